@@ -1,0 +1,79 @@
+# Everything here makes the environment first if it is not there.
+#
+#   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
+#   make test             the fast suite;                  ARGS='-k rpc ...'
+#   make compare          swarm against plain DQN, several seeds
+#   make evaluate RUN=... play the best policy of a run
+#   make bench            speed and memory, as ratios in one run
+#   make doctor           versions, what is wrong, and the fix
+#   make check            format, lint, types, tests
+#   make clean            remove caches;  make distclean: .venv too
+
+SHELL := /bin/sh
+# Any Python 3: it only finds CPython 3.10 and makes .venv with it.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+RUN ?=
+LOCK_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help environment swarm compare evaluate test bench doctor \
+  check format lint types lock clean distclean
+
+help:
+	@sed -n '3,/^$$/s/^# *//p' Makefile
+
+environment:
+	@$(PYTHON) requirements/environment.py
+
+swarm: environment
+	@$(BIN)/python launch/run_swarm.py --lp_launch_type=local_mp $(ARGS)
+
+compare: environment
+	@$(BIN)/python launch/compare.py $(ARGS)
+
+evaluate: environment
+	@test -n '$(RUN)' || { \
+	  echo 'Which run? make evaluate RUN=runs/NAME. There are:' >&2; \
+	  ls -d runs/*/ 2>/dev/null >&2 || echo '  none yet: make swarm' >&2; \
+	  exit 2; }
+	@$(BIN)/python launch/evaluate.py $(RUN) $(ARGS)
+
+test: environment
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: environment
+	@failed=0; for script in tests/benchmarks/bench_*.py; do \
+	  echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || failed=1; \
+	done; exit $$failed
+
+doctor:
+	@$(PYTHON) requirements/doctor.py
+
+check: environment lint types test
+
+lint: environment
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: environment
+	@$(BIN)/mypy
+
+format: environment
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# Needs uv. The header and the index are left out, so that the file is the same
+# wherever it is made.
+lock:
+	cd requirements && uv pip compile --python 3.10 --override overrides.txt \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  $(LOCK_ARGS) requirements.in -o lock.txt
+
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,1 @@
+"""What is learned. Nothing here knows of processes, Launchpad or Reverb."""

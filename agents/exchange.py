@@ -1,0 +1,113 @@
+"""How parameters move besides the gradient: the one seam of a topology.
+
+`apply` is traced into the learner's update; everything that talks to other nodes
+happens between the learner's calls, through setters such as `Pull.set_star`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+
+if TYPE_CHECKING:
+  from agents import learning
+
+
+class Exchange(abc.ABC):
+  """What a topology plugs into a learner."""
+
+  def setup(self, learner: learning.TFLearner, seed: int) -> None:
+    """Makes variables; called once, before the first update is traced."""
+
+  @abc.abstractmethod
+  def apply(
+    self, learner: learning.TFLearner, gradient: base.Gradient
+  ) -> tf.Tensor:
+    """One update of the learner; returns [P] bool, False where skipped."""
+
+  def variables(self) -> dict[str, tf.Variable]:
+    """What a checkpoint of the learner has to hold."""
+    return {}
+
+
+class Local(Exchange):
+  """The gradient alone: theta <- theta - rate * u."""
+
+  def apply(self, learner, gradient):
+    return learner.apply(gradient)
+
+
+class Pull(Exchange):
+  """The swarm's update: the gradient and a pull towards theta_star.
+
+  Liu et al. 2018, equation 3 with its sign corrected (specs/pso.md, section 5,
+  error 1):
+
+    v <- -rate * u + min(c, c_max) * r * (theta_star - theta) + inertia * v
+    theta <- theta + v
+
+  with r one draw from U[0, 1) for each member and update, or for each element.
+  Both terms use theta before the update; the pull never enters u.
+  """
+
+  def __init__(
+    self,
+    c_max: float | None = 0.05,
+    r_mode: str = 'scalar',
+    inertia: float = 0.0,
+  ):
+    if r_mode not in ('scalar', 'elementwise'):
+      raise ValueError(
+        f"r_mode={r_mode!r} is not known. Choose 'scalar' or 'elementwise'."
+      )
+    self._c_max = c_max
+    self._r_mode = r_mode
+    self._inertia = inertia
+
+  def setup(self, learner, seed):
+    shape = tuple(learner.theta.shape)
+    self._star = tf.Variable(np.zeros(shape[1], np.float32), name='star')
+    self._c = tf.Variable(0.0, name='c')
+    self._r_shape = (shape[0], 1) if self._r_mode == 'scalar' else shape
+    self._generator = tf.random.Generator.from_seed(seed, alg='philox')
+    self._velocity = None
+    if self._inertia:
+      self._velocity = tf.Variable(np.zeros(shape, np.float32), name='velocity')
+
+  def set_star(self, theta_star: np.ndarray | None, c: float) -> None:
+    """Takes a new weight, and a new `theta_star [D]` unless it is None."""
+    if theta_star is not None:
+      self._star.assign(theta_star)
+    # Before the first star c is 0, so the zeros of `_star` never pull.
+    self._c.assign(c)
+
+  def apply(self, learner, gradient):
+    def combine(theta, step):
+      r = self._generator.uniform(self._r_shape)
+      total = swarm_step(
+        theta, step, self._star, self._c.read_value(), r, self._c_max
+      )
+      if self._velocity is not None:
+        total += self._inertia * self._velocity
+        self._velocity.assign(total)
+      return total
+
+    return learner.apply(gradient, combine)
+
+  def variables(self):
+    named = {'star': self._star, 'c': self._c, 'pull': self._generator.state}
+    if self._velocity is not None:
+      named['velocity'] = self._velocity
+    return named
+
+
+def swarm_step(theta, step, theta_star, c, r, c_max):
+  """`step + min(c, c_max) * r * (theta_star - theta)`, shape of theta."""
+  if c_max is not None:
+    c = tf.minimum(c, tf.cast(c_max, theta.dtype))
+  return step + c * r * (theta_star - theta)

@@ -1,0 +1,307 @@
+"""TFLearner: sample, gradient, exchange, apply, for P members at once.
+
+    sample -> gradient(sample) -> Gradient -> exchange.apply(learner, gradient)
+
+One TensorFlow call makes several updates, because a call costs as much as the
+mathematics of a small network. Members are independent: each has its own
+parameters, target network, learning rate, optimizer state and skip counter, and
+a member with a non-finite gradient skips its update alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import exchange as exchange_lib
+from agents import parameters
+
+# (theta [P, D], step -learning_rate * u [P, D]) -> total displacement [P, D].
+Combine = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+MAX_SKIPPED_IN_A_ROW = 100
+
+
+class LearnerFault(RuntimeError):
+  """Learning cannot go on: too many non-finite updates in a row."""
+
+
+class StepResult(NamedTuple):
+  """What one call of `TFLearner.step` did.
+
+  Attributes:
+    updates: learner steps made (per member, skipped ones included).
+    metrics: name to [P], pooled over the call's updates.
+    skipped: [P] updates skipped in this call for non-finite gradients.
+    broken: [P] bool, members whose parameters are not finite.
+  """
+
+  updates: int
+  metrics: dict[str, np.ndarray]
+  skipped: np.ndarray
+  broken: np.ndarray
+
+
+class TFLearner:
+  """Holds `theta [P, D]` and everything that moves it."""
+
+  def __init__(
+    self,
+    agent: base.Agent,
+    theta: np.ndarray,
+    learning_rates: Sequence[float],
+    exchange: exchange_lib.Exchange,
+    unpack: Callable[[tf.Tensor], Any],
+    updates_per_call: int = 1,
+    seed: int = 0,
+  ):
+    """Makes a learner.
+
+    Args:
+      agent: what is learned.
+      theta: first parameters [P, D].
+      learning_rates: [P], one for each member.
+      exchange: how parameters move besides the gradient.
+      unpack: packed sample [..., W] to the transition that `agent.loss` takes.
+      updates_per_call: learner steps in one `step`.
+      seed: of the exchange's random draws.
+    """
+    theta = np.asarray(theta, np.float32)
+    if theta.ndim != 2 or theta.shape[1] != agent.layout.size:
+      raise parameters.LayoutMismatch(
+        f'theta has shape {theta.shape}; needed [P, {agent.layout.size}].'
+      )
+    if len(learning_rates) != len(theta):
+      raise ValueError(
+        f'Got {len(learning_rates)} learning rates for {len(theta)} members.'
+      )
+    self.agent = agent
+    self.num_members = len(theta)
+    self.updates_per_call = updates_per_call
+    self.theta = tf.Variable(theta, name='theta')
+    self.target = tf.Variable(theta, name='target')
+    self._slots = [
+      tf.Variable(tf.zeros_like(theta), name=f'slot_{i}')
+      for i in range(agent.optimizer.slots)
+    ]
+    self._steps = tf.Variable(np.zeros((self.num_members, 1), np.int64))
+    self._updates = tf.Variable(0, dtype=tf.int64)
+    self._rates = tf.constant(
+      np.asarray(learning_rates, np.float32)[:, None], name='learning_rates'
+    )
+    self._unpack = unpack
+    self._exchange = exchange
+    self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
+    exchange.setup(self, seed)
+    self._call = tf.function(self._updates_in_graph, autograph=False)
+
+  def step(self, packed: tf.Tensor) -> StepResult:
+    """Makes `updates_per_call` updates.
+
+    Args:
+      packed: [updates_per_call * B, P, W] packed transitions, float32.
+
+    Raises:
+      LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
+    """
+    metrics, finite = self._call(packed)
+    finite = finite.numpy()
+    skipped = (~finite).sum(axis=0)
+    self._count_skips(finite)
+    broken = np.zeros(self.num_members, bool)
+    if skipped.any():
+      broken = ~np.isfinite(self.parameters()).all(axis=1)
+    pooled = {
+      name: getattr(np, how)(metrics[name].numpy(), axis=0)
+      for name, how in self.agent.metrics.items()
+    }
+    return StepResult(self.updates_per_call, pooled, skipped, broken)
+
+  def gradient(self, packed: tf.Tensor) -> base.Gradient:
+    """The gradient of all members on packed transitions [P, B, W]."""
+    transition = self._unpack(packed)
+    theta = self.theta.read_value()
+    with tf.GradientTape() as tape:
+      tape.watch(theta)
+      arguments = (
+        split(self.agent.layout, theta),
+        split(self.agent.layout, self.target.read_value()),
+        transition,
+      )
+      out = self._losses(arguments)
+      # Members share no parameter, so the gradient of the sum holds each
+      # member's own gradient in its row.
+      total = tf.reduce_sum(out.loss)
+    return base.Gradient(
+      tape.gradient(total, theta), out.priorities, out.metrics
+    )
+
+  def apply(
+    self, gradient: base.Gradient, combine: Combine | None = None
+  ) -> tf.Tensor:
+    """One update: theta <- theta - rate * u, or as `combine` says.
+
+    Called by exchanges while the update is traced.
+
+    Returns:
+      [P] bool, False where a member's update was skipped.
+    """
+    finite = tf.reduce_all(
+      tf.math.is_finite(gradient.vector), axis=1, keepdims=True
+    )
+    vector = tf.where(finite, gradient.vector, 0.0)
+    steps = self._steps + tf.cast(finite, tf.int64)
+    state = tuple(slot.read_value() for slot in self._slots)
+    new_state, direction = self.agent.optimizer.direction(
+      state, vector, tf.maximum(steps, 1)
+    )
+    theta = self.theta.read_value()
+    displacement = -self._rates * direction
+    if combine is not None:
+      displacement = combine(theta, displacement)
+    self.theta.assign(tf.where(finite, theta + displacement, theta))
+    for slot, old, new in zip(self._slots, state, new_state):
+      slot.assign(tf.where(finite, new, old))
+    self._steps.assign(steps)
+    return finite[:, 0]
+
+  def parameters(self) -> np.ndarray:
+    """`theta [P, D]`, a copy."""
+    return self.theta.numpy()
+
+  def set_member(self, member: int, theta: np.ndarray) -> None:
+    """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
+    row = np.asarray(theta, np.float32)[None]
+    index = [[member]]
+    for variable, value in (
+      (self.theta, row),
+      (self.target, row),
+      *((slot, np.zeros_like(row)) for slot in self._slots),
+    ):
+      variable.assign(tf.tensor_scatter_nd_update(variable, index, value))
+    self._steps.assign(
+      tf.tensor_scatter_nd_update(
+        self._steps, index, np.zeros((1, 1), np.int64)
+      )
+    )
+    self._skipped_in_a_row[member] = 0
+
+  def save(self) -> dict[str, np.ndarray]:
+    """Everything that learning needs to go on, as arrays."""
+    return {name: v.numpy() for name, v in self._variables().items()}
+
+  def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: an array is missing or has another shape.
+    """
+    variables = self._variables()
+    for name, variable in variables.items():
+      got = arrays.get(name)
+      if got is None or got.shape != tuple(variable.shape):
+        raise ValueError(
+          f'The saved learner has {name} of shape '
+          f'{None if got is None else got.shape}; this one needs '
+          f'{tuple(variable.shape)}. Resume with the same config.'
+        )
+    for name, variable in variables.items():
+      variable.assign(arrays[name])
+
+  def _variables(self) -> dict[str, tf.Variable]:
+    named = {
+      'theta': self.theta,
+      'target': self.target,
+      'steps': self._steps,
+      'updates': self._updates,
+    }
+    named.update({f'slot_{i}': slot for i, slot in enumerate(self._slots)})
+    named.update(self._exchange.variables())
+    return named
+
+  def _losses(self, arguments) -> base.LossOutput:
+    """The agent's loss for each member: leading axis P in, leading axis P out."""
+    if self.num_members == 1:
+      one = self.agent.loss(*tf.nest.map_structure(lambda x: x[0], arguments))
+      return tf.nest.map_structure(lambda x: x[None], one)
+    return tf.vectorized_map(
+      lambda member: self.agent.loss(*member),
+      arguments,
+      fallback_to_while_loop=False,
+    )
+
+  def _updates_in_graph(self, packed: tf.Tensor):
+    count = self.updates_per_call
+    width = packed.shape[-1]
+    # [U * B, P, W] -> [U, P, B, W]: one transpose for all updates.
+    samples = tf.transpose(
+      tf.reshape(
+        packed, (count, self.agent.batch_size, self.num_members, width)
+      ),
+      (0, 2, 1, 3),
+    )
+    names = list(self.agent.metrics)
+
+    def body(update, arrays, finites):
+      gradient = self.gradient(samples[update])
+      finite = self._exchange.apply(self, gradient)
+      self._follow_with_target()
+      arrays = [
+        array.write(update, gradient.metrics[name])
+        for name, array in zip(names, arrays)
+      ]
+      return update + 1, arrays, finites.write(update, finite)
+
+    _, arrays, finites = tf.while_loop(
+      lambda update, *_: update < count,
+      body,
+      (
+        tf.constant(0),
+        [tf.TensorArray(tf.float32, count) for _ in names],
+        tf.TensorArray(tf.bool, count),
+      ),
+      parallel_iterations=1,
+    )
+    metrics = {name: array.stack() for name, array in zip(names, arrays)}
+    return metrics, finites.stack()
+
+  def _follow_with_target(self) -> None:
+    rule = self.agent.target_update
+    updates = self._updates.assign_add(1)
+
+    def follow():
+      theta = self.theta.read_value()
+      if rule.tau != 1.0:
+        theta = rule.tau * theta + (1 - rule.tau) * self.target.read_value()
+      self.target.assign(theta)
+      return tf.constant(True)
+
+    due = tf.equal(updates % rule.period, 0)
+    tf.cond(due, follow, lambda: tf.constant(False))
+
+  def _count_skips(self, finite: np.ndarray) -> None:
+    for row in finite:
+      self._skipped_in_a_row = np.where(row, 0, self._skipped_in_a_row + 1)
+      worst = int(self._skipped_in_a_row.max())
+      if worst >= MAX_SKIPPED_IN_A_ROW:
+        raise LearnerFault(
+          f'Member {int(self._skipped_in_a_row.argmax())} skipped {worst} '
+          'updates in a row because its gradient is not finite. Lower '
+          'agent.learning_rate, or check the rewards of the environment.'
+        )
+
+
+def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
+  """`theta [P, D]` to variables `[P, *shape]`.
+
+  One split: its gradient is one concatenation, where slices would each make a
+  zero-padded [P, D] and add them up.
+  """
+  parts = tf.split(theta, layout.sizes, axis=1)
+  return [
+    tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)
+  ]

@@ -1,0 +1,90 @@
+"""Optimizers on flat vectors `[P, D]`: P members in a handful of operations.
+
+Each gives the *direction* u of a step `theta <- theta - learning_rate * u`, so
+that a pull or a mix can be added beside it and never passes through the moments
+(specs: "the pull never enters u"). State is a tuple of tensors that the learner
+keeps; nothing here holds variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import tensorflow as tf
+
+State = tuple[tf.Tensor, ...]
+
+
+class Optimizer(Protocol):
+  """Pure: (state, gradient [P, D], step [P, 1]) -> (state, direction [P, D])."""
+
+  slots: int  # how many [P, D] tensors of state it keeps
+
+  def direction(
+    self, state: State, gradient: tf.Tensor, step: tf.Tensor
+  ) -> tuple[State, tf.Tensor]:
+    """The direction u; `step` counts updates of each member from 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD:
+  """Plain gradient descent, u = g."""
+
+  slots: int = dataclasses.field(default=0, init=False)
+
+  def direction(self, state, gradient, step):
+    del step
+    return state, gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+  """Adam (Kingma and Ba 2015, Algorithm 1), as in Sonnet.
+
+  u = m_hat / (sqrt(v_hat) + epsilon)
+  """
+
+  beta1: float = 0.9
+  beta2: float = 0.999
+  epsilon: float = 1e-8
+  slots: int = dataclasses.field(default=2, init=False)
+
+  def direction(self, state, gradient, step):
+    m, v = state
+    m = m + (1 - self.beta1) * (gradient - m)
+    v = v + (1 - self.beta2) * (tf.square(gradient) - v)
+    step = tf.cast(step, tf.float32)
+    # The bias corrections are [P, 1], so they cost nothing; folding them into
+    # one factor and epsilon saves two passes over [P, D].
+    root = tf.sqrt(1 - tf.pow(self.beta2, step))
+    scale = root / (1 - tf.pow(self.beta1, step))
+    return (m, v), scale * m / (tf.sqrt(v) + self.epsilon * root)
+
+
+@dataclasses.dataclass(frozen=True)
+class RMSProp:
+  """RMSProp with momentum and centering off, as in Keras and Sonnet.
+
+  v <- decay v + (1 - decay) g^2,  u = g / sqrt(v + epsilon)
+  """
+
+  decay: float = 0.99
+  epsilon: float = 1e-5
+  slots: int = dataclasses.field(default=1, init=False)
+
+  def direction(self, state, gradient, step):
+    del step
+    (v,) = state
+    v = v + (1 - self.decay) * (tf.square(gradient) - v)
+    return (v,), gradient * tf.math.rsqrt(v + self.epsilon)
+
+
+def make(name: str, **options) -> Optimizer:
+  """The optimizer of a config: 'sgd', 'adam' or 'rmsprop'."""
+  known = {'sgd': SGD, 'adam': Adam, 'rmsprop': RMSProp}
+  if name not in known:
+    raise ValueError(
+      f'optimizer={name!r} is not known. Choose one of {sorted(known)}.'
+    )
+  return known[name](**options)

@@ -1,0 +1,1 @@
+"""Numbers: one preset for each agent and environment."""

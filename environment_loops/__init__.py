@@ -1,0 +1,1 @@
+"""Where experience comes from: environments, loops over them, evaluation."""

@@ -1,0 +1,128 @@
+"""What watches experience go by without touching it."""
+
+import collections
+import dataclasses
+from typing import Any, Protocol
+
+import dm_env
+import numpy as np
+
+from environment_loops import vector
+
+
+class Observer(Protocol):
+  """Watches an `EnvironmentLoop`; same methods as Acme's loop observers."""
+
+  def observe_first(
+    self, environment: dm_env.Environment, timestep: dm_env.TimeStep
+  ) -> None:
+    """Called with the first timestep of an episode."""
+
+  def observe(
+    self,
+    environment: dm_env.Environment,
+    timestep: dm_env.TimeStep,
+    action: Any,
+  ) -> None:
+    """Called with each action and the timestep it led to."""
+
+  def get_metrics(self) -> dict[str, float]:
+    """Returns what is to be added to the result of the episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+  """An episode that ended: environment index, return, length in steps."""
+
+  index: int
+  episode_return: float
+  length: int
+
+
+class EpisodeTracker:
+  """Adds up the episodes of K environments stepped together.
+
+  Returns are undiscounted sums of unscaled rewards, added in float64.
+  """
+
+  def __init__(self, num: int, window: int = 100):
+    """Creates the tracker.
+
+    Args:
+      num: the number K of environments.
+      window: how many of the latest episodes `recent_mean` covers.
+    """
+    if num < 1 or window < 1:
+      raise ValueError(
+        f'num={num} environments and window={window} episodes; both must be at '
+        f'least 1.'
+      )
+    self._returns = np.zeros(num, np.float64)
+    self._lengths = np.zeros(num, np.int64)
+    self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
+    self._num_episodes = 0
+    self._num_steps = 0
+
+  @property
+  def num_episodes(self) -> int:
+    """Episodes that ended so far."""
+    return self._num_episodes
+
+  @property
+  def num_steps(self) -> int:
+    """Environment steps seen so far, over all K environments."""
+    return self._num_steps
+
+  @property
+  def running_returns(self) -> np.ndarray:
+    """Return so far of each running episode, float64 [K]."""
+    return self._returns.copy()
+
+  @property
+  def running_lengths(self) -> np.ndarray:
+    """Steps so far of each running episode, int64 [K]."""
+    return self._lengths.copy()
+
+  @property
+  def recent_mean(self) -> float | None:
+    """Mean return of the latest episodes; None before the first end."""
+    if not self._recent:
+      return None
+    return float(np.mean([done.episode_return for done in self._recent]))
+
+  @property
+  def recent_mean_length(self) -> float | None:
+    """Mean length in steps of the latest episodes; None before the first."""
+    if not self._recent:
+      return None
+    return float(np.mean([done.length for done in self._recent]))
+
+  def observe(self, step: vector.StepBatch) -> list[Finished]:
+    """Adds one step of each environment.
+
+    Args:
+      step: what the K environments did.
+
+    Returns:
+      The episodes that ended in this step, by index; most often none.
+    """
+    self._returns += step.reward
+    self._lengths += 1
+    self._num_steps += len(self._returns)
+    if not step.last.any():
+      return []
+    finished = []
+    for index in np.flatnonzero(step.last).tolist():
+      finished.append(
+        Finished(index, float(self._returns[index]), int(self._lengths[index]))
+      )
+    self._returns[step.last] = 0.0
+    self._lengths[step.last] = 0
+    self._num_episodes += len(finished)
+    self._recent.extend(finished)
+    return finished
+
+  def restart(self) -> None:
+    """Drops the running episodes; call it when the environments are reset."""
+    self._returns[:] = 0.0
+    self._lengths[:] = 0

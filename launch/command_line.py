@@ -1,0 +1,160 @@
+"""The command line of every run_*.py: flags in, one checked `Settings` out.
+
+Nothing below this file reads flags. Whatever is wrong with a command is said in
+one sentence, with exit code 2, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import pathlib
+import sys
+from typing import Any, NoReturn
+
+from absl import flags
+from launchpad import flags as lp_flags
+from ml_collections import config_flags
+
+from environment_loops import environments
+
+USAGE = 2  # exit code of a command that cannot work
+ENGINES = ('local_mt', 'local_mp')
+
+_FLAGS = flags.FLAGS
+
+
+class UsageError(ValueError):
+  """The command cannot work; the message says what to change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What a command line says, resolved.
+
+  Attributes:
+    config: sections and values, an ml_collections ConfigDict.
+    engine: 'local_mt' or 'local_mp'.
+    seed: of the whole run.
+    run_dir: where to keep the run; None chooses a new one under runs/.
+    options: the script's own flags by name.
+  """
+
+  config: Any
+  engine: str
+  seed: int
+  run_dir: pathlib.Path | None
+  options: dict[str, Any]
+
+
+def define_flags(config_file: str | pathlib.Path) -> None:
+  """Defines the flags that every entry point has."""
+  config_file = pathlib.Path(config_file).resolve()
+  sys.argv[1:] = _with_preset(sys.argv[1:], config_file)
+  try:
+    config_flags.DEFINE_config_file(
+      'config',
+      f'{config_file}:',
+      'A preset name, or a config file and a preset, FILE.py:PRESET. Set single '
+      'values with --config.section.name=value.',
+    )
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    # Overrides are looked up while the flag is defined.
+    fail(_plain(e))
+  flags.DEFINE_integer('seed', 0, 'Seed of the whole run.', lower_bound=0)
+  flags.DEFINE_string(
+    'run_dir', None, 'Directory of the run; default runs/AGENT-TASK-TIME.'
+  )
+  _FLAGS.set_default('lp_launch_type', 'local_mp')
+
+
+def parse(argv: Sequence[str]) -> Settings:
+  """The settings of a command line.
+
+  Raises:
+    UsageError: a flag is unknown or its value cannot be.
+  """
+  try:
+    rest = _FLAGS(list(argv))
+  except flags.Error as e:
+    raise UsageError(_plain(e)) from e
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    raise UsageError(_plain(e)) from e
+  if len(rest) > 1:
+    raise UsageError(
+      f'{rest[1]!r} is no flag. Flags are written --name=value; see --help.'
+    )
+  engine = lp_flags.LAUNCH_TYPE.value
+  engine = getattr(engine, 'value', engine)
+  if engine not in ENGINES:
+    raise UsageError(
+      f'--lp_launch_type={engine} is not an engine of this project. Choose one '
+      f'of {list(ENGINES)}.'
+    )
+  common = {'config', 'seed', 'run_dir'}
+  own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+  own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
+  return Settings(
+    config=_FLAGS.config,
+    engine=engine,
+    seed=_FLAGS.seed,
+    run_dir=pathlib.Path(_FLAGS.run_dir) if _FLAGS.run_dir else None,
+    options={f.name: f.value for f in own if f.name not in common},
+  )
+
+
+def make(constructor: Callable[..., Any], values: Any) -> Any:
+  """A frozen config from a section of the command line.
+
+  Raises:
+    UsageError: a value is refused, with the reason of the config.
+  """
+  values = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in values.items()
+  }
+  try:
+    return constructor(**values)
+  except (TypeError, ValueError) as e:
+    raise UsageError(_plain(e)) from e
+
+
+def environment_spec(name: str) -> environments.Spec:
+  """The spec of an environment.
+
+  Raises:
+    UsageError: it cannot be used, with the reason.
+  """
+  try:
+    return environments.spec(name)
+  except environments.EnvironmentRefused as e:
+    raise UsageError(_plain(e)) from e
+
+
+def fail(message: str) -> NoReturn:
+  """Ends the command with one sentence and the exit code for usage."""
+  print(f'error: {message}', file=sys.stderr)
+  sys.exit(USAGE)
+
+
+def _with_preset(argv: Sequence[str], config_file: pathlib.Path) -> list[str]:
+  """`--config=acrobot` to `--config=<config_file>:acrobot`."""
+  found, args = [], list(argv)
+  while args:
+    arg = args.pop(0)
+    if arg in ('--config', '-config') and args:
+      arg = f'--config={args.pop(0)}'
+    name, _, value = arg.partition('=')
+    if name in ('--config', '-config') and '.py' not in value:
+      arg = f'--config={config_file}:{value}'
+    found.append(arg)
+  return found
+
+
+def _plain(error: BaseException) -> str:
+  """The last sentence of an error: absl and ml_collections wrap tracebacks."""
+  text = str(error.args[0] if error.args else error)
+  if 'Traceback (most recent call last)' in text:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    text = lines[-1].partition(': ')[2] or lines[-1]
+  return text.replace('\\n', ' ').replace('\n', ' ').strip()

@@ -1,0 +1,144 @@
+"""What a node's process does between the fork and the exit."""
+
+import atexit
+from collections.abc import Callable, Mapping
+import contextlib
+import datetime
+import faulthandler
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from absl import flags
+from absl import logging
+from launchpad.launch import worker_manager
+import numpy as np
+
+from launch.engines import linux
+from launch.engines import prepare
+
+# On this signal a node writes the stack of every thread to its log.
+DUMP_SIGNAL = signal.SIGUSR2
+_ENTRY_SCRIPT = os.path.join('nodes', 'python', 'process_entry.py')
+
+
+def run(
+  request: Mapping[str, Any],
+  zygote_pid: int,
+  notify_running: Callable[[], None],
+) -> NoReturn:
+  """Turns a fresh fork of the zygote into a node; ends the process.
+
+  Args:
+    request: 'name', 'command' (Launchpad's), 'env', 'cwd', 'path' (of
+      modules), 'log' (file), 'ports', 'restarts', 'scratch' (directory for
+      temporary files).
+    zygote_pid: this process dies with that one.
+    notify_running: called right before the node's own code.
+  """
+  exit_code = 1
+  try:
+    os.setpgid(0, 0)
+    linux.die_with_parent(zygote_pid)
+    _redirect_output(request['log'])
+    _reset_inherited_state()
+    linux.set_title(f'murmuration: {request["name"]}')
+    _print_header(request)
+    # The zygote may be older than the run.
+    os.environ.update({k: str(v) for k, v in request['env'].items()})
+    os.chdir(request['cwd'])
+    sys.path[:] = request['path']
+    # Whatever a library leaves there goes away with the run.
+    os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
+    prepare.check_ports(request['name'], request['ports'])
+    exit_code = _run_command(request['command'], notify_running)
+  except BaseException:
+    # The launcher reads the end of the log for the traceback.
+    traceback.print_exc()
+  finally:
+    with contextlib.suppress(BaseException):
+      atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    # No interpreter shutdown: libraries that were forked would run their
+    # destructors on threads that are not there.
+    os._exit(exit_code)
+
+
+def _redirect_output(log_path: str) -> None:
+  log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+  null = os.open(os.devnull, os.O_RDONLY)
+  os.dup2(null, 0)
+  os.dup2(log, 1)
+  os.dup2(log, 2)
+  os.close(log)
+  os.close(null)
+  for name, fd in (('stdout', 1), ('stderr', 2)):
+    stream = os.fdopen(
+      fd, 'w', buffering=1, closefd=False, errors='backslashreplace'
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f'__{name}__', stream)
+  faulthandler.enable(file=2, all_threads=True)
+  faulthandler.register(DUMP_SIGNAL, file=2, all_threads=True)
+
+
+def _reset_inherited_state() -> None:
+  """Forgets what belongs to the launcher."""
+  signal.set_wakeup_fd(-1)
+  for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+  # Ctrl-C is the launcher's business.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Among others, the removal of Launchpad's data files.
+  atexit._clear()
+  worker_manager._SIGNAL_HANDLERS = None
+  worker_manager._HAS_MAIN_MANAGER = False
+  worker_manager._WORKER_MANAGERS = threading.local()
+  logging.use_absl_handler()
+  logging.get_absl_handler().python_handler.stream = sys.stderr
+  # Without this all nodes would draw the same "random" numbers.
+  random.seed()
+  np.random.seed()
+
+
+def _print_header(request: Mapping[str, Any]) -> None:
+  now = datetime.datetime.now().isoformat(sep=' ', timespec='seconds')
+  restarts = f', restart {request["restarts"]}' if request['restarts'] else ''
+  print(f'--- {request["name"]}, pid {os.getpid()}, {now}{restarts}')
+
+
+def _run_command(command: list[str], notify_running: Callable[[], None]) -> int:
+  """Runs what Launchpad would have executed; returns the exit code."""
+  # With it, a crash would wait for a debugger.
+  command = [arg for arg in command if arg != '--pdb_post_mortem']
+  if not command[1].endswith(_ENTRY_SCRIPT):
+    # A kind of node with a program of its own.
+    notify_running()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execv(command[0], command)
+  # Defines the flags that the command sets, so not before the fork.
+  from launchpad.nodes.python import process_entry
+
+  sys.argv = command[1:]
+  flags.FLAGS.unparse_flags()
+  process_entry._populate_flags()
+  # The launcher kills what does not stop; Launchpad need not.
+  flags.FLAGS['lp_termination_notice_secs'].value = -1
+  if flags.FLAGS['verbosity'].using_default_value:
+    logging.set_verbosity(logging.INFO)
+  notify_running()
+  try:
+    process_entry.main(sys.argv)
+  except SystemExit as e:
+    if e.code is None or isinstance(e.code, int):
+      return e.code or 0
+    print(e.code, file=sys.stderr)
+    return 1
+  return 0

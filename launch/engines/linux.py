@@ -1,0 +1,51 @@
+"""What Linux offers to keep processes together: prctl and process titles."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+  """Has the kernel signal this process when its parent dies."""
+  _prctl(_PR_SET_PDEATHSIG, number)
+  if os.getppid() != parent_pid:  # It died before the call.
+    os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+  """Makes this process the parent of descendants whose parent dies."""
+  _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_title(title: str) -> None:
+  """Sets what ps and top show for this process."""
+  with contextlib.suppress(OSError):
+    _prctl(_PR_SET_NAME, title.rsplit(' ', 1)[-1].encode()[:15])
+  with contextlib.suppress(OSError, ValueError, IndexError):
+    # The command line is plain memory of the process: overwrite it.
+    text = pathlib.Path('/proc/self/stat').read_text()
+    fields = text.rsplit(')', 1)[1].split()
+    start, end = int(fields[45]), int(fields[46])
+    if start and end - start > 1:
+      ctypes.memset(start, 0, end - start)
+      encoded = title.encode()[: end - start - 1]
+      ctypes.memmove(start, encoded, len(encoded))
+
+
+def _prctl(option: int, value) -> None:
+  libc = ctypes.CDLL(None, use_errno=True)
+  argument = (
+    ctypes.c_char_p(value)
+    if isinstance(value, bytes)
+    else ctypes.c_ulong(int(value))
+  )
+  zero = ctypes.c_ulong(0)
+  if libc.prctl(ctypes.c_int(option), argument, zero, zero, zero) != 0:
+    number = ctypes.get_errno()
+    raise OSError(number, f'prctl({option}): {os.strerror(number)}')

@@ -1,0 +1,145 @@
+"""From a Launchpad program to nodes with addresses, for every engine."""
+
+import contextlib
+import dataclasses
+import pathlib
+import random
+import socket
+import sys
+from typing import Any
+
+from absl import flags
+import launchpad as lp
+from launchpad import address as lp_address
+
+from launch import graph
+from launch import policies
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedNode:
+  """A node that can be started.
+
+  Attributes:
+    name: group label and index, such as 'explorer/0'.
+    node: the Launchpad node.
+    executable: what Launchpad made of it for this launch type.
+    policy: what to do when it dies.
+    ports: ports that it will listen on.
+    serves: whether other nodes hold a handle of it.
+  """
+
+  name: str
+  node: Any
+  executable: Any
+  policy: policies.Policy
+  ports: list[int]
+  serves: bool
+
+
+def prepare(
+  program: lp.Program, launch_type: lp.LaunchType
+) -> list[PreparedNode]:
+  """Sets contexts, connects handles, binds addresses, makes executables."""
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(sys.argv[:1])
+  if not program.groups:
+    raise ValueError(f'The program {program.name!r} has no nodes: add some.')
+  graph.check(program)
+  for nodes in program.groups.values():
+    for node in nodes:
+      node._initialize_context(launch_type, launch_config=None)
+  for label, nodes in program.groups.items():
+    for node in nodes:
+      for handle in node.input_handles:
+        handle.connect(node, label)
+  taken: set[int] = set()
+  for node in program.get_all_nodes():
+    for address in node.addresses:
+      address.bind(_LocalAddress(pick_port(taken)))
+
+  group_policies = policies.of(program)
+  servers = graph.servers(program)
+  prepared = []
+  for label, nodes in program.groups.items():
+    executables = nodes[0].to_executables(nodes, label, nodes[0].launch_context)
+    for i, (node, executable) in enumerate(
+      zip(nodes, executables, strict=True)
+    ):
+      ports = [
+        lp_address.get_port_from_address(a.resolve()) for a in node.addresses
+      ]
+      name, policy = f'{label}/{i}', group_policies[label]
+      prepared.append(
+        PreparedNode(name, node, executable, policy, ports, name in servers)
+      )
+  return prepared
+
+
+class _LocalAddress(lp_address.AbstractAddressBuilder):
+  def __init__(self, port: int):
+    self._port = port
+
+  def build(self) -> str:
+    return f'localhost:{self._port}'
+
+
+def pick_port(taken: set[int]) -> int:
+  """Picks a free port that no outgoing connection can occupy; adds it to taken.
+
+  Launchpad picks from the ephemeral range. A server that is restarted on such a
+  port can find it used by some connection, even one of its own clients.
+  """
+  low, high = _ports_below_the_ephemeral_range()
+  for _ in range(1000):
+    port = random.SystemRandom().randint(low, high)
+    if port not in taken and is_free(port):
+      taken.add(port)
+      return port
+  raise OSError(
+    f'Found no free port between {low} and {high} in 1000 tries. Close what '
+    'listens there (`ss -ltn`), or lower net.ipv4.ip_local_port_range.'
+  )
+
+
+def _ports_below_the_ephemeral_range() -> tuple[int, int]:
+  first_ephemeral = 32768
+  with contextlib.suppress(OSError, ValueError):
+    path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
+    first_ephemeral = int(path.read_text().split()[0])
+  # With hardly any room below, the whole range has to do.
+  return (
+    (10_000, first_ephemeral - 1)
+    if first_ephemeral > 12_000
+    else (
+      10_000,
+      60_000,
+    )
+  )
+
+
+def is_free(port: int) -> bool:
+  """Whether a server could listen on the port, on all interfaces."""
+  for family, host in ((socket.AF_INET, ''), (socket.AF_INET6, '::')):
+    try:
+      with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Connections of a server that just died do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+          probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        probe.bind((host, port))
+    except OSError as e:
+      # A machine without IPv6 is fine.
+      if family == socket.AF_INET or e.errno == 98:
+        return False
+  return True
+
+
+def check_ports(name: str, ports: list[int]) -> None:
+  """Raises OSError if a port of a node is in use."""
+  for port in ports:
+    if not is_free(port):
+      raise OSError(
+        f'{name} cannot listen on port {port}: another process uses it. Look '
+        f'which with `ss -ltnp sport = :{port}`, end it, and start again.'
+      )

@@ -1,0 +1,201 @@
+"""local_mp: one process per node, forked from one process that imported all.
+
+The program, its addresses and its serialization are Launchpad's; the runner is
+not. Launchpad's own takes a crashed node for a clean exit, cannot restart one,
+and leaves orphans when it is killed.
+"""
+
+from collections.abc import Iterable
+import contextlib
+import importlib
+import os
+import pathlib
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import launchpad as lp
+
+from launch.engines import child
+from launch.engines import prepare
+from launch.engines import state as state_lib
+from launch.engines import supervision
+from launch.engines import zygote
+
+STACK = (
+  'numpy',
+  'gymnasium',
+  'launchpad',
+  'courier',
+  'tensorflow',
+  'sonnet',
+  'reverb',
+)
+_ERROR_LINES = 40
+_LAST_LINES = 5
+
+
+def warm_up(modules: Iterable[str] = STACK) -> None:
+  """Imports the stack once, for all nodes; shows progress on stderr."""
+  # Threads of gRPC do not survive a fork; there must be none to care for.
+  os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+  missing = [name for name in modules if name not in sys.modules]
+  if not missing:
+    return
+  start = time.monotonic()
+  for name in missing:
+    print(f'importing {name} ...', end=' ', flush=True, file=sys.stderr)
+    importlib.import_module(name)
+  print(f'done in {time.monotonic() - start:.1f} s', file=sys.stderr)
+
+
+def run(
+  program: lp.Program,
+  *,
+  run_dir: pathlib.Path | None = None,
+  on_tick: state_lib.OnTick | None = None,
+  tick_s: float = 0.2,
+) -> state_lib.Outcome:
+  """Runs a program with one process per node; see engines.run."""
+  scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+  try:
+    with supervision.Signals() as signals, _launchpad_files_in(scratch):
+      nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_PROCESSING)
+      logs = (run_dir or scratch) / 'logs'
+      logs.mkdir(parents=True, exist_ok=True)
+      paths = [logs / f'{n.name.replace("/", "-")}.log' for n in nodes]
+      with _Backend(nodes, paths, scratch) as backend:
+        outcome = supervision.Supervisor(
+          backend, nodes, paths, signals, on_tick, tick_s
+        ).run()
+    if run_dir is None:
+      for state in outcome.nodes:
+        state.log_path = None
+    return outcome
+  finally:
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Backend:
+  """Nodes as processes; a supervision.Backend."""
+
+  def __init__(
+    self,
+    nodes: list[prepare.PreparedNode],
+    log_paths: list[pathlib.Path],
+    scratch: pathlib.Path,
+  ):
+    self._nodes = nodes
+    self._log_paths = log_paths
+    self._scratch = scratch
+    self._log_starts = [0] * len(nodes)
+    self._pids: dict[int, int] = {}  # index -> pid
+
+  def __enter__(self) -> '_Backend':
+    self._zygote = zygote.get()
+    self._zygote.send(op='begin', scratch=str(self._scratch))
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self._zygote.end_run()
+    # Already gone, unless the zygote was killed.
+    for pid in self._pids.values():
+      with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+  def start(self, index: int, restarts: int) -> None:
+    node = self._nodes[index]
+    with contextlib.suppress(FileNotFoundError):
+      self._log_starts[index] = self._log_paths[index].stat().st_size
+    self._zygote.send(
+      op='start',
+      index=index,
+      name=node.name,
+      command=node.executable.command_as_list,
+      env={**os.environ, **node.executable.env_overrides},
+      log=str(self._log_paths[index]),
+      ports=node.ports,
+      restarts=restarts,
+      cwd=os.getcwd(),
+      path=sys.path,
+      scratch=str(self._scratch),
+    )
+
+  def stop(self, index: int) -> None:
+    self._zygote.send(op='signal', index=index, number=int(signal.SIGTERM))
+
+  def kill(self, index: int) -> str | None:
+    path = self._log_paths[index]
+    size = path.stat().st_size
+    self._zygote.send(op='signal', index=index, number=int(child.DUMP_SIGNAL))
+    time.sleep(0.05)
+    self._zygote.send(op='signal', index=index, number=int(signal.SIGKILL))
+    return '\n'.join(_log_since(path, size)[:_ERROR_LINES])
+
+  def poll(self, timeout_s: float) -> list[supervision.Event]:
+    events = []
+    while select.select([self._zygote.channel], [], [], timeout_s)[0]:
+      timeout_s = 0.0
+      message = zygote.receive(self._zygote.channel)
+      if message is None:
+        raise supervision.BackendLost(
+          'the process that starts the nodes was killed (out of memory? see '
+          '`dmesg`); start the run again'
+        )
+      index, pid = message['index'], message['pid']
+      if message['event'] != 'exited':
+        self._pids[index] = pid
+        events.append(supervision.Event(index, message['event'], pid))
+        continue
+      self._pids.pop(index, None)
+      code = message['code']
+      error = self._error(index, code) if code else None
+      events.append(supervision.Event(index, 'exited', pid, bool(code), error))
+    return events
+
+  def _error(self, index: int, code: int) -> str:
+    lines = _log_since(self._log_paths[index], self._log_starts[index])
+    if code > 0:
+      return _last(lines, 'Traceback (most recent call last)') or '\n'.join(
+        [*lines[-_LAST_LINES:], f'exit code {code}']
+      )
+    name = signal.Signals(-code).name
+    hint = ' (out of memory? see `dmesg`)' if name == 'SIGKILL' else ''
+    where = _last(lines, 'Fatal Python error')
+    return f'{where}\nkilled by {name}{hint}'.lstrip()
+
+
+def _log_since(path: pathlib.Path, start: int) -> list[str]:
+  """The lines of a log from some place on, the last 64 kB of them."""
+  try:
+    with path.open('rb') as log:
+      log.seek(max(start, path.stat().st_size - (1 << 16)))
+      return log.read().decode(errors='replace').splitlines()
+  except OSError:
+    return []
+
+
+def _last(lines: list[str], mark: str) -> str:
+  """The lines from the last mark on; without the middle if they are many."""
+  for i in range(len(lines) - 1, -1, -1):
+    if lines[i].startswith(mark):
+      lines = lines[i:]
+      if len(lines) > _ERROR_LINES:
+        lines = [lines[0], '  ...', *lines[2 - _ERROR_LINES :]]
+      return '\n'.join(lines)
+  return ''
+
+
+@contextlib.contextmanager
+def _launchpad_files_in(scratch: pathlib.Path):
+  """Has Launchpad write its pickled nodes there, to be removed with the run."""
+  previous = tempfile.tempdir
+  tempfile.tempdir = str(scratch)
+  try:
+    yield
+  finally:
+    tempfile.tempdir = previous

@@ -1,0 +1,70 @@
+"""What an engine tells about a run: nodes, the run, and how it ended."""
+
+from collections.abc import Callable
+import dataclasses
+import pathlib
+
+FINISHED = 0
+FAILED = 1
+INTERRUPTED = 130
+
+
+@dataclasses.dataclass
+class NodeState:
+  """One node of the program.
+
+  Attributes:
+    name: group label and index, such as 'explorer/0'.
+    pid: process id, None while there is no process (always in local_mt).
+    state: 'starting', 'running', 'restarting' (died, waits for its next start),
+      'finished' (returned), 'failed' (for good) or 'stopped' (by the engine).
+    restarts: how often it was started again.
+    last_error: why it died last, with the traceback or the signal's name.
+    log_path: file with its output, None where it has none.
+  """
+
+  name: str
+  pid: int | None = None
+  state: str = 'starting'
+  restarts: int = 0
+  last_error: str | None = None
+  log_path: pathlib.Path | None = None
+
+  @property
+  def alive(self) -> bool:
+    return self.state in ('starting', 'running')
+
+
+@dataclasses.dataclass
+class RunState:
+  """A running program, as handed to on_tick.
+
+  Attributes:
+    nodes: the nodes in program order.
+    elapsed_s: seconds since the nodes were started.
+    stopping: whether the nodes have been asked to stop.
+    reason: why the run is stopping, '' before.
+  """
+
+  nodes: list[NodeState]
+  elapsed_s: float = 0.0
+  stopping: bool = False
+  reason: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """How a run ended.
+
+  Attributes:
+    exit_code: 0 finished, 1 a node failed for good, 130 interrupted.
+    reason: one sentence.
+    nodes: the nodes in program order.
+  """
+
+  exit_code: int
+  reason: str
+  nodes: list[NodeState]
+
+
+OnTick = Callable[[RunState], None]

@@ -1,0 +1,312 @@
+"""Keeps a program going: policies, restarts, the stop, the exit code.
+
+Knows nothing of processes or threads: a backend starts nodes, asks them to
+stop, and says which ones ended.
+"""
+
+from collections.abc import Sequence
+import copy
+import dataclasses
+import pathlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Protocol
+
+from launch import policies
+from launch.engines import prepare
+from launch.engines import state as state_lib
+
+# From the request to stop to the kill; a whole stop stays below 10 s.
+STOP_GRACE_S = 8.0
+KILL_GRACE_S = 1.0
+# Nodes that serve others are asked this much later, or once the others are
+# gone: so that last reports still find somebody.
+SERVERS_LATER_S = 2.0
+_POLL_S = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+  """Something happened to a node.
+
+  Attributes:
+    index: the node's place in the program.
+    kind: 'started', 'running' or 'exited'.
+    pid: its process, if it has one of its own.
+    failed: for 'exited': it did not return normally.
+    error: for 'exited': why.
+  """
+
+  index: int
+  kind: str
+  pid: int | None = None
+  failed: bool = False
+  error: str | None = None
+
+
+class BackendLost(RuntimeError):
+  """The backend can no longer run nodes."""
+
+
+class Backend(Protocol):
+  """Starts and ends nodes."""
+
+  def start(self, index: int, restarts: int) -> None:
+    """Starts a node, for the first time or again."""
+
+  def poll(self, timeout_s: float) -> list[Event]:
+    """Waits at most timeout_s for events; raises BackendLost."""
+
+  def stop(self, index: int) -> None:
+    """Asks a node to stop."""
+
+  def kill(self, index: int) -> str | None:
+    """Ends a node at once; returns what is known of where it hung."""
+
+
+class Signals:
+  """Ctrl-C and SIGTERM (which lp.stop() sends) as flags, inside a context."""
+
+  def __init__(self):
+    self.interrupts = 0
+    self.terminated = False
+    self._previous = {}
+
+  def __enter__(self) -> 'Signals':
+    # Only the main thread may; elsewhere its owner handles signals.
+    if threading.current_thread() is threading.main_thread():
+      for number, handler in (
+        (signal.SIGINT, self.interrupt),
+        (signal.SIGHUP, self.interrupt),
+        (signal.SIGTERM, self.terminate),
+      ):
+        self._previous[number] = signal.signal(number, handler)
+    return self
+
+  def __exit__(self, *unused) -> None:
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+
+  def interrupt(self, *unused) -> None:
+    self.interrupts += 1
+
+  def terminate(self, *unused) -> None:
+    self.terminated = True
+
+
+@dataclasses.dataclass
+class _Watch:
+  """What the supervisor remembers of a node besides its public state."""
+
+  policy: policies.Policy
+  serves: bool
+  started_at: float = 0.0
+  restart_at: float | None = None
+  restarts_in_a_row: int = 0
+  asked: bool = False
+  killed: bool = False
+
+
+class Supervisor:
+  """Runs the nodes of one program until the run ends."""
+
+  def __init__(
+    self,
+    backend: Backend,
+    nodes: Sequence[prepare.PreparedNode],
+    log_paths: Sequence[pathlib.Path | None],
+    signals: Signals,
+    on_tick: state_lib.OnTick | None,
+    tick_s: float,
+  ):
+    self._backend = backend
+    self._nodes = [
+      state_lib.NodeState(node.name, log_path=log_path)
+      for node, log_path in zip(nodes, log_paths, strict=True)
+    ]
+    self._watches = [_Watch(node.policy, node.serves) for node in nodes]
+    self._signals = signals
+    self._on_tick = on_tick
+    self._tick_s = tick_s
+    self._exit_code: int | None = None
+    self._reason = ''
+    self._kill_at = float('inf')
+    self._begin = time.monotonic()
+    self._next_tick = 0.0
+
+  def run(self) -> state_lib.Outcome:
+    """Starts all nodes and returns when none is left."""
+    try:
+      for index in range(len(self._nodes)):
+        self._start(index)
+      while True:
+        self._handle(self._backend.poll(_POLL_S))
+        self._check_signals()
+        self._restart_due()
+        self._check_finished()
+        self._tick()
+        if self._exit_code is not None and self._ended():
+          break
+    except BackendLost as e:
+      self._end(state_lib.FAILED, str(e))
+      for node in self._nodes:
+        if node.alive or node.state == 'restarting':
+          node.state, node.last_error = 'failed', node.last_error or str(e)
+    self._tick(force=True)
+    assert self._exit_code is not None
+    return state_lib.Outcome(self._exit_code, self._reason, self._nodes)
+
+  def _start(self, index: int) -> None:
+    watch = self._watches[index]
+    watch.started_at, watch.restart_at = time.monotonic(), None
+    self._nodes[index].state = 'starting'
+    self._backend.start(index, self._nodes[index].restarts)
+
+  def _handle(self, events: list[Event]) -> None:
+    # A node that ends the run counts before those that die of its ending.
+    for event in sorted(events, key=lambda e: (e.kind == 'exited', e.failed)):
+      node = self._nodes[event.index]
+      if event.kind == 'exited':
+        self._handle_exit(event, node, self._watches[event.index])
+      else:
+        node.pid = event.pid
+        if event.kind == 'running' and node.alive:
+          node.state = 'running'
+
+  def _handle_exit(
+    self, event: Event, node: state_lib.NodeState, watch: _Watch
+  ) -> None:
+    node.pid = None
+    if self._exit_code is not None:
+      node.state = 'stopped' if event.failed or watch.asked else 'finished'
+      return
+    policy = watch.policy
+    if not event.failed:
+      node.state = 'finished'
+      if isinstance(policy, policies.EndsRun):
+        self._end(state_lib.FINISHED, f'{node.name} finished')
+      return
+    node.last_error = event.error
+    if isinstance(policy, policies.Degrade):
+      node.state = 'failed'
+      return
+    restart = policy.restart if isinstance(policy, policies.EndsRun) else policy
+    if not isinstance(restart, policies.Restart):
+      node.state = 'failed'
+      self._end(state_lib.FAILED, f'{node.name} failed: {_gist(event.error)}')
+      return
+    now = time.monotonic()
+    if now - watch.started_at >= restart.healthy_s:
+      watch.restarts_in_a_row = 0
+    if watch.restarts_in_a_row >= restart.max_restarts:
+      node.state = 'failed'
+      self._end(
+        state_lib.FAILED,
+        f'{node.name} failed after {watch.restarts_in_a_row} restarts in a '
+        f'row: {_gist(event.error)}',
+      )
+      return
+    node.state = 'restarting'
+    watch.restart_at = now + restart.backoff_s(watch.restarts_in_a_row)
+
+  def _restart_due(self) -> None:
+    if self._exit_code is not None:
+      return
+    now = time.monotonic()
+    for index, watch in enumerate(self._watches):
+      if watch.restart_at is not None and watch.restart_at <= now:
+        watch.restarts_in_a_row += 1
+        self._nodes[index].restarts += 1
+        self._start(index)
+
+  def _check_signals(self) -> None:
+    signals = self._signals
+    if signals.interrupts and self._exit_code is None:
+      signals.interrupts -= 1
+      self._end(state_lib.INTERRUPTED, 'interrupted')
+    elif signals.interrupts:
+      self._kill_at = min(self._kill_at, time.monotonic())
+    if signals.terminated:
+      self._end(state_lib.FINISHED, 'asked to stop (lp.stop() or SIGTERM)')
+
+  def _check_finished(self) -> None:
+    if self._exit_code is not None:
+      return
+    states = {node.state for node in self._nodes}
+    if states <= {'finished', 'failed'}:
+      if states == {'failed'}:
+        self._end(state_lib.FAILED, 'every node failed')
+      else:
+        self._end(state_lib.FINISHED, 'all nodes finished')
+
+  def _end(self, exit_code: int, reason: str) -> None:
+    """Asks all nodes to stop; the first reason is the one that counts."""
+    if self._exit_code is not None:
+      return
+    self._exit_code, self._reason = exit_code, reason
+    self._kill_at = time.monotonic() + STOP_GRACE_S
+    for node in self._nodes:
+      if node.state == 'restarting':
+        node.state = 'stopped'
+
+  def _ended(self) -> bool:
+    """Sees to it that all nodes stop; returns whether they have."""
+    alive = [i for i, node in enumerate(self._nodes) if node.alive]
+    now = time.monotonic()
+    others_gone = all(self._watches[i].serves for i in alive)
+    late = now >= self._kill_at - STOP_GRACE_S + SERVERS_LATER_S
+    for index in alive:
+      watch = self._watches[index]
+      if not watch.asked and (not watch.serves or others_gone or late):
+        watch.asked = True
+        self._backend.stop(index)
+    if now >= self._kill_at:
+      for index in alive:
+        watch, node = self._watches[index], self._nodes[index]
+        if not watch.killed:
+          watch.killed = True
+          where = self._backend.kill(index)
+          node.last_error = (
+            'killed at the second Ctrl-C'
+            if self._signals.interrupts
+            else f'did not stop within {STOP_GRACE_S:.0f} s'
+          ) + (f'; it was here:\n{where}' if where else '')
+      if now >= self._kill_at + KILL_GRACE_S:
+        # Only threads outlive this.
+        names = ', '.join(self._nodes[i].name for i in alive)
+        self._reason += f'; still there: {names}'
+        return True
+    return not alive
+
+  def _tick(self, force: bool = False) -> None:
+    now = time.monotonic()
+    if self._on_tick is None or (now < self._next_tick and not force):
+      return
+    self._next_tick = now + self._tick_s
+    run_state = state_lib.RunState(
+      nodes=[copy.copy(node) for node in self._nodes],
+      elapsed_s=now - self._begin,
+      stopping=self._exit_code is not None,
+      reason=self._reason,
+    )
+    try:
+      self._on_tick(run_state)
+    except Exception:  # A broken view must not end the run.
+      traceback.print_exc()
+      print('The live view failed; the run goes on without.', file=sys.stderr)
+      self._on_tick = None
+
+
+def _gist(error: str | None) -> str:
+  """The line of an error that says what it is."""
+  lines = [line for line in (error or '').splitlines() if line.strip()]
+  if not lines:
+    return 'no reason known'
+  if lines[0].startswith('Traceback'):
+    for line in lines[1:]:
+      if not line.startswith(' '):
+        return line
+  return lines[-1].strip()

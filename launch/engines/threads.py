@@ -1,0 +1,160 @@
+"""local_mt: every node is a thread of this process; for debuggers and tests.
+
+A thread that raises is noticed and restarted by policy. A thread cannot be
+killed: one that does not stop is named, and left behind.
+"""
+
+import collections
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+
+import launchpad as lp
+from launchpad.launch import worker_manager
+
+from launch.engines import prepare
+from launch.engines import state as state_lib
+from launch.engines import supervision
+
+
+def run(
+  program: lp.Program,
+  *,
+  run_dir: pathlib.Path | None = None,
+  on_tick: state_lib.OnTick | None = None,
+  tick_s: float = 0.2,
+) -> state_lib.Outcome:
+  """Runs a program with one thread per node; see engines.run."""
+  del run_dir  # Threads share the output of the process.
+  with supervision.Signals() as signals, _stop_handlers():
+    nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING)
+    for node in nodes:
+      # lp.stop() would signal the process, which may have other things to do.
+      node.node.launch_context._program_stopper = signals.terminate
+    return supervision.Supervisor(
+      _Backend(nodes), nodes, [None] * len(nodes), signals, on_tick, tick_s
+    ).run()
+
+
+class _Manager(worker_manager.WorkerManager):
+  """What lp.wait_for_stop() asks, for one node; leaves signals alone."""
+
+  def __init__(self):
+    # Not the parent's: it takes over the signals and the alarm of the process.
+    self._mutex = threading.Lock()
+    self._active_workers = collections.defaultdict(list)
+    self._workers_count = collections.defaultdict(int)
+    self._first_failure = None
+    self._stop_counter = 0
+    self._stop_event = threading.Event()
+
+  def _stop(self) -> None:
+    self._stop_counter += 1
+    self._stop_event.set()
+
+  def _kill(self) -> None:
+    pass
+
+  def _disable_signals(self) -> None:
+    pass
+
+  def _disable_alarm(self) -> None:
+    pass
+
+
+class _Backend:
+  """Nodes as threads; a supervision.Backend."""
+
+  def __init__(self, nodes: list[prepare.PreparedNode]):
+    self._nodes = nodes
+    self._events: queue.SimpleQueue[supervision.Event] = queue.SimpleQueue()
+    self._threads: dict[int, threading.Thread] = {}
+    self._managers: dict[int, _Manager] = {}
+    self._notified = False
+
+  def start(self, index: int, restarts: int) -> None:
+    node = self._nodes[index]
+    manager = self._managers[index] = _Manager()
+    thread = self._threads[index] = threading.Thread(
+      target=self._run,
+      args=(index, node, manager),
+      name=node.name,
+      daemon=True,
+    )
+    thread.start()
+
+  def stop(self, index: int) -> None:
+    self._managers[index]._stop()
+    if not self._notified:
+      self._notified = True
+      # Handlers of lp.register_stop_handler(): common to all nodes.
+      with contextlib.suppress(Exception):
+        worker_manager._signal_dispatcher(signal.SIGUSR1)
+
+  def kill(self, index: int) -> str | None:
+    ident = self._threads[index].ident
+    frame = sys._current_frames().get(ident) if ident is not None else None
+    return ''.join(traceback.format_stack(frame)) if frame else None
+
+  def poll(self, timeout_s: float) -> list[supervision.Event]:
+    events = []
+    with contextlib.suppress(queue.Empty):
+      events.append(self._events.get(timeout=timeout_s))
+      while True:
+        events.append(self._events.get_nowait())
+    return events
+
+  def _run(
+    self, index: int, node: prepare.PreparedNode, manager: _Manager
+  ) -> None:
+    worker_manager._WORKER_MANAGERS.manager = manager
+    error = None
+    try:
+      prepare.check_ports(node.name, node.ports)
+      self._events.put(supervision.Event(index, 'running'))
+      node.executable()
+    except SystemExit as e:
+      error = f'SystemExit: {e.code}' if e.code not in (None, 0) else None
+    except BaseException:
+      error = traceback.format_exc()
+      if not manager.stop_event().is_set():
+        print(f'--- {node.name} died:\n{error}', end='', file=sys.stderr)
+    finally:
+      _release(node.node)
+      self._events.put(
+        supervision.Event(
+          index, 'exited', failed=error is not None, error=error
+        )
+      )
+
+
+def _release(node: Any) -> None:
+  """Frees a node's port, and what would keep it from starting again."""
+  for inner in getattr(node, 'nodes', ()):
+    _release(inner)
+  server = getattr(node, '_server', None)
+  if server is not None and hasattr(
+    server, 'stop'
+  ):  # Reverb's; Courier's are stopped by their nodes.
+    with contextlib.suppress(Exception):
+      server.stop()
+  for attribute in ('_server', '_instance'):
+    if hasattr(node, attribute):
+      setattr(node, attribute, None)
+
+
+@contextlib.contextmanager
+def _stop_handlers() -> Iterator[None]:
+  """Gives Launchpad a table of handlers without its handling of signals."""
+  previous = worker_manager._SIGNAL_HANDLERS
+  worker_manager._SIGNAL_HANDLERS = collections.defaultdict(set)
+  try:
+    yield
+  finally:
+    worker_manager._SIGNAL_HANDLERS = previous

@@ -1,0 +1,270 @@
+"""A process that forks nodes, and that never has a second thread.
+
+The launcher forks it at its first run, when everything is imported and the
+program is built. From then on the launcher may start threads (RPC clients, a
+live view, TensorFlow), and nodes can still be started, in this run and later
+ones, by a fork from a clean process. The zygote reaps the nodes, delivers
+signals to them, and takes them along when the launcher dies.
+
+Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
+
+  launcher -> zygote  {op: begin, scratch}     directory, removed at the end
+                      {op: start, index, name, command, ...}    see child.run
+                      {op: signal, index, number}
+                      {op: end}                kill what is left of the run
+                      {op: quit}
+  zygote -> launcher  {event: started, index, pid}
+                      {event: exited, index, pid, code}   code < 0: -signal
+                      {event: ended}
+  node -> launcher    {event: running, index, pid}
+"""
+
+import atexit
+from collections.abc import Callable
+import contextlib
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+import psutil
+
+from launch.engines import child
+from launch.engines import linux
+
+_REAP_S = 2.0
+_QUIT_S = 5.0
+
+
+def send(channel: socket.socket, **message) -> None:
+  channel.send(json.dumps(message).encode())
+
+
+def receive(channel: socket.socket) -> dict[str, Any] | None:
+  """Returns the next message; None if the other end is gone."""
+  try:
+    packet = channel.recv(1 << 20)
+  except ConnectionError:
+    return None
+  return json.loads(packet) if packet else None
+
+
+class Zygote:
+  """Lives in the forked process; see the module's docstring."""
+
+  def __init__(self, channel: socket.socket, launcher_pid: int):
+    self._channel = channel
+    self._launcher_pid = launcher_pid
+    self._scratch: str | None = None
+    self._nodes: dict[int, int] = {}  # pid -> index
+    self._terminated = False
+
+  def run(self) -> NoReturn:
+    try:
+      os.setsid()
+      self._wakeup, wakeup = os.pipe()
+      os.set_blocking(wakeup, False)
+      signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+      signal.signal(signal.SIGCHLD, lambda *unused: None)
+      signal.signal(signal.SIGTERM, self._terminate)
+      signal.signal(signal.SIGINT, signal.SIG_IGN)
+      signal.signal(signal.SIGHUP, signal.SIG_IGN)
+      linux.adopt_orphans()
+      linux.die_with_parent(self._launcher_pid, signal.SIGTERM)
+      linux.set_title('murmuration: zygote')
+      # Objects that the collector does not touch stay shared between nodes.
+      gc.collect()
+      gc.freeze()
+      self._loop()
+    except BaseException:
+      traceback.print_exc()
+    finally:
+      with contextlib.suppress(BaseException):
+        self._end_run()
+      os._exit(0)
+
+  def _terminate(self, *unused) -> None:
+    self._terminated = True
+
+  def _loop(self) -> None:
+    while not self._terminated:
+      ready, _, _ = select.select(
+        [self._channel.fileno(), self._wakeup], [], [], 1.0
+      )
+      if self._wakeup in ready:
+        os.read(self._wakeup, 4096)
+      self._reap()
+      if self._channel.fileno() in ready:
+        message = receive(self._channel)
+        if message is None or message['op'] == 'quit':
+          return
+        if message['op'] == 'begin':
+          self._scratch = message['scratch']
+        elif message['op'] == 'start':
+          self._fork(message)
+        elif message['op'] == 'signal':
+          self._signal(message['index'], message['number'])
+        elif message['op'] == 'end':
+          self._end_run()
+          send(self._channel, event='ended')
+
+  def _fork(self, request: dict[str, Any]) -> None:
+    zygote_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+      self._nodes[pid] = request['index']
+      with contextlib.suppress(OSError):
+        # Also done by the child: whoever is first, the group is there.
+        os.setpgid(pid, pid)
+      send(self._channel, event='started', index=request['index'], pid=pid)
+      return
+    child.run(request, zygote_pid, self._notifier(request['index']))
+
+  def _notifier(self, index: int) -> Callable[[], None]:
+    def notify() -> None:
+      with contextlib.suppress(OSError):
+        send(self._channel, event='running', index=index, pid=os.getpid())
+      self._channel.close()
+
+    return notify
+
+  def _signal(self, index: int, number: int) -> None:
+    for pid, i in self._nodes.items():
+      if i == index:
+        # Not reaped yet, so the pid is still its own.
+        if number == signal.SIGKILL:
+          _kill_group(pid)
+        else:
+          os.kill(pid, number)
+
+  def _reap(self) -> None:
+    while True:
+      try:
+        exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+      except ChildProcessError:
+        return
+      if exited is None:
+        return
+      pid = exited.si_pid
+      if pid in self._nodes:
+        # Its own children go with it. Before the reaping, because after it the
+        # number could belong to somebody else.
+        _kill_group(pid)
+      _, status = os.waitpid(pid, 0)
+      if pid in self._nodes:
+        index = self._nodes.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):
+          send(self._channel, event='exited', index=index, pid=pid, code=code)
+
+  def _end_run(self) -> None:
+    self._kill_everything()
+    if self._scratch is not None:
+      shutil.rmtree(self._scratch, ignore_errors=True)
+      self._scratch = None
+
+  def _kill_everything(self) -> None:
+    for pid in self._nodes:
+      _kill_group(pid)
+    deadline = time.monotonic() + _REAP_S
+    while time.monotonic() < deadline:
+      self._reap()
+      # Orphans of nodes became children of this process.
+      children = psutil.Process().children(recursive=True)
+      if not children:
+        return
+      for process in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+          process.kill()
+      time.sleep(0.01)
+
+
+def _kill_group(pid: int) -> None:
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.killpg(pid, signal.SIGKILL)
+  with contextlib.suppress(ProcessLookupError):
+    os.kill(pid, signal.SIGKILL)
+
+
+class Launcher:
+  """The launcher's end: a zygote that is forked now and lives as long as it."""
+
+  def __init__(self):
+    for stream in (sys.stdout, sys.stderr):
+      stream.flush()  # Or each fork could write it again.
+    self.channel, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    self._launcher_pid = os.getpid()
+    self._pid = os.fork()
+    if not self._pid:
+      self.channel.close()
+      Zygote(theirs, self._launcher_pid).run()
+    theirs.close()
+    atexit.register(self.quit)
+
+  def send(self, **message) -> None:
+    # Should the zygote be gone, reading will tell.
+    with contextlib.suppress(OSError):
+      send(self.channel, **message)
+
+  def alive(self) -> bool:
+    """Whether the zygote is there, and this process is its launcher."""
+    if self._pid is None or self._launcher_pid != os.getpid():
+      return False
+    if os.waitpid(self._pid, os.WNOHANG)[0]:
+      self._pid = None
+      self.channel.close()
+    return self._pid is not None
+
+  def end_run(self) -> None:
+    """Returns when no process of the run is left."""
+    self.send(op='end')
+    deadline = time.monotonic() + _QUIT_S
+    while select.select(
+      [self.channel], [], [], max(deadline - time.monotonic(), 0)
+    )[0]:
+      message = receive(self.channel)
+      if message is None or message['event'] == 'ended':
+        return
+    self.quit()
+
+  def quit(self) -> None:
+    """Ends the zygote, if this process is its launcher."""
+    if not self.alive():
+      return
+    self.send(op='quit')
+    deadline = time.monotonic() + _QUIT_S
+    while self.alive():
+      if time.monotonic() > deadline:
+        os.kill(self._pid, signal.SIGKILL)
+      time.sleep(0.005)
+
+
+_launcher: Launcher | None = None
+
+
+def get() -> Launcher:
+  """Returns the zygote of this process; forks it if there is none."""
+  global _launcher
+  if _launcher is None or not _launcher.alive():
+    _check_fork_is_safe()
+    _launcher = Launcher()
+  return _launcher
+
+
+def _check_fork_is_safe() -> None:
+  context = sys.modules.get('tensorflow.python.eager.context')
+  if context is not None and context.context()._context_handle is not None:
+    raise RuntimeError(
+      'TensorFlow has already run an operation in this process, so its threads '
+      'are up, and a forked node would hang in it. Build the program without '
+      'calling TensorFlow: make networks and tensors inside the nodes.'
+    )

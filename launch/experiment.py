@@ -1,0 +1,110 @@
+"""What a topology needs to know to build a program: an agent, a task, a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import math
+
+from agents import base
+from environment_loops import environments
+from replay import packing
+
+REPLAY_PLACEMENTS = ('colocated', 'node')
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """How long to run and what to measure. The same for every agent."""
+
+  steps_per_agent: int = 30_000  # actor steps of each agent or explorer
+  target_return: float | None = None  # a confirmed mean that ends the run
+  wall_clock_s: float | None = None  # seconds that end the run
+  evaluations: int = 20  # evaluations in the budget (specs: budget / 20)
+  eval_episodes: int = 10  # greedy episodes in one evaluation
+  updates_per_call: int = 8  # learner steps in one TensorFlow call
+  replay: str = 'colocated'  # with the learner, or a 'node' of its own
+  tf_threads: int = 1  # per node; several nodes share the cores
+  background_niceness: int = 5  # of nodes that only measure or supervise
+
+  def __post_init__(self):
+    for name in (
+      'steps_per_agent', 'evaluations', 'eval_episodes', 'updates_per_call',
+      'tf_threads',
+    ):  # fmt: skip
+      number = getattr(self, name)
+      if number != int(number) or number < 1:
+        raise ValueError(
+          f'run.{name}={number} must be a whole number of at least 1. '
+          f'Set --config.run.{name}.'
+        )
+    if self.wall_clock_s is not None and not self.wall_clock_s > 0:
+      raise ValueError(
+        f'run.wall_clock_s={self.wall_clock_s} must be positive seconds.'
+      )
+    if self.target_return is not None and math.isnan(self.target_return):
+      raise ValueError('run.target_return is not a number.')
+    if self.replay not in REPLAY_PLACEMENTS:
+      raise ValueError(
+        f'run.replay={self.replay!r} is not known. Choose one of '
+        f'{list(REPLAY_PLACEMENTS)}.'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """An agent on an environment, with a seed and a budget.
+
+  Attributes:
+    make_agent: makes the agent; called in each node that needs one, so it has
+      to be picklable.
+    environment: gymnasium id.
+    num_agents: members in the whole program, P summed over its nodes.
+    max_replay_size: transitions kept for each member.
+    min_replay_size: transitions of each member before learning begins.
+    env_steps_per_update: actor steps of a member for one learner step.
+    seed: of the whole run.
+    run: budget and measurement.
+    run_dir: where the run is kept; None keeps nothing.
+  """
+
+  make_agent: Callable[[], base.Agent]
+  environment: str
+  num_agents: int
+  max_replay_size: int
+  min_replay_size: int
+  env_steps_per_update: int
+  seed: int = 0
+  run: RunConfig = RunConfig()
+  run_dir: str | None = None
+
+  def __post_init__(self):
+    if self.num_agents < 1:
+      raise ValueError(f'num_agents={self.num_agents} must be at least 1.')
+    if self.seed < 0:
+      raise ValueError(f'seed={self.seed} must not be negative.')
+
+  @property
+  def total_steps(self) -> int:
+    """Actor steps of all members: the budget of the run."""
+    return self.num_agents * self.run.steps_per_agent
+
+  @property
+  def eval_period(self) -> int:
+    """Actor steps of one member between evaluations."""
+    return max(1, self.run.steps_per_agent // self.run.evaluations)
+
+  def actor_info(self, index: int) -> base.ActorInfo:
+    return base.ActorInfo(index, self.num_agents, self.seed)
+
+  def transitions(self) -> packing.TransitionLayout:
+    """How a transition of this environment is packed."""
+    spec = environments.spec(self.environment)
+    return packing.TransitionLayout(
+      spec.observation_shape, spec.action_shape, spec.discrete
+    )
+
+
+def in_directory(experiment: Experiment, run_dir: str) -> Experiment:
+  """The same experiment, kept in `run_dir`."""
+  return dataclasses.replace(experiment, run_dir=str(run_dir))

@@ -1,0 +1,118 @@
+"""The graph of a program: who holds a handle of whom, without starting it."""
+
+from collections.abc import Iterator
+import dataclasses
+import re
+from typing import Any
+
+import launchpad as lp
+from launchpad.nodes import base
+import tree
+
+
+def nodes(program: lp.Program) -> list[str]:
+  """Returns the names of all nodes ('group/index'), in program order."""
+  return [name for name, _ in _named(program)]
+
+
+def edges(program: lp.Program) -> set[tuple[str, str]]:
+  """Returns the edges of a program.
+
+  Args:
+    program: a Launchpad program; it need not be launched.
+
+  Returns:
+    Pairs such as ('actor/0', 'replay/0'): actor/0 holds a handle of replay/0. A
+    node that hosts others (MultiThreadingColocation) stands for them.
+  """
+  owners = {
+    id(handle): name
+    for name, node in _named(program)
+    for part in _parts(node)
+    for handle in part._created_handles
+  }
+  return {
+    (name, owners[id(handle)])
+    for name, node in _named(program)
+    for part in _parts(node)
+    for handle in part.input_handles
+    if id(handle) in owners and owners[id(handle)] != name
+  }
+
+
+def servers(program: lp.Program) -> set[str]:
+  """Returns the names of the nodes that some other node holds a handle of."""
+  return {target for _, target in edges(program)}
+
+
+def to_mermaid(program: lp.Program) -> str:
+  """Draws the program as a Mermaid flowchart: one box per group.
+
+  Args:
+    program: a Launchpad program; it need not be launched.
+
+  Returns:
+    The chart's text. An arrow goes from the holder of a handle to its node.
+  """
+  lines = ['flowchart LR']
+  for label, group in program.groups.items():
+    count = f' x {len(group)}' if len(group) > 1 else ''
+    lines.append(f'  {_identifier(label)}["{label}{count}"]')
+  arrows: dict[tuple[str, str], None] = {}
+  order = {name: i for i, name in enumerate(nodes(program))}
+  for edge in sorted(edges(program), key=lambda e: (order[e[0]], order[e[1]])):
+    source, target = (name.rsplit('/', 1)[0] for name in edge)
+    arrows[source, target] = None
+  for source, target in arrows:
+    lines.append(f'  {_identifier(source)} --> {_identifier(target)}')
+  return '\n'.join(lines) + '\n'
+
+
+def check(program: lp.Program) -> None:
+  """Refuses handles that Launchpad would silently not connect.
+
+  Raises:
+    ValueError: a node has a handle inside a dataclass argument.
+  """
+  for name, node in _named(program):
+    for part in _parts(node):
+      for arguments in _arguments(part):
+        for owner in _hidden(arguments):
+          raise ValueError(
+            f'A handle is inside a {owner} that is an argument of {name}. '
+            'Launchpad does not see it there and would not connect it: pass it '
+            'as an argument of its own, or in a list, tuple or dict.'
+          )
+
+
+def _named(program: lp.Program) -> Iterator[tuple[str, base.Node]]:
+  for label, group in program.groups.items():
+    for i, node in enumerate(group):
+      yield f'{label}/{i}', node
+
+
+def _parts(node: base.Node) -> Iterator[base.Node]:
+  """The node and the nodes that it hosts."""
+  yield node
+  for inner in getattr(node, 'nodes', ()):
+    yield from _parts(inner)
+
+
+def _arguments(node: base.Node) -> Iterator[Any]:
+  for name in ('_args', '_kwargs', '_func_args', '_func_kwargs'):
+    yield getattr(node, name, ())
+
+
+def _hidden(arguments: Any) -> Iterator[str]:
+  """Class names of the dataclasses that hold handles."""
+  for leaf in tree.flatten(arguments):
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+      fields = [getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)]
+      for value in tree.flatten(fields):
+        if isinstance(value, base.Handle):
+          yield type(leaf).__name__
+      yield from _hidden(fields)
+
+
+def _identifier(label: str) -> str:
+  return re.sub(r'\W', '_', label)

@@ -1,0 +1,260 @@
+"""What is measured in a run: JSON lines and TensorBoard events, both flushed.
+
+Each kind of row has its own file `<kind>.jsonl`, so that `jq`, pandas and the
+plots read one kind without sifting. The TensorBoard file lies beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto import event_pb2
+from tensorboard.compat.proto import summary_pb2
+from tensorboard.summary.writer import record_writer
+
+_KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
+_NON_FINITE = {
+  'inf': math.inf,
+  '-inf': -math.inf,
+  'nan': math.nan,
+}
+
+
+class MetricsWriter:
+  """Appends rows to JSON lines and scalars to TensorBoard. Thread-safe.
+
+  Every row is on its way to the disk when the call returns: a node that is
+  killed loses nothing it has written.
+  """
+
+  def __init__(self, directory: str | os.PathLike[str]):
+    """Makes the directory if needed; files are opened when first written.
+
+    Args:
+      directory: where `<kind>.jsonl` and the event file go. Several writers
+        one after the other may use it; they append.
+    """
+    self._directory = pathlib.Path(directory)
+    self._directory.mkdir(parents=True, exist_ok=True)
+    self._lock = threading.Lock()
+    self._files: dict[str, io.TextIOWrapper] = {}
+    self._events: record_writer.RecordWriter | None = None
+    self._closed = False
+
+  def row(self, kind: str, row: Mapping[str, Any]) -> None:
+    """Appends one JSON line to `<kind>.jsonl`.
+
+    Args:
+      kind: file name without its ending: letters, digits, `_` and `-`.
+      row: names to numbers, strings, lists, dicts, NumPy arrays or scalars.
+        Non-finite numbers are written as 'inf', '-inf', 'nan', as JSON has
+        none; `read_jsonl` turns them back.
+
+    Raises:
+      ValueError: the kind cannot be a file name.
+      TypeError: a value that JSON cannot hold.
+    """
+    if not _KIND.fullmatch(kind):
+      raise ValueError(
+        f'kind={kind!r} cannot name a metrics file: only letters, digits, '
+        '"_" and "-" are allowed, and it starts with a letter or digit.'
+      )
+    line = json.dumps(to_jsonable(row), allow_nan=False)
+    with self._lock:
+      if self._closed:
+        return
+      if kind not in self._files:
+        self._files[kind] = _open_for_append(self._directory / f'{kind}.jsonl')
+      self._files[kind].write(line + '\n')
+      self._files[kind].flush()
+
+  def scalars(
+    self,
+    values: Mapping[str, Any],
+    step: int,
+    wall_time_s: float | None = None,
+  ) -> None:
+    """Writes TensorBoard scalars; what is not one number is left out.
+
+    Args:
+      values: tag to number. Strings, lists and None are ignored.
+      step: the x axis, by convention the total `actor_steps`.
+      wall_time_s: seconds since 1970; now if None.
+    """
+    numbers = {tag: _number(value) for tag, value in values.items()}
+    summary = summary_pb2.Summary(
+      value=[
+        summary_pb2.Summary.Value(tag=tag, simple_value=number)
+        for tag, number in numbers.items()
+        if number is not None
+      ]
+    )
+    if not summary.value:
+      return
+    now = time.time() if wall_time_s is None else wall_time_s
+    event = event_pb2.Event(wall_time=now, step=int(step), summary=summary)
+    with self._lock:
+      if self._closed:
+        return
+      if self._events is None:
+        self._events = _new_event_file(self._directory, now)
+      self._events.write(event.SerializeToString())
+      self._events.flush()
+
+  def close(self) -> None:
+    """Closes the files. Later rows are dropped without an error."""
+    with self._lock:
+      self._closed = True
+      for file in self._files.values():
+        file.close()
+      self._files.clear()
+      if self._events is not None:
+        self._events.close()
+        self._events = None
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  """Reads the rows of one file; [] if there is no such file.
+
+  A last line without its end of line is still being written, or was cut by a
+  kill, and is left out.
+
+  Raises:
+    ValueError: a complete line is not JSON; names file and line.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    return []
+  rows = []
+  lines = path.read_text(encoding='utf-8').split('\n')
+  for number, line in enumerate(lines[:-1], start=1):
+    if not line:
+      continue
+    try:
+      rows.append(_from_jsonable(json.loads(line)))
+    except json.JSONDecodeError as error:
+      raise ValueError(
+        f'{path}:{number} is not a JSON line ({error}). The file was changed '
+        'by something else than a run; remove the line to read the rest.'
+      ) from error
+  return rows
+
+
+def to_jsonable(value: Any) -> Any:
+  """Turns configs and rows into what strict JSON can hold.
+
+  Takes dataclasses, mappings (also ml_collections'), sequences, sets, paths,
+  NumPy arrays and scalars. Non-finite floats become the strings 'inf', '-inf',
+  'nan'.
+
+  Raises:
+    TypeError: names the type that has no place in JSON.
+  """
+  if value is None or isinstance(value, (bool, str)):
+    return value
+  if isinstance(value, (int, np.integer)):
+    return int(value)
+  if isinstance(value, (float, np.floating)):
+    value = float(value)
+    if math.isfinite(value):
+      return value
+    return 'nan' if math.isnan(value) else ('inf' if value > 0 else '-inf')
+  if isinstance(value, np.bool_):
+    return bool(value)
+  if isinstance(value, np.ndarray):
+    return to_jsonable(value.tolist())
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return {
+      field.name: to_jsonable(getattr(value, field.name))
+      for field in dataclasses.fields(value)
+    }
+  if hasattr(value, 'items'):  # ConfigDict is not a Mapping.
+    return {str(key): to_jsonable(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [to_jsonable(item) for item in value]
+  if isinstance(value, (set, frozenset)):
+    return sorted((to_jsonable(item) for item in value), key=str)
+  if isinstance(value, os.PathLike):
+    return os.fspath(value)
+  raise TypeError(
+    f'{type(value).__name__} cannot be written as JSON: {value!r}. Give '
+    'numbers, strings, lists, dicts, dataclasses or NumPy arrays.'
+  )
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+  """Writes indented JSON so that a reader sees the old file or the new one."""
+  path = pathlib.Path(path)
+  text = json.dumps(to_jsonable(value), indent=2, allow_nan=False) + '\n'
+  # The thread's id too: nodes of local_mt share the process.
+  partial = path.with_name(
+    f'.{path.name}.{os.getpid()}.{threading.get_ident()}'
+  )
+  try:
+    partial.write_text(text, encoding='utf-8')
+    os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+  """Reads what `write_json` wrote, non-finite numbers included."""
+  text = pathlib.Path(path).read_text(encoding='utf-8')
+  return _from_jsonable(json.loads(text))
+
+
+def _from_jsonable(value: Any) -> Any:
+  if isinstance(value, str):
+    return _NON_FINITE.get(value, value)
+  if isinstance(value, list):
+    return [_from_jsonable(item) for item in value]
+  if isinstance(value, dict):
+    return {key: _from_jsonable(item) for key, item in value.items()}
+  return value
+
+
+def _number(value: Any) -> float | None:
+  if isinstance(value, (bool, int, float, np.number, np.bool_)):
+    return float(value)
+  if isinstance(value, np.ndarray) and value.ndim == 0:
+    return float(value)
+  return None
+
+
+def _open_for_append(path: pathlib.Path) -> io.TextIOWrapper:
+  if path.exists():
+    content = path.read_bytes()
+    # A writer that was killed may have left half a line: the next row must
+    # not be glued to it.
+    whole = content.rfind(b'\n') + 1
+    if whole != len(content):
+      os.truncate(path, whole)
+  return path.open('a', encoding='utf-8')
+
+
+def _new_event_file(
+  directory: pathlib.Path, now: float
+) -> record_writer.RecordWriter:
+  # TensorBoard's own EventFileWriter would import TensorFlow for its file
+  # system; a run directory is local, so a plain file does.
+  host = socket.gethostname()
+  path = directory / (
+    f'events.out.tfevents.{int(now):010d}.{host}.{os.getpid()}'
+    f'.{time.monotonic_ns()}'
+  )
+  writer = record_writer.RecordWriter(path.open('wb'))
+  first = event_pb2.Event(wall_time=now, file_version='brain.Event:2')
+  writer.write(first.SerializeToString())
+  return writer

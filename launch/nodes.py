@@ -1,0 +1,306 @@
+"""What runs inside one node of a swarm: explorers, supervisor, evaluator.
+
+Each is a class with a `run` that returns when the program stops. What it is
+allowed to survive is said by the topology's restart policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import reverb
+
+from agents import base
+from agents import exchange as exchange_lib
+from agents import learning
+from agents import parameters
+from agents import swarm
+from environment_loops import environments
+from environment_loops import evaluation
+from launch import experiment as experiment_lib
+from launch import reporting
+from launch import rpc
+from launch import star_link
+from launch import trainer as trainer_lib
+
+_logger = logging.getLogger(__name__)
+_WAIT_S = 0.1
+
+
+class SwarmLink(trainer_lib.Link):
+  """What makes a trainer's members explorers: candidates out, theta_star in."""
+
+  def __init__(
+    self,
+    config: swarm.Config,
+    server: Any,
+    layout: parameters.Layout,
+    node: str,
+    num_members: int,
+  ):
+    self.exchange = exchange_lib.Pull(
+      config.c_max, config.r_mode, config.inertia
+    )
+    self._config = config
+    self._link = star_link.StarLink(
+      server, layout, node, config.star_max_age_s
+    )
+    self._returns = swarm.ReturnClaims(num_members, config.claim_episodes)
+    self._targets = swarm.TargetClaims(num_members)
+    self._applied: tuple[int, float] = (0, 0.0)
+    self._next_poll = 0
+    self._learner_steps = 0
+
+  def initial(self, theta):
+    star = self._link.start()
+    if star.theta is None:
+      return theta
+    _logger.info('Starting from version %d of theta_star.', star.version)
+    return np.repeat(star.theta[None], len(theta), axis=0)
+
+  def begin(self, trainer):
+    self._trainer = trainer
+
+  def episode_ended(self, done):
+    claim = self._returns.finished(done.index, done.episode_return)
+    if self._config.claim_mode == 'return' and claim is not None:
+      self._offer(done.index, claim)
+
+  def updated(self, result: learning.StepResult):
+    self._learner_steps += result.updates
+    if self._config.claim_mode == 'target':
+      for member, claim in self._targets.updated(result.metrics['target_max']):
+        self._offer(member, claim)
+
+  def sync(self):
+    if self._trainer.steps >= self._next_poll:
+      self._next_poll = self._trainer.steps + self._config.star_poll_steps
+      self._link.poll()
+    star = self._link.star
+    if (star.version, star.c) == self._applied:
+      return
+    newer = star.version != self._applied[0]
+    self.exchange.set_star(star.theta if newer else None, star.c)
+    self._applied = (star.version, star.c)
+
+  def replacement(self, member):
+    return self._link.star.theta
+
+  def metrics(self):
+    theta, star = self._trainer.theta, self._link.star
+    numbers = {
+      'star_version': star.version,
+      'star_reachable': float(star.reachable),
+      'pull_c': star.c,
+      'spread': float(
+        np.linalg.norm(theta - theta.mean(axis=0), axis=1).mean()
+      ),
+    }
+    if star.theta is not None:
+      numbers['star_distance'] = float(
+        np.linalg.norm(theta - star.theta, axis=1).mean()
+      )
+    return numbers
+
+  def close(self):
+    self._link.close()
+
+  def _offer(self, member: int, claim: float) -> None:
+    if claim > self._link.star.bar:
+      trainer = self._trainer
+      index = trainer.members[member].index
+      self._link.offer(
+        trainer.theta[member], claim, index, self._learner_steps
+      )
+
+
+class Explorer:
+  """A node that hosts P explorers of a swarm."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: swarm.Config,
+    node: str,
+    members: Sequence[int],
+    counter: Any,
+    server: Any,
+    replay: reverb.Client | None = None,
+    table: str = 'replay',
+  ):
+    infos = [experiment.actor_info(i) for i in members]
+    layout = experiment.make_agent().layout
+    self._trainer = trainer_lib.Trainer(
+      experiment,
+      node,
+      infos,
+      config.lr_spread,
+      counter,
+      link=SwarmLink(config, server, layout, node, len(infos)),
+      replay=replay,
+      table=table,
+    )
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    self._trainer.run(stop)
+
+
+class Supervisor:
+  """Runs greedy episodes as the parameter server asks for them."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: swarm.Config,
+    index: int,
+    counter: Any,
+    server: Any,
+  ):
+    self._experiment = experiment
+    self._config = config
+    self._index = index
+    self._server = server
+    self._reporter = reporting.Reporter(f'supervisor/{index}', counter)
+    self._agent = experiment.make_agent()
+    self._policy: base.Policy | None = None
+    self._holding = -1
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Plays until the program stops."""
+    stop = stop or _stop_event()
+    be_nice(self._experiment)
+    # A restarted supervisor plays other episodes than the one that died.
+    seed = np.random.SeedSequence(
+      [self._experiment.seed, self._index, time.time_ns()]
+    )
+    environment = environments.make(
+      self._experiment.environment, int(seed.generate_state(1)[0] >> 1)
+    )
+    try:
+      while not stop.is_set():
+        rpc.retry(
+          lambda: self._episode(environment, stop), should_stop=stop.is_set
+        )
+        if self._reporter.due():
+          self._reporter.report()
+    except rpc.Unavailable:
+      if not stop.is_set():
+        raise
+    finally:
+      environment.close()
+
+  def _episode(self, environment: Any, stop: threading.Event) -> None:
+    job = self._server.next_episode(self._index, self._holding)
+    if job['ticket'] < 0:
+      stop.wait(_WAIT_S)
+      return
+    if job['theta'] is not None:
+      _, theta = parameters.decode(self._agent.layout, job['theta'])
+      self._policy = self._agent.greedy(theta)
+      self._holding = job['candidate']
+    assert self._policy is not None
+    result = evaluation.run_episode(
+      self._policy, environment, should_stop=stop.is_set
+    )
+    if result is None:
+      return
+    self._server.report_episode(job['ticket'], result.episode_return)
+    self._reporter.count(
+      supervisor_steps=result.length, supervisor_episodes=1
+    )
+    if job['kind'] == 'confirmation':
+      # Confirmations have no end; without a pause they would take a core.
+      stop.wait(self._config.confirmation_period_s)
+
+
+class Evaluator:
+  """Measures theta_star now and then. Nothing depends on it."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    counter: Any,
+    server: Any,
+  ):
+    self._experiment = experiment
+    self._counter = counter
+    self._server = server
+    self._reporter = reporting.Reporter('evaluator/0', counter)
+    self._agent = experiment.make_agent()
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Evaluates every `eval_period` steps of one explorer, until the end."""
+    stop = stop or _stop_event()
+    be_nice(self._experiment)
+    period, done = self._experiment.eval_period, -1
+    while not stop.wait(_WAIT_S):
+      if not self._reporter.due():
+        continue
+      if self._reporter.report():
+        break
+      steps = self._steps()
+      if steps is None or steps // period <= done:
+        continue
+      if self._evaluate(steps, stop):
+        done = steps // period
+    if not stop.is_set():
+      # The run is over: what theta_star is in the end is worth one more.
+      self._evaluate(self._steps() or 0, stop)
+
+  def _steps(self) -> int | None:
+    """Actor steps of one explorer so far, or None if nobody knows."""
+    try:
+      total = self._counter.totals().get('actor_steps', 0)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return None
+    return total // self._experiment.num_agents
+
+  def _evaluate(self, steps: int, stop: threading.Event) -> bool:
+    try:
+      star = self._server.get_star(0)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return False
+    if star['theta'] is None:
+      return False
+    _, theta = parameters.decode(self._agent.layout, star['theta'])
+    info = self._experiment.actor_info(0)
+    returns = evaluation.evaluate_vector(
+      self._agent.greedy(theta),
+      self._experiment.environment,
+      self._experiment.run.eval_episodes,
+      base.actor_seed(info, f'evaluation at {steps}'),
+      should_stop=stop.is_set,
+    )
+    if returns is None:
+      return False
+    self._reporter.log(
+      'evaluation',
+      {
+        'actor_steps': steps * self._experiment.num_agents,
+        'actor_steps_per_member': steps,
+        'return_mean': float(np.mean(returns)),
+        'return_std': float(np.std(returns)),
+        'returns': [float(r) for r in returns],
+        'star_version': int(star['version']),
+      },
+    )
+    return True
+
+
+def be_nice(experiment: experiment_lib.Experiment) -> None:
+  """Lets learning go first where nodes share cores. Threads stay as they are:
+  a thread's niceness would be its whole process's."""
+  if threading.current_thread() is threading.main_thread():
+    os.nice(experiment.run.background_niceness)
+
+
+def _stop_event() -> threading.Event:
+  import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+  return lp.stop_event()

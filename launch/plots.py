@@ -1,0 +1,346 @@
+"""Pictures of learning: one run, or several systems with their intervals.
+
+Reads run directories only, so that a plot can be made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+import matplotlib
+from matplotlib import axes as mpl_axes
+from matplotlib import figure as mpl_figure
+from matplotlib import layout_engine
+from matplotlib import ticker
+from matplotlib.backends import backend_agg
+import numpy as np
+
+from launch import curves
+from launch import run_directory
+from launch import statistics
+
+_INK = '#22313f'
+_MUTED = '#7b8a97'
+_PAPER = '#fbfaf7'
+_STAR = '#e0892b'
+_FLOCK = '#8fb8b3'
+# Told apart also by people who see few colours, and in grey.
+_COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
+_LINES = ('-', '--', '-.', ':')
+_GRID_POINTS = 240
+
+_STYLE = {
+  'figure.facecolor': _PAPER,
+  'axes.facecolor': _PAPER,
+  'axes.edgecolor': _MUTED,
+  'axes.labelcolor': _INK,
+  'axes.titlecolor': _INK,
+  'axes.titlesize': 14,
+  'axes.titleweight': 'bold',
+  'axes.titlelocation': 'left',
+  'axes.titlepad': 12,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.color': '#e4e1d9',
+  'grid.linewidth': 0.8,
+  'xtick.color': _MUTED,
+  'ytick.color': _MUTED,
+  'xtick.labelcolor': _INK,
+  'ytick.labelcolor': _INK,
+  'text.color': _INK,
+  'font.size': 10.5,
+  'legend.frameon': False,
+  'lines.solid_capstyle': 'round',
+}
+
+
+def learning_curve(
+  run_dir: str | os.PathLike[str],
+  path: str | os.PathLike[str] | None = None,
+  *,
+  title: str | None = None,
+  threshold: float | None = None,
+) -> pathlib.Path | None:
+  """Draws one run: greedy returns, the record R*, and the pull c below.
+
+  Args:
+    run_dir: of the run, finished or not.
+    path: of the PNG; RUN/learning_curve.png if None.
+    title: the run's name if None.
+    threshold: return that counts as solved; that of the environment named in
+      the run's config if None and known.
+
+  Returns:
+    Where the PNG is, or None if the run has no evaluation to draw.
+  """
+  run = run_directory.open(run_dir)
+  evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
+  if not evaluations:
+    return None
+  stars = curves.in_order(run.metrics('star'), 'R_star')
+  members = curves.num_members(evaluations)
+  if threshold is None:
+    threshold = curves.threshold(run.config())
+  with _canvas(path or run.path / 'learning_curve.png') as figure:
+    if stars:
+      top, low = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
+      )
+      _draw_pull(low, stars, members)
+      bottom = low
+    else:
+      top = bottom = figure.subplots()
+    _draw_explorers(top, run, members)
+    _draw_evaluations(top, evaluations)
+    if stars:
+      _draw_record(top, stars, members)
+    _draw_threshold(top, threshold)
+    _label(bottom, members, evaluations[-1]['actor_steps'])
+    top.set_title(title or run.name)
+    top.set_ylabel('episode return')
+    top.set_xlim(left=0)
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(
+      handles, labels, loc='outside lower center', ncols=4, fontsize=9.5
+    )
+  return pathlib.Path(path or run.path / 'learning_curve.png')
+
+
+def compare_curves(
+  groups: Mapping[str, Sequence[str | os.PathLike[str]]],
+  path: str | os.PathLike[str],
+  *,
+  budget: float | None = None,
+  title: str = '',
+  threshold: float | None = None,
+  total_steps: bool = False,
+) -> pathlib.Path:
+  """Draws systems as the mean over seeds with a 95% bootstrap interval.
+
+  Args:
+    groups: label to the run directories of its seeds.
+    path: of the PNG.
+    budget: end of the x axis, in its unit; the longest run if None.
+    title: above the picture.
+    threshold: return that counts as solved; from the first run's config if
+      None and known.
+    total_steps: count the steps of all members instead of steps per member.
+
+  Raises:
+    ValueError: a label without any run that was evaluated.
+  """
+  found = {
+    label: [curves.evaluation_curve(run, total_steps) for run in runs]
+    for label, runs in groups.items()
+  }
+  for label, pairs in found.items():
+    if not any(len(steps) for steps, _ in pairs):
+      raise ValueError(
+        f'no run of {label!r} has an evaluation to draw. Let one get as far '
+        'as its first evaluation, or leave the label out.'
+      )
+  if budget is None:
+    budget = max(
+      steps[-1] for pairs in found.values() for steps, _ in pairs if len(steps)
+    )
+  if threshold is None:
+    first = next(iter(next(iter(groups.values()))))
+    threshold = curves.threshold(run_directory.open(first).config())
+  grid = np.linspace(0.0, budget, _GRID_POINTS)
+  with _canvas(path) as figure:
+    axes = figure.subplots()
+    for number, (label, pairs) in enumerate(found.items()):
+      drawn = [
+        statistics.on_grid(steps, returns, grid)
+        for steps, returns in pairs
+        if len(steps)
+      ]
+      seeds = f'{len(drawn)} seed{"s" if len(drawn) != 1 else ""}'
+      if len(drawn) < len(pairs):
+        seeds += f', {len(pairs) - len(drawn)} without evaluation'
+      _draw_band(axes, grid, np.stack(drawn), f'{label} ({seeds})', number)
+    _draw_threshold(axes, threshold)
+    axes.set_xlim(0, budget)
+    unit = 'of all members' if total_steps else 'per member'
+    axes.set_xlabel(f'environment steps {unit}')
+    axes.set_ylabel('greedy return, mean over seeds')
+    axes.set_title(title)
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(_short))
+    figure.legend(loc='outside lower center', ncols=3, fontsize=9.5)
+    figure.text(
+      0.995,
+      0.985,
+      'shaded: 95% bootstrap interval over seeds',
+      ha='right',
+      va='top',
+      fontsize=8.5,
+      color=_MUTED,
+    )
+  return pathlib.Path(path)
+
+
+@contextlib.contextmanager
+def _canvas(
+  path: str | os.PathLike[str],
+) -> Iterator[mpl_figure.Figure]:
+  """A figure that is saved at the end; pyplot's global state is not used."""
+  with matplotlib.rc_context(_STYLE):
+    margins = layout_engine.ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.12)
+    figure = mpl_figure.Figure(figsize=(8.4, 5.4), layout=margins)
+    backend_agg.FigureCanvasAgg(figure)
+    yield figure
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format='png')
+
+
+def _draw_evaluations(
+  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]]
+) -> None:
+  x = [curves.steps_per_member(row) for row in rows]
+  mean = [row['return_mean'] for row in rows]
+  episodes = [curves.finite(row.get('returns') or ()) for row in rows]
+  if any(episodes):
+    low = [min([m, *e]) for m, e in zip(mean, episodes, strict=True)]
+    high = [max([m, *e]) for m, e in zip(mean, episodes, strict=True)]
+    axes.fill_between(
+      x,
+      low,
+      high,
+      color=_COLOURS[0],
+      alpha=0.13,
+      linewidth=0,
+      label='worst to best episode',
+    )
+  axes.plot(
+    x,
+    mean,
+    color=_COLOURS[0],
+    linewidth=2.2,
+    marker='o',
+    markersize=4,
+    markeredgecolor=_PAPER,
+    label='evaluation, greedy',
+    zorder=4,
+  )
+
+
+def _draw_explorers(
+  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
+) -> None:
+  rows = curves.in_order(run.metrics('node_explorer'), 'episode_return')
+  nodes = sorted({str(row.get('node')) for row in rows})
+  for number, node in enumerate(nodes):
+    own = [row for row in rows if str(row.get('node')) == node]
+    axes.plot(
+      [row['actor_steps'] / members for row in own],
+      [row['episode_return'] for row in own],
+      color=_FLOCK,
+      linewidth=1.0,
+      alpha=0.8,
+      zorder=2,
+      label='explorers, while training' if number == 0 else None,
+    )
+
+
+def _draw_record(
+  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]], members: int
+) -> None:
+  x = [row['actor_steps'] / members for row in rows]
+  record = [row['R_star'] for row in rows]
+  axes.step(
+    x, record, where='post', color=_STAR, linewidth=1.1, alpha=0.7, zorder=3
+  )
+  # A version's first row is its acceptance; later ones confirm it.
+  accepted = [
+    i
+    for i, row in enumerate(rows)
+    if i == 0 or row.get('version') != rows[i - 1].get('version')
+  ]
+  axes.plot(
+    [x[i] for i in accepted],
+    [record[i] for i in accepted],
+    linestyle='none',
+    marker='*',
+    markersize=11,
+    color=_STAR,
+    markeredgecolor=_PAPER,
+    zorder=5,
+    label=r'new $\theta^*$ accepted, at $R^*$',
+  )
+
+
+def _draw_pull(
+  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]], members: int
+) -> None:
+  x = [row['actor_steps'] / members for row in rows]
+  c = [row.get('c') or 0.0 for row in rows]
+  axes.fill_between(x, c, step='post', color=_STAR, alpha=0.25, linewidth=0)
+  axes.step(x, c, where='post', color=_STAR, linewidth=1.4)
+  axes.set_ylim(0, max([*c, 1e-3]) * 1.25)
+  axes.set_ylabel('pull c')
+  axes.yaxis.set_major_locator(ticker.MaxNLocator(2))
+
+
+def _draw_band(
+  axes: mpl_axes.Axes,
+  grid: np.ndarray,
+  values: np.ndarray,
+  label: str,
+  number: int,
+) -> None:
+  colour = _COLOURS[number % len(_COLOURS)]
+  band = statistics.bootstrap_band(values)
+  axes.plot(grid, values.T, color=colour, linewidth=0.6, alpha=0.22)
+  if len(values) > 1:
+    axes.fill_between(
+      grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0
+    )
+  axes.plot(
+    grid,
+    band.mean,
+    color=colour,
+    linewidth=2.4,
+    label=label,
+    linestyle=_LINES[number % len(_LINES)],
+    zorder=4,
+  )
+
+
+def _draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
+  if threshold is None:
+    return
+  axes.axhline(
+    threshold, color=_MUTED, linewidth=1.1, linestyle=(0, (5, 4)), zorder=1
+  )
+  axes.annotate(
+    f'solved at {threshold:g}',
+    (0, threshold),
+    (6, 4),
+    fontsize=9,
+    xycoords=('axes fraction', 'data'),
+    textcoords='offset points',
+    color=_MUTED,
+  )
+
+
+def _label(axes: mpl_axes.Axes, members: int, total: int) -> None:
+  if members > 1:
+    axes.set_xlabel(
+      f'environment steps per explorer ({members} explorers, '
+      f'{total:,.0f} steps in all)'
+    )
+  else:
+    axes.set_xlabel('environment steps')
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(_short))
+
+
+def _short(value: float, _: int | None = None) -> str:
+  if abs(value) >= 1e6:
+    return f'{value / 1e6:g} M'
+  return f'{value / 1e3:g} k' if abs(value) >= 1e3 else f'{value:g}'

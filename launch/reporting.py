@@ -1,0 +1,96 @@
+"""A node's line to the counter: once per second, and never in the way.
+
+A counter that is away must not stall learning: failed reports are kept, added
+up, and tried again with a back-off.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+import logging
+import time
+from typing import Any
+
+from launch import rpc
+
+_logger = logging.getLogger(__name__)
+_PERIOD_S = 1.0
+_DEADLINE_S = 1.0
+_BACKOFF_CAP_S = 5.0
+
+
+class Reporter:
+  """Sends increments and metrics of one node to the counter."""
+
+  def __init__(
+    self,
+    node: str,
+    counter: Any,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Makes a reporter.
+
+    Args:
+      node: name of this node, such as 'explorer/0'.
+      counter: client of services.counter.Counter.
+      clock: seconds, monotonic.
+    """
+    self.node = node
+    self.finished = False
+    self._counter = counter.with_deadline(_DEADLINE_S)
+    self._clock = clock
+    self._pending: collections.Counter[str] = collections.Counter()
+    self._next = clock()
+    self._backoff_s = 0.0
+
+  def count(self, **increments: int) -> None:
+    """Adds to what the next report sends, for instance actor_steps=32."""
+    self._pending.update(increments)
+
+  def due(self) -> bool:
+    return self._clock() >= self._next
+
+  def report(self, metrics: Mapping[str, Any] | None = None) -> bool:
+    """Sends now. Returns whether the run is finished."""
+    sent = dict(self._pending)
+    try:
+      answer = self._counter.report(self.node, sent, dict(metrics or {}), None)
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      self._fail(e)
+      return self.finished
+    self._pending.subtract(sent)
+    self._pending += collections.Counter()  # drops zeros
+    self._backoff_s = 0.0
+    self._next = self._clock() + _PERIOD_S
+    self.finished = bool(answer['finished'])
+    return self.finished
+
+  def log(self, kind: str, row: Mapping[str, Any]) -> None:
+    """Appends a row to metrics/<kind>.jsonl; a lost row is only logged."""
+    try:
+      self._counter.log(self.node, kind, dict(row))
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      _logger.warning('A row of %s was lost: %s', kind, e)
+
+  def finish(self, reason: str, result: Mapping[str, Any]) -> None:
+    """Says that the goal is reached; to be called again until `finished`."""
+    try:
+      self._counter.finish(reason, dict(result))
+      self.finished = True
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      self._fail(e)
+
+  def steps_done(self) -> int:
+    """Actor steps that this node reported before it was restarted."""
+    try:
+      nodes = self._counter.snapshot()['nodes']
+    except (rpc.Unavailable, rpc.RemoteError):
+      return 0
+    return int(nodes.get(self.node, {}).get('totals', {}).get('actor_steps', 0))
+
+  def _fail(self, error: Exception) -> None:
+    if not self._backoff_s:
+      _logger.warning('The counter does not answer, going on: %s', error)
+    self._backoff_s = min(max(2 * self._backoff_s, 0.1), _BACKOFF_CAP_S)
+    self._next = self._clock() + self._backoff_s

@@ -1,0 +1,399 @@
+"""The counter: one place that adds up, logs, and says when a run is over.
+
+Nodes report increments and read from the answer whether to stop. The counter
+is measurement only: a run would learn the same without it, and a node that
+cannot reach it goes on.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import math
+import os
+import pathlib
+import threading
+import time
+from typing import Any
+
+from launch import metrics as metrics_lib
+from launch.services import rates
+
+_GRACE_S = 1.5  # After all nodes know: for what they still have to log.
+_MAX_GRACE_S = 5.0
+_ALIVE_S = 3.0  # Who did not report for so long is not waited for.
+_TICK_S = 0.1
+_SAVE_PERIOD_S = 0.5
+_CURVE_LENGTH = 60  # Points of the evaluation curve in a snapshot.
+
+
+class Counter:
+  """Totals, rates, budget, and the metrics files of one run. Thread-safe."""
+
+  def __init__(
+    self,
+    run_dir: str | os.PathLike[str] | None,
+    budget: Mapping[str, int] | None = None,
+    wall_clock_s: float | None = None,
+    *,
+    metrics_period_s: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Starts at zero, or where an earlier counter of this run left off.
+
+    Args:
+      run_dir: the run's directory; None keeps everything in memory.
+      budget: count name to the total at which the run is over, for instance
+        {'actor_steps': 930_000}. The first to be reached ends it.
+      wall_clock_s: seconds of running after which the run is over. Time
+        before a restart or resume counts; time in between does not.
+      metrics_period_s: a node's metrics are logged at most this often.
+      clock: seconds, monotonic.
+
+    Raises:
+      ValueError: a budget that is not positive.
+    """
+    for name, limit in {**(budget or {}), 'wall_clock_s': wall_clock_s}.items():
+      if limit is not None and not limit > 0:
+        raise ValueError(
+          f'the budget {name}={limit} ends the run before it starts. Give a '
+          'positive number, or leave it out for no limit.'
+        )
+    self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
+    self._budget = dict(budget or {})
+    self._wall_clock_s = wall_clock_s
+    self._metrics_period_s = metrics_period_s
+    self._clock = clock
+    self._lock = threading.RLock()
+    self._nodes: dict[str, rates.NodeRecord] = {}
+    self._rates = rates.Rates()
+    self._latest: dict[str, dict[str, Any]] = {}
+    self._curve: collections.deque[tuple[int, float]] = collections.deque(
+      maxlen=_CURVE_LENGTH
+    )
+    self._totals: dict[str, int] = {}
+    self._elapsed_before_s = 0.0
+    self._outcome: str | None = None  # 'goal', 'budget', 'wall_clock'.
+    self._reason = ''
+    self._result: dict[str, Any] = {}
+    self._writer: metrics_lib.MetricsWriter | None = None
+    if self._run_dir is not None:
+      self._writer = metrics_lib.MetricsWriter(self._run_dir / 'metrics')
+      self._restore()
+    self._started = clock()
+    self._saved = -math.inf
+
+  def report(
+    self,
+    node: str,
+    counts: Mapping[str, int],
+    metrics: Mapping[str, Any] | None = None,
+    events: Sequence[Mapping[str, Any]] | None = None,
+  ) -> dict[str, Any]:
+    """Adds what a node did since its last report.
+
+    Args:
+      node: label and index, for instance 'explorer/0'.
+      counts: count name to increment, not negative.
+      metrics: the node's present numbers; merged over its earlier ones.
+      events: rows to log; each is of the kind in its 'kind', or 'event'.
+
+    Returns:
+      {'totals': count name to total of all nodes, 'finished': bool}. A node
+      that reads finished=True leaves its loop.
+
+    Raises:
+      ValueError: an increment that is negative or not an integer.
+    """
+    for name, count in counts.items():
+      if int(count) != count or count < 0:
+        raise ValueError(
+          f'{node} reported {name}={count!r}; counts are what was done since '
+          'the last report: integers, not negative.'
+        )
+    with self._lock:
+      now = self._clock()
+      state = self._nodes.setdefault(node, rates.NodeRecord(now))
+      state.seen = now
+      for name, count in counts.items():
+        self._totals[name] = self._totals.get(name, 0) + int(count)
+        state.totals[name] = state.totals.get(name, 0) + int(count)
+        self._rates.add(name, int(count), now)
+        state.rates.add(name, int(count), now)
+      if metrics:
+        state.metrics.update(metrics)
+        if now - state.logged >= self._metrics_period_s:
+          state.logged = now
+          self._log_node(node, state, now)
+      for event in events or ():
+        row = dict(event)
+        self._log(node, str(row.pop('kind', 'event')), row)
+      self._check_limits(now)
+      self._save(now)
+      state.told = self.finished()
+      return {'totals': dict(self._totals), 'finished': self.finished()}
+
+  def log(self, node: str, kind: str, row: Mapping[str, Any]) -> None:
+    """Appends a row to metrics/<kind>.jsonl and its numbers to TensorBoard.
+
+    `node`, `actor_steps` (the total) and `elapsed_s` are added where the row
+    does not give them.
+    """
+    with self._lock:
+      self._log(node, kind, dict(row))
+
+  def finish(
+    self, reason: str, result: Mapping[str, Any] | None = None
+  ) -> bool:
+    """Says that the run's goal is reached; nodes hear it at their next report.
+
+    Args:
+      reason: one sentence for the user.
+      result: what was found, for the summary.
+
+    Returns:
+      Whether this call ended the run; False if it was over already.
+    """
+    with self._lock:
+      if self.finished():
+        return False
+      self._end('goal', reason, dict(result or {}))
+      return True
+
+  def finished(self) -> bool:
+    """Whether a goal, a budget or the wall clock has ended the run."""
+    return self._outcome is not None
+
+  def totals(self) -> dict[str, int]:
+    """Count name to total of all nodes, restarts included."""
+    with self._lock:
+      return dict(self._totals)
+
+  def snapshot(self) -> dict[str, Any]:
+    """All that a live view shows; safe to call at any time.
+
+    Returns:
+      totals: count name to total.
+      rates: count name to increments per second over the last 5 s.
+      nodes: node to {'metrics', 'totals', 'rates', 'age_s'}; age_s is the
+        time since its last report.
+      latest: kind to the newest row.
+      curve: [(actor_steps, return_mean)] of the last evaluations.
+      budget, wall_clock_s: the limits.
+      elapsed_s, left_s: seconds running, and until a limit at the present
+        rate (None while unknown).
+      finished, outcome, reason, result: of the end.
+    """
+    with self._lock:
+      now = self._clock()
+      self._check_limits(now)
+      return {
+        'totals': dict(self._totals),
+        'rates': self._rates.per_second(now),
+        'nodes': {
+          name: {
+            'metrics': dict(node.metrics),
+            'totals': dict(node.totals),
+            'rates': node.rates.per_second(now),
+            'age_s': now - node.seen,
+          }
+          for name, node in self._nodes.items()
+        },
+        'latest': {kind: dict(row) for kind, row in self._latest.items()},
+        'curve': list(self._curve),
+        'budget': dict(self._budget),
+        'wall_clock_s': self._wall_clock_s,
+        'elapsed_s': self._elapsed(now),
+        'left_s': self._left(now),
+        'finished': self.finished(),
+        'outcome': self._outcome,
+        'reason': self._reason,
+        'result': dict(self._result),
+      }
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Serves until the run is over; then writes summary.json and returns.
+
+    After the end it goes on answering until every living node has read
+    finished=True from a report, and a little longer, for at most 5 s.
+
+    Args:
+      stop: set when the program is being stopped; Launchpad's if None.
+    """
+    if stop is None:
+      # Not lp.wait_for_stop: its exported form returns None in every case.
+      import launchpad as lp
+
+      stop = lp.stop_event()
+    while not stop.wait(_TICK_S):
+      with self._lock:
+        now = self._clock()
+        self._check_limits(now)
+        self._save(now)
+        if self.finished():
+          break
+    told, deadline = self._clock(), self._clock() + _MAX_GRACE_S
+    while not stop.wait(_TICK_S):
+      now = self._clock()
+      if self._untold(now):
+        told = now
+      if now - told >= _GRACE_S or now >= deadline:
+        break
+    self.close()
+
+  def close(self) -> None:
+    """Writes summary.json and closes the files. Safe to call twice."""
+    with self._lock:
+      if self._run_dir is None or self._writer is None:
+        return
+      now = self._clock()
+      self._save(now, force=True)
+      metrics_lib.write_json(
+        self._run_dir / 'summary.json',
+        {
+          'finished': self.finished(),
+          'outcome': self._outcome or 'stopped',
+          'reason': self._reason or 'stopped before a goal or budget',
+          'totals': self._totals,
+          'elapsed_s': round(self._elapsed(now), 3),
+          'result': self._result,
+          'latest': self._latest,
+        },
+      )
+      self._writer.close()
+      self._writer = None
+
+  def _untold(self, now: float) -> bool:
+    with self._lock:
+      return any(
+        not node.told and now - node.seen < _ALIVE_S
+        for node in self._nodes.values()
+      )
+
+  # The rest is called with the lock held.
+
+  def _end(self, outcome: str, reason: str, result: dict[str, Any]) -> None:
+    self._outcome, self._reason, self._result = outcome, reason, result
+    self._save(self._clock(), force=True)
+
+  def _check_limits(self, now: float) -> None:
+    if self.finished():
+      return
+    for name, limit in self._budget.items():
+      done = self._totals.get(name, 0)
+      if done >= limit:
+        self._end(
+          'budget', f'the budget of {limit:,} {name} is used: {done:,}', {}
+        )
+        return
+    elapsed = self._elapsed(now)
+    if self._wall_clock_s is not None and elapsed >= self._wall_clock_s:
+      self._end(
+        'wall_clock', f'the {self._wall_clock_s:g} s of wall clock are over', {}
+      )
+
+  def _log(self, node: str, kind: str, row: dict[str, Any]) -> None:
+    now = self._clock()
+    row.setdefault('node', node)
+    row.setdefault('actor_steps', self._totals.get('actor_steps', 0))
+    row.setdefault('elapsed_s', round(self._elapsed(now), 3))
+    if self._writer is not None:
+      self._writer.row(kind, row)
+      self._writer.scalars(
+        {
+          f'{kind}/{name}': value
+          for name, value in row.items()
+          if name != 'actor_steps'
+        },
+        step=int(row['actor_steps']),
+      )
+    self._latest[kind] = row
+    if kind == 'evaluation' and 'return_mean' in row:
+      self._curve.append((int(row['actor_steps']), float(row['return_mean'])))
+
+  def _log_node(self, node: str, state: rates.NodeRecord, now: float) -> None:
+    if self._writer is None:
+      return
+    label, _, index = node.partition('/')
+    step = self._totals.get('actor_steps', 0)
+    per_second = {
+      f'{name}_per_s': rate
+      for name, rate in state.rates.per_second(now).items()
+    }
+    own = {f'own_{name}': total for name, total in state.totals.items()}
+    numbers = {**state.metrics, **per_second, **own}
+    # In its own file per group: all explorers together, by time.
+    self._writer.row(
+      f'node_{label}',
+      {
+        'node': node,
+        'actor_steps': step,
+        'elapsed_s': round(self._elapsed(now), 3),
+        **numbers,
+      },
+    )
+    tag = f'{label}_{index}' if index else label
+    self._writer.scalars(
+      {f'{tag}/{name}': value for name, value in numbers.items()}, step=step
+    )
+
+  def _elapsed(self, now: float) -> float:
+    return self._elapsed_before_s + now - self._started
+
+  def _left(self, now: float) -> float | None:
+    if self.finished():
+      return 0.0
+    left = []
+    if self._wall_clock_s is not None:
+      left.append(self._wall_clock_s - self._elapsed(now))
+    per_second = self._rates.per_second(now)
+    for name, limit in self._budget.items():
+      rate = per_second.get(name, 0.0)
+      if rate > 0:
+        left.append((limit - self._totals[name]) / rate)
+    return max(0.0, min(left)) if left else None
+
+  def _save(self, now: float, force: bool = False) -> None:
+    if self._writer is None or self._run_dir is None:
+      return
+    if not force and now - self._saved < _SAVE_PERIOD_S:
+      return
+    self._saved = now
+    state = {
+      'totals': self._totals,
+      'node_totals': {name: node.totals for name, node in self._nodes.items()},
+      'elapsed_s': self._elapsed(now),
+      'outcome': self._outcome,
+      'reason': self._reason,
+      'result': self._result,
+      'latest': self._latest,
+      'curve': list(self._curve),
+    }
+    metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
+
+  def _restore(self) -> None:
+    assert self._run_dir is not None
+    path = self._run_dir / 'metrics' / 'counter.json'
+    summary = self._run_dir / 'summary.json'
+    if not path.exists():
+      return
+    state = metrics_lib.read_json(path)
+    self._totals = {k: int(v) for k, v in state['totals'].items()}
+    self._elapsed_before_s = float(state['elapsed_s'])
+    self._latest = state['latest']
+    self._curve.extend((int(x), float(y)) for x, y in state['curve'])
+    now = self._clock()
+    for name, totals in state['node_totals'].items():
+      self._nodes[name] = rates.NodeRecord(now, dict(totals))
+    # With a summary the run had ended, and this is a resume: it is judged by
+    # its new budget. Without one, a counter died after the goal was reached,
+    # and nobody will tell it again. A spent budget shows by itself.
+    if not summary.exists() and state['outcome'] == 'goal':
+      self._outcome, self._reason, self._result = (
+        state['outcome'],
+        state['reason'],
+        state['result'],
+      )
+    with contextlib.suppress(FileNotFoundError):
+      summary.unlink()

@@ -1,0 +1,165 @@
+"""An explorer node's line to the parameter server: the host side of the pull.
+
+A thread does the talking, so that a slow or dead parameter server costs the
+explorers nothing: they go on learning alone (c = 0) and take theta_star up again
+when it answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from agents import parameters
+from launch import rpc
+
+_logger = logging.getLogger(__name__)
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_CAP_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Star:
+  """What explorers know of theta_star.
+
+  Attributes:
+    version: 0 before the first one.
+    theta: [D], None before the first one.
+    c: weight of the pull, 0 while it must not pull.
+    r_star: mean return of theta_star.
+    bar: claim a candidate has to beat to be kept.
+    reachable: whether the parameter server answered last time.
+  """
+
+  version: int = 0
+  theta: np.ndarray | None = None
+  c: float = 0.0
+  r_star: float = float('-inf')
+  bar: float = float('-inf')
+  reachable: bool = True
+
+
+class StarLink:
+  """Polls theta_star and offers candidates, in a thread of its own."""
+
+  def __init__(
+    self,
+    server: Any,
+    layout: parameters.Layout,
+    node: str,
+    star_max_age_s: float | None = None,
+  ):
+    """Makes a link; `start` begins to talk.
+
+    Args:
+      server: client of services.parameter_server.ParameterServer.
+      layout: of this node's network.
+      node: name of this node.
+      star_max_age_s: seconds without a sign of a supervisor after which the
+        local c halves, and halves again after each further period.
+    """
+    self._server = server
+    self._layout = layout
+    self._node = node
+    self._max_age_s = star_max_age_s
+    self._star = Star()
+    self._offer: tuple[np.ndarray, float, int, int] | None = None
+    self._lock = threading.Lock()
+    self._wake = threading.Event()
+    self._closed = threading.Event()
+    self._thread = threading.Thread(
+      target=self._talk, name='star-link', daemon=True
+    )
+
+  def start(self) -> Star:
+    """Checks the network against the server's, and fetches theta_star.
+
+    Raises:
+      parameters.LayoutMismatch: the server has another network.
+      rpc.Unavailable: the server cannot be reached within a minute.
+    """
+    refusal = rpc.retry(
+      lambda: self._server.register(
+        self._node, self._layout.fingerprint, repr(self._layout)
+      )
+    )
+    if refusal:
+      raise parameters.LayoutMismatch(refusal)
+    rpc.retry(self._poll)
+    self._thread.start()
+    return self._star
+
+  @property
+  def star(self) -> Star:
+    return self._star
+
+  def poll(self) -> None:
+    """Asks the thread to look for a newer theta_star. Returns at once."""
+    self._wake.set()
+
+  def offer(
+    self, theta: np.ndarray, claim: float, explorer: int, learner_step: int
+  ) -> None:
+    """Offers a candidate `theta [D]`; only the best waiting one is sent."""
+    with self._lock:
+      if self._offer is not None and self._offer[1] >= claim:
+        return
+      self._offer = (np.array(theta), claim, explorer, learner_step)
+    self._wake.set()
+
+  def close(self) -> None:
+    self._closed.set()
+    self._wake.set()
+    if self._thread.is_alive():
+      self._thread.join(timeout=2.0)
+
+  def _talk(self) -> None:
+    backoff_s = _BACKOFF_FIRST_S
+    while not self._closed.is_set():
+      self._wake.wait()
+      self._wake.clear()
+      if self._closed.is_set():
+        return
+      try:
+        self._send_offer()
+        self._poll()
+        backoff_s = _BACKOFF_FIRST_S
+      except (rpc.Unavailable, rpc.RemoteError) as e:
+        if self._star.reachable:
+          _logger.warning('Learning alone, no pull: %s', e)
+        self._star = dataclasses.replace(self._star, c=0.0, reachable=False)
+        self._closed.wait(backoff_s)
+        backoff_s = min(2 * backoff_s, _BACKOFF_CAP_S)
+
+  def _send_offer(self) -> None:
+    with self._lock:
+      offer, self._offer = self._offer, None
+    if offer is None:
+      return
+    theta, claim, explorer, learner_step = offer
+    data = parameters.encode(self._layout, learner_step, theta)
+    self._server.offer(data, claim, explorer, learner_step)
+
+  def _poll(self) -> None:
+    known = self._star
+    answer = self._server.get_star(known.version)
+    theta = known.theta
+    if answer['theta'] is not None:
+      _, theta = parameters.decode(self._layout, answer['theta'])
+    c = float(answer['c'])
+    if self._max_age_s is not None:
+      c *= 0.5 ** int(answer['supervisor_age_s'] // self._max_age_s)
+    if not known.reachable:
+      _logger.warning('The parameter server is back (%s).', time.ctime())
+    self._star = Star(
+      version=int(answer['version']),
+      theta=theta,
+      c=c,
+      r_star=float(answer['r_star']),
+      bar=float(answer['bar']),
+    )

@@ -1,0 +1,1 @@
+"""Who talks to whom. Only wiring: groups, handles, counts, restart policies."""

@@ -1,0 +1,56 @@
+"""One process acts, learns and evaluates; a counter beside it only listens.
+
+May die: nothing. The trainer's death ends the run.
+"""
+
+from __future__ import annotations
+
+import launchpad as lp
+
+from launch import experiment as experiment_lib
+from launch import policies
+from launch import rpc
+from launch import trainer
+from launch.services import counter as counter_lib
+
+
+def build(
+  experiment: experiment_lib.Experiment, lr_spread: str = 'none'
+) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Args:
+    experiment: its `num_agents` members are independent agents that share a
+      process: k seeds of a baseline for little more than the price of one.
+    lr_spread: how learning rates spread over the members (agents/swarm.py).
+
+  Raises:
+    ValueError: the sizes do not fit together.
+  """
+  trainer.check_replay(experiment, experiment.make_agent())
+  program = lp.Program('single_process')
+  with program.group('counter'):
+    counter = program.add_node(
+      rpc.Node(
+        counter_lib.Counter,
+        experiment.run_dir,
+        {'actor_steps': experiment.total_steps},
+        experiment.run.wall_clock_s,
+      )
+    )
+  with program.group('trainer'):
+    program.add_node(
+      lp.PyClassNode(
+        trainer.Trainer,
+        experiment,
+        'trainer/0',
+        [experiment.actor_info(i) for i in range(experiment.num_agents)],
+        lr_spread,
+        counter,
+        evaluate=True,
+      )
+    )
+  policies.assign(
+    program, {'counter': policies.EndsRun(), 'trainer': policies.Stop()}
+  )
+  return program

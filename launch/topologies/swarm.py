@@ -1,0 +1,121 @@
+"""Explorers, supervisors and an evaluator round a parameter server.
+
+Explorer nodes host P explorers each. May die and come back: explorers (they go on
+from theta_star), supervisors (their episode is asked for again), the evaluator.
+The parameter server and the counter come back from their checkpoints. A replay
+node that dies ends the run; colocated replay lives and dies with its explorers.
+"""
+
+from __future__ import annotations
+
+import launchpad as lp
+
+from agents import swarm as swarm_lib
+from launch import experiment as experiment_lib
+from launch import nodes
+from launch import policies
+from launch import rpc
+from launch import trainer
+from launch.services import counter as counter_lib
+from launch.services import parameter_server
+
+
+def build(
+  experiment: experiment_lib.Experiment, config: swarm_lib.Config
+) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: the sizes do not fit together.
+  """
+  agent = experiment.make_agent()
+  trainer.check_replay(experiment, agent)
+  if experiment.num_agents != config.num_explorers:
+    raise ValueError(
+      f'num_agents={experiment.num_agents} must equal num_explorers='
+      f'{config.num_explorers}.'
+    )
+  hosted = hosting(config)
+  program = lp.Program('swarm')
+  with program.group('counter'):
+    counter = program.add_node(
+      rpc.Node(
+        counter_lib.Counter,
+        experiment.run_dir,
+        {'actor_steps': experiment.total_steps},
+        experiment.run.wall_clock_s,
+      )
+    )
+  with program.group('parameter_server'):
+    server = program.add_node(
+      rpc.Node(
+        parameter_server.ParameterServer,
+        config,
+        agent.layout,
+        experiment.run_dir,
+        counter,
+        experiment.run.target_return,
+      )
+    )
+  replay = None
+  if experiment.run.replay == 'node':
+    with program.group('replay'):
+      replay = program.add_node(
+        lp.ReverbNode(lambda: replay_tables(experiment, hosted))
+      )
+  with program.group('explorer'):
+    for i, members in enumerate(hosted):
+      program.add_node(
+        lp.PyClassNode(
+          nodes.Explorer,
+          experiment,
+          config,
+          f'explorer/{i}',
+          members,
+          counter,
+          server,
+          replay=replay,
+          table=f'replay_{i}',
+        )
+      )
+  with program.group('supervisor'):
+    for i in range(config.num_supervisors):
+      program.add_node(
+        lp.PyClassNode(nodes.Supervisor, experiment, config, i, counter, server)
+      )
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(nodes.Evaluator, experiment, counter, server)
+    )
+  comes_back = policies.Restart()
+  policies.assign(
+    program,
+    {
+      'counter': policies.EndsRun(restart=comes_back),
+      'parameter_server': comes_back,
+      'explorer': comes_back,
+      'supervisor': comes_back,
+      'evaluator': comes_back,
+      **({'replay': policies.Stop()} if replay is not None else {}),
+    },
+  )
+  return program
+
+
+def hosting(config: swarm_lib.Config) -> list[list[int]]:
+  """Explorer indices of each node: as even as whole numbers allow."""
+  size = config.explorers_per_node
+  num_nodes = -(-config.num_explorers // size)
+  return [
+    list(range(i, config.num_explorers, num_nodes)) for i in range(num_nodes)
+  ]
+
+
+def replay_tables(
+  experiment: experiment_lib.Experiment, hosted: list[list[int]]
+) -> list:
+  """One table for each explorer node, all in one server."""
+  return [
+    trainer.replay_table(f'replay_{i}', experiment, len(members))
+    for i, members in enumerate(hosted)
+  ]

@@ -1,0 +1,102 @@
+"""Rate limiters: who waits for whom between writers and learners.
+
+An error buffer that is too small lets writer and sampler block each other, so
+it is computed here from the batch, what is sampled ahead, and the writers.
+"""
+
+import math
+
+from reverb import rate_limiters
+
+
+def min_size(num_items: int) -> rate_limiters.RateLimiter:
+  """Sampling waits until the table holds `num_items` items.
+
+  Raises:
+    ValueError: num_items is below 1.
+  """
+  if num_items < 1:
+    raise ValueError(
+      f'min_size={num_items} must be at least 1 item: an empty table cannot be '
+      'sampled.'
+    )
+  return rate_limiters.MinSize(int(num_items))
+
+
+def default_error_buffer(
+  samples_per_insert: float,
+  min_size: int,  # pylint: disable=redefined-outer-name
+  batch_size: int,
+  prefetch: int = 1,
+  writers: int = 1,
+) -> float:
+  """The error buffer of `samples_per_insert` when none is given, in samples."""
+  return float(
+    max(
+      2 * batch_size * (prefetch + 1),
+      2 * samples_per_insert * writers,
+      0.1 * min_size * samples_per_insert,
+      1.0,
+    )
+  )
+
+
+def samples_per_insert(
+  samples_per_insert: float,  # pylint: disable=redefined-outer-name
+  min_size: int,  # pylint: disable=redefined-outer-name
+  batch_size: int,
+  prefetch: int = 1,
+  writers: int = 1,
+  error_buffer: float | None = None,
+) -> rate_limiters.RateLimiter:
+  """Keeps samples / inserts near a ratio, once `min_size` items are there.
+
+  Both sides can block: writers that run ahead, and a learner that does.
+
+  Args:
+    samples_per_insert: times an item is sampled on average, items per item.
+    min_size: items in the table before the first sample.
+    batch_size: items in one batch.
+    prefetch: batches sampled ahead of the learner, those in flight included.
+    writers: writers, times the items that each may hold back.
+    error_buffer: samples by which either side may be ahead. Default:
+      `default_error_buffer`.
+
+  Raises:
+    ValueError: a number is out of range, or the buffer so small that writers
+      and sampler could block each other.
+  """
+  if not (math.isfinite(samples_per_insert) and samples_per_insert > 0):
+    raise ValueError(
+      f'samples_per_insert={samples_per_insert} must be a positive number. To '
+      'sample without a ratio, use limiters.min_size.'
+    )
+  for name, value, low in (
+    ('min_size', min_size, 1),
+    ('batch_size', batch_size, 1),
+    ('prefetch', prefetch, 0),
+    ('writers', writers, 1),
+  ):
+    if value < low:
+      raise ValueError(f'{name}={value} must be at least {low}.')
+  need = max(
+    1.0,
+    batch_size * (prefetch + 1),
+    samples_per_insert * writers,
+  )
+  if error_buffer is None:
+    error_buffer = default_error_buffer(
+      samples_per_insert, min_size, batch_size, prefetch, writers
+    )
+  elif not error_buffer >= need:
+    raise ValueError(
+      f'error_buffer={error_buffer} is too small: at least {need:g} is needed '
+      f'(the largest of batch_size={batch_size} x (prefetch={prefetch} + 1) '
+      f'and samples_per_insert={samples_per_insert} x writers={writers}), or '
+      'inserts and samples block each other. Raise error_buffer.'
+    )
+  return rate_limiters.SampleToInsertRatio(
+    samples_per_insert=float(samples_per_insert),
+    min_size_to_sample=int(min_size),
+    error_buffer=float(error_buffer),
+  )

@@ -1,0 +1,214 @@
+"""n-step windows over K environments stepped together, in NumPy.
+
+A window that starts at step t and holds m <= n rewards becomes the transition
+
+  R = sum_{k<m} gamma^k (prod_{j<k} d_{t+j}) r_{t+k}
+  D = gamma^(m-1) prod_{j<m} d_{t+j}
+
+with o_tm1 and a_tm1 of its first step and o_t, the true observation after its
+last reward. m < n only where the episode ends. The learner multiplies D by
+gamma once more. At a termination D is 0; at a truncation D stays gamma^(m-1)
+and o_t is the final observation of that episode. No window crosses an end.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from replay import packing
+
+
+class NStepWindow:
+  """Accumulates the last n steps of K environments; no loop over either.
+
+  Step t opens slot t mod n of a ring. Each step adds its reward to all open
+  slots at once, on arrays [n, K]. Two ways to read the windows:
+
+  - `aligned()`: [K, W], the windows that started n - 1 steps ago, complete or
+    cut. Read after every `observe`, each start comes out exactly once.
+  - `finished(start_partials)`: [M, W], the windows that this step finished,
+    the moment they are: what is written for single transitions.
+  """
+
+  def __init__(
+    self,
+    num_envs: int,
+    n: int,
+    gamma: float,
+    layout: packing.TransitionLayout,
+  ):
+    """Makes an empty window.
+
+    Args:
+      num_envs: environments stepped together, K.
+      n: steps in a full window.
+      gamma: the agent's discount per step.
+      layout: how transitions are packed.
+
+    Raises:
+      ValueError: a number is out of its range.
+    """
+    if num_envs < 1 or n < 1:
+      raise ValueError(
+        f'num_envs={num_envs} and n={n} must both be at least 1: a window '
+        'holds n steps of each of num_envs environments.'
+      )
+    if not 0 <= gamma <= 1:
+      raise ValueError(
+        f'gamma={gamma} must lie in [0, 1]: it is the discount of one step.'
+      )
+    self.num_envs = num_envs
+    self.n = n
+    self.gamma = gamma
+    self.layout = layout
+    self._ring = np.zeros((n, num_envs, layout.width), np.float32)
+    # In float64, so that sums of many rewards keep float32 precision.
+    self._return = np.zeros((n, num_envs))
+    self._discount = np.zeros((n, num_envs))
+    self._coefficient = np.zeros((n, num_envs))
+    self._scratch = np.zeros((n, num_envs))
+    self._members = np.arange(num_envs)
+    self._offsets = np.arange(n)
+    self.reset()
+
+  def reset(self) -> None:
+    """Forgets all open windows; the next step begins new episodes."""
+    self._time = -1
+    self._started = False
+    self._open = np.zeros((self.n, self.num_envs), bool)
+    self._age = np.zeros(self.num_envs, np.int64)
+    self._last = np.zeros(self.num_envs, bool)
+    self._any_last = False
+    # Slots that an episode end has closed before they were n steps old.
+    self._any_cut = False
+    self._ring[..., self.layout.slices.weight] = 0.0
+
+  @property
+  def ready(self) -> bool:
+    """Whether n steps have been observed, so that `aligned` has weight 1."""
+    return self._time >= self.n - 1
+
+  def observe(self, observation: Any, action: Any, step: Any) -> None:
+    """Adds one step of every environment.
+
+    Args:
+      observation: what was acted on, [K, *observation_shape].
+      action: what was done, [K, *action_shape].
+      step: the result, with the fields `observation` [K, ...] (the true
+        arrival), `reward` [K], `discount` [K] and `last` [K].
+
+    Raises:
+      ValueError: at the first step, where a shape does not fit.
+    """
+    if not self._started:
+      self._check(observation, action, step)
+      self._started = True
+    slices = self.layout.slices
+    self._time += 1
+    slot = self._time % self.n
+    if self._any_last:
+      # The step before ended episodes: their windows take no more rewards.
+      ended = self._last
+      self._open[:, ended] = False
+      self._coefficient[:, ended] = 0.0
+      self._age[ended] = 0
+      self._any_cut = True
+    row = self._ring[slot]
+    row[:, slices.o_tm1] = np.reshape(observation, (self.num_envs, -1))
+    row[:, slices.a_tm1] = np.reshape(action, (self.num_envs, -1))
+    row[:, slices.weight] = 1.0
+    self._return[slot] = 0.0
+    self._coefficient[slot] = 1.0
+    self._open[slot] = True
+    self._age += 1
+
+    scratch = self._scratch
+    np.multiply(self._coefficient, step.reward, out=scratch)
+    self._return += scratch
+    np.multiply(self._coefficient, step.discount, out=scratch)
+    if self._any_cut:
+      np.copyto(self._discount, scratch, where=self._open)
+    else:
+      self._discount[...] = scratch
+    np.multiply(scratch, self.gamma, out=self._coefficient)
+
+    self._arrival = np.reshape(step.observation, (self.num_envs, -1))
+    self._last = np.array(step.last, bool)
+    self._any_last = bool(self._last.any())
+    if self._any_last:
+      # A cut window keeps the final observation until it is its turn.
+      slots, members = np.nonzero(self._open & self._last)
+      self._ring[slots, members, slices.o_t] = self._arrival[members]
+
+  def aligned(self) -> np.ndarray:
+    """The windows that started n - 1 steps ago, one of each environment.
+
+    Returns:
+      float32 [K, W], a new array. weight is 0 (and the rest arbitrary) while
+      fewer than n steps have been observed.
+    """
+    slices = self.layout.slices
+    slot = (self._time + 1) % self.n
+    packed = self._ring[slot].copy()
+    packed[:, slices.r_t.start] = self._return[slot]
+    packed[:, slices.d_t.start] = self._discount[slot]
+    if self._any_cut:
+      still_open = self._open[slot]
+      packed[still_open, slices.o_t] = self._arrival[still_open]
+    else:
+      packed[:, slices.o_t] = self._arrival
+    return packed
+
+  def finished(self, start_partials: bool = False) -> np.ndarray:
+    """The windows that the step just observed finished.
+
+    A full window for each environment whose episode is n steps old; at an
+    episode end also the shorter ones of the starts that remain.
+
+    Args:
+      start_partials: also write the short windows (0, 1), (0, 2), ...,
+        (0, n - 1) at each episode start, as Acme's adder does.
+
+    Returns:
+      float32 [M, W], ordered by environment, then by first step.
+    """
+    slices = self.layout.slices
+    first = np.maximum(self.n - self._age, 0)
+    wanted = self._last | (self._age >= self.n)
+    if start_partials:
+      wanted = np.ones_like(wanted)
+    if self._any_last:
+      chosen = self._offsets == first[:, None]
+      chosen |= self._last[:, None] & (self._offsets > first[:, None])
+      chosen &= wanted[:, None]
+      members, offsets = np.nonzero(chosen)
+    else:
+      members = self._members[wanted]
+      offsets = first[wanted]
+    slots = (self._time + 1 + offsets) % self.n
+    packed = self._ring[slots, members]
+    packed[:, slices.r_t.start] = self._return[slots, members]
+    packed[:, slices.d_t.start] = self._discount[slots, members]
+    packed[:, slices.o_t] = self._arrival[members]
+    return packed
+
+  def _check(self, observation: Any, action: Any, step: Any) -> None:
+    layout = self.layout
+    wanted = {
+      'observation': (np.shape(observation), layout.observation_shape),
+      'action': (np.shape(action), layout.action_shape),
+      'step.observation': (
+        np.shape(step.observation),
+        layout.observation_shape,
+      ),
+      'step.reward': (np.shape(step.reward), ()),
+      'step.discount': (np.shape(step.discount), ()),
+      'step.last': (np.shape(step.last), ()),
+    }
+    for name, (got, inner) in wanted.items():
+      if got != (self.num_envs, *inner):
+        raise ValueError(
+          f'{name} has shape {got}, but {(self.num_envs, *inner)} is needed '
+          f'for {self.num_envs} environments. Make the window with the number '
+          'of environments and the layout of the environment that is stepped.'
+        )

@@ -1,0 +1,199 @@
+"""Says what is wrong with the environment, and what mends it.
+
+    make doctor
+
+Standard library only, any Python 3.6 or newer: it has to run where nothing
+else does. Exit code 0 when all is well, 1 when something is wrong.
+"""
+
+import collections
+import os
+import platform
+import socket
+import sys
+
+import environment
+import imports
+import interpreters
+
+# What is named in a bug report, of the 158 that are locked.
+SHOWN = (
+  'tensorflow',
+  'dm-reverb',
+  'dm-launchpad-nightly',
+  'dm-acme',
+  'dm-sonnet',
+  'gymnasium',
+  'ray',
+  'jax',
+  'numpy',
+  'protobuf',
+)
+
+REBUILD = 'make distclean environment'
+
+Problem = collections.namedtuple('Problem', 'what fix')
+
+
+def machine():
+  """Yields lines on the machine."""
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  stat = os.statvfs(environment.ROOT)
+  free = stat.f_bavail * stat.f_frsize
+  yield f'system      {platform.platform()}'
+  yield (
+    f'machine     {os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory, '
+    f'{free / 1e9:.0f} GB of disk free'
+  )
+
+
+def shell_problems(environ):
+  """Yields what in the shell's variables or limits breaks the stack."""
+  if environ.get('PYTHONPATH'):
+    yield Problem(
+      f'PYTHONPATH={environ["PYTHONPATH"]} comes before the locked packages',
+      'unset PYTHONPATH',
+    )
+  if environ.get('PYTHONHOME'):
+    yield Problem('PYTHONHOME is set', 'unset PYTHONHOME')
+  proxies = [
+    name
+    for name in ('grpc_proxy', 'https_proxy', 'http_proxy')
+    if environ.get(name)
+  ]
+  spared = environ.get('no_grpc_proxy') or environ.get('no_proxy') or ''
+  if proxies and 'localhost' not in spared and spared != '*':
+    yield Problem(
+      f'{proxies[0]} is set: gRPC (Reverb) asks the proxy for localhost too',
+      'export no_proxy=localhost,127.0.0.1',
+    )
+  try:
+    socket.getaddrinfo('localhost', None)
+  except OSError:
+    yield Problem(
+      'the name localhost does not resolve; nodes find each other by it',
+      'add "127.0.0.1 localhost" to the hosts file',
+    )
+  import resource
+
+  files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+  if 0 <= files < 1024:
+    yield Problem(
+      f'a process may open {files} files; nodes need more', 'ulimit -n 4096'
+    )
+
+
+def package_problems(locked, installed):
+  """Yields how the installed versions differ from the locked ones."""
+  if 'dm-launchpad' in installed:
+    # Installing dm-acme with its dependencies does this.
+    yield Problem(
+      'dm-launchpad is installed over dm-launchpad-nightly; its Courier '
+      'library was made for another TensorFlow',
+      REBUILD,
+    )
+  missing = sorted(set(locked) - set(installed))
+  if missing:
+    yield Problem('not installed: ' + ', '.join(missing), REBUILD)
+  for name in sorted(set(locked) & set(installed)):
+    if locked[name] != installed[name]:
+      yield Problem(
+        f'{name} {installed[name]} is installed; {locked[name]} is locked',
+        REBUILD,
+      )
+
+
+def locked_versions(path=environment.LOCK):
+  """{name: version} as the lock has it."""
+  entries = environment.read_lock(path)
+  return {
+    name: text.split('==')[1].split()[0] for name, text in entries.items()
+  }
+
+
+def state_problem(venv=environment.VENV):
+  """The Problem with .venv as a whole, or None."""
+  try:
+    todo = environment.needed(environment.wanted_stamp(), venv)
+  except environment.SetupError as e:
+    return Problem(str(e), 'mv .venv .venv.old && make environment')
+  if todo == 'create':
+    return Problem('.venv is not there yet', 'make environment')
+  if todo == 'rebuild':
+    return Problem(
+      '.venv is unfinished, moved, or made from another lock',
+      'make environment',
+    )
+  if todo == 'check':
+    return Problem('the last checks of .venv were not made', 'make environment')
+  return None
+
+
+def link_problem(venv=environment.VENV, root=environment.ROOT):
+  """The Problem with how .venv finds this checkout, or None."""
+  path = os.path.join(imports.site_of(venv), 'murmuration.pth')
+  try:
+    with open(path) as f:
+      found = f.read().strip()
+  except OSError:
+    found = 'nothing'
+  if found != root:
+    return Problem(
+      f'.venv leads to {found} for the packages of this project', REBUILD
+    )
+  return None
+
+
+def import_problems(venv=environment.VENV):
+  """Prints how long each import takes; yields those that fail."""
+  print('imports', flush=True)
+  names = imports.STACK + imports.own_packages(environment.ROOT)
+  for result in imports.check(names, venv):
+    said = result.error or f'{result.seconds:6.2f} s'
+    print(f'  {result.name:24s} {said}')
+    if result.error:
+      yield Problem(f'import {result.name}: {result.error}', REBUILD)
+
+
+def examine():
+  """Prints what there is; returns the list of Problems."""
+  problems = []
+  for line in machine():
+    print(line)
+  try:
+    environment.refuse_platform()
+    print(f'python 3.10 {interpreters.find()}')
+  except environment.SetupError as e:
+    problems.append(Problem(str(e), 'another machine'))
+  except interpreters.NoInterpreter as e:
+    problems.append(Problem(str(e), 'uv python install 3.10'))
+  problems += shell_problems(os.environ)
+  state = state_problem()
+  if state:
+    problems.append(state)
+  if not os.path.exists(imports.python_of(environment.VENV)):
+    return problems
+  installed = imports.versions(environment.VENV)
+  for name in SHOWN:
+    print(f'  {name:24s} {installed.get(name, "not installed")}')
+  problems += package_problems(locked_versions(), installed)
+  link = link_problem()
+  if link:
+    problems.append(link)
+  problems += import_problems()
+  return problems
+
+
+def main():
+  problems = examine()
+  if not problems:
+    print('Nothing is wrong.')
+    return 0
+  print(f'\n{len(problems)} found:')
+  for problem in problems:
+    print(f'- {problem.what}\n  fix: {problem.fix}')
+  return 1
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,27 @@
+"""Settings of every test."""
+
+import faulthandler
+import os
+
+import pytest
+
+# Before anything imports TensorFlow: its notes would bury a failing test's.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+# pytest-timeout raises in the main thread, which does nothing while that
+# thread waits inside Reverb or Courier. Past this, the process ends, with the
+# stack of every thread.
+_HARD_LIMIT_S = 300
+
+# A copy, as pytest puts a file in place of the error output.
+_STDERR = os.fdopen(os.dup(2), 'w')
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+  """Bounds the time of one test, wherever it is stuck."""
+  faulthandler.dump_traceback_later(_HARD_LIMIT_S, exit=True, file=_STDERR)
+  try:
+    return (yield)
+  finally:
+    faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,331 @@
+"""Small programs for the tests of the engines; run as a script.
+
+  python tests/launch/engines/toys.py SCENARIO RUN_DIR HOW
+
+The last line of the output is the outcome as JSON. Nodes that a test wants to
+find write their process id to RUN_DIR/NAME.pid.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import launchpad as lp
+import numpy as np
+
+from launch import engines
+from launch import policies
+from launch import rpc
+
+SCENARIOS = {}
+
+
+def scenario(build):
+  SCENARIOS[build.__name__] = build
+  return build
+
+
+class Node:
+  """A node that says who it is, and that it runs."""
+
+  def __init__(self, run_dir, name):
+    self.run_dir = pathlib.Path(run_dir)
+    path = self.run_dir / f'{name}.pid'
+    path.with_suffix('.tmp').write_text(str(os.getpid()))
+    path.with_suffix('.tmp').rename(path)
+
+
+class Server(Node):
+  def echo(self, x):
+    return x
+
+  def pid(self):
+    return os.getpid()
+
+
+class Waiter(Node):
+  def run(self):
+    lp.wait_for_stop()
+
+
+class Parent(Node):
+  """Has children: one in its process group, one in a session of its own."""
+
+  def run(self):
+    for name, new_session in (('child', False), ('stray', True)):
+      process = subprocess.Popen(
+        ['sleep', '300'], start_new_session=new_session
+      )
+      (self.run_dir / f'{name}.pid').write_text(str(process.pid))
+    lp.wait_for_stop()
+
+
+class Stubborn(Node):
+  def run(self):
+    while True:
+      stuck_in_here()
+
+
+def stuck_in_here():
+  time.sleep(0.5)
+
+
+class Stopper(Node):
+  def run(self):
+    lp.stop()
+    lp.wait_for_stop()
+
+
+class Raiser(Node):
+  def run(self):
+    raise ValueError('the cat sat on the keyboard')
+
+
+class Crasher(Node):
+  def run(self):
+    ctypes.string_at(0)
+
+
+class Leaver(Node):
+  def run(self):
+    sys.exit(3)
+
+
+class Returner(Node):
+  def run(self):
+    time.sleep(0.3)
+
+
+class FailsOnce(Node):
+  def run(self):
+    mark = self.run_dir / 'failed-once'
+    if not mark.exists():
+      mark.touch()
+      raise ValueError('first time')
+
+
+class Checker(Node):
+  """Makes calls whose arguments make plain Courier hang."""
+
+  def __init__(self, run_dir, name, server):
+    super().__init__(run_dir, name)
+    self.server = server
+
+  def run(self):
+    array = np.arange(200_000, dtype=np.float32).reshape(2, -1)
+    np.testing.assert_array_equal(self.server.echo(array), array)
+    assert self.server.echo(np.float64(3.5)) == 3.5
+    assert self.server.echo({'x': [np.int32(1), (np.zeros(()),)]})['x'][0] == 1
+
+
+class SeesRestart(Checker):
+  """Returns when its server has been replaced by another process."""
+
+  def run(self):
+    first = self.server.pid()
+    while rpc.retry(self.server.pid, 20.0) == first:
+      if lp.stop_event().wait(0.05):
+        return
+
+
+class Replayer(Node):
+  """Returns when it has sampled from two processes of its Reverb server."""
+
+  def __init__(self, run_dir, name, client):
+    super().__init__(run_dir, name)
+    self.client = client
+
+  def run(self):
+    import tensorflow as tf
+
+    assert float(tf.function(lambda x: x + 1)(tf.constant(1.0))) == 2.0
+    for _ in range(2):
+      while True:
+        try:
+          self.client.insert(np.float32(7), {'table': 1.0})
+          break
+        except Exception:  # Not back yet.
+          time.sleep(0.1)
+      (sample,) = self.client.sample('table', 1)
+      assert sample[0].data[0] == 7
+      (self.run_dir / 'sampled').touch()
+      while self.client.server_info(timeout=5)['table'].current_size:
+        # Until it comes back empty.
+        if lp.stop_event().wait(0.05):
+          return
+
+
+def tables():
+  import reverb
+
+  return [
+    reverb.Table(
+      'table',
+      reverb.selectors.Uniform(),
+      reverb.selectors.Fifo(),
+      max_size=10,
+      rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
+  ]
+
+
+def add(program, label, cls, run_dir, *args, node=lp.PyClassNode):
+  with program.group(label):
+    return program.add_node(node(cls, str(run_dir), label, *args))
+
+
+def pair(run_dir, cls):
+  program = lp.Program('pair')
+  server = add(program, 'server', Server, run_dir, node=rpc.Node)
+  add(program, 'client', cls, run_dir, server)
+  return program
+
+
+@scenario
+def calls(run_dir):
+  program = pair(run_dir, Checker)
+  policies.assign(program, {'client': policies.EndsRun()})
+  return program
+
+
+@scenario
+def server_killed(run_dir):
+  program = pair(run_dir, SeesRestart)
+  restart = policies.Restart()
+  policies.assign(
+    program, {'server': restart, 'client': policies.EndsRun(restart)}
+  )
+  return program
+
+
+@scenario
+def raises(run_dir):
+  program = lp.Program('raises')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'raiser', Raiser, run_dir)
+  return program
+
+
+@scenario
+def crashes(run_dir):
+  program = lp.Program('crashes')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'crasher', Crasher, run_dir)
+  return program
+
+
+@scenario
+def leaves(run_dir):
+  program = lp.Program('leaves')
+  add(program, 'leaver', Leaver, run_dir)
+  return program
+
+
+@scenario
+def raises_again_and_again(run_dir):
+  program = lp.Program('raises_again_and_again')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'raiser', Raiser, run_dir)
+  policies.assign(program, {'raiser': policies.Restart(2, 0.05)})
+  return program
+
+
+@scenario
+def degrades(run_dir):
+  program = lp.Program('degrades')
+  add(program, 'raiser', Raiser, run_dir)
+  add(program, 'returner', Returner, run_dir)
+  policies.assign(program, {'raiser': policies.Degrade()})
+  return program
+
+
+@scenario
+def fails_once(run_dir):
+  program = lp.Program('fails_once')
+  add(program, 'once', FailsOnce, run_dir)
+  policies.assign(program, {'once': policies.Restart()})
+  return program
+
+
+@scenario
+def waits(run_dir):
+  program = lp.Program('waits')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'parent', Parent, run_dir)
+  add(program, 'server', Server, run_dir, node=rpc.Node)
+  return program
+
+
+@scenario
+def ends(run_dir):
+  program = lp.Program('ends')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'returner', Returner, run_dir)
+  policies.assign(program, {'returner': policies.EndsRun()})
+  return program
+
+
+@scenario
+def stops(run_dir):
+  program = lp.Program('stops')
+  add(program, 'waiter', Waiter, run_dir)
+  add(program, 'stopper', Stopper, run_dir)
+  return program
+
+
+@scenario
+def stubborn(run_dir):
+  program = lp.Program('stubborn')
+  add(program, 'stubborn', Stubborn, run_dir)
+  add(program, 'returner', Returner, run_dir)
+  policies.assign(program, {'returner': policies.EndsRun()})
+  return program
+
+
+@scenario
+def replay_killed(run_dir):
+  engines.warm_up(['tensorflow', 'reverb'])
+  program = lp.Program('replay_killed')
+  with program.group('replay'):
+    replay = program.add_node(lp.ReverbNode(tables))
+  add(program, 'replayer', Replayer, run_dir, replay)
+  policies.assign(
+    program,
+    {'replay': policies.Restart(), 'replayer': policies.EndsRun()},
+  )
+  return program
+
+
+def main():
+  name, run_dir, how = sys.argv[1:]
+  run_dir = pathlib.Path(run_dir)
+  names = {'twice': ['ends', 'calls']}.get(name, [name])
+  for name in names:
+    program = SCENARIOS[name](run_dir)
+
+    def write_state(run_state):
+      rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
+      path = run_dir / 'state.json'
+      path.with_suffix('.tmp').write_text(json.dumps(rows))
+      path.with_suffix('.tmp').rename(path)
+
+    start = time.monotonic()
+    outcome = engines.run(
+      program, how, run_dir=run_dir, on_tick=write_state, tick_s=0.05
+    )
+    nodes = {
+      node.name: [node.state, node.restarts, node.last_error]
+      for node in outcome.nodes
+    }
+    seconds = time.monotonic() - start
+    print()
+    print(json.dumps([outcome.reason, nodes, seconds]), flush=True)
+  sys.exit(outcome.exit_code)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,22 @@
+"""A Reverb server that goes away with the test."""
+
+import pytest
+import reverb
+
+
+@pytest.fixture
+def serve(tmp_path):
+  """serve(*tables) starts a server; all are stopped at the end of the test."""
+  servers = []
+
+  def start(*tables, port=None):
+    # Reverb's own choice of a directory would stay behind.
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(
+      path=str(tmp_path / f'checkpoints{len(servers)}')
+    )
+    servers.append(reverb.Server(list(tables), port, checkpointer))
+    return servers[-1]
+
+  yield start
+  for server in servers:
+    server.stop()

@@ -1,0 +1,199 @@
+"""Adders through a real Reverb server."""
+
+import time
+
+import numpy as np
+import pytest
+import reverb
+
+from environment_loops import counting
+from replay import adders
+from replay import nstep
+from replay import packing
+from replay import tables
+
+LAYOUT = packing.TransitionLayout((3,))
+NUM_ENVS, N, GAMMA = 4, 3, 0.9
+
+
+def _play(num_steps, num_envs=NUM_ENVS):
+  env = counting.make_vector(num_envs)
+  observation = env.reset()
+  for t in range(num_steps):
+    action = np.full(num_envs, t % 2, np.int32)
+    step = env.step(action)
+    yield observation, action, step
+    observation = step.next_observation
+
+
+def _expected(num_steps, read):
+  window = nstep.NStepWindow(NUM_ENVS, N, GAMMA, LAYOUT)
+  items = []
+  for step in _play(num_steps):
+    window.observe(*step)
+    items.append(read(window))
+  return items
+
+
+def _contents(client, table, count):
+  """All that a queue holds, in order."""
+  assert client.server_info()[table].current_size == count
+  samples = client.sample(table, count, emit_timesteps=False)
+  return np.stack([sample.data[0] for sample in samples])
+
+
+def test_population_steps_arrive_once_each_in_order(serve):
+  num_steps = 500
+  server = serve(tables.queue('queue', 1000, LAYOUT.signature(NUM_ENVS)))
+  client = server.localhost_client()
+  adder = adders.PopulationAdder(client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS)
+  made = [adder.add(*step) for step in _play(num_steps)]
+  assert made == [0] * (N - 1) + [1] * (num_steps - N + 1)
+  adder.flush()
+  wanted = _expected(num_steps, lambda window: window.aligned())[N - 1 :]
+  np.testing.assert_array_equal(_contents(client, 'queue', len(wanted)), wanted)
+
+
+@pytest.mark.parametrize('start_partials', [False, True])
+def test_transitions_arrive_once_each_in_order(serve, start_partials):
+  num_steps = 200
+  server = serve(tables.queue('queue', 2000, LAYOUT.signature()))
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS, start_partials
+  )
+  made = sum(adder.add(*step) for step in _play(num_steps))
+  adder.flush()
+  wanted = np.concatenate(
+    _expected(num_steps, lambda window: window.finished(start_partials))
+  )
+  assert made == len(wanted)
+  np.testing.assert_array_equal(_contents(client, 'queue', made), wanted)
+
+
+def test_a_priority_function_gives_each_transition_its_own(serve):
+  signature = LAYOUT.signature()
+  server = serve(tables.prioritized('table', 1000, 1, signature, 1.0))
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client,
+    'table',
+    LAYOUT,
+    N,
+    GAMMA,
+    NUM_ENVS,
+    priority=lambda packed: 1 + LAYOUT.unpack(packed).r_t % 7,
+  )
+  for step in _play(50):
+    adder.add(*step)
+  adder.flush()
+  priorities = set()
+  for sample in client.sample('table', 100, emit_timesteps=False):
+    r_t = LAYOUT.unpack(sample.data[0]).r_t
+    assert sample.info.priority == pytest.approx(1 + r_t % 7)
+    priorities.add(sample.info.priority)
+  assert len(priorities) > 10
+
+
+def test_items_come_in_without_a_flush(serve):
+  server = serve(tables.queue('queue', 1000, LAYOUT.signature(NUM_ENVS)))
+  client = server.localhost_client()
+  adder = adders.PopulationAdder(
+    client, 'queue', LAYOUT, 1, GAMMA, NUM_ENVS, burst=4
+  )
+  for step in _play(14):
+    adder.add(*step)
+  deadline = time.monotonic() + 10
+  while client.server_info()['queue'].current_size < 12:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  assert client.server_info()['queue'].current_size == 12
+  adder.flush()
+  assert client.server_info()['queue'].current_size == 14
+
+
+def test_a_full_queue_holds_the_writer_and_the_error_names_its_limiter(serve):
+  server = serve(tables.queue('small', 5, LAYOUT.signature(NUM_ENVS)))
+  client = server.localhost_client()
+  adder = adders.PopulationAdder(
+    client,
+    'small',
+    LAYOUT,
+    1,
+    GAMMA,
+    NUM_ENVS,
+    burst=1,
+    options=adders.WriteOptions(max_in_flight=4, timeout_s=0.3),
+  )
+  taken = 0
+  with pytest.raises(
+    adders.WriteBlocked,
+    match=r"Table 'small' at localhost:\d+ took no item .* max_diff=5.*5 of 5",
+  ):
+    for step in _play(100):
+      adder.add(*step)
+      taken += 1
+  assert taken < 5 + 4
+  # What was in flight goes in as soon as there is room: nothing is lost.
+  wanted = _expected_aligned(taken + 1)
+  samples = client.sample('small', taken + 1, emit_timesteps=False)
+  np.testing.assert_array_equal([s.data[0] for s in samples], wanted)
+
+
+def _expected_aligned(num_steps):
+  window = nstep.NStepWindow(NUM_ENVS, 1, GAMMA, LAYOUT)
+  items = []
+  for step in _play(num_steps):
+    window.observe(*step)
+    items.append(window.aligned())
+  return items
+
+
+def test_a_stop_request_ends_the_wait_for_a_full_queue(serve):
+  server = serve(tables.queue('small', 1, LAYOUT.signature(NUM_ENVS)))
+  adder = adders.PopulationAdder(
+    server.localhost_client(),
+    'small',
+    LAYOUT,
+    1,
+    GAMMA,
+    NUM_ENVS,
+    burst=1,
+    options=adders.WriteOptions(max_in_flight=2, should_stop=lambda: True),
+  )
+  start = time.monotonic()
+  for step in _play(4):
+    adder.add(*step)
+  adder.flush(timeout_s=60)
+  assert time.monotonic() - start < 10
+
+
+def test_a_server_that_went_away_is_named_with_its_address(serve):
+  server = serve(tables.queue('queue', 100, LAYOUT.signature(NUM_ENVS)))
+  client = reverb.Client(f'localhost:{server.port}')
+  adder = adders.PopulationAdder(client, 'queue', LAYOUT, 1, GAMMA, NUM_ENVS)
+  steps = _play(20)
+  adder.add(*next(steps))
+  adder.flush()
+  server.stop()
+  adder.add(*next(steps))
+  with pytest.raises(
+    adders.WriteBlocked, match=rf'localhost:{server.port} does'
+  ):
+    adder.flush(timeout_s=0.5)
+
+
+def test_a_table_that_is_not_there_is_named(serve):
+  server = serve(tables.queue('queue', 100, LAYOUT.signature(NUM_ENVS)))
+  client = server.localhost_client()
+  with pytest.raises(ValueError, match="no table 'cue', only queue"):
+    adders.PopulationAdder(client, 'cue', LAYOUT, 1, GAMMA, NUM_ENVS)
+
+
+def test_items_that_do_not_fit_the_table_are_refused_at_once(serve):
+  server = serve(tables.queue('queue', 100, LAYOUT.signature(NUM_ENVS)))
+  client = server.localhost_client()
+  with pytest.raises(ValueError, match=r'\(4, 10\).*\(5, 10\)'):
+    adders.PopulationAdder(client, 'queue', LAYOUT, 1, GAMMA, NUM_ENVS + 1)
+  with pytest.raises(ValueError, match=r'\(4, 10\).*\(10,\)'):
+    adders.TransitionAdder(client, 'queue', LAYOUT, 1, GAMMA, NUM_ENVS)

@@ -1,0 +1,333 @@
+"""n-step windows against the vectors, a slow transcription, and a counter."""
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from environment_loops import counting
+from replay import nstep
+from replay import packing
+
+VECTORS = pathlib.Path(__file__).parent / 'vectors'
+
+
+def _cases(name):
+  cases = json.loads((VECTORS / name).read_text())['cases']
+  return [pytest.param(c['inputs'], c['expected'], id=c['name']) for c in cases]
+
+
+class Step(NamedTuple):
+  """The fields of a vector environment's step that a window reads."""
+
+  observation: Any
+  reward: Any
+  discount: Any
+  last: Any
+
+
+class Start(NamedTuple):
+  """One transition by the addresses of its ends."""
+
+  env: int
+  first: int
+  last: int
+  returns: float
+  discount: float
+
+
+def slow_windows(rewards, discounts, ends, gamma, n):
+  """Each start's full window, cut at the episode end: the sums of the spec.
+
+  Args are [T]; a window that neither is full nor has met its end is left out.
+  Returns {first: (last, R, D)}.
+  """
+  windows = {}
+  for t in range(len(rewards)):
+    total, discount = 0.0, 1.0
+    for k in range(n):
+      if t + k >= len(rewards):
+        break
+      total += gamma**k * discount * rewards[t + k]
+      discount *= discounts[t + k]
+      if ends[t + k] or k == n - 1:
+        windows[t] = (t + k + 1, total, gamma**k * discount)
+        break
+  return windows
+
+
+class Stream:
+  """Random steps of K environments; an observation is the step's number.
+
+  The observation after step t is t + 1 and the next episode starts at t + 1
+  too, marked by its second number, so an arrival at the wrong side of a reset
+  shows.
+  """
+
+  def __init__(self, num_envs, num_steps, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    self.rewards = rng.normal(size=shape).astype(np.float32)
+    ended = rng.uniform(size=shape)
+    self.ends = ended < 0.3
+    # Half of the ends are truncations.
+    self.discounts = np.where(ended < 0.15, 0.0, 1.0).astype(np.float32)
+    self.actions = rng.integers(0, 5, size=shape)
+
+  def steps(self):
+    num_steps, num_envs = self.rewards.shape
+    buffer = np.empty((num_envs, 2), np.float32)
+    fresh = np.ones(num_envs, bool)
+    for t in range(num_steps):
+      observation = np.stack([np.full(num_envs, t), fresh], -1)
+      # One buffer for all arrivals: windows must not keep a reference to it.
+      buffer[:] = t + 1, 0
+      step = Step(buffer, self.rewards[t], self.discounts[t], self.ends[t])
+      yield observation.astype(np.float32), self.actions[t], step
+      buffer[:] = np.nan
+      fresh = self.ends[t]
+
+  def windows(self, env, gamma, n):
+    return slow_windows(
+      self.rewards[:, env],
+      self.discounts[:, env],
+      self.ends[:, env],
+      gamma,
+      n,
+    )
+
+
+LAYOUT = packing.TransitionLayout((2,))
+
+
+def _starts(stream, packed, env=0):
+  fields = LAYOUT.unpack(packed)
+  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*fields, strict=True):
+    first, last = int(o_tm1[0]), int(o_t[0])
+    assert weight == 1
+    assert o_t[1] == 0, 'arrived at a reset observation'
+    assert a_tm1 == stream.actions[first, env]
+    yield Start(env, first, last, float(r_t), float(d_t))
+
+
+@pytest.mark.parametrize('inputs, expected', _cases('nstep_transitions.json'))
+def test_finished_windows_are_those_of_the_vectors(inputs, expected):
+  layout = packing.TransitionLayout((1,))
+  window = nstep.NStepWindow(1, inputs['n'], inputs['gamma'], layout)
+  length = len(inputs['rewards'])
+  # Twice, so that nothing of the first episode is left in the second.
+  for _ in range(2):
+    written = []
+    for t in range(length):
+      step = Step(
+        np.array([[t + 1]]),
+        np.array([inputs['rewards'][t]]),
+        np.array([inputs['discounts'][t]]),
+        np.array([t == length - 1]),
+      )
+      window.observe(np.array([[t]]), np.array([t]), step)
+      written.append(window.finished(inputs['start_partials']))
+    fields = layout.unpack(np.concatenate(written))
+    wanted = expected['transitions']
+    tolerance = {'rtol': 1e-5, 'atol': 1e-6}
+    np.testing.assert_array_equal(fields.a_tm1, [w['first'] for w in wanted])
+    np.testing.assert_array_equal(
+      fields.o_tm1[:, 0], [w['first'] for w in wanted]
+    )
+    np.testing.assert_array_equal(fields.o_t[:, 0], [w['last'] for w in wanted])
+    np.testing.assert_allclose(
+      fields.r_t, [w['R'] for w in wanted], **tolerance
+    )
+    np.testing.assert_allclose(
+      fields.d_t, [w['D'] for w in wanted], **tolerance
+    )
+
+
+@pytest.mark.parametrize('form', ['aligned', 'finished'])
+@pytest.mark.parametrize('inputs, expected', _cases('nstep_targets.json'))
+def test_transitions_give_the_targets_of_the_vectors(inputs, expected, form):
+  layout = packing.TransitionLayout((1,))
+  n, gamma = inputs['n'], inputs['gamma']
+  length = len(inputs['rewards'])
+  window = nstep.NStepWindow(1, n, gamma, layout)
+  targets = {}
+  for t in range(length):
+    terminated, truncated = inputs['terminated'][t], inputs['truncated'][t]
+    step = Step(
+      np.array([[inputs['next_values'][t]]]),
+      np.array([inputs['rewards'][t]]),
+      np.array([0.0 if terminated else 1.0]),
+      np.array([terminated or truncated]),
+    )
+    window.observe(np.array([[t]]), np.array([0]), step)
+    fields = layout.unpack(getattr(window, form)())
+    for o_tm1, r_t, d_t, o_t, weight in zip(
+      fields.o_tm1,
+      fields.r_t,
+      fields.d_t,
+      fields.o_t,
+      fields.weight,
+      strict=True,
+    ):
+      if weight:
+        targets[int(o_tm1[0])] = r_t + gamma * d_t * o_t[0]
+  # The vectors also cut windows at the end of the stream; a writer waits there.
+  ends = np.logical_or(inputs['terminated'], inputs['truncated'])
+  complete = slow_windows(np.zeros(length), np.ones(length), ends, gamma, n)
+  if form == 'aligned':
+    complete = [t for t in complete if t + n <= length]
+  assert sorted(targets) == sorted(complete)
+  for t, target in targets.items():
+    np.testing.assert_allclose(
+      target, expected['targets'][t], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize('n', [1, 2, 3, 7])
+@pytest.mark.parametrize('num_envs', [1, 5])
+def test_aligned_rows_are_the_windows_that_began_n_steps_ago(num_envs, n):
+  stream = Stream(num_envs, 200)
+  window = nstep.NStepWindow(num_envs, n, 0.9, LAYOUT)
+  rows = [[] for _ in range(num_envs)]
+  for t, (observation, action, step) in enumerate(stream.steps()):
+    window.observe(observation, action, step)
+    packed = window.aligned()
+    assert window.ready == (t >= n - 1)
+    if not window.ready:
+      assert not LAYOUT.unpack(packed).weight.any()
+      continue
+    for env in range(num_envs):
+      (start,) = _starts(stream, packed[env : env + 1], env)
+      assert start.first == t - n + 1
+      rows[env].append(start)
+  for env in range(num_envs):
+    wanted = stream.windows(env, 0.9, n)
+    assert [s.first for s in rows[env]] == list(range(200 - n + 1))
+    for start in rows[env]:
+      np.testing.assert_allclose(
+        (start.last, start.returns, start.discount),
+        wanted[start.first],
+        rtol=1e-5,
+        atol=1e-6,
+      )
+
+
+@pytest.mark.parametrize('n', [1, 3, 7])
+def test_finished_windows_are_each_start_once_in_order(n):
+  num_envs = 4
+  stream = Stream(num_envs, 200, seed=1)
+  windows = [nstep.NStepWindow(1, n, 0.9, LAYOUT) for _ in range(num_envs)]
+  together = nstep.NStepWindow(num_envs, n, 0.9, LAYOUT)
+  rows = [[] for _ in range(num_envs)]
+  for observation, action, step in stream.steps():
+    together.observe(observation, action, step)
+    alone = []
+    for env, window in enumerate(windows):
+      one = slice(env, env + 1)
+      window.observe(
+        observation[one], action[one], Step(*(field[one] for field in step))
+      )
+      alone.append(window.finished())
+      rows[env].extend(_starts(stream, alone[-1], env))
+    # K environments together write what K windows of one would.
+    np.testing.assert_array_equal(together.finished(), np.concatenate(alone))
+  for env in range(num_envs):
+    wanted = stream.windows(env, 0.9, n)
+    assert [s.first for s in rows[env]] == sorted(wanted)
+    for start in rows[env]:
+      np.testing.assert_allclose(
+        (start.last, start.returns, start.discount),
+        wanted[start.first],
+        rtol=1e-5,
+        atol=1e-6,
+      )
+
+
+@pytest.mark.parametrize('form', ['aligned', 'finished'])
+def test_counting_episodes_are_neither_lost_nor_joined(form):
+  num_envs, n, gamma = 6, 3, 0.5
+  plan = counting.Plan()
+  env = counting.make_vector(num_envs)
+  layout = packing.TransitionLayout((3,))
+  window = nstep.NStepWindow(num_envs, n, gamma, layout)
+  observation = env.reset()
+  seen = set()
+  for _ in range(100):
+    action = np.zeros(num_envs, np.int32)
+    step = env.step(action)
+    window.observe(observation, action, step)
+    observation = step.next_observation
+    fields = layout.unpack(getattr(window, form)())
+    for start, end, r_t, d_t, weight in zip(
+      fields.o_tm1,
+      fields.o_t,
+      fields.r_t,
+      fields.d_t,
+      fields.weight,
+      strict=True,
+    ):
+      if not weight:
+        continue
+      episode, t, index = (int(x) for x in start)
+      length = plan.length(index, episode)
+      last = min(t + n, length)
+      np.testing.assert_array_equal(end, [episode, last, index])
+      wanted = sum(
+        gamma**k * plan.reward(index, episode, t + k + 1)
+        for k in range(last - t)
+      )
+      np.testing.assert_allclose(r_t, wanted, rtol=1e-6)
+      terminated = last == length and plan.terminates(index, episode)
+      assert d_t == (0 if terminated else gamma ** (last - t - 1))
+      assert (index, episode, t) not in seen
+      seen.add((index, episode, t))
+  for index in range(num_envs):
+    episode, t, count = 0, 0, 0
+    while (index, episode, t) in seen:
+      count += 1
+      t += 1
+      if t == plan.length(index, episode):
+        episode, t = episode + 1, 0
+    # All but those still open in the last n - 1 steps, and no other.
+    assert count == sum(key[0] == index for key in seen)
+    assert 100 - n < count <= 100
+
+
+def test_reset_drops_open_windows_and_starts_anew():
+  stream = Stream(3, 20)
+  window = nstep.NStepWindow(3, 4, 0.9, LAYOUT)
+  fresh = nstep.NStepWindow(3, 4, 0.9, LAYOUT)
+  steps = [(o, a, Step(*map(np.copy, s))) for o, a, s in stream.steps()]
+  for step in steps[:10]:
+    window.observe(*step)
+  window.reset()
+  for step in steps[10:]:
+    window.observe(*step)
+    fresh.observe(*step)
+    assert window.ready == fresh.ready
+    np.testing.assert_array_equal(window.finished(True), fresh.finished(True))
+    if window.ready:
+      np.testing.assert_array_equal(window.aligned(), fresh.aligned())
+    else:
+      assert not LAYOUT.unpack(window.aligned()).weight.any()
+
+
+def test_what_does_not_fit_is_refused_with_both_shapes():
+  window = nstep.NStepWindow(3, 2, 0.9, LAYOUT)
+  (observation, action, step), *_ = Stream(3, 1).steps()
+  with pytest.raises(ValueError, match=r'action has shape \(2,\).*\(3,\)'):
+    window.observe(observation, action[:2], step)
+  with pytest.raises(ValueError, match=r'observation has shape \(3, 1\)'):
+    window.observe(observation[:, :1], action, step)
+  with pytest.raises(ValueError, match=r'step.reward has shape'):
+    window.observe(observation, action, step._replace(reward=0.0))
+
+
+@pytest.mark.parametrize(
+  'num_envs, n, gamma', [(0, 1, 0.9), (1, 0, 0.9), (1, 1, 1.1), (1, 1, np.nan)]
+)
+def test_numbers_out_of_range_are_refused(num_envs, n, gamma):
+  with pytest.raises(ValueError, match='must'):
+    nstep.NStepWindow(num_envs, n, gamma, LAYOUT)

@@ -1,0 +1,116 @@
+"""Packing: what goes in comes out, in NumPy and in TensorFlow."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replay import packing
+
+
+def _fields(layout, *leading):
+  rng = np.random.default_rng(0)
+  action = rng.normal(size=(*leading, *layout.action_shape))
+  if layout.discrete:
+    action = rng.integers(0, 18, size=(*leading, *layout.action_shape))
+  return packing.Transition(
+    o_tm1=rng.normal(size=(*leading, *layout.observation_shape)),
+    a_tm1=action,
+    r_t=rng.normal(size=leading),
+    d_t=rng.uniform(size=leading),
+    o_t=rng.normal(size=(*leading, *layout.observation_shape)),
+    weight=rng.integers(0, 2, size=leading),
+  )
+
+
+LAYOUTS = {
+  'vector observation, discrete action': packing.TransitionLayout((4,)),
+  'image observation': packing.TransitionLayout((3, 5, 2)),
+  'scalar observation': packing.TransitionLayout(()),
+  'continuous action': packing.TransitionLayout((4,), (3,), discrete=False),
+  'several discrete actions': packing.TransitionLayout((4,), (2,)),
+}
+
+
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
+def layout(request):
+  return request.param
+
+
+@pytest.mark.parametrize('leading', [(), (7,), (2, 7), (0, 3)], ids=str)
+def test_numpy_fields_come_out_as_they_went_in(layout, leading):
+  fields = _fields(layout, *leading)
+  packed = layout.pack(*fields)
+  assert packed.shape == (*leading, layout.width)
+  assert packed.dtype == np.float32
+  for name, sent, got in zip(
+    fields._fields, fields, layout.unpack(packed), strict=True
+  ):
+    np.testing.assert_allclose(got, sent, rtol=1e-6, err_msg=name)
+    assert got.shape == sent.shape, name
+
+
+@pytest.mark.parametrize('leading', [(), (7,), (2, 7)], ids=str)
+def test_tensors_unpack_to_what_arrays_unpack_to(layout, leading):
+  packed = layout.pack(*_fields(layout, *leading))
+
+  @tf.function(input_signature=[layout.signature(*([None] * len(leading)))])
+  def unpack(tensor):
+    return layout.unpack(tensor)
+
+  for wanted, eager, traced in zip(
+    layout.unpack(packed),
+    layout.unpack(tf.constant(packed)),
+    unpack(packed),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(eager, wanted)
+    np.testing.assert_array_equal(traced, wanted)
+    assert eager.dtype == traced.dtype == wanted.dtype
+
+
+def test_unpack_works_under_vectorized_map(layout):
+  packed = layout.pack(*_fields(layout, 5, 7))
+  mapped = tf.vectorized_map(layout.unpack, tf.constant(packed))
+  for wanted, got in zip(layout.unpack(packed), mapped, strict=True):
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_discrete_actions_are_int32_and_exact_up_to_the_bound():
+  layout = packing.TransitionLayout((1,))
+  actions = np.array([0, 1, packing.MAX_DISCRETE_ACTION - 1])
+  packed = layout.pack(np.zeros((3, 1)), actions, 0.0, 1.0, np.zeros((3, 1)))
+  unpacked = layout.unpack(packed)
+  assert unpacked.a_tm1.dtype == np.int32
+  np.testing.assert_array_equal(unpacked.a_tm1, actions)
+
+
+def test_scalars_broadcast_and_out_is_written_in_place():
+  layout = packing.TransitionLayout((2,))
+  out = np.full((3, layout.width), np.nan, np.float32)
+  got = layout.pack(np.ones((3, 2)), 1, 2.0, 0.5, np.zeros(2), out=out)
+  assert got is out
+  np.testing.assert_array_equal(
+    out, np.tile([1, 1, 1, 2, 0.5, 0, 0, 1], (3, 1))
+  )
+
+
+def test_width_and_signature_follow_the_shapes():
+  layout = packing.TransitionLayout((4,))
+  assert layout.width == 4 + 1 + 1 + 1 + 4 + 1
+  assert layout.signature().shape == (12,)
+  assert layout.signature(16).shape == (16, 12)
+
+
+def test_wrong_shapes_are_refused_with_both_shapes():
+  layout = packing.TransitionLayout((4,))
+  good = np.zeros((2, 4))
+  with pytest.raises(ValueError, match=r'o_tm1 has shape \(2, 3\).*\(4,\)'):
+    layout.pack(np.zeros((2, 3)), 0, 0.0, 0.0, good)
+  with pytest.raises(ValueError, match=r'r_t has shape \(3,\).*\(2,\)'):
+    layout.pack(good, 0, np.zeros(3), 0.0, good)
+  with pytest.raises(ValueError, match=r'out is float64'):
+    layout.pack(good, 0, 0.0, 0.0, good, out=np.zeros((2, 12)))
+  with pytest.raises(ValueError, match=r'\(2, 11\).*last axis of 12'):
+    layout.unpack(np.zeros((2, 11), np.float32))
+  with pytest.raises(ValueError, match='empty axis'):
+    packing.TransitionLayout((4, 0))

@@ -1,0 +1,98 @@
+"""Tables and limiters: what they are made of, and what they refuse."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replay import limiters
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([1], tf.float32)
+
+
+def test_a_uniform_table_drops_its_oldest_and_waits_for_min_size(serve):
+  table = tables.uniform('table', 3, 2, SIGNATURE)
+  client = serve(table).localhost_client()
+  client.insert(np.zeros(1, np.float32), {'table': 1.0})
+  assert not table.can_sample(1)
+  for value in range(1, 6):
+    client.insert(np.full(1, value, np.float32), {'table': 1.0})
+  assert table.can_sample(1)
+  assert table.info.current_size == 3
+  values = {float(s[0].data[0][0]) for s in client.sample('table', 200)}
+  assert values == {3.0, 4.0, 5.0}
+
+
+def test_a_prioritized_table_raises_the_stored_priority_itself(serve):
+  client = serve(
+    tables.prioritized('table', 10, 1, SIGNATURE, priority_exponent=0.5)
+  ).localhost_client()
+  for priority in (1.0, 4.0):
+    client.insert(np.full(1, priority, np.float32), {'table': priority})
+  for sample in client.sample('table', 50):
+    wanted = {1.0: 1 / 3, 4.0: 2 / 3}[float(sample[0].data[0][0])]
+    assert sample[0].info.probability == pytest.approx(wanted)
+
+
+def test_a_queue_gives_each_item_once_in_order_and_blocks_when_full(serve):
+  table = tables.queue('queue', 5, SIGNATURE)
+  client = serve(table).localhost_client()
+  for value in range(5):
+    client.insert(np.full(1, value, np.float32), {'queue': 1.0})
+  assert not table.can_insert(1)
+  values = [float(s[0].data[0][0]) for s in client.sample('queue', 5)]
+  assert values == [0.0, 1.0, 2.0, 3.0, 4.0]
+  assert table.info.current_size == 0
+
+
+@pytest.mark.parametrize(
+  'make, reason',
+  [
+    (lambda: tables.uniform('', 10, 1, SIGNATURE), 'needs a name'),
+    (lambda: tables.uniform('t', 0, 1, SIGNATURE), 'max_size=0'),
+    (lambda: tables.uniform('t', 10, 0, SIGNATURE), 'min_size=0'),
+    (lambda: tables.uniform('t', 10, 11, SIGNATURE), 'never comes'),
+    (lambda: tables.prioritized('t', 10, 11, SIGNATURE), 'never comes'),
+    (lambda: tables.prioritized('t', 9, 1, SIGNATURE, -0.1), 'exponent=-0.1'),
+    (lambda: tables.queue('t', 0, SIGNATURE), 'max_size=0'),
+    (lambda: limiters.min_size(0), 'min_size=0'),
+    (lambda: limiters.samples_per_insert(0, 10, 32), 'samples_per_insert=0'),
+    (lambda: limiters.samples_per_insert(8, 0, 32), 'min_size=0'),
+    (lambda: limiters.samples_per_insert(8, 10, 0), 'batch_size=0'),
+    (lambda: limiters.samples_per_insert(8, 10, 32, writers=0), 'writers=0'),
+  ],
+)
+def test_what_could_not_work_is_refused_with_its_number(make, reason):
+  with pytest.raises(ValueError, match=reason):
+    make()
+
+
+@pytest.mark.parametrize(
+  'min_size, batch_size, prefetch, writers, buffer',
+  [
+    # Each term is the largest once.
+    (10, 64, 1, 1, 256.0),
+    (10, 64, 3, 1, 512.0),
+    (10, 1, 1, 9, 144.0),
+    (1000, 64, 1, 1, 800.0),
+  ],
+)
+def test_the_default_error_buffer_is_the_largest_of_three(
+  min_size, batch_size, prefetch, writers, buffer
+):
+  arguments = (8.0, min_size, batch_size, prefetch, writers)
+  assert limiters.default_error_buffer(*arguments) == buffer
+  limiter = limiters.samples_per_insert(*arguments)
+  info = tables.uniform('t', 2000, 1, SIGNATURE, limiter).info.rate_limiter_info
+  assert info.min_size_to_sample == min_size
+  offset = 8.0 * min_size
+  assert (info.min_diff, info.max_diff) == (offset - buffer, offset + buffer)
+
+
+def test_an_error_buffer_that_could_block_is_refused_with_the_arithmetic():
+  arguments = (8.0, 10, 64, 1, 1)
+  limiters.samples_per_insert(*arguments, error_buffer=128)
+  with pytest.raises(ValueError, match=r'at least 128 is needed.*Raise'):
+    limiters.samples_per_insert(*arguments, error_buffer=127)
+  with pytest.raises(ValueError, match=r'error_buffer=nan'):
+    limiters.samples_per_insert(*arguments, error_buffer=float('nan'))
