@@ -49,7 +49,6 @@ PRESETS = {
     'agent': {
       # Not in the specs.
       'n_step': 3,
-      'double': True,
       'max_replay_size': 100_000,
       'min_replay_size': 2_000,
       'target_update_period': 500,

@@ -211,4 +211,4 @@ class _Decoder:
 
 @functools.lru_cache(maxsize=256)
 def _named_tuple(name: str, *fields: str) -> Any:
-  return collections.namedtuple(name, fields)  # type: ignore[misc]
+  return collections.namedtuple(name, fields)

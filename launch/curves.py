@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from launch import learning_statistics as statistics
 from launch import run_directory
-from launch import statistics
 
 
 def evaluation_curve(

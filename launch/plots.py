@@ -20,8 +20,8 @@ from matplotlib.backends import backend_agg
 import numpy as np
 
 from launch import curves
+from launch import learning_statistics as statistics
 from launch import run_directory
-from launch import statistics
 
 _INK = '#22313f'
 _MUTED = '#7b8a97'

@@ -76,10 +76,10 @@ def record_mp4(
   checked = _checked(frames)
   first = next(checked)
   path.parent.mkdir(parents=True, exist_ok=True)
-  writer: Any = imageio.get_writer(
+  get_writer: Any = imageio.get_writer  # Its types know no format by name.
+  with get_writer(
     path, 'FFMPEG', mode='I', fps=fps, macro_block_size=2
-  )
-  with writer:
+  ) as writer:
     for frame in itertools.chain([first], checked):
       writer.append_data(frame)
   return path

@@ -186,11 +186,12 @@ class LiveView:
     self, state: Any, snapshot: Mapping[str, Any] | None
   ) -> None:
     width, height = self.console.size
+    hint = '' if state.stopping else 'Ctrl-C stops'
     picture = view_panels.render(
       self._title,
       state,
       snapshot,
-      footer=' · '.join([*filter(None, [self._footer]), 'Ctrl-C stops']),
+      footer=' · '.join(filter(None, [self._footer, hint])),
       width=min(width, 110),
       max_nodes=max(6, height - _FEW_ROWS),
     )

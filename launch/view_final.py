@@ -62,9 +62,11 @@ def show(
   if not interrupted and not failed:
     reason = snapshot.get('reason') or summary.get('reason') or reason
   if reason.lower().startswith(head.lower()):
-    reason = reason[len(head) :].lstrip(': ')
+    reason = reason[len(head) :]
+  else:
+    head += ': '
   parts: list[rich_console.RenderableType] = [
-    text.Text.assemble((f'{head}: ' if reason else head, style), reason)
+    text.Text.assemble((head, style), reason)
   ]
   parts += _failures(outcome)
   rows = _result(summary, snapshot)
@@ -179,7 +181,7 @@ def _result(
     rows.append(
       (
         'last evaluation',
-        value + (f'   {episodes} episodes' if episodes else ''),
+        value + (f'   mean of {episodes}' if episodes > 1 else ''),
       )
     )
   if totals.get('actor_steps'):

@@ -22,6 +22,13 @@ import tensorflow as tf
 RATE_LIMITER_TIMEOUT_MS = 5000
 # How often a waiting sampler asks whether to stop, in seconds.
 _LOOK_AROUND_S = 0.5
+# Errors of a server that went away; any other is the caller's.
+_LOST = (
+  ConnectionError,
+  tf.errors.UnavailableError,
+  tf.errors.CancelledError,
+  tf.errors.DeadlineExceededError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +43,6 @@ def make_dataset(
   rate_limiter_timeout_ms: int = RATE_LIMITER_TIMEOUT_MS,
   prefetch: int = 0,
   signature: Any = None,
-  drop_remainder: bool = True,
   connect_timeout_s: int = 10,
 ) -> tf.data.Dataset:
   """A dataset of `reverb.ReplaySample` batches.
@@ -57,10 +63,10 @@ def make_dataset(
       as samples for a rate limiter.
     num_workers: threads that sample; exactly 1 for a queue.
     rate_limiter_timeout_ms: the dataset ends when its limiter makes it wait
-      longer; -1: never.
+      longer; -1: never. At the end Reverb drops items that it has fetched but
+      not handed out, so a queue needs -1.
     prefetch: batches made ahead by tf.data.
     signature: (nested) tf.TensorSpec of an item; asked of the server if None.
-    drop_remainder: whether a last, smaller batch is dropped at the end.
     connect_timeout_s: how long to wait for the server's signature.
 
   Raises:
@@ -80,7 +86,7 @@ def make_dataset(
     num_workers_per_iterator=num_workers,
     rate_limiter_timeout_ms=rate_limiter_timeout_ms,
   )
-  dataset = dataset.batch(batch_size, drop_remainder=drop_remainder)
+  dataset = dataset.batch(batch_size, drop_remainder=True)
   if prefetch:
     dataset = dataset.prefetch(prefetch)
   # Nothing in this pipeline gains from more threads or from rewriting.
@@ -185,8 +191,8 @@ class Sampler:
       table: name of the table.
       batch_size: items in a batch.
       should_stop: asked while there is nothing to return.
-      exactly_once: keep the items of a batch that a timeout cut short for the
-        next one (a queue); otherwise they are dropped (a replay).
+      exactly_once: lose no item (a queue): replaces the rate limiter timeout,
+        at which Reverb drops what it has fetched, by -1.
       batches_ahead: batches read while the caller works on another.
       rate_limiter_timeout_ms: see `make_dataset`.
       connect_timeout_s: how long an unreachable server is tried.
@@ -200,18 +206,21 @@ class Sampler:
     self._should_stop = should_stop
     self._batches_ahead = batches_ahead
     self._connect_timeout_s = connect_timeout_s
-    # A reader that is silent for longer is stuck on a server that is gone.
+    # A reader that is silent for longer is stuck on a server that is gone; or
+    # its table starves, where no timeout tells.
+    self._restarts = not exactly_once and rate_limiter_timeout_ms >= 0
+    if not self._restarts:
+      rate_limiter_timeout_ms = -1
     self._patience_s = (
-      rate_limiter_timeout_ms / 1000 + 2.0
-      if rate_limiter_timeout_ms >= 0
-      else float('inf')
+      2.0
+      + (rate_limiter_timeout_ms if self._restarts else RATE_LIMITER_TIMEOUT_MS)
+      / 1000
     )
     self._make = functools.partial(
       make_dataset,
       server_address,
       table,
       batch_size,
-      drop_remainder=not exactly_once,
       rate_limiter_timeout_ms=rate_limiter_timeout_ms,
       **dataset_options,
     )
@@ -241,31 +250,28 @@ class Sampler:
         result = None
       if isinstance(result, reverb.ReplaySample):
         reader.slots.release()
-        batch = self._whole(result)
-        if batch is not None:
-          self._said_waiting = False
-          return batch
-      elif self._should_stop():
+        self._said_waiting = False
+        return result
+      if self._should_stop():
         raise StopIteration
       elif result is _Reader.STARVED:
         silent_since = time.monotonic()
         self._say_waiting()
         continue
-      elif isinstance(result, ConnectionError | tf.errors.OpError):
-        self.close()
-      elif result is not None:
-        self.close()
-        raise result
       now = time.monotonic()
       if result is None and now - silent_since < self._patience_s:
         continue
-      # The reader is stuck or has failed: because there is no server?
       silent_since = now
+      if result is not None:
+        self.close()
+        if not isinstance(result, _LOST):
+          raise result
+      self._say_waiting()
       if _table_info(self._address, self._table) is not None:
         away_since = None
-        self.close()
+        if self._restarts:
+          self.close()
         continue
-      self._say_waiting()
       away_since = away_since or now
       if now - away_since >= self._connect_timeout_s:
         raise ConnectionError(
@@ -284,22 +290,6 @@ class Sampler:
     # Also runs at the exit of the interpreter, before TensorFlow goes.
     self._close_reader = weakref.finalize(self, self._reader.close)
     return self._reader
-
-  def _whole(self, batch: Any) -> Any:
-    """Joins what a timeout cut short; None while it is less than a batch."""
-    if self._kept is not None:
-      batch = tf.nest.map_structure(
-        lambda old, new: tf.concat([old, new], 0), self._kept, batch
-      )
-      self._kept = None
-    size = int(batch.info.key.shape[0])
-    if size < self._batch_size:
-      self._kept = batch
-      return None
-    if size > self._batch_size:
-      self._kept = tf.nest.map_structure(lambda x: x[self._batch_size :], batch)
-      batch = tf.nest.map_structure(lambda x: x[: self._batch_size], batch)
-    return batch
 
   def _say_waiting(self) -> None:
     if self._said_waiting:

@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from typing import Any, NoReturn
 
 from absl import flags
@@ -35,7 +34,7 @@ def run(
   """Turns a fresh fork of the zygote into a node; ends the process.
 
   Args:
-    request: 'name', 'command' (Launchpad's), 'env', 'cwd', 'path' (of
+    request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
       modules), 'log' (file), 'ports', 'restarts', 'scratch' (directory for
       temporary files).
     zygote_pid: this process dies with that one.
@@ -50,16 +49,16 @@ def run(
     linux.set_title(f'murmuration: {request["name"]}')
     _print_header(request)
     # The zygote may be older than the run.
-    os.environ.update({k: str(v) for k, v in request['env'].items()})
+    _set_environment(request['env'])
     os.chdir(request['cwd'])
     sys.path[:] = request['path']
     # Whatever a library leaves there goes away with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
     prepare.check_ports(request['name'], request['ports'])
     exit_code = _run_command(request['command'], notify_running)
-  except BaseException:
+  except BaseException as e:
     # The launcher reads the end of the log for the traceback.
-    traceback.print_exc()
+    print(prepare.format_error(e), end='', file=sys.stderr)
   finally:
     with contextlib.suppress(BaseException):
       atexit._run_exitfuncs()
@@ -106,6 +105,14 @@ def _reset_inherited_state() -> None:
   # Without this all nodes would draw the same "random" numbers.
   random.seed()
   np.random.seed()
+
+
+def _set_environment(changes: Mapping[str, str | None]) -> None:
+  for key, value in changes.items():
+    if value is None:
+      os.environ.pop(key, None)
+    else:
+      os.environ[key] = value
 
 
 def _print_header(request: Mapping[str, Any]) -> None:

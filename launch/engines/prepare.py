@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import random
 import socket
 import sys
+import traceback
 from typing import Any
 
 from absl import flags
@@ -133,6 +135,16 @@ def is_free(port: int) -> bool:
       if family == socket.AF_INET or e.errno == 98:
         return False
   return True
+
+
+def format_error(error: BaseException) -> str:
+  """Formats an exception; leaves out how the engine came to the node's code."""
+  ours = (os.path.dirname(__file__), os.path.dirname(lp.__file__))
+  frames = error.__traceback__
+  while frames and frames.tb_frame.f_code.co_filename.startswith(ours):
+    frames = frames.tb_next
+  frames = frames or error.__traceback__
+  return ''.join(traceback.format_exception(type(error), error, frames))
 
 
 def check_ports(name: str, ports: list[int]) -> None:

@@ -5,7 +5,7 @@ not. Launchpad's own takes a crashed node for a clean exit, cannot restart one,
 and leaves orphans when it is killed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import contextlib
 import importlib
 import os
@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import launchpad as lp
+import psutil
 
 from launch.engines import child
 from launch.engines import prepare
@@ -36,6 +37,7 @@ STACK = (
 )
 _ERROR_LINES = 40
 _LAST_LINES = 5
+_DUMP_S = 0.1
 
 
 def warm_up(modules: Iterable[str] = STACK) -> None:
@@ -63,8 +65,9 @@ def run(
   """Runs a program with one process per node; see engines.run."""
   scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
   try:
-    with supervision.Signals() as signals, _launchpad_files_in(scratch):
-      nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_PROCESSING)
+    with supervision.Signals() as signals:
+      with _launchpad_files_in(scratch):
+        nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_PROCESSING)
       logs = (run_dir or scratch) / 'logs'
       logs.mkdir(parents=True, exist_ok=True)
       paths = [logs / f'{n.name.replace("/", "-")}.log' for n in nodes]
@@ -102,10 +105,15 @@ class _Backend:
 
   def __exit__(self, *unused) -> None:
     self._zygote.end_run()
-    # Already gone, unless the zygote was killed.
-    for pid in self._pids.values():
-      with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    if not self._zygote.alive():
+      # It was killed. The nodes died with it; see to their children.
+      for pid in self._pids.values():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+          os.killpg(pid, signal.SIGKILL)
+      for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+          if process.environ().get('TMPDIR') == str(self._scratch):
+            process.kill()
 
   def start(self, index: int, restarts: int) -> None:
     node = self._nodes[index]
@@ -116,7 +124,7 @@ class _Backend:
       index=index,
       name=node.name,
       command=node.executable.command_as_list,
-      env={**os.environ, **node.executable.env_overrides},
+      env=self._zygote.changed_environment(node.executable.env_overrides),
       log=str(self._log_paths[index]),
       ports=node.ports,
       restarts=restarts,
@@ -126,15 +134,22 @@ class _Backend:
     )
 
   def stop(self, index: int) -> None:
-    self._zygote.send(op='signal', index=index, number=int(signal.SIGTERM))
+    self._signal(index, signal.SIGTERM)
 
-  def kill(self, index: int) -> str | None:
-    path = self._log_paths[index]
-    size = path.stat().st_size
-    self._zygote.send(op='signal', index=index, number=int(child.DUMP_SIGNAL))
-    time.sleep(0.05)
-    self._zygote.send(op='signal', index=index, number=int(signal.SIGKILL))
-    return '\n'.join(_log_since(path, size)[:_ERROR_LINES])
+  def kill(self, indices: Sequence[int]) -> list[str]:
+    if not indices:
+      return []
+    paths = [self._log_paths[index] for index in indices]
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    for index in indices:
+      self._signal(index, child.DUMP_SIGNAL)
+    time.sleep(_DUMP_S)
+    for index in indices:
+      self._signal(index, signal.SIGKILL)
+    return [
+      '\n'.join(_log_since(path, size)[:_ERROR_LINES])
+      for path, size in zip(paths, sizes, strict=True)
+    ]
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -157,8 +172,12 @@ class _Backend:
       events.append(supervision.Event(index, 'exited', pid, bool(code), error))
     return events
 
+  def _signal(self, index: int, number: int) -> None:
+    self._zygote.send(op='signal', index=index, number=int(number))
+
   def _error(self, index: int, code: int) -> str:
     lines = _log_since(self._log_paths[index], self._log_starts[index])
+    lines = [line for line in lines if not line.startswith('--- ')]
     if code > 0:
       return _last(lines, 'Traceback (most recent call last)') or '\n'.join(
         [*lines[-_LAST_LINES:], f'exit code {code}']

@@ -26,6 +26,7 @@ KILL_GRACE_S = 1.0
 # gone: so that last reports still find somebody.
 SERVERS_LATER_S = 2.0
 _POLL_S = 0.05
+_NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Backend(Protocol):
   def stop(self, index: int) -> None:
     """Asks a node to stop."""
 
-  def kill(self, index: int) -> str | None:
-    """Ends a node at once; returns what is known of where it hung."""
+  def kill(self, indices: Sequence[int]) -> list[str]:
+    """Ends nodes at once; returns where each of them hung, '' if unknown."""
 
 
 class Signals:
@@ -83,6 +84,8 @@ class Signals:
         (signal.SIGHUP, self.interrupt),
         (signal.SIGTERM, self.terminate),
       ):
+        if (number, signal.getsignal(number)) == _NOHUP:
+          continue
         self._previous[number] = signal.signal(number, handler)
     return self
 
@@ -235,12 +238,16 @@ class Supervisor:
   def _check_finished(self) -> None:
     if self._exit_code is not None:
       return
-    states = {node.state for node in self._nodes}
-    if states <= {'finished', 'failed'}:
-      if states == {'failed'}:
-        self._end(state_lib.FAILED, 'every node failed')
-      else:
-        self._end(state_lib.FINISHED, 'all nodes finished')
+    if any(n.state not in ('finished', 'failed') for n in self._nodes):
+      return
+    failed = [node.name for node in self._nodes if node.state == 'failed']
+    if len(failed) == len(self._nodes):
+      self._end(state_lib.FAILED, 'every node failed')
+    elif failed:
+      names = ', '.join(failed)
+      self._end(state_lib.FINISHED, f'all nodes finished, except {names}')
+    else:
+      self._end(state_lib.FINISHED, 'all nodes finished')
 
   def _end(self, exit_code: int, reason: str) -> None:
     """Asks all nodes to stop; the first reason is the one that counts."""
@@ -264,22 +271,23 @@ class Supervisor:
         watch.asked = True
         self._backend.stop(index)
     if now >= self._kill_at:
-      for index in alive:
-        watch, node = self._watches[index], self._nodes[index]
-        if not watch.killed:
-          watch.killed = True
-          where = self._backend.kill(index)
-          node.last_error = (
-            'killed at the second Ctrl-C'
-            if self._signals.interrupts
-            else f'did not stop within {STOP_GRACE_S:.0f} s'
-          ) + (f'; it was here:\n{where}' if where else '')
+      self._kill([i for i in alive if not self._watches[i].killed])
       if now >= self._kill_at + KILL_GRACE_S:
         # Only threads outlive this.
         names = ', '.join(self._nodes[i].name for i in alive)
         self._reason += f'; still there: {names}'
         return True
     return not alive
+
+  def _kill(self, indices: list[int]) -> None:
+    why = f'did not stop within {STOP_GRACE_S:.0f} s'
+    if self._signals.interrupts:
+      why = 'killed at the second Ctrl-C'
+    for index, where in zip(indices, self._backend.kill(indices), strict=True):
+      self._watches[index].killed = True
+      if where:
+        where = f'; it was here:\n{where}'
+      self._nodes[index].last_error = why + where
 
   def _tick(self, force: bool = False) -> None:
     now = time.monotonic()

@@ -5,7 +5,7 @@ killed: one that does not stop is named, and left behind.
 """
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import pathlib
 import queue
@@ -97,10 +97,10 @@ class _Backend:
       with contextlib.suppress(Exception):
         worker_manager._signal_dispatcher(signal.SIGUSR1)
 
-  def kill(self, index: int) -> str | None:
-    ident = self._threads[index].ident
-    frame = sys._current_frames().get(ident) if ident is not None else None
-    return ''.join(traceback.format_stack(frame)) if frame else None
+  def kill(self, indices: Sequence[int]) -> list[str]:
+    frames = sys._current_frames()
+    found = [frames.get(self._threads[i].ident or 0) for i in indices]
+    return [''.join(traceback.format_stack(f)) if f else '' for f in found]
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -121,8 +121,8 @@ class _Backend:
       node.executable()
     except SystemExit as e:
       error = f'SystemExit: {e.code}' if e.code not in (None, 0) else None
-    except BaseException:
-      error = traceback.format_exc()
+    except BaseException as e:
+      error = prepare.format_error(e)
       if not manager.stop_event().is_set():
         print(f'--- {node.name} died:\n{error}', end='', file=sys.stderr)
     finally:
@@ -153,7 +153,7 @@ def _release(node: Any) -> None:
 def _stop_handlers() -> Iterator[None]:
   """Gives Launchpad a table of handlers without its handling of signals."""
   previous = worker_manager._SIGNAL_HANDLERS
-  worker_manager._SIGNAL_HANDLERS = collections.defaultdict(set)
+  worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
   try:
     yield
   finally:

@@ -20,7 +20,7 @@ Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
 """
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 import gc
 import json
@@ -203,7 +203,8 @@ class Launcher:
       socket.AF_UNIX, socket.SOCK_SEQPACKET
     )
     self._launcher_pid = os.getpid()
-    self._pid = os.fork()
+    self._environment = dict(os.environ)
+    self._pid: int | None = os.fork()
     if not self._pid:
       self.channel.close()
       Zygote(theirs, self._launcher_pid).run()
@@ -212,8 +213,19 @@ class Launcher:
 
   def send(self, **message) -> None:
     # Should the zygote be gone, reading will tell.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(ConnectionError):
       send(self.channel, **message)
+
+  def changed_environment(
+    self, overrides: Mapping[str, Any]
+  ) -> dict[str, str | None]:
+    """Environment variables that differ now from those of the zygote."""
+    new = {**os.environ, **{k: str(v) for k, v in overrides.items()}}
+    return {
+      key: new.get(key)
+      for key in {*self._environment, *new}
+      if self._environment.get(key) != new.get(key)
+    }
 
   def alive(self) -> bool:
     """Whether the zygote is there, and this process is its launcher."""
@@ -243,7 +255,7 @@ class Launcher:
     self.send(op='quit')
     deadline = time.monotonic() + _QUIT_S
     while self.alive():
-      if time.monotonic() > deadline:
+      if time.monotonic() > deadline and self._pid is not None:
         os.kill(self._pid, signal.SIGKILL)
       time.sleep(0.005)
 

@@ -107,7 +107,7 @@ class Counter:
       ValueError: an increment that is negative or not an integer.
     """
     for name, count in counts.items():
-      if int(count) != count or count < 0:
+      if not (count >= 0 and count % 1 == 0):
         raise ValueError(
           f'{node} reported {name}={count!r}; counts are what was done since '
           'the last report: integers, not negative.'

@@ -92,28 +92,30 @@ def test_a_sampler_stops_when_asked_while_it_waits(serve):
   assert list(sampler) == []
 
 
-def test_a_queue_read_through_timeouts_gives_each_item_once_in_order(serve):
+def test_a_queue_that_starves_now_and_then_gives_each_item_once_in_order(serve):
   server = serve(tables.queue('queue', 1000, SIGNATURE))
   sampler = datasets.Sampler(
     _address(server),
     'queue',
     4,
     exactly_once=True,
-    rate_limiter_timeout_ms=50,
+    rate_limiter_timeout_ms=20,
   )
 
   def write():
     client = server.localhost_client()
-    # Pieces that do not fit the batch, with pauses beyond the timeout.
-    for piece in np.split(np.arange(40), [3, 4, 13, 15, 16, 31]):
+    # Pieces that do not fit the batch, with pauses around the timeout, at
+    # which Reverb would drop items.
+    pieces = np.split(np.arange(400), np.cumsum([3, 1, 9, 2, 1, 15] * 12))
+    for i, piece in enumerate(pieces):
       _write(client, 'queue', piece)
-      time.sleep(0.15)
+      time.sleep(0.01 * (i % 4))
 
   writer = threading.Thread(target=write)
   writer.start()
-  values = np.concatenate([next(sampler).data[:, 0] for _ in range(10)])
+  values = np.concatenate([next(sampler).data[:, 0] for _ in range(100)])
   writer.join()
-  np.testing.assert_array_equal(values, np.arange(40))
+  np.testing.assert_array_equal(values, np.arange(400))
 
 
 def test_a_sampler_goes_on_after_its_server_came_back(serve, caplog):
@@ -176,6 +178,16 @@ def test_a_table_that_is_not_there_is_named(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   with pytest.raises(ValueError, match="no table 'tabel', only table"):
     datasets.make_dataset(_address(server), 'tabel', 4)
+
+
+def test_a_signature_that_is_not_the_tables_is_an_error_not_a_wait(serve):
+  server = serve(tables.uniform('table', 100, 1, SIGNATURE))
+  _write(server.localhost_client(), 'table', [1.0])
+  sampler = datasets.Sampler(
+    _address(server), 'table', 4, signature=tf.TensorSpec([3], tf.float32)
+  )
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    next(sampler)
 
 
 def test_a_table_without_a_signature_is_refused(serve):

@@ -111,9 +111,11 @@ def learning_curve_auc(
       else float(crashed_return)
     )
   inside = (steps > 0) & (steps < budget)
+  # np.interp holds the first and the last value outside of the points. The
+  # points themselves are kept, as there may be two at one step.
+  first, last = np.interp([0.0, budget], steps, returns)
   x = np.concatenate([[0.0], steps[inside], [float(budget)]])
-  # np.interp holds the first and the last value outside of the points.
-  y = np.interp(x, steps, returns)
+  y = np.concatenate([[first], returns[inside], [last]])
   return float(np.trapz(y, x) / budget)
 
 

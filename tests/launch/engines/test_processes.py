@@ -1,0 +1,299 @@
+"""local_mp, from outside: scripts that launch toys.py and look for remains."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+TOYS = pathlib.Path(__file__).with_name('toys.py')
+
+
+class Run:
+  """A launcher in a process of its own."""
+
+  def __init__(self, directory, name):
+    self.directory = directory / 'run'
+    self.temporary = directory / 'tmp'
+    for path in (self.directory, self.temporary):
+      path.mkdir()
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    environment['TMPDIR'] = str(self.temporary)
+    self.process = subprocess.Popen(
+      [sys.executable, str(TOYS), name, str(self.directory), 'local_mp'],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env=environment,
+      # Ctrl-C in a terminal goes to a whole process group.
+      start_new_session=True,
+    )
+
+  def wait(self):
+    """Returns exit code, reason, {node: [state, restarts, error]}."""
+    out, err = self.process.communicate(timeout=60)
+    last = out.splitlines()[-1] if out else ''
+    assert last.startswith('['), (out, err)
+    reason, nodes, self.seconds = json.loads(last)
+    return self.process.returncode, reason, nodes
+
+  def pid(self, name):
+    """Waits for a node and returns its process id."""
+    path = self.directory / f'{name}.pid'
+    wait_until(path.exists)
+    return int(path.read_text())
+
+  def log(self, name):
+    return (self.directory / 'logs' / f'{name}-0.log').read_text()
+
+  def remains(self):
+    """Processes that the run left behind."""
+    found = []
+    for process in psutil.process_iter():
+      with contextlib.suppress(psutil.Error):
+        if process.environ().get('TMPDIR', '').startswith(str(self.temporary)):
+          if process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+  def close(self):
+    for process in [self.process, *self.remains()]:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+    self.process.communicate()
+
+
+@pytest.fixture
+def launch(tmp_path):
+  runs = []
+
+  def start(name):
+    runs.append(Run(tmp_path, name))
+    return runs[-1]
+
+  yield start
+  for run in runs:
+    run.close()
+
+
+def wait_until(condition, timeout_s=15.0):
+  deadline = time.monotonic() + timeout_s
+  while not condition():
+    assert time.monotonic() < deadline, 'waited in vain'
+    time.sleep(0.02)
+
+
+def assert_nothing_is_left(run):
+  wait_until(lambda: not run.remains(), 3.0)
+  assert list(run.temporary.iterdir()) == []
+
+
+def test_arrays_and_numpy_scalars_cross_between_processes(launch):
+  run = launch('calls')
+  assert run.wait()[:2] == (0, 'client/0 finished')
+  assert_nothing_is_left(run)
+
+
+def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
+  run = launch('raises')
+  code, reason, nodes = run.wait()
+  assert code == 1
+  assert reason == 'raiser/0 failed: ValueError: the cat sat on the keyboard'
+  state, _, error = nodes['raiser/0']
+  assert state == 'failed'
+  assert error.startswith('Traceback') and 'in run' in error
+  assert nodes['waiter/0'][0] == 'stopped'
+  assert 'the cat sat on the keyboard' in run.log('raiser')
+  assert_nothing_is_left(run)
+
+
+def test_a_crash_in_native_code_names_the_signal_and_the_place(launch):
+  code, reason, nodes = launch('crashes').wait()
+  assert (code, reason) == (1, 'crasher/0 failed: killed by SIGSEGV')
+  assert 'Segmentation fault' in nodes['crasher/0'][2]
+  assert 'string_at' in nodes['crasher/0'][2]
+
+
+def test_a_node_that_exits_with_a_code_has_failed(launch):
+  assert launch('leaves').wait()[:2] == (1, 'leaver/0 failed: exit code 3')
+
+
+def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(launch):
+  run = launch('server_killed')
+  wait_until((run.directory / f'{run.pid("client")}.saw').exists)
+  os.kill(run.pid('server'), signal.SIGKILL)
+  code, reason, nodes = run.wait()
+  assert (code, reason) == (0, 'client/0 finished')
+  state, restarts, error = nodes['server/0']
+  assert (state, restarts) == ('stopped', 1)
+  assert 'killed by SIGKILL' in error
+  headers = [x for x in run.log('server').splitlines() if x.startswith('---')]
+  assert len(headers) == 2 and headers[1].endswith('restart 1')
+
+
+def test_a_killed_client_that_ends_the_run_is_restarted_too(launch):
+  run = launch('server_killed')
+  first = run.pid('client')
+  os.kill(first, signal.SIGKILL)
+  wait_until(lambda: run.pid('client') != first)
+  wait_until((run.directory / f'{run.pid("client")}.saw').exists)
+  os.kill(run.pid('server'), signal.SIGKILL)
+  code, _, nodes = run.wait()
+  assert code == 0
+  assert nodes['client/0'][:2] == ['finished', 1]
+
+
+def test_a_dead_node_is_noticed_within_a_second(launch):
+  run = launch('waits')
+  pid = run.pid('waiter')
+  os.kill(pid, signal.SIGKILL)
+  start = time.monotonic()
+
+  def noticed():
+    rows = json.loads((run.directory / 'state.json').read_text())
+    return ['waiter/0', None, 'failed'] in rows
+
+  wait_until(noticed)
+  assert time.monotonic() - start < 1.0
+  code, reason, _ = run.wait()
+  assert code == 1
+  assert reason.startswith('waiter/0 failed: killed by SIGKILL')
+  assert_nothing_is_left(run)
+
+
+def test_too_many_restarts_in_a_row_fail_for_good(launch):
+  code, reason, nodes = launch('raises_again_and_again').wait()
+  assert code == 1
+  assert 'failed after 2 restarts in a row: ValueError' in reason
+  assert nodes['raiser/0'][:2] == ['failed', 2]
+
+
+def test_degrade_goes_on_without_the_node(launch):
+  code, reason, nodes = launch('degrades').wait()
+  assert (code, reason) == (0, 'all nodes finished, except raiser/0')
+  assert nodes['raiser/0'][0] == 'failed'
+  assert nodes['returner/0'][0] == 'finished'
+
+
+def test_a_node_that_ends_the_run_ends_it_with_0(launch):
+  code, reason, nodes = launch('ends').wait()
+  assert (code, reason) == (0, 'returner/0 finished')
+  assert nodes['waiter/0'][0] == 'stopped'
+
+
+def test_lp_stop_in_a_node_ends_the_run_with_0(launch):
+  run = launch('stops')
+  code, reason, _ = run.wait()
+  assert code == 0 and 'lp.stop()' in reason
+  assert_nothing_is_left(run)
+
+
+def test_one_launcher_can_run_two_programs(launch):
+  run = launch('twice')
+  assert run.wait()[:2] == (0, 'client/0 finished')
+  assert_nothing_is_left(run)
+
+
+def test_ctrl_c_is_130_and_leaves_nothing(launch):
+  run = launch('waits')
+  for name in ('waiter', 'server', 'child', 'stray'):
+    run.pid(name)
+  os.killpg(run.process.pid, signal.SIGINT)
+  code, reason, nodes = run.wait()
+  assert (code, reason) == (130, 'interrupted')
+  assert {state for state, _, _ in nodes.values()} == {'stopped'}
+  assert_nothing_is_left(run)
+
+
+def test_a_second_ctrl_c_kills_at_once(launch):
+  run = launch('stubborn')
+  wait_until(run.directory.joinpath('stubborn.pid').exists)
+  os.kill(run.process.pid, signal.SIGINT)
+  time.sleep(0.3)
+  os.kill(run.process.pid, signal.SIGINT)
+  code, _, nodes = run.wait()
+  assert run.seconds < 5
+  assert 'second Ctrl-C' in nodes['stubborn/0'][2]
+  assert code in (0, 130)  # 0 if the other node returned just before.
+  assert_nothing_is_left(run)
+
+
+def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
+  run = launch('stubborn')
+  code, _, nodes = run.wait()
+  assert code == 0
+  assert 8 < run.seconds < 10.5
+  state, _, error = nodes['stubborn/0']
+  assert state == 'stopped'
+  assert 'did not stop within 8 s' in error
+  assert 'stuck_in_here' in error
+  assert_nothing_is_left(run)
+
+
+def test_when_the_launcher_is_killed_everything_dies(launch):
+  run = launch('waits')
+  for name in ('waiter', 'server', 'child', 'stray'):
+    run.pid(name)
+  run.process.kill()
+  assert_nothing_is_left(run)
+
+
+def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
+  run = launch('waits')
+  waiter = psutil.Process(run.pid('waiter'))
+  run.pid('child')
+  stray = psutil.Process(run.pid('stray'))
+  waiter.parent().kill()
+  code, reason, nodes = run.wait()
+  assert code == 1 and 'killed' in reason
+  assert {state for state, _, _ in nodes.values()} == {'failed'}
+  wait_until(lambda: not psutil.pid_exists(run.pid('child')), 3.0)
+  wait_until(lambda: not stray.is_running(), 3.0)
+  assert_nothing_is_left(run)
+
+
+def test_a_node_shows_its_name_in_its_log_and_in_ps(launch):
+  run = launch('waits')
+  pid = run.pid('waiter')
+  assert run.log('waiter').startswith(f'--- waiter/0, pid {pid}, ')
+  assert psutil.Process(pid).cmdline()[0] == 'murmuration: waiter/0'
+
+
+def test_ports_are_free_after_the_run(launch):
+  run = launch('waits')
+  server = psutil.Process(run.pid('server'))
+
+  def listening():
+    connections = server.net_connections('tcp')
+    return [c.laddr.port for c in connections if c.status == 'LISTEN']
+
+  wait_until(listening)
+  (port,) = set(listening())
+  os.kill(run.process.pid, signal.SIGINT)
+  run.wait()
+  with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(('', port))
+
+
+def test_a_killed_reverb_server_comes_back_and_tensorflow_runs_in_nodes(launch):
+  run = launch('replay_killed')
+  wait_until((run.directory / 'sampled').exists, 60.0)
+  os.kill(int(process_of(run, 'replay/0')), signal.SIGKILL)
+  code, _, nodes = run.wait()
+  assert code == 0, nodes
+  assert nodes['replay/0'][:2] == ['stopped', 1]
+  assert_nothing_is_left(run)
+
+
+def process_of(run, name):
+  rows = json.loads((run.directory / 'state.json').read_text())
+  return next(pid for node, pid, _ in rows if node == name)

@@ -1,0 +1,259 @@
+"""local_mt, in this process."""
+
+import os
+import signal
+import threading
+import time
+
+import launchpad as lp
+import numpy as np
+import pytest
+
+from launch import engines
+from launch import policies
+from launch import rpc
+from launch.engines import supervision
+
+
+class Server:
+  def echo(self, x):
+    return x
+
+  def identity(self):
+    return id(self)
+
+
+class Waiter:
+  def run(self):
+    lp.wait_for_stop()
+
+
+class Caller:
+  def __init__(self, function, *clients):
+    self._function, self._clients = function, clients
+
+  def run(self):
+    self._function(*self._clients)
+
+
+def call(program, label, function, *handles):
+  with program.group(label):
+    program.add_node(lp.PyClassNode(Caller, function, *handles))
+
+
+def wait(program):
+  with program.group('waiter'):
+    program.add_node(lp.PyClassNode(Waiter))
+
+
+def run(program, assigned=None, **kwargs):
+  policies.assign(program, assigned or {})
+  before = threading.active_count()
+  outcome = engines.run(program, 'local_mt', **kwargs)
+  return outcome, threading.active_count() - before
+
+
+def test_arrays_and_numpy_scalars_cross_between_threads():
+  program = lp.Program('test')
+  with program.group('server'):
+    server = program.add_node(rpc.Node(Server))
+
+  def check(client):
+    np.testing.assert_array_equal(client.echo(np.eye(3)), np.eye(3))
+    assert client.echo([np.float32(0.5)]) == [0.5]
+
+  call(program, 'client', check, server)
+  outcome, _ = run(program, {'client': policies.EndsRun()})
+  assert (outcome.exit_code, outcome.reason) == (0, 'client/0 finished')
+  assert [node.state for node in outcome.nodes] == ['stopped', 'finished']
+
+
+def test_a_thread_that_raises_ends_the_run_with_its_traceback(capsys):
+  program = lp.Program('test')
+  wait(program)
+
+  def spill():
+    raise ValueError('milk')
+
+  call(program, 'cat', spill)
+  outcome, _ = run(program)
+  assert (outcome.exit_code, outcome.reason) == (
+    1,
+    'cat/0 failed: ValueError: milk',
+  )
+  assert 'in spill' in outcome.nodes[1].last_error
+  assert 'cat/0 died' in capsys.readouterr().err
+
+
+def test_a_thread_that_raises_is_restarted_and_constructed_anew(capsys):
+  program = lp.Program('test')
+  tries = []
+
+  class FailsTwice:
+    def __init__(self):
+      tries.append(self)
+
+    def run(self):
+      if len(tries) < 3:
+        raise ValueError('again')
+
+  with program.group('node'):
+    program.add_node(lp.PyClassNode(FailsTwice))
+  outcome, _ = run(program, {'node': policies.Restart(5, 0.01)})
+  assert outcome.exit_code == 0
+  assert outcome.nodes[0].restarts == 2
+  assert len(set(map(id, tries))) == 3
+
+
+def test_a_restarted_server_thread_serves_on_its_port(capsys):
+  program = lp.Program('test')
+  starts = []
+
+  class FailsOnce(Server):
+    def run(self):
+      starts.append(self)
+      if len(starts) == 1:
+        raise ValueError('once')
+      lp.wait_for_stop()
+
+  with program.group('server'):
+    server = program.add_node(rpc.Node(FailsOnce))
+
+  def until_replaced(client):
+    while len(starts) < 2:
+      time.sleep(0.01)
+    assert rpc.retry(client.identity, 10.0) == id(starts[1])
+
+  call(program, 'client', until_replaced, server)
+  outcome, _ = run(
+    program,
+    {'server': policies.Restart(5, 0.01), 'client': policies.EndsRun()},
+  )
+  assert outcome.exit_code == 0, outcome
+
+
+def test_lp_stop_ends_the_run_with_0():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'stopper', lp.stop)
+  outcome, _ = run(program)
+  assert outcome.exit_code == 0 and 'lp.stop()' in outcome.reason
+
+
+def test_stop_handlers_of_nodes_are_called():
+  program = lp.Program('test')
+  called = threading.Event()
+
+  def register():
+    lp.register_stop_handler(called.set)
+    lp.stop()
+    assert called.wait(5)
+
+  call(program, 'node', register)
+  outcome, _ = run(program)
+  assert outcome.exit_code == 0 and called.is_set()
+
+
+def test_ctrl_c_is_130_and_the_handler_is_put_back():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'user', lambda: os.kill(os.getpid(), signal.SIGINT))
+  previous = signal.getsignal(signal.SIGINT)
+  outcome, _ = run(program)
+  assert (outcome.exit_code, outcome.reason) == (130, 'interrupted')
+  assert signal.getsignal(signal.SIGINT) is previous
+
+
+def test_a_thread_that_does_not_stop_is_named(monkeypatch):
+  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.2)
+  monkeypatch.setattr(supervision, 'KILL_GRACE_S', 0.1)
+  program = lp.Program('test')
+  release = threading.Event()
+
+  def deaf():
+    release.wait(15)
+
+  call(program, 'deaf', deaf)
+  call(program, 'last', lambda: None)
+  outcome, _ = run(program, {'last': policies.EndsRun()})
+  release.set()
+  assert outcome.exit_code == 0
+  assert outcome.reason == 'last/0 finished; still there: deaf/0'
+  assert 'in deaf' in outcome.nodes[0].last_error
+
+
+def test_no_thread_of_the_engine_is_left():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'last', lambda: time.sleep(0.1))
+  _, more_threads = run(program, {'last': policies.EndsRun()})
+  assert more_threads <= 0
+
+
+def test_on_tick_sees_the_nodes_and_the_end():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'last', lambda: time.sleep(0.3))
+  seen = []
+  run(program, {'last': policies.EndsRun()}, on_tick=seen.append, tick_s=0.05)
+  assert len(seen) >= 3
+  assert [n.name for n in seen[0].nodes] == ['waiter/0', 'last/0']
+  assert not seen[0].stopping and seen[-1].stopping
+  assert seen[-1].reason == 'last/0 finished'
+  assert [n.state for n in seen[-1].nodes] == ['stopped', 'finished']
+
+
+def test_a_view_that_raises_does_not_end_the_run(capsys):
+  program = lp.Program('test')
+  call(program, 'node', lambda: time.sleep(0.1))
+
+  def broken(run_state):
+    raise KeyError('view')
+
+  outcome, _ = run(program, on_tick=broken)
+  assert outcome.exit_code == 0
+  assert 'the run goes on without' in capsys.readouterr().err
+
+
+def test_servers_outlive_their_clients_in_a_stop():
+  program = lp.Program('test')
+  last_words = []
+  with program.group('server'):
+    server = program.add_node(rpc.Node(Server))
+
+  def report_late(client):
+    lp.wait_for_stop()
+    time.sleep(0.2)
+    last_words.append(client.echo('bye'))
+
+  call(program, 'client', report_late, server)
+  call(program, 'last', lambda: time.sleep(0.1))
+  run(program, {'last': policies.EndsRun()})
+  assert last_words == ['bye']
+
+
+def test_a_colocation_of_nodes_is_one_node():
+  program = lp.Program('test')
+  inner = rpc.Node(Server)
+  handle = inner.create_handle()
+
+  def check(client):
+    assert client.echo(np.float32(1)) == 1
+    lp.stop()
+
+  with program.group('pair'):
+    program.add_node(
+      lp.MultiThreadingColocation(
+        [inner, lp.PyClassNode(Caller, check, handle)]
+      )
+    )
+  outcome, _ = run(program)
+  assert outcome.exit_code == 0
+  assert [node.name for node in outcome.nodes] == ['pair/0']
+
+
+def test_unknown_engines_and_empty_programs_are_refused():
+  with pytest.raises(ValueError, match='local_mt, local_mp'):
+    engines.run(lp.Program('test'), 'local')
+  with pytest.raises(ValueError, match='no nodes'):
+    engines.run(lp.Program('test'), 'local_mt')
