@@ -191,6 +191,11 @@ class GymnasiumEnvironment(dm_env.Environment):
   def discount_spec(self) -> specs.BoundedArray:
     return specs.BoundedArray((), np.float32, 0.0, 1.0, name='discount')
 
+  @property
+  def frames_per_second(self) -> float | None:
+    """Speed at which frames look natural, None if the environment is mute."""
+    return self._environment.metadata.get('render_fps')
+
   def render(self) -> Any:
     """Returns a frame, uint8 [height, width, 3], if made to render."""
     return self._environment.render()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import contextlib
+import os
 import pathlib
 import sys
 from typing import Any
@@ -108,21 +109,23 @@ def _commands(
   if run_dir is None:
     return []
   commands = []
-  if run_dir.joinpath('checkpoints').is_dir() and any(
-    run_dir.joinpath('checkpoints').iterdir()
-  ):
+  # Spelled with this interpreter, so that they work without an activated
+  # environment.
+  python = pathlib.Path(os.path.relpath(sys.executable))
+  checkpoints = run_dir / 'checkpoints'
+  if checkpoints.is_dir() and any(checkpoints.iterdir()):
     commands.append(
-      ('watch the best policy', f'python launch/evaluate.py {run_dir}')
+      ('watch the best policy', f'{python} launch/evaluate.py {run_dir}')
     )
   commands.append(
-    ('all curves in the browser', f'tensorboard --logdir {run_dir.parent}')
+    (
+      'all curves in the browser',
+      f'{python.with_name("tensorboard")} --logdir {run_dir.parent}',
+    )
   )
-  if outcome.exit_code:
+  if outcome.exit_code not in (0, 130):
     commands.append(
-      (
-        'go on from here',
-        f'python {sys.argv[0]} --run_dir={run_dir} --resume',
-      )
+      ('what the nodes said last', f'tail -n 20 {run_dir / "logs"}/*.log')
     )
   return commands
 

@@ -1,0 +1,146 @@
+"""Plays the best policy of a run: prints its returns and writes a film.
+
+  python launch/evaluate.py runs/NAME
+  python launch/evaluate.py runs/NAME --episodes=100 --video=film.mp4
+
+The best policy is theta_star of a swarm, or the best member of a baseline.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+# Run as a file, Python would look for modules in launch/ first.
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+# Frames are drawn without a screen and without a sound card.
+os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
+os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+
+from absl import flags  # noqa: E402
+import numpy as np  # noqa: E402
+
+from agents import base  # noqa: E402
+from agents import dqn  # noqa: E402
+from environment_loops import environments  # noqa: E402
+from environment_loops import evaluation  # noqa: E402
+from launch import command_line  # noqa: E402
+from launch import run_directory  # noqa: E402
+from launch import trainer  # noqa: E402
+from launch import video  # noqa: E402
+from launch.services import parameter_server  # noqa: E402
+
+_FPS = 30.0  # where the environment does not say
+
+
+def main() -> int:
+  flags.DEFINE_integer('episodes', 20, 'Greedy episodes to play.', 1)
+  flags.DEFINE_integer('seed', 0, 'Seed of the episodes.', 0)
+  flags.DEFINE_string(
+    'video', None, "Film of one episode, .gif or .mp4; '' makes none. "
+    'Default: RUN/policy.gif.',
+  )  # fmt: skip
+  try:
+    rest = flags.FLAGS(sys.argv)
+    if len(rest) != 2:
+      raise command_line.UsageError(
+        f'got {len(rest) - 1} run directories, need one: '
+        'python launch/evaluate.py runs/NAME'
+      )
+    run = run_directory.open(rest[1])
+    policy, what = load(run)
+  except (flags.Error, ValueError, OSError) as e:
+    command_line.fail(str(e))
+  name = run.config()['environment']
+  print(f'Playing {what} on {name}, {flags.FLAGS.episodes} episodes.')
+  returns = evaluation.evaluate_vector(
+    policy, name, flags.FLAGS.episodes, flags.FLAGS.seed
+  )
+  assert returns is not None
+  print('  ' + ' '.join(f'{r:.0f}' for r in returns))
+  print(
+    f'  mean {returns.mean():.1f}, standard deviation {returns.std():.1f}, '
+    f'worst {returns.min():.1f}, best {returns.max():.1f}'
+  )
+  target = flags.FLAGS.video
+  if target == '':
+    return 0
+  try:
+    path = record(policy, name, flags.FLAGS.seed, target or run.path / 'policy.gif')
+  except (RuntimeError, ValueError) as e:
+    print(f'No film: {e}', file=sys.stderr)
+    return 1
+  print(f'A film of one episode: {path}')
+  return 0
+
+
+def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
+  """The run's best greedy policy and what it is.
+
+  Raises:
+    ValueError: the run is of another agent or keeps no parameters yet.
+  """
+  config = run.config()
+  if config.get('agent_name') not in ('dqn', 'pso_dqn'):
+    raise ValueError(
+      f'{run.path} is a run of {config.get("agent_name")!r}; this plays '
+      "'dqn' and 'pso_dqn'."
+    )
+  values = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in config['agent'].items()
+  }
+  agent = dqn.DQN(
+    dqn.Config(**values), environments.spec(config['environment'])
+  )
+  star = run.path / 'checkpoints' / parameter_server.STAR
+  if star.exists():
+    with np.load(star) as saved:
+      what = (
+        f'theta_star version {int(saved["version"])} of explorer '
+        f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
+      )
+      return agent.greedy(saved['theta']), what
+  members = run.path / 'checkpoints' / trainer.CHECKPOINT
+  if members.exists():
+    rows = run.metrics('evaluation')
+    best = int(np.argmax(rows[-1]['member_returns'])) if rows else 0
+    with np.load(members) as saved:
+      what = f'agent {best} after {int(saved["steps"])} steps'
+      return agent.greedy(saved['theta'][best]), what
+  raise ValueError(
+    f'{run.path} keeps no parameters yet: it has neither {star.name} nor '
+    f'{members.name} in checkpoints/. Let the run go on a little.'
+  )
+
+
+def record(
+  policy: base.Policy, name: str, seed: int, path: str | os.PathLike[str]
+) -> pathlib.Path:
+  """Films one episode.
+
+  Raises:
+    ValueError, RuntimeError: the environment gives no pictures, or they
+      cannot be written.
+  """
+  environment = environments.make(name, seed, render_mode='rgb_array')
+  frames = []
+
+  def watch(observation):
+    frames.append(environment.render())
+    return policy(observation)
+
+  try:
+    evaluation.run_episode(watch, environment)
+    frames.append(environment.render())
+    fps = environment.frames_per_second or _FPS
+  finally:
+    environment.close()
+  return video.record(frames, path, fps)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
