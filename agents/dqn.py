@@ -178,10 +178,15 @@ class DQN(base.Agent):
     mean = tf.reduce_sum(weight * _LOSSES[config.loss](td_error)) / total
     metrics = {
       'loss': mean,
-      'q_mean': tf.reduce_mean(q_tm1),
+      'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,
       'td_error': tf.reduce_sum(weight * tf.abs(td_error)) / total,
+      # A place without a transition must not pass for a claim.
       'target_max': tf.reduce_max(
-        td_error + value.select(q_tm1, transition.a_tm1)
+        tf.where(
+          weight > 0,
+          td_error + value.select(q_tm1, transition.a_tm1),
+          -math.inf,
+        )
       ),
     }
     return base.LossOutput(mean, tf.abs(td_error), metrics)

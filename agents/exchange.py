@@ -30,6 +30,9 @@ class Exchange(abc.ABC):
   ) -> tf.Tensor:
     """One update of the learner; returns [P] bool, False where skipped."""
 
+  def reset_member(self, member: int) -> None:
+    """Forgets what was kept of one member: its parameters were replaced."""
+
   def variables(self) -> dict[str, tf.Variable]:
     """What a checkpoint of the learner has to hold."""
     return {}
@@ -52,7 +55,9 @@ class Pull(Exchange):
     theta <- theta + v
 
   with r one draw from U[0, 1) for each member and update, or for each element.
-  Both terms use theta before the update; the pull never enters u.
+  Both terms use theta before the update; the pull never enters u. Each member
+  has a c of its own, so that those that are better than theta_star can be
+  left alone.
   """
 
   def __init__(
@@ -72,21 +77,35 @@ class Pull(Exchange):
   def setup(self, learner, seed):
     shape = tuple(learner.theta.shape)
     self._star = tf.Variable(np.zeros(shape[1], np.float32), name='star')
-    self._c = tf.Variable(0.0, name='c')
+    self._has_star = tf.Variable(False, name='has_star')
+    self._c = tf.Variable(np.zeros((shape[0], 1), np.float32), name='c')
     self._r_shape = (shape[0], 1) if self._r_mode == 'scalar' else shape
     self._generator = tf.random.Generator.from_seed(seed, alg='philox')
     self._velocity = None
     if self._inertia:
       self._velocity = tf.Variable(np.zeros(shape, np.float32), name='velocity')
 
-  def set_star(self, theta_star: np.ndarray | None, c: float) -> None:
-    """Takes a new weight, and a new `theta_star [D]` unless it is None."""
+  def set_star(
+    self, theta_star: np.ndarray | None, c: float | np.ndarray
+  ) -> None:
+    """Takes a new weight, and a new `theta_star [D]` unless it is None.
+
+    Args:
+      theta_star: [D]; None keeps the one it has.
+      c: weight of the pull, [] for all members or [P].
+    """
     if theta_star is not None:
       self._star.assign(theta_star)
-    # Before the first star c is 0, so the zeros of `_star` never pull.
-    self._c.assign(c)
+      self._has_star.assign(True)
+    weights = np.broadcast_to(
+      np.reshape(np.asarray(c, np.float32), (-1, 1)), self._c.shape
+    )
+    # Before the first star c stays 0, so the zeros of `_star` never pull.
+    self._c.assign(weights if self._has_star.numpy() else 0 * weights)
 
   def apply(self, learner, gradient):
+    velocities = []
+
     def combine(theta, step):
       r = self._generator.uniform(self._r_shape)
       total = swarm_step(
@@ -94,13 +113,29 @@ class Pull(Exchange):
       )
       if self._velocity is not None:
         total += self._inertia * self._velocity
-        self._velocity.assign(total)
+        velocities.append(total)
       return total
 
-    return learner.apply(gradient, combine)
+    finite = learner.apply(gradient, combine)
+    for velocity in velocities:
+      # A member that skips its update keeps its velocity too.
+      self._velocity.assign(tf.where(finite[:, None], velocity, self._velocity))
+    return finite
+
+  def reset_member(self, member):
+    if self._velocity is not None:
+      row = tf.zeros_like(self._velocity[:1])
+      self._velocity.assign(
+        tf.tensor_scatter_nd_update(self._velocity, [[member]], row)
+      )
 
   def variables(self):
-    named = {'star': self._star, 'c': self._c, 'pull': self._generator.state}
+    named = {
+      'star': self._star,
+      'has_star': self._has_star,
+      'c': self._c,
+      'pull': self._generator.state,
+    }
     if self._velocity is not None:
       named['velocity'] = self._velocity
     return named

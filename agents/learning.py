@@ -188,6 +188,7 @@ class TFLearner:
         self._steps, index, np.zeros((1, 1), np.int64)
       )
     )
+    self._exchange.reset_member(member)
     self._skipped_in_a_row[member] = 0
 
   def save(self) -> dict[str, np.ndarray]:

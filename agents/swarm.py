@@ -26,6 +26,7 @@ _CHOICES = {
   'supervisor': ('default', 'literal'),
   'r_mode': ('scalar', 'elementwise'),
   'lr_spread': ('decades', 'paper', 'none'),
+  'pull_mode': ('better', 'always'),
 }
 
 
@@ -40,6 +41,7 @@ class Config:
   b: int = 3  # episodes; wins above which theta_star pulls [R]
   c_max: float | None = 0.05  # clamp of the pull [R]; None is literal
   r_mode: str = 'scalar'  # 'scalar': one draw per update; 'elementwise'
+  pull_mode: str = 'better'  # only towards a better theta_star; 'always' [S]
   inertia: float = 0.0  # omega, share of the old velocity kept
   lr_spread: str = 'decades'  # 'decades' [R], 'paper' [S], 'none'
   star_poll_steps: int = 100  # actor steps of one explorer [R]; paper: 1
@@ -355,6 +357,29 @@ def restore(machine: Supervision, state: Mapping[str, Any]) -> None:
     machine.trial_in_flight = 0
 
 
+def pull_weights(
+  c: float, r_star: float, own_returns: np.ndarray, mode: str
+) -> np.ndarray:
+  """The weight of the pull for each explorer, [P].
+
+  Departure 1 (docs/agents/pso_dqn.md), mode 'better': an explorer whose own
+  training return is at least R_star is not pulled. In particle swarms the best
+  is never worse than a particle's own best; here it can be, because a star is
+  replaced only after a trial. Without this the first accepted network of a task
+  with a floor (Acrobot: -500) confirms itself for ever and holds all others.
+
+  Args:
+    c: weight of theta_star.
+    r_star: its mean return.
+    own_returns: mean training return of each explorer, NaN if not yet known,
+      [P].
+    mode: 'better' or 'always'.
+  """
+  if mode == 'always':
+    return np.full(len(own_returns), c, np.float32)
+  return np.where(own_returns >= r_star, 0.0, c).astype(np.float32)
+
+
 class ReturnClaims:
   """Claims of P explorers: mean return of their last training episodes.
 
@@ -365,13 +390,18 @@ class ReturnClaims:
   def __init__(self, num_members: int, claim_episodes: int):
     self._recent: list[list[float]] = [[] for _ in range(num_members)]
     self._length = claim_episodes
+    # Mean of what each member has so far, NaN without an episode, [P].
+    self.means = np.full(num_members, np.nan)
 
   def finished(self, member: int, episode_return: float) -> float | None:
     """The member's claim after this episode, or None if it is too early."""
     recent = self._recent[member]
     recent.append(episode_return)
     del recent[: -self._length]
-    return float(np.mean(recent)) if len(recent) == self._length else None
+    self.means[member] = np.mean(recent)
+    if len(recent) < self._length:
+      return None
+    return float(self.means[member])
 
 
 class TargetClaims:

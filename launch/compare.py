@@ -12,9 +12,11 @@ are there already are not made again, so it may be interrupted.
 
 from __future__ import annotations
 
+from concurrent import futures
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -47,6 +49,7 @@ def main() -> int:
   command_line.define_flags(CONFIG_FILE)
   flags.DEFINE_integer('seeds', 10, 'Seeds of each variant.', 1)
   flags.DEFINE_string('out', None, 'Directory; default runs/compare-TASK.')
+  flags.DEFINE_integer('jobs', 1, 'Runs at the same time.', 1)
   flags.DEFINE_list('variants', list(VARIANTS), 'Which swarms to run.')
   try:
     settings = command_line.parse(sys.argv)
@@ -74,7 +77,7 @@ def main() -> int:
       path = runs / f'{_slug(variant)}-{seed}'
       jobs.append((path, [f'--seed={seed}', *VARIANTS[variant]]))
       swarms[variant].append(path)
-  failed = _run_all(jobs, overrides)
+  failed = _run_all(jobs, overrides, options['jobs'])
   budget = settings.config.run.steps_per_agent
   results = collect(name, budget, runs / 'dqn', swarms)
   results['command'] = 'python launch/compare.py ' + ' '.join(sys.argv[1:])
@@ -197,36 +200,55 @@ def member_curves(
 
 
 def _run_all(
-  jobs: list[tuple[pathlib.Path, list[str]]], overrides: list[str]
+  jobs: list[tuple[pathlib.Path, list[str]]],
+  overrides: list[str],
+  parallel: int,
 ) -> int:
-  """Runs what is not there yet, one after the other. Returns failures."""
-  failed, began, made = 0, time.monotonic(), 0
+  """Runs what is not there yet. Returns how many runs failed."""
   missing = [job for job in jobs if not (job[0] / 'summary.json').exists()]
   print(f'{len(jobs)} runs, {len(jobs) - len(missing)} of them are there.')
-  for number, (path, arguments) in enumerate(missing):
-    left = ''
-    if made:
+  began, failed = time.monotonic(), 0
+  with futures.ThreadPoolExecutor(parallel) as pool:
+    running = {
+      pool.submit(_run, path, arguments + overrides): path
+      for path, arguments in missing
+    }
+    for made, done in enumerate(futures.as_completed(running), 1):
+      path, code = running[done], done.result()
       each = (time.monotonic() - began) / made
-      left = f', about {each * (len(missing) - number) / 60:.0f} min left'
-    print(f'[{number + 1}/{len(missing)}] {path.name}{left}', flush=True)
-    command = [sys.executable, str(RUN_SWARM), f'--run_dir={path}']
-    log = path.with_suffix('.log')
-    with open(log, 'w', encoding='utf-8') as file:
-      code = subprocess.run(
-        command + arguments + overrides,
-        stdout=file,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        check=False,
-      ).returncode
-    made += 1
-    if code in (command_line.USAGE, 130):
-      print(log.read_text(encoding='utf-8')[-2000:], file=sys.stderr)
-      sys.exit(code)
-    if code:
-      failed += 1
-      print(f'  failed with exit code {code}: {log}', file=sys.stderr)
+      left = each * (len(missing) - made) / 60
+      said = f'exit code {code}, see {_log(path)}' if code else 'done'
+      print(
+        f'[{made}/{len(missing)}] {path.name}: {said}, about {left:.0f} min '
+        'left',
+        flush=True,
+      )
+      failed += code != 0
+      if code in (command_line.USAGE, 130):
+        # The next runs would end in the same way.
+        pool.shutdown(wait=False, cancel_futures=True)
+        print(_log(path).read_text(encoding='utf-8')[-2000:], file=sys.stderr)
+        sys.exit(code)
   return failed
+
+
+def _run(path: pathlib.Path, arguments: list[str]) -> int:
+  """One run in a process of its own. Returns its exit code."""
+  if path.exists():
+    # What an interrupted comparison left: it has no summary.
+    shutil.rmtree(path)
+  with open(_log(path), 'w', encoding='utf-8') as file:
+    return subprocess.run(
+      [sys.executable, str(RUN_SWARM), f'--run_dir={path}', *arguments],
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      stdin=subprocess.DEVNULL,
+      check=False,
+    ).returncode
+
+
+def _log(path: pathlib.Path) -> pathlib.Path:
+  return path.with_suffix('.log')
 
 
 def _scores(

@@ -53,7 +53,8 @@ class SwarmLink(trainer_lib.Link):
     )
     self._returns = swarm.ReturnClaims(num_members, config.claim_episodes)
     self._targets = swarm.TargetClaims(num_members)
-    self._applied: tuple[int, float] = (0, 0.0)
+    self._version = 0
+    self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
     self._learner_steps = 0
 
@@ -83,11 +84,13 @@ class SwarmLink(trainer_lib.Link):
       self._next_poll = self._trainer.steps + self._config.star_poll_steps
       self._link.poll()
     star = self._link.star
-    if (star.version, star.c) == self._applied:
-      return
-    newer = star.version != self._applied[0]
-    self.exchange.set_star(star.theta if newer else None, star.c)
-    self._applied = (star.version, star.c)
+    weights = swarm.pull_weights(
+      star.c, star.r_star, self._returns.means, self._config.pull_mode
+    )
+    newer = star.version != self._version
+    if newer or not np.array_equal(weights, self._weights):
+      self.exchange.set_star(star.theta if newer else None, weights)
+      self._version, self._weights = star.version, weights
 
   def replacement(self, member):
     return self._link.star.theta
@@ -97,7 +100,7 @@ class SwarmLink(trainer_lib.Link):
     numbers = {
       'star_version': star.version,
       'star_reachable': float(star.reachable),
-      'pull_c': star.c,
+      'pulled_fraction': float(np.mean(self._weights > 0)),
       'spread': float(
         np.linalg.norm(theta - theta.mean(axis=0), axis=1).mean()
       ),

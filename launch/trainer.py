@@ -270,6 +270,8 @@ class Trainer:
     except StopIteration:
       return False
     result = self._learner.step(sample.data)
+    if not self._metrics:
+      self.reporter.log('first_update', {'unix_time_s': time.time()})
     for member in np.flatnonzero(result.broken):
       self._replace(int(member))
     self._theta = self._learner.parameters()

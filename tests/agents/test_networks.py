@@ -1,0 +1,147 @@
+"""The two forms of a network agree with each other and with Sonnet's own."""
+
+import numpy as np
+import pytest
+from scipy import stats
+import sonnet as snt
+import tensorflow as tf
+
+from agents import networks
+from agents import parameters
+
+SIZES = [
+  pytest.param((4, (8, 6), 3), id='two hidden layers'),
+  pytest.param((5, (7,), 2), id='one hidden layer'),
+  pytest.param((3, (), 2), id='linear'),
+]
+
+
+def _theta(mlp, members, seed=0):
+  """[P, D] of initial weights, with biases that are not zero."""
+  layout = parameters.Layout(mlp.shapes())
+  rng = np.random.default_rng(seed)
+  theta = np.stack([layout.pack(mlp.initial(rng)) for _ in range(members)])
+  theta += rng.normal(0, 0.3, theta.shape)
+  return layout, theta.astype(np.float32)
+
+
+@pytest.mark.parametrize('activation', ['relu', 'tanh'])
+@pytest.mark.parametrize('sizes', SIZES)
+def test_the_numpy_form_is_the_sonnet_form(sizes, activation):
+  mlp = networks.MLP(*sizes, activation=activation)
+  layout, theta = _theta(mlp, members=3)
+  inputs = np.random.default_rng(1).normal(size=(3, 5, sizes[0]))
+  inputs = inputs.astype(np.float32)
+  numpy_form = mlp.forward(layout.unpack(theta), inputs)
+  assert numpy_form.shape == (3, 5, sizes[-1])
+  assert numpy_form.dtype == np.float32
+  apply = mlp.make_sonnet()
+  for member in range(3):
+    sonnet_form = apply(layout.unpack(theta[member]), inputs[member])
+    np.testing.assert_allclose(
+      numpy_form[member], sonnet_form, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_acting_leaves_observations_and_parameters_as_they_were():
+  # The NumPy form works in place; with no hidden layer nothing is in between.
+  for sizes in ((4, (8,), 3), (4, (), 3)):
+    mlp = networks.MLP(*sizes)
+    layout, theta = _theta(mlp, members=2)
+    inputs = np.random.default_rng(1).normal(size=(2, 5, 4)).astype(np.float32)
+    before = theta.copy(), inputs.copy()
+    mlp.forward(layout.unpack(theta), inputs)
+    np.testing.assert_array_equal(theta, before[0])
+    np.testing.assert_array_equal(inputs, before[1])
+
+
+def test_both_forms_flatten_observations_in_the_same_order():
+  mlp = networks.MLP(6, (5,), 2)
+  layout, theta = _theta(mlp, members=1)
+  inputs = np.random.default_rng(1).normal(size=(1, 4, 2, 3))
+  inputs = inputs.astype(np.float32)
+  np.testing.assert_allclose(
+    mlp.forward(layout.unpack(theta), inputs)[0],
+    mlp.make_sonnet()(layout.unpack(theta[0]), inputs[0]),
+    rtol=1e-5,
+    atol=1e-6,
+  )
+
+
+def test_the_layout_is_the_order_of_sonnets_own_variables():
+  mlp = networks.MLP(4, (8, 6), 3, activation='tanh')
+  module = snt.nets.MLP((8, 6, 3), activation=tf.nn.tanh)
+  inputs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+  module(inputs)
+  variables = module.trainable_variables
+  got = [(v.name.removesuffix(':0'), tuple(v.shape)) for v in variables]
+  assert got == mlp.shapes()
+  for bias in variables[::2]:
+    bias.assign(tf.random.stateless_normal(bias.shape, (1, 2)))
+  layout = parameters.Layout(mlp.shapes())
+  theta = layout.pack([v.numpy() for v in variables])
+  np.testing.assert_allclose(
+    mlp.forward(layout.unpack(theta[None]), inputs[None])[0],
+    module(inputs),
+    rtol=1e-5,
+    atol=1e-6,
+  )
+
+
+def test_a_network_is_built_inside_a_trace_once_for_all():
+  # The first loss asks for it while the learner's update is traced.
+  mlp = networks.MLP(4, (8,), 2)
+  layout, theta = _theta(mlp, members=1)
+  inputs = np.ones((1, 3, 4), np.float32)
+  made = []
+
+  @tf.function
+  def traced(variables, inputs):
+    if not made:
+      made.append(mlp.make_sonnet())
+    return made[0](variables, inputs)
+
+  expected = mlp.forward(layout.unpack(theta), inputs)[0]
+  variables = layout.unpack(theta[0])
+  np.testing.assert_allclose(traced(variables, inputs[0]), expected, rtol=1e-5)
+  np.testing.assert_allclose(
+    made[0](variables, inputs[0]), expected, rtol=1e-5
+  )
+
+
+def test_first_weights_are_truncated_normals_and_biases_zero():
+  mlp = networks.MLP(100, (200,), 50)
+  arrays = mlp.initial(np.random.default_rng(0))
+  for bias, weights in zip(arrays[::2], arrays[1::2]):
+    assert weights.dtype == bias.dtype == np.float32
+    assert not bias.any()
+    scale = 1 / np.sqrt(len(weights))
+    assert np.abs(weights).max() <= 2 * scale
+    fit = stats.kstest(weights.ravel(), stats.truncnorm(-2, 2, 0, scale).cdf)
+    assert fit.pvalue > 0.01
+
+
+def test_first_weights_are_distributed_as_sonnets():
+  tf.random.set_seed(0)
+  module = snt.Linear(200)
+  module(tf.zeros((1, 100)))
+  ours = networks.MLP(100, (), 200).initial(np.random.default_rng(1))[1]
+  fit = stats.ks_2samp(ours.ravel(), module.w.numpy().ravel())
+  assert fit.pvalue > 0.01
+
+
+def test_the_same_stream_gives_the_same_weights():
+  mlp = networks.MLP(4, (8,), 2)
+  first, again, other = (
+    np.concatenate([a.ravel() for a in mlp.initial(np.random.default_rng(s))])
+    for s in (1, 1, 2)
+  )
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+
+
+def test_networks_that_cannot_be_are_refused():
+  with pytest.raises(ValueError, match=r'positive, got \(4, 0, 2\)'):
+    networks.MLP(4, (0,), 2)
+  with pytest.raises(ValueError, match="'gelu' is not known.*'relu', 'tanh'"):
+    networks.MLP(4, (8,), 2, activation='gelu')

@@ -1,0 +1,117 @@
+"""Flat optimizers against Sonnet's and Keras' own, over twenty updates."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+
+from agents import optimizers
+
+P, D, UPDATES, RATE = 3, 7, 20, 0.05
+
+REFERENCES = {
+  'sgd-sonnet': (optimizers.SGD(), lambda: snt.optimizers.SGD(RATE)),
+  'sgd-keras': (
+    optimizers.SGD(),
+    lambda: tf.keras.optimizers.SGD(learning_rate=RATE),
+  ),
+  'adam-sonnet': (optimizers.Adam(), lambda: snt.optimizers.Adam(RATE)),
+  # A large epsilon, so that its place in the formula is seen.
+  'adam-sonnet-epsilon': (
+    optimizers.Adam(beta1=0.8, beta2=0.95, epsilon=0.1),
+    lambda: snt.optimizers.Adam(RATE, 0.8, 0.95, 0.1),
+  ),
+  # Keras adds epsilon before the bias correction: the same while it is small.
+  'adam-keras': (
+    optimizers.Adam(),
+    lambda: tf.keras.optimizers.Adam(learning_rate=RATE, epsilon=1e-8),
+  ),
+  'rmsprop-sonnet': (
+    optimizers.RMSProp(),
+    lambda: snt.optimizers.RMSProp(RATE, decay=0.99, epsilon=1e-5),
+  ),
+  'rmsprop-keras': (
+    optimizers.RMSProp(decay=0.9, epsilon=1e-3),
+    lambda: tf.keras.optimizers.RMSprop(
+      learning_rate=RATE, rho=0.9, epsilon=1e-3
+    ),
+  ),
+}
+
+
+def _gradients():
+  """[UPDATES, P, D] over four orders of magnitude, and one element at zero."""
+  rng = np.random.default_rng(0)
+  scale = 10.0 ** rng.uniform(-2, 2, (P, D))
+  gradients = rng.normal(size=(UPDATES, P, D)) * scale
+  gradients[:, 0, 0] = 0.0
+  return gradients.astype(np.float32)
+
+
+def _run(optimizer, gradients, theta, steps=None):
+  """theta [P, D] after each update."""
+  state = tuple(tf.zeros_like(theta) for _ in range(optimizer.slots))
+  path = []
+  for t, gradient in enumerate(gradients, start=1):
+    step = tf.fill((len(theta), 1), t) if steps is None else steps[t - 1]
+    state, direction = optimizer.direction(state, gradient, step)
+    assert len(state) == optimizer.slots
+    theta = theta - RATE * direction
+    path.append(theta.numpy())
+  return np.stack(path)
+
+
+def _reference(optimizer, gradients, theta):
+  variable = tf.Variable(theta)
+  path = []
+  for gradient in gradients:
+    if isinstance(optimizer, snt.Optimizer):
+      optimizer.apply([tf.constant(gradient)], [variable])
+    else:
+      optimizer.apply_gradients([(tf.constant(gradient), variable)])
+    path.append(variable.numpy())
+  return np.stack(path)
+
+
+@pytest.mark.parametrize('name', REFERENCES)
+def test_a_population_moves_as_with_the_library(name):
+  optimizer, make_reference = REFERENCES[name]
+  theta = np.random.default_rng(1).normal(size=(P, D)).astype(np.float32)
+  gradients = _gradients()
+  np.testing.assert_allclose(
+    _run(optimizer, gradients, theta),
+    _reference(make_reference(), gradients, theta),
+    rtol=1e-4,
+    atol=2e-5,
+  )
+
+
+@pytest.mark.parametrize('name', ['sgd', 'adam', 'rmsprop'])
+def test_members_do_not_feel_each_other(name):
+  optimizer = optimizers.make(name)
+  theta = np.zeros((P, D), np.float32)
+  gradients = _gradients()
+  together = _run(optimizer, gradients, theta)
+  for member in range(P):
+    one = slice(member, member + 1)
+    alone = _run(optimizer, gradients[:, one], theta[one])
+    np.testing.assert_allclose(together[:, one], alone, rtol=1e-6)
+
+
+def test_adam_corrects_its_bias_by_each_members_own_count():
+  # Member 1 is new while member 0 has made a thousand updates.
+  gradient = np.full((2, 3), 0.25, np.float32)
+  zeros = tf.zeros((2, 3))
+  _, direction = optimizers.Adam().direction(
+    (zeros, zeros), gradient, tf.constant([[1000], [1]], tf.int64)
+  )
+  # By hand: m = 0.1 g, v = 0.001 g^2.
+  m_hat, v_hat = 0.1 / (1 - 0.9**1000), 0.001 / (1 - 0.999**1000)
+  np.testing.assert_allclose(direction[0], m_hat / v_hat**0.5, rtol=1e-4)
+  np.testing.assert_allclose(direction[1], 1.0, rtol=1e-4)
+
+
+def test_an_optimizer_is_chosen_by_its_name():
+  assert optimizers.make('adam', beta1=0.5) == optimizers.Adam(beta1=0.5)
+  with pytest.raises(ValueError, match="'adagrad' is not known.*'rmsprop'"):
+    optimizers.make('adagrad')

@@ -1,0 +1,262 @@
+"""What the benchmarks share: arguments, the machine, runs, tables, results.
+
+Every script prints Markdown tables. With --save it also puts them into
+docs/results/performance.json, from which report.py writes docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import dataclasses
+import datetime
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import psutil
+
+from launch import metrics
+from tests.benchmarks import report
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NO_TARGET = '--config.run.target_return=None'
+_BUSY_LOAD = 0.5  # of other programs, from which figures are worth little
+_STOP_S = 20.0
+_POLL_S = 0.25
+
+
+def arguments(
+  description: str | None,
+  define: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
+) -> argparse.Namespace:
+  """Parses --quick, --full, --save and what `define` adds.
+
+  `make bench` gives all scripts the same ARGS, so each takes these three.
+  """
+  parser = argparse.ArgumentParser(
+    description=description,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  size = parser.add_mutually_exclusive_group()
+  size.add_argument(
+    '--quick', action='store_true', help='only shows that the script works'
+  )
+  size.add_argument(
+    '--full', action='store_true', help='more repetitions, for the record'
+  )
+  parser.add_argument(
+    '--save',
+    action='store_true',
+    help='keep the result in docs/results and render docs/performance.md',
+  )
+  define(parser)
+  args = parser.parse_args()
+  if args.quick and args.save:
+    parser.error('--quick results are not worth keeping: leave out --save.')
+  return args
+
+
+def choose(args: argparse.Namespace, quick: Any, usual: Any, full: Any) -> Any:
+  """The value for the size that was asked for."""
+  return quick if args.quick else full if args.full else usual
+
+
+def machine() -> str:
+  """The machine in one line."""
+  model = 'unknown CPU'
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+      if line.startswith('model name'):
+        model = line.partition(':')[2].strip()
+        break
+  memory = psutil.virtual_memory().total / 2**30
+  return f'{os.cpu_count()} cores, {model}, {memory:.0f} GiB'
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+  """A Markdown table with aligned columns; numbers to the right."""
+  cells = [[str(cell) for cell in row] for row in [headers, *rows]]
+  widths = [max(3, *map(len, column)) for column in zip(*cells)]
+  numeric = [
+    all(_is_number(row[i]) for row in cells[1:]) for i in range(len(headers))
+  ]
+  lines = [
+    '| '
+    + ' | '.join(
+      cell.rjust(width) if right else cell.ljust(width)
+      for cell, width, right in zip(row, widths, numeric)
+    )
+    + ' |'
+    for row in cells
+  ]
+  rule = [
+    '-' * (width - 1) + ':' if right else '-' * width
+    for width, right in zip(widths, numeric)
+  ]
+  lines.insert(1, '| ' + ' | '.join(rule) + ' |')
+  return '\n'.join(lines)
+
+
+def _is_number(cell: str) -> bool:
+  return cell in ('', '-') or cell.lstrip('~-').replace(',', '')[:1].isdigit()
+
+
+@dataclasses.dataclass
+class Result:
+  """What a benchmark found.
+
+  Attributes:
+    title: heading.
+    tables: Markdown.
+    notes: sentences: how it was measured, and verdicts.
+    numbers: name to value, for programs.
+  """
+
+  title: str
+  tables: list[str]
+  notes: list[str]
+  numbers: dict[str, Any]
+
+
+def publish(result: Result, args: argparse.Namespace) -> None:
+  """Prints a result; keeps it if the command line says so."""
+  print(f'\n{result.title}\n{machine()}\n')
+  for text in result.tables:
+    print(text + '\n')
+  for note in result.notes:
+    print(f'- {note}')
+  print(flush=True)
+  if not args.save:
+    return
+  script = pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT)
+  results = report.load()
+  results[script.stem] = {
+    **dataclasses.asdict(result),
+    'command': shlex.join(['python', str(script), *sys.argv[1:]]),
+    'machine': machine(),
+    'date': datetime.date.today().isoformat(),
+  }
+  report.save(results)
+  report.render()
+
+
+def warn_if_busy() -> None:
+  """Says so if other programs use the processor now."""
+  load = psutil.cpu_percent(interval=1.0) / 100 * (os.cpu_count() or 1)
+  if load > _BUSY_LOAD:
+    print(f'warning: {load:.1f} cores are busy with something else', flush=True)
+
+
+class Run:
+  """`launch/run_swarm.py` as a user starts it, in a directory of its own."""
+
+  def __init__(self, directory: pathlib.Path, flags: Sequence[str]):
+    self.directory = directory / 'run'
+    self.output = directory / 'output.txt'
+    self.started_at = time.time()
+    self._clock = time.monotonic()
+    with self.output.open('wb') as output:
+      self.process = psutil.Popen(
+        [
+          sys.executable,
+          'launch/run_swarm.py',
+          '--lp_launch_type=local_mp',
+          f'--run_dir={self.directory}',
+          *flags,
+        ],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+      )
+
+  def elapsed_s(self) -> float:
+    return time.monotonic() - self._clock
+
+  def rows(self, kind: str) -> list[dict[str, Any]]:
+    """What is in metrics/<kind>.jsonl so far."""
+    return metrics.read_jsonl(self.directory / 'metrics' / f'{kind}.jsonl')
+
+  def learning(self) -> list[dict[str, Any]]:
+    """A row for each node that has made its first update."""
+    return self.rows('first_update')
+
+  def wait_for(self, what: str, check: Callable[[], Any], limit_s: float):
+    """Returns the first true answer of `check`.
+
+    Raises:
+      RuntimeError: the run ended, or the time is over.
+    """
+    deadline = time.monotonic() + limit_s
+    while not (answer := check()):
+      if self.process.poll() is not None:
+        raise RuntimeError(f'The run ended before {what}.\n{self._tail()}')
+      if time.monotonic() > deadline:
+        raise RuntimeError(f'No {what} in {limit_s:g} s.\n{self._tail()}')
+      time.sleep(_POLL_S)
+    return answer
+
+  def processes(self) -> list[psutil.Process]:
+    """The launcher and everything under it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+      return [self.process, *self.process.children(recursive=True)]
+    return []
+
+  def wait(self, limit_s: float) -> int | None:
+    """Exit code, or None if it is still running after `limit_s`."""
+    with contextlib.suppress(psutil.TimeoutExpired, subprocess.TimeoutExpired):
+      return self.process.wait(limit_s)
+    return None
+
+  def stop(self) -> None:
+    """Ctrl-C; kills what does not stop."""
+    if self.process.poll() is None:
+      self.process.send_signal(signal.SIGINT)
+      if self.wait(_STOP_S) is None:
+        self.process.kill()  # its nodes die with it
+        self.process.wait()
+
+  def _tail(self) -> str:
+    text = self.output.read_text(errors='replace')
+    return '\n'.join(text.splitlines()[-20:])
+
+
+@contextlib.contextmanager
+def swarm_run(*flags: str) -> Iterator[Run]:
+  """Starts a run; at the end it is stopped and its directory removed."""
+  with tempfile.TemporaryDirectory(prefix='bench-') as directory:
+    run = Run(pathlib.Path(directory), flags)
+    try:
+      yield run
+    finally:
+      run.stop()
+
+
+def timed(function: Callable[[], Any], seconds: float) -> dict[str, float]:
+  """Calls for about `seconds`; costs of one call in microseconds.
+
+  Returns:
+    'wall_us' of this thread, 'cpu_us' of all threads of the process.
+  """
+  function()
+  calls, block = 0, 1
+  wall, cpu = time.perf_counter(), time.process_time()
+  while (spent := time.perf_counter() - wall) < seconds:
+    for _ in range(block):
+      function()
+    calls += block
+    # Looking at the clock must not count where a call takes a microsecond.
+    block = 1 if spent > 1e-3 * calls else 10
+  return {
+    'wall_us': 1e6 * (time.perf_counter() - wall) / calls,
+    'cpu_us': 1e6 * (time.process_time() - cpu) / calls,
+    'calls': calls,
+  }

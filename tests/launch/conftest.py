@@ -1,0 +1,141 @@
+"""Commands as a user gives them: many at once, or one real run."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / 'launch' / 'run_swarm.py'
+FORKER = pathlib.Path(__file__).with_name('forked_commands.py')
+# Generous: other tests may run beside these.
+_TIMEOUT_S = 100
+
+
+class Run:
+  """A command line in a process of its own, and what it leaves."""
+
+  def __init__(self, directory, *flags, modules=None, environment=None):
+    self.directory = directory / 'run'
+    self.temporary = directory / 'tmp'
+    self.temporary.mkdir(parents=True)
+    variables = {**os.environ, **(environment or {})}
+    variables['TMPDIR'] = str(self.temporary)
+    if modules is not None:
+      variables['PYTHONPATH'] = str(modules)
+    # A file, not a pipe: nobody reads while the test waits for something else.
+    self._output = directory / 'output.txt'
+    with self._output.open('w') as file:
+      self.process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), f'--run_dir={self.directory}', *flags],
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=directory,
+        env=variables,
+        # Ctrl-C in a terminal goes to a whole process group.
+        start_new_session=True,
+      )
+
+  @property
+  def output(self):
+    return self._output.read_text()
+
+  def wait(self):
+    """Waits for the end; returns the exit code."""
+    return self.process.wait(timeout=_TIMEOUT_S)
+
+  def interrupt(self):
+    os.killpg(self.process.pid, signal.SIGINT)
+
+  def log(self, node):
+    path = self.directory / 'logs' / f'{node.replace("/", "-")}.log'
+    return path.read_text(errors='replace') if path.exists() else ''
+
+  def pids(self, node):
+    """Process ids of a node, one for each start, from its log's headers."""
+    return [
+      int(pid) for pid in re.findall(r'^--- .*, pid (\d+),', self.log(node), re.M)
+    ]
+
+  def kill(self, node):
+    """Kills a node and waits until it has been started again."""
+    starts = len(self.pids(node))
+    os.kill(self.pids(node)[-1], signal.SIGKILL)
+    self.wait_until(lambda: len(self.pids(node)) > starts, f'{node} again')
+
+  def wait_until(self, condition, what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+      assert self.process.poll() is None, f'no {what}:\n{self.output}'
+      assert time.monotonic() < deadline, f'no {what}:\n{self.output}'
+      time.sleep(0.05)
+
+  def remains(self):
+    """Processes that the run left behind."""
+    found = []
+    for process in psutil.process_iter():
+      with contextlib.suppress(psutil.Error):
+        if process.environ().get('TMPDIR', '').startswith(str(self.temporary)):
+          if process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+  def assert_nothing_is_left(self):
+    deadline = time.monotonic() + 3.0
+    while self.remains() and time.monotonic() < deadline:
+      time.sleep(0.05)
+    assert self.remains() == []
+    assert list(self.temporary.iterdir()) == []
+
+  def close(self):
+    for process in [self.process, *self.remains()]:
+      with contextlib.suppress(psutil.Error, ProcessLookupError):
+        process.kill()
+    self.process.wait()
+
+
+@pytest.fixture(scope='module')
+def start_run(tmp_path_factory):
+  """start_run(*flags) starts a command; all are ended after the module."""
+  runs = []
+
+  def start(*flags, **options):
+    runs.append(Run(tmp_path_factory.mktemp('command'), *flags, **options))
+    return runs[-1]
+
+  yield start
+  for run in runs:
+    run.close()
+
+
+@pytest.fixture(scope='session')
+def run_commands():
+  """run_commands(cases) runs run_swarm.py with many command lines.
+
+  One process imports the stack and forks for each: an import each would cost
+  seconds each. A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the
+  modes. Returns a list of {'code', 'stdout', 'stderr'}.
+  """
+
+  def run(cases):
+    done = subprocess.run(
+      [sys.executable, str(FORKER), str(SCRIPT)],
+      input=json.dumps(cases),
+      capture_output=True,
+      text=True,
+      cwd=ROOT,
+      timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+  return run
