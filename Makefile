@@ -4,6 +4,7 @@
 #   make test             the fast suite;                  ARGS='-k rpc ...'
 #   make compare          swarm against plain DQN, several seeds
 #   make evaluate RUN=... play the best policy of a run
+#   make docs             write what is read from the code into the docs
 #   make bench            speed and memory, as ratios in one run
 #   make doctor           versions, what is wrong, and the fix
 #   make check            format, lint, types, tests
@@ -18,7 +19,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm compare evaluate test bench doctor \
+.PHONY: help environment swarm compare evaluate docs test bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -42,6 +43,9 @@ evaluate: environment
 
 test: environment
 	@$(BIN)/python -m pytest $(ARGS)
+
+docs: environment
+	@$(BIN)/python launch/render_docs.py
 
 bench: environment
 	@failed=0; for script in tests/benchmarks/bench_*.py; do \

@@ -32,6 +32,7 @@ class Exchange(abc.ABC):
 
   def reset_member(self, member: int) -> None:
     """Forgets what was kept of one member: its parameters were replaced."""
+    del member
 
   def variables(self) -> dict[str, tf.Variable]:
     """What a checkpoint of the learner has to hold."""
@@ -144,5 +145,5 @@ class Pull(Exchange):
 def swarm_step(theta, step, theta_star, c, r, c_max):
   """`step + min(c, c_max) * r * (theta_star - theta)`, shape of theta."""
   if c_max is not None:
-    c = tf.minimum(c, tf.cast(c_max, theta.dtype))
+    c = tf.minimum(c, tf.constant(c_max, theta.dtype))
   return step + c * r * (theta_star - theta)

@@ -12,6 +12,7 @@ import pathlib
 import sys
 from typing import Any, NoReturn
 
+from absl import app
 from absl import flags
 from launchpad import flags as lp_flags
 from ml_collections import config_flags
@@ -21,6 +22,7 @@ from environment_loops import environments
 USAGE = 2  # exit code of a command that cannot work
 ENGINES = ('local_mt', 'local_mp')
 
+_OPTIONAL = ('float | None', 'int | None')
 _FLAGS = flags.FLAGS
 
 
@@ -61,11 +63,15 @@ def define_flags(config_file: str | pathlib.Path) -> None:
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     # Overrides are looked up while the flag is defined.
     fail(_plain(e))
+  app.define_help_flags()
   flags.DEFINE_integer('seed', 0, 'Seed of the whole run.', lower_bound=0)
   flags.DEFINE_string(
     'run_dir', None, 'Directory of the run; default runs/AGENT-TASK-TIME.'
   )
   _FLAGS.set_default('lp_launch_type', 'local_mp')
+  for name in ('config', 'seed', 'run_dir', 'lp_launch_type'):
+    # So that --help shows them beside the script's own.
+    _FLAGS.register_key_flag_for_module(sys.argv[0], _FLAGS[name])
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -91,11 +97,16 @@ def parse(argv: Sequence[str]) -> Settings:
       f'--lp_launch_type={engine} is not an engine of this project. Choose one '
       f'of {list(ENGINES)}.'
     )
+  config = _FLAGS.config
+  try:
+    config.to_dict()
+  except OSError as e:  # A file that could not be read shows here, not before.
+    raise UsageError(f'--config: {_plain(e)}') from e
   common = {'config', 'seed', 'run_dir'}
   own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
   own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
   return Settings(
-    config=_FLAGS.config,
+    config=config,
     engine=engine,
     seed=_FLAGS.seed,
     run_dir=pathlib.Path(_FLAGS.run_dir) if _FLAGS.run_dir else None,
@@ -113,6 +124,13 @@ def make(constructor: Callable[..., Any], values: Any) -> Any:
     name: tuple(value) if isinstance(value, list) else value
     for name, value in values.items()
   }
+  for field in dataclasses.fields(constructor):
+    # Only these take any literal (configs/), so only these can be a word.
+    value = values.get(field.name)
+    if field.type in _OPTIONAL and isinstance(value, str):
+      raise UsageError(
+        f'{field.name}={value!r} is no number. Give a number, or None.'
+      )
   try:
     return constructor(**values)
   except (TypeError, ValueError) as e:
@@ -157,4 +175,13 @@ def _plain(error: BaseException) -> str:
   if 'Traceback (most recent call last)' in text:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     text = lines[-1].partition(': ')[2] or lines[-1]
-  return text.replace('\\n', ' ').replace('\n', ' ').strip()
+  text = text.replace('\\n', ' ').replace('\\', '').replace('\n', ' ').strip()
+  if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
+    text = text[1:-1]  # the repr that a KeyError is printed as
+  if text.strip('"\'').isidentifier():
+    name = text.strip('"\'')
+    text = (
+      f'The config has no setting {name!r}. The config.json of any run shows '
+      'all that there are.'
+    )
+  return text

@@ -22,7 +22,8 @@ import sys
 import time
 
 # Run as a file, Python would look for modules in launch/ first.
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from absl import flags  # noqa: E402
@@ -270,6 +271,8 @@ def _scores(
 
 
 def _curve(path: pathlib.Path) -> tuple[list, list]:
+  if not path.exists():
+    return [], []  # it failed before it began, and counts as crashed
   rows = run_directory.open(path).metrics('evaluation')
   return _increasing(
     [(r['actor_steps_per_member'], r['return_mean']) for r in rows]

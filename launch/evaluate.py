@@ -13,7 +13,8 @@ import pathlib
 import sys
 
 # Run as a file, Python would look for modules in launch/ first.
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # Frames are drawn without a screen and without a sound card.
 os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')

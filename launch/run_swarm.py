@@ -15,7 +15,8 @@ import pathlib
 import sys
 
 # Run as a file, Python would look for modules in launch/ first.
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 

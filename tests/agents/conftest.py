@@ -1,4 +1,4 @@
-"""Cases of the vectors, and a learner whose gradients are chosen by the test."""
+"""Cases of the vectors, and a learner whose gradients a test chooses."""
 
 import json
 import pathlib

@@ -25,6 +25,14 @@ def _theta(mlp, members, seed=0):
   return layout, theta.astype(np.float32)
 
 
+def _tensor(array):
+  return tf.constant(array, tf.float32)
+
+
+def _tensors(layout, theta):
+  return [_tensor(array) for array in layout.unpack(theta)]
+
+
 @pytest.mark.parametrize('activation', ['relu', 'tanh'])
 @pytest.mark.parametrize('sizes', SIZES)
 def test_the_numpy_form_is_the_sonnet_form(sizes, activation):
@@ -37,7 +45,9 @@ def test_the_numpy_form_is_the_sonnet_form(sizes, activation):
   assert numpy_form.dtype == np.float32
   apply = mlp.make_sonnet()
   for member in range(3):
-    sonnet_form = apply(layout.unpack(theta[member]), inputs[member])
+    sonnet_form = apply(
+      _tensors(layout, theta[member]), _tensor(inputs[member])
+    )
     np.testing.assert_allclose(
       numpy_form[member], sonnet_form, rtol=1e-5, atol=1e-6
     )
@@ -62,7 +72,7 @@ def test_both_forms_flatten_observations_in_the_same_order():
   inputs = inputs.astype(np.float32)
   np.testing.assert_allclose(
     mlp.forward(layout.unpack(theta), inputs)[0],
-    mlp.make_sonnet()(layout.unpack(theta[0]), inputs[0]),
+    mlp.make_sonnet()(_tensors(layout, theta[0]), _tensor(inputs[0])),
     rtol=1e-5,
     atol=1e-6,
   )
@@ -102,11 +112,9 @@ def test_a_network_is_built_inside_a_trace_once_for_all():
     return made[0](variables, inputs)
 
   expected = mlp.forward(layout.unpack(theta), inputs)[0]
-  variables = layout.unpack(theta[0])
-  np.testing.assert_allclose(traced(variables, inputs[0]), expected, rtol=1e-5)
-  np.testing.assert_allclose(
-    made[0](variables, inputs[0]), expected, rtol=1e-5
-  )
+  arguments = _tensors(layout, theta[0]), _tensor(inputs[0])
+  np.testing.assert_allclose(traced(*arguments), expected, rtol=1e-5)
+  np.testing.assert_allclose(made[0](*arguments), expected, rtol=1e-5)
 
 
 def test_first_weights_are_truncated_normals_and_biases_zero():

@@ -1,13 +1,14 @@
 """What each part of an explorer node costs, alone: the roofline of its loop.
 
-P = 16 members on CartPole-v1 with the default config, in one process. Wall time
-is what the loop waits for; CPU time is that of all threads of the process, so it
-holds what Reverb's and TensorFlow's threads do meanwhile. The parameter server
-of the RPC rows is a process of its own.
+P = 16 members on CartPole-v1 with the default config, in one process. Wall
+time is what the loop waits for; CPU time is that of all threads of the process,
+so it holds what Reverb's and TensorFlow's threads do meanwhile. The parameter
+server of the RPC rows is a process of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -139,7 +140,7 @@ def measure_replay(agent: dqn.DQN, layout, seconds: float):
     )
     next(sampler)
     costs[f'sampling, U={updates}'] = common.timed(
-      lambda s=sampler: next(s), seconds
+      functools.partial(next, sampler), seconds
     )
     batches[updates] = next(sampler).data
     sampler.close()
@@ -164,7 +165,7 @@ def measure_learner(
       updates_per_call=updates,
     )
     costs[f'learner call, U={updates}'] = common.timed(
-      lambda x=learner, b=batch: x.step(b), seconds
+      functools.partial(learner.step, batch), seconds
     )
     costs['parameters() copy'] = common.timed(learner.parameters, seconds / 4)
   return costs
@@ -232,7 +233,7 @@ def main() -> int:
         'one call of',
         'wall, us',
         'CPU, us',
-        'wall per member (and update), us',
+        'wall per member and update, us',
       ),
       rows,
     )

@@ -2,7 +2,8 @@
 
 py-spy looks at the loop of explorer/0 from outside while all nodes run, so
 waiting for a core counts to the part that waits. Beside it, the CPU time of the
-node's threads over the same seconds, from /proc.
+node's threads over the same seconds, from /proc. (TensorFlow runs a call in a
+thread of its own, and the loop waits for it.)
 """
 
 from __future__ import annotations
@@ -79,12 +80,12 @@ def thread_cpu(process: psutil.Process) -> dict[int, tuple[str, float]]:
   for thread in process.threads():
     path = pathlib.Path(f'/proc/{process.pid}/task/{thread.id}/comm')
     with contextlib.suppress(OSError):
-      found[thread.id] = (
-        'loop (main thread)'
-        if thread.id == process.pid
-        else path.read_text().strip(),
-        thread.user_time + thread.system_time,
-      )
+      name = path.read_text().strip()
+      if thread.id == process.pid:
+        name = 'the loop (main thread)'
+      elif name == _NODE:  # inherited
+        name = "threads of TensorFlow and Reverb's server"
+      found[thread.id] = (name, thread.user_time + thread.system_time)
   return found
 
 
@@ -146,22 +147,21 @@ def main() -> int:
   total = sum(counts.values())
   if not total:
     raise RuntimeError('py-spy saw no sample of the loop.')
+  names = [*(part for part, _ in _PARTS), _OTHER]
   part_rows = [
     (part, f'{100 * counts[part] / total:.1f} %')
-    for part in sorted(
-      [*(p for p, _ in _PARTS), _OTHER], key=lambda p: -counts[p]
-    )
+    for part in sorted(names, key=lambda name: -counts[name])
   ]
   hot_rows = [
     (name, f'{100 * count / total:.1f} %')
     for name, count in hot_lines(stacks, 10)
   ]
-  threads: collections.Counter[str] = collections.Counter()
+  threads: dict[str, float] = collections.defaultdict(float)
   for number, (name, spent) in after.items():
     threads[name] += spent - before.get(number, (name, 0.0))[1]
   thread_rows = [
     (name, f'{100 * spent / took:.1f} %')
-    for name, spent in threads.most_common(8)
+    for name, spent in sorted(threads.items(), key=lambda item: -item[1])
     if spent / took >= 0.002
   ]
   common.publish(

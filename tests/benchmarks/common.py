@@ -13,6 +13,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -106,7 +107,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-  return cell in ('', '-') or cell.lstrip('~-').replace(',', '')[:1].isdigit()
+  return re.fullmatch(r'-|-?[\d,.]+( %)?', cell) is not None
 
 
 @dataclasses.dataclass

@@ -19,6 +19,7 @@ RESULTS = _DOCS / 'results' / 'performance.json'
 PAGE = _DOCS / 'performance.md'
 BEGIN = '<!-- benchmarks: begin -->'
 END = '<!-- benchmarks: end -->'
+_NOTHING = "Not measured yet: `make bench ARGS='--full --save'`."
 # In the order of reading; others follow by name.
 _ORDER = (
   'bench_swarm',
@@ -55,9 +56,7 @@ def markdown(results: dict[str, Any]) -> str:
     if result['notes']:
       parts.append('\n'.join(f'- {note}' for note in result['notes']))
     sections.append('\n\n'.join(parts))
-  return (
-    '\n\n'.join(sections) or "Not measured yet: `make bench ARGS='--save'`."
-  )
+  return '\n\n'.join(sections) or _NOTHING
 
 
 def render() -> None:

@@ -1,0 +1,60 @@
+"""Writes what can be read from the code into the docs: `make docs`.
+
+Between `<!-- NAME begins -->` and `<!-- NAME ends -->` stands what this script
+wrote; a test fails when it is out of date.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+# Run as a file, Python would look for modules in launch/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from launch import catalogue  # noqa: E402
+from launch import graph  # noqa: E402
+from launch import session  # noqa: E402
+
+
+def parts() -> dict[str, str]:
+  """Name of each part to its Markdown."""
+  picture = graph.to_mermaid(catalogue.default_swarm()).strip()
+  return {
+    'swarm graph': f'```mermaid\n{picture}\n```',
+    'agent table': catalogue.table(),
+  }
+
+
+def render(text: str, found: dict[str, str]) -> str:
+  """The text with each part that it has markers for replaced."""
+  for name, content in found.items():
+    begin, end = f'<!-- {name} begins -->', f'<!-- {name} ends -->'
+    if begin in text:
+      before, rest = text.split(begin, 1)
+      _, after = rest.split(end, 1)
+      text = f'{before}{begin}\n{content}\n{end}{after}'
+  return text
+
+
+def pages() -> list[pathlib.Path]:
+  root = session.root()
+  return [root / 'README.md', *sorted((root / 'docs').rglob('*.md'))]
+
+
+def main() -> int:
+  found = parts()
+  for page in pages():
+    old = page.read_text(encoding='utf-8')
+    new = render(old, found)
+    if new != old:
+      page.write_text(new, encoding='utf-8')
+      print(f'updated {page.relative_to(session.root())}')
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,253 @@
+"""DQN: its loss by the sums of the paper, how it acts, what it refuses."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import base
+from agents import dqn
+from environment_loops import environments
+from replay import packing
+
+SPEC = environments.Spec('Test-v0', observation_shape=(2, 2), num_actions=3)
+GAMMA = 0.9
+
+
+def _agent(**options):
+  return dqn.DQN(dqn.Config(**{'hidden_sizes': (5,), **options}), SPEC)
+
+
+def _transitions():
+  """Each way a window ends, and a place without a transition."""
+  rng = np.random.default_rng(0)
+  d_t = [
+    GAMMA**2,  # a full window of three steps
+    GAMMA**0,  # cut after one step by a time limit: it bootstraps
+    0.0,  # terminated
+    GAMMA,  # cut after two steps by a time limit
+    GAMMA**2,  # no transition
+  ]
+  return packing.Transition(
+    o_tm1=rng.normal(size=(5, 2, 2)).astype(np.float32),
+    a_tm1=np.array([0, 1, 2, 1, 0], np.int32),
+    # The first error lies beyond Huber's bend, and the last would win any max.
+    r_t=np.array([4.0, -0.5, 0.3, 0.1, 50.0], np.float32),
+    d_t=np.array(d_t, np.float32),
+    o_t=rng.normal(size=(5, 2, 2)).astype(np.float32),
+    weight=np.array([1, 1, 1, 1, 0], np.float32),
+  )
+
+
+def slow_q(agent, theta, observation):
+  """Q(s, .) of one observation, layer by layer."""
+  b0, w0, b1, w1 = (a.astype(float) for a in agent.layout.unpack(theta))
+  return np.tanh(observation.reshape(-1) @ w0 + b0) @ w1 + b1
+
+
+def slow_loss(agent, theta, theta_hat, transition):
+  """Equation 5 of specs' PSO-DQN, one transition at a time."""
+  config = agent.config
+  losses, errors, targets = [], [], []
+  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*transition):
+    if not weight:
+      continue
+    q_t = slow_q(agent, theta_hat, o_t)
+    selector = slow_q(agent, theta, o_t) if config.double else q_t
+    bootstrap = q_t[np.argmax(selector)]
+    y = config.reward_scale * r_t + config.gamma * d_t * bootstrap
+    error = y - slow_q(agent, theta, o_tm1)[a_tm1]
+    if config.loss == 'huber' and abs(error) > 1:
+      losses.append(abs(error) - 0.5)
+    else:
+      losses.append(error**2 / 2)
+    errors.append(abs(error))
+    targets.append(y)
+  return np.mean(losses), np.mean(errors), max(targets)
+
+
+def _variables(agent, theta):
+  return [tf.constant(v) for v in agent.layout.unpack(theta)]
+
+
+@pytest.mark.parametrize('reward_scale', [1.0, 0.25])
+@pytest.mark.parametrize('loss', ['huber', 'squared'])
+@pytest.mark.parametrize('double', [False, True])
+def test_the_loss_is_equation_5(double, loss, reward_scale):
+  agent = _agent(
+    gamma=GAMMA, double=double, loss=loss, reward_scale=reward_scale
+  )
+  theta, theta_hat = agent.initial(0), agent.initial(1)
+  transition = _transitions()
+  selected = [
+    (slow_q(agent, theta, o).argmax(), slow_q(agent, theta_hat, o).argmax())
+    for o in transition.o_t[:2]
+  ]
+  assert any(a != b for a, b in selected), 'double must make a difference'
+  got = agent.loss(
+    _variables(agent, theta),
+    _variables(agent, theta_hat),
+    packing.Transition(*map(tf.constant, transition)),
+  )
+  mean, error, target = slow_loss(agent, theta, theta_hat, transition)
+  np.testing.assert_allclose(got.loss, mean, rtol=1e-5)
+  np.testing.assert_allclose(got.metrics['loss'], mean, rtol=1e-5)
+  np.testing.assert_allclose(got.metrics['td_error'], error, rtol=1e-5)
+  np.testing.assert_allclose(got.metrics['target_max'], target, rtol=1e-5)
+  assert set(got.metrics) == set(agent.metrics)
+
+
+def test_a_termination_hides_what_comes_after_and_a_time_limit_does_not():
+  agent = _agent(gamma=GAMMA)
+  theta = agent.initial(0)
+  transition = _transitions()
+  elsewhere = transition._replace(o_t=transition.o_t + 1)
+  variables = _variables(agent, theta)
+  one, two = (
+    agent.loss(variables, variables, packing.Transition(*map(tf.constant, t)))
+    for t in (transition, elsewhere)
+  )
+  same = np.isclose(one.priorities, two.priorities)
+  np.testing.assert_array_equal(same[:4], [False, False, True, False])
+
+
+def test_nothing_is_learned_through_the_target_network():
+  agent = _agent()
+  theta = _variables(agent, agent.initial(0))
+  theta_hat = _variables(agent, agent.initial(1))
+  transition = packing.Transition(*map(tf.constant, _transitions()))
+  with tf.GradientTape() as tape:
+    tape.watch([theta, theta_hat])
+    loss = agent.loss(theta, theta_hat, transition).loss
+  own, target = tape.gradient(loss, [theta, theta_hat])
+  assert all(g is not None for g in own)
+  assert target == [None] * 4
+
+
+def test_epsilon_falls_in_a_line_and_stays():
+  agent = _agent(epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=300)
+  got = [agent.exploration(n) for n in (0, 100, 150, 300, 10_000)]
+  np.testing.assert_allclose(got, [0.8, 0.6, 0.5, 0.2, 0.2])
+
+
+def _observations(members, number):
+  rng = np.random.default_rng(5)
+  return rng.normal(size=(members, number, 2, 2)).astype(np.float32)
+
+
+def _best(agent, theta, observation):
+  return np.array([
+    [slow_q(agent, theta[p], o).argmax() for o in observation[p]]
+    for p in range(len(theta))
+  ])  # fmt: skip
+
+
+@pytest.mark.parametrize('steps', [0, 50, 100])
+def test_actions_are_random_as_often_as_epsilon_says(steps):
+  agent = _agent(epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=100)
+  theta = np.stack([agent.initial(0), agent.initial(1)])
+  observation = _observations(2, 3000)
+  actions = agent.act(theta, observation, steps, np.random.default_rng(0))
+  assert actions.shape == (2, 3000)
+  assert actions.dtype == np.int32
+  other = actions != _best(agent, theta, observation)
+  # A random action is the best one in one of three cases.
+  share = agent.exploration(steps) * 2 / 3
+  deviation = np.sqrt(share * (1 - share) / 3000)
+  np.testing.assert_allclose(other.mean(axis=1), share, atol=4 * deviation)
+  if steps == 0:
+    assert set(np.unique(actions)) == {0, 1, 2}
+
+
+def test_without_epsilon_each_member_takes_its_best_action():
+  agent = _agent(epsilon_start=0.0, epsilon_end=0.0)
+  theta = np.stack([agent.initial(0), agent.initial(1)])
+  observation = _observations(2, 40)
+  best = _best(agent, theta, observation)
+  actions = agent.act(theta, observation, 0, np.random.default_rng(0))
+  np.testing.assert_array_equal(actions, best)
+  for member in range(2):
+    policy = agent.greedy(theta[member])
+    np.testing.assert_array_equal(policy(observation[member]), best[member])
+
+
+def test_a_greedy_policy_keeps_the_parameters_it_was_made_with():
+  agent = _agent()
+  theta = agent.initial(0)
+  observation = _observations(1, 40)[0]
+  policy = agent.greedy(theta)
+  before = policy(observation)
+  theta *= -1.0  # the learner goes on
+  np.testing.assert_array_equal(policy(observation), before)
+
+
+def test_the_same_seed_gives_the_same_parameters():
+  theta = _agent().initial(7)
+  assert theta.dtype == np.float32
+  np.testing.assert_array_equal(theta, _agent().initial(7))
+  assert not np.array_equal(theta, _agent().initial(8))
+
+
+def test_every_actor_and_purpose_has_a_seed_of_its_own():
+  seeds = {
+    base.actor_seed(base.ActorInfo(index, 16, run), purpose)
+    for index in range(16)
+    for run in range(4)
+    for purpose in ('weights', 'environment', 'exploration')
+  }
+  assert len(seeds) == 16 * 4 * 3
+  assert all(0 <= seed < 2**31 for seed in seeds)
+  info = base.ActorInfo(3, 16, 1)
+  assert base.actor_seed(info, 'weights') == base.actor_seed(info, 'weights')
+
+
+def test_members_learn_at_the_rates_of_their_spread():
+  agent = _agent(learning_rate=1e-3)
+  rates = [agent.learning_rate(base.ActorInfo(i, 3, 0), 'decades')
+           for i in range(3)]  # fmt: skip
+  np.testing.assert_allclose(rates, [1e-4, 1e-3, 1e-2])
+
+
+def test_continuous_actions_are_refused():
+  continuous = environments.Spec(
+    'Torque-v0', observation_shape=(3,), num_actions=None, action_shape=(1,)
+  )
+  with pytest.raises(
+    environments.EnvironmentRefused, match='Torque-v0 takes continuous actions'
+  ):
+    dqn.DQN(dqn.Config(), continuous)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'learning_rate': 0.0}, r'agent.learning_rate=0.0 must be a positive'),
+    ({'learning_rate': float('nan')}, 'agent.learning_rate=nan'),
+    ({'learning_rate': float('inf')}, 'agent.learning_rate=inf'),
+    ({'n_step': 0}, '--config.agent.n_step'),
+    ({'batch_size': 0}, '--config.agent.batch_size'),
+    ({'target_update_period': 0}, '--config.agent.target_update_period'),
+    ({'max_replay_size': 0}, '--config.agent.max_replay_size'),
+    ({'min_replay_size': 0}, '--config.agent.min_replay_size'),
+    ({'env_steps_per_update': 0}, '--config.agent.env_steps_per_update'),
+    ({'reward_scale': 0.0}, '--config.agent.reward_scale'),
+    ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
+    ({'epsilon_start': -0.1}, 'agent.epsilon_start=-0.1 must be between'),
+    ({'epsilon_end': 1.5}, 'agent.epsilon_end=1.5 must be between'),
+    ({'target_update_tau': 2.0}, 'agent.target_update_tau=2.0 must be between'),
+    ({'target_update_tau': 0.0}, 'would never move the target network'),
+    ({'epsilon_steps': -1}, 'agent.epsilon_steps=-1 must not be negative'),
+    ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
+    ({'hidden_sizes': (64, 0)}, r'agent.hidden_sizes=\(64, 0\)'),
+    ({'loss': 'l1'}, "agent.loss='l1' is not known.*'huber', 'squared'"),
+    ({'min_replay_size': 9, 'max_replay_size': 8}, 'could never start'),
+    ({'optimizer': 'lion'}, "optimizer='lion' is not known"),
+  ],
+)
+def test_a_config_that_cannot_work_is_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    dqn.Config(**options)
+
+
+def test_an_unknown_activation_is_refused():
+  with pytest.raises(ValueError, match="activation='gelu' is not known"):
+    _agent(activation='gelu')

@@ -1,0 +1,208 @@
+"""The swarm's update against its vectors, alone and inside a learner."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import exchange as exchange_lib
+from agents import optimizers
+
+NAN = float('nan')
+
+
+class FixedDraws:
+  """Stands for the exchange's generator: every draw is `r`."""
+
+  def __init__(self, r):
+    self._r = np.array(r, np.float32)
+    self.state = tf.Variable(0)
+
+  def uniform(self, shape):
+    return tf.constant(np.broadcast_to(self._r, shape))
+
+
+@pytest.fixture
+def fix_draws(monkeypatch):
+  def fix(r):
+    monkeypatch.setattr(
+      tf.random.Generator, 'from_seed', lambda *a, **k: FixedDraws(r)
+    )
+
+  return fix
+
+
+def mirror(seed):
+  """A generator that draws what an exchange with this seed draws."""
+  return tf.random.Generator.from_seed(seed, alg='philox')
+
+
+def _direction(inputs, dtype):
+  """The optimizer's u and new state for one member, as in the case."""
+  gradient = tf.constant([inputs['grad']], dtype)
+  if inputs['optimizer'] == 'sgd':
+    return optimizers.SGD().direction((), gradient, tf.constant([[1]]))
+  adam = inputs['adam']
+  state = tuple(tf.constant([adam[name]], dtype) for name in ('m', 'v'))
+  step = tf.constant([[adam['step']]])
+  optimizer = optimizers.Adam(adam['beta1'], adam['beta2'], adam['epsilon'])
+  return optimizer.direction(state, gradient, step)
+
+
+@pytest.mark.vectors('pso_update', optimizer='sgd')
+def test_one_step_is_that_of_the_vectors(vector):
+  inputs = vector.inputs
+  theta = tf.constant([inputs['theta']], tf.float64)
+  _, u = _direction(inputs, tf.float64)
+  star, c = inputs['theta_star'], inputs['c']
+  if star is None:  # the exchange holds c at 0 until there is one
+    star, c = np.zeros(theta.shape[1]), 0.0
+  moved = theta + exchange_lib.swarm_step(
+    theta,
+    inputs['sign'] * inputs['lr'] * u,
+    tf.constant(star, tf.float64),
+    tf.constant(c, tf.float64),
+    tf.constant(inputs['r'], tf.float64),
+    inputs['c_max'],
+  )
+  np.testing.assert_allclose(
+    moved[0], vector.expected['theta'], **vector.tolerance['float64']
+  )
+
+
+@pytest.mark.vectors('pso_update', sign=-1.0)
+def test_a_learner_moves_as_in_the_vectors(vector, linear_learner, fix_draws):
+  inputs, expected = vector.inputs, vector.expected
+  fix_draws(inputs['r'])
+  elementwise = isinstance(inputs['r'], list)
+  pull = exchange_lib.Pull(
+    inputs['c_max'], 'elementwise' if elementwise else 'scalar'
+  )
+  learner = linear_learner(
+    [inputs['theta']],
+    [inputs['lr']],
+    pull,
+    optimizers.make(inputs['optimizer']),
+  )
+  if inputs['optimizer'] == 'adam':
+    saved = learner.save()
+    saved['slot_0'] = np.array([inputs['adam']['m']])
+    saved['slot_1'] = np.array([inputs['adam']['v']])
+    saved['steps'] = np.array([[inputs['adam']['step'] - 1]])
+    learner.restore(saved)
+  star = inputs['theta_star']
+  pull.set_star(None if star is None else np.array(star), inputs['c'])
+  learner.step(tf.constant([[inputs['grad']]], tf.float32))
+  tolerance = vector.tolerance['float32']
+  np.testing.assert_allclose(
+    learner.parameters()[0], expected['theta'], **tolerance
+  )
+  for slot, name in (('slot_0', 'm'), ('slot_1', 'v')):
+    if name in expected:  # the pull is not seen by the moments
+      np.testing.assert_allclose(
+        learner.save()[slot][0], expected[name], **tolerance
+      )
+
+
+@pytest.mark.parametrize('r_mode', ['scalar', 'elementwise'])
+def test_each_member_and_update_has_a_draw_of_its_own(r_mode, linear_learner):
+  members, size, updates, seed, c = 3, 4, 5, 11, 0.4
+  theta = np.random.default_rng(0).normal(size=(members, size))
+  star = np.random.default_rng(1).normal(size=size)
+  pull = exchange_lib.Pull(None, r_mode)
+  learner = linear_learner(
+    theta, exchange=pull, updates_per_call=updates, seed=seed
+  )
+  pull.set_star(star, c)
+  learner.step(tf.zeros((updates, members, size)))
+  generator = mirror(seed)
+  draws = []
+  for _ in range(updates):
+    shape = (members, 1 if r_mode == 'scalar' else size)
+    draws.append(generator.uniform(shape).numpy())
+    theta = theta + c * draws[-1] * (star - theta)
+  np.testing.assert_allclose(learner.parameters(), theta, rtol=1e-5, atol=1e-6)
+  assert len(np.unique(draws)) == np.size(draws)
+
+
+def test_inertia_adds_its_share_of_the_last_displacement(linear_learner):
+  omega, seed, rate, c = 0.6, 3, 0.1, 0.3
+  rng = np.random.default_rng(0)
+  theta, star = rng.normal(size=(2, 4)), rng.normal(size=4)
+  gradients = rng.normal(size=(5, 2, 4))
+  pull = exchange_lib.Pull(None, inertia=omega)
+  learner = linear_learner(theta, [rate] * 2, pull, seed=seed)
+  pull.set_star(star, c)
+  generator = mirror(seed)
+  velocity = np.zeros((2, 4))
+  for gradient in gradients:
+    learner.step(tf.constant(gradient[None], tf.float32))
+    r = generator.uniform((2, 1)).numpy()
+    velocity = -rate * gradient + c * r * (star - theta) + omega * velocity
+    theta = theta + velocity
+    np.testing.assert_allclose(
+      learner.parameters(), theta, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_skipped_member_keeps_its_velocity(linear_learner):
+  learner = linear_learner(
+    np.zeros((2, 3)), exchange=exchange_lib.Pull(inertia=0.5)
+  )
+  ones = np.ones((1, 2, 3), np.float32)
+  learner.step(tf.constant(ones))
+  before = learner.save()['velocity']
+  ones[0, 1] = NAN
+  learner.step(tf.constant(ones))
+  after = learner.save()['velocity']
+  np.testing.assert_array_equal(after[1], before[1])
+  assert (after[0] < before[0]).all()
+
+
+def test_a_replaced_member_starts_at_rest(linear_learner):
+  # Its velocity may be as broken as its parameters were.
+  learner = linear_learner(
+    np.zeros((2, 3)), [1e30] * 2, exchange_lib.Pull(inertia=0.5)
+  )
+  gradient = np.ones((1, 2, 3), np.float32)
+  gradient[0, 1] = 1e30
+  learner.step(tf.constant(gradient))
+  assert np.isinf(learner.parameters()[1]).all()
+  learner.set_member(1, np.full(3, 2.0))
+  learner.step(tf.zeros((1, 2, 3)))
+  np.testing.assert_array_equal(learner.parameters()[1], [2.0, 2.0, 2.0])
+  assert (learner.save()['velocity'][0] != 0).all()
+
+
+def test_a_new_weight_keeps_the_star(linear_learner, fix_draws):
+  fix_draws(0.5)
+  pull = exchange_lib.Pull(None)
+  learner = linear_learner(np.zeros((1, 3)), exchange=pull)
+  pull.set_star(np.array([1.0, 2.0, 3.0]), 0.0)
+  learner.step(tf.zeros((1, 1, 3)))
+  np.testing.assert_array_equal(learner.parameters(), [[0.0, 0.0, 0.0]])
+  pull.set_star(None, 1.0)
+  learner.step(tf.zeros((1, 1, 3)))
+  np.testing.assert_array_equal(learner.parameters(), [[0.5, 1.0, 1.5]])
+
+
+def test_each_member_is_pulled_by_its_own_weight(linear_learner, fix_draws):
+  fix_draws(0.5)
+  pull = exchange_lib.Pull(c_max=0.4)
+  learner = linear_learner(np.zeros((3, 2)), exchange=pull)
+  pull.set_star(np.array([1.0, 2.0]), np.array([0.0, 0.2, 0.8]))
+  learner.step(tf.zeros((1, 3, 2)))
+  np.testing.assert_allclose(
+    learner.parameters(), [[0, 0], [0.1, 0.2], [0.2, 0.4]]
+  )
+
+
+def test_a_star_of_another_network_is_not_taken(linear_learner):
+  pull = exchange_lib.Pull()
+  linear_learner(np.zeros((1, 3)), exchange=pull)
+  with pytest.raises(ValueError):
+    pull.set_star(np.zeros(4), 0.1)
+
+
+def test_an_unknown_way_to_draw_is_refused():
+  with pytest.raises(ValueError, match="'vector' is not known.*'elementwise'"):
+    exchange_lib.Pull(r_mode='vector')

@@ -1,0 +1,136 @@
+"""The wiring of programs that are never started."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from agents import dqn
+from agents import swarm as swarm_lib
+from environment_loops import environments
+from launch import experiment as experiment_lib
+from launch import graph
+from launch import policies
+from launch.topologies import single_process
+from launch.topologies import swarm
+
+
+def _experiment(num_agents=5, **run):
+  config = dqn.Config(hidden_sizes=(8,), min_replay_size=50)
+  spec = environments.spec('CartPole-v1')
+  return experiment_lib.Experiment(
+    make_agent=functools.partial(dqn.DQN, config, spec),
+    environment='CartPole-v1',
+    num_agents=num_agents,
+    max_replay_size=1000,
+    min_replay_size=config.min_replay_size,
+    env_steps_per_update=1,
+    run=experiment_lib.RunConfig(steps_per_agent=500, **run),
+  )
+
+
+def _config(**changes):
+  settings = {'num_explorers': 5, 'explorers_per_node': 2, **changes}
+  return swarm_lib.Config(**settings)
+
+
+def test_every_node_of_a_swarm_talks_to_the_server_and_the_counter_only():
+  program = swarm.build(_experiment(), _config(num_supervisors=2))
+  asking = [f'explorer/{i}' for i in range(3)]
+  asking += ['supervisor/0', 'supervisor/1', 'evaluator/0']
+  assert graph.edges(program) == {
+    ('parameter_server/0', 'counter/0'),
+    *((node, 'counter/0') for node in asking),
+    *((node, 'parameter_server/0') for node in asking),
+  }
+  graph.check(program)
+
+
+def test_a_swarm_has_as_many_nodes_as_its_config_says():
+  program = swarm.build(_experiment(), _config(num_supervisors=2))
+  counts = {label: len(nodes) for label, nodes in program.groups.items()}
+  assert counts == {
+    'counter': 1,
+    'parameter_server': 1,
+    'explorer': 3,
+    'supervisor': 2,
+    'evaluator': 1,
+  }
+
+
+def test_the_replay_of_a_swarm_can_be_a_node_of_its_own():
+  program = swarm.build(_experiment(replay='node'), _config())
+  assert 'replay/0' in graph.nodes(program)
+  edges = {edge for edge in graph.edges(program) if 'replay/0' in edge}
+  assert edges == {(f'explorer/{i}', 'replay/0') for i in range(3)}
+  assert policies.of(program)['replay'] == policies.Stop()
+  graph.check(program)
+
+
+def test_a_replay_node_has_one_table_per_explorer_node():
+  experiment = _experiment(replay='node')
+  hosted = swarm.hosting(_config())
+  tables = swarm.replay_tables(experiment, hosted)
+  assert [table.name for table in tables] == [
+    'replay_0',
+    'replay_1',
+    'replay_2',
+  ]
+  width = experiment.transitions().width
+  shapes = [table.info.signature.shape.as_list() for table in tables]
+  assert shapes == [[2, width], [2, width], [1, width]]
+  assert {table.info.max_size for table in tables} == {1000}
+
+
+def test_what_may_die_comes_back_and_the_counter_ends_the_run():
+  found = policies.of(swarm.build(_experiment(), _config()))
+  for label in ('explorer', 'supervisor', 'evaluator', 'parameter_server'):
+    assert isinstance(found[label], policies.Restart)
+  assert isinstance(found['counter'], policies.EndsRun)
+  assert found['counter'].restart is not None
+
+
+@pytest.mark.parametrize('size', [1, 3, 8, 16, 40])
+@pytest.mark.parametrize('explorers', [1, 4, 31, 33])
+def test_explorers_are_hosted_evenly_and_each_exactly_once(explorers, size):
+  hosted = swarm.hosting(
+    _config(num_explorers=explorers, explorers_per_node=size)
+  )
+  members = [member for node in hosted for member in node]
+  assert sorted(members) == list(range(explorers))
+  sizes = [len(node) for node in hosted]
+  assert max(sizes) <= size
+  assert max(sizes) - min(sizes) <= 1
+  assert len(hosted) == -(-explorers // size)
+
+
+def test_a_budget_that_ends_before_learning_begins_is_refused():
+  experiment = _experiment()
+  short = dataclasses.replace(
+    experiment, run=dataclasses.replace(experiment.run, steps_per_agent=55)
+  )
+  for build in (
+    lambda: swarm.build(short, _config()),
+    lambda: single_process.build(short),
+  ):
+    with pytest.raises(ValueError, match='learning begins after 55 steps'):
+      build()
+
+
+def test_two_numbers_of_explorers_that_differ_are_refused():
+  with pytest.raises(ValueError, match='num_agents=4 must equal'):
+    swarm.build(_experiment(num_agents=4), _config())
+
+
+def test_the_baseline_is_a_trainer_and_a_counter():
+  program = single_process.build(_experiment())
+  assert graph.nodes(program) == ['counter/0', 'trainer/0']
+  assert graph.edges(program) == {('trainer/0', 'counter/0')}
+  assert policies.of(program)['trainer'] == policies.Stop()
+  graph.check(program)
+
+
+def test_the_swarm_is_drawn_from_the_program():
+  drawing = graph.to_mermaid(swarm.build(_experiment(), _config()))
+  assert '  explorer["explorer x 3"]' in drawing.splitlines()
+  assert '  supervisor --> parameter_server' in drawing.splitlines()
