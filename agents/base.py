@@ -9,7 +9,7 @@ An `Agent` says what is learned and nothing else. It owns
   greedy      the policy that is evaluated
 
 A topology decides who calls these, and an engine where. Rank reaches an agent
-only as `ActorInfo`: seeds, learning rates and epsilons are pure functions of it.
+only as `ActorInfo`: seeds, learning rates and epsilons are functions of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from agents import parameters
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
-class ActorInfo(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ActorInfo:
   """Which actor (or explorer) this is: all that an agent learns of its rank."""
 
   index: int  # 0 <= index < count

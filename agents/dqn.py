@@ -6,7 +6,7 @@ The same agent is the plain baseline (one member), the explorers of PSO-DQN
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 
@@ -123,7 +123,7 @@ class DQN(base.Agent):
     Raises:
       environments.EnvironmentRefused: the actions are not discrete.
     """
-    environments.require_discrete(spec)
+    num_actions = environments.require_discrete(spec, 'DQN')
     self.config = config
     self.spec = spec
     self.gamma = config.gamma
@@ -136,7 +136,7 @@ class DQN(base.Agent):
     self._network = networks.MLP(
       input_size=math.prod(spec.observation_shape),
       hidden_sizes=tuple(config.hidden_sizes),
-      output_size=spec.num_actions,
+      output_size=num_actions,
       activation=config.activation,
       name='q',
     )
@@ -144,7 +144,7 @@ class DQN(base.Agent):
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},
     )
-    self._apply = None
+    self._apply: Callable[..., tf.Tensor] | None = None
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self._network.initial(np.random.default_rng(seed)))
@@ -158,21 +158,19 @@ class DQN(base.Agent):
     """Mean loss over the valid transitions `[B]` (specs/pso.md, equation 5)."""
     if self._apply is None:
       self._apply = self._network.make_sonnet()
-    config = self.config
-    q_tm1 = self._apply(variables, transition.o_tm1)
-    q_t = self._apply(target_variables, transition.o_t)
+    config, apply = self.config, self._apply
+    q_tm1 = apply(variables, transition.o_tm1)
+    q_t = apply(target_variables, transition.o_t)
     # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
     discount_t = config.gamma * transition.d_t
     r_t = config.reward_scale * transition.r_t
     if config.double:
-      selector = self._apply(variables, transition.o_t)
+      selector = apply(variables, transition.o_t)
       td_error = value.double_q_learning(
         q_tm1, transition.a_tm1, r_t, discount_t, q_t, selector
       )
     else:
-      td_error = value.q_learning(
-        q_tm1, transition.a_tm1, r_t, discount_t, q_t
-      )
+      td_error = value.q_learning(q_tm1, transition.a_tm1, r_t, discount_t, q_t)
     weight = transition.weight
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
     mean = tf.reduce_sum(weight * _LOSSES[config.loss](td_error)) / total
@@ -192,7 +190,7 @@ class DQN(base.Agent):
     return base.LossOutput(mean, tf.abs(td_error), metrics)
 
   def exploration(self, actor_steps: int) -> float:
-    """Epsilon: linear from `epsilon_start` to `epsilon_end` over `epsilon_steps`."""
+    """Epsilon: linear between its two ends over `epsilon_steps`."""
     config = self.config
     done = min(1.0, actor_steps / max(config.epsilon_steps, 1))
     return config.epsilon_start + done * (

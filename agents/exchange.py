@@ -1,7 +1,7 @@
 """How parameters move besides the gradient: the one seam of a topology.
 
-`apply` is traced into the learner's update; everything that talks to other nodes
-happens between the learner's calls, through setters such as `Pull.set_star`.
+`apply` is traced into the learner's update; what talks to other nodes happens
+between the learner's calls, through setters such as `Pull.set_star`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Exchange(abc.ABC):
 
   def setup(self, learner: learning.TFLearner, seed: int) -> None:
     """Makes variables; called once, before the first update is traced."""
+    del learner, seed
 
   @abc.abstractmethod
   def apply(
@@ -82,7 +83,7 @@ class Pull(Exchange):
     self._c = tf.Variable(np.zeros((shape[0], 1), np.float32), name='c')
     self._r_shape = (shape[0], 1) if self._r_mode == 'scalar' else shape
     self._generator = tf.random.Generator.from_seed(seed, alg='philox')
-    self._velocity = None
+    self._velocity: tf.Variable | None = None
     if self._inertia:
       self._velocity = tf.Variable(np.zeros(shape, np.float32), name='velocity')
 

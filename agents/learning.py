@@ -225,7 +225,7 @@ class TFLearner:
     return named
 
   def _losses(self, arguments) -> base.LossOutput:
-    """The agent's loss for each member: leading axis P in, leading axis P out."""
+    """The agent's loss for each member: leading axis P in and out."""
     if self.num_members == 1:
       one = self.agent.loss(*tf.nest.map_structure(lambda x: x[0], arguments))
       return tf.nest.map_structure(lambda x: x[None], one)

@@ -17,7 +17,7 @@ State = tuple[tf.Tensor, ...]
 
 
 class Optimizer(Protocol):
-  """Pure: (state, gradient [P, D], step [P, 1]) -> (state, direction [P, D])."""
+  """(state, gradient [P, D], step [P, 1]) -> (state, direction [P, D])."""
 
   slots: int  # how many [P, D] tensors of state it keeps
 

@@ -1,6 +1,6 @@
 """The rules of the swarm, as pure state machines (Liu et al. 2018).
 
-Explorers offer candidates; `CandidateSlot` keeps the one with the highest claim;
+Explorers offer candidates, of which the one with the highest claim waits.
 `DefaultSupervision` or `LiteralSupervision` decides, one greedy episode at a
 time, which candidate becomes theta_star and how strongly it pulls. No clock, no
 network, no TensorFlow: a parameter server drives these, and

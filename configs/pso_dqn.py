@@ -8,6 +8,7 @@ Values are specs/pso.md's small-scale table [R] unless a comment says otherwise.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import ml_collections
 from ml_collections import config_dict
@@ -16,7 +17,7 @@ from agents import dqn
 from agents import swarm
 from launch import experiment
 
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
     'run': {'steps_per_agent': 30_000, 'target_return': 475.0},

@@ -1,4 +1,4 @@
-"""Which agents run under which topologies: found by building, not by claiming."""
+"""Which agents run under which topologies: found by building them."""
 
 from __future__ import annotations
 

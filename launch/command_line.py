@@ -57,8 +57,8 @@ def define_flags(config_file: str | pathlib.Path) -> None:
     config_flags.DEFINE_config_file(
       'config',
       f'{config_file}:',
-      'A preset name, or a config file and a preset, FILE.py:PRESET. Set single '
-      'values with --config.section.name=value.',
+      'A preset name, or a config file and a preset, FILE.py:PRESET. Single '
+      'values are set with --config.section.name=value.',
     )
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     # Overrides are looked up while the flag is defined.
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> Settings:
   )
 
 
-def make(constructor: Callable[..., Any], values: Any) -> Any:
+def make(constructor: Any, values: Any) -> Any:
   """A frozen config from a section of the command line.
 
   Raises:

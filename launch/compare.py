@@ -26,15 +26,15 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from absl import flags  # noqa: E402
-import numpy as np  # noqa: E402
+from absl import flags
+import numpy as np
 
-from launch import command_line  # noqa: E402
-from launch import learning_statistics as statistics  # noqa: E402
-from launch import metrics  # noqa: E402
-from launch import plots  # noqa: E402
-from launch import run_directory  # noqa: E402
-from launch import session  # noqa: E402
+from launch import command_line
+from launch import learning_statistics as statistics
+from launch import metrics
+from launch import plots
+from launch import run_directory
+from launch import session
 
 CONFIG_FILE = session.root() / 'configs' / 'pso_dqn.py'
 RUN_SWARM = session.root() / 'launch' / 'run_swarm.py'
@@ -91,7 +91,7 @@ def main() -> int:
     out / 'learning_curves.png',
     budget=budget,
     title=f'{name}, {options["seeds"]} seeds each',
-    threshold=_reference(name).threshold if _reference(name) else None,
+    threshold=results['threshold'],
   )
   print(table(results))
   print(f'Table, plot and numbers are in {out}')
@@ -180,9 +180,7 @@ def table(results: dict) -> str:
   return '\n'.join(lines) + '\n'
 
 
-def member_curves(
-  baseline: pathlib.Path, directory: pathlib.Path
-) -> list[str]:
+def member_curves(baseline: pathlib.Path, directory: pathlib.Path) -> list[str]:
   """One run directory for each member of a baseline, for the plot."""
   config = run_directory.open(baseline).config()
   paths = []

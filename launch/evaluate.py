@@ -21,18 +21,18 @@ os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
 os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
 os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
 
-from absl import flags  # noqa: E402
-import numpy as np  # noqa: E402
+from absl import flags
+import numpy as np
 
-from agents import base  # noqa: E402
-from agents import dqn  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from environment_loops import evaluation  # noqa: E402
-from launch import command_line  # noqa: E402
-from launch import run_directory  # noqa: E402
-from launch import trainer  # noqa: E402
-from launch import video  # noqa: E402
-from launch.services import parameter_server  # noqa: E402
+from agents import base
+from agents import dqn
+from environment_loops import environments
+from environment_loops import evaluation
+from launch import command_line
+from launch import run_directory
+from launch import trainer
+from launch import video
+from launch.services import parameter_server
 
 _FPS = 30.0  # where the environment does not say
 
@@ -70,7 +70,9 @@ def main() -> int:
   if target == '':
     return 0
   try:
-    path = record(policy, name, flags.FLAGS.seed, target or run.path / 'policy.gif')
+    path = record(
+      policy, name, flags.FLAGS.seed, target or run.path / 'policy.gif'
+    )
   except (RuntimeError, ValueError) as e:
     print(f'No film: {e}', file=sys.stderr)
     return 1
@@ -90,12 +92,9 @@ def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
       f'{run.path} is a run of {config.get("agent_name")!r}; this plays '
       "'dqn' and 'pso_dqn'."
     )
-  values = {
-    name: tuple(value) if isinstance(value, list) else value
-    for name, value in config['agent'].items()
-  }
   agent = dqn.DQN(
-    dqn.Config(**values), environments.spec(config['environment'])
+    command_line.make(dqn.Config, config['agent']),
+    environments.spec(config['environment']),
   )
   star = run.path / 'checkpoints' / parameter_server.STAR
   if star.exists():

@@ -1,4 +1,4 @@
-"""What a topology needs to know to build a program: an agent, a task, a budget."""
+"""What a topology needs to build a program: an agent, a task, a budget."""
 
 from __future__ import annotations
 

@@ -44,13 +44,10 @@ class SwarmLink(trainer_lib.Link):
     node: str,
     num_members: int,
   ):
-    self.exchange = exchange_lib.Pull(
-      config.c_max, config.r_mode, config.inertia
-    )
+    self._pull = exchange_lib.Pull(config.c_max, config.r_mode, config.inertia)
+    self.exchange = self._pull
     self._config = config
-    self._link = star_link.StarLink(
-      server, layout, node, config.star_max_age_s
-    )
+    self._link = star_link.StarLink(server, layout, node, config.star_max_age_s)
     self._returns = swarm.ReturnClaims(num_members, config.claim_episodes)
     self._targets = swarm.TargetClaims(num_members)
     self._version = 0
@@ -89,7 +86,7 @@ class SwarmLink(trainer_lib.Link):
     )
     newer = star.version != self._version
     if newer or not np.array_equal(weights, self._weights):
-      self.exchange.set_star(star.theta if newer else None, weights)
+      self._pull.set_star(star.theta if newer else None, weights)
       self._version, self._weights = star.version, weights
 
   def replacement(self, member):
@@ -118,9 +115,7 @@ class SwarmLink(trainer_lib.Link):
     if claim > self._link.star.bar:
       trainer = self._trainer
       index = trainer.members[member].index
-      self._link.offer(
-        trainer.theta[member], claim, index, self._learner_steps
-      )
+      self._link.offer(trainer.theta[member], claim, index, self._learner_steps)
 
 
 class Explorer:
@@ -214,9 +209,7 @@ class Supervisor:
     if result is None:
       return
     self._server.report_episode(job['ticket'], result.episode_return)
-    self._reporter.count(
-      supervisor_steps=result.length, supervisor_episodes=1
-    )
+    self._reporter.count(supervisor_steps=result.length, supervisor_episodes=1)
     if job['kind'] == 'confirmation':
       # Confirmations have no end; without a pause they would take a core.
       stop.wait(self._config.confirmation_period_s)

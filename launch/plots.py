@@ -92,7 +92,7 @@ def learning_curve(
       top, low = figure.subplots(
         2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
       )
-      _draw_pull(low, stars, members)
+      _draw_pull(low, _pull_rows(run) or stars, members)
       bottom = low
     else:
       top = bottom = figure.subplots()
@@ -273,6 +273,11 @@ def _draw_record(
     zorder=5,
     label=r'new $\theta^*$ accepted, at $R^*$',
   )
+
+
+def _pull_rows(run: run_directory.RunDirectory) -> list[dict[str, Any]]:
+  """c as it was reported each second: it grows between publications."""
+  return [r for r in run.metrics('node_parameter_server') if 'c' in r]
 
 
 def _draw_pull(

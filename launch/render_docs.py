@@ -15,9 +15,9 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import catalogue  # noqa: E402
-from launch import graph  # noqa: E402
-from launch import session  # noqa: E402
+from launch import catalogue
+from launch import graph
+from launch import session
 
 
 def parts() -> dict[str, str]:

@@ -20,16 +20,16 @@ if not __package__:
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from absl import flags  # noqa: E402
+from absl import flags
 
-from agents import dqn  # noqa: E402
-from agents import swarm as swarm_lib  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from launch import command_line  # noqa: E402
-from launch import experiment as experiment_lib  # noqa: E402
-from launch import session  # noqa: E402
-from launch.topologies import single_process  # noqa: E402
-from launch.topologies import swarm  # noqa: E402
+from agents import dqn
+from agents import swarm as swarm_lib
+from environment_loops import environments
+from launch import command_line
+from launch import experiment as experiment_lib
+from launch import session
+from launch.topologies import single_process
+from launch.topologies import swarm
 
 CONFIG_FILE = session.root() / 'configs' / 'pso_dqn.py'
 
@@ -93,9 +93,7 @@ def main() -> int:
 
 
 def _build_swarm(experiment, config, run_dir):
-  return swarm.build(
-    experiment_lib.in_directory(experiment, run_dir), config
-  )
+  return swarm.build(experiment_lib.in_directory(experiment, run_dir), config)
 
 
 def _build_baseline(experiment, run_dir):

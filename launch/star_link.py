@@ -1,8 +1,8 @@
 """An explorer node's line to the parameter server: the host side of the pull.
 
 A thread does the talking, so that a slow or dead parameter server costs the
-explorers nothing: they go on learning alone (c = 0) and take theta_star up again
-when it answers.
+explorers nothing: they go on learning alone (c = 0) and take theta_star up
+again when it answers.
 """
 
 from __future__ import annotations

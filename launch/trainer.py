@@ -1,4 +1,4 @@
-"""The loop that acts and learns: P members, their environments, replay, learner.
+"""The loop that acts and learns: P members, environments, replay, learner.
 
 One process, one thread: K = P environments take a vector step, one item goes to
 replay, and every few steps one TensorFlow call makes as many updates. A plain
@@ -71,7 +71,9 @@ class Link:
     """The loop is over."""
 
 
-def replay_table(name: str, experiment: experiment_lib.Experiment, members: int):
+def replay_table(
+  name: str, experiment: experiment_lib.Experiment, members: int
+):
   """The replay of one node: an item is one step of all its members."""
   return tables.uniform(
     name,
@@ -121,8 +123,11 @@ class Trainer:
     self._table = table
     self._evaluate = evaluate
     self._next_evaluation = 0
+    self._evaluated_at = -1  # steps of each member
     self._skipped = 0
     self._metrics: dict[str, float] = {}
+    self._server: reverb.Server | None = None
+    self._sampler: datasets.Sampler | None = None
     self._started = time.monotonic()
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -195,12 +200,11 @@ class Trainer:
       seed=seed,
     )
     self._theta = self._learner.parameters()
-    self._server = None
     client = self._replay
     if client is None:
       table = replay_table(self._table, self.experiment, len(self.members))
-      self._server = reverb.Server([table])
-      client = self._server.localhost_client()
+      server = self._server = reverb.Server([table])
+      client = server.localhost_client()
       _logger.info('Replay table %r at %s', self._table, client.server_address)
     self._adder = adders.PopulationAdder(
       client,
@@ -218,7 +222,6 @@ class Trainer:
       should_stop=self._stop.is_set,
       signature=layout.signature(len(self.members)),
     )
-    self._replay_address = client.server_address
     self._written = 0
     self._link.begin(self)
 
@@ -266,6 +269,7 @@ class Trainer:
   def _learn(self) -> bool:
     """One call of the learner. Returns False if the program is stopping."""
     try:
+      assert self._sampler is not None
       sample = next(self._sampler)
     except StopIteration:
       return False
@@ -334,6 +338,7 @@ class Trainer:
     environment.close()
     if len(returns) < len(self.members):
       return
+    self._evaluated_at = self.steps
     means = [float(np.mean(row)) for row in returns]
     self.reporter.log(
       'evaluation',
@@ -361,8 +366,8 @@ class Trainer:
 
   def _finish(self) -> None:
     """The members' budget is used: say so until the run is over."""
-    self._next_evaluation = min(self._next_evaluation, self.steps)
-    if not self._stop.is_set():
+    if not self._stop.is_set() and self._evaluated_at < self.steps:
+      self._next_evaluation = self.steps
       self._maybe_evaluate()
     while not self._stop.is_set():
       if self.reporter.due() and self.reporter.report(self._numbers()):

@@ -11,6 +11,7 @@ import pathlib
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from typing import Any
@@ -32,7 +33,7 @@ def run(
 ) -> state_lib.Outcome:
   """Runs a program with one thread per node; see engines.run."""
   del run_dir  # Threads share the output of the process.
-  with supervision.Signals() as signals, _stop_handlers():
+  with supervision.Signals() as signals, _stop_handlers(), _scratch():
     nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING)
     for node in nodes:
       # lp.stop() would signal the process, which may have other things to do.
@@ -147,6 +148,20 @@ def _release(node: Any) -> None:
   for attribute in ('_server', '_instance'):
     if hasattr(node, attribute):
       setattr(node, attribute, None)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[None]:
+  """Removes with the run what libraries leave in temporary directories."""
+  previous = tempfile.tempdir
+  with tempfile.TemporaryDirectory(
+    prefix='murmuration-', ignore_cleanup_errors=True
+  ) as scratch:
+    tempfile.tempdir = scratch
+    try:
+      yield
+    finally:
+      tempfile.tempdir = previous
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The swarm's parameter server: the candidate slot and the record of theta_star.
+"""The swarm's parameter server: candidate slot and record of theta_star.
 
 It owns the supervisor's state machine (agents/swarm.py), so that any number of
 supervisors can come, go and be killed: a supervisor is told which episode to
@@ -115,7 +115,9 @@ class ParameterServer:
     """The record of theta_star; `theta` only if newer than `known_version`."""
     with self._lock:
       star = self._machine.star
-      newer = star is not None and self._version > known_version
+      theta = None
+      if star is not None and self._version > known_version:
+        theta = self._candidates[star].theta
       return {
         'version': self._version,
         'c': self._pull_weight(),
@@ -123,7 +125,7 @@ class ParameterServer:
         'x': self._machine.x,
         'bar': self._machine.bar,
         'supervisor_age_s': self._clock() - self._supervisor_seen,
-        'theta': self._candidates[star].theta if newer else None,
+        'theta': theta,
       }
 
   def offer(
@@ -352,7 +354,9 @@ class ParameterServer:
     if not isinstance(machine, swarm.DefaultSupervision):
       return  # the literal rules keep no mean that could be confirmed
     whole = len(machine.hist) >= machine.window
-    if whole and machine.r_star >= self._target_return:
+    if machine.star is None or not whole:
+      return
+    if machine.r_star >= self._target_return:
       self._goal = {
         'R_star': machine.r_star,
         'episodes': len(machine.hist),

@@ -1,7 +1,7 @@
 """Explorers, supervisors and an evaluator round a parameter server.
 
-Explorer nodes host P explorers each. May die and come back: explorers (they go on
-from theta_star), supervisors (their episode is asked for again), the evaluator.
+Explorer nodes host P explorers each. May die and come back: explorers (they go
+on from theta_star), supervisors (their episode is asked for again), evaluator.
 The parameter server and the counter come back from their checkpoints. A replay
 node that dies ends the run; colocated replay lives and dies with its explorers.
 """
