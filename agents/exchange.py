@@ -44,7 +44,7 @@ class Local(Exchange):
   """The gradient alone: theta <- theta - rate * u."""
 
   def apply(self, learner, gradient):
-    return learner.apply(gradient)
+    return learner.apply(gradient).finite
 
 
 class Pull(Exchange):
@@ -106,23 +106,27 @@ class Pull(Exchange):
     self._c.assign(weights if self._has_star.numpy() else 0 * weights)
 
   def apply(self, learner, gradient):
-    velocities = []
+    c_max, inertia, velocity = self._c_max, self._inertia, self._velocity
 
-    def combine(theta, step):
-      r = self._generator.uniform(self._r_shape)
-      total = swarm_step(
-        theta, step, self._star, self._c.read_value(), r, self._c_max
-      )
-      if self._velocity is not None:
-        total += self._inertia * self._velocity
-        velocities.append(total)
+    def combine(theta, step, star, c, r, *old_velocity):
+      total = swarm_step(theta, step, star, c, r, c_max)
+      for old in old_velocity:
+        total += inertia * old
       return total
 
-    finite = learner.apply(gradient, combine)
-    for velocity in velocities:
-      # A member that skips its update keeps its velocity too.
-      self._velocity.assign(tf.where(finite[:, None], velocity, self._velocity))
-    return finite
+    operands = [
+      self._star.read_value(),
+      self._c.read_value(),
+      self._generator.uniform(self._r_shape),
+    ]
+    if velocity is None:
+      return learner.apply(gradient, combine, operands).finite
+    old = velocity.read_value()
+    applied = learner.apply(gradient, combine, [*operands, old])
+    # A member that skips its update keeps its velocity too.
+    moved = applied.finite[:, None]
+    velocity.assign(tf.where(moved, applied.displacement, old))
+    return applied.finite
 
   def reset_member(self, member):
     if self._velocity is not None:

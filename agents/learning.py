@@ -20,14 +20,26 @@ from agents import base
 from agents import exchange as exchange_lib
 from agents import parameters
 
-# (theta [P, D], step -learning_rate * u [P, D]) -> total displacement [P, D].
-Combine = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
+Combine = Callable[..., tf.Tensor]
 
 MAX_SKIPPED_IN_A_ROW = 100
 
 
 class LearnerFault(RuntimeError):
   """Learning cannot go on: too many non-finite updates in a row."""
+
+
+class Applied(NamedTuple):
+  """What one update did.
+
+  Attributes:
+    finite: [P] bool, False where a member's update was skipped.
+    displacement: [P, D], what was added to theta where it was not skipped.
+  """
+
+  finite: tf.Tensor
+  displacement: tf.Tensor
 
 
 class StepResult(NamedTuple):
@@ -141,33 +153,53 @@ class TFLearner:
     )
 
   def apply(
-    self, gradient: base.Gradient, combine: Combine | None = None
-  ) -> tf.Tensor:
+    self,
+    gradient: base.Gradient,
+    combine: Combine | None = None,
+    operands: Sequence[tf.Tensor] = (),
+  ) -> Applied:
     """One update: theta <- theta - rate * u, or as `combine` says.
 
-    Called by exchanges while the update is traced.
+    Called by exchanges while the update is traced. All of it is elementwise on
+    [P, D], so it is compiled into one loop over memory (XLA); random draws and
+    variables stay outside, in `operands`.
 
-    Returns:
-      [P] bool, False where a member's update was skipped.
+    Args:
+      gradient: of all members.
+      combine: pure function (theta, step, *operands) -> displacement [P, D],
+        where step is -rate * u; None takes the step.
+      operands: tensors that `combine` needs.
     """
-    finite = tf.reduce_all(
-      tf.math.is_finite(gradient.vector), axis=1, keepdims=True
+    optimizer = self.agent.optimizer
+
+    @tf.function(jit_compile=True, autograph=False)
+    def update(vector, theta, state, steps, rates, operands):
+      finite = tf.reduce_all(tf.math.is_finite(vector), axis=1, keepdims=True)
+      vector = tf.where(finite, vector, 0.0)
+      steps = steps + tf.cast(finite, steps.dtype)
+      new_state, direction = optimizer.direction(
+        state, vector, tf.maximum(steps, 1)
+      )
+      displacement = -rates * direction
+      if combine is not None:
+        displacement = combine(theta, displacement, *operands)
+      theta = tf.where(finite, theta + displacement, theta)
+      new_state = [tf.where(finite, n, o) for o, n in zip(state, new_state)]
+      return theta, new_state, steps, finite[:, 0], displacement
+
+    theta, state, steps, finite, displacement = update(
+      gradient.vector,
+      self.theta.read_value(),
+      tuple(slot.read_value() for slot in self._slots),
+      self._steps.read_value(),
+      self._rates,
+      tuple(operands),
     )
-    vector = tf.where(finite, gradient.vector, 0.0)
-    steps = self._steps + tf.cast(finite, tf.int64)
-    state = tuple(slot.read_value() for slot in self._slots)
-    new_state, direction = self.agent.optimizer.direction(
-      state, vector, tf.maximum(steps, 1)
-    )
-    theta = self.theta.read_value()
-    displacement = -self._rates * direction
-    if combine is not None:
-      displacement = combine(theta, displacement)
-    self.theta.assign(tf.where(finite, theta + displacement, theta))
-    for slot, old, new in zip(self._slots, state, new_state):
-      slot.assign(tf.where(finite, new, old))
+    self.theta.assign(theta)
+    for slot, value in zip(self._slots, state):
+      slot.assign(value)
     self._steps.assign(steps)
-    return finite[:, 0]
+    return Applied(finite, displacement)
 
   def parameters(self) -> np.ndarray:
     """`theta [P, D]`, a copy."""

@@ -130,7 +130,9 @@ class Counter:
         row = dict(event)
         self._log(node, str(row.pop('kind', 'event')), row)
       self._check_limits(now)
-      self._save(now)
+      # What a node was told is counted must survive this process: the node
+      # will not report it again, and the budget would never be reached.
+      self._save(now, force=any(counts.values()))
       state.told = self.finished()
       return {'totals': dict(self._totals), 'finished': self.finished()}
 

@@ -4,6 +4,7 @@ import pytest
 
 from launch import reporting
 from launch import rpc
+from launch.services import counter as counter_lib
 
 
 class _Clock:
@@ -162,3 +163,16 @@ def test_a_restarted_node_hears_how_far_it_was(reporter, counter):
     'explorer/1': {'totals': {'actor_steps': 999}},
   }
   assert reporter.steps_done() == 320
+
+
+def test_what_a_counter_took_is_there_after_its_sudden_death(tmp_path, clock):
+  budget = {'actor_steps': 3}
+  counter = counter_lib.Counter(tmp_path, budget, clock=clock)
+  for _ in range(2):  # in the same instant
+    counter.report('explorer/0', {'actor_steps': 1})
+  # Killed: nothing is closed. Nobody will report these two steps again.
+  again = counter_lib.Counter(tmp_path, budget, clock=clock)
+  assert again.totals() == {'actor_steps': 2}
+  assert again.report('explorer/0', {'actor_steps': 1})['finished']
+  counter.close()
+  again.close()
