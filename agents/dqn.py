@@ -52,17 +52,18 @@ class Config:
   epsilon_steps: int = 5_000  # actor steps from start to end, linear
 
   def __post_init__(self):
-    positive = {
-      'learning_rate': self.learning_rate,
-      'n_step': self.n_step,
-      'batch_size': self.batch_size,
-      'target_update_period': self.target_update_period,
-      'max_replay_size': self.max_replay_size,
-      'min_replay_size': self.min_replay_size,
-      'env_steps_per_update': self.env_steps_per_update,
-      'reward_scale': self.reward_scale,
-    }
-    for name, number in positive.items():
+    for name in (
+      'n_step', 'batch_size', 'target_update_period', 'max_replay_size',
+      'min_replay_size', 'env_steps_per_update',
+    ):  # fmt: skip
+      number = getattr(self, name)
+      if number != int(number) or number < 1:
+        raise ValueError(
+          f'agent.{name}={number} must be a whole number of at least 1. '
+          f'Set --config.agent.{name}.'
+        )
+    for name in ('learning_rate', 'reward_scale'):
+      number = getattr(self, name)
       if not number > 0 or not math.isfinite(number):
         raise ValueError(
           f'agent.{name}={number} must be a positive number. '

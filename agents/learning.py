@@ -184,10 +184,10 @@ class TFLearner:
       if combine is not None:
         displacement = combine(theta, displacement, *operands)
       theta = tf.where(finite, theta + displacement, theta)
-      new_state = [tf.where(finite, n, o) for o, n in zip(state, new_state)]
-      return theta, new_state, steps, finite[:, 0], displacement
+      slots = [tf.where(finite, n, o) for o, n in zip(state, new_state)]
+      return theta, slots, steps, finite[:, 0], displacement
 
-    theta, state, steps, finite, displacement = update(
+    theta, slots, steps, finite, displacement = update(
       gradient.vector,
       self.theta.read_value(),
       tuple(slot.read_value() for slot in self._slots),
@@ -196,7 +196,7 @@ class TFLearner:
       tuple(operands),
     )
     self.theta.assign(theta)
-    for slot, value in zip(self._slots, state):
+    for slot, value in zip(self._slots, slots):
       slot.assign(value)
     self._steps.assign(steps)
     return Applied(finite, displacement)

@@ -6,7 +6,7 @@ one sentence, with exit code 2, before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 import sys

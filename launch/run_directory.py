@@ -194,8 +194,7 @@ def _neighbours(path: pathlib.Path) -> str:
 def _check_free(path: pathlib.Path) -> None:
   if _holds_run(path):
     raise RunDirectoryRefused(
-      f'{path} already holds a run. Go on with it by --resume, or give '
-      'another --run_dir, or remove it.'
+      f'{path} already holds a run. Give another --run_dir, or remove it.'
     )
   if path.is_dir():
     content = sorted(entry.name for entry in path.iterdir())

@@ -19,7 +19,6 @@ import launchpad as lp
 
 from launch import command_line
 from launch import engines
-from launch import plots
 from launch import run_directory
 from launch import view
 
@@ -63,6 +62,9 @@ def run(
     )
   finally:
     live.close()
+  # Not at the top: matplotlib takes as long to import as a node to start.
+  from launch import plots  # pylint: disable=g-import-not-at-top
+
   try:
     plots.learning_curve(directory.path)
   except (ValueError, OSError) as e:

@@ -217,7 +217,12 @@ class LiveView:
       if node.restarts and node.state in ('starting', 'running'):
         word = f'{word} again ({node.restarts})'
       news.setdefault(word, []).append(node.name)
-      if node.state in ('restarting', 'failed') and node.last_error:
+      # A quick restart may be over before it is seen.
+      missed = before is not None and (
+        node.restarts > before[1] and before[0] != 'restarting'
+      )
+      died = missed or node.state in ('restarting', 'failed')
+      if died and node.last_error:
         self._print(
           f'[{now}] {node.name}: {view_text.last_line(node.last_error)}'
         )

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from agents import parameters
+from agents import supervision
 from agents import swarm
 from launch import reporting
 
@@ -45,7 +46,7 @@ class _Candidate:
 
 @dataclasses.dataclass
 class _Running:
-  ticket: swarm.Ticket
+  ticket: supervision.Ticket
   supervisor: int
   since: float
 
@@ -77,7 +78,7 @@ class ParameterServer:
     self._clock = clock
     self._counter = counter
     self._target_return = target_return
-    self._machine = swarm.make_supervision(config)
+    self._machine = supervision.make_supervision(config)
     self._lock = threading.Lock()
     self._candidates: dict[int, _Candidate] = {}
     self._next_candidate = 0
@@ -203,7 +204,7 @@ class ParameterServer:
         self._publish(verdict.published)
       elif verdict.dropped is not None:
         self._log_candidate(verdict.dropped, accepted=False)
-      if verdict != swarm.Verdict(None, None):
+      if verdict != supervision.Verdict(None, None):
         self._trial_since = None
         self._forget()
       self._dirty = True
@@ -255,7 +256,7 @@ class ParameterServer:
       self._dirty = False
       self._saved = self._clock()
       state = {
-        'machine': swarm.state_of(self._machine),
+        'machine': supervision.state_of(self._machine),
         'version': self._version,
         'next_candidate': self._next_candidate,
         'episodes': self._episodes,
@@ -285,7 +286,7 @@ class ParameterServer:
   # With the lock held.
 
   def _pull_weight(self) -> float:
-    if isinstance(self._machine, swarm.LiteralSupervision):
+    if isinstance(self._machine, supervision.LiteralSupervision):
       return self._machine.published_c
     return self._machine.c
 
@@ -323,7 +324,7 @@ class ParameterServer:
     """Keeps only the parameters that some rule can still ask for."""
     machine = self._machine
     keep = {machine.star}
-    if isinstance(machine, swarm.LiteralSupervision):
+    if isinstance(machine, supervision.LiteralSupervision):
       keep |= {machine.loaded, machine.arrived}
     else:
       keep |= {pair[0] for pair in (machine.waiting, machine.trial) if pair}
@@ -351,7 +352,7 @@ class ParameterServer:
     machine = self._machine
     if self._target_return is None or self._goal is not None:
       return
-    if not isinstance(machine, swarm.DefaultSupervision):
+    if not isinstance(machine, supervision.DefaultSupervision):
       return  # the literal rules keep no mean that could be confirmed
     whole = len(machine.hist) >= machine.window
     if machine.star is None or not whole:
@@ -394,7 +395,7 @@ class ParameterServer:
         )
     for candidate in self._candidates.values():
       parameters.check_encoded(self._layout, candidate.theta)
-    swarm.restore(self._machine, state['machine'])
+    supervision.restore(self._machine, state['machine'])
     self._version = state['version']
     self._next_candidate = state['next_candidate']
     self._episodes = state['episodes']

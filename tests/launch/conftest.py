@@ -63,7 +63,8 @@ class Run:
   def pids(self, node):
     """Process ids of a node, one for each start, from its log's headers."""
     return [
-      int(pid) for pid in re.findall(r'^--- .*, pid (\d+),', self.log(node), re.M)
+      int(pid)
+      for pid in re.findall(r'^--- .*, pid (\d+),', self.log(node), re.M)
     ]
 
   def kill(self, node):

@@ -36,5 +36,9 @@ class TurnsNaN(cartpole.CartPoleEnv):
     return observation, reward if self._t < 5 else np.nan, *rest
 
 
-gymnasium.register('Slow-v0', entry_point=Slow, max_episode_steps=40)
-gymnasium.register('TurnsNaN-v0', entry_point=TurnsNaN, max_episode_steps=40)
+for _class in (Slow, TurnsNaN):
+  gymnasium.register(
+    f'{_class.__name__}-v0',
+    entry_point=f'{__name__}:{_class.__name__}',
+    max_episode_steps=40,
+  )

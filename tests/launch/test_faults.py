@@ -157,8 +157,9 @@ def test_the_star_comes_back_from_the_checkpoint(killed):
 
 def test_an_explorer_says_when_it_learns_alone_and_when_no_longer(killed):
   log = killed[0].run.log('explorer/1')
-  # The new server may answer before a poll has missed the old one.
-  assert log.count('Learning alone') == log.count('parameter server is back')
+  # Once more where its last poll came after the server's end.
+  back = log.count('parameter server is back')
+  assert log.count('Learning alone') in (back, back + 1)
 
 
 def test_a_reward_that_is_not_a_number_fails_the_run_and_says_so(start_run):

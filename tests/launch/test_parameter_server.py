@@ -346,7 +346,9 @@ def _wait_until(condition):
 
 def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
   counter = _InProcess(tmp_path)
-  server = _server(tmp_path, time.monotonic, target_return=10.0, counter=counter)
+  server = _server(
+    tmp_path, time.monotonic, target_return=10.0, counter=counter
+  )
   running(server)
   _offer(server, 1, claim=1.0, explorer=3)
   _play(server, 30.0, 30.0)  # accepted, and far above the target
@@ -372,7 +374,9 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
 
 def test_a_window_below_the_target_is_no_goal(tmp_path, running):
   counter = _InProcess(tmp_path)
-  server = _server(tmp_path, time.monotonic, target_return=10.0, counter=counter)
+  server = _server(
+    tmp_path, time.monotonic, target_return=10.0, counter=counter
+  )
   running(server)
   _offer(server, 1, claim=1.0)
   _play(server, 30.0, 0.0, 0.0, 0.0, 0.0)

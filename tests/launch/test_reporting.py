@@ -1,4 +1,4 @@
-"""A node's reports: nothing is lost while the counter is away, nothing waits."""
+"""A node's reports: none is lost while the counter is away, nothing waits."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(tmp_path):
 def test_a_directory_that_holds_a_run_is_refused_and_left_alone(tmp_path):
   path = tmp_path / 'a'
   run_directory.create(path, {'seed': 1}, {})
-  with pytest.raises(run_directory.RunDirectoryRefused, match='--resume'):
+  with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
     run_directory.create(path, {'seed': 2}, {})
   assert run_directory.open(path).config() == {'seed': 1}
 

@@ -102,7 +102,13 @@ def test_rows_of_all_kinds_are_kept(swarm):
   assert sum(row['accepted'] for row in candidates) == len(stars)
   explorer = directory.metrics('node_explorer')
   assert {row['node'] for row in explorer} == {'explorer/0', 'explorer/1'}
-  for name in ('episode_return', 'loss', 'replay_size', 'spread', 'star_distance'):
+  for name in (
+    'episode_return',
+    'loss',
+    'replay_size',
+    'spread',
+    'star_distance',
+  ):
     assert any(name in row for row in explorer), name
   server = directory.metrics('node_parameter_server')[-1]
   for name in ('R_star', 'c', 'x', 'accepted', 'rejected', 'waiting_claim'):

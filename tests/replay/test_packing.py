@@ -31,7 +31,7 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.fixture(params=list(LAYOUTS.values()), ids=list(LAYOUTS))
 def layout(request):
   return request.param
 

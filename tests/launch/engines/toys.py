@@ -21,7 +21,7 @@ from launch import engines
 from launch import policies
 from launch import rpc
 
-SCENARIOS = {}
+SCENARIOS: dict = {}
 
 
 def scenario(build):
