@@ -46,10 +46,12 @@ BASELINE = 'DQN'
 
 
 def main() -> int:
-  overrides = [arg for arg in sys.argv[1:] if arg.startswith('--config')]
+  given = sys.argv[1:]
+  overrides = [arg for arg in given if arg.startswith('--config')]
   command_line.define_flags(CONFIG_FILE)
   flags.DEFINE_integer('seeds', 10, 'Seeds of each variant.', 1)
   flags.DEFINE_string('out', None, 'Directory; default runs/compare-TASK.')
+  flags.DEFINE_string('publish', None, 'Copies table, plot and numbers there.')
   flags.DEFINE_integer('jobs', 1, 'Runs at the same time.', 1)
   flags.DEFINE_list('variants', list(VARIANTS), 'Which swarms to run.')
   try:
@@ -81,7 +83,7 @@ def main() -> int:
   failed = _run_all(jobs, overrides, options['jobs'])
   budget = settings.config.run.steps_per_agent
   results = collect(name, budget, runs / 'dqn', swarms)
-  results['command'] = 'python launch/compare.py ' + ' '.join(sys.argv[1:])
+  results['arguments'] = given
   metrics.write_json(out / 'results.json', results)
   (out / 'table.md').write_text(table(results), encoding='utf-8')
   groups = {BASELINE: member_curves(runs / 'dqn', runs / 'dqn-members')}
@@ -93,6 +95,11 @@ def main() -> int:
     title=f'{name}, {options["seeds"]} seeds each',
     threshold=results['threshold'],
   )
+  if options['publish']:
+    target = pathlib.Path(options['publish'])
+    target.mkdir(parents=True, exist_ok=True)
+    for file in ('results.json', 'table.md', 'learning_curves.png'):
+      shutil.copy(out / file, target / file)
   print(table(results))
   print(f'Table, plot and numbers are in {out}')
   return 1 if failed else 0

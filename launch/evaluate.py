@@ -28,11 +28,10 @@ from agents import base
 from agents import dqn
 from environment_loops import environments
 from environment_loops import evaluation
+from launch import checkpoints
 from launch import command_line
 from launch import run_directory
-from launch import trainer
 from launch import video
-from launch.services import parameter_server
 
 _FPS = 30.0  # where the environment does not say
 
@@ -96,7 +95,7 @@ def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
     command_line.make(dqn.Config, config['agent']),
     environments.spec(config['environment']),
   )
-  star = run.path / 'checkpoints' / parameter_server.STAR
+  star = run.path / 'checkpoints' / checkpoints.STAR
   if star.exists():
     with np.load(star) as saved:
       what = (
@@ -104,7 +103,7 @@ def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
         f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
       )
       return agent.greedy(saved['theta']), what
-  members = run.path / 'checkpoints' / trainer.CHECKPOINT
+  members = run.path / 'checkpoints' / checkpoints.AGENTS
   if members.exists():
     rows = run.metrics('evaluation')
     best = int(np.argmax(rows[-1]['member_returns'])) if rows else 0

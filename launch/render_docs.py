@@ -22,10 +22,17 @@ from launch import session
 
 def parts() -> dict[str, str]:
   """Name of each part to its Markdown."""
+  results = session.root() / 'docs' / 'results'
+  tables = [
+    f'{path.read_text(encoding="utf-8").strip()}\n\n'
+    f'![Learning curves](../results/{path.parent.name}/learning_curves.png)'
+    for path in sorted(results.glob('*/table.md'))
+  ]
   picture = graph.to_mermaid(catalogue.default_swarm()).strip()
   return {
     'swarm graph': f'```mermaid\n{picture}\n```',
     'agent table': catalogue.table(),
+    'comparison': '\n\n'.join(tables),
   }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import logging
 import math
-import pathlib
 import threading
 import time
 from typing import Any
@@ -25,6 +24,7 @@ from agents import learning
 from environment_loops import evaluation
 from environment_loops import observers
 from environment_loops import vector
+from launch import checkpoints
 from launch import experiment as experiment_lib
 from launch import reporting
 from replay import adders
@@ -35,7 +35,6 @@ from replay import tables
 _logger = logging.getLogger(__name__)
 # Episodes that the reported training return averages over, per member.
 _RECENT_EPISODES = 10
-CHECKPOINT = 'agents.npz'
 
 
 class Link:
@@ -357,12 +356,10 @@ class Trainer:
   def _save(self) -> None:
     if self.experiment.run_dir is None or not self._evaluate:
       return
-    directory = pathlib.Path(self.experiment.run_dir) / 'checkpoints'
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f'.{CHECKPOINT}'
-    with open(temporary, 'wb') as file:
-      np.savez(file, theta=self._theta, steps=self.steps)
-    temporary.replace(directory / CHECKPOINT)
+    directory = checkpoints.directory(self.experiment.run_dir)
+    checkpoints.write(
+      directory / checkpoints.AGENTS, theta=self._theta, steps=self.steps
+    )
 
   def _finish(self) -> None:
     """The members' budget is used: say so until the run is over."""

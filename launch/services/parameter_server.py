@@ -13,7 +13,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import pathlib
 import threading
 import time
@@ -24,6 +23,7 @@ import numpy as np
 from agents import parameters
 from agents import supervision
 from agents import swarm
+from launch import checkpoints
 from launch import reporting
 
 _logger = logging.getLogger(__name__)
@@ -31,9 +31,6 @@ _TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
 # A supervisor that is silent this long has lost its episode.
 _EPISODE_TIMEOUT_S = 60.0
-
-CHECKPOINT = 'parameter_server.npz'
-STAR = 'star.npz'
 
 
 @dataclasses.dataclass
@@ -97,8 +94,7 @@ class ParameterServer:
     self._dirty = False
     self._saved = -math.inf
     if run_dir is not None:
-      self._directory = pathlib.Path(run_dir) / 'checkpoints'
-      self._directory.mkdir(parents=True, exist_ok=True)
+      self._directory = checkpoints.directory(run_dir)
       self._restore()
 
   # Explorers.
@@ -274,14 +270,18 @@ class ParameterServer:
       if star is not None:
         chosen = self._candidates[star]
         _, theta = parameters.decode(self._layout, chosen.theta)
-        _write(
-          self._directory / STAR,
+        checkpoints.write(
+          self._directory / checkpoints.STAR,
           theta=theta,
           version=self._version,
           r_star=self._machine.r_star,
           explorer=chosen.explorer,
         )
-    _write(self._directory / CHECKPOINT, state=json.dumps(state), **arrays)
+    checkpoints.write(
+      self._directory / checkpoints.PARAMETER_SERVER,
+      state=json.dumps(state),
+      **arrays,
+    )
 
   # With the lock held.
 
@@ -384,7 +384,7 @@ class ParameterServer:
 
   def _restore(self) -> None:
     assert self._directory is not None
-    path = self._directory / CHECKPOINT
+    path = self._directory / checkpoints.PARAMETER_SERVER
     if not path.exists():
       return
     with np.load(path) as saved:
@@ -401,13 +401,3 @@ class ParameterServer:
     self._episodes = state['episodes']
     self._offers = state['offers']
     _logger.info('Went on from version %d of theta_star.', self._version)
-
-
-def _write(path: pathlib.Path, **arrays: Any) -> None:
-  """Writes an .npz so that a reader sees the old file or the new one."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  with open(temporary, 'wb') as file:
-    np.savez(file, **arrays)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)

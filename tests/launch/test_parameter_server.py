@@ -13,6 +13,7 @@ import pytest
 
 from agents import parameters
 from agents import swarm
+from launch import checkpoints
 from launch import run_directory
 from launch.services import counter as counter_lib
 from launch.services import parameter_server
@@ -283,7 +284,7 @@ def test_the_star_is_kept_as_plain_arrays(tmp_path):
   _offer(server, 1, claim=1.0, explorer=4)
   _play(server, 4.0, 6.0)
   server.save()
-  with np.load(tmp_path / 'checkpoints' / parameter_server.STAR) as star:
+  with np.load(tmp_path / 'checkpoints' / checkpoints.STAR) as star:
     np.testing.assert_array_equal(star['theta'], _theta(1))
     assert (star['version'], star['explorer']) == (1, 4)
     assert star['r_star'] == 5.0
@@ -304,7 +305,7 @@ def test_parameters_that_no_rule_can_ask_for_are_forgotten(tmp_path):
     _offer(server, i, claim=float(i))
     _play(server, float(i), float(i))
   server.save()
-  path = tmp_path / 'checkpoints' / parameter_server.CHECKPOINT
+  path = tmp_path / 'checkpoints' / checkpoints.PARAMETER_SERVER
   with np.load(path) as saved:
     thetas = [name for name in saved.files if name.startswith('theta_')]
   assert len(thetas) <= 3  # theta_star, the trial, the waiting one
@@ -368,7 +369,7 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
     'rejected': 0,
   }
   # What the run found is on disk before the run ends.
-  assert (tmp_path / 'checkpoints' / parameter_server.STAR).exists()
+  assert (tmp_path / 'checkpoints' / checkpoints.STAR).exists()
   counter.close()
 
 

@@ -19,4 +19,5 @@ def test_a_part_is_written_between_its_markers_and_nowhere_else():
 
 def test_the_readme_has_the_graph_and_the_table():
   text = render_docs.pages()[0].read_text(encoding='utf-8')
-  assert all(f'<!-- {name} begins -->' in text for name in render_docs.parts())
+  for name in ('swarm graph', 'agent table'):
+    assert f'<!-- {name} begins -->' in text

@@ -16,6 +16,7 @@ from agents import learning
 from environment_loops import counting
 from environment_loops import environments
 from environment_loops import vector
+from launch import checkpoints
 from launch import experiment as experiment_lib
 from launch import run_directory
 from launch import trainer as trainer_lib
@@ -356,7 +357,7 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(tmp_path):
   for row in rows:
     assert len(row['returns']) == 4 and len(row['member_returns']) == 2
     assert row['return_mean'] == pytest.approx(np.mean(row['returns']))
-  path = directory / 'checkpoints' / trainer_lib.CHECKPOINT
+  path = directory / 'checkpoints' / checkpoints.AGENTS
   with np.load(path) as saved:
     np.testing.assert_array_equal(saved['theta'], trainer.theta)
     assert saved['steps'] == 100

@@ -1,0 +1,31 @@
+"""Checkpoint files of a run: their names, and writing that survives a kill."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+# In RUN/checkpoints/.
+STAR = 'star.npz'  # theta [D], version, r_star, explorer
+AGENTS = 'agents.npz'  # theta [P, D], steps
+PARAMETER_SERVER = 'parameter_server.npz'  # all that it needs to go on
+
+
+def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:
+  """RUN/checkpoints, made if it is not there."""
+  path = pathlib.Path(run_dir) / 'checkpoints'
+  path.mkdir(parents=True, exist_ok=True)
+  return path
+
+
+def write(path: pathlib.Path, **arrays: Any) -> None:
+  """Writes an .npz so that a reader sees the old file or the new one."""
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+  with open(temporary, 'wb') as file:
+    np.savez(file, **arrays)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(temporary, path)
