@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import checks
 from agents import networks
 from agents import optimizers
 from agents import parameters
@@ -52,23 +53,19 @@ class Config:
   epsilon_steps: int = 5_000  # actor steps from start to end, linear
 
   def __post_init__(self):
-    for name in (
-      'n_step', 'batch_size', 'target_update_period', 'max_replay_size',
-      'min_replay_size', 'env_steps_per_update',
-    ):  # fmt: skip
-      number = getattr(self, name)
-      if number != int(number) or number < 1:
-        raise ValueError(
-          f'agent.{name}={number} must be a whole number of at least 1. '
-          f'Set --config.agent.{name}.'
-        )
-    for name in ('learning_rate', 'reward_scale'):
-      number = getattr(self, name)
-      if not number > 0 or not math.isfinite(number):
-        raise ValueError(
-          f'agent.{name}={number} must be a positive number. '
-          f'Set --config.agent.{name}.'
-        )
+    checks.whole(
+      self,
+      'agent',
+      (
+        'n_step',
+        'batch_size',
+        'target_update_period',
+        'max_replay_size',
+        'min_replay_size',
+        'env_steps_per_update',
+      ),
+    )
+    checks.positive(self, 'agent', ('learning_rate', 'reward_scale'))
     fractions = {
       'gamma': self.gamma,
       'epsilon_start': self.epsilon_start,

@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 
 from agents import base
+from agents import checks
 
 _CHOICES = {
   'claim_mode': ('return', 'target'),
@@ -53,18 +54,21 @@ class Config:
           f'swarm.{name}={getattr(self, name)!r} is not known. Choose one of '
           f'{list(allowed)}.'
         )
-    for name in (
-      'num_explorers', 'explorers_per_node', 'num_supervisors', 'b',
-      'star_poll_steps', 'claim_episodes', 'window', 'idle_episodes',
-    ):  # fmt: skip
-      number = getattr(self, name)
-      if number != int(number) or number < 1:
-        raise ValueError(
-          f'swarm.{name}={number} must be a whole number of at least 1. '
-          f'Set --config.swarm.{name}.'
-        )
-    if not self.k > 0:
-      raise ValueError(f'swarm.k={self.k} must be positive (equation 4).')
+    checks.whole(
+      self,
+      'swarm',
+      (
+        'num_explorers',
+        'explorers_per_node',
+        'num_supervisors',
+        'b',
+        'star_poll_steps',
+        'claim_episodes',
+        'window',
+        'idle_episodes',
+      ),
+    )
+    checks.positive(self, 'swarm', ('k', 'trial_timeout_s', 'star_max_age_s'))
     if self.c_max is not None and not self.c_max >= 0:
       raise ValueError(
         f'swarm.c_max={self.c_max} must not be negative; None leaves the pull '
@@ -77,10 +81,6 @@ class Config:
         f'swarm.window={self.window} must be above b={self.b}: a trial of '
         'b + 1 episodes has to fit into it.'
       )
-    for name in ('trial_timeout_s', 'star_max_age_s'):
-      number = getattr(self, name)
-      if number is not None and not number > 0:
-        raise ValueError(f'swarm.{name}={number} must be positive seconds.')
     if not self.confirmation_period_s >= 0:
       raise ValueError(
         f'swarm.confirmation_period_s={self.confirmation_period_s} must not '

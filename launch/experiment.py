@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 from agents import base
+from agents import checks
 from environment_loops import environments
 from replay import packing
 
@@ -28,20 +29,18 @@ class RunConfig:
   background_niceness: int = 5  # of nodes that only measure or supervise
 
   def __post_init__(self):
-    for name in (
-      'steps_per_agent', 'evaluations', 'eval_episodes', 'updates_per_call',
-      'tf_threads',
-    ):  # fmt: skip
-      number = getattr(self, name)
-      if number != int(number) or number < 1:
-        raise ValueError(
-          f'run.{name}={number} must be a whole number of at least 1. '
-          f'Set --config.run.{name}.'
-        )
-    if self.wall_clock_s is not None and not self.wall_clock_s > 0:
-      raise ValueError(
-        f'run.wall_clock_s={self.wall_clock_s} must be positive seconds.'
-      )
+    checks.whole(
+      self,
+      'run',
+      (
+        'steps_per_agent',
+        'evaluations',
+        'eval_episodes',
+        'updates_per_call',
+        'tf_threads',
+      ),
+    )
+    checks.positive(self, 'run', ('wall_clock_s',))
     if self.target_return is not None and math.isnan(self.target_return):
       raise ValueError('run.target_return is not a number.')
     if self.replay not in REPLAY_PLACEMENTS:

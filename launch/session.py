@@ -55,7 +55,8 @@ def run(
     print(f'error: {e}', file=sys.stderr)
     return command_line.USAGE
   program = build(str(directory.path))
-  live = view.LiveView(directory.path, counter_of(program), title=agent)
+  title = f'{agent.upper().replace("_", "-")} · {config["environment"]}'
+  live = view.LiveView(directory.path, counter_of(program), title)
   try:
     outcome = engines.run(
       program, settings.engine, run_dir=directory.path, on_tick=live

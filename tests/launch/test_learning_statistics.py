@@ -10,7 +10,7 @@ from launch import learning_statistics as statistics
 
 _VECTORS = json.loads(
   (
-    pathlib.Path(__file__).parent / 'vectors' / 'learning_curve_auc.json'
+    pathlib.Path(__file__).parents[1] / 'vectors' / 'learning_curve_auc.json'
   ).read_text()
 )
 

@@ -11,7 +11,7 @@ from environment_loops import counting
 from replay import nstep
 from replay import packing
 
-VECTORS = pathlib.Path(__file__).parent / 'vectors'
+VECTORS = pathlib.Path(__file__).parents[1] / 'vectors'
 
 
 def _cases(name):
