@@ -216,7 +216,7 @@ def _run_all(
   began, failed = time.monotonic(), 0
   with futures.ThreadPoolExecutor(parallel) as pool:
     running = {
-      pool.submit(_run, path, arguments + overrides): path
+      pool.submit(_run, path, overrides + arguments): path
       for path, arguments in missing
     }
     for made, done in enumerate(futures.as_completed(running), 1):
