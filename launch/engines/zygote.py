@@ -244,7 +244,13 @@ class Launcher:
       [self.channel], [], [], max(deadline - time.monotonic(), 0)
     )[0]:
       message = receive(self.channel)
-      if message is None or message['event'] == 'ended':
+      if message is None:
+        # It was killed. Its files close before it can be reaped, so `alive`
+        # would still say yes, and nobody would see to the nodes' children.
+        while self.alive() and time.monotonic() < deadline:
+          time.sleep(0.005)
+        return
+      if message['event'] == 'ended':
         return
     self.quit()
 

@@ -82,13 +82,7 @@ class Run:
 
   def remains(self):
     """Processes that the run left behind."""
-    found = []
-    for process in psutil.process_iter():
-      with contextlib.suppress(psutil.Error):
-        if process.environ().get('TMPDIR', '').startswith(str(self.temporary)):
-          if process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+    return _processes_of(self.temporary)
 
   def assert_nothing_is_left(self):
     deadline = time.monotonic() + 3.0
@@ -102,6 +96,23 @@ class Run:
       with contextlib.suppress(psutil.Error, ProcessLookupError):
         process.kill()
     self.process.wait()
+
+
+def _processes_of(temporary):
+  """Living processes whose TMPDIR is in the directory `temporary`."""
+  found = []
+  for process in psutil.process_iter():
+    with contextlib.suppress(psutil.Error):
+      if process.environ().get('TMPDIR', '').startswith(str(temporary)):
+        if process.status() != psutil.STATUS_ZOMBIE:
+          found.append(process)
+  return found
+
+
+@pytest.fixture(scope='session')
+def processes_of():
+  """processes_of(directory): what runs with its TMPDIR there."""
+  return _processes_of
 
 
 @pytest.fixture(scope='module')
