@@ -6,6 +6,7 @@ An `Agent` says what is learned and nothing else. It owns
   initial     new parameters from a seed
   loss        the equation, for one member, in TensorFlow
   act         the behaviour policy, for P members with K environments each
+  actor       the behaviour of one ranked actor, and what it stores besides
   greedy      the policy that is evaluated
 
 A topology decides who calls these, and an engine where. Rank reaches an agent
@@ -17,7 +18,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -51,11 +52,14 @@ class LossOutput(NamedTuple):
     loss: [] to minimise.
     priorities: [B] new replay priorities, not negative.
     metrics: name to [] of what to log.
+    statistics: variable name to its new value: what is part of the parameters
+      but not learned by gradient, such as the running mean of observations.
   """
 
   loss: tf.Tensor
   priorities: tf.Tensor
   metrics: dict[str, tf.Tensor]
+  statistics: dict[str, tf.Tensor] = {}
 
 
 class Gradient(NamedTuple):
@@ -65,11 +69,13 @@ class Gradient(NamedTuple):
     vector: [P, D].
     priorities: [P, B].
     metrics: name to [P].
+    statistics: variable name to [P, *shape].
   """
 
   vector: tf.Tensor
   priorities: tf.Tensor
   metrics: dict[str, tf.Tensor]
+  statistics: dict[str, tf.Tensor] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +84,24 @@ class TargetUpdate:
 
   period: int  # learner steps
   tau: float = 1.0  # 1 copies
+
+
+class Actor(Protocol):
+  """The behaviour of one actor with K environments; keeps its own state."""
+
+  def act(
+    self,
+    theta: np.ndarray,
+    observation: np.ndarray,
+    actor_steps: int,
+    rng: np.random.Generator,
+  ) -> np.ndarray:
+    """Exploring actions [K, ...] for `theta [D]`, `observation [K, ...]`."""
+
+  def priorities(
+    self, theta: np.ndarray, packed: np.ndarray
+  ) -> np.ndarray | None:
+    """First priorities [M] of packed transitions [M, W]; None: all alike."""
 
 
 class Agent(abc.ABC):
@@ -91,6 +115,10 @@ class Agent(abc.ABC):
   n_step: int  # environment steps in one return
   batch_size: int  # transitions per update and member
   metrics: dict[str, str]  # of the loss, and how updates pool: 'mean', 'max'
+  max_gradient_norm: float | None = None  # of a member's whole gradient
+  # Factors on the learning rate of each parameter [D]; None: all alike.
+  learning_rate_scale: np.ndarray | None = None
+  importance_exponent: float = 0.0  # beta of prioritized replay
 
   @abc.abstractmethod
   def initial(self, seed: int) -> np.ndarray:
@@ -101,9 +129,17 @@ class Agent(abc.ABC):
     self,
     variables: Sequence[tf.Tensor],
     target_variables: Sequence[tf.Tensor],
-    transition: Any,
+    batch: Any,
+    importance: tf.Tensor | None = None,
   ) -> LossOutput:
-    """The loss of one member on a batch `[B, ...]` of its transitions."""
+    """The loss of one member.
+
+    Args:
+      variables: of the member, in layout order.
+      target_variables: of its target network, likewise.
+      batch: its experience, with leading axes [B] for transitions.
+      importance: [B] weights of prioritized sampling; None means all 1.
+    """
 
   @abc.abstractmethod
   def act(
@@ -125,6 +161,25 @@ class Agent(abc.ABC):
       Actions [P, K].
     """
 
+  def actor(self, info: ActorInfo, num_envs: int) -> Actor:
+    """The behaviour of actor `info.index` with `num_envs` environments."""
+    del info, num_envs
+    return _PlainActor(self)
+
+  def moving(self, update: tf.Tensor) -> tf.Tensor | None:
+    """Which parameters this update moves, bool [D]; None: all. In the graph.
+
+    Args:
+      update: learner steps made before this one, int64 [].
+    """
+    del update
+    return None
+
+  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
+    """Factor [] on all learning rates, for schedules; None: 1. In the graph."""
+    del update
+    return None
+
   @abc.abstractmethod
   def exploration(self, actor_steps: int) -> float:
     """How much it explores after so many steps; for the log."""
@@ -136,3 +191,18 @@ class Agent(abc.ABC):
   @abc.abstractmethod
   def learning_rate(self, info: ActorInfo, spread: str) -> float:
     """The learning rate of this member under a spread rule (swarm.py)."""
+
+
+class _PlainActor:
+  """An actor that explores as its agent does, whatever its rank."""
+
+  def __init__(self, agent: Agent):
+    self._agent = agent
+
+  def act(self, theta, observation, actor_steps, rng):
+    actions = self._agent.act(theta[None], observation[None], actor_steps, rng)
+    return actions[0]
+
+  def priorities(self, theta, packed):
+    del theta, packed
+    return None

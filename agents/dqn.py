@@ -151,9 +151,11 @@ class DQN(base.Agent):
     self,
     variables: Sequence[tf.Tensor],
     target_variables: Sequence[tf.Tensor],
-    transition: packing.Transition,
+    batch: packing.Transition,
+    importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
     """Mean loss over the valid transitions `[B]` (specs/pso.md, equation 5)."""
+    transition = batch
     if self._apply is None:
       self._apply = self._network.make_sonnet()
     config, apply = self.config, self._apply
@@ -171,7 +173,10 @@ class DQN(base.Agent):
       td_error = value.q_learning(q_tm1, transition.a_tm1, r_t, discount_t, q_t)
     weight = transition.weight
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
-    mean = tf.reduce_sum(weight * _LOSSES[config.loss](td_error)) / total
+    losses = weight * _LOSSES[config.loss](td_error)
+    if importance is not None:
+      losses *= importance
+    mean = tf.reduce_sum(losses) / total
     metrics = {
       'loss': mean,
       'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,

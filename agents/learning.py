@@ -11,6 +11,7 @@ a member with a non-finite gradient skips its update alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from agents import base
 from agents import exchange as exchange_lib
+from agents import feeds
 from agents import parameters
 
 # (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
@@ -50,12 +52,15 @@ class StepResult(NamedTuple):
     metrics: name to [P], pooled over the call's updates.
     skipped: [P] updates skipped in this call for non-finite gradients.
     broken: [P] bool, members whose parameters are not finite.
+    priorities: [U * B] new priorities in the order of the sample; None where
+      the sample came without probabilities.
   """
 
   updates: int
   metrics: dict[str, np.ndarray]
   skipped: np.ndarray
   broken: np.ndarray
+  priorities: np.ndarray | None = None
 
 
 class TFLearner:
@@ -67,7 +72,7 @@ class TFLearner:
     theta: np.ndarray,
     learning_rates: Sequence[float],
     exchange: exchange_lib.Exchange,
-    unpack: Callable[[tf.Tensor], Any],
+    feed: feeds.Feed,
     updates_per_call: int = 1,
     seed: int = 0,
   ):
@@ -78,7 +83,7 @@ class TFLearner:
       theta: first parameters [P, D].
       learning_rates: [P], one for each member.
       exchange: how parameters move besides the gradient.
-      unpack: packed sample [..., W] to the transition that `agent.loss` takes.
+      feed: brings a sample into the form that `agent.loss` takes.
       updates_per_call: learner steps in one `step`.
       seed: of the exchange's random draws.
     """
@@ -105,22 +110,36 @@ class TFLearner:
     self._rates = tf.constant(
       np.asarray(learning_rates, np.float32)[:, None], name='learning_rates'
     )
-    self._unpack = unpack
+    self._feed = feed
     self._exchange = exchange
     self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
     exchange.setup(self, seed)
     self._call = tf.function(self._updates_in_graph, autograph=False)
 
-  def step(self, packed: tf.Tensor) -> StepResult:
+  @property
+  def updates(self) -> int:
+    """Learner steps made so far; it goes on counting after `restore`."""
+    return int(self._updates.numpy())
+
+  def step(
+    self, sample: Any, probabilities: tf.Tensor | None = None
+  ) -> StepResult:
     """Makes `updates_per_call` updates.
 
     Args:
-      packed: [updates_per_call * B, P, W] packed transitions, float32.
+      sample: what the feed takes, for `updates_per_call` updates.
+      probabilities: with which prioritized replay drew each item, float32
+        [U * B], for one member; None for uniform replay.
 
     Raises:
       LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
     """
-    metrics, finite = self._call(packed)
+    if probabilities is not None and self.num_members > 1:
+      raise ValueError(
+        f'Prioritized samples are for one member, not {self.num_members}: one '
+        'item holds a transition of each, but has only one priority.'
+      )
+    metrics, finite, priorities = self._call(sample, probabilities)
     finite = finite.numpy()
     skipped = (~finite).sum(axis=0)
     self._count_skips(finite)
@@ -131,25 +150,38 @@ class TFLearner:
       name: getattr(np, how)(metrics[name].numpy(), axis=0)
       for name, how in self.agent.metrics.items()
     }
-    return StepResult(self.updates_per_call, pooled, skipped, broken)
+    return StepResult(
+      self.updates_per_call,
+      pooled,
+      skipped,
+      broken,
+      None if priorities is None else priorities.numpy(),
+    )
 
-  def gradient(self, packed: tf.Tensor) -> base.Gradient:
-    """The gradient of all members on packed transitions [P, B, W]."""
-    transition = self._unpack(packed)
+  def gradient(
+    self, batch: Any, importance: tf.Tensor | None = None
+  ) -> base.Gradient:
+    """The gradient of all members.
+
+    Args:
+      batch: what the feed arranged for one update, leading axis [P].
+      importance: weights [B] of prioritized sampling, for one member.
+    """
+    experience = self._feed.unpack(batch)
     theta = self.theta.read_value()
     with tf.GradientTape() as tape:
       tape.watch(theta)
       arguments = (
         split(self.agent.layout, theta),
         split(self.agent.layout, self.target.read_value()),
-        transition,
+        experience,
       )
-      out = self._losses(arguments)
+      out = self._losses(arguments, importance)
       # Members share no parameter, so the gradient of the sum holds each
       # member's own gradient in its row.
       total = tf.reduce_sum(out.loss)
     return base.Gradient(
-      tape.gradient(total, theta), out.priorities, out.metrics
+      tape.gradient(total, theta), out.priorities, out.metrics, out.statistics
     )
 
   def apply(
@@ -170,21 +202,38 @@ class TFLearner:
         where step is -rate * u; None takes the step.
       operands: tensors that `combine` needs.
     """
-    optimizer = self.agent.optimizer
+    agent = self.agent
+    made = self._updates.read_value()
 
     @tf.function(jit_compile=True, autograph=False)
-    def update(vector, theta, state, steps, rates, operands):
+    def update(vector, theta, state, steps, rates, made, operands):
       finite = tf.reduce_all(tf.math.is_finite(vector), axis=1, keepdims=True)
       vector = tf.where(finite, vector, 0.0)
+      if agent.max_gradient_norm is not None:
+        norm = tf.norm(vector, axis=1, keepdims=True)
+        # A zero gradient stays zero: the factor is then 1.
+        vector *= agent.max_gradient_norm / tf.maximum(
+          norm, agent.max_gradient_norm
+        )
       steps = steps + tf.cast(finite, steps.dtype)
-      new_state, direction = optimizer.direction(
+      new_state, direction = agent.optimizer.direction(
         state, vector, tf.maximum(steps, 1)
       )
       displacement = -rates * direction
+      if agent.learning_rate_scale is not None:
+        displacement *= tf.constant(agent.learning_rate_scale, tf.float32)
+      factor = agent.rate_factor(made)
+      if factor is not None:
+        displacement *= factor
+      moves = finite
+      moving = agent.moving(made)
+      if moving is not None:
+        displacement = tf.where(moving, displacement, 0.0)
+        moves = tf.logical_and(finite, moving)
       if combine is not None:
         displacement = combine(theta, displacement, *operands)
       theta = tf.where(finite, theta + displacement, theta)
-      slots = [tf.where(finite, n, o) for o, n in zip(state, new_state)]
+      slots = [tf.where(moves, n, o) for o, n in zip(state, new_state)]
       return theta, slots, steps, finite[:, 0], displacement
 
     theta, slots, steps, finite, displacement = update(
@@ -193,6 +242,7 @@ class TFLearner:
       tuple(slot.read_value() for slot in self._slots),
       self._steps.read_value(),
       self._rates,
+      made,
       tuple(operands),
     )
     self.theta.assign(theta)
@@ -256,51 +306,81 @@ class TFLearner:
     named.update(self._exchange.variables())
     return named
 
-  def _losses(self, arguments) -> base.LossOutput:
+  def _losses(self, arguments, importance=None) -> base.LossOutput:
     """The agent's loss for each member: leading axis P in and out."""
     if self.num_members == 1:
-      one = self.agent.loss(*tf.nest.map_structure(lambda x: x[0], arguments))
+      one = self.agent.loss(
+        *tf.nest.map_structure(lambda x: x[0], arguments), importance
+      )
       return tf.nest.map_structure(lambda x: x[None], one)
     return tf.vectorized_map(
-      lambda member: self.agent.loss(*member),
+      lambda member: self.agent.loss(*member, None),
       arguments,
       fallback_to_while_loop=False,
     )
 
-  def _updates_in_graph(self, packed: tf.Tensor):
+  def _updates_in_graph(
+    self, sample: Any, probabilities: tf.Tensor | None = None
+  ):
     count = self.updates_per_call
-    width = packed.shape[-1]
-    # [U * B, P, W] -> [U, P, B, W]: one transpose for all updates.
-    samples = tf.transpose(
-      tf.reshape(
-        packed, (count, self.agent.batch_size, self.num_members, width)
-      ),
-      (0, 2, 1, 3),
-    )
+    batches = self._feed.arrange(sample, count, self.num_members)
     names = list(self.agent.metrics)
+    weights = None
+    if probabilities is not None:
+      weights = importance_weights(
+        tf.reshape(probabilities, (count, -1)), self.agent.importance_exponent
+      )
 
-    def body(update, arrays, finites):
-      gradient = self.gradient(samples[update])
+    def body(update, arrays, finites, priorities):
+      gradient = self.gradient(
+        tf.nest.map_structure(lambda x: x[update], batches),
+        None if weights is None else weights[update],
+      )
       finite = self._exchange.apply(self, gradient)
+      self._take_statistics(gradient.statistics, finite)
       self._follow_with_target()
       arrays = [
         array.write(update, gradient.metrics[name])
         for name, array in zip(names, arrays)
       ]
-      return update + 1, arrays, finites.write(update, finite)
+      if weights is not None:
+        # A batch without a finite gradient says nothing of its items.
+        new = tf.where(finite[0], gradient.priorities[0], math.nan)
+        priorities = [priorities[0].write(update, new)]
+      return update + 1, arrays, finites.write(update, finite), priorities
 
-    _, arrays, finites = tf.while_loop(
+    _, arrays, finites, priorities = tf.while_loop(
       lambda update, *_: update < count,
       body,
       (
         tf.constant(0),
         [tf.TensorArray(tf.float32, count) for _ in names],
         tf.TensorArray(tf.bool, count),
+        [] if weights is None else [tf.TensorArray(tf.float32, count)],
       ),
       parallel_iterations=1,
     )
     metrics = {name: array.stack() for name, array in zip(names, arrays)}
-    return metrics, finites.stack()
+    new = tf.reshape(priorities[0].stack(), (-1,)) if priorities else None
+    return metrics, finites.stack(), new
+
+  def _take_statistics(
+    self, statistics: dict[str, tf.Tensor], finite: tf.Tensor
+  ) -> None:
+    """Puts what is not learned by gradient into its place in theta."""
+    if not statistics:
+      return
+    layout, rows = self.agent.layout, self.num_members
+    theta = self.theta.read_value()
+    parts = tf.split(theta, layout.sizes, axis=1)
+    for index, variable in enumerate(layout.variables):
+      if variable.name in statistics:
+        new = tf.reshape(statistics[variable.name], (rows, variable.size))
+        sound = finite[:, None] & tf.reduce_all(
+          tf.math.is_finite(new), axis=1, keepdims=True
+        )
+        parts[index] = tf.where(sound, new, parts[index])
+    self.theta.assign(tf.concat(parts, axis=1))
 
   def _follow_with_target(self) -> None:
     rule = self.agent.target_update
@@ -326,6 +406,22 @@ class TFLearner:
           'updates in a row because its gradient is not finite. Lower '
           'agent.learning_rate, or check the rewards of the environment.'
         )
+
+
+def importance_weights(probabilities: tf.Tensor, beta: float) -> tf.Tensor:
+  """Weights `(1 / P)^beta`, over each batch's largest (specs/apex_dqn.md).
+
+  The size of the table is a common factor, so that the maximum cancels it.
+
+  Args:
+    probabilities: [U, B] with which the items were drawn, positive.
+    beta: 0 corrects nothing, 1 all.
+
+  Returns:
+    [U, B], at most 1.
+  """
+  logs = -beta * tf.math.log(tf.maximum(probabilities, 1e-37))
+  return tf.exp(logs - tf.reduce_max(logs, axis=1, keepdims=True))
 
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:

@@ -20,6 +20,7 @@ import reverb
 
 from agents import base
 from agents import exchange as exchange_lib
+from agents import feeds
 from agents import learning
 from environment_loops import evaluation
 from environment_loops import observers
@@ -194,7 +195,7 @@ class Trainer:
       theta,
       [self.agent.learning_rate(i, self._lr_spread) for i in self.members],
       self._link.exchange,
-      layout.unpack,
+      feeds.Transitions(layout, self.agent.batch_size),
       updates_per_call=run.updates_per_call,
       seed=seed,
     )

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from agents import base
 from agents import exchange as exchange_lib
+from agents import feeds
 from agents import learning
 from agents import optimizers
 from agents import parameters
@@ -56,6 +57,10 @@ class Linear:
   """
 
   batch_size = 1
+  max_gradient_norm = None
+  learning_rate_scale = None
+  moving = base.Agent.moving
+  rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}
 
   def __init__(self, size, optimizer, target_update):
@@ -64,9 +69,9 @@ class Linear:
     self.optimizer = optimizer
     self.target_update = target_update
 
-  def loss(self, variables, target_variables, transition):
-    del target_variables
-    gradient = tf.reduce_mean(transition, axis=0)
+  def loss(self, variables, target_variables, batch, importance=None):
+    del target_variables, importance
+    gradient = tf.reduce_mean(batch, axis=0)
     theta = tf.concat(variables, axis=0)
     metrics = {
       'mean_gradient': tf.reduce_mean(gradient),
@@ -74,6 +79,16 @@ class Linear:
     }
     loss = tf.reduce_sum(theta * gradient)
     return base.LossOutput(loss, tf.ones([1]), metrics)
+
+
+class Gradients(feeds.Transitions):
+  """Batches of one packed "transition", which is the gradient itself."""
+
+  def __init__(self):
+    super().__init__(layout=None, batch_size=1)
+
+  def unpack(self, batch):
+    return batch
 
 
 @pytest.fixture(scope='session')
@@ -99,7 +114,7 @@ def linear_learner():
       theta,
       [0.1] * len(theta) if learning_rates is None else learning_rates,
       exchange or exchange_lib.Local(),
-      unpack=lambda packed: packed,
+      Gradients(),
       **options,
     )
 

@@ -48,7 +48,7 @@ def slow_loss(agent, theta, theta_hat, transition):
   """Equation 5 of specs' PSO-DQN, one transition at a time."""
   config = agent.config
   losses, errors, targets = [], [], []
-  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*transition):
+  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*transition[:6]):
     if not weight:
       continue
     q_t = slow_q(agent, theta_hat, o_t)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from agents import base
 from agents import dqn
 from agents import exchange as exchange_lib
+from agents import feeds
 from agents import learning
 from agents import optimizers
 from agents import parameters
@@ -46,9 +47,8 @@ def _packed(count, members, seed=0):
 
 def _learner(agent, theta, rates, **options):
   exchange = options.pop('exchange', None) or exchange_lib.Local()
-  return learning.TFLearner(
-    agent, theta, rates, exchange, LAYOUT.unpack, **options
-  )
+  feed = feeds.Transitions(LAYOUT, BATCH)
+  return learning.TFLearner(agent, theta, rates, exchange, feed, **options)
 
 
 def _theta(agent, members=3):
@@ -137,7 +137,7 @@ def test_places_without_a_transition_do_not_teach(agent):
 
 def test_a_batch_without_transitions_gives_no_gradient(agent):
   packed = _packed(BATCH, 2)
-  packed[..., -1] = 0.0
+  packed[..., LAYOUT.slices.weight] = 0.0
   learner = _learner(agent, _theta(agent)[:2], RATES[:2])
   gradient = learner.gradient(tf.constant(packed.swapaxes(0, 1)))
   np.testing.assert_array_equal(gradient.vector, np.zeros_like(gradient.vector))

@@ -161,7 +161,7 @@ def measure_learner(
       theta,
       [1e-4] * _P,
       exchange.Pull(),
-      layout.unpack,
+      feeds.Transitions(layout, agent.batch_size),
       updates_per_call=updates,
     )
     costs[f'learner call, U={updates}'] = common.timed(

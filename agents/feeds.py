@@ -1,0 +1,46 @@
+"""What stands between a sample of replay and an agent's loss.
+
+A learner makes U updates for P members in one TensorFlow call. A feed brings
+what was sampled into that form, in the graph: `arrange` once for the whole
+call, `unpack` once for each update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from replay import packing
+
+
+class Feed(Protocol):
+  """From a sample to the batches of U updates; traced into the learner."""
+
+  def arrange(self, sample: Any, updates: int, members: int) -> Any:
+    """The sample as a nest of tensors with leading axes [U, P]."""
+
+  def unpack(self, batch: Any) -> Any:
+    """One update's share, leading axis [P], as the agent's loss takes it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+  """Packed transitions, each its own item.
+
+  The sample is float32 (or bytes) [U * B, P, W], or [U * B, W] for one member;
+  the loss sees a `packing.Transition` of [P, B, ...].
+  """
+
+  layout: packing.TransitionLayout
+  batch_size: int  # B
+
+  def arrange(self, sample, updates, members):
+    width = sample.shape[-1]
+    split = tf.reshape(sample, (updates, self.batch_size, members, width))
+    # One transpose for all updates.
+    return tf.transpose(split, (0, 2, 1, 3))
+
+  def unpack(self, batch):
+    return self.layout.unpack(batch)
