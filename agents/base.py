@@ -103,6 +103,9 @@ class Actor(Protocol):
   ) -> np.ndarray | None:
     """First priorities [M] of packed transitions [M, W]; None: all alike."""
 
+  def ended(self, last: np.ndarray) -> None:
+    """Says where an episode has ended, bool [K], for state that is kept."""
+
 
 class Agent(abc.ABC):
   """What is learned. One instance serves any number of members."""
@@ -118,7 +121,10 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all alike.
   learning_rate_scale: np.ndarray | None = None
+  # alpha of prioritized replay; None: uniform replay.
+  priority_exponent: float | None = None
   importance_exponent: float = 0.0  # beta of prioritized replay
+  reward_clip: float | None = None  # of each reward that is learned from
 
   @abc.abstractmethod
   def initial(self, seed: int) -> np.ndarray:
@@ -206,3 +212,6 @@ class _PlainActor:
   def priorities(self, theta, packed):
     del theta, packed
     return None
+
+  def ended(self, last):
+    del last

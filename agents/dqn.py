@@ -1,12 +1,13 @@
-"""DQN: Mnih et al. 2015, with the double and n-step variants as options.
+"""DQN: Mnih et al. 2015, with the parts that were added later as options.
 
-The same agent is the plain baseline (one member), the explorers of PSO-DQN
-(P members, swarm topology) and later the learner of Ape-X.
+Double Q-learning, n-step returns, a dueling head, prioritized replay, a ladder
+of epsilons. The same agent is the plain baseline (one member), the explorers of
+PSO-DQN (P members, swarm topology) and Ape-X DQN (actors and a learner).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
 
@@ -15,10 +16,14 @@ import tensorflow as tf
 
 from agents import base
 from agents import checks
+from agents import conv
+from agents import dqn_actor
+from agents import exploration as exploration_lib
 from agents import networks
 from agents import optimizers
 from agents import parameters
 from agents import swarm
+from agents.losses import priorities
 from agents.losses import value
 from environment_loops import environments
 from replay import packing
@@ -33,22 +38,33 @@ class Config:
   rise to their level, and overshoot with faster targets.
   """
 
-  hidden_sizes: tuple[int, ...] = (64, 64)  # units
-  activation: str = 'tanh'  # 'relu' or 'tanh' [T]
+  network: str = 'auto'  # 'mlp', 'nature' (images); 'auto': what fits
+  hidden_sizes: tuple[int, ...] = (64, 64)  # units, of 'mlp'
+  activation: str = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
+  dueling: bool = False  # Q = V + A - mean A, two streams
   learning_rate: float = 1e-3  # per update; paper of the swarm: 0.01
-  optimizer: str = 'adam'  # 'adam', 'rmsprop' or 'sgd'
+  optimizer: str = 'adam'  # or another of optimizers.py
+  max_gradient_norm: float | None = None  # of the whole gradient; Ape-X: 40
   gamma: float = 0.99  # per environment step
   n_step: int = 5  # environment steps in one return [T]; paper: 1
   batch_size: int = 64  # transitions per update
   loss: str = 'huber'  # 'huber' (delta 1) or 'squared'
   double: bool = True  # double Q-learning [T]; False is equation 5
   reward_scale: float = 1.0  # factor on rewards in the loss only
+  # Each reward, never an n-step sum, to [-c, c] before it is stored; Atari: 1.
+  reward_clip: float | None = None
   target_update_period: int = 100  # learner steps
   target_update_tau: float = 1.0  # 1 copies the online network
   max_replay_size: int = 20_000  # transitions per member
   min_replay_size: int = 500  # transitions per member before learning
   env_steps_per_update: int = 1  # environment steps per learner step
-  epsilon_start: float = 1.0  # probability of a random action
+  prioritized: bool = False  # replay by TD error, else uniform
+  priority_exponent: float = 0.6  # alpha; of prioritized replay only
+  importance_exponent: float = 0.4  # beta; of prioritized replay only
+  exploration: str = 'schedule'  # 'schedule' falls; 'ladder' is Ape-X's
+  epsilon: float = 0.4  # of 'ladder': the most curious environment
+  epsilon_alpha: float = 7.0  # of 'ladder': down to epsilon^(1 + alpha)
+  epsilon_start: float = 1.0  # of 'schedule': chance of a random action
   epsilon_end: float = 0.05
   epsilon_steps: int = 5_000  # actor steps from start to end, linear
 
@@ -65,9 +81,16 @@ class Config:
         'env_steps_per_update',
       ),
     )
-    checks.positive(self, 'agent', ('learning_rate', 'reward_scale'))
+    checks.positive(
+      self,
+      'agent',
+      ('learning_rate', 'reward_scale', 'reward_clip', 'max_gradient_norm'),
+    )
     fractions = {
       'gamma': self.gamma,
+      'priority_exponent': self.priority_exponent,
+      'importance_exponent': self.importance_exponent,
+      'epsilon': self.epsilon,
       'epsilon_start': self.epsilon_start,
       'epsilon_end': self.epsilon_end,
       'target_update_tau': self.target_update_tau,
@@ -80,19 +103,21 @@ class Config:
         'agent.target_update_tau=0 would never move the target network. '
         'Use 1 to copy it every target_update_period updates.'
       )
-    if self.epsilon_steps < 0:
-      raise ValueError(
-        f'agent.epsilon_steps={self.epsilon_steps} must not be negative.'
-      )
+    for name in ('epsilon_steps', 'epsilon_alpha'):
+      if not 0 <= getattr(self, name) < math.inf:
+        raise ValueError(
+          f'agent.{name}={getattr(self, name)} must not be negative, nor infinite.'
+        )
     if not self.hidden_sizes or min(self.hidden_sizes) < 1:
       raise ValueError(
         f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
       )
-    if self.loss not in _LOSSES:
-      raise ValueError(
-        f'agent.loss={self.loss!r} is not known. Choose one of '
-        f'{sorted(_LOSSES)}.'
-      )
+    for name, known in _CHOICES.items():
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f'agent.{name}={getattr(self, name)!r} is not known. Choose one of '
+          f'{sorted(known)}.'
+        )
     if self.min_replay_size > self.max_replay_size:
       raise ValueError(
         f'agent.min_replay_size={self.min_replay_size} is above '
@@ -102,6 +127,11 @@ class Config:
 
 
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
+_CHOICES = {
+  'loss': tuple(_LOSSES),
+  'network': ('auto', 'mlp', 'nature'),
+  'exploration': ('schedule', 'ladder'),
+}
 
 
 class DQN(base.Agent):
@@ -119,9 +149,9 @@ class DQN(base.Agent):
     """Makes the agent for one environment.
 
     Raises:
-      environments.EnvironmentRefused: the actions are not discrete.
+      environments.EnvironmentRefused: the actions are not discrete, or the
+        observations are not what the network takes.
     """
-    num_actions = environments.require_discrete(spec, 'DQN')
     self.config = config
     self.spec = spec
     self.gamma = config.gamma
@@ -131,18 +161,18 @@ class DQN(base.Agent):
     self.target_update = base.TargetUpdate(
       config.target_update_period, config.target_update_tau
     )
-    self._network = networks.MLP(
-      input_size=math.prod(spec.observation_shape),
-      hidden_sizes=tuple(config.hidden_sizes),
-      output_size=num_actions,
-      activation=config.activation,
-      name='q',
-    )
+    self.max_gradient_norm = config.max_gradient_norm
+    self.reward_clip = config.reward_clip
+    if config.prioritized:
+      self.priority_exponent = config.priority_exponent
+      self.importance_exponent = config.importance_exponent
+    self._network = _make_network(config, spec)
     self.layout = parameters.Layout(
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},
     )
-    self._apply: Callable[..., tf.Tensor] | None = None
+    self._values = dqn_actor.Values(self._network, self.layout)
+    self._apply: networks.Apply | None = None
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self._network.initial(np.random.default_rng(seed)))
@@ -154,7 +184,12 @@ class DQN(base.Agent):
     batch: packing.Transition,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """Mean loss over the valid transitions `[B]` (specs/pso.md, equation 5)."""
+    """Mean loss over the valid transitions `[B]`.
+
+    specs/pso.md, equation 5; with importance, specs/apex_dqn.md, section 2:
+    the sum of w h(delta) over the number of valid transitions, not over the
+    sum of the weights.
+    """
     transition = batch
     if self._apply is None:
       self._apply = self._network.make_sonnet()
@@ -190,33 +225,79 @@ class DQN(base.Agent):
         )
       ),
     }
-    return base.LossOutput(mean, tf.abs(td_error), metrics)
+    return base.LossOutput(mean, priorities.proportional(td_error), metrics)
 
   def exploration(self, actor_steps: int) -> float:
-    """Epsilon: linear between its two ends over `epsilon_steps`."""
+    """Epsilon after so many steps; of a ladder, its most curious."""
     config = self.config
-    done = min(1.0, actor_steps / max(config.epsilon_steps, 1))
-    return config.epsilon_start + done * (
-      config.epsilon_end - config.epsilon_start
+    if config.exploration == 'ladder':
+      return config.epsilon
+    return exploration_lib.linear(
+      config.epsilon_start,
+      config.epsilon_end,
+      config.epsilon_steps,
+      actor_steps,
     )
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    q = self._network.forward(self.layout.unpack(theta), observation)
-    actions = q.argmax(axis=-1).astype(np.int32)
-    explore = rng.random(actions.shape) < self.exploration(actor_steps)
-    if explore.any():
-      random = rng.integers(0, q.shape[-1], actions.shape, dtype=np.int32)
-      actions = np.where(explore, random, actions)
-    return actions
+    """As in base; a ladder spans the K environments of each member."""
+    epsilon = self.epsilons(
+      base.ActorInfo(0, 1, 0), observation.shape[1], actor_steps
+    )
+    q = self._values(theta, observation)
+    return exploration_lib.epsilon_greedy(q, epsilon, rng)
+
+  def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
+    return dqn_actor.Actor(self, info, num_envs)
+
+  def epsilons(
+    self, info: base.ActorInfo, num_envs: int, actor_steps: int
+  ) -> np.ndarray:
+    """Chance of a random action in each environment of an actor, [K]."""
+    config = self.config
+    if config.exploration == 'ladder':
+      return exploration_lib.actor_epsilons(
+        info.index, info.count, num_envs, config.epsilon, config.epsilon_alpha
+      )
+    return np.full(num_envs, self.exploration(actor_steps))
+
+  def values(self) -> dqn_actor.Values:
+    """Q of this network as actors compute it, with a memory of its own."""
+    return dqn_actor.Values(self._network, self.layout)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
-    variables = self.layout.unpack(np.array(theta, np.float32)[None])
+    theta, values = np.array(theta, np.float32), self.values()
 
     def policy(observation: np.ndarray) -> np.ndarray:
-      q = self._network.forward(variables, observation[None])
+      q = values(theta, observation[None])
       return q[0].argmax(axis=-1).astype(np.int32)
 
     return policy
 
   def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
     return swarm.learning_rate(self.config.learning_rate, info, spread)
+
+
+def _make_network(config: Config, spec: environments.Spec) -> networks.Network:
+  """The network of a config for the observations of an environment."""
+  num_actions = environments.require_discrete(spec, 'DQN')
+  images = spec.observation_dtype == 'uint8'
+  needed = 'nature' if images else 'mlp'
+  if config.network not in ('auto', needed):
+    raise environments.EnvironmentRefused(
+      f'agent.network={config.network!r} does not take the '
+      f'{spec.observation_dtype} observations of {spec.name}; '
+      f'{needed!r} does. Set --config.agent.network=auto.'
+    )
+  if images:
+    return conv.Nature(
+      spec.observation_shape, num_actions, config.dueling, name='q'
+    )
+  kind = networks.DuelingMLP if config.dueling else networks.MLP
+  return kind(
+    math.prod(spec.observation_shape),
+    tuple(config.hidden_sizes),
+    num_actions,
+    config.activation,
+    name='q',
+  )

@@ -121,6 +121,17 @@ class TFLearner:
     """Learner steps made so far; it goes on counting after `restore`."""
     return int(self._updates.numpy())
 
+  def trace(self, sample: Any, probabilities: Any = None) -> None:
+    """Builds the call for samples of these specs, and updates nothing.
+
+    The first `step` then costs what every later one does.
+
+    Args:
+      sample: nest of tf.TensorSpec of what `step` will get.
+      probabilities: likewise, or None.
+    """
+    self._call.get_concrete_function(sample, probabilities)
+
   def step(
     self, sample: Any, probabilities: tf.Tensor | None = None
   ) -> StepResult:

@@ -8,6 +8,7 @@ keeps; nothing here holds variables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 from typing import Protocol
 
@@ -19,7 +20,9 @@ State = tuple[tf.Tensor, ...]
 class Optimizer(Protocol):
   """(state, gradient [P, D], step [P, 1]) -> (state, direction [P, D])."""
 
-  slots: int  # how many [P, D] tensors of state it keeps
+  @property
+  def slots(self) -> int:
+    """How many [P, D] tensors of state it keeps."""
 
   def direction(
     self, state: State, gradient: tf.Tensor, step: tf.Tensor
@@ -63,6 +66,23 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
+class Momentum:
+  """Heavy ball (Polyak 1964), as in Sonnet.
+
+  m <- momentum m + g,  u = m, or g + momentum m with Nesterov's.
+  """
+
+  momentum: float = 0.9
+  nesterov: bool = False
+  slots: int = dataclasses.field(default=1, init=False)
+
+  def direction(self, state, gradient, step):
+    del step
+    m = self.momentum * state[0] + gradient
+    return (m,), gradient + self.momentum * m if self.nesterov else m
+
+
+@dataclasses.dataclass(frozen=True)
 class RMSProp:
   """RMSProp with momentum and centering off, as in Keras and Sonnet.
 
@@ -80,11 +100,65 @@ class RMSProp:
     return (v,), gradient * tf.math.rsqrt(v + self.epsilon)
 
 
-def make(name: str, **options) -> Optimizer:
-  """The optimizer of a config: 'sgd', 'adam' or 'rmsprop'."""
-  known = {'sgd': SGD, 'adam': Adam, 'rmsprop': RMSProp}
-  if name not in known:
-    raise ValueError(
-      f'optimizer={name!r} is not known. Choose one of {sorted(known)}.'
+@dataclasses.dataclass(frozen=True)
+class CenteredRMSProp:
+  """RMSProp over the variance of the gradient (Graves 2013, Eq. 38 to 41).
+
+  m <- decay m + (1 - decay) g,  v <- decay v + (1 - decay) g^2
+  u = g / sqrt(v - m^2 + epsilon)
+
+  Kept as m and the variance v - m^2 itself, which follows the same law: the
+  difference of two rounded numbers can be below -epsilon, and u not finite.
+  Defaults are those of Ape-X (specs/apex_dqn.md, section 4).
+  """
+
+  decay: float = 0.95
+  epsilon: float = 1.5e-7
+  slots: int = dataclasses.field(default=2, init=False)
+
+  def direction(self, state, gradient, step):
+    del step
+    m, variance = state
+    difference = gradient - m
+    m = m + (1 - self.decay) * difference
+    variance = self.decay * (
+      variance + (1 - self.decay) * tf.square(difference)
     )
-  return known[name](**options)
+    return (m, variance), gradient * tf.math.rsqrt(variance + self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad:
+  """Adagrad (Duchi et al. 2011), as in Keras.
+
+  v <- v + g^2 from `initial`,  u = g / sqrt(v + epsilon)
+  """
+
+  initial: float = 0.1
+  epsilon: float = 1e-7
+  slots: int = dataclasses.field(default=1, init=False)
+
+  def direction(self, state, gradient, step):
+    del step
+    (v,) = state  # starts at 0, as all state does: `initial` is added below
+    v = v + tf.square(gradient)
+    return (v,), gradient * tf.math.rsqrt(v + self.initial + self.epsilon)
+
+
+_KNOWN: dict[str, Callable[..., Optimizer]] = {
+  'sgd': SGD,
+  'momentum': Momentum,
+  'adam': Adam,
+  'rmsprop': RMSProp,
+  'centered_rmsprop': CenteredRMSProp,
+  'adagrad': Adagrad,
+}
+
+
+def make(name: str, **options) -> Optimizer:
+  """The optimizer of a config, by its name in `_KNOWN`."""
+  if name not in _KNOWN:
+    raise ValueError(
+      f'optimizer={name!r} is not known. Choose one of {sorted(_KNOWN)}.'
+    )
+  return _KNOWN[name](**options)

@@ -7,14 +7,13 @@ Values are specs/pso.md's small-scale table [R] unless a comment says otherwise.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import ml_collections
-from ml_collections import config_dict
 
 from agents import dqn
 from agents import swarm
+from configs import presets
 from launch import experiment
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -66,30 +65,12 @@ def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
   Raises:
     ValueError: no such preset; the message names them.
   """
-  preset = preset or 'cartpole'
-  if preset not in PRESETS:
-    raise ValueError(
-      f'There is no preset {preset!r}. Choose one of {sorted(PRESETS)}, or '
-      'start from one and set --config.environment.'
-    )
-  chosen = PRESETS[preset]
+  chosen = presets.choose(PRESETS, preset or 'cartpole')
   return ml_collections.ConfigDict(
     {
       'environment': chosen['environment'],
-      'agent': fields(dqn.Config(**chosen.get('agent', {}))),
-      'swarm': fields(swarm.Config()),
-      'run': fields(experiment.RunConfig(**chosen['run'])),
+      'agent': presets.fields(dqn.Config(**chosen.get('agent', {}))),
+      'swarm': presets.fields(swarm.Config()),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )
-
-
-def fields(config) -> dict:
-  """A frozen config as a dict; a field that may be None takes any literal."""
-  found = {}
-  for field in dataclasses.fields(config):
-    if field.init:
-      value = getattr(config, field.name)
-      if 'None' in str(field.type):
-        value = config_dict.FieldReference(value, field_type=object)
-      found[field.name] = value
-  return found

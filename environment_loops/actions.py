@@ -71,7 +71,10 @@ def to_native(
       f'{name} got a NaN action; it needs floats in [-1, 1]. Look for '
       f'non-finite parameters in the policy.'
     )
-  unit = (np.clip(actions, -1.0, 1.0).astype(np.float64) + 1.0) / 2.0
+  # np.clip costs several times what these do on a small batch.
+  unit = np.minimum(np.maximum(actions, -1.0), 1.0)
+  unit = (unit.astype(np.float64) + 1.0) / 2.0
   low = space.low.astype(np.float64)
   native = low + unit * (space.high.astype(np.float64) - low)
-  return np.clip(native.astype(space.dtype), space.low, space.high)
+  native = native.astype(space.dtype)
+  return np.minimum(np.maximum(native, space.low), space.high)

@@ -15,7 +15,7 @@ import numpy as np
 
 from environment_loops import actions as actions_lib
 from environment_loops import environments
-from environment_loops import vector
+from environment_loops import stepping
 
 TERMINATION = 'termination'
 TRUNCATION = 'truncation'
@@ -121,7 +121,7 @@ class CountingEnvironment(dm_env.Environment):
     return self._plan.observation(self._index, self._episode, self._t)
 
 
-class CountingVectorEnvironment(vector.VectorEnvironment):
+class CountingVectorEnvironment(stepping.VectorEnvironment):
   """K counting environments stepped together; index k is the k-th of them."""
 
   def __init__(self, num: int, plan: Plan, num_actions: int = 2):
@@ -144,8 +144,8 @@ class CountingVectorEnvironment(vector.VectorEnvironment):
     self._started = True
     return np.stack([copy.reset().observation for copy in self._copies])
 
-  def step(self, actions: np.ndarray) -> vector.StepBatch:
-    vector.check_started(self._started)
+  def step(self, actions: np.ndarray) -> stepping.StepBatch:
+    stepping.check_started(self._started)
     actions_lib.to_discrete(
       self._spec.name, self._num_actions, np.asarray(actions), (self._num,)
     )
@@ -154,7 +154,7 @@ class CountingVectorEnvironment(vector.VectorEnvironment):
       copy.reset() if arrival.last() else arrival
       for copy, arrival in zip(self._copies, arrivals, strict=True)
     ]
-    return vector.StepBatch(
+    return stepping.StepBatch(
       observation=np.stack([arrival.observation for arrival in arrivals]),
       reward=np.array([arrival.reward for arrival in arrivals], np.float32),
       discount=np.array([arrival.discount for arrival in arrivals], np.float32),

@@ -2,19 +2,18 @@
 
 What is fixed here, once, for everything that follows:
 
-- observations and rewards become float32 here and nowhere else;
+- observations and rewards become float32 here and nowhere else; images stay
+  uint8;
 - termination is `dm_env.termination` (discount 0), a time limit is
   `dm_env.truncation` (discount 1); if both come at once, termination wins;
 - discrete actions are 0 .. n-1 whatever the environment's own start is;
 - continuous actions are canonical: [-1, 1], clipped, mapped to [low, high];
-- a non-finite observation or reward is an `EnvironmentFault`, at the step
-  where it appears.
+- a non-finite observation or reward, or a simulation that started over by
+  itself, is an `EnvironmentFault` at the step where it appears.
 """
 
 import dataclasses
-import difflib
 import functools
-import importlib
 import math
 from typing import Any
 
@@ -24,14 +23,12 @@ import gymnasium
 import numpy as np
 
 from environment_loops import actions
+from environment_loops import building
+from environment_loops import faults
 
-
-class EnvironmentRefused(ValueError):
-  """The environment cannot be used; the message says why and what to do."""
-
-
-class EnvironmentFault(RuntimeError):
-  """A running environment produced something that is not experience."""
+EnvironmentRefused = faults.EnvironmentRefused
+EnvironmentFault = faults.EnvironmentFault
+build = building.build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +36,8 @@ class Spec:
   """What an agent must know of an environment.
 
   Attributes:
-    name: gymnasium id.
-    observation_shape: shape of one observation; always float32.
+    name: gymnasium id, with options for Atari (`atari.py`).
+    observation_shape: shape of one observation.
     num_actions: number of discrete actions, None if actions are continuous.
     action_shape: shape of one action; () if actions are discrete.
     action_minimum: lower bounds, flat, in the environment's own units; None if
@@ -48,6 +45,7 @@ class Spec:
     action_maximum: upper bounds, likewise.
     max_episode_steps: environment steps until truncation, None if unlimited.
     reward_threshold: episode return registered as solved, None if none is.
+    observation_dtype: 'uint8' for images that come as bytes, else 'float32'.
   """
 
   name: str
@@ -58,6 +56,7 @@ class Spec:
   action_maximum: tuple[float, ...] | None = None
   max_episode_steps: int | None = None
   reward_threshold: float | None = None
+  observation_dtype: str = 'float32'
 
   @property
   def discrete(self) -> bool:
@@ -72,7 +71,8 @@ def spec(name: str) -> Spec:
   The environment is built once, looked at and closed.
 
   Args:
-    name: gymnasium id such as 'CartPole-v1', or 'module:Id-v0'.
+    name: gymnasium id such as 'CartPole-v1', or 'module:Id-v0', or an Atari
+      game with or without options (`atari.py`).
 
   Raises:
     EnvironmentRefused: unknown id, missing package, or spaces that no agent
@@ -132,6 +132,9 @@ class GymnasiumEnvironment(dm_env.Environment):
     self._spec = environment_spec
     self._seed: int | None = seed
     self._space: Any = environment.action_space
+    self._dtype = np.dtype(environment_spec.observation_dtype)
+    self._clock = building.SimulationClock(environment)
+    self._simulated = self._clock.exists
     self._needs_reset = True
     self._t = 0
 
@@ -147,6 +150,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     self._seed = None
     self._needs_reset = False
     self._t = 0
+    self._clock.restart()
     return dm_env.restart(self._observation(observation))
 
   def step(self, action: Any) -> dm_env.TimeStep:
@@ -158,7 +162,8 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     Raises:
       ValueError: an action that the environment does not have.
-      EnvironmentFault: a non-finite observation or reward.
+      EnvironmentFault: a non-finite observation or reward, or an unstable
+        simulation.
     """
     if self._needs_reset:
       return self.reset()
@@ -166,16 +171,18 @@ class GymnasiumEnvironment(dm_env.Environment):
       self._native(action)
     )
     self._t += 1
+    if self._simulated and self._clock.went_back():
+      raise faults.unstable(self._spec.name, self._t)
     observation = self._observation(observation)
     reward = np.float32(reward)
     if not math.isfinite(reward):
-      raise fault(self._spec.name, self._t, 'reward', reward)
+      raise faults.fault(self._spec.name, self._t, 'reward', reward)
     self._needs_reset = bool(terminated or truncated)
     return arrival(reward, observation, bool(terminated), bool(truncated))
 
   def observation_spec(self) -> specs.Array:
     return specs.Array(
-      self._spec.observation_shape, np.float32, name='observation'
+      self._spec.observation_shape, self._dtype, name='observation'
     )
 
   def action_spec(self) -> specs.BoundedArray:
@@ -205,10 +212,12 @@ class GymnasiumEnvironment(dm_env.Environment):
 
   def _observation(self, observation: Any) -> np.ndarray:
     # A copy: some environments return their own buffer and write to it later.
-    observation = np.array(observation, np.float32)
-    check_shape(self._spec, observation.shape)
-    if not np.isfinite(observation).all():
-      raise fault(self._spec.name, self._t, 'observation', observation)
+    observation = np.array(observation, self._dtype)
+    faults.check_shape(
+      self._spec.name, observation.shape, self._spec.observation_shape
+    )
+    if self._dtype.kind == 'f' and not np.isfinite(observation).all():
+      raise faults.fault(self._spec.name, self._t, 'observation', observation)
     return observation
 
   def _native(self, action: Any) -> Any:
@@ -239,36 +248,6 @@ def arrival(
   )
 
 
-def check_shape(environment_spec: Spec, shape: tuple[int, ...]) -> None:
-  """Raises EnvironmentFault unless an observation has the declared shape."""
-  if shape != environment_spec.observation_shape:
-    raise EnvironmentFault(
-      f'{environment_spec.name} returned an observation of shape {shape}, but '
-      f'its observation space has shape {environment_spec.observation_shape}. '
-      f'The environment must keep to the space it declares.'
-    )
-
-
-def fault(
-  name: str,
-  t: int,
-  field: str,
-  values: Any,
-  index: int | None = None,
-) -> EnvironmentFault:
-  """The error for non-finite values of `field` at step `t` of an episode."""
-  values = np.asarray(values)
-  bad = np.argwhere(~np.isfinite(values))[0]
-  where = f' (component {tuple(bad.tolist())})' if bad.size else ''
-  copy = '' if index is None else f' in environment {index} of its batch'
-  return EnvironmentFault(
-    f'{name} returned {field} {values[tuple(bad)]}{where} at step {t} of an '
-    f'episode{copy}, but needs finite float32 values: one NaN in replay would '
-    f'reach every parameter. Fix the environment, or wrap it so that it ends '
-    f'the episode instead.'
-  )
-
-
 def check_seed(seed: int) -> None:
   """Refuses a seed that gymnasium cannot take.
 
@@ -281,74 +260,6 @@ def check_seed(seed: int) -> None:
     raise ValueError(f'seed={seed} is negative; give one from 0 up.')
 
 
-def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
-  """Builds the bare gymnasium environment, time limit included.
-
-  Raises:
-    EnvironmentRefused: unknown id, or it cannot be built here.
-  """
-  _check_registered(name)
-  options: dict[str, Any] = (
-    {} if render_mode is None else {'render_mode': render_mode}
-  )
-  try:
-    # The checker tests each step again and doubles the cost of a small one;
-    # what matters of it (shape, finiteness) is checked here.
-    return gymnasium.make(name, disable_env_checker=True, **options)
-  except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-    raise EnvironmentRefused(
-      f'{name} needs a package that is missing: {error}. Install '
-      f'{_extra(name)} in the environment that runs this program.'
-    ) from error
-  except Exception as error:
-    raise EnvironmentRefused(
-      f'{name} is registered but could not be built: '
-      f'{type(error).__name__}: {error}. See whether '
-      f'gymnasium.make({name!r}) works by itself.'
-    ) from error
-
-
-def _check_registered(name: str) -> None:
-  """Refuses a name that gymnasium does not know, with the nearest ones."""
-  if not isinstance(name, str) or not name:
-    raise EnvironmentRefused(
-      f'{name!r} is not an environment name; give a gymnasium id such as '
-      f"'CartPole-v1'."
-    )
-  module, _, identifier = name.rpartition(':')
-  # Importing ale_py registers the Atari environments.
-  if not module and identifier.startswith('ALE/'):
-    module = 'ale_py'
-  if module:
-    try:
-      importlib.import_module(module)
-    except ImportError as error:
-      raise EnvironmentRefused(
-        f'{name} needs the module {module!r}, which does not import: {error}. '
-        f'Install the package that registers it.'
-      ) from error
-  if identifier in gymnasium.registry:
-    return
-  by_lower = {known.lower(): known for known in gymnasium.registry}
-  near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
-  if near:
-    advice = f'Nearest ids: {", ".join(by_lower[key] for key in near)}.'
-  else:
-    advice = 'gymnasium.pprint_registry() lists the known ones.'
-  raise EnvironmentRefused(
-    f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
-  )
-
-
-def _extra(name: str) -> str:
-  """What to install for an environment of gymnasium, by its module."""
-  entry_point = str(gymnasium.registry[name.rpartition(':')[2]].entry_point)
-  for family in ('box2d', 'mujoco', 'toy_text', 'classic_control'):
-    if f'.{family}' in entry_point:
-      return f'gymnasium[{family}]'
-  return 'the package named above'
-
-
 def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   observation_space: Any = environment.observation_space
   if not isinstance(observation_space, gymnasium.spaces.Box):
@@ -359,12 +270,17 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
     )
   registered = environment.spec
   assert registered is not None, name
+  # Bytes with fewer axes are not images: the 128 of Atari's memory, say.
+  image = observation_space.dtype == np.uint8 and (
+    len(observation_space.shape) >= 2
+  )
   result = Spec(
     name=name,
     observation_shape=tuple(observation_space.shape),
     num_actions=None,
     max_episode_steps=registered.max_episode_steps,
     reward_threshold=registered.reward_threshold,
+    observation_dtype='uint8' if image else 'float32',
   )
   space: Any = environment.action_space
   if isinstance(space, gymnasium.spaces.Discrete):

@@ -18,6 +18,7 @@ from launchpad import flags as lp_flags
 from ml_collections import config_flags
 
 from environment_loops import environments
+from launch import run_directory
 
 USAGE = 2  # exit code of a command that cannot work
 ENGINES = ('local_mt', 'local_mp')
@@ -39,6 +40,7 @@ class Settings:
     engine: 'local_mt' or 'local_mp'.
     seed: of the whole run.
     run_dir: where to keep the run; None chooses a new one under runs/.
+    resume: whether run_dir holds a run to go on with.
     options: the script's own flags by name.
   """
 
@@ -47,6 +49,7 @@ class Settings:
   seed: int
   run_dir: pathlib.Path | None
   options: dict[str, Any]
+  resume: bool = False
 
 
 def define_flags(config_file: str | pathlib.Path) -> None:
@@ -68,8 +71,14 @@ def define_flags(config_file: str | pathlib.Path) -> None:
   flags.DEFINE_string(
     'run_dir', None, 'Directory of the run; default runs/AGENT-TASK-TIME.'
   )
+  flags.DEFINE_string(
+    'resume',
+    None,
+    'Directory of a run to go on with, with its config; --config.x=y changes '
+    'single values, for instance the budget.',
+  )
   _FLAGS.set_default('lp_launch_type', 'local_mp')
-  for name in ('config', 'seed', 'run_dir', 'lp_launch_type'):
+  for name in ('config', 'seed', 'run_dir', 'resume', 'lp_launch_type'):
     # So that --help shows them beside the script's own.
     _FLAGS.register_key_flag_for_module(sys.argv[0], _FLAGS[name])
 
@@ -102,16 +111,53 @@ def parse(argv: Sequence[str]) -> Settings:
     config.to_dict()
   except OSError as e:  # A file that could not be read shows here, not before.
     raise UsageError(f'--config: {_plain(e)}') from e
-  common = {'config', 'seed', 'run_dir'}
+  seed, run_dir = _FLAGS.seed, _FLAGS.run_dir
+  if _FLAGS.resume:
+    if run_dir:
+      raise UsageError(
+        '--resume goes on in its own directory: leave --run_dir out.'
+      )
+    seed, run_dir = _take_up(config, _FLAGS.resume), _FLAGS.resume
+  common = {'config', 'seed', 'run_dir', 'resume'}
   own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
   own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
   return Settings(
     config=config,
     engine=engine,
-    seed=_FLAGS.seed,
-    run_dir=pathlib.Path(_FLAGS.run_dir) if _FLAGS.run_dir else None,
+    seed=seed,
+    run_dir=pathlib.Path(run_dir) if run_dir else None,
+    resume=bool(_FLAGS.resume),
     options={f.name: f.value for f in own if f.name not in common},
   )
+
+
+def _take_up(config: Any, path: str) -> int:
+  """Puts the config of a kept run under the command's own overrides.
+
+  Returns:
+    The seed of the run.
+  """
+  try:
+    kept = run_directory.open(path).config()
+  except (run_directory.RunDirectoryRefused, OSError, ValueError) as e:
+    raise UsageError(f'--resume: {e}') from e
+  overrides = config_flags.get_override_values(_FLAGS['config'])
+  for section in config:
+    if section not in kept:
+      raise UsageError(
+        f'--resume={path}: that run has no {section!r} in its config.json: it '
+        f'is a run of {kept.get("agent_name", "another program")}. Resume it '
+        'with the script that started it.'
+      )
+    try:
+      if isinstance(kept[section], dict):
+        config[section].update(kept[section])
+      else:
+        config[section] = kept[section]
+    except (KeyError, TypeError, AttributeError) as e:
+      raise UsageError(f'--resume={path}: {_plain(e)}') from e
+  config.update_from_flattened_dict(overrides)
+  return int(kept['seed'])
 
 
 def make(constructor: Any, values: Any) -> Any:

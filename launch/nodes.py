@@ -1,4 +1,4 @@
-"""What runs inside one node of a swarm: explorers, supervisor, evaluator.
+"""What runs inside one node of a swarm: explorers and supervisor.
 
 Each is a class with a `run` that returns when the program stops. What it is
 allowed to survive is said by the topology's restart policies.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import logging
-import os
 import threading
 import time
 from typing import Any
@@ -23,6 +22,7 @@ from agents import parameters
 from agents import swarm
 from environment_loops import environments
 from environment_loops import evaluation
+from launch import evaluator
 from launch import experiment as experiment_lib
 from launch import reporting
 from launch import rpc
@@ -171,8 +171,11 @@ class Supervisor:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Plays until the program stops."""
-    stop = stop or _stop_event()
-    be_nice(self._experiment)
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    evaluator.be_nice(self._experiment)
     # A restarted supervisor plays other episodes than the one that died.
     seed = np.random.SeedSequence(
       [self._experiment.seed, self._index, time.time_ns()]
@@ -213,90 +216,3 @@ class Supervisor:
     if job['kind'] == 'confirmation':
       # Confirmations have no end; without a pause they would take a core.
       stop.wait(self._config.confirmation_period_s)
-
-
-class Evaluator:
-  """Measures theta_star now and then. Nothing depends on it."""
-
-  def __init__(
-    self,
-    experiment: experiment_lib.Experiment,
-    counter: Any,
-    server: Any,
-  ):
-    self._experiment = experiment
-    self._counter = counter
-    self._server = server
-    self._reporter = reporting.Reporter('evaluator/0', counter)
-    self._agent = experiment.make_agent()
-
-  def run(self, stop: threading.Event | None = None) -> None:
-    """Evaluates every `eval_period` steps of one explorer, until the end."""
-    stop = stop or _stop_event()
-    be_nice(self._experiment)
-    period, done = self._experiment.eval_period, -1
-    while not stop.wait(_WAIT_S):
-      if not self._reporter.due():
-        continue
-      if self._reporter.report():
-        break
-      steps = self._steps()
-      if steps is None or steps // period <= done:
-        continue
-      if self._evaluate(steps, stop):
-        done = steps // period
-    if not stop.is_set():
-      # The run is over: what theta_star is in the end is worth one more.
-      self._evaluate(self._steps() or 0, stop)
-
-  def _steps(self) -> int | None:
-    """Actor steps of one explorer so far, or None if nobody knows."""
-    try:
-      total = self._counter.totals().get('actor_steps', 0)
-    except (rpc.Unavailable, rpc.RemoteError):
-      return None
-    return total // self._experiment.num_agents
-
-  def _evaluate(self, steps: int, stop: threading.Event) -> bool:
-    try:
-      star = self._server.get_star(0)
-    except (rpc.Unavailable, rpc.RemoteError):
-      return False
-    if star['theta'] is None:
-      return False
-    _, theta = parameters.decode(self._agent.layout, star['theta'])
-    info = self._experiment.actor_info(0)
-    returns = evaluation.evaluate_vector(
-      self._agent.greedy(theta),
-      self._experiment.environment,
-      self._experiment.run.eval_episodes,
-      base.actor_seed(info, f'evaluation at {steps}'),
-      should_stop=stop.is_set,
-    )
-    if returns is None:
-      return False
-    self._reporter.log(
-      'evaluation',
-      {
-        'actor_steps': steps * self._experiment.num_agents,
-        'actor_steps_per_member': steps,
-        'return_mean': float(np.mean(returns)),
-        'return_std': float(np.std(returns)),
-        'returns': [float(r) for r in returns],
-        'star_version': int(star['version']),
-      },
-    )
-    return True
-
-
-def be_nice(experiment: experiment_lib.Experiment) -> None:
-  """Lets learning go first where nodes share cores. Threads stay as they are:
-  a thread's niceness would be its whole process's."""
-  if threading.current_thread() is threading.main_thread():
-    os.nice(experiment.run.background_niceness)
-
-
-def _stop_event() -> threading.Event:
-  import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-  return lp.stop_event()

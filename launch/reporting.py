@@ -81,6 +81,13 @@ class Reporter:
     except (rpc.Unavailable, rpc.RemoteError) as e:
       self._fail(e)
 
+  def hold(self, seconds: float) -> None:
+    """Asks that the program stay up after its end; 0 lets go."""
+    try:
+      self._counter.hold(self.node, float(seconds))
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      _logger.warning('The counter does not wait for %s: %s', self.node, e)
+
   def steps_done(self) -> int:
     """Actor steps that this node reported before it was restarted."""
     try:

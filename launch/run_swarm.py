@@ -24,45 +24,14 @@ from absl import flags
 
 from agents import dqn
 from agents import swarm as swarm_lib
-from environment_loops import environments
 from launch import command_line
+from launch import entry
 from launch import experiment as experiment_lib
 from launch import session
 from launch.topologies import single_process
 from launch.topologies import swarm
 
 CONFIG_FILE = session.root() / 'configs' / 'pso_dqn.py'
-
-
-def make_experiment(
-  settings: command_line.Settings, num_agents: int
-) -> experiment_lib.Experiment:
-  """The experiment of a command line.
-
-  Raises:
-    command_line.UsageError: with the reason.
-  """
-  config = settings.config
-  agent_config = command_line.make(dqn.Config, config.agent)
-  spec = command_line.environment_spec(config.environment)
-  make_agent = functools.partial(dqn.DQN, agent_config, spec)
-  try:
-    make_agent()
-  except environments.EnvironmentRefused as e:
-    raise command_line.UsageError(str(e)) from e
-  return command_line.make(
-    experiment_lib.Experiment,
-    {
-      'make_agent': make_agent,
-      'environment': config.environment,
-      'num_agents': num_agents,
-      'max_replay_size': agent_config.max_replay_size,
-      'min_replay_size': agent_config.min_replay_size,
-      'env_steps_per_update': agent_config.env_steps_per_update,
-      'seed': settings.seed,
-      'run': command_line.make(experiment_lib.RunConfig, config.run),
-    },
-  )
 
 
 def main() -> int:
@@ -77,14 +46,18 @@ def main() -> int:
     config['seed'] = settings.seed
     if settings.options['baseline']:
       name = 'dqn'
-      experiment = make_experiment(settings, settings.options['num_agents'])
+      experiment = entry.make_experiment(
+        settings, dqn.DQN, dqn.Config, settings.options['num_agents']
+      )
       config['num_agents'] = experiment.num_agents
       del config['swarm']
       build = functools.partial(_build_baseline, experiment)
     else:
       name = 'pso_dqn'
       swarm_config = command_line.make(swarm_lib.Config, settings.config.swarm)
-      experiment = make_experiment(settings, swarm_config.num_explorers)
+      experiment = entry.make_experiment(
+        settings, dqn.DQN, dqn.Config, swarm_config.num_explorers
+      )
       build = functools.partial(_build_swarm, experiment, swarm_config)
     config['agent_name'] = name
   except command_line.UsageError as e:

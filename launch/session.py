@@ -50,7 +50,9 @@ def run(
   )
   try:
     build(str(path))  # refuses before the directory exists
-    directory = run_directory.create(path, config, versions())
+    directory = run_directory.create(
+      path, config, versions(), resume=settings.resume
+    )
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return command_line.USAGE

@@ -1,166 +1,34 @@
-"""Reads batches from Reverb: a tf.data dataset, and a sampler that outlives it.
+"""Samples for the learner, from one table or mixed from several shards.
 
-A sample costs per item and per column, so items are one packed column. Measured
-here for batches of 512 float32 [16, 11] items from a server in the same process
-(address localhost:port: no gRPC): 7 us of CPU per item with one worker and a
-plain tf.data pipeline, 10 us with two workers.
+A tf.data dataset of Reverb ends when its rate limiter makes it wait too long,
+and hangs when its server goes away. These samplers outlive both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 import logging
 import queue
-import threading
 import time
 from typing import Any
 import weakref
 
 import reverb
-import tensorflow as tf
 
-# What a rate limiter may make a sampler wait before it looks around, in ms.
-RATE_LIMITER_TIMEOUT_MS = 5000
+from replay import readers
+from replay import shards
+
 # How often a waiting sampler asks whether to stop, in seconds.
 _LOOK_AROUND_S = 0.5
-# Errors of a server that went away; any other is the caller's.
-_LOST = (
-  ConnectionError,
-  tf.errors.UnavailableError,
-  tf.errors.CancelledError,
-  tf.errors.DeadlineExceededError,
-)
+# A shard that gives nothing for so long is asked whether it is there.
+_PATIENCE_S = 2.0
+# Items of a shard asked ahead of a batch: fewer cost a little more CPU
+# (readers.py); they count as samples for the rate limiter.
+MAX_IN_FLIGHT = 1024
+
+make_dataset = readers.make_dataset
+Sample = shards.Sample
 
 _logger = logging.getLogger(__name__)
-
-
-def make_dataset(
-  server_address: str,
-  table: str,
-  batch_size: int,
-  *,
-  max_in_flight: int | None = None,
-  num_workers: int = 1,
-  rate_limiter_timeout_ms: int = RATE_LIMITER_TIMEOUT_MS,
-  prefetch: int = 0,
-  signature: Any = None,
-  connect_timeout_s: int = 10,
-) -> tf.data.Dataset:
-  """A dataset of `reverb.ReplaySample` batches.
-
-  Its iterator waits for ever for a server that went away, also where a stop was
-  asked for: nodes use `Sampler`.
-
-  `sample.data` has the structure of the table's items with a leading [B];
-  `sample.info.key` uint64 [B] (for priority updates), `.probability` float64
-  [B], `.table_size` int64 [B], `.priority` float64 [B], `.times_sampled`.
-
-  Args:
-    server_address: of the Reverb server; `localhost:PORT` in its own process
-      samples without gRPC.
-    table: name of the table.
-    batch_size: items in a batch, B.
-    max_in_flight: items requested ahead; default twice the batch. They count
-      as samples for a rate limiter.
-    num_workers: threads that sample; exactly 1 for a queue.
-    rate_limiter_timeout_ms: the dataset ends when its limiter makes it wait
-      longer; -1: never. At the end Reverb drops items that it has fetched but
-      not handed out, so a queue needs -1.
-    prefetch: batches made ahead by tf.data.
-    signature: (nested) tf.TensorSpec of an item; asked of the server if None.
-    connect_timeout_s: how long to wait for the server's signature.
-
-  Raises:
-    ValueError: a number out of range, no such table or no signature.
-    ConnectionError: the server does not answer.
-  """
-  if batch_size < 1:
-    raise ValueError(f'batch_size={batch_size} must be at least 1 item.')
-  if signature is None:
-    signature = _signature(server_address, table, connect_timeout_s)
-  dataset = reverb.TrajectoryDataset(
-    server_address=server_address,
-    table=table,
-    dtypes=tf.nest.map_structure(lambda spec: spec.dtype, signature),
-    shapes=tf.nest.map_structure(lambda spec: spec.shape, signature),
-    max_in_flight_samples_per_worker=max_in_flight or 2 * batch_size,
-    num_workers_per_iterator=num_workers,
-    rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-  )
-  dataset = dataset.batch(batch_size, drop_remainder=True)
-  if prefetch:
-    dataset = dataset.prefetch(prefetch)
-  # Nothing in this pipeline gains from more threads or from rewriting.
-  options = tf.data.Options()
-  options.threading.private_threadpool_size = 1
-  options.threading.max_intra_op_parallelism = 1
-  options.autotune.enabled = False
-  options.experimental_optimization.apply_default_optimizations = False
-  return dataset.with_options(options)
-
-
-def _signature(server_address: str, table: str, timeout_s: int) -> Any:
-  try:
-    info = reverb.Client(server_address).server_info(timeout=timeout_s)
-  except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
-    raise ConnectionError(
-      f'The Reverb server at {server_address} did not answer within '
-      f'{timeout_s} s. Start it first, or correct the address.'
-    ) from e
-  if table not in info:
-    raise ValueError(
-      f'The Reverb server at {server_address} has no table {table!r}, only '
-      f'{", ".join(sorted(info)) or "none"}. Sample from one of these.'
-    )
-  if info[table].signature is None:
-    raise ValueError(
-      f'Table {table!r} at {server_address} has no signature. Give the table '
-      'one, or pass signature=.'
-    )
-  return info[table].signature
-
-
-class _Reader:
-  """A thread that reads batches; it alone waits inside Reverb.
-
-  Reverb's workers try a lost server for ever, and nothing ends that wait: so a
-  caller that must be able to stop cannot wait there itself.
-  """
-
-  STARVED = object()
-
-  def __init__(self, make: Callable[[], tf.data.Dataset], batches_ahead: int):
-    self.results: queue.SimpleQueue = queue.SimpleQueue()
-    self.slots = threading.Semaphore(batches_ahead)
-    self._make = make
-    self._closed = False
-    # A daemon: if it is stuck, it must not keep the process.
-    self._thread = threading.Thread(
-      target=self._run, name='replay-reader', daemon=True
-    )
-    self._thread.start()
-
-  def _run(self) -> None:
-    try:
-      dataset = self._make()
-      while not self._closed:
-        iterator = iter(dataset)
-        while True:
-          self.slots.acquire()
-          if self._closed:
-            return
-          batch = next(iterator, self.STARVED)
-          self.results.put(batch)
-          if batch is self.STARVED:
-            self.slots.release()
-            break
-    except Exception as e:  # Raised again by the caller of `next`.
-      self.results.put(e)
-
-  def close(self) -> None:
-    """Ends the thread, unless it is stuck."""
-    self._closed = True
-    self.slots.release()
-    self._thread.join(timeout=1.0)
 
 
 class Sampler:
@@ -180,7 +48,7 @@ class Sampler:
     should_stop: Callable[[], bool] = lambda: False,
     exactly_once: bool = False,
     batches_ahead: int = 1,
-    rate_limiter_timeout_ms: int = RATE_LIMITER_TIMEOUT_MS,
+    rate_limiter_timeout_ms: int = readers.RATE_LIMITER_TIMEOUT_MS,
     connect_timeout_s: float = 60.0,
     **dataset_options: Any,
   ):
@@ -213,18 +81,22 @@ class Sampler:
       rate_limiter_timeout_ms = -1
     self._patience_s = (
       2.0
-      + (rate_limiter_timeout_ms if self._restarts else RATE_LIMITER_TIMEOUT_MS)
+      + (
+        rate_limiter_timeout_ms
+        if self._restarts
+        else readers.RATE_LIMITER_TIMEOUT_MS
+      )
       / 1000
     )
     self._make = functools.partial(
-      make_dataset,
+      readers.make_dataset,
       server_address,
       table,
       batch_size,
       rate_limiter_timeout_ms=rate_limiter_timeout_ms,
       **dataset_options,
     )
-    self._reader: _Reader | None = None
+    self._reader: readers.Reader | None = None
     self._close_reader: Callable[[], Any] = lambda: None
     self._kept: Any = None
     self._said_waiting = False
@@ -254,7 +126,7 @@ class Sampler:
         return result
       if self._should_stop():
         raise StopIteration
-      elif result is _Reader.STARVED:
+      elif result is readers.Reader.STARVED:
         silent_since = time.monotonic()
         self._say_waiting()
         continue
@@ -264,10 +136,10 @@ class Sampler:
       silent_since = now
       if result is not None:
         self.close()
-        if not isinstance(result, _LOST):
+        if not isinstance(result, readers.LOST):
           raise result
       self._say_waiting()
-      if _table_info(self._address, self._table) is not None:
+      if readers.table_info(self._address, self._table) is not None:
         away_since = None
         if self._restarts:
           self.close()
@@ -285,8 +157,8 @@ class Sampler:
     self._close_reader()
     self._reader = None
 
-  def _start(self) -> _Reader:
-    self._reader = _Reader(self._make, self._batches_ahead)
+  def _start(self) -> readers.Reader:
+    self._reader = readers.Reader(self._make, self._batches_ahead)
     # Also runs at the exit of the interpreter, before TensorFlow goes.
     self._close_reader = weakref.finalize(self, self._reader.close)
     return self._reader
@@ -295,7 +167,7 @@ class Sampler:
     if self._said_waiting:
       return
     self._said_waiting = True
-    info = _table_info(self._address, self._table)
+    info = readers.table_info(self._address, self._table)
     if info is None:
       _logger.warning(
         'Waiting for table %r: the Reverb server at %s does not answer.',
@@ -303,22 +175,199 @@ class Sampler:
         self._address,
       )
       return
-    limiter = info.rate_limiter_info
-    _logger.info(
-      'Waiting for table %r at %s: it holds %d items and gives samples from %d '
-      'on, at %g samples per insert.',
-      self._table,
-      self._address,
-      info.current_size,
-      limiter.min_size_to_sample,
-      limiter.samples_per_insert,
+    _logger.info('%s', readers.starved(self._table, self._address, info))
+
+
+class ShardedSampler:
+  """An endless iterator over samples that are mixed evenly from shards.
+
+  A shard that does not answer is left out, and taken back when it gives samples
+  again; both are said once in the log. A shard that answers but starves is
+  waited for. `next` raises StopIteration when `should_stop()` says so. No item
+  is lost while a limiter makes it wait, so queues can be read too.
+  """
+
+  def __init__(
+    self,
+    addresses: Sequence[str],
+    table: str,
+    batch_size: int,
+    *,
+    updates: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+    batches_ahead: int = 1,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    connect_timeout_s: float = 60.0,
+    **dataset_options: Any,
+  ):
+    """Makes a sampler and begins to read ahead.
+
+    Args:
+      addresses: of the Reverb server of each shard.
+      table: name of the table, the same in every shard.
+      batch_size: items of one update, B.
+      updates: updates for which one sample serves, U.
+      should_stop: asked while there is nothing to return.
+      batches_ahead: samples read while the caller works on another.
+      max_in_flight: items of each shard asked ahead of those.
+      connect_timeout_s: how long to wait for a shard that was never there, and
+        for any where all are away.
+      **dataset_options: of `make_dataset`.
+
+    Raises:
+      ValueError: no address, or a number out of range.
+    """
+    if isinstance(addresses, str) or not addresses:
+      raise ValueError(
+        f'addresses={addresses!r} must be a list with the address of each '
+        'shard.'
+      )
+    for name, value in (
+      ('updates', updates),
+      ('batches_ahead', batches_ahead),
+      ('max_in_flight', max_in_flight),
+    ):
+      if value < 1:
+        raise ValueError(f'{name}={value} must be at least 1.')
+    if batch_size < len(addresses):
+      raise ValueError(
+        f'batch_size={batch_size} is less than the {len(addresses)} shards, '
+        'of which each gives a part of every batch. Raise batch_size or make '
+        'fewer shards.'
+      )
+    self._table = table
+    self._batch_size = batch_size
+    self._updates = updates
+    self._should_stop = should_stop
+    self._connect_timeout_s = connect_timeout_s
+    self._turn = 0
+    self._streams = [
+      shards.Stream(
+        index,
+        address,
+        functools.partial(
+          readers.make_dataset,
+          address,
+          table,
+          # Rounded up: what is over is kept for the next sample.
+          -(-updates * batch_size // len(addresses)),
+          max_in_flight=max_in_flight,
+          # A dataset that ends drops what it holds, and may so never fill a
+          # batch from a table that gets an item now and then.
+          rate_limiter_timeout_ms=-1,
+          **dataset_options,
+        ),
+        batches_ahead,
+      )
+      for index, address in enumerate(addresses)
+    ]
+    # Also runs at the exit of the interpreter, before TensorFlow goes.
+    self.close = weakref.finalize(self, _close, self._streams)
+
+  @property
+  def living(self) -> list[int]:
+    """Indices of the shards that are not left out."""
+    return [stream.index for stream in self._streams if stream.living]
+
+  def __iter__(self) -> 'ShardedSampler':
+    return self
+
+  def __next__(self) -> Sample:
+    """The next sample; blocks until there is one.
+
+    Raises:
+      StopIteration: should_stop() is true and no sample is there.
+      ConnectionError: no shard has answered for connect_timeout_s.
+      ValueError: see `make_dataset`.
+    """
+    nobody_since: float | None = None
+    while True:
+      for stream in self._streams:
+        if not stream.living and stream.poll():
+          self._take_back(stream)
+      living = [stream for stream in self._streams if stream.living]
+      if living:
+        nobody_since = None
+        places = self._places(len(living))
+        hungry = [
+          stream
+          for stream, place in zip(living, places)
+          if stream.num_held < len(place) and not stream.poll()
+        ]
+        if not hungry:
+          if all(s.num_held >= len(p) for s, p in zip(living, places)):
+            return self._mix(living, places)
+          continue
+        if not hungry[0].poll(_LOOK_AROUND_S):
+          if self._should_stop():
+            raise StopIteration
+          self._look_after(hungry[0])
+      else:
+        nobody_since = nobody_since or time.monotonic()
+        if self._should_stop():
+          raise StopIteration
+        if time.monotonic() - nobody_since >= self._connect_timeout_s:
+          raise self._nobody()
+        time.sleep(0.1)
+
+  def _places(self, num_shards: int) -> list[Any]:
+    return shards.places(
+      num_shards, self._updates, self._batch_size, self._turn % num_shards
+    )
+
+  def _mix(self, living: list[shards.Stream], places: list[Any]) -> Sample:
+    parts = [
+      shards.as_sample(stream.take(len(place)), stream.index, len(living))
+      for stream, place in zip(living, places)
+    ]
+    self._turn += self._updates * (self._batch_size % len(living))
+    if len(parts) == 1:
+      return parts[0]
+    return shards.mix(parts, places, self._updates * self._batch_size)
+
+  def _look_after(self, stream: shards.Stream) -> None:
+    """Leaves out a silent shard if it is away; says so if it starves."""
+    silent_s = time.monotonic() - stream.silent_since
+    patience_s = _PATIENCE_S if stream.seen else self._connect_timeout_s
+    if silent_s < min(_PATIENCE_S, patience_s):
+      return
+    info = readers.table_info(stream.address, self._table)
+    if info is not None:
+      if not stream.said_waiting:
+        stream.said_waiting = True
+        _logger.info('%s', readers.starved(self._table, stream.address, info))
+    elif silent_s >= patience_s:
+      stream.leave_out()
+      if not self.living and not stream.seen:
+        raise self._nobody()
+      _logger.warning(
+        'Replay shard %d at %s does not answer: it is left out until it does. '
+        '%d of %d shards go on.',
+        stream.index,
+        stream.address,
+        len(self.living),
+        len(self._streams),
+      )
+
+  def _take_back(self, stream: shards.Stream) -> None:
+    stream.living = True
+    _logger.warning(
+      'Replay shard %d at %s gives samples again: %d of %d shards.',
+      stream.index,
+      stream.address,
+      len(self.living),
+      len(self._streams),
+    )
+
+  def _nobody(self) -> ConnectionError:
+    addresses = ', '.join(stream.address for stream in self._streams)
+    return ConnectionError(
+      f'No Reverb server at {addresses} (table {self._table!r}) has answered '
+      f'for {self._connect_timeout_s:g} s. Look into the logs of the replay '
+      'nodes.'
     )
 
 
-def _table_info(server_address: str, table: str) -> Any:
-  """What the server says of the table; None if it does not answer."""
-  try:
-    info = reverb.Client(server_address).server_info(timeout=1)
-  except (RuntimeError, reverb.errors.DeadlineExceededError):
-    return None
-  return info.get(table)
+def _close(streams: list[shards.Stream]) -> None:
+  for stream in streams:
+    stream.close()

@@ -1,7 +1,7 @@
 """Rate limiters: who waits for whom between writers and learners.
 
-An error buffer that is too small lets writer and sampler block each other, so
-it is computed here from the batch, what is sampled ahead, and the writers.
+How far either side may be ahead of the ratio is the error buffer. Whether a
+whole plan of writers, batches and shards can stop is answered in admission.py.
 """
 
 import math
@@ -23,20 +23,34 @@ def min_size(num_items: int) -> rate_limiters.RateLimiter:
   return rate_limiters.MinSize(int(num_items))
 
 
+def least_error_buffer(
+  samples_per_insert: float,  # pylint: disable=redefined-outer-name
+) -> float:
+  """The smallest buffer with which a table never stops both sides, in samples.
+
+  What more is needed where one thread writes and samples: admission.py.
+  """
+  return max(1.0, float(samples_per_insert))
+
+
 def default_error_buffer(
-  samples_per_insert: float,
+  samples_per_insert: float,  # pylint: disable=redefined-outer-name
   min_size: int,  # pylint: disable=redefined-outer-name
   batch_size: int,
   prefetch: int = 1,
   writers: int = 1,
 ) -> float:
-  """The error buffer of `samples_per_insert` when none is given, in samples."""
+  """The error buffer of `samples_per_insert` when none is given, in samples.
+
+  Twice the larger of what sampler and writers hold back is at least what both
+  hold together, so it suits one thread that writes and samples, too.
+  """
   return float(
     max(
       2 * batch_size * (prefetch + 1),
       2 * samples_per_insert * writers,
       0.1 * min_size * samples_per_insert,
-      1.0,
+      least_error_buffer(samples_per_insert),
     )
   )
 
@@ -63,8 +77,8 @@ def samples_per_insert(
       `default_error_buffer`.
 
   Raises:
-    ValueError: a number is out of range, or the buffer so small that writers
-      and sampler could block each other.
+    ValueError: a number is out of range, or the buffer so small that the table
+      could stop writers and sampler at once.
   """
   if not (math.isfinite(samples_per_insert) and samples_per_insert > 0):
     raise ValueError(
@@ -79,24 +93,31 @@ def samples_per_insert(
   ):
     if value < low:
       raise ValueError(f'{name}={value} must be at least {low}.')
-  need = max(
-    1.0,
-    batch_size * (prefetch + 1),
-    samples_per_insert * writers,
-  )
+  least = least_error_buffer(samples_per_insert)
   if error_buffer is None:
     error_buffer = default_error_buffer(
       samples_per_insert, min_size, batch_size, prefetch, writers
     )
-  elif not error_buffer >= need:
+  elif not error_buffer >= least:
     raise ValueError(
-      f'error_buffer={error_buffer} is too small: at least {need:g} is needed '
-      f'(the largest of batch_size={batch_size} x (prefetch={prefetch} + 1) '
-      f'and samples_per_insert={samples_per_insert} x writers={writers}), or '
-      'inserts and samples block each other. Raise error_buffer.'
+      f'error_buffer={error_buffer} is too small: max(1, samples_per_insert='
+      f'{samples_per_insert:g}) = {least:g} is needed, or inserts and samples '
+      f'block each other. Raise error_buffer to at least {least:g}.'
     )
   return rate_limiters.SampleToInsertRatio(
     samples_per_insert=float(samples_per_insert),
     min_size_to_sample=int(min_size),
     error_buffer=float(error_buffer),
   )
+
+
+def ratio(limiter: rate_limiters.RateLimiter) -> float | None:
+  """Samples per insert that a limiter keeps near; None where it does not."""
+  if isinstance(limiter, rate_limiters.MinSize):
+    return None
+  return limiter._samples_per_insert
+
+
+def first(limiter: rate_limiters.RateLimiter) -> int:
+  """Items for which a limiter waits before the first sample."""
+  return limiter._min_size_to_sample

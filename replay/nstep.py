@@ -61,12 +61,13 @@ class NStepWindow:
     self.n = n
     self.gamma = gamma
     self.layout = layout
-    self._ring = np.zeros((n, num_envs, layout.width), np.float32)
+    self._ring = np.zeros((n, num_envs, layout.width), layout.dtype)
     # In float64, so that sums of many rewards keep float32 precision.
     self._return = np.zeros((n, num_envs))
     self._discount = np.zeros((n, num_envs))
     self._coefficient = np.zeros((n, num_envs))
     self._scratch = np.zeros((n, num_envs))
+    self._one = layout.encode([1.0])
     self._members = np.arange(num_envs)
     self._offsets = np.arange(n)
     self.reset()
@@ -81,14 +82,17 @@ class NStepWindow:
     self._any_last = False
     # Slots that an episode end has closed before they were n steps old.
     self._any_cut = False
-    self._ring[..., self.layout.slices.weight] = 0.0
+    # Also the bytes of 0.0 are zeros.
+    self._ring[..., self.layout.slices.weight] = 0
 
   @property
   def ready(self) -> bool:
     """Whether n steps have been observed, so that `aligned` has weight 1."""
     return self._time >= self.n - 1
 
-  def observe(self, observation: Any, action: Any, step: Any) -> None:
+  def observe(
+    self, observation: Any, action: Any, step: Any, version: Any = 0
+  ) -> None:
     """Adds one step of every environment.
 
     Args:
@@ -96,9 +100,10 @@ class NStepWindow:
       action: what was done, [K, *action_shape].
       step: the result, with the fields `observation` [K, ...] (the true
         arrival), `reward` [K], `discount` [K] and `last` [K].
+      version: learner steps of the parameters that acted, a number or [K].
 
     Raises:
-      ValueError: at the first step, where a shape does not fit.
+      ValueError: at the first step, where a shape or a dtype does not fit.
     """
     if not self._started:
       self._check(observation, action, step)
@@ -115,8 +120,10 @@ class NStepWindow:
       self._any_cut = True
     row = self._ring[slot]
     row[:, slices.o_tm1] = np.reshape(observation, (self.num_envs, -1))
-    row[:, slices.a_tm1] = np.reshape(action, (self.num_envs, -1))
-    row[:, slices.weight] = 1.0
+    encode = self.layout.encode
+    row[:, slices.a_tm1] = encode(np.reshape(action, (self.num_envs, -1)))
+    row[:, slices.weight] = self._one
+    row[:, slices.version] = encode(np.reshape(version, (-1, 1)))
     self._return[slot] = 0.0
     self._coefficient[slot] = 1.0
     self._open[slot] = True
@@ -144,14 +151,13 @@ class NStepWindow:
     """The windows that started n - 1 steps ago, one of each environment.
 
     Returns:
-      float32 [K, W], a new array. weight is 0 (and the rest arbitrary) while
-      fewer than n steps have been observed.
+      [K, W] of the layout's dtype, a new array. weight is 0 (and the rest
+      arbitrary) while fewer than n steps have been observed.
     """
     slices = self.layout.slices
     slot = (self._time + 1) % self.n
     packed = self._ring[slot].copy()
-    packed[:, slices.r_t.start] = self._return[slot]
-    packed[:, slices.d_t.start] = self._discount[slot]
+    self._close(packed, self._return[slot], self._discount[slot])
     if self._any_cut:
       still_open = self._open[slot]
       packed[still_open, slices.o_t] = self._arrival[still_open]
@@ -170,7 +176,7 @@ class NStepWindow:
         (0, n - 1) at each episode start, as Acme's adder does.
 
     Returns:
-      float32 [M, W], ordered by environment, then by first step.
+      [M, W] of the layout's dtype, ordered by environment, then by first step.
     """
     slices = self.layout.slices
     first = np.maximum(self.n - self._age, 0)
@@ -187,10 +193,21 @@ class NStepWindow:
       offsets = first[wanted]
     slots = (self._time + 1 + offsets) % self.n
     packed = self._ring[slots, members]
-    packed[:, slices.r_t.start] = self._return[slots, members]
-    packed[:, slices.d_t.start] = self._discount[slots, members]
+    self._close(
+      packed, self._return[slots, members], self._discount[slots, members]
+    )
     packed[:, slices.o_t] = self._arrival[members]
     return packed
+
+  def _close(
+    self, packed: np.ndarray, returns: np.ndarray, discounts: np.ndarray
+  ) -> None:
+    """Writes what is known when a window is read, all [M]."""
+    layout = self.layout
+    slices = layout.slices
+    packed[:, slices.r_t] = layout.encode(returns[:, None])
+    packed[:, slices.d_t] = layout.encode(discounts[:, None])
+    packed[:, slices.written_at] = layout.encode([packing.written_now()])
 
   def _check(self, observation: Any, action: Any, step: Any) -> None:
     layout = self.layout
@@ -212,3 +229,5 @@ class NStepWindow:
           f'for {self.num_envs} environments. Make the window with the number '
           'of environments and the layout of the environment that is stepped.'
         )
+    layout.check_observation_dtype('observation', observation)
+    layout.check_observation_dtype('step.observation', step.observation)

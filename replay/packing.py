@@ -1,38 +1,59 @@
-"""A transition in one float32 column.
+"""A transition in one column.
 
 Reverb's cost is per item and per column, so the fields of a transition travel
 side by side in one vector of width W (5 columns cost about 2.5 times as much
 to sample as 1):
 
-  o_tm1 | a_tm1 | r_t | d_t | o_t | weight
+  o_tm1 | a_tm1 | r_t | d_t | o_t | weight | version | written_at
 
 r_t is the n-step reward sum R and d_t the n-step discount D of nstep.py, so
 the learner's target is r_t + gamma * d_t * value(o_t). weight is 1, or 0 where
-there is no transition at this place of a population's array.
+there is no transition at this place of a population's array. The last two say
+how old a sample is: in learner steps (policy lag) and in seconds.
+
+The column is float32; with uint8 observations (images) it is uint8, and every
+other field is there as the bytes of its float32 numbers.
+
+TensorFlow is imported where it is needed: an actor packs without it.
 """
 
 import dataclasses
 import functools
 import math
+import re
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-# float32 holds every integer up to here; discrete actions travel as float32.
+# float32 holds every integer up to here; discrete actions and versions travel
+# as float32.
 MAX_DISCRETE_ACTION = 2**24
+
+# Seconds after which written_at begins again: float32 then resolves 4 ms.
+TIME_WRAP_S = 65536
+# Clocks of two machines may differ by this much before an age is nonsense.
+_CLOCK_SKEW_S = 60
+
+_NAME = re.compile(
+  r'transition\.(float32|uint8)_(scalar|\d+(?:x\d+)*)'
+  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)'
+)
 
 
 class Transition(NamedTuple):
   """Fields of a transition; every field has the same leading shape [...].
 
   Attributes:
-    o_tm1: observation acted on, float32 [..., *observation_shape].
+    o_tm1: observation acted on, float32 or uint8 [..., *observation_shape].
     a_tm1: action taken, int32 [...], or float32 [..., *action_shape].
     r_t: n-step reward sum R, float32 [...], environment reward units.
     d_t: n-step discount D without its last gamma, float32 [...].
-    o_t: observation after the last reward, float32 [..., *observation_shape].
+    o_t: observation after the last reward, as o_tm1.
     weight: 1 for a transition, 0 for none, float32 [...].
+    version: learner steps of the parameters that acted at o_tm1, float32 [...];
+      the policy lag is the learner's step now minus this.
+    written_at: see `written_now`, float32 [...]; its age is `age_s`.
   """
 
   o_tm1: Any
@@ -41,6 +62,29 @@ class Transition(NamedTuple):
   d_t: Any
   o_t: Any
   weight: Any
+  version: Any = 0.0
+  written_at: Any = 0.0
+
+
+def written_now() -> float:
+  """What `Transition.written_at` is of a transition that is written now."""
+  return time.time() % TIME_WRAP_S
+
+
+def age_s(written_at: Any, now: float | None = None) -> np.ndarray:
+  """Seconds since transitions were written.
+
+  Args:
+    written_at: as in `Transition`, [...].
+    now: seconds since the epoch; default `time.time()`.
+
+  Returns:
+    float64 [...], at least 0; right up to 18 hours, then it starts again.
+  """
+  if now is None:
+    now = time.time()
+  age = (now + _CLOCK_SKEW_S - np.asarray(written_at, float)) % TIME_WRAP_S
+  return np.maximum(age - _CLOCK_SKEW_S, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +92,16 @@ class TransitionLayout:
   """Where each field of a transition lies in its column.
 
   Attributes:
-    observation_shape: shape of one observation. Other dtypes become float32.
+    observation_shape: shape of one observation.
     action_shape: shape of one action; () for a discrete one.
     discrete: whether actions are integers (unpacked as int32) or float32.
+    observation_dtype: 'float32' (other numbers become float32), or 'uint8'.
   """
 
   observation_shape: tuple[int, ...]
   action_shape: tuple[int, ...] = ()
   discrete: bool = True
+  observation_dtype: str = 'float32'
 
   def __post_init__(self):
     for field in ('observation_shape', 'action_shape'):
@@ -66,22 +112,38 @@ class TransitionLayout:
           'Pass the shape of one observation or action, without a batch axis.'
         )
       object.__setattr__(self, field, shape)
+    if self.observation_dtype not in ('float32', 'uint8'):
+      raise ValueError(
+        f'observation_dtype={self.observation_dtype!r} must be float32 or '
+        'uint8. Observations of other numbers travel as float32.'
+      )
+
+  @functools.cached_property
+  def dtype(self) -> np.dtype:
+    """Of the column: float32 or uint8."""
+    return np.dtype(self.observation_dtype)
+
+  @functools.cached_property
+  def elements_per_float(self) -> int:
+    """Elements of the column that one float32 number takes: 1, or 4 bytes."""
+    return 4 // self.dtype.itemsize
 
   @functools.cached_property
   def observation_size(self) -> int:
-    """Floats in one observation."""
+    """Numbers in one observation."""
     return math.prod(self.observation_shape)
 
   @functools.cached_property
   def action_size(self) -> int:
-    """Floats in one action."""
+    """Numbers in one action."""
     return math.prod(self.action_shape)
 
   @functools.cached_property
   def sizes(self) -> tuple[int, ...]:
-    """Floats in each field, in the order of `Transition`."""
-    observation = self.observation_size
-    return (observation, self.action_size, 1, 1, observation, 1)
+    """Elements of each field, in the order of `Transition`."""
+    size = self.observation_size
+    one = self.elements_per_float
+    return (size, self.action_size * one, one, one, size, one, one, one)
 
   @functools.cached_property
   def slices(self) -> Transition:
@@ -96,12 +158,40 @@ class TransitionLayout:
 
   @functools.cached_property
   def width(self) -> int:
-    """Floats in one packed transition, W."""
+    """Elements of one packed transition, W."""
     return sum(self.sizes)
 
-  def signature(self, *leading: int) -> tf.TensorSpec:
-    """Signature of a table whose items are packed transitions [*leading, W]."""
-    return tf.TensorSpec((*leading, self.width), tf.float32, name='transition')
+  @functools.cached_property
+  def name(self) -> str:
+    """The layout in words; `from_name` reads it."""
+
+    def field(dtype: str, shape: tuple[int, ...]) -> str:
+      return f'{dtype}_{"x".join(map(str, shape)) or "scalar"}'
+
+    action = field('int32' if self.discrete else 'float32', self.action_shape)
+    observation = field(self.observation_dtype, self.observation_shape)
+    return f'transition.{observation}.{action}'
+
+  def signature(self, *leading: int) -> Any:
+    """Signature of a table whose items are packed transitions [*leading, W].
+
+    Its name holds the layout, so that a reader who has only the server can
+    decode what the table holds: `from_signature`.
+    """
+    import tensorflow as tf
+
+    return tf.TensorSpec((*leading, self.width), self.dtype, name=self.name)
+
+  def encode(self, value: Any) -> np.ndarray:
+    """Numbers [..., k] as the column has them.
+
+    Returns:
+      float32 [..., k], or their bytes, uint8 [..., 4 k].
+    """
+    value = np.asarray(value, np.float32)
+    if self.dtype == np.float32:
+      return value
+    return np.ascontiguousarray(value).view(np.uint8)
 
   def pack(
     self,
@@ -111,17 +201,21 @@ class TransitionLayout:
     d_t: Any,
     o_t: Any,
     weight: Any = 1.0,
+    version: Any = 0.0,
+    written_at: Any = 0.0,
     out: np.ndarray | None = None,
   ) -> np.ndarray:
     """Packs arrays with a common leading shape [...].
 
     Args:
-      o_tm1, a_tm1, r_t, d_t, o_t, weight: see `Transition`. All but o_tm1 may
-        also broadcast to the leading shape of o_tm1.
-      out: float32 [..., W] to write to; made when not given.
+      o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at: see
+        `Transition`. All but o_tm1 may also broadcast to the leading shape of
+        o_tm1.
+      out: array [..., W] of the layout's dtype to write to; made when not
+        given.
 
     Returns:
-      float32 [..., W], `out` where given.
+      float32 or uint8 [..., W], `out` where given.
 
     Raises:
       ValueError: a field does not fit the layout.
@@ -136,51 +230,67 @@ class TransitionLayout:
         'observations of the environment that the layout was made for.'
       )
     if out is None:
-      out = np.empty((*leading, self.width), np.float32)
-    elif out.shape != (*leading, self.width) or out.dtype != np.float32:
+      out = np.empty((*leading, self.width), self.dtype)
+    elif out.shape != (*leading, self.width) or out.dtype != self.dtype:
       raise ValueError(
-        f'out is {out.dtype} {out.shape}, but float32 '
+        f'out is {out.dtype} {out.shape}, but {self.dtype} '
         f'{(*leading, self.width)} is needed for o_tm1 of shape {shape}.'
       )
-    inner = Transition(
-      self.observation_shape,
-      self.action_shape,
-      (),
-      (),
-      self.observation_shape,
-      (),
+    values = Transition(
+      o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at
     )
-    values = Transition(o_tm1, a_tm1, r_t, d_t, o_t, weight)
-    for name, place, field_shape, value in zip(
-      Transition._fields, self.slices, inner, values, strict=True
+    for name, place, inner, value in zip(
+      Transition._fields, self.slices, self._inner_shapes, values, strict=True
     ):
       try:
-        value = np.broadcast_to(value, (*leading, *field_shape))
+        value = np.broadcast_to(value, (*leading, *inner))
       except ValueError as e:
         raise ValueError(
-          f'{name} has shape {np.shape(value)}, but {(*leading, *field_shape)} '
+          f'{name} has shape {np.shape(value)}, but {(*leading, *inner)} '
           'is needed: the leading shape of o_tm1, then the shape of the field.'
         ) from e
-      out[..., place] = value.reshape((*leading, math.prod(field_shape)))
+      value = value.reshape((*leading, math.prod(inner)))
+      if name in ('o_tm1', 'o_t'):
+        self.check_observation_dtype(name, value)
+        out[..., place] = value
+      else:
+        out[..., place] = self.encode(value)
     return out
+
+  def check_observation_dtype(self, name: str, observation: Any) -> None:
+    """Raises ValueError where uint8 would not hold the numbers."""
+    got = np.asarray(observation).dtype
+    if self.dtype == np.uint8 and got != np.uint8:
+      raise ValueError(
+        f'{name} is {got}, but this layout packs uint8 observations. Keep the '
+        "pixels uint8, or make the layout with observation_dtype='float32'."
+      )
+
+  @functools.cached_property
+  def _inner_shapes(self) -> Transition:
+    observation = self.observation_shape
+    return Transition(
+      observation, self.action_shape, (), (), observation, (), (), ()
+    )
 
   def unpack(self, packed: Any) -> Transition:
     """The fields of packed transitions.
 
     Args:
-      packed: float32 [..., W], NumPy array or TensorFlow tensor (also inside a
-        tf.function or a tf.vectorized_map).
+      packed: float32 or uint8 [..., W], NumPy array or TensorFlow tensor (also
+        inside a tf.function or a tf.vectorized_map).
 
     Returns:
       A `Transition` of the same kind. NumPy observations are views.
 
     Raises:
-      ValueError: the last axis is not W.
+      ValueError: the last axis is not W, or the dtype not the layout's.
     """
-    if packed.shape[-1] != self.width:
+    if packed.shape[-1] != self.width or packed.dtype != self.dtype:
+      dtype = np.dtype(getattr(packed.dtype, 'as_numpy_dtype', packed.dtype))
       raise ValueError(
-        f'packed transitions have shape {tuple(packed.shape)}, but this layout '
-        f'needs a last axis of {self.width} '
+        f'packed transitions are {dtype} {tuple(packed.shape)}, but this '
+        f'layout needs {self.dtype} with a last axis of {self.width} '
         f'(observation_shape={self.observation_shape}). Writer and reader must '
         'use the same environment.'
       )
@@ -190,36 +300,73 @@ class TransitionLayout:
 
   def _unpack_numpy(self, packed: np.ndarray) -> Transition:
     leading = packed.shape[:-1]
-    fields = Transition(*(packed[..., place] for place in self.slices))
-    action = fields.a_tm1.reshape((*leading, *self.action_shape))
-    return Transition(
-      o_tm1=fields.o_tm1.reshape((*leading, *self.observation_shape)),
-      a_tm1=action.astype(np.int32) if self.discrete else action,
-      r_t=fields.r_t[..., 0],
-      d_t=fields.d_t[..., 0],
-      o_t=fields.o_t.reshape((*leading, *self.observation_shape)),
-      weight=fields.weight[..., 0],
+
+    def inner(name: str, place: slice, shape: tuple[int, ...]) -> np.ndarray:
+      field = packed[..., place]
+      if self.dtype == np.uint8 and name not in ('o_tm1', 'o_t'):
+        field = np.ascontiguousarray(field).view(np.float32)
+      return field.reshape((*leading, *shape))
+
+    fields = Transition(
+      *map(inner, Transition._fields, self.slices, self._inner_shapes)
     )
+    if self.discrete:
+      fields = fields._replace(a_tm1=fields.a_tm1.astype(np.int32))
+    return fields
 
   def _unpack_tensor(self, packed: Any) -> Transition:
-    # One split instead of six strided slices.
-    fields = Transition(*tf.split(packed, self.sizes, axis=-1))
-    shape = tf.shape(packed)[:-1]
+    import tensorflow as tf
 
-    def inner(field: tf.Tensor, field_shape: tuple[int, ...]) -> tf.Tensor:
-      if not field_shape:
+    leading = tf.shape(packed)[:-1]
+
+    def inner(name: str, field: Any, shape: tuple[int, ...]) -> Any:
+      if self.dtype == np.uint8 and name not in ('o_tm1', 'o_t'):
+        split = tf.concat([leading, [math.prod(shape), 4]], 0)
+        field = tf.bitcast(tf.reshape(field, split), tf.float32)
+        # The reshape by a tensor has lost the static shape.
+        field.set_shape((*packed.shape[:-1], math.prod(shape)))
+      if not shape:
         return tf.squeeze(field, -1)
-      if len(field_shape) == 1:
+      if len(shape) == 1:
         return field
-      reshaped = tf.reshape(field, tf.concat([shape, field_shape], 0))
-      return tf.ensure_shape(reshaped, packed.shape[:-1] + field_shape)
+      reshaped = tf.reshape(field, tf.concat([leading, shape], 0))
+      return tf.ensure_shape(reshaped, packed.shape[:-1] + shape)
 
-    action = inner(fields.a_tm1, self.action_shape)
-    return Transition(
-      o_tm1=inner(fields.o_tm1, self.observation_shape),
-      a_tm1=tf.cast(action, tf.int32) if self.discrete else action,
-      r_t=inner(fields.r_t, ()),
-      d_t=inner(fields.d_t, ()),
-      o_t=inner(fields.o_t, self.observation_shape),
-      weight=inner(fields.weight, ()),
+    # One split instead of a strided slice for each field.
+    parts = tf.split(packed, self.sizes, axis=-1)
+    fields = Transition(
+      *map(inner, Transition._fields, parts, self._inner_shapes)
     )
+    if self.discrete:
+      fields = fields._replace(a_tm1=tf.cast(fields.a_tm1, tf.int32))
+    return fields
+
+
+def from_name(name: str | None) -> TransitionLayout | None:
+  """The layout of that `TransitionLayout.name`; None if it is no such name."""
+  match = _NAME.fullmatch(name or '')
+  if match is None:
+    return None
+
+  def shape(text: str) -> tuple[int, ...]:
+    return () if text == 'scalar' else tuple(map(int, text.split('x')))
+
+  dtype, observation, action_dtype, action = match.groups()
+  return TransitionLayout(
+    shape(observation), shape(action), action_dtype == 'int32', dtype
+  )
+
+
+def from_signature(spec: Any) -> TransitionLayout | None:
+  """The layout that made a table's signature, from its name.
+
+  Args:
+    spec: `tf.TensorSpec` of a table's items, as the server gives it back.
+
+  Returns:
+    The layout; None if the items are no packed transitions.
+  """
+  layout = from_name(getattr(spec, 'name', None))
+  if layout is None or not spec.shape.rank or spec.shape[-1] != layout.width:
+    return None
+  return layout

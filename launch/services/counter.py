@@ -77,6 +77,7 @@ class Counter:
     self._outcome: str | None = None  # 'goal', 'budget', 'wall_clock'.
     self._reason = ''
     self._result: dict[str, Any] = {}
+    self._holds: dict[str, float] = {}  # node to when its hold ends
     self._writer: metrics_lib.MetricsWriter | None = None
     if self._run_dir is not None:
       self._writer = metrics_lib.MetricsWriter(self._run_dir / 'metrics')
@@ -163,6 +164,16 @@ class Counter:
       self._end('goal', reason, dict(result or {}))
       return True
 
+  def hold(self, node: str, seconds: float) -> None:
+    """Keeps the program up after the end for what a node still has to do.
+
+    Args:
+      node: who asks.
+      seconds: for how long at most; 0 lets go.
+    """
+    with self._lock:
+      self._holds[node] = self._clock() + seconds
+
   def finished(self) -> bool:
     """Whether a goal, a budget or the wall clock has ended the run."""
     return self._outcome is not None
@@ -218,7 +229,8 @@ class Counter:
     """Serves until the run is over; then writes summary.json and returns.
 
     After the end it goes on answering until every living node has read
-    finished=True from a report, and a little longer, for at most 5 s.
+    finished=True from a report, and a little longer, for at most 5 s; or for
+    as long as a node holds it (`hold`).
 
     Args:
       stop: set when the program is being stopped; Launchpad's if None.
@@ -240,7 +252,9 @@ class Counter:
       now = self._clock()
       if self._untold(now):
         told = now
-      if now - told >= _GRACE_S or now >= deadline:
+      with self._lock:
+        held = any(now < end for end in self._holds.values())
+      if not held and (now - told >= _GRACE_S or now >= deadline):
         break
     self.close()
 

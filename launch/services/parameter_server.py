@@ -108,6 +108,11 @@ class ParameterServer:
       'all nodes the same agent.hidden_sizes and the same environment.'
     )
 
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """theta_star, for whoever only wants to play it; as a learner serves it."""
+    star = self.get_star(max(have_version, 0))
+    return {'version': star['version'], 'theta': star['theta']}
+
   def get_star(self, known_version: int) -> dict[str, Any]:
     """The record of theta_star; `theta` only if newer than `known_version`."""
     with self._lock:

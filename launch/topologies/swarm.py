@@ -11,6 +11,7 @@ from __future__ import annotations
 import launchpad as lp
 
 from agents import swarm as swarm_lib
+from launch import evaluator
 from launch import experiment as experiment_lib
 from launch import nodes
 from launch import policies
@@ -85,7 +86,7 @@ def build(
       )
   with program.group('evaluator'):
     program.add_node(
-      lp.PyClassNode(nodes.Evaluator, experiment, counter, server)
+      lp.PyClassNode(evaluator.Evaluator, experiment, counter, server)
     )
   comes_back = policies.Restart()
   policies.assign(

@@ -153,3 +153,67 @@ def test_networks_that_cannot_be_are_refused():
     networks.MLP(4, (0,), 2)
   with pytest.raises(ValueError, match="'gelu' is not known.*'relu', 'tanh'"):
     networks.MLP(4, (8,), 2, activation='gelu')
+
+
+DUELING = [
+  pytest.param((4, (8, 7, 6), 3), id='two shared layers'),
+  pytest.param((4, (8, 6), 3), id='one shared layer'),
+  pytest.param((4, (8,), 3), id='nothing shared'),
+]
+
+
+def _slow_dueling(variables, x):
+  """Equation 9 of Wang et al. 2016, one input at a time, with tanh."""
+  variables = [np.asarray(v, float) for v in variables]
+  *shared, bv0, wv0, bv1, wv1, ba0, wa0, ba1, wa1 = variables
+  for b, w in zip(shared[::2], shared[1::2]):
+    x = np.tanh(x @ w + b)
+  (v,) = np.tanh(x @ wv0 + bv0) @ wv1 + bv1
+  a = np.tanh(x @ wa0 + ba0) @ wa1 + ba1
+  return [v + a[i] - sum(a) / len(a) for i in range(len(a))]
+
+
+@pytest.mark.parametrize('sizes', DUELING)
+def test_both_forms_of_a_dueling_network_are_equation_9(sizes):
+  network = networks.DuelingMLP(*sizes, activation='tanh')
+  layout, theta = _theta(network, members=2)
+  inputs = np.random.default_rng(1).normal(size=(2, 5, 2, 2))
+  inputs = inputs.astype(np.float32)
+  before = theta.copy(), inputs.copy()
+  numpy_form = network.forward(network.prepare(layout.unpack(theta)), inputs)
+  assert numpy_form.shape == (2, 5, 3)
+  assert numpy_form.dtype == np.float32
+  apply = network.make_sonnet()
+  for member in range(2):
+    variables = layout.unpack(theta[member])
+    slow = [_slow_dueling(variables, x.reshape(-1)) for x in inputs[member]]
+    np.testing.assert_allclose(numpy_form[member], slow, rtol=1e-4, atol=1e-5)
+    sonnet_form = apply(
+      _tensors(layout, theta[member]), _tensor(inputs[member])
+    )
+    np.testing.assert_allclose(sonnet_form, slow, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(theta, before[0])
+  np.testing.assert_array_equal(inputs, before[1])
+
+
+def test_the_streams_of_a_dueling_network_have_their_last_layers_alone():
+  network = networks.DuelingMLP(4, (8, 6), 3, name='q')
+  assert network.shapes() == [
+    ('q/linear_0/b', (8,)),
+    ('q/linear_0/w', (4, 8)),
+    ('q/value/linear_0/b', (6,)),
+    ('q/value/linear_0/w', (8, 6)),
+    ('q/value/linear_1/b', (1,)),
+    ('q/value/linear_1/w', (6, 1)),
+    ('q/advantage/linear_0/b', (6,)),
+    ('q/advantage/linear_0/w', (8, 6)),
+    ('q/advantage/linear_1/b', (3,)),
+    ('q/advantage/linear_1/w', (6, 3)),
+  ]
+
+
+def test_dueling_networks_that_cannot_be_are_refused():
+  with pytest.raises(ValueError, match='at least one hidden layer'):
+    networks.DuelingMLP(4, (), 2)
+  with pytest.raises(ValueError, match=r'positive, got \(4, 0, 2\)'):
+    networks.DuelingMLP(4, (0,), 2)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from agents import optimizers
 
 P, D, UPDATES, RATE = 3, 7, 20, 0.05
+NAMES = ['sgd', 'momentum', 'adam', 'rmsprop', 'centered_rmsprop', 'adagrad']
 
 REFERENCES = {
   'sgd-sonnet': (optimizers.SGD(), lambda: snt.optimizers.SGD(RATE)),
@@ -25,6 +26,47 @@ REFERENCES = {
   'adam-keras': (
     optimizers.Adam(),
     lambda: tf.keras.optimizers.Adam(learning_rate=RATE, epsilon=1e-8),
+  ),
+  'momentum-sonnet': (
+    optimizers.Momentum(momentum=0.8),
+    lambda: snt.optimizers.Momentum(RATE, 0.8),
+  ),
+  'momentum-keras': (
+    optimizers.Momentum(),
+    lambda: tf.keras.optimizers.SGD(learning_rate=RATE, momentum=0.9),
+  ),
+  'nesterov-sonnet': (
+    optimizers.Momentum(nesterov=True),
+    lambda: snt.optimizers.Momentum(RATE, 0.9, use_nesterov=True),
+  ),
+  'nesterov-keras': (
+    optimizers.Momentum(nesterov=True),
+    lambda: tf.keras.optimizers.SGD(
+      learning_rate=RATE, momentum=0.9, nesterov=True
+    ),
+  ),
+  # Keras alone has it; the second has epsilon large and nothing to begin with.
+  'adagrad-keras': (
+    optimizers.Adagrad(),
+    lambda: tf.keras.optimizers.Adagrad(learning_rate=RATE),
+  ),
+  'adagrad-keras-epsilon': (
+    optimizers.Adagrad(initial=0.0, epsilon=0.1),
+    lambda: tf.keras.optimizers.Adagrad(
+      learning_rate=RATE, initial_accumulator_value=0.0, epsilon=0.1
+    ),
+  ),
+  'centered-rmsprop-sonnet': (
+    optimizers.CenteredRMSProp(decay=0.9, epsilon=1e-3),
+    lambda: snt.optimizers.RMSProp(
+      RATE, decay=0.9, epsilon=1e-3, centered=True
+    ),
+  ),
+  'centered-rmsprop-keras': (
+    optimizers.CenteredRMSProp(),
+    lambda: tf.keras.optimizers.RMSprop(
+      learning_rate=RATE, rho=0.95, epsilon=1.5e-7, centered=True
+    ),
   ),
   'rmsprop-sonnet': (
     optimizers.RMSProp(),
@@ -87,7 +129,7 @@ def test_a_population_moves_as_with_the_library(name):
   )
 
 
-@pytest.mark.parametrize('name', ['sgd', 'adam', 'rmsprop'])
+@pytest.mark.parametrize('name', NAMES)
 def test_members_do_not_feel_each_other(name):
   optimizer = optimizers.make(name)
   theta = np.zeros((P, D), np.float32)
@@ -112,7 +154,45 @@ def test_adam_corrects_its_bias_by_each_members_own_count():
   np.testing.assert_allclose(direction[1], 1.0, rtol=1e-4)
 
 
+@pytest.mark.vectors('gorila', kind='adagrad')
+def test_adagrad_is_that_of_the_vectors(vector):
+  inputs = vector.inputs
+  optimizer = optimizers.Adagrad(
+    inputs['initial_accumulator'], inputs['epsilon']
+  )
+  theta = tf.constant([inputs['theta']], tf.float64)
+  state = (tf.zeros_like(theta),)
+  for gradient, expected in zip(
+    inputs['grads'], vector.expected['theta_after_each']
+  ):
+    state, direction = optimizer.direction(
+      state, tf.constant([gradient], tf.float64), 1
+    )
+    theta -= inputs['lr'] * direction
+    np.testing.assert_allclose(
+      theta[0], expected, **vector.tolerance['float64']
+    )
+  np.testing.assert_allclose(
+    state[0][0] + inputs['initial_accumulator'],
+    vector.expected['accumulator'],
+    **vector.tolerance['float64'],
+  )
+
+
+def test_the_variance_of_a_constant_gradient_is_never_below_zero():
+  # The difference of rounded moments is: 1e6 - 1e6 has errors of 0.06.
+  optimizer = optimizers.CenteredRMSProp()
+  gradient = tf.fill((1, 4), 1234.567)
+  state = (tf.zeros((1, 4)),) * 2
+  for _ in range(500):
+    state, direction = optimizer.direction(state, gradient, 1)
+    assert np.isfinite(direction).all()
+  assert (state[1].numpy() >= 0).all()
+
+
 def test_an_optimizer_is_chosen_by_its_name():
   assert optimizers.make('adam', beta1=0.5) == optimizers.Adam(beta1=0.5)
-  with pytest.raises(ValueError, match="'adagrad' is not known.*'rmsprop'"):
-    optimizers.make('adagrad')
+  for name in NAMES:
+    assert optimizers.make(name).slots in (0, 1, 2)
+  with pytest.raises(ValueError, match="'lion' is not known.*'rmsprop'"):
+    optimizers.make('lion')

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents import learning
+from agents.losses import priorities
 from agents.losses import value
 
 
@@ -54,6 +56,53 @@ def test_double_q_learning_is_that_of_the_vectors(vector, dtype):
     vector.expected['targets'],
     **tolerance,
   )
+
+
+@pytest.mark.vectors('prioritized_weights')
+@pytest.mark.parametrize('dtype', ['float64', 'float32'])
+def test_the_weighted_loss_is_that_of_the_vectors(vector, dtype):
+  inputs, expected = vector.inputs, vector.expected
+  drawn = np.array(expected['probabilities'], dtype)[inputs['indices']]
+  weights = learning.importance_weights(
+    tf.constant(drawn[None]), inputs['beta']
+  )[0]
+  td_error = tf.constant(inputs['td_errors'], dtype)
+  huber = value.huber(td_error, inputs['huber_delta'])
+  tolerance = vector.tolerance[dtype]
+  np.testing.assert_allclose(weights, expected['weights'], **tolerance)
+  np.testing.assert_allclose(huber, expected['huber'], **tolerance)
+  np.testing.assert_allclose(
+    tf.reduce_mean(weights * huber), expected['loss'], **tolerance
+  )
+  # The vectors leave the 1e-6 out.
+  np.testing.assert_allclose(
+    priorities.proportional(td_error) - 1e-6,
+    expected['new_priorities'],
+    rtol=1e-5,
+    atol=1e-7,
+  )
+
+
+def test_importance_weights_are_the_formula_of_each_batch():
+  rng = np.random.default_rng(0)
+  drawn, beta, size = rng.uniform(1e-5, 0.1, (3, 7)), 0.4, 1000
+  slow = np.empty_like(drawn)
+  for u, row in enumerate(drawn):
+    raw = [(1 / (size * p)) ** beta for p in row]
+    slow[u] = [w / max(raw) for w in raw]
+  got = learning.importance_weights(tf.constant(drawn, tf.float32), beta)
+  np.testing.assert_allclose(got, slow, rtol=1e-5)
+
+
+def test_priorities_are_positive_and_of_the_kind_that_came():
+  td_error = np.array([-2.0, 0.0, 0.5], np.float32)
+  got = priorities.proportional(td_error)
+  assert isinstance(got, np.ndarray)
+  assert got.dtype == np.float32
+  np.testing.assert_allclose(got, [2 + 1e-6, 1e-6, 0.5 + 1e-6])
+  tensor = priorities.proportional(tf.constant(td_error))
+  assert isinstance(tensor, tf.Tensor)
+  np.testing.assert_array_equal(tensor, got)
 
 
 def test_double_q_learning_is_equation_4():

@@ -89,7 +89,7 @@ def test_rows_of_all_kinds_are_kept(swarm):
   _, directory = swarm
   # One for each quarter of the budget that somebody saw, and one at the end.
   evaluations = directory.metrics('evaluation')
-  assert evaluations and evaluations[-1]['star_version'] >= 1
+  assert evaluations and evaluations[-1]['version'] >= 1
   for row in evaluations:
     assert len(row['returns']) == 2
     assert row['return_mean'] == pytest.approx(np.mean(row['returns']))

@@ -102,11 +102,20 @@ class Stream:
 LAYOUT = packing.TransitionLayout((2,))
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+  """Windows are compared: those written at one moment are equal."""
+  monkeypatch.setattr(packing, 'written_now', lambda: 1234.5)
+
+
 def _starts(stream, packed, env=0):
   fields = LAYOUT.unpack(packed)
-  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*fields, strict=True):
+  for o_tm1, a_tm1, r_t, d_t, o_t, weight, _, written_at in zip(
+    *fields, strict=True
+  ):
     first, last = int(o_tm1[0]), int(o_t[0])
     assert weight == 1
+    assert written_at == 1234.5
     assert o_t[1] == 0, 'arrived at a reset observation'
     assert a_tm1 == stream.actions[first, env]
     yield Start(env, first, last, float(r_t), float(d_t))
@@ -293,6 +302,62 @@ def test_counting_episodes_are_neither_lost_nor_joined(form):
     # All but those still open in the last n - 1 steps, and no other.
     assert count == sum(key[0] == index for key in seen)
     assert 100 - n < count <= 100
+
+
+@pytest.mark.parametrize('form', ['aligned', 'finished'])
+def test_the_version_is_that_of_the_first_step(form):
+  num_envs = 5
+  stream = Stream(num_envs, 100, seed=2)
+  for version in (lambda t: 10 * t, lambda t: 10 * t + np.arange(num_envs)):
+    window = nstep.NStepWindow(num_envs, 3, 0.9, LAYOUT)
+    checked = 0
+    for t, (observation, _, step) in enumerate(stream.steps()):
+      # The action is the environment's number, so that it can be told.
+      env = np.arange(num_envs)
+      window.observe(observation, env, step, version(t))
+      packed = getattr(window, form)()
+      fields = LAYOUT.unpack(packed[LAYOUT.unpack(packed).weight > 0])
+      first = fields.o_tm1[:, 0].astype(int)
+      wanted = [
+        np.broadcast_to(version(t), num_envs)[env]
+        for t, env in zip(first, fields.a_tm1, strict=True)
+      ]
+      np.testing.assert_array_equal(fields.version, wanted)
+      checked += len(wanted)
+    assert checked > 90 * num_envs
+
+
+def test_byte_observations_give_the_windows_of_float_ones():
+  num_envs = 4
+  stream = Stream(num_envs, 100, seed=3)
+  layout = packing.TransitionLayout((2,), observation_dtype='uint8')
+  floats = nstep.NStepWindow(num_envs, 3, 0.9, LAYOUT)
+  window = nstep.NStepWindow(num_envs, 3, 0.9, layout)
+  for t, (observation, action, step) in enumerate(stream.steps()):
+    floats.observe(observation, action, step, t)
+    window.observe(
+      observation.astype(np.uint8),
+      action,
+      step._replace(observation=step.observation.astype(np.uint8)),
+      t,
+    )
+    for form in ('aligned', 'finished'):
+      packed = getattr(window, form)()
+      assert packed.dtype == np.uint8
+      got = layout.unpack(packed)
+      wanted = LAYOUT.unpack(getattr(floats, form)())
+      if form == 'aligned' and not window.ready:
+        np.testing.assert_array_equal(got.weight, 0)
+        continue
+      for name, a, b in zip(got._fields, got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_float_observations_do_not_go_into_a_byte_layout():
+  layout = packing.TransitionLayout((2,), observation_dtype='uint8')
+  window = nstep.NStepWindow(3, 2, 0.9, layout)
+  with pytest.raises(ValueError, match='observation is float32'):
+    window.observe(*next(Stream(3, 1).steps()))
 
 
 def test_reset_drops_open_windows_and_starts_anew():

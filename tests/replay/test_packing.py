@@ -1,24 +1,36 @@
 """Packing: what goes in comes out, in NumPy and in TensorFlow."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from replay import packing
+from replay import tables
 
 
 def _fields(layout, *leading):
   rng = np.random.default_rng(0)
+
+  def observation():
+    shape = (*leading, *layout.observation_shape)
+    if layout.observation_dtype == 'uint8':
+      return rng.integers(0, 256, size=shape, dtype=np.uint8)
+    return rng.normal(size=shape)
+
   action = rng.normal(size=(*leading, *layout.action_shape))
   if layout.discrete:
     action = rng.integers(0, 18, size=(*leading, *layout.action_shape))
   return packing.Transition(
-    o_tm1=rng.normal(size=(*leading, *layout.observation_shape)),
+    o_tm1=observation(),
     a_tm1=action,
     r_t=rng.normal(size=leading),
     d_t=rng.uniform(size=leading),
-    o_t=rng.normal(size=(*leading, *layout.observation_shape)),
+    o_t=observation(),
     weight=rng.integers(0, 2, size=leading),
+    version=rng.integers(0, 2**24, size=leading),
+    written_at=rng.uniform(0, packing.TIME_WRAP_S, size=leading),
   )
 
 
@@ -28,6 +40,10 @@ LAYOUTS = {
   'scalar observation': packing.TransitionLayout(()),
   'continuous action': packing.TransitionLayout((4,), (3,), discrete=False),
   'several discrete actions': packing.TransitionLayout((4,), (2,)),
+  'bytes': packing.TransitionLayout((3, 5, 2), observation_dtype='uint8'),
+  'bytes, continuous action': packing.TransitionLayout(
+    (7,), (3,), discrete=False, observation_dtype='uint8'
+  ),
 }
 
 
@@ -41,12 +57,14 @@ def test_numpy_fields_come_out_as_they_went_in(layout, leading):
   fields = _fields(layout, *leading)
   packed = layout.pack(*fields)
   assert packed.shape == (*leading, layout.width)
-  assert packed.dtype == np.float32
+  assert packed.dtype == layout.dtype == layout.observation_dtype
   for name, sent, got in zip(
     fields._fields, fields, layout.unpack(packed), strict=True
   ):
     np.testing.assert_allclose(got, sent, rtol=1e-6, err_msg=name)
     assert got.shape == sent.shape, name
+    if name in ('o_tm1', 'o_t'):
+      assert got.dtype == layout.observation_dtype
 
 
 @pytest.mark.parametrize('leading', [(), (7,), (2, 7)], ids=str)
@@ -90,15 +108,18 @@ def test_scalars_broadcast_and_out_is_written_in_place():
   got = layout.pack(np.ones((3, 2)), 1, 2.0, 0.5, np.zeros(2), out=out)
   assert got is out
   np.testing.assert_array_equal(
-    out, np.tile([1, 1, 1, 2, 0.5, 0, 0, 1], (3, 1))
+    out, np.tile([1, 1, 1, 2, 0.5, 0, 0, 1, 0, 0], (3, 1))
   )
 
 
 def test_width_and_signature_follow_the_shapes():
   layout = packing.TransitionLayout((4,))
-  assert layout.width == 4 + 1 + 1 + 1 + 4 + 1
-  assert layout.signature().shape == (12,)
-  assert layout.signature(16).shape == (16, 12)
+  assert layout.width == 4 + 1 + 1 + 1 + 4 + 1 + 1 + 1
+  assert layout.signature().shape == (14,)
+  assert layout.signature(16).shape == (16, 14)
+  pixels = packing.TransitionLayout((84, 84, 4), observation_dtype='uint8')
+  assert pixels.width == 2 * 84 * 84 * 4 + 6 * 4
+  assert pixels.signature().dtype == tf.uint8
 
 
 def test_wrong_shapes_are_refused_with_both_shapes():
@@ -109,8 +130,57 @@ def test_wrong_shapes_are_refused_with_both_shapes():
   with pytest.raises(ValueError, match=r'r_t has shape \(3,\).*\(2,\)'):
     layout.pack(good, 0, np.zeros(3), 0.0, good)
   with pytest.raises(ValueError, match=r'out is float64'):
-    layout.pack(good, 0, 0.0, 0.0, good, out=np.zeros((2, 12)))
-  with pytest.raises(ValueError, match=r'\(2, 11\).*last axis of 12'):
+    layout.pack(good, 0, 0.0, 0.0, good, out=np.zeros((2, 14)))
+  with pytest.raises(ValueError, match=r'\(2, 11\).*last axis of 14'):
     layout.unpack(np.zeros((2, 11), np.float32))
+  for wrong in (np.zeros((2, 14)), tf.zeros((2, 14), tf.float64)):
+    with pytest.raises(ValueError, match='are float64.*needs float32'):
+      layout.unpack(wrong)
   with pytest.raises(ValueError, match='empty axis'):
     packing.TransitionLayout((4, 0))
+  with pytest.raises(ValueError, match='must be float32 or uint8'):
+    packing.TransitionLayout((4,), observation_dtype='float64')
+
+
+def test_pixels_that_are_not_bytes_are_refused():
+  layout = packing.TransitionLayout((4,), observation_dtype='uint8')
+  pixels = np.zeros((2, 4), np.uint8)
+  with pytest.raises(ValueError, match='o_t is float64.*uint8'):
+    layout.pack(pixels, 0, 0.0, 0.0, pixels / 255)
+
+
+@pytest.mark.parametrize('leading', [(), (16,)], ids=str)
+def test_a_layout_is_read_back_from_the_signature_of_a_server(
+  serve, layout, leading
+):
+  server = serve(tables.queue('queue', 5, layout.signature(*leading)))
+  info = server.localhost_client().server_info()['queue']
+  assert packing.from_signature(info.signature) == layout
+
+
+def test_signatures_of_other_items_have_no_layout():
+  for spec in (
+    None,
+    {'a': tf.TensorSpec((3,), tf.float32)},
+    tf.TensorSpec((14,), tf.float32),
+    tf.TensorSpec((14,), tf.float32, name='transition'),
+    tf.TensorSpec((15,), tf.float32, name=packing.TransitionLayout((4,)).name),
+    tf.TensorSpec(None, tf.float32, name=packing.TransitionLayout((4,)).name),
+  ):
+    assert packing.from_signature(spec) is None
+
+
+def test_ages_survive_the_wrap_and_clocks_that_differ():
+  now = 7 * packing.TIME_WRAP_S + 100.0
+  written = np.array([90.0, packing.TIME_WRAP_S - 20.0, 100.0, 103.0])
+  np.testing.assert_allclose(
+    packing.age_s(written, now), [10.0, 120.0, 0.0, 0.0]
+  )
+
+
+def test_a_transition_written_now_has_no_age():
+  written = np.float32(packing.written_now())
+  assert 0 <= packing.age_s(written) < 30
+  np.testing.assert_allclose(
+    packing.age_s(written, time.time() + 60), 60 + packing.age_s(written), 0.1
+  )

@@ -1,0 +1,410 @@
+"""What DDPG and D4PG share: a deterministic policy, critics, and their updates.
+
+What theta holds: actor_critic_networks.py. One loss serves both networks: it is
+the sum of the critics' and the policy's, and each group sees only its own.
+
+The options of TD3 (Fujimoto et al. 2018) are here too, so both agents have
+them: `twin_critics`, `policy_delay`, `smoothing_sigma`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents import actor_critic_networks
+from agents import base
+from agents import checks
+from agents import noise
+from agents import optimizers
+from agents import swarm
+from agents.losses import policy as policy_losses
+from environment_loops import environments
+from replay import packing
+
+# Added to priorities: an item of priority 0 would never be drawn again.
+_PRIORITY_FLOOR = 1e-6
+# From this share of flat tanhs on the policy hardly learns (specs/d4pg.md, 7).
+_SATURATED_SHARE = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """What both agents have. Defaults: DDPG's, small scale (specs/pso.md) [R]."""
+
+  policy_sizes: tuple[int, ...] = (64, 64)  # units
+  critic_sizes: tuple[int, ...] = (64, 64)  # units
+  activation: str = 'relu'  # 'relu' or 'tanh'
+  policy_learning_rate: float = 1e-4  # per update; Lillicrap et al.
+  critic_learning_rate: float = 1e-3  # per update; Lillicrap et al.
+  optimizer: str = 'adam'  # 'adam', 'rmsprop' or 'sgd'
+  max_gradient_norm: float | None = None  # of policy and critics together
+  gamma: float = 0.99  # per environment step
+  n_step: int = 1  # environment steps in one return
+  batch_size: int = 64  # transitions per update
+  reward_scale: float = 1.0  # factor on rewards in the loss only
+  noise: str = 'gaussian'  # or 'ornstein_uhlenbeck'
+  sigma: float = 0.2  # of the noise, in units of [-1, 1]
+  noise_theta: float = 0.15  # share that Ornstein-Uhlenbeck noise forgets
+  random_steps: int = 0  # actor steps of uniformly random actions at first
+  twin_critics: bool = False  # the more pessimistic of two; TD3: True
+  policy_delay: int = 1  # critic updates for one of the policy; TD3: 2
+  smoothing_sigma: float = 0.0  # noise on the target's action; TD3: 0.2
+  smoothing_limit: float = 0.5  # and its largest value; TD3: 0.5
+  max_dq_da: float | None = None  # norm of dQ/da per sample; Acme: 1
+  normalize_observations: bool = False  # by running mean and variance
+  target_update_period: int = 1  # learner steps
+  target_update_tau: float = 0.005  # 1 copies the online networks
+  prioritized: bool = False  # prioritized replay instead of uniform
+  priority_exponent: float = 0.6  # alpha
+  importance_exponent: float = 0.4  # beta
+  max_replay_size: int = 100_000  # transitions per member
+  min_replay_size: int = 1_000  # transitions per member before learning
+  env_steps_per_update: int = 1  # environment steps per learner step
+
+  def __post_init__(self):
+    whole = (
+      'n_step',
+      'batch_size',
+      'policy_delay',
+      'target_update_period',
+      'max_replay_size',
+      'min_replay_size',
+      'env_steps_per_update',
+    )
+    checks.whole(self, 'agent', whole)
+    positive = (
+      'policy_learning_rate',
+      'critic_learning_rate',
+      'max_gradient_norm',
+      'reward_scale',
+      'max_dq_da',
+    )
+    checks.positive(self, 'agent', positive)
+    for name in (
+      'gamma',
+      'noise_theta',
+      'target_update_tau',
+      'priority_exponent',
+      'importance_exponent',
+    ):
+      number = getattr(self, name)
+      if not 0 <= number <= 1:
+        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
+    for name in ('sigma', 'smoothing_sigma', 'smoothing_limit', 'random_steps'):
+      number = getattr(self, name)
+      if not (math.isfinite(number) and number >= 0):
+        raise ValueError(
+          f'agent.{name}={number} must be a number that is not negative.'
+        )
+    for name in ('policy_sizes', 'critic_sizes'):
+      sizes = getattr(self, name)
+      if not sizes or min(sizes) < 1:
+        raise ValueError(f'agent.{name}={sizes} must be positive sizes.')
+    if self.target_update_tau == 0:
+      raise ValueError(
+        'agent.target_update_tau=0 would never move the target networks. '
+        'Use 1 to copy them every target_update_period updates.'
+      )
+    if self.min_replay_size > self.max_replay_size:
+      raise ValueError(
+        f'agent.min_replay_size={self.min_replay_size} is above '
+        f'max_replay_size={self.max_replay_size}: learning could never start.'
+      )
+    noise.make(self.noise, self.sigma, self.noise_theta)
+    optimizers.make(self.optimizer)
+
+
+class CriticLoss(NamedTuple):
+  """What the critics make of a batch.
+
+  Attributes:
+    losses: summed over the critics, [B].
+    priorities: [B].
+    metrics: name to [B].
+  """
+
+  losses: tf.Tensor
+  priorities: tf.Tensor
+  metrics: dict[str, tf.Tensor]
+
+
+class ActorCritic(base.Agent):
+  """A deterministic policy that climbs the value its critics give it."""
+
+  metrics = {
+    'loss': 'mean',  # of the critics
+    'policy_loss': 'mean',  # -Q(s, mu(s))
+    'q_mean': 'mean',
+    'td_error': 'mean',
+    'target_max': 'max',  # the literal claim of specs/pso.md reads it
+    'target_min': 'min',
+    'policy_saturation': 'mean',
+  }
+
+  def __init__(
+    self, config: Config, spec: environments.Spec, critic_outputs: int
+  ):
+    """Makes the agent for one environment.
+
+    Args:
+      config: numbers.
+      spec: of the environment.
+      critic_outputs: outputs of one critic.
+
+    Raises:
+      environments.EnvironmentRefused: discrete or unbounded actions.
+    """
+    require_continuous(spec, self.name.upper())
+    self.config = config
+    self.spec = spec
+    self.gamma = config.gamma
+    self.n_step = config.n_step
+    self.batch_size = config.batch_size
+    self.max_gradient_norm = config.max_gradient_norm
+    if config.prioritized:
+      self.priority_exponent = config.priority_exponent
+      self.importance_exponent = config.importance_exponent
+    self.optimizer = optimizers.make(config.optimizer)
+    self.target_update = base.TargetUpdate(
+      config.target_update_period, config.target_update_tau
+    )
+    self._networks = actor_critic_networks.Networks(
+      math.prod(spec.observation_shape),
+      math.prod(spec.action_shape),
+      config.policy_sizes,
+      config.critic_sizes,
+      critic_outputs,
+      config.activation,
+      num_critics=2 if config.twin_critics else 1,
+      normalize=config.normalize_observations,
+      prioritized=config.prioritized,
+    )
+    self.layout = self._networks.layout
+    # Rates are said for the critic; the policy's is a fixed share of it.
+    scale = np.ones(self.layout.size, np.float32)
+    scale[self.layout.groups['policy']] = (
+      config.policy_learning_rate / config.critic_learning_rate
+    )
+    self.learning_rate_scale = scale
+    self._exploration = self.make_exploration()
+
+  def initial(self, seed: int) -> np.ndarray:
+    return self._networks.initial(np.random.default_rng(seed))
+
+  @abc.abstractmethod
+  def _values(self, outputs: tf.Tensor) -> tf.Tensor:
+    """Q [B] from a critic's outputs [B, ...]."""
+
+  @abc.abstractmethod
+  def _critic_loss(
+    self,
+    outputs: Sequence[tf.Tensor],
+    target_outputs: Sequence[tf.Tensor],
+    r_t: tf.Tensor,
+    discount_t: tf.Tensor,
+  ) -> CriticLoss:
+    """The critics' loss.
+
+    Args:
+      outputs: of each online critic at (s_{t-1}, a_{t-1}), [B, ...].
+      target_outputs: of each target critic at s_t and the target policy's
+        action there, [B, ...].
+      r_t: scaled n-step reward sum, [B].
+      discount_t: all of gamma, 0 after a termination, [B].
+    """
+
+  def loss(
+    self,
+    variables: Sequence[tf.Tensor],
+    target_variables: Sequence[tf.Tensor],
+    batch: packing.Transition,
+    importance: tf.Tensor | None = None,
+  ) -> base.LossOutput:
+    """The critics' loss and the policy's (specs/d4pg.md, section 2)."""
+    nets = self._networks
+    online, target = nets.split(variables), nets.split(target_variables)
+    raw = nets.flat(batch.o_tm1)
+    # Target networks too see the online scale: it is nothing they learn.
+    o_tm1 = nets.scaled(online, raw)
+    o_t = nets.scaled(online, nets.flat(batch.o_t))
+    critic = self._critic_loss(
+      nets.critics(online, o_tm1, batch.a_tm1),
+      nets.critics(target, o_t, self._target_action(target, o_t, batch)),
+      self.config.reward_scale * batch.r_t,
+      # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
+      self.config.gamma * batch.d_t,
+    )
+    policy, metrics = self._policy_loss(online, o_tm1)
+    metrics.update(critic.metrics, loss=critic.losses)
+    weight = batch.weight
+    total = tf.maximum(tf.reduce_sum(weight), 1.0)
+    losses = critic.losses if importance is None else importance * critic.losses
+    priorities = critic.priorities + _PRIORITY_FLOOR
+    return base.LossOutput(
+      tf.reduce_sum(weight * (losses + policy)) / total,
+      priorities,
+      {
+        name: pool(self.metrics[name], metrics[name], weight, total)
+        for name in self.metrics
+      },
+      nets.statistics(online, raw, priorities, weight),
+    )
+
+  def _target_action(self, target, o_t, batch) -> tf.Tensor:
+    a_t = tf.tanh(self._networks.preactivation(target, o_t))
+    config = self.config
+    if config.smoothing_sigma:
+      draws = policy_losses.noise_like(a_t, batch.o_t, batch.r_t)
+      a_t = policy_losses.smoothed(
+        a_t, config.smoothing_sigma * draws, config.smoothing_limit
+      )
+    return a_t
+
+  def _policy_loss(self, online, o_tm1) -> tuple[tf.Tensor, dict]:
+    nets = self._networks
+    preactivation = nets.preactivation(online, o_tm1)
+    a_tm1 = tf.tanh(preactivation)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(a_tm1)
+      q = self._values(nets.critics(online, o_tm1, a_tm1, count=1)[0])
+    losses = policy_losses.deterministic_policy_gradient(
+      a_tm1, tape.gradient(q, a_tm1), self.config.max_dq_da
+    )
+    saturation = policy_losses.saturation(preactivation)
+    return losses, {'policy_loss': -q, 'policy_saturation': saturation}
+
+  def moving(self, update: tf.Tensor) -> tf.Tensor | None:
+    delay = self.config.policy_delay
+    if delay == 1:
+      return None
+    is_policy = np.zeros(self.layout.size, bool)
+    is_policy[self.layout.groups['policy']] = True
+    due = tf.equal((update + 1) % delay, 0)
+    return tf.logical_or(due, ~is_policy)
+
+  def exploration(self, actor_steps: int) -> float:
+    """Sigma of the noise; 1 while actions are random."""
+    config = self.config
+    return 1.0 if actor_steps < config.random_steps else config.sigma
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    """Actions [P, K, *action_shape]. The agent keeps the noise's state: one
+    instance acts for one set of environments."""
+    return self.explore(theta, observation, actor_steps, rng, self._exploration)
+
+  def explore(
+    self,
+    theta: np.ndarray,
+    observation: np.ndarray,
+    actor_steps: int,
+    rng: np.random.Generator,
+    exploration: noise.Exploration,
+  ) -> np.ndarray:
+    """As `act`, with an exploration of the caller's."""
+    means = self._networks.means(self.layout.unpack(theta), observation)
+    actions = exploration(means, actor_steps, rng)
+    return actions.reshape(actions.shape[:2] + self.spec.action_shape)
+
+  def make_exploration(self) -> noise.Exploration:
+    """A new one, as the config says."""
+    config = self.config
+    process = noise.make(config.noise, config.sigma, config.noise_theta)
+    return noise.Exploration(process, config.random_steps)
+
+  def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
+    del info, num_envs
+    return _Explorer(self, self._networks.largest_priority)
+
+  def greedy(self, theta: np.ndarray) -> base.Policy:
+    variables = self.layout.unpack(np.array(theta, np.float32)[None])
+
+    def policy(observation: np.ndarray) -> np.ndarray:
+      actions = self._networks.means(variables, observation[None])[0]
+      return actions.reshape(actions.shape[:1] + self.spec.action_shape)
+
+    return policy
+
+  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
+    """The critic's; the policy's keeps its ratio to it."""
+    return swarm.learning_rate(self.config.critic_learning_rate, info, spread)
+
+  def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+    """What a user should hear of these metrics of the loss."""
+    share = metrics['policy_saturation']
+    if share < _SATURATED_SHARE:
+      return []
+    return [
+      f"{share:.0%} of the policy's actions are at the ends of their range, "
+      'where tanh is flat: it hardly learns. Set agent.max_dq_da=1, or lower '
+      'agent.policy_learning_rate.'
+    ]
+
+
+class _Explorer:
+  """The behaviour of one actor, with a noise of its own."""
+
+  def __init__(
+    self,
+    agent: ActorCritic,
+    largest_priority: Callable[[np.ndarray], float | None],
+  ):
+    self._agent = agent
+    self._largest = largest_priority
+    self._exploration = agent.make_exploration()
+
+  def act(self, theta, observation, actor_steps, rng):
+    return self._agent.explore(
+      theta[None], observation[None], actor_steps, rng, self._exploration
+    )[0]
+
+  def priorities(self, theta, packed):
+    """The largest priority of the learner so far (specs/d4pg.md, 5.4).
+
+    An actor computes no TD error, and does not know the learner's: the maximum
+    travels inside theta. It starts at 1.
+    """
+    largest = self._largest(theta)
+    return None if largest is None else np.full(len(packed), largest)
+
+  def ended(self, last):
+    self._exploration.ended(last)
+
+
+def require_continuous(spec: environments.Spec, agent: str) -> None:
+  """Refuses an environment that a bounded deterministic policy cannot act in.
+
+  Raises:
+    environments.EnvironmentRefused: discrete or unbounded actions.
+  """
+  if spec.discrete:
+    raise environments.EnvironmentRefused(
+      f'{spec.name} takes {spec.num_actions} discrete actions, but {agent} '
+      'needs continuous ones. Choose an environment with a Box action space, '
+      'for example Pendulum-v1, or an agent for discrete actions such as DQN.'
+    )
+  bounds = (spec.action_minimum or ()) + (spec.action_maximum or ())
+  if not np.isfinite(bounds).all():
+    raise environments.EnvironmentRefused(
+      f'{spec.name} takes unbounded actions (low={spec.action_minimum}, '
+      f'high={spec.action_maximum}), but {agent} ends in a tanh, which can '
+      'only be mapped to finite bounds. Wrap the environment in '
+      'gymnasium.wrappers.RescaleAction or ClipAction.'
+    )
+
+
+def pool(
+  how: str, values: tf.Tensor, weight: tf.Tensor, total: tf.Tensor
+) -> tf.Tensor:
+  """'mean', 'max' or 'min' of `values [B]` where there is a transition."""
+  if how == 'mean':
+    return tf.reduce_sum(weight * values) / total
+  if how == 'max':
+    return tf.reduce_max(tf.where(weight > 0, values, -math.inf))
+  return tf.reduce_min(tf.where(weight > 0, values, math.inf))

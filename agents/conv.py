@@ -1,0 +1,166 @@
+"""The convolutional network of Mnih et al. 2015, in the form of networks.py.
+
+It acts in TensorFlow: there, unlike for an MLP, the mathematics is dearer than
+the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import sonnet as snt
+import tensorflow as tf
+
+from agents import networks
+
+# Channels, size of the kernel, stride (Mnih et al. 2015, methods).
+_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+_HEAD_SIZE = 512  # units; with dueling, of each stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Nature:
+  """Three convolutions and a head on bytes, channels last, scaled by 1/255.
+
+  Attributes:
+    observation_shape: (height, width, channels), (84, 84, 4) for Atari.
+    output_size: number of actions.
+    dueling: whether the head has a value and an advantage stream.
+    name: prefix of the variables' names.
+  """
+
+  observation_shape: tuple[int, ...]
+  output_size: int
+  dueling: bool = False
+  name: str = 'nature'
+
+  def __post_init__(self):
+    shape = self.observation_shape
+    if len(shape) != 3 or min(self._torso_shape[:2]) < 1:
+      raise ValueError(
+        f'The convolutions need images (height, width, channels) of at least '
+        f'36 x 36, got observations of shape {shape}. Resize them, or set '
+        "network='mlp'."
+      )
+
+  @property
+  def _torso_shape(self) -> tuple[int, ...]:
+    """Shape of what the convolutions make of one image."""
+    sides = self.observation_shape[:2]
+    for _, kernel, stride in _LAYERS:
+      sides = tuple((side - kernel) // stride + 1 for side in sides)
+    return (*sides, _LAYERS[-1][0])
+
+  @functools.cached_property
+  def _head(self) -> networks.Network:
+    kind = networks.DuelingMLP if self.dueling else networks.MLP
+    return kind(
+      math.prod(self._torso_shape),
+      (_HEAD_SIZE,),
+      self.output_size,
+      'relu',
+      f'{self.name}/head',
+    )
+
+  def _torso_shapes(self) -> networks.Shapes:
+    shapes: networks.Shapes = []
+    inputs = self.observation_shape[-1]
+    for i, (channels, kernel, _) in enumerate(_LAYERS):
+      shapes.append((f'{self.name}/conv_{i}/b', (channels,)))
+      shapes.append(
+        (f'{self.name}/conv_{i}/w', (kernel, kernel, inputs, channels))
+      )
+      inputs = channels
+    return shapes
+
+  def shapes(self) -> networks.Shapes:
+    """(name, shape) of each variable: convolutions, then head, bias first."""
+    return self._torso_shapes() + self._head.shapes()
+
+  def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
+    """New variables: truncated normal 1/sqrt(inputs), as for `MLP`."""
+    arrays = []
+    for _, shape in self._torso_shapes():
+      array = np.zeros(shape, np.float32)
+      if len(shape) == 4:
+        scale = 1 / np.sqrt(math.prod(shape[:3]))
+        array[...] = networks.truncated_normal(rng, shape) * scale
+      arrays.append(array)
+    return arrays + self._head.initial(rng)
+
+  def make_sonnet(self) -> networks.Apply:
+    """`apply(variables, images [B, *shape]) -> [B, output_size]`, pure."""
+
+    def make():
+      layers: list[Callable] = []
+      for i, (channels, kernel, stride) in enumerate(_LAYERS):
+        layers.append(
+          snt.Conv2D(
+            channels, kernel, stride, padding='VALID', name=f'conv_{i}'
+          )
+        )
+        layers.append(tf.nn.relu)
+      return snt.Sequential(layers)
+
+    shapes = self._torso_shapes()
+    example = np.zeros((1, *self.observation_shape), np.float32)
+    torso = networks.functional(make, example, shapes)
+    head = self._head.make_sonnet()
+
+    def apply(variables: Sequence[tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
+      images = tf.cast(inputs, tf.float32) / 255
+      features = torso(variables[: len(shapes)], images)
+      return head(variables[len(shapes) :], features)
+
+    return apply
+
+  def prepare(self, variables: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
+    """Tensors of each member: a copy, made once for each new theta."""
+    _use_one_thread()
+    return [
+      [tf.constant(array[member].copy()) for array in variables]
+      for member in range(len(variables[0]))
+    ]
+
+  def forward(
+    self, variables: list[list[tf.Tensor]], inputs: np.ndarray
+  ) -> np.ndarray:
+    """Q of P members.
+
+    Args:
+      variables: what `prepare` made.
+      inputs: uint8 [P, K, *observation_shape].
+
+    Returns:
+      [P, K, output_size].
+    """
+    return np.stack(
+      [
+        self._call(one, tf.constant(x)).numpy()
+        for one, x in zip(variables, inputs)
+      ]
+    )
+
+  @functools.cached_property
+  def _call(self) -> Any:
+    """The graph that acts; made by the first call, so in the acting node."""
+    apply = self.make_sonnet()
+    signature = (
+      [tf.TensorSpec(shape) for _, shape in self.shapes()],
+      tf.TensorSpec((None, *self.observation_shape), tf.uint8),
+    )
+    return tf.function(apply, input_signature=signature, autograph=False)
+
+
+def _use_one_thread() -> None:
+  """An actor is one of many processes: more threads take others' cores."""
+  try:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+  except RuntimeError:
+    pass  # TensorFlow runs already, as its node has set it.

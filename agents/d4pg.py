@@ -1,0 +1,170 @@
+"""D4PG: Barth-Maron et al. 2018, arXiv:1804.08617.
+
+DDPG whose critic is a categorical distribution over returns, with n-step
+targets, from uniform or prioritized replay. The policy's loss is taken at the
+states of the sample, as in the paper (Acme takes the next ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import logging
+import math
+
+import tensorflow as tf
+
+from agents import actor_critic
+from agents.losses import categorical
+from environment_loops import environments
+
+_logger = logging.getLogger(__name__)
+
+# From this share of clipped mass on the support is said to be too narrow.
+_CLIPPED_SHARE = 0.05
+PRIORITIES = ('mean', 'kl')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(actor_critic.Config):
+  """D4PG. Defaults are specs' small-scale values (specs/d4pg.md) [R]."""
+
+  policy_learning_rate: float = 3e-4  # per update; paper: 1e-4
+  critic_learning_rate: float = 1e-3  # per update; paper: 1e-4
+  n_step: int = 3  # environment steps in one return; paper: 5
+  max_dq_da: float | None = 1.0  # norm of dQ/da per sample, as Acme
+  target_update_period: int = 100  # learner steps, as the paper
+  target_update_tau: float = 1.0  # 1 copies
+  env_steps_per_update: int = 4  # 16 samples per insert
+  num_atoms: int = 51  # of the support, paper
+  v_min: float = -150.0  # scaled discounted return; Acme
+  v_max: float = 150.0
+  priority: str = 'mean'  # |mean of target - Q|, or 'kl'
+  reward_min: float | None = None  # of one step where known, before scaling:
+  reward_max: float | None = None  # the support is then checked at the start
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.num_atoms < 2:
+      raise ValueError(
+        f'agent.num_atoms={self.num_atoms} must be at least 2: v_min and v_max.'
+      )
+    if not (-math.inf < self.v_min < self.v_max < math.inf):
+      raise ValueError(
+        f'agent.v_min={self.v_min} must be below agent.v_max={self.v_max}, and '
+        'both finite: they are the ends of the support of the critic.'
+      )
+    if self.priority not in PRIORITIES:
+      raise ValueError(
+        f'agent.priority={self.priority!r} is not known. Choose one of '
+        f'{list(PRIORITIES)}.'
+      )
+
+
+class D4PG(actor_critic.ActorCritic):
+  """Deterministic policy gradient with a categorical critic."""
+
+  name = 'd4pg'
+  metrics = {
+    **actor_critic.ActorCritic.metrics,
+    'target_clipped': 'mean',  # mass of targets outside the support
+  }
+
+  def __init__(self, config: Config, spec: environments.Spec):
+    """Makes the agent for one environment.
+
+    Raises:
+      environments.EnvironmentRefused: discrete or unbounded actions.
+    """
+    super().__init__(config, spec, critic_outputs=config.num_atoms)
+    self.config: Config = config
+    self._atoms = categorical.support(
+      config.v_min, config.v_max, config.num_atoms
+    )
+    narrow = narrow_support(config)
+    if narrow:
+      _logger.warning(narrow)
+
+  def _values(self, outputs):
+    return categorical.mean(tf.nn.softmax(outputs), self._atoms)
+
+  def _critic_loss(self, outputs, target_outputs, r_t, discount_t):
+    config = self.config
+    target = categorical.bellman_target(
+      r_t, discount_t, self._pessimistic(target_outputs), self._atoms
+    )
+    mean = categorical.mean(target.probabilities, self._atoms)
+    losses = [
+      categorical.cross_entropy(target.probabilities, o) for o in outputs
+    ]
+    q_tm1 = [tf.stop_gradient(self._values(o)) for o in outputs]
+    size = tf.add_n([tf.abs(mean - q) for q in q_tm1]) / len(q_tm1)
+    priorities = size
+    if config.priority == 'kl':
+      crossed = tf.add_n(losses) / len(losses)
+      rest = categorical.entropy(target.probabilities)
+      # Rounding may carry a divergence of 0 below it.
+      priorities = tf.nn.relu(tf.stop_gradient(crossed) - rest)
+    return actor_critic.CriticLoss(
+      tf.add_n(losses),
+      priorities,
+      {
+        'q_mean': q_tm1[0],
+        'td_error': size,
+        'target_max': target.unclipped_mean,
+        'target_min': target.unclipped_mean,
+        'target_clipped': target.clipped,
+      },
+    )
+
+  def _pessimistic(self, outputs) -> tf.Tensor:
+    """Probabilities of the critic with the smaller mean, per sample [B, K]."""
+    p_t = [tf.nn.softmax(o) for o in outputs]
+    if len(p_t) == 1:
+      return p_t[0]
+    first, second = (categorical.mean(p, self._atoms) for p in p_t)
+    return tf.where((first <= second)[:, None], *p_t)
+
+  def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+    found = super().remarks(metrics)
+    if metrics['target_clipped'] > _CLIPPED_SHARE:
+      config = self.config
+      found.append(
+        f'{metrics["target_clipped"]:.0%} of the mass of the targets lies '
+        f'outside the support [{config.v_min:g}, {config.v_max:g}] and is '
+        f'clipped. Means of targets range from {metrics["target_min"]:.4g} to '
+        f'{metrics["target_max"]:.4g}. Widen agent.v_min and agent.v_max, or '
+        f'lower agent.reward_scale={config.reward_scale:g} or '
+        f'agent.gamma={config.gamma:g}.'
+      )
+    return found
+
+
+def narrow_support(config: Config) -> str | None:
+  """Says where returns that the rewards allow do not fit into the support.
+
+  Values are discounted sums that go on after a time limit, so they reach
+  r / (1 - gamma) for rewards that stay at r.
+  """
+  if config.gamma == 1:
+    return (
+      'agent.gamma=1 makes values sums without end after a time limit: no '
+      'support holds them. Set agent.gamma below 1.'
+    )
+  for name, reward, end, sign in (
+    ('reward_min', config.reward_min, config.v_min, -1),
+    ('reward_max', config.reward_max, config.v_max, 1),
+  ):
+    if reward is None:
+      continue
+    # A reward of the other sign need not be earned for ever.
+    value = max(sign * reward, 0) * config.reward_scale / (1 - config.gamma)
+    if value > sign * end + 1e-6 * abs(end):
+      return (
+        f'The support [{config.v_min:g}, {config.v_max:g}] is too narrow: '
+        f'rewards of {name}={reward:g} are worth {config.reward_scale:g} * '
+        f'{reward:g} / (1 - {config.gamma:g}) = {sign * value:.4g}. Widen '
+        'agent.v_min and agent.v_max, or lower agent.reward_scale or '
+        'agent.gamma.'
+      )
+  return None

@@ -1,0 +1,428 @@
+"""IMPALA: Espeholt et al. 2018, arXiv:1802.01561; IMPASS as a configuration.
+
+Actors send unrolls of T steps with the log-probability of what they did; the
+learner uses each once and corrects for the policy's lag by V-trace. The same
+agent serves discrete actions (softmax) and continuous ones (Gaussian), without
+memory, with an LSTM, or with stacked observations (specs/impala.md, impass.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import checks
+from agents import optimizers
+from agents import parameters
+from agents import policy_heads
+from agents import swarm
+from agents import unroll_network
+from agents.losses import policy_gradient
+from agents.losses import vtrace
+from environment_loops import environments
+from replay import blocks
+
+# exp(20) is far beyond any bound on rho, and still a number.
+_MAX_LOG_RHO = 20.0
+_CORRECTIONS = ('vtrace', 'none')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """IMPALA. Defaults are specs' small-scale values for CartPole-v1 [R].
+
+  Those marked [T] were chosen by trial (docs/agents/impala.md).
+  """
+
+  hidden_sizes: tuple[int, ...] = (64, 64)  # units
+  activation: str = 'tanh'  # 'relu' or 'tanh'
+  torso: str = 'mlp'  # 'mlp', or 'nature': convolutions on images
+  shared_torso: bool = True  # one for policy and value; IMPASS: False
+  lstm_size: int = 0  # units; 0 for no LSTM
+  stack: int = 1  # observations seen at once; IMPASS: 4
+  normalize_observations: bool = False  # by running mean and variance
+  unroll_length: int = 20  # T, environment steps; paper: 20 (Atari), 100
+  batch_size: int = 32  # B, sequences per update; paper: 32
+  learning_rate: float = 1e-3  # per update; paper: 6e-4 with RMSProp
+  optimizer: str = 'adam'  # 'adam', 'rmsprop' or 'sgd'; paper: 'rmsprop'
+  rmsprop_epsilon: float = 0.01  # paper: 0.1, for a loss summed over the batch
+  anneal_env_steps: int | None = None  # until the learning rate is 0, linear
+  max_gradient_norm: float | None = 40.0  # paper: 40
+  gamma: float = 0.99  # per environment step
+  reward_scale: float = 1.0  # factor on rewards in the loss only
+  reward_clip: float | None = None  # of rewards in the loss; paper: 1 (Atari)
+  entropy_cost: float = 0.01  # paper: 0.01 (Atari)
+  baseline_cost: float = 0.5  # on half the squared error; paper: 0.5
+  correction: str = 'vtrace'  # 'none' takes every rho and c as 1
+  trace_lambda: float = 1.0  # factor on the trace; paper: 1
+  rho_bar: float | None = 1.0  # paper: 1; None does not clip
+  c_bar: float | None = 1.0  # paper: 1
+  pg_rho_bar: float | None = 1.0  # paper: 1
+  normalize_advantages: bool = False  # within a batch; IMPASS: True
+  sigma_min: float = 1e-3  # of a Gaussian policy, in units of [-1, 1]
+  sigma_max: float | None = 2.0  # likewise
+  tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
+
+  def __post_init__(self):
+    checks.whole(self, 'agent', ('unroll_length', 'batch_size', 'stack'))
+    checks.positive(
+      self,
+      'agent',
+      (
+        'learning_rate',
+        'rmsprop_epsilon',
+        'anneal_env_steps',
+        'max_gradient_norm',
+        'reward_scale',
+        'reward_clip',
+        'rho_bar',
+        'c_bar',
+        'pg_rho_bar',
+        'sigma_max',
+      ),
+    )
+    for name in ('gamma', 'trace_lambda'):
+      number = getattr(self, name)
+      if not 0 <= number <= 1:
+        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
+    for name in ('entropy_cost', 'baseline_cost', 'sigma_min', 'lstm_size'):
+      number = getattr(self, name)
+      if not (math.isfinite(number) and number >= 0):
+        raise ValueError(
+          f'agent.{name}={number} must be a number that is not negative.'
+        )
+    if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+      raise ValueError(
+        f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
+      )
+    if self.correction not in _CORRECTIONS:
+      raise ValueError(
+        f'agent.correction={self.correction!r} is not known. Choose one of '
+        f'{list(_CORRECTIONS)}.'
+      )
+    bar = math.inf if self.rho_bar is None else self.rho_bar
+    if (math.inf if self.c_bar is None else self.c_bar) > bar:
+      raise ValueError(
+        f'agent.c_bar={self.c_bar} is above rho_bar={self.rho_bar}. Lower '
+        'c_bar.'
+      )
+    if self.sigma_max is not None and self.sigma_max <= self.sigma_min:
+      raise ValueError(
+        f'agent.sigma_max={self.sigma_max} must be above sigma_min='
+        f'{self.sigma_min}.'
+      )
+    optimizers.make(self.optimizer)
+
+
+class IMPALA(base.Agent):
+  """An actor-critic on unrolls, corrected for the lag of its actors."""
+
+  name = 'impala'
+  n_step = 1  # transitions are not what it learns from
+  metrics = {
+    'loss': 'mean',
+    'policy_loss': 'mean',
+    'baseline_loss': 'mean',
+    'entropy': 'mean',
+    'value_mean': 'mean',
+    'rho_mean': 'mean',  # of pi / mu, not clipped
+    'rho_deviation': 'max',  # of |pi / mu - 1|: 0 without lag
+    'dropped_sequences': 'mean',  # per update: behaviour was not finite
+  }
+
+  def __init__(self, config: Config, spec: environments.Spec):
+    """Makes the agent for one environment.
+
+    Raises:
+      ValueError: parts that do not go together.
+    """
+    self.config = config
+    self.spec = spec
+    self.gamma = config.gamma
+    self.unroll_length = config.unroll_length
+    self.batch_size = config.batch_size
+    self.max_gradient_norm = config.max_gradient_norm
+    options = {}
+    if config.optimizer == 'rmsprop':
+      options['epsilon'] = config.rmsprop_epsilon
+    self.optimizer = optimizers.make(config.optimizer, **options)
+    # There is no target network; the learner's copy is simply never renewed.
+    self.target_update = base.TargetUpdate(2**62)
+    self.head: policy_heads.Head
+    if spec.num_actions is not None:
+      self.head = policy_heads.Softmax(spec.num_actions)
+    else:
+      self.head = policy_heads.Gaussian(
+        math.prod(spec.action_shape),
+        config.sigma_min,
+        config.sigma_max,
+        config.tanh_mean,
+      )
+    self.network = unroll_network.UnrollNetwork(
+      observation_shape=tuple(spec.observation_shape),
+      policy_size=self.head.size,
+      hidden_sizes=tuple(config.hidden_sizes),
+      activation=config.activation,
+      torso=config.torso,
+      shared=config.shared_torso,
+      lstm_size=config.lstm_size,
+      stack=config.stack,
+      normalize=config.normalize_observations,
+    )
+    self.layout = parameters.Layout(
+      self.network.shapes(), self.network.groups()
+    )
+    self._unroll: Callable[..., unroll_network.Unrolled] | None = None
+
+  def block_layout(self, num_envs: int) -> blocks.BlockLayout:
+    """What an actor with `num_envs` environments writes."""
+    spec = self.spec
+    return blocks.BlockLayout(
+      self.unroll_length,
+      num_envs,
+      spec.observation_shape,
+      spec.action_shape,
+      spec.discrete,
+      getattr(spec, 'observation_dtype', 'float32'),
+      core_size=self.network.core_size,
+      max_episode_steps=spec.max_episode_steps,
+    )
+
+  def initial(self, seed: int) -> np.ndarray:
+    return self.layout.pack(self.network.initial(np.random.default_rng(seed)))
+
+  def loss(
+    self,
+    variables: Sequence[tf.Tensor],
+    target_variables: Sequence[tf.Tensor],
+    batch: blocks.Block,
+    importance: tf.Tensor | None = None,
+  ) -> base.LossOutput:
+    """The loss of specs/impala.md, section 2, of blocks [b, ...].
+
+    Means are over valid steps. A sequence whose behaviour is not finite is left
+    out whole.
+    """
+    del target_variables, importance
+    if self._unroll is None:
+      self._unroll = self.network.make_unroll()
+    config, major = self.config, unroll_network.time_major
+    last = major(batch.last)
+    discount = major(batch.discount)
+    behaviour = major(batch.behaviour)[..., 0]
+    sound = tf.reduce_all(tf.math.is_finite(behaviour), axis=0)
+    valid = major(batch.valid) & sound
+    mask = tf.cast(valid, tf.float32)
+    truncated = last & (discount > 0) & valid
+    unrolled = self._unroll(variables, batch, truncated)
+
+    log_pi = self.head.log_prob(unrolled.policy, self._actions(batch))
+    log_rho = tf.clip_by_value(
+      tf.stop_gradient(log_pi) - behaviour, -_MAX_LOG_RHO, _MAX_LOG_RHO
+    )
+    rho = tf.where(valid, tf.exp(log_rho), 1.0)
+    if config.correction == 'none':
+      log_rho = tf.zeros_like(log_rho)
+    values = unrolled.values
+    traced = vtrace.vtrace(
+      tf.where(valid, log_rho, -math.inf),
+      self._rewards(batch),
+      config.gamma * discount,
+      last,
+      values[:-1],
+      vtrace.successor_values(values, unrolled.final_values, truncated),
+      config.trace_lambda,
+      config.rho_bar,
+      config.c_bar,
+      config.pg_rho_bar,
+    )
+    advantages = traced.pg_advantages
+    if config.normalize_advantages:
+      advantages = policy_gradient.normalise(advantages, mask)
+    policy_loss = policy_gradient.policy_gradient(log_pi, advantages, mask)
+    baseline_loss = policy_gradient.baseline(values[:-1], traced.vs, mask)
+    entropy = policy_gradient.masked_mean(
+      self.head.entropy(unrolled.policy), mask
+    )
+    loss = (
+      policy_loss
+      + config.baseline_cost * baseline_loss
+      - config.entropy_cost * entropy
+    )
+    metrics = {
+      'loss': loss,
+      'policy_loss': policy_loss,
+      'baseline_loss': baseline_loss,
+      'entropy': entropy,
+      'value_mean': policy_gradient.masked_mean(values[:-1], mask),
+      'rho_mean': policy_gradient.masked_mean(rho, mask),
+      'rho_deviation': tf.reduce_max(tf.abs(rho - 1.0)),
+      'dropped_sequences': tf.reduce_sum(tf.cast(~sound, tf.float32)),
+    }
+    return base.LossOutput(
+      loss,
+      self._priorities(batch, traced.vs - values[:-1]),
+      metrics,
+      self._statistics(variables, unrolled.observations, mask),
+    )
+
+  def _actions(self, batch: blocks.Block) -> tf.Tensor:
+    """[T, B], or flat [T, B, A] where actions are continuous."""
+    actions = unroll_network.time_major(batch.action)
+    if self.spec.discrete:
+      return actions
+    return tf.reshape(actions, (*actions.shape[:2], -1))
+
+  def _rewards(self, batch: blocks.Block) -> tf.Tensor:
+    rewards = unroll_network.time_major(batch.reward)
+    clip = self.config.reward_clip
+    if clip is not None:
+      rewards = tf.clip_by_value(rewards, -clip, clip)
+    return self.config.reward_scale * rewards
+
+  def _priorities(self, batch: blocks.Block, errors: tf.Tensor) -> tf.Tensor:
+    """Mean absolute correction of the values in each block, [b]."""
+    number = batch.reward.shape[0]
+    by_block = tf.reshape(tf.abs(errors), (errors.shape[0], number, -1))
+    return tf.stop_gradient(tf.reduce_mean(by_block, axis=(0, 2)))
+
+  def _statistics(self, variables, observations, mask) -> dict:
+    normalizer = self.network.normalizer
+    if normalizer is None:
+      return {}
+    return normalizer.updated(
+      self.network.split(variables)['normalizer'],
+      tf.reshape(observations, (-1, normalizer.size)),
+      tf.reshape(mask, (-1,)),
+    )
+
+  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
+    """Linear from 1 to 0 over `anneal_env_steps`."""
+    total = self.config.anneal_env_steps
+    if total is None:
+      return None
+    per_update = self.unroll_length * self.batch_size
+    done = tf.cast(update, tf.float32) * (per_update / total)
+    return tf.maximum(1.0 - done, 0.0)
+
+  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
+    return swarm.learning_rate(self.config.learning_rate, info, spread)
+
+  def exploration(self, actor_steps: int) -> float:
+    """0: the policy is random by itself, and nothing is added."""
+    del actor_steps
+    return 0.0
+
+  def actor(self, info: base.ActorInfo, num_envs: int) -> UnrollActor:
+    """An `unrolls.UnrollActor`; all ranks act alike."""
+    del info
+    return UnrollActor(self, num_envs)
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    if self.network.core_size:
+      raise ValueError(
+        'This policy remembers (lstm_size or stack), and act() has nowhere to '
+        'keep what. Let actor() act, one for each member.'
+      )
+    return np.stack(
+      [
+        UnrollActor(self, len(x)).act(one, x, actor_steps, rng)
+        for one, x in zip(theta, observation)
+      ]
+    )
+
+  def greedy(self, theta: np.ndarray) -> GreedyPolicy:
+    return GreedyPolicy(self, theta)
+
+
+class _Memory:
+  """The policy's outputs for K environments, and what it remembers of them."""
+
+  def __init__(self, agent: IMPALA, num_envs: int):
+    self._network = agent.network
+    self._layout = agent.layout
+    self._theta: np.ndarray | None = None
+    self._parts: dict[str, Any] = {}
+    self._next = np.zeros((num_envs, agent.network.core_size), np.float32)
+    self._fresh = np.ones(num_envs, np.bool_)
+    self.core = self._next
+
+  def step(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """Outputs [K, policy_size] for `theta [D]`, which is not changed later."""
+    if theta is not self._theta:
+      self._theta = theta
+      self._parts = self._network.prepare(self._layout.unpack(theta[None]))
+    self.core = self._next
+    outputs, self._next = self._network.step(
+      self._parts, observation, self.core, self._fresh
+    )
+    if self._fresh.any():
+      self._fresh = np.zeros_like(self._fresh)
+    return outputs
+
+  def ended(self, last: np.ndarray) -> None:
+    self._fresh = np.array(last, np.bool_)
+
+
+class UnrollActor:
+  """Acts by sampling: see `unrolls.UnrollActor`."""
+
+  def __init__(self, agent: IMPALA, num_envs: int):
+    self._memory = _Memory(agent, num_envs)
+    self._head = agent.head
+    self._shape = (num_envs, *agent.spec.action_shape)
+    self.behaviour = np.zeros((num_envs, 1), np.float32)
+
+  @property
+  def core(self) -> np.ndarray:
+    """State with which the last actions were chosen, float32 [K, S]."""
+    return self._memory.core
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    del actor_steps
+    outputs = self._memory.step(theta, observation)
+    actions, log_mu = self._head.sample(outputs, rng)
+    self.behaviour = log_mu[:, None]
+    return actions.reshape(self._shape)
+
+  def ended(self, last: np.ndarray) -> None:
+    self._memory.ended(last)
+
+  def priorities(self, theta, packed):
+    del theta, packed
+    return None
+
+
+class GreedyPolicy:
+  """The likeliest action; remembers what the policy remembers.
+
+  Made for one run of episodes that start together. `reset` before others;
+  `ended` where episodes follow one another.
+  """
+
+  def __init__(self, agent: IMPALA, theta: np.ndarray):
+    self._agent = agent
+    self._theta = np.array(theta, np.float32)
+    self._memory: _Memory | None = None
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    if self._memory is None:
+      self._memory = _Memory(self._agent, len(observation))
+    outputs = self._memory.step(self._theta, observation)
+    actions = self._agent.head.mode(outputs)
+    return actions.reshape(len(observation), *self._agent.spec.action_shape)
+
+  def reset(self) -> None:
+    """All episodes begin anew, however many there are."""
+    self._memory = None
+
+  def ended(self, last: np.ndarray) -> None:
+    """Where episodes have ended, bool [K]."""
+    if self._memory is not None:
+      self._memory.ended(last)

@@ -1,0 +1,89 @@
+"""Actor-critic losses on unrolls, and the policies' distributions.
+
+Equations of specs/impala.md and specs/impass.md, section 2. Everything is a
+mean over the steps where `mask` is 1; all have leading axes [T, B].
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from agents.losses import value
+
+
+def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+  """Mean [] over the steps where mask is 1; 0 if there is none."""
+  return tf.reduce_sum(x * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+
+
+def policy_gradient(
+  log_pi: tf.Tensor, advantages: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  """- mean adv_t log pi(a_t|x_t).
+
+  Args:
+    log_pi: log pi(a_t|x_t), float32 [T, B].
+    advantages: constants, float32 [T, B].
+    mask: float32 [T, B].
+
+  Returns:
+    Loss []. Its gradient is the ascent direction of the return, negated.
+  """
+  return -masked_mean(tf.stop_gradient(advantages) * log_pi, mask)
+
+
+def baseline(
+  values: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  """0.5 mean (v_t - V(x_t))^2; the factor 0.5 is inside (specs/impala.md, 5.7).
+
+  Args:
+    values: V(x_t), float32 [T, B].
+    targets: v_t, constants, float32 [T, B].
+    mask: float32 [T, B].
+  """
+  return masked_mean(value.squared(tf.stop_gradient(targets) - values), mask)
+
+
+def normalise(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+  """Less its mean, over its standard deviation, where mask is 1."""
+  mean = masked_mean(x, mask)
+  variance = masked_mean(tf.square(x - mean), mask)
+  return (x - mean) * tf.math.rsqrt(variance + 1e-8)
+
+
+def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+  """log softmax(logits)[a]: [T, B] from logits [T, B, A], int32 [T, B]."""
+  return value.select(tf.nn.log_softmax(logits), actions)
+
+
+def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
+  """- sum_a pi(a) log pi(a): [T, B] from logits [T, B, A]."""
+  log_pi = tf.nn.log_softmax(logits)
+  return -tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1)
+
+
+def gaussian_log_prob(
+  mean: tf.Tensor, sigma: tf.Tensor, actions: tf.Tensor
+) -> tf.Tensor:
+  """Log-density of a diagonal Gaussian, [T, B] (specs/impass.md, equation 8).
+
+  Args:
+    mean: float32 [T, B, A].
+    sigma: standard deviations, positive, float32 [T, B, A].
+    actions: as drawn, not clipped, float32 [T, B, A].
+  """
+  z = (actions - mean) / sigma
+  return tf.reduce_sum(
+    -0.5 * tf.square(z) - tf.math.log(sigma) - 0.5 * math.log(2 * math.pi),
+    axis=-1,
+  )
+
+
+def gaussian_entropy(sigma: tf.Tensor) -> tf.Tensor:
+  """Differential entropy, [T, B]; it has no lower bound and may be negative."""
+  return tf.reduce_sum(
+    tf.math.log(sigma) + 0.5 * math.log(2 * math.pi * math.e), axis=-1
+  )

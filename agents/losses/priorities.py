@@ -1,0 +1,24 @@
+"""Priorities of prioritized replay, the same for actors and learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Keeps an item of no error from never being drawn again: Reverb does not
+# sample priority 0 while others are positive.
+MINIMUM = 1e-6
+
+
+def proportional(td_error: Any) -> Any:
+  """Raw priorities, Schaul et al. 2016, section 3.3: p = |delta| + 1e-6.
+
+  The exponent alpha belongs to the sampler, `Prioritized(alpha)`: raised here
+  too, it would count twice.
+
+  Args:
+    td_error: delta, any shape; NumPy array or TensorFlow tensor.
+
+  Returns:
+    Of the same kind and shape.
+  """
+  return abs(td_error) + MINIMUM

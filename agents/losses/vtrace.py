@@ -1,0 +1,131 @@
+"""V-trace: off-policy corrected values of whole unrolls.
+
+Espeholt et al. 2018, arXiv:1802.01561, equation 1, as in specs/impala.md. An
+unroll may hold several episodes, so a step carries two flags: `discount_t`,
+which is 0 after a termination, and `last_t`, where the trace is cut, whichever
+way the episode ended. One discount alone could not tell a time limit from a
+termination: with 0 it would also remove the bootstrap.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class VTrace(NamedTuple):
+  """What V-trace makes of an unroll; no gradient flows through either.
+
+  Attributes:
+    vs: targets v_t of the value function, float32 [T, B].
+    pg_advantages: min(rho_pg_bar, rho_t) (q_t - V(x_t)), float32 [T, B].
+  """
+
+  vs: tf.Tensor
+  pg_advantages: tf.Tensor
+
+
+def vtrace(
+  log_rhos: tf.Tensor,
+  r_t: tf.Tensor,
+  discount_t: tf.Tensor,
+  last_t: tf.Tensor,
+  values: tf.Tensor,
+  next_values: tf.Tensor,
+  lambda_: float = 1.0,
+  rho_bar: float | None = 1.0,
+  c_bar: float | None = 1.0,
+  pg_rho_bar: float | None = 1.0,
+) -> VTrace:
+  """V-trace targets and advantages.
+
+  With rho = pi / mu, and k_t = 0 at the end of an episode, else 1:
+
+    delta_t = min(rho_bar, rho_t) (r_t + g_t V(x'_{t+1}) - V(x_t))
+    A_t     = delta_t + g_t k_t lambda min(c_bar, rho_t) A_{t+1},   A_T = 0
+    v_t     = V(x_t) + A_t
+    q_t     = r_t + g_t (V(x'_{t+1}) + k_t A_{t+1})
+
+  which within an episode is equation 1, and q_t = r_t + gamma v_{t+1}.
+
+  Args:
+    log_rhos: log pi(a_t|x_t) - log mu(a_t|x_t), float32 [T, B]; -inf where the
+      step is no experience, which leaves V(x_t) as its own target.
+    r_t: reward after a_t, float32 [T, B].
+    discount_t: g_t, gamma or 0 after a termination, float32 [T, B].
+    last_t: the episode ended with this step, either way, bool [T, B].
+    values: V(x_t), float32 [T, B].
+    next_values: V of the true successor of step t, before any reset, float32
+      [T, B]: see `successor_values`.
+    lambda_: factor on the trace, in [0, 1].
+    rho_bar: bounds the correction of the fixed point; None does not.
+    c_bar: bounds the trace; None does not. Not above rho_bar.
+    pg_rho_bar: bounds the correction of the policy gradient; None does not.
+  """
+  tf.debugging.assert_shapes(
+    [
+      (log_rhos, ('T', 'B')),
+      (r_t, ('T', 'B')),
+      (discount_t, ('T', 'B')),
+      (last_t, ('T', 'B')),
+      (values, ('T', 'B')),
+      (next_values, ('T', 'B')),
+    ]
+  )
+  values = tf.stop_gradient(values)
+  next_values = tf.stop_gradient(next_values)
+  rhos = tf.exp(tf.stop_gradient(log_rhos))
+  deltas = _clip(rhos, rho_bar) * (r_t + discount_t * next_values - values)
+  continues = discount_t * tf.cast(tf.logical_not(last_t), discount_t.dtype)
+  traces = continues * lambda_ * _clip(rhos, c_bar)
+  corrections = discounted_sum(deltas, traces)
+  after = tf.pad(corrections[1:], [[0, 1], [0, 0]])  # A_T = 0
+  q_t = r_t + discount_t * next_values + continues * after
+  return VTrace(values + corrections, _clip(rhos, pg_rho_bar) * (q_t - values))
+
+
+def successor_values(
+  values: tf.Tensor, final_values: tf.Tensor, truncated: tf.Tensor
+) -> tf.Tensor:
+  """V(x'_{t+1}): of the next step, but of the true end at a time limit.
+
+  Args:
+    values: V(x_0) .. V(x_T), float32 [T + 1, B].
+    final_values: V of the final observation of the episode that a time limit
+      ended in this unroll, float32 [B]; anything where none was.
+    truncated: where a time limit did, bool [T, B].
+
+  Returns:
+    float32 [T, B]. After a termination it is a value of the next episode, which
+    a discount of 0 hides.
+  """
+  return tf.where(truncated, final_values, values[1:])
+
+
+def discounted_sum(deltas: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """A_t = delta_t + w_t A_{t+1}, with A_T = 0, backwards, step by step.
+
+  Unrolled while it is traced. Measured at [20, 32]: 41 us, tf.scan 185 us;
+  compiled by XLA, 19 and 17 us. Joining steps in pairs and pairs in fours takes
+  41 us too, 51 instead of 85 us at [64, 32], but it multiplies weights: large
+  ones overflow and meet the zero at an episode's end.
+
+  Args:
+    deltas: float32 [T, B].
+    weights: w_t, float32 [T, B].
+
+  Returns:
+    A_0 .. A_{T-1}, float32 [T, B].
+  """
+  after = tf.zeros_like(deltas[0])
+  sums = []
+  steps = zip(tf.unstack(deltas), tf.unstack(weights))
+  for delta, weight in reversed(list(steps)):
+    after = delta + weight * after
+    sums.append(after)
+  return tf.stack(sums[::-1])
+
+
+def _clip(rhos: tf.Tensor, bar: float | None) -> tf.Tensor:
+  return rhos if bar is None else tf.minimum(rhos, bar)

@@ -1,0 +1,113 @@
+"""Exploration noise of deterministic policies, for P x K environments.
+
+Actions are canonical, so sigma is in units of [-1, 1]: 0.2 is a tenth of the
+range.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+
+class Noise(Protocol):
+  """Keeps a state for each environment, if it needs one."""
+
+  def draw(
+    self, rng: np.random.Generator, shape: tuple[int, ...]
+  ) -> np.ndarray:
+    """The next noise, float32 `shape` = [P, K, A]."""
+
+  def ended(self, last: np.ndarray) -> None:
+    """Environments whose episode has ended start anew: bool [K]."""
+
+
+class Gaussian:
+  """Independent normal noise, fresh at each step (D4PG, TD3)."""
+
+  def __init__(self, sigma: float):
+    self._sigma = np.float32(sigma)
+
+  def draw(self, rng, shape):
+    return self._sigma * rng.standard_normal(shape, np.float32)
+
+  def ended(self, last):
+    del last
+
+
+class OrnsteinUhlenbeck:
+  """Noise that remembers (Lillicrap et al. 2016, section 7).
+
+    x <- x - theta x + sigma N(0, 1)
+
+  starting from 0, with a step of one environment step. It forgets within about
+  1 / theta steps and settles at a standard deviation of
+  sigma / sqrt(1 - (1 - theta)^2): 0.38 for 0.15 and 0.2.
+  """
+
+  def __init__(self, sigma: float, theta: float):
+    self._sigma = np.float32(sigma)
+    self._keep = np.float32(1.0 - theta)
+    self._state = np.zeros((0,), np.float32)
+
+  def draw(self, rng, shape):
+    if self._state.shape != shape:
+      self._state = np.zeros(shape, np.float32)
+    fresh = self._sigma * rng.standard_normal(shape, np.float32)
+    self._state = self._keep * self._state + fresh
+    return self._state
+
+  def ended(self, last):
+    if self._state.size:
+      self._state[:, last] = 0.0
+
+
+KINDS = ('gaussian', 'ornstein_uhlenbeck')
+
+
+def make(kind: str, sigma: float, theta: float) -> Noise:
+  """The noise of a config.
+
+  Args:
+    kind: one of `KINDS`.
+    sigma: standard deviation of one draw, canonical units.
+    theta: share of the state that Ornstein-Uhlenbeck noise forgets per step.
+
+  Raises:
+    ValueError: no such kind.
+  """
+  if kind == 'gaussian':
+    return Gaussian(sigma)
+  if kind == 'ornstein_uhlenbeck':
+    return OrnsteinUhlenbeck(sigma, theta)
+  raise ValueError(
+    f'agent.noise={kind!r} is not known. Choose one of {list(KINDS)}.'
+  )
+
+
+class Exploration:
+  """How a deterministic policy explores: at random first, then with noise."""
+
+  def __init__(self, process: Noise, random_steps: int):
+    """Makes one, with a state of its own.
+
+    Args:
+      process: the noise.
+      random_steps: actor steps of uniformly random actions at first.
+    """
+    self._process = process
+    self._random_steps = random_steps
+
+  def __call__(
+    self, actions: np.ndarray, actor_steps: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Exploring actions in [-1, 1] for the policy's own, [P, K, A]."""
+    if actor_steps < self._random_steps:
+      return rng.uniform(-1.0, 1.0, actions.shape).astype(np.float32)
+    noisy = actions + self._process.draw(rng, actions.shape)
+    return np.clip(noisy, -1.0, 1.0, out=noisy)
+
+  def ended(self, last: np.ndarray) -> None:
+    """Says where an episode has ended, bool [K]."""
+    self._process.ended(last)

@@ -1,0 +1,121 @@
+"""What a policy network's outputs mean: a softmax, or a diagonal Gaussian.
+
+Each head has its TensorFlow form, which is learned, and a NumPy form, which
+acts. Behaviour is one number per step: the log-probability of the action under
+the outputs that chose it, which is all that V-trace needs of the actor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from agents.losses import policy_gradient
+
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Head(Protocol):
+  """Distribution over actions, given a network's outputs [..., size]."""
+
+  size: int
+
+  def log_prob(self, outputs: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """log pi(a|x), [T, B] from outputs [T, B, size]."""
+
+  def entropy(self, outputs: tf.Tensor) -> tf.Tensor:
+    """[T, B] from outputs [T, B, size]."""
+
+  def sample(
+    self, outputs: np.ndarray, rng: np.random.Generator
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Actions [..., *action_shape] and their log-probabilities [...]."""
+
+  def mode(self, outputs: np.ndarray) -> np.ndarray:
+    """The action that is evaluated, [..., *action_shape]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax:
+  """Discrete actions; the outputs are logits."""
+
+  size: int  # number of actions
+
+  def log_prob(self, outputs, actions):
+    return policy_gradient.categorical_log_prob(outputs, actions)
+
+  def entropy(self, outputs):
+    return policy_gradient.categorical_entropy(outputs)
+
+  def sample(self, outputs, rng):
+    logits = outputs - outputs.max(axis=-1, keepdims=True)
+    weights = np.exp(logits)
+    sums = weights.cumsum(axis=-1)
+    total = sums[..., -1:]
+    draws = rng.random(total.shape, np.float32) * total
+    # The last sum is left out: a draw rounded up to it is the last action.
+    actions = (draws >= sums[..., :-1]).sum(axis=-1, dtype=np.int32)
+    chosen = np.take_along_axis(logits, actions[..., None], axis=-1)
+    return actions, (chosen - np.log(total))[..., 0]
+
+  def mode(self, outputs):
+    return outputs.argmax(axis=-1).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+  """Continuous actions (specs/impass.md, equations 7 and 8).
+
+  The outputs are means, then raw scales; sigma = softplus(raw) + sigma_min, at
+  most sigma_max. Actions are not clipped: the environment does that, and
+  log-probabilities are those of what was drawn.
+
+  Attributes:
+    action_size: numbers in one action; actions have shape [action_size].
+    sigma_min: floor of the standard deviation.
+    sigma_max: ceiling; None has none.
+    tanh_mean: whether means pass through tanh, into [-1, 1].
+  """
+
+  action_size: int
+  sigma_min: float = 1e-3
+  sigma_max: float | None = 2.0
+  tanh_mean: bool = False
+
+  @property
+  def size(self) -> int:
+    return 2 * self.action_size
+
+  def scale(self, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and sigma, [..., action_size] each."""
+    mean, raw = tf.split(outputs, 2, axis=-1)
+    sigma = tf.nn.softplus(raw) + self.sigma_min
+    if self.sigma_max is not None:
+      sigma = tf.minimum(sigma, self.sigma_max)
+    return tf.tanh(mean) if self.tanh_mean else mean, sigma
+
+  def log_prob(self, outputs, actions):
+    return policy_gradient.gaussian_log_prob(*self.scale(outputs), actions)
+
+  def entropy(self, outputs):
+    return policy_gradient.gaussian_entropy(self.scale(outputs)[1])
+
+  def sample(self, outputs, rng):
+    raw = outputs[..., self.action_size :]
+    # log(1 + e^raw), of large numbers too.
+    sigma = np.logaddexp(raw, np.float32(0)) + np.float32(self.sigma_min)
+    if self.sigma_max is not None:
+      np.minimum(sigma, np.float32(self.sigma_max), out=sigma)
+    draws = rng.standard_normal(sigma.shape, np.float32)
+    actions = self.mode(outputs) + sigma * draws
+    each = -0.5 * draws * draws - np.log(sigma)
+    constant = np.float32(self.action_size * _HALF_LOG_2_PI)
+    return actions, each.sum(axis=-1) - constant
+
+  def mode(self, outputs):
+    mean = outputs[..., : self.action_size]
+    return np.tanh(mean) if self.tanh_mean else mean

@@ -1,0 +1,181 @@
+"""Agents that learn from unrolls: how they act, and how their blocks come in.
+
+An unroll agent is a `base.Agent` whose `loss` takes a batch of
+`replay.blocks.Block`, whose `batch_size` counts sequences, and which says what
+its blocks look like. Its actors are `UnrollActor`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from replay import blocks
+
+
+class UnrollActor(Protocol):
+  """A `base.Actor` that tells what has to be stored beside each step.
+
+  The order at each step:
+
+    actions = actor.act(theta, observation, actor_steps, rng)
+    step = environment.step(actions)
+    adder.add(observation, actions, step, actor.behaviour, actor.core, version)
+    actor.ended(step.last)
+
+  Attributes:
+    behaviour: what the policy said of the last actions, float32 [K, A'].
+    core: recurrent state with which the last actions were chosen, float32
+      [K, S]; at the first step of an episode, what it began with.
+  """
+
+  behaviour: np.ndarray
+  core: np.ndarray
+
+  def act(
+    self,
+    theta: np.ndarray,
+    observation: np.ndarray,
+    actor_steps: int,
+    rng: np.random.Generator,
+  ) -> np.ndarray:
+    """Actions [K, ...] for `theta [D]` and `observation [K, ...]`."""
+
+  def ended(self, last: np.ndarray) -> None:
+    """Where episodes have ended, bool [K]: their memory begins anew."""
+
+  def priorities(
+    self, theta: np.ndarray, packed: np.ndarray
+  ) -> np.ndarray | None:
+    """None: a queue has no priorities."""
+
+
+class UnrollAgent(Protocol):
+  """What a `base.Agent` for unrolls has besides."""
+
+  unroll_length: int  # T, steps
+  batch_size: int  # B, sequences per update and member
+
+  def block_layout(self, num_envs: int) -> blocks.BlockLayout:
+    """What an actor with K environments writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrolls:
+  """A `feeds.Feed` of blocks.
+
+  The sample is a nest of the columns of n blocks, leading axis [n], in queue
+  order; the loss sees a `blocks.Block` with leading axes [P, b] that holds B
+  sequences. Either b = B / K whole blocks are one update's, which copies
+  nothing, or a block is shared out over K / B updates. For P members, a block's
+  environments are the members' in turn, K / P each.
+  """
+
+  batch_size: int  # B, sequences per update and member
+  num_envs: int  # K, of one block
+
+  def num_blocks(self, updates: int, members: int = 1) -> int:
+    """Blocks in one sample, n.
+
+    Raises:
+      ValueError: B and K do not fit together.
+    """
+    own, rest = divmod(self.num_envs, members)
+    batch = self.batch_size
+    if rest or max(batch, own) % min(batch, own):
+      raise ValueError(
+        f'agent.batch_size={batch} sequences for each of {members} members '
+        f'cannot be made of blocks of {self.num_envs} environments. Make it a '
+        'multiple or a divisor of the environments of one actor.'
+      )
+    found, rest = divmod(updates * batch, own)
+    if rest:
+      raise ValueError(
+        f'run.updates_per_call={updates} of agent.batch_size={batch} sequences '
+        f'are no whole number of blocks of {own} environments. Set '
+        f'run.updates_per_call to a multiple of {own // batch}.'
+      )
+    return found
+
+  def arrange(self, sample, updates, members):
+    self.num_blocks(updates, members)
+    share = min(self.batch_size, self.num_envs // members)
+    columns = blocks.Block(*sample)._asdict()
+    for name, column in columns.items():
+      axis = blocks.ENVIRONMENT_AXIS.get(name)
+      columns[name] = self._arranged(column, axis, updates, members, share)
+    return blocks.Block(**columns)
+
+  def unpack(self, batch):
+    return batch
+
+  def _arranged(self, column, axis, updates, members, share):
+    """[n, ..., K, ...] to [U, P, b, ..., share, ...]."""
+    parts = self.num_envs // (members * share)  # updates that share a block
+    number = column.shape[0]
+    if axis is None:
+      # One for the whole block: the same for all who share it.
+      column = tf.repeat(column[:, None], members * parts, axis=1)
+      inner = ()
+    else:
+      before = column.shape[1 : axis + 1]
+      after = column.shape[axis + 2 :]
+      inner = (*before, share, *after)
+      if members * parts > 1:
+        column = tf.reshape(
+          column, (number, *before, members, parts, share, *after)
+        )
+        axes = list(range(column.shape.rank))
+        spread = axes.pop(axis + 2), axes.pop(axis + 1)
+        # [n, parts, P, ...]: the updates of a block follow one another.
+        column = tf.transpose(column, [0, *spread, *axes[1:]])
+    per_update = number * parts // updates
+    column = tf.reshape(column, (updates, per_update, members, *inner))
+    if members == 1:
+      return tf.reshape(column, (updates, 1, per_update, *inner))
+    return tf.transpose(column, [0, 2, 1, *range(3, column.shape.rank)])
+
+
+def policy_lag(
+  sample: Any, learner_steps: int, updates: int
+) -> tuple[float, int]:
+  """Mean and largest lag of a sample that `updates` learner steps will use.
+
+  Args:
+    sample: the columns of n blocks, in queue order.
+    learner_steps: made before the first of these updates.
+    updates: U.
+
+  Returns:
+    Learner step at training less that of the parameters that acted: its mean
+    over the blocks, and its maximum.
+  """
+  versions = np.asarray(blocks.Block(*sample).version)
+  used_at = learner_steps + np.arange(len(versions)) * updates // len(versions)
+  lag = used_at - versions
+  return float(lag.mean()), int(lag.max())
+
+
+def without_stale(
+  sample: Any, learner_steps: int, max_lag: int
+) -> tuple[Any, int]:
+  """The sample with blocks that lag too far marked as no experience.
+
+  Args:
+    sample: the columns of n blocks.
+    learner_steps: made so far.
+    max_lag: learner steps that a block may lag.
+
+  Returns:
+    The sample, and how many blocks were dropped. Shapes stay as they are, so
+    that the learner is not traced anew.
+  """
+  sample = blocks.Block(*sample)
+  stale = learner_steps - np.asarray(sample.version) > max_lag
+  if not stale.any():
+    return sample, 0
+  keep = tf.constant(~stale)[:, None, None]
+  return sample._replace(valid=sample.valid & keep), int(stale.sum())

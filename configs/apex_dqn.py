@@ -1,0 +1,75 @@
+"""Ape-X DQN: presets for each environment.
+
+  --config=configs/apex_dqn.py:acrobot   (or just --config=acrobot)
+
+Values are specs/apex_dqn.md's small-scale table [R] unless a comment says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from agents import dqn
+from configs import presets
+from launch import actors
+from launch import experiment
+
+# What makes a DQN Ape-X, on every task.
+_AGENT: dict[str, Any] = {
+  'prioritized': True,
+  'double': True,
+  'exploration': 'ladder',
+  'epsilon': 0.4,
+  'epsilon_alpha': 7.0,
+  'n_step': 3,
+  'learning_rate': 5e-4,
+  'batch_size': 64,
+  'max_gradient_norm': 40.0,
+  'target_update_period': 200,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': {
+    'environment': 'CartPole-v1',
+    'agent': {'max_replay_size': 50_000, 'min_replay_size': 1_000},
+    'run': {'steps_per_agent': 50_000},
+  },
+  'acrobot': {
+    'environment': 'Acrobot-v1',
+    'agent': {'max_replay_size': 100_000, 'min_replay_size': 2_000},
+    'run': {'steps_per_agent': 150_000},
+  },
+  'lunar_lander': {
+    'environment': 'LunarLander-v3',
+    # Not in the specs.
+    'agent': {
+      'max_replay_size': 200_000,
+      'min_replay_size': 5_000,
+      'hidden_sizes': (128, 128),
+      'activation': 'relu',
+    },
+    'run': {'steps_per_agent': 400_000},
+  },
+}
+
+
+def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
+  """The resolved config of a preset.
+
+  Raises:
+    ValueError: no such preset; the message names them.
+  """
+  chosen = presets.choose(PRESETS, preset or 'cartpole')
+  return ml_collections.ConfigDict(
+    {
+      'environment': chosen['environment'],
+      'agent': presets.fields(
+        dqn.Config(**{**_AGENT, **chosen.get('agent', {})})
+      ),
+      'actors': presets.fields(actors.Config(**chosen.get('actors', {}))),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
+    }
+  )

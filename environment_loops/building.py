@@ -1,0 +1,137 @@
+"""Gymnasium environments by name, with refusals that say what to do."""
+
+import difflib
+import importlib
+import logging
+from typing import Any
+
+import gymnasium
+
+from environment_loops import atari
+from environment_loops import faults
+
+_logger = logging.getLogger(__name__)
+
+
+def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
+  """What gymnasium knows of `name`.
+
+  Raises:
+    EnvironmentRefused: an id it does not know.
+  """
+  _check_registered(name)
+  return gymnasium.registry[atari.split(name)[0].rpartition(':')[2]]
+
+
+def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
+  """Builds the bare gymnasium environment, time limit included.
+
+  Atari games come preprocessed (`atari.py`).
+
+  Raises:
+    EnvironmentRefused: unknown id, or it cannot be built here.
+  """
+  _check_registered(name)
+  options: dict[str, Any] = (
+    {} if render_mode is None else {'render_mode': render_mode}
+  )
+  try:
+    if atari.is_atari(name):
+      return atari.build(name, **options)
+    if _module_of(name).startswith('gymnasium.envs.mujoco'):
+      _log_mujoco_warnings()
+    # The checker tests each step again and doubles the cost of a small one;
+    # what matters of it (shape, finiteness) is checked here.
+    return gymnasium.make(name, disable_env_checker=True, **options)
+  except faults.EnvironmentRefused:
+    raise
+  except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+    raise faults.EnvironmentRefused(
+      f'{name} needs a package that is missing: {error}. Install '
+      f'{_extra(name)} in the environment that runs this program.'
+    ) from error
+  except Exception as error:
+    raise faults.EnvironmentRefused(
+      f'{name} is registered but could not be built: '
+      f'{type(error).__name__}: {error}. See whether '
+      f'gymnasium.make({name!r}) works by itself.'
+    ) from error
+
+
+def _check_registered(name: str) -> None:
+  """Refuses a name that gymnasium does not know, with the nearest ones."""
+  if not isinstance(name, str) or not name:
+    raise faults.EnvironmentRefused(
+      f'{name!r} is not an environment name; give a gymnasium id such as '
+      f"'CartPole-v1'."
+    )
+  module, _, identifier = atari.split(name)[0].rpartition(':')
+  if not module and atari.is_atari(name):
+    # Importing it registers the games.
+    module = 'ale_py'
+  if module:
+    try:
+      importlib.import_module(module)
+    except ImportError as error:
+      raise faults.EnvironmentRefused(
+        f'{name} needs the module {module!r}, which does not import: {error}. '
+        f'Install {"ale-py" if module == "ale_py" else "the package of it"}.'
+      ) from error
+  if identifier in gymnasium.registry:
+    return
+  by_lower = {known.lower(): known for known in gymnasium.registry}
+  near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
+  if near:
+    advice = f'Nearest ids: {", ".join(by_lower[key] for key in near)}.'
+  else:
+    advice = 'gymnasium.pprint_registry() lists the known ones.'
+  raise faults.EnvironmentRefused(
+    f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
+  )
+
+
+def _extra(name: str) -> str:
+  """What to install for an environment of gymnasium, by its module."""
+  module = _module_of(name)
+  for family in ('box2d', 'mujoco', 'toy_text', 'classic_control'):
+    if f'.{family}' in module:
+      return f'gymnasium[{family}]'
+  return 'the package named above'
+
+
+def _module_of(name: str) -> str:
+  """Where the class of an environment is."""
+  return str(registered(name).entry_point).partition(':')[0]
+
+
+def _log_mujoco_warnings() -> None:
+  """MuJoCo writes MUJOCO_LOG.TXT where the program runs, unless told not to."""
+  import mujoco
+
+  mujoco.set_mju_user_warning(_logger.warning)
+
+
+class SimulationClock:
+  """Tells when MuJoCo gave up: its clock starts over from 0.
+
+  A diverged state is not an error in MuJoCo. It goes back to its initial state
+  by itself, and gymnasium's environments return that as if it were an arrival.
+  """
+
+  def __init__(self, environment: gymnasium.Env):
+    self._data: Any = getattr(environment.unwrapped, 'data', None)
+    self._time = 0.0
+
+  @property
+  def exists(self) -> bool:
+    """Whether the environment has such a clock."""
+    return hasattr(self._data, 'time') and hasattr(self._data, 'qpos')
+
+  def restart(self) -> None:
+    """Call it after a reset."""
+    self._time = 0.0
+
+  def went_back(self) -> bool:
+    """Whether it went back in the step just taken."""
+    before, self._time = self._time, self._data.time
+    return not self._time > before

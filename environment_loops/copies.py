@@ -1,0 +1,70 @@
+"""K gymnasium environments, stepped one after the other: always right."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from environment_loops import building
+from environment_loops import environments
+from environment_loops import faults
+from environment_loops import stepping
+
+
+class Copies(stepping.EpisodeStepper):
+  """Gymnasium environments in a Python loop."""
+
+  def __init__(
+    self,
+    spec: environments.Spec,
+    seeds: Sequence[int],
+    on_fault: str = stepping.RAISE,
+  ):
+    super().__init__(spec, seeds, on_fault)
+    self._seeds: list[int | None] = list(seeds)
+    self._environments = [building.build(spec.name) for _ in seeds]
+    self._steps = [environment.step for environment in self._environments]
+    self._space: Any = self._environments[0].action_space
+    self._clocks = [
+      building.SimulationClock(environment)
+      for environment in self._environments
+    ]
+    self._simulated = self._clocks[0].exists
+
+  def close(self) -> None:
+    for environment in self._environments:
+      environment.close()
+
+  def _begin(self, index: int, out: np.ndarray) -> None:
+    first, _ = self._environments[index].reset(seed=self._seeds[index])
+    # Seeding again would replay the same episode for ever.
+    self._seeds[index] = None
+    faults.check_shape(
+      self._spec.name, np.shape(first), self._spec.observation_shape
+    )
+    out[index] = first
+    if self._simulated:
+      self._clocks[index].restart()
+
+  def _advance(self, actions: np.ndarray) -> stepping.Arrival:
+    observation = np.empty(self._shape, self._dtype)
+    reward = np.empty(self._num, np.float32)
+    terminated = np.zeros(self._num, np.bool_)
+    truncated = np.zeros(self._num, np.bool_)
+    native = self._native(actions)
+    for index, step in enumerate(self._steps):
+      arrival, reward[index], terminated[index], truncated[index], _ = step(
+        native[index]
+      )
+      observation[index] = arrival
+    unstable = None
+    if self._simulated:
+      unstable = np.array([clock.went_back() for clock in self._clocks])
+    return stepping.Arrival(
+      observation, reward, terminated, truncated, unstable
+    )
+
+  def _native(self, actions: np.ndarray) -> Any:
+    if not self._spec.discrete:
+      return self._continuous(self._space, actions)
+    return (self._discrete(actions) + int(self._space.start)).tolist()

@@ -1,0 +1,64 @@
+"""What an environment can do wrong, and how it is said."""
+
+from typing import Any
+
+import numpy as np
+
+
+class EnvironmentRefused(ValueError):
+  """The environment cannot be used; the message says why and what to do."""
+
+
+class EnvironmentFault(RuntimeError):
+  """A running environment produced something that is not experience."""
+
+
+def check_shape(
+  name: str, shape: tuple[int, ...], needed: tuple[int, ...]
+) -> None:
+  """Raises EnvironmentFault unless an observation has the declared shape."""
+  if shape != needed:
+    raise EnvironmentFault(
+      f'{name} returned an observation of shape {shape}, but its observation '
+      f'space has shape {needed}. The environment must keep to the space it '
+      f'declares.'
+    )
+
+
+def fault(
+  name: str,
+  t: int,
+  field: str,
+  values: Any,
+  index: int | None = None,
+) -> EnvironmentFault:
+  """The error for non-finite values of `field` at step `t` of an episode."""
+  values = np.asarray(values)
+  bad = np.argwhere(~np.isfinite(values))[0]
+  where = f' (component {tuple(bad.tolist())})' if bad.size else ''
+  return EnvironmentFault(
+    f'{name} returned {field} {values[tuple(bad)]}{where} at step {t} of an '
+    f'episode{_copy(index)}, but needs finite float32 values: one NaN in '
+    f'replay would reach every parameter. Fix the environment, wrap it so '
+    f'that it ends the episode instead, or drop such episodes with '
+    f"on_fault='drop'."
+  )
+
+
+def unstable(name: str, t: int, index: int | None = None) -> EnvironmentFault:
+  """The error for a simulator that gave up at step `t` of an episode.
+
+  MuJoCo answers a diverged state with its initial one: finite numbers, but no
+  consequence of the action.
+  """
+  return EnvironmentFault(
+    f'{name} became unstable at step {t} of an episode{_copy(index)}: MuJoCo '
+    f'found NaN, infinity or a huge value in its state and started over by '
+    f'itself, so this step is no experience. Use smaller actions or a smaller '
+    f"time step, or drop such episodes with on_fault='drop'."
+  )
+
+
+def _copy(index: int | None) -> str:
+  """Which of a batch."""
+  return '' if index is None else f' in environment {index} of its batch'

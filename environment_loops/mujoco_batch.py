@@ -1,0 +1,147 @@
+"""MuJoCo tasks of gymnasium (-v5), K simulations stepped together.
+
+Each environment keeps an `MjData` of its own, stepped exactly as gymnasium
+steps its own, so that environment k follows the single gymnasium environment
+with the same seed. What gymnasium does in Python for each of them, here NumPy
+does for all: observations, rewards, terminations.
+
+`mujoco.rollout` is no faster on one thread, and forgets the solver's warm
+start between calls, so that it drifts away from gymnasium.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium.utils import seeding
+import mujoco
+import numpy as np
+
+from environment_loops import building
+from environment_loops import environments
+from environment_loops import stepping
+
+_STATE = int(
+  mujoco.mjtState.mjSTATE_TIME
+  | mujoco.mjtState.mjSTATE_QPOS
+  | mujoco.mjtState.mjSTATE_QVEL
+)
+_EVERYTHING = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+_FIRST_TIME = 1.0  # seconds; more than any one step takes
+
+
+class Mujocos(stepping.EpisodeStepper):
+  """K simulations of one model; a subclass says what the task is.
+
+  Everything a task reads has a leading axis K, in float64: `_qpos`, `_qvel`,
+  and `_gathered`, what else it asked for with `_extra`.
+  """
+
+  # Range of the noise around the model's initial state, at a reset.
+  _noise = 0.1
+
+  def __init__(
+    self,
+    spec: environments.Spec,
+    seeds: Sequence[int],
+    on_fault: str = stepping.RAISE,
+  ):
+    super().__init__(spec, seeds, on_fault)
+    environment: Any = building.build(spec.name).unwrapped
+    self._model = environment.model
+    self._frame_skip = environment.frame_skip
+    self._dt = float(environment.dt)
+    self._space = environment.action_space
+    self._init_qpos = environment.init_qpos.copy()
+    self._init_qvel = environment.init_qvel.copy()
+    environment.close()
+    _leave_out_what_does_nothing(self._model)
+    self._random = [seeding.np_random(seed)[0] for seed in seeds]
+    self._data = [mujoco.MjData(self._model) for _ in seeds]
+    self._controls = [data.ctrl for data in self._data]
+    # What a reset sets: time, positions, velocities, the solver's warm start.
+    self._start = np.zeros(mujoco.mj_stateSize(self._model, _EVERYTHING))
+    mujoco.mj_getState(self._model, self._data[0], self._start, _EVERYTHING)
+    # The clock first, and not at 0, where MuJoCo puts it when it starts over.
+    self._start[0] = _FIRST_TIME
+    nq = self._model.nq
+    self._state = np.zeros((self._num, 1 + nq + self._model.nv))
+    self._rows = list(self._state)
+    self._time = self._state[:, 0]
+    self._qpos = self._state[:, 1 : 1 + nq]
+    self._qvel = self._state[:, 1 + nq :]
+    sources = [self._extra(data) for data in self._data]
+    self._gathered = np.zeros((self._num, len(sources[0]), 3))
+    self._sources = [
+      (row, source)
+      for rows, views in zip(self._gathered, sources, strict=True)
+      for row, source in zip(rows, views, strict=True)
+    ]
+
+  def close(self) -> None:
+    """MuJoCo's memory is freed with the object."""
+
+  def _begin(self, index: int, out: np.ndarray) -> None:
+    data = self._data[index]
+    # As mj_resetData, which clears much more: a third of a cheap task's time.
+    mujoco.mj_setState(self._model, data, self._start, _EVERYTHING)
+    data.qpos[:], data.qvel[:] = self._draw(self._random[index])
+    mujoco.mj_forward(self._model, data)
+    mujoco.mj_getState(self._model, data, self._rows[index], _STATE)
+    self._read_extra()
+    out[index] = self._observe()[index]
+
+  def _advance(self, actions: np.ndarray) -> stepping.Arrival:
+    native = self._continuous(self._space, actions)
+    before = self._state.copy()
+    model, frame_skip = self._model, self._frame_skip
+    for data, control, action, row in zip(
+      self._data, self._controls, native, self._rows, strict=True
+    ):
+      control[:] = action
+      mujoco.mj_step(model, data, frame_skip)
+      mujoco.mj_getState(model, data, row, _STATE)
+    self._read_extra()
+    # Diverged, MuJoCo starts over from its initial state, at time 0.
+    unstable = self._time < before[:, 0]
+    reward, terminated = self._judge(before[:, 1 : 1 + model.nq], native)
+    with np.errstate(over='ignore'):
+      # What float32 cannot hold becomes infinite: a fault, told as such.
+      observation = self._observe().astype(np.float32)
+      reward = reward.astype(np.float32)
+    return stepping.Arrival(observation, reward, terminated, unstable=unstable)
+
+  def _read_extra(self) -> None:
+    for row, source in self._sources:
+      row[:] = source
+
+  def _extra(self, data: Any) -> list[np.ndarray]:
+    """Views into `data` of 3 numbers each, for `_gathered` [K, n, 3]."""
+    del data
+    return []
+
+  def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A first (qpos, qvel), drawn in gymnasium's order."""
+    nq, nv = self._model.nq, self._model.nv
+    noise = random.uniform(-self._noise, self._noise, nq + nv)
+    return self._init_qpos + noise[:nq], self._init_qvel + noise[nq:]
+
+  @abc.abstractmethod
+  def _observe(self) -> np.ndarray:
+    """Observations [K, ...] of the present state."""
+
+  @abc.abstractmethod
+  def _judge(
+    self, qpos_before: np.ndarray, action: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards [K] and terminations [K] of the step to the present state."""
+
+
+def _leave_out_what_does_nothing(model: mujoco.MjModel) -> None:
+  """Turns off what costs time and cannot change the motion of this model."""
+  disabled = mujoco.mjtDisableBit
+  # One kinematic tree under constraints is one island: nothing to split.
+  model.opt.disableflags |= int(disabled.mjDSBL_ISLAND)
+  touchable = model.geom_contype.any() and model.geom_conaffinity.any()
+  if not touchable and model.npair == 0:
+    model.opt.disableflags |= int(disabled.mjDSBL_CONTACT)

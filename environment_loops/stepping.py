@@ -1,0 +1,281 @@
+"""What K environments stepped together have in common, whatever steps them."""
+
+import abc
+from collections.abc import Sequence
+import logging
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+
+from environment_loops import actions as actions_lib
+from environment_loops import environments
+from environment_loops import faults
+
+RAISE = 'raise'
+DROP = 'drop'
+
+# Broken episodes named one by one in the log; after these, each hundredth.
+_LOGGED_FAULTS = 10
+
+_logger = logging.getLogger(__name__)
+
+
+class StepBatch(NamedTuple):
+  """What K environments did in one step.
+
+  Read only: `next_observation` may be the same array as `observation`.
+
+  Attributes:
+    observation: the true arrival observation o_{t+1}, at the end of an episode
+      its final one, float32 (uint8 for images) [K, ...].
+    reward: r_t in the environment's own units, float32 [K].
+    discount: 0 where the episode terminated, else 1 (also at a time limit),
+      float32 [K].
+    last: whether the episode ended, either way, bool [K].
+    next_observation: what to act on next: `observation`, or the first
+      observation of the next episode where `last`, like `observation`.
+    valid: False where the step is not experience, bool [K]; None, nearly
+      always, if all of it is. Only environments made to drop faulty episodes
+      give anything else. Where False, the episode ended without an arrival:
+      `observation` is the one acted on, reward 0, discount 1, `last` True.
+  """
+
+  observation: np.ndarray
+  reward: np.ndarray
+  discount: np.ndarray
+  last: np.ndarray
+  next_observation: np.ndarray
+  valid: np.ndarray | None = None
+
+
+class Arrival(NamedTuple):
+  """What a step of K environments led to, before anything begins anew.
+
+  Attributes:
+    observation: true arrivals [K, ...]: a new array, of the spec's dtype.
+    reward: float32 [K], a new array.
+    terminated: bool [K].
+    truncated: bool [K]; None if the time limit of the spec is all there is.
+    unstable: where the simulator gave up, bool [K]; None if it cannot.
+  """
+
+  observation: np.ndarray
+  reward: np.ndarray
+  terminated: np.ndarray
+  truncated: np.ndarray | None = None
+  unstable: np.ndarray | None = None
+
+
+class VectorEnvironment(abc.ABC):
+  """K independent environments of one kind, stepped together."""
+
+  def __init__(self, spec: environments.Spec, num: int):
+    check_num(num)
+    self._spec = spec
+    self._num = int(num)
+
+  @property
+  def num(self) -> int:
+    """The number K of environments."""
+    return self._num
+
+  @property
+  def spec(self) -> environments.Spec:
+    """What an agent must know of each of the environments."""
+    return self._spec
+
+  @property
+  def faults(self) -> int:
+    """Episodes dropped so far because the environment broke."""
+    return 0
+
+  @abc.abstractmethod
+  def reset(self) -> np.ndarray:
+    """Starts an episode in each environment.
+
+    Returns:
+      First observations, float32 (uint8 for images) [K, ...].
+    """
+
+  @abc.abstractmethod
+  def step(self, actions: np.ndarray) -> StepBatch:
+    """Steps each environment once; where an episode ends, starts the next.
+
+    Args:
+      actions: integers [K] in 0 .. num_actions-1, or floats [K, ...] in [-1, 1]
+        where actions are continuous.
+
+    Raises:
+      ValueError: actions that the environments do not have.
+      EnvironmentFault: a non-finite observation or reward, or an unstable
+        simulation, unless faulty episodes are dropped.
+      RuntimeError: `reset` was not called before the first step.
+    """
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Frees what the environments hold."""
+
+
+class EpisodeStepper(VectorEnvironment):
+  """Ends, faults and next episodes, for environments that only simulate.
+
+  A subclass says how an episode begins (`_begin`) and what a step leads to
+  (`_advance`).
+  """
+
+  def __init__(
+    self, spec: environments.Spec, seeds: Sequence[int], on_fault: str = RAISE
+  ):
+    """Creates the part that is common to all.
+
+    Args:
+      spec: what each of the environments is.
+      seeds: one for each environment.
+      on_fault: `RAISE` an `EnvironmentFault`, or `DROP` the episode.
+
+    Raises:
+      ValueError: an `on_fault` that is neither.
+    """
+    super().__init__(spec, len(seeds))
+    if on_fault not in (RAISE, DROP):
+      raise ValueError(
+        f'on_fault={on_fault!r}; give {RAISE!r} to stop at a faulty step, or '
+        f'{DROP!r} to drop its episode and go on.'
+      )
+    self._on_fault = on_fault
+    self._faults = 0
+    self._shape = (self._num, *spec.observation_shape)
+    self._dtype = np.dtype(spec.observation_dtype)
+    # Bytes are always finite.
+    self._checked = self._dtype.kind == 'f'
+    self._t = np.zeros(self._num, np.int64)
+    # No time limit is a step that never comes.
+    self._limit = spec.max_episode_steps or np.iinfo(np.int64).max
+    self._acted_on = np.zeros(self._shape, self._dtype)
+    self._started = False
+
+  @property
+  def faults(self) -> int:
+    return self._faults
+
+  def reset(self) -> np.ndarray:
+    observation = np.empty(self._shape, self._dtype)
+    self._begin_all(range(self._num), observation)
+    self._acted_on = observation
+    self._started = True
+    return observation
+
+  def step(self, actions: np.ndarray) -> StepBatch:
+    check_started(self._started)
+    observation, reward, terminated, truncated, unstable = self._advance(
+      np.asarray(actions)
+    )
+    self._t += 1
+    if truncated is None:
+      truncated = self._t >= self._limit
+    last = terminated | truncated
+    discount = np.subtract(1.0, terminated, dtype=np.float32)
+    valid = None
+    if not self._sound(observation, reward, unstable):
+      valid = self._drop(observation, reward, unstable)
+      dropped = ~valid
+      observation[dropped] = self._acted_on[dropped]
+      reward[dropped] = 0.0
+      discount[dropped] = 1.0
+      last |= dropped
+    next_observation = observation
+    if last.any():
+      next_observation = observation.copy()
+      self._begin_all(np.flatnonzero(last).tolist(), next_observation)
+    self._acted_on = next_observation
+    return StepBatch(
+      observation, reward, discount, last, next_observation, valid
+    )
+
+  @abc.abstractmethod
+  def _begin(self, index: int, out: np.ndarray) -> None:
+    """Starts an episode in one environment; writes `out[index]`."""
+
+  @abc.abstractmethod
+  def _advance(self, actions: np.ndarray) -> Arrival:
+    """Steps each environment once."""
+
+  def _begin_all(self, indices: Sequence[int], out: np.ndarray) -> None:
+    for index in indices:
+      self._begin(index, out)
+      self._t[index] = 0
+    # Also when dropping: what begins broken would be dropped for ever.
+    if self._checked and not np.isfinite(out).all():
+      index = int(np.flatnonzero(_not_finite(out))[0])
+      raise faults.fault(self._spec.name, 0, 'observation', out[index], index)
+
+  def _sound(
+    self,
+    observation: np.ndarray,
+    reward: np.ndarray,
+    unstable: np.ndarray | None,
+  ) -> bool:
+    """Whether the step is experience in all K environments."""
+    if self._checked and not np.isfinite(observation).all():
+      return False
+    if not np.isfinite(reward).all():
+      return False
+    return unstable is None or not unstable.any()
+
+  def _drop(
+    self,
+    observation: np.ndarray,
+    reward: np.ndarray,
+    unstable: np.ndarray | None,
+  ) -> np.ndarray:
+    """Raises or reports the faults; returns where there is none, bool [K]."""
+    if unstable is None:
+      unstable = np.zeros(self._num, np.bool_)
+    bad = unstable | ~np.isfinite(reward) | _not_finite(observation)
+    for index in np.flatnonzero(bad).tolist():
+      where = (self._spec.name, int(self._t[index]))
+      values = observation[index]
+      if unstable[index]:
+        error = faults.unstable(*where, index)
+      elif not np.isfinite(values).all():
+        error = faults.fault(*where, 'observation', values, index)
+      else:
+        error = faults.fault(*where, 'reward', reward[index], index)
+      if self._on_fault == RAISE:
+        raise error
+      self._faults += 1
+      if self._faults <= _LOGGED_FAULTS or self._faults % 100 == 0:
+        _logger.warning('Episode dropped, number %d: %s', self._faults, error)
+    return ~bad
+
+  def _discrete(self, actions: np.ndarray) -> np.ndarray:
+    """Checks discrete actions; int64 [K], from 0."""
+    num_actions = environments.require_discrete(self._spec)
+    return actions_lib.to_discrete(
+      self._spec.name, num_actions, actions, (self._num,)
+    )
+
+  def _continuous(
+    self, space: gymnasium.spaces.Box, actions: np.ndarray
+  ) -> np.ndarray:
+    """Maps actions in [-1, 1] to the bounds of `space`, [K, ...]."""
+    return actions_lib.to_native(self._spec.name, space, actions, (self._num,))
+
+
+def check_started(started: bool) -> None:
+  """Raises RuntimeError if a vector environment was never reset."""
+  if not started:
+    raise RuntimeError('step() came before reset(); call reset() once first.')
+
+
+def check_num(num: int) -> None:
+  """Raises ValueError unless `num` is a number of environments."""
+  if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 1:
+    raise ValueError(f'num={num!r} environments; give an integer from 1 up.')
+
+
+def _not_finite(array: np.ndarray) -> np.ndarray:
+  """Where row k of [K, ...] holds NaN or infinity, bool [K]."""
+  return ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)

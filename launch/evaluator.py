@@ -1,0 +1,110 @@
+"""The evaluator: greedy episodes with the newest parameters, beside the run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from agents import base
+from agents import parameters
+from environment_loops import evaluation
+from launch import experiment as experiment_lib
+from launch import reporting
+from launch import rpc
+
+_WAIT_S = 0.1
+_LAST_EVALUATION_S = 120.0  # after the end, at most
+
+
+class Evaluator:
+  """Measures the newest parameters now and then. Nothing depends on it."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    counter: Any,
+    server: Any,
+  ):
+    """Takes its arguments in.
+
+    Args:
+      experiment: what is run.
+      counter: client of the counter.
+      server: client of what serves `get_parameters(have_version)`.
+    """
+    self._experiment = experiment
+    self._counter = counter
+    self._server = server
+    self._reporter = reporting.Reporter('evaluator/0', counter)
+    self._agent = experiment.make_agent()
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Evaluates every `eval_period` steps of one agent, until the end."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    be_nice(self._experiment)
+    period, done = self._experiment.eval_period, -1
+    while not stop.wait(_WAIT_S):
+      if self._reporter.due() and self._reporter.report():
+        break
+      steps = self._steps()
+      if steps is None or steps // period <= done:
+        continue
+      if self._evaluate(steps, stop):
+        done = steps // period
+    if not stop.is_set():
+      # The run is over: what it came to is worth one more.
+      self._reporter.hold(_LAST_EVALUATION_S)
+      self._evaluate(self._steps() or 0, stop)
+      self._reporter.hold(0)
+
+  def _steps(self) -> int | None:
+    """Actor steps of one agent so far, or None if nobody knows."""
+    try:
+      total = self._counter.totals().get('actor_steps', 0)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return None
+    return total // self._experiment.num_agents
+
+  def _evaluate(self, steps: int, stop: threading.Event) -> bool:
+    try:
+      newest = self._server.get_parameters(-1)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return False
+    if newest['theta'] is None:
+      return False
+    _, theta = parameters.decode(self._agent.layout, newest['theta'])
+    info = self._experiment.actor_info(0)
+    returns = evaluation.evaluate_vector(
+      self._agent.greedy(theta),
+      self._experiment.environment,
+      self._experiment.run.eval_episodes,
+      base.actor_seed(info, f'evaluation at {steps}'),
+      should_stop=stop.is_set,
+    )
+    if returns is None:
+      return False
+    self._reporter.log(
+      'evaluation',
+      {
+        'actor_steps': steps * self._experiment.num_agents,
+        'actor_steps_per_member': steps,
+        'return_mean': float(np.mean(returns)),
+        'return_std': float(np.std(returns)),
+        'returns': [float(r) for r in returns],
+        'version': int(newest['version']),
+      },
+    )
+    return True
+
+
+def be_nice(experiment: experiment_lib.Experiment) -> None:
+  """Lets learning go first where nodes share cores. Threads stay as they are:
+  a thread's niceness would be its whole process's."""
+  if threading.current_thread() is threading.main_thread():
+    os.nice(experiment.run.background_niceness)

@@ -1,0 +1,282 @@
+"""The learner of `actor_learner`: samples, updates, priorities, parameters.
+
+It serves its parameters over RPC while it learns, and hosts its replay unless
+that has nodes of its own. Restarted, it goes on from its last checkpoint, with
+target network, optimizer and step counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+import pathlib
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import reverb
+
+from agents import base
+from agents import exchange as exchange_lib
+from agents import feeds
+from agents import learning
+from launch import actors
+from launch import checkpoints
+from launch import experiment as experiment_lib
+from launch import pacing
+from launch import replay_host
+from launch import reporting
+from launch import rpc
+from launch import variables
+from replay import datasets
+from replay import packing
+from replay import priorities
+
+_logger = logging.getLogger(__name__)
+# Seconds between checkpoints of the parameters, and of replay.
+_SAVE_PERIOD_S = 10.0
+_SAVE_REPLAY_PERIOD_S = 120.0
+_PRIORITIES_FLUSH_S = 5.0
+_LAST_SAVE_S = 120.0  # after the end, at most
+
+
+class Learner:
+  """Learns from replay until the run is over."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: actors.Config,
+    counter: Any,
+    addresses: Sequence[str],
+    hosts: Sequence[Any] | None = None,
+    table: str = 'replay',
+  ):
+    """Takes its arguments in; everything is built in `run`.
+
+    Args:
+      experiment: what to run.
+      config: of the actors and the pace.
+      counter: client of the counter.
+      addresses: 'host:port' of each replay shard.
+      hosts: clients of the nodes that host them; None: this one does.
+      table: name of the table in each shard.
+    """
+    self._experiment = experiment
+    self._config = config
+    self._addresses = list(addresses)
+    self._hosts = hosts
+    self._table = table
+    self._agent = experiment.make_agent()
+    self._reporter = reporting.Reporter('learner/0', counter)
+    self._published = variables.Published(self._agent.layout)
+    self._own_host: replay_host.ReplayHost | None = None
+    self._prioritized = self._agent.priority_exponent is not None
+    self._metrics: dict[str, float] = {}
+    self._skipped = 0
+    self._saved = self._saved_replay = time.monotonic()
+
+  # Served.
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """{'version', 'theta'}: parameters if newer than `have_version`."""
+    return self._published.get(have_version)
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Learns; returns when told to stop."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    self._stop = stop
+    try:
+      self._build()
+      while self._learn():
+        self._save_now_and_then()
+      self._finish()
+    finally:
+      if self._own_host is not None:
+        self._own_host.stop()
+
+  def _build(self) -> None:
+    import tensorflow as tf  # the first TensorFlow work of a forked node
+
+    experiment, agent = self._experiment, self._agent
+    run = experiment.run
+    try:
+      tf.config.threading.set_intra_op_parallelism_threads(run.tf_threads)
+      tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+      pass  # threads share one TensorFlow; the first node has set it
+    info = experiment.actor_info(0)
+    theta = agent.initial(base.actor_seed(info, 'initial'))[None]
+    self._learner = learning.TFLearner(
+      agent,
+      theta,
+      [agent.learning_rate(info, 'none')],
+      exchange_lib.Local(),
+      feeds.Transitions(experiment.transitions(), agent.batch_size),
+      updates_per_call=run.updates_per_call,
+      seed=base.actor_seed(info, 'learner'),
+    )
+    self._restore()
+    self._updates = self._learner.updates
+    # Actors start with these while the update is traced.
+    self._publish()
+    if self._hosts is None:
+      self._own_host = replay_host.ReplayHost(
+        lambda: pacing.tables(experiment, self._config, self._table),
+        experiment.run_dir,
+        self._addresses,
+      )
+      self._own_host.start()
+    layout = experiment.transitions()
+    self._layout = layout
+    self._sampler = datasets.ShardedSampler(
+      self._addresses,
+      self._table,
+      agent.batch_size,
+      updates=run.updates_per_call,
+      should_stop=self._over,
+      signature=layout.signature(),
+    )
+    self._writer: priorities.PriorityWriter | None = None
+    if self._prioritized:
+      clients = [reverb.Client(address) for address in self._addresses]
+      self._writer = priorities.PriorityWriter(clients, self._table)
+    items = run.updates_per_call * agent.batch_size
+    self._learner.trace(
+      tf.TensorSpec((items, layout.width), layout.dtype),
+      tf.TensorSpec((items,), tf.float32) if self._prioritized else None,
+    )
+
+  def _learn(self) -> bool:
+    """One call of the learner. Returns False when the run is over."""
+    try:
+      sample = next(self._sampler)
+    except StopIteration:
+      return False
+    result = self._learner.step(
+      sample.data, sample.probabilities if self._prioritized else None
+    )
+    if not self._metrics:
+      self._reporter.log('first_update', {'unix_time_s': time.time()})
+    if result.broken.any():
+      raise learning.LearnerFault(
+        'The parameters are not finite. The last checkpoint is taken up again; '
+        'if that repeats, lower agent.learning_rate.'
+      )
+    self._updates += result.updates
+    self._publish()
+    if self._writer is not None:
+      self._write_priorities(sample, result)
+    self._skipped += int(result.skipped.sum())
+    self._metrics = {
+      name: float(np.mean(values)) for name, values in result.metrics.items()
+    }
+    self._last = sample
+    self._reporter.count(
+      learner_steps=result.updates,
+      samples=result.updates * self._agent.batch_size,
+    )
+    return not self._over()
+
+  def _write_priorities(
+    self, sample: datasets.Sample, result: learning.StepResult
+  ) -> None:
+    assert self._writer is not None and result.priorities is not None
+    new = result.priorities
+    if result.skipped.any():
+      # Batches without a finite gradient keep their priorities.
+      known = np.isfinite(new)
+      new = new[known]
+      sample = sample._replace(
+        keys=sample.keys[known], shards=sample.shards[known]
+      )
+    self._writer.update(sample, new)
+
+  def _publish(self) -> None:
+    self._published.publish(self._updates, self._learner.parameters()[0])
+
+  def _over(self) -> bool:
+    """Whether to stop; also tells the counter, while there is no data too."""
+    if self._reporter.due():
+      self._reporter.report(self._numbers())
+    return self._stop.is_set() or self._reporter.finished
+
+  def _numbers(self) -> dict[str, float]:
+    numbers = {**self._metrics, 'skipped_updates': self._skipped}
+    if not self._metrics:
+      return numbers
+    fields = self._layout.unpack(self._last.data[:: self._agent.batch_size])
+    lag = self._updates - fields.version.numpy()
+    age = packing.age_s(fields.written_at.numpy())
+    numbers.update(
+      policy_lag=float(lag.mean()),
+      policy_lag_max=float(lag.max()),
+      sample_age_s=float(age.mean()),
+      sample_age_max_s=float(age.max()),
+      times_sampled=float(np.mean(self._last.times_sampled)),
+      replay_size=float(self._last.table_sizes.max()) * self._config.shards,
+      replay_max_size=self._experiment.max_replay_size,
+    )
+    if self._writer is not None:
+      numbers['priorities_dropped'] = self._writer.dropped
+    return numbers
+
+  # What survives.
+
+  def _path(self) -> pathlib.Path | None:
+    if self._experiment.run_dir is None:
+      return None
+    directory = checkpoints.directory(self._experiment.run_dir)
+    return directory / checkpoints.LEARNER
+
+  def _restore(self) -> None:
+    path = self._path()
+    if path is None or not path.exists():
+      return
+    with np.load(path) as saved:
+      self._learner.restore(dict(saved))
+    _logger.info('Going on from learner step %d.', self._learner.updates)
+
+  def _save_now_and_then(self) -> None:
+    now = time.monotonic()
+    if now - self._saved >= _SAVE_PERIOD_S:
+      self._save(replay=now - self._saved_replay >= _SAVE_REPLAY_PERIOD_S)
+
+  def _save(self, replay: bool) -> None:
+    path = self._path()
+    if path is None:
+      return
+    self._saved = time.monotonic()
+    checkpoints.write(path, **self._learner.save())
+    theta = self._learner.parameters()
+    checkpoints.write(
+      path.with_name(checkpoints.AGENTS), theta=theta, steps=self._updates
+    )
+    if not replay:
+      return
+    self._saved_replay = self._saved
+    meta = {'learner_steps': self._updates}
+    try:
+      if self._own_host is not None:
+        self._own_host.save(meta)
+      for host in self._hosts or ():
+        host.save(meta)
+    except (OSError, RuntimeError, rpc.Unavailable, rpc.RemoteError) as e:
+      _logger.warning('Replay was not checkpointed: %s', e)
+
+  def _finish(self) -> None:
+    self._reporter.hold(_LAST_SAVE_S)
+    if self._writer is not None:
+      self._writer.flush(_PRIORITIES_FLUSH_S)
+      self._writer.close()
+    self._save(replay=True)
+    self._reporter.hold(0)
+    while not self._stop.wait(0.1):
+      if self._reporter.due() and self._reporter.report(self._numbers()):
+        break
+    # Evaluators may still ask for the last parameters.
+    self._stop.wait()

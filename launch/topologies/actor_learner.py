@@ -1,0 +1,105 @@
+"""N actors, S replay shards, a learner, an evaluator.
+
+Actor i writes to shard i mod S; the learner mixes the shards, and priorities go
+back to the shard of their key. May die and come back: actors and the evaluator,
+unnoticed; replay nodes and the learner from their checkpoints; the counter.
+With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
+over a socket, and replay lives and dies with it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import launchpad as lp
+
+from launch import actors
+from launch import evaluator
+from launch import experiment as experiment_lib
+from launch import learner as learner_lib
+from launch import pacing
+from launch import policies
+from launch import replay_host
+from launch import rpc
+from launch.services import counter as counter_lib
+
+
+def build(
+  experiment: experiment_lib.Experiment, config: actors.Config
+) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: the sizes do not fit together, or could lock each other.
+  """
+  pacing.check(experiment, config)
+  program = lp.Program('actor_learner')
+  with program.group('counter'):
+    counter = program.add_node(
+      rpc.Node(
+        counter_lib.Counter,
+        experiment.run_dir,
+        {'actor_steps': experiment.total_steps},
+        experiment.run.wall_clock_s,
+      )
+    )
+  hosts, shards = None, []
+  if experiment.run.replay == 'node':
+    make_tables = functools.partial(pacing.tables, experiment, config)
+    hosts = []
+    with program.group('replay'):
+      for i in range(config.shards):
+        node = replay_host.HostNode(
+          replay_host.ReplayHost,
+          make_tables,
+          experiment.run_dir,
+          first_shard=i,
+          timeout_s=60.0,
+        )
+        hosts.append(program.add_node(node))
+        shards.append(node.shard_handle(0))
+  with program.group('learner'):
+    if hosts is None:
+      node = replay_host.HostNode(
+        learner_lib.Learner, experiment, config, counter, shards=config.shards
+      )
+      shards = [node.shard_handle(i) for i in range(config.shards)]
+    else:
+      node = rpc.Node(
+        learner_lib.Learner,
+        experiment,
+        config,
+        counter,
+        addresses=list(shards),
+        hosts=hosts,
+      )
+    learner = program.add_node(node)
+  with program.group('actor'):
+    for i in range(config.num_actors):
+      program.add_node(
+        lp.PyClassNode(
+          actors.Actor,
+          experiment,
+          config,
+          i,
+          counter,
+          learner,
+          shards[i % config.shards],
+        )
+      )
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(evaluator.Evaluator, experiment, counter, learner)
+    )
+  comes_back = policies.Restart()
+  policies.assign(
+    program,
+    {
+      'counter': policies.EndsRun(restart=comes_back),
+      'learner': comes_back,
+      'actor': comes_back,
+      'evaluator': comes_back,
+      **({'replay': comes_back} if hosts is not None else {}),
+    },
+  )
+  return program

@@ -1,0 +1,142 @@
+"""Parameters on their way from a learner to actors: what is newer than mine?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import logging
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from agents import parameters
+from launch import rpc
+
+_logger = logging.getLogger(__name__)
+_DEADLINE_S = 2.0
+_BACKOFF_CAP_S = 5.0
+
+
+class Published:
+  """What a learner serves: the newest `theta [D]` and its version.
+
+  The version is the number of learner steps that made it.
+  """
+
+  def __init__(self, layout: parameters.Layout):
+    self._layout = layout
+    self._lock = threading.Lock()
+    self._version = -1
+    self._theta: np.ndarray | None = None
+    self._encoded: bytes | None = None
+
+  def publish(self, version: int, theta: np.ndarray) -> None:
+    """Makes `theta [D]` the newest; NaN is never served."""
+    if not np.isfinite(theta).all():
+      return
+    with self._lock:
+      self._version, self._theta, self._encoded = version, theta, None
+
+  def get(self, have_version: int) -> dict[str, Any]:
+    """{'version', 'theta'}: theta encoded, or None if `have_version` is it."""
+    with self._lock:
+      if self._theta is None or self._version == have_version:
+        return {'version': self._version, 'theta': None}
+      if self._encoded is None:
+        # Many actors ask for the same version: it is encoded once.
+        self._encoded = parameters.encode(
+          self._layout, self._version, self._theta
+        )
+      return {'version': self._version, 'theta': self._encoded}
+
+
+class Follower:
+  """An actor's copy of the parameters.
+
+  A learner that is away does not stop the actor: it goes on with what it has,
+  for at most `max_age_s`; then it waits.
+  """
+
+  def __init__(
+    self,
+    learner: Any,
+    layout: parameters.Layout,
+    max_age_s: float = 60.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Makes a follower that has nothing yet; `start` waits for the first.
+
+    Args:
+      learner: client of an object that serves `get_parameters(have_version)`.
+      layout: of the parameters.
+      max_age_s: how old a copy may be before acting waits for a new one.
+      should_stop: ends a wait.
+      clock: seconds, monotonic.
+    """
+    self._learner = learner.with_deadline(_DEADLINE_S)
+    self._layout = layout
+    self._max_age_s = max_age_s
+    self._should_stop = should_stop
+    self._clock = clock
+    self._heard = clock()
+    self._next = -np.inf
+    self._backoff_s = 0.0
+    self.version = -1
+    self.theta = np.zeros(layout.size, np.float32)
+
+  @property
+  def age_s(self) -> float:
+    """Seconds since the learner last said what is newest."""
+    return self._clock() - self._heard
+
+  def start(self) -> None:
+    """Waits for the first parameters.
+
+    Raises:
+      rpc.Unavailable: there were none within a minute.
+    """
+
+    def first():
+      self._ask()
+      if self.version < 0:
+        raise rpc.Unavailable(
+          self._learner.address,
+          'get_parameters',
+          True,
+          'the learner has no parameters yet',
+        )
+
+    rpc.retry(first, should_stop=self._should_stop)
+
+  def fetch(self) -> bool:
+    """Takes newer parameters if there are some. Returns whether there were.
+
+    Raises:
+      rpc.Unavailable: the copy is too old and the learner did not come back.
+    """
+    if self.age_s > self._max_age_s:
+      _logger.warning(
+        'The parameters are %.0f s old: waiting for the learner.', self.age_s
+      )
+      return rpc.retry(self._ask, should_stop=self._should_stop)
+    if self._clock() < self._next:
+      return False
+    try:
+      return self._ask()
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      if not self._backoff_s:
+        _logger.warning('Acting on with older parameters: %s', e)
+      self._backoff_s = min(max(2 * self._backoff_s, 0.2), _BACKOFF_CAP_S)
+      self._next = self._clock() + self._backoff_s
+      return False
+
+  def _ask(self) -> bool:
+    answer = self._learner.get_parameters(self.version)
+    self._heard, self._backoff_s = self._clock(), 0.0
+    if answer['theta'] is None:
+      return False
+    _, self.theta = parameters.decode(self._layout, answer['theta'])
+    self.version = int(answer['version'])
+    return True

@@ -1,0 +1,320 @@
+"""Can limiter, batch, read-ahead and items in flight block each other?
+
+Answered before anything starts, from Reverb's rule. With I inserts, S samples,
+m the minimum size, r samples per insert, E the error buffer, and the error
+x = r I - S, a table of at least m items
+
+  takes an insert  while x + r <= r m + E,
+  gives a sample   while x - 1 >= r m - E.
+
+Both wait only if r m + E - r < x < r m - E + 1, so never where 2 E >= 1 + r;
+Reverb wants E >= max(1, r). A request of either side then goes through as long
+as both sides have one pending. Writers and sampler in threads of their own
+always do, whatever they hold back: a part of a batch that Reverb has given
+waits for the rest with a request open, a writer whose items in flight are used
+up waits with an insert open. So batch, read-ahead, bursts and items in flight
+bind the pace there, and never stop it. Three things do:
+
+- A shard without a writer: the learner waits for its part of the batch.
+- A table smaller than what its limiter waits for.
+- One thread that both writes and samples: while it waits for one, it asks for
+  nothing of the other. By the items it has made, of which its writers hold up
+  to h = writers x (burst - 1) back, it may be one batch of B ahead of the
+  ratio: the error falls to r m - (B + r h), so E >= B + r h. Before it writes
+  a burst it may be behind by a batch that is not due yet, or by the items that
+  it makes before its first batch, at m + h: E must also cover the larger of B
+  and r (h - 1), and r writers x burst, less the A items read in the background.
+"""
+
+import dataclasses
+import math
+
+import reverb
+
+from replay import limiters
+
+
+class Refused(ValueError):
+  """A plan whose parts would block each other, or that means nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What the two sides of a replay service intend.
+
+  Attributes:
+    min_size: items in all shards before the first sample.
+    max_size: items in all shards; of a queue, those that wait at most.
+    batch_size: items of one call of the learner: updates * B.
+    samples_per_insert: None paces nothing but the start.
+    error_buffer: samples in each shard by which either side may be ahead; None
+      takes `limiters.default_error_buffer`.
+    batches_ahead: batches read while the learner works on another.
+    max_in_flight: items that the sampler asks ahead of those, in each shard.
+    writers: writers in all; writer i writes to shard i mod shards.
+    in_flight_per_writer: items unconfirmed by the server before a writer waits.
+    burst: items that a writer holds before it writes them.
+    shards: over which items and samples are spread evenly.
+    queue: each item is sampled once; min_size is 1.
+    one_thread: the thread that takes batches also writes.
+  """
+
+  min_size: int
+  max_size: int
+  batch_size: int
+  samples_per_insert: float | None = None
+  error_buffer: float | None = None
+  batches_ahead: int = 1
+  max_in_flight: int = 1024
+  writers: int = 1
+  in_flight_per_writer: int = 200
+  burst: int = 1
+  shards: int = 1
+  queue: bool = False
+  one_thread: bool = False
+
+  @property
+  def shard_min_size(self) -> int:
+    """Items in one shard before its first sample."""
+    return -(-self.min_size // self.shards)
+
+  @property
+  def shard_max_size(self) -> int:
+    """Items in one shard at most."""
+    return -(-self.max_size // self.shards)
+
+  @property
+  def shard_batch(self) -> int:
+    """Items of a batch that one shard gives."""
+    return -(-self.batch_size // self.shards)
+
+  @property
+  def shard_writers(self) -> int:
+    """Writers of the shard that has most."""
+    return -(-self.writers // self.shards)
+
+  @property
+  def ratio(self) -> float | None:
+    """Samples per insert that a limiter holds; None where it does not."""
+    return 1.0 if self.queue else self.samples_per_insert
+
+  @property
+  def ahead(self) -> int:
+    """Items of one shard read for the learner that it has not asked for."""
+    return self.batches_ahead * self.shard_batch + self.max_in_flight
+
+  @property
+  def shard_error_buffer(self) -> float | None:
+    """Error buffer of one shard's limiter; None where it holds no ratio."""
+    if self.queue or self.samples_per_insert is None:
+      return None
+    if self.error_buffer is not None:
+      return self.error_buffer
+    return limiters.default_error_buffer(
+      self.samples_per_insert,
+      self.shard_min_size,
+      self.shard_batch,
+      self.batches_ahead,
+      self.shard_writers * self.burst,
+    )
+
+
+def check(plan: Plan) -> None:
+  """Refuses a plan under which a run could stop.
+
+  Raises:
+    Refused: with the arithmetic, and which number to change to what.
+  """
+  _check_ranges(plan)
+  if plan.writers < plan.shards:
+    raise Refused(
+      f'writers={plan.writers} for shards={plan.shards}: a shard without a '
+      'writer gives no samples, and the learner waits for its part of each '
+      f'batch for ever. Raise writers to at least {plan.shards}, or lower '
+      f'shards to {plan.writers}.'
+    )
+  if plan.batch_size < plan.shards:
+    raise Refused(
+      f'batch_size={plan.batch_size} cannot be spread over shards='
+      f'{plan.shards}. Raise batch_size to at least {plan.shards}, or lower '
+      'shards.'
+    )
+  if plan.min_size > plan.max_size:
+    raise Refused(
+      f'min_size={plan.min_size} is more than max_size={plan.max_size}, so the '
+      f'first sample never comes. Raise max_size to at least {plan.min_size}, '
+      'or lower min_size.'
+    )
+  if plan.queue:
+    _check_queue(plan)
+  if plan.shard_error_buffer is not None:
+    _check_error_buffer(plan, plan.shard_error_buffer)
+
+
+def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
+  """The rate limiter of each shard. A queue brings its own: `tables.queue`.
+
+  Raises:
+    Refused: see `check`; or the plan is of a queue.
+  """
+  check(plan)
+  if plan.queue:
+    raise Refused('A queue has its own limiter. Make it with tables.queue.')
+  if plan.samples_per_insert is None:
+    return limiters.min_size(plan.shard_min_size)
+  return limiters.samples_per_insert(
+    plan.samples_per_insert,
+    plan.shard_min_size,
+    plan.shard_batch,
+    error_buffer=plan.shard_error_buffer,
+  )
+
+
+def explain(plan: Plan) -> str:
+  """Who waits for whom under a plan that `check` accepts, in plain words.
+
+  Raises:
+    Refused: see `check`.
+  """
+  check(plan)
+  each = '' if plan.shards == 1 else f'Each of {plan.shards} shards: '
+  words = [
+    f'{each}The learner waits until {plan.shard_min_size:,} items are there; '
+    f'the oldest of {plan.shard_max_size:,} makes room.'
+  ]
+  if plan.queue:
+    words = [
+      f'{each}Every item is sampled once. Writers wait when '
+      f'{plan.shard_max_size:,} items wait, the learner when it has read fewer '
+      f'than {plan.shard_batch:,}.'
+    ]
+  elif plan.shard_error_buffer is None:
+    words.append('After that nobody waits: writers and learner run free.')
+  else:
+    r, buffer = plan.samples_per_insert, plan.shard_error_buffer
+    assert r is not None
+    words.append(
+      f'After that each item is sampled {r:g} times on average: one batch of '
+      f'{plan.shard_batch:,} for every {plan.shard_batch / r:,.4g} items. '
+      f'Writers wait when they are {buffer:,g} samples ({buffer / r:,.4g} '
+      f'items) ahead, the learner when it is {buffer:,g} samples '
+      f'({buffer / plan.shard_batch:,.3g} batches) ahead.'
+    )
+    if buffer < plan.ahead:
+      words.append(
+        f'The limiter binds before the read-ahead of {plan.ahead:,} items is '
+        'full.'
+      )
+  words.append(
+    f'Up to {plan.ahead:,} items are sampled before the learner asks for them. '
+    f'A writer sends {plan.burst:,} at a time and waits at '
+    f'{plan.in_flight_per_writer:,} unconfirmed.'
+  )
+  if plan.writers % plan.shards and plan.ratio is not None:
+    words.append(
+      f'{plan.writers % plan.shards} shards have {plan.shard_writers} writers, '
+      f'the others {plan.writers // plan.shards}: the busier shards hold their '
+      'writers back to the pace of the others.'
+    )
+  if plan.one_thread and plan.burst > 1:
+    words.append(
+      'One thread writes and samples: it may ask for its first batch after '
+      f'{plan.shard_min_size + _held(plan):,} items.'
+    )
+  return ' '.join(words)
+
+
+def _held(plan: Plan) -> int:
+  """Items made that the writers of one shard may hold back."""
+  return plan.shard_writers * (plan.burst - 1)
+
+
+def _behind(plan: Plan, ratio: float) -> float:
+  """Samples that one thread can be behind, less those read in the background.
+
+  The last line of the derivation above.
+  """
+  before = max(plan.shard_batch, ratio * (_held(plan) - 1))
+  made = ratio * plan.shard_writers * plan.burst
+  return before + made - plan.ahead
+
+
+def _check_error_buffer(plan: Plan, buffer: float) -> None:
+  ratio = plan.samples_per_insert
+  assert ratio is not None
+  needs = [
+    (
+      limiters.least_error_buffer(ratio),
+      f'max(1, samples_per_insert={ratio:g})',
+    )
+  ]
+  if plan.one_thread:
+    batch = f'one thread writes and samples, and a batch of {plan.shard_batch}'
+    times = f'+ samples_per_insert={ratio:g} x'
+    needs += [
+      (
+        plan.shard_batch + ratio * _held(plan),
+        f'{batch} {times} {_held(plan)} items held back',
+      ),
+      (
+        _behind(plan, ratio),
+        f'one thread writes and samples, and is {_behind(plan, ratio):g} '
+        f'samples behind after a burst, the {plan.ahead} read ahead not counted',
+      ),
+    ]
+  least, terms = max(needs)
+  if not buffer >= least:
+    raise Refused(
+      f'error_buffer={buffer:g} is too small: {terms} = {least:g} are needed, '
+      'or inserts and samples block each other. Raise error_buffer to at least '
+      f'{least:g}, or leave it None.'
+    )
+
+
+def _check_queue(plan: Plan) -> None:
+  if plan.samples_per_insert not in (None, 1):
+    raise Refused(
+      f'samples_per_insert={plan.samples_per_insert} cannot be met: a queue '
+      'gives each item once. Set it to None, or queue to False.'
+    )
+  if plan.error_buffer is not None or plan.min_size != 1:
+    raise Refused(
+      f'error_buffer={plan.error_buffer}, min_size={plan.min_size} are not '
+      'those of a queue, which gives its first item at once. Set error_buffer '
+      'to None and min_size to 1.'
+    )
+  least = math.ceil(_behind(plan, 1.0))
+  if plan.one_thread and plan.shard_max_size < least:
+    raise Refused(
+      f'A queue of {plan.shard_max_size} items is too small where one thread '
+      f'writes and samples: beside the {plan.ahead} read ahead, {least} wait '
+      f'after a burst. Raise max_size to {least * plan.shards}.'
+    )
+
+
+def _check_ranges(plan: Plan) -> None:
+  for name in (
+    'min_size',
+    'max_size',
+    'batch_size',
+    'batches_ahead',
+    'max_in_flight',
+    'writers',
+    'in_flight_per_writer',
+    'burst',
+    'shards',
+  ):
+    value = getattr(plan, name)
+    if not value >= 1:
+      raise Refused(f'{name}={value} must be at least 1. Raise it.')
+  ratio = plan.samples_per_insert
+  if ratio is not None and not (math.isfinite(ratio) and ratio > 0):
+    raise Refused(
+      f'samples_per_insert={ratio} cannot be met: it must be a positive '
+      'number. To sample without a ratio, set it to None.'
+    )
+  if plan.error_buffer is not None and plan.samples_per_insert is None:
+    raise Refused(
+      f'error_buffer={plan.error_buffer} means nothing without '
+      'samples_per_insert. Set one, or both to None.'
+    )

@@ -1,0 +1,199 @@
+"""Files of a replay checkpoint: generations, their manifests, their records.
+
+    DIRECTORY/
+      staging/               where Reverb writes; empty between two saves
+      generation_00000012/
+        tables.tfrecord  items.tfrecord  chunks.tfrecord  DONE     Reverb's
+        manifest.json        what must be in them: counts, sizes, hashes
+
+The records are TFRecords in one zlib stream, which says itself if it is broken,
+so they are read here without TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import struct
+from typing import Any
+import zlib
+
+# Of manifest.json and of the signature names of packing.py.
+FORMAT = 1
+
+MANIFEST = 'manifest.json'
+STAGING = 'staging'
+TABLES = 'tables.tfrecord'
+ITEMS = 'items.tfrecord'
+CHUNKS = 'chunks.tfrecord'
+DONE = 'DONE'
+REVERB_FILES = (TABLES, ITEMS, CHUNKS, DONE)
+
+_GENERATION = re.compile(r'generation_(\d{8,})')
+_BLOCK_BYTES = 1 << 20
+
+
+class Broken(ValueError):
+  """A checkpoint is not what its manifest says; the message says why."""
+
+
+class WrongFormat(ValueError):
+  """A checkpoint was written by another version of this project."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+  """What a generation holds.
+
+  Attributes:
+    generation: its number; the newest is the highest.
+    time: when it was saved, seconds since the epoch.
+    items: number of items by table.
+    sizes: bytes by file name.
+    sha256: hexadecimal hash by file name.
+    meta: what the caller of `checkpoints.save` gave, for instance
+      {'learner_steps': 1200}.
+    path: where it lies.
+  """
+
+  generation: int
+  time: float
+  items: dict[str, int]
+  sizes: dict[str, int]
+  sha256: dict[str, str]
+  meta: dict[str, Any]
+  path: pathlib.Path
+
+  def write(self, directory: pathlib.Path) -> None:
+    """Writes manifest.json, on disk when this returns."""
+    values = dataclasses.asdict(self)
+    del values['path']
+    text = json.dumps({'format': FORMAT, **values}, indent=2)
+    with open(directory / MANIFEST, 'w', encoding='utf-8') as file:
+      file.write(text + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def read_manifest(path: pathlib.Path) -> Manifest:
+  """The manifest of a generation; its files are not looked at.
+
+  Raises:
+    Broken: it is missing or no manifest.
+    WrongFormat: it was written in another format.
+  """
+  try:
+    values = json.loads((path / MANIFEST).read_text(encoding='utf-8'))
+    written = values.pop('format')
+  except (OSError, ValueError, KeyError, AttributeError, TypeError) as e:
+    raise Broken(f'{path / MANIFEST} cannot be read ({e!r}).') from e
+  if written != FORMAT:
+    raise WrongFormat(
+      f'{path} was written in checkpoint format {written}, but this version '
+      f'reads format {FORMAT}. Use the version that wrote it, or move it away '
+      'to start empty.'
+    )
+  try:
+    return Manifest(**values, path=path)
+  except TypeError as e:
+    raise Broken(f'{path / MANIFEST} is no manifest ({e}).') from e
+
+
+def verify(manifest: Manifest) -> None:
+  """Compares the files of a generation with its manifest.
+
+  Raises:
+    Broken: a file is missing, or not the one that was saved.
+  """
+  for name in REVERB_FILES:
+    file = manifest.path / name
+    if name not in manifest.sha256 or not file.is_file():
+      raise Broken(f'{file} is missing.')
+    if file.stat().st_size != manifest.sizes[name]:
+      raise Broken(
+        f'{file} has {file.stat().st_size:,} bytes, saved were '
+        f'{manifest.sizes[name]:,}.'
+      )
+    if sha256(file) != manifest.sha256[name]:
+      raise Broken(f'{file} has changed since it was saved (sha256).')
+
+
+def generations(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The generations in a checkpoint directory, newest first."""
+  found = [
+    (int(match[1]), path)
+    for path in directory.glob('generation_*')
+    if (match := _GENERATION.fullmatch(path.name)) and path.is_dir()
+  ]
+  return [path for _, path in sorted(found, reverse=True)]
+
+
+def number(path: pathlib.Path) -> int:
+  """The number of a generation."""
+  match = _GENERATION.fullmatch(path.name)
+  if match is None:
+    raise ValueError(f'{path} is no generation: its name has no number.')
+  return int(match[1])
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The hash of a file, hexadecimal."""
+  digest = hashlib.sha256()
+  with open(path, 'rb') as file:
+    while block := file.read(_BLOCK_BYTES):
+      digest.update(block)
+  return digest.hexdigest()
+
+
+def read_records(path: pathlib.Path) -> Iterator[bytes]:
+  """The records of one of Reverb's files, one at a time.
+
+  Raises:
+    Broken: the file is missing, cut or changed.
+  """
+  try:
+    with open(path, 'rb') as file:
+      yield from _records(_inflate(file))
+  except (OSError, zlib.error, struct.error) as e:
+    raise Broken(f'{path} cannot be read to its end ({e}).') from e
+
+
+def write_records(path: pathlib.Path, records: Iterable[bytes]) -> None:
+  """Writes records as Reverb does."""
+  import tensorflow as tf  # Its writer has the checksums that Reverb asks for.
+
+  with tf.io.TFRecordWriter(str(path), 'ZLIB') as writer:
+    for record in records:
+      writer.write(record)
+
+
+def _inflate(file: Any) -> Iterator[bytes]:
+  stream = zlib.decompressobj()
+  while block := file.read(_BLOCK_BYTES):
+    yield stream.decompress(block)
+  yield stream.flush()
+  if not stream.eof:
+    raise zlib.error('the compressed stream has no end')
+
+
+def _records(blocks: Iterator[bytes]) -> Iterator[bytes]:
+  """Splits TFRecords: uint64 size, 4 bytes of checksum, data, 4 of checksum."""
+  held = bytearray()
+  for block in blocks:
+    held += block
+    start = 0
+    while len(held) - start >= 12:
+      (size,) = struct.unpack_from('<Q', held, start)
+      end = start + 12 + size
+      if len(held) < end + 4:
+        break
+      yield bytes(held[start + 12 : end])
+      start = end + 4
+    del held[:start]
+  if held:
+    raise zlib.error('the last record is cut')

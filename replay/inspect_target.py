@@ -1,0 +1,105 @@
+"""From what the user typed to the servers or checkpoints that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+import re
+
+# Nothing heavy is imported here: a wrong word is answered at once.
+
+_ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
+
+
+class Unknown(ValueError):
+  """What was typed is no address, run or checkpoint; the message helps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """Where to read.
+
+  Attributes:
+    addresses: label to address of live servers.
+    directories: label to directory of checkpoints. A run can have both: these
+      are for when no server answers.
+    counter: file with the totals of the run, or None.
+  """
+
+  addresses: Mapping[str, str]
+  directories: Mapping[str, pathlib.Path]
+  counter: pathlib.Path | None = None
+
+  def learner_steps(self) -> int | None:
+    """What the run's counter says now."""
+    try:
+      values = json.loads((self.counter or pathlib.Path()).read_text('utf-8'))
+      return int(values['totals']['learner_steps'])
+    except (OSError, ValueError, KeyError, TypeError):
+      return None
+
+
+def find(text: str) -> Target:
+  """What an address, a run or a checkpoint stands for.
+
+  Raises:
+    Unknown: it is none of the three.
+  """
+  path = pathlib.Path(text)
+  if path.is_dir():
+    return _directory(path)
+  match = _ADDRESS.fullmatch(text)
+  if match and 0 < int(match[2]) < 65536:
+    return Target({'replay': text}, {})
+  if match:
+    raise Unknown(f'{text!r}: a port lies between 1 and 65535.')
+  if text.isdigit():
+    raise Unknown(f'{text!r} is only a port. Give localhost:{text}.')
+  raise Unknown(
+    f'{text!r} is no directory and no address. Give HOST:PORT of a replay '
+    'server, the directory of a run, or one of its checkpoints.'
+  )
+
+
+def _directory(path: pathlib.Path) -> Target:
+  if (path / 'tables.tfrecord').exists() or any(path.glob('generation_*')):
+    return Target({}, {'checkpoint': path})
+  checkpoints = path / 'checkpoints' / 'replay'
+  counter = path / 'metrics' / 'counter.json'
+  saved = _shards(checkpoints) or _shards(path)
+  live = _addresses(path / 'replay')
+  if live or saved:
+    return Target(live, saved, counter)
+  raise Unknown(
+    f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
+    'replay checkpoint (generation_00000001/). Its replay may live inside the '
+    "learner's process, or it has not started yet."
+  )
+
+
+def _shards(path: pathlib.Path) -> dict[str, pathlib.Path]:
+  found = [p for p in path.glob('shard_*') if any(p.glob('generation_*'))]
+  return {
+    p.name.replace('_', ' '): p for p in sorted(found, key=lambda p: _number(p))
+  }
+
+
+def _addresses(path: pathlib.Path) -> dict[str, str]:
+  found: dict[str, str] = {}
+  for file in sorted(path.glob('shard_*.json'), key=_number):
+    try:
+      values: Mapping = json.loads(file.read_text(encoding='utf-8'))
+      found[file.stem.replace('_', ' ')] = str(values['address'])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+      raise Unknown(
+        f'{file} is not readable as a shard file ({e!r}): it needs '
+        '{"address": "HOST:PORT", "shard": NUMBER}.'
+      ) from e
+  return found
+
+
+def _number(path: pathlib.Path) -> int:
+  match = re.search(r'(\d+)', path.stem)
+  return int(match[1]) if match else -1

@@ -1,0 +1,239 @@
+"""Priorities: checked, repaired, and written back to the shard of their key.
+
+Writing back 2048 priorities, measured here in microseconds per key (in the
+server's process, and over gRPC from another): `Client.mutate_priorities` 0.86
+and 0.67, `TFClient.update_priorities` 0.57 and 0.55, Reverb's binding below the
+first 0.51 and 0.53; its call in four pieces 0.74 and 0.80. So a shard gets one
+call of the binding for each batch. It waits for ever while its server is away,
+which is why it is made in a thread.
+"""
+
+from collections.abc import Sequence
+import logging
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import reverb
+
+# Batches of one shard that wait to be written.
+MAX_WAITING = 16
+
+_logger = logging.getLogger(__name__)
+
+
+def repair(priorities: np.ndarray) -> tuple[np.ndarray, int]:
+  """Replaces what is not finite by the largest finite value, 1 if none.
+
+  Args:
+    priorities: float [N].
+
+  Returns:
+    The priorities [N], the same array where nothing was wrong, and the number
+    of those replaced.
+  """
+  finite = np.isfinite(priorities)
+  if finite.all():
+    return priorities, 0
+  largest = np.max(priorities, where=finite, initial=-np.inf)
+  repaired = np.where(finite, priorities, largest if finite.any() else 1.0)
+  return repaired, int(np.sum(~finite))
+
+
+def check(priorities: np.ndarray) -> None:
+  """Refuses negative priorities: Reverb cannot sample by them.
+
+  Args:
+    priorities: float [N].
+
+  Raises:
+    ValueError: a priority is negative.
+  """
+  # A NaN compares false: `repair` is for those.
+  negative = np.flatnonzero(np.less(priorities, 0))
+  if negative.size:
+    raise ValueError(
+      f'{negative.size} of {np.size(priorities)} priorities are negative, the '
+      f'first {np.ravel(priorities)[negative[0]]} at index {negative[0]}. A '
+      'priority must be at least 0: pass the absolute temporal difference, '
+      'plus a small number so that the item is sampled again.'
+    )
+
+
+class PriorityWriter:
+  """Sends priorities to the shards, without ever making the learner wait.
+
+  Each shard has a thread and a short queue of batches. Where a shard is slow or
+  away, the oldest batch is dropped: its items keep the priorities they have.
+
+  Attributes:
+    written: priorities that a server took, also for items already gone.
+    dropped: priorities given up.
+    repaired: priorities that were not finite.
+  """
+
+  def __init__(
+    self,
+    clients: Sequence[reverb.Client],
+    table: str,
+    max_waiting: int = MAX_WAITING,
+  ):
+    """Makes a writer; no server is asked yet.
+
+    Args:
+      clients: client of each shard, in the order of `Sample.shards`.
+      table: name of the table, the same in every shard.
+      max_waiting: batches of one shard that may wait.
+    """
+    if not clients:
+      raise ValueError('clients is empty: pass the client of each shard.')
+    if max_waiting < 1:
+      raise ValueError(f'max_waiting={max_waiting} must be at least 1 batch.')
+    self.repaired = 0
+    self._shards = [_Shard(client, table, max_waiting) for client in clients]
+
+  @property
+  def written(self) -> int:
+    return sum(shard.written for shard in self._shards)
+
+  @property
+  def dropped(self) -> int:
+    return sum(shard.dropped for shard in self._shards)
+
+  def update(self, sample: Any, priorities: np.ndarray) -> None:
+    """Queues new priorities for the items of a sample.
+
+    Args:
+      sample: a `datasets.Sample`: its `keys` [N] and `shards` [N] are read.
+      priorities: float [N].
+
+    Raises:
+      ValueError: a priority is negative, the number of priorities is not that
+        of the keys, or an earlier update found no such table.
+    """
+    priorities = np.asarray(priorities, np.float64)
+    if priorities.shape != np.shape(sample.keys):
+      raise ValueError(
+        f'priorities have shape {priorities.shape}, but the sample has '
+        f'{np.shape(sample.keys)} keys. Pass one priority for each item.'
+      )
+    check(priorities)
+    priorities, repaired = repair(priorities)
+    self.repaired += repaired
+    if len(self._shards) == 1:
+      self._shards[0].put(sample.keys, priorities)
+      return
+    for index, shard in enumerate(self._shards):
+      own = sample.shards == index
+      if own.any():
+        shard.put(sample.keys[own], priorities[own])
+
+  def flush(self, timeout_s: float = 10.0) -> bool:
+    """Waits until nothing waits to be written; False after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    return all(shard.flush(deadline) for shard in self._shards)
+
+  def close(self) -> None:
+    """Ends the threads; what still waits is dropped. See `flush`."""
+    for shard in self._shards:
+      shard.close()
+
+
+class _Shard:
+  """The thread and the queue of one shard."""
+
+  def __init__(self, client: reverb.Client, table: str, max_waiting: int):
+    self.written = 0
+    self.dropped = 0
+    self._client = client
+    self._table = table
+    self._max_waiting = max_waiting
+    self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    self._changed = threading.Condition()
+    self._busy = False
+    self._closed = False
+    self._away = False
+    self._error: ValueError | None = None
+    # A daemon: it cannot be ended while its server is away.
+    self._thread = threading.Thread(
+      target=self._run, name='replay-priorities', daemon=True
+    )
+    self._thread.start()
+
+  def put(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+    with self._changed:
+      if self._error is not None:
+        raise self._error
+      if self._closed:
+        raise ValueError('This PriorityWriter is closed. Make another one.')
+      self._waiting.append((keys, priorities))
+      if len(self._waiting) > self._max_waiting:
+        self._drop(len(self._waiting.pop(0)[0]), 'is slow or away')
+      self._changed.notify_all()
+
+  def flush(self, deadline: float) -> bool:
+    with self._changed:
+      return self._changed.wait_for(
+        lambda: not (self._waiting or self._busy),
+        max(0.0, deadline - time.monotonic()),
+      )
+
+  def close(self) -> None:
+    with self._changed:
+      self._closed = True
+      self.dropped += sum(len(keys) for keys, _ in self._waiting)
+      self._waiting.clear()
+      self._changed.notify_all()
+    self._thread.join(timeout=1.0)
+
+  def _run(self) -> None:
+    while True:
+      with self._changed:
+        self._changed.wait_for(lambda: self._waiting or self._closed)
+        if self._closed:
+          return
+        keys, priorities = self._waiting.pop(0)
+        self._busy = True
+      try:
+        self._client._client.MutatePriorities(
+          self._table, list(zip(keys.tolist(), priorities.tolist())), []
+        )
+        reason = None
+      except Exception as e:
+        reason = str(e)
+      with self._changed:
+        self._busy = False
+        if reason is None:
+          self.written += len(keys)
+          self._away = False
+        elif not self._closed:
+          self._drop(len(keys), f'failed ({reason})')
+        self._changed.notify_all()
+      if reason is not None:
+        self._look()
+
+  def _drop(self, num: int, why: str) -> None:
+    self.dropped += num
+    if not self._away:
+      self._away = True
+      _logger.warning(
+        'Priorities for table %r at %s are dropped: the server %s. Its items '
+        'keep the priorities they have.',
+        self._table,
+        self._client.server_address,
+        why,
+      )
+
+  def _look(self) -> None:
+    """After a failure: a table that is not there is the caller's error."""
+    try:
+      tables = self._client.server_info(timeout=1)
+    except (RuntimeError, reverb.errors.DeadlineExceededError):
+      return  # Away: the next call waits for it.
+    if self._table not in tables:
+      self._error = ValueError(
+        f'The Reverb server at {self._client.server_address} has no table '
+        f'{self._table!r}, only {", ".join(sorted(tables)) or "none"}. Write '
+        'priorities to one of these.'
+      )

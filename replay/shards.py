@@ -1,0 +1,186 @@
+"""The streams of samples that several replay shards give, and how they mix."""
+
+from collections.abc import Callable, Sequence
+import functools
+import logging
+import queue
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from replay import readers
+
+_logger = logging.getLogger(__name__)
+
+
+class Sample(NamedTuple):
+  """N = updates * batch_size items, update after update.
+
+  Attributes:
+    data: items of the table, a (nested) tf.Tensor [N, ...].
+    keys: of the items in their shard, uint64 [N].
+    probabilities: of the items in the mixed stream, float32 [N]: what the shard
+      says, divided by the number of shards that give samples.
+    table_sizes: items in the shard of each item, int64 [N].
+    shards: index of the shard of each item, int32 [N].
+    times_sampled: times each item was sampled, this one included, int32 [N].
+  """
+
+  data: Any
+  keys: np.ndarray
+  probabilities: np.ndarray
+  table_sizes: np.ndarray
+  shards: np.ndarray
+  times_sampled: np.ndarray
+
+
+def as_sample(batch: reverb.ReplaySample, shard: int, mixed: int) -> Sample:
+  """A batch of one shard, of `mixed` that give samples, as a `Sample`."""
+  keys = batch.info.key.numpy()
+  return Sample(
+    data=batch.data,
+    keys=keys,
+    # In float64 first: a table of millions has small probabilities.
+    probabilities=(batch.info.probability.numpy() / mixed).astype(np.float32),
+    table_sizes=batch.info.table_size.numpy(),
+    shards=np.full(keys.shape, shard, np.int32),
+    times_sampled=batch.info.times_sampled.numpy(),
+  )
+
+
+@functools.lru_cache(maxsize=64)
+def places(
+  num_shards: int, updates: int, batch_size: int, turn: int
+) -> list[np.ndarray]:
+  """Where each shard's items go in a sample, update after update.
+
+  Every shard has batch_size / num_shards places in each update. What does not
+  divide goes round: `turn` says to whom first.
+
+  Returns:
+    For each shard its places in [0, updates * batch_size), int64, ascending.
+  """
+  share, rest = divmod(batch_size, num_shards)
+  owners = np.empty((updates, batch_size), np.int64)
+  owners[:, : share * num_shards] = np.repeat(np.arange(num_shards), share)
+  extra = np.arange(updates * rest).reshape(updates, rest) + turn
+  owners[:, share * num_shards :] = extra % num_shards
+  flat = owners.ravel()
+  return [np.flatnonzero(flat == shard) for shard in range(num_shards)]
+
+
+def mix(
+  parts: Sequence[Sample], where: Sequence[np.ndarray], size: int
+) -> Sample:
+  """One sample of `size` items: items of parts[j] at the places where[j]."""
+
+  def scatter(*arrays: Any) -> np.ndarray:
+    arrays = tuple(np.asarray(array) for array in arrays)
+    out = np.empty((size, *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, place in zip(arrays, where, strict=True):
+      out[place] = array
+    return out
+
+  data = tf.nest.map_structure(
+    lambda *tensors: tf.convert_to_tensor(scatter(*tensors)),
+    *(part.data for part in parts),
+  )
+  return Sample(data, *(scatter(*field) for field in list(zip(*parts))[1:]))
+
+
+class Stream:
+  """Batches of one shard, and whether it gives any.
+
+  A reader that waits for a lost server cannot be ended, but left behind: its
+  successor is also what notices that the server is back.
+
+  Attributes:
+    living: False where the shard is left out.
+    seen: whether the shard has ever given a batch.
+    silent_since: time.monotonic() of the last batch or restart.
+  """
+
+  def __init__(
+    self,
+    index: int,
+    address: str,
+    make: Callable[[], tf.data.Dataset],
+    batches_ahead: int,
+  ):
+    self.index = index
+    self.address = address
+    self.living = True
+    self.seen = False
+    self.said_waiting = False
+    self.silent_since = time.monotonic()
+    self._held: list[reverb.ReplaySample] = []
+    self._start = functools.partial(readers.Reader, make, batches_ahead)
+    self._reader: readers.Reader | None = self._start()
+
+  @property
+  def num_held(self) -> int:
+    """Items that can be taken."""
+    return sum(len(batch.info.key) for batch in self._held)
+
+  def poll(self, timeout_s: float = 0.0) -> bool:
+    """Waits for a batch; True if one came.
+
+    Raises:
+      ValueError: no such table, or not of this signature.
+      tf.errors.OpError: sampling failed, and not for want of a server.
+    """
+    reader = self._reader
+    if reader is None:
+      reader = self._reader = self._start()
+    try:
+      result = (
+        reader.results.get(timeout=timeout_s)
+        if timeout_s
+        else (reader.results.get_nowait())
+      )
+    except queue.Empty:
+      return False
+    if isinstance(result, reverb.ReplaySample):
+      reader.slots.release()
+      self._held.append(result)
+      self.seen = True
+      self.said_waiting = False
+      self.silent_since = time.monotonic()
+      return True
+    if isinstance(result, Exception):
+      self._reader = None
+      if not isinstance(result, readers.LOST):
+        raise result
+    return False
+
+  def take(self, num: int) -> reverb.ReplaySample:
+    """The next `num` items; so many must be held."""
+    if len(self._held[0].info.key) == num:
+      return self._held.pop(0)
+    batch = self._held[0]
+    if len(self._held) > 1:
+      batch = tf.nest.map_structure(lambda *x: tf.concat(x, 0), *self._held)
+    rest = tf.nest.map_structure(lambda x: x[num:], batch)
+    self._held = [rest] if len(rest.info.key) else []
+    return tf.nest.map_structure(lambda x: x[:num], batch)
+
+  def leave_out(self) -> None:
+    """Drops what is held and begins to look for the server."""
+    self.living = False
+    self._held.clear()
+    self.restart()
+
+  def restart(self) -> None:
+    """Leaves the reader behind, and makes another."""
+    self.close(0.0)
+    self._reader = self._start()
+    self.silent_since = time.monotonic()
+
+  def close(self, timeout_s: float = 1.0) -> None:
+    """Ends the reader, unless it is stuck."""
+    if self._reader is not None:
+      self._reader.close(timeout_s)
+      self._reader = None

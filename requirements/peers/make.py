@@ -1,0 +1,163 @@
+"""Makes the environment of a peer that cannot share ours.
+
+    python requirements/peers/make.py sb3
+    python requirements/peers/make.py sample_factory
+
+The benchmarks that compare with these frameworks need it, nothing else does.
+It goes to .peers/NAME and holds what requirements/peers/NAME.txt pins; pip
+looks wherever it is configured to. Exit code 2: something is missing, and the
+message says what. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PEERS = ROOT / '.peers'
+STAMP = 'installed.txt'  # the requirements that are in, written last
+sys.path.append(str(HERE.parent))
+
+import interpreters  # noqa: E402
+
+# The pins were resolved for it, and PyTorch's file may be for one version only.
+SERIES = (3, 11)
+_TAIL = 15  # lines of pip's output in a message
+
+
+class Missing(Exception):
+  """The environment cannot be made; the message says what is missing."""
+
+
+def names() -> list[str]:
+  """The peers with an environment of their own."""
+  return sorted(path.stem for path in HERE.glob('*.txt'))
+
+
+def python_of(name: str) -> pathlib.Path:
+  return PEERS / name / 'bin' / 'python'
+
+
+def fault(name: str) -> str | None:
+  """Why the environment of a peer cannot be used, or None if it can."""
+  what = f'The optional environment .peers/{name}'
+  how = f'python requirements/peers/make.py {name}'
+  stamp = PEERS / name / STAMP
+  if not (stamp.exists() and python_of(name).exists()):
+    return f'{what} is not there: {how} makes it.'
+  if stamp.read_text() != (HERE / f'{name}.txt').read_text():
+    return (
+      f'{what} is not what requirements/peers/{name}.txt says: {how} makes it '
+      'again.'
+    )
+  return None
+
+
+def _candidates() -> Iterator[str]:
+  yield sys.executable
+  version = '.'.join(map(str, SERIES))
+  for directory in os.environ.get('PATH', os.defpath).split(os.pathsep):
+    yield os.path.join(directory or '.', f'python{version}')
+  home = os.path.expanduser('~')
+  versions = os.path.join(
+    os.environ.get('PYENV_ROOT') or os.path.join(home, '.pyenv'), 'versions'
+  )
+  for found in interpreters.newest_first(versions, version):
+    yield os.path.join(versions, found, 'bin', f'python{version}')
+
+
+def find_python(named: str | None = None) -> str:
+  """The path of a CPython 3.11 that can make environments.
+
+  Args:
+    named: the only one to look at, None to search.
+
+  Raises:
+    Missing: there is none.
+  """
+  wanted = '.'.join(map(str, SERIES))
+  for path in [named] if named else _candidates():
+    found = interpreters.describe(path)
+    if (
+      found
+      and tuple(found['version'][:2]) == SERIES
+      and found['implementation'] == 'CPython'
+      and found['makes_venv']
+    ):
+      return found['executable']
+  looked = named or 'this interpreter, PATH and pyenv'
+  raise Missing(
+    f'No CPython {wanted} with the modules venv and ensurepip (looked at: '
+    f'{looked}). Get one (uv python install {wanted}; pyenv install {wanted}; '
+    f'apt install python{wanted}-venv), or name one with --python PATH.'
+  )
+
+
+def make(name: str, python: str | None = None) -> None:
+  """Makes the environment of a peer, or leaves it if it is right.
+
+  Raises:
+    Missing: no interpreter, or pip did not find or install a package.
+  """
+  if fault(name) is None:
+    print(f'.peers/{name} is up to date')
+    return
+  interpreter = find_python(python)
+  directory = PEERS / name
+  shutil.rmtree(directory, ignore_errors=True)
+  directory.mkdir(parents=True)
+  (PEERS / '.gitignore').write_text('*\n')
+  requirements = HERE / f'{name}.txt'
+  print(f'making .peers/{name} with {interpreter}', flush=True)
+  _run(
+    [interpreter, '-I', '-m', 'venv', str(directory)], 'the module venv failed'
+  )
+  _run(
+    [str(python_of(name)), '-I', '-m', 'pip', 'install', '--progress-bar']
+    + ['off', '-r', str(requirements)],
+    f'pip could not install requirements/peers/{name}.txt. A package that is '
+    'not found needs an index that has it, and a network that reaches it (pip '
+    'config, PIP_INDEX_URL)',
+  )
+  # Last of all: what has no stamp is unfinished.
+  (directory / STAMP).write_text(requirements.read_text())
+  print(f'ready: .peers/{name}')
+
+
+def _run(command: list[str], complaint: str) -> None:
+  process = subprocess.run(
+    command,
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+  if process.returncode:
+    tail = '\n'.join(process.stdout.splitlines()[-_TAIL:])
+    raise Missing(f'{complaint}. The end of its output:\n{tail}')
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('name', choices=names())
+  parser.add_argument('--python', help='path of a CPython 3.11')
+  args = parser.parse_args()
+  try:
+    make(args.name, args.python)
+  except Missing as missing:
+    print(f'peers: {missing}', file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

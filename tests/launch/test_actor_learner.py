@@ -1,0 +1,151 @@
+"""actor_learner before it starts: its wiring, its tables, what it refuses."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from agents import dqn
+from environment_loops import environments
+from launch import actors
+from launch import experiment as experiment_lib
+from launch import graph
+from launch import pacing
+from launch import policies
+from launch.topologies import actor_learner
+from replay import admission
+
+
+def _experiment(agent=None, **run):
+  config = dqn.Config(
+    **{'hidden_sizes': (8,), 'min_replay_size': 100, **(agent or {})}
+  )
+  spec = environments.spec('CartPole-v1')
+  return experiment_lib.Experiment(
+    make_agent=functools.partial(dqn.DQN, config, spec),
+    environment='CartPole-v1',
+    num_agents=1,
+    max_replay_size=config.max_replay_size,
+    min_replay_size=config.min_replay_size,
+    env_steps_per_update=1,
+    run=experiment_lib.RunConfig(**{'steps_per_agent': 5000, **run}),
+  )
+
+
+ACTORS = [f'actor/{i}' for i in range(3)]
+
+
+def test_a_colocated_learner_is_all_that_actors_talk_to():
+  program = actor_learner.build(_experiment(), actors.Config(num_actors=3))
+  asking = [*ACTORS, 'evaluator/0']
+  assert graph.edges(program) == {
+    ('learner/0', 'counter/0'),
+    *((node, 'counter/0') for node in asking),
+    *((node, 'learner/0') for node in asking),
+  }
+  graph.check(program)
+
+
+def test_actor_i_writes_to_shard_i_mod_the_number_of_shards():
+  program = actor_learner.build(
+    _experiment(replay='node'), actors.Config(num_actors=3, shards=2)
+  )
+  writes = {e for e in graph.edges(program) if e[1].startswith('replay')}
+  assert writes == {
+    ('learner/0', 'replay/0'),
+    ('learner/0', 'replay/1'),
+    ('actor/0', 'replay/0'),
+    ('actor/1', 'replay/1'),
+    ('actor/2', 'replay/0'),
+  }
+  graph.check(program)
+
+
+def test_a_colocated_learner_has_an_address_for_each_shard():
+  program = actor_learner.build(
+    _experiment(), actors.Config(num_actors=3, shards=2)
+  )
+  (learner,) = program.groups['learner']
+  # One for its parameters, and one for each shard.
+  assert len(learner.addresses) == 3
+
+
+def test_all_but_the_counter_come_back():
+  program = actor_learner.build(
+    _experiment(replay='node'), actors.Config(num_actors=1)
+  )
+  assigned = policies.of(program)
+  back = ('actor', 'learner', 'replay', 'evaluator')
+  assert all(assigned[group] == policies.Restart() for group in back)
+  assert assigned['counter'] == policies.EndsRun(restart=policies.Restart())
+
+
+def test_each_shard_holds_its_part():
+  config = actors.Config(num_actors=2, shards=2, samples_per_insert=None)
+  (table,) = pacing.tables(_experiment({'max_replay_size': 1001}), config)
+  assert table.info.max_size == 501
+  assert table.info.rate_limiter_info.min_size_to_sample == 50
+
+
+@pytest.mark.parametrize(
+  'agent, kind', [({}, 'uniform'), ({'prioritized': True}, 'prioritized')]
+)
+def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
+  (table,) = pacing.tables(_experiment(agent), actors.Config())
+  options = table.info.sampler_options
+  assert options.uniform == (kind == 'uniform')
+  if kind == 'prioritized':
+    assert options.prioritized.priority_exponent == pytest.approx(0.6)
+
+
+def test_the_limiter_keeps_the_ratio():
+  (table,) = pacing.tables(_experiment(), actors.Config(samples_per_insert=4.0))
+  limiter = table.info.rate_limiter_info
+  assert limiter.samples_per_insert == 4.0
+  assert limiter.min_size_to_sample == 100
+
+
+@pytest.mark.parametrize(
+  'experiment, config, message',
+  [
+    ({'steps_per_agent': 120}, {}, 'leaves nothing to learn from'),
+    ({}, {'error_buffer': 1.0}, 'error_buffer'),
+    ({}, {'num_actors': 1, 'shards': 2}, 'shards=2 are more than'),
+    ({}, {'samples_per_insert': -1.0}, 'samples_per_insert'),
+    ({}, {'envs_per_actor': 0}, 'envs_per_actor'),
+  ],
+)
+def test_numbers_that_cannot_work_are_refused(experiment, config, message):
+  with pytest.raises(ValueError, match=message):
+    actor_learner.build(_experiment(**experiment), actors.Config(**config))
+
+
+def test_more_than_one_agent_is_refused():
+
+  experiment = dataclasses.replace(_experiment(), num_agents=2)
+  with pytest.raises(ValueError, match='num_agents=2'):
+    pacing.check(experiment, actors.Config())
+
+
+def test_the_plan_that_is_checked_is_the_one_that_runs():
+  config = actors.Config(num_actors=3, samples_per_insert=8.0)
+  plan = pacing.plan(_experiment({'batch_size': 16}), config)
+  assert (plan.writers, plan.burst) == (3, actors.BURST)
+  assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
+  admission.check(plan)
+
+
+def test_shares_of_the_budget_add_up():
+  experiment = _experiment(steps_per_agent=5003)
+  config = actors.Config(num_actors=4)
+  shares = [
+    actors.Actor(experiment, config, i, _Silent(), None, '').share
+    for i in range(4)
+  ]
+  assert sum(shares) == 5003 and max(shares) - min(shares) == 1
+
+
+class _Silent:
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self

@@ -1,0 +1,391 @@
+"""Checkpoints: whole or not at all, and restored by the code's settings."""
+
+import contextlib
+import logging
+import os
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replay import checkpoint_files as files
+from replay import checkpoint_restore as restore
+from replay import checkpoints
+from replay import limiters
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([2], tf.float32, name='pair')
+
+
+@pytest.fixture
+def serve(tmp_path):
+  """serve(tables) opens a server on tmp_path/replay; all are stopped."""
+  opened = []
+
+  def start(*made, directory=tmp_path / 'replay'):
+    opened.append(checkpoints.open_server(made, directory=directory))
+    return opened[-1]
+
+  yield start
+  for one in opened:
+    one.server.stop()
+
+
+def prioritized(max_size=100, exponent=0.6, limiter=None, signature=SIGNATURE):
+  return tables.prioritized('replay', max_size, 1, signature, exponent, limiter)
+
+
+def write(writer, value, table):
+  writer.append(np.full(2, value, np.float32))
+  writer.create_item(table, float(value), writer.history[-1])
+
+
+def fill(opened, values, table='replay'):
+  """Items [2] of these values, the priority of item v is v."""
+  client = opened.server.localhost_client()
+  with client.trajectory_writer(1) as writer:
+    for value in values:
+      write(writer, value, table)
+  return client
+
+
+def sample(client, count, table='replay'):
+  """(info, value) of samples."""
+  return [
+    (one.info, one.data[0][0])
+    for one in client.sample(table, count, emit_timesteps=False)
+  ]
+
+
+def info_of(opened, table='replay'):
+  """What the server says: a restored table is no longer the one of Python."""
+  return opened.server.localhost_client().server_info()[table]
+
+
+def samples_until_blocked(opened, table='replay'):
+  """How many samples the limiter lets through now."""
+  dataset = reverb.TrajectoryDataset(
+    f'localhost:{opened.server.port}',
+    table,
+    SIGNATURE.dtype,
+    SIGNATURE.shape,
+    max_in_flight_samples_per_worker=1,
+    num_workers_per_iterator=1,
+    rate_limiter_timeout_ms=200,
+  )
+  return len(list(dataset.as_numpy_iterator()))
+
+
+def inserts_until_blocked(opened, offered=40, table='replay'):
+  """How many inserts the limiter lets through now."""
+  before = info_of(opened, table).rate_limiter_info.insert_stats.completed
+  writer = opened.server.localhost_client().trajectory_writer(1)
+  for _ in range(offered):
+    write(writer, 1.0, table)
+  with pytest.raises(reverb.errors.DeadlineExceededError):
+    writer.flush(timeout_ms=200)
+  after = info_of(opened, table).rate_limiter_info.insert_stats.completed
+  # A writer cannot be closed while items wait: an empty table lets some in.
+  for _ in range(offered):
+    opened.server.localhost_client().reset(table)
+    with contextlib.suppress(reverb.errors.DeadlineExceededError):
+      writer.flush(timeout_ms=200)
+      break
+  writer.close()
+  return after - before
+
+
+def contents(directory):
+  """Key to (priority, times_sampled, inserted_at, data) of a generation."""
+  (path, *_) = files.generations(directory)
+  chunks = {
+    chunk.chunk_key: chunk.data.SerializeToString()
+    for chunk in map(
+      restore.schema_pb2.ChunkData.FromString,
+      files.read_records(path / files.CHUNKS),
+    )
+  }
+  return {
+    item.key: (
+      item.priority,
+      item.times_sampled,
+      (item.inserted_at.seconds, item.inserted_at.nanos),
+      [
+        chunks[part.chunk_key]
+        for column in item.flat_trajectory.columns
+        for part in column.chunk_slices
+      ],
+    )
+    for item in restore.read_items(path)
+  }
+
+
+def test_what_is_restored_equals_what_was_saved_item_by_item(serve, tmp_path):
+  before = serve(prioritized())
+  client = fill(before, range(1, 31))
+  sampled = [info.key for info, _ in sample(client, 40)]
+  client.mutate_priorities('replay', {sampled[0]: 77.0})
+  saved = checkpoints.save(before, tmp_path / 'replay', {'learner_steps': 12})
+  wanted = contents(tmp_path / 'replay')
+  before.server.stop()
+
+  after = serve(prioritized())
+  assert after.restored == saved
+  assert after.restored.items == {'replay': 30}
+  assert after.restored.meta == {'learner_steps': 12}
+  checkpoints.save(after, tmp_path / 'again')
+  got = contents(tmp_path / 'again')
+  assert got == wanted
+  assert wanted[sampled[0]][0] == 77.0
+  assert sum(times for _, times, _, _ in wanted.values()) == 40
+  # And what a learner gets is the data that was written.
+  for info, value in sample(after.server.localhost_client(), 50):
+    assert info.priority == (77.0 if info.key == sampled[0] else value)
+
+
+def test_settings_of_the_code_win_over_those_of_the_checkpoint(serve, tmp_path):
+  before = serve(prioritized())
+  fill(before, range(1, 21))
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+
+  limiter = limiters.samples_per_insert(4.0, 5, 2, error_buffer=50)
+  table = tables.prioritized('replay', 500, 5, SIGNATURE, 0.25, limiter)
+  after = serve(table)
+  info = info_of(after)
+  assert info.current_size == 20
+  assert info.max_size == 500
+  assert info.sampler_options.prioritized.priority_exponent == 0.25
+  got = info.rate_limiter_info
+  assert (got.samples_per_insert, got.min_size_to_sample) == (4.0, 5)
+  assert (got.min_diff, got.max_diff) == (20 - 50, 20 + 50)
+  assert got.insert_stats.completed == 20
+  assert got.sample_stats.completed == 20 * 4 - 20
+  # Neither side is blocked: half the range is free to both.
+  assert inserts_until_blocked(after) == 12
+
+
+def test_where_inserts_waited_before_none_waits_after(serve, tmp_path):
+  def table():
+    limiter = limiters.samples_per_insert(4.0, 5, 2, error_buffer=50)
+    return prioritized(limiter=limiter)
+
+  before = serve(table())
+  # The upper end of the range: (17 + 1) * 4 - 0 > 4 * 5 + 50.
+  fill(before, range(1, 18))
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  after = serve(table())
+  assert samples_until_blocked(after) == 50
+  assert inserts_until_blocked(after) == 25
+
+
+def test_a_table_below_min_size_reaches_the_middle_when_it_has_it(
+  serve, tmp_path
+):
+  before = serve(prioritized())
+  fill(before, range(1, 4))
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  limiter = limiters.samples_per_insert(2.0, 10, 2, error_buffer=30)
+  after = serve(prioritized(limiter=limiter))
+  assert samples_until_blocked(after) == 0
+  fill(after, range(4, 11))
+  assert samples_until_blocked(after) == 30
+  assert inserts_until_blocked(after) == 30
+
+
+def test_a_queue_goes_on_with_what_waited_in_it(serve, tmp_path):
+  before = serve(tables.queue('queue', 5, SIGNATURE))
+  client = fill(before, range(1, 6), 'queue')
+  assert sample(client, 1, 'queue')[0][1] == 1
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  table = tables.queue('queue', 6, SIGNATURE)
+  after = serve(table)
+  client = after.server.localhost_client()
+  values = [value for _, value in sample(client, 3, 'queue')]
+  assert values == [2, 3, 4]
+  assert samples_until_blocked(after, 'queue') == 1
+  assert inserts_until_blocked(after, table='queue') == 6
+
+
+def test_a_smaller_table_keeps_the_newest(serve, tmp_path, caplog):
+  before = serve(prioritized())
+  fill(before, range(1, 21))
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  after = serve(prioritized(max_size=8))
+  assert '12 items' in caplog.text
+  assert info_of(after).current_size == 8
+  checkpoints.save(after, tmp_path / 'again')
+  kept = contents(tmp_path / 'again').values()
+  assert sorted(priority for priority, *_ in kept) == list(range(13, 21))
+  # Full: the next insert takes the place of the oldest.
+  fill(after, [99])
+  assert info_of(after).current_size == 8
+
+
+@pytest.mark.parametrize('file', [*files.REVERB_FILES, files.MANIFEST])
+def test_a_broken_generation_falls_back_to_the_one_before(
+  serve, tmp_path, caplog, file
+):
+  before = serve(prioritized())
+  directory = tmp_path / 'replay'
+  for values in ([1, 2], [3], [4]):
+    fill(before, values)
+    checkpoints.save(before, directory)
+  before.server.stop()
+  newest, older = files.generations(directory)
+  damaged = newest / file
+  raw = damaged.read_bytes()
+  # One bit in the middle; an empty file is no longer empty.
+  middle = len(raw) // 2
+  damaged.write_bytes(
+    raw[:middle] + bytes([(raw[middle] ^ 1) if raw else 1]) + raw[middle + 1 :]
+    if file != files.MANIFEST
+    else raw[:middle]
+  )
+  after = serve(prioritized())
+  assert after.restored.path == older
+  assert info_of(after).current_size == 3
+  assert f'{newest.name} is left out' in caplog.text
+
+
+def test_without_a_checkpoint_it_starts_empty_and_says_so(
+  serve, tmp_path, caplog
+):
+  caplog.set_level(logging.INFO)
+  after = serve(prioritized())
+  assert after.restored is None
+  assert info_of(after).current_size == 0
+  assert 'replay starts empty' in caplog.text
+
+
+def test_the_leftovers_of_a_killed_save_are_not_restored(serve, tmp_path):
+  before = serve(prioritized())
+  client = fill(before, [1, 2, 3])
+  # Reverb has written, and the process dies before `save` moves it.
+  written = client.checkpoint()
+  assert os.path.isdir(written)
+  before.server.stop()
+  after = serve(prioritized())
+  assert after.restored is None
+  assert info_of(after).current_size == 0
+
+
+@pytest.mark.parametrize(
+  'table, reason',
+  [
+    (
+      prioritized(signature=tf.TensorSpec([3], tf.float32, name='pair')),
+      r'shape=\(2,\).*made for.*shape=\(3,\)',
+    ),
+    (prioritized(signature=tf.TensorSpec([2], tf.float32, name='x')), "'x'"),
+    (tables.uniform('other', 9, 1, SIGNATURE), r"\['replay'\].*\['other'\]"),
+  ],
+)
+def test_other_tables_or_signatures_are_refused(serve, tmp_path, table, reason):
+  before = serve(prioritized())
+  fill(before, [1])
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  with pytest.raises(restore.Refused, match=reason):
+    serve(table)
+  assert serve(prioritized()).restored is not None
+
+
+def test_another_format_is_refused_and_not_passed_over(serve, tmp_path):
+  before = serve(prioritized())
+  fill(before, [1])
+  manifest = checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  path = manifest.path / files.MANIFEST
+  path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+  with pytest.raises(files.WrongFormat, match='format 2'):
+    serve(prioritized())
+
+
+def test_the_newest_generations_stay_and_nothing_else_is_touched(
+  serve, tmp_path
+):
+  opened = serve(prioritized())
+  directory = tmp_path / 'replay'
+  (directory / 'zzz_not_ours').mkdir()
+  fill(opened, [1])
+  for _ in range(4):
+    checkpoints.save(opened, directory, keep=2)
+  names = [path.name for path in files.generations(directory)]
+  assert names == ['generation_00000004', 'generation_00000003']
+  assert (directory / 'zzz_not_ours').is_dir()
+  assert not (directory / files.STAGING).exists()
+
+
+def test_a_save_without_its_data_is_no_generation(serve, tmp_path, monkeypatch):
+  opened = serve(prioritized())
+  directory = tmp_path / 'replay'
+  client = fill(opened, range(1, 4))
+  whole = client.checkpoint
+
+  def lossy():
+    path = whole()
+    chunks = os.path.join(path, files.CHUNKS)
+    first, *rest = files.read_records(chunks)
+    files.write_records(chunks, rest)
+    return path
+
+  monkeypatch.setattr(client, 'checkpoint', lossy)
+  with pytest.raises(files.Broken, match='1 of 3 chunks'):
+    checkpoints.save(client, directory)
+  assert files.generations(directory) == []
+  with pytest.raises(ValueError, match='keep=0'):
+    checkpoints.save(client, directory, keep=0)
+
+
+def test_a_server_without_a_directory_can_be_saved_and_leaves_nothing(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'tmp'))
+  (tmp_path / 'tmp').mkdir()
+  opened = checkpoints.open_server([prioritized()])
+  fill(opened, [1, 2])
+  manifest = checkpoints.save(opened, tmp_path / 'here')
+  opened.server.stop()
+  assert manifest.items == {'replay': 2}
+  assert list((tmp_path / 'tmp').iterdir()) == []
+
+
+def test_a_cut_record_file_is_noticed(tmp_path):
+  path = tmp_path / 'records'
+  files.write_records(path, [b'one', b'two' * 1000])
+  assert list(files.read_records(path)) == [b'one', b'two' * 1000]
+  path.write_bytes(path.read_bytes()[:-6])
+  with pytest.raises(files.Broken):
+    list(files.read_records(path))
+
+
+@pytest.mark.parametrize('min_heap', [True, False])
+def test_a_heap_that_shrinks_loses_what_its_remover_would_take(
+  serve, tmp_path, min_heap
+):
+  def make(max_size):
+    heap = reverb.selectors.MinHeap if min_heap else reverb.selectors.MaxHeap
+    return reverb.Table(
+      'replay',
+      reverb.selectors.Uniform(),
+      heap(),
+      max_size,
+      limiters.min_size(1),
+      signature=SIGNATURE,
+    )
+
+  before = serve(make(10))
+  fill(before, [3, 9, 1, 7])
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  checkpoints.save(serve(make(2)), tmp_path / 'again')
+  kept = sorted(
+    priority for priority, *_ in contents(tmp_path / 'again').values()
+  )
+  assert kept == ([7, 9] if min_heap else [1, 3])

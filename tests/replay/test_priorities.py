@@ -1,0 +1,151 @@
+"""Priorities: repaired, refused, and written back to their shards."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replay import priorities
+from replay import shards
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([1], tf.float32)
+NAN, INF = float('nan'), float('inf')
+
+
+def _sample(keys, where):
+  zeros = np.zeros(len(keys))
+  return shards.Sample(
+    data=zeros,
+    keys=np.array(keys, np.uint64),
+    probabilities=zeros,
+    table_sizes=zeros,
+    shards=np.array(where, np.int32),
+    times_sampled=zeros,
+  )
+
+
+def _fill(client, num):
+  """Writes `num` items of priority 1; returns their keys."""
+  for value in range(num):
+    client.insert(np.full(1, value, np.float32), {'table': 1.0})
+  keys = set()
+  while len(keys) < num:
+    keys |= {s[0].info.key for s in client.sample('table', 50)}
+  return sorted(keys)
+
+
+def _stored(client):
+  """Priorities by key, read from samples (exponent 0 draws all alike)."""
+  return {
+    s[0].info.key: s[0].info.priority for s in client.sample('table', 200)
+  }
+
+
+def _table():
+  return tables.prioritized('table', 100, 1, SIGNATURE, 0.0)
+
+
+@pytest.mark.parametrize(
+  'given, wanted, count',
+  [
+    ([1.0, 0.0, 3.0], [1.0, 0.0, 3.0], 0),
+    ([1.0, NAN, 3.0, INF, -INF], [1.0, 3.0, 3.0, 3.0, 3.0], 3),
+    ([0.0, NAN], [0.0, 0.0], 1),
+    ([NAN, INF], [1.0, 1.0], 2),
+    ([], [], 0),
+  ],
+)
+def test_what_is_not_finite_becomes_the_largest_finite(given, wanted, count):
+  repaired, number = priorities.repair(np.array(given))
+  np.testing.assert_array_equal(repaired, wanted)
+  assert number == count
+
+
+def test_negative_priorities_are_refused_with_their_place():
+  priorities.check(np.array([0.0, NAN, INF]))
+  with pytest.raises(ValueError, match='2 of 4.*first -1.5 at index 1'):
+    priorities.check(np.array([0.0, -1.5, 2.0, -INF]))
+
+
+def test_priorities_go_to_the_shard_of_their_key(serve):
+  clients = [serve(_table()).localhost_client() for _ in range(2)]
+  keys = [_fill(client, 4) for client in clients]
+  writer = priorities.PriorityWriter(clients, 'table')
+  # The key of the other shard, too: it must not reach it.
+  sample = _sample(
+    [keys[0][0], keys[1][1], keys[0][2], keys[1][1]], [0, 1, 0, 0]
+  )
+  writer.update(sample, np.array([5.0, 6.0, NAN, 7.0], np.float32))
+  assert writer.flush(5.0)
+  assert (writer.written, writer.dropped, writer.repaired) == (4, 0, 1)
+  wanted = [dict.fromkeys(k, 1.0) for k in keys]
+  wanted[0] |= {keys[0][0]: 5.0, keys[0][2]: 7.0}
+  wanted[1] |= {keys[1][1]: 6.0}
+  assert [_stored(client) for client in clients] == wanted
+  writer.close()
+
+
+def test_updates_reach_a_shard_in_their_order(serve):
+  client = serve(_table()).localhost_client()
+  key = _fill(client, 1)[0]
+  writer = priorities.PriorityWriter([client], 'table', max_waiting=500)
+  for value in range(300):
+    writer.update(_sample([key], [0]), np.array([float(value)]))
+  assert writer.flush(5.0)
+  assert _stored(client) == {key: 299.0}
+  assert writer.written == 300
+  writer.close()
+
+
+def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(serve, caplog):
+  caplog.set_level(logging.WARNING, 'replay.priorities')
+  servers = [serve(_table()) for _ in range(2)]
+  port = servers[1].port
+  clients = [reverb.Client(f'localhost:{server.port}') for server in servers]
+  key = _fill(clients[0], 1)[0]
+  writer = priorities.PriorityWriter(clients, 'table', max_waiting=3)
+  servers[1].stop()
+  start = time.monotonic()
+  for value in range(1, 41):
+    writer.update(_sample([key, 12345], [0, 1]), np.array([value, value]))
+    assert not writer.flush(0.01) or value < 5
+  assert time.monotonic() - start < 10
+  deadline = time.monotonic() + 10
+  while writer.written < 40 and time.monotonic() < deadline:
+    time.sleep(0.01)
+  # The living shard has got all.
+  assert _stored(clients[0]) == {key: 40.0}
+  assert 30 <= writer.dropped <= 40
+  (message,) = [record.getMessage() for record in caplog.records]
+  assert f'localhost:{port} are dropped' in message
+  # It comes back: what waited is written.
+  serve(_table(), port=port)
+  assert writer.flush(20.0)
+  assert writer.written + writer.dropped == 80
+  writer.close()
+
+
+def test_an_update_that_cannot_be_meant_is_refused(serve):
+  client = serve(_table()).localhost_client()
+  with pytest.raises(ValueError, match='clients is empty'):
+    priorities.PriorityWriter([], 'table')
+  with pytest.raises(ValueError, match='max_waiting=0'):
+    priorities.PriorityWriter([client], 'table', max_waiting=0)
+  writer = priorities.PriorityWriter([client], 'table')
+  with pytest.raises(ValueError, match=r'shape \(2,\).*\(1,\) keys'):
+    writer.update(_sample([1], [0]), np.ones(2))
+  with pytest.raises(ValueError, match='negative'):
+    writer.update(_sample([1], [0]), np.array([-1.0]))
+  writer.close()
+  with pytest.raises(ValueError, match='is closed'):
+    writer.update(_sample([1], [0]), np.ones(1))
+  lost = priorities.PriorityWriter([client], 'tabel')
+  lost.update(_sample([1], [0]), np.ones(1))
+  with pytest.raises(ValueError, match="no table 'tabel', only table"):
+    while lost.flush(5.0):
+      lost.update(_sample([1], [0]), np.ones(1))
+  lost.close()

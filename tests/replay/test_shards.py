@@ -1,0 +1,253 @@
+"""Samples mixed from several shards, through the death of one."""
+
+import itertools
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replay import datasets
+from replay import limiters
+from replay import priorities
+from replay import shards
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([2], tf.float32)
+
+
+def _table(min_size=1, exponent=1.0):
+  return tables.prioritized('table', 1000, min_size, SIGNATURE, exponent)
+
+
+def _write(server, values, priority=1.0):
+  with reverb.Client(_address(server)).trajectory_writer(1) as writer:
+    for value in values:
+      writer.append(np.full(2, value, np.float32))
+      writer.create_item('table', priority, writer.history[-1])
+
+
+def _address(server):
+  return f'localhost:{server.port}'
+
+
+@pytest.mark.parametrize('num_shards, batch_size', [(1, 5), (2, 6), (3, 7)])
+def test_every_update_has_as_many_items_of_each_shard(num_shards, batch_size):
+  share, rest = divmod(batch_size, num_shards)
+  totals = np.zeros(num_shards, int)
+  for turn in range(num_shards):
+    places = shards.places(num_shards, 4, batch_size, turn)
+    owners = np.full(4 * batch_size, -1)
+    for shard, place in enumerate(places):
+      assert np.all(np.diff(place) > 0)
+      owners[place] = shard
+    assert owners.min() >= 0 and sum(map(len, places)) == 4 * batch_size
+    for update in owners.reshape(4, batch_size):
+      counts = np.bincount(update, minlength=num_shards)
+      assert set(counts) <= {share, share + (rest > 0)}
+    totals += np.bincount(owners, minlength=num_shards)
+  # What does not divide goes round.
+  assert len(set(totals)) == 1
+
+
+def test_one_shard_gives_its_items_as_they_are(serve):
+  server = serve(_table())
+  _write(server, range(10))
+  _write(server, [99], priority=10.0)
+  sampler = datasets.ShardedSampler([_address(server)], 'table', 64, updates=2)
+  sample = next(sampler)
+  assert isinstance(sample.data, tf.Tensor) and sample.data.shape == (128, 2)
+  high = sample.data.numpy()[:, 0] == 99
+  np.testing.assert_allclose(
+    sample.probabilities, np.where(high, 0.5, 0.05), rtol=1e-6
+  )
+  np.testing.assert_array_equal(sample.table_sizes, np.full(128, 11))
+  np.testing.assert_array_equal(sample.shards, np.zeros(128))
+  assert [field.dtype for field in sample[1:]] == [
+    np.uint64,
+    np.float32,
+    np.int64,
+    np.int32,
+    np.int32,
+  ]
+  # The 10 others share one sample in two.
+  times = dict(zip(sample.keys[high], sample.times_sampled[high]))
+  assert len(times) == 1 and max(times.values()) >= high.sum()
+  sampler.close()
+
+
+@pytest.mark.parametrize('batch_size', [8, 9])
+def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
+  serve, batch_size
+):
+  servers = [serve(_table()) for _ in range(2)]
+  for shard, server in enumerate(servers):
+    # Shard 1 has more items, and of more priority: neither matters.
+    _write(server, range(100 * shard, 100 * shard + 10 + 10 * shard), 1 + shard)
+  sampler = datasets.ShardedSampler(
+    [_address(server) for server in servers], 'table', batch_size, updates=3
+  )
+  key_of, counts = {}, np.zeros(2, int)
+  for sample in itertools.islice(sampler, 40):
+    values = sample.data.numpy()[:, 0]
+    np.testing.assert_array_equal(sample.shards, values >= 100)
+    np.testing.assert_allclose(
+      sample.probabilities, np.where(sample.shards, 1 / 20, 1 / 10) / 2
+    )
+    np.testing.assert_array_equal(
+      sample.table_sizes, np.where(sample.shards, 20, 10)
+    )
+    for update in sample.shards.reshape(3, batch_size):
+      assert abs(2 * update.sum() - batch_size) <= 1
+    counts += np.bincount(sample.shards, minlength=2)
+    for key, value in zip(sample.keys, values):
+      assert key_of.setdefault(key, value) == value
+  assert abs(counts[0] - counts[1]) <= 1
+  assert len(key_of) == 30
+
+  # Priorities go back to where the keys came from.
+  writer = priorities.PriorityWriter(
+    [server.localhost_client() for server in servers], 'table'
+  )
+  last = next(sampler)
+  writer.update(last, np.where(last.shards, 7.0, 3.0))
+  assert writer.flush(5.0)
+  for shard, server in enumerate(servers):
+    stored = {
+      s[0].info.key: s[0].info.priority
+      for s in server.localhost_client().sample('table', 300)
+    }
+    for key in last.keys[last.shards == shard]:
+      assert stored.get(key, (3.0, 7.0)[shard]) == (3.0, 7.0)[shard]
+  writer.close()
+  sampler.close()
+
+
+def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
+  caplog.set_level(logging.INFO, 'replay.datasets')
+  servers = [serve(_table()) for _ in range(2)]
+  for shard, server in enumerate(servers):
+    _write(server, [shard] * 10)
+  port = servers[1].port
+  sampler = datasets.ShardedSampler(
+    [_address(server) for server in servers], 'table', 8
+  )
+  assert set(next(sampler).shards) == {0, 1}
+  servers[1].stop()
+
+  def until(wanted):
+    deadline = time.monotonic() + 20
+    while True:
+      sample = next(sampler)
+      np.testing.assert_array_equal(sample.data.numpy()[:, 0], sample.shards)
+      if set(sample.shards) == wanted:
+        return sample
+      assert time.monotonic() < deadline
+
+  sample = until({0})
+  assert len(sample.keys) == 8 and sampler.living == [0]
+  # All of the stream is now what this shard gives.
+  np.testing.assert_allclose(sample.probabilities, 0.1)
+  _write(serve(_table(), port=port), [1] * 10)
+  sample = until({0, 1})
+  np.testing.assert_allclose(sample.probabilities, 0.05)
+  said = [record.getMessage() for record in caplog.records]
+  assert len(said) == 2, said
+  assert f'shard 1 at localhost:{port} does not answer: it is left' in said[0]
+  assert 'gives samples again: 2 of 2' in said[1]
+  sampler.close()
+
+
+def test_a_shard_that_starves_is_waited_for(serve, caplog):
+  caplog.set_level(logging.INFO, 'replay.datasets')
+  servers = [serve(_table()), serve(_table(min_size=5))]
+  _write(servers[0], [0] * 10)
+  sampler = datasets.ShardedSampler(
+    [_address(server) for server in servers], 'table', 8
+  )
+  writer = threading.Timer(3.0, _write, (servers[1], [1] * 5))
+  writer.start()
+  assert set(next(sampler).shards) == {0, 1}
+  writer.join()
+  (message,) = [record.getMessage() for record in caplog.records]
+  assert 'holds 0 items and gives samples from 5 on' in message
+  sampler.close()
+
+
+def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
+  # A dataset with a limiter timeout drops what it holds at each pause.
+  table = tables.prioritized(
+    'table',
+    1000,
+    1,
+    SIGNATURE,
+    rate_limiter=limiters.samples_per_insert(2, 1, 8, error_buffer=2),
+  )
+  server = serve(table)
+  sampler = datasets.ShardedSampler([_address(server)], 'table', 8)
+  writer = threading.Thread(
+    target=lambda: [(_write(server, [i]), time.sleep(0.02)) for i in range(40)]
+  )
+  writer.start()
+  # 2 x 40 samples, less those of the error buffer, in batches of 8.
+  for _ in range(9):
+    next(sampler)
+  writer.join()
+  sampler.close()
+
+
+def test_a_sharded_sampler_stops_when_asked(serve):
+  server = serve(_table(min_size=5))
+  for addresses in ([_address(server)], ['localhost:1'] * 2):
+    sampler = datasets.ShardedSampler(
+      addresses, 'table', 4, should_stop=lambda: True
+    )
+    assert list(sampler) == []
+    sampler.close()
+
+
+def test_shards_that_are_never_there_are_named():
+  sampler = datasets.ShardedSampler(
+    ['localhost:1', 'localhost:2'],
+    'table',
+    4,
+    connect_timeout_s=0.5,
+  )
+  with pytest.raises(ConnectionError, match='localhost:1, localhost:2.*0.5 s'):
+    next(sampler)
+  sampler.close()
+
+
+def test_another_table_or_signature_is_refused_with_the_reason(serve):
+  addresses = [_address(serve(_table()))]
+  wrong = datasets.ShardedSampler(addresses, 'tabel', 4)
+  with pytest.raises(ValueError, match="no table 'tabel', only table"):
+    next(wrong)
+  other = datasets.ShardedSampler(
+    addresses, 'table', 4, signature=tf.TensorSpec([3], tf.float32)
+  )
+  with pytest.raises(
+    ValueError, match=r'holds .*2,.*expects .*3,.*same layout'
+  ):
+    next(other)
+  for sampler in (wrong, other):
+    sampler.close()
+
+
+@pytest.mark.parametrize(
+  'arguments, options, reason',
+  [
+    (([], 'table', 4), {}, 'address of each shard'),
+    (('localhost:1', 'table', 4), {}, 'must be a list'),
+    ((['localhost:1'] * 5, 'table', 4), {}, 'less than the 5 shards'),
+    ((['localhost:1'], 'table', 4), {'updates': 0}, 'updates=0'),
+    ((['localhost:1'], 'table', 4), {'batches_ahead': 0}, 'batches_ahead=0'),
+    ((['localhost:1'], 'table', 4), {'max_in_flight': 0}, 'max_in_flight=0'),
+  ],
+)
+def test_what_no_sampler_could_do_is_refused(arguments, options, reason):
+  with pytest.raises(ValueError, match=reason):
+    datasets.ShardedSampler(*arguments, **options)
