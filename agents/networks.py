@@ -111,7 +111,7 @@ class MLP:
           snt.nets.MLP(
             (*self.hidden_sizes, self.output_size),
             activation=_TF_ACTIVATIONS[self.activation],
-            name=self.name,
+            name=self.name.replace('/', '_'),
           ),
         ]
       )

@@ -64,6 +64,8 @@ class Normalizer:
       scaled = observation - mean[:, None]
       scaled /= np.sqrt(variance + _FLOOR)[:, None]
       return np.clip(scaled, -LIMIT, LIMIT, out=scaled)
+    # They are no weights: nothing is learned through them.
+    mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
     scaled = (observation - mean) * tf.math.rsqrt(variance + _FLOOR)
     return tf.clip_by_value(scaled, -LIMIT, LIMIT)
 

@@ -92,7 +92,7 @@ def evaluate_vector(
 
   Args:
     policy: maps observations [num_episodes, ...] to as many actions.
-    name: gymnasium id.
+    name: gymnasium id, with options for Atari (`atari.py`).
     num_episodes: how many, from 1 up.
     seed: the same seed gives the same first observations.
     max_steps: cut each episode after so many environment steps.

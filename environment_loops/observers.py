@@ -61,12 +61,18 @@ class EpisodeTracker:
     self._lengths = np.zeros(num, np.int64)
     self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
     self._num_episodes = 0
+    self._num_dropped = 0
     self._num_steps = 0
 
   @property
   def num_episodes(self) -> int:
     """Episodes that ended so far."""
     return self._num_episodes
+
+  @property
+  def num_dropped(self) -> int:
+    """Episodes that a fault of the environment ended; counted nowhere else."""
+    return self._num_dropped
 
   @property
   def num_steps(self) -> int:
@@ -104,7 +110,7 @@ class EpisodeTracker:
       step: what the K environments did.
 
     Returns:
-      The episodes that ended in this step, by index; most often none.
+      The whole episodes that ended in this step, by index; most often none.
     """
     self._returns += step.reward
     self._lengths += 1
@@ -112,7 +118,12 @@ class EpisodeTracker:
     if not step.last.any():
       return []
     finished = []
-    for index in np.flatnonzero(step.last).tolist():
+    whole = step.last
+    if step.valid is not None:
+      # Part of an episode says nothing about its return.
+      whole = step.last & step.valid
+      self._num_dropped += int(np.sum(~step.valid))
+    for index in np.flatnonzero(whole).tolist():
       finished.append(
         Finished(index, float(self._returns[index]), int(self._lengths[index]))
       )

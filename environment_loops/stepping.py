@@ -252,7 +252,8 @@ class EpisodeStepper(VectorEnvironment):
 
   def _discrete(self, actions: np.ndarray) -> np.ndarray:
     """Checks discrete actions; int64 [K], from 0."""
-    num_actions = environments.require_discrete(self._spec)
+    num_actions = self._spec.num_actions
+    assert num_actions is not None, self._spec
     return actions_lib.to_discrete(
       self._spec.name, num_actions, actions, (self._num,)
     )

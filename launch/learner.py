@@ -35,7 +35,7 @@ from replay import priorities
 
 _logger = logging.getLogger(__name__)
 # Seconds between checkpoints of the parameters, and of replay.
-_SAVE_PERIOD_S = 10.0
+_SAVE_PERIOD_S = 5.0
 _SAVE_REPLAY_PERIOD_S = 120.0
 _PRIORITIES_FLUSH_S = 5.0
 _LAST_SAVE_S = 120.0  # after the end, at most

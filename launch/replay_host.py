@@ -104,14 +104,36 @@ class ReplayHost:
       )
       self._opened.append(opened)
       if opened.restored is not None:
-        _logger.info('Shard %d: restored %s', shard, opened.restored)
-      if self._run_dir is not None:
-        path = self._run_dir / 'replay'
-        path.mkdir(parents=True, exist_ok=True)
-        metrics.write_json(
-          path / f'shard_{shard}.json',
-          {'address': address, 'shard': shard, 'pid': os.getpid()},
+        _logger.info(
+          'Shard %d goes on from generation %d with %d items.',
+          shard,
+          opened.restored.generation,
+          sum(opened.restored.items.values()),
         )
+      self._say_where(shard, address, opened.restored)
+
+  def _say_where(
+    self, shard: int, address: str, restored: checkpoints.Manifest | None
+  ) -> None:
+    """Writes RUN/replay/shard_<i>.json; speaks of a predecessor that died."""
+    if self._run_dir is None:
+      return
+    path = self._run_dir / 'replay' / f'shard_{shard}.json'
+    if path.exists() and restored is None:
+      _logger.warning(
+        'Shard %d was there before and left no checkpoint: what it held is '
+        'lost. Actors fill it again.',
+        shard,
+      )
+    elif path.exists():
+      _logger.warning(
+        'Shard %d was there before: what came after its checkpoint is lost.',
+        shard,
+      )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metrics.write_json(
+      path, {'address': address, 'shard': shard, 'pid': os.getpid()}
+    )
 
   def save(self, meta: dict[str, Any]) -> int:
     """Writes a checkpoint of each shard. Returns the items kept.
@@ -132,8 +154,12 @@ class ReplayHost:
   def stop(self) -> None:
     """Ends the servers. Whoever waits in one of them is let go."""
     opened, self._opened = self._opened, []
-    for server in opened:
+    for shard, server in enumerate(opened, self._first):
       server.server.stop()
+      if self._run_dir is not None:
+        # Nobody answers there any more; the checkpoint is what is left.
+        path = self._run_dir / 'replay' / f'shard_{shard}.json'
+        path.unlink(missing_ok=True)
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Serves until the program stops."""

@@ -81,7 +81,12 @@ class TransitionAdder:
     self._burst = burst
     self._held: list[np.ndarray] = []
     self._num_held = 0
-    self._writer = writer.ItemWriter(client, table, layout.signature(), options)
+    self._writer = writer.ItemWriter(
+      client,
+      table,
+      layout.signature(),
+      writer.chunks_within(burst, layout.num_bytes, options),
+    )
 
   @property
   def lost(self) -> int:
@@ -108,14 +113,20 @@ class TransitionAdder:
       self._held.append(transitions)
       self._num_held += made
       if self._num_held >= self._burst:
-        self._write()
+        # Whole chunks: a chunk that must be ended early costs more.
+        chunk = self._writer.chunk_length
+        self._write(self._num_held // chunk * chunk)
     return made
 
-  def _write(self) -> None:
-    if not self._held:
+  def _write(self, count: int) -> None:
+    """Writes the first `count` of the transitions held back."""
+    if not count:
       return
-    held, self._held, self._num_held = self._held, [], 0
+    held = self._held
     packed = held[0] if len(held) == 1 else np.concatenate(held)
+    self._held = [packed[count:]] if count < len(packed) else []
+    self._num_held -= count
+    packed = packed[:count]
     self._writer.extend(packed, self._priorities(packed).tolist())
 
   def _priorities(self, packed: np.ndarray) -> np.ndarray:
@@ -140,7 +151,7 @@ class TransitionAdder:
     Raises:
       WriteBlocked: timeout_s has passed.
     """
-    self._write()
+    self._write(self._num_held)
     self._writer.flush(timeout_s)
 
   def reset(self) -> None:
@@ -195,7 +206,10 @@ class PopulationAdder:
     self._burst = burst
     self._held: list[np.ndarray] = []
     self._writer = writer.ItemWriter(
-      client, table, layout.signature(num_members), options
+      client,
+      table,
+      layout.signature(num_members),
+      writer.chunks_within(burst, num_members * layout.num_bytes, options),
     )
 
   @property

@@ -24,6 +24,8 @@ bind the pace there, and never stop it. Three things do:
   a burst it may be behind by a batch that is not due yet, or by the items that
   it makes before its first batch, at m + h: E must also cover the larger of B
   and r (h - 1), and r writers x burst, less the A items read in the background.
+  Reverb computes x in floating point: at 0.3 per insert an exact E stalled, so
+  a ratio that is no integer needs one sample more.
 """
 
 import dataclasses
@@ -249,17 +251,22 @@ def _check_error_buffer(plan: Plan, buffer: float) -> None:
     )
   ]
   if plan.one_thread:
-    batch = f'one thread writes and samples, and a batch of {plan.shard_batch}'
-    times = f'+ samples_per_insert={ratio:g} x'
+    rounding = 0 if float(ratio).is_integer() else 1
+    why = 'one thread writes and samples, and'
     needs += [
       (
-        plan.shard_batch + ratio * _held(plan),
-        f'{batch} {times} {_held(plan)} items held back',
+        plan.shard_batch + ratio * _held(plan) + rounding,
+        f'{why} may take a batch of {plan.shard_batch} + samples_per_insert='
+        f'{ratio:g} x {_held(plan)} items held back'
+        + ' + 1 for rounding'
+        * rounding,
       ),
       (
-        _behind(plan, ratio),
-        f'one thread writes and samples, and is {_behind(plan, ratio):g} '
-        f'samples behind after a burst, the {plan.ahead} read ahead not counted',
+        _behind(plan, ratio) + rounding,
+        f'{why} is {_behind(plan, ratio):g} samples behind after a burst, '
+        f'the {plan.ahead} read ahead not counted'
+        + ' + 1 for rounding'
+        * rounding,
       ),
     ]
   least, terms = max(needs)

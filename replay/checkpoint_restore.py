@@ -8,7 +8,7 @@ are the same files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import logging
 import math
 import os
@@ -51,30 +51,27 @@ def prepare(
   _check_names(source, set(saved), set(wanted))
   for name in wanted:
     _check_signature(source, saved[name], wanted[name])
-  items = read_items(source)
-  kept = {
-    name: _fit([item for item in items if item.table == name], info)
-    for name, info in wanted.items()
-  }
-  dropped = len(items) - sum(map(len, kept.values()))
+  priorities: dict[str, list[float]] = {name: [] for name in wanted}
+  for item in read_items(source):
+    priorities[item.table].append(item.priority)
+  gone = {name: _surplus(priorities[name], wanted[name]) for name in wanted}
   target.mkdir(parents=True)
   files.write_records(
     target / files.TABLES,
     (
-      rewrite(saved[name], info, len(kept[name])).SerializeToString()
+      rewrite(
+        saved[name], info, len(priorities[name]) - len(gone[name])
+      ).SerializeToString()
       for name, info in wanted.items()
     ),
   )
-  if dropped:
+  if any(gone.values()):
     _logger.warning(
       '%d items of %s are left out: the tables are smaller now.',
-      dropped,
+      sum(map(len, gone.values())),
       source,
     )
-    files.write_records(
-      target / files.ITEMS,
-      (item.SerializeToString() for name in wanted for item in kept[name]),
-    )
+    files.write_records(target / files.ITEMS, _without(source, gone))
   else:
     link(source / files.ITEMS, target / files.ITEMS)
   link(source / files.CHUNKS, target / files.CHUNKS)
@@ -157,12 +154,13 @@ def read_tables(
   return {table.table_name: table for table in tables}
 
 
-def read_items(source: pathlib.Path) -> list[schema_pb2.PrioritizedItem]:
-  """The items of a checkpoint, the oldest of each table first."""
-  return [
-    schema_pb2.PrioritizedItem.FromString(record)
-    for record in files.read_records(source / files.ITEMS)
-  ]
+def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
+  """The items of a checkpoint, the oldest of each table first.
+
+  One at a time: a million of them at once would take a gigabyte.
+  """
+  for record in files.read_records(source / files.ITEMS):
+    yield schema_pb2.PrioritizedItem.FromString(record)
 
 
 def link(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -205,22 +203,30 @@ def decode_signature(message) -> object:
   return nested_structure_coder.decode_proto(message.signature)
 
 
-def _fit(items: list, wanted: schema_pb2.TableInfo) -> list:
-  """The items that a table of this size would still hold."""
-  surplus = len(items) - wanted.max_size
-  if surplus <= 0:
-    return items
-  remover = wanted.remover_options
-  if remover.lifo:
-    return items[: wanted.max_size]
-  if remover.HasField('heap'):
+def _surplus(
+  priorities: Sequence[float], wanted: schema_pb2.TableInfo
+) -> set[int]:
+  """Which of the items, oldest first, a table of this size would not hold."""
+  number = max(0, len(priorities) - wanted.max_size)
+  order: Sequence[int] = range(len(priorities))
+  if wanted.remover_options.lifo:
+    order = order[::-1]
+  elif wanted.remover_options.HasField('heap'):
     order = sorted(
-      range(len(items)),
-      key=lambda index: items[index].priority,
-      reverse=not remover.heap.min_heap,
+      order,
+      key=lambda index: priorities[index],
+      reverse=not wanted.remover_options.heap.min_heap,
     )
-    gone = set(order[:surplus])
-    return [item for index, item in enumerate(items) if index not in gone]
-  # A remover that draws at random would take old items first, too: they have
-  # been there for more draws.
-  return items[surplus:]
+  # A remover that draws at random has had the most draws of the old items.
+  return set(order[:number])
+
+
+def _without(
+  source: pathlib.Path, gone: Mapping[str, set[int]]
+) -> Iterator[bytes]:
+  """The items of a checkpoint without those of these numbers by table."""
+  seen = dict.fromkeys(gone, 0)
+  for item in read_items(source):
+    if seen[item.table] not in gone[item.table]:
+      yield item.SerializeToString()
+    seen[item.table] += 1

@@ -36,13 +36,12 @@ def look(
     NotLooked: the table is empty, or the format of its items another.
   """
   source = pathlib.Path(shard.source)
-  everything = [i for i in restore.read_items(source) if i.table == table.name]
-  if not everything:
+  if not table.size:
     raise inspect_items.NotLooked(f'Table {table.name!r} is empty.')
-  chosen = np.sort(
-    np.random.default_rng(0).permutation(len(everything))[:count]
-  )
-  picked = [everything[index] for index in chosen]
+  order = np.random.default_rng(0).permutation(table.size)
+  chosen = set(order[:count].tolist())
+  own = (i for i in restore.read_items(source) if i.table == table.name)
+  picked = [item for index, item in enumerate(own) if index in chosen]
   decoded = _decode_offline(source, table, picked) if data else {}
   saved = (
     shard.manifest.time

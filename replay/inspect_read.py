@@ -31,11 +31,11 @@ class Limiter:
 
   Its cursor is inserts * samples_per_insert - samples. Inserts wait where it
   would go above max_diff, samples where it would go below min_diff, or where
-  the table has fewer than min_size items.
+  the table has fewer than min_size_to_sample items.
   """
 
   samples_per_insert: float
-  min_size: int
+  min_size_to_sample: int
   min_diff: float
   max_diff: float
   inserts: int
@@ -60,12 +60,12 @@ class Limiter:
     return self.cursor - (self.min_diff + self.max_diff) / 2
 
   def inserts_wait(self, size: int) -> bool:
-    if size + 1 <= self.min_size:
+    if size + 1 <= self.min_size_to_sample:
       return False
     return self.cursor + self.samples_per_insert > self.max_diff
 
   def samples_wait(self, size: int) -> bool:
-    return size < self.min_size or self.cursor - 1 < self.min_diff
+    return size < self.min_size_to_sample or self.cursor - 1 < self.min_diff
 
 
 @dataclasses.dataclass(frozen=True)

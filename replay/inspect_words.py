@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -68,21 +67,21 @@ def selector(options: Any) -> str:
 def limiter_rule(limiter: reading.Limiter) -> str:
   """What a limiter demands."""
   if limiter.unlimited:
-    return f'samples from {limiter.min_size:,} items on'
+    return f'samples from size {limiter.min_size_to_sample:,} on'
   if limiter.is_queue:
     return f'a queue of {limiter.max_diff:,.0f} items'
   buffer = (limiter.max_diff - limiter.min_diff) / 2
   return (
     f'{limiter.samples_per_insert:g} samples per insert +- {buffer:,.0f} '
-    f'samples, from {limiter.min_size:,} items on'
+    f'samples, from size {limiter.min_size_to_sample:,} on'
   )
 
 
 def limiter_state(table: reading.Table) -> str:
   """Who is held back by the limiter now."""
   limiter, size = table.limiter, table.size
-  if size < limiter.min_size:
-    return f'samples wait: {size:,} of {limiter.min_size:,} items'
+  if size < limiter.min_size_to_sample:
+    return f'samples wait: {size:,} of {limiter.min_size_to_sample:,} items'
   inserts_wait = limiter.inserts_wait(size)
   samples_wait = limiter.samples_wait(size)
   if limiter.is_queue and inserts_wait:
@@ -187,15 +186,15 @@ def ages(look: inspect_items.Look) -> str | None:
   if not values.size:
     return None
   if look.sampled:
-    return f'{_mean_max(values, None, " s")} ({_cost(look)})'
-  return f'{_mean_max(values, weights, " s")} when saved'
+    return f'{_mean_max(values, None, "s", 1)} ({_cost(look)})'
+  return f'{_mean_max(values, weights, "s", 1)} when saved'
 
 
 def lag(look: inspect_items.Look) -> str | None:
   """Policy lag in learner steps; None where items carry no version."""
   values, _ = look.values('lags')
   if values.size:
-    return _mean_max(values, None, ' learner steps')
+    return _mean_max(values, None, 'learner steps', 0)
   versions, _ = look.values('versions')
   if not versions.size:
     return None
@@ -234,10 +233,11 @@ def number_of_bytes(count: float) -> str:
   return f'{count:.1f} GB'
 
 
-def _mean_max(values: np.ndarray, weights: np.ndarray | None, unit: str) -> str:
+def _mean_max(
+  values: np.ndarray, weights: np.ndarray | None, unit: str, digits: int
+) -> str:
   mean = float(np.average(values, weights=weights))
-  digits = 1 if math.fabs(mean) < 1000 else 0
-  return f'mean {mean:,.{digits}f}{unit}, max {values.max():,.{digits}f}{unit}'
+  return f'mean {mean:,.{digits}f}, max {values.max():,.{digits}f} {unit}'
 
 
 def _cost(look: inspect_items.Look) -> str:

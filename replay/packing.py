@@ -161,6 +161,11 @@ class TransitionLayout:
     """Elements of one packed transition, W."""
     return sum(self.sizes)
 
+  @property
+  def num_bytes(self) -> int:
+    """Bytes of one packed transition."""
+    return self.width * self.dtype.itemsize
+
   @functools.cached_property
   def name(self) -> str:
     """The layout in words; `from_name` reads it."""

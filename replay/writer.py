@@ -28,7 +28,7 @@ import reverb
 from reverb import pybind
 import tensorflow as tf
 
-from replay import packing
+from replay import table_checks
 
 # Items unconfirmed by the server. Half of them are waited for when the bound is
 # reached: a wait at every item would cost the writer a round trip each.
@@ -60,8 +60,8 @@ class WriteOptions:
     timeout_s: how long a write waits for a blocked table.
     connect_timeout_s: how long a new writer waits for its server.
     reconnect_s: how long a write waits for a server that went away.
-    chunk_length: steps of `ItemWriter.extend` that are stored together; None:
-      `chunk_length` of the signature.
+    chunk_length: items of one column that `ItemWriter.extend` stores together;
+      None: what `chunk_length` says of their size.
     should_stop: ends a wait early, without an error.
   """
 
@@ -91,6 +91,17 @@ def chunk_length(num_bytes: int) -> int:
 DEFAULT_OPTIONS = WriteOptions()
 
 
+def chunks_within(
+  burst: int, num_bytes: int, options: WriteOptions
+) -> WriteOptions:
+  """The options for bursts of items that have `num_bytes` each.
+
+  A burst is then at least a chunk: none has to be ended early.
+  """
+  length = options.chunk_length or chunk_length(num_bytes)
+  return dataclasses.replace(options, chunk_length=min(length, burst))
+
+
 class ItemWriter:
   """Writes items of one step; an item's columns have no time axis.
 
@@ -100,6 +111,7 @@ class ItemWriter:
   Attributes:
     lost: items given up with a server; what a table itself forgot is not in it.
     reconnects: times the server was lost and found again.
+    chunk_length: rows that `extend` stores together.
   """
 
   def __init__(
@@ -128,25 +140,24 @@ class ItemWriter:
     self._options = options
     specs = tf.nest.flatten(signature)
     self._squeezed = [True] * len(specs)
-    length = options.chunk_length
-    if length is None:
-      length = chunk_length(
-        sum(
-          spec.dtype.size * (spec.shape.num_elements() or 1) for spec in specs
-        )
-      )
-    self._chunk_length = min(length, options.max_in_flight)
+    self.chunk_length = 1
+    if len(specs) == 1:
+      row_bytes = specs[0].dtype.size * (specs[0].shape.num_elements() or 1)
+      length = options.chunk_length or chunk_length(row_bytes)
+      self.chunk_length = min(length, options.max_in_flight)
+    # Rows that share no chunk, written between two looks at what is in flight.
+    self._loose_rows = min(CHUNK_LENGTH, options.max_in_flight)
     self._unconfirmed = 0
     # When the server was first seen away, and seen back.
     self._away_since: float | None = None
     self._back_since: float | None = None
-    _check_table(client, table, signature, options.connect_timeout_s)
+    table_checks.check(client, table, signature, options.connect_timeout_s)
     self._open()
 
   def _open(self) -> None:
     # Reverb's binding: the Python layer above it, made for nested steps and
     # histories, would double the cost of an item.
-    length = self._chunk_length
+    length = self.chunk_length
     self._writer = self._client._client.NewTrajectoryWriter(
       pybind.ConstantChunkerOptions(length, length), True
     )
@@ -178,19 +189,26 @@ class ItemWriter:
     Raises:
       WriteBlocked, ValueError: see `append`.
     """
-    length = self._chunk_length
+    length, put = self.chunk_length, self._put_chunk
+    if length == 1:
+      length, put = self._loose_rows, self._put_loose
     for start in range(0, len(rows), length):
       part = rows[start : start + length]
-      weights = priorities[start : start + length]
-      self._write(self._put_chunk, part, weights, len(part))
+      self._write(put, part, priorities[start : start + length], len(part))
 
   def _put_item(self, columns: list[np.ndarray], priority: float) -> None:
     cells = self._writer.Append(columns)
     self._writer.CreateItem(
       self._table, priority, [[cell] for cell in cells], self._squeezed
     )
-    if self._chunk_length > 1:
+    if self.chunk_length > 1:
       self._end_chunk()
+
+  def _put_loose(self, rows: np.ndarray, priorities: Sequence[float]) -> None:
+    append, create = self._writer.Append, self._writer.CreateItem
+    table, squeezed = self._table, self._squeezed
+    for row, priority in zip(rows, priorities):
+      create(table, priority, [append([row])], squeezed)
 
   def _put_chunk(self, rows: np.ndarray, priorities: Sequence[float]) -> None:
     # Reverb's thread sends what it finds in its queue, often one item at a
@@ -202,7 +220,7 @@ class ItemWriter:
     for cell, priority in zip(cells, priorities):
       create(table, priority, [cell], squeezed)
     create(table, priorities[-1], [append([rows[-1]])], squeezed)
-    if len(rows) < self._chunk_length:
+    if len(rows) < self.chunk_length:
       self._end_chunk()
 
   def _end_chunk(self) -> None:
@@ -226,8 +244,9 @@ class ItemWriter:
       put(data, priority)
     self._unconfirmed += num_items
     most = self._options.max_in_flight
-    if self._unconfirmed >= most:
-      self.flush(self._options.timeout_s, most // 2)
+    if self._unconfirmed + self.chunk_length > most:
+      leave = min(most // 2, most - self.chunk_length)
+      self.flush(self._options.timeout_s, leave)
 
   def flush(self, timeout_s: float, leave: int = 0) -> None:
     """Waits until at most `leave` items are unconfirmed, or a stop request.
@@ -255,7 +274,7 @@ class ItemWriter:
           continue
       now = time.monotonic()
       if now >= deadline:
-        raise WriteBlocked(self._reason(timeout_s))
+        raise self._blocked(timeout_s)
       if now - start >= _PATIENCE_S:
         self._look(now)
 
@@ -265,7 +284,7 @@ class ItemWriter:
 
   def _look(self, now: float) -> None:
     """Is the server there? Replaces the writer where only the writer is not."""
-    if self._answers():
+    if table_checks.answers(self._client, self._table):
       if self._away_since is None:
         return  # Its table takes no items.
       self._back_since = self._back_since or now
@@ -283,7 +302,7 @@ class ItemWriter:
         self._table,
       )
     elif now - self._away_since > self._options.reconnect_s:
-      raise WriteBlocked(self._reason(now - self._away_since))
+      raise self._blocked(now - self._away_since)
 
   def _seen_back(self) -> None:
     """The server takes items. Says so if it had been away."""
@@ -309,11 +328,11 @@ class ItemWriter:
     """
     start = time.monotonic()
     self._away_since = self._away_since or start
-    while not self._answers():
+    while not table_checks.answers(self._client, self._table):
       if self._options.should_stop():
         return False
       if time.monotonic() >= deadline:
-        raise WriteBlocked(self._reason(time.monotonic() - start)) from error
+        raise self._blocked(time.monotonic() - start) from error
       time.sleep(0.1)
     self._finalize()
     self._open()
@@ -330,77 +349,11 @@ class ItemWriter:
     self._seen_back()
     return True
 
-  def _answers(self) -> bool:
-    try:
-      return self._table in self._client.server_info(timeout=1)
-    except (RuntimeError, reverb.errors.DeadlineExceededError):
-      return False
-
-  def _reason(self, waited_s: float) -> str:
-    address = self._client.server_address
-    try:
-      info = self._client.server_info(timeout=1)[self._table]
-    except (RuntimeError, reverb.errors.DeadlineExceededError):
-      return (
-        f'No item reached table {self._table!r} within {waited_s:.3g} s: the '
-        f'Reverb server at {address} does not answer. Look into the log of the '
-        'replay node.'
-      )
-    except KeyError:
-      return (
-        f'The Reverb server at {address} has no table {self._table!r}. Write '
-        'to one of the tables that it was made with.'
-      )
-    limiter = info.rate_limiter_info
-    return (
-      f'Table {self._table!r} at {address} took no item for {waited_s:.3g} s: '
-      f'its rate limiter (samples_per_insert={limiter.samples_per_insert:g}, '
-      f'min_size={limiter.min_size_to_sample}, min_diff={limiter.min_diff:g}, '
-      f'max_diff={limiter.max_diff:g}) blocks inserts at size '
-      f'{info.current_size} of {info.max_size}, after '
-      f'{limiter.insert_stats.completed} inserts and '
-      f'{limiter.sample_stats.completed} samples. Sample from it, or raise the '
-      'error buffer or the size of the table.'
+  def _blocked(self, waited_s: float) -> WriteBlocked:
+    return WriteBlocked(
+      table_checks.why_blocked(self._client, self._table, waited_s)
     )
 
 
 def _is_timeout(error: RuntimeError) -> bool:
   return 'Timeout exceeded' in str(error)
-
-
-def _check_table(
-  client: reverb.Client, table: str, wanted: Any, timeout_s: int
-) -> None:
-  address = client.server_address
-  try:
-    tables = client.server_info(timeout=timeout_s)
-  except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
-    raise ConnectionError(
-      f'The Reverb server at {address} did not answer within {timeout_s} s. '
-      'Start it first, or correct the address.'
-    ) from e
-  if table not in tables:
-    raise ValueError(
-      f'The Reverb server at {address} has no table {table!r}, only '
-      f'{", ".join(sorted(tables)) or "none"}. Write to one of these.'
-    )
-  got = tables[table].signature
-  if got is None:
-    return
-  columns, written = tf.nest.flatten(got), tf.nest.flatten(wanted)
-  if len(columns) != len(written) or not all(
-    a.is_compatible_with(b) for a, b in zip(columns, written)
-  ):
-    raise ValueError(
-      f'Table {table!r} holds {got}, but this adder writes {wanted}. Make the '
-      'table with the signature of the same layout and number of members.'
-    )
-  # Two layouts may be of the same width.
-  layouts = [
-    packing.from_signature(spec) for spec in (*columns[:1], *written[:1])
-  ]
-  if None not in layouts and layouts[0] != layouts[1]:
-    raise ValueError(
-      f'Table {table!r} holds {layouts[0]}, but this adder writes {layouts[1]}. '
-      'Make the table with the signature of the same environment.'
-    )

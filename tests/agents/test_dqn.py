@@ -44,11 +44,13 @@ def slow_q(agent, theta, observation):
   return np.tanh(observation.reshape(-1) @ w0 + b0) @ w1 + b1
 
 
-def slow_loss(agent, theta, theta_hat, transition):
+def slow_loss(agent, theta, theta_hat, transition, importance=(1,) * 5):
   """Equation 5 of specs' PSO-DQN, one transition at a time."""
   config = agent.config
   losses, errors, targets = [], [], []
-  for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*transition[:6]):
+  for o_tm1, a_tm1, r_t, d_t, o_t, weight, w in zip(
+    *transition[:6], importance
+  ):
     if not weight:
       continue
     q_t = slow_q(agent, theta_hat, o_t)
@@ -57,9 +59,9 @@ def slow_loss(agent, theta, theta_hat, transition):
     y = config.reward_scale * r_t + config.gamma * d_t * bootstrap
     error = y - slow_q(agent, theta, o_tm1)[a_tm1]
     if config.loss == 'huber' and abs(error) > 1:
-      losses.append(abs(error) - 0.5)
+      losses.append(w * (abs(error) - 0.5))
     else:
-      losses.append(error**2 / 2)
+      losses.append(w * error**2 / 2)
     errors.append(abs(error))
     targets.append(y)
   return np.mean(losses), np.mean(errors), max(targets)
@@ -94,6 +96,32 @@ def test_the_loss_is_equation_5(double, loss, reward_scale):
   np.testing.assert_allclose(got.metrics['td_error'], error, rtol=1e-5)
   np.testing.assert_allclose(got.metrics['target_max'], target, rtol=1e-5)
   assert set(got.metrics) == set(agent.metrics)
+
+
+def test_importance_weighs_errors_but_neither_priorities_nor_their_number():
+  # specs/apex_dqn.md, section 2: (1/B) sum_i w_i h(delta_i).
+  agent = _agent(gamma=GAMMA)
+  theta, theta_hat = agent.initial(0), agent.initial(1)
+  transition = _transitions()
+  importance = np.array([0.2, 1.0, 0.5, 0.7, 0.9], np.float32)
+  arguments = (
+    _variables(agent, theta),
+    _variables(agent, theta_hat),
+    packing.Transition(*map(tf.constant, transition)),
+  )
+  got = agent.loss(*arguments, tf.constant(importance))
+  mean, error, _ = slow_loss(agent, theta, theta_hat, transition, importance)
+  np.testing.assert_allclose(got.loss, mean, rtol=1e-5)
+  np.testing.assert_allclose(got.metrics['td_error'], error, rtol=1e-5)
+  plain = agent.loss(*arguments)
+  assert not np.isclose(plain.loss, got.loss)
+  np.testing.assert_array_equal(plain.priorities, got.priorities)
+  np.testing.assert_allclose(
+    tf.reduce_mean(got.priorities[:4]), error + 1e-6, rtol=1e-5
+  )
+  np.testing.assert_array_equal(
+    agent.loss(*arguments, tf.ones(5)).loss, plain.loss
+  )
 
 
 def test_a_termination_hides_what_comes_after_and_a_time_limit_does_not():
@@ -180,6 +208,183 @@ def test_a_greedy_policy_keeps_the_parameters_it_was_made_with():
   np.testing.assert_array_equal(policy(observation), before)
 
 
+@pytest.mark.parametrize('dueling', [False, True])
+def test_an_actors_priorities_are_those_of_the_learner(dueling):
+  # With one network for both roles double Q-learning is the maximum, so the
+  # learner computes the same as the actor (specs/apex_dqn.md, ambiguity 3).
+  agent = _agent(
+    gamma=GAMMA, prioritized=True, reward_scale=0.25, dueling=dueling
+  )
+  theta = agent.initial(0)
+  transition = _transitions()
+  layout = packing.TransitionLayout(SPEC.observation_shape)
+  packed = layout.pack(*transition[:6])
+  actor = agent.actor(base.ActorInfo(1, 2, 0), 3)
+  got = actor.priorities(theta, packed)
+  assert got.shape == (5,)
+  assert got.dtype == np.float32
+  variables = _variables(agent, theta)
+  learned = agent.loss(
+    variables, variables, packing.Transition(*map(tf.constant, transition))
+  ).priorities
+  np.testing.assert_allclose(got, learned, rtol=1e-5)
+
+
+def test_an_actors_priorities_are_the_formula_of_ape_x():
+  agent = _agent(gamma=GAMMA, prioritized=True, reward_scale=0.25)
+  theta, transition = agent.initial(3), _transitions()
+  packed = packing.TransitionLayout((2, 2)).pack(*transition[:6])
+  slow = []
+  for o_tm1, a_tm1, r_t, d_t, o_t, _ in zip(*transition[:6]):
+    y = 0.25 * r_t + GAMMA * d_t * max(slow_q(agent, theta, o_t))
+    slow.append(abs(y - slow_q(agent, theta, o_tm1)[a_tm1]) + 1e-6)
+  actor = agent.actor(base.ActorInfo(0, 1, 0), 1)
+  np.testing.assert_allclose(
+    actor.priorities(theta, packed), slow, rtol=1e-4, atol=1e-6
+  )
+
+
+def test_an_actor_goes_on_with_new_parameters():
+  agent = _agent(prioritized=True, exploration='ladder', epsilon=0.0)
+  actor = agent.actor(base.ActorInfo(0, 1, 0), 200)
+  observation, rng = _observations(1, 200), np.random.default_rng(0)
+  packed = packing.TransitionLayout((2, 2)).pack(*_transitions()[:6])
+  first = None
+  for seed in range(3):
+    theta = agent.initial(seed)
+    best = _best(agent, theta[None], observation)[0]
+    for _ in range(2):
+      actions = actor.act(theta, observation[0], 0, rng)
+      np.testing.assert_array_equal(actions, best)
+    found = actor.priorities(theta, packed)
+    assert first is None or not np.allclose(found, first)
+    first = found
+
+
+def test_uniform_replay_needs_no_priorities():
+  agent = _agent()
+  packed = packing.TransitionLayout((2, 2)).pack(*_transitions()[:6])
+  actor = agent.actor(base.ActorInfo(0, 1, 0), 1)
+  assert actor.priorities(agent.initial(0), packed) is None
+  assert agent.priority_exponent is None
+  assert agent.importance_exponent == 0.0
+
+
+def test_prioritized_replay_has_the_exponents_of_the_config():
+  agent = _agent(
+    prioritized=True,
+    priority_exponent=0.7,
+    importance_exponent=0.3,
+    max_gradient_norm=40.0,
+    reward_clip=1.0,
+  )
+  assert agent.priority_exponent == 0.7
+  assert agent.importance_exponent == 0.3
+  assert agent.max_gradient_norm == 40.0
+  assert agent.reward_clip == 1.0
+
+
+def test_each_environment_of_an_actor_has_its_rung_of_the_ladder():
+  agent = _agent(exploration='ladder', epsilon=0.8, epsilon_alpha=3.0)
+  theta, rng = agent.initial(0), np.random.default_rng(0)
+  observation, steps = _observations(1, 4)[0], 3000
+  best = _best(agent, theta[None], observation[None])[0]
+  for index in range(2):
+    actor = agent.actor(base.ActorInfo(index, 2, 0), 4)
+    # Constant in time: whatever the number of steps.
+    actions = np.stack(
+      [actor.act(theta, observation, 10**t % 10**7, rng) for t in range(steps)]
+    )
+    assert actions.shape == (steps, 4)
+    epsilon = np.array([0.8 ** (1 + 3 * (2 * k + index) / 7) for k in range(4)])
+    share = epsilon * 2 / 3
+    error = np.sqrt(share * (1 - share) / steps)
+    other = (actions != best).mean(axis=0)
+    assert (np.abs(other - share) < 3.5 * error).all(), (other, share)
+
+
+def test_an_actor_on_a_schedule_acts_as_the_agent_does():
+  agent = _agent(epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=100)
+  theta, observation = agent.initial(0), _observations(1, 50)
+  actor = agent.actor(base.ActorInfo(1, 3, 0), 50)
+  for steps in (0, 60, 1000):
+    np.testing.assert_array_equal(
+      actor.act(theta, observation[0], steps, np.random.default_rng(steps)),
+      agent.act(theta[None], observation, steps, np.random.default_rng(steps))[
+        0
+      ],
+    )
+
+
+def test_a_ladder_of_one_process_spans_its_environments():
+  agent = _agent(exploration='ladder', epsilon=0.5, epsilon_alpha=2.0)
+  alone = base.ActorInfo(0, 1, 0)
+  np.testing.assert_allclose(agent.epsilons(alone, 3, 0), [0.5, 0.5**2, 0.5**3])
+  np.testing.assert_allclose(agent.epsilons(alone, 1, 0), [0.5])
+  assert agent.exploration(10**6) == 0.5
+  # Two members with three environments each.
+  theta = np.stack([agent.initial(0), agent.initial(1)])
+  observation = _observations(2, 3)
+  best = _best(agent, theta, observation)
+  rng = np.random.default_rng(0)
+  other = np.mean(
+    [agent.act(theta, observation, 0, rng) != best for _ in range(3000)], axis=0
+  )
+  share = np.array([0.5, 0.5**2, 0.5**3]) * 2 / 3
+  error = np.sqrt(share * (1 - share) / 3000)
+  assert (np.abs(other - share) < 4 * error).all(), (other, share)
+
+
+def _image_agent(**options):
+  images = environments.Spec(
+    'Images-v0', (36, 36, 1), num_actions=3, observation_dtype='uint8'
+  )
+  return dqn.DQN(dqn.Config(**options), images)
+
+
+@pytest.mark.parametrize('dueling', [False, True])
+def test_images_are_learned_from_and_acted_on_by_convolutions(dueling):
+  agent = _image_agent(
+    prioritized=True, exploration='ladder', epsilon=0.0, dueling=dueling
+  )
+  rng = np.random.default_rng(0)
+  images = rng.integers(0, 256, (2, 4, 36, 36, 1), dtype=np.uint8)
+  layout = packing.TransitionLayout((36, 36, 1), observation_dtype='uint8')
+  packed = layout.pack(
+    images[0], [0, 1, 2, 0], [1.0, -1.0, 0.5, 0.0], [1, 1, 0, 1], images[1]
+  )
+  theta = agent.initial(0)
+  variables = _variables(agent, theta)
+  with tf.GradientTape() as tape:
+    tape.watch(variables)
+    out = agent.loss(variables, variables, layout.unpack(tf.constant(packed)))
+  assert all(
+    np.any(gradient.numpy()) for gradient in tape.gradient(out.loss, variables)
+  )
+  actor = agent.actor(base.ActorInfo(0, 1, 0), 4)
+  np.testing.assert_allclose(
+    actor.priorities(theta, packed), out.priorities, rtol=1e-4
+  )
+  actions = actor.act(theta, images[0], 0, rng)
+  assert actions.dtype == np.int32
+  np.testing.assert_array_equal(actions, agent.greedy(theta)(images[0]))
+  np.testing.assert_array_equal(
+    actions, agent.act(theta[None], images[:1], 0, rng)[0]
+  )
+
+
+def test_a_network_that_does_not_take_the_observations_is_refused():
+  with pytest.raises(
+    environments.EnvironmentRefused, match="'mlp' does not take the uint8"
+  ):
+    _image_agent(network='mlp')
+  with pytest.raises(
+    environments.EnvironmentRefused, match="'nature' does not take the float32"
+  ):
+    _agent(network='nature')
+  assert _agent(network='mlp').layout == _agent().layout
+
+
 def test_the_same_seed_gives_the_same_parameters():
   theta = _agent().initial(7)
   assert theta.dtype == np.float32
@@ -236,6 +441,15 @@ def test_continuous_actions_are_refused():
     ({'target_update_tau': 2.0}, 'agent.target_update_tau=2.0 must be between'),
     ({'target_update_tau': 0.0}, 'would never move the target network'),
     ({'epsilon_steps': -1}, 'agent.epsilon_steps=-1 must not be negative'),
+    ({'epsilon_alpha': -1.0}, 'agent.epsilon_alpha=-1.0 must not be negative'),
+    ({'epsilon_alpha': float('inf')}, 'agent.epsilon_alpha=inf must not be'),
+    ({'epsilon': 1.1}, 'agent.epsilon=1.1 must be between'),
+    ({'priority_exponent': -0.1}, 'agent.priority_exponent=-0.1 must be'),
+    ({'importance_exponent': 1.1}, 'agent.importance_exponent=1.1 must be'),
+    ({'max_gradient_norm': 0.0}, '--config.agent.max_gradient_norm'),
+    ({'reward_clip': -1.0}, '--config.agent.reward_clip'),
+    ({'network': 'resnet'}, "agent.network='resnet' is not known.*'nature'"),
+    ({'exploration': 'boltzmann'}, "'boltzmann' is not known.*'ladder'"),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
     ({'hidden_sizes': (64, 0)}, r'agent.hidden_sizes=\(64, 0\)'),
     ({'loss': 'l1'}, "agent.loss='l1' is not known.*'huber', 'squared'"),

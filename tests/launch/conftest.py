@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / 'launch' / 'run_swarm.py'
+LAUNCH = ROOT / 'launch'
+SCRIPT = LAUNCH / 'run_swarm.py'
 FORKER = pathlib.Path(__file__).with_name('forked_commands.py')
 # Generous: other tests may run beside these.
 _TIMEOUT_S = 100
@@ -23,8 +24,17 @@ _TIMEOUT_S = 100
 class Run:
   """A command line in a process of its own, and what it leaves."""
 
-  def __init__(self, directory, *flags, modules=None, environment=None):
-    self.directory = directory / 'run'
+  def __init__(
+    self,
+    directory,
+    *flags,
+    script='run_swarm.py',
+    resume=None,
+    modules=None,
+    environment=None,
+  ):
+    self.directory = resume or directory / 'run'
+    where = 'run_dir' if resume is None else 'resume'
     self.temporary = directory / 'tmp'
     self.temporary.mkdir(parents=True)
     variables = {**os.environ, **(environment or {})}
@@ -35,7 +45,12 @@ class Run:
     self._output = directory / 'output.txt'
     with self._output.open('w') as file:
       self.process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), f'--run_dir={self.directory}', *flags],
+        [
+          sys.executable,
+          str(LAUNCH / script),
+          f'--{where}={self.directory}',
+          *flags,
+        ],
         stdout=file,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

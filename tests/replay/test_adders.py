@@ -16,6 +16,12 @@ LAYOUT = packing.TransitionLayout((3,))
 NUM_ENVS, N, GAMMA = 4, 3, 0.9
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+  """Items are compared: those written at one moment are equal."""
+  monkeypatch.setattr(packing, 'written_now', lambda: 1234.5)
+
+
 def _play(num_steps, num_envs=NUM_ENVS):
   env = counting.make_vector(num_envs)
   observation = env.reset()
@@ -93,6 +99,143 @@ def test_a_priority_function_gives_each_transition_its_own(serve):
     assert sample.info.priority == pytest.approx(1 + r_t % 7)
     priorities.add(sample.info.priority)
   assert len(priorities) > 10
+
+
+def _adder(serve, layout=LAYOUT, num_envs=NUM_ENVS, **kwargs):
+  signature = layout.signature()
+  server = serve(tables.prioritized('table', 5000, 1, signature, 1.0))
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client, 'table', layout, N, GAMMA, num_envs, **kwargs
+  )
+  return client, adder
+
+
+def _size(client):
+  return client.server_info()['table'].current_size
+
+
+def test_transitions_are_held_and_their_priorities_asked_for_in_bursts(serve):
+  calls = []
+
+  def priority(packed):
+    calls.append(len(packed))
+    return np.ones(len(packed))
+
+  # Chunks of 8 do not divide the burst: the rest waits for the next.
+  client, adder = _adder(
+    serve,
+    priority=priority,
+    burst=20,
+    options=adders.WriteOptions(chunk_length=8),
+  )
+  made = 0
+  for step in _play(60):
+    before = made
+    made += adder.add(*step)
+    if made < 20:
+      assert not calls
+    # Nothing that a burst and its chunks allow is held back.
+    assert made - sum(calls) < 20
+    assert len(calls) <= 1 + before // 16
+  assert len(calls) > 5 and all(count % 8 == 0 for count in calls)
+  adder.flush()
+  assert sum(calls) == made == _size(client)
+  adder.flush()
+  assert _size(client) == made
+
+
+def test_a_burst_comes_in_without_a_flush(serve):
+  client, adder = _adder(serve, burst=4)
+  made = sum(adder.add(*step) for step in _play(20))
+  deadline = time.monotonic() + 10
+  while _size(client) < made // 4 * 4:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  assert _size(client) == made // 4 * 4
+
+
+def test_priorities_that_are_not_finite_become_the_largest_of_the_burst(serve):
+  broken = {2: np.nan, 5: np.inf, 9: np.nan}
+
+  def priority(packed):
+    found = 1.0 + np.arange(len(packed))
+    found[list(broken)] = list(broken.values())
+    return found
+
+  client, adder = _adder(serve, priority=priority, burst=1000)
+  steps = _play(20)
+  made = sum(adder.add(*next(steps)) for _ in range(10))
+  adder.flush()
+  assert adder.repaired == 3
+  seen = {s[0].info.priority for s in client.sample('table', 2000)}
+  wanted = set(1.0 + np.arange(made)) - {3.0, 6.0, 10.0}
+  assert seen <= wanted and len(seen) > made // 2
+  for step in steps:
+    adder.add(*step)
+  adder.flush()
+  assert adder.repaired == 6
+
+
+def test_where_no_priority_is_finite_all_are_one(serve):
+  client, adder = _adder(
+    serve, priority=lambda packed: np.full(len(packed), np.nan)
+  )
+  made = sum(adder.add(*step) for step in _play(10))
+  adder.flush()
+  assert adder.repaired == made
+  for sample in client.sample('table', 20):
+    assert sample[0].info.priority == 1.0
+
+
+@pytest.mark.parametrize('priority', [-1.0, lambda p: -np.ones(len(p))])
+def test_negative_priorities_are_refused(serve, priority):
+  client, adder = _adder(serve, priority=priority, burst=1)
+  with pytest.raises(ValueError, match='negative.*-1.0.*at least 0'):
+    for step in _play(5):
+      adder.add(*step)
+  assert _size(client) == 0
+
+
+def test_priorities_of_another_number_are_refused(serve):
+  _, adder = _adder(serve, priority=lambda packed: np.ones((len(packed), 1)))
+  for step in _play(5):
+    adder.add(*step)
+  with pytest.raises(ValueError, match=r'shape \((\d+), 1\) for \1 trans'):
+    adder.flush()
+
+
+def test_the_version_travels_with_the_transition(serve):
+  client, adder = _adder(serve)
+  for t, step in enumerate(_play(50)):
+    adder.add(*step, version=1000 + t)
+  adder.flush()
+  env_steps = []
+  for sample in client.sample('table', 100):
+    fields = LAYOUT.unpack(sample[0].data[0])
+    assert fields.written_at == 1234.5
+    env_steps.append(fields.version)
+  assert len(set(env_steps)) > 20
+  assert 1000 <= min(env_steps) and max(env_steps) < 1050
+
+
+def test_byte_observations_travel(serve):
+  layout = packing.TransitionLayout((3,), observation_dtype='uint8')
+  client, adder = _adder(serve, layout)
+  window = nstep.NStepWindow(NUM_ENVS, N, GAMMA, layout)
+  wanted = set()
+  for observation, action, step in _play(30):
+    step = step._replace(observation=step.observation.astype(np.uint8))
+    observation = observation.astype(np.uint8)
+    adder.add(observation, action, step)
+    window.observe(observation, action, step)
+    wanted |= {row.tobytes() for row in window.finished()}
+  adder.flush()
+  got = {
+    sample.data[0].tobytes()
+    for sample in client.sample('table', 500, emit_timesteps=False)
+  }
+  assert got <= wanted and len(got) > len(wanted) // 2
 
 
 def test_items_come_in_without_a_flush(serve):

@@ -26,7 +26,7 @@ SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12
 # Nothing here takes long; a stall lasts for ever.
 PATIENCE_S = 8.0
-STALL_S = 1.0
+STALL_S = 0.7
 
 
 class _Stalled(Exception):
@@ -207,7 +207,7 @@ def _tightest(plan):
 _settings = hypothesis.settings(
   derandomize=True,
   deadline=None,
-  max_examples=12,
+  max_examples=8,
   database=None,
   phases=[hypothesis.Phase.generate],
   suppress_health_check=list(hypothesis.HealthCheck),

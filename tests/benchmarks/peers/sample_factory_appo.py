@@ -10,18 +10,16 @@ Needs an environment of its own:
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
+import gymnasium
+from sample_factory import train
+from sample_factory.algo.runners import runner as runners
+from sample_factory.cfg import arguments
+from sample_factory.envs import env_utils
 
-import gymnasium  # noqa: E402
-from sample_factory import train  # noqa: E402
-from sample_factory.algo.runners import runner as runners  # noqa: E402
-from sample_factory.cfg import arguments  # noqa: E402
-from sample_factory.envs import env_utils  # noqa: E402
-
-from tests.benchmarks.peers import window  # noqa: E402
+# From beside this file: packages here may bring a `tests` of their own.
+import window
 
 _TASK = 'CartPole-v1'
 _BATCH = 512

@@ -9,18 +9,16 @@ Needs an environment of its own: `python requirements/peers/make.py sb3`.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
+import numpy as np
+import stable_baselines3
+from stable_baselines3.common import callbacks
+from stable_baselines3.common import noise
+import torch
 
-import numpy as np  # noqa: E402
-import stable_baselines3  # noqa: E402
-from stable_baselines3.common import callbacks  # noqa: E402
-from stable_baselines3.common import noise  # noqa: E402
-import torch  # noqa: E402
-
-from tests.benchmarks.peers import window  # noqa: E402
+# From beside this file: packages here may bring a `tests` of their own.
+import window
 
 _BATCH = 256
 _TASKS = {'dqn': 'CartPole-v1', 'ddpg': 'Hopper-v5'}

@@ -83,6 +83,7 @@ class Window:
     self._started = process_started() if started is None else started
     self._first: tuple[float, int, int] | None = None
     self._last: tuple[float, int, int] | None = None
+    self._cpu_s = 0.0  # at the start of the window
 
   def see(self, env_steps: int, updates: int, complete: bool = True) -> bool:
     """Takes the counts of now.
@@ -105,6 +106,7 @@ class Window:
     self._last = (time.monotonic(), env_steps, updates)
     if self._first is None:
       self._first = self._last
+      self._cpu_s = time.process_time()
     return self._last[0] - self._first[0] < self._seconds
 
   def result(
@@ -129,7 +131,10 @@ class Window:
     Returns:
       The arguments, the rates and `samples_per_insert`: environment steps that
       were trained on, for each one made in the window (padding of short
-      sequences counted as steps).
+      sequences counted as steps). `cpu_s` is the processor time of this
+      process in the window, `load` the machine's mean over the last minute:
+      a peer of one process with cpu_s far below seconds was kept waiting by
+      other programs, and its rates say little.
 
     Raises:
       RuntimeError: no update in the window: what acted without learning is no
@@ -159,6 +164,8 @@ class Window:
         updates * batch_size * unroll / max(env_steps, 1), 2
       ),
       'seconds': round(seconds, 2),
+      'cpu_s': round(time.process_time() - self._cpu_s, 2),
+      'load': round(os.getloadavg()[0], 1),
       'first_update_s': round(self.first_update_s or 0.0, 1),
       'versions': {
         'python': platform.python_version(),

@@ -1,0 +1,96 @@
+"""PSO-DDPG and its DDPG baseline: presets for each environment.
+
+  --config=configs/pso_ddpg.py:hopper   (or just --config=hopper)
+
+Values are specs/pso.md's small-scale table [R] unless a comment says otherwise;
+networks, gamma and reward scale are those of specs/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from agents import ddpg
+from agents import swarm
+from configs import presets
+from launch import experiment
+
+_LARGE: dict[str, Any] = {
+  'policy_sizes': (256, 256),
+  'critic_sizes': (256, 256),
+  'batch_size': 128,
+  'max_replay_size': 200_000,
+  'min_replay_size': 5_000,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'pendulum': {
+    'environment': 'Pendulum-v1',
+    'agent': {
+      'policy_learning_rate': 1e-3,
+      'reward_scale': 0.1,
+      'max_replay_size': 50_000,
+      'min_replay_size': 500,
+    },
+    'run': {'steps_per_agent': 15_000},
+  },
+  'inverted_pendulum': {
+    'environment': 'InvertedPendulum-v5',
+    'agent': {'max_replay_size': 50_000},
+    'run': {'steps_per_agent': 20_000},
+  },
+  'inverted_double_pendulum': {
+    'environment': 'InvertedDoublePendulum-v5',
+    'agent': {'reward_scale': 0.1},
+    'run': {'steps_per_agent': 50_000},
+  },
+  'reacher': {
+    'environment': 'Reacher-v5',
+    'agent': {'gamma': 0.98},
+    'swarm': {'b': 5, 'window': 30, 'idle_episodes': 10},
+    'run': {'steps_per_agent': 50_000},
+  },
+  'hopper': {
+    'environment': 'Hopper-v5',
+    'agent': {**_LARGE, 'reward_scale': 0.1},
+    'run': {'steps_per_agent': 150_000, 'eval_episodes': 5},
+  },
+  'swimmer': {
+    'environment': 'Swimmer-v5',
+    'agent': {
+      **_LARGE,
+      'policy_sizes': (64, 64),
+      'critic_sizes': (64, 64),
+      'sigma': 0.3,
+    },
+    'swarm': {'window': 10},
+    'run': {'steps_per_agent': 150_000, 'eval_episodes': 5},
+  },
+  'humanoid_standup': {
+    'environment': 'HumanoidStandup-v5',
+    'agent': {**_LARGE, 'sigma': 0.3, 'reward_scale': 0.01},
+    'swarm': {'b': 2, 'window': 10, 'idle_episodes': 4},
+    'run': {'steps_per_agent': 100_000, 'eval_episodes': 5},
+  },
+}
+
+
+def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
+  """The resolved config of a preset.
+
+  Raises:
+    ValueError: no such preset; the message names them.
+  """
+  chosen = presets.choose(PRESETS, preset or 'pendulum')
+  # Four explorers: the size of the small-scale table, where the paper has 31.
+  numbers = {'num_explorers': 4, **chosen.get('swarm', {})}
+  return ml_collections.ConfigDict(
+    {
+      'environment': chosen['environment'],
+      'agent': presets.fields(ddpg.Config(**chosen['agent'])),
+      'swarm': presets.fields(swarm.Config(**numbers)),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
+    }
+  )

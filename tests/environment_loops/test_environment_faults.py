@@ -1,0 +1,155 @@
+"""What becomes of environments that break, and of their neighbours."""
+
+import logging
+import os
+
+import numpy as np
+import pytest
+
+from environment_loops import environments
+from environment_loops import observers
+from environment_loops import vector
+
+
+def _unstable(batch, index):
+  """A velocity that MuJoCo does not go on from."""
+  batch._data[index].qvel[0] = 1e12
+
+
+def _zeros(batch):
+  return np.zeros((batch.num, *batch.spec.action_shape), np.float32)
+
+
+@pytest.mark.parametrize('steps_before', [0, 3])
+def test_an_unstable_simulation_is_a_fault_that_says_where(
+  tmp_path, monkeypatch, steps_before
+):
+  # MuJoCo would leave its log where the program runs.
+  monkeypatch.chdir(tmp_path)
+  batch = vector.make_vector('Swimmer-v5', 3, seed=0)
+  batch.reset()
+  for _ in range(steps_before):
+    batch.step(_zeros(batch))
+  _unstable(batch, 1)
+  match = (
+    rf'Swimmer-v5 became unstable at step {steps_before + 1} .* environment 1'
+  )
+  with pytest.raises(environments.EnvironmentFault, match=match):
+    batch.step(_zeros(batch))
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_dropped_episode_is_marked_counted_logged_and_begun_anew(caplog):
+  batch = vector.make_vector('Swimmer-v5', 3, seed=0, on_fault=vector.DROP)
+  plain = vector.make_vector('Swimmer-v5', 3, seed=0)
+  batch.reset(), plain.reset()
+  acted_on = batch.step(_zeros(batch)).next_observation
+  plain.step(_zeros(plain))
+  _unstable(batch, 1)
+  with caplog.at_level(logging.WARNING):
+    step = batch.step(_zeros(batch))
+  undisturbed = plain.step(_zeros(plain))
+  np.testing.assert_array_equal(step.valid, [True, False, True])
+  np.testing.assert_array_equal(step.last, [False, True, False])
+  np.testing.assert_array_equal(step.discount, 1.0)
+  assert step.reward[1] == 0.0
+  np.testing.assert_array_equal(step.observation[1], acted_on[1])
+  assert not np.array_equal(step.next_observation[1], acted_on[1])
+  assert np.abs(step.next_observation[1]).max() <= 0.1
+  for field in ('observation', 'reward', 'next_observation'):
+    np.testing.assert_array_equal(
+      getattr(step, field)[[0, 2]], getattr(undisturbed, field)[[0, 2]]
+    )
+  assert batch.faults == 1 and plain.faults == 0
+  assert 'Episode dropped, number 1: Swimmer-v5 became unst' in caplog.text
+  after = batch.step(_zeros(batch))
+  assert after.valid is None
+  assert batch.faults == 1
+
+
+def test_an_environment_once_dropped_runs_its_next_episode_in_full():
+  batch = vector.make_vector('Reacher-v5', 2, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  for _ in range(20):
+    batch.step(_zeros(batch))
+  _unstable(batch, 0)
+  assert batch.step(_zeros(batch)).last.tolist() == [True, False]
+  lasts = np.stack([batch.step(_zeros(batch)).last for _ in range(50)])
+  assert np.flatnonzero(lasts[:, 0]).tolist() == [49]
+  assert np.flatnonzero(lasts[:, 1]).tolist() == [28]
+
+
+@pytest.mark.parametrize('bad', ['observation', 'reward'])
+def test_copies_drop_episodes_too(register, bad):
+  name = register(max_episode_steps=9, **{f'bad_{bad}_at': 3})
+  batch = vector.make_vector(name, 2, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  steps = [batch.step(np.ones(2, np.int64)) for _ in range(6)]
+  for t, step in enumerate(steps):
+    if t in (2, 5):
+      np.testing.assert_array_equal(step.valid, False)
+      np.testing.assert_array_equal(step.observation, [[2, 1], [2, 1]])
+      np.testing.assert_array_equal(step.reward, 0.0)
+      np.testing.assert_array_equal(step.next_observation, 0.0)
+    else:
+      assert step.valid is None
+    assert np.isfinite(step.observation).all()
+  assert batch.faults == 4
+
+
+def test_a_fault_in_a_terminal_step_does_not_count_as_a_termination(register):
+  name = register(terminate_at=2, bad_reward_at=2)
+  batch = vector.make_vector(name, 1, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  batch.step(np.zeros(1, np.int64))
+  step = batch.step(np.zeros(1, np.int64))
+  assert step.last[0] and step.discount[0] == 1.0 and not step.valid[0]
+
+
+def test_what_begins_broken_is_not_dropped_for_ever(register):
+  name = register(bad_observation_at=0)
+  batch = vector.make_vector(name, 2, seed=0, on_fault=vector.DROP)
+  with pytest.raises(environments.EnvironmentFault, match='step 0'):
+    batch.reset()
+
+
+@pytest.mark.parametrize('vectorized', [False, True])
+def test_gymnasiums_own_mujoco_environments_are_watched_as_well(vectorized):
+  name = 'Ant-v5'
+  environment = (
+    vector.make_vector(name, 2, seed=0)
+    if vectorized
+    else environments.make(name, seed=0)
+  )
+  environment.reset()
+  action = np.zeros((2, 8) if vectorized else 8, np.float32)
+  environment.step(action)
+  single = environment._environments[0] if vectorized else environment
+  if not vectorized:
+    single = environment._environment
+  single.unwrapped.data.qvel[0] = 1e12
+  with pytest.raises(
+    environments.EnvironmentFault, match='Ant-v5 became unstable at step 2'
+  ):
+    environment.step(action)
+  environment.close()
+
+
+def test_a_way_to_treat_faults_that_does_not_exist_is_refused():
+  with pytest.raises(ValueError, match="on_fault='ignore'"):
+    vector.make_vector('CartPole-v1', 2, seed=0, on_fault='ignore')
+
+
+def test_dropped_episodes_are_no_finished_ones(register):
+  name = register(max_episode_steps=3, bad_reward_at=2, bad_from_episode=1)
+  batch = vector.make_vector(name, 2, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  tracker = observers.EpisodeTracker(2)
+  finished = []
+  for _ in range(5):
+    finished.extend(tracker.observe(batch.step(np.ones(2, np.int64))))
+  assert [done.episode_return for done in finished] == [3.0, 3.0]
+  assert tracker.num_episodes == 2
+  assert tracker.num_dropped == 2
+  np.testing.assert_array_equal(tracker.running_returns, 0.0)
+  np.testing.assert_array_equal(tracker.running_lengths, 0)

@@ -1,0 +1,375 @@
+"""The inspector's command, on real servers and checkpoints."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replay import checkpoint_files as files
+from replay import checkpoints
+from replay import inspect
+from replay import inspect_items
+from replay import inspect_read as reading
+from replay import limiters
+from replay import packing
+from replay import tables
+
+LAYOUT = packing.TransitionLayout((3,))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def prioritized(name='replay', limiter=None, signature=None, exponent=1.0):
+  signature = signature or LAYOUT.signature()
+  return tables.prioritized(name, 1000, 1, signature, exponent, limiter)
+
+
+def packed(index):
+  """Transition number `index`, whose reward and version tell it."""
+  return LAYOUT.pack(
+    np.full(3, index, np.float32),
+    index % 2,
+    float(index),
+    0.9,
+    np.full(3, index + 1, np.float32),
+    version=10 * index,
+    written_at=packing.written_now() - 100,
+  )
+
+
+def fill(server, indices, priority=lambda index: 1.0, table='replay'):
+  with server.localhost_client().trajectory_writer(1) as writer:
+    for index in indices:
+      writer.append(packed(index))
+      writer.create_item(table, priority(index), writer.history[-1])
+
+
+@pytest.fixture
+def ask(capsys):
+  """ask(*arguments) gives the exit code and what was printed."""
+
+  def run(*arguments):
+    code = inspect.main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return code, ' '.join(out.split()), err
+
+  return run
+
+
+@pytest.fixture
+def ask_json(ask):
+  def run(*arguments):
+    code, out, err = ask(*arguments, '--json')
+    assert code == 0, err
+    return json.loads(out)
+
+  return run
+
+
+def samples_taken(server, table='replay'):
+  info = server.localhost_client().server_info()[table]
+  return info.rate_limiter_info.sample_stats.completed
+
+
+def test_a_report_says_what_is_in_a_live_table(serve, ask):
+  server = serve(prioritized())
+  fill(server, range(50))
+  address = f'localhost:{server.port}'
+  code, out, _ = ask(address, '--interval', '0.2', '--learner-steps', '1000')
+  assert code == 0
+  for part in (
+    f'replay at {address}',
+    '50 of 1,000 items (5%)',
+    'by priority^1; removed: oldest first',
+    'samples from size 1 on',
+    'neither waits',
+    '0 inserts/s, 0 samples/s',
+    'idle 100%',
+    f'{4 * LAYOUT.width} B per item',
+    'observation [3], action int32 []',
+    'sample age mean 1',
+    'policy lag mean',
+  ):
+    assert part in out
+
+
+def test_looking_is_counted_and_can_be_forbidden(serve, ask_json):
+  server = serve(prioritized())
+  fill(server, range(50))
+  address = f'localhost:{server.port}'
+  one = ask_json(address, '--interval', 0, '--look', 0)
+  assert samples_taken(server) == 0
+  table = one['shards'][0]['tables'][0]
+  assert 'ages' not in table and 'look' in table['not_looked']
+  table = ask_json(address, '--interval', 0)['shards'][0]['tables'][0]
+  assert samples_taken(server) == table['looked_at'] == 32
+  assert table['ages']['mean'] == pytest.approx(100, abs=5)
+  assert table['lags'] is None and table['versions']['max'] <= 490
+
+
+def test_a_look_that_nobody_asked_for_moves_a_limiter_by_a_hundredth_at_most(
+  serve, ask_json
+):
+  # The range is 2 x 600 samples.
+  limiter = limiters.samples_per_insert(8.0, 10, 4, error_buffer=600)
+  server = serve(prioritized(limiter=limiter))
+  fill(server, range(50))
+  address = f'localhost:{server.port}'
+  table = ask_json(address, '--interval', 0)['shards'][0]['tables'][0]
+  assert table['looked_at'] == 12
+  assert samples_taken(server) == 12
+
+
+def test_a_blocked_table_is_not_waited_for(serve, ask):
+  server = serve(
+    tables.prioritized('replay', 1000, 30, LAYOUT.signature()),
+  )
+  fill(server, range(20))
+  address = f'localhost:{server.port}'
+  code, out, _ = ask(address, '--interval', 0)
+  assert code == 0 and 'samples wait: 20 of 30 items' in out
+  code, _, err = ask(address, '--sample', 3)
+  assert code == 2 and 'until 30 items are there; there are 20' in err
+
+
+def test_a_sample_that_was_asked_for_ends_at_the_timeout(serve, ask):
+  limiter = limiters.samples_per_insert(1.0, 5, 1, error_buffer=4)
+  server = serve(prioritized(limiter=limiter))
+  fill(server, range(5))
+  address = f'localhost:{server.port}'
+  # The limiter lets 4 through, and the fifth never comes.
+  code, out, _ = ask(address, '--sample', 9, '--timeout', '0.5')
+  assert code == 0 and out.count('table replay, item') == 4
+  code, _, err = ask(address, '--sample', 1, '--timeout', '0.5')
+  assert code == 2 and 'no sample within 0.5 s' in err
+
+
+def test_a_queue_loses_nothing_to_the_inspector(serve, ask):
+  server = serve(tables.queue('queue', 9, LAYOUT.signature()))
+  fill(server, range(4), table='queue')
+  address = f'localhost:{server.port}'
+  code, out, _ = ask(address, '--interval', 0)
+  assert code == 0 and 'gone after 1 sample(s)' in out
+  code, _, err = ask(address, '--sample', 1)
+  assert code == 2 and 'would take them from its reader' in err
+  assert server.localhost_client().server_info()['queue'].current_size == 4
+
+
+def test_samples_are_decoded_by_name(serve, ask, ask_json):
+  server = serve(prioritized())
+  fill(server, [7])
+  address = f'localhost:{server.port}'
+  table = ask_json(address, '--sample', 1)['shards'][0]['tables'][0]
+  (item,) = table['samples']
+  assert item['priority'] == 1.0 and item['times_sampled'] == 1
+  fields = item['fields']
+  assert list(fields) == list(packing.Transition._fields)
+  assert fields['o_t'] == {
+    'dtype': 'float32',
+    'shape': [3],
+    'values': [8.0, 8.0, 8.0],
+  }
+  assert fields['a_tm1']['values'] == 1 and fields['r_t']['values'] == 7.0
+  _, out, _ = ask(address, '--sample', 1)
+  assert 'o_tm1 float32 [3] 7 7 7' in out
+
+
+def test_items_of_another_kind_are_decoded_by_their_signature(serve, ask_json):
+  signature = {
+    'reward': tf.TensorSpec([4, 2], tf.float32),
+    'state': tf.TensorSpec([5], tf.int64),
+  }
+  server = serve(prioritized(signature=signature))
+  block = np.arange(8, dtype=np.float32).reshape(4, 2)
+  with server.localhost_client().trajectory_writer(1) as writer:
+    writer.append({'reward': block, 'state': np.arange(5)})
+    history = {name: column[-1] for name, column in writer.history.items()}
+    writer.create_item('replay', 1.0, history)
+  address = f'localhost:{server.port}'
+  table = ask_json(address, '--sample', 1)['shards'][0]['tables'][0]
+  assert table['bytes_per_item'] == 4 * 8 + 8 * 5
+  fields = table['samples'][0]['fields']
+  assert fields['reward']['values'] == block.tolist()
+  assert fields['state']['values'] == [0, 1, 2, 3, 4]
+  # The rewards of a block [T, K] are summed over T.
+  found = ask_json(address, '--histogram', 'returns')['histogram']['replay']
+  assert (found['edges'][0], found['edges'][-1]) == (12.0, 16.0)
+
+
+def test_a_histogram_shows_the_table_and_not_what_its_sampler_prefers(serve):
+  # Half have priority 1 and half 4: those are drawn four times as often.
+  server = serve(prioritized())
+  fill(server, range(40), lambda index: 1.0 if index % 2 else 4.0)
+  shard = reading.read_server(f'localhost:{server.port}', 5)
+  look = inspect_items.look_live(shard, shard.tables['replay'], 900, 5)
+  values, weights = look.values('priorities')
+  assert np.mean(values == 4.0) > 0.7
+  assert weights[values == 4.0].sum() == pytest.approx(0.5, abs=0.1)
+
+
+def test_places_without_a_transition_do_not_count(serve):
+  signature = LAYOUT.signature(2)
+  server = serve(prioritized(signature=signature))
+  item = np.stack([packed(3), packed(4)])
+  item[1, LAYOUT.slices.weight] = 0
+  with server.localhost_client().trajectory_writer(1) as writer:
+    writer.append(item)
+    writer.create_item('replay', 1.0, writer.history[-1])
+  shard = reading.read_server(f'localhost:{server.port}', 5, 'replay', 50)
+  look = inspect_items.look_live(shard, shard.tables['replay'], 1, 5)
+  assert look.values('returns')[0].tolist() == [3.0]
+  assert look.values('lags')[0].tolist() == [20.0]
+
+
+def test_a_histogram_is_drawn_to_a_png(serve, ask, tmp_path):
+  server = serve(prioritized())
+  fill(server, range(30), lambda index: 1.0 + index)
+  png = tmp_path / 'new' / 'p.png'
+  code, out, _ = ask(
+    f'localhost:{server.port}', '--histogram', 'priorities', '--png', png
+  )
+  assert code == 0 and '█' in out and str(png.name) in out
+  assert png.read_bytes().startswith(b'\x89PNG')
+  code, _, err = ask(
+    f'localhost:{serve(prioritized()).port}', '--histogram', 'ages'
+  )
+  assert code == 2 and 'there are 0' in err
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """A checkpoint directory with 20 items at learner step 500."""
+  directory = tmp_path / 'run' / 'checkpoints' / 'replay' / 'shard_0'
+  opened = checkpoints.open_server([prioritized()], directory=directory)
+  fill(opened.server, range(20), lambda index: 1.0 + index)
+  checkpoints.save(opened, directory, {'learner_steps': 500})
+  opened.server.stop()
+  return directory
+
+
+def everything_in(directory):
+  return {
+    path: (path.stat().st_mtime_ns, path.is_dir() or path.read_bytes())
+    for path in directory.rglob('*')
+  }
+
+
+def test_a_checkpoint_is_read_without_touching_it(saved, ask, ask_json):
+  before = everything_in(saved)
+  code, out, _ = ask(saved)
+  assert code == 0
+  assert '20 of 1,000 items' in out and 'learner_steps 500' in out
+  shards = ask_json(saved, '--sample', 100)['shards']
+  items = shards[0]['tables'][0]['samples']
+  rewards = [item['fields']['r_t']['values'] for item in items]
+  assert rewards == list(range(20))  # each once, in order
+  assert [item['priority'] for item in items] == [1.0 + r for r in rewards]
+  assert {item['times_sampled'] for item in items} == {0}
+  lags = shards[0]['tables'][0]['lags']
+  assert (lags['min'], lags['max']) == (500 - 190, 500)
+  assert everything_in(saved) == before
+
+
+def test_a_run_shows_all_shards_and_their_total(serve, ask, ask_json, tmp_path):
+  run = tmp_path / 'run'
+  (run / 'replay').mkdir(parents=True)
+  (run / 'metrics').mkdir()
+  (run / 'metrics' / 'counter.json').write_text(
+    json.dumps({'totals': {'learner_steps': 400}})
+  )
+  servers = [serve(prioritized()), serve(prioritized())]
+  for number, server in enumerate(servers):
+    fill(server, range(10 + number))
+    (run / 'replay' / f'shard_{number}.json').write_text(
+      json.dumps({'address': f'localhost:{server.port}', 'shard': number})
+    )
+  found = ask_json(run, '--interval', '0.1')
+  assert found['totals']['replay']['items'] == 21
+  assert [s['shard'] for s in found['shards']] == ['shard 0', 'shard 1']
+  assert found['shards'][0]['tables'][0]['lags']['max'] <= 400
+  servers[1].stop()
+  code, out, _ = ask(run, '--interval', 0, '--timeout', 1)
+  assert code == 0
+  assert 'does not answer' in out and 'No Reverb server answered' in out
+  assert 'total replay 10' in out
+
+
+def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
+  run = saved.parents[2]
+  server = serve(prioritized())
+  (run / 'replay').mkdir()
+  (run / 'replay' / 'shard_0.json').write_text(
+    json.dumps({'address': f'localhost:{server.port}', 'shard': 0})
+  )
+  server.stop()
+  code, out, _ = ask(run, '--timeout', 1)
+  assert code == 0
+  assert 'No server of this run answers' in out and '20 of 1,000' in out
+
+
+def test_what_cannot_be_shown_is_said_with_exit_code_2(
+  serve, ask, saved, tmp_path
+):
+  server = serve(prioritized())
+  address = f'localhost:{server.port}'
+  code, _, err = ask(address, '--table', 'other', '--interval', 0)
+  assert code == 2 and "no table 'other', only 'replay'" in err
+  (manifest,) = saved.rglob(files.MANIFEST)
+  text = manifest.read_text()
+  manifest.write_text(text.replace('"format": 1', '"format": 7'))
+  code, _, err = ask(saved)
+  assert code == 2 and 'format 7' in err
+  manifest.write_text(text)
+  (chunks,) = saved.rglob(files.CHUNKS)
+  chunks.write_bytes(chunks.read_bytes()[:-5])
+  code, _, err = ask(saved)
+  assert code == 2 and 'is broken' in err and files.CHUNKS in err
+  server.stop()
+  code, _, err = ask(address, '--timeout', 1)
+  assert code == 2 and 'No Reverb server answered' in err
+
+
+@pytest.mark.parametrize(
+  'arguments, reason',
+  [
+    (['8000'], 'Give localhost:8000'),
+    (['host:99999'], 'between 1 and 65535'),
+    (['nowhere'], 'no directory and no address'),
+    ([str(ROOT / 'docs')], 'neither a run'),
+    (['h:1', '--png', 'x.png'], '--png needs --histogram'),
+    (['h:1', '--sample', '0'], 'at least 1'),
+    (['h:1', '--watch', '--sample', '1'], 'again and again'),
+    (['h:1', '--interval', '-1'], 'no number of seconds'),
+  ],
+)
+def test_a_command_that_cannot_work_is_refused(arguments, reason, capsys):
+  try:
+    code = inspect.main(arguments)
+  except SystemExit as e:
+    code = e.code
+  assert code == 2
+  assert reason in ' '.join(capsys.readouterr().err.split())
+
+
+def test_the_module_runs_as_a_command_and_answers_usage_without_tensorflow():
+  program = (
+    'import runpy, sys\n'
+    'class No:\n'
+    '  def find_spec(self, name, path=None, target=None):\n'
+    '    assert name not in ("tensorflow", "reverb"), name\n'
+    'sys.meta_path.insert(0, No())\n'
+    'sys.argv = ["inspect", "8000"]\n'
+    'runpy.run_module("replay.inspect", run_name="__main__")\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == 2, done.stderr
+  assert 'Give localhost:8000' in done.stderr

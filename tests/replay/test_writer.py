@@ -1,0 +1,263 @@
+"""The item writer through real Reverb servers, also through ones that die."""
+
+import logging
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replay import packing
+from replay import tables
+from replay import writer
+
+ROW = tf.TensorSpec((3,), tf.float32)
+
+
+class Columns(NamedTuple):
+  """A nested signature whose columns differ in shape and type."""
+
+  pixels: object
+  number: object
+  flags: object
+
+
+COLUMNS = Columns(
+  tf.TensorSpec((2, 3), tf.uint8),
+  tf.TensorSpec((), tf.int64),
+  tf.TensorSpec((4,), tf.bool),
+)
+
+
+def _rows(count, first=0):
+  return np.arange(3 * first, 3 * (first + count), dtype=np.float32).reshape(
+    count, 3
+  )
+
+
+def _read(client, table, count):
+  samples = client.sample(table, count, emit_timesteps=False)
+  return [sample.data for sample in samples]
+
+
+def _wait_for(condition, timeout_s=20):
+  deadline = time.monotonic() + timeout_s
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def _size(client, table):
+  return client.server_info()[table].current_size
+
+
+def test_an_item_has_its_columns_in_the_order_of_the_signature(serve):
+  server = serve(tables.queue('queue', 100, COLUMNS))
+  client = server.localhost_client()
+  items = writer.ItemWriter(client, 'queue', COLUMNS)
+  rng = np.random.default_rng(0)
+  wanted = [
+    Columns(
+      rng.integers(0, 256, (2, 3), np.uint8),
+      np.array(2**40 + i),
+      rng.integers(0, 2, 4).astype(bool),
+    )
+    for i in range(20)
+  ]
+  pixels = np.zeros((3, 2), np.uint8)
+  for item in wanted:
+    # A view that is not contiguous, of an array that the caller uses again.
+    pixels[...] = item.pixels.T
+    items.append(item._replace(pixels=pixels.T), 1.0)
+  pixels[...] = 0
+  items.flush(10)
+  for sent, got in zip(wanted, _read(client, 'queue', 20), strict=True):
+    for a, b in zip(sent, got, strict=True):
+      np.testing.assert_array_equal(a, b)
+      assert a.dtype == b.dtype and a.shape == b.shape
+
+
+@pytest.mark.parametrize('length', [1, 4, 16, None])
+def test_rows_arrive_once_each_in_order_with_their_priorities(serve, length):
+  server = serve(tables.queue('queue', 1000, ROW))
+  client = server.localhost_client()
+  options = writer.WriteOptions(chunk_length=length, max_in_flight=40)
+  items = writer.ItemWriter(client, 'queue', ROW, options)
+  # Whole chunks, chunks that are ended early, and single items in between.
+  done = 0
+  for count in (0, 1, 16, 5, 64, 4, 3, 100):
+    rows = _rows(count, done)
+    items.extend(rows, [1.0 + r for r in range(done, done + count)])
+    items.append([_rows(1, done + count)[0]], 1.0 + done + count)
+    done += count + 1
+  items.flush(10)
+  assert _size(client, 'queue') == done
+  samples = list(client.sample('queue', done, emit_timesteps=False))
+  np.testing.assert_array_equal([s.data[0] for s in samples], _rows(done))
+  np.testing.assert_array_equal(
+    [s.info.priority for s in samples], 1.0 + np.arange(done)
+  )
+
+
+@pytest.mark.parametrize('count', [1, 10, 16])
+def test_a_chunk_that_is_not_full_does_not_wait(serve, count):
+  server = serve(tables.queue('queue', 100, ROW))
+  client = server.localhost_client()
+  options = writer.WriteOptions(chunk_length=16)
+  items = writer.ItemWriter(client, 'queue', ROW, options)
+  items.extend(_rows(count), [1.0] * count)
+  _wait_for(lambda: _size(client, 'queue') == count)
+
+
+def test_chunks_are_long_for_small_rows_only():
+  assert writer.chunk_length(56) == writer.CHUNK_LENGTH
+  assert writer.chunk_length(writer.CHUNK_BYTES // 4) == 4
+  assert writer.chunk_length(84 * 84 * 4) == 1
+  assert writer.chunk_length(0) == writer.CHUNK_LENGTH
+  options = writer.WriteOptions()
+  assert writer.chunks_within(4, 56, options).chunk_length == 4
+  assert writer.chunks_within(64, 56, options).chunk_length == 16
+  options = writer.WriteOptions(chunk_length=32)
+  assert writer.chunks_within(64, 2**20, options).chunk_length == 32
+
+
+@pytest.mark.parametrize('length', [1, 4])
+def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
+  server = serve(tables.queue('small', 6, ROW))
+  client = server.localhost_client()
+  options = writer.WriteOptions(
+    chunk_length=length, max_in_flight=8, timeout_s=0.3
+  )
+  items = writer.ItemWriter(client, 'small', ROW, options)
+  done = 0
+  with pytest.raises(writer.WriteBlocked, match='max_diff=6.*size 6 of 6'):
+    while done < 100:
+      items.extend(_rows(length, done), [1.0] * length)
+      done += length
+  # The one that raised is in flight, too.
+  assert 6 < done + length <= 6 + 8
+  got = _read(client, 'small', done + length)
+  np.testing.assert_array_equal([g[0] for g in got], _rows(done + length))
+
+
+def test_a_stop_request_ends_the_wait_without_an_error(serve):
+  server = serve(tables.queue('small', 1, ROW))
+  options = writer.WriteOptions(max_in_flight=2, should_stop=lambda: True)
+  items = writer.ItemWriter(server.localhost_client(), 'small', ROW, options)
+  start = time.monotonic()
+  items.extend(_rows(10), [1.0] * 10)
+  items.flush(60)
+  assert time.monotonic() - start < 15
+
+
+def _restarting(serve, **options):
+  server = serve(tables.queue('queue', 10_000, ROW))
+  client = reverb.Client(f'localhost:{server.port}')
+  options = writer.WriteOptions(max_in_flight=20, **options)
+  return server, client, writer.ItemWriter(client, 'queue', ROW, options)
+
+
+def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
+  serve, caplog
+):
+  server, client, items = _restarting(serve)
+  items.extend(_rows(30), [1.0] * 30)
+  items.flush(10)
+  server.stop()
+  away = time.monotonic()
+  items.extend(_rows(10, 30), [1.0] * 10)
+  with pytest.raises(writer.WriteBlocked, match='does not answer'):
+    items.flush(writer._PATIENCE_S + 2)
+  serve(tables.queue('queue', 10_000, ROW), port=server.port)
+  items.flush(60)
+  items.extend(_rows(50, 40), [1.0] * 50)
+  items.flush(60)
+  assert items.reconnects == 1
+  gone, back = (record.getMessage() for record in caplog.records[-2:])
+  assert f'localhost:{server.port} does not answer: ' in gone
+  assert 'is back after' in back and f'{items.lost} were lost' in back
+  assert time.monotonic() - away < 30
+  # Reverb sends again in any order.
+  count = _size(client, 'queue')
+  got = {int(row[0][0]) // 3 for row in _read(client, 'queue', count)}
+  assert count == len(got) == 60 - items.lost
+  assert set(range(40, 90)) <= got <= set(range(30, 90))
+
+
+def test_a_writer_that_gave_up_is_replaced_and_what_it_had_is_lost(
+  serve, caplog
+):
+  _, client, items = _restarting(serve)
+  items.extend(_rows(10), [1.0] * 10)
+  items.flush(10)
+  items._unconfirmed = 7
+  items._writer.Close()  # From here on it refuses whatever it is given.
+  items.extend(_rows(30, 10), [1.0] * 30)
+  items.flush(10)
+  assert items.lost == 7 and items.reconnects == 1
+  assert any('7 items that the server had not' in m for m in caplog.messages)
+  got = [row[0] for row in _read(client, 'queue', 40)]
+  np.testing.assert_array_equal(got, _rows(40))
+
+
+def test_a_server_that_stays_away_ends_the_write(serve, caplog):
+  caplog.set_level(logging.ERROR, 'replay.writer')
+  server, _, items = _restarting(serve, reconnect_s=0.5)
+  server.stop()
+  with pytest.raises(
+    writer.WriteBlocked, match=rf'localhost:{server.port} does not answer'
+  ):
+    for _ in range(5):
+      items.extend(_rows(20), [1.0] * 20)
+  items.close()
+
+
+def test_a_stop_request_ends_the_wait_for_a_server_that_is_gone(serve):
+  server, _, items = _restarting(serve, should_stop=lambda: True)
+  server.stop()
+  items._writer.Close()
+  items.extend(_rows(30), [1.0] * 30)
+  items.flush(60)
+  # Whatever had no writer is counted.
+  assert items.lost == 30
+
+
+def test_signatures_that_do_not_fit_are_refused(serve):
+  layout = packing.TransitionLayout((4,), (3,))
+  server = serve(
+    tables.queue('rows', 10, ROW),
+    tables.queue('columns', 10, COLUMNS),
+    tables.queue('transitions', 10, layout.signature()),
+  )
+  client = server.localhost_client()
+  with pytest.raises(ValueError, match="no table 'cue', only columns, rows"):
+    writer.ItemWriter(client, 'cue', ROW)
+  with pytest.raises(ValueError, match="'columns' holds .*this adder writes"):
+    writer.ItemWriter(client, 'columns', ROW)
+  with pytest.raises(ValueError, match="'rows' holds .*this adder writes"):
+    writer.ItemWriter(client, 'rows', tf.TensorSpec((3,), tf.float64))
+  # Of the same width: only the name of the signature tells them apart.
+  other = packing.TransitionLayout((5,), (1,))
+  assert other.width == layout.width
+  with pytest.raises(ValueError, match='same environment'):
+    writer.ItemWriter(client, 'transitions', other.signature())
+  items = writer.ItemWriter(client, 'rows', ROW)
+  with pytest.raises(ValueError, match=r'\[3\].*\[4\]'):
+    items.append([np.zeros(4, np.float32)], 1.0)
+
+
+def test_options_out_of_range_are_refused():
+  with pytest.raises(ValueError, match='max_in_flight=0 must'):
+    writer.WriteOptions(max_in_flight=0)
+  with pytest.raises(ValueError, match='chunk_length=0 must'):
+    writer.WriteOptions(chunk_length=0)
+
+
+def test_no_server_is_an_error_with_its_address():
+  client = reverb.Client('localhost:1')
+  with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
+    writer.ItemWriter(
+      client, 'queue', ROW, writer.WriteOptions(connect_timeout_s=1)
+    )
