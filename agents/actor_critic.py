@@ -342,7 +342,8 @@ class ActorCritic(base.Agent):
       return []
     return [
       f"{share:.0%} of the policy's actions are at the ends of their range, "
-      'where tanh is flat: it hardly learns. Set agent.max_dq_da=1, or lower '
+      'where tanh is flat: it hardly learns. Set '
+      'agent.normalize_observations=True and agent.max_dq_da=1, or lower '
       'agent.policy_learning_rate.'
     ]
 

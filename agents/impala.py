@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +21,7 @@ from agents import optimizers
 from agents import parameters
 from agents import policy_heads
 from agents import swarm
+from agents import unroll_acting
 from agents import unroll_network
 from agents.losses import policy_gradient
 from agents.losses import vtrace
@@ -130,7 +130,7 @@ class IMPALA(base.Agent):
     'policy_loss': 'mean',
     'baseline_loss': 'mean',
     'entropy': 'mean',
-    'value_mean': 'mean',
+    'value_mean': 'mean',  # in the environment's units of reward
     'rho_mean': 'mean',  # of pi / mu, not clipped
     'rho_deviation': 'max',  # of |pi / mu - 1|: 0 without lag
     'dropped_sequences': 'mean',  # per update: behaviour was not finite
@@ -177,6 +177,9 @@ class IMPALA(base.Agent):
     )
     self.layout = parameters.Layout(
       self.network.shapes(), self.network.groups()
+    )
+    self._policy = unroll_acting.Policy(
+      self.layout, self.network, self.head, tuple(spec.action_shape)
     )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
@@ -260,7 +263,8 @@ class IMPALA(base.Agent):
       'policy_loss': policy_loss,
       'baseline_loss': baseline_loss,
       'entropy': entropy,
-      'value_mean': policy_gradient.masked_mean(values[:-1], mask),
+      'value_mean': policy_gradient.masked_mean(values[:-1], mask)
+      / config.reward_scale,
       'rho_mean': policy_gradient.masked_mean(rho, mask),
       'rho_deviation': tf.reduce_max(tf.abs(rho - 1.0)),
       'dropped_sequences': tf.reduce_sum(tf.cast(~sound, tf.float32)),
@@ -319,10 +323,12 @@ class IMPALA(base.Agent):
     del actor_steps
     return 0.0
 
-  def actor(self, info: base.ActorInfo, num_envs: int) -> UnrollActor:
+  def actor(
+    self, info: base.ActorInfo, num_envs: int
+  ) -> unroll_acting.SamplingActor:
     """An `unrolls.UnrollActor`; all ranks act alike."""
     del info
-    return UnrollActor(self, num_envs)
+    return unroll_acting.SamplingActor(self._policy, num_envs)
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     if self.network.core_size:
@@ -332,97 +338,12 @@ class IMPALA(base.Agent):
       )
     return np.stack(
       [
-        UnrollActor(self, len(x)).act(one, x, actor_steps, rng)
+        unroll_acting.SamplingActor(self._policy, len(x)).act(
+          one, x, actor_steps, rng
+        )
         for one, x in zip(theta, observation)
       ]
     )
 
-  def greedy(self, theta: np.ndarray) -> GreedyPolicy:
-    return GreedyPolicy(self, theta)
-
-
-class _Memory:
-  """The policy's outputs for K environments, and what it remembers of them."""
-
-  def __init__(self, agent: IMPALA, num_envs: int):
-    self._network = agent.network
-    self._layout = agent.layout
-    self._theta: np.ndarray | None = None
-    self._parts: dict[str, Any] = {}
-    self._next = np.zeros((num_envs, agent.network.core_size), np.float32)
-    self._fresh = np.ones(num_envs, np.bool_)
-    self.core = self._next
-
-  def step(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
-    """Outputs [K, policy_size] for `theta [D]`, which is not changed later."""
-    if theta is not self._theta:
-      self._theta = theta
-      self._parts = self._network.prepare(self._layout.unpack(theta[None]))
-    self.core = self._next
-    outputs, self._next = self._network.step(
-      self._parts, observation, self.core, self._fresh
-    )
-    if self._fresh.any():
-      self._fresh = np.zeros_like(self._fresh)
-    return outputs
-
-  def ended(self, last: np.ndarray) -> None:
-    self._fresh = np.array(last, np.bool_)
-
-
-class UnrollActor:
-  """Acts by sampling: see `unrolls.UnrollActor`."""
-
-  def __init__(self, agent: IMPALA, num_envs: int):
-    self._memory = _Memory(agent, num_envs)
-    self._head = agent.head
-    self._shape = (num_envs, *agent.spec.action_shape)
-    self.behaviour = np.zeros((num_envs, 1), np.float32)
-
-  @property
-  def core(self) -> np.ndarray:
-    """State with which the last actions were chosen, float32 [K, S]."""
-    return self._memory.core
-
-  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    del actor_steps
-    outputs = self._memory.step(theta, observation)
-    actions, log_mu = self._head.sample(outputs, rng)
-    self.behaviour = log_mu[:, None]
-    return actions.reshape(self._shape)
-
-  def ended(self, last: np.ndarray) -> None:
-    self._memory.ended(last)
-
-  def priorities(self, theta, packed):
-    del theta, packed
-    return None
-
-
-class GreedyPolicy:
-  """The likeliest action; remembers what the policy remembers.
-
-  Made for one run of episodes that start together. `reset` before others;
-  `ended` where episodes follow one another.
-  """
-
-  def __init__(self, agent: IMPALA, theta: np.ndarray):
-    self._agent = agent
-    self._theta = np.array(theta, np.float32)
-    self._memory: _Memory | None = None
-
-  def __call__(self, observation: np.ndarray) -> np.ndarray:
-    if self._memory is None:
-      self._memory = _Memory(self._agent, len(observation))
-    outputs = self._memory.step(self._theta, observation)
-    actions = self._agent.head.mode(outputs)
-    return actions.reshape(len(observation), *self._agent.spec.action_shape)
-
-  def reset(self) -> None:
-    """All episodes begin anew, however many there are."""
-    self._memory = None
-
-  def ended(self, last: np.ndarray) -> None:
-    """Where episodes have ended, bool [K]."""
-    if self._memory is not None:
-      self._memory.ended(last)
+  def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
+    return unroll_acting.GreedyPolicy(self._policy, theta)

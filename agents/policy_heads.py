@@ -22,7 +22,9 @@ _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 class Head(Protocol):
   """Distribution over actions, given a network's outputs [..., size]."""
 
-  size: int
+  @property
+  def size(self) -> int:
+    """Outputs that it needs of a network."""
 
   def log_prob(self, outputs: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """log pi(a|x), [T, B] from outputs [T, B, size]."""

@@ -92,8 +92,8 @@ class StateStack:
 class LSTM:
   """A long short-term memory, as Sonnet's (Hochreiter and Schmidhuber 1997).
 
-  Gates in the order input, candidate, forget, output; 1 is added to the forget
-  gate (Jozefowicz et al. 2015). The state is hidden, then cell.
+  Gates in the order input, forget, candidate, output; the bias of the forget
+  gate begins at 1 (Jozefowicz et al. 2015). The state is hidden, then cell.
 
   Attributes:
     input_size: numbers in.
@@ -119,13 +119,17 @@ class LSTM:
     ]
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables: truncated normal 1/sqrt(units) as Sonnet's, bias zero."""
+    """New variables: truncated normal 1/sqrt(units) as Sonnet's."""
     scale = 1 / np.sqrt(self.size)
+    bias, *weights = (shape for _, shape in self.shapes())
+    first = np.zeros(bias, np.float32)
+    first[self.size : 2 * self.size] = 1.0
     return [
-      np.zeros(shape, np.float32)
-      if len(shape) == 1
-      else (scale * networks.truncated_normal(rng, shape)).astype(np.float32)
-      for _, shape in self.shapes()
+      first,
+      *(
+        (scale * networks.truncated_normal(rng, shape)).astype(np.float32)
+        for shape in weights
+      ),
     ]
 
   def step(
@@ -146,8 +150,7 @@ class LSTM:
     gates = x @ w_i
     gates += state[:, :n] @ w_h
     gates += b
-    gates[:, 2 * n : 3 * n] += 1.0
-    candidate = np.tanh(gates[:, n : 2 * n])
+    candidate = np.tanh(gates[:, 2 * n : 3 * n])
     # sigmoid(x) = (1 + tanh(x / 2)) / 2: no overflow, and one pass for three.
     gates *= 0.5
     squashed = np.tanh(gates, out=gates)
@@ -155,7 +158,7 @@ class LSTM:
     squashed *= 0.5
     following = np.empty_like(state)
     cell = following[:, n:]
-    np.multiply(squashed[:, 2 * n : 3 * n], state[:, n:], out=cell)
+    np.multiply(squashed[:, n : 2 * n], state[:, n:], out=cell)
     cell += squashed[:, :n] * candidate
     np.multiply(squashed[:, 3 * n :], np.tanh(cell), out=following[:, :n])
     return following
@@ -206,6 +209,6 @@ class LSTM:
 
   @staticmethod
   def _cell(gates: tf.Tensor, cell: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    i, g, f, o = tf.split(gates, 4, axis=-1)
-    cell = tf.sigmoid(f + 1.0) * cell + tf.sigmoid(i) * tf.tanh(g)
+    i, f, g, o = tf.split(gates, 4, axis=-1)
+    cell = tf.sigmoid(f) * cell + tf.sigmoid(i) * tf.tanh(g)
     return tf.sigmoid(o) * tf.tanh(cell), cell

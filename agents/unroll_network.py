@@ -241,7 +241,7 @@ class UnrollNetwork:
     def apply(name: str, parts: dict, x: tf.Tensor) -> tf.Tensor:
       """Of [T, B, I], [T, B, outputs]."""
       rows = x.shape[:2]
-      shape = (-1, x.shape[-1])
+      shape: tuple[int, ...] = (-1, x.shape[-1])
       if name == image_part:
         shape = (-1, *self.observation_shape)
       return tf.reshape(

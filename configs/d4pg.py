@@ -3,7 +3,7 @@
   --config=configs/d4pg.py:hopper   (or just --config=hopper)
 
 Values are specs/d4pg.md's small-scale table [R] unless a comment says
-otherwise; networks, gamma, reward scale and support are those of specs/README.md.
+otherwise; networks, gamma, reward scale and support are of specs/README.md.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ PRESETS: dict[str, dict[str, Any]] = {
       **_SMALL,
       'sigma': 0.3,
       'min_replay_size': 500,
+      # Measured: without it, half of the policy's tanhs saturate and the budget
+      # ends at -880 instead of -130 (seed 0).
+      'normalize_observations': True,
       'reward_scale': 0.1,
       'v_min': -165.0,
       'v_max': 0.0,

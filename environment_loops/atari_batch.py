@@ -9,6 +9,8 @@ final observation apart from the first one of the next game.
 from collections.abc import Sequence
 from typing import Any
 
+from ale_py import vector_env
+import cv2
 import numpy as np
 
 from environment_loops import atari
@@ -26,8 +28,6 @@ class Ataris(stepping.EpisodeStepper):
     on_fault: str = stepping.RAISE,
   ):
     super().__init__(spec, seeds, on_fault)
-    from ale_py import vector_env
-
     self._options = atari.split(spec.name)[1]
     self._seeds: np.ndarray | None = np.array(seeds, np.int64)
     self._vector: Any = vector_env.AtariVectorEnv(
@@ -89,4 +89,9 @@ class Ataris(stepping.EpisodeStepper):
 
 def _channels_last(observation: np.ndarray) -> np.ndarray:
   """[K, 4, 84, 84] to a new [K, 84, 84, 4]."""
-  return np.ascontiguousarray(observation.transpose(0, 2, 3, 1))
+  num, channels, height, width = observation.shape
+  result = np.empty((num, height, width, channels), np.uint8)
+  for stack, out in zip(observation, result, strict=True):
+    # NumPy's transposing copy takes ten times as long.
+    cv2.merge(tuple(stack), out)
+  return result

@@ -1,33 +1,10 @@
-"""One actor: K environments, a copy of the parameters, a line to replay.
-
-It never starts TensorFlow for agents that act in NumPy. What it may lose when
-it dies is its unfinished windows; a restarted actor takes the same rank (and so
-the same exploration) and counts on from the steps that it reported.
-"""
+"""How many actors there are, what each has, and how replay paces them."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
-from typing import Any
 
-import numpy as np
-import reverb
-
-from agents import base
 from agents import checks
-from environment_loops import observers
-from environment_loops import vector
-from launch import experiment as experiment_lib
-from launch import reporting
-from launch import variables
-from replay import adders
-
-_logger = logging.getLogger(__name__)
-_RECENT_EPISODES = 20
-# Transitions written in one go: priorities are computed for all at once.
-BURST = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +18,20 @@ class Config:
   samples_per_insert: float | None = 8.0  # None: unthrottled, as in the paper
   error_buffer: float | None = None  # samples either side may be ahead
   shards: int = 1  # replay servers; actor i writes to shard i mod S
+  queue_batches: int = 4  # of unrolls: batches that may wait to be learned from
+  max_lag: int | None = None  # of unrolls: older blocks, in learner steps, drop
 
   def __post_init__(self):
     checks.whole(
       self,
       'actors',
-      ('num_actors', 'envs_per_actor', 'update_period', 'shards'),
+      (
+        'num_actors',
+        'envs_per_actor',
+        'update_period',
+        'shards',
+        'queue_batches',
+      ),
     )
     checks.positive(
       self, 'actors', ('max_param_age_s', 'samples_per_insert', 'error_buffer')
@@ -57,154 +42,3 @@ class Config:
         f'{self.num_actors}: actor i writes to shard i mod shards, so some '
         'would stay empty. Use as many shards as actors at most.'
       )
-
-
-class Actor:
-  """A node that acts until its share of the budget is used."""
-
-  def __init__(
-    self,
-    experiment: experiment_lib.Experiment,
-    config: Config,
-    index: int,
-    counter: Any,
-    learner: Any,
-    replay: str,
-    table: str = 'replay',
-  ):
-    """Takes its arguments in; everything is built in `run`.
-
-    Args:
-      experiment: what to run.
-      config: how many actors there are, and what each has.
-      index: rank of this one.
-      counter: client of the counter.
-      learner: client of the learner: parameters.
-      replay: 'host:port' of the shard that it writes to.
-      table: name of the table there.
-    """
-    self._experiment = experiment
-    self._config = config
-    self._info = base.ActorInfo(index, config.num_actors, experiment.seed)
-    self._learner = learner
-    self._replay = replay
-    self._table = table
-    self._agent = experiment.make_agent()
-    self._reporter = reporting.Reporter(f'actor/{index}', counter)
-    self._exploring = 0  # actions that were not greedy
-    self.steps = 0  # of all its environments
-
-  @property
-  def share(self) -> int:
-    """Environment steps of the run that fall to this actor."""
-    total, count = self._experiment.total_steps, self._config.num_actors
-    return total // count + (self._info.index < total % count)
-
-  def run(self, stop: threading.Event | None = None) -> None:
-    """Acts; returns when told to stop."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
-    self._build()
-    try:
-      self._loop()
-      self._idle()
-    finally:
-      self._environment.close()
-      self._adder.close()
-
-  def _build(self) -> None:
-    experiment, config, agent = self._experiment, self._config, self._agent
-    self.steps = self._reporter.steps_done()
-    # A restarted actor must not replay the episodes that it has seen.
-    seed = base.actor_seed(self._info, f'from step {self.steps}')
-    self._rng = np.random.default_rng(seed)
-    num_envs = config.envs_per_actor
-    self._environment = vector.make_vector(
-      experiment.environment, num_envs, seed
-    )
-    self._tracker = observers.EpisodeTracker(
-      num_envs, window=max(_RECENT_EPISODES, num_envs)
-    )
-    self._behaviour = agent.actor(self._info, num_envs)
-    self._follower = variables.Follower(
-      self._learner,
-      agent.layout,
-      config.max_param_age_s,
-      should_stop=self._stop.is_set,
-    )
-    self._follower.start()
-    self._adder = adders.TransitionAdder(
-      reverb.Client(self._replay),
-      self._table,
-      experiment.transitions(),
-      agent.n_step,
-      agent.gamma,
-      num_envs,
-      priority=self._priorities,
-      burst=BURST,
-      options=adders.WriteOptions(should_stop=self._stop.is_set),
-    )
-
-  def _priorities(self, packed: np.ndarray) -> np.ndarray:
-    found = self._behaviour.priorities(self._follower.theta, packed)
-    return np.ones(len(packed)) if found is None else found
-
-  def _loop(self) -> None:
-    num_envs, share = self._environment.num, self.share
-    chunk = max(1, self._config.update_period // num_envs)
-    observation = self._environment.reset()
-    while not self._stop.is_set() and self.steps < share:
-      self._follower.fetch()
-      count = min(chunk, -(-(share - self.steps) // num_envs))
-      observation = self._act(observation, count)
-      if self._reporter.due() and self._reporter.report(self._numbers()):
-        return
-    self._adder.flush()
-
-  def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
-    """`count` steps of each environment."""
-    act, environment = self._behaviour.act, self._environment
-    theta, version = self._follower.theta, self._follower.version
-    clip, episodes, start = self._agent.reward_clip, 0, self.steps
-    for _ in range(count):
-      action = act(theta, observation, self.steps, self._rng)
-      step = environment.step(action)
-      # Reported returns are those of the environment; only what is learned
-      # from is clipped, each reward by itself and never a sum.
-      kept = step
-      if clip is not None:
-        kept = step._replace(reward=np.clip(step.reward, -clip, clip))
-      self._adder.add(observation, action, kept, version)
-      if step.last.any():
-        episodes += len(self._tracker.observe(step))
-        self._behaviour.ended(step.last)
-      else:
-        self._tracker.observe(step)
-      observation = step.next_observation
-      self.steps += environment.num
-    # The last step may go over the share; what is reported does not.
-    done = min(self.steps, self.share) - min(start, self.share)
-    self._reporter.count(actor_steps=done, episodes=episodes)
-    return observation
-
-  def _numbers(self) -> dict[str, float]:
-    numbers = {
-      'epsilon': self._agent.exploration(self.steps),
-      'parameters_version': self._follower.version,
-      'parameters_age_s': self._follower.age_s,
-      'lost_items': self._adder.lost,
-      'repaired_priorities': self._adder.repaired,
-    }
-    mean = self._tracker.recent_mean
-    if mean is not None:
-      numbers['episode_return'] = mean
-    return numbers
-
-  def _idle(self) -> None:
-    """Its share is used: says so until the run is over."""
-    while not self._stop.wait(0.1):
-      if self._reporter.due() and self._reporter.report(self._numbers()):
-        return

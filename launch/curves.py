@@ -4,34 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from launch import learning_statistics as statistics
 from launch import run_directory
 
+_RETURN = 'return_mean'
+_MEMBERS = 'member_returns'
 
-def evaluation_curve(
-  run_dir: str | os.PathLike[str], total_steps: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-  """Environment steps and mean greedy returns of a run, both [N].
+
+class Curve(NamedTuple):
+  """Evaluations of one agent, each [N]; empty if there was none.
+
+  Attributes:
+    steps: its environment steps, strictly increasing.
+    seconds: since the run began, never falling.
+    returns: mean greedy returns.
+  """
+
+  steps: np.ndarray
+  seconds: np.ndarray
+  returns: np.ndarray
+
+
+def of_run(run_dir: str | os.PathLike[str]) -> Curve:
+  """The curve of a run by the steps of one member.
+
+  That is how a swarm is compared with one agent. A step that was evaluated
+  twice counts with its last value.
 
   Args:
     run_dir: of the run, finished or not.
-    total_steps: the steps of all members together; else per member, which is
-      how a swarm is compared with one agent.
-
-  Returns:
-    steps, increasing, and returns; empty if the run was never evaluated.
   """
-  run = run_directory.open(run_dir)
-  rows = in_order(run.metrics('evaluation'), 'return_mean')
-  steps = [
-    row['actor_steps'] if total_steps else steps_per_member(row) for row in rows
-  ]
-  returns = [row['return_mean'] for row in rows]
-  return np.asarray(steps, float), np.asarray(returns, float)
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  return _curve(rows, [row[_RETURN] for row in rows])
+
+
+def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
+  """The curves of all members of a run that evaluates each by itself.
+
+  Raises:
+    ValueError: a run that evaluates one policy for all.
+  """
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  if not all(_MEMBERS in row for row in rows):
+    raise ValueError(
+      f'{run_dir} evaluates one policy, not its members; read it with of_run.'
+    )
+  count = len(rows[0][_MEMBERS]) if rows else 0
+  return [_curve(rows, [row[_MEMBERS][i] for row in rows]) for i in range(count)]
 
 
 def in_order(
@@ -83,3 +106,14 @@ def threshold(config: Any) -> float | None:
     values = config
   found = (threshold(value) for value in values)
   return next((value for value in found if value is not None), None)
+
+
+def _curve(rows: Sequence[dict[str, Any]], returns: Sequence[float]) -> Curve:
+  points = {
+    steps_per_member(row): (row.get('elapsed_s', np.nan), value)
+    for row, value in zip(rows, returns, strict=True)
+  }
+  steps = np.array(sorted(points), float)
+  seconds, values = np.array([points[s] for s in steps], float).reshape(-1, 2).T
+  # A node that was restarted may have begun to count anew.
+  return Curve(steps, np.maximum.accumulate(seconds), values)

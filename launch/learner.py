@@ -19,18 +19,16 @@ import reverb
 
 from agents import base
 from agents import exchange as exchange_lib
-from agents import feeds
 from agents import learning
 from launch import actors
 from launch import checkpoints
+from launch import experience
 from launch import experiment as experiment_lib
-from launch import pacing
 from launch import replay_host
 from launch import reporting
 from launch import rpc
 from launch import variables
 from replay import datasets
-from replay import packing
 from replay import priorities
 
 _logger = logging.getLogger(__name__)
@@ -68,11 +66,12 @@ class Learner:
     self._addresses = list(addresses)
     self._hosts = hosts
     self._table = table
-    self._agent = experiment.make_agent()
+    self._experience = experience.of(experiment, config)
+    self._agent = self._experience.agent
     self._reporter = reporting.Reporter('learner/0', counter)
     self._published = variables.Published(self._agent.layout)
     self._own_host: replay_host.ReplayHost | None = None
-    self._prioritized = self._agent.priority_exponent is not None
+    self._prioritized = self._experience.prioritized
     self._metrics: dict[str, float] = {}
     self._skipped = 0
     self._saved = self._saved_replay = time.monotonic()
@@ -116,7 +115,7 @@ class Learner:
       theta,
       [agent.learning_rate(info, 'none')],
       exchange_lib.Local(),
-      feeds.Transitions(experiment.transitions(), agent.batch_size),
+      self._experience.feed,
       updates_per_call=run.updates_per_call,
       seed=base.actor_seed(info, 'learner'),
     )
@@ -126,30 +125,23 @@ class Learner:
     self._publish()
     if self._hosts is None:
       self._own_host = replay_host.ReplayHost(
-        lambda: pacing.tables(experiment, self._config, self._table),
+        lambda: self._experience.tables(self._table),
         experiment.run_dir,
         self._addresses,
       )
       self._own_host.start()
-    layout = experiment.transitions()
-    self._layout = layout
-    self._sampler = datasets.ShardedSampler(
-      self._addresses,
-      self._table,
-      agent.batch_size,
-      updates=run.updates_per_call,
-      should_stop=self._over,
-      signature=layout.signature(),
+    self._sampler = self._experience.sampler(
+      self._addresses, self._table, self._over
     )
     self._writer: priorities.PriorityWriter | None = None
     if self._prioritized:
       clients = [reverb.Client(address) for address in self._addresses]
       self._writer = priorities.PriorityWriter(clients, self._table)
-    items = run.updates_per_call * agent.batch_size
-    self._learner.trace(
-      tf.TensorSpec((items, layout.width), layout.dtype),
-      tf.TensorSpec((items,), tf.float32) if self._prioritized else None,
-    )
+    probabilities = None
+    if self._prioritized:
+      items = run.updates_per_call * agent.batch_size
+      probabilities = tf.TensorSpec((items,), tf.float32)
+    self._learner.trace(self._experience.sample_specs(), probabilities)
 
   def _learn(self) -> bool:
     """One call of the learner. Returns False when the run is over."""
@@ -157,6 +149,7 @@ class Learner:
       sample = next(self._sampler)
     except StopIteration:
       return False
+    sample = self._experience.prepare(sample, self._updates)
     result = self._learner.step(
       sample.data, sample.probabilities if self._prioritized else None
     )
@@ -209,18 +202,7 @@ class Learner:
     numbers = {**self._metrics, 'skipped_updates': self._skipped}
     if not self._metrics:
       return numbers
-    fields = self._layout.unpack(self._last.data[:: self._agent.batch_size])
-    lag = self._updates - fields.version.numpy()
-    age = packing.age_s(fields.written_at.numpy())
-    numbers.update(
-      policy_lag=float(lag.mean()),
-      policy_lag_max=float(lag.max()),
-      sample_age_s=float(age.mean()),
-      sample_age_max_s=float(age.max()),
-      times_sampled=float(np.mean(self._last.times_sampled)),
-      replay_size=float(self._last.table_sizes.max()) * self._config.shards,
-      replay_max_size=self._experiment.max_replay_size,
-    )
+    numbers.update(self._experience.numbers(self._last, self._updates))
     if self._writer is not None:
       numbers['priorities_dropped'] = self._writer.dropped
     return numbers

@@ -1,6 +1,7 @@
-"""Pictures of learning: one run, or several systems with their intervals.
+"""The picture of one run, and the looks that all pictures share.
 
 Reads run directories only, so that a plot can be made again at any time.
+Several systems are drawn by study_plots.py.
 """
 
 from __future__ import annotations
@@ -20,23 +21,20 @@ from matplotlib.backends import backend_agg
 import numpy as np
 
 from launch import curves
-from launch import learning_statistics as statistics
 from launch import run_directory
 
 _INK = '#22313f'
-_MUTED = '#7b8a97'
+MUTED = '#7b8a97'
 _PAPER = '#fbfaf7'
 _STAR = '#e0892b'
 _FLOCK = '#8fb8b3'
 # Told apart also by people who see few colours, and in grey.
-_COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
-_LINES = ('-', '--', '-.', ':')
-_GRID_POINTS = 240
+COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
 
 _STYLE = {
   'figure.facecolor': _PAPER,
   'axes.facecolor': _PAPER,
-  'axes.edgecolor': _MUTED,
+  'axes.edgecolor': MUTED,
   'axes.labelcolor': _INK,
   'axes.titlecolor': _INK,
   'axes.titlesize': 14,
@@ -49,8 +47,8 @@ _STYLE = {
   'axes.axisbelow': True,
   'grid.color': '#e4e1d9',
   'grid.linewidth': 0.8,
-  'xtick.color': _MUTED,
-  'ytick.color': _MUTED,
+  'xtick.color': MUTED,
+  'ytick.color': MUTED,
   'xtick.labelcolor': _INK,
   'ytick.labelcolor': _INK,
   'text.color': _INK,
@@ -87,7 +85,7 @@ def learning_curve(
   members = curves.num_members(evaluations)
   if threshold is None:
     threshold = curves.threshold(run.config())
-  with _canvas(path or run.path / 'learning_curve.png') as figure:
+  with canvas(path or run.path / 'learning_curve.png') as figure:
     if stars:
       top, low = figure.subplots(
         2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
@@ -100,7 +98,7 @@ def learning_curve(
     _draw_evaluations(top, evaluations)
     if stars:
       _draw_record(top, stars, members)
-    _draw_threshold(top, threshold)
+    draw_threshold(top, threshold)
     _label(bottom, members, evaluations[-1]['actor_steps'])
     top.set_title(title or run.name)
     top.set_ylabel('episode return')
@@ -112,87 +110,19 @@ def learning_curve(
   return pathlib.Path(path or run.path / 'learning_curve.png')
 
 
-def compare_curves(
-  groups: Mapping[str, Sequence[str | os.PathLike[str]]],
-  path: str | os.PathLike[str],
-  *,
-  budget: float | None = None,
-  title: str = '',
-  threshold: float | None = None,
-  total_steps: bool = False,
-) -> pathlib.Path:
-  """Draws systems as the mean over seeds with a 95% bootstrap interval.
+@contextlib.contextmanager
+def canvas(
+  path: str | os.PathLike[str], width: float = 8.4
+) -> Iterator[mpl_figure.Figure]:
+  """A figure that is saved at the end; pyplot's global state is not used.
 
   Args:
-    groups: label to the run directories of its seeds.
-    path: of the PNG.
-    budget: end of the x axis, in its unit; the longest run if None.
-    title: above the picture.
-    threshold: return that counts as solved; from the first run's config if
-      None and known.
-    total_steps: count the steps of all members instead of steps per member.
-
-  Raises:
-    ValueError: a label without any run that was evaluated.
+    path: of the PNG; its directory is made.
+    width: in inches, of 150 pixels.
   """
-  found = {
-    label: [curves.evaluation_curve(run, total_steps) for run in runs]
-    for label, runs in groups.items()
-  }
-  for label, pairs in found.items():
-    if not any(len(steps) for steps, _ in pairs):
-      raise ValueError(
-        f'no run of {label!r} has an evaluation to draw. Let one get as far '
-        'as its first evaluation, or leave the label out.'
-      )
-  if budget is None:
-    budget = max(
-      steps[-1] for pairs in found.values() for steps, _ in pairs if len(steps)
-    )
-  if threshold is None:
-    first = next(iter(next(iter(groups.values()))))
-    threshold = curves.threshold(run_directory.open(first).config())
-  grid = np.linspace(0.0, budget, _GRID_POINTS)
-  with _canvas(path) as figure:
-    axes = figure.subplots()
-    for number, (label, pairs) in enumerate(found.items()):
-      drawn = [
-        statistics.on_grid(steps, returns, grid)
-        for steps, returns in pairs
-        if len(steps)
-      ]
-      seeds = f'{len(drawn)} seed{"s" if len(drawn) != 1 else ""}'
-      if len(drawn) < len(pairs):
-        seeds += f', {len(pairs) - len(drawn)} without evaluation'
-      _draw_band(axes, grid, np.stack(drawn), f'{label} ({seeds})', number)
-    _draw_threshold(axes, threshold)
-    axes.set_xlim(0, budget)
-    unit = 'of all members' if total_steps else 'per member'
-    axes.set_xlabel(f'environment steps {unit}')
-    axes.set_ylabel('greedy return, mean over seeds')
-    axes.set_title(title)
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(_short))
-    figure.legend(loc='outside lower center', ncols=3, fontsize=9.5)
-    figure.text(
-      0.995,
-      0.985,
-      'shaded: 95% bootstrap interval over seeds',
-      ha='right',
-      va='top',
-      fontsize=8.5,
-      color=_MUTED,
-    )
-  return pathlib.Path(path)
-
-
-@contextlib.contextmanager
-def _canvas(
-  path: str | os.PathLike[str],
-) -> Iterator[mpl_figure.Figure]:
-  """A figure that is saved at the end; pyplot's global state is not used."""
   with matplotlib.rc_context(_STYLE):
     margins = layout_engine.ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.12)
-    figure = mpl_figure.Figure(figsize=(8.4, 5.4), layout=margins)
+    figure = mpl_figure.Figure(figsize=(width, 5.4), layout=margins)
     backend_agg.FigureCanvasAgg(figure)
     yield figure
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +142,7 @@ def _draw_evaluations(
       x,
       low,
       high,
-      color=_COLOURS[0],
+      color=COLOURS[0],
       alpha=0.13,
       linewidth=0,
       label='worst to best episode',
@@ -220,7 +150,7 @@ def _draw_evaluations(
   axes.plot(
     x,
     mean,
-    color=_COLOURS[0],
+    color=COLOURS[0],
     linewidth=2.2,
     marker='o',
     markersize=4,
@@ -292,36 +222,12 @@ def _draw_pull(
   axes.yaxis.set_major_locator(ticker.MaxNLocator(2))
 
 
-def _draw_band(
-  axes: mpl_axes.Axes,
-  grid: np.ndarray,
-  values: np.ndarray,
-  label: str,
-  number: int,
-) -> None:
-  colour = _COLOURS[number % len(_COLOURS)]
-  band = statistics.bootstrap_band(values)
-  axes.plot(grid, values.T, color=colour, linewidth=0.6, alpha=0.22)
-  if len(values) > 1:
-    axes.fill_between(
-      grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0
-    )
-  axes.plot(
-    grid,
-    band.mean,
-    color=colour,
-    linewidth=2.4,
-    label=label,
-    linestyle=_LINES[number % len(_LINES)],
-    zorder=4,
-  )
-
-
-def _draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
+def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
+  """A line at the return that counts as solved, if there is one."""
   if threshold is None:
     return
   axes.axhline(
-    threshold, color=_MUTED, linewidth=1.1, linestyle=(0, (5, 4)), zorder=1
+    threshold, color=MUTED, linewidth=1.1, linestyle=(0, (5, 4)), zorder=1
   )
   axes.annotate(
     f'solved at {threshold:g}',
@@ -330,7 +236,7 @@ def _draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
     fontsize=9,
     xycoords=('axes fraction', 'data'),
     textcoords='offset points',
-    color=_MUTED,
+    color=MUTED,
   )
 
 
@@ -342,10 +248,11 @@ def _label(axes: mpl_axes.Axes, members: int, total: int) -> None:
     )
   else:
     axes.set_xlabel('environment steps')
-  axes.xaxis.set_major_formatter(ticker.FuncFormatter(_short))
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(short))
 
 
-def _short(value: float, _: int | None = None) -> str:
+def short(value: float, _: int | None = None) -> str:
+  """2000 as '2 k', for the labels of an axis."""
   if abs(value) >= 1e6:
     return f'{value / 1e6:g} M'
   return f'{value / 1e3:g} k' if abs(value) >= 1e3 else f'{value:g}'

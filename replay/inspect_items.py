@@ -159,7 +159,7 @@ def look_live(
       f'Table {table.name!r} gave no sample within {timeout_s:g} s{reason}'
     )
   samples = list(found)
-  weights = 0 * np.arange(len(samples)) + 1 + 0 * np.array([float(one.info.probability) for one in samples])
+  weights = 1 / np.array([float(one.info.probability) for one in samples])
   items = [
     Item(
       int(one.info.key),

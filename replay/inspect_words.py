@@ -157,9 +157,10 @@ def columns(table: reading.Table) -> str:
     layout = packing.from_signature(spec)
     if layout is not None:
       leading = spec.shape.as_list()[:-1]
+      what = f'transitions {leading}' if leading else 'one transition'
       action = 'int32' if layout.discrete else 'float32'
       return (
-        f'transitions {leading} in one {layout.dtype} column: observation '
+        f'{what} in one {layout.dtype} column: observation '
         f'{list(layout.observation_shape)}, action {action} '
         f'{list(layout.action_shape)}'
       )

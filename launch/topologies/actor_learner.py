@@ -13,11 +13,12 @@ import functools
 
 import launchpad as lp
 
+from launch import actor
 from launch import actors
 from launch import evaluator
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import learner as learner_lib
-from launch import pacing
 from launch import policies
 from launch import replay_host
 from launch import rpc
@@ -32,7 +33,7 @@ def build(
   Raises:
     ValueError: the sizes do not fit together, or could lock each other.
   """
-  pacing.check(experiment, config)
+  experience.check(experiment, config)
   program = lp.Program('actor_learner')
   with program.group('counter'):
     counter = program.add_node(
@@ -45,7 +46,7 @@ def build(
     )
   hosts, shards = None, []
   if experiment.run.replay == 'node':
-    make_tables = functools.partial(pacing.tables, experiment, config)
+    make_tables = functools.partial(_tables, experiment, config)
     hosts = []
     with program.group('replay'):
       for i in range(config.shards):
@@ -78,7 +79,7 @@ def build(
     for i in range(config.num_actors):
       program.add_node(
         lp.PyClassNode(
-          actors.Actor,
+          actor.Actor,
           experiment,
           config,
           i,
@@ -103,3 +104,7 @@ def build(
     },
   )
   return program
+
+
+def _tables(experiment, config):
+  return experience.of(experiment, config).tables('replay')

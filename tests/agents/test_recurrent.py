@@ -74,7 +74,8 @@ def test_the_lstm_is_sonnets():
 
 def test_first_weights_of_the_lstm_are_scaled_to_its_units():
   b, w_i, w_h = recurrent.LSTM(50, 64).initial(np.random.default_rng(0))
-  assert not b.any() and w_i.dtype == w_h.dtype == np.float32
+  np.testing.assert_array_equal(b, np.repeat([0.0, 1.0, 0.0, 0.0], 64))
+  assert b.dtype == w_i.dtype == w_h.dtype == np.float32
   for weights in (w_i, w_h):
     assert 0.9 * 2 / 8 < np.abs(weights).max() <= 2 / 8
 

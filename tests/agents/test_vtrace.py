@@ -156,9 +156,7 @@ def test_two_episodes_in_one_trace_equal_two_traces():
     for part in (slice(0, 4), slice(4, T)):
       alone = vtrace.vtrace(*(tf.constant(x[part]) for x in inputs.values()))
       np.testing.assert_allclose(whole.vs[part], alone.vs)
-      np.testing.assert_allclose(
-        whole.pg_advantages[part], alone.pg_advantages
-      )
+      np.testing.assert_allclose(whole.pg_advantages[part], alone.pg_advantages)
 
 
 def test_a_step_that_is_no_experience_leaves_its_value_as_it_is():

@@ -25,6 +25,7 @@ import tensorflow as tf  # noqa: E402
 
 from agents import dqn  # noqa: E402
 from agents import exchange  # noqa: E402
+from agents import feeds  # noqa: E402
 from agents import learning  # noqa: E402
 from agents import parameters  # noqa: E402
 from agents import swarm  # noqa: E402

@@ -157,9 +157,14 @@ def warn_if_busy() -> None:
 
 
 class Run:
-  """`launch/run_swarm.py` as a user starts it, in a directory of its own."""
+  """`launch/run_*.py` as a user starts it, in a directory of its own."""
 
-  def __init__(self, directory: pathlib.Path, flags: Sequence[str]):
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    flags: Sequence[str],
+    script: str = 'run_swarm.py',
+  ):
     self.directory = directory / 'run'
     self.output = directory / 'output.txt'
     self.started_at = time.time()
@@ -168,7 +173,7 @@ class Run:
       self.process = psutil.Popen(
         [
           sys.executable,
-          'launch/run_swarm.py',
+          f'launch/{script}',
           '--lp_launch_type=local_mp',
           f'--run_dir={self.directory}',
           *flags,
@@ -231,14 +236,57 @@ class Run:
 
 
 @contextlib.contextmanager
-def swarm_run(*flags: str) -> Iterator[Run]:
+def swarm_run(*flags: str, script: str = 'run_swarm.py') -> Iterator[Run]:
   """Starts a run; at the end it is stopped and its directory removed."""
   with tempfile.TemporaryDirectory(prefix='bench-') as directory:
-    run = Run(pathlib.Path(directory), flags)
+    run = Run(pathlib.Path(directory), flags, script)
     try:
       yield run
     finally:
       run.stop()
+
+
+def window_rates(
+  run: Run, kinds: dict[str, str], settle_s: float, window_s: float
+) -> dict[str, float]:
+  """Rates over a window of a run that learns, summed over nodes.
+
+  Args:
+    run: the run; its first update may still be to come.
+    kinds: name of a total, such as 'own_actor_steps', to the kind of rows that
+      have it, such as 'node_actor'.
+    settle_s: seconds from the first update to the window.
+    window_s: seconds of the window.
+
+  Returns:
+    For each total what it grew by per second, by the nodes' own clocks.
+
+  Raises:
+    RuntimeError: the run ended, or reported too seldom.
+  """
+  run.wait_for('first update', run.learning, 240.0)
+  time.sleep(settle_s)
+  skip = {kind: len(run.rows(kind)) for kind in kinds.values()}
+  # A row is up to a second older than the file: one more to lose none.
+  time.sleep(window_s + 1.0)
+  if run.process.poll() is not None:
+    raise RuntimeError('The run ended in the window: take a shorter one.')
+  found = {}
+  for name, kind in kinds.items():
+    by_node: dict[str, list] = {}
+    for row in run.rows(kind)[skip[kind] :]:
+      by_node.setdefault(row['node'], []).append(row)
+    if not by_node or min(map(len, by_node.values())) < 2:
+      raise RuntimeError(
+        f'A node of {kind} reported only once in {window_s:g} s: the machine '
+        'is too busy for this window.'
+      )
+    found[name] = sum(
+      (rows[-1][name] - rows[0][name])
+      / (rows[-1]['elapsed_s'] - rows[0]['elapsed_s'])
+      for rows in by_node.values()
+    )
+  return found
 
 
 def timed(function: Callable[[], Any], seconds: float) -> dict[str, float]:

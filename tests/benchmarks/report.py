@@ -28,6 +28,8 @@ _ORDER = (
   'bench_memory',
   'bench_parts',
   'bench_profile',
+  'bench_apex',
+  'bench_replay',
 )
 
 

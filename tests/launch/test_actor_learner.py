@@ -7,10 +7,11 @@ import pytest
 
 from agents import dqn
 from environment_loops import environments
+from launch import actor
 from launch import actors
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
-from launch import pacing
 from launch import policies
 from launch.topologies import actor_learner
 from replay import admission
@@ -30,6 +31,10 @@ def _experiment(agent=None, **run):
     env_steps_per_update=1,
     run=experiment_lib.RunConfig(**{'steps_per_agent': 5000, **run}),
   )
+
+
+def _tables(experiment, config):
+  return experience.of(experiment, config).tables('replay')
 
 
 ACTORS = [f'actor/{i}' for i in range(3)]
@@ -82,7 +87,7 @@ def test_all_but_the_counter_come_back():
 
 def test_each_shard_holds_its_part():
   config = actors.Config(num_actors=2, shards=2, samples_per_insert=None)
-  (table,) = pacing.tables(_experiment({'max_replay_size': 1001}), config)
+  (table,) = _tables(_experiment({'max_replay_size': 1001}), config)
   assert table.info.max_size == 501
   assert table.info.rate_limiter_info.min_size_to_sample == 50
 
@@ -91,7 +96,7 @@ def test_each_shard_holds_its_part():
   'agent, kind', [({}, 'uniform'), ({'prioritized': True}, 'prioritized')]
 )
 def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
-  (table,) = pacing.tables(_experiment(agent), actors.Config())
+  (table,) = _tables(_experiment(agent), actors.Config())
   options = table.info.sampler_options
   assert options.uniform == (kind == 'uniform')
   if kind == 'prioritized':
@@ -99,7 +104,7 @@ def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
 
 
 def test_the_limiter_keeps_the_ratio():
-  (table,) = pacing.tables(_experiment(), actors.Config(samples_per_insert=4.0))
+  (table,) = _tables(_experiment(), actors.Config(samples_per_insert=4.0))
   limiter = table.info.rate_limiter_info
   assert limiter.samples_per_insert == 4.0
   assert limiter.min_size_to_sample == 100
@@ -124,13 +129,13 @@ def test_more_than_one_agent_is_refused():
 
   experiment = dataclasses.replace(_experiment(), num_agents=2)
   with pytest.raises(ValueError, match='num_agents=2'):
-    pacing.check(experiment, actors.Config())
+    experience.check(experiment, actors.Config())
 
 
 def test_the_plan_that_is_checked_is_the_one_that_runs():
   config = actors.Config(num_actors=3, samples_per_insert=8.0)
-  plan = pacing.plan(_experiment({'batch_size': 16}), config)
-  assert (plan.writers, plan.burst) == (3, actors.BURST)
+  plan = experience.of(_experiment({'batch_size': 16}), config).plan
+  assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
   admission.check(plan)
 
@@ -139,7 +144,7 @@ def test_shares_of_the_budget_add_up():
   experiment = _experiment(steps_per_agent=5003)
   config = actors.Config(num_actors=4)
   shares = [
-    actors.Actor(experiment, config, i, _Silent(), None, '').share
+    actor.Actor(experiment, config, i, _Silent(), None, '').share
     for i in range(4)
   ]
   assert sum(shares) == 5003 and max(shares) - min(shares) == 1

@@ -9,9 +9,9 @@ Launchpad's local_mp starts: Reverb, the learner, N actors.
 
 Acme 0.4.0 ships no distributed program for IMPALA. Its one-process agent,
 `acme.agents.tf.impala.IMPALA`, cannot be the peer: it learns when a batch waits
-in the queue, but the 12 readers of its dataset empty the queue into buffers of
-their own, and after the first update it acts without learning. Here there is
-one reader, and the learner steps whenever another batch has been inserted.
+in the queue, but the readers of its dataset empty the queue into buffers of
+their own, and no second update came within 11,000 steps. Here there is one
+reader, and the learner steps whenever another batch has been inserted.
 """
 
 from __future__ import annotations

@@ -78,10 +78,16 @@ def measure(peer: str, **options: Any) -> dict[str, Any] | None:
     python = str(make.python_of(found.environment))
   flags = [f'--{name}={value}' for name, value in options.items()]
   limit_s = float(options.get('seconds', 20.0)) + _AROUND_S
-  with tempfile.TemporaryFile('w+') as output:
-    code = _run([python, str(_HERE / found.script), *flags], output, limit_s)
-    output.seek(0)
-    lines = output.read().splitlines()
+  # A peer that is killed does not remove what it wrote.
+  with tempfile.TemporaryDirectory(
+    prefix='peer-', ignore_cleanup_errors=True
+  ) as directory:
+    printed = pathlib.Path(directory) / 'printed.txt'
+    with printed.open('wb') as output:
+      code = _run(
+        [python, str(_HERE / found.script), *flags], output, limit_s, directory
+      )
+    lines = printed.read_text(errors='replace').splitlines()
   for line in reversed(lines):
     with contextlib.suppress(ValueError):
       result = json.loads(line)
@@ -96,7 +102,9 @@ def measure(peer: str, **options: Any) -> dict[str, Any] | None:
   )
 
 
-def _run(command: list[str], output, limit_s: float) -> int | None:
+def _run(
+  command: list[str], output, limit_s: float, directory: str
+) -> int | None:
   """Runs to the end; None if killed after `limit_s`, with all it started."""
   process = psutil.Popen(
     command,
@@ -108,6 +116,7 @@ def _run(command: list[str], output, limit_s: float) -> int | None:
       **os.environ,
       'TF_CPP_MIN_LOG_LEVEL': '3',
       'CUDA_VISIBLE_DEVICES': '-1',
+      'TMPDIR': directory,
     },
   )
   try:

@@ -3,7 +3,8 @@
   .peers/sb3/bin/python tests/benchmarks/peers/sb3.py --algorithm ddpg
 
 dqn: CartPole-v1, 64x64, batch 256, one update every 8 steps: 32 samples per
-insert. ddpg: Hopper-v5, 256x256, batch 256, one update per step, as it comes.
+insert, uniform replay, n = 1. ddpg: Hopper-v5, 256x256, batch 256, one update
+per step: 256 samples per insert.
 Needs an environment of its own: `python requirements/peers/make.py sb3`.
 """
 
@@ -49,7 +50,7 @@ def make_model(algorithm: str, task: str):
       gradient_steps=1,
       target_update_interval=800,
       # A schedule over 10**9 steps would act at random, and without the
-      # network, for the whole window: 1.4 to 1.9 times as fast.
+      # network, for the whole window, and look 1.4 times as fast.
       exploration_initial_eps=0.05,
       exploration_final_eps=0.05,
       policy_kwargs={'net_arch': [64, 64]},

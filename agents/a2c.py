@@ -1,0 +1,42 @@
+"""A2C: the synchronous case of the unroll agent (Mnih et al. 2016, A3C's twin).
+
+The actors are never behind, so nothing is corrected, and V-trace's targets are
+the n-step returns of specs/a3c.md: `ret_t = r_t + gamma ret_{t+1}`, from
+V(s_{t+T}) or the true end of an episode backwards. Who acts must wait for each
+update: in one process that is one block, one update; with several actors the
+queue holds one batch and parameters are fetched before each unroll.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from agents import impala
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(impala.Config):
+  """A2C. Defaults are specs' values of A3C, [R] where small scale differs."""
+
+  unroll_length: int = 5  # environment steps; paper: 5
+  batch_size: int = 16  # sequences per update, one of each environment
+  learning_rate: float = 7e-4  # per update
+  optimizer: str = 'rmsprop'
+  rmsprop_epsilon: float = 1e-5  # paper: 0.1
+  max_gradient_norm: float | None = 0.5  # usual since OpenAI's baselines
+  entropy_cost: float = 0.01  # paper: 0.01
+  correction: str = 'none'  # 'vtrace' is the same while nothing lags
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.trace_lambda != 1.0:
+      raise ValueError(
+        f'agent.trace_lambda={self.trace_lambda} is not A2C, whose returns '
+        'have n steps. Set it to 1, or use IMPALA.'
+      )
+
+
+class A2C(impala.IMPALA):
+  """An actor-critic whose actors wait for each of its updates."""
+
+  name = 'a2c'

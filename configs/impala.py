@@ -1,0 +1,114 @@
+"""IMPALA, and IMPASS for continuous actions: presets for each environment.
+
+  --config=configs/impala.py:pendulum   (or just --config=pendulum)
+
+Values are the small-scale tables of specs/impala.md and specs/impass.md [R],
+reward scales those of specs/README.md, unless a comment says otherwise.
+`run.steps_per_agent` counts the environment steps of all actors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from agents import impala
+from configs import presets
+from launch import experiment
+
+_CARTPOLE_STEPS = 200_000
+_ACROBOT_STEPS = 400_000
+
+# Discrete actions. Separate torsos, or rewards this small: with a shared torso
+# and values near 100, half their squared error drowns the policy's gradient.
+_DISCRETE: dict[str, Any] = {
+  'unroll_length': 20,
+  'batch_size': 8,
+  'reward_scale': 0.1,
+}
+
+
+def _impass(steps: int, **agent) -> dict[str, Any]:
+  """IMPASS (specs/impass.md, section 4), over so many environment steps."""
+  return {
+    'shared_torso': False,
+    'stack': 4,
+    'unroll_length': 32,
+    'batch_size': 16,
+    'learning_rate': 3e-4,
+    'anneal_env_steps': steps,
+    'trace_lambda': 0.95,
+    'entropy_cost': 1e-3,
+    'max_gradient_norm': 1.0,
+    'normalize_advantages': True,
+    **agent,
+  }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': {
+    'environment': 'CartPole-v1',
+    'agent': {**_DISCRETE, 'anneal_env_steps': _CARTPOLE_STEPS},
+    'run': {'steps_per_agent': _CARTPOLE_STEPS, 'target_return': 475.0},
+  },
+  'acrobot': {
+    'environment': 'Acrobot-v1',
+    'agent': {**_DISCRETE, 'anneal_env_steps': _ACROBOT_STEPS},
+    'run': {'steps_per_agent': _ACROBOT_STEPS, 'target_return': -100.0},
+  },
+  'pendulum': {
+    'environment': 'Pendulum-v1',
+    'agent': _impass(500_000, reward_scale=0.1),
+    'run': {'steps_per_agent': 500_000},
+  },
+  'inverted_pendulum': {
+    'environment': 'InvertedPendulum-v5',
+    'agent': _impass(200_000),
+    'run': {'steps_per_agent': 200_000},
+  },
+  'hopper': {
+    'environment': 'Hopper-v5',
+    'agent': _impass(
+      1_000_000,
+      hidden_sizes=(256, 256),
+      unroll_length=64,
+      reward_scale=0.1,
+      normalize_observations=True,
+    ),
+    'run': {'steps_per_agent': 1_000_000, 'eval_episodes': 5},
+  },
+  'swimmer': {
+    'environment': 'Swimmer-v5',
+    'agent': _impass(1_000_000, unroll_length=64, normalize_observations=True),
+    'run': {'steps_per_agent': 1_000_000, 'eval_episodes': 5},
+  },
+  'humanoid_standup': {
+    'environment': 'HumanoidStandup-v5',
+    'agent': _impass(
+      1_000_000,
+      hidden_sizes=(256, 256),
+      unroll_length=64,
+      reward_scale=0.01,
+      entropy_cost=1e-4,
+      normalize_observations=True,
+    ),
+    'run': {'steps_per_agent': 1_000_000, 'eval_episodes': 5},
+  },
+}
+
+
+def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
+  """The resolved config of a preset.
+
+  Raises:
+    ValueError: no such preset; the message names them.
+  """
+  chosen = presets.choose(PRESETS, preset or 'cartpole')
+  return ml_collections.ConfigDict(
+    {
+      'environment': chosen['environment'],
+      'agent': presets.fields(impala.Config(**chosen['agent'])),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
+    }
+  )

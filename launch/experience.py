@@ -1,0 +1,326 @@
+"""What travels from actors to the learner of `actor_learner`, and at what pace.
+
+Agents that learn off-policy send transitions through replay, uniform or
+prioritized; agents that learn from unrolls send blocks through a queue. Tables,
+adders, feeds and samplers of one kind stand side by side here, so that the
+static check, the limiter and what really runs are made of the same numbers.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from agents import base
+from agents import feeds
+from agents import unrolls
+from launch import actors
+from launch import experiment as experiment_lib
+from replay import adders
+from replay import admission
+from replay import blocks
+from replay import datasets
+from replay import packing
+from replay import tables as tables_lib
+from replay import writer
+
+# Transitions written in one go: priorities are computed for all at once.
+_BURST = 64
+# Blocks that a sampler asks ahead. Each adds to the lag of the policy.
+_BLOCKS_IN_FLIGHT = 2
+
+# (observation, action, step, version): one step of an actor's environments.
+Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
+
+
+class Experience(abc.ABC):
+  """One kind of experience of one run."""
+
+  prioritized = False
+
+  def __init__(
+    self, experiment: experiment_lib.Experiment, config: actors.Config
+  ):
+    self.experiment = experiment
+    self.config = config
+    self.agent: Any = experiment.make_agent()
+
+  @property
+  @abc.abstractmethod
+  def first_steps(self) -> int:
+    """Environment steps before the first update, of all actors."""
+
+  @property
+  @abc.abstractmethod
+  def plan(self) -> admission.Plan:
+    """What actors, tables and learner intend, for the static check."""
+
+  @abc.abstractmethod
+  def tables(self, name: str) -> list[reverb.Table]:
+    """The tables of one shard: it holds its part of everything."""
+
+  @abc.abstractmethod
+  def adder(
+    self,
+    client: reverb.Client,
+    table: str,
+    behaviour: base.Actor,
+    priorities: Callable[[np.ndarray], np.ndarray],
+    should_stop: Callable[[], bool],
+  ) -> tuple[Any, Record]:
+    """What an actor writes with, and its way to write a step."""
+
+  @property
+  @abc.abstractmethod
+  def feed(self) -> feeds.Feed:
+    """How a sample becomes the batches of the updates."""
+
+  @abc.abstractmethod
+  def sampler(
+    self, addresses: list[str], table: str, should_stop: Callable[[], bool]
+  ) -> datasets.ShardedSampler:
+    """What the learner samples with: one call's updates at a time."""
+
+  @abc.abstractmethod
+  def sample_specs(self) -> Any:
+    """Nest of tf.TensorSpec of `Sample.data`."""
+
+  @abc.abstractmethod
+  def numbers(self, sample: datasets.Sample, updates: int) -> dict[str, float]:
+    """For the log: how old the sample of the last call was."""
+
+  def prepare(self, sample: datasets.Sample, updates: int) -> datasets.Sample:
+    """What the learner may learn from, of what was sampled."""
+    del updates
+    return sample
+
+
+def of(
+  experiment: experiment_lib.Experiment, config: actors.Config
+) -> Experience:
+  """The kind of experience that the experiment's agent learns from."""
+  if hasattr(experiment.make_agent(), 'unroll_length'):
+    return Unrolls(experiment, config)
+  return Transitions(experiment, config)
+
+
+def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
+  """Refuses numbers with which the run could never learn or would lock.
+
+  Raises:
+    ValueError: with the arithmetic.
+  """
+  if experiment.num_agents != 1:
+    raise ValueError(
+      f'num_agents={experiment.num_agents}: actor_learner trains one agent, '
+      'whatever the number of its actors. Set actors.num_actors.'
+    )
+  found = of(experiment, config)
+  admission.check(found.plan)
+  found.tables('replay')
+  total, needed = experiment.total_steps, found.first_steps
+  if needed >= total:
+    raise ValueError(
+      f'run.steps_per_agent={total} leaves nothing to learn from: learning '
+      f'begins after about {needed} steps of the '
+      f'{config.num_actors * config.envs_per_actor} environments. Raise '
+      'run.steps_per_agent, or lower the sizes that come before the first '
+      'update (min_replay_size, n_step, unroll_length, envs_per_actor).'
+    )
+
+
+class Transitions(Experience):
+  """Single transitions in replay."""
+
+  def __init__(self, experiment, config):
+    super().__init__(experiment, config)
+    self.prioritized = self.agent.priority_exponent is not None
+    self._layout = experiment.transitions()
+
+  @property
+  def first_steps(self):
+    # Each environment's window is open for n - 1 steps before it is an item,
+    # and each actor holds a burst back.
+    config = self.config
+    return (
+      self.experiment.min_replay_size
+      + config.num_actors * (_BURST - 1)
+      + config.num_actors * config.envs_per_actor * self.agent.n_step
+    )
+
+  @property
+  def plan(self):
+    experiment, config = self.experiment, self.config
+    return admission.Plan(
+      min_size=experiment.min_replay_size,
+      max_size=experiment.max_replay_size,
+      batch_size=experiment.run.updates_per_call * self.agent.batch_size,
+      samples_per_insert=config.samples_per_insert,
+      error_buffer=config.error_buffer,
+      writers=config.num_actors,
+      in_flight_per_writer=writer.MAX_IN_FLIGHT,
+      burst=_BURST,
+      shards=config.shards,
+    )
+
+  def tables(self, name):
+    plan = self.plan
+    options = {
+      'max_size': plan.shard_max_size,
+      'min_size': plan.shard_min_size,
+      'signature': self._layout.signature(),
+      'rate_limiter': admission.limiter(plan),
+    }
+    if not self.prioritized:
+      return [tables_lib.uniform(name, **options)]
+    exponent = self.agent.priority_exponent
+    return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    adder = adders.TransitionAdder(
+      client,
+      table,
+      self._layout,
+      self.agent.n_step,
+      self.agent.gamma,
+      self.config.envs_per_actor,
+      priority=priorities,
+      burst=_BURST,
+      options=writer.WriteOptions(should_stop=should_stop),
+    )
+    return adder, adder.add
+
+  @property
+  def feed(self):
+    return feeds.Transitions(self._layout, self.agent.batch_size)
+
+  def sampler(self, addresses, table, should_stop):
+    return datasets.ShardedSampler(
+      addresses,
+      table,
+      self.agent.batch_size,
+      updates=self.experiment.run.updates_per_call,
+      should_stop=should_stop,
+      signature=self._layout.signature(),
+    )
+
+  def sample_specs(self):
+    items = self.experiment.run.updates_per_call * self.agent.batch_size
+    return tf.TensorSpec((items, self._layout.width), self._layout.dtype)
+
+  def numbers(self, sample, updates):
+    some = self._layout.unpack(sample.data[:: self.agent.batch_size])
+    lag = updates - some.version.numpy()
+    age = packing.age_s(some.written_at.numpy())
+    return {
+      'policy_lag': float(lag.mean()),
+      'policy_lag_max': float(lag.max()),
+      'sample_age_s': float(age.mean()),
+      'sample_age_max_s': float(age.max()),
+      'times_sampled': float(np.mean(sample.times_sampled)),
+      'replay_size': float(sample.table_sizes.max()) * self.config.shards,
+      'replay_max_size': self.experiment.max_replay_size,
+    }
+
+
+class Unrolls(Experience):
+  """Blocks of T steps of K environments in a queue, each learned from once."""
+
+  def __init__(self, experiment, config):
+    super().__init__(experiment, config)
+    self._layout = self.agent.block_layout(config.envs_per_actor)
+    self._feed = unrolls.Unrolls(self.agent.batch_size, config.envs_per_actor)
+    self._blocks = self._feed.num_blocks(experiment.run.updates_per_call)
+    self._dropped = 0
+
+  @property
+  def first_steps(self):
+    return max(self.config.num_actors, self._blocks) * self._layout.num_steps
+
+  @property
+  def plan(self):
+    # Blocks that wait: what bounds the lag of the policy.
+    sequences = self.config.queue_batches * self.agent.batch_size
+    waiting = max(self._blocks, -(-sequences // self.config.envs_per_actor))
+    return admission.Plan(
+      min_size=1,
+      max_size=max(waiting, self.config.shards),
+      batch_size=self._blocks,
+      max_in_flight=_BLOCKS_IN_FLIGHT,
+      writers=self.config.num_actors,
+      in_flight_per_writer=blocks.OPTIONS.max_in_flight,
+      shards=self.config.shards,
+      queue=True,
+    )
+
+  def tables(self, name):
+    size = self.plan.shard_max_size
+    return [tables_lib.queue(name, size, self._layout.signature())]
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    del priorities
+    adder = blocks.BlockAdder(
+      client,
+      table,
+      self._layout,
+      options=writer.WriteOptions(
+        max_in_flight=blocks.OPTIONS.max_in_flight, should_stop=should_stop
+      ),
+    )
+    acting: Any = behaviour
+
+    def record(observation, action, step, version):
+      return adder.add(
+        observation, action, step, acting.behaviour, acting.core, version
+      )
+
+    return adder, record
+
+  @property
+  def feed(self):
+    return self._feed
+
+  def sampler(self, addresses, table, should_stop):
+    return datasets.ShardedSampler(
+      addresses,
+      table,
+      self._blocks,
+      should_stop=should_stop,
+      max_in_flight=_BLOCKS_IN_FLIGHT,
+      signature=self._layout.signature(),
+    )
+
+  def sample_specs(self):
+    return blocks.Block(
+      *(
+        tf.TensorSpec((self._blocks, *spec.shape), spec.dtype)
+        for spec in self._layout.signature()
+      )
+    )
+
+  def prepare(self, sample, updates):
+    sample = sample._replace(data=blocks.Block(*sample.data))
+    if self.config.max_lag is None:
+      return sample
+    data, dropped = unrolls.without_stale(
+      sample.data, updates, self.config.max_lag
+    )
+    self._dropped += dropped
+    return sample._replace(data=data)
+
+  def numbers(self, sample, updates):
+    made = self.experiment.run.updates_per_call
+    mean, largest = unrolls.policy_lag(sample.data, updates - made, made)
+    age = packing.age_s(np.asarray(sample.data.written_at))
+    return {
+      'policy_lag': mean,
+      'policy_lag_max': float(largest),
+      'sample_age_s': float(age.mean()),
+      'stale_blocks': self._dropped,
+      'queue_size': float(sample.table_sizes.max()),
+    }

@@ -1,0 +1,238 @@
+"""What came out of a study: every seed's numbers, differences, verdicts.
+
+The rules are those of learning_statistics.py. A run whose evaluations end
+before 0.9 of its budget has crashed: it counts as a random policy for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from launch import curves
+from launch import learning_statistics as statistics
+from launch import run_directory
+from launch import study_plan
+from launch import study_runs
+
+_WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
+_NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+  """The runs of one variant.
+
+  Attributes:
+    curves: one for each seed.
+    seconds: that each process ran, from its summary; fewer than seeds if
+      seeds share a process, none for a crash without a summary.
+    steps_per_s: environment steps of each process in each of these seconds.
+    records: how each process ended.
+  """
+
+  curves: list[curves.Curve]
+  seconds: list[float]
+  steps_per_s: list[float]
+  records: list[dict[str, Any]]
+
+
+def read(
+  study: study_plan.Study, jobs: Sequence[study_plan.Job]
+) -> dict[str, System]:
+  """Label to what its runs left."""
+  found = {label: System([], [], [], []) for label in study.variants}
+  for job in jobs:
+    system = found[job.variant]
+    system.records.append(study_runs.record(job))
+    if not (job.path / 'config.json').exists():
+      # It failed before it began.
+      system.curves.extend([_NOTHING] * len(job.seeds))
+      continue
+    if study.variants[job.variant].together:
+      own = curves.of_members(job.path) or [_NOTHING] * len(job.seeds)
+    else:
+      own = [curves.of_run(job.path)]
+    assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
+    system.curves.extend(own)
+    summary = run_directory.open(job.path).summary()
+    if summary is not None and summary['elapsed_s'] > 0:
+      system.seconds.append(summary['elapsed_s'])
+      steps = summary['totals'].get('actor_steps', 0)
+      system.steps_per_s.append(steps / summary['elapsed_s'])
+  return found
+
+
+def collect(
+  study: study_plan.Study, systems: Mapping[str, System], command: str
+) -> dict[str, Any]:
+  """All numbers of a study, ready for JSON.
+
+  Args:
+    study: what was run.
+    systems: from `read`.
+    command: that made it.
+  """
+  seeds = len(systems[study.baseline].curves)
+  records = [r for system in systems.values() for r in system.records]
+  scores = {
+    label: [score(study, curve) for curve in system.curves]
+    for label, system in systems.items()
+  }
+  results: dict[str, Any] = {
+    'study': study.name,
+    'environment': study.environment,
+    'budget_per_agent': study.budget,
+    'threshold': study.threshold,
+    'random': study.reference.random,
+    'baseline': study.baseline,
+    'seeds': seeds,
+    'command': command,
+    'code': sorted({r['code'] for r in records}),
+    'machine': sorted({r['machine'] for r in records}),
+    'at_a_time': max(r['at_a_time'] for r in records),
+    'variants': {},
+  }
+  for label, system in systems.items():
+    variant = study.variants[label]
+    entry = _entry(study, scores[label])
+    entry['crashed'] = sum(not whole(study, c) for c in system.curves)
+    entry['processes'] = len(system.records)
+    entry['seconds'] = system.seconds
+    entry['steps_per_s'] = system.steps_per_s
+    entry['command'] = ' '.join(
+      [variant.script, *study_plan.arguments(study, variant, seeds)]
+    )
+    if label != study.baseline:
+      entry |= _against(study, scores[label], scores[study.baseline])
+    results['variants'][label] = entry
+  results['contrasts'] = [
+    {
+      **dataclasses.asdict(contrast),
+      **_against(study, scores[contrast.variant], scores[contrast.against]),
+    }
+    for contrast in study.contrasts
+  ]
+  results['goals'] = [
+    _judged(goal, [s[1] for s in scores[goal.variant]]) for goal in study.goals
+  ]
+  seconds = equal_seconds(study, systems)
+  if seconds is not None:
+    results['by_seconds'] = _by_seconds(study, systems, seconds)
+  return results
+
+
+def whole(study: study_plan.Study, curve: curves.Curve) -> bool:
+  """Whether a run was evaluated up to its end, or nearly so."""
+  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * study.budget)
+
+
+def score(
+  study: study_plan.Study, curve: curves.Curve
+) -> tuple[float, float]:
+  """(area, mean of the last three) of one seed, over its budget."""
+  if whole(study, curve):
+    return (
+      statistics.learning_curve_auc(curve.steps, curve.returns, study.budget),
+      statistics.last_evaluations(curve.returns),
+    )
+  random = study.reference.random
+  area = statistics.learning_curve_auc(
+    curve.steps, curve.returns, study.budget, random
+  )
+  return area, random
+
+
+def equal_seconds(
+  study: study_plan.Study, systems: Mapping[str, System]
+) -> float | None:
+  """When the quickest system has used its budget: the median of its seeds.
+
+  Later there is nothing to compare with. None for a study without seconds, or
+  if no run came to its end.
+  """
+  if not study.timed:
+    return None
+  ends = [
+    float(np.median([c.seconds[-1] for c in kept]))
+    for system in systems.values()
+    if (kept := [c for c in system.curves if whole(study, c)])
+  ]
+  return min(ends) if ends else None
+
+
+def score_by_seconds(
+  study: study_plan.Study, curve: curves.Curve, seconds: float
+) -> tuple[float, float, float]:
+  """(area, mean of the last three, environment steps) after so many seconds."""
+  random = study.reference.random
+  over = not whole(study, curve)
+  area = statistics.learning_curve_auc(
+    curve.seconds, curve.returns, seconds, random if over else None
+  )
+  if not len(curve.steps):
+    return area, random, 0.0
+  steps = float(np.interp(seconds, curve.seconds, curve.steps))
+  if over and curve.seconds[-1] < seconds:
+    return area, random, steps
+  # The first evaluation may come later: until then it is what is known.
+  seen = max(1, int(np.sum(curve.seconds <= seconds)))
+  return area, statistics.last_evaluations(curve.returns[:seen]), steps
+
+
+def _by_seconds(
+  study: study_plan.Study, systems: Mapping[str, System], seconds: float
+) -> dict[str, Any]:
+  scores = {
+    label: [score_by_seconds(study, c, seconds) for c in system.curves]
+    for label, system in systems.items()
+  }
+  variants = {}
+  for label, own in scores.items():
+    variants[label] = _entry(study, own)
+    variants[label]['steps'] = [s[2] for s in own]
+    if label != study.baseline:
+      variants[label] |= _against(study, own, scores[study.baseline])
+  return {'seconds': seconds, 'variants': variants}
+
+
+def _entry(
+  study: study_plan.Study, scores: Sequence[tuple[float, ...]]
+) -> dict[str, Any]:
+  aucs, lasts = [s[0] for s in scores], [s[1] for s in scores]
+  return {
+    'auc': aucs,
+    'last_three': lasts,
+    'auc_mean': float(np.mean(aucs)),
+    'last_three_mean': float(np.mean(lasts)),
+    'solved': int(np.sum(np.array(lasts) >= study.threshold)),
+  }
+
+
+def _against(
+  study: study_plan.Study,
+  scores: Sequence[tuple[float, ...]],
+  others: Sequence[tuple[float, ...]],
+) -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for index, what in enumerate(('auc', 'last_three')):
+    difference = statistics.bootstrap_difference(
+      [s[index] for s in scores], [s[index] for s in others]
+    )
+    found[f'{what}_difference'] = list(difference)
+    found[f'{what}_verdict'] = statistics.verdict(difference, study.reference)
+  return found
+
+
+def _judged(goal: study_plan.Goal, lasts: Sequence[float]) -> dict[str, Any]:
+  reached = int(np.sum(np.array(lasts) >= goal.last_three))
+  judged = len(lasts) == goal.seeds
+  return {
+    **dataclasses.asdict(goal),
+    'found': reached,
+    'of': len(lasts),
+    'met': reached >= goal.reached if judged else None,
+  }

@@ -1,0 +1,135 @@
+"""The results of a study as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def render(results: Mapping[str, Any]) -> str:
+  """The tables of a study, then every seed.
+
+  Args:
+    results: from study_results.collect.
+  """
+  base = results['baseline']
+  lines = [
+    f'{results["environment"]}, {results["budget_per_agent"]:,} steps for each '
+    f'agent; differences from {base} with a 95% bootstrap interval over seeds.',
+    f'Made by `{results["command"]}`, {_times(results["at_a_time"])}, on '
+    f'{"; ".join(results["machine"])}; code {", ".join(results["code"])}.',
+    '',
+    *_header(
+      ['variant', 'seeds', 'AUC', 'last three', 'solved']
+      + [f'AUC - {base}', 'verdict', 'wall s', 'env steps/s']
+    ),
+  ]
+  for label, entry in results['variants'].items():
+    count = len(entry['auc'])
+    lines.append(
+      _row(
+        [label, str(count), f'{entry["auc_mean"]:.1f}']
+        + [f'{entry["last_three_mean"]:.1f}', f'{entry["solved"]} of {count}']
+        + [*_difference(entry), _median(entry['seconds'], 1)]
+        + [_median(entry['steps_per_s'], 0)]
+      )
+    )
+  lines += _notes(results)
+  if 'by_seconds' in results:
+    lines += _by_seconds(results)
+  lines += _each_seed(results)
+  lines += ['', 'Runs, each with `--seed` and `--run_dir`:', '']
+  lines += [f'- {k}: `{v["command"]}`' for k, v in results['variants'].items()]
+  return '\n'.join(lines) + '\n'
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+  """What the table has no column for."""
+  notes = []
+  for contrast in results['contrasts']:
+    difference, verdict = _difference(contrast)
+    notes.append(
+      f'{contrast["name"]} ({contrast["variant"]} minus '
+      f'{contrast["against"]}): {difference}, {verdict}.'
+    )
+  for goal in results['goals']:
+    verdict = 'met' if goal['met'] else 'missed'
+    if goal['met'] is None:
+      verdict = f'not judged, as that needs {goal["seeds"]} seeds'
+    notes.append(
+      f'Wanted of {goal["variant"]}: last three evaluations >= '
+      f'{goal["last_three"]:g} in {goal["reached"]} of {goal["seeds"]} seeds. '
+      f'Found: {goal["found"]} of {goal["of"]}, {verdict}.'
+    )
+  for label, entry in results['variants'].items():
+    if entry['crashed']:
+      notes.append(
+        f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '
+        'count as random for the rest of their budget.'
+      )
+    if entry['processes'] < len(entry['auc']):
+      notes.append(
+        f'{label}: its {len(entry["auc"])} seeds share one process, which '
+        'the seconds and steps/s are of.'
+      )
+  return [line for note in notes for line in ('', note)]
+
+
+def _by_seconds(results: Mapping[str, Any]) -> list[str]:
+  found, base = results['by_seconds'], results['baseline']
+  lines = [
+    '',
+    f'At equal wall-clock, the first {found["seconds"]:.1f} s, start and '
+    'evaluations included: when the quickest system has used its budget.',
+    '',
+    *_header(
+      ['variant', 'AUC over time', 'last three by then']
+      + ['env steps by then', f'AUC - {base}', 'verdict']
+    ),
+  ]
+  for label, entry in found['variants'].items():
+    lines.append(
+      _row(
+        [label, f'{entry["auc_mean"]:.1f}', f'{entry["last_three_mean"]:.1f}']
+        + [_median(entry['steps'], 0), *_difference(entry)]
+      )
+    )
+  return lines
+
+
+def _each_seed(results: Mapping[str, Any]) -> list[str]:
+  lines = []
+  for title, name in (
+    ('AUC', 'auc'),
+    ('Mean of the last three evaluations', 'last_three'),
+  ):
+    lines += ['', f'{title} of each seed:', '']
+    for label, entry in results['variants'].items():
+      values = ' '.join(f'{value:.1f}' for value in entry[name])
+      lines.append(f'- {label}: {values}')
+  return lines
+
+
+def _header(names: Sequence[str]) -> list[str]:
+  return [_row(names), _row(['---'] * len(names))]
+
+
+def _row(cells: Sequence[str]) -> str:
+  return f'| {" | ".join(cells)} |'
+
+
+def _difference(entry: Mapping[str, Any]) -> tuple[str, str]:
+  if 'auc_difference' not in entry:
+    return '-', '-'
+  d, low, high = entry['auc_difference']
+  return f'{d:+.1f} [{low:+.1f}, {high:+.1f}]', entry['auc_verdict']
+
+
+def _median(values: Sequence[float], digits: int) -> str:
+  return f'{np.median(values):,.{digits}f}' if values else '-'
+
+
+def _times(count: int) -> str:
+  return 'one run at a time' if count == 1 else f'{count} runs at a time'
