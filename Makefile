@@ -2,7 +2,8 @@
 #
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
 #   make test             the fast suite;                  ARGS='-k rpc ...'
-#   make compare          swarm against plain DQN, several seeds
+#   make results          every table and plot of docs/results/; resumable
+#                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
 #   make docs             write what is read from the code into the docs
 #   make bench            speed and memory, as ratios in one run
@@ -19,7 +20,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm compare evaluate docs test bench doctor \
+.PHONY: help environment swarm results evaluate docs test bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -31,8 +32,8 @@ environment:
 swarm: environment
 	@$(BIN)/python launch/run_swarm.py --lp_launch_type=local_mp $(ARGS)
 
-compare: environment
-	@$(BIN)/python launch/compare.py $(ARGS)
+results: environment
+	@$(BIN)/python launch/results.py --publish $(ARGS)
 
 evaluate: environment
 	@test -n '$(RUN)' || { \

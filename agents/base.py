@@ -125,6 +125,8 @@ class Agent(abc.ABC):
   priority_exponent: float | None = None
   importance_exponent: float = 0.0  # beta of prioritized replay
   reward_clip: float | None = None  # of each reward that is learned from
+  # Steps of an unroll (unrolls.py); None: it learns from single transitions.
+  unroll_length: int | None = None
 
   @abc.abstractmethod
   def initial(self, seed: int) -> np.ndarray:
@@ -185,6 +187,11 @@ class Agent(abc.ABC):
     """Factor [] on all learning rates, for schedules; None: 1. In the graph."""
     del update
     return None
+
+  def remarks(self, metrics: dict[str, float]) -> list[str]:
+    """Warnings that a user should read, given the learner's last metrics."""
+    del metrics
+    return []
 
   @abc.abstractmethod
   def exploration(self, actor_steps: int) -> float:

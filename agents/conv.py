@@ -122,6 +122,7 @@ class Nature:
   def prepare(self, variables: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
     """Tensors of each member: a copy, made once for each new theta."""
     _use_one_thread()
+    # Copied: tf.constant shares the memory of an array that is aligned.
     return [
       [tf.constant(array[member].copy()) for array in variables]
       for member in range(len(variables[0]))

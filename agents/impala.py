@@ -37,7 +37,8 @@ _CORRECTIONS = ('vtrace', 'none')
 class Config:
   """IMPALA. Defaults are specs' small-scale values for CartPole-v1 [R].
 
-  Those marked [T] were chosen by trial (docs/agents/impala.md).
+  Losses are means over the valid steps of a batch, not sums as in the paper:
+  learning rates and `rmsprop_epsilon` are for that (specs/impala.md, 5.8).
   """
 
   hidden_sizes: tuple[int, ...] = (64, 64)  # units

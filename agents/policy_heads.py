@@ -59,7 +59,6 @@ class Softmax:
     sums = weights.cumsum(axis=-1)
     total = sums[..., -1:]
     draws = rng.random(total.shape, np.float32) * total
-    # The last sum is left out: a draw rounded up to it is the last action.
     actions = (draws >= sums[..., :-1]).sum(axis=-1, dtype=np.int32)
     chosen = np.take_along_axis(logits, actions[..., None], axis=-1)
     return actions, (chosen - np.log(total))[..., 0]

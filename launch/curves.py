@@ -54,7 +54,9 @@ def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
       f'{run_dir} evaluates one policy, not its members; read it with of_run.'
     )
   count = len(rows[0][_MEMBERS]) if rows else 0
-  return [_curve(rows, [row[_MEMBERS][i] for row in rows]) for i in range(count)]
+  return [
+    _curve(rows, [row[_MEMBERS][i] for row in rows]) for i in range(count)
+  ]
 
 
 def in_order(

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
+import pathlib
+import sys
 from typing import Any
+
+from absl import flags
+import launchpad as lp
 
 from agents import base
 from environment_loops import environments
+from launch import actors
 from launch import command_line
 from launch import experiment as experiment_lib
+from launch import session
+from launch.topologies import actor_learner
+from launch.topologies import single_process
 
 
 def make_experiment(
@@ -44,10 +53,53 @@ def make_experiment(
       'make_agent': make_agent,
       'environment': config.environment,
       'num_agents': num_agents,
-      'max_replay_size': agent_config.max_replay_size,
-      'min_replay_size': agent_config.min_replay_size,
+      # A queue has neither.
+      'max_replay_size': getattr(agent_config, 'max_replay_size', 1),
+      'min_replay_size': getattr(agent_config, 'min_replay_size', 1),
       'env_steps_per_update': getattr(agent_config, 'env_steps_per_update', 1),
       'seed': settings.seed,
       'run': command_line.make(experiment_lib.RunConfig, config.run),
     },
   )
+
+
+def main(
+  name: str,
+  config_file: pathlib.Path,
+  agent_class: Callable[..., base.Agent],
+  config_class: Any,
+) -> int:
+  """A script that runs one agent with actors and a learner, or alone.
+
+  Args:
+    name: of the agent, for the directory and the registry.
+    config_file: its presets, with sections environment, agent, actors, run.
+    agent_class: see `make_experiment`.
+    config_class: likewise.
+
+  Returns:
+    The exit code, see `session.run`.
+  """
+  command_line.define_flags(config_file)
+  flags.DEFINE_enum(
+    'topology',
+    'actor_learner',
+    ['actor_learner', 'single_process'],
+    'Actors and a learner as nodes, or one process that does everything.',
+    module_name=sys.argv[0],  # the script's own, for --help and the settings
+  )
+  try:
+    settings = command_line.parse(sys.argv)
+    experiment = make_experiment(settings, agent_class, config_class)
+    config = command_line.make(actors.Config, settings.config.actors)
+  except command_line.UsageError as e:
+    command_line.fail(str(e))
+
+  def build(run_dir: str) -> lp.Program:
+    kept = experiment_lib.in_directory(experiment, run_dir)
+    if settings.options['topology'] == 'single_process':
+      return single_process.build(kept)
+    return actor_learner.build(kept, config)
+
+  resolved = {**settings.config.to_dict(), 'seed': settings.seed}
+  return session.run(build, settings, name, {**resolved, 'agent_name': name})

@@ -3,7 +3,8 @@
   python launch/evaluate.py runs/NAME
   python launch/evaluate.py runs/NAME --episodes=100 --video=film.mp4
 
-The best policy is theta_star of a swarm, or the best member of a baseline.
+The best policy is theta_star of a swarm, the best member of a baseline, or the
+newest parameters of a run with actors and a learner. Any agent of registry.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from typing import NamedTuple
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
@@ -25,20 +27,35 @@ from absl import flags
 import numpy as np
 
 from agents import base
-from agents import dqn
 from environment_loops import environments
 from environment_loops import evaluation
 from launch import checkpoints
 from launch import command_line
+from launch import registry
 from launch import run_directory
 from launch import video
 
 _FPS = 30.0  # where the environment does not say
 
 
+class Kept(NamedTuple):
+  """A run's best parameters: the agent, theta [D], and where they are from."""
+
+  agent: base.Agent
+  theta: np.ndarray
+  what: str
+
+  def policy(self) -> base.Policy:
+    """The greedy policy, anew: it may remember the episode it is in."""
+    return self.agent.greedy(self.theta)
+
+
 def main() -> int:
   flags.DEFINE_integer('episodes', 20, 'Greedy episodes to play.', 1)
   flags.DEFINE_integer('seed', 0, 'Seed of the episodes.', 0)
+  flags.DEFINE_integer(
+    'film_steps', 1500, 'Environment steps of the film at most.', 1
+  )
   flags.DEFINE_string(
     'video', None, "Film of one episode, .gif or .mp4; '' makes none. "
     'Default: RUN/policy.gif.',
@@ -51,13 +68,13 @@ def main() -> int:
         'python launch/evaluate.py runs/NAME'
       )
     run = run_directory.open(rest[1])
-    policy, what = load(run)
+    kept = load(run)
   except (flags.Error, ValueError, OSError) as e:
     command_line.fail(str(e))
   name = run.config()['environment']
-  print(f'Playing {what} on {name}, {flags.FLAGS.episodes} episodes.')
+  print(f'Playing {kept.what} on {name}, {flags.FLAGS.episodes} episodes.')
   returns = evaluation.evaluate_vector(
-    policy, name, flags.FLAGS.episodes, flags.FLAGS.seed
+    kept.policy(), name, flags.FLAGS.episodes, flags.FLAGS.seed
   )
   assert returns is not None
   print('  ' + ' '.join(f'{r:.0f}' for r in returns))
@@ -70,7 +87,11 @@ def main() -> int:
     return 0
   try:
     path = record(
-      policy, name, flags.FLAGS.seed, target or run.path / 'policy.gif'
+      kept.policy(),
+      name,
+      flags.FLAGS.seed,
+      target or run.path / 'policy.gif',
+      flags.FLAGS.film_steps,
     )
   except (RuntimeError, ValueError) as e:
     print(f'No film: {e}', file=sys.stderr)
@@ -79,22 +100,13 @@ def main() -> int:
   return 0
 
 
-def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
-  """The run's best greedy policy and what it is.
+def load(run: run_directory.RunDirectory) -> Kept:
+  """The run's best parameters.
 
   Raises:
-    ValueError: the run is of another agent or keeps no parameters yet.
+    ValueError: the agent is not known, or the run keeps no parameters yet.
   """
-  config = run.config()
-  if config.get('agent_name') not in ('dqn', 'pso_dqn'):
-    raise ValueError(
-      f'{run.path} is a run of {config.get("agent_name")!r}; this plays '
-      "'dqn' and 'pso_dqn'."
-    )
-  agent = dqn.DQN(
-    command_line.make(dqn.Config, config['agent']),
-    environments.spec(config['environment']),
-  )
+  agent = registry.make(run.config())
   star = run.path / 'checkpoints' / checkpoints.STAR
   if star.exists():
     with np.load(star) as saved:
@@ -102,14 +114,17 @@ def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
         f'theta_star version {int(saved["version"])} of explorer '
         f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
       )
-      return agent.greedy(saved['theta']), what
+      return Kept(agent, saved['theta'], what)
   members = run.path / 'checkpoints' / checkpoints.AGENTS
   if members.exists():
     rows = run.metrics('evaluation')
-    best = int(np.argmax(rows[-1]['member_returns'])) if rows else 0
+    returns = rows[-1].get('member_returns') if rows else None
     with np.load(members) as saved:
-      what = f'agent {best} after {int(saved["steps"])} steps'
-      return agent.greedy(saved['theta'][best]), what
+      theta, steps = saved['theta'], int(saved['steps'])
+    if returns is None and len(theta) == 1:
+      return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
+    best = int(np.argmax(returns)) if returns else 0
+    return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
   raise ValueError(
     f'{run.path} keeps no parameters yet: it has neither {star.name} nor '
     f'{members.name} in checkpoints/. Let the run go on a little.'
@@ -117,9 +132,20 @@ def load(run: run_directory.RunDirectory) -> tuple[base.Policy, str]:
 
 
 def record(
-  policy: base.Policy, name: str, seed: int, path: str | os.PathLike[str]
+  policy: base.Policy,
+  name: str,
+  seed: int,
+  path: str | os.PathLike[str],
+  max_steps: int | None = None,
 ) -> pathlib.Path:
   """Films one episode.
+
+  Args:
+    policy: greedy, at the start of an episode.
+    name: of the environment.
+    seed: of the episode.
+    path: of the film, .gif or .mp4.
+    max_steps: of the film; a longer episode is cut.
 
   Raises:
     ValueError, RuntimeError: the environment gives no pictures, or they
@@ -133,7 +159,7 @@ def record(
     return policy(observation)
 
   try:
-    evaluation.run_episode(watch, environment)
+    evaluation.run_episode(watch, environment, max_steps)
     frames.append(environment.render())
     fps = environment.frames_per_second or _FPS
   finally:

@@ -104,13 +104,19 @@ def of(
   experiment: experiment_lib.Experiment, config: actors.Config
 ) -> Experience:
   """The kind of experience that the experiment's agent learns from."""
-  if hasattr(experiment.make_agent(), 'unroll_length'):
+  if experiment.make_agent().unroll_length is not None:
     return Unrolls(experiment, config)
   return Transitions(experiment, config)
 
 
 def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
   """Refuses numbers with which the run could never learn or would lock.
+
+  Makes no Reverb object: nodes are forked from the process that builds the
+  program, and the first such object seeds Reverb's random numbers. Writers of
+  different actors would then draw the same item keys, and a table takes a
+  second item of a key for a change of the first: half of the experience of two
+  actors was lost in this way.
 
   Raises:
     ValueError: with the arithmetic.
@@ -122,7 +128,6 @@ def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
     )
   found = of(experiment, config)
   admission.check(found.plan)
-  found.tables('replay')
   total, needed = experiment.total_steps, found.first_steps
   if needed >= total:
     raise ValueError(

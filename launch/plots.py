@@ -18,7 +18,6 @@ from matplotlib import figure as mpl_figure
 from matplotlib import layout_engine
 from matplotlib import ticker
 from matplotlib.backends import backend_agg
-import numpy as np
 
 from launch import curves
 from launch import run_directory

@@ -2,7 +2,7 @@
 
   python launch/results.py                            # all, into runs/results/
   python launch/results.py --study=apex_cartpole      # one (configs/studies.py)
-  python launch/results.py --study=cartpole --seeds=3 --variants='PSO-DQN'
+  python launch/results.py --study=cartpole --seeds=3 --variant=PSO-DQN
   python launch/results.py --publish                  # what `make results` does
 
 May be interrupted: the same command goes on, and runs that are there are not
@@ -11,7 +11,8 @@ made again. All seeds are reported; rules and words: docs/results/README.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -47,7 +48,7 @@ def main() -> int:
     'jobs', 1, 'Runs at a time; studies with seconds have one in any case.', 1
   )
   flags.DEFINE_multi_string(
-    'variants', None, 'Only this one and the baseline; may be repeated.'
+    'variant', None, 'Only this one and the baseline; may be repeated.'
   )
   flags.DEFINE_boolean('publish', False, f'Write to {PUBLISHED}, not --out.')
   flags.DEFINE_boolean(
@@ -56,19 +57,23 @@ def main() -> int:
   )  # fmt: skip
   flags.DEFINE_string('out', 'runs/results', 'Where runs and results are kept.')
   flags.DEFINE_string('studies', str(STUDIES_FILE), 'File with STUDIES.')
+  # A terminal that closes and a polite kill end it as Ctrl-C does.
+  for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, signal.default_int_handler)
   try:
     rest = _FLAGS(sys.argv)
     if len(rest) > 1:
-      raise command_line.UsageError(
+      raise ValueError(
         f'{rest[1]!r} is no flag. Flags are written --name=value; see --help.'
       )
-    chosen = _chosen(load(pathlib.Path(_FLAGS.studies)))
     code = run(
-      chosen,
+      _chosen(load(pathlib.Path(_FLAGS.studies))),
       pathlib.Path(_FLAGS.out),
-      PUBLISHED if _FLAGS.publish else None,
-      _FLAGS.jobs,
-      _FLAGS.retry_crashed,
+      publish=PUBLISHED if _FLAGS.publish else None,
+      parallel=_FLAGS.jobs,
+      retry_crashed=_FLAGS.retry_crashed,
+      arguments=[f"--variant='{label}'" for label in _FLAGS.variant or ()],
     )
   except (flags.Error, ValueError, OSError) as e:
     command_line.fail(str(e))
@@ -79,53 +84,60 @@ def main() -> int:
 
 
 def run(
-  studies: Mapping[study_plan.Study, int],
+  studies: Sequence[study_plan.Study],
   out: pathlib.Path,
+  *,
   publish: pathlib.Path | None = None,
   parallel: int = 1,
   retry_crashed: bool = False,
+  arguments: Sequence[str] = (),
 ) -> int:
   """Makes the runs that are not there, and the results of each study.
 
   Args:
-    studies: what to run, to its number of seeds.
+    studies: what to run.
     out: runs, and results that are not published, in a directory each.
     publish: where results go instead, in a directory each.
     parallel: runs at a time.
     retry_crashed: make crashed runs again.
+    arguments: further ones of the command, for the table.
 
   Returns:
     1 if a run crashed, else 0.
 
   Raises:
-    ValueError: something cannot be; nothing was run, or what was is kept.
+    ValueError: something cannot be. What was made so far is kept.
   """
-  if publish is not None:
-    for study, seeds in studies.items():
-      _check_publishable(study, seeds)
-  jobs = {
-    study: study_plan.jobs(study, seeds, out / study.name / 'runs')
-    for study, seeds in studies.items()
+  jobs = {s.name: study_plan.jobs(s, out / s.name / 'runs') for s in studies}
+  # All of it before the first run: who is refused wants to know at once.
+  missing = {
+    name: study_runs.missing(own, retry_crashed) for name, own in jobs.items()
   }
-  # All of it before the first run: to be refused after hours is no fun.
-  missing = {s: study_runs.missing(j, retry_crashed) for s, j in jobs.items()}
-  at_a_time = {s: 1 if s.timed else parallel for s in studies}
+  at_a_time = {s.name: 1 if s.timed else parallel for s in studies}
   progress = study_progress.Progress(
     [job for own in jobs.values() for job in own],
     [job for own in missing.values() for job in own],
-    {study.name: count for study, count in at_a_time.items()},
+    at_a_time,
   )
   crashed = 0
-  for study, own in jobs.items():
-    study_runs.run_all(missing[study], at_a_time[study], progress)
+  for study in studies:
+    name, own = study.name, jobs[study.name]
+    study_runs.run_all(missing[name], at_a_time[name], progress)
     crashed += sum(study_runs.record(job)['exit_code'] != 0 for job in own)
-    target = (publish or out) / study.name
-    print(f'\n{study.name}\n\n{write(study, own, target)}In {target}\n')
+    command = ' '.join(
+      [f'python launch/results.py --study={name} --seeds={study.seeds}']
+      + [f'--jobs={at_a_time[name]}', *arguments]
+    )
+    target = (publish or out) / name
+    print(f'\n{name}\n\n{write(study, own, target, command)}\nIn {target}\n')
   return 1 if crashed else 0
 
 
 def write(
-  study: study_plan.Study, jobs: list[study_plan.Job], target: pathlib.Path
+  study: study_plan.Study,
+  jobs: Sequence[study_plan.Job],
+  target: pathlib.Path,
+  command: str,
 ) -> str:
   """Numbers, table and picture of a study whose runs are there.
 
@@ -133,7 +145,7 @@ def write(
     The table.
   """
   systems = study_results.read(study, jobs)
-  results = study_results.collect(study, systems, command(study, jobs))
+  results = study_results.collect(study, systems, command)
   target.mkdir(parents=True, exist_ok=True)
   metrics.write_json(target / 'results.json', results)
   table = study_table.render(results)
@@ -143,19 +155,10 @@ def write(
     target / 'learning_curves.png',
     budget=study.budget,
     seconds=results.get('by_seconds', {}).get('seconds'),
-    title=f'{study.environment}, {results["seeds"]} seeds each',
+    title=f'{study.environment}, {study.seeds} seeds each',
     threshold=study.threshold,
   )
   return table
-
-
-def command(study: study_plan.Study, jobs: list[study_plan.Job]) -> str:
-  """What makes these results again."""
-  seeds = len({seed for job in jobs for seed in job.seeds})
-  return (
-    f"make results ARGS='--study={study.name} --seeds={seeds} "
-    f"--jobs={max(study_runs.record(job)['at_a_time'] for job in jobs)}'"
-  )
 
 
 def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
@@ -176,37 +179,29 @@ def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
 
 def _chosen(
   known: Mapping[str, study_plan.Study],
-) -> dict[study_plan.Study, int]:
-  """The studies of the command line, to their seeds."""
-  for name in _FLAGS.study or ():
+) -> list[study_plan.Study]:
+  """The studies of the command line, with its seeds and variants.
+
+  Raises:
+    ValueError: there is no such, or it is not what may be published.
+  """
+  found = []
+  for name in _FLAGS.study or known:
     if name not in known:
       raise ValueError(f'There is no study {name!r}; there are {list(known)}.')
-  found = {}
-  for name in _FLAGS.study or known:
     study = known[name]
-    if _FLAGS.variants:
-      if _FLAGS.publish:
-        raise ValueError(
-          '--variants leaves systems out, and --publish shows all. Leave '
-          'one of them out.'
-        )
-      study = study.only(_FLAGS.variants)
-    found[study] = _FLAGS.seeds or study.seeds
+    seeds = _FLAGS.seeds or study.seeds
+    if _FLAGS.publish and (seeds < study.seeds or _FLAGS.variant):
+      raise ValueError(
+        f'{name} is published with {study.seeds} seeds and all variants, not '
+        'with less. Leave --publish out (give --nopublish to make results), or '
+        'change the study in configs/studies.py.'
+      )
+    if _FLAGS.variant:
+      study = study.only(_FLAGS.variant)
+    found.append(dataclasses.replace(study, seeds=seeds))
   return found
 
 
-def _check_publishable(study: study_plan.Study, seeds: int) -> None:
-  if seeds < study.seeds:
-    raise ValueError(
-      f'{study.name} is published with {study.seeds} seeds, and --seeds='
-      f'{seeds} are fewer. Leave --publish out (make results ARGS="--nopublish '
-      '..."), or change the study in configs/studies.py.'
-    )
-
-
 if __name__ == '__main__':
-  # A terminal that closes and a polite kill end it as Ctrl-C does.
-  for _number in (signal.SIGTERM, signal.SIGHUP):
-    if signal.getsignal(_number) != signal.SIG_IGN:
-      signal.signal(_number, signal.default_int_handler)
   sys.exit(main())

@@ -70,7 +70,7 @@ class Study:
     environment: gymnasium id; its returns must be in REFERENCES.
     budget: environment steps of each agent.
     threshold: mean return that counts as solved.
-    seeds: runs of each variant, seeds 0 to seeds - 1.
+    seeds: runs of each variant: seeds 0 to seeds - 1.
     variants: label to system, in the order of the table.
     baseline: label that the differences are from.
     x_axes: ('env steps',) or ('env steps', 'seconds'). With seconds the runs
@@ -194,12 +194,17 @@ class Job:
     return self.path.with_name(f'{self.path.name}.log')
 
   @property
+  def begun(self) -> bool:
+    """Whether the program got as far as its run directory."""
+    return (self.path / 'config.json').is_file()
+
+  @property
   def record(self) -> pathlib.Path:
     """How it ended; only there when it has."""
     return self.path.with_name(f'{self.path.name}.json')
 
 
-def jobs(study: Study, seeds: int, directory: pathlib.Path) -> list[Job]:
+def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
   """All processes of a study, seed by seed.
 
   Systems take turns, so that what else the machine does in these hours meets
@@ -207,15 +212,15 @@ def jobs(study: Study, seeds: int, directory: pathlib.Path) -> list[Job]:
 
   Args:
     study: what is run.
-    seeds: of each variant.
     directory: of the runs.
   """
-  found = []
+  found, seeds = [], study.seeds
   for seed in range(seeds):
     for label, variant in study.variants.items():
       if variant.together and seed:
         continue
-      name, own = f'{slug(label)}-{seed}', (seed,)
+      name = f'{slug(label)}-{seed}'
+      own: tuple[int, ...] = (seed,)
       if variant.together:
         # Its number in the name: more seeds later are another process.
         name, own = f'{slug(label)}-of-{seeds}', tuple(range(seeds))
@@ -226,16 +231,17 @@ def jobs(study: Study, seeds: int, directory: pathlib.Path) -> list[Job]:
           own,
           directory / name,
           _LAUNCH / variant.script,
-          (*arguments(study, variant, seeds), f'--seed={seed}'),
+          (*arguments(study, label), f'--seed={seed}'),
           study.budget,
         )
       )
   return found
 
 
-def arguments(study: Study, variant: Variant, seeds: int) -> tuple[str, ...]:
+def arguments(study: Study, label: str) -> tuple[str, ...]:
   """Flags of a variant, all but those of one run."""
-  together = (f'--num_agents={seeds}',) if variant.together else ()
+  variant = study.variants[label]
+  together = (f'--num_agents={study.seeds}',) if variant.together else ()
   return (
     *variant.flags,
     *together,

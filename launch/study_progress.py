@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import shutil
 import statistics
@@ -22,20 +22,22 @@ class Progress:
   def __init__(
     self,
     jobs: Sequence[study_plan.Job],
-    parallel: dict[str, int],
+    missing: Sequence[study_plan.Job],
+    parallel: Mapping[str, int],
     stream: TextIO | None = None,
   ):
     """Knows all that is to be done, over all studies.
 
     Args:
       jobs: of all studies, made or not.
+      missing: those of them that are to be made.
       parallel: name of each study to how many of its runs go at a time.
       stream: where to write, standard output if None.
     """
     self._stream = stream or sys.stdout
     self._live = self._stream.isatty()
     self._parallel = parallel
-    self._left = {job: None for job in jobs if not job.record.exists()}
+    self._left = set(missing)
     self._total = len(jobs)
     self._running: dict[study_plan.Job, float] = {}
     self._took: dict[tuple[str, str], list[float]] = {}
@@ -43,12 +45,8 @@ class Progress:
     self._drawn = 0.0
     self._width = 0
     for job in jobs:
-      if job.record.exists():
+      if job not in self._left:
         self._learn(job, metrics.read_json(job.record)['process_s'])
-
-  def again(self, jobs: Sequence[study_plan.Job]) -> None:
-    """These are to be done, also if they are there."""
-    self._left.update(dict.fromkeys(jobs))
 
   def started(self, job: study_plan.Job) -> None:
     self._running[job] = time.monotonic()
@@ -56,7 +54,7 @@ class Progress:
   def ended(self, job: study_plan.Job, code: int) -> None:
     """Says so in a line of its own."""
     took = time.monotonic() - self._running.pop(job)
-    del self._left[job]
+    self._left.remove(job)
     self._learn(job, took)
     said = f'crashed with exit code {code}, see {job.log}' if code else 'done'
     self._wipe()

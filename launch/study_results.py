@@ -28,9 +28,10 @@ class System:
 
   Attributes:
     curves: one for each seed.
-    seconds: that each process ran, from its summary; fewer than seeds if
-      seeds share a process, none for a crash without a summary.
-    steps_per_s: environment steps of each process in each of these seconds.
+    seconds: of each process that came to its end: from the start of its nodes
+      to its last evaluation.
+    steps_per_s: environment steps of all agents of each of these processes, in
+      each of these seconds.
     records: how each process ended.
   """
 
@@ -48,10 +49,6 @@ def read(
   for job in jobs:
     system = found[job.variant]
     system.records.append(study_runs.record(job))
-    if not (job.path / 'config.json').exists():
-      # It failed before it began.
-      system.curves.extend([_NOTHING] * len(job.seeds))
-      continue
     if study.variants[job.variant].together:
       own = curves.of_members(job.path) or [_NOTHING] * len(job.seeds)
     else:
@@ -59,10 +56,10 @@ def read(
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
     summary = run_directory.open(job.path).summary()
-    if summary is not None and summary['elapsed_s'] > 0:
-      system.seconds.append(summary['elapsed_s'])
-      steps = summary['totals'].get('actor_steps', 0)
-      system.steps_per_s.append(steps / summary['elapsed_s'])
+    if summary is not None and whole(study, own[0]):
+      seconds = float(own[0].seconds[-1])
+      system.seconds.append(seconds)
+      system.steps_per_s.append(summary['totals']['actor_steps'] / seconds)
   return found
 
 
@@ -76,7 +73,6 @@ def collect(
     systems: from `read`.
     command: that made it.
   """
-  seeds = len(systems[study.baseline].curves)
   records = [r for system in systems.values() for r in system.records]
   scores = {
     label: [score(study, curve) for curve in system.curves]
@@ -89,7 +85,7 @@ def collect(
     'threshold': study.threshold,
     'random': study.reference.random,
     'baseline': study.baseline,
-    'seeds': seeds,
+    'seeds': study.seeds,
     'command': command,
     'code': sorted({r['code'] for r in records}),
     'machine': sorted({r['machine'] for r in records}),
@@ -97,14 +93,13 @@ def collect(
     'variants': {},
   }
   for label, system in systems.items():
-    variant = study.variants[label]
     entry = _entry(study, scores[label])
     entry['crashed'] = sum(not whole(study, c) for c in system.curves)
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s
     entry['command'] = ' '.join(
-      [variant.script, *study_plan.arguments(study, variant, seeds)]
+      [study.variants[label].script, *study_plan.arguments(study, label)]
     )
     if label != study.baseline:
       entry |= _against(study, scores[label], scores[study.baseline])
@@ -130,9 +125,7 @@ def whole(study: study_plan.Study, curve: curves.Curve) -> bool:
   return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * study.budget)
 
 
-def score(
-  study: study_plan.Study, curve: curves.Curve
-) -> tuple[float, float]:
+def score(study: study_plan.Study, curve: curves.Curve) -> tuple[float, float]:
   """(area, mean of the last three) of one seed, over its budget."""
   if whole(study, curve):
     return (

@@ -1,9 +1,9 @@
 """Makes the runs of a study: processes of their own, resumable.
 
-A run counts as made when its record is there, which is written when its process
-has ended. What an interrupted one left is thrown away and made again; what a
-crashed one left stays, as a crash is a result. Runs that are there must be those
-that are asked for: other flags are refused, not mixed.
+A run is there when its record is, which is written when its process has ended.
+What an interrupted one left is thrown away and made again. What a crashed one
+left stays: once a run has begun, a crash is a result. Runs that were made with
+other flags are refused, not mixed in.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ def run_all(
   jobs: Sequence[study_plan.Job],
   parallel: int,
   progress: study_progress.Progress,
-) -> int:
-  """Runs them, `parallel` at a time. Returns how many crashed.
+) -> None:
+  """Runs them, `parallel` at a time, and writes their records.
 
   Raises:
-    Refused: a run refused its flags, or was stopped by somebody.
+    Refused: a run refused its flags, did not get as far as its directory, or
+      was stopped by somebody.
   """
   for job in jobs:
     job.record.unlink(missing_ok=True)
   waiting = collections.deque(jobs)
   running: dict[study_plan.Job, subprocess.Popen] = {}
   began: dict[study_plan.Job, float] = {}
-  crashed = 0
   try:
     while waiting or running:
       while waiting and len(running) < parallel:
@@ -94,11 +94,11 @@ def run_all(
         if code is None:
           continue
         del running[job]
-        if code in _NO_RESULT:
+        if code in _NO_RESULT or not job.begun:
           raise Refused(
-            f'{job.path.name} ended with exit code {code}:\n{_tail(job.log)}'
+            f'{job.study}/{job.path.name} ended with exit code {code} and has '
+            f'no result. The end of its log, {job.log}:\n{_tail(job.log)}'
           )
-        crashed += code != 0
         metrics.write_json(
           job.record,
           {
@@ -115,7 +115,6 @@ def run_all(
   finally:
     _stop(running.values())
     progress.close()
-  return crashed
 
 
 def record(job: study_plan.Job) -> dict[str, Any]:

@@ -380,6 +380,11 @@ def check_replay(experiment: experiment_lib.Experiment, agent: base.Agent):
   Raises:
     ValueError: with the arithmetic.
   """
+  if agent.unroll_length is not None:
+    raise ValueError(
+      f'{agent.name} learns from unrolls, each once and in order; this topology '
+      'replays single transitions. Use actor_learner.'
+    )
   needed = experiment.min_replay_size + agent.n_step
   if needed >= experiment.run.steps_per_agent:
     raise ValueError(

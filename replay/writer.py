@@ -1,18 +1,22 @@
 """Writes items to a Reverb table: bounded in flight, and through restarts.
 
 Measured here for float32 [14] items and a server in another process, in us of
-CPU per item of writer and server together (the lowest of 14 rounds on a busy
-machine; beside them the CPU of a sample in the server's process):
+CPU per item of writer and server together; the lowest of 10 rounds on a busy
+machine. "paced": bursts of 64 with 0.6 ms of other work between them. Beside it
+the CPU of a sample in the server's process (lowest quarter of 24 rounds):
 
-  chunk_length   1     4     8     16    32    64
-  write          17.0  17.1  13.5  14.3  12.1  12.0
-  sample          4.4   -     4.7   4.7   5.0   5.7
+  chunk_length   1     8     16    32    64
+  flat out       17.0  13.5  13.4  12.1  12.0
+  paced          38.5  -     22.9  17.7  -
+  sample         4.4   4.7   4.7   5.0   5.7
 
 A chunk is what Reverb compresses and stores as one; the items of its rows share
 it, and each sample of an item decompresses it whole. So a chunk of many rows is
-cheap to write and, when rows are large, dear to sample: over gRPC, rows of 240
-bytes cost 16 us per sample in chunks of 8 and 25 us in chunks of 32. Without
-Reverb's check of each item against the signature nothing was gained.
+cheap to write and, where rows are large, dear to sample: over gRPC, rows of 240
+bytes cost 16 us per sample in chunks of 8 and 25 us in chunks of 32.
+
+With 48 items in flight instead of 200 a writer waits for its server at each
+burst: 16.4 us flat out where 200 took 10.6, and 26.4 for 22.9 paced.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +32,17 @@ import reverb
 from reverb import pybind
 import tensorflow as tf
 
+from replay import quiet
 from replay import table_checks
 
 # Items unconfirmed by the server. Half of them are waited for when the bound is
 # reached: a wait at every item would cost the writer a round trip each.
 MAX_IN_FLIGHT = 200
 # Rows in a chunk, and their bytes before compression, at most; see above.
-CHUNK_LENGTH = 16
+CHUNK_LENGTH = 32
 CHUNK_BYTES = 2048
+# Unconfirmed items from which on Reverb complains of each 10 that it sends.
+_REVERB_COMPLAINS = 50
 # How often a blocked writer looks whether it should stop, in seconds.
 _WAIT_S = 0.5
 # After how long it asks the server how it is.
@@ -144,13 +151,16 @@ class ItemWriter:
     if len(specs) == 1:
       row_bytes = specs[0].dtype.size * (specs[0].shape.num_elements() or 1)
       length = options.chunk_length or chunk_length(row_bytes)
-      self.chunk_length = min(length, options.max_in_flight)
+      # At least two in flight: else each would wait for the one before.
+      self.chunk_length = min(length, max(1, options.max_in_flight // 2))
     # Rows that share no chunk, written between two looks at what is in flight.
     self._loose_rows = min(CHUNK_LENGTH, options.max_in_flight)
     self._unconfirmed = 0
     # When the server was first seen away, and seen back.
     self._away_since: float | None = None
     self._back_since: float | None = None
+    if options.max_in_flight >= _REVERB_COMPLAINS:
+      quiet.silence_reverb()
     table_checks.check(client, table, signature, options.connect_timeout_s)
     self._open()
 
@@ -224,9 +234,10 @@ class ItemWriter:
       self._end_chunk()
 
   def _end_chunk(self) -> None:
-    """Lets the items of a chunk that is not full go; waits for none."""
+    """Lets the items of a chunk that is not full go."""
     try:
-      self._writer.Flush(0, 0)
+      # Waits a millisecond for the server: 0 would be for ever.
+      self._writer.Flush(0, 1)
     except RuntimeError as e:
       if not _is_timeout(e):
         raise

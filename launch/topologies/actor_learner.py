@@ -90,7 +90,9 @@ def build(
       )
   with program.group('evaluator'):
     program.add_node(
-      lp.PyClassNode(evaluator.Evaluator, experiment, counter, learner)
+      lp.PyClassNode(
+        evaluator.Evaluator, experiment, counter, learner, ends_run=True
+      )
     )
   comes_back = policies.Restart()
   policies.assign(

@@ -111,7 +111,12 @@ def test_first_weights_have_the_scale_of_their_inputs():
 
 def test_what_is_prepared_does_not_follow_a_theta_that_goes_on():
   network = conv.Nature(SMALL, 3)
-  layout, theta = _theta(network, members=1)
+  layout, values = _theta(network, members=1)
+  # TensorFlow shares memory with an array that begins at a multiple of 64.
+  memory = np.empty(layout.size + 16, np.float32)
+  start = -memory.ctypes.data % 64 // memory.itemsize
+  theta = memory[start : start + layout.size][None]
+  theta[...] = values
   images = _images(1, 2)
   prepared = network.prepare(layout.unpack(theta))
   before = network.forward(prepared, images)

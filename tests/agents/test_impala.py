@@ -196,16 +196,17 @@ def test_nothing_is_learned_from_what_is_no_experience(options):
   agent = _agent(**options)
   theta = _theta(agent)
   block = _block(agent)
-  block.valid[3, 0] = False
-  block.last[3, 0] = True
+  # Environment 1 had a time limit before: its true end is not this one's.
+  block.valid[3, :2] = False
+  block.last[3, :2] = True
   expected = _gradient(agent, theta, _batch(block))
   assert np.abs(expected).max() > 0
   # The steps that are masked, the arrival after them, an end nobody reached.
-  for t, k in ((2, 2), (3, 0)):
+  for t, k in ((2, 2), (3, 0), (3, 1)):
     block.reward[t, k] = 1e3
     block.action[t, k] = 0
     block.behaviour[t, k] = -5.0
-  block.observation[T, 0] = 50.0
+  block.observation[3, 1] = block.observation[T, :2] = 50.0
   block.final_observation[[0, 2]] = 50.0
   got = _gradient(agent, theta, _batch(block))
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)

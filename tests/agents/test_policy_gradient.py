@@ -98,19 +98,6 @@ def test_softmax_acts_as_often_as_it_says_and_says_it_to_the_learner():
   np.testing.assert_array_equal(head.mode(logits), [1, 0])
 
 
-class _Largest:
-  """Draws the number just below 1."""
-
-  def random(self, shape, dtype):
-    return np.full(shape, np.nextafter(dtype(1), dtype(0)), dtype)
-
-
-def test_softmax_never_draws_an_action_that_is_not_there():
-  logits = np.log(np.full((1000, 7), 1 / 7, np.float32))
-  actions, _ = policy_heads.Softmax(7).sample(logits, _Largest())
-  assert set(actions) == {6}
-
-
 @pytest.mark.vectors('gaussian_policy')
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_the_gaussian_gives_the_numbers_of_the_vectors(vector, dtype):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import pytest
+import reverb
 
 from agents import dqn
 from environment_loops import environments
@@ -138,6 +139,16 @@ def test_the_plan_that_is_checked_is_the_one_that_runs():
   assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
   admission.check(plan)
+
+
+@pytest.mark.parametrize('replay', experiment_lib.REPLAY_PLACEMENTS)
+def test_building_makes_no_reverb_object(monkeypatch, replay):
+  # It would seed Reverb's keys before the fork, alike for all actors.
+  for name in ('Table', 'Server', 'Client'):
+    monkeypatch.setattr(reverb, name, None)
+  for module in ('selectors', 'rate_limiters'):
+    monkeypatch.setattr(reverb, module, None)
+  actor_learner.build(_experiment(replay=replay), actors.Config())
 
 
 def test_shares_of_the_budget_add_up():

@@ -118,9 +118,9 @@ def test_chunks_are_long_for_small_rows_only():
   assert writer.chunk_length(0) == writer.CHUNK_LENGTH
   options = writer.WriteOptions()
   assert writer.chunks_within(4, 56, options).chunk_length == 4
-  assert writer.chunks_within(64, 56, options).chunk_length == 16
-  options = writer.WriteOptions(chunk_length=32)
-  assert writer.chunks_within(64, 2**20, options).chunk_length == 32
+  assert writer.chunks_within(64, 56, options).chunk_length == 32
+  options = writer.WriteOptions(chunk_length=48)
+  assert writer.chunks_within(64, 2**20, options).chunk_length == 48
 
 
 @pytest.mark.parametrize('length', [1, 4])
@@ -142,6 +142,17 @@ def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   np.testing.assert_array_equal([g[0] for g in got], _rows(done + length))
 
 
+def test_many_items_in_flight_do_not_fill_the_log(serve, capfd):
+  server = serve(tables.queue('small', 1, ROW))
+  client = server.localhost_client()
+  items = writer.ItemWriter(
+    client, 'small', ROW, writer.WriteOptions(max_in_flight=150, timeout_s=0.2)
+  )
+  with pytest.raises(writer.WriteBlocked):
+    items.extend(_rows(200), [1.0] * 200)
+  assert 'pending items' not in capfd.readouterr().err
+
+
 def test_a_stop_request_ends_the_wait_without_an_error(serve):
   server = serve(tables.queue('small', 1, ROW))
   options = writer.WriteOptions(max_in_flight=2, should_stop=lambda: True)
@@ -152,6 +163,11 @@ def test_a_stop_request_ends_the_wait_without_an_error(serve):
   assert time.monotonic() - start < 15
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+  monkeypatch.setattr(writer, '_PATIENCE_S', 0.2)
+
+
 def _restarting(serve, **options):
   server = serve(tables.queue('queue', 10_000, ROW))
   client = reverb.Client(f'localhost:{server.port}')
@@ -160,7 +176,7 @@ def _restarting(serve, **options):
 
 
 def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
-  serve, caplog
+  serve, caplog, impatient
 ):
   server, client, items = _restarting(serve)
   items.extend(_rows(30), [1.0] * 30)
@@ -169,7 +185,7 @@ def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
   away = time.monotonic()
   items.extend(_rows(10, 30), [1.0] * 10)
   with pytest.raises(writer.WriteBlocked, match='does not answer'):
-    items.flush(writer._PATIENCE_S + 2)
+    items.flush(2)
   serve(tables.queue('queue', 10_000, ROW), port=server.port)
   items.flush(60)
   items.extend(_rows(50, 40), [1.0] * 50)
@@ -202,7 +218,7 @@ def test_a_writer_that_gave_up_is_replaced_and_what_it_had_is_lost(
   np.testing.assert_array_equal(got, _rows(40))
 
 
-def test_a_server_that_stays_away_ends_the_write(serve, caplog):
+def test_a_server_that_stays_away_ends_the_write(serve, impatient, caplog):
   caplog.set_level(logging.ERROR, 'replay.writer')
   server, _, items = _restarting(serve, reconnect_s=0.5)
   server.stop()

@@ -1,0 +1,49 @@
+"""Which agent a run is of: the name in its config.json to its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from agents import base
+from agents import d4pg
+from agents import dqn
+from agents import impala
+from environment_loops import environments
+from launch import command_line
+
+
+class Entry(NamedTuple):
+  """What an agent is made of: agent(config(**numbers), spec)."""
+
+  config: Any
+  agent: Callable[[Any, environments.Spec], base.Agent]
+
+
+AGENTS = {
+  'apex_dqn': Entry(dqn.Config, dqn.DQN),
+  'd4pg': Entry(d4pg.Config, d4pg.D4PG),
+  'dqn': Entry(dqn.Config, dqn.DQN),
+  'impala': Entry(impala.Config, impala.IMPALA),
+  'pso_dqn': Entry(dqn.Config, dqn.DQN),
+}
+
+
+def make(config: dict[str, Any]) -> base.Agent:
+  """The agent of a run, from its resolved config.
+
+  Raises:
+    ValueError: the agent is not known, or its environment or numbers cannot be
+      used here.
+  """
+  name = config.get('agent_name')
+  if name not in AGENTS:
+    raise ValueError(
+      f'agent_name={name!r} is not known; there are {sorted(AGENTS)}. A new '
+      'agent is a line in launch/registry.py.'
+    )
+  entry = AGENTS[name]
+  return entry.agent(
+    command_line.make(entry.config, config['agent']),
+    environments.spec(config['environment']),
+  )
