@@ -1,22 +1,22 @@
 """Writes items to a Reverb table: bounded in flight, and through restarts.
 
 Measured here for float32 [14] items and a server in another process, in us of
-CPU per item of writer and server together; the lowest of 10 rounds on a busy
-machine. "paced": bursts of 64 with 0.6 ms of other work between them. Beside it
-the CPU of a sample in the server's process (lowest quarter of 24 rounds):
+CPU per item of writer and server together; the lowest of 10 to 14 rounds on a
+busy machine. "paced": bursts of 64 with 0.6 ms of other work between them.
+Beside it the CPU of a sample in the server's process (lowest quarter of 24):
 
-  chunk_length   1     8     16    32    64
-  flat out       17.0  13.5  13.4  12.1  12.0
-  paced          38.5  -     22.9  17.7  -
-  sample         4.4   4.7   4.7   5.0   5.7
+  chunk_length   1     8     16    32
+  flat out       17.0  15.8  14.3  13.3
+  paced          38.5  -     22.9  17.7
+  sample         4.4   4.7   4.7   5.0
 
 A chunk is what Reverb compresses and stores as one; the items of its rows share
 it, and each sample of an item decompresses it whole. So a chunk of many rows is
 cheap to write and, where rows are large, dear to sample: over gRPC, rows of 240
 bytes cost 16 us per sample in chunks of 8 and 25 us in chunks of 32.
 
-With 48 items in flight instead of 200 a writer waits for its server at each
-burst: 16.4 us flat out where 200 took 10.6, and 26.4 for 22.9 paced.
+With 48 items in flight a writer waits for its server at each burst: 16.4 us
+flat out, in chunks of 16, where 200 in flight took 10.6 in the same rounds.
 """
 
 from collections.abc import Callable, Sequence

@@ -68,34 +68,38 @@ def test_a_run_that_was_never_evaluated_has_no_curve(tmp_path):
   assert not (run / 'learning_curve.png').exists()
 
 
-def test_systems_are_compared_per_member_with_seeds_of_any_length(tmp_path):
-  swarm = [
-    _run(tmp_path / f's{i}', [_evaluation(100, -90.0), _evaluation(200, i)])
-    for i in range(3)
+def test_a_curve_is_read_by_the_steps_of_a_member(tmp_path):
+  # A resumed run may have logged its last steps twice, and out of order; a
+  # restarted node may have begun to count its seconds anew.
+  rows = [
+    {**_evaluation(200, 9.0), 'elapsed_s': 7.0},
+    {**_evaluation(100, 1.0), 'elapsed_s': 5.0},
+    {**_evaluation(150, float('nan')), 'elapsed_s': 6.0},
+    {**_evaluation(200, 2.0), 'elapsed_s': 3.0},
   ]
-  swarm.append(_run(tmp_path / 'crashed'))
-  plain = [_run(tmp_path / 'p', [_evaluation(150, -400.0, members=1)])]
-  path = plots.compare_curves(
-    {'PSO-DQN': swarm, 'DQN': plain}, tmp_path / 'out.png', title='Acrobot'
-  )
-  _picture(path)
+  curve = curves.of_run(_run(tmp_path / 'a', rows))
+  np.testing.assert_array_equal(curve.steps, [100, 200])
+  np.testing.assert_array_equal(curve.returns, [1.0, 2.0])
+  np.testing.assert_array_equal(curve.seconds, [5.0, 5.0])
 
 
-def test_a_system_without_any_evaluation_is_named(tmp_path):
+def test_members_have_a_curve_each(tmp_path):
+  rows = [
+    {**_evaluation(steps, 0.0), 'member_returns': [steps, -steps]}
+    for steps in (100, 200)
+  ]
+  first, second = curves.of_members(_run(tmp_path / 'a', rows))
+  np.testing.assert_array_equal(first.steps, [100, 200])
+  np.testing.assert_array_equal(first.returns, [100, 200])
+  np.testing.assert_array_equal(second.returns, [-100, -200])
+  with pytest.raises(ValueError, match='not its members'):
+    curves.of_members(_run(tmp_path / 'b', [_evaluation(100, 1.0)]))
+
+
+def test_a_run_without_evaluations_has_an_empty_curve(tmp_path):
   run = _run(tmp_path / 'a')
-  with pytest.raises(ValueError, match="'DQN' has an evaluation"):
-    plots.compare_curves({'DQN': [run]}, tmp_path / 'out.png')
-
-
-def test_a_curve_counts_steps_per_member_or_of_all(tmp_path):
-  # A resumed run may have logged its last steps twice, and out of order.
-  rows = [_evaluation(200, 2.0), _evaluation(100, 1.0)]
-  run = _run(tmp_path / 'a', rows)
-  steps, returns = curves.evaluation_curve(run)
-  np.testing.assert_array_equal(steps, [100, 200])
-  np.testing.assert_array_equal(returns, [1.0, 2.0])
-  steps, _ = curves.evaluation_curve(run, total_steps=True)
-  np.testing.assert_array_equal(steps, [400, 800])
+  assert [len(part) for part in curves.of_run(run)] == [0, 0, 0]
+  assert curves.of_members(run) == []
 
 
 def test_the_threshold_is_found_wherever_the_config_names_the_environment():

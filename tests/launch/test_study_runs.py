@@ -67,8 +67,9 @@ for fifth in range(6):
 
 
 @pytest.fixture
-def study(tmp_path):
+def study(tmp_path, monkeypatch):
   """study(mode of the system, **changes) makes one with two seeds."""
+  monkeypatch.setattr(study_runs, '_POLL_S', 0.02)
   script = tmp_path / 'script.py'
   script.write_text(SCRIPT)
 
