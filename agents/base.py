@@ -125,6 +125,10 @@ class Agent(abc.ABC):
   priority_exponent: float | None = None
   importance_exponent: float = 0.0  # beta of prioritized replay
   reward_clip: float | None = None  # of each reward that is learned from
+  # Whether XLA makes one program of a whole learner call, where there is one
+  # member: half the time of a small MLP, but twelve times that of a
+  # convolution. Measure before setting it.
+  compiled: bool = False
   # Steps of an unroll (unrolls.py); None: it learns from single transitions.
   unroll_length: int | None = None
 

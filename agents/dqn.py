@@ -106,7 +106,8 @@ class Config:
     for name in ('epsilon_steps', 'epsilon_alpha'):
       if not 0 <= getattr(self, name) < math.inf:
         raise ValueError(
-          f'agent.{name}={getattr(self, name)} must not be negative, nor infinite.'
+          f'agent.{name}={getattr(self, name)} must not be negative, nor '
+          'infinite.'
         )
     if not self.hidden_sizes or min(self.hidden_sizes) < 1:
       raise ValueError(
@@ -167,6 +168,7 @@ class DQN(base.Agent):
       self.priority_exponent = config.priority_exponent
       self.importance_exponent = config.importance_exponent
     self._network = _make_network(config, spec)
+    self.compiled = not isinstance(self._network, conv.Nature)
     self.layout = parameters.Layout(
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},

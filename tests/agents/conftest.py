@@ -59,6 +59,7 @@ class Linear:
   batch_size = 1
   max_gradient_norm = None
   learning_rate_scale = None
+  compiled = False
   moving = base.Agent.moving
   rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}

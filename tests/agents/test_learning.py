@@ -318,3 +318,23 @@ def test_variables_of_a_population_are_slices_of_its_vector():
   parts = learning.split(layout, tf.constant(theta))
   for part, expected in zip(parts, layout.unpack(theta), strict=True):
     np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize('prioritized', [False, True])
+def test_a_call_is_built_beforehand_and_nothing_learned(agent, prioritized):
+  learner = _learner(agent, _theta(agent)[:1], RATES[:1], updates_per_call=2)
+  sample = tf.constant(_packed(2 * BATCH, 1))
+  drawn = tf.fill([2 * BATCH], 0.1) if prioritized else None
+  learner.step(sample, drawn)
+  before = learner.save()
+  new = _learner(agent, _theta(agent)[:1], RATES[:1], updates_per_call=2)
+  new.trace(
+    tf.TensorSpec.from_tensor(sample),
+    tf.TensorSpec.from_tensor(drawn) if prioritized else None,
+  )
+  assert new.updates == 0
+  new.step(sample, drawn)
+  assert new._call.experimental_get_tracing_count() == 1
+  after = new.save()
+  for name, array in before.items():
+    np.testing.assert_array_equal(after[name], array)
