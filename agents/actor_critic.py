@@ -299,6 +299,10 @@ class ActorCritic(base.Agent):
     instance acts for one set of environments."""
     return self.explore(theta, observation, actor_steps, rng, self._exploration)
 
+  def ended(self, last: np.ndarray) -> None:
+    """Says where an episode that `act` acts in has ended, bool [P, K]."""
+    self._exploration.ended(last)
+
   def explore(
     self,
     theta: np.ndarray,

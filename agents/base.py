@@ -45,6 +45,17 @@ def actor_seed(info: ActorInfo, purpose: str) -> int:
   return int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
 
 
+def clipped(step: Any, limit: float | None) -> Any:
+  """What is learned from a `vector.StepBatch`: rewards in [-limit, limit].
+
+  Each reward by itself, never a sum; reported returns are not clipped. None
+  clips nothing.
+  """
+  if limit is None:
+    return step
+  return step._replace(reward=np.clip(step.reward, -limit, limit))
+
+
 class LossOutput(NamedTuple):
   """What one member's loss gives back.
 

@@ -332,12 +332,11 @@ class TFLearner:
   def _losses(self, arguments, importance=None) -> base.LossOutput:
     """The agent's loss for each member: leading axis P in and out."""
     if self.num_members == 1:
-      one = self.agent.loss(
-        *tf.nest.map_structure(lambda x: x[0], arguments), importance
-      )
+      theta, target, batch = tf.nest.map_structure(lambda x: x[0], arguments)
+      one = self.agent.loss(theta, target, batch, importance)
       return tf.nest.map_structure(lambda x: x[None], one)
     return tf.vectorized_map(
-      lambda member: self.agent.loss(*member, None),
+      lambda member: self.agent.loss(member[0], member[1], member[2], None),
       arguments,
       fallback_to_while_loop=False,
     )

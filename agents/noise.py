@@ -20,7 +20,7 @@ class Noise(Protocol):
     """The next noise, float32 `shape` = [P, K, A]."""
 
   def ended(self, last: np.ndarray) -> None:
-    """Environments whose episode has ended start anew: bool [K]."""
+    """Environments whose episode has ended start anew: bool [K] or [P, K]."""
 
 
 class Gaussian:
@@ -60,7 +60,8 @@ class OrnsteinUhlenbeck:
 
   def ended(self, last):
     if self._state.size:
-      self._state[:, last] = 0.0
+      ended = np.broadcast_to(last, self._state.shape[:2])
+      self._state = np.where(ended[..., None], np.float32(0), self._state)
 
 
 KINDS = ('gaussian', 'ornstein_uhlenbeck')
@@ -109,5 +110,5 @@ class Exploration:
     return np.clip(noisy, -1.0, 1.0, out=noisy)
 
   def ended(self, last: np.ndarray) -> None:
-    """Says where an episode has ended, bool [K]."""
+    """Says where an episode has ended, bool [K] or [P, K]."""
     self._process.ended(last)

@@ -1,6 +1,6 @@
 """PSO-DDPG and its DDPG baseline: presets for each environment.
 
-  --config=configs/pso_ddpg.py:hopper   (or just --config=hopper)
+  python launch/run_swarm.py --config=configs/pso_ddpg.py:hopper
 
 Values are specs/pso.md's small-scale table [R] unless a comment says otherwise;
 networks, gamma and reward scale are those of specs/README.md.
@@ -88,6 +88,7 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
   numbers = {'num_explorers': 4, **chosen.get('swarm', {})}
   return ml_collections.ConfigDict(
     {
+      'agent_name': 'pso_ddpg',  # not to be changed: who reads the rest
       'environment': chosen['environment'],
       'agent': presets.fields(ddpg.Config(**chosen['agent'])),
       'swarm': presets.fields(swarm.Config(**numbers)),

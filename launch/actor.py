@@ -91,7 +91,7 @@ class Actor:
     self._rng = np.random.default_rng(seed)
     num_envs = config.envs_per_actor
     self._environment = vector.make_vector(
-      experiment.environment, num_envs, seed
+      experiment.environment, num_envs, seed, on_fault=experiment.run.on_fault
     )
     self._tracker = observers.EpisodeTracker(
       num_envs, window=max(_RECENT_EPISODES, num_envs)
@@ -136,11 +136,7 @@ class Actor:
     for _ in range(count):
       action = act(theta, observation, self.steps, self._rng)
       step = environment.step(action)
-      # Reported returns are those of the environment; only what is learned
-      # from is clipped, each reward by itself and never a sum.
-      kept = step
-      if clip is not None:
-        kept = step._replace(reward=np.clip(step.reward, -clip, clip))
+      kept = base.clipped(step, clip)
       self._record(observation, action, kept, version)
       if step.last.any():
         episodes += len(self._tracker.observe(step))
@@ -160,6 +156,7 @@ class Actor:
       'parameters_version': self._follower.version,
       'parameters_age_s': self._follower.age_s,
       'lost_items': self._adder.lost,
+      'environment_faults': self._environment.faults,
     }
     mean = self._tracker.recent_mean
     if mean is not None:

@@ -9,6 +9,7 @@ import math
 from agents import base
 from agents import checks
 from environment_loops import environments
+from environment_loops import vector
 from replay import packing
 
 REPLAY_PLACEMENTS = ('colocated', 'node')
@@ -26,6 +27,8 @@ class RunConfig:
   updates_per_call: int = 8  # learner steps in one TensorFlow call
   replay: str = 'colocated'  # with the learner, or a 'node' of its own
   tf_threads: int = 1  # per node; several nodes share the cores
+  # A broken environment: 'raise' fails its node, 'drop' loses the episode.
+  on_fault: str = 'raise'
   background_niceness: int = 5  # of nodes that only measure or supervise
 
   def __post_init__(self):
@@ -43,6 +46,11 @@ class RunConfig:
     checks.positive(self, 'run', ('wall_clock_s',))
     if self.target_return is not None and math.isnan(self.target_return):
       raise ValueError('run.target_return is not a number.')
+    if self.on_fault not in (vector.RAISE, vector.DROP):
+      raise ValueError(
+        f'run.on_fault={self.on_fault!r} is not known. Choose one of '
+        f'{[vector.RAISE, vector.DROP]}.'
+      )
     if self.replay not in REPLAY_PLACEMENTS:
       raise ValueError(
         f'run.replay={self.replay!r} is not known. Choose one of '

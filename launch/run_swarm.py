@@ -1,14 +1,18 @@
-"""Runs PSO-DQN: explorers that learn by gradient and are pulled to a best.
+"""Runs PSO-DQN or PSO-DDPG: explorers that learn and are pulled to a best.
 
   python launch/run_swarm.py --lp_launch_type=local_mp
   python launch/run_swarm.py --config=acrobot --config.swarm.num_explorers=8
-  python launch/run_swarm.py --baseline        # the plain DQN, same budget
+  python launch/run_swarm.py --config=configs/pso_ddpg.py:hopper
+  python launch/run_swarm.py --baseline     # the agent alone, same budget
 
-Liu et al. 2018, arXiv:1811.10264; docs/agents/pso_dqn.md.
+The config file says which agent explores: its field `agent_name`, pso_dqn where
+it has none. Liu et al. 2018, arXiv:1811.10264; docs/agents/pso_dqn.md and
+docs/agents/pso_ddpg.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import functools
 import os
 import pathlib
@@ -22,21 +26,31 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from absl import flags
 
+from agents import ddpg
 from agents import dqn
 from agents import swarm as swarm_lib
 from launch import command_line
 from launch import entry
 from launch import experiment as experiment_lib
+from launch import run_directory
 from launch import session
 from launch.topologies import single_process
 from launch.topologies import swarm
 
-CONFIG_FILE = session.root() / 'configs' / 'pso_dqn.py'
+# What a config's agent_name may be; the agent alone is called without prefix.
+_PREFIX = 'pso_'
+_AGENTS = {
+  'pso_ddpg': (ddpg.DDPG, ddpg.Config),
+  'pso_dqn': (dqn.DQN, dqn.Config),
+}
+_DEFAULT = 'pso_dqn'
 
 
 def main() -> int:
-  command_line.define_flags(CONFIG_FILE)
-  flags.DEFINE_boolean('baseline', False, 'Plain DQN instead of the swarm.')
+  command_line.define_flags(_config_file(sys.argv[1:]))
+  flags.DEFINE_boolean(
+    'baseline', False, 'The agent alone (DQN, DDPG) instead of the swarm.'
+  )
   flags.DEFINE_integer(
     'num_agents', 1, 'Independent agents of the baseline.', lower_bound=1
   )
@@ -44,25 +58,50 @@ def main() -> int:
     settings = command_line.parse(sys.argv)
     config = settings.config.to_dict()
     config['seed'] = settings.seed
-    if settings.options['baseline']:
-      name = 'dqn'
-      experiment = entry.make_experiment(
-        settings, dqn.DQN, dqn.Config, settings.options['num_agents']
+    name = config.get('agent_name', _DEFAULT)
+    if name not in _AGENTS:
+      raise command_line.UsageError(
+        f'agent_name={name!r} is no agent of a swarm; there are '
+        f'{sorted(_AGENTS)}. It comes with the config file: choose one with '
+        '--config=FILE.py:PRESET and leave agent_name as it is there.'
       )
+    make = functools.partial(entry.make_experiment, settings, *_AGENTS[name])
+    if settings.options['baseline']:
+      name = name.removeprefix(_PREFIX)
+      experiment = make(settings.options['num_agents'])
       config['num_agents'] = experiment.num_agents
       del config['swarm']
       build = functools.partial(_build_baseline, experiment)
     else:
-      name = 'pso_dqn'
       swarm_config = command_line.make(swarm_lib.Config, settings.config.swarm)
-      experiment = entry.make_experiment(
-        settings, dqn.DQN, dqn.Config, swarm_config.num_explorers
-      )
+      experiment = make(swarm_config.num_explorers)
       build = functools.partial(_build_swarm, experiment, swarm_config)
+    if experiment.make_agent().priority_exponent is not None:
+      raise command_line.UsageError(
+        'agent.prioritized=True cannot be had here: an item of a population is '
+        'a step of all its members, and has one priority. Set '
+        'agent.prioritized=False.'
+      )
     config['agent_name'] = name
   except command_line.UsageError as e:
     command_line.fail(str(e))
   return session.run(build, settings, name, config)
+
+
+def _config_file(argv: Sequence[str]) -> pathlib.Path:
+  """The presets that `--config=PRESET` means: of a resumed run, its agent's."""
+  name, args = _DEFAULT, list(argv)
+  while args:
+    flag, _, path = args.pop(0).partition('=')
+    if flag.lstrip('-') == 'resume':
+      path = path or (args.pop(0) if args else '')
+      try:
+        name = run_directory.open(path).config().get('agent_name')
+      except (ValueError, OSError):
+        pass  # command_line says what is wrong with it
+  if name not in _AGENTS:
+    name = _DEFAULT
+  return session.root() / 'configs' / f'{name}.py'
 
 
 def _build_swarm(experiment, config, run_dir):

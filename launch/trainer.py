@@ -175,7 +175,10 @@ class Trainer:
     seed = base.actor_seed(self.members[0], purpose)
     self._rng = np.random.default_rng(seed)
     self._environment = vector.make_vector(
-      self.experiment.environment, len(self.members), seed
+      self.experiment.environment,
+      len(self.members),
+      seed,
+      on_fault=self.experiment.run.on_fault,
     )
     self._tracker = observers.EpisodeTracker(
       len(self.members), window=_RECENT_EPISODES * len(self.members)
@@ -255,7 +258,9 @@ class Trainer:
       action = act(self._theta, observation[:, None], self.steps, self._rng)
       action = action[:, 0]
       step = environment.step(action)
-      self._written += self._adder.add(observation, action, step)
+      self._written += self._adder.add(
+        observation, action, base.clipped(step, self.agent.reward_clip)
+      )
       for done in self._tracker.observe(step):
         self._link.episode_ended(done)
         episodes += 1
@@ -307,6 +312,7 @@ class Trainer:
       'replay_max_size': self.experiment.max_replay_size,
       'skipped_updates': self._skipped,
       'actor_steps_per_member': self.steps,
+      'environment_faults': self._environment.faults,
       **self._link.metrics(),
     }
     mean = self._tracker.recent_mean
@@ -382,8 +388,14 @@ def check_replay(experiment: experiment_lib.Experiment, agent: base.Agent):
   """
   if agent.unroll_length is not None:
     raise ValueError(
-      f'{agent.name} learns from unrolls, each once and in order; this topology '
-      'replays single transitions. Use actor_learner.'
+      f'{agent.name} learns from unrolls, each once and in order; this '
+      'topology replays single transitions. Use actor_learner.'
+    )
+  if agent.priority_exponent is not None:
+    raise ValueError(
+      'agent.prioritized=True needs a priority for each transition; this '
+      'topology replays one item for a step of all members, uniformly. Use '
+      'actor_learner, or set agent.prioritized=False.'
     )
   needed = experiment.min_replay_size + agent.n_step
   if needed >= experiment.run.steps_per_agent:

@@ -80,6 +80,7 @@ class NStepWindow:
     self._age = np.zeros(self.num_envs, np.int64)
     self._last = np.zeros(self.num_envs, bool)
     self._any_last = False
+    self._valid: np.ndarray | None = None
     # Slots that an episode end has closed before they were n steps old.
     self._any_cut = False
     # Also the bytes of 0.0 are zeros.
@@ -99,7 +100,8 @@ class NStepWindow:
       observation: what was acted on, [K, *observation_shape].
       action: what was done, [K, *action_shape].
       step: the result, with the fields `observation` [K, ...] (the true
-        arrival), `reward` [K], `discount` [K] and `last` [K].
+        arrival), `reward` [K], `discount` [K], `last` [K], and `valid` [K]
+        or None: False where an environment broke, and its episode with it.
       version: learner steps of the parameters that acted, a number or [K].
 
     Raises:
@@ -146,6 +148,11 @@ class NStepWindow:
       # A cut window keeps the final observation until it is its turn.
       slots, members = np.nonzero(self._open & self._last)
       self._ring[slots, members, slices.o_t] = self._arrival[members]
+    self._valid = getattr(step, 'valid', None)
+    if self._valid is not None:
+      # The environment broke: what was open there is no experience.
+      slots, members = np.nonzero(self._open & ~self._valid)
+      self._ring[slots, members, slices.weight] = 0
 
   def aligned(self) -> np.ndarray:
     """The windows that started n - 1 steps ago, one of each environment.
@@ -187,6 +194,8 @@ class NStepWindow:
       chosen = self._offsets == first[:, None]
       chosen |= self._last[:, None] & (self._offsets > first[:, None])
       chosen &= wanted[:, None]
+      if self._valid is not None:
+        chosen &= self._valid[:, None]
       members, offsets = np.nonzero(chosen)
     else:
       members = self._members[wanted]

@@ -454,7 +454,7 @@ def test_blocks_that_lag_too_far_are_no_experience():
 
 
 def test_members_learn_as_they_would_alone():
-  agent = _agent(lstm_size=4, batch_size=K)
+  agent = _agent(stack=2, shared_torso=False)
   thetas = np.stack([_theta(agent, seed) for seed in range(2)])
   columns = [_block(agent, seed) for seed in range(2)]
   both = columns[0]._replace(

@@ -1,6 +1,7 @@
 """A small study with real agents, and its runs played by evaluate.py."""
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ from launch import evaluate
 from launch import registry
 from launch import results
 from launch import run_directory
+from launch import session
 from launch import study_plan
 
 _SMALL = (
@@ -87,19 +89,23 @@ def test_the_numbers_are_those_of_the_runs(made):
     assert run.summary()['totals']['actor_steps'] == 800
 
 
-def test_the_policy_of_a_learner_is_played_and_filmed(
-  made, tmp_path, monkeypatch, capsys
-):
+def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):
   run = _open(made, 'ape-x-dqn-1')
   film = tmp_path / 'film.gif'
-  argv = [str(run.path), '--episodes=3', f'--video={film}', '--film_steps=5']
-  assert _evaluate(argv, monkeypatch) == 0
-  said = capsys.readouterr().out
+  script = session.root() / 'launch' / 'evaluate.py'
+  done = subprocess.run(
+    [sys.executable, script, run.path, '--episodes=3', '--film_steps=5']
+    + [f'--video={film}'],
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stderr
   steps = run.summary()['totals']['learner_steps']
-  assert f'Playing the policy after {steps:,} learner steps' in said
-  assert '3 episodes' in said and 'mean ' in said
+  assert f'Playing the policy after {steps:,} learner steps' in done.stdout
+  assert '3 episodes' in done.stdout and 'mean ' in done.stdout
   with Image.open(film) as image:
-    # GIFs stop at 50 frames a second: no more than one for each of 6 frames.
+    # A frame before each step and one after the last; equal ones are merged.
     assert 2 <= image.n_frames <= 6
 
 
@@ -113,11 +119,6 @@ def test_the_best_member_of_a_baseline_is_played(made):
     np.testing.assert_array_equal(kept.theta, saved['theta'][best])
   actions = kept.policy()(np.zeros((5, 4), np.float32))
   assert actions.shape == (5,)
-
-
-def _evaluate(argv, monkeypatch):
-  monkeypatch.setattr(sys, 'argv', ['evaluate.py', *argv])
-  return evaluate.main()
 
 
 def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):

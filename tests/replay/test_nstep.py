@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -396,3 +397,33 @@ def test_what_does_not_fit_is_refused_with_both_shapes():
 def test_numbers_out_of_range_are_refused(num_envs, n, gamma):
   with pytest.raises(ValueError, match='must'):
     nstep.NStepWindow(num_envs, n, gamma, LAYOUT)
+
+
+@pytest.mark.parametrize('n', [1, 3])
+def test_an_episode_that_broke_leaves_no_open_window(n):
+  # Environment 0 breaks at step 4; environment 1 goes on.
+  window = nstep.NStepWindow(2, n, 0.9, packing.TransitionLayout((1,)))
+  finished, aligned = [], []
+  for t in range(8):
+    broke = np.array([t == 4, False])
+    step = types.SimpleNamespace(
+      observation=np.full((2, 1), t + 1.0),
+      reward=np.ones(2),
+      discount=np.ones(2),
+      last=broke,
+      valid=~broke if broke.any() else None,
+    )
+    window.observe(np.full((2, 1), float(t)), np.zeros(2), step)
+    finished.append(window.finished())
+    if window.ready:
+      aligned.append(window.aligned())
+  starts = window.layout.unpack(np.concatenate(finished)).o_tm1[:, 0]
+  full = range(8 - n + 1)
+  # Starts whose n steps are all before the fault, and those after it.
+  sound = [t for t in full if t + n <= 4 or t > 4]
+  assert sorted(starts) == sorted([*full, *sound])
+  rows = window.layout.unpack(np.stack(aligned))
+  weights = rows.weight[:, 0]
+  kept = rows.o_tm1[weights > 0, 0, 0]
+  assert sorted(kept) == sorted(sound)
+  assert (rows.weight[:, 1] == 1).all()
