@@ -149,6 +149,9 @@ class IMPALA(base.Agent):
     self.unroll_length = config.unroll_length
     self.batch_size = config.batch_size
     self.max_gradient_norm = config.max_gradient_norm
+    # Measured, CPU per update: 64x64, T=20, B=8 530 us and 265 compiled, B=32
+    # 990 and 750; 256x256, T=64, B=16 the same; with an LSTM 7.8 and 21.7 ms.
+    self.compiled = config.torso == 'mlp' and not config.lstm_size
     options = {}
     if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon
@@ -188,12 +191,12 @@ class IMPALA(base.Agent):
     """What an actor with `num_envs` environments writes."""
     spec = self.spec
     return blocks.BlockLayout(
-      self.unroll_length,
+      self.config.unroll_length,
       num_envs,
       spec.observation_shape,
       spec.action_shape,
       spec.discrete,
-      getattr(spec, 'observation_dtype', 'float32'),
+      spec.observation_dtype,
       core_size=self.network.core_size,
       max_episode_steps=spec.max_episode_steps,
     )
@@ -312,7 +315,7 @@ class IMPALA(base.Agent):
     total = self.config.anneal_env_steps
     if total is None:
       return None
-    per_update = self.unroll_length * self.batch_size
+    per_update = self.config.unroll_length * self.batch_size
     done = tf.cast(update, tf.float32) * (per_update / total)
     return tf.maximum(1.0 - done, 0.0)
 

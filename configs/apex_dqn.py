@@ -59,6 +59,40 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Images: the paper's network, rewards and target period, at the size of one
+# machine: [T] what differs. Observations are bytes, so that a transition of
+# two stacks is 56 kB before compression.
+_ATARI: dict[str, Any] = {
+  'agent': {
+    'reward_clip': 1.0,
+    'dueling': True,
+    'n_step': 3,
+    'learning_rate': 1e-4,
+    'batch_size': 32,
+    'max_replay_size': 50_000,
+    'min_replay_size': 5_000,
+    'target_update_period': 1_000,
+  },
+  'actors': {
+    'samples_per_insert': 8.0,
+    'envs_per_actor': 4,
+    'update_period': 400,
+  },
+  # Episodes are long: few of them, seldom.
+  'run': {
+    'steps_per_agent': 500_000,
+    'evaluations': 10,
+    'eval_episodes': 2,
+    'updates_per_call': 4,
+  },
+}
+PRESETS['pong'] = {'environment': 'ALE/Pong-v5', **_ATARI}
+PRESETS['breakout'] = {
+  'environment': 'ALE/Breakout-v5?life_loss=1',
+  **_ATARI,
+}
+
+
 def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
   """The resolved config of a preset.
 

@@ -22,8 +22,7 @@ _ACROBOT_STEPS = 400_000
 
 # With a shared torso and values near 100, half their squared error drowns the
 # policy's gradient, so rewards are scaled (specs: 1). By trial, 200k steps on
-# CartPole-v1: all of 10 seeds end at 500; unscaled, and with batches of 32
-# sequences, none of one did.
+# CartPole-v1: 10 of 10 seeds end at 500; unscaled, one seed ended at 190.
 _DISCRETE: dict[str, Any] = {
   'unroll_length': 20,
   'batch_size': 8,
@@ -61,7 +60,15 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'pendulum': {
     'environment': 'Pendulum-v1',
-    'agent': _impass(500_000, reward_scale=0.1),
+    # Not solved: one seed reached -540 after 500k steps, with 4 environments.
+    # With the specs' batches of 16 and reward scale 0.1 it stays at -1150.
+    'agent': _impass(
+      500_000,
+      batch_size=2,
+      reward_scale=0.02,
+      gamma=0.95,
+      entropy_cost=0.0,
+    ),
     'run': {'steps_per_agent': 500_000},
   },
   'inverted_pendulum': {

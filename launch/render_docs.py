@@ -15,6 +15,8 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+import launchpad as lp
+
 from launch import catalogue
 from launch import graph
 from launch import session
@@ -23,17 +25,21 @@ from launch import session
 def parts() -> dict[str, str]:
   """Name of each part to its Markdown."""
   results = session.root() / 'docs' / 'results'
-  tables = [
-    f'{path.read_text(encoding="utf-8").strip()}\n\n'
+  tables = {
+    path.parent.name: f'{path.read_text(encoding="utf-8").strip()}\n\n'
     f'![Learning curves](../results/{path.parent.name}/learning_curves.png)'
     for path in sorted(results.glob('*/table.md'))
-  ]
-  picture = graph.to_mermaid(catalogue.default_swarm()).strip()
-  return {
-    'swarm graph': f'```mermaid\n{picture}\n```',
-    'agent table': catalogue.table(),
-    'comparison': '\n\n'.join(tables),
   }
+  return {
+    'swarm graph': _picture(catalogue.default_swarm()),
+    'actor_learner graph': _picture(catalogue.default_actor_learner()),
+    'agent table': catalogue.table(),
+    **{f'results of {name}': table for name, table in tables.items()},
+  }
+
+
+def _picture(program: lp.Program) -> str:
+  return f'```mermaid\n{graph.to_mermaid(program).strip()}\n```'
 
 
 def render(text: str, found: dict[str, str]) -> str:

@@ -1,0 +1,293 @@
+"""PPO: Schulman et al. 2017, arXiv:1707.06347, with GAE (arXiv:1506.02438).
+
+Actors send unrolls with the log-probability of what they did. A rollout of
+several is one call of the learner: advantages once, then epochs of minibatches
+of the clipped surrogate. The same agent serves discrete actions (softmax) and
+continuous ones (Gaussian), with and without memory (specs/pso.md, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from agents import checks
+from agents import optimizers
+from agents import rollouts
+from agents import unroll_agent
+from agents import unroll_network
+from agents.losses import gae
+from agents.losses import policy_gradient
+from agents.losses import ppo as losses
+from agents.losses import vtrace
+from environment_loops import environments
+from replay import blocks
+
+# Updates of a rollout go on while the divergence is below this many targets.
+_KL_MARGIN = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """PPO. Defaults are specs' small-scale values for CartPole-v1 [R]."""
+
+  hidden_sizes: tuple[int, ...] = (64, 64)  # units
+  activation: str = 'tanh'  # 'relu' or 'tanh'
+  torso: str = 'mlp'  # 'mlp', or 'nature': convolutions on images
+  shared_torso: bool = False  # one for policy and value
+  lstm_size: int = 0  # units; 0 for no LSTM; others need a shared torso
+  stack: int = 1  # observations seen at once
+  normalize_observations: bool = False  # by running mean and variance
+  rollout_steps: int = 512  # between updates, of all actors; paper: 2048
+  unroll_length: int = 64  # T of a block, environment steps
+  epochs: int = 10  # times that a step is learned from; paper: 10
+  batch_size: int = 64  # M, steps of one minibatch; paper: 64
+  learning_rate: float = 3e-4  # per update, Adam; paper: 3e-4
+  adam_epsilon: float = 1e-5  # usual since OpenAI's baselines
+  anneal_env_steps: int | None = None  # until the learning rate is 0, linear
+  max_gradient_norm: float | None = 0.5  # usual since OpenAI's baselines
+  gamma: float = 0.99  # per environment step; paper: 0.99
+  gae_lambda: float = 0.95  # factor on the trace; paper: 0.95
+  clip: float = 0.2  # epsilon of the ratio; paper: 0.2
+  value_clip: float | None = None  # in scaled reward; None does not clip
+  value_cost: float = 0.5  # c_v, on the squared error
+  entropy_cost: float = 0.01  # c_e; continuous actions: 0
+  normalize_advantages: bool = True  # within a minibatch
+  target_kl: float | None = None  # of a rollout's updates; usual: 0.01 to 0.03
+  reward_scale: float = 1.0  # factor on rewards in the loss only
+  reward_clip: float | None = None  # of rewards that are learned from
+  sigma_min: float = 1e-3  # of a Gaussian policy, in units of [-1, 1]
+  sigma_max: float | None = 2.0  # likewise
+  tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
+
+  def __post_init__(self):
+    checks.whole(
+      self,
+      'agent',
+      ('rollout_steps', 'unroll_length', 'epochs', 'batch_size', 'stack'),
+    )
+    checks.positive(
+      self,
+      'agent',
+      (
+        'learning_rate',
+        'adam_epsilon',
+        'anneal_env_steps',
+        'max_gradient_norm',
+        'clip',
+        'value_clip',
+        'target_kl',
+        'reward_scale',
+        'reward_clip',
+        'sigma_max',
+      ),
+    )
+    for name in ('gamma', 'gae_lambda'):
+      number = getattr(self, name)
+      if not 0 <= number <= 1:
+        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
+    for name in ('value_cost', 'entropy_cost', 'sigma_min', 'lstm_size'):
+      number = getattr(self, name)
+      if not (math.isfinite(number) and number >= 0):
+        raise ValueError(
+          f'agent.{name}={number} must be a number that is not negative.'
+        )
+    if self.clip >= 1:
+      raise ValueError(f'agent.clip={self.clip} must be below 1.')
+    if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+      raise ValueError(
+        f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
+      )
+    if self.sigma_max is not None and self.sigma_max <= self.sigma_min:
+      raise ValueError(
+        f'agent.sigma_max={self.sigma_max} must be above sigma_min='
+        f'{self.sigma_min}.'
+      )
+    if self.rollout_steps % self.batch_size:
+      raise ValueError(
+        f'agent.rollout_steps={self.rollout_steps} is no whole number of '
+        f'minibatches of {self.batch_size} steps. Set agent.batch_size to a '
+        'divisor.'
+      )
+    if self.in_order and self.batch_size % self.unroll_length:
+      raise ValueError(
+        f'agent.batch_size={self.batch_size} is no whole number of sequences '
+        f'of {self.unroll_length} steps, which stay together because the '
+        'policy remembers (lstm_size or stack). Make it a multiple of '
+        'agent.unroll_length.'
+      )
+
+  @property
+  def in_order(self) -> bool:
+    """Whether the policy remembers: then steps are not learned from alone."""
+    return self.lstm_size > 0 or self.stack > 1
+
+  @property
+  def updates_per_rollout(self) -> int:
+    return self.epochs * self.rollout_steps // self.batch_size
+
+
+class PPO(unroll_agent.UnrollActorCritic):
+  """An actor-critic whose policy stays near the one that acted."""
+
+  name = 'ppo'
+  metrics = {
+    'loss': 'mean',
+    'policy_loss': 'mean',
+    'value_loss': 'mean',
+    'entropy': 'mean',
+    'value_mean': 'mean',  # in the environment's units of reward
+    'explained_variance': 'mean',  # of returns, by values before the updates
+    'kl': 'mean',  # from the policy that acted
+    'clip_fraction': 'mean',  # of steps whose ratio is beyond the clip
+    'stopped_updates': 'mean',  # share without a gradient, for target_kl
+    'lag_deviation': 'mean',  # |pi / mu - 1| before the updates: 0 without lag
+    'dropped_steps': 'mean',  # per update: no experience, or not finite
+  }
+
+  def __init__(self, config: Config, spec: environments.Spec):
+    """Makes the agent for one environment.
+
+    Raises:
+      ValueError: parts that do not go together.
+    """
+    head = unroll_agent.make_head(
+      spec, config.sigma_min, config.sigma_max, config.tanh_mean
+    )
+    network = unroll_network.UnrollNetwork(
+      observation_shape=tuple(spec.observation_shape),
+      policy_size=head.size,
+      hidden_sizes=tuple(config.hidden_sizes),
+      activation=config.activation,
+      torso=config.torso,
+      shared=config.shared_torso,
+      lstm_size=config.lstm_size,
+      stack=config.stack,
+      normalize=config.normalize_observations,
+    )
+    super().__init__(spec, head, network, config.learning_rate)
+    self.config = config
+    self.gamma = config.gamma
+    self.unroll_length = config.unroll_length
+    self.batch_size = config.batch_size
+    self.updates_per_call = config.updates_per_rollout
+    self.max_gradient_norm = config.max_gradient_norm
+    self.reward_clip = config.reward_clip
+    self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
+    self._unroll: Callable[..., unroll_network.Unrolled] | None = None
+
+  def feed(self, num_envs: int) -> rollouts.Rollouts:
+    """How blocks of `num_envs` environments become minibatches."""
+    config = self.config
+    return rollouts.Rollouts(
+      self.layout,
+      self.estimate,
+      config.rollout_steps,
+      config.unroll_length,
+      num_envs,
+      config.batch_size,
+      config.epochs,
+      config.in_order,
+    )
+
+  def estimate(
+    self, variables: Sequence[tf.Tensor], batch: blocks.Block
+  ) -> rollouts.Estimates:
+    """What blocks [b, ...] are worth, with these parameters.
+
+    A sequence whose behaviour is not finite is left out whole.
+    """
+    config, major = self.config, unroll_network.time_major
+    last = major(batch.last)
+    discount = major(batch.discount)
+    behaviour = major(batch.behaviour)[..., 0]
+    sound = tf.reduce_all(tf.math.is_finite(behaviour), axis=0)
+    valid = major(batch.valid) & sound
+    truncated = last & (discount > 0) & valid
+    unrolled = self._apply(variables, batch, truncated)
+    values = unrolled.values
+    found = gae.gae(
+      config.reward_scale * major(batch.reward),
+      config.gamma * discount,
+      last,
+      values[:-1],
+      vtrace.successor_values(values, unrolled.final_values, truncated),
+      config.gae_lambda,
+      valid,
+    )
+    mask = tf.cast(valid, tf.float32)
+    log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
+    ratio = losses.clipped_surrogate(
+      log_pi, tf.where(valid, behaviour, log_pi), found.advantages, config.clip
+    ).ratio
+    return rollouts.Estimates(
+      found.advantages,
+      found.returns,
+      values[:-1],
+      mask,
+      policy_gradient.masked_mean(tf.abs(ratio - 1.0), mask),
+      self.statistics(variables, unrolled.observations, mask),
+    )
+
+  def loss(
+    self,
+    variables: Sequence[tf.Tensor],
+    target_variables: Sequence[tf.Tensor],
+    batch: rollouts.Minibatch,
+    importance: tf.Tensor | None = None,
+  ) -> base.LossOutput:
+    """L of specs/pso.md, section 2, over the valid steps of a minibatch."""
+    del target_variables, importance
+    config, major = self.config, unroll_network.time_major
+    block = batch.block
+    mask = major(batch.mask)
+    mean = lambda x: policy_gradient.masked_mean(x, mask)
+    unrolled = self._apply(variables, block, tf.zeros_like(major(block.last)))
+    values = unrolled.values[:-1]
+    log_pi = self.head.log_prob(unrolled.policy, self.actions(block))
+    log_mu = tf.where(mask > 0, major(block.behaviour)[..., 0], log_pi)
+    advantages, returns = major(batch.advantages), major(batch.returns)
+    if config.normalize_advantages:
+      advantages = policy_gradient.normalise(advantages, mask)
+    ratio, surrogate = losses.clipped_surrogate(
+      log_pi, log_mu, advantages, config.clip
+    )
+    policy_loss = -mean(surrogate)
+    value_loss = mean(
+      losses.value_loss(
+        values, returns, major(batch.values), config.value_clip
+      )
+    )
+    entropy = mean(self.head.entropy(unrolled.policy))
+    loss = (
+      policy_loss
+      + config.value_cost * value_loss
+      - config.entropy_cost * entropy
+    )
+    kl = mean(losses.divergence(ratio))
+    stopped = tf.constant(False)
+    if config.target_kl is not None:
+      stopped = kl > _KL_MARGIN * config.target_kl
+    beyond = tf.cast(tf.abs(ratio - 1.0) > config.clip, tf.float32)
+    metrics = {
+      'loss': loss,
+      'policy_loss': policy_loss,
+      'value_loss': value_loss,
+      'entropy': entropy,
+      'value_mean': mean(values) / config.reward_scale,
+      'explained_variance': self._explained(batch, mask),
+      'kl': kl,
+      'clip_fraction': mean(beyond),
+      'stopped_updates': tf.cast(stopped, tf.float32),
+      'lag_deviation': batch.lag,
+      'dropped_steps': tf.reduce_sum(1.0 - mask),
+    }
+    return base.LossOutput(
+      tf.where(stopped, 0.0, loss),
+      tf.ones(block.reward.shape[:1]),  # a queue has no priorities
+      metrics,
+      self._statistics(variables, batch),
+    )
