@@ -150,10 +150,13 @@ class Rollouts:
     ]
 
     def minibatches(member) -> Minibatch:
-      return self._minibatches(*member, order)
+      own_variables, own_blocks = member
+      return self._minibatches(own_variables, own_blocks, order)
 
     if members == 1:
-      one = minibatches(tf.nest.map_structure(lambda x: x[0], (variables, whole)))
+      one = minibatches(
+        tf.nest.map_structure(lambda x: x[0], (variables, whole))
+      )
       return tf.nest.map_structure(lambda x: x[:, None], one)
     found = tf.vectorized_map(
       minibatches, (variables, whole), fallback_to_while_loop=False

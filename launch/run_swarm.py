@@ -76,12 +76,6 @@ def main() -> int:
       swarm_config = command_line.make(swarm_lib.Config, settings.config.swarm)
       experiment = make(swarm_config.num_explorers)
       build = functools.partial(_build_swarm, experiment, swarm_config)
-    if experiment.make_agent().priority_exponent is not None:
-      raise command_line.UsageError(
-        'agent.prioritized=True cannot be had here: an item of a population is '
-        'a step of all its members, and has one priority. Set '
-        'agent.prioritized=False.'
-      )
     config['agent_name'] = name
   except command_line.UsageError as e:
     command_line.fail(str(e))

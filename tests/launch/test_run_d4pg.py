@@ -1,0 +1,212 @@
+"""python launch/run_d4pg.py: real runs of both topologies, and refusals."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from agents import d4pg
+from configs import d4pg as d4pg_configs
+from environment_loops import environments
+from launch import actors
+from launch import command_line
+from launch import experiment
+from launch import run_directory
+from launch.topologies import actor_learner
+from launch.topologies import single_process
+
+HERE = pathlib.Path(__file__).parent
+SCRIPT = 'run_d4pg.py'
+NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
+SMALL = (
+  '--config=inverted_pendulum',
+  *(f'--config.agent.{name}={sizes}' for name, sizes in NETWORK.items()),
+  '--config.agent.batch_size=16',
+  '--config.agent.min_replay_size=100',
+  '--config.run.eval_episodes=2',
+  '--config.run.evaluations=2',
+  '--config.actors.samples_per_insert=4',
+  '--config.actors.envs_per_actor=2',
+)
+
+
+# Presets.
+
+
+def _experiment(preset):
+  config = d4pg_configs.get_config(preset)
+  agent_config = command_line.make(d4pg.Config, config.agent)
+  spec = command_line.environment_spec(config.environment)
+  return agent_config, experiment.Experiment(
+    make_agent=lambda: d4pg.D4PG(agent_config, spec),
+    environment=config.environment,
+    num_agents=1,
+    max_replay_size=agent_config.max_replay_size,
+    min_replay_size=agent_config.min_replay_size,
+    env_steps_per_update=agent_config.env_steps_per_update,
+    run=command_line.make(experiment.RunConfig, config.run),
+  )
+
+
+@pytest.mark.parametrize('preset', sorted(d4pg_configs.PRESETS))
+def test_a_preset_can_be_run_and_its_support_holds_the_returns(preset):
+  agent_config, made = _experiment(preset)
+  config = command_line.make(
+    actors.Config, d4pg_configs.get_config(preset).actors
+  )
+  assert actor_learner.build(made, config).groups
+  assert single_process.build(made).groups
+  assert d4pg.narrow_support(agent_config) is None
+
+
+@pytest.mark.parametrize('preset', sorted(d4pg_configs.PRESETS))
+def test_both_topologies_learn_as_often_for_each_step(preset):
+  config = d4pg_configs.get_config(preset)
+  updates = config.actors.samples_per_insert / config.agent.batch_size
+  assert updates == 1 / config.agent.env_steps_per_update
+
+
+# Real runs.
+
+
+def _finished(run, budget):
+  assert run.wait() == 0, run.output
+  run.assert_nothing_is_left()
+  directory = run_directory.open(run.directory)
+  summary = directory.summary()
+  assert summary['outcome'] == 'budget'
+  assert summary['totals']['actor_steps'] == budget
+  assert summary['totals']['learner_steps'] > 0
+  for log in directory.logs.glob('*.log'):
+    assert 'Traceback' not in log.read_text(), log.read_text()
+  config = directory.config()
+  assert config['agent_name'] == 'd4pg'
+  rows = directory.metrics('evaluation')
+  assert rows and np.isfinite([row['return_mean'] for row in rows]).all()
+  return directory
+
+
+def _kept(directory, **options):
+  """The agent of a run, and the parameters that it came to."""
+  agent = d4pg.D4PG(
+    d4pg.Config(**NETWORK, **options), environments.spec('InvertedPendulum-v5')
+  )
+  with np.load(directory.checkpoints / 'agents.npz') as saved:
+    (theta,) = saved['theta']
+  assert theta.shape == (agent.layout.size,) and np.isfinite(theta).all()
+  actions = agent.greedy(theta)(np.ones((5, 4), np.float32))
+  assert actions.shape == (5, 1)
+  return agent, theta
+
+
+def test_actors_and_a_learner_with_prioritized_replay(start_run):
+  run = start_run(
+    *SMALL,
+    '--config.agent.prioritized=True',
+    '--config.run.steps_per_agent=1500',
+    script=SCRIPT,
+  )
+  directory = _finished(run, 1500)
+  assert {path.stem for path in directory.logs.glob('*.log')} == {
+    'counter-0',
+    'learner-0',
+    'actor-0',
+    'actor-1',
+    'evaluator-0',
+  }
+  row = directory.metrics('node_learner')[-1]
+  assert row['policy_lag'] >= 0 and row['skipped_updates'] == 0
+  assert 0 <= row['target_clipped'] <= 1
+  # Priorities come from the learner: the largest has left its first value 1,
+  # since critics that know nothing expect 50 and the rewards say 1.
+  agent, theta = _kept(directory, prioritized=True)
+  assert theta[agent.layout.groups['priority']][0] > 1.0
+
+
+def test_one_process_does_the_same_alone(start_run):
+  run = start_run(
+    *SMALL,
+    '--topology=single_process',
+    '--config.run.steps_per_agent=600',
+    script=SCRIPT,
+  )
+  directory = _finished(run, 600)
+  assert {path.stem for path in directory.logs.glob('*.log')} == {
+    'counter-0',
+    'trainer-0',
+  }
+  _kept(directory)
+
+
+# What cannot work: one sentence, exit code 2.
+
+REFUSED = {
+  'discrete actions': (
+    ['--config.environment=CartPole-v1'],
+    ['CartPole-v1 takes 2 discrete actions, but D4PG needs continuous'],
+  ),
+  'unbounded actions': (
+    ['--config.environment=unbounded_environment:Unbounded-v0'],
+    ['Unbounded-v0 takes unbounded actions', 'RescaleAction'],
+  ),
+  'a support upside down': (
+    ['--config.agent.v_min=10', '--config.agent.v_max=-10'],
+    ['agent.v_min=10', 'must be below agent.v_max=-10'],
+  ),
+  'a support of one point': (
+    ['--config.agent.v_min=5', '--config.agent.v_max=5'],
+    ['agent.v_min=5', 'must be below'],
+  ),
+  'one atom': (['--config.agent.num_atoms=1'], ['num_atoms=1', 'at least 2']),
+  'a priority that is none': (
+    ['--config.agent.priority=age'],
+    ["agent.priority='age'", "['mean', 'kl']"],
+  ),
+  'prioritized replay without actors': (
+    ['--topology=single_process', '--config.agent.prioritized=True'],
+    ['agent.prioritized=True needs a priority for each transition'],
+  ),
+  'too few steps': (
+    ['--config.run.steps_per_agent=500'],
+    ['steps_per_agent=500 leaves nothing to learn from'],
+  ),
+  'an unknown topology': (['--topology=ring'], ['ring', 'single_process']),
+}
+
+
+@pytest.fixture(scope='module')
+def refusals(tmp_path_factory):
+  cwd = str(tmp_path_factory.mktemp('cwd'))
+  cases = [
+    {'argv': argv, 'cwd': cwd, 'mode': 'no_start'}
+    for argv, _ in REFUSED.values()
+  ]
+  done = subprocess.run(
+    [
+      sys.executable,
+      str(HERE / 'forked_commands.py'),
+      str(HERE.parents[1] / 'launch' / SCRIPT),
+    ],
+    input=json.dumps(cases),
+    capture_output=True,
+    text=True,
+    cwd=HERE.parents[1],
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stderr
+  assert list(pathlib.Path(cwd).iterdir()) == []
+  found = json.loads(done.stdout.splitlines()[-1])
+  return dict(zip(REFUSED, found, strict=True))
+
+
+@pytest.mark.parametrize('name', sorted(REFUSED))
+def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
+  answer = refusals[name]
+  assert answer['code'] == command_line.USAGE, answer
+  (line,) = answer['stderr'].splitlines()
+  assert line.startswith('error: ')
+  for part in REFUSED[name][-1]:
+    assert part in line
