@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import logging
 import math
 
@@ -83,7 +84,7 @@ class D4PG(actor_critic.ActorCritic):
     )
     narrow = narrow_support(config)
     if narrow:
-      _logger.warning(narrow)
+      _warn_once(narrow)
 
   def _values(self, outputs):
     return categorical.mean(tf.nn.softmax(outputs), self._atoms)
@@ -138,6 +139,12 @@ class D4PG(actor_critic.ActorCritic):
         f'agent.gamma={config.gamma:g}.'
       )
     return found
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+  # A command makes its agent several times: to check it, and for each node.
+  _logger.warning(text)
 
 
 def narrow_support(config: Config) -> str | None:

@@ -52,15 +52,21 @@ def _apex_dqn(
   budget: int,
   threshold: float,
   goal: study_plan.Goal,
-  network: tuple[str, ...] = (),
+  steps_per_update: int,
+  flags: tuple[str, ...] = (),
+  timed: bool = False,
 ) -> study_plan.Study:
   """Actors and a prioritized replay against the agent alone.
 
-  The plain DQN has the network of Ape-X and else its own preset, in which it
-  makes an update for each environment step. 'DQN, 8 steps per update' samples
-  each transition as often as Ape-X does (8 samples per insert, batches of 64).
+  The plain DQN has the network of Ape-X and else its own preset; with
+  `steps_per_update` it samples each transition as often as Ape-X does.
   """
-  plain = (f'--config={preset}', '--baseline', '--num_agents=1', *network)
+  plain = (
+    f'--config={preset}',
+    '--baseline',
+    f'--config.agent.env_steps_per_update={steps_per_update}',
+    *flags,
+  )
   return study_plan.Study(
     name=f'apex_{preset}',
     environment=environment,
@@ -68,22 +74,42 @@ def _apex_dqn(
     threshold=threshold,
     seeds=goal.seeds,
     variants={
-      'DQN': study_plan.Variant('run_swarm.py', plain),
-      'DQN, 8 steps per update': study_plan.Variant(
-        'run_swarm.py', (*plain, '--config.agent.env_steps_per_update=8')
+      # For a comparison by time each seed runs alone, as Ape-X does.
+      'DQN': study_plan.Variant(
+        'run_swarm.py',
+        (*plain, '--num_agents=1') if timed else plain,
+        together=not timed,
       ),
       'Ape-X DQN': study_plan.Variant(
         'run_apex_dqn.py', (f'--config={preset}',)
       ),
     },
     baseline='DQN',
-    x_axes=_BOTH,
+    x_axes=_BOTH if timed else (study_plan.STEPS,),
     goals=(goal,),
-    contrasts=(
-      study_plan.Contrast(
-        'At the same replay ratio', 'Ape-X DQN', 'DQN, 8 steps per update'
-      ),
-    ),
+  )
+
+
+def _solves(
+  name: str,
+  script: str,
+  label: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  flags: tuple[str, ...],
+  seeds: int,
+) -> study_plan.Study:
+  """One system alone: does it reach the threshold in every seed?"""
+  return study_plan.Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=seeds,
+    variants={label: study_plan.Variant(script, flags)},
+    baseline=label,
+    goals=(study_plan.Goal(label, threshold, reached=seeds, seeds=seeds),),
   )
 
 
@@ -96,6 +122,8 @@ _ALL = (
     50_000,
     475.0,
     study_plan.Goal('Ape-X DQN', 475.0, reached=10, seeds=10),
+    steps_per_update=1,
+    timed=True,
   ),
   _apex_dqn(
     'acrobot',
@@ -103,6 +131,7 @@ _ALL = (
     150_000,
     -100.0,
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
+    steps_per_update=4,
   ),
   _apex_dqn(
     'lunar_lander',
@@ -110,10 +139,54 @@ _ALL = (
     400_000,
     200.0,
     study_plan.Goal('Ape-X DQN', 200.0, reached=4, seeds=5),
-    network=(
+    steps_per_update=4,
+    flags=(
       '--config.agent.hidden_sizes=(128, 128)',
       '--config.agent.activation=relu',
     ),
+  ),
+  _solves(
+    'impala_cartpole',
+    'run_impala.py',
+    'IMPALA',
+    'CartPole-v1',
+    200_000,
+    475.0,
+    ('--config=cartpole',),
+    10,
+  ),
+  _solves(
+    'impala_acrobot',
+    'run_impala.py',
+    'IMPALA',
+    'Acrobot-v1',
+    400_000,
+    -90.0,
+    ('--config=acrobot',),
+    5,
+  ),
+  *(
+    _solves(
+      f'd4pg_{preset}',
+      'run_d4pg.py',
+      'D4PG',
+      environment,
+      budget,
+      threshold,
+      (f'--config={preset}',),
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('pendulum', 'Pendulum-v1', 30_000, -200.0),
+      ('inverted_pendulum', 'InvertedPendulum-v5', 50_000, 1000.0),
+      (
+        'inverted_double_pendulum',
+        'InvertedDoublePendulum-v5',
+        100_000,
+        9000.0,
+      ),
+      ('reacher', 'Reacher-v5', 100_000, -5.0),
+    )
   ),
 )
 

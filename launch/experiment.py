@@ -108,7 +108,10 @@ class Experiment:
     """How a transition of this environment is packed."""
     spec = environments.spec(self.environment)
     return packing.TransitionLayout(
-      spec.observation_shape, spec.action_shape, spec.discrete
+      spec.observation_shape,
+      spec.action_shape,
+      spec.discrete,
+      spec.observation_dtype,
     )
 
 

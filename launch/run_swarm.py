@@ -90,7 +90,7 @@ def _config_file(argv: Sequence[str]) -> pathlib.Path:
     if flag.lstrip('-') == 'resume':
       path = path or (args.pop(0) if args else '')
       try:
-        name = run_directory.open(path).config().get('agent_name')
+        name = str(run_directory.open(path).config().get('agent_name'))
       except (ValueError, OSError):
         pass  # command_line says what is wrong with it
   if name not in _AGENTS:

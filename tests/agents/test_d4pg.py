@@ -223,6 +223,14 @@ def test_rewards_that_outgrow_the_support_are_warned_of_at_the_start(
   assert arithmetic in record.getMessage()
 
 
+def test_a_support_is_warned_of_once_however_many_agents_are_made(caplog):
+  config = d4pg.Config(v_max=7.0, v_min=-1.0, reward_max=1.0)
+  with caplog.at_level(logging.WARNING):
+    for _ in range(3):
+      d4pg.D4PG(config, SPEC)
+  assert caplog.text.count('too narrow') == 1
+
+
 @pytest.mark.parametrize(
   'options',
   [

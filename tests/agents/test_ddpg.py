@@ -371,6 +371,36 @@ def test_statistics_reach_theta_and_the_policy_that_acts_uses_them():
   )
 
 
+def _pulled(agent, star, c):
+  """What one update makes of theta, with theta_star = theta + star."""
+  exchange = exchange_lib.Pull(c_max=None)
+  learner = learning.TFLearner(
+    agent,
+    _theta(agent, 0)[None],
+    [1e-3],
+    exchange,
+    feeds.Transitions(LAYOUT, agent.batch_size),
+    seed=5,
+  )
+  exchange.set_star(_theta(agent, 0) + star, c)
+  learner.step(_packed(agent))
+  return learner.parameters()[0]
+
+
+def test_theta_star_pulls_policy_and_critic_but_no_statistics():
+  agent = _agent(batch_size=5, policy_delay=2, normalize_observations=True)
+  groups = agent.layout.groups
+  alone = _pulled(agent, star=1.0, c=0.0)
+  moved = _pulled(agent, star=1.0, c=0.5) - alone
+  # One draw r for the whole vector: both networks go the same part of the way,
+  # the policy also in an update that its own gradient sits out.
+  r = moved[groups['policy']].mean()
+  assert 0 < r < 0.5
+  for group in ('policy', 'critic'):
+    np.testing.assert_allclose(moved[groups[group]], r, rtol=1e-3)
+  np.testing.assert_array_equal(moved[groups['normalizer']], 0.0)
+
+
 def test_new_items_get_the_largest_priority_of_the_learner_so_far():
   agent = _agent(prioritized=True)
   theta = agent.initial(0)
@@ -438,6 +468,24 @@ def test_each_actor_has_a_noise_of_its_own_that_ends_with_an_episode():
   one.ended(np.array([True, False]))
   fresh = noise_of(agent.actor(base.ActorInfo(0, 2, 0), 2), 1)
   second = noise_of(one, 1)
+  np.testing.assert_allclose(second[0], fresh[0], atol=1e-6)
+  np.testing.assert_allclose(second[1], fresh[1] + 0.85 * first[1], atol=1e-6)
+
+
+def test_the_noise_of_a_population_ends_with_each_members_episode():
+  agent = _agent(noise='ornstein_uhlenbeck', sigma=0.05)
+  theta = np.stack([agent.initial(seed) for seed in range(2)])
+  observation = _observations(2, 1)
+  still = _agent(sigma=0.0).act(theta, observation, 0, np.random.default_rng(0))
+
+  def noise_of(agent, seed):
+    rng = np.random.default_rng(seed)
+    return agent.act(theta, observation, 0, rng) - still
+
+  first = noise_of(agent, 0)
+  agent.ended(np.array([[True], [False]]))
+  fresh = noise_of(_agent(noise='ornstein_uhlenbeck', sigma=0.05), 1)
+  second = noise_of(agent, 1)
   np.testing.assert_allclose(second[0], fresh[0], atol=1e-6)
   np.testing.assert_allclose(second[1], fresh[1] + 0.85 * first[1], atol=1e-6)
 

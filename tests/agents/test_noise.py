@@ -47,6 +47,26 @@ def test_noise_starts_anew_where_an_episode_has_ended_and_only_there():
   )
 
 
+def test_an_episode_may_end_for_one_member_of_a_population():
+  process = noise.OrnsteinUhlenbeck(sigma=0.0, theta=0.5)
+  rng = np.random.default_rng(0)
+  process.draw(rng, (3, 2, 1))
+  process._state = np.ones((3, 2, 1), np.float32)
+  last = np.array([[False, True], [False, False], [True, True]])
+  process.ended(last)
+  np.testing.assert_allclose(
+    process.draw(rng, (3, 2, 1))[..., 0], np.where(last, 0.0, 0.5)
+  )
+
+
+def test_an_end_does_not_change_the_noise_that_was_drawn_before():
+  process = noise.OrnsteinUhlenbeck(0.2, 0.15)
+  drawn = process.draw(np.random.default_rng(0), (1, 2, 1))
+  kept = drawn.copy()
+  process.ended(np.array([True, True]))
+  np.testing.assert_array_equal(drawn, kept)
+
+
 def test_an_episode_may_end_before_any_noise_was_drawn():
   noise.OrnsteinUhlenbeck(0.2, 0.15).ended(np.array([True]))
   noise.Gaussian(0.2).ended(np.array([True]))

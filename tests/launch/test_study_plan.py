@@ -154,7 +154,8 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
     assert config['run']['steps_per_agent'] == study.budget
     assert config['run']['target_return'] is None
     agent = config['agent']
-    networks.add((*agent['hidden_sizes'], agent['activation']))
+    sizes = agent.get('hidden_sizes') or agent['policy_sizes']
+    networks.add((*sizes, agent.get('activation')))
     evaluations.add(
       (config['run']['evaluations'], config['run']['eval_episodes'])
     )
@@ -162,9 +163,11 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
   assert len(networks) == len(evaluations) == 1
 
 
-@pytest.mark.parametrize('name', ['apex_cartpole', 'apex_acrobot'])
-def test_one_plain_dqn_samples_as_often_as_ape_x(name, answers):
-  plain = json.loads(answers[name, 'DQN, 8 steps per update']['stdout'])
+@pytest.mark.parametrize(
+  'name', ['apex_cartpole', 'apex_acrobot', 'apex_lunar_lander']
+)
+def test_the_plain_dqn_samples_as_often_as_ape_x(name, answers):
+  plain = json.loads(answers[name, 'DQN']['stdout'])
   apex = json.loads(answers[name, 'Ape-X DQN']['stdout'])
   agent = plain['config']['agent']
   assert (

@@ -42,7 +42,7 @@ def _curve(returns, per_second=100.0, end=BUDGET):
 def _system(*found):
   record = {'code': 'abc', 'machine': '2 cores', 'at_a_time': 1}
   return study_results.System(
-    list(found), [4.0, 6.0, 5.0], [10.0, 30.0, 20.0], [record] * len(found)
+    list(found), [4.0, 9.0, 5.0], [10.0, 80.0, 20.0], [record] * len(found)
   )
 
 

@@ -57,8 +57,12 @@ for fifth in range(6):
   (path / 'metrics' / 'counter.json').write_text(
     json.dumps({'latest': {'evaluation': rows[-1]}}))
   if fifth == 2:
-    while mode == 'wait':
-      time.sleep(0.05)
+    try:
+      while mode == 'wait':
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+      (path.parent / 'asked_to_stop.txt').touch()
+      sys.exit(130)
     if mode == 'crash':
       sys.exit(1)
 (path / 'summary.json').write_text(json.dumps(
@@ -268,6 +272,9 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
   process.send_signal(number)
   assert process.wait(timeout=60) == 130
   assert processes_of(temporary) == []
+  runs = tmp_path / 'out' / 'fake' / 'runs'
+  assert (runs / 'asked_to_stop.txt').exists()
+  assert {path.name for path in runs.glob('*.json')} == {'dqn-0.json'}
   assert 'The same command goes on' in (tmp_path / 'output.txt').read_text()
   done = subprocess.run(
     _command(tmp_path),

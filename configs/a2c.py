@@ -1,0 +1,70 @@
+"""A2C: presets for each environment.
+
+  --config=configs/a2c.py:acrobot   (or just --config=acrobot)
+
+Values are specs/a3c.md's small scale [R] but for those marked [T], which were
+chosen by trial (docs/agents/a2c.md). `run.steps_per_agent` counts the
+environment steps of all environments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from agents import a2c
+from configs import presets
+from launch import actors
+from launch import experiment
+
+_ENVIRONMENTS = 16  # of the one actor: a block is a batch
+_UNROLL = 5  # environment steps
+
+
+def _preset(environment: str, steps: int, target: float) -> dict[str, Any]:
+  """A synchronous A2C, as far as `actor_learner` can be (docs)."""
+  return {
+    'environment': environment,
+    'agent': {
+      'unroll_length': _UNROLL,
+      'batch_size': _ENVIRONMENTS,
+      'anneal_env_steps': steps,
+      'reward_scale': 0.1,
+    },
+    'actors': {
+      'num_actors': 1,
+      'envs_per_actor': _ENVIRONMENTS,
+      'update_period': _UNROLL * _ENVIRONMENTS,  # before each unroll
+      'queue_batches': 1,
+    },
+    # More updates in a call would need more blocks than one to begin it.
+    'run': {
+      'steps_per_agent': steps,
+      'target_return': target,
+      'updates_per_call': 1,
+    },
+  }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': _preset('CartPole-v1', 200_000, 475.0),
+  'acrobot': _preset('Acrobot-v1', 400_000, -100.0),
+}
+
+
+def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
+  """The resolved config of a preset.
+
+  Raises:
+    ValueError: no such preset; the message names them.
+  """
+  chosen = presets.choose(PRESETS, preset or 'cartpole')
+  return ml_collections.ConfigDict(
+    {
+      'environment': chosen['environment'],
+      'agent': presets.fields(a2c.Config(**chosen['agent'])),
+      'actors': presets.fields(actors.Config(**chosen['actors'])),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
+    }
+  )
