@@ -203,6 +203,10 @@ class Agent(abc.ABC):
     del update
     return None
 
+  def ended(self, last: np.ndarray) -> None:
+    """Says where episodes have ended, bool [P, K], to what `act` keeps."""
+    del last
+
   def remarks(self, metrics: dict[str, float]) -> list[str]:
     """Warnings that a user should read, given the learner's last metrics."""
     del metrics

@@ -53,7 +53,6 @@ def _apex_dqn(
   threshold: float,
   goal: study_plan.Goal,
   steps_per_update: int,
-  flags: tuple[str, ...] = (),
   timed: bool = False,
 ) -> study_plan.Study:
   """Actors and a prioritized replay against the agent alone.
@@ -65,7 +64,6 @@ def _apex_dqn(
     f'--config={preset}',
     '--baseline',
     f'--config.agent.env_steps_per_update={steps_per_update}',
-    *flags,
   )
   return study_plan.Study(
     name=f'apex_{preset}',
@@ -99,6 +97,7 @@ def _solves(
   threshold: float,
   flags: tuple[str, ...],
   seeds: int,
+  reached: int | None = None,
 ) -> study_plan.Study:
   """One system alone: does it reach the threshold in every seed?"""
   return study_plan.Study(
@@ -109,7 +108,9 @@ def _solves(
     seeds=seeds,
     variants={label: study_plan.Variant(script, flags)},
     baseline=label,
-    goals=(study_plan.Goal(label, threshold, reached=seeds, seeds=seeds),),
+    goals=(
+      study_plan.Goal(label, threshold, reached=reached or seeds, seeds=seeds),
+    ),
   )
 
 
@@ -133,17 +134,16 @@ _ALL = (
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
     steps_per_update=4,
   ),
-  _apex_dqn(
-    'lunar_lander',
+  _solves(
+    'apex_lunar_lander',
+    'run_apex_dqn.py',
+    'Ape-X DQN',
     'LunarLander-v3',
     400_000,
     200.0,
-    study_plan.Goal('Ape-X DQN', 200.0, reached=4, seeds=5),
-    steps_per_update=4,
-    flags=(
-      '--config.agent.hidden_sizes=(128, 128)',
-      '--config.agent.activation=relu',
-    ),
+    ('--config=lunar_lander',),
+    seeds=5,
+    reached=4,
   ),
   _solves(
     'impala_cartpole',

@@ -105,7 +105,10 @@ def evaluate_vector(
     EnvironmentRefused: the environment cannot be used.
   """
   _check_positive('num_episodes', num_episodes)
-  environment = vector.make_vector(name, num_episodes, seed)
+  # A broken simulation ends one episode early, not the evaluation.
+  environment = vector.make_vector(
+    name, num_episodes, seed, on_fault=vector.DROP
+  )
   try:
     return first_episodes(policy, environment, max_steps, should_stop)
   finally:

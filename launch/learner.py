@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import logging
 import pathlib
-import re
 import threading
 import time
 from typing import Any
@@ -74,7 +73,6 @@ class Learner:
     self._own_host: replay_host.ReplayHost | None = None
     self._prioritized = self._experience.prioritized
     self._metrics: dict[str, float] = {}
-    self._remarked: set[str] = set()
     self._skipped = 0
     self._saved = self._saved_replay = time.monotonic()
 
@@ -170,12 +168,7 @@ class Learner:
     self._metrics = {
       name: float(np.mean(values)) for name, values in result.metrics.items()
     }
-    for remark in self._agent.remarks(self._metrics):
-      # The same but for its numbers is said once.
-      kind = re.sub(r'[-\d.%]+', '', remark)
-      if kind not in self._remarked:
-        self._remarked.add(kind)
-        _logger.warning(remark)
+    self._reporter.remark(self._agent.remarks(self._metrics))
     self._last = sample
     self._reporter.count(
       learner_steps=result.updates,

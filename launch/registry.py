@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from agents import base
 from agents import d4pg
+from agents import ddpg
 from agents import dqn
 from agents import impala
 from environment_loops import environments
@@ -23,8 +24,10 @@ class Entry(NamedTuple):
 AGENTS = {
   'apex_dqn': Entry(dqn.Config, dqn.DQN),
   'd4pg': Entry(d4pg.Config, d4pg.D4PG),
+  'ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'dqn': Entry(dqn.Config, dqn.DQN),
   'impala': Entry(impala.Config, impala.IMPALA),
+  'pso_ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'pso_dqn': Entry(dqn.Config, dqn.DQN),
 }
 

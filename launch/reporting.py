@@ -7,8 +7,9 @@ up, and tried again with a back-off.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import logging
+import re
 import time
 from typing import Any
 
@@ -40,6 +41,7 @@ class Reporter:
     self.finished = False
     self._counter = counter.with_deadline(_DEADLINE_S)
     self._clock = clock
+    self._remarked: set[str] = set()
     self._pending: collections.Counter[str] = collections.Counter()
     self._next = clock()
     self._backoff_s = 0.0
@@ -72,6 +74,14 @@ class Reporter:
       self._counter.log(self.node, kind, dict(row))
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('A row of %s was lost: %s', kind, e)
+
+  def remark(self, remarks: Iterable[str]) -> None:
+    """Warns in this node's log; the same but for its numbers is said once."""
+    for text in remarks:
+      kind = re.sub(r'[-\d.%]+', '', text)
+      if kind not in self._remarked:
+        self._remarked.add(kind)
+        _logger.warning(text)
 
   def finish(self, reason: str, result: Mapping[str, Any]) -> None:
     """Says that the goal is reached; to be called again until `finished`."""

@@ -261,6 +261,8 @@ class Trainer:
       self._written += self._adder.add(
         observation, action, base.clipped(step, self.agent.reward_clip)
       )
+      if step.last.any():
+        self.agent.ended(step.last[:, None])
       for done in self._tracker.observe(step):
         self._link.episode_ended(done)
         episodes += 1
@@ -289,6 +291,7 @@ class Trainer:
     self._metrics = {
       name: float(np.mean(values)) for name, values in result.metrics.items()
     }
+    self.reporter.remark(self.agent.remarks(self._metrics))
     self.reporter.count(learner_steps=result.updates * len(self.members))
     return True
 

@@ -94,7 +94,8 @@ def test_what_is_no_experience_is_worth_nothing_and_says_nothing():
   inputs = _inputs()
   valid = np.ones((T, B), bool)
   valid[4, :7] = False
-  inputs['last_t'][4, :7] = True
+  inputs['last_t'][4, :7] = False  # whatever it says of itself
+  inputs['discount_t'][4, :7] = 0.9
   got = gae.gae(*map(tf.constant, inputs.values()), 0.95, tf.constant(valid))
   np.testing.assert_array_equal(got.advantages[4, :7], np.zeros(7))
   np.testing.assert_array_equal(got.returns[4, :7], inputs['values'][4, :7])

@@ -351,6 +351,32 @@ def test_what_pays_becomes_likelier(spec, options):
   assert np.mean(returns[-3:]) > np.mean(returns[:3]) + 0.2
 
 
+@pytest.mark.parametrize(
+  ('spec', 'options'),
+  [
+    (DISCRETE, {}),
+    (CONTINUOUS, {'normalize_observations': True}),
+    (CONTINUOUS, {'stack': 3, 'batch_size': 2 * T}),
+    (DISCRETE, {'lstm_size': 4, 'batch_size': 2 * T}),
+  ],
+)
+def test_before_it_moves_the_policy_of_a_minibatch_is_the_one_that_acted(
+  spec, options
+):
+  agent = _agent(spec, **options)
+  theta = _theta(agent)
+  actor, rng = agent.actor(INFO, K), np.random.default_rng(0)
+  sequence = [_acted(agent, theta, actor, rng, _good) for _ in range(3)]
+  # Not the first block: episodes are under way, and others end within.
+  columns = zip(*sequence[1:])
+  sample = blocks.Block(*(tf.constant(np.stack(c)) for c in columns))
+  assert sample.last.numpy()[:, :-1].any()
+  batch = _arranged(agent, theta, sample)
+  for update in range(UPDATES):
+    found = _loss(agent, theta, _one(batch, update)).metrics
+    assert abs(found['kl']) < 1e-5 and found['clip_fraction'] == 0
+
+
 def test_acting_with_old_parameters_shows_as_lag():
   agent = _agent()
   rng = np.random.default_rng(0)
