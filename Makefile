@@ -2,6 +2,7 @@
 #
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
 #   make test             the fast suite;                  ARGS='-k rpc ...'
+#   make test-learning   real runs that have to learn: minutes
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -20,7 +21,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm results evaluate docs test bench doctor \
+.PHONY: help environment swarm results evaluate docs test test-learning bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -44,6 +45,9 @@ evaluate: environment
 
 test: environment
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-learning: environment
+	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib tests/learning $(ARGS)
 
 docs: environment
 	@$(BIN)/python launch/render_docs.py

@@ -6,6 +6,7 @@ wrote; a test fails when it is out of date.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import sys
@@ -21,6 +22,8 @@ from launch import catalogue
 from launch import graph
 from launch import session
 
+_BESIDE_PEERS = ('bench_apex', 'bench_impala', 'bench_d4pg', 'bench_replay')
+
 
 def parts() -> dict[str, str]:
   """Name of each part to its Markdown."""
@@ -34,8 +37,19 @@ def parts() -> dict[str, str]:
     'swarm graph': _picture(catalogue.default_swarm()),
     'actor_learner graph': _picture(catalogue.default_actor_learner()),
     'agent table': catalogue.table(),
+    'throughput': _throughput(results / 'performance.json'),
     **{f'results of {name}': table for name, table in tables.items()},
   }
+
+
+def _throughput(path: pathlib.Path) -> str:
+  """Tables of the benchmarks that stand beside peers."""
+  found = json.loads(path.read_text(encoding='utf-8'))
+  names = [name for name in _BESIDE_PEERS if name in found]
+  return '\n\n'.join(
+    '\n\n'.join([f'{found[name]["title"]}:', *found[name]['tables']])
+    for name in names
+  )
 
 
 def _picture(program: lp.Program) -> str:

@@ -125,7 +125,8 @@ def test_places_without_a_transition_do_not_teach(agent):
   assert blanks.any()
   other = packed.copy()
   other[blanks] = 1e3 * np.random.default_rng(9).normal(size=packed.shape[-1])
-  other[blanks, 3], other[blanks, LAYOUT.slices.weight.start] = 1.0, 0.0  # an action, no weight
+  other[blanks, 3] = 1.0  # an action
+  other[blanks, LAYOUT.slices.weight.start] = 0.0
   learner = _learner(agent, _theta(agent)[:2], RATES[:2])
   one, two = (
     learner.gradient(tf.constant(p.swapaxes(0, 1))) for p in (packed, other)

@@ -87,12 +87,12 @@ def measure_blocks(seconds: float, port: int) -> float:
     )
     next(sampler)
     time.sleep(0.5)
-    count, start = 0, time.perf_counter()
+    frames, start = 0, time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds:
       next(sampler)
-      count += 16 * _STEPS * _ENVS
+      frames += 16 * _STEPS * _ENVS
     sampler.close()
-    return count / spent
+    return frames / spent
   finally:
     for process in others:
       process.terminate()

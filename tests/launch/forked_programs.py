@@ -1,0 +1,156 @@
+"""Runs small programs of catalogue agents, each in a fork; a helper of tests.
+
+  python tests/launch/forked_programs.py DIRECTORY UPDATES < pairs.json
+
+Pairs are [[agent, topology], ...] by their names in launch/catalogue.py. Each
+is built small, checked, run under local_mp and ended when every member has made
+UPDATES learner steps. A line of JSON is printed for each as it ends, with
+'agent' and 'topology' and either 'refused' (the reason), 'error' (a traceback)
+or 'exit_code', 'reason', 'nodes' and 'totals'.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from agents import swarm as swarm_lib  # noqa: E402
+from launch import actors  # noqa: E402
+from launch import catalogue  # noqa: E402
+from launch import engines  # noqa: E402
+from launch import experiment as experiment_lib  # noqa: E402
+from launch import graph  # noqa: E402
+from launch import session  # noqa: E402
+from launch.topologies import actor_learner  # noqa: E402
+from launch.topologies import single_process  # noqa: E402
+from launch.topologies import swarm  # noqa: E402
+
+_MEMBERS = 2
+_ENVIRONMENTS = 4  # of an actor
+_AT_ONCE = 2  # programs
+# Of those that an agent has.
+_SMALL = {
+  'hidden_sizes': (8,),
+  'policy_sizes': (8,),
+  'critic_sizes': (8,),
+  'num_atoms': 11,
+  'batch_size': _ENVIRONMENTS,
+  'min_replay_size': 50,
+  'unroll_length': 5,
+}
+_NO_END = 10_000_000  # environment steps
+
+# Name in the catalogue to a way to build it with few nodes.
+BUILDERS = {
+  'single_process': (1, single_process.build),
+  'actor_learner': (
+    1,
+    lambda experiment: actor_learner.build(
+      experiment, actors.Config(num_actors=2, envs_per_actor=_ENVIRONMENTS)
+    ),
+  ),
+  'swarm': (
+    _MEMBERS,
+    lambda experiment: swarm.build(
+      experiment,
+      swarm_lib.Config(num_explorers=_MEMBERS, explorers_per_node=_MEMBERS),
+    ),
+  ),
+}
+
+
+def small_experiment(
+  agent: str, num_agents: int, run_dir: pathlib.Path
+) -> experiment_lib.Experiment:
+  """The catalogue's experiment of an agent, made small."""
+  found = catalogue.experiment(agent, num_agents)
+  agent_class, (config, spec) = found.make_agent.func, found.make_agent.args
+  names = {field.name for field in dataclasses.fields(config)}
+  config = dataclasses.replace(
+    config, **{name: _SMALL[name] for name in names & set(_SMALL)}
+  )
+  return dataclasses.replace(
+    found,
+    make_agent=functools.partial(agent_class, config, spec),
+    min_replay_size=getattr(config, 'min_replay_size', 1),
+    run=experiment_lib.RunConfig(
+      steps_per_agent=_NO_END,
+      wall_clock_s=60,
+      evaluations=1,
+      eval_episodes=1,
+      updates_per_call=1,
+    ),
+    run_dir=str(run_dir),
+  )
+
+
+def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
+  num_agents, build = BUILDERS[topology]
+  experiment = small_experiment(agent, num_agents, run_dir)
+  try:
+    program = build(experiment)
+  except ValueError as e:
+    return {'refused': str(e)}
+  graph.check(program)
+  make_counter = session.counter_of(program)
+  counter: list = []
+
+  def end_soon(state) -> None:
+    if not counter:
+      counter.append(make_counter())
+    elif counter[0].totals().get('learner_steps', 0) >= updates * num_agents:
+      counter[0].finish(f'{updates} learner steps')
+
+  outcome = engines.run(program, 'local_mp', run_dir=run_dir, on_tick=end_soon)
+  summary = json.loads((run_dir / 'summary.json').read_text())
+  return {
+    'exit_code': outcome.exit_code,
+    'reason': outcome.reason,
+    'nodes': [[node.name, node.state, node.restarts] for node in outcome.nodes],
+    'outcome': summary['outcome'],
+    'totals': summary['totals'],
+  }
+
+
+def _child(agent: str, topology: str, run_dir: pathlib.Path, updates: int):
+  try:
+    run_dir.mkdir()
+    found = run(agent, topology, run_dir, updates)
+  except BaseException:
+    found = {'error': traceback.format_exc()}
+  # One write of a short line: lines of two programs do not mix.
+  line = json.dumps({'agent': agent, 'topology': topology, **found}) + '\n'
+  os.write(1, line.encode())
+
+
+def main() -> None:
+  directory, updates = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+  engines.warm_up()
+  running = 0
+  for number, (agent, topology) in enumerate(json.load(sys.stdin)):
+    if running == _AT_ONCE:
+      os.wait()
+      running -= 1
+    if not os.fork():
+      code = 1
+      try:
+        _child(agent, topology, directory / str(number), updates)
+        code = 0
+      finally:
+        # The zygote of this program ends with its launcher.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    running += 1
+  while running:
+    os.wait()
+    running -= 1
+
+
+if __name__ == '__main__':
+  main()

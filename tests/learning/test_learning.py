@@ -1,0 +1,97 @@
+"""Real runs that have to learn: `make test-learning`. Minutes, not seconds.
+
+What is claimed of learning is in docs/results/ (k seeds, `make results`); here
+one seed of each shows that nothing has broken it.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from launch import run_directory
+from replay import checkpoints
+from replay import packing
+from replay import tables
+
+ROOT = pathlib.Path(__file__).parents[2]
+# script, flags, what the mean of the last three evaluations has to reach.
+RUNS = {
+  'Ape-X DQN on CartPole-v1': ('run_apex_dqn.py', ('--config=cartpole',), 475),
+  'Ape-X DQN on Acrobot-v1': ('run_apex_dqn.py', ('--config=acrobot',), -100),
+  'IMPALA on CartPole-v1': ('run_impala.py', ('--config=cartpole',), 475),
+  'D4PG on InvertedPendulum-v5': (
+    'run_d4pg.py',
+    ('--config=inverted_pendulum',),
+    950,
+  ),
+  'D4PG on Pendulum-v1': ('run_d4pg.py', ('--config=pendulum',), -250),
+}
+
+
+def _run(directory, script, *flags):
+  done = subprocess.run(
+    [
+      sys.executable,
+      str(ROOT / 'launch' / script),
+      f'--run_dir={directory}',
+      '--config.run.target_return=None',
+      *flags,
+    ],
+    capture_output=True,
+    text=True,
+    timeout=1500,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return run_directory.open(directory)
+
+
+@pytest.mark.timeout(1600)
+@pytest.mark.parametrize('name', RUNS)
+def test_it_learns(tmp_path, name):
+  script, flags, wanted = RUNS[name]
+  run = _run(tmp_path / 'run', script, *flags)
+  means = [row['return_mean'] for row in run.metrics('evaluation')]
+  assert np.mean(means[-3:]) >= wanted, means
+
+
+@pytest.mark.timeout(600)
+def test_stored_priorities_follow_the_error(tmp_path):
+  """specs/apex_dqn.md: correlation above 0.3 after 10,000 steps."""
+  from launch import registry
+
+  run = _run(
+    tmp_path / 'run', 'run_apex_dqn.py', '--config.run.steps_per_agent=10000'
+  )
+  agent = registry.make(run.config())
+  layout = packing.TransitionLayout((4,))
+  opened = checkpoints.open_server(
+    [tables.prioritized('replay', 50_000, 1, layout.signature())],
+    directory=run.checkpoints / 'replay' / 'shard_0',
+  )
+  try:
+    samples = [
+      sample[0]
+      for sample in opened.server.localhost_client().sample(
+        'replay', 1000, emit_timesteps=False
+      )
+    ]
+  finally:
+    opened.server.stop()
+  packed = np.stack([np.ravel(sample.data) for sample in samples])
+  stored = np.array([float(sample.info.priority) for sample in samples])
+  with np.load(run.checkpoints / 'learner.npz') as saved:
+    theta, target = saved['theta'][0], saved['target'][0]
+  step = layout.unpack(packed.astype(np.float32))
+
+  def q(parameters, observation):
+    variables = agent.layout.unpack(parameters[None])
+    return agent._network.forward(variables, observation[None])[0]
+
+  rows = np.arange(len(packed))
+  chosen = q(theta, step.o_t).argmax(axis=1)
+  value = step.r_t + agent.gamma * step.d_t * q(target, step.o_t)[rows, chosen]
+  fresh = np.abs(value - q(theta, step.o_tm1)[rows, step.a_tm1])
+  assert np.corrcoef(stored, fresh)[0, 1] > 0.3
