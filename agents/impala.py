@@ -12,16 +12,12 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import math
 
-import numpy as np
 import tensorflow as tf
 
 from agents import base
 from agents import checks
 from agents import optimizers
-from agents import parameters
-from agents import policy_heads
-from agents import swarm
-from agents import unroll_acting
+from agents import unroll_agent
 from agents import unroll_network
 from agents.losses import policy_gradient
 from agents.losses import vtrace
@@ -121,11 +117,10 @@ class Config:
     optimizers.make(self.optimizer)
 
 
-class IMPALA(base.Agent):
+class IMPALA(unroll_agent.UnrollActorCritic):
   """An actor-critic on unrolls, corrected for the lag of its actors."""
 
   name = 'impala'
-  n_step = 1  # transitions are not what it learns from
   metrics = {
     'loss': 'mean',
     'policy_loss': 'mean',
@@ -143,8 +138,22 @@ class IMPALA(base.Agent):
     Raises:
       ValueError: parts that do not go together.
     """
+    head = unroll_agent.make_head(
+      spec, config.sigma_min, config.sigma_max, config.tanh_mean
+    )
+    network = unroll_network.UnrollNetwork(
+      observation_shape=tuple(spec.observation_shape),
+      policy_size=head.size,
+      hidden_sizes=tuple(config.hidden_sizes),
+      activation=config.activation,
+      torso=config.torso,
+      shared=config.shared_torso,
+      lstm_size=config.lstm_size,
+      stack=config.stack,
+      normalize=config.normalize_observations,
+    )
+    super().__init__(spec, head, network, config.learning_rate)
     self.config = config
-    self.spec = spec
     self.gamma = config.gamma
     self.unroll_length = config.unroll_length
     self.batch_size = config.batch_size
@@ -156,53 +165,7 @@ class IMPALA(base.Agent):
     if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon
     self.optimizer = optimizers.make(config.optimizer, **options)
-    # There is no target network; the learner's copy is simply never renewed.
-    self.target_update = base.TargetUpdate(2**62)
-    self.head: policy_heads.Head
-    if spec.num_actions is not None:
-      self.head = policy_heads.Softmax(spec.num_actions)
-    else:
-      self.head = policy_heads.Gaussian(
-        math.prod(spec.action_shape),
-        config.sigma_min,
-        config.sigma_max,
-        config.tanh_mean,
-      )
-    self.network = unroll_network.UnrollNetwork(
-      observation_shape=tuple(spec.observation_shape),
-      policy_size=self.head.size,
-      hidden_sizes=tuple(config.hidden_sizes),
-      activation=config.activation,
-      torso=config.torso,
-      shared=config.shared_torso,
-      lstm_size=config.lstm_size,
-      stack=config.stack,
-      normalize=config.normalize_observations,
-    )
-    self.layout = parameters.Layout(
-      self.network.shapes(), self.network.groups()
-    )
-    self._policy = unroll_acting.Policy(
-      self.layout, self.network, self.head, tuple(spec.action_shape)
-    )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
-
-  def block_layout(self, num_envs: int) -> blocks.BlockLayout:
-    """What an actor with `num_envs` environments writes."""
-    spec = self.spec
-    return blocks.BlockLayout(
-      self.config.unroll_length,
-      num_envs,
-      spec.observation_shape,
-      spec.action_shape,
-      spec.discrete,
-      spec.observation_dtype,
-      core_size=self.network.core_size,
-      max_episode_steps=spec.max_episode_steps,
-    )
-
-  def initial(self, seed: int) -> np.ndarray:
-    return self.layout.pack(self.network.initial(np.random.default_rng(seed)))
 
   def loss(
     self,
@@ -229,7 +192,7 @@ class IMPALA(base.Agent):
     truncated = last & (discount > 0) & valid
     unrolled = self._unroll(variables, batch, truncated)
 
-    log_pi = self.head.log_prob(unrolled.policy, self._actions(batch))
+    log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
     log_rho = tf.clip_by_value(
       tf.stop_gradient(log_pi) - behaviour, -_MAX_LOG_RHO, _MAX_LOG_RHO
     )
@@ -277,15 +240,8 @@ class IMPALA(base.Agent):
       loss,
       self._priorities(batch, traced.vs - values[:-1]),
       metrics,
-      self._statistics(variables, unrolled.observations, mask),
+      self.statistics(variables, unrolled.observations, mask),
     )
-
-  def _actions(self, batch: blocks.Block) -> tf.Tensor:
-    """[T, B], or flat [T, B, A] where actions are continuous."""
-    actions = unroll_network.time_major(batch.action)
-    if self.spec.discrete:
-      return actions
-    return tf.reshape(actions, (*actions.shape[:2], -1))
 
   def _rewards(self, batch: blocks.Block) -> tf.Tensor:
     rewards = unroll_network.time_major(batch.reward)
@@ -300,16 +256,6 @@ class IMPALA(base.Agent):
     by_block = tf.reshape(tf.abs(errors), (errors.shape[0], number, -1))
     return tf.stop_gradient(tf.reduce_mean(by_block, axis=(0, 2)))
 
-  def _statistics(self, variables, observations, mask) -> dict:
-    normalizer = self.network.normalizer
-    if normalizer is None:
-      return {}
-    return normalizer.updated(
-      self.network.split(variables)['normalizer'],
-      tf.reshape(observations, (-1, normalizer.size)),
-      tf.reshape(mask, (-1,)),
-    )
-
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """Linear from 1 to 0 over `anneal_env_steps`."""
     total = self.config.anneal_env_steps
@@ -318,36 +264,3 @@ class IMPALA(base.Agent):
     per_update = self.config.unroll_length * self.batch_size
     done = tf.cast(update, tf.float32) * (per_update / total)
     return tf.maximum(1.0 - done, 0.0)
-
-  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    return swarm.learning_rate(self.config.learning_rate, info, spread)
-
-  def exploration(self, actor_steps: int) -> float:
-    """0: the policy is random by itself, and nothing is added."""
-    del actor_steps
-    return 0.0
-
-  def actor(
-    self, info: base.ActorInfo, num_envs: int
-  ) -> unroll_acting.SamplingActor:
-    """An `unrolls.UnrollActor`; all ranks act alike."""
-    del info
-    return unroll_acting.SamplingActor(self._policy, num_envs)
-
-  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    if self.network.core_size:
-      raise ValueError(
-        'This policy remembers (lstm_size or stack), and act() has nowhere to '
-        'keep what. Let actor() act, one for each member.'
-      )
-    return np.stack(
-      [
-        unroll_acting.SamplingActor(self._policy, len(x)).act(
-          one, x, actor_steps, rng
-        )
-        for one, x in zip(theta, observation)
-      ]
-    )
-
-  def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
-    return unroll_acting.GreedyPolicy(self._policy, theta)

@@ -136,6 +136,7 @@ class PPO(unroll_agent.UnrollActorCritic):
   """An actor-critic whose policy stays near the one that acted."""
 
   name = 'ppo'
+  on_policy = True  # actors wait until their rollout is learned
   metrics = {
     'loss': 'mean',
     'policy_loss': 'mean',
@@ -178,8 +179,9 @@ class PPO(unroll_agent.UnrollActorCritic):
     self.updates_per_call = config.updates_per_rollout
     self.max_gradient_norm = config.max_gradient_norm
     self.reward_clip = config.reward_clip
-    # A call of 80 updates took a fifth of the time; not so with convolutions.
-    self.compiled = config.torso == 'mlp'
+    # A call of 80 updates took a fifth of the time; with convolutions or an
+    # LSTM it would take longer.
+    self.compiled = config.torso == 'mlp' and not config.lstm_size
     self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 

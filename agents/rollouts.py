@@ -127,6 +127,10 @@ class Rollouts:
       )
     return number
 
+  def queue_size(self, batches: int) -> int:
+    """Blocks that hold `batches` rollouts."""
+    return batches * self.rollout_steps // (self.unroll_length * self.num_envs)
+
   def arrange(
     self, sample: Any, updates: int, members: int, theta: tf.Tensor
   ) -> Minibatch:

@@ -14,21 +14,24 @@ import functools
 import json
 import os
 import pathlib
+import signal
 import sys
 import traceback
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from agents import swarm as swarm_lib  # noqa: E402
-from launch import actors  # noqa: E402
-from launch import catalogue  # noqa: E402
-from launch import engines  # noqa: E402
-from launch import experiment as experiment_lib  # noqa: E402
-from launch import graph  # noqa: E402
-from launch import session  # noqa: E402
-from launch.topologies import actor_learner  # noqa: E402
-from launch.topologies import single_process  # noqa: E402
-from launch.topologies import swarm  # noqa: E402
+from agents import swarm as swarm_lib
+from launch import actors
+from launch import catalogue
+from launch import engines
+from launch import experiment as experiment_lib
+from launch import graph
+from launch import session
+from launch.engines import linux
+from launch.topologies import actor_learner
+from launch.topologies import single_process
+from launch.topologies import swarm
 
 _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor
@@ -69,14 +72,15 @@ def small_experiment(
 ) -> experiment_lib.Experiment:
   """The catalogue's experiment of an agent, made small."""
   found = catalogue.experiment(agent, num_agents)
-  agent_class, (config, spec) = found.make_agent.func, found.make_agent.args
+  make_agent: Any = found.make_agent  # a functools.partial
+  config, spec = make_agent.args
   names = {field.name for field in dataclasses.fields(config)}
   config = dataclasses.replace(
     config, **{name: _SMALL[name] for name in names & set(_SMALL)}
   )
   return dataclasses.replace(
     found,
-    make_agent=functools.partial(agent_class, config, spec),
+    make_agent=functools.partial(make_agent.func, config, spec),
     min_replay_size=getattr(config, 'min_replay_size', 1),
     run=experiment_lib.RunConfig(
       steps_per_agent=_NO_END,
@@ -99,12 +103,15 @@ def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
   graph.check(program)
   make_counter = session.counter_of(program)
   counter: list = []
+  ended: list[bool] = []
 
   def end_soon(state) -> None:
+    if ended or any(node.state == 'starting' for node in state.nodes):
+      return
     if not counter:
       counter.append(make_counter())
-    elif counter[0].totals().get('learner_steps', 0) >= updates * num_agents:
-      counter[0].finish(f'{updates} learner steps')
+    if counter[0].totals().get('learner_steps', 0) >= updates * num_agents:
+      ended.append(counter[0].finish(f'{updates} learner steps'))
 
   outcome = engines.run(program, 'local_mp', run_dir=run_dir, on_tick=end_soon)
   summary = json.loads((run_dir / 'summary.json').read_text())
@@ -117,8 +124,11 @@ def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
   }
 
 
-def _child(agent: str, topology: str, run_dir: pathlib.Path, updates: int):
+def _child(
+  parent: int, agent: str, topology: str, run_dir: pathlib.Path, updates: int
+) -> None:
   try:
+    linux.die_with_parent(parent, signal.SIGTERM)
     run_dir.mkdir()
     found = run(agent, topology, run_dir, updates)
   except BaseException:
@@ -131,7 +141,7 @@ def _child(agent: str, topology: str, run_dir: pathlib.Path, updates: int):
 def main() -> None:
   directory, updates = pathlib.Path(sys.argv[1]), int(sys.argv[2])
   engines.warm_up()
-  running = 0
+  running, parent = 0, os.getpid()
   for number, (agent, topology) in enumerate(json.load(sys.stdin)):
     if running == _AT_ONCE:
       os.wait()
@@ -139,9 +149,10 @@ def main() -> None:
     if not os.fork():
       code = 1
       try:
-        _child(agent, topology, directory / str(number), updates)
+        _child(parent, agent, topology, directory / str(number), updates)
         code = 0
       finally:
+        # Not sys.exit: what the parent registered is not this child's to do.
         # The zygote of this program ends with its launcher.
         sys.stdout.flush()
         sys.stderr.flush()

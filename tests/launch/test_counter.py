@@ -215,3 +215,37 @@ def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
   second.close()
   state = metrics.read_json(tmp_path / 'metrics' / 'counter.json')
   assert state['totals'] == {'actor_steps': 20}
+
+
+def _ended_after(thread, clock, seconds):
+  """Whether the thread ends while so many seconds pass, in steps."""
+  for _ in range(10):
+    clock.now += seconds / 10
+    thread.join(timeout=0.2)
+  return not thread.is_alive()
+
+
+def _held(tmp_path, clock):
+  """A counter whose goal is reached, and that a node holds for 30 s."""
+  counter = _counter(tmp_path, clock)
+  counter.hold('evaluator/0', 30.0)
+  counter.finish('goal reached')
+  thread = threading.Thread(
+    target=counter.run, args=(threading.Event(),), daemon=True
+  )
+  thread.start()
+  return counter, thread
+
+
+def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
+  clock = _Clock()
+  counter, thread = _held(tmp_path, clock)
+  assert not _ended_after(thread, clock, 15.0)
+  counter.hold('evaluator/0', 0.0)
+  assert _ended_after(thread, clock, 10.0)
+
+
+def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
+  clock = _Clock()
+  _, thread = _held(tmp_path, clock)
+  assert _ended_after(thread, clock, 45.0)

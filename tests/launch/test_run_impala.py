@@ -1,4 +1,4 @@
-"""python launch/run_impala.py for real: what is learned from, deaths, refusals."""
+"""launch/run_impala.py for real: what is learned from, deaths, refusals."""
 
 import json
 import pathlib
@@ -143,9 +143,7 @@ def killed(start_run, tmp_path_factory):
     before = total(name)
     run.wait_until(lambda: total(name) >= before + count, what)
 
-  run.wait_until(
-    (run.directory / 'metrics' / 'counter.json').exists, 'counter'
-  )
+  run.wait_until((run.directory / 'metrics' / 'counter.json').exists, 'counter')
   go_on('learner_steps', UPDATES, 'learning')
   run.kill('actor/0')
   go_on('actor_steps', 5 * BLOCK, 'steps after an actor died')

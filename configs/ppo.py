@@ -1,0 +1,122 @@
+"""PPO's presets for each environment.
+
+  --config=configs/ppo.py:pendulum   (or just --config=pendulum)
+
+Values are the small-scale tables of specs/pso.md, section 4, and of
+specs/README.md [R], except those marked [T]: chosen by trial here.
+`run.steps_per_agent` counts the environment steps of all actors.
+
+One actor makes a rollout: `actors.envs_per_actor` environments of
+`agent.unroll_length` steps make `agent.rollout_steps`. More actors share it
+out: divide envs_per_actor by their number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_collections
+
+from agents import ppo
+from configs import presets
+from launch import actors
+from launch import experiment
+
+
+def _mujoco(**agent) -> dict[str, Any]:
+  """Continuous actions: long rollouts, no reward for entropy."""
+  return {
+    'rollout_steps': 2048,
+    'unroll_length': 128,
+    'entropy_cost': 0.0,
+    **agent,
+  }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': {
+    'environment': 'CartPole-v1',
+    'agent': {},
+    'run': {'steps_per_agent': 100_000, 'target_return': 475.0},
+  },
+  'acrobot': {
+    'environment': 'Acrobot-v1',
+    'agent': {},
+    'run': {'steps_per_agent': 150_000, 'target_return': -100.0},
+  },
+  'pendulum': {
+    'environment': 'Pendulum-v1',
+    # [T] gamma and the learning rate: -250 after 40,000 steps; with 0.99 and
+    # 3e-4 after 100,000.
+    'agent': _mujoco(gamma=0.95, learning_rate=1e-3, reward_scale=0.1),
+    'run': {'steps_per_agent': 150_000},
+  },
+  'inverted_pendulum': {
+    'environment': 'InvertedPendulum-v5',
+    'agent': _mujoco(),
+    'run': {'steps_per_agent': 100_000},
+  },
+  'inverted_double_pendulum': {
+    'environment': 'InvertedDoublePendulum-v5',
+    'agent': _mujoco(reward_scale=0.1),
+    'run': {'steps_per_agent': 200_000},
+  },
+  'reacher': {
+    'environment': 'Reacher-v5',
+    # Episodes have 50 steps: a longer block could hold two time limits.
+    'agent': _mujoco(
+      gamma=0.98, unroll_length=50, rollout_steps=2000, batch_size=50
+    ),
+    'run': {'steps_per_agent': 200_000},
+  },
+  'hopper': {
+    'environment': 'Hopper-v5',
+    'agent': _mujoco(
+      hidden_sizes=(256, 256),
+      reward_scale=0.1,
+      normalize_observations=True,
+      anneal_env_steps=300_000,
+    ),
+    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+  },
+  'swimmer': {
+    'environment': 'Swimmer-v5',
+    'agent': _mujoco(normalize_observations=True, anneal_env_steps=300_000),
+    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+  },
+  'humanoid_standup': {
+    'environment': 'HumanoidStandup-v5',
+    'agent': _mujoco(
+      hidden_sizes=(256, 256),
+      reward_scale=0.01,
+      normalize_observations=True,
+      anneal_env_steps=300_000,
+    ),
+    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+  },
+}
+
+
+def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
+  """The resolved config of a preset.
+
+  Raises:
+    ValueError: no such preset; the message names them.
+  """
+  chosen = presets.choose(PRESETS, preset or 'cartpole')
+  agent = ppo.Config(**chosen['agent'])
+  acting = actors.Config(
+    num_actors=1,
+    envs_per_actor=agent.rollout_steps // agent.unroll_length,
+    # New parameters are asked for between rollouts, never within one.
+    update_period=agent.rollout_steps,
+    queue_batches=1,
+  )
+  return ml_collections.ConfigDict(
+    {
+      'environment': chosen['environment'],
+      'agent': presets.fields(agent),
+      'actors': presets.fields(acting),
+      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
+    }
+  )

@@ -1,0 +1,100 @@
+"""Every agent of the catalogue under every topology that accepts it."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from launch import catalogue
+
+HERE = pathlib.Path(__file__).parent
+UPDATES = 5
+PAIRS = [
+  (agent, topology)
+  for agent in catalogue.AGENTS
+  for topology in catalogue.TOPOLOGIES
+]
+
+
+def _refusal(agent, topology):
+  """What the catalogue's own build says; None where it accepts."""
+  try:
+    catalogue.TOPOLOGIES[topology](agent)
+  except ValueError as e:
+    return str(e)
+  return None
+
+
+class _Programs:
+  """All pairs, run by one process; results are read as they are asked for."""
+
+  def __init__(self, directory):
+    self.errors = directory / 'errors.txt'
+    self._results = {}
+    runs = directory / 'runs'
+    runs.mkdir()
+    with self.errors.open('w') as errors:
+      self.process = subprocess.Popen(
+        [
+          sys.executable,
+          str(HERE / 'forked_programs.py'),
+          str(runs),
+          str(UPDATES),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+      )
+    json.dump(PAIRS, self.process.stdin)
+    self.process.stdin.close()
+
+  def result(self, pair):
+    while pair not in self._results:
+      line = self.process.stdout.readline()
+      assert line, self.errors.read_text()
+      found = json.loads(line)
+      self._results[found['agent'], found['topology']] = found
+    return self._results[pair]
+
+  def close(self):
+    self.process.kill()  # programs that still run end with it
+    self.process.wait()
+    self.process.stdout.close()
+
+
+@pytest.fixture(scope='module')
+def programs(tmp_path_factory):
+  found = _Programs(tmp_path_factory.mktemp('programs'))
+  yield found
+  found.close()
+
+
+@pytest.mark.parametrize('agent, topology', PAIRS)
+def test_a_pair_is_built_launched_and_learns_or_is_refused(
+  programs, agent, topology
+):
+  found = programs.result((agent, topology))
+  assert 'error' not in found, found['error']
+  refusal = _refusal(agent, topology)
+  if refusal is not None:
+    assert found['refused'] == refusal
+    # A refusal says what to do instead.
+    assert any(f'Use {other}' in refusal for other in catalogue.TOPOLOGIES), (
+      refusal
+    )
+    return
+  assert 'refused' not in found, found['refused']
+  assert found['exit_code'] == 0, (found, programs.errors.read_text())
+  assert found['outcome'] == 'goal', found
+  assert found['totals']['learner_steps'] >= UPDATES
+  assert found['totals']['actor_steps'] > 0
+  assert {restarts for *_, restarts in found['nodes']} == {0}, found
+
+
+def test_every_agent_and_every_topology_is_of_some_use():
+  accepted = [pair for pair in PAIRS if _refusal(*pair) is None]
+  assert {agent for agent, _ in accepted} == set(catalogue.AGENTS)
+  assert {topology for _, topology in accepted} == set(catalogue.TOPOLOGIES)

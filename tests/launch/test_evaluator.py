@@ -1,0 +1,112 @@
+"""The evaluator: what it logs, and when it ends a run."""
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+
+from agents import dqn
+from agents import parameters
+from environment_loops import environments
+from launch import evaluator
+from launch import experiment as experiment_lib
+
+SPEC = environments.spec('CartPole-v1')
+
+
+class _Counter:
+  """Keeps rows; the run is over after `reports` reports."""
+
+  def __init__(self, steps, reports):
+    self.steps = steps
+    self.left = reports
+    self.rows = []
+    self.holds = []
+    self.finished = None
+
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self
+
+  def totals(self):
+    return {'actor_steps': self.steps}
+
+  def report(self, node, counts, metrics, events):
+    del node, counts, metrics, events
+    self.left -= 1
+    return {'totals': {}, 'finished': self.left < 0 or bool(self.finished)}
+
+  def log(self, node, kind, row):
+    self.rows.append((node, kind, row))
+
+  def hold(self, node, seconds):
+    self.holds.append((node, seconds))
+
+  def finish(self, reason, result):
+    self.finished = (reason, result)
+
+
+class _Learner:
+  def __init__(self, agent, theta):
+    self._answer = {
+      'version': 7,
+      'theta': parameters.encode(agent.layout, 7, theta),
+    }
+
+  def get_parameters(self, have_version):
+    del have_version
+    return self._answer
+
+
+def _evaluator(theta=None, target=None, steps=10, ends_run=True):
+  make_agent = functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC)
+  agent = make_agent()
+  run = experiment_lib.RunConfig(
+    steps_per_agent=100,
+    eval_episodes=3,
+    target_return=target,
+    background_niceness=0,
+  )
+  experiment = experiment_lib.Experiment(
+    make_agent, 'CartPole-v1', 1, 1000, 50, 1, run=run
+  )
+  counter = _Counter(steps, reports=1)
+  theta = np.zeros(agent.layout.size) if theta is None else theta
+  learner = _Learner(agent, theta)
+  return evaluator.Evaluator(experiment, counter, learner, ends_run), counter
+
+
+def test_it_says_which_version_made_how_much_at_which_step():
+  node, counter = _evaluator()
+  node.run(threading.Event())
+  node_name, kind, row = counter.rows[-1]
+  assert (node_name, kind) == ('evaluator/0', 'evaluation')
+  assert (row['actor_steps'], row['version']) == (10, 7)
+  assert len(row['returns']) == 3
+  assert row['return_mean'] == pytest.approx(np.mean(row['returns']))
+
+
+def test_the_end_waits_for_the_last_evaluation():
+  node, counter = _evaluator()
+  node.run(threading.Event())
+  (_, first), (_, last) = counter.holds
+  assert first > 0 and last == 0
+
+
+def test_a_target_that_is_reached_is_confirmed_and_ends_the_run():
+  # Zero parameters push left always: about 9 steps an episode.
+  node, counter = _evaluator(target=5.0)
+  node.run(threading.Event())
+  reason, result = counter.finished
+  assert 'over 20 episodes' in reason and '5 was asked for' in reason
+  assert result['episodes'] == 20 and result['return_mean'] >= 5.0
+
+
+@pytest.mark.parametrize('target, ends_run', [(50.0, True), (5.0, False)])
+def test_a_target_that_is_not_reached_or_not_its_business_does_not(
+  target, ends_run
+):
+  node, counter = _evaluator(target=target, ends_run=ends_run)
+  node.run(threading.Event())
+  assert counter.finished is None

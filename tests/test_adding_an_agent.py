@@ -1,0 +1,80 @@
+"""The code on docs/adding_an_agent.md works as it stands there."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / 'docs' / 'adding_an_agent.md'
+STEPS = 1500
+
+
+def _blocks():
+  """What the page has as Python: the agent, its test, a script."""
+  return re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope='module')
+def project(tmp_path_factory):
+  """A directory with the files of the page where it wants them."""
+  agent, test, script = _blocks()
+  directory = tmp_path_factory.mktemp('project')
+  agents = directory / 'agents'
+  agents.mkdir()
+  for path in (ROOT / 'agents').iterdir():
+    if path.name != '__pycache__':
+      (agents / path.name).symlink_to(path)
+  (agents / 'expected_sarsa.py').write_text(agent)
+  (directory / 'test_expected_sarsa.py').write_text(test)
+  (directory / 'try_it.py').write_text(script)
+  return directory
+
+
+def test_the_page_s_test_passes(project):
+  done = subprocess.run(
+    [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'],
+    cwd=project,
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert '1 passed' in done.stdout
+
+
+def test_the_page_s_agent_runs_under_actor_learner(project):
+  done = subprocess.run(
+    [sys.executable, 'try_it.py', 'runs/try_it', str(STEPS)],
+    cwd=project,
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  metrics = project / 'runs' / 'try_it' / 'metrics'
+  summary = json.loads((metrics.parent / 'summary.json').read_text())
+  assert summary['outcome'] == 'budget'
+  assert summary['totals']['actor_steps'] == STEPS
+  assert summary['totals']['learner_steps'] > 0
+  rows = (metrics / 'evaluation.jsonl').read_text().splitlines()
+  # From the page: `tail -1 .../evaluation.jsonl`.
+  assert json.loads(rows[-1])['return_mean'] > 0
+
+
+def test_the_files_that_the_page_names_are_there():
+  named = re.findall(r'`((?:agents|configs|launch|tests)/\w+\.py)`', _prose())
+  new = {'expected_sarsa', 'run_expected_sarsa', 'test_expected_sarsa'}
+  missing = [
+    name
+    for name in named
+    if pathlib.Path(name).stem not in new and not (ROOT / name).exists()
+  ]
+  assert named and missing == []
+
+
+def _prose():
+  return re.sub(r'```python\n.*?```', '', PAGE.read_text(), flags=re.DOTALL)
