@@ -9,6 +9,7 @@ from agents import base
 from agents import exchange
 from agents import learning
 from agents import ppo
+from configs import ppo as presets
 from environment_loops import environments
 from replay import blocks
 
@@ -504,3 +505,14 @@ def test_blocks_that_make_no_rollout_are_refused():
     feed.num_blocks(5)
   with pytest.raises(ValueError, match='over 2 members'):
     feed.num_blocks(UPDATES, members=2)
+
+
+@pytest.mark.parametrize('preset', sorted(presets.PRESETS))
+def test_the_actor_of_a_preset_makes_whole_rollouts(preset):
+  config = presets.get_config(preset)
+  spec = environments.spec(config.environment)
+  agent = ppo.PPO(ppo.Config(**config.agent.to_dict()), spec)
+  num_envs = config.actors.envs_per_actor
+  assert agent.feed(num_envs).num_blocks(agent.updates_per_call) == 1
+  assert agent.block_layout(num_envs).num_steps == config.actors.update_period
+  assert (agent.config.entropy_cost > 0) == spec.discrete

@@ -1,0 +1,172 @@
+"""IMPALA beside its peers: environment steps per second, with learning.
+
+CartPole-v1, 64 x 64, unrolls of 20 steps, each learned from once: ours as a user
+starts it (actors, learner with its queue, evaluator, counter), dm-acme's IMPALA
+in one process and as a program, and Sample Factory's APPO, in turns on the same
+machine. Rates are those of a window after the first update. Then ours with one,
+two and three actors: where more actors stop to help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import pathlib
+import statistics
+import sys
+from typing import Any
+
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks.peers import run as peers  # noqa: E402
+
+_SETTLE_S = 3.0
+_UNROLL, _BATCH = 20, 8
+_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
+_NEEDED = 50_000  # environment steps/s
+_ACME, _SAMPLE_FACTORY = 'dm-acme IMPALA', 'Sample Factory APPO'
+_RATIOS = {_ACME: 100, _SAMPLE_FACTORY: 8}
+
+
+def _flags(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
+  """The preset, without an end, with other sizes."""
+  return (
+    '--config=cartpole',
+    '--config.agent.anneal_env_steps=None',
+    f'--config.agent.unroll_length={_UNROLL}',
+    f'--config.agent.batch_size={_BATCH}',
+    f'--config.actors.num_actors={actors}',
+    f'--config.actors.envs_per_actor={envs}',
+    # New parameters are asked for before each unroll.
+    f'--config.actors.update_period={_UNROLL * envs}',
+    f'--config.run.updates_per_call={updates}',
+    '--config.run.steps_per_agent=1000000000',
+    '--config.run.wall_clock_s=600',
+    common.NO_TARGET,
+  )
+
+
+_PRESET = _flags(2, 32)
+_WIDE = _flags(2, 64)
+_SCALING = {count: _flags(count, 64) for count in (1, 2, 3)}
+
+
+def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
+  """Rates of one of our runs, and the lag of its policy.
+
+  Raises:
+    RuntimeError: most of what was acted was not learned from.
+  """
+  with common.swarm_run(*flags, script='run_impala.py') as run:
+    found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
+    first = run.learning()[0]['unix_time_s'] - run.started_at
+    row = run.rows('node_learner')[-1]
+  steps, updates = found['own_actor_steps'], found['own_learner_steps']
+  learned = updates * _UNROLL * _BATCH / steps
+  if not 0.8 < learned < 1.2:
+    raise RuntimeError(
+      f'{learned:.2f} of the steps that were acted were learned from in the '
+      'window, where each should be once: take a longer one.'
+    )
+  return {
+    'env_steps_per_s': steps,
+    'updates_per_s': updates,
+    'first_update_s': first,
+    'policy_lag': row['policy_lag'],
+    'policy_lag_max': row['policy_lag_max'],
+  }
+
+
+def main() -> int:
+  args = common.arguments(__doc__)
+  repetitions = common.choose(args, 1, 2, 3)
+  window_s = common.choose(args, 5.0, 15.0, 20.0)
+  common.warn_if_busy()
+  found: dict[str, list[dict[str, Any]]] = {}
+  systems: dict[str, Callable[[], dict[str, Any] | None]] = {
+    'Murmuration, preset (2 x 32)': lambda: measure(_PRESET, window_s),
+    'Murmuration, wide (2 x 64)': lambda: measure(_WIDE, window_s),
+    _ACME: lambda: peers.measure('acme_impala', seconds=window_s),
+    f'{_ACME}, 2 actors': lambda: peers.measure(
+      'acme_impala', seconds=window_s, actors=2
+    ),
+    _SAMPLE_FACTORY: lambda: peers.measure('sample_factory', seconds=window_s),
+    'Murmuration, 1 actor x 64': lambda: measure(_SCALING[1], window_s),
+    'Murmuration, 3 actors x 64': lambda: measure(_SCALING[3], window_s),
+  }
+  for _ in range(repetitions):
+    for name, run in systems.items():
+      numbers = run()
+      if numbers is not None:
+        found.setdefault(name, []).append(numbers)
+        print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  common.publish(_result(found, window_s), args)
+  return 0
+
+
+def _result(
+  found: dict[str, list[dict[str, Any]]], window_s: float
+) -> common.Result:
+  medians = {
+    name: statistics.median(run['env_steps_per_s'] for run in runs)
+    for name, runs in found.items()
+  }
+  rows = [
+    (
+      name,
+      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
+      ' '.join(f'{run["updates_per_s"]:,.0f}' for run in runs),
+      runs[0].get('batch_size', _BATCH),
+      f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
+      ' '.join(f'{run["policy_lag_max"]:.0f}' for run in runs)
+      if 'policy_lag_max' in runs[0]
+      else '-',
+    )
+    for name, runs in found.items()
+  ]
+  notes = []
+  for name in ('Murmuration, preset (2 x 32)', 'Murmuration, wide (2 x 64)'):
+    notes.append(
+      f'{name}: median {medians[name]:,.0f} environment steps/s; needed '
+      f'{_NEEDED:,}.'
+    )
+    notes += [
+      f'{medians[name] / medians[peer]:.1f} times {peer}; needed {needed}.'
+      for peer, needed in _RATIOS.items()
+      if peer in medians
+    ]
+  one, two, three = (
+    medians[name]
+    for name in (
+      'Murmuration, 1 actor x 64',
+      'Murmuration, wide (2 x 64)',
+      'Murmuration, 3 actors x 64',
+    )
+  )
+  notes += [
+    f'Two actors are {two / one:.2f} times one, three {three / one:.2f} times.',
+    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
+    'Batch: sequences of 20 steps; Sample Factory: steps. Lag: learner steps.',
+  ]
+  return common.Result(
+    'IMPALA beside its peers, CartPole-v1, 64 x 64, T = 20',
+    [
+      common.table(
+        (
+          'system',
+          'env steps/s',
+          'updates/s',
+          'batch',
+          'first update, s',
+          'largest lag',
+        ),
+        rows,
+      )
+    ],
+    notes,
+    {'runs': found},
+  )
+
+
+if __name__ == '__main__':
+  sys.exit(main())
