@@ -142,6 +142,11 @@ class Agent(abc.ABC):
   compiled: bool = False
   # Steps of an unroll (unrolls.py); None: it learns from single transitions.
   unroll_length: int | None = None
+  # Learner steps in one call, where that is not free (a rollout's epochs);
+  # None: as `run.updates_per_call` says.
+  updates_per_call: int | None = None
+  # Whether actors wait, after their share of a rollout, until it is learned.
+  on_policy: bool = False
 
   @abc.abstractmethod
   def initial(self, seed: int) -> np.ndarray:

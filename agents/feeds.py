@@ -18,8 +18,17 @@ from replay import packing
 class Feed(Protocol):
   """From a sample to the batches of U updates; traced into the learner."""
 
-  def arrange(self, sample: Any, updates: int, members: int) -> Any:
-    """The sample as a nest of tensors with leading axes [U, P]."""
+  def arrange(
+    self, sample: Any, updates: int, members: int, theta: tf.Tensor
+  ) -> Any:
+    """The sample as a nest of tensors with leading axes [U, P].
+
+    Args:
+      sample: for the whole call.
+      updates: U.
+      members: P.
+      theta: of the members, before the first update, [P, D].
+    """
 
   def unpack(self, batch: Any) -> Any:
     """One update's share, leading axis [P], as the agent's loss takes it."""
@@ -36,7 +45,8 @@ class Transitions:
   layout: packing.TransitionLayout
   batch_size: int  # B
 
-  def arrange(self, sample, updates, members):
+  def arrange(self, sample, updates, members, theta=None):
+    del theta
     width = sample.shape[-1]
     split = tf.reshape(sample, (updates, self.batch_size, members, width))
     # One transpose for all updates.

@@ -345,7 +345,9 @@ class TFLearner:
     self, sample: Any, probabilities: tf.Tensor | None = None
   ):
     count = self.updates_per_call
-    batches = self._feed.arrange(sample, count, self.num_members)
+    batches = self._feed.arrange(
+      sample, count, self.num_members, self.theta.read_value()
+    )
     names = list(self.agent.metrics)
     weights = None
     if probabilities is not None:

@@ -18,6 +18,7 @@ from agents import policy_heads
 from agents import swarm
 from agents import unroll_acting
 from agents import unroll_network
+from agents import unrolls
 from environment_loops import environments
 from replay import blocks
 
@@ -81,6 +82,10 @@ class UnrollActorCritic(base.Agent):
       core_size=self.network.core_size,
       max_episode_steps=spec.max_episode_steps,
     )
+
+  def feed(self, num_envs: int) -> unrolls.BlockFeed:
+    """How blocks of `num_envs` environments become batches."""
+    return unrolls.Unrolls(self.batch_size, num_envs)
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self.network.initial(np.random.default_rng(seed)))

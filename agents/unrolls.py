@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from agents import feeds
 from replay import blocks
 
 
@@ -53,6 +54,16 @@ class UnrollActor(Protocol):
     """None: a queue has no priorities."""
 
 
+class BlockFeed(feeds.Feed, Protocol):
+  """A feed of blocks."""
+
+  def num_blocks(self, updates: int, members: int = 1) -> int:
+    """Blocks in one sample; raises ValueError if sizes do not fit."""
+
+  def queue_size(self, batches: int) -> int:
+    """Blocks that may wait when `batches` batches may."""
+
+
 class UnrollAgent(Protocol):
   """What a `base.Agent` for unrolls has besides."""
 
@@ -61,6 +72,9 @@ class UnrollAgent(Protocol):
 
   def block_layout(self, num_envs: int) -> blocks.BlockLayout:
     """What an actor with K environments writes."""
+
+  def feed(self, num_envs: int) -> BlockFeed:
+    """How blocks of K environments become the batches of updates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +114,12 @@ class Unrolls:
       )
     return found
 
-  def arrange(self, sample, updates, members):
+  def queue_size(self, batches: int) -> int:
+    """Blocks that hold `batches` updates' sequences."""
+    return -(-batches * self.batch_size // self.num_envs)
+
+  def arrange(self, sample, updates, members, theta=None):
+    del theta
     self.num_blocks(updates, members)
     share = min(self.batch_size, self.num_envs // members)
     columns = blocks.Block(*sample)._asdict()

@@ -2,8 +2,8 @@
 
   --config=configs/a2c.py:acrobot   (or just --config=acrobot)
 
-Values are specs/a3c.md's small scale [R] but for those marked [T], which were
-chosen by trial (docs/agents/a2c.md). `run.steps_per_agent` counts the
+Sizes and RMSProp as in the paper and OpenAI's baselines (agents/a2c.py); rewards
+are scaled as for IMPALA (configs/impala.py). `run.steps_per_agent` counts the
 environment steps of all environments.
 """
 
@@ -31,6 +31,9 @@ def _preset(environment: str, steps: int, target: float) -> dict[str, Any]:
       'batch_size': _ENVIRONMENTS,
       'anneal_env_steps': steps,
       'reward_scale': 0.1,
+      # Nobody waits for an update to end, so actors lag by some (docs): where
+      # they do not, this is the same as 'none'.
+      'correction': 'vtrace',
     },
     'actors': {
       'num_actors': 1,

@@ -25,6 +25,8 @@ from launch import variables
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
+# How long an actor on policy waits for the learner.
+_ON_POLICY_WAIT_S = 30.0
 
 
 class Actor:
@@ -61,6 +63,7 @@ class Actor:
     self._agent = self._experience.agent
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self.steps = 0  # of all its environments
+    self._acted = False
 
   @property
   def share(self) -> int:
@@ -118,20 +121,34 @@ class Actor:
 
   def _loop(self) -> None:
     num_envs, share = self._environment.num, self.share
-    chunk = max(1, self._config.update_period // num_envs)
+    chunk = max(1, self._experience.acting_steps // num_envs)
     observation = self._environment.reset()
     while not self._stop.is_set() and self.steps < share:
-      self._follower.fetch()
+      self._fetch()
       count = min(chunk, -(-(share - self.steps) // num_envs))
       observation = self._act(observation, count)
       if self._reporter.due() and self._reporter.report(self._numbers()):
         return
     self._adder.flush()
 
+  def _fetch(self) -> None:
+    if not (self._agent.on_policy and self._acted):
+      self._follower.fetch()
+      return
+    # The next rollout is acted with what this one has taught. Where a block
+    # was lost with its server, nobody would ever learn it: then go on.
+    self._adder.flush()
+    if not self._follower.fetch_newer(_ON_POLICY_WAIT_S):
+      if not self._stop.is_set():
+        _logger.warning(
+          'No newer parameters in %.0f s: acting on.', _ON_POLICY_WAIT_S
+        )
+
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
     """`count` steps of each environment."""
     act, environment = self._behaviour.act, self._environment
     theta, version = self._follower.theta, self._follower.version
+    self._acted = True
     clip, episodes, start = self._agent.reward_clip, 0, self.steps
     for _ in range(count):
       action = act(theta, observation, self.steps, self._rng)

@@ -13,6 +13,7 @@ from agents import d4pg
 from agents import ddpg
 from agents import dqn
 from agents import impala
+from agents import ppo
 from agents import swarm as swarm_lib
 from environment_loops import environments
 from launch import actors
@@ -35,6 +36,7 @@ _PARTS: dict[str, tuple[Any, Any, str]] = {
   'DDPG': (ddpg.DDPG, ddpg.Config(), 'Pendulum-v1'),
   'D4PG': (d4pg.D4PG, d4pg.Config(), 'Pendulum-v1'),
   'IMPALA': (impala.IMPALA, impala.Config(), 'CartPole-v1'),
+  'PPO': (ppo.PPO, ppo.Config(), 'CartPole-v1'),
 }
 
 
@@ -61,12 +63,17 @@ def _swarm(agent: str) -> lp.Program:
   return swarm.build(experiment(agent, config.num_explorers), config)
 
 
+def _actor_learner(found: experiment_lib.Experiment) -> lp.Program:
+  # What learns on policy has as many actors as a rollout has blocks.
+  on_policy = found.make_agent().on_policy
+  config = actors.Config(num_actors=1 if on_policy else 2)
+  return actor_learner.build(found, config)
+
+
 AGENTS = tuple(_PARTS)
 TOPOLOGIES: dict[str, Callable[[str], lp.Program]] = {
   'single_process': lambda agent: single_process.build(experiment(agent)),
-  'actor_learner': lambda agent: actor_learner.build(
-    experiment(agent), actors.Config()
-  ),
+  'actor_learner': lambda agent: _actor_learner(experiment(agent)),
   'swarm': _swarm,
 }
 

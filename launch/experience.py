@@ -49,11 +49,20 @@ class Experience(abc.ABC):
     self.experiment = experiment
     self.config = config
     self.agent: Any = experiment.make_agent()
+    # Learner steps in one call of the learner.
+    self.updates_per_call = (
+      self.agent.updates_per_call or experiment.run.updates_per_call
+    )
 
   @property
   @abc.abstractmethod
   def first_steps(self) -> int:
     """Environment steps before the first update, of all actors."""
+
+  @property
+  def acting_steps(self) -> int:
+    """Environment steps of an actor between two looks for parameters."""
+    return self.config.update_period
 
   @property
   @abc.abstractmethod
@@ -164,7 +173,7 @@ class Transitions(Experience):
     return admission.Plan(
       min_size=experiment.min_replay_size,
       max_size=experiment.max_replay_size,
-      batch_size=experiment.run.updates_per_call * self.agent.batch_size,
+      batch_size=self.updates_per_call * self.agent.batch_size,
       samples_per_insert=config.samples_per_insert,
       error_buffer=config.error_buffer,
       writers=config.num_actors,
@@ -209,13 +218,13 @@ class Transitions(Experience):
       addresses,
       table,
       self.agent.batch_size,
-      updates=self.experiment.run.updates_per_call,
+      updates=self.updates_per_call,
       should_stop=should_stop,
       signature=self._layout.signature(),
     )
 
   def sample_specs(self):
-    items = self.experiment.run.updates_per_call * self.agent.batch_size
+    items = self.updates_per_call * self.agent.batch_size
     return tf.TensorSpec((items, self._layout.width), self._layout.dtype)
 
   def numbers(self, sample, updates):
@@ -239,8 +248,15 @@ class Unrolls(Experience):
   def __init__(self, experiment, config):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
-    self._feed = unrolls.Unrolls(self.agent.batch_size, config.envs_per_actor)
-    self._blocks = self._feed.num_blocks(experiment.run.updates_per_call)
+    self._feed = self.agent.feed(config.envs_per_actor)
+    self._blocks = self._feed.num_blocks(self.updates_per_call)
+    if self.agent.on_policy and self._blocks % config.num_actors:
+      raise ValueError(
+        f'The {self._blocks} blocks of a rollout cannot be shared out over '
+        f'actors.num_actors={config.num_actors}, and each waits for the '
+        'others. Let rollout_steps be a multiple of num_actors * '
+        'envs_per_actor * unroll_length.'
+      )
     self._dropped = 0
 
   @property
@@ -248,10 +264,18 @@ class Unrolls(Experience):
     return max(self.config.num_actors, self._blocks) * self._layout.num_steps
 
   @property
+  def acting_steps(self):
+    if not self.agent.on_policy:
+      return self.config.update_period
+    share = self._blocks // self.config.num_actors
+    return share * self._layout.num_steps
+
+  @property
   def plan(self):
     # Blocks that wait: what bounds the lag of the policy.
-    sequences = self.config.queue_batches * self.agent.batch_size
-    waiting = max(self._blocks, -(-sequences // self.config.envs_per_actor))
+    waiting = max(
+      self._blocks, self._feed.queue_size(self.config.queue_batches)
+    )
     return admission.Plan(
       min_size=1,
       max_size=max(waiting, self.config.shards),
@@ -319,8 +343,10 @@ class Unrolls(Experience):
     return sample._replace(data=data)
 
   def numbers(self, sample, updates):
-    made = self.experiment.run.updates_per_call
-    mean, largest = unrolls.policy_lag(sample.data, updates - made, made)
+    made = self.updates_per_call
+    # Blocks are used in turn, or all of them from a rollout's first update.
+    spread = made if self.agent.updates_per_call is None else 0
+    mean, largest = unrolls.policy_lag(sample.data, updates - made, spread)
     age = packing.age_s(np.asarray(sample.data.written_at))
     return {
       'policy_lag': mean,

@@ -116,7 +116,7 @@ class Learner:
       [agent.learning_rate(info, 'none')],
       exchange_lib.Local(),
       self._experience.feed,
-      updates_per_call=run.updates_per_call,
+      updates_per_call=self._experience.updates_per_call,
       seed=base.actor_seed(info, 'learner'),
     )
     self._restore()
@@ -139,7 +139,7 @@ class Learner:
       self._writer = priorities.PriorityWriter(clients, self._table)
     probabilities = None
     if self._prioritized:
-      items = run.updates_per_call * agent.batch_size
+      items = self._experience.updates_per_call * agent.batch_size
       probabilities = tf.TensorSpec((items,), tf.float32)
     self._learner.trace(self._experience.sample_specs(), probabilities)
 

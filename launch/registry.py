@@ -10,6 +10,7 @@ from agents import d4pg
 from agents import ddpg
 from agents import dqn
 from agents import impala
+from agents import ppo
 from environment_loops import environments
 from launch import command_line
 
@@ -27,6 +28,7 @@ AGENTS = {
   'ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'dqn': Entry(dqn.Config, dqn.DQN),
   'impala': Entry(impala.Config, impala.IMPALA),
+  'ppo': Entry(ppo.Config, ppo.PPO),
   'pso_ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'pso_dqn': Entry(dqn.Config, dqn.DQN),
 }

@@ -16,6 +16,7 @@ from launch import rpc
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0
 _BACKOFF_CAP_S = 5.0
+_POLL_S = 0.002
 
 
 class Published:
@@ -131,6 +132,19 @@ class Follower:
       self._backoff_s = min(max(2 * self._backoff_s, 0.2), _BACKOFF_CAP_S)
       self._next = self._clock() + self._backoff_s
       return False
+
+  def fetch_newer(self, timeout_s: float) -> bool:
+    """Waits for other parameters than these; False if there were none.
+
+    Raises:
+      rpc.Unavailable: see `fetch`.
+    """
+    until = self._clock() + timeout_s
+    while not self._should_stop() and self._clock() < until:
+      if self.fetch():
+        return True
+      time.sleep(_POLL_S)
+    return False
 
   def _ask(self) -> bool:
     answer = self._learner.get_parameters(self.version)

@@ -1,10 +1,10 @@
 """IMPALA beside its peers: environment steps per second, with learning.
 
-CartPole-v1, 64 x 64, unrolls of 20 steps, each learned from once: ours as a user
-starts it (actors, learner with its queue, evaluator, counter), dm-acme's IMPALA
-in one process and as a program, and Sample Factory's APPO, in turns on the same
-machine. Rates are those of a window after the first update. Then ours with one,
-two and three actors: where more actors stop to help.
+CartPole-v1, 64 x 64, unrolls of 20 steps, each learned from once: ours as a
+user starts it (actors, learner with its queue, evaluator, counter), dm-acme's
+IMPALA in one process and as a program, and Sample Factory's APPO, in turns on
+the same machine. Rates are those of a window after the first update. Then ours
+with one, two and three actors: where more actors stop to help.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _result(
     (
       name,
       ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
-      ' '.join(f'{run["updates_per_s"]:,.0f}' for run in runs),
+      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
       runs[0].get('batch_size', _BATCH),
       f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
       ' '.join(f'{run["policy_lag_max"]:.0f}' for run in runs)

@@ -126,3 +126,32 @@ def test_another_network_is_refused(learner):
   other = variables.Follower(learner, parameters.Layout([('w', (2,))]))
   with pytest.raises(parameters.LayoutMismatch):
     other.start()
+
+
+def test_an_actor_on_policy_waits_for_what_is_newer(learner, follower):
+  answer = learner.get_parameters
+  polls = []
+
+  def publishes_at_the_third(have_version):
+    polls.append(have_version)
+    if len(polls) == 3:
+      learner.published.publish(1, np.ones(3))
+    return answer(have_version)
+
+  learner.get_parameters = publishes_at_the_third
+  assert follower.fetch_newer(30.0)
+  assert (follower.version, len(polls)) == (1, 3)
+
+
+def test_an_actor_on_policy_goes_on_where_nothing_comes(
+  learner, follower, clock
+):
+  answer = learner.get_parameters
+
+  def late(have_version):
+    clock.now += 10
+    return answer(have_version)
+
+  learner.get_parameters = late
+  assert not follower.fetch_newer(30.0)
+  assert follower.version == 0
