@@ -2,9 +2,9 @@
 
   --config=configs/a2c.py:acrobot   (or just --config=acrobot)
 
-Sizes and RMSProp as in the paper and OpenAI's baselines (agents/a2c.py); rewards
-are scaled as for IMPALA (configs/impala.py). `run.steps_per_agent` counts the
-environment steps of all environments.
+Unrolls and costs as in the paper and OpenAI's baselines (agents/a2c.py); those
+marked [T] were chosen by trial (docs/agents/a2c.md). `run.steps_per_agent`
+counts the environment steps of all environments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def _preset(environment: str, steps: int, target: float) -> dict[str, Any]:
       'unroll_length': _UNROLL,
       'batch_size': _ENVIRONMENTS,
       'anneal_env_steps': steps,
-      'reward_scale': 0.1,
+      'reward_scale': 0.1,  # as for IMPALA, configs/impala.py
+      'optimizer': 'adam',  # [T]; paper: RMSProp
+      'learning_rate': 1e-3,  # [T]
       # Nobody waits for an update to end, so actors lag by some (docs): where
       # they do not, this is the same as 'none'.
       'correction': 'vtrace',

@@ -9,7 +9,13 @@ import sys
 import numpy as np
 import pytest
 
+from agents import impala
+from configs import impala as impala_configs
+from launch import actors
+from launch import command_line
+from launch import entry
 from launch import run_directory
+from launch.topologies import actor_learner
 from replay import inspect_read
 from replay import inspect_target
 
@@ -48,6 +54,18 @@ def _learner_rows(run):
 def _updates(run):
   with np.load(run.directory / 'checkpoints' / 'learner.npz') as saved:
     return int(saved['updates'])
+
+
+@pytest.mark.parametrize('preset', sorted(impala_configs.PRESETS))
+def test_a_preset_can_be_run(preset):
+  config = impala_configs.get_config(preset)
+  settings = command_line.Settings(config, 'local_mp', 0, None, {})
+  experiment = entry.make_experiment(settings, impala.IMPALA, impala.Config)
+  made = command_line.make(actors.Config, config.actors)
+  assert actor_learner.build(experiment, made).groups
+  # Parameters are asked for once in each unroll, or oftener.
+  unroll = experiment.make_agent().unroll_length
+  assert made.update_period <= unroll * made.envs_per_actor
 
 
 # One actor; parameters that stand still.
