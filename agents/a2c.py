@@ -1,10 +1,9 @@
 """A2C: the synchronous case of the unroll agent (Mnih et al. 2016, A3C's twin).
 
-The actors are never behind, so nothing is corrected, and V-trace's targets are
-the n-step returns of specs/a3c.md: `ret_t = r_t + gamma ret_{t+1}`, from
-V(s_{t+T}) or the true end of an episode backwards. Who acts must wait for each
-update: in one process that is one block, one update; with several actors the
-queue holds one batch and parameters are fetched before each unroll.
+Each update uses one unroll of every environment, and actors wait for it before
+they act on. So they are never behind, nothing is corrected, and V-trace's
+targets are the n-step returns of specs/a3c.md: `ret_t = r_t + gamma ret_{t+1}`,
+from V(s_{t+T}) or the true end of an episode backwards.
 """
 
 from __future__ import annotations
@@ -40,3 +39,5 @@ class A2C(impala.IMPALA):
   """An actor-critic whose actors wait for each of its updates."""
 
   name = 'a2c'
+  on_policy = True  # actors wait until their unrolls are learned
+  updates_per_call = 1  # or the second would be of older parameters

@@ -18,37 +18,21 @@ from configs import presets
 from launch import actors
 from launch import experiment
 
-_ENVIRONMENTS = 16  # of the one actor: a block is a batch
-_UNROLL = 5  # environment steps
+_ENVIRONMENTS = 16  # of the one actor: its block is a batch
 
 
 def _preset(environment: str, steps: int, target: float) -> dict[str, Any]:
-  """A synchronous A2C, as far as `actor_learner` can be (docs)."""
   return {
     'environment': environment,
     'agent': {
-      'unroll_length': _UNROLL,
       'batch_size': _ENVIRONMENTS,
       'anneal_env_steps': steps,
       'reward_scale': 0.1,  # as for IMPALA, configs/impala.py
       'optimizer': 'adam',  # [T]; paper: RMSProp
       'learning_rate': 1e-3,  # [T]
-      # Nobody waits for an update to end, so actors lag by some (docs): where
-      # they do not, this is the same as 'none'.
-      'correction': 'vtrace',
     },
-    'actors': {
-      'num_actors': 1,
-      'envs_per_actor': _ENVIRONMENTS,
-      'update_period': _UNROLL * _ENVIRONMENTS,  # before each unroll
-      'queue_batches': 1,
-    },
-    # More updates in a call would need more blocks than one to begin it.
-    'run': {
-      'steps_per_agent': steps,
-      'target_return': target,
-      'updates_per_call': 1,
-    },
+    'actors': {'num_actors': 1, 'envs_per_actor': _ENVIRONMENTS},
+    'run': {'steps_per_agent': steps, 'target_return': target},
   }
 
 

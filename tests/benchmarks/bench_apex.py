@@ -22,6 +22,8 @@ from tests.benchmarks.peers import run as peers  # noqa: E402
 _SETTLE_S = 3.0
 _KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _COMMON = (
+  # 32 learner steps in a TensorFlow call: an option of every run.
+  '--config.run.updates_per_call=32',
   '--config.agent.batch_size=256',
   '--config.run.steps_per_agent=1000000000',
   '--config.run.wall_clock_s=600',
@@ -30,8 +32,8 @@ _RATIO = (*_COMMON, '--config.actors.samples_per_insert=32')
 _FREE = (
   *_COMMON,
   '--config.actors.samples_per_insert=None',
-  '--config.actors.envs_per_actor=32',
-  '--config.actors.update_period=1024',
+  '--config.actors.envs_per_actor=64',
+  '--config.actors.update_period=4096',
 )
 
 
