@@ -124,7 +124,8 @@ def measure_transitions(seconds: float) -> dict[str, float]:
   )
   back = priorities.PriorityWriter([client], 'replay')
   next(sampler)
-  count, start, cpu = 0, time.perf_counter(), time.process_time()
+  start, cpu = time.perf_counter(), time.process_time()
+  count = 0
   while (spent := time.perf_counter() - start) < seconds:
     sample = next(sampler)
     back.update(sample, np.full(_BATCH, 0.5))

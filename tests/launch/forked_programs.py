@@ -45,6 +45,8 @@ _SMALL = {
   'batch_size': _ENVIRONMENTS,
   'min_replay_size': 50,
   'unroll_length': 5,
+  'rollout_steps': 40,  # a block of each of two actors
+  'epochs': 1,
 }
 _NO_END = 10_000_000  # environment steps
 
