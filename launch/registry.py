@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agents import a2c
 from agents import base
 from agents import d4pg
 from agents import ddpg
@@ -23,6 +24,7 @@ class Entry(NamedTuple):
 
 
 AGENTS = {
+  'a2c': Entry(a2c.Config, a2c.A2C),
   'apex_dqn': Entry(dqn.Config, dqn.DQN),
   'd4pg': Entry(d4pg.Config, d4pg.D4PG),
   'ddpg': Entry(ddpg.Config, ddpg.DDPG),

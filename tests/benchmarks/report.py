@@ -30,6 +30,7 @@ _ORDER = (
   'bench_profile',
   'bench_apex',
   'bench_replay',
+  'bench_impala',
 )
 
 
