@@ -120,8 +120,8 @@ def recorder(monkeypatch):
   """Has trainers act in counting environments; holds the last ones made."""
   made = []
 
-  def make(name, num, seed):
-    assert name == COUNTING.name
+  def make(name, num, seed, on_fault):
+    assert name == COUNTING.name and on_fault == 'raise'
     made.append(_Recorder(num))
     return made[-1]
 
