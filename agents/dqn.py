@@ -43,6 +43,8 @@ class Config:
   activation: str = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
   learning_rate: float = 1e-3  # per update; paper of the swarm: 0.01
+  # Learner steps in which the rate falls to 0, linear; None: it stays.
+  anneal_updates: int | None = None
   optimizer: str = 'adam'  # or another of optimizers.py
   max_gradient_norm: float | None = None  # of the whole gradient; Ape-X: 40
   gamma: float = 0.99  # per environment step
@@ -84,7 +86,13 @@ class Config:
     checks.positive(
       self,
       'agent',
-      ('learning_rate', 'reward_scale', 'reward_clip', 'max_gradient_norm'),
+      (
+        'learning_rate',
+        'anneal_updates',
+        'reward_scale',
+        'reward_clip',
+        'max_gradient_norm',
+      ),
     )
     fractions = {
       'gamma': self.gamma,
@@ -278,6 +286,10 @@ class DQN(base.Agent):
 
   def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
     return swarm.learning_rate(self.config.learning_rate, info, spread)
+
+  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
+    """Linear from 1 to 0 over `anneal_updates`."""
+    return optimizers.annealed(update, self.config.anneal_updates)
 
 
 def _make_network(config: Config, spec: environments.Spec) -> networks.Network:

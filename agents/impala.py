@@ -259,8 +259,5 @@ class IMPALA(unroll_agent.UnrollActorCritic):
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """Linear from 1 to 0 over `anneal_env_steps`."""
     total = self.config.anneal_env_steps
-    if total is None:
-      return None
     per_update = self.config.unroll_length * self.batch_size
-    done = tf.cast(update, tf.float32) * (per_update / total)
-    return tf.maximum(1.0 - done, 0.0)
+    return optimizers.annealed(update, total and total / per_update)

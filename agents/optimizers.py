@@ -162,3 +162,13 @@ def make(name: str, **options) -> Optimizer:
       f'optimizer={name!r} is not known. Choose one of {sorted(_KNOWN)}.'
     )
   return _KNOWN[name](**options)
+
+
+def annealed(done: tf.Tensor, total: float | None) -> tf.Tensor | None:
+  """Factor [] on learning rates: linear from 1 to 0 over `total` of `done`.
+
+  None where total is None: the rates stay.
+  """
+  if total is None:
+    return None
+  return tf.maximum(1.0 - tf.cast(done, tf.float32) / total, 0.0)

@@ -34,13 +34,21 @@ _AGENT: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
-    'agent': {'max_replay_size': 50_000, 'min_replay_size': 1_000},
+    'agent': {
+      'max_replay_size': 50_000,
+      'min_replay_size': 1_000,
+      'anneal_updates': 50_000,  # [T]: all of the budget
+    },
     'actors': {'samples_per_insert': 64.0},  # [T]; specs: 8
     'run': {'steps_per_agent': 50_000},
   },
   'acrobot': {
     'environment': 'Acrobot-v1',
-    'agent': {'max_replay_size': 100_000, 'min_replay_size': 2_000},
+    'agent': {
+      'max_replay_size': 100_000,
+      'min_replay_size': 2_000,
+      'anneal_updates': 37_500,  # [T]: all of the budget
+    },
     'actors': {'samples_per_insert': 16.0},  # [T]; specs: 8
     'run': {'steps_per_agent': 150_000},
   },

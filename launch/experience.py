@@ -33,6 +33,9 @@ from replay import writer
 _BURST = 64
 # Blocks that a sampler asks ahead. Each adds to the lag of the policy.
 _BLOCKS_IN_FLIGHT = 2
+# How long an actor waits for a table that takes nothing. Its learner may have
+# died: it is started again with back-off, and traces its update anew.
+_WRITE_TIMEOUT_S = 600.0
 
 # (observation, action, step, version): one step of an actor's environments.
 Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
@@ -205,7 +208,9 @@ class Transitions(Experience):
       self.config.envs_per_actor,
       priority=priorities,
       burst=_BURST,
-      options=writer.WriteOptions(should_stop=should_stop),
+      options=writer.WriteOptions(
+        timeout_s=_WRITE_TIMEOUT_S, should_stop=should_stop
+      ),
     )
     return adder, adder.add
 
@@ -300,7 +305,9 @@ class Unrolls(Experience):
       table,
       self._layout,
       options=writer.WriteOptions(
-        max_in_flight=blocks.OPTIONS.max_in_flight, should_stop=should_stop
+        max_in_flight=blocks.OPTIONS.max_in_flight,
+        timeout_s=_WRITE_TIMEOUT_S,
+        should_stop=should_stop,
       ),
     )
     acting: Any = behaviour

@@ -96,7 +96,7 @@ class Follower:
     """Waits for the first parameters.
 
     Raises:
-      rpc.Unavailable: there were none within a minute.
+      rpc.Unavailable: there were none within ten minutes.
     """
 
     def first():
@@ -109,7 +109,7 @@ class Follower:
           'the learner has no parameters yet',
         )
 
-    rpc.retry(first, should_stop=self._should_stop)
+    rpc.retry(first, _PATIENCE_S, should_stop=self._should_stop)
 
   def fetch(self) -> bool:
     """Takes newer parameters if there are some. Returns whether there were.
@@ -121,7 +121,7 @@ class Follower:
       _logger.warning(
         'The parameters are %.0f s old: waiting for the learner.', self.age_s
       )
-      return rpc.retry(self._ask, should_stop=self._should_stop)
+      return rpc.retry(self._ask, _PATIENCE_S, should_stop=self._should_stop)
     if self._clock() < self._next:
       return False
     try:

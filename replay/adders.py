@@ -145,11 +145,11 @@ class TransitionAdder:
     self.repaired += repaired
     return found
 
-  def flush(self, timeout_s: float = 10.0) -> None:
+  def flush(self, timeout_s: float | None = None) -> None:
     """Waits until the server has all items. Unfinished windows stay open.
 
     Raises:
-      WriteBlocked: timeout_s has passed.
+      WriteBlocked: timeout_s (None: that of the options) has passed.
     """
     self._write(self._num_held)
     self._writer.flush(timeout_s)
@@ -243,11 +243,11 @@ class PopulationAdder:
     held, self._held = self._held, []
     self._writer.extend(np.stack(held), [1.0] * len(held))
 
-  def flush(self, timeout_s: float = 10.0) -> None:
+  def flush(self, timeout_s: float | None = None) -> None:
     """Waits until the server has all items. Unfinished windows stay open.
 
     Raises:
-      WriteBlocked: timeout_s has passed.
+      WriteBlocked: timeout_s (None: that of the options) has passed.
     """
     self._write()
     self._writer.flush(timeout_s)

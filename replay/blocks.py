@@ -314,11 +314,11 @@ class BlockAdder:
     self._writer.append(block, 1.0)
     return 1
 
-  def flush(self, timeout_s: float = 10.0) -> None:
+  def flush(self, timeout_s: float | None = None) -> None:
     """Waits until the server has all items; the open block stays open.
 
     Raises:
-      WriteBlocked: timeout_s has passed.
+      WriteBlocked: timeout_s (None: that of the options) has passed.
     """
     self._writer.flush(timeout_s)
 

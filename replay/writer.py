@@ -47,6 +47,8 @@ _REVERB_COMPLAINS = 50
 _WAIT_S = 0.5
 # After how long it asks the server how it is.
 _PATIENCE_S = 2.0
+# After how long it says what it waits for; the next time after twice as long.
+_SAY_S = 15.0
 # Reverb's writer finds a server that is back by itself, within about 11 s where
 # it was away for less than 30 s. After this it is replaced.
 _REJOIN_S = 15.0
@@ -257,17 +259,23 @@ class ItemWriter:
     most = self._options.max_in_flight
     if self._unconfirmed + self.chunk_length > most:
       leave = min(most // 2, most - self.chunk_length)
-      self.flush(self._options.timeout_s, leave)
+      self.flush(leave=leave)
 
-  def flush(self, timeout_s: float, leave: int = 0) -> None:
+  def flush(self, timeout_s: float | None = None, leave: int = 0) -> None:
     """Waits until at most `leave` items are unconfirmed, or a stop request.
+
+    Args:
+      timeout_s: how long, at most; None: `WriteOptions.timeout_s`.
+      leave: items that need not be confirmed.
 
     Raises:
       WriteBlocked: timeout_s has passed, or the server was away for
         reconnect_s.
     """
+    if timeout_s is None:
+      timeout_s = self._options.timeout_s
     start = time.monotonic()
-    deadline = start + timeout_s
+    deadline, say_after_s = start + timeout_s, _SAY_S
     while True:
       left_s = deadline - time.monotonic()
       wait_ms = max(1, math.ceil(1000 * min(_WAIT_S, left_s)))
@@ -288,6 +296,10 @@ class ItemWriter:
         raise self._blocked(timeout_s)
       if now - start >= _PATIENCE_S:
         self._look(now)
+      if now - start >= say_after_s:
+        say_after_s *= 2
+        reason = table_checks.why_blocked(self._client, self._table, now - start)
+        _logger.warning('Still waiting to write. %s', reason)
 
   def close(self) -> None:
     """Ends the writer; items that the server has not confirmed may be lost."""

@@ -196,3 +196,9 @@ def test_an_optimizer_is_chosen_by_its_name():
     assert optimizers.make(name).slots in (0, 1, 2)
   with pytest.raises(ValueError, match="'lion' is not known.*'rmsprop'"):
     optimizers.make('lion')
+
+
+def test_annealing_is_linear_to_zero_and_stays_there():
+  found = [float(optimizers.annealed(tf.constant(n), 8.0)) for n in (0, 2, 8, 9)]
+  assert found == [1.0, 0.75, 0.0, 0.0]
+  assert optimizers.annealed(tf.constant(3), None) is None
