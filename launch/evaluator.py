@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
+import queue
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -15,13 +19,30 @@ from launch import experiment as experiment_lib
 from launch import reporting
 from launch import rpc
 
+_logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
+_LOOK_S = 0.05  # between looks at the counter for the next evaluation
 _CONFIRMATION_EPISODES = 20
-_LAST_EVALUATION_S = 120.0  # after the end, at most
+_LAST_EVALUATIONS_S = 120.0  # after the end, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class _Snapshot:
+  """Parameters of one moment, to be evaluated."""
+
+  steps: int  # of one agent
+  version: int
+  theta: np.ndarray  # [D]
+  taken_at: float  # time.monotonic()
 
 
 class Evaluator:
-  """Measures the newest parameters now and then. Nothing depends on it."""
+  """Measures the parameters now and then. Nothing depends on it.
+
+  Parameters are taken when their evaluation is due, and played when there is
+  time: the newest first, those that are left after the end of the run. So a
+  run that is quicker than its evaluations has a whole curve too.
+  """
 
   def __init__(
     self,
@@ -44,6 +65,8 @@ class Evaluator:
     self._reporter = reporting.Reporter('evaluator/0', counter)
     self._agent = experiment.make_agent()
     self._target = experiment.run.target_return if ends_run else None
+    self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
+    self._taken = -1  # steps of the newest snapshot
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, until the end."""
@@ -52,20 +75,51 @@ class Evaluator:
 
       stop = lp.stop_event()
     be_nice(self._experiment)
-    period, done = self._experiment.eval_period, -1
-    while not stop.wait(_WAIT_S):
+    over = threading.Event()
+    taking = threading.Thread(
+      target=self._take_snapshots, args=(stop, over), daemon=True
+    )
+    taking.start()
+    while not stop.is_set():
       if self._reporter.due() and self._reporter.report():
         break
+      try:
+        snapshot = self._waiting.get(timeout=_WAIT_S)
+      except queue.Empty:
+        continue
+      self._evaluate(snapshot, stop)
+    over.set()
+    taking.join()
+    if not stop.is_set():
+      self._finish(stop)
+
+  def _take_snapshots(
+    self, stop: threading.Event, over: threading.Event
+  ) -> None:
+    period, done = self._experiment.eval_period, -1
+    while not stop.is_set() and not over.wait(_LOOK_S):
       steps = self._steps()
       if steps is None or steps // period <= done:
         continue
-      if self._evaluate(steps, stop):
+      if self._take(steps):
         done = steps // period
-    if not stop.is_set():
-      # The run is over: what it came to is worth one more.
-      self._reporter.hold(_LAST_EVALUATION_S)
-      self._evaluate(self._steps() or 0, stop)
-      self._reporter.hold(0)
+
+  def _finish(self, stop: threading.Event) -> None:
+    """The run is over: what it came to is worth one more."""
+    self._reporter.hold(_LAST_EVALUATIONS_S)
+    until = time.monotonic() + _LAST_EVALUATIONS_S
+    steps = self._steps()
+    if steps is not None and steps > self._taken:
+      self._take(steps)
+    while not stop.is_set() and not self._waiting.empty():
+      if time.monotonic() > until:
+        _logger.warning(
+          'The run is over: %d snapshots of the parameters were not evaluated.',
+          self._waiting.qsize(),
+        )
+        break
+      self._evaluate(self._waiting.get(), stop)
+    self._reporter.hold(0)
 
   def _steps(self) -> int | None:
     """Actor steps of one agent so far, or None if nobody knows."""
@@ -75,7 +129,8 @@ class Evaluator:
       return None
     return total // self._experiment.num_agents
 
-  def _evaluate(self, steps: int, stop: threading.Event) -> bool:
+  def _take(self, steps: int) -> bool:
+    """Puts the newest parameters in line. Returns whether there were any."""
     try:
       newest = self._server.get_parameters(-1)
     except (rpc.Unavailable, rpc.RemoteError):
@@ -83,11 +138,19 @@ class Evaluator:
     if newest['theta'] is None:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
-    policy = self._agent.greedy(theta)
+    self._taken = steps
+    self._waiting.put(
+      _Snapshot(steps, int(newest['version']), theta, time.monotonic())
+    )
+    return True
+
+  def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
+    policy = self._agent.greedy(snapshot.theta)
     episodes = self._experiment.run.eval_episodes
+    steps = snapshot.steps
     returns = self._play(policy, episodes, f'evaluation at {steps}', stop)
     if returns is None:
-      return False
+      return
     self._reporter.log(
       'evaluation',
       {
@@ -96,7 +159,8 @@ class Evaluator:
         'return_mean': float(np.mean(returns)),
         'return_std': float(np.std(returns)),
         'returns': [float(r) for r in returns],
-        'version': int(newest['version']),
+        'version': snapshot.version,
+        'age_s': time.monotonic() - snapshot.taken_at,
       },
     )
     if self._target is not None and np.mean(returns) >= self._target:
@@ -110,7 +174,6 @@ class Evaluator:
           f'{self._target:g} was asked for',
           {'return_mean': float(np.mean(again)), 'episodes': len(again)},
         )
-    return True
 
   def _play(self, policy, episodes, purpose, stop):
     return evaluation.evaluate_vector(

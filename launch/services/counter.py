@@ -7,7 +7,6 @@ cannot reach it goes on.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import math
@@ -69,9 +68,7 @@ class Counter:
     self._nodes: dict[str, rates.NodeRecord] = {}
     self._rates = rates.Rates()
     self._latest: dict[str, dict[str, Any]] = {}
-    self._curve: collections.deque[tuple[int, float]] = collections.deque(
-      maxlen=_CURVE_LENGTH
-    )
+    self._curve: list[tuple[int, float]] = []  # by steps
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
     self._outcome: str | None = None  # 'goal', 'budget', 'wall_clock'.
@@ -141,7 +138,7 @@ class Counter:
     """Appends a row to metrics/<kind>.jsonl and its numbers to TensorBoard.
 
     `node`, `actor_steps` (the total) and `elapsed_s` are added where the row
-    does not give them.
+    does not give them; `age_s` in the row is how long ago it was true.
     """
     with self._lock:
       self._log(node, kind, dict(row))
@@ -313,7 +310,8 @@ class Counter:
     now = self._clock()
     row.setdefault('node', node)
     row.setdefault('actor_steps', self._totals.get('actor_steps', 0))
-    row.setdefault('elapsed_s', round(self._elapsed(now), 3))
+    elapsed_s = self._elapsed(now) - row.pop('age_s', 0.0)
+    row.setdefault('elapsed_s', round(elapsed_s, 3))
     if self._writer is not None:
       self._writer.row(kind, row)
       self._writer.scalars(
@@ -324,9 +322,13 @@ class Counter:
         },
         step=int(row['actor_steps']),
       )
-    self._latest[kind] = row
+    # Evaluations of older parameters may come later.
+    latest = self._latest.get(kind, row)
+    if row['actor_steps'] >= latest['actor_steps']:
+      self._latest[kind] = row
     if kind == 'evaluation' and 'return_mean' in row:
-      self._curve.append((int(row['actor_steps']), float(row['return_mean'])))
+      point = (int(row['actor_steps']), float(row['return_mean']))
+      self._curve = sorted([*self._curve, point])[-_CURVE_LENGTH:]
 
   def _log_node(self, node: str, state: rates.NodeRecord, now: float) -> None:
     if self._writer is None:
@@ -398,7 +400,7 @@ class Counter:
     self._totals = {k: int(v) for k, v in state['totals'].items()}
     self._elapsed_before_s = float(state['elapsed_s'])
     self._latest = state['latest']
-    self._curve.extend((int(x), float(y)) for x, y in state['curve'])
+    self._curve = [(int(x), float(y)) for x, y in state['curve']]
     now = self._clock()
     for name, totals in state['node_totals'].items():
       self._nodes[name] = rates.NodeRecord(now, dict(totals))

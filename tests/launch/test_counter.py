@@ -249,3 +249,18 @@ def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
   clock = _Clock()
   _, thread = _held(tmp_path, clock)
   assert _ended_after(thread, clock, 45.0)
+
+
+def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
+  clock = _Clock()
+  counter = _counter(clock=clock)
+  clock.now += 10
+  counter.log('e/0', 'evaluation', {'actor_steps': 50, 'return_mean': 5.0})
+  counter.log(
+    'e/0', 'evaluation', {'actor_steps': 20, 'return_mean': 2.0, 'age_s': 7.0}
+  )
+  snapshot = counter.snapshot()
+  assert snapshot['latest']['evaluation']['return_mean'] == 5.0
+  assert snapshot['curve'] == [(20, 2.0), (50, 5.0)]
+  counter.log('e/0', 'star', {'actor_steps': 60, 'age_s': 7.0})
+  assert counter.snapshot()['latest']['star']['elapsed_s'] == 3.0

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -110,3 +111,39 @@ def test_a_target_that_is_not_reached_or_not_its_business_does_not(
   node, counter = _evaluator(target=target, ends_run=ends_run)
   node.run(threading.Event())
   assert counter.finished is None
+
+
+class _Hasty(_Counter):
+  """A run that makes a period of steps at each look, and then is over."""
+
+  def totals(self):
+    self.steps = min(self.steps + 5, 100)
+    return super().totals()
+
+  def report(self, node, counts, metrics, events):
+    del node, counts, metrics, events
+    return {'totals': {}, 'finished': self.steps == 100}
+
+
+def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
+  monkeypatch,
+):
+  node, _ = _evaluator()
+  counter = _Hasty(-5, reports=0)
+  node._counter = counter
+  node._reporter._counter = counter
+  played = []
+
+  def play(policy, episodes, purpose, stop):
+    del policy, episodes, stop
+    played.append(int(purpose.split()[-1]))
+    while counter.steps < 100:  # Slower than the run.
+      time.sleep(0.01)
+    return np.ones(3)
+
+  monkeypatch.setattr(node, '_play', play)
+  node.run(threading.Event())
+  steps = [row['actor_steps'] for _, _, row in counter.rows]
+  assert sorted(steps) == list(range(0, 101, 5)), steps
+  assert steps == played and steps[1:] == sorted(steps[1:], reverse=True)
+  assert all(row['age_s'] >= 0 for _, _, row in counter.rows)
