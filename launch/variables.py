@@ -17,6 +17,9 @@ _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0
 _BACKOFF_CAP_S = 5.0
 _POLL_S = 0.002
+# How long an actor waits for a learner: it may have died, and is then started
+# again with back-off.
+_PATIENCE_S = 600.0
 
 
 class Published:
