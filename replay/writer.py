@@ -298,8 +298,8 @@ class ItemWriter:
         self._look(now)
       if now - start >= say_after_s:
         say_after_s *= 2
-        reason = table_checks.why_blocked(self._client, self._table, now - start)
-        _logger.warning('Still waiting to write. %s', reason)
+        why = table_checks.why_blocked(self._client, self._table, now - start)
+        _logger.warning('Still waiting to write. %s', why)
 
   def close(self) -> None:
     """Ends the writer; items that the server has not confirmed may be lost."""

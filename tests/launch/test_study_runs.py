@@ -59,6 +59,7 @@ for fifth in range(6):
   if fifth == 2:
     try:
       while mode == 'wait':
+        (path / 'metrics' / 'waiting').touch()
         time.sleep(0.05)
     except KeyboardInterrupt:
       (path.parent / 'asked_to_stop.txt').touch()
@@ -266,7 +267,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
     )
   waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
   deadline = time.monotonic() + 60
-  while not (waiting / 'counter.json').exists():
+  while not (waiting / 'waiting').exists():
     assert time.monotonic() < deadline and process.poll() is None
     time.sleep(0.05)
   process.send_signal(number)
