@@ -43,8 +43,10 @@ class Config:
   activation: str = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
   learning_rate: float = 1e-3  # per update; paper of the swarm: 0.01
-  # Learner steps in which the rate falls to 0, linear; None: it stays.
+  # Learner steps at which the rate has fallen to 0, in a line that begins
+  # after `anneal_after` of them; None: it stays.
   anneal_updates: int | None = None
+  anneal_after: int = 0
   optimizer: str = 'adam'  # or another of optimizers.py
   max_gradient_norm: float | None = None  # of the whole gradient; Ape-X: 40
   gamma: float = 0.99  # per environment step
@@ -127,6 +129,12 @@ class Config:
           f'agent.{name}={getattr(self, name)!r} is not known. Choose one of '
           f'{sorted(known)}.'
         )
+    end = math.inf if self.anneal_updates is None else self.anneal_updates
+    if not 0 <= self.anneal_after < end:
+      raise ValueError(
+        f'agent.anneal_after={self.anneal_after} must be at least 0 and below '
+        f'agent.anneal_updates={self.anneal_updates}.'
+      )
     if self.min_replay_size > self.max_replay_size:
       raise ValueError(
         f'agent.min_replay_size={self.min_replay_size} is above '
@@ -288,8 +296,11 @@ class DQN(base.Agent):
     return swarm.learning_rate(self.config.learning_rate, info, spread)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Linear from 1 to 0 over `anneal_updates`."""
-    return optimizers.annealed(update, self.config.anneal_updates)
+    """1, then linear to 0: see `Config.anneal_updates`."""
+    config = self.config
+    return optimizers.annealed(
+      update, config.anneal_updates, config.anneal_after
+    )
 
 
 def _make_network(config: Config, spec: environments.Spec) -> networks.Network:

@@ -164,11 +164,14 @@ def make(name: str, **options) -> Optimizer:
   return _KNOWN[name](**options)
 
 
-def annealed(done: tf.Tensor, total: float | None) -> tf.Tensor | None:
-  """Factor [] on learning rates: linear from 1 to 0 over `total` of `done`.
+def annealed(
+  done: tf.Tensor, total: float | None, after: float = 0.0
+) -> tf.Tensor | None:
+  """Factor [] on learning rates: 1 up to `after`, then linear to 0 at `total`.
 
   None where total is None: the rates stay.
   """
   if total is None:
     return None
-  return tf.maximum(1.0 - tf.cast(done, tf.float32) / total, 0.0)
+  left = (total - tf.cast(done, tf.float32)) / (total - after)
+  return tf.clip_by_value(left, 0.0, 1.0)

@@ -448,6 +448,7 @@ def test_continuous_actions_are_refused():
     ({'importance_exponent': 1.1}, 'agent.importance_exponent=1.1 must be'),
     ({'max_gradient_norm': 0.0}, '--config.agent.max_gradient_norm'),
     ({'reward_clip': -1.0}, '--config.agent.reward_clip'),
+    ({'anneal_updates': 5, 'anneal_after': 5}, 'below.*anneal_updates=5'),
     ({'network': 'resnet'}, "agent.network='resnet' is not known.*'nature'"),
     ({'exploration': 'boltzmann'}, "'boltzmann' is not known.*'ladder'"),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
