@@ -1,4 +1,4 @@
-"""The convolutional network of Mnih et al. 2015, in the form of networks.py.
+"""Convolutional networks of the DQN papers, in the form of networks.py.
 
 It acts in TensorFlow: there, unlike for an MLP, the mathematics is dearer than
 the call.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sonnet as snt
@@ -18,50 +18,68 @@ import tensorflow as tf
 
 from agents import networks
 
-# Channels, size of the kernel, stride (Mnih et al. 2015, methods).
-_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-_HEAD_SIZE = 512  # units; with dueling, of each stream
+
+class _Size(NamedTuple):
+  layers: tuple[tuple[int, int, int], ...]  # channels, kernel, stride
+  head: int  # units; with dueling, of each stream
+
+
+# 'nature': Mnih et al. 2015, methods. 'shallow': Mnih et al. 2013, section 5.1,
+# and the shallow model of Espeholt et al. 2018; a third of the multiplications.
+KINDS = {
+  'nature': _Size(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+  'shallow': _Size(((16, 8, 4), (32, 4, 2)), 256),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class Nature:
-  """Three convolutions and a head on bytes, channels last, scaled by 1/255.
+class ConvNet:
+  """Convolutions and a head on bytes, channels last, scaled by 1/255.
 
   Attributes:
     observation_shape: (height, width, channels), (84, 84, 4) for Atari.
     output_size: number of actions.
     dueling: whether the head has a value and an advantage stream.
+    kind: of `KINDS`.
     name: prefix of the variables' names.
   """
 
   observation_shape: tuple[int, ...]
   output_size: int
   dueling: bool = False
-  name: str = 'nature'
+  kind: str = 'nature'
+  name: str = 'conv'
 
   def __post_init__(self):
     shape = self.observation_shape
-    if len(shape) != 3 or min(self._torso_shape[:2]) < 1:
+    least = 1
+    for _, kernel, stride in reversed(self._layers):
+      least = (least - 1) * stride + kernel
+    if len(shape) != 3 or min(shape[:2]) < least:
       raise ValueError(
         f'The convolutions need images (height, width, channels) of at least '
-        f'36 x 36, got observations of shape {shape}. Resize them, or set '
-        "network='mlp'."
+        f'{least} x {least}, got observations of shape {shape}. Resize them, '
+        "or set network='mlp'."
       )
+
+  @property
+  def _layers(self) -> tuple[tuple[int, int, int], ...]:
+    return KINDS[self.kind].layers
 
   @property
   def _torso_shape(self) -> tuple[int, ...]:
     """Shape of what the convolutions make of one image."""
     sides = self.observation_shape[:2]
-    for _, kernel, stride in _LAYERS:
+    for _, kernel, stride in self._layers:
       sides = tuple((side - kernel) // stride + 1 for side in sides)
-    return (*sides, _LAYERS[-1][0])
+    return (*sides, self._layers[-1][0])
 
   @functools.cached_property
   def _head(self) -> networks.Network:
     kind = networks.DuelingMLP if self.dueling else networks.MLP
     return kind(
       math.prod(self._torso_shape),
-      (_HEAD_SIZE,),
+      (KINDS[self.kind].head,),
       self.output_size,
       'relu',
       f'{self.name}/head',
@@ -70,7 +88,7 @@ class Nature:
   def _torso_shapes(self) -> networks.Shapes:
     shapes: networks.Shapes = []
     inputs = self.observation_shape[-1]
-    for i, (channels, kernel, _) in enumerate(_LAYERS):
+    for i, (channels, kernel, _) in enumerate(self._layers):
       shapes.append((f'{self.name}/conv_{i}/b', (channels,)))
       shapes.append(
         (f'{self.name}/conv_{i}/w', (kernel, kernel, inputs, channels))
@@ -98,7 +116,7 @@ class Nature:
 
     def make():
       layers: list[Callable] = []
-      for i, (channels, kernel, stride) in enumerate(_LAYERS):
+      for i, (channels, kernel, stride) in enumerate(self._layers):
         layers.append(
           snt.Conv2D(
             channels, kernel, stride, padding='VALID', name=f'conv_{i}'

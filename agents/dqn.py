@@ -38,7 +38,8 @@ class Config:
   rise to their level, and overshoot with faster targets.
   """
 
-  network: str = 'auto'  # 'mlp', 'nature' (images); 'auto': what fits
+  # 'mlp'; for images 'nature' or 'shallow' of conv.py; 'auto': what fits.
+  network: str = 'auto'
   hidden_sizes: tuple[int, ...] = (64, 64)  # units, of 'mlp'
   activation: str = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
@@ -146,7 +147,7 @@ class Config:
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
 _CHOICES = {
   'loss': tuple(_LOSSES),
-  'network': ('auto', 'mlp', 'nature'),
+  'network': ('auto', 'mlp', *conv.KINDS),
   'exploration': ('schedule', 'ladder'),
 }
 
@@ -184,7 +185,7 @@ class DQN(base.Agent):
       self.priority_exponent = config.priority_exponent
       self.importance_exponent = config.importance_exponent
     self._network = _make_network(config, spec)
-    self.compiled = not isinstance(self._network, conv.Nature)
+    self.compiled = not isinstance(self._network, conv.ConvNet)
     self.layout = parameters.Layout(
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},
@@ -307,16 +308,17 @@ def _make_network(config: Config, spec: environments.Spec) -> networks.Network:
   """The network of a config for the observations of an environment."""
   num_actions = environments.require_discrete(spec, 'DQN')
   images = spec.observation_dtype == 'uint8'
-  needed = 'nature' if images else 'mlp'
-  if config.network not in ('auto', needed):
+  needed = tuple(conv.KINDS) if images else ('mlp',)
+  if config.network not in ('auto', *needed):
     raise environments.EnvironmentRefused(
       f'agent.network={config.network!r} does not take the '
       f'{spec.observation_dtype} observations of {spec.name}; '
-      f'{needed!r} does. Set --config.agent.network=auto.'
+      f'{" or ".join(map(repr, needed))} does. Set --config.agent.network=auto.'
     )
   if images:
-    return conv.Nature(
-      spec.observation_shape, num_actions, config.dueling, name='q'
+    chosen = 'nature' if config.network == 'auto' else config.network
+    return conv.ConvNet(
+      spec.observation_shape, num_actions, config.dueling, chosen, name='q'
     )
   kind = networks.DuelingMLP if config.dueling else networks.MLP
   return kind(

@@ -39,7 +39,7 @@ class Config:
 
   hidden_sizes: tuple[int, ...] = (64, 64)  # units
   activation: str = 'tanh'  # 'relu' or 'tanh'
-  torso: str = 'mlp'  # 'mlp', or 'nature': convolutions on images
+  torso: str = 'mlp'  # for images 'nature' or 'shallow': see conv.py
   shared_torso: bool = True  # one for policy and value; IMPASS: False
   lstm_size: int = 0  # units; 0 for no LSTM
   stack: int = 1  # observations seen at once; IMPASS: 4

@@ -53,7 +53,8 @@ class UnrollNetwork:
     policy_size: outputs for the policy's head.
     hidden_sizes: units of each hidden layer of a torso.
     activation: 'relu' or 'tanh'.
-    torso: 'mlp', on flat observations, or 'nature', convolutions on images.
+    torso: 'mlp', on flat observations, or convolutions on images: 'nature' or
+      'shallow' of conv.py.
     shared: one torso for policy and value, or one each.
     lstm_size: units between shared torso and heads; 0 for no LSTM.
     stack: observations seen at once; 1 for the present one alone.
@@ -71,9 +72,10 @@ class UnrollNetwork:
   normalize: bool = False
 
   def __post_init__(self):
-    if self.torso not in ('mlp', 'nature'):
+    if self.torso not in ('mlp', *conv.KINDS):
       raise ValueError(
-        f"torso={self.torso!r} is not known. Choose 'mlp' or 'nature'."
+        f"torso={self.torso!r} is not known. Choose 'mlp', or "
+        f'{" or ".join(map(repr, conv.KINDS))} for images.'
       )
     if self._images and (not self.shared or self.stack > 1 or self.normalize):
       raise ValueError(
@@ -90,7 +92,7 @@ class UnrollNetwork:
 
   @property
   def _images(self) -> bool:
-    return self.torso == 'nature'
+    return self.torso in conv.KINDS
 
   @functools.cached_property
   def memory(self) -> recurrent.StateStack:
@@ -120,7 +122,9 @@ class UnrollNetwork:
 
     def network(sizes: tuple[int, ...], outputs: int, name: str) -> Any:
       if self._images:
-        return conv.Nature(self.observation_shape, outputs, name=name)
+        return conv.ConvNet(
+          self.observation_shape, outputs, kind=self.torso, name=name
+        )
       return networks.MLP(inputs, sizes, outputs, self.activation, name)
 
     sizes, outputs = self.hidden_sizes, self.policy_size

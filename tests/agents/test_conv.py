@@ -1,4 +1,4 @@
-"""The network of Mnih et al. 2015: its sums one by one, and both its forms."""
+"""The networks of Mnih et al. 2013, 2015: sums one by one, and both forms."""
 
 import numpy as np
 import pytest
@@ -42,9 +42,9 @@ def slow_q(network, variables, image):
   """Q of one image, as the paper's methods section tells it."""
   variables = [np.asarray(v, float) for v in variables]
   x = image / 255
-  for (b, w), stride in zip(
-    (variables[0:2], variables[2:4], variables[4:6]), (4, 2, 1)
-  ):
+  for stride in {'nature': (4, 2, 1), 'shallow': (4, 2)}[network.kind]:
+    b, w = variables[:2]
+    variables = variables[2:]
     x = np.maximum(_slow_convolution(x, b, w, stride), 0)
   x = x.reshape(-1)
 
@@ -52,14 +52,16 @@ def slow_q(network, variables, image):
     return np.maximum(x @ w0 + b0, 0) @ w1 + b1
 
   if not network.dueling:
-    return stream(*variables[6:])
-  advantage = stream(*variables[10:])
-  return stream(*variables[6:10]) + advantage - advantage.mean()
+    return stream(*variables)
+  advantage = stream(*variables[4:])
+  return stream(*variables[:4]) + advantage - advantage.mean()
 
 
-@pytest.mark.parametrize('dueling', [False, True])
-def test_both_forms_are_the_sums_of_the_paper(dueling):
-  network = conv.Nature(SMALL, 3, dueling)
+@pytest.mark.parametrize(
+  'dueling, kind', [(False, 'nature'), (True, 'nature'), (False, 'shallow')]
+)
+def test_both_forms_are_the_sums_of_the_paper(dueling, kind):
+  network = conv.ConvNet(SMALL, 3, dueling, kind)
   layout, theta = _theta(network, members=2)
   images = _images(2, 3)
   acting = network.forward(network.prepare(layout.unpack(theta)), images)
@@ -75,7 +77,7 @@ def test_both_forms_are_the_sums_of_the_paper(dueling):
 
 
 def test_it_has_the_variables_of_the_paper():
-  network = conv.Nature((84, 84, 4), 4)
+  network = conv.ConvNet((84, 84, 4), 4)
   layers = [tuple(shape) for _, shape in network.shapes()[1::2]]
   assert layers == [
     (8, 8, 4, 32),
@@ -91,15 +93,26 @@ def test_it_has_the_variables_of_the_paper():
   assert parameters.Layout(network.shapes()).size == 1_686_180
 
 
+def test_the_shallow_one_has_those_of_the_first_paper():
+  network = conv.ConvNet((84, 84, 4), 4, kind='shallow')
+  layers = [tuple(shape) for _, shape in network.shapes()[1::2]]
+  assert layers == [
+    (8, 8, 4, 16),
+    (4, 4, 16, 32),
+    (9 * 9 * 32, 256),
+    (256, 4),
+  ]
+
+
 def test_a_dueling_head_has_two_streams_of_512_units():
-  network = conv.Nature((84, 84, 4), 6, dueling=True)
+  network = conv.ConvNet((84, 84, 4), 6, dueling=True)
   heads = dict(network.shapes()[6:])
   weights = [shape for name, shape in heads.items() if name.endswith('/w')]
   assert weights == [(3136, 512), (512, 1), (3136, 512), (512, 6)]
 
 
 def test_first_weights_have_the_scale_of_their_inputs():
-  arrays = conv.Nature((84, 84, 4), 4).initial(np.random.default_rng(0))
+  arrays = conv.ConvNet((84, 84, 4), 4).initial(np.random.default_rng(0))
   for bias, weights in zip(arrays[::2], arrays[1::2]):
     assert weights.dtype == bias.dtype == np.float32
     assert not bias.any()
@@ -110,7 +123,7 @@ def test_first_weights_have_the_scale_of_their_inputs():
 
 
 def test_what_is_prepared_does_not_follow_a_theta_that_goes_on():
-  network = conv.Nature(SMALL, 3)
+  network = conv.ConvNet(SMALL, 3)
   layout, values = _theta(network, members=1)
   # TensorFlow shares memory with an array that begins at a multiple of 64.
   memory = np.empty(layout.size + 16, np.float32)
@@ -127,7 +140,7 @@ def test_what_is_prepared_does_not_follow_a_theta_that_goes_on():
 
 
 def test_the_form_that_acts_is_traced_once_for_any_number_of_images():
-  network = conv.Nature(SMALL, 3)
+  network = conv.ConvNet(SMALL, 3)
   layout, theta = _theta(network, members=1)
   prepared = network.prepare(layout.unpack(theta))
   for number in (1, 2, 5):
@@ -138,4 +151,10 @@ def test_the_form_that_acts_is_traced_once_for_any_number_of_images():
 @pytest.mark.parametrize('shape', [(84, 84), (35, 84, 4), (84, 84, 4, 1)])
 def test_what_are_no_such_images_is_refused(shape):
   with pytest.raises(ValueError, match='at least 36 x 36, got observations'):
-    conv.Nature(shape, 3)
+    conv.ConvNet(shape, 3)
+
+
+def test_the_shallow_one_takes_smaller_images():
+  assert conv.ConvNet((20, 20, 4), 3, kind='shallow').shapes()
+  with pytest.raises(ValueError, match='at least 20 x 20'):
+    conv.ConvNet((19, 20, 4), 3, kind='shallow')

@@ -241,7 +241,7 @@ def test_convolutions_take_images_with_and_without_an_lstm():
   ('options', 'message'),
   [
     ({'lstm_size': 4, 'shared': False}, 'lstm_size=4 needs a shared torso'),
-    ({'torso': 'resnet'}, "torso='resnet' is not known.*'mlp' or 'nature'"),
+    ({'torso': 'resnet'}, "torso='resnet' is not known.*'mlp', or 'nature'"),
     ({'torso': 'nature', 'stack': 4}, 'take images as they are.*stack=4'),
   ],
 )
