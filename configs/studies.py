@@ -12,37 +12,72 @@ from launch import study_plan
 _BOTH = (study_plan.STEPS, study_plan.SECONDS)
 
 
-def _pso_dqn(
-  name: str, environment: str, budget: int, threshold: float
+def _swarm(
+  name: str,
+  agent: str,
+  config: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
 ) -> study_plan.Study:
-  """Explorers with a supervisor against the agent alone, steps per agent."""
+  """Eight explorers with a supervisor against the agent alone.
+
+  Steps are those of each agent: the swarm uses eight times as many in all.
+  """
   swarm = study_plan.Variant(
     'run_swarm.py',
     (
-      f'--config={name}',
+      f'--config={config}',
       '--config.swarm.num_explorers=8',
       '--config.swarm.explorers_per_node=8',
     ),
   )
+  label = f'PSO-{agent}'
   return study_plan.Study(
     name=name,
     environment=environment,
     budget=budget,
     threshold=threshold,
-    seeds=10,
+    seeds=seeds,
     variants={
-      'DQN': study_plan.Variant(
-        'run_swarm.py', (f'--config={name}', '--baseline'), together=True
+      agent: study_plan.Variant(
+        'run_swarm.py', (f'--config={config}', '--baseline'), together=True
       ),
-      'PSO-DQN': swarm,
-      'PSO-DQN, c = 0': study_plan.Variant(
+      label: swarm,
+      f'{label}, c = 0': study_plan.Variant(
         swarm.script, (*swarm.flags, '--config.swarm.c_max=0.0')
       ),
     },
-    baseline='DQN',
+    baseline=agent,
     contrasts=(
-      study_plan.Contrast('The pull alone', 'PSO-DQN', 'PSO-DQN, c = 0'),
+      study_plan.Contrast('The pull alone', label, f'{label}, c = 0'),
     ),
+  )
+
+
+def _explorers(
+  name: str, config: str, environment: str, budget: int, threshold: float
+) -> study_plan.Study:
+  """PSO-DDPG by the number of its explorers: figure 4 of the paper."""
+  return study_plan.Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=3,
+    variants={
+      f'{count} explorers': study_plan.Variant(
+        'run_swarm.py',
+        (
+          f'--config={config}',
+          f'--config.swarm.num_explorers={count}',
+          f'--config.swarm.explorers_per_node={min(count, 16)}',
+        ),
+      )
+      for count in (2, 8, 31)
+    },
+    baseline='2 explorers',
   )
 
 
@@ -115,8 +150,8 @@ def _solves(
 
 
 _ALL = (
-  _pso_dqn('cartpole', 'CartPole-v1', 30_000, 475.0),
-  _pso_dqn('acrobot', 'Acrobot-v1', 50_000, -100.0),
+  _swarm('cartpole', 'DQN', 'cartpole', 'CartPole-v1', 30_000, 475.0, 10),
+  _swarm('acrobot', 'DQN', 'acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
   _apex_dqn(
     'cartpole',
     'CartPole-v1',
@@ -186,6 +221,47 @@ _ALL = (
         9000.0,
       ),
       ('reacher', 'Reacher-v5', 100_000, -5.0),
+    )
+  ),
+  *(
+    _swarm(
+      f'pso_ddpg_{preset}',
+      'DDPG',
+      f'configs/pso_ddpg.py:{preset}',
+      environment,
+      budget,
+      threshold,
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('inverted_pendulum', 'InvertedPendulum-v5', 20_000, 950.0),
+      ('inverted_double_pendulum', 'InvertedDoublePendulum-v5', 30_000, 9100.0),
+      ('reacher', 'Reacher-v5', 30_000, -7.0),
+      ('hopper', 'Hopper-v5', 30_000, 1000.0),
+    )
+  ),
+  _explorers(
+    'pso_ddpg_explorers',
+    'configs/pso_ddpg.py:inverted_pendulum',
+    'InvertedPendulum-v5',
+    20_000,
+    950.0,
+  ),
+  *(
+    _solves(
+      f'ppo_{preset}',
+      'run_ppo.py',
+      'PPO',
+      environment,
+      budget,
+      threshold,
+      (f'--config={preset}',),
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('cartpole', 'CartPole-v1', 100_000, 475.0),
+      ('pendulum', 'Pendulum-v1', 150_000, -250.0),
+      ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0),
     )
   ),
 )
