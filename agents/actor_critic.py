@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
 import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from agents import actor_critic_config
 from agents import actor_critic_networks
 from agents import base
-from agents import checks
 from agents import noise
 from agents import optimizers
 from agents import swarm
@@ -32,93 +31,6 @@ from replay import packing
 _PRIORITY_FLOOR = 1e-6
 # From this share of flat tanhs on the policy hardly learns (specs/d4pg.md, 7).
 _SATURATED_SHARE = 0.9
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """What both agents have. Defaults: DDPG's, small scale (specs/pso.md) [R]."""
-
-  policy_sizes: tuple[int, ...] = (64, 64)  # units
-  critic_sizes: tuple[int, ...] = (64, 64)  # units
-  activation: str = 'relu'  # 'relu' or 'tanh'
-  policy_learning_rate: float = 1e-4  # per update; Lillicrap et al.
-  critic_learning_rate: float = 1e-3  # per update; Lillicrap et al.
-  optimizer: str = 'adam'  # 'adam', 'rmsprop' or 'sgd'
-  max_gradient_norm: float | None = None  # of policy and critics together
-  gamma: float = 0.99  # per environment step
-  n_step: int = 1  # environment steps in one return
-  batch_size: int = 64  # transitions per update
-  reward_scale: float = 1.0  # factor on rewards in the loss only
-  noise: str = 'gaussian'  # or 'ornstein_uhlenbeck'
-  sigma: float = 0.2  # of the noise, in units of [-1, 1]
-  noise_theta: float = 0.15  # share that Ornstein-Uhlenbeck noise forgets
-  random_steps: int = 0  # actor steps of uniformly random actions at first
-  twin_critics: bool = False  # the more pessimistic of two; TD3: True
-  policy_delay: int = 1  # critic updates for one of the policy; TD3: 2
-  smoothing_sigma: float = 0.0  # noise on the target's action; TD3: 0.2
-  smoothing_limit: float = 0.5  # and its largest value; TD3: 0.5
-  max_dq_da: float | None = None  # norm of dQ/da per sample; Acme: 1
-  normalize_observations: bool = False  # by running mean and variance
-  target_update_period: int = 1  # learner steps
-  target_update_tau: float = 0.005  # 1 copies the online networks
-  prioritized: bool = False  # prioritized replay instead of uniform
-  priority_exponent: float = 0.6  # alpha
-  importance_exponent: float = 0.4  # beta
-  max_replay_size: int = 100_000  # transitions per member
-  min_replay_size: int = 1_000  # transitions per member before learning
-  env_steps_per_update: int = 1  # environment steps per learner step
-
-  def __post_init__(self):
-    whole = (
-      'n_step',
-      'batch_size',
-      'policy_delay',
-      'target_update_period',
-      'max_replay_size',
-      'min_replay_size',
-      'env_steps_per_update',
-    )
-    checks.whole(self, 'agent', whole)
-    positive = (
-      'policy_learning_rate',
-      'critic_learning_rate',
-      'max_gradient_norm',
-      'reward_scale',
-      'max_dq_da',
-    )
-    checks.positive(self, 'agent', positive)
-    for name in (
-      'gamma',
-      'noise_theta',
-      'target_update_tau',
-      'priority_exponent',
-      'importance_exponent',
-    ):
-      number = getattr(self, name)
-      if not 0 <= number <= 1:
-        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
-    for name in ('sigma', 'smoothing_sigma', 'smoothing_limit', 'random_steps'):
-      number = getattr(self, name)
-      if not (math.isfinite(number) and number >= 0):
-        raise ValueError(
-          f'agent.{name}={number} must be a number that is not negative.'
-        )
-    for name in ('policy_sizes', 'critic_sizes'):
-      sizes = getattr(self, name)
-      if not sizes or min(sizes) < 1:
-        raise ValueError(f'agent.{name}={sizes} must be positive sizes.')
-    if self.target_update_tau == 0:
-      raise ValueError(
-        'agent.target_update_tau=0 would never move the target networks. '
-        'Use 1 to copy them every target_update_period updates.'
-      )
-    if self.min_replay_size > self.max_replay_size:
-      raise ValueError(
-        f'agent.min_replay_size={self.min_replay_size} is above '
-        f'max_replay_size={self.max_replay_size}: learning could never start.'
-      )
-    noise.make(self.noise, self.sigma, self.noise_theta)
-    optimizers.make(self.optimizer)
 
 
 class CriticLoss(NamedTuple):
@@ -149,7 +61,10 @@ class ActorCritic(base.Agent):
   }
 
   def __init__(
-    self, config: Config, spec: environments.Spec, critic_outputs: int
+    self,
+    config: actor_critic_config.Config,
+    spec: environments.Spec,
+    critic_outputs: int,
   ):
     """Makes the agent for one environment.
 
@@ -288,6 +203,13 @@ class ActorCritic(base.Agent):
     is_policy[self.layout.groups['policy']] = True
     due = tf.equal((update + 1) % delay, 0)
     return tf.logical_or(due, ~is_policy)
+
+  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
+    """1, then linear to 0: see `Config.anneal_updates`."""
+    config = self.config
+    return optimizers.annealed(
+      update, config.anneal_updates, config.anneal_after
+    )
 
   def exploration(self, actor_steps: int) -> float:
     """Sigma of the noise; 1 while actions are random."""

@@ -40,3 +40,18 @@ def positive(config: Any, section: str, names: Iterable[str]) -> None:
         f'{section}.{name}={number} must be a positive number. '
         f'Set --config.{section}.{name}.'
       )
+
+
+def annealing(config: Any, section: str) -> None:
+  """Refuses an `anneal_after` that is not from 0 to below `anneal_updates`.
+
+  Raises:
+    ValueError: or if `anneal_updates` is neither None nor positive.
+  """
+  positive(config, section, ('anneal_updates',))
+  after, end = config.anneal_after, config.anneal_updates
+  if not 0 <= after < (math.inf if end is None else end):
+    raise ValueError(
+      f'{section}.anneal_after={after} must be at least 0 and below '
+      f'{section}.anneal_updates={end}.'
+    )

@@ -16,6 +16,7 @@ import math
 import tensorflow as tf
 
 from agents import actor_critic
+from agents import actor_critic_config
 from agents.losses import categorical
 from environment_loops import environments
 
@@ -27,7 +28,7 @@ PRIORITIES = ('mean', 'kl')
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(actor_critic.Config):
+class Config(actor_critic_config.Config):
   """D4PG. Defaults are specs' small-scale values (specs/d4pg.md) [R]."""
 
   policy_learning_rate: float = 3e-4  # per update; paper: 1e-4

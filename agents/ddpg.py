@@ -16,12 +16,13 @@ import dataclasses
 import tensorflow as tf
 
 from agents import actor_critic
+from agents import actor_critic_config
 from agents.losses import value
 from environment_loops import environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(actor_critic.Config):
+class Config(actor_critic_config.Config):
   """DDPG. Defaults are specs' small-scale values (specs/pso.md) [R]."""
 
 

@@ -91,7 +91,6 @@ class Config:
       'agent',
       (
         'learning_rate',
-        'anneal_updates',
         'reward_scale',
         'reward_clip',
         'max_gradient_norm',
@@ -130,12 +129,7 @@ class Config:
           f'agent.{name}={getattr(self, name)!r} is not known. Choose one of '
           f'{sorted(known)}.'
         )
-    end = math.inf if self.anneal_updates is None else self.anneal_updates
-    if not 0 <= self.anneal_after < end:
-      raise ValueError(
-        f'agent.anneal_after={self.anneal_after} must be at least 0 and below '
-        f'agent.anneal_updates={self.anneal_updates}.'
-      )
+    checks.annealing(self, 'agent')
     if self.min_replay_size > self.max_replay_size:
       raise ValueError(
         f'agent.min_replay_size={self.min_replay_size} is above '

@@ -32,13 +32,29 @@ class Actor:
     )
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    epsilon: float | np.ndarray = (
-      self._agent.exploration(actor_steps)
-      if self._ladder is None
-      else self._ladder
-    )
-    q = self._values(theta, observation[None])[0]
+    q, epsilon = self.forward(theta, *self.inputs(observation, actor_steps))
     return exploration.epsilon_greedy(q, epsilon, rng)
+
+  # The parts of `act`, for many actors at once (batched_acting.py).
+
+  def inputs(self, observation, actor_steps) -> tuple[np.ndarray, ...]:
+    if self._ladder is not None:
+      return observation, self._ladder
+    epsilon = self._agent.exploration(actor_steps)
+    return observation, np.full(len(observation), epsilon)
+
+  def forward(self, theta, observation, epsilon) -> tuple[np.ndarray, ...]:
+    return self._values(theta, observation[None])[0], epsilon
+
+  def choose(self, outputs, streams) -> tuple[np.ndarray, ...]:
+    q, epsilon = outputs
+    actions = np.empty(len(q), np.int32)
+    for rows, rng in streams.parts:
+      actions[rows] = exploration.epsilon_greedy(q[rows], epsilon[rows], rng)
+    return (actions,)
+
+  def take(self, actions) -> np.ndarray:
+    return actions
 
   def priorities(self, theta, packed) -> np.ndarray | None:
     """p = |R + gamma D max_a Q(s', a) - Q(s, a)| + 1e-6, float32 [M].

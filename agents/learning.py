@@ -11,7 +11,6 @@ a member with a non-finite gradient skips its update alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from agents import base
 from agents import exchange as exchange_lib
 from agents import feeds
 from agents import parameters
+from agents import updates
 
 # (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
 Combine = Callable[..., tf.Tensor]
@@ -116,10 +116,8 @@ class TFLearner:
     exchange.setup(self, seed)
     # Not for more members: XLA has no fast product of stacked small matrices
     # on a CPU (16 members took 60 times as long).
-    self._compiled = agent.compiled and self.num_members == 1
-    self._call = tf.function(
-      self._updates_in_graph, autograph=False, jit_compile=self._compiled
-    )
+    compiled = agent.compiled and self.num_members == 1
+    self._call = updates.make(self, exchange, compiled)
 
   @property
   def updates(self) -> int:
@@ -135,14 +133,7 @@ class TFLearner:
       sample: nest of tf.TensorSpec of what `step` will get.
       probabilities: likewise, or None.
     """
-    self._call.get_concrete_function(sample, probabilities)
-    if self._compiled:
-      # XLA compiles at the first call: one on nothing, and everything back.
-      before = self.save()
-      specs = [sample] if probabilities is None else [sample, probabilities]
-      zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
-      self._call(*zeros, *[None] * (2 - len(specs)))
-      self.restore(before)
+    self._call.trace(sample, probabilities)
 
   def step(
     self, sample: Any, probabilities: tf.Tensor | None = None
@@ -163,14 +154,14 @@ class TFLearner:
         'item holds a transition of each, but has only one priority.'
       )
     metrics, finite, priorities = self._call(sample, probabilities)
-    finite = finite.numpy()
+    finite = np.asarray(finite)
     skipped = (~finite).sum(axis=0)
     self._count_skips(finite)
     broken = np.zeros(self.num_members, bool)
     if skipped.any():
       broken = ~np.isfinite(self.parameters()).all(axis=1)
     pooled = {
-      name: getattr(np, how)(metrics[name].numpy(), axis=0)
+      name: getattr(np, how)(np.asarray(metrics[name]), axis=0)
       for name, how in self.agent.metrics.items()
     }
     return StepResult(
@@ -178,7 +169,7 @@ class TFLearner:
       pooled,
       skipped,
       broken,
-      None if priorities is None else priorities.numpy(),
+      None if priorities is None else np.asarray(priorities),
     )
 
   def gradient(
@@ -274,6 +265,19 @@ class TFLearner:
     self._steps.assign(steps)
     return Applied(finite, displacement)
 
+  def arrange(self, sample: Any) -> Any:
+    """The batches of a call's updates, leading axes [U, P]. In the graph."""
+    return self._feed.arrange(
+      sample, self.updates_per_call, self.num_members, self.theta.read_value()
+    )
+
+  def finish(self, gradient: base.Gradient) -> tf.Tensor:
+    """The rest of an update, in the graph; [P] bool, False where skipped."""
+    finite = self._exchange.apply(self, gradient)
+    self._take_statistics(gradient.statistics, finite)
+    self._follow_with_target()
+    return finite
+
   def parameters(self) -> np.ndarray:
     """`theta [P, D]`, a copy."""
     return self.theta.numpy()
@@ -341,53 +345,6 @@ class TFLearner:
       fallback_to_while_loop=False,
     )
 
-  def _updates_in_graph(
-    self, sample: Any, probabilities: tf.Tensor | None = None
-  ):
-    count = self.updates_per_call
-    batches = self._feed.arrange(
-      sample, count, self.num_members, self.theta.read_value()
-    )
-    names = list(self.agent.metrics)
-    weights = None
-    if probabilities is not None:
-      weights = importance_weights(
-        tf.reshape(probabilities, (count, -1)), self.agent.importance_exponent
-      )
-
-    def body(update, arrays, finites, priorities):
-      gradient = self.gradient(
-        tf.nest.map_structure(lambda x: x[update], batches),
-        None if weights is None else weights[update],
-      )
-      finite = self._exchange.apply(self, gradient)
-      self._take_statistics(gradient.statistics, finite)
-      self._follow_with_target()
-      arrays = [
-        array.write(update, gradient.metrics[name])
-        for name, array in zip(names, arrays)
-      ]
-      if weights is not None:
-        # A batch without a finite gradient says nothing of its items.
-        new = tf.where(finite[0], gradient.priorities[0], math.nan)
-        priorities = [priorities[0].write(update, new)]
-      return update + 1, arrays, finites.write(update, finite), priorities
-
-    _, arrays, finites, priorities = tf.while_loop(
-      lambda update, *_: update < count,
-      body,
-      (
-        tf.constant(0),
-        [tf.TensorArray(tf.float32, count) for _ in names],
-        tf.TensorArray(tf.bool, count),
-        [] if weights is None else [tf.TensorArray(tf.float32, count)],
-      ),
-      parallel_iterations=1,
-    )
-    metrics = {name: array.stack() for name, array in zip(names, arrays)}
-    new = tf.reshape(priorities[0].stack(), (-1,)) if priorities else None
-    return metrics, finites.stack(), new
-
   def _take_statistics(
     self, statistics: dict[str, tf.Tensor], finite: tf.Tensor
   ) -> None:
@@ -432,28 +389,10 @@ class TFLearner:
         )
 
 
-def importance_weights(probabilities: tf.Tensor, beta: float) -> tf.Tensor:
-  """Weights `(1 / P)^beta`, over each batch's largest (specs/apex_dqn.md).
-
-  The size of the table is a common factor, so that the maximum cancels it.
-
-  Args:
-    probabilities: [U, B] with which the items were drawn, positive.
-    beta: 0 corrects nothing, 1 all.
-
-  Returns:
-    [U, B], at most 1.
-  """
-  logs = -beta * tf.math.log(tf.maximum(probabilities, 1e-37))
-  return tf.exp(logs - tf.reduce_max(logs, axis=1, keepdims=True))
-
-
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
-  """`theta [P, D]` to variables `[P, *shape]`.
-
-  One split: its gradient is one concatenation, where slices would each make a
-  zero-padded [P, D] and add them up.
-  """
+  """`theta [P, D]` to variables `[P, *shape]`."""
+  # The gradient of one split is one concatenation; slices would each make a
+  # zero-padded [P, D] and add them up.
   parts = tf.split(theta, layout.sizes, axis=1)
   return [
     tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)

@@ -98,6 +98,11 @@ class Rollouts:
   epochs: int
   in_order: bool = False
 
+  @property
+  def sequences(self) -> int:
+    """Of a rollout."""
+    return max(1, self.rollout_steps // self.unroll_length)
+
   def num_blocks(self, updates: int, members: int = 1) -> int:
     """Blocks in one sample, n: a rollout.
 

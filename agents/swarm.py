@@ -20,6 +20,7 @@ _CHOICES = {
   'r_mode': ('scalar', 'elementwise'),
   'lr_spread': ('decades', 'paper', 'none'),
   'pull_mode': ('better', 'always'),
+  'pull_every': ('rollout', 'minibatch'),
 }
 
 
@@ -35,6 +36,7 @@ class Config:
   c_max: float | None = 0.05  # clamp of the pull [R]; None is literal
   r_mode: str = 'scalar'  # 'scalar': one draw per update; 'elementwise'
   pull_mode: str = 'better'  # only towards a better theta_star; 'always' [S]
+  pull_every: str = 'rollout'  # after its epochs; 'minibatch'; others: update
   inertia: float = 0.0  # omega, share of the old velocity kept
   lr_spread: str = 'decades'  # 'decades' [R], 'paper' [S], 'none'
   star_poll_steps: int = 100  # actor steps of one explorer [R]; paper: 1

@@ -40,16 +40,35 @@ class _Memory:
 
   def step(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """Outputs [K, policy_size] for `theta [D]`, which is not changed later."""
+    outputs, core, following = self.forward(theta, *self.inputs(observation))
+    self.take(core, following)
+    return outputs
+
+  def inputs(self, observation: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What `forward` takes for the next step, [K, ...] each."""
+    return observation, self._next, self._fresh
+
+  def forward(
+    self,
+    theta: np.ndarray,
+    observation: np.ndarray,
+    core: np.ndarray,
+    fresh: np.ndarray,
+  ) -> tuple[np.ndarray, ...]:
+    """Outputs, cores they were made with, cores that follow, of any rows."""
     if theta is not self._theta:
       self._theta = theta
       self._parts = self._network.prepare(self._layout.unpack(theta[None]))
-    self.core = self._next
-    outputs, self._next = self._network.step(
-      self._parts, observation, self.core, self._fresh
+    outputs, following = self._network.step(
+      self._parts, observation, core, fresh
     )
+    return outputs, core, following
+
+  def take(self, core: np.ndarray, following: np.ndarray) -> None:
+    """Keeps what `forward` made of this memory's own rows."""
+    self.core, self._next = core, following
     if self._fresh.any():
       self._fresh = np.zeros_like(self._fresh)
-    return outputs
 
   def ended(self, last: np.ndarray) -> None:
     self._fresh = np.array(last, np.bool_)
@@ -70,10 +89,26 @@ class SamplingActor:
     return self._memory.core
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    outputs = self.forward(theta, *self.inputs(observation, actor_steps))
+    return self.take(*self.choose(outputs, rng))
+
+  # The parts of `act`, for many actors at once (batched_acting.py).
+
+  def inputs(self, observation, actor_steps) -> tuple[np.ndarray, ...]:
     del actor_steps
-    outputs = self._memory.step(theta, observation)
-    actions, log_mu = self._head.sample(outputs, rng)
-    self.behaviour = log_mu[:, None]
+    return self._memory.inputs(observation)
+
+  def forward(self, theta, *inputs) -> tuple[np.ndarray, ...]:
+    return self._memory.forward(theta, *inputs)
+
+  def choose(self, outputs, rng) -> tuple[np.ndarray, ...]:
+    policy, core, following = outputs
+    actions, log_mu = self._head.sample(policy, rng)
+    return actions, log_mu[:, None], core, following
+
+  def take(self, actions, behaviour, core, following) -> np.ndarray:
+    self._memory.take(core, following)
+    self.behaviour = behaviour
     return actions.reshape(self._shape)
 
   def ended(self, last: np.ndarray) -> None:

@@ -57,6 +57,10 @@ class UnrollActor(Protocol):
 class BlockFeed(feeds.Feed, Protocol):
   """A feed of blocks."""
 
+  @property
+  def sequences(self) -> int:
+    """What a member learns from at once: an update, or a rollout."""
+
   def num_blocks(self, updates: int, members: int = 1) -> int:
     """Blocks in one sample; raises ValueError if sizes do not fit."""
 
@@ -90,6 +94,11 @@ class Unrolls:
 
   batch_size: int  # B, sequences per update and member
   num_envs: int  # K, of one block
+
+  @property
+  def sequences(self) -> int:
+    """Of an update."""
+    return self.batch_size
 
   def num_blocks(self, updates: int, members: int = 1) -> int:
     """Blocks in one sample, n.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,14 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch import reporting
 from launch import variables
+from launch.inference import frames
+from launch.inference import remote
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
 # How long an actor on policy waits for the learner.
 _ON_POLICY_WAIT_S = 30.0
+_LOOK_AROUND_S = 0.5
 
 
 class Actor:
@@ -38,7 +42,7 @@ class Actor:
     config: actors.Config,
     index: int,
     counter: Any,
-    learner: Any,
+    policy: Any,
     replay: str,
     table: str = 'replay',
   ):
@@ -49,14 +53,15 @@ class Actor:
       config: how many actors there are, and what each has.
       index: rank of this one.
       counter: client of the counter.
-      learner: client of the learner: parameters.
+      policy: client of the learner: parameters; with central inference, of
+        the server that acts.
       replay: 'host:port' of the shard that it writes to.
       table: name of the table there.
     """
     self._experiment = experiment
     self._config = config
     self._info = base.ActorInfo(index, config.num_actors, experiment.seed)
-    self._learner = learner
+    self._policy = policy
     self._replay = replay
     self._table = table
     self._experience = experience.of(experiment, config)
@@ -85,6 +90,8 @@ class Actor:
     finally:
       self._environment.close()
       self._adder.close()
+      if self._behaviour is self._follower:
+        self._behaviour.close()
 
   def _build(self) -> None:
     experiment, config, agent = self._experiment, self._config, self._agent
@@ -99,13 +106,25 @@ class Actor:
     self._tracker = observers.EpisodeTracker(
       num_envs, window=max(_RECENT_EPISODES, num_envs)
     )
-    self._behaviour = agent.actor(self._info, num_envs)
-    self._follower = variables.Follower(
-      self._learner,
-      agent.layout,
-      config.max_param_age_s,
-      should_stop=self._stop.is_set,
-    )
+    self._behaviour: Any
+    self._follower: Any
+    if config.inference == 'central':
+      self._behaviour = self._follower = remote.RemotePolicy(
+        self._policy,
+        frames.layout(experiment, config),
+        self._info.index,
+        seed,
+        config.inference_transport,
+        self._stop.is_set,
+      )
+    else:
+      self._behaviour = agent.actor(self._info, num_envs)
+      self._follower = variables.Follower(
+        self._policy,
+        agent.layout,
+        config.max_param_age_s,
+        should_stop=self._stop.is_set,
+      )
     self._follower.start()
     self._adder, self._record = self._experience.adder(
       reverb.Client(self._replay),
@@ -123,13 +142,34 @@ class Actor:
     num_envs, share = self._environment.num, self.share
     chunk = max(1, self._experience.acting_steps // num_envs)
     observation = self._environment.reset()
-    while not self._stop.is_set() and self.steps < share:
-      self._fetch()
-      count = min(chunk, -(-(share - self.steps) // num_envs))
-      observation = self._act(observation, count)
-      if self._reporter.due() and self._reporter.report(self._numbers()):
+    count = 0  # steps of each environment until the next look for parameters
+    # On policy the others cannot go on alone: an actor that has used its share
+    # (one that died has lost some of its steps) acts on, and counts no more.
+    helps = self._agent.on_policy
+    while not self._stop.is_set() and (helps or self.steps < share):
+      if not count:
+        self._fetch()
+        count = chunk
+        if not helps:
+          count = min(chunk, -(-(share - self.steps) // num_envs))
+      before = self.steps
+      try:
+        observation = self._act(observation, count)
+        count = 0
+      except remote.RunLost:
+        observation = self._begin_anew()
+        # Of a rollout, others wait for just what was not written.
+        done = (self.steps - before) // num_envs
+        count -= done - done % (self._agent.unroll_length or 1)
+      if self._over():
         return
     self._adder.flush()
+
+  def _begin_anew(self) -> np.ndarray:
+    """After what the policy remembers was lost: no half sequence is kept."""
+    self._adder.reset()
+    self._tracker.restart()
+    return self._environment.reset()
 
   def _fetch(self) -> None:
     if not (self._agent.on_policy and self._acted):
@@ -138,33 +178,47 @@ class Actor:
     # The next rollout is acted with what this one has taught. Where a block
     # was lost with its server, nobody would ever learn it: then go on.
     self._adder.flush()
-    if not self._follower.fetch_newer(_ON_POLICY_WAIT_S):
-      if not self._stop.is_set():
+    until = time.monotonic() + _ON_POLICY_WAIT_S
+    while not self._follower.fetch_newer(_LOOK_AROUND_S):
+      if self._over():
+        return
+      if time.monotonic() >= until:
         _logger.warning(
           'No newer parameters in %.0f s: acting on.', _ON_POLICY_WAIT_S
         )
+        return
+
+  def _over(self) -> bool:
+    """Whether the run is over; also reports, when that is due."""
+    # Whose share is used may hear of the end at once.
+    due = self._reporter.due() or self.steps >= self.share
+    return self._stop.is_set() or (
+      due and self._reporter.report(self._numbers())
+    )
 
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
     """`count` steps of each environment."""
     act, environment = self._behaviour.act, self._environment
-    theta, version = self._follower.theta, self._follower.version
+    follower, theta = self._follower, self._follower.theta
     self._acted = True
     clip, episodes, start = self._agent.reward_clip, 0, self.steps
-    for _ in range(count):
-      action = act(theta, observation, self.steps, self._rng)
-      step = environment.step(action)
-      kept = base.clipped(step, clip)
-      self._record(observation, action, kept, version)
-      if step.last.any():
-        episodes += len(self._tracker.observe(step))
-        self._behaviour.ended(step.last)
-      else:
-        self._tracker.observe(step)
-      observation = step.next_observation
-      self.steps += environment.num
-    # The last step may go over the share; what is reported does not.
-    done = min(self.steps, self.share) - min(start, self.share)
-    self._reporter.count(actor_steps=done, episodes=episodes)
+    try:
+      for _ in range(count):
+        action = act(theta, observation, self.steps, self._rng)
+        step = environment.step(action)
+        kept = base.clipped(step, clip)
+        self._record(observation, action, kept, follower.version)
+        if step.last.any():
+          episodes += len(self._tracker.observe(step))
+          self._behaviour.ended(step.last)
+        else:
+          self._tracker.observe(step)
+        observation = step.next_observation
+        self.steps += environment.num
+    finally:
+      # The last step may go over the share; what is reported does not.
+      done = min(self.steps, self.share) - min(start, self.share)
+      self._reporter.count(actor_steps=done, episodes=episodes)
     return observation
 
   def _numbers(self) -> dict[str, float]:

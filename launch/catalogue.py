@@ -9,6 +9,7 @@ from typing import Any
 
 import launchpad as lp
 
+from agents import a2c
 from agents import d4pg
 from agents import ddpg
 from agents import dqn
@@ -36,6 +37,7 @@ _PARTS: dict[str, tuple[Any, Any, str]] = {
   'DDPG': (ddpg.DDPG, ddpg.Config(), 'Pendulum-v1'),
   'D4PG': (d4pg.D4PG, d4pg.Config(), 'Pendulum-v1'),
   'IMPALA': (impala.IMPALA, impala.Config(), 'CartPole-v1'),
+  'A2C': (a2c.A2C, a2c.Config(), 'CartPole-v1'),
   'PPO': (ppo.PPO, ppo.Config(), 'CartPole-v1'),
 }
 

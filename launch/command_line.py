@@ -83,8 +83,12 @@ def define_flags(config_file: str | pathlib.Path) -> None:
     _FLAGS.register_key_flag_for_module(sys.argv[0], _FLAGS[name])
 
 
-def parse(argv: Sequence[str]) -> Settings:
+def parse(argv: Sequence[str], optional: Sequence[str] = ()) -> Settings:
   """The settings of a command line.
+
+  Args:
+    argv: the command line.
+    optional: sections of the config that a resumed run may be without.
 
   Raises:
     UsageError: a flag is unknown or its value cannot be.
@@ -117,7 +121,8 @@ def parse(argv: Sequence[str]) -> Settings:
       raise UsageError(
         '--resume goes on in its own directory: leave --run_dir out.'
       )
-    seed, run_dir = _take_up(config, _FLAGS.resume), _FLAGS.resume
+    seed = _take_up(config, _FLAGS.resume, optional)
+    run_dir = _FLAGS.resume
   common = {'config', 'seed', 'run_dir', 'resume'}
   own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
   own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
@@ -131,7 +136,7 @@ def parse(argv: Sequence[str]) -> Settings:
   )
 
 
-def _take_up(config: Any, path: str) -> int:
+def _take_up(config: Any, path: str, optional: Sequence[str] = ()) -> int:
   """Puts the config of a kept run under the command's own overrides.
 
   Returns:
@@ -143,6 +148,8 @@ def _take_up(config: Any, path: str) -> int:
     raise UsageError(f'--resume: {e}') from e
   overrides = config_flags.get_override_values(_FLAGS['config'])
   for section in config:
+    if section not in kept and section in optional:
+      continue
     if section not in kept:
       raise UsageError(
         f'--resume={path}: that run has no {section!r} in its config.json: it '

@@ -16,6 +16,7 @@ from environment_loops import environments
 from launch import actors
 from launch import command_line
 from launch import experiment as experiment_lib
+from launch import run_directory
 from launch import session
 from launch.topologies import actor_learner
 from launch.topologies import single_process
@@ -92,14 +93,40 @@ def main(
     settings = command_line.parse(sys.argv)
     experiment = make_experiment(settings, agent_class, config_class)
     config = command_line.make(actors.Config, settings.config.actors)
+    topology = topology_of(settings)
   except command_line.UsageError as e:
     command_line.fail(str(e))
 
   def build(run_dir: str) -> lp.Program:
     kept = experiment_lib.in_directory(experiment, run_dir)
-    if settings.options['topology'] == 'single_process':
+    if topology == 'single_process':
       return single_process.build(kept)
     return actor_learner.build(kept, config)
 
-  resolved = {**settings.config.to_dict(), 'seed': settings.seed}
-  return session.run(build, settings, name, {**resolved, 'agent_name': name})
+  resolved = {
+    **settings.config.to_dict(),
+    'seed': settings.seed,
+    'topology': topology,
+    'agent_name': name,
+  }
+  return session.run(build, settings, name, resolved)
+
+
+def topology_of(settings: command_line.Settings) -> str:
+  """That of the run that is resumed, else as the flag says.
+
+  Raises:
+    command_line.UsageError: both are said, and differ.
+  """
+  asked = settings.options['topology']
+  if not settings.resume or settings.run_dir is None:
+    return asked
+  kept = run_directory.open(settings.run_dir).config()
+  # Runs before this was kept were most often of actors and a learner.
+  topology = kept.get('topology', asked)
+  if flags.FLAGS['topology'].present and topology != asked:
+    raise command_line.UsageError(
+      f'{settings.run_dir} is a run of {topology}: it cannot go on as {asked}. '
+      'Leave --topology out.'
+    )
+  return topology

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class Experience(abc.ABC):
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
+    # Of one update and learner: its share of the agent's.
+    self.batch_size = actors.share(self.agent, config.num_learners)
 
   @property
   @abc.abstractmethod
@@ -139,7 +142,14 @@ def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
       'whatever the number of its actors. Set actors.num_actors.'
     )
   found = of(experiment, config)
-  admission.check(found.plan)
+  plan = found.plan
+  admission.check(plan)
+  if plan.batch_size < config.num_learners * plan.shards:
+    raise ValueError(
+      f'Each of actors.num_learners={config.num_learners} samples '
+      f'{plan.batch_size // config.num_learners} items at once, which cannot '
+      f'be spread over actors.shards={plan.shards}. Use fewer shards.'
+    )
   total, needed = experiment.total_steps, found.first_steps
   if needed >= total:
     raise ValueError(
@@ -216,13 +226,13 @@ class Transitions(Experience):
 
   @property
   def feed(self):
-    return feeds.Transitions(self._layout, self.agent.batch_size)
+    return feeds.Transitions(self._layout, self.batch_size)
 
   def sampler(self, addresses, table, should_stop):
     return datasets.ShardedSampler(
       addresses,
       table,
-      self.agent.batch_size,
+      self.batch_size,
       updates=self.updates_per_call,
       # A worker of Reverb's makes about 100,000 samples/s beside the learner.
       num_workers=2,
@@ -231,11 +241,11 @@ class Transitions(Experience):
     )
 
   def sample_specs(self):
-    items = self.updates_per_call * self.agent.batch_size
+    items = self.updates_per_call * self.batch_size
     return tf.TensorSpec((items, self._layout.width), self._layout.dtype)
 
   def numbers(self, sample, updates):
-    some = self._layout.unpack(sample.data[:: self.agent.batch_size])
+    some = self._layout.unpack(sample.data[:: self.batch_size])
     lag = updates - some.version.numpy()
     age = packing.age_s(some.written_at.numpy())
     return {
@@ -252,11 +262,15 @@ class Transitions(Experience):
 class Unrolls(Experience):
   """Blocks of T steps of K environments in a queue, each learned from once."""
 
-  def __init__(self, experiment, config):
+  def __init__(self, experiment, config, members=1):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
-    self._feed = self.agent.feed(config.envs_per_actor)
-    self._blocks = self._feed.num_blocks(self.updates_per_call)
+    feed = self.agent.feed(config.envs_per_actor)
+    if config.num_learners > 1:
+      feed = dataclasses.replace(feed, batch_size=self.batch_size)
+    self._feed = feed
+    # In a sample of one learner.
+    self._blocks = self._feed.num_blocks(self.updates_per_call, members)
     if self.agent.on_policy and self._blocks % config.num_actors:
       raise ValueError(
         f'The {self._blocks} blocks of a rollout cannot be shared out over '
@@ -268,7 +282,8 @@ class Unrolls(Experience):
 
   @property
   def first_steps(self):
-    return max(self.config.num_actors, self._blocks) * self._layout.num_steps
+    blocks_needed = self.config.num_learners * self._blocks
+    return max(self.config.num_actors, blocks_needed) * self._layout.num_steps
 
   @property
   def acting_steps(self):
@@ -280,13 +295,14 @@ class Unrolls(Experience):
   @property
   def plan(self):
     # Blocks that wait: what bounds the lag of the policy.
-    waiting = max(
+    learners = self.config.num_learners
+    waiting = learners * max(
       self._blocks, self._feed.queue_size(self.config.queue_batches)
     )
     return admission.Plan(
       min_size=1,
       max_size=max(waiting, self.config.shards),
-      batch_size=self._blocks,
+      batch_size=learners * self._blocks,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       writers=self.config.num_actors,
       in_flight_per_writer=blocks.OPTIONS.max_in_flight,

@@ -3,16 +3,21 @@
 It serves its parameters over RPC while it learns, and hosts its replay unless
 that has nodes of its own. Restarted, it goes on from its last checkpoint, with
 target network, optimizer and step counter.
+
+Of more than one learner, this is true of the first. The others take their share
+of each batch to it, and its parameters at every start (services/gradients.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import logging
 import pathlib
 import threading
 import time
 from typing import Any
+import zlib
 
 import numpy as np
 import reverb
@@ -28,6 +33,7 @@ from launch import replay_host
 from launch import reporting
 from launch import rpc
 from launch import variables
+from launch.services import gradients
 from replay import datasets
 from replay import priorities
 
@@ -50,6 +56,8 @@ class Learner:
     addresses: Sequence[str],
     hosts: Sequence[Any] | None = None,
     table: str = 'replay',
+    index: int = 0,
+    master: Any = None,
   ):
     """Takes its arguments in; everything is built in `run`.
 
@@ -58,8 +66,10 @@ class Learner:
       config: of the actors and the pace.
       counter: client of the counter.
       addresses: 'host:port' of each replay shard.
-      hosts: clients of the nodes that host them; None: this one does.
+      hosts: clients of the nodes that host them; None: learner 0 does.
       table: name of the table in each shard.
+      index: rank among `actors.num_learners`.
+      master: client of learner 0, for the others.
     """
     self._experiment = experiment
     self._config = config
@@ -68,7 +78,13 @@ class Learner:
     self._table = table
     self._experience = experience.of(experiment, config)
     self._agent = self._experience.agent
-    self._reporter = reporting.Reporter('learner/0', counter)
+    self._index = index
+    self._reporter = reporting.Reporter(f'learner/{index}', counter)
+    self._reduce: gradients.Master | gradients.Member | None = None
+    if index:
+      self._reduce = gradients.Member(index, master, self._over)
+    elif config.num_learners > 1:
+      self._reduce = gradients.Master(config.num_learners)
     self._published = variables.Published(self._agent.layout)
     self._own_host: replay_host.ReplayHost | None = None
     self._prioritized = self._experience.prioritized
@@ -81,6 +97,19 @@ class Learner:
   def get_parameters(self, have_version: int) -> dict[str, Any]:
     """{'version', 'theta'}: parameters if newer than `have_version`."""
     return self._published.get(have_version)
+
+  def join_learners(self, learner: int) -> gradients.State | None:
+    """Where another learner goes on; None: ask again."""
+    return self._master.join(learner)
+
+  def contribute(self, learner: int, share: tuple) -> gradients.Answer:
+    """Takes another learner's share of an update."""
+    return self._master.contribute(learner, share)
+
+  @property
+  def _master(self) -> gradients.Master:
+    assert isinstance(self._reduce, gradients.Master), self._index
+    return self._reduce
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Learns; returns when told to stop."""
@@ -114,16 +143,19 @@ class Learner:
       agent,
       theta,
       [agent.learning_rate(info, 'none')],
-      exchange_lib.Local(),
+      exchange_lib.Average(self._reduce)
+      if self._reduce
+      else exchange_lib.Local(),
       self._experience.feed,
       updates_per_call=self._experience.updates_per_call,
       seed=base.actor_seed(info, 'learner'),
     )
-    self._restore()
+    if self._index == 0:
+      self._restore()
     self._updates = self._learner.updates
     # Actors start with these while the update is traced.
     self._publish()
-    if self._hosts is None:
+    if self._hosts is None and self._index == 0:
       self._own_host = replay_host.ReplayHost(
         lambda: self._experience.tables(self._table),
         experiment.run_dir,
@@ -139,9 +171,19 @@ class Learner:
       self._writer = priorities.PriorityWriter(clients, self._table)
     probabilities = None
     if self._prioritized:
-      items = self._experience.updates_per_call * agent.batch_size
+      items = self._experience.updates_per_call * self._experience.batch_size
       probabilities = tf.TensorSpec((items,), tf.float32)
     self._learner.trace(self._experience.sample_specs(), probabilities)
+    if isinstance(self._reduce, gradients.Master):
+      self._reduce.begin(self._updates, self._learner.save, self._over)
+    elif self._reduce is not None:
+      self._join(self._reduce)
+
+  def _join(self, member: gradients.Member) -> None:
+    with contextlib.suppress(gradients.Stopped):
+      self._learner.restore(member.join())
+      self._updates = self._learner.updates
+      _logger.info('Learning with the others from step %d.', self._updates)
 
   def _learn(self) -> bool:
     """One call of the learner. Returns False when the run is over."""
@@ -150,9 +192,17 @@ class Learner:
     except StopIteration:
       return False
     sample = self._experience.prepare(sample, self._updates)
-    result = self._learner.step(
-      sample.data, sample.probabilities if self._prioritized else None
-    )
+    try:
+      result = self._learner.step(
+        sample.data, sample.probabilities if self._prioritized else None
+      )
+    except gradients.OutOfStep:
+      assert isinstance(self._reduce, gradients.Member)
+      self._join(self._reduce)
+      return not self._over()
+    except gradients.Stopped:
+      self._count(self._learner.updates - self._updates)
+      return False
     if not self._metrics:
       self._reporter.log('first_update', {'unix_time_s': time.time()})
     if result.broken.any():
@@ -160,7 +210,7 @@ class Learner:
         'The parameters are not finite. The last checkpoint is taken up again; '
         'if that repeats, lower agent.learning_rate.'
       )
-    self._updates += result.updates
+    self._count(result.updates)
     self._publish()
     if self._writer is not None:
       self._write_priorities(sample, result)
@@ -170,11 +220,15 @@ class Learner:
     }
     self._reporter.remark(self._agent.remarks(self._metrics))
     self._last = sample
-    self._reporter.count(
-      learner_steps=result.updates,
-      samples=result.updates * self._agent.batch_size,
-    )
     return not self._over()
+
+  def _count(self, updates: int) -> None:
+    self._updates += updates
+    samples = updates * self._experience.batch_size
+    # An update of all learners is one.
+    self._reporter.count(
+      learner_steps=0 if self._index else updates, samples=samples
+    )
 
   def _write_priorities(
     self, sample: datasets.Sample, result: learning.StepResult
@@ -191,6 +245,8 @@ class Learner:
     self._writer.update(sample, new)
 
   def _publish(self) -> None:
+    if self._index:
+      return  # whoever wants parameters asks learner 0
     self._published.publish(self._updates, self._learner.parameters()[0])
 
   def _over(self) -> bool:
@@ -206,12 +262,16 @@ class Learner:
     numbers.update(self._experience.numbers(self._last, self._updates))
     if self._writer is not None:
       numbers['priorities_dropped'] = self._writer.dropped
+    if self._reduce is not None:
+      numbers['gradients_waited_s'] = self._reduce.waited_s
+    if isinstance(self._reduce, gradients.Master):
+      numbers['learner_rejoins'] = self._reduce.rejoins
     return numbers
 
   # What survives.
 
   def _path(self) -> pathlib.Path | None:
-    if self._experiment.run_dir is None:
+    if self._experiment.run_dir is None or self._index:
       return None
     directory = checkpoints.directory(self._experiment.run_dir)
     return directory / checkpoints.LEARNER
@@ -257,6 +317,13 @@ class Learner:
       self._writer.flush(_PRIORITIES_FLUSH_S)
       self._writer.close()
     self._save(replay=True)
+    if self._reduce is not None:
+      # Equal in all learners, or something is wrong.
+      _logger.info(
+        'Ended at learner step %d with parameters %08x.',
+        self._updates,
+        zlib.crc32(self._learner.parameters().tobytes()),
+      )
     self._reporter.hold(0)
     while not self._stop.wait(0.1):
       if self._reporter.due() and self._reporter.report(self._numbers()):

@@ -22,8 +22,11 @@ from agents import parameters
 from agents import swarm
 from environment_loops import environments
 from environment_loops import evaluation
+from environment_loops import faults
+from environment_loops import vector
 from launch import evaluator
 from launch import experiment as experiment_lib
+from launch import link as link_lib
 from launch import reporting
 from launch import rpc
 from launch import star_link
@@ -33,7 +36,7 @@ _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 
 
-class SwarmLink(trainer_lib.Link):
+class SwarmLink(link_lib.Link):
   """What makes a trainer's members explorers: candidates out, theta_star in."""
 
   def __init__(
@@ -43,8 +46,23 @@ class SwarmLink(trainer_lib.Link):
     layout: parameters.Layout,
     node: str,
     num_members: int,
+    updates_per_rollout: int = 1,
   ):
-    self._pull = exchange_lib.Pull(config.c_max, config.r_mode, config.inertia)
+    """Makes a link; it talks from `initial` on.
+
+    Args:
+      config: of the swarm.
+      server: client of the parameter server.
+      layout: of the explorers' network.
+      node: name of this node.
+      num_members: explorers that it hosts.
+      updates_per_rollout: learner steps between two pulls, unless
+        `config.pull_every` says otherwise.
+    """
+    period = updates_per_rollout if config.pull_every == 'rollout' else 1
+    self._pull = exchange_lib.Pull(
+      config.c_max, config.r_mode, config.inertia, period
+    )
     self.exchange = self._pull
     self._config = config
     self._link = star_link.StarLink(server, layout, node, config.star_max_age_s)
@@ -64,6 +82,7 @@ class SwarmLink(trainer_lib.Link):
 
   def begin(self, trainer):
     self._trainer = trainer
+    self._learner_steps = trainer.learner.updates
 
   def episode_ended(self, done):
     claim = self._returns.finished(done.index, done.episode_return)
@@ -118,6 +137,19 @@ class SwarmLink(trainer_lib.Link):
       self._link.offer(trainer.theta[member], claim, index, self._learner_steps)
 
 
+def explorer_link(
+  config: swarm.Config,
+  server: Any,
+  experiment: experiment_lib.Experiment,
+  node: str,
+  num_members: int,
+) -> SwarmLink:
+  """The link of a node with so many explorers of the experiment's agent."""
+  agent = experiment.make_agent()
+  updates = agent.updates_per_call or 1
+  return SwarmLink(config, server, agent.layout, node, num_members, updates)
+
+
 class Explorer:
   """A node that hosts P explorers of a swarm."""
 
@@ -131,18 +163,19 @@ class Explorer:
     server: Any,
     replay: reverb.Client | None = None,
     table: str = 'replay',
+    shard: int = 0,
   ):
     infos = [experiment.actor_info(i) for i in members]
-    layout = experiment.make_agent().layout
     self._trainer = trainer_lib.Trainer(
       experiment,
       node,
       infos,
       config.lr_spread,
       counter,
-      link=SwarmLink(config, server, layout, node, len(infos)),
+      link=explorer_link(config, server, experiment, node, len(infos)),
       replay=replay,
       table=table,
+      shard=shard,
     )
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -206,9 +239,17 @@ class Supervisor:
       self._policy = self._agent.greedy(theta)
       self._holding = job['candidate']
     assert self._policy is not None
-    result = evaluation.run_episode(
-      self._policy, environment, should_stop=stop.is_set
-    )
+    try:
+      result = evaluation.run_episode(
+        self._policy, environment, should_stop=stop.is_set
+      )
+    except faults.EnvironmentFault as e:
+      if self._experiment.run.on_fault == vector.RAISE:
+        raise
+      # Part of an episode says nothing of its return: it is asked for again.
+      _logger.warning('An episode is dropped: %s', e)
+      self._reporter.count(supervisor_faults=1)
+      return
     if result is None:
       return
     self._server.report_episode(job['ticket'], result.episode_return)

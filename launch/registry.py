@@ -33,6 +33,7 @@ AGENTS = {
   'ppo': Entry(ppo.Config, ppo.PPO),
   'pso_ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'pso_dqn': Entry(dqn.Config, dqn.DQN),
+  'pso_ppo': Entry(ppo.Config, ppo.PPO),
 }
 
 

@@ -1,13 +1,14 @@
-"""Runs PSO-DQN or PSO-DDPG: explorers that learn and are pulled to a best.
+"""Runs PSO-DQN, PSO-DDPG or PSO-PPO: explorers that are pulled to a best.
 
   python launch/run_swarm.py --lp_launch_type=local_mp
   python launch/run_swarm.py --config=acrobot --config.swarm.num_explorers=8
   python launch/run_swarm.py --config=configs/pso_ddpg.py:hopper
+  python launch/run_swarm.py --config=configs/pso_ppo.py
   python launch/run_swarm.py --baseline     # the agent alone, same budget
 
 The config file says which agent explores: its field `agent_name`, pso_dqn where
-it has none. Liu et al. 2018, arXiv:1811.10264; docs/agents/pso_dqn.md and
-docs/agents/pso_ddpg.md.
+it has none. Liu et al. 2018, arXiv:1811.10264; docs/agents/pso_dqn.md,
+docs/agents/pso_ddpg.md and docs/agents/pso_ppo.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import os
 import pathlib
 import sys
+from typing import Any
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
@@ -28,6 +30,7 @@ from absl import flags
 
 from agents import ddpg
 from agents import dqn
+from agents import ppo
 from agents import swarm as swarm_lib
 from launch import command_line
 from launch import entry
@@ -42,6 +45,7 @@ _PREFIX = 'pso_'
 _AGENTS = {
   'pso_ddpg': (ddpg.DDPG, ddpg.Config),
   'pso_dqn': (dqn.DQN, dqn.Config),
+  'pso_ppo': (ppo.PPO, ppo.Config),
 }
 _DEFAULT = 'pso_dqn'
 
@@ -55,8 +59,9 @@ def main() -> int:
     'num_agents', 1, 'Independent agents of the baseline.', lower_bound=1
   )
   try:
-    settings = command_line.parse(sys.argv)
+    settings = command_line.parse(sys.argv, optional=('swarm',))
     config = settings.config.to_dict()
+    kept = _kept(settings)
     config['seed'] = settings.seed
     name = config.get('agent_name', _DEFAULT)
     if name not in _AGENTS:
@@ -66,9 +71,15 @@ def main() -> int:
         '--config=FILE.py:PRESET and leave agent_name as it is there.'
       )
     make = functools.partial(entry.make_experiment, settings, *_AGENTS[name])
-    if settings.options['baseline']:
+    if settings.options['baseline'] or (kept and 'swarm' not in kept):
+      if 'swarm' in kept:
+        raise command_line.UsageError(
+          f'{settings.run_dir} is a swarm: leave --baseline out to resume it.'
+        )
       name = name.removeprefix(_PREFIX)
-      experiment = make(settings.options['num_agents'])
+      experiment = make(
+        kept.get('num_agents') or settings.options['num_agents']
+      )
       config['num_agents'] = experiment.num_agents
       del config['swarm']
       build = functools.partial(_build_baseline, experiment)
@@ -82,6 +93,13 @@ def main() -> int:
   return session.run(build, settings, name, config)
 
 
+def _kept(settings: command_line.Settings) -> dict[str, Any]:
+  """The config of the run that is resumed; {} for a new run."""
+  if not settings.resume or settings.run_dir is None:
+    return {}
+  return run_directory.open(settings.run_dir).config()
+
+
 def _config_file(argv: Sequence[str]) -> pathlib.Path:
   """The presets that `--config=PRESET` means: of a resumed run, its agent's."""
   name, args = _DEFAULT, list(argv)
@@ -93,6 +111,8 @@ def _config_file(argv: Sequence[str]) -> pathlib.Path:
         name = str(run_directory.open(path).config().get('agent_name'))
       except (ValueError, OSError):
         pass  # command_line says what is wrong with it
+  if f'{_PREFIX}{name}' in _AGENTS:
+    name = f'{_PREFIX}{name}'  # of a baseline
   if name not in _AGENTS:
     name = _DEFAULT
   return session.root() / 'configs' / f'{name}.py'

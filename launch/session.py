@@ -43,7 +43,8 @@ def run(
     config: resolved config, kept in the run directory.
 
   Returns:
-    Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted.
+    Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
+      143 ended by SIGTERM.
   """
   path = settings.run_dir or run_directory.default_path(
     agent, config['environment']

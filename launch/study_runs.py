@@ -24,9 +24,10 @@ from launch import metrics
 from launch import study_plan
 from launch import study_progress
 from launch.engines import linux
+from launch.engines import state
 
 # Exit codes that say nothing about a system: usage, and stopped by somebody.
-_NO_RESULT = (2, 130, -signal.SIGINT, -signal.SIGTERM)
+_NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
 _POLL_S = 0.2
 _STOP_S = 30.0  # for a run to end by itself after SIGINT
 

@@ -1,16 +1,17 @@
 """The loop that acts and learns: P members, environments, replay, learner.
 
-One process, one thread: K = P environments take a vector step, one item goes to
-replay, and every few steps one TensorFlow call makes as many updates. A plain
-agent is P = 1; an explorer node of a swarm is the same loop with a `Link` that
-says what other nodes contribute.
+One process, one thread: all environments of all members take a vector step,
+what they did goes to replay or to a queue, and every few steps one TensorFlow
+call makes as many updates (members.py says what, and how often). A plain agent
+is P = 1; an explorer node of a swarm is the same loop with a `Link` that says
+what other nodes contribute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import logging
-import math
 import threading
 import time
 from typing import Any
@@ -19,69 +20,24 @@ import numpy as np
 import reverb
 
 from agents import base
-from agents import exchange as exchange_lib
-from agents import feeds
 from agents import learning
 from environment_loops import evaluation
 from environment_loops import observers
 from environment_loops import vector
 from launch import checkpoints
 from launch import experiment as experiment_lib
+from launch import link as link_lib
+from launch import members as members_lib
+from launch import replay_host
 from launch import reporting
-from replay import adders
+from launch import trainer_state
+from launch.engines import prepare
 from replay import datasets
-from replay import limiters
-from replay import tables
 
 _logger = logging.getLogger(__name__)
 # Episodes that the reported training return averages over, per member.
 _RECENT_EPISODES = 10
-
-
-class Link:
-  """What the loop hears from other nodes. This one hears nothing."""
-
-  def __init__(self):
-    self.exchange: exchange_lib.Exchange = exchange_lib.Local()
-
-  def begin(self, trainer: Trainer) -> None:
-    """Called once, with the learner built and nothing stepped."""
-
-  def initial(self, theta: np.ndarray) -> np.ndarray:
-    """First parameters [P, D] of the members, given fresh ones."""
-    return theta
-
-  def episode_ended(self, done: observers.Finished) -> None:
-    """A member's training episode ended."""
-
-  def updated(self, result: learning.StepResult) -> None:
-    """The learner made a call."""
-
-  def sync(self) -> None:
-    """Called between the learner's calls."""
-
-  def replacement(self, member: int) -> np.ndarray | None:
-    """Parameters [D] for a member whose own are not finite, if there are."""
-    return None
-
-  def metrics(self) -> dict[str, float]:
-    return {}
-
-  def close(self) -> None:
-    """The loop is over."""
-
-
-def replay_table(
-  name: str, experiment: experiment_lib.Experiment, members: int
-):
-  """The replay of one node: an item is one step of all its members."""
-  return tables.uniform(
-    name,
-    max_size=experiment.max_replay_size,
-    min_size=experiment.min_replay_size,
-    signature=experiment.transitions().signature(members),
-    rate_limiter=limiters.min_size(experiment.min_replay_size),
-  )
+_LAST_SAVE_S = 120.0  # after the end, at most
 
 
 class Trainer:
@@ -94,9 +50,10 @@ class Trainer:
     members: Sequence[base.ActorInfo],
     lr_spread: str,
     counter: Any,
-    link: Link | None = None,
+    link: link_lib.Link | None = None,
     replay: reverb.Client | None = None,
     table: str = 'replay',
+    shard: int = 0,
     evaluate: bool = False,
   ):
     """Takes its arguments in; everything is built in `run`.
@@ -110,24 +67,27 @@ class Trainer:
       link: line to other nodes; None learns alone.
       replay: client of a replay node; None has a server in this process.
       table: name of the replay table.
+      shard: number of the replay server of this process, in the whole run.
       evaluate: whether it evaluates its members itself, in the same loop.
     """
     self.experiment = experiment
     self.members = list(members)
     self.reporter = reporting.Reporter(node, counter)
-    self.agent = experiment.make_agent()
+    self._experience = members_lib.of(experiment, len(self.members))
+    self.agent: base.Agent = self._experience.agent
     self.steps = 0  # of each member
     self._lr_spread = lr_spread
-    self._link = link or Link()
+    self._link = link or link_lib.Link()
     self._replay = replay
     self._table = table
+    self._shard = shard
     self._evaluate = evaluate
     self._next_evaluation = 0
     self._evaluated_at = -1  # steps of each member
     self._skipped = 0
     self._metrics: dict[str, float] = {}
-    self._server: reverb.Server | None = None
-    self._sampler: datasets.Sampler | None = None
+    self._host: replay_host.ReplayHost | None = None
+    self._sampler: datasets.ShardedSampler | None = None
     self._started = time.monotonic()
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -145,11 +105,11 @@ class Trainer:
       self._link.close()
       self._environment.close()
       self._adder.close()
-      if self._server is not None:
-        # The sampler's threads end with the server; ask for no more batches.
-        self._sampler = None
-        self._server.stop()
-        self._server = None
+      if self._host is not None:
+        # First: the sampler's threads end with the server.
+        self._host.stop()
+      if self._sampler is not None:
+        self._sampler.close()
 
   @property
   def learner(self) -> learning.TFLearner:
@@ -170,19 +130,20 @@ class Trainer:
     except RuntimeError:
       pass  # threads share one TensorFlow; the first node has set it
     self.steps = self.reporter.steps_done() // len(self.members)
+    self._next_evaluation = self._evaluation_after(self.steps - 1)
     # A restarted node must not replay the episodes that it has seen.
     purpose = f'from step {self.steps}'
     seed = base.actor_seed(self.members[0], purpose)
     self._rng = np.random.default_rng(seed)
+    experience = self._experience
+    num_envs = len(self.members) * experience.envs_per_member
     self._environment = vector.make_vector(
-      self.experiment.environment,
-      len(self.members),
-      seed,
-      on_fault=self.experiment.run.on_fault,
+      self.experiment.environment, num_envs, seed, on_fault=run.on_fault
     )
     self._tracker = observers.EpisodeTracker(
-      len(self.members), window=_RECENT_EPISODES * len(self.members)
+      num_envs, window=_RECENT_EPISODES * len(self.members)
     )
+    self._behaviour = experience.behaviour(self.members)
     fresh = np.stack(
       [
         self.agent.initial(base.actor_seed(info, f'initial {purpose}'))
@@ -190,97 +151,112 @@ class Trainer:
       ]
     )
     theta = self._link.initial(fresh)
-    # A transition is packed in one column, so unpacking is all that is left
-    # to do between replay and loss.
-    layout = self.experiment.transitions()
     self._learner = learning.TFLearner(
       self.agent,
       theta,
       [self.agent.learning_rate(i, self._lr_spread) for i in self.members],
       self._link.exchange,
-      feeds.Transitions(layout, self.agent.batch_size),
-      updates_per_call=run.updates_per_call,
+      experience.feed,
+      updates_per_call=experience.updates_per_call,
       seed=seed,
     )
-    self._theta = self._learner.parameters()
-    client = self._replay
-    if client is None:
-      table = replay_table(self._table, self.experiment, len(self.members))
-      server = self._server = reverb.Server([table])
-      client = server.localhost_client()
-      _logger.info('Replay table %r at %s', self._table, client.server_address)
-    self._adder = adders.PopulationAdder(
+    client = self._open_replay()
+    self._adder, self._record = experience.adder(
       client,
       self._table,
-      layout,
-      self.agent.n_step,
-      self.agent.gamma,
-      len(self.members),
-      options=adders.WriteOptions(should_stop=self._stop.is_set),
+      self._behaviour,
+      lambda packed: np.ones(len(packed)),
+      self._stop.is_set,
     )
-    self._sampler = datasets.Sampler(
-      client.server_address,
-      self._table,
-      run.updates_per_call * self.agent.batch_size,
-      should_stop=self._stop.is_set,
-      signature=layout.signature(len(self.members)),
+    self._address = client.server_address
+    host = None if experience.queue else self._host
+    self._state = trainer_state.State(
+      self.experiment.run_dir, self.reporter.node, host
     )
-    self._written = 0
+    self._state.restore(self._learner)
+    self._updates = self._learner.updates
+    self._theta = self._learner.parameters()
     self._link.begin(self)
 
+  def _open_replay(self) -> reverb.Client:
+    """The table that is written to: with what an earlier start has saved."""
+    client = self._replay
+    if client is None:
+      address = f'localhost:{prepare.pick_port(set())}'
+      self._host = replay_host.ReplayHost(
+        lambda: self._experience.tables(self._table),
+        self.experiment.run_dir,
+        [address],
+        first_shard=self._shard,
+      )
+      self._host.start()
+      client = reverb.Client(address)
+      _logger.info('Replay table %r at %s', self._table, address)
+    if self._experience.queue:
+      # Blocks of a predecessor would shift the bounds of all rollouts to come.
+      client.reset(self._table)
+    self._written = client.server_info()[self._table].current_size
+    return client
+
   def _loop(self) -> None:
-    experiment = self.experiment
-    budget = experiment.run.steps_per_agent
-    per_call = experiment.run.updates_per_call * experiment.env_steps_per_update
-    learning_from = experiment.min_replay_size + self.agent.n_step
-    warm = False
+    experience, budget = self._experience, self.experiment.run.steps_per_agent
+    own = experience.envs_per_member
+    chunk = experience.acting_steps // self._environment.num
     observation = self._environment.reset()
     self._maybe_evaluate()
     while not self._stop.is_set() and self.steps < budget:
-      count = min(per_call, budget - self.steps)
+      count = min(chunk, -(-(budget - self.steps) // own))
       observation = self._act(observation, count)
-      if self._written >= learning_from and count == per_call:
-        if not warm:
-          warm = True
-          self._adder.flush()  # so that the first sample never waits
+      if self._written >= experience.first_items and count == chunk:
+        if self._sampler is None or experience.queue:
+          self._adder.flush()  # so that a sample that must be there is
         if not self._learn():
           return
+        self._state.save_now_and_then(self._learner)
       self._link.sync()
       self._maybe_evaluate()
       if self.reporter.due() and self.reporter.report(self._numbers()):
         return
 
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
-    """`count` steps of each member's environment."""
-    act, environment = self.agent.act, self._environment
-    episodes = 0
+    """`count` steps of each environment."""
+    behaviour, environment = self._behaviour, self._environment
+    own, clip = self._experience.envs_per_member, self.agent.reward_clip
+    episodes, start = 0, self.steps
     for _ in range(count):
-      action = act(self._theta, observation[:, None], self.steps, self._rng)
-      action = action[:, 0]
+      action = behaviour.act(self._theta, observation, self.steps, self._rng)
       step = environment.step(action)
-      self._written += self._adder.add(
-        observation, action, base.clipped(step, self.agent.reward_clip)
+      self._written += self._record(
+        observation, action, base.clipped(step, clip), self._updates
       )
       if step.last.any():
-        self.agent.ended(step.last[:, None])
+        behaviour.ended(step.last)
       for done in self._tracker.observe(step):
-        self._link.episode_ended(done)
+        self._link.episode_ended(
+          dataclasses.replace(done, index=done.index // own)
+        )
         episodes += 1
       observation = step.next_observation
-      self.steps += 1
-    self.reporter.count(
-      actor_steps=count * len(self.members), episodes=episodes
-    )
+      self.steps += own
+    # The last step may go over the budget; what is reported does not.
+    self.steps = min(self.steps, self.experiment.run.steps_per_agent)
+    done_steps = (self.steps - start) * len(self.members)
+    self.reporter.count(actor_steps=done_steps, episodes=episodes)
     return observation
 
   def _learn(self) -> bool:
     """One call of the learner. Returns False if the program is stopping."""
+    if self._sampler is None:
+      self._sampler = self._experience.sampler(
+        [self._address], self._table, self._stop.is_set
+      )
     try:
-      assert self._sampler is not None
       sample = next(self._sampler)
     except StopIteration:
       return False
+    sample = self._experience.prepare(sample, self._updates)
     result = self._learner.step(sample.data)
+    self._updates += result.updates
     if not self._metrics:
       self.reporter.log('first_update', {'unix_time_s': time.time()})
     for member in np.flatnonzero(result.broken):
@@ -291,6 +267,7 @@ class Trainer:
     self._metrics = {
       name: float(np.mean(values)) for name, values in result.metrics.items()
     }
+    self._metrics.update(self._experience.numbers(sample, self._updates))
     self.reporter.remark(self.agent.remarks(self._metrics))
     self.reporter.count(learner_steps=result.updates * len(self.members))
     return True
@@ -311,8 +288,6 @@ class Trainer:
     numbers = {
       **self._metrics,
       'epsilon': self.agent.exploration(self.steps),
-      'replay_size': min(self._written, self.experiment.max_replay_size),
-      'replay_max_size': self.experiment.max_replay_size,
       'skipped_updates': self._skipped,
       'actor_steps_per_member': self.steps,
       'environment_faults': self._environment.faults,
@@ -323,30 +298,30 @@ class Trainer:
       numbers['episode_return'] = mean
     return numbers
 
+  def _evaluation_after(self, steps: int) -> int:
+    period = self.experiment.eval_period
+    return (steps // period + 1) * period
+
   def _maybe_evaluate(self) -> None:
     if not self._evaluate or self.steps < self._next_evaluation:
       return
-    self._next_evaluation += self.experiment.eval_period
+    self._next_evaluation = self._evaluation_after(self.steps)
     run = self.experiment.run
-    # The same environments for each evaluation: fewer seeds to explain, and
-    # the training environments' randomness is not touched.
-    environment = vector.make_vector(
-      self.experiment.environment,
-      run.eval_episodes,
-      base.actor_seed(self.members[0], f'evaluation at {self.steps}'),
-    )
+    # The same environments for each member: fewer seeds to explain, and the
+    # training environments' randomness is not touched.
+    seed = base.actor_seed(self.members[0], f'evaluation at {self.steps}')
     returns = []
     for theta in self._theta:
-      policy = self.agent.greedy(theta)
-      result = evaluation.first_episodes(
-        policy, environment, should_stop=self._stop.is_set
+      found = evaluation.evaluate_vector(
+        self.agent.greedy(theta),
+        self.experiment.environment,
+        run.eval_episodes,
+        seed,
+        should_stop=self._stop.is_set,
       )
-      if result is None:
-        break
-      returns.append(result)
-    environment.close()
-    if len(returns) < len(self.members):
-      return
+      if found is None:
+        return
+      returns.append(found)
     self._evaluated_at = self.steps
     means = [float(np.mean(row)) for row in returns]
     self.reporter.log(
@@ -361,10 +336,7 @@ class Trainer:
         'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )
-    self._save()
-
-  def _save(self) -> None:
-    if self.experiment.run_dir is None or not self._evaluate:
+    if self.experiment.run_dir is None:
       return
     directory = checkpoints.directory(self.experiment.run_dir)
     checkpoints.write(
@@ -372,41 +344,20 @@ class Trainer:
     )
 
   def _finish(self) -> None:
-    """The members' budget is used: say so until the run is over."""
-    if not self._stop.is_set() and self._evaluated_at < self.steps:
+    """The budget is used, or the run over: saves, and says so until the end."""
+    asked = not self._stop.is_set()
+    if asked:
+      self.reporter.hold(_LAST_SAVE_S)
+    if asked and self._evaluated_at < self.steps:
       self._next_evaluation = self.steps
       self._maybe_evaluate()
+    if not self._experience.queue:
+      self._adder.flush()  # what is held back is to be kept too
+    self._state.save(self._learner, replay=True)
+    if asked:
+      self.reporter.hold(0)
     while not self._stop.is_set():
       if self.reporter.due() and self.reporter.report(self._numbers()):
         return
       self._link.sync()
       self._stop.wait(0.1)
-
-
-def check_replay(experiment: experiment_lib.Experiment, agent: base.Agent):
-  """Refuses sizes with which the loop could never learn.
-
-  Raises:
-    ValueError: with the arithmetic.
-  """
-  if agent.unroll_length is not None:
-    raise ValueError(
-      f'{agent.name} learns from unrolls, each once and in order; this '
-      'topology replays single transitions. Use actor_learner.'
-    )
-  if agent.priority_exponent is not None:
-    raise ValueError(
-      'agent.prioritized=True needs a priority for each transition; this '
-      'topology replays one item for a step of all members, uniformly. Use '
-      'actor_learner, or set agent.prioritized=False.'
-    )
-  needed = experiment.min_replay_size + agent.n_step
-  if needed >= experiment.run.steps_per_agent:
-    raise ValueError(
-      f'run.steps_per_agent={experiment.run.steps_per_agent} leaves nothing to '
-      f'learn from: learning begins after {needed} steps (min_replay_size='
-      f'{experiment.min_replay_size} and an n_step of {agent.n_step}). Raise '
-      'run.steps_per_agent or lower agent.min_replay_size.'
-    )
-  if not math.isfinite(experiment.total_steps):
-    raise ValueError('run.steps_per_agent must be finite.')

@@ -17,6 +17,7 @@ from rich import text
 
 from launch import run_directory
 from launch import view_text
+from launch.engines import state as state_lib
 
 _TRACEBACK_LINES = 12
 _KEPT = (
@@ -52,7 +53,8 @@ def show(
   if commands is None:
     commands = _commands(outcome, run_dir)
   summary = _summary(run_dir)
-  interrupted, failed = outcome.exit_code == 130, outcome.exit_code == 1
+  interrupted = outcome.exit_code in state_lib.BROKEN_OFF
+  failed = outcome.exit_code == state_lib.FAILED
   head, style = 'Finished', 'green'
   if interrupted:
     head, style = 'Interrupted', 'yellow'
@@ -123,7 +125,7 @@ def _commands(
       f'{python.with_name("tensorboard")} --logdir {run_dir.parent}',
     )
   )
-  if outcome.exit_code not in (0, 130):
+  if outcome.exit_code == state_lib.FAILED:
     commands.append(
       ('what the nodes said last', f'tail -n 20 {run_dir / "logs"}/*.log')
     )

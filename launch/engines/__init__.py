@@ -28,9 +28,9 @@ def run(
   """Runs a program to its end.
 
   Ends when all nodes have returned, when a node of an `EndsRun` group returns,
-  when a node calls lp.stop(), when a node fails for good (see policies.py), or
-  at Ctrl-C (a second one kills at once). The nodes are then asked to stop, and
-  have 8 s for it.
+  when a node calls lp.stop(), when a node fails for good (see policies.py), at
+  SIGTERM, or at Ctrl-C (a second one kills at once). The nodes are then asked
+  to stop, and have 8 s for it.
 
   Args:
     program: a Launchpad program, not yet launched.

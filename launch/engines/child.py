@@ -91,7 +91,13 @@ def _redirect_output(log_path: str) -> None:
 def _reset_inherited_state() -> None:
   """Forgets what belongs to the launcher."""
   signal.set_wakeup_fd(-1)
-  for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT):
+  for number in (
+    signal.SIGTERM,
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    prepare.STOP_SIGNAL,
+  ):
     signal.signal(number, signal.SIG_DFL)
   # Ctrl-C is the launcher's business.
   signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,10 +1,12 @@
 """From a Launchpad program to nodes with addresses, for every engine."""
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import os
 import pathlib
 import random
+import signal
 import socket
 import sys
 import traceback
@@ -16,6 +18,9 @@ from launchpad import address as lp_address
 
 from launch import graph
 from launch import policies
+
+# By which a node in another process asks the launcher to stop.
+STOP_SIGNAL = signal.SIGUSR1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +45,18 @@ class PreparedNode:
 
 
 def prepare(
-  program: lp.Program, launch_type: lp.LaunchType
+  program: lp.Program,
+  launch_type: lp.LaunchType,
+  stopper: Callable[..., None] | None = None,
 ) -> list[PreparedNode]:
-  """Sets contexts, connects handles, binds addresses, makes executables."""
+  """Sets contexts, connects handles, binds addresses, makes executables.
+
+  Args:
+    program: a Launchpad program.
+    launch_type: of its nodes.
+    stopper: what lp.stop() does in a node. None: Launchpad's, which sends the
+      launcher SIGTERM; nobody can tell that from somebody else's.
+  """
   if not flags.FLAGS.is_parsed():
     flags.FLAGS(sys.argv[:1])
   if not program.groups:
@@ -51,6 +65,8 @@ def prepare(
   for nodes in program.groups.values():
     for node in nodes:
       node._initialize_context(launch_type, launch_config=None)
+      if stopper is not None:
+        node.launch_context._program_stopper = stopper
   for label, nodes in program.groups.items():
     for node in nodes:
       for handle in node.input_handles:
@@ -76,6 +92,12 @@ def prepare(
         PreparedNode(name, node, executable, policy, ports, name in servers)
       )
   return prepared
+
+
+def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:
+  """What lp.stop() does in a process of its own."""
+  del mark_as_completed
+  os.kill(launcher_pid, STOP_SIGNAL)
 
 
 class _LocalAddress(lp_address.AbstractAddressBuilder):

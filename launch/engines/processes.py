@@ -7,6 +7,7 @@ and leaves orphans when it is killed.
 
 from collections.abc import Iterable, Sequence
 import contextlib
+import functools
 import importlib
 import os
 import pathlib
@@ -67,7 +68,11 @@ def run(
   try:
     with supervision.Signals() as signals:
       with _launchpad_files_in(scratch):
-        nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_PROCESSING)
+        nodes = prepare.prepare(
+          program,
+          lp.LaunchType.LOCAL_MULTI_PROCESSING,
+          functools.partial(prepare.ask_to_stop, os.getpid()),
+        )
       logs = (run_dir or scratch) / 'logs'
       logs.mkdir(parents=True, exist_ok=True)
       paths = [logs / f'{n.name.replace("/", "-")}.log' for n in nodes]

@@ -7,6 +7,9 @@ import pathlib
 FINISHED = 0
 FAILED = 1
 INTERRUPTED = 130
+TERMINATED = 143  # 128 + SIGTERM, as a shell says it
+# How a run ended that somebody broke off.
+BROKEN_OFF = (INTERRUPTED, TERMINATED)
 
 
 @dataclasses.dataclass
@@ -57,7 +60,8 @@ class Outcome:
   """How a run ended.
 
   Attributes:
-    exit_code: 0 finished, 1 a node failed for good, 130 interrupted.
+    exit_code: 0 finished, 1 a node failed for good, 130 interrupted, 143
+      ended by SIGTERM.
     reason: one sentence.
     nodes: the nodes in program order.
   """

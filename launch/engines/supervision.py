@@ -69,11 +69,18 @@ class Backend(Protocol):
 
 
 class Signals:
-  """Ctrl-C and SIGTERM (which lp.stop() sends) as flags, inside a context."""
+  """Signals as flags, inside a context.
+
+  Attributes:
+    interrupts: Ctrl-Cs that nothing was done about.
+    terminated: SIGTERM came.
+    asked: a node called lp.stop(); from another process, that is STOP_SIGNAL.
+  """
 
   def __init__(self):
     self.interrupts = 0
     self.terminated = False
+    self.asked = False
     self._previous = {}
 
   def __enter__(self) -> 'Signals':
@@ -83,6 +90,7 @@ class Signals:
         (signal.SIGINT, self.interrupt),
         (signal.SIGHUP, self.interrupt),
         (signal.SIGTERM, self.terminate),
+        (prepare.STOP_SIGNAL, self.ask),
       ):
         if (number, signal.getsignal(number)) == _NOHUP:
           continue
@@ -98,6 +106,9 @@ class Signals:
 
   def terminate(self, *unused) -> None:
     self.terminated = True
+
+  def ask(self, *unused) -> None:
+    self.asked = True
 
 
 @dataclasses.dataclass
@@ -232,8 +243,10 @@ class Supervisor:
       self._end(state_lib.INTERRUPTED, 'interrupted')
     elif signals.interrupts:
       self._kill_at = min(self._kill_at, time.monotonic())
+    if signals.asked:
+      self._end(state_lib.FINISHED, 'a node asked to stop (lp.stop())')
     if signals.terminated:
-      self._end(state_lib.FINISHED, 'asked to stop (lp.stop() or SIGTERM)')
+      self._end(state_lib.TERMINATED, 'terminated (SIGTERM)')
 
   def _check_finished(self) -> None:
     if self._exit_code is not None:

@@ -34,10 +34,11 @@ def run(
   """Runs a program with one thread per node; see engines.run."""
   del run_dir  # Threads share the output of the process.
   with supervision.Signals() as signals, _stop_handlers(), _scratch():
-    nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING)
-    for node in nodes:
-      # lp.stop() would signal the process, which may have other things to do.
-      node.node.launch_context._program_stopper = signals.terminate
+    # Launchpad's lp.stop() would signal the process, which may have other
+    # things to do.
+    nodes = prepare.prepare(
+      program, lp.LaunchType.LOCAL_MULTI_THREADING, signals.ask
+    )
     return supervision.Supervisor(
       _Backend(nodes), nodes, [None] * len(nodes), signals, on_tick, tick_s
     ).run()

@@ -4,7 +4,9 @@ Actor i writes to shard i mod S; the learner mixes the shards, and priorities go
 back to the shard of their key. May die and come back: actors and the evaluator,
 unnoticed; replay nodes and the learner from their checkpoints; the counter.
 With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
-over a socket, and replay lives and dies with it.
+over a socket, and replay lives and dies with it. With
+`actors.inference='central'` one server acts for all actors (launch/inference);
+it may die and come back, and episodes begin anew.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from launch import policies
 from launch import replay_host
 from launch import rpc
 from launch.services import counter as counter_lib
+from launch.services import inference
 
 
 def build(
@@ -75,6 +78,32 @@ def build(
         hosts=hosts,
       )
     learner = program.add_node(node)
+    for i in range(1, config.num_learners):
+      program.add_node(
+        lp.PyClassNode(
+          learner_lib.Learner,
+          experiment,
+          config,
+          counter,
+          addresses=list(shards),
+          index=i,
+          master=learner,
+        )
+      )
+  policy = None
+  if config.inference == 'central':
+    with program.group('inference'):
+      policy = program.add_node(
+        rpc.Node(
+          inference.Server,
+          experiment,
+          config,
+          counter,
+          learner,
+          # A call of an actor may wait for its batch, another for a learner.
+          thread_pool_size=16 + 2 * config.num_actors,
+        )
+      )
   with program.group('actor'):
     for i in range(config.num_actors):
       program.add_node(
@@ -84,7 +113,7 @@ def build(
           config,
           i,
           counter,
-          learner,
+          policy or learner,
           shards[i % config.shards],
         )
       )
@@ -103,6 +132,7 @@ def build(
       'actor': comes_back,
       'evaluator': comes_back,
       **({'replay': comes_back} if hosts is not None else {}),
+      **({'inference': comes_back} if policy is not None else {}),
     },
   )
   return program

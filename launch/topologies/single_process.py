@@ -1,6 +1,7 @@
 """One process acts, learns and evaluates; a counter beside it only listens.
 
-May die: nothing. The trainer's death ends the run.
+May die: nothing. The trainer's death ends the run; it can be resumed from the
+trainer's last checkpoint, replay included.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import launchpad as lp
 
 from launch import experiment as experiment_lib
+from launch import members
 from launch import policies
 from launch import rpc
 from launch import trainer
@@ -27,7 +29,7 @@ def build(
   Raises:
     ValueError: the sizes do not fit together.
   """
-  trainer.check_replay(experiment, experiment.make_agent())
+  members.check(experiment)
   program = lp.Program('single_process')
   with program.group('counter'):
     counter = program.add_node(

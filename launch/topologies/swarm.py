@@ -3,7 +3,8 @@
 Explorer nodes host P explorers each. May die and come back: explorers (they go
 on from theta_star), supervisors (their episode is asked for again), evaluator.
 The parameter server and the counter come back from their checkpoints. A replay
-node that dies ends the run; colocated replay lives and dies with its explorers.
+node that dies ends the run; colocated replay comes back with its explorers, as
+it was checkpointed. In a resumed run explorers are what they were.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import launchpad as lp
 from agents import swarm as swarm_lib
 from launch import evaluator
 from launch import experiment as experiment_lib
+from launch import members as members_lib
 from launch import nodes
 from launch import policies
 from launch import rpc
-from launch import trainer
 from launch.services import counter as counter_lib
 from launch.services import parameter_server
 
@@ -30,7 +31,12 @@ def build(
     ValueError: the sizes do not fit together.
   """
   agent = experiment.make_agent()
-  trainer.check_replay(experiment, agent)
+  members_lib.check(experiment)
+  if config.claim_mode == 'target' and 'target_max' not in agent.metrics:
+    raise ValueError(
+      f"swarm.claim_mode='target' claims the largest target of a batch, and "
+      f"{agent.name} computes none. Set swarm.claim_mode='return'."
+    )
   if experiment.num_agents != config.num_explorers:
     raise ValueError(
       f'num_agents={experiment.num_agents} must equal num_explorers='
@@ -77,6 +83,7 @@ def build(
           server,
           replay=replay,
           table=f'replay_{i}',
+          shard=i,
         )
       )
   with program.group('supervisor'):
@@ -117,6 +124,7 @@ def replay_tables(
 ) -> list:
   """One table for each explorer node, all in one server."""
   return [
-    trainer.replay_table(f'replay_{i}', experiment, len(members))
+    table
     for i, members in enumerate(hosted)
+    for table in members_lib.of(experiment, len(members)).tables(f'replay_{i}')
   ]

@@ -392,11 +392,11 @@ def test_theta_star_pulls_policy_and_critic_but_no_statistics():
   groups = agent.layout.groups
   alone = _pulled(agent, star=1.0, c=0.0)
   moved = _pulled(agent, star=1.0, c=0.5) - alone
-  # One draw r for the whole vector: both networks go the same part of the way,
-  # the policy also in an update that its own gradient sits out.
-  r = moved[groups['policy']].mean()
-  assert 0 < r < 0.5
-  for group in ('policy', 'critic'):
+  # A draw r for each network, which goes the same part of the way whole; the
+  # policy also in an update that its own gradient sits out.
+  draws = [moved[groups[group]].mean() for group in ('policy', 'critic')]
+  assert 0 < min(draws) < max(draws) < 0.5
+  for group, r in zip(('policy', 'critic'), draws):
     np.testing.assert_allclose(moved[groups[group]], r, rtol=1e-3)
   np.testing.assert_array_equal(moved[groups['normalizer']], 0.0)
 
@@ -563,8 +563,17 @@ def test_actions_it_cannot_take_are_refused(spec, message):
     ({'optimizer': 'lion'}, "optimizer='lion' is not known"),
     ({'activation': 'gelu'}, "activation='gelu' is not known"),
     ({'min_replay_size': 9, 'max_replay_size': 8}, 'could never start'),
+    ({'anneal_updates': 5, 'anneal_after': 5}, 'below agent.anneal_updates=5'),
+    ({'anneal_updates': 0}, '--config.agent.anneal_updates'),
   ],
 )
 def test_a_config_that_cannot_work_is_refused(options, message):
   with pytest.raises(ValueError, match=message):
     ddpg.DDPG(ddpg.Config(**options), SPEC)
+
+
+def test_the_rates_stay_and_then_fall_to_zero():
+  agent = ddpg.DDPG(ddpg.Config(anneal_after=4, anneal_updates=8), SPEC)
+  factors = [float(agent.rate_factor(tf.constant(n))) for n in (0, 4, 6, 9)]
+  assert factors == [1.0, 1.0, 0.5, 0.0]
+  assert ddpg.DDPG(ddpg.Config(), SPEC).rate_factor(tf.constant(9)) is None

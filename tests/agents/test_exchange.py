@@ -203,6 +203,29 @@ def test_a_star_of_another_network_is_not_taken(linear_learner):
     pull.set_star(np.zeros(4), 0.1)
 
 
+@pytest.mark.parametrize('period', [1, 3])
+def test_a_pull_with_a_period_follows_every_third_update(
+  period, linear_learner, fix_draws
+):
+  fix_draws(0.5)
+  c, rate = 0.4, 0.1
+  pull = exchange_lib.Pull(None, period=period)
+  learner = linear_learner(np.zeros((1, 2)), [rate], pull, updates_per_call=2)
+  star = np.array([1.0, 2.0])
+  pull.set_star(star, c)
+  theta, gradient = np.zeros(2), np.array([1.0, -1.0])
+  for update in range(1, 9):
+    if period == 1:
+      theta = theta - rate * gradient + c / 2 * (star - theta)
+    else:
+      theta = theta - rate * gradient
+      if update % 3 == 0:
+        theta = theta + c / 2 * (star - theta)
+    if update % 2 == 0:
+      learner.step(tf.constant(np.tile(gradient, (2, 1, 1)), tf.float32))
+      np.testing.assert_allclose(learner.parameters()[0], theta, rtol=1e-5)
+
+
 def test_an_unknown_way_to_draw_is_refused():
   with pytest.raises(ValueError, match="'vector' is not known.*'elementwise'"):
     exchange_lib.Pull(r_mode='vector')

@@ -335,7 +335,7 @@ def test_a_call_is_built_beforehand_and_nothing_learned(agent, prioritized):
   )
   assert new.updates == 0
   new.step(sample, drawn)
-  assert new._call.experimental_get_tracing_count() == 1
+  assert new._call.function.experimental_get_tracing_count() == 1
   after = new.save()
   for name, array in before.items():
     np.testing.assert_array_equal(after[name], array)

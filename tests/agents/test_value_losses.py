@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import learning
+from agents import updates
 from agents.losses import priorities
 from agents.losses import value
 
@@ -63,7 +63,7 @@ def test_double_q_learning_is_that_of_the_vectors(vector, dtype):
 def test_the_weighted_loss_is_that_of_the_vectors(vector, dtype):
   inputs, expected = vector.inputs, vector.expected
   drawn = np.array(expected['probabilities'], dtype)[inputs['indices']]
-  weights = learning.importance_weights(
+  weights = updates.importance_weights(
     tf.constant(drawn[None]), inputs['beta']
   )[0]
   td_error = tf.constant(inputs['td_errors'], dtype)
@@ -90,7 +90,7 @@ def test_importance_weights_are_the_formula_of_each_batch():
   for u, row in enumerate(drawn):
     raw = [(1 / (size * p)) ** beta for p in row]
     slow[u] = [w / max(raw) for w in raw]
-  got = learning.importance_weights(tf.constant(drawn, tf.float32), beta)
+  got = updates.importance_weights(tf.constant(drawn, tf.float32), beta)
   np.testing.assert_allclose(got, slow, rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -166,3 +167,80 @@ def run_commands():
     return json.loads(done.stdout.splitlines()[-1])
 
   return run
+
+
+# Trainers without a program, in the test's own process.
+
+
+@pytest.fixture
+def private_directory(tmp_path_factory, monkeypatch):
+  """Reverb leaves a directory for each server; here they go with the test."""
+  monkeypatch.setattr(
+    tempfile, 'tempdir', str(tmp_path_factory.mktemp('reverb'))
+  )
+
+
+@pytest.fixture
+def make_counter():
+  """make_counter(run_dir=None, budget=None): a counter as a client sees it."""
+  from launch.services import counter
+
+  class InProcess(counter.Counter):
+    def with_deadline(self, timeout_s):
+      return self
+
+  return lambda run_dir=None, budget=None: InProcess(run_dir, budget)
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+  """Has trainers act in counting environments; holds the last ones made.
+
+  Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
+  """
+  from environment_loops import counting
+  from environment_loops import environments
+  from environment_loops import vector
+
+  spec = environments.Spec('counting', (3,), 2)
+
+  class Recorder(vector.VectorEnvironment):
+    def __init__(self, num):
+      super().__init__(spec, num)
+      self._inner = counting.make_vector(num)
+      self._observation = None
+      self.steps = [[] for _ in range(num)]
+
+    def reset(self):
+      self._observation = self._inner.reset()
+      return self._observation
+
+    def step(self, actions):
+      step = self._inner.step(actions)
+      for k, rows in enumerate(self.steps):
+        rows.append(
+          (
+            self._observation[k],
+            int(actions[k]),
+            float(step.reward[k]),
+            float(step.discount[k]),
+            step.observation[k],
+            bool(step.last[k]),
+          )
+        )
+      self._observation = step.next_observation
+      return step
+
+    def close(self):
+      self._inner.close()
+
+  made = []
+
+  def make(name, num, seed, on_fault):
+    assert name == spec.name and on_fault == 'raise'
+    made.append(Recorder(num))
+    return made[-1]
+
+  monkeypatch.setattr(vector, 'make_vector', make)
+  monkeypatch.setattr(environments, 'spec', lambda name: spec)
+  return made

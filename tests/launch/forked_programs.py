@@ -42,7 +42,7 @@ _SMALL = {
   'policy_sizes': (8,),
   'critic_sizes': (8,),
   'num_atoms': 11,
-  'batch_size': _ENVIRONMENTS,
+  'batch_size': 2 * _ENVIRONMENTS,  # of A2C, a block of each of two actors
   'min_replay_size': 50,
   'unroll_length': 5,
   'rollout_steps': 40,  # a block of each of two actors
@@ -86,7 +86,7 @@ def small_experiment(
     min_replay_size=getattr(config, 'min_replay_size', 1),
     run=experiment_lib.RunConfig(
       steps_per_agent=_NO_END,
-      wall_clock_s=60,
+      wall_clock_s=150,  # many times what it takes
       evaluations=1,
       eval_episodes=1,
       updates_per_call=1,

@@ -1,6 +1,9 @@
 """python launch/run_a2c.py: presets, and one real run."""
 
 import dataclasses
+import json
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -67,3 +70,72 @@ def test_actors_are_never_behind_and_every_block_is_learned_from(start_run):
   assert 16000 // 80 - 1 <= totals['learner_steps'] <= 16000 // 80
   with np.load(directory.checkpoints / 'agents.npz') as saved:
     assert np.isfinite(saved['theta']).all()
+
+
+# Deaths in the middle of a rollout: whoever waits must not wait for ever.
+
+STEPS = 4000
+
+
+@pytest.fixture(scope='module')
+def killed(start_run, tmp_path_factory):
+  release = tmp_path_factory.mktemp('release') / 'released'
+  run = start_run(
+    '--config.environment=faulty_environments:Slow-v0',
+    '--config.agent.hidden_sizes=(16,)',
+    '--config.agent.batch_size=8',
+    '--config.actors.num_actors=2',
+    '--config.actors.envs_per_actor=4',
+    f'--config.run.steps_per_agent={STEPS}',
+    '--config.run.target_return=None',
+    '--config.run.evaluations=2',
+    '--config.run.eval_episodes=2',
+    script='run_a2c.py',
+    modules=pathlib.Path(__file__).parent,
+    environment={'FAULTY_RELEASE': str(release)},
+  )
+
+  def updates():
+    path = run.directory / 'metrics' / 'counter.json'
+    if not path.exists():
+      return 0
+    return json.loads(path.read_text())['totals'].get('learner_steps', 0)
+
+  def go_on(what):
+    before = updates()
+    run.wait_until(lambda: updates() >= before + 3, what)
+
+  go_on('learning')
+  run.kill('actor/0')
+  go_on('learning after an actor died')
+  checkpoint = run.directory / 'checkpoints' / 'learner.npz'
+  run.wait_until(checkpoint.exists, 'checkpoint of the learner')
+  run.kill('learner/0')
+  go_on('learning after the learner died')
+  release.touch()
+  return run, run.wait()
+
+
+def test_on_policy_a_run_finishes_though_actor_and_learner_died(killed):
+  run, code = killed
+  assert code == 0, run.output
+  directory = run_directory.open(run.directory)
+  summary = directory.summary()
+  assert summary['outcome'] == 'budget'
+  assert summary['totals']['actor_steps'] == STEPS
+  for node, starts in (('actor/0', 2), ('learner/0', 2), ('actor/1', 1)):
+    assert len(set(run.pids(node))) == starts, node
+    assert 'Traceback' not in run.log(node), run.log(node)
+  (step,) = re.findall(
+    r'Going on from learner step (\d+)', run.log('learner/0')
+  )
+  with np.load(directory.checkpoints / 'learner.npz') as saved:
+    assert int(saved['updates']) > int(step) > 0
+    assert np.isfinite(saved['theta']).all()
+  run.assert_nothing_is_left()
+
+
+def test_on_policy_deaths_leave_a_lag_of_an_update_or_two(killed):
+  # A block that outlived its actor is learned with the next rollout.
+  rows = run_directory.open(killed[0].directory).metrics('node_learner')
+  assert max(row.get('policy_lag_max', 0) for row in rows) <= 2

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import tempfile
 import threading
 import time
 
@@ -13,58 +12,19 @@ import reverb
 
 from agents import dqn
 from agents import learning
-from environment_loops import counting
 from environment_loops import environments
-from environment_loops import vector
 from launch import checkpoints
 from launch import experiment as experiment_lib
+from launch import link as link_lib
+from launch import members
 from launch import run_directory
 from launch import trainer as trainer_lib
-from launch.services import counter as counter_lib
 
 GAMMA = 0.9
 N_STEP = 3
 COUNTING = environments.Spec('counting', (3,), 2)
 
-
-class _InProcess(counter_lib.Counter):
-  """A counter as a client sees it."""
-
-  def with_deadline(self, timeout_s):
-    return self
-
-
-class _Recorder(vector.VectorEnvironment):
-  """Counting environments that remember what was done in them."""
-
-  def __init__(self, num):
-    super().__init__(COUNTING, num)
-    self._inner = counting.make_vector(num)
-    self._observation = None
-    self.steps = [[] for _ in range(num)]  # (o, a, r, d, o', last)
-
-  def reset(self):
-    self._observation = self._inner.reset()
-    return self._observation
-
-  def step(self, actions):
-    step = self._inner.step(actions)
-    for k, rows in enumerate(self.steps):
-      rows.append(
-        (
-          self._observation[k],
-          int(actions[k]),
-          float(step.reward[k]),
-          float(step.discount[k]),
-          step.observation[k],
-          bool(step.last[k]),
-        )
-      )
-    self._observation = step.next_observation
-    return step
-
-  def close(self):
-    self._inner.close()
+pytestmark = pytest.mark.usefixtures('private_directory')
 
 
 def _experiment(spec, num_agents=2, config=None, **changes):
@@ -105,29 +65,6 @@ def _trainer(experiment, counter, **kwargs):
 
 def _budget(experiment):
   return {'actor_steps': experiment.total_steps}
-
-
-@pytest.fixture(autouse=True)
-def temporary_directory(tmp_path_factory, monkeypatch):
-  """Reverb leaves one for each server; here they go with the test."""
-  monkeypatch.setattr(
-    tempfile, 'tempdir', str(tmp_path_factory.mktemp('reverb'))
-  )
-
-
-@pytest.fixture
-def recorder(monkeypatch):
-  """Has trainers act in counting environments; holds the last ones made."""
-  made = []
-
-  def make(name, num, seed, on_fault):
-    assert name == COUNTING.name and on_fault == 'raise'
-    made.append(_Recorder(num))
-    return made[-1]
-
-  monkeypatch.setattr(vector, 'make_vector', make)
-  monkeypatch.setattr(environments, 'spec', lambda name: COUNTING)
-  return made
 
 
 @pytest.fixture
@@ -176,7 +113,7 @@ def _window(rows, start):
 
 
 def test_what_reaches_replay_is_exactly_what_was_acted(
-  recorder, run_trainer, tmp_path
+  recorder, run_trainer, make_counter, tmp_path
 ):
   members = 3
   # More than the budget: what is written must be read here, not by a learner.
@@ -196,7 +133,7 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
   server = reverb.Server([table], None, checkpointer)
   try:
     client = server.localhost_client()
-    counter = _InProcess(None)
+    counter = make_counter(None)
     trainer = _trainer(experiment, counter, replay=client, table='replay_7')
     run_trainer(trainer)
     # Items go out in bursts of 8: 90 steps are 88 windows, 11 bursts.
@@ -232,9 +169,9 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
   )
 
 
-def test_acting_and_learning_stop_at_the_budget(recorder):
+def test_acting_and_learning_stop_at_the_budget(recorder, make_counter):
   experiment = _experiment(COUNTING, 2, run={'steps_per_agent': 103})
-  counter = _InProcess(None, _budget(experiment))
+  counter = make_counter(None, _budget(experiment))
   trainer = _trainer(experiment, counter)
   trainer.run(threading.Event())
   totals = counter.totals()
@@ -248,7 +185,7 @@ def test_acting_and_learning_stop_at_the_budget(recorder):
   assert [len(rows) for rows in environment.steps] == [103, 103]
 
 
-class _Script(trainer_lib.Link):
+class _Script(link_lib.Link):
   """Breaks a member once; hands out a replacement."""
 
   def __init__(self, replacement=None):
@@ -282,13 +219,13 @@ class _Script(trainer_lib.Link):
 
 @pytest.mark.parametrize('has_star', [True, False])
 def test_a_member_whose_parameters_are_not_finite_is_replaced(
-  recorder, has_star
+  recorder, make_counter, has_star
 ):
   experiment = _experiment(COUNTING, 2)
   layout = experiment.make_agent().layout
   star = np.full(layout.size, 0.25, np.float32)
   link = _Script(star if has_star else None)
-  counter = _InProcess(None, _budget(experiment))
+  counter = make_counter(None, _budget(experiment))
   _trainer(experiment, counter, link=link).run(threading.Event())
   broken = [result.broken.tolist() for result in link.results]
   assert broken.count([False, True]) == 1
@@ -306,10 +243,12 @@ def test_a_member_whose_parameters_are_not_finite_is_replaced(
   assert link.calls['close'] == 1 and link.calls['sync'] > 5
 
 
-def test_a_restarted_node_goes_on_where_its_reports_ended(recorder, tmp_path):
+def test_a_restarted_node_goes_on_where_its_reports_ended(
+  recorder, make_counter, tmp_path
+):
   experiment = _experiment(COUNTING, 2, run={'steps_per_agent': 120})
 
-  class StopsMidway(trainer_lib.Link):
+  class StopsMidway(link_lib.Link):
     def sync(self):
       self.trainer.reporter.report()
       if self.trainer.steps >= 60:
@@ -318,7 +257,7 @@ def test_a_restarted_node_goes_on_where_its_reports_ended(recorder, tmp_path):
     def begin(self, trainer):
       self.trainer = trainer
 
-  counter = _InProcess(tmp_path, _budget(experiment))
+  counter = make_counter(tmp_path, _budget(experiment))
   with pytest.raises(KeyboardInterrupt):
     _trainer(experiment, counter, link=StopsMidway()).run(threading.Event())
   assert counter.totals()['actor_steps'] == 120
@@ -332,10 +271,10 @@ def test_a_restarted_node_goes_on_where_its_reports_ended(recorder, tmp_path):
   counter.close()
 
 
-def test_a_restarted_node_draws_other_random_numbers(recorder):
+def test_a_restarted_node_draws_other_random_numbers(recorder, make_counter):
   def actions(steps_before):
     experiment = _experiment(COUNTING, 2, {'min_replay_size': 500})
-    counter = _InProcess(None, _budget(experiment))
+    counter = make_counter(None, _budget(experiment))
     if steps_before:
       counter.report('trainer/0', {'actor_steps': steps_before})
     _trainer(experiment, counter).run(threading.Event())
@@ -345,10 +284,12 @@ def test_a_restarted_node_draws_other_random_numbers(recorder):
   assert actions(0) != actions(100)
 
 
-def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(tmp_path):
+def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
+  make_counter, tmp_path
+):
   directory = run_directory.create(tmp_path / 'run', {}, {}).path
   experiment = experiment_lib.in_directory(_cartpole(), str(directory))
-  counter = _InProcess(directory, _budget(experiment))
+  counter = make_counter(directory, _budget(experiment))
   trainer = _trainer(experiment, counter, evaluate=True)
   trainer.run(threading.Event())
   counter.close()
@@ -364,21 +305,23 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore:overflow')
-def test_gradients_that_are_never_finite_end_the_node_with_a_reason():
+def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
+  make_counter,
+):
   experiment = _cartpole(
     config={'reward_scale': 1e38, 'learning_rate': 1e30, 'loss': 'squared'},
     run={'steps_per_agent': 400},
   )
-  counter = _InProcess(None, _budget(experiment))
+  counter = make_counter(None, _budget(experiment))
   with pytest.raises(learning.LearnerFault, match='Lower agent.learning_rate'):
     _trainer(experiment, counter).run(threading.Event())
 
 
 def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
-  run_trainer,
+  run_trainer, make_counter
 ):
   experiment = _cartpole(run={'steps_per_agent': 10**6})
-  counter = _InProcess(None)
+  counter = make_counter(None)
   trainer = _trainer(experiment, counter)
   run_trainer(trainer)
   _wait_until(lambda: counter.totals().get('learner_steps', 0) > 0)
@@ -388,8 +331,6 @@ def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
 def test_settings_with_which_nothing_could_be_learned_are_refused():
   experiment = _cartpole(run={'steps_per_agent': 23})
   with pytest.raises(ValueError, match='after 23 steps'):
-    trainer_lib.check_replay(experiment, experiment.make_agent())
-  enough = dataclasses.replace(
-    experiment, run=dataclasses.replace(experiment.run, steps_per_agent=24)
-  )
-  trainer_lib.check_replay(enough, enough.make_agent())
+    members.check(experiment)
+  run = dataclasses.replace(experiment.run, steps_per_agent=24)
+  members.check(dataclasses.replace(experiment, run=run))

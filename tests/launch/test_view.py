@@ -360,6 +360,8 @@ def test_an_interrupted_run_says_what_was_kept(tmp_path):
   text = _end(130, 'interrupted by Ctrl-C', _NODES, run.path)
   assert 'Interrupted by Ctrl-C' in text and 'Kept in' in text
   assert 'evaluate.py' not in text  # There is no checkpoint to evaluate.
+  text = _end(143, 'terminated (SIGTERM)', _NODES, run.path)
+  assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
 
 
 def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):

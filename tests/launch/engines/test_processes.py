@@ -216,6 +216,17 @@ def test_ctrl_c_is_130_and_leaves_nothing(launch):
   assert_nothing_is_left(run)
 
 
+def test_sigterm_is_143_and_leaves_nothing(launch):
+  run = launch('waits')
+  for name in ('waiter', 'server', 'child', 'stray'):
+    run.pid(name)
+  os.kill(run.process.pid, signal.SIGTERM)
+  code, reason, nodes = run.wait()
+  assert (code, reason) == (143, 'terminated (SIGTERM)')
+  assert {state for state, _, _ in nodes.values()} == {'stopped'}
+  assert_nothing_is_left(run)
+
+
 def test_a_second_ctrl_c_kills_at_once(launch):
   run = launch('stubborn')
   wait_until(run.directory.joinpath('stubborn.pid').exists)

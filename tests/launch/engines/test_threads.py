@@ -164,6 +164,16 @@ def test_ctrl_c_is_130_and_the_handler_is_put_back():
   assert signal.getsignal(signal.SIGINT) is previous
 
 
+def test_sigterm_is_143_and_the_handler_is_put_back():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'user', lambda: os.kill(os.getpid(), signal.SIGTERM))
+  previous = signal.getsignal(signal.SIGTERM)
+  outcome, _ = run(program)
+  assert (outcome.exit_code, outcome.reason) == (143, 'terminated (SIGTERM)')
+  assert signal.getsignal(signal.SIGTERM) is previous
+
+
 def test_a_thread_that_does_not_stop_is_named(monkeypatch):
   monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.2)
   monkeypatch.setattr(supervision, 'KILL_GRACE_S', 0.1)

@@ -1,0 +1,47 @@
+"""A trainer's line to other nodes: what makes its members more than agents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agents import exchange as exchange_lib
+from agents import learning
+from environment_loops import observers
+
+if TYPE_CHECKING:
+  from launch import trainer as trainer_lib
+
+
+class Link:
+  """What a trainer hears from other nodes. This one hears nothing."""
+
+  def __init__(self):
+    self.exchange: exchange_lib.Exchange = exchange_lib.Local()
+
+  def begin(self, trainer: trainer_lib.Trainer) -> None:
+    """Called once, with the learner built and nothing stepped."""
+
+  def initial(self, theta: np.ndarray) -> np.ndarray:
+    """First parameters [P, D] of the members, given fresh ones."""
+    return theta
+
+  def episode_ended(self, done: observers.Finished) -> None:
+    """A member's training episode ended."""
+
+  def updated(self, result: learning.StepResult) -> None:
+    """The learner made a call."""
+
+  def sync(self) -> None:
+    """Called between the learner's calls."""
+
+  def replacement(self, member: int) -> np.ndarray | None:
+    """Parameters [D] for a member whose own are not finite, if there are."""
+    return None
+
+  def metrics(self) -> dict[str, float]:
+    return {}
+
+  def close(self) -> None:
+    """The loop is over."""

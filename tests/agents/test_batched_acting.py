@@ -1,0 +1,163 @@
+"""Many actors in one forward pass act as each would alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents import base
+from agents import batched_acting
+from agents import d4pg
+from agents import dqn
+from agents import impala
+from environment_loops import environments
+
+COUNT, ENVS, STEPS = 3, 4, 40
+_DQN: dict[str, Any] = {'hidden_sizes': (16,), 'prioritized': True}
+
+AGENTS = {
+  'impala': lambda: impala.IMPALA(
+    impala.Config(hidden_sizes=(16,)), environments.spec('CartPole-v1')
+  ),
+  'lstm and stack': lambda: impala.IMPALA(
+    impala.Config(hidden_sizes=(16,), lstm_size=8, stack=3),
+    environments.spec('CartPole-v1'),
+  ),
+  'gaussian': lambda: impala.IMPALA(
+    impala.Config(hidden_sizes=(16,), shared_torso=False, stack=2),
+    environments.spec('Pendulum-v1'),
+  ),
+  'dqn, ladder': lambda: dqn.DQN(
+    dqn.Config(exploration='ladder', **_DQN), environments.spec('CartPole-v1')
+  ),
+  'dqn, falling': lambda: dqn.DQN(
+    dqn.Config(epsilon_steps=100, **_DQN), environments.spec('CartPole-v1')
+  ),
+  'd4pg': lambda: d4pg.D4PG(
+    d4pg.Config(noise='ornstein_uhlenbeck', random_steps=40),
+    environments.spec('Pendulum-v1'),
+  ),
+}
+
+
+def _actors(agent):
+  return [agent.actor(base.ActorInfo(i, COUNT, 0), ENVS) for i in range(COUNT)]
+
+
+def _rngs():
+  return [np.random.default_rng([5, i]) for i in range(COUNT)]
+
+
+@pytest.mark.parametrize('name', AGENTS)
+def test_in_any_company_an_actor_acts_as_it_does_alone(name):
+  agent = AGENTS[name]()
+  # Spread out, so that it matters what is observed and remembered.
+  theta = 3 * agent.initial(0)
+  acting = batched_acting.Acting(agent, ENVS)
+  alone, together = _actors(agent), _actors(agent)
+  rngs_alone, rngs_together = _rngs(), _rngs()
+  world = np.random.default_rng(1)
+  done = [0] * COUNT
+  for _ in range(STEPS):
+    batch = world.permutation(COUNT)[: world.integers(1, COUNT + 1)]
+    shape = (ENVS, *agent.spec.observation_shape)
+    seen = [world.standard_normal(shape, np.float32) for _ in batch]
+    ended = [world.random(ENVS) < 0.1 for _ in batch]
+    got = acting.act(
+      theta,
+      [
+        batched_acting.Request(together[i], x, done[i], rngs_together[i])
+        for i, x in zip(batch, seen)
+      ],
+    )
+    for i, x, last, actions in zip(batch, seen, ended, got):
+      expected = alone[i].act(theta, x, done[i], rngs_alone[i])
+      assert actions.dtype == expected.dtype
+      assert actions.shape == expected.shape
+      np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-5)
+      for kept in ('behaviour', 'core'):
+        np.testing.assert_allclose(
+          getattr(together[i], kept, 0), getattr(alone[i], kept, 0), atol=1e-5
+        )
+      alone[i].ended(last)
+      together[i].ended(last)
+      done[i] += ENVS
+
+
+def test_what_is_tested_depends_on_memory_and_company_would_show():
+  agent = AGENTS['lstm and stack']()
+  theta = 3 * agent.initial(0)
+  first, second = _actors(agent)[:2]
+  x = np.ones((ENVS, *agent.spec.observation_shape), np.float32)
+  for value in (1.0, -2.0):
+    first.act(theta, value * x, 0, _rngs()[0])
+  second.act(theta, -2 * x, 0, _rngs()[0])
+  assert np.abs(first.core - second.core).max() > 0.1
+  assert np.abs(first.behaviour - second.behaviour).max() > 1e-3
+
+
+def test_only_the_agent_without_parts_takes_a_pass_for_each_actor():
+  found = {
+    name for name in AGENTS
+    if not batched_acting.Acting(AGENTS[name](), ENVS).batchable
+  }  # fmt: skip
+  assert found == {'d4pg'}
+
+
+@pytest.mark.parametrize('method', ['random', 'standard_normal'])
+def test_streams_are_drawn_from_as_one_and_each_gives_what_is_its_own(method):
+  rows = [2, 1, 3]
+  streams = batched_acting.Streams(_rngs(), rows)
+  drawn = getattr(streams, method)((6, 2), np.float32)
+  own = [
+    getattr(rng, method)((count, 2), np.float32)
+    for rng, count in zip(_rngs(), rows)
+  ]
+  np.testing.assert_array_equal(drawn, np.concatenate(own))
+
+
+@pytest.mark.parametrize('name', ['lstm and stack', 'dqn, ladder'])
+def test_numbers_that_are_not_finite_name_their_request_and_change_nobody(name):
+  agent = AGENTS[name]()
+  theta, broken = agent.initial(0), agent.initial(0)
+  broken[:] = np.nan
+  acting = batched_acting.Acting(agent, ENVS)
+  tried, spared = _actors(agent), _actors(agent)
+  x = np.ones((ENVS, *agent.spec.observation_shape), np.float32)
+  rngs = _rngs()
+
+  def act(theta, actors, observations, rngs):
+    return acting.act(
+      theta,
+      [
+        batched_acting.Request(actor, seen, 0, rng)
+        for actor, seen, rng in zip(actors, observations, rngs)
+      ],
+    )
+
+  with pytest.raises(batched_acting.NotFinite) as error:
+    act(broken, tried, [x, x, x], rngs)
+  assert error.value.broken == [0, 1, 2]
+  nan = np.full_like(x, np.nan)
+  with pytest.raises(batched_acting.NotFinite, match=r'requests \[1\]'):
+    act(theta, tried, [x, nan, x], rngs)
+  got = act(theta, tried, [x, 2 * x, 3 * x], rngs)
+  expected = act(theta, spared, [x, 2 * x, 3 * x], _rngs())
+  np.testing.assert_array_equal(got, expected)
+  for one, other in zip(tried, spared):
+    np.testing.assert_array_equal(
+      getattr(one, 'core', 0), getattr(other, 'core', 0)
+    )
+
+
+def test_actions_that_are_not_finite_name_their_request_too():
+  agent = AGENTS['d4pg']()
+  acting = batched_acting.Acting(agent, ENVS)
+  x = np.ones((ENVS, 3), np.float32)
+  requests = [
+    batched_acting.Request(actor, seen, 1000, rng)
+    for actor, seen, rng in zip(_actors(agent), [x, x * np.nan, x], _rngs())
+  ]
+  with pytest.raises(batched_acting.NotFinite) as error:
+    acting.act(agent.initial(0), requests)
+  assert error.value.broken == [1]

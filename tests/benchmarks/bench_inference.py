@@ -1,0 +1,127 @@
+"""Central inference beside local acting: environment steps/s, with learning.
+
+IMPALA on CartPole-v1, 64 x 64, two actors with 32 environments each, unrolls of
+20 steps. The same run with a policy in each actor, with one on a server whose
+frames lie in shared memory, and with one whose frames go over RPC, in turns on
+the same machine. Rates are those of a window after the first update.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+import sys
+
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from tests.benchmarks import common  # noqa: E402
+
+_SETTLE_S = 3.0
+_UNROLL, _BATCH, _ACTORS, _ENVS = 20, 8, 2, 32
+_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
+_NEEDED = 0.6  # of local acting's steps/s
+_SERVED = ('mean_batch', 'passes_per_step', 'pass_ms', 'wait_p99_ms')
+_PRESET = (
+  '--config=cartpole',
+  '--config.agent.anneal_env_steps=None',
+  f'--config.agent.unroll_length={_UNROLL}',
+  f'--config.agent.batch_size={_BATCH}',
+  f'--config.actors.num_actors={_ACTORS}',
+  f'--config.actors.envs_per_actor={_ENVS}',
+  f'--config.actors.update_period={_UNROLL * _ENVS}',
+  '--config.run.steps_per_agent=1000000000',
+  '--config.run.wall_clock_s=600',
+  common.NO_TARGET,
+)
+_LOCAL, _MEMORY, _RPC = 'local', 'central, shared memory', 'central, RPC'
+_CENTRAL = '--config.actors.inference=central'
+_SYSTEMS = {
+  _LOCAL: (),
+  _MEMORY: (_CENTRAL, '--config.actors.inference_transport=shared_memory'),
+  _RPC: (_CENTRAL, '--config.actors.inference_transport=rpc'),
+}
+
+
+def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
+  """Rates of one run, and what its server says of itself if it has one."""
+  with common.swarm_run(*_PRESET, *flags, script='run_impala.py') as run:
+    rates = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
+    found = {
+      'env_steps_per_s': rates['own_actor_steps'],
+      'updates_per_s': rates['own_learner_steps'],
+      'policy_lag': run.rows('node_learner')[-1]['policy_lag'],
+    }
+    rows = [row for row in run.rows('node_inference') if 'mean_batch' in row]
+    for name in _SERVED if rows else ():
+      found[name] = statistics.median(row[name] for row in rows)
+  return found
+
+
+def main() -> int:
+  args = common.arguments(__doc__)
+  repetitions = common.choose(args, 1, 2, 3)
+  window_s = common.choose(args, 5.0, 15.0, 20.0)
+  common.warn_if_busy()
+  found: dict[str, list[dict[str, float]]] = {name: [] for name in _SYSTEMS}
+  for _ in range(repetitions):
+    for name, flags in _SYSTEMS.items():
+      numbers = measure(flags, window_s)
+      found[name].append(numbers)
+      print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  common.publish(_result(found, window_s), args)
+  return 0
+
+
+def _result(
+  found: dict[str, list[dict[str, float]]], window_s: float
+) -> common.Result:
+  def median(name: str, key: str) -> float:
+    return statistics.median(run[key] for run in found[name])
+
+  rows = [
+    (
+      name,
+      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
+      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
+      f'{median(name, "policy_lag"):.1f}',
+      *(
+        f'{median(name, key):.{digits}f}' if key in runs[0] else '-'
+        for key, digits in zip(_SERVED, (1, 3, 2, 2))
+      ),
+    )
+    for name, runs in found.items()
+  ]
+  # Of runs that followed one another: the machine is the same for both.
+  shares = {
+    name: statistics.median(
+      central['env_steps_per_s'] / local['env_steps_per_s']
+      for central, local in zip(found[name], found[_LOCAL])
+    )
+    for name in (_MEMORY, _RPC)
+  }
+  notes = [
+    f'{_MEMORY}: {shares[_MEMORY]:.0%} of local acting; needed {_NEEDED:.0%}.',
+    f'{_RPC}: {shares[_RPC]:.0%} of local acting.',
+    'Batch: environments in one forward pass. Passes: for each environment '
+    f'step; local acting makes {1 / _ENVS:.3f}. Pass, 99th percentile of the '
+    'time from request to reply: milliseconds, on the server.',
+    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
+  ]
+  return common.Result(
+    'Central inference beside local acting, IMPALA on CartPole-v1, 2 x 32',
+    [
+      common.table(
+        (
+          'acting', 'env steps/s', 'updates/s', 'mean lag', 'batch', 'passes',
+          'pass, ms', 'request p99, ms',
+        ),
+        rows,
+      )
+    ],
+    notes,
+    {'runs': found, 'shares': shares},
+  )  # fmt: skip
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,100 @@
+"""run.on_fault='drop': what a broken environment leaves of its episodes.
+
+Rewards of TurnsNaN-v0 are NaN from the fifth step of an episode on, so that
+each episode has four steps that are experience, and one that is not.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from launch import run_directory
+from replay import inspect_read
+from replay import inspect_target
+
+HERE = pathlib.Path(__file__).parent
+ENVS, ACTORS = 4, 2
+EPISODE = 5  # steps, the broken one included
+STEPS = ACTORS * ENVS * EPISODE * 80
+COMMON = (
+  '--config.environment=faulty_environments:TurnsNaN-v0',
+  '--config.agent.hidden_sizes=(16,)',
+  f'--config.actors.num_actors={ACTORS}',
+  f'--config.actors.envs_per_actor={ENVS}',
+  f'--config.run.steps_per_agent={STEPS}',
+  '--config.run.on_fault=drop',
+  '--config.run.target_return=None',
+  '--config.run.updates_per_call=4',
+  '--config.run.evaluations=1',
+  '--config.run.eval_episodes=1',
+)
+AGENTS = {
+  'run_apex_dqn.py': (
+    '--config.agent.batch_size=16',
+    '--config.agent.min_replay_size=100',
+    '--config.agent.n_step=2',
+    # Actors wait for the learner, however slow it is.
+    '--config.actors.samples_per_insert=8.0',
+    '--config.actors.error_buffer=800.0',
+  ),
+  'run_impala.py': (
+    '--config.agent.batch_size=4',
+    f'--config.agent.unroll_length={2 * EPISODE}',
+  ),
+}
+
+
+@pytest.fixture(scope='module', params=AGENTS)
+def run(request, start_run):
+  found = start_run(
+    *COMMON, *AGENTS[request.param], script=request.param, modules=HERE
+  )
+  found.script = request.param
+  found.code = found.wait()
+  return found
+
+
+def _latest(run, group):
+  """The last row of each node of a group."""
+  rows = run_directory.open(run.directory).metrics(f'node_{group}')
+  return {row['node']: row for row in rows}
+
+
+def test_the_run_goes_on_to_its_budget(run):
+  assert run.code == 0, run.output
+  run.assert_nothing_is_left()
+  summary = run_directory.open(run.directory).summary()
+  assert summary['outcome'] == 'budget'
+  assert summary['totals']['actor_steps'] == STEPS
+  assert summary['totals']['learner_steps'] > 0
+
+
+def test_what_was_dropped_is_counted_and_said(run):
+  actors = _latest(run, 'actor')
+  assert set(actors) == {f'actor/{i}' for i in range(ACTORS)}
+  for name, row in actors.items():
+    assert row['environment_faults'] == STEPS / ACTORS / EPISODE
+    log = run.log(name)
+    assert 'Episode dropped, number 1: faulty_environments:TurnsNaN' in log
+    assert 'returned reward nan at step 5 of an episode' in log
+  # None of them is an episode that anybody has finished.
+  totals = run_directory.open(run.directory).summary()['totals']
+  assert totals.get('episodes', 0) == 0
+
+
+def test_nothing_of_the_fault_is_learned(run):
+  for row in _latest(run, 'learner').values():
+    assert row['skipped_updates'] == 0
+    assert row.get('dropped_sequences', 0) == 0
+    assert np.isfinite(row['loss'])
+  with np.load(run.directory / 'checkpoints' / 'learner.npz') as saved:
+    assert np.isfinite(saved['theta']).all()
+  if run.script != 'run_apex_dqn.py':
+    return  # blocks hold the broken step, marked: see tests of the loss
+  (shard,) = inspect_read.read(inspect_target.find(str(run.directory)), 5.0)
+  (table,) = shard.tables.values()
+  # Two steps each: from steps 1, 2 and 3. The one from step 4 on would need
+  # what came of step 5. At the end an actor may hold a burst back.
+  most = STEPS / EPISODE * 3
+  assert most - ACTORS * 64 < table.limiter.inserts <= most

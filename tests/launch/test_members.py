@@ -1,0 +1,206 @@
+"""Trainers whose agents learn from unrolls, in this process."""
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import a2c
+from agents import exchange as exchange_lib
+from agents import impala
+from agents import learning
+from agents import ppo
+from environment_loops import environments
+from launch import experiment as experiment_lib
+from launch import link as link_lib
+from launch import members
+from launch import trainer as trainer_lib
+from replay import blocks
+
+COUNTING = environments.Spec('counting', (3,), 2)
+T, SEQUENCES, MEMBERS = 4, 6, 2
+ENVIRONMENTS = SEQUENCES * MEMBERS
+ROLLOUT = T * SEQUENCES  # steps of one member
+EPOCHS, UPDATES = 2, 6
+PPO = {
+  'hidden_sizes': (8,),
+  'unroll_length': T,
+  'rollout_steps': ROLLOUT,
+  'batch_size': ROLLOUT // 3,
+  'epochs': EPOCHS,
+}
+# Of the two that have no rollouts; an update is of SEQUENCES unrolls.
+IMPALA = {'hidden_sizes': (8,), 'unroll_length': T, 'batch_size': SEQUENCES}
+
+pytestmark = pytest.mark.usefixtures('private_directory')
+
+
+def _experiment(agent=ppo.PPO, config=None, num_agents=MEMBERS, **run):
+  config = config or ppo.Config(**PPO)
+  return experiment_lib.Experiment(
+    make_agent=functools.partial(agent, config, COUNTING),
+    environment='counting',
+    num_agents=num_agents,
+    max_replay_size=1,
+    min_replay_size=1,
+    env_steps_per_update=1,
+    run=experiment_lib.RunConfig(**{'steps_per_agent': 3 * ROLLOUT, **run}),
+  )
+
+
+def _trainer(experiment, counter, **options):
+  infos = [experiment.actor_info(i) for i in range(experiment.num_agents)]
+  return trainer_lib.Trainer(
+    experiment, 'trainer/0', infos, 'none', counter, **options
+  )
+
+
+class _Watched(link_lib.Link):
+  """Keeps what each call learned from, acted with and came to."""
+
+  def __init__(self, monkeypatch):
+    super().__init__()
+    self.samples, self.acting, self.results, self.episodes = [], [], [], []
+    step = learning.TFLearner.step
+
+    def watched(learner, sample, *rest):
+      self.samples.append(blocks.Block(*(column.numpy() for column in sample)))
+      self.acting.append(self.trainer.theta.copy())
+      self.results.append(step(learner, sample, *rest))
+      return self.results[-1]
+
+    monkeypatch.setattr(learning.TFLearner, 'step', watched)
+
+  def initial(self, theta):
+    # Far from each other, and from a policy that acts alike everywhere.
+    noise = np.random.default_rng(0).normal(0, 0.3, theta.shape)
+    return theta + noise.astype(np.float32)
+
+  def begin(self, trainer):
+    self.trainer = trainer
+
+  def episode_ended(self, done):
+    self.episodes.append(done)
+
+
+def test_what_is_learned_from_is_exactly_what_was_acted(
+  recorder, make_counter, monkeypatch
+):
+  # Two vector steps and a bit more than three rollouts.
+  experiment = _experiment(steps_per_agent=3 * ROLLOUT + SEQUENCES + 1)
+  seen = _Watched(monkeypatch)
+  counter = make_counter(None, {'actor_steps': experiment.total_steps})
+  _trainer(experiment, counter, link=seen).run(threading.Event())
+  (environment,) = recorder
+  assert [len(rows) for rows in environment.steps] == (
+    [3 * T + 2] * ENVIRONMENTS
+  )
+  assert len(seen.samples) == 3  # what is no whole rollout is not learned
+  cuts = 0
+  for call, sample in enumerate(seen.samples):
+    assert sample.reward.shape == (1, T, ENVIRONMENTS)
+    assert sample.version == [call * UPDATES]
+    for k, rows in enumerate(environment.steps):
+      acted = rows[call * T : (call + 1) * T]
+      o, a, r, d, arrival, last = (np.array(x) for x in zip(*acted))
+      np.testing.assert_array_equal(sample.observation[0, :T, k], o)
+      np.testing.assert_array_equal(sample.action[0, :, k], a)
+      np.testing.assert_array_equal(sample.reward[0, :, k], r)
+      np.testing.assert_array_equal(sample.discount[0, :, k], d)
+      np.testing.assert_array_equal(sample.last[0, :, k], last)
+      cut = np.flatnonzero(last & (d > 0))
+      # A block has room for one true end of an environment.
+      no_experience = np.flatnonzero(~sample.valid[0, :, k])
+      np.testing.assert_array_equal(no_experience, cut[:-1])
+      if len(cut):
+        cuts += 1
+        np.testing.assert_array_equal(
+          sample.final_observation[0, k], arrival[cut[-1]]
+        )
+  assert cuts > 10
+  totals = counter.totals()
+  assert totals['actor_steps'] == experiment.total_steps
+  assert totals['learner_steps'] == MEMBERS * 3 * UPDATES
+  assert totals['episodes'] == len(seen.episodes)
+  # Episodes are told by member; a reward says which environment paid it.
+  for done in seen.episodes:
+    environment_index = int(done.episode_return / done.length // 100_000)
+    assert done.index == environment_index // SEQUENCES
+  # Each member acted with its own newest parameters: pi / mu is 1.
+  assert (seen.acting[0] != seen.acting[1]).any(axis=1).all()
+  for result in seen.results:
+    assert result.metrics['lag_deviation'].max() < 1e-4
+
+
+CASES = {
+  'PPO with an LSTM': (
+    ppo.PPO,
+    ppo.Config(**{**PPO, 'lstm_size': 4, 'shared_torso': True}),
+    UPDATES,
+    ROLLOUT,
+  ),
+  'IMPALA': (impala.IMPALA, impala.Config(**IMPALA), 2, 2 * ROLLOUT),
+  'A2C': (a2c.A2C, a2c.Config(**IMPALA), 1, ROLLOUT),
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_agents_on_unrolls_learn_all_that_they_act(
+  recorder, make_counter, monkeypatch, name
+):
+  agent, config, updates, steps = CASES[name]
+  # The counting rewards are of no size to learn from.
+  config = type(config)(**{**vars(config), 'reward_scale': 1e-6})
+  experiment = _experiment(
+    agent, config, updates_per_call=2, steps_per_agent=2 * steps
+  )
+  seen = _Watched(monkeypatch)
+  counter = make_counter(None, {'actor_steps': experiment.total_steps})
+  _trainer(experiment, counter, link=seen).run(threading.Event())
+  assert counter.totals()['learner_steps'] == MEMBERS * 2 * updates
+  acted = sum(len(rows) for rows in recorder[0].steps)
+  learned = sum(sample.reward.size for sample in seen.samples)
+  assert acted == learned == MEMBERS * 2 * steps
+  lags = [np.ptp(sample.version) for sample in seen.samples]
+  assert lags == [0, 0], 'a call is acted with one set of parameters'
+  for result in seen.results:
+    assert not result.skipped.any()
+    assert all(np.isfinite(v).all() for v in result.metrics.values())
+  assert (seen.acting[0] != seen.acting[1]).any(axis=1).all()
+
+
+def test_theta_star_pulls_once_after_each_rollout(
+  recorder, make_counter, monkeypatch
+):
+  seen = _Watched(monkeypatch)
+  pull = seen.exchange = exchange_lib.Pull(c_max=None, period=UPDATES)
+  experiment = _experiment()
+  star = np.full(experiment.make_agent().layout.size, 0.3, np.float32)
+  begin = seen.begin
+
+  def with_star(trainer):
+    begin(trainer)
+    pull.set_star(star, [1.0, 0.0])
+
+  seen.begin = with_star
+  monkeypatch.setattr(
+    tf.random.Generator, 'uniform', lambda self, shape: tf.fill(shape, 0.5)
+  )
+  counter = make_counter(None, {'actor_steps': experiment.total_steps})
+  # Without a gradient's part, so that only the pull moves.
+  monkeypatch.setattr(ppo.PPO, 'learning_rate', lambda *unused: 0.0)
+  trainer = _trainer(experiment, counter, link=seen)
+  trainer.run(threading.Event())
+  for before, after in zip(seen.acting, [*seen.acting[1:], trainer.theta]):
+    np.testing.assert_allclose(after[0], (before[0] + star) / 2, rtol=1e-5)
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_budgets_without_a_whole_rollout_are_refused():
+  members.check(_experiment(steps_per_agent=ROLLOUT))
+  with pytest.raises(
+    ValueError, match=f'learning begins after {ROLLOUT} steps'
+  ):
+    members.check(_experiment(steps_per_agent=ROLLOUT - 1))

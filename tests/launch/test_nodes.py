@@ -1,0 +1,125 @@
+"""Nodes of a swarm in this process: supervisors, and what explorers pull."""
+
+import dataclasses
+import functools
+import threading
+
+import numpy as np
+import pytest
+
+from agents import dqn
+from agents import parameters
+from agents import ppo
+from agents import swarm as swarm_lib
+from environment_loops import counting
+from environment_loops import environments
+from environment_loops import faults
+from launch import experiment as experiment_lib
+from launch import nodes
+
+COUNTING = environments.Spec('counting', (3,), 2)
+BREAKS = 2  # episodes, the first is 0
+
+
+class _Breaks(counting.CountingEnvironment):
+  """An environment whose third episode breaks."""
+
+  def step(self, action):
+    if self._episode == BREAKS:
+      raise faults.fault('counting', self._t, 'reward', float('nan'))
+    return super().step(action)
+
+
+class _Server:
+  """Asks for episodes; stops the supervisor after some of them."""
+
+  def __init__(self, layout, stop, episodes):
+    self._theta = parameters.encode(layout, 1, np.zeros(layout.size))
+    self._stop, self._episodes = stop, episodes
+    self.asked, self.returns = 0, []
+
+  def next_episode(self, supervisor, holding):
+    self.asked += 1
+    if len(self.returns) == self._episodes:
+      self._stop.set()
+    return {
+      'ticket': self.asked if not self._stop.is_set() else -1,
+      'kind': 'trial',
+      'candidate': 0,
+      'theta': self._theta if holding < 0 else None,
+    }
+
+  def report_episode(self, ticket, episode_return):
+    self.returns.append(episode_return)
+
+
+def _supervise(monkeypatch, make_counter, on_fault):
+  config = dqn.Config(hidden_sizes=(8,))
+  experiment = experiment_lib.Experiment(
+    functools.partial(dqn.DQN, config, COUNTING),
+    'counting',
+    1,
+    1000,
+    50,
+    1,
+    run=experiment_lib.RunConfig(on_fault=on_fault, background_niceness=0),
+  )
+  monkeypatch.setattr(
+    environments, 'make', lambda *unused: _Breaks(counting.Plan())
+  )
+  stop = threading.Event()
+  server = _Server(experiment.make_agent().layout, stop, episodes=4)
+  supervisor = nodes.Supervisor(
+    experiment, swarm_lib.Config(), 0, make_counter(), server
+  )
+  supervisor.run(stop)
+  return server
+
+
+def test_a_supervisor_drops_a_broken_episode_where_it_is_told_to(
+  monkeypatch, make_counter, caplog
+):
+  server = _supervise(monkeypatch, make_counter, 'drop')
+  # Nothing is said of the broken one, and the server is asked again.
+  plan = counting.Plan()
+  expected = [
+    sum(plan.reward(0, e, t + 1) for t in range(plan.length(0, e)))
+    for e in (0, 1, 3, 4)
+  ]
+  assert server.returns == expected
+  assert server.asked == 4 + 1 + 1
+  assert 'An episode is dropped: counting returned reward nan' in caplog.text
+
+
+def test_a_supervisor_fails_at_a_broken_episode_by_default(
+  monkeypatch, make_counter
+):
+  default = experiment_lib.RunConfig().on_fault
+  with pytest.raises(faults.EnvironmentFault):
+    _supervise(monkeypatch, make_counter, default)
+
+
+@pytest.mark.parametrize(
+  ('pull_every', 'updates', 'period'),
+  [('rollout', 80, 80), ('minibatch', 80, 1), ('rollout', None, 1)],
+)
+def test_explorers_with_rollouts_are_pulled_once_for_each(
+  make_counter, pull_every, updates, period
+):
+  agent_class, config = (ppo.PPO, ppo.Config())
+  if updates is None:
+    agent_class, config = dqn.DQN, dqn.Config()
+  experiment = experiment_lib.Experiment(
+    functools.partial(agent_class, config, environments.spec('CartPole-v1')),
+    'CartPole-v1',
+    2,
+    1000,
+    50,
+    1,
+  )
+  assert experiment.make_agent().updates_per_call == updates
+  swarm_config = dataclasses.replace(
+    swarm_lib.Config(), pull_every=pull_every, c_max=0.3
+  )
+  link = nodes.explorer_link(swarm_config, None, experiment, 'explorer/0', 2)
+  assert link.exchange.period == period
