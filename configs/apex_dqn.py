@@ -49,10 +49,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': {
       'max_replay_size': 100_000,
       'min_replay_size': 2_000,
+      # [T] Two batches of 64 at twice the rate of the specs.
+      'batch_size': 128,
+      'learning_rate': 1e-3,
       'anneal_after': 22_500,  # [T]: as on CartPole-v1
       'anneal_updates': 37_500,
     },
-    'actors': {'samples_per_insert': 16.0},  # [T]; specs: 8
+    'actors': {'samples_per_insert': 32.0},  # [T]; specs: 8
     'run': {'steps_per_agent': 150_000},
   },
   'lunar_lander': {

@@ -167,7 +167,7 @@ _ALL = (
     150_000,
     -100.0,
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
-    steps_per_update=4,
+    steps_per_update=2,
   ),
   _solves(
     'apex_lunar_lander',

@@ -209,15 +209,23 @@ def fail(message: str) -> NoReturn:
 
 
 def _with_preset(argv: Sequence[str], config_file: pathlib.Path) -> list[str]:
-  """`--config=acrobot` to `--config=<config_file>:acrobot`."""
+  """`--config=acrobot` to `--config=<config_file>:acrobot`.
+
+  A relative FILE.py that is not there is looked for where the project is.
+  """
   found, args = [], list(argv)
   while args:
     arg = args.pop(0)
     if arg in ('--config', '-config') and args:
       arg = f'--config={args.pop(0)}'
     name, _, value = arg.partition('=')
-    if name in ('--config', '-config') and '.py' not in value:
-      arg = f'--config={config_file}:{value}'
+    if name in ('--config', '-config'):
+      if '.py' not in value:
+        arg = f'--config={config_file}:{value}'
+      elif not pathlib.Path(value.partition(':')[0]).exists():
+        ours = config_file.parents[1] / value
+        if pathlib.Path(str(ours).partition(':')[0]).exists():
+          arg = f'--config={ours}'
     found.append(arg)
   return found
 

@@ -22,7 +22,13 @@ from launch import catalogue
 from launch import graph
 from launch import session
 
-_BESIDE_PEERS = ('bench_apex', 'bench_impala', 'bench_d4pg', 'bench_replay')
+_THROUGHPUT = (
+  'bench_apex',
+  'bench_impala',
+  'bench_inference',
+  'bench_d4pg',
+  'bench_replay',
+)
 
 
 def parts() -> dict[str, str]:
@@ -45,7 +51,7 @@ def parts() -> dict[str, str]:
 def _throughput(path: pathlib.Path) -> str:
   """Tables of the benchmarks that stand beside peers."""
   found = json.loads(path.read_text(encoding='utf-8'))
-  names = [name for name in _BESIDE_PEERS if name in found]
+  names = [name for name in _THROUGHPUT if name in found]
   return '\n\n'.join(
     '\n\n'.join([f'{found[name]["title"]}:', *found[name]['tables']])
     for name in names

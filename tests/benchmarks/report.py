@@ -31,6 +31,8 @@ _ORDER = (
   'bench_apex',
   'bench_replay',
   'bench_impala',
+  'bench_inference',
+  'bench_roofline',
 )
 
 

@@ -251,7 +251,6 @@ REFUSED = {
   '--config.run.steps_per_agent=1000': 'leaves nothing to learn from',
   '--config.actors.queue_batches=0': 'queue_batches',
   '--config.agent.c_bar=2.0': 'Lower c_bar.',
-  '--topology=single_process': 'impala learns from unrolls',
 }
 
 

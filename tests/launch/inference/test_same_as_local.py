@@ -45,21 +45,23 @@ def test_alone_an_actor_acts_as_it_would_locally(world, agent, transport):
 
 @pytest.mark.parametrize('agent', AGENTS)
 def test_in_batches_too_on_both_ways_in(world, agent):
-  made = world(agent, inference_max_wait_ms=20.0)
+  made = world(agent, inference_max_wait_ms=300.0)
   ways = ('shared_memory', 'rpc', 'auto')
   failures, sizes = [], []
   made.observe_batches(sizes.append)
 
-  def act(index, way):
+  # All are there before the first acts, so that nobody is left behind.
+  policies = [made.policy(i, way) for i, way in enumerate(ways)]
+
+  def act(index, policy):
     try:
-      policy = made.policy(index, way)
       _agree(made, policy, index, 60, np.random.default_rng(index))
     except BaseException as e:
       failures.append(e)
 
   threads = [
     threading.Thread(target=act, args=pair, daemon=True)
-    for pair in enumerate(ways)
+    for pair in enumerate(policies)
   ]
   for thread in threads:
     thread.start()
