@@ -53,7 +53,30 @@ def _impass(steps: int, **agent) -> dict[str, Any]:
 _WIDE = {'envs_per_actor': 32, 'update_period': 640}
 _NARROW = {'envs_per_actor': 8, 'update_period': 256}
 
+# Images: the shallow model of the paper, its unrolls, clipped rewards.
+# --config.agent.lstm_size=256 adds the LSTM. [T] the rest.
+_PONG_STEPS = 2_000_000
+_PONG: dict[str, Any] = {
+  'environment': 'ALE/Pong-v5',
+  'actors': {'envs_per_actor': 8, 'update_period': 160},
+  'agent': {
+    'torso': 'shallow',
+    'unroll_length': 20,
+    'batch_size': 16,
+    'learning_rate': 5e-4,
+    'reward_clip': 1.0,
+    'anneal_env_steps': _PONG_STEPS,
+  },
+  'run': {
+    'steps_per_agent': _PONG_STEPS,
+    'evaluations': 20,
+    'eval_episodes': 2,
+    'updates_per_call': 1,
+  },
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
+  'pong': _PONG,
   'cartpole': {
     'environment': 'CartPole-v1',
     'actors': _WIDE,
