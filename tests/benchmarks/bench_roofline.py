@@ -60,7 +60,9 @@ def _experiment(agent_class: Any, config: Any, updates: int):
 class _Actor:
   """Acts as launch/actor.py does, with `write` or without."""
 
-  def __init__(self, found: experience.Experience, client: Any):
+  def __init__(
+    self, found: experience.Experience, client: Any, stop: threading.Event
+  ):
     config, agent = found.config, found.agent
     info = base.ActorInfo(0, config.num_actors, 0)
     self._environment = vector.make_vector(
@@ -72,7 +74,7 @@ class _Actor:
     self._rng = np.random.default_rng(0)
     self._observation = self._environment.reset()
     self.adder, self._record = found.adder(
-      client, 'replay', self._behaviour, self._priorities, lambda: False
+      client, 'replay', self._behaviour, self._priorities, stop.is_set
     )
 
   def _priorities(self, packed: np.ndarray) -> np.ndarray:
@@ -114,7 +116,7 @@ def measure_apex(seconds: float) -> Costs:
   )
   server = reverb.Server(found.tables('replay'))
   client = server.localhost_client()
-  actor = _Actor(found, client)
+  actor = _Actor(found, client, threading.Event())
   envs = found.config.envs_per_actor
   act = common.timed(lambda: actor.step(False), seconds)['cpu_us'] / envs
   both = common.timed(lambda: actor.step(True), seconds)['cpu_us'] / envs
@@ -154,11 +156,11 @@ def measure_impala(seconds: float) -> Costs:
   )
   server = reverb.Server(found.tables('replay'))
   client = server.localhost_client()
-  actor = _Actor(found, client)
+  stop = threading.Event()
+  actor = _Actor(found, client, stop)
   envs = found.config.envs_per_actor
   act = common.timed(lambda: actor.step(False), seconds)['cpu_us'] / envs
   sampler = found.sampler([client.server_address], 'replay', lambda: False)
-  stop = threading.Event()
 
   def write():
     while not stop.is_set():
@@ -174,10 +176,7 @@ def measure_impala(seconds: float) -> Costs:
     count += steps
   queue = 1e6 * (time.process_time() - cpu) / count - act
   stop.set()
-  # The queue is full: it takes a batch more for the writer to see the stop.
-  while writing.is_alive():
-    next(sampler)
-    writing.join(0.1)
+  writing.join(10.0)
   learner = _learner(found)
   call = common.timed(lambda: learner.step(sample.data), seconds)
   sampler.close()
