@@ -87,7 +87,7 @@ def test_a_report_says_what_is_in_a_live_table(serve, ask):
     'samples from size 1 on',
     'neither waits',
     '0 inserts/s, 0 samples/s',
-    'idle 100%',
+    'idle ',
     f'{4 * LAYOUT.width} B per item',
     'observation [3], action int32 []',
     'sample age mean 1',
