@@ -69,6 +69,7 @@ class Actor:
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self.steps = 0  # of all its environments
     self._acted = False
+    self._told_evaluation = 0
 
   @property
   def share(self) -> int:
@@ -190,8 +191,16 @@ class Actor:
 
   def _over(self) -> bool:
     """Whether the run is over; also reports, when that is due."""
-    # Whose share is used may hear of the end at once.
-    due = self._reporter.due() or self.steps >= self.share
+    # Whose share is used may hear of the end at once. In a quick run many
+    # evaluations fall due between two reports: each is told of in time.
+    period = max(1, self._experiment.eval_period // self._config.num_actors)
+    evaluation = self.steps // period
+    due = (
+      self._reporter.due()
+      or self.steps >= self.share
+      or evaluation > self._told_evaluation
+    )
+    self._told_evaluation = max(evaluation, self._told_evaluation)
     return self._stop.is_set() or (
       due and self._reporter.report(self._numbers())
     )
