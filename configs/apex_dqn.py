@@ -34,13 +34,9 @@ _AGENT: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
-    'agent': {
-      'max_replay_size': 50_000,
-      'min_replay_size': 1_000,
-      # [T]: the rate falls over the last two fifths of the budget.
-      'anneal_after': 30_000,
-      'anneal_updates': 50_000,
-    },
+    # With a rate that falls over the last two fifths of the budget 8 of 10
+    # seeds reach 475, with one that stays 9.
+    'agent': {'max_replay_size': 50_000, 'min_replay_size': 1_000},
     'actors': {'samples_per_insert': 64.0},  # [T]; specs: 8
     'run': {'steps_per_agent': 50_000},
   },
@@ -52,7 +48,8 @@ PRESETS: dict[str, dict[str, Any]] = {
       # [T] Two batches of 64 at twice the rate of the specs.
       'batch_size': 128,
       'learning_rate': 1e-3,
-      'anneal_after': 22_500,  # [T]: as on CartPole-v1
+      # [T] The rate falls over the last two fifths of the budget.
+      'anneal_after': 22_500,
       'anneal_updates': 37_500,
     },
     'actors': {'samples_per_insert': 32.0},  # [T]; specs: 8
