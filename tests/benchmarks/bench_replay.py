@@ -124,9 +124,9 @@ def measure_transitions(seconds: float) -> dict[str, float]:
   )
   back = priorities.PriorityWriter([client], 'replay')
   next(sampler)
-  start, cpu = time.perf_counter(), time.process_time()
+  began, cpu = time.perf_counter(), time.process_time()
   count = 0
-  while (spent := time.perf_counter() - start) < seconds:
+  while (spent := time.perf_counter() - began) < seconds:
     sample = next(sampler)
     back.update(sample, np.full(_BATCH, 0.5))
     count += _BATCH

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ T, SEQUENCES, MEMBERS = 4, 6, 2
 ENVIRONMENTS = SEQUENCES * MEMBERS
 ROLLOUT = T * SEQUENCES  # steps of one member
 EPOCHS, UPDATES = 2, 6
-PPO = {
+PPO: dict[str, Any] = {
   'hidden_sizes': (8,),
   'unroll_length': T,
   'rollout_steps': ROLLOUT,
@@ -32,7 +33,11 @@ PPO = {
   'epochs': EPOCHS,
 }
 # Of the two that have no rollouts; an update is of SEQUENCES unrolls.
-IMPALA = {'hidden_sizes': (8,), 'unroll_length': T, 'batch_size': SEQUENCES}
+IMPALA: dict[str, Any] = {
+  'hidden_sizes': (8,),
+  'unroll_length': T,
+  'batch_size': SEQUENCES,
+}
 
 pytestmark = pytest.mark.usefixtures('private_directory')
 
