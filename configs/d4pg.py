@@ -115,6 +115,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
+  # Not in the specs. A random policy has -1.5 a step, over 100 steps.
+  'pusher': {
+    'environment': 'Pusher-v5',
+    'agent': {
+      **_LARGE,
+      'sigma': 0.2,
+      'gamma': 0.98,
+      'normalize_observations': True,
+      'v_min': -75.0,
+      'v_max': 0.0,
+      'reward_max': 0.0,
+    },
+    'run': {'steps_per_agent': 200_000},
+  },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
     'agent': {

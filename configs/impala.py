@@ -131,6 +131,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': _impass(1_000_000, unroll_length=64, normalize_observations=True),
     'run': {'steps_per_agent': 1_000_000, 'eval_episodes': 5},
   },
+  # In place of the paper's Striker, which gymnasium no longer has.
+  'pusher': {
+    'environment': 'Pusher-v5',
+    'actors': _NARROW,
+    'agent': _impass(
+      500_000, reward_scale=0.1, gamma=0.98, normalize_observations=True
+    ),
+    'run': {'steps_per_agent': 500_000},
+  },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
     'actors': _NARROW,

@@ -41,6 +41,7 @@ REFERENCES = {
   'InvertedPendulum-v5': Reference(4.5, 950.0),
   'InvertedDoublePendulum-v5': Reference(52.0, 9100.0),
   'Reacher-v5': Reference(-44.0, -7.0),
+  'Pusher-v5': Reference(-149.0, -50.0),
   'Hopper-v5': Reference(25.0, 1000.0),
   'Swimmer-v5': Reference(4.0, 30.0),
   'HumanoidStandup-v5': Reference(32_500.0, 60_000.0),

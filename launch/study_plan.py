@@ -28,11 +28,14 @@ class Variant:
     flags: of the script. The study adds budget, seed and directory.
     together: all seeds are members of one process (--num_agents=k) instead of
       a process each. Only `run_swarm.py --baseline` can do that.
+    budget: environment steps of each agent where the study's own would take
+      too long; less than those. Differences in area are then over these.
   """
 
   script: str
   flags: tuple[str, ...] = ()
   together: bool = False
+  budget: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +123,12 @@ class Study:
           f'{where} there is no variant {label!r}; there are '
           f'{list(self.variants)}.'
         )
+    for label in self.variants:
+      if not 1 <= self.budget_of(label) <= self.budget:
+        raise ValueError(
+          f'{where} {label!r} has a budget of {self.budget_of(label)} steps; '
+          f"it must be from 1 to the study's, {self.budget}."
+        )
     slugs = {slug(label) for label in self.variants}
     if len(slugs) < len(self.variants):
       raise ValueError(
@@ -131,6 +140,11 @@ class Study:
         f'{where} a variant whose seeds share a process has no seconds of one '
         "seed. Leave out together=True or 'seconds'."
       )
+
+  def budget_of(self, label: str) -> int:
+    """Environment steps of each agent of a variant."""
+    own = self.variants[label].budget
+    return self.budget if own is None else own
 
   @property
   def timed(self) -> bool:
@@ -232,7 +246,7 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
           directory / name,
           _LAUNCH / variant.script,
           (*arguments(study, label), f'--seed={seed}'),
-          study.budget,
+          study.budget_of(label),
         )
       )
   return found
@@ -245,7 +259,7 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
   return (
     *variant.flags,
     *together,
-    f'--config.run.steps_per_agent={study.budget}',
+    f'--config.run.steps_per_agent={study.budget_of(label)}',
     # Whole budgets: a run that stops at its goal has no area to compare.
     '--config.run.target_return=None',
   )

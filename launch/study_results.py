@@ -56,7 +56,7 @@ def read(
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
     summary = run_directory.open(job.path).summary()
-    if summary is not None and whole(study, own[0]):
+    if summary is not None and whole(own[0], job.budget):
       seconds = float(own[0].seconds[-1])
       system.seconds.append(seconds)
       system.steps_per_s.append(summary['totals']['actor_steps'] / seconds)
@@ -74,10 +74,6 @@ def collect(
     command: that made it.
   """
   records = [r for system in systems.values() for r in system.records]
-  scores = {
-    label: [score(study, curve) for curve in system.curves]
-    for label, system in systems.items()
-  }
   results: dict[str, Any] = {
     'study': study.name,
     'environment': study.environment,
@@ -92,9 +88,20 @@ def collect(
     'at_a_time': max(r['at_a_time'] for r in records),
     'variants': {},
   }
+
+  def against(label: str, other: str) -> dict[str, Any]:
+    # A system with fewer steps is compared over those that both have.
+    upto = min(study.budget_of(label), study.budget_of(other))
+    first, second = (
+      _scores(study, systems, name, upto) for name in (label, other)
+    )
+    return {'difference_steps': upto, **_against(study, first, second)}
+
   for label, system in systems.items():
-    entry = _entry(study, scores[label])
-    entry['crashed'] = sum(not whole(study, c) for c in system.curves)
+    budget = study.budget_of(label)
+    entry = _entry(study, _scores(study, systems, label, budget))
+    entry['budget'] = budget
+    entry['crashed'] = sum(not whole(c, budget) for c in system.curves)
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s
@@ -102,17 +109,18 @@ def collect(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
     if label != study.baseline:
-      entry |= _against(study, scores[label], scores[study.baseline])
+      entry |= against(label, study.baseline)
     results['variants'][label] = entry
   results['contrasts'] = [
     {
       **dataclasses.asdict(contrast),
-      **_against(study, scores[contrast.variant], scores[contrast.against]),
+      **against(contrast.variant, contrast.against),
     }
     for contrast in study.contrasts
   ]
   results['goals'] = [
-    _judged(goal, [s[1] for s in scores[goal.variant]]) for goal in study.goals
+    _judged(goal, results['variants'][goal.variant]['last_three'])
+    for goal in study.goals
   ]
   seconds = equal_seconds(study, systems)
   if seconds is not None:
@@ -120,23 +128,44 @@ def collect(
   return results
 
 
-def whole(study: study_plan.Study, curve: curves.Curve) -> bool:
-  """Whether a run was evaluated up to its end, or nearly so."""
-  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * study.budget)
+def whole(curve: curves.Curve, budget: int) -> bool:
+  """Whether a run of so many steps was evaluated to its end, or nearly so."""
+  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
 
 
-def score(study: study_plan.Study, curve: curves.Curve) -> tuple[float, float]:
-  """(area, mean of the last three) of one seed, over its budget."""
-  if whole(study, curve):
-    return (
-      statistics.learning_curve_auc(curve.steps, curve.returns, study.budget),
-      statistics.last_evaluations(curve.returns),
-    )
+def score(
+  study: study_plan.Study, curve: curves.Curve, budget: int, upto: int
+) -> tuple[float, float]:
+  """(area, mean of the last three) of one seed.
+
+  Args:
+    study: of the run.
+    curve: of the run.
+    budget: that it had.
+    upto: steps over which it counts, at most the budget.
+  """
   random = study.reference.random
+  over = not whole(curve, budget)
   area = statistics.learning_curve_auc(
-    curve.steps, curve.returns, study.budget, random
+    curve.steps, curve.returns, upto, random if over else None
   )
-  return area, random
+  if over:
+    return area, random
+  # The last evaluation of a run may stand a little behind its budget.
+  seen = len(curve.steps)
+  if upto < budget:
+    seen = max(1, int(np.sum(curve.steps <= upto)))
+  return area, statistics.last_evaluations(curve.returns[:seen])
+
+
+def _scores(
+  study: study_plan.Study,
+  systems: Mapping[str, System],
+  label: str,
+  upto: int,
+) -> list[tuple[float, float]]:
+  budget = study.budget_of(label)
+  return [score(study, c, budget, upto) for c in systems[label].curves]
 
 
 def equal_seconds(
@@ -151,18 +180,18 @@ def equal_seconds(
     return None
   ends = [
     float(np.median([c.seconds[-1] for c in kept]))
-    for system in systems.values()
-    if (kept := [c for c in system.curves if whole(study, c)])
+    for label, system in systems.items()
+    if (kept := [c for c in system.curves if whole(c, study.budget_of(label))])
   ]
   return min(ends) if ends else None
 
 
 def score_by_seconds(
-  study: study_plan.Study, curve: curves.Curve, seconds: float
+  study: study_plan.Study, curve: curves.Curve, budget: int, seconds: float
 ) -> tuple[float, float, float]:
   """(area, mean of the last three, environment steps) after so many seconds."""
   random = study.reference.random
-  over = not whole(study, curve)
+  over = not whole(curve, budget)
   area = statistics.learning_curve_auc(
     curve.seconds, curve.returns, seconds, random if over else None
   )
@@ -180,7 +209,10 @@ def _by_seconds(
   study: study_plan.Study, systems: Mapping[str, System], seconds: float
 ) -> dict[str, Any]:
   scores = {
-    label: [score_by_seconds(study, c, seconds) for c in system.curves]
+    label: [
+      score_by_seconds(study, c, study.budget_of(label), seconds)
+      for c in system.curves
+    ]
     for label, system in systems.items()
   }
   variants = {}

@@ -29,7 +29,7 @@ from launch.engines import state
 # Exit codes that say nothing about a system: usage, and stopped by somebody.
 _NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
 _POLL_S = 0.2
-_STOP_S = 30.0  # for a run to end by itself after SIGINT
+_STOP_S = 30.0  # for a run to end by itself after SIGTERM
 
 
 class Refused(ValueError):
@@ -170,10 +170,11 @@ def _start(job: study_plan.Job) -> subprocess.Popen:
       stdout=file,
       stderr=subprocess.STDOUT,
       stdin=subprocess.DEVNULL,
-      # Ctrl-C comes here only, and here it is passed on once.
+      # Ctrl-C comes here only, and here it is passed on once: as SIGTERM, as
+      # SIGINT is ignored by whatever a shell started in the background.
       start_new_session=True,
       preexec_fn=functools.partial(
-        linux.die_with_parent, os.getpid(), signal.SIGINT
+        linux.die_with_parent, os.getpid(), signal.SIGTERM
       ),
     )
 
@@ -181,7 +182,7 @@ def _start(job: study_plan.Job) -> subprocess.Popen:
 def _stop(processes) -> None:
   for process in processes:
     if process.poll() is None:
-      process.send_signal(signal.SIGINT)
+      process.send_signal(signal.SIGTERM)
   deadline = time.monotonic() + _STOP_S
   for process in processes:
     try:

@@ -64,6 +64,11 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
       f'Found: {goal["found"]} of {goal["of"]}, {verdict}.'
     )
   for label, entry in results['variants'].items():
+    if entry['budget'] < results['budget_per_agent']:
+      notes.append(
+        f'{label}: {entry["budget"]:,} steps, as more would take too long; '
+        'differences from it are over these.'
+      )
     if entry['crashed']:
       notes.append(
         f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '

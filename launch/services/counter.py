@@ -18,13 +18,13 @@ from typing import Any
 
 from launch import metrics as metrics_lib
 from launch.services import rates
+from launch.services import run_log
 
 _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
 _SAVE_PERIOD_S = 0.5
-_CURVE_LENGTH = 60  # Points of the evaluation curve in a snapshot.
 
 
 class Counter:
@@ -67,17 +67,14 @@ class Counter:
     self._lock = threading.RLock()
     self._nodes: dict[str, rates.NodeRecord] = {}
     self._rates = rates.Rates()
-    self._latest: dict[str, dict[str, Any]] = {}
-    self._curve: list[tuple[int, float]] = []  # by steps
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
     self._outcome: str | None = None  # 'goal', 'budget', 'wall_clock'.
     self._reason = ''
     self._result: dict[str, Any] = {}
     self._holds: dict[str, float] = {}  # node to when its hold ends
-    self._writer: metrics_lib.MetricsWriter | None = None
+    self._files = run_log.RunLog(self._run_dir)
     if self._run_dir is not None:
-      self._writer = metrics_lib.MetricsWriter(self._run_dir / 'metrics')
       self._restore()
     self._started = clock()
     self._saved = -math.inf
@@ -123,7 +120,14 @@ class Counter:
         state.metrics.update(metrics)
         if now - state.logged >= self._metrics_period_s:
           state.logged = now
-          self._log_node(node, state, now)
+          self._files.node(
+            node,
+            state.metrics,
+            state.rates.per_second(now),
+            state.totals,
+            self._totals.get('actor_steps', 0),
+            self._elapsed(now),
+          )
       for event in events or ():
         row = dict(event)
         self._log(node, str(row.pop('kind', 'event')), row)
@@ -210,8 +214,8 @@ class Counter:
           }
           for name, node in self._nodes.items()
         },
-        'latest': {kind: dict(row) for kind, row in self._latest.items()},
-        'curve': list(self._curve),
+        'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
+        'curve': list(self._files.curve),
         'budget': dict(self._budget),
         'wall_clock_s': self._wall_clock_s,
         'elapsed_s': self._elapsed(now),
@@ -258,7 +262,7 @@ class Counter:
   def close(self) -> None:
     """Writes summary.json and closes the files. Safe to call twice."""
     with self._lock:
-      if self._run_dir is None or self._writer is None:
+      if self._run_dir is None or self._files.closed:
         return
       now = self._clock()
       self._save(now, force=True)
@@ -271,11 +275,10 @@ class Counter:
           'totals': self._totals,
           'elapsed_s': round(self._elapsed(now), 3),
           'result': self._result,
-          'latest': self._latest,
+          'latest': self._files.latest,
         },
       )
-      self._writer.close()
-      self._writer = None
+      self._files.close()
 
   def _untold(self, now: float) -> bool:
     with self._lock:
@@ -307,54 +310,11 @@ class Counter:
       )
 
   def _log(self, node: str, kind: str, row: dict[str, Any]) -> None:
-    now = self._clock()
     row.setdefault('node', node)
     row.setdefault('actor_steps', self._totals.get('actor_steps', 0))
-    elapsed_s = self._elapsed(now) - row.pop('age_s', 0.0)
+    elapsed_s = self._elapsed(self._clock()) - row.pop('age_s', 0.0)
     row.setdefault('elapsed_s', round(elapsed_s, 3))
-    if self._writer is not None:
-      self._writer.row(kind, row)
-      self._writer.scalars(
-        {
-          f'{kind}/{name}': value
-          for name, value in row.items()
-          if name != 'actor_steps'
-        },
-        step=int(row['actor_steps']),
-      )
-    # Evaluations of older parameters may come later.
-    latest = self._latest.get(kind, row)
-    if row['actor_steps'] >= latest['actor_steps']:
-      self._latest[kind] = row
-    if kind == 'evaluation' and 'return_mean' in row:
-      point = (int(row['actor_steps']), float(row['return_mean']))
-      self._curve = sorted([*self._curve, point])[-_CURVE_LENGTH:]
-
-  def _log_node(self, node: str, state: rates.NodeRecord, now: float) -> None:
-    if self._writer is None:
-      return
-    label, _, index = node.partition('/')
-    step = self._totals.get('actor_steps', 0)
-    per_second = {
-      f'{name}_per_s': rate
-      for name, rate in state.rates.per_second(now).items()
-    }
-    own = {f'own_{name}': total for name, total in state.totals.items()}
-    numbers = {**state.metrics, **per_second, **own}
-    # In its own file per group: all explorers together, by time.
-    self._writer.row(
-      f'node_{label}',
-      {
-        'node': node,
-        'actor_steps': step,
-        'elapsed_s': round(self._elapsed(now), 3),
-        **numbers,
-      },
-    )
-    tag = f'{label}_{index}' if index else label
-    self._writer.scalars(
-      {f'{tag}/{name}': value for name, value in numbers.items()}, step=step
-    )
+    self._files.add(kind, row)
 
   def _elapsed(self, now: float) -> float:
     return self._elapsed_before_s + now - self._started
@@ -373,7 +333,7 @@ class Counter:
     return max(0.0, min(left)) if left else None
 
   def _save(self, now: float, force: bool = False) -> None:
-    if self._writer is None or self._run_dir is None:
+    if self._run_dir is None or self._files.closed:
       return
     if not force and now - self._saved < _SAVE_PERIOD_S:
       return
@@ -385,8 +345,8 @@ class Counter:
       'outcome': self._outcome,
       'reason': self._reason,
       'result': self._result,
-      'latest': self._latest,
-      'curve': list(self._curve),
+      'latest': self._files.latest,
+      'curve': list(self._files.curve),
     }
     metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
 
@@ -399,8 +359,8 @@ class Counter:
     state = metrics_lib.read_json(path)
     self._totals = {k: int(v) for k, v in state['totals'].items()}
     self._elapsed_before_s = float(state['elapsed_s'])
-    self._latest = state['latest']
-    self._curve = [(int(x), float(y)) for x, y in state['curve']]
+    self._files.latest = state['latest']
+    self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
     now = self._clock()
     for name, totals in state['node_totals'].items():
       self._nodes[name] = rates.NodeRecord(now, dict(totals))

@@ -101,7 +101,7 @@ def test_areas_and_last_evaluations_follow_the_rules(results):
 @pytest.mark.parametrize('end, whole', [(0.9, True), (0.89, False)])
 def test_a_run_is_whole_from_nine_tenths_of_its_budget(end, whole):
   curve = _curve([0, 50, 90], end=end * BUDGET)
-  assert study_results.whole(_study(), curve) == whole
+  assert study_results.whole(curve, BUDGET) == whole
 
 
 def test_differences_are_those_of_the_bootstrap(results):
@@ -118,6 +118,38 @@ def test_differences_are_those_of_the_bootstrap(results):
   assert contrast['auc_difference'][0] == pytest.approx(
     -new['auc_difference'][0]
   )
+
+
+def test_a_variant_with_less_steps_is_compared_over_those():
+  variants = {
+    'DQN': study_plan.Variant('run_dqn.py'),
+    'New': study_plan.Variant('run_new.py', budget=400),
+  }
+  systems = {
+    'DQN': SYSTEMS['DQN'],
+    'New': _system(
+      *(_curve([0, a, 2 * a, 3 * a, 4 * a], end=400) for a in (10, 20, 30, 40))
+    ),
+  }
+  study = _study(variants=variants, seeds=4)
+  found = study_results.collect(study, systems, 'make it')
+  new, base = found['variants']['New'], found['variants']['DQN']
+  assert (new['crashed'], new['budget'], base['budget']) == (0, 400, BUDGET)
+  assert new['command'].split()[-2] == '--config.run.steps_per_agent=400'
+  np.testing.assert_allclose(new['auc'], [20.0, 40.0, 60.0, 80.0])
+  # Each seed of the other over its first 400 steps; the one that left nothing
+  # and no other is random. Over all of them they would come to 56 and less.
+  short = [_slowly(c.steps, c.returns, 400) for c in SYSTEMS['DQN'].curves[:3]]
+  assert new['auc_difference'][0] == pytest.approx(
+    50.0 - np.mean([*short, RANDOM]), rel=1e-4
+  )
+  assert base['auc'][0] == pytest.approx(47.5)
+  assert new['difference_steps'] == 400
+  # Evaluations by then: 0 only of the other's, 20 to 40 times 3 of its own.
+  assert new['last_three_difference'][0] == pytest.approx(
+    75.0 - np.mean([0.0, 0.0, 0.0, RANDOM])
+  )
+  assert 'New: 400 steps, as more' in study_table.render(found)
 
 
 def test_goals_are_counted_and_judged_with_their_own_number_of_seeds(results):
@@ -146,7 +178,9 @@ def test_equal_wall_clock_ends_when_the_quickest_system_is_done(results):
 
 def test_a_crash_after_the_time_is_no_crash_yet():
   late = _curve([0, 200, 400], per_second=100, end=500)  # crashed at 6 s
-  area, last, steps = study_results.score_by_seconds(_study(), late, 3.5)
+  area, last, steps = study_results.score_by_seconds(
+    _study(), late, BUDGET, 3.5
+  )
   assert (last, steps) == (100.0, 250.0)
   assert area == pytest.approx(
     _slowly(late.seconds, late.returns, 3.5), rel=1e-4

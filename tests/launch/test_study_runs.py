@@ -28,7 +28,8 @@ FORKER = pathlib.Path(__file__).with_name('forked_commands.py')
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
 # 'crash' dies after the second, 'fail' before anything, 'wait' does not end.
 SCRIPT = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
 path = pathlib.Path(flags['run_dir'])
 with open(path.parent / 'started.txt', 'a') as file:
@@ -63,7 +64,7 @@ for fifth in range(6):
         time.sleep(0.05)
     except KeyboardInterrupt:
       (path.parent / 'asked_to_stop.txt').touch()
-      sys.exit(130)
+      sys.exit(143)
     if mode == 'crash':
       sys.exit(1)
 (path / 'summary.json').write_text(json.dumps(
@@ -253,9 +254,11 @@ def _command(tmp_path, *flags):
   ]
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+  'number, of_a_terminal', [(signal.SIGINT, True), (signal.SIGTERM, False)]
+)
 def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
-  tmp_path, processes_of, number
+  tmp_path, processes_of, number, of_a_terminal
 ):
   _studies_file(tmp_path, mode='wait')
   temporary = tmp_path / 'tmp'
@@ -263,7 +266,14 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
   variables = {**os.environ, 'TMPDIR': str(temporary)}
   with open(tmp_path / 'output.txt', 'w') as file:
     process = subprocess.Popen(
-      _command(tmp_path), env=variables, stdout=file, stderr=file
+      _command(tmp_path),
+      env=variables,
+      stdout=file,
+      stderr=file,
+      # In the background a shell has everything it starts ignore Ctrl-C.
+      preexec_fn=None
+      if of_a_terminal
+      else lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
   waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
   deadline = time.monotonic() + 60
