@@ -25,6 +25,16 @@ _LARGE: dict[str, Any] = {
   'min_replay_size': 5_000,
 }
 
+_SWARM: dict[str, Any] = {
+  # The size of the small-scale table; the paper has 31.
+  'num_explorers': 4,
+  # [T] The specs' 0.05 moves a policy that learns at 1e-4 about 25 times as far
+  # as its own gradient: all explorers become the first mediocre theta_star.
+  # InvertedPendulum-v5, 8 explorers, seeds 10 and 11: with 0.005 neither leaves
+  # a return of 150 in 16,000 steps; with 0.001 both have 1000 after 4,100.
+  'c_max': 0.001,
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
   'pendulum': {
     'environment': 'Pendulum-v1',
@@ -84,8 +94,7 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
     ValueError: no such preset; the message names them.
   """
   chosen = presets.choose(PRESETS, preset or 'pendulum')
-  # Four explorers: the size of the small-scale table, where the paper has 31.
-  numbers = {'num_explorers': 4, **chosen.get('swarm', {})}
+  numbers = {**_SWARM, **chosen.get('swarm', {})}
   return ml_collections.ConfigDict(
     {
       'agent_name': 'pso_ddpg',  # not to be changed: who reads the rest

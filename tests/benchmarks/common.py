@@ -32,6 +32,7 @@ NO_TARGET = '--config.run.target_return=None'
 _BUSY_LOAD = 0.5  # of other programs, from which figures are worth little
 _STOP_S = 20.0
 _POLL_S = 0.25
+_READY_LIMIT_S = 240.0  # from the start of a run to its first updates
 
 
 def arguments(
@@ -247,7 +248,11 @@ def swarm_run(*flags: str, script: str = 'run_swarm.py') -> Iterator[Run]:
 
 
 def window_rates(
-  run: Run, kinds: dict[str, str], settle_s: float, window_s: float
+  run: Run,
+  kinds: dict[str, str],
+  settle_s: float,
+  window_s: float,
+  num_nodes: int = 1,
 ) -> dict[str, float]:
   """Rates over a window of a run that learns, summed over nodes.
 
@@ -255,8 +260,9 @@ def window_rates(
     run: the run; its first update may still be to come.
     kinds: name of a total, such as 'own_actor_steps', to the kind of rows that
       have it, such as 'node_actor'.
-    settle_s: seconds from the first update to the window.
+    settle_s: seconds from the first update of `num_nodes` to the window.
     window_s: seconds of the window.
+    num_nodes: nodes that learn, and that have what is in `kinds`, at least.
 
   Returns:
     For each total what it grew by per second, by the nodes' own clocks.
@@ -264,7 +270,11 @@ def window_rates(
   Raises:
     RuntimeError: the run ended, or reported too seldom.
   """
-  run.wait_for('first update', run.learning, 240.0)
+  run.wait_for(
+    f'first update of {num_nodes} node(s)',
+    lambda: len({row['node'] for row in run.learning()}) >= num_nodes,
+    _READY_LIMIT_S,
+  )
   time.sleep(settle_s)
   skip = {kind: len(run.rows(kind)) for kind in kinds.values()}
   # A row is up to a second older than the file: one more to lose none.
@@ -276,10 +286,10 @@ def window_rates(
     by_node: dict[str, list] = {}
     for row in run.rows(kind)[skip[kind] :]:
       by_node.setdefault(row['node'], []).append(row)
-    if not by_node or min(map(len, by_node.values())) < 2:
+    if len(by_node) < num_nodes or min(map(len, by_node.values())) < 2:
       raise RuntimeError(
-        f'A node of {kind} reported only once in {window_s:g} s: the machine '
-        'is too busy for this window.'
+        f'{len(by_node)} of {num_nodes} nodes of {kind} reported, or one only '
+        f'once, in {window_s:g} s: the machine is too busy for this window.'
       )
     found[name] = sum(
       (rows[-1][name] - rows[0][name])
