@@ -214,7 +214,12 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     )
     advantages = traced.pg_advantages
     if config.normalize_advantages:
-      advantages = policy_gradient.normalise(advantages, mask)
+      # Moments under pi, and rho outside. Were the product normalised, taking
+      # its mean away would push pi off every old action of mu, and the less pi
+      # has of them, the more: on Hopper-v5 rho falls to 0.05 and sigma with it.
+      advantages = traced.pg_rhos * policy_gradient.normalise(
+        traced.advantages, mask * traced.pg_rhos
+      )
     policy_loss = policy_gradient.policy_gradient(log_pi, advantages, mask)
     baseline_loss = policy_gradient.baseline(values[:-1], traced.vs, mask)
     entropy = policy_gradient.masked_mean(

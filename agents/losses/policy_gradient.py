@@ -48,9 +48,15 @@ def baseline(
 
 
 def normalise(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-  """Less its mean, over its standard deviation, where mask is 1."""
-  mean = masked_mean(x, mask)
-  variance = masked_mean(tf.square(x - mean), mask)
+  """Less its mean, over its standard deviation.
+
+  Args:
+    x: float32 [T, B].
+    mask: weights of the moments, not negative, float32 [T, B].
+  """
+  weights = mask / tf.maximum(tf.reduce_sum(mask), 1e-8)
+  mean = tf.reduce_sum(weights * x)
+  variance = tf.reduce_sum(weights * tf.square(x - mean))
   return (x - mean) * tf.math.rsqrt(variance + 1e-8)
 
 

@@ -19,11 +19,18 @@ class VTrace(NamedTuple):
 
   Attributes:
     vs: targets v_t of the value function, float32 [T, B].
-    pg_advantages: min(rho_pg_bar, rho_t) (q_t - V(x_t)), float32 [T, B].
+    advantages: q_t - V(x_t), float32 [T, B].
+    pg_rhos: min(rho_pg_bar, rho_t), float32 [T, B].
   """
 
   vs: tf.Tensor
-  pg_advantages: tf.Tensor
+  advantages: tf.Tensor
+  pg_rhos: tf.Tensor
+
+  @property
+  def pg_advantages(self) -> tf.Tensor:
+    """What weights the policy's gradient, float32 [T, B]."""
+    return self.pg_rhos * self.advantages
 
 
 def vtrace(
@@ -82,7 +89,7 @@ def vtrace(
   corrections = discounted_sum(deltas, traces)
   after = tf.pad(corrections[1:], [[0, 1], [0, 0]])  # A_T = 0
   q_t = r_t + discount_t * next_values + continues * after
-  return VTrace(values + corrections, _clip(rhos, pg_rho_bar) * (q_t - values))
+  return VTrace(values + corrections, q_t - values, _clip(rhos, pg_rho_bar))
 
 
 def successor_values(

@@ -172,6 +172,38 @@ def test_normalised_advantages_do_not_scale_with_the_reward():
   np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
+def test_advantages_are_normalised_under_the_policy_and_then_weighted():
+  agent = _agent(
+    CONTINUOUS,
+    normalize_advantages=True,
+    baseline_cost=0.0,
+    entropy_cost=0.0,
+    trace_lambda=0.0,
+  )
+  theta, block = _theta(agent), _block(agent)
+  block.last[...] = True
+  block.discount[...] = 0.0
+  block.valid[...] = True
+  weights, advantages, log_pis = (np.zeros(block.reward.shape) for _ in '123')
+  for t, k in np.ndindex(*block.reward.shape):
+    head, value = _network(agent, theta, block.observation[t, k])
+    log_pi, _ = _log_pi_and_entropy(agent, head, block.action[t, k])
+    log_pis[t, k], advantages[t, k] = log_pi, block.reward[t, k] - value
+    weights[t, k] = min(1.0, np.exp(log_pi - block.behaviour[t, k, 0]))
+  mean = np.average(advantages, weights=weights)
+  deviation = np.sqrt(np.average((advantages - mean) ** 2, weights=weights))
+  want = -np.mean(weights * (advantages - mean) / deviation * log_pis)
+  got = _loss(agent, theta, _batch(block)).loss
+  np.testing.assert_allclose(got, want, rtol=1e-4)
+  # What the policy would not do any more does not move it, however bad it was.
+  block.behaviour[0, 0, 0] = 60.0
+  losses = []
+  for reward in (-1e3, 1e3):
+    block.reward[0, 0] = reward
+    losses.append(_loss(agent, theta, _batch(block)).loss)
+  np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
 def _gradient(agent, theta, batch):
   learner = learning.TFLearner(
     agent,
