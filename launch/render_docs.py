@@ -26,7 +26,7 @@ _THROUGHPUT = (
   'bench_apex',
   'bench_impala',
   'bench_inference',
-  'bench_d4pg',
+  'bench_control',
   'bench_replay',
 )
 

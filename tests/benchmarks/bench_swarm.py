@@ -11,7 +11,6 @@ the rate of the swarm is the sum over nodes.
 from __future__ import annotations
 
 import argparse
-import collections
 import pathlib
 import statistics
 import sys
@@ -88,13 +87,13 @@ def compare(
   window_s = common.choose(args, 6.0, 15.0, 30.0)
   common.warn_if_busy()
   rows = []
-  rates = collections.defaultdict(list)
-  # With fewer explorers a node of the population form is not full.
-  forms = (min(_PER_NODE, explorers), 1)
+  many: list[float] = []
+  one: list[float] = []
   for repetition in range(repetitions):
-    for per_node in forms:
+    # With fewer explorers the node of the population form is not full.
+    for per_node, rates in ((min(_PER_NODE, explorers), many), (1, one)):
       found = measure(explorers, per_node, window_s, flags)
-      rates[per_node].append(found['updates_per_s'])
+      rates.append(found['updates_per_s'])
       rows.append(
         (
           repetition + 1,
@@ -114,7 +113,8 @@ def compare(
   )
   return Compared(
     common.table(headers, rows),
-    *(rates[per_node] for per_node in forms),
+    many,
+    one,
     f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the last node made '
     'its first update; rates of nodes from metrics/node_explorer.jsonl, added '
     'up.',

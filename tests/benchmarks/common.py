@@ -286,10 +286,12 @@ def window_rates(
     by_node: dict[str, list] = {}
     for row in run.rows(kind)[skip[kind] :]:
       by_node.setdefault(row['node'], []).append(row)
-    if len(by_node) < num_nodes or min(map(len, by_node.values())) < 2:
+    often = sum(len(rows) > 1 for rows in by_node.values())
+    if often < max(num_nodes, len(by_node)):
       raise RuntimeError(
-        f'{len(by_node)} of {num_nodes} nodes of {kind} reported, or one only '
-        f'once, in {window_s:g} s: the machine is too busy for this window.'
+        f'{often} of {max(num_nodes, len(by_node))} nodes of {kind} reported '
+        f'twice or more in {window_s:g} s, where all should: the machine is '
+        'too busy for this window.'
       )
     found[name] = sum(
       (rows[-1][name] - rows[0][name])

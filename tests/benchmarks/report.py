@@ -32,6 +32,9 @@ _ORDER = (
   'bench_replay',
   'bench_impala',
   'bench_inference',
+  'bench_control',
+  'bench_mujoco',
+  'bench_population_ddpg',
   'bench_roofline',
 )
 
