@@ -196,10 +196,11 @@ def bootstrap_band(
 
 
 def verdict(difference: Difference, reference: Reference | None = None) -> str:
-  """'superior', 'not inferior' or 'not shown', by the lower bound.
+  """'superior', 'not inferior', 'inferior' or 'not shown', by the bounds.
 
   Superior: the lower bound is above 0. Not inferior: it is above -0.1 of the
   way from the random policy to the threshold; this needs the reference.
+  Inferior: else, where the upper bound is below 0.
   """
   if difference.low > 0:
     return 'superior'
@@ -207,7 +208,7 @@ def verdict(difference: Difference, reference: Reference | None = None) -> str:
     margin = 0.1 * (reference.threshold - reference.random)
     if difference.low > -margin:
       return 'not inferior'
-  return 'not shown'
+  return 'inferior' if difference.high < 0 else 'not shown'
 
 
 def solved(

@@ -84,16 +84,18 @@ def _draw(
 ) -> None:
   grid = np.linspace(0.0, end, _GRID_POINTS)
   for number, (label, found) in enumerate(groups.items()):
+    kept = [curve for curve in found if len(curve.steps)]
+    # A system with fewer steps has no line where it never was.
+    own = grid[grid <= max((getattr(c, name)[-1] for c in kept), default=0.0)]
     values = [
-      statistics.on_grid(getattr(curve, name), curve.returns, grid)
-      for curve in found
-      if len(curve.steps)
+      statistics.on_grid(getattr(curve, name), curve.returns, own)
+      for curve in kept
     ]
     seeds = f'{len(values)} seed{"s" if len(values) != 1 else ""}'
     if len(values) < len(found):
       seeds += f', {len(found) - len(values)} without evaluation'
     if values:
-      _draw_band(axes, grid, np.stack(values), f'{label} ({seeds})', number)
+      _draw_band(axes, own, np.stack(values), f'{label} ({seeds})', number)
 
 
 def _draw_band(

@@ -104,18 +104,19 @@ def test_a_band_is_the_bootstrap_at_each_point():
 
 
 @pytest.mark.parametrize(
-  'low, expected',
+  'low, high, expected',
   [
-    (0.1, 'superior'),
-    (0.0, 'not inferior'),
-    (-44.8, 'not inferior'),
-    (-45.0, 'not shown'),
+    (0.1, 20.0, 'superior'),
+    (0.0, 20.0, 'not inferior'),
+    (-44.8, -0.1, 'not inferior'),
+    (-45.0, 0.0, 'not shown'),
+    (-45.0, -0.1, 'inferior'),
   ],
 )
-def test_verdicts_follow_the_lower_bound(low, expected):
+def test_verdicts_follow_the_bounds(low, high, expected):
   # 0.1 * (475 - 26) = 44.9
   reference = statistics.REFERENCES['CartPole-v1']
-  difference = statistics.Difference(10.0, low, 20.0)
+  difference = statistics.Difference(10.0, low, high)
   assert statistics.verdict(difference, reference) == expected
 
 

@@ -246,6 +246,19 @@ def test_the_picture_has_a_panel_by_steps_and_one_by_seconds(tmp_path):
   assert _picture(one).shape[1] == 1260 and _picture(two).shape[1] == 1890
 
 
+def test_a_curve_ends_where_its_system_did(tmp_path, monkeypatch):
+  drawn = {}
+
+  def band(axes, grid, values, label, number):
+    drawn[label.split()[0]] = grid[-1], values.shape
+
+  monkeypatch.setattr(study_plots, '_draw_band', band)
+  groups = {'Long': [_curve([0, 1])], 'Short': [_curve([0, 1], end=400)] * 2}
+  study_plots.compare_curves(groups, tmp_path / 'a.png', budget=BUDGET)
+  assert drawn['Long'][0] == BUDGET
+  assert 395 < drawn['Short'][0] <= 400 and drawn['Short'][1][0] == 2
+
+
 def test_nothing_to_draw_is_said(tmp_path):
   with pytest.raises(ValueError, match="'DQN'.* has an evaluation"):
     study_plots.compare_curves(
