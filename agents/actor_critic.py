@@ -234,9 +234,13 @@ class ActorCritic(base.Agent):
     exploration: noise.Exploration,
   ) -> np.ndarray:
     """As `act`, with an exploration of the caller's."""
-    means = self._networks.means(self.layout.unpack(theta), observation)
+    means = self.means(theta, observation)
     actions = exploration(means, actor_steps, rng)
     return actions.reshape(actions.shape[:2] + self.spec.action_shape)
+
+  def means(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """The policy's own actions, flat: [P, K, A]."""
+    return self._networks.means(self.layout.unpack(theta), observation)
 
   def make_exploration(self) -> noise.Exploration:
     """A new one, as the config says."""
@@ -290,6 +294,25 @@ class _Explorer:
     return self._agent.explore(
       theta[None], observation[None], actor_steps, rng, self._exploration
     )[0]
+
+  # The parts of `act`, for many actors at once (batched_acting.py).
+
+  def inputs(self, observation, actor_steps):
+    return observation, np.full(len(observation), actor_steps)
+
+  def forward(self, theta, observation, actor_steps):
+    return self._agent.means(theta[None], observation[None])[0], actor_steps
+
+  def choose(self, outputs, streams):
+    means, actor_steps = outputs
+    actions = np.empty_like(means)
+    for (rows, rng), explorer in zip(streams.parts, streams.actors):
+      explore, steps = explorer._exploration, actor_steps[rows.start]
+      actions[rows] = explore(means[None, rows], steps, rng)[0]
+    return (actions.reshape(len(means), *self._agent.spec.action_shape),)
+
+  def take(self, actions):
+    return actions
 
   def priorities(self, theta, packed):
     """The largest priority of the learner so far (specs/d4pg.md, 5.4).

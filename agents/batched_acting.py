@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,8 +23,8 @@ Arrays = tuple[np.ndarray, ...]
 class Batchable(Protocol):
   """A `base.Actor` in four parts; `act` is one after the other.
 
-  Only `take` changes what the actor keeps: until then the rest may be repeated,
-  with other parameters too.
+  Only `choose` and `take` change what is kept: what comes before may be
+  repeated, with other parameters too.
   """
 
   def inputs(self, observation: np.ndarray, actor_steps: int) -> Arrays:
@@ -47,10 +48,17 @@ class Streams:
 
   Attributes:
     parts: rows of each actor, and its generator.
+    actors: likewise, for what explores in a way of its own.
   """
 
-  def __init__(self, rngs: Sequence[np.random.Generator], rows: Sequence[int]):
+  def __init__(
+    self,
+    rngs: Sequence[np.random.Generator],
+    rows: Sequence[int],
+    actors: Sequence[Any] = (),
+  ):
     self.parts: list[tuple[slice, np.random.Generator]] = []
+    self.actors = actors
     end = 0
     for rng, count in zip(rngs, rows):
       self.parts.append((slice(end, end + count), rng))
@@ -130,7 +138,11 @@ class Acting:
     if len(columns) > 1:
       inputs = tuple(np.concatenate(parts) for parts in zip(*columns))
     outputs = self._common.forward(theta, *inputs)
-    streams = Streams([request.rng for request in requests], rows)
+    streams = Streams(
+      [request.rng for request in requests],
+      rows,
+      [request.actor for request in requests],
+    )
     places = [place for place, _ in streams.parts]
     _check(outputs, places)
     chosen = self._common.choose(outputs, streams)
@@ -154,7 +166,9 @@ class Acting:
 
 def _check(outputs: Arrays, places: Sequence[slice]) -> None:
   """Raises NotFinite for the requests whose rows are not finite."""
-  bad = [x for x in outputs if x.dtype.kind == 'f' and not _finite(x)]
+  bad = [
+    x for x in outputs if x.size and x.dtype.kind == 'f' and not _finite(x)
+  ]
   if bad:
     raise NotFinite(
       [
@@ -167,4 +181,6 @@ def _check(outputs: Arrays, places: Sequence[slice]) -> None:
 
 def _finite(x: np.ndarray) -> bool:
   # A sum is finite only if all are; where it is not, it may just be large.
-  return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
+  return math.isfinite(np.add.reduce(x, axis=None)) or bool(
+    np.isfinite(x).all()
+  )

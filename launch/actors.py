@@ -29,7 +29,7 @@ class Config:
   inference: str = 'local'  # in each actor, or 'central': on a server
   inference_transport: str = 'auto'  # to it: 'shared_memory', 'rpc', by host
   inference_max_wait_ms: float = 2.0  # of a request for others to come
-  inference_max_batch: int | None = None  # environments; None: all there are
+  inference_max_batch: int | None = None  # environments; None: half suffice
 
   def __post_init__(self):
     checks.whole(

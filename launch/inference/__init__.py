@@ -6,4 +6,5 @@ links     frames on their way: shared memory on one host, RPC between hosts
 policy    what a server acts with, where parameters may be unsound
 sessions  the server's side: whose state belongs to whom, what was answered
 remote    the actor's side: a policy and parameters that are elsewhere
+waiting   what an actor says while it waits for the server
 """

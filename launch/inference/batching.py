@@ -9,22 +9,38 @@ from __future__ import annotations
 _SILENT_WAITS = 10.0
 
 
+def half(num_actors: int, num_envs: int) -> int:
+  """Rows of half of the actors (specs/seed_inference.md, section 4).
+
+  While they are answered, the other half steps its environments: else server
+  and actors would take turns at being idle.
+  """
+  return -(-num_actors // 2) * num_envs
+
+
 class Batcher:
   """Collects requests until a batch is worth its forward pass.
 
-  That is when `max_rows` are waiting, when everybody who may still ask has
+  That is when `enough` rows are waiting, when everybody who may still ask has
   asked, or when the oldest has waited for `max_wait_s`. Actors that were silent
   for ten times that (they wait for replay, or are dead) are not waited for.
   """
 
-  def __init__(self, max_wait_s: float, max_rows: int | None = None):
+  def __init__(
+    self,
+    max_wait_s: float,
+    enough: int | None = None,
+    max_rows: int | None = None,
+  ):
     """Makes one that waits for nobody.
 
     Args:
       max_wait_s: longest wait of a request for others.
-      max_rows: rows that are enough; None is all there are.
+      enough: rows that are; None has no such number.
+      max_rows: of a batch, at most; None takes all that wait.
     """
     self._max_wait_s = max_wait_s
+    self._enough = enough
     self._max_rows = max_rows
     self._rows = 0
     self._oldest = 0.0
@@ -52,7 +68,7 @@ class Batcher:
     """Whether `take` should be called."""
     if not self._pending:
       return False
-    if self._max_rows is not None and self._rows >= self._max_rows:
+    if self._enough is not None and self._rows >= self._enough:
       return True
     if now - self._oldest >= self._max_wait_s:
       return True

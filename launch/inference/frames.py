@@ -48,13 +48,15 @@ class FrameLayout:
     """What an actor sends.
 
     `step` counts its requests from 0. `ended` says whose episodes ended with
-    the step before. `actor_steps` is for schedules.
+    the step before, if `any_ended`; else it is old. `actor_steps` is for
+    schedules.
     """
     count = self.num_envs
     return np.dtype(
       [
         ('step', np.int64),
         ('actor_steps', np.int64),
+        ('any_ended', np.int64),
         ('ended', np.bool_, (count,)),
         (
           'observation',
@@ -154,7 +156,7 @@ class Frame:
     self.reply_bytes = view[end : end + reply.itemsize]
     # The whole numbers at the head of each. Fields of records cost 50 times as
     # much to write.
-    self._asked = self.request_bytes[:16].cast('q')
+    self._asked = self.request_bytes[:24].cast('q')
     self._answered = self.reply_bytes[:32].cast('q')
     self._answer: Any = answered
 
@@ -168,10 +170,18 @@ class Frame:
   def actor_steps(self) -> int:
     return self._asked[1]
 
+  @property
+  def any_ended(self) -> bool:
+    return bool(self._asked[2])
+
   def ask(
-    self, step: int, actor_steps: int, ended: np.ndarray, observation: Any
+    self,
+    step: int,
+    actor_steps: int,
+    ended: np.ndarray | None,
+    observation: Any,
   ) -> None:
-    """Writes a request.
+    """Writes a request; no `ended` if no episode has.
 
     Raises:
       ValueError: the observation has another shape or type than the frame.
@@ -184,8 +194,10 @@ class Frame:
         'The environment does not keep to its spec: mend it, or wrap it.'
       )
     wanted[...] = observation
-    self.ended[...] = ended
-    self._asked[0], self._asked[1] = step, actor_steps
+    if ended is not None:
+      self.ended[...] = ended
+    asked = self._asked
+    asked[0], asked[1], asked[2] = step, actor_steps, ended is not None
 
   # The reply.
 
@@ -221,7 +233,7 @@ class Frame:
     self.action[...] = action
     if behaviour is not None:
       self.behaviour[...] = behaviour
-    if core is not None:
+    if core is not None and core.size:
       self.core[...] = core
     answered = self._answered
     answered[1], answered[2], answered[3] = OK, version, int(1000 * age_s)

@@ -25,6 +25,7 @@ _PATIENCE_S = 1.0
 _HELLO_BYTES = 4096
 _HELLO_S = 10.0
 _CREDENTIALS = struct.Struct('3i')
+_TIMEVAL = struct.Struct('2l')
 
 
 class Lost(ConnectionError):
@@ -91,7 +92,12 @@ class SharedMemoryLink:
       self._socket.close()
       raise Refused(refusal)
     self.frame = frames.Frame(shapes, _mapped(fds[0], shapes.nbytes))
-    self._socket.settimeout(_PATIENCE_S)
+    # The kernel's timeout: Python's own would be another call to the kernel
+    # before each packet.
+    self._socket.settimeout(None)
+    patience = _TIMEVAL.pack(*divmod(round(1e6 * _PATIENCE_S), 10**6))
+    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+      self._socket.setsockopt(socket.SOL_SOCKET, side, patience)
 
   def exchange(self, step: int) -> None:
     """Returns when the frame holds the answer to request `step`.
@@ -109,7 +115,7 @@ class SharedMemoryLink:
         # An answer that came twice, as it was asked for twice, is old.
         if int.from_bytes(packet, 'little') == step:
           return
-    except TimeoutError:
+    except BlockingIOError:  # The timeout.
       raise Late(f'no answer to request {step} in {_PATIENCE_S:g} s') from None
     except OSError as e:
       raise Lost('The inference server is gone.') from e

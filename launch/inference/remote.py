@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from launch import rpc
 from launch.inference import frames
 from launch.inference import links
 from launch.inference import sessions
+from launch.inference import waiting
 
 _logger = logging.getLogger(__name__)
-# How long a server may be away; likewise a table (experience.py).
-_PATIENCE_S = 600.0
-_LATE_S = 10.0  # without an answer, until it is said
+# How long a server may be away, or there and silent; likewise a table
+# (experience.py). It may itself wait for a learner that is started again.
+PATIENCE_S = 600.0
+_PROBE_S = 2.0  # for a server to say how it is
 _WAIT_S = 1.0  # for newer parameters, in one call
 _NONE = np.zeros(0, np.float32)
+_T = TypeVar('_T')
 
 
 class RunLost(RuntimeError):
@@ -46,6 +49,7 @@ class RemotePolicy:
     seed: int,
     transport: str = 'auto',
     should_stop: Callable[[], bool] = lambda: False,
+    patience_s: float = PATIENCE_S,
   ):
     """Makes one that is not connected; `start` waits for the server.
 
@@ -57,6 +61,7 @@ class RemotePolicy:
         `np.random.default_rng(seed)`.
       transport: 'shared_memory', 'rpc', or 'auto': by where the server is.
       should_stop: ends a wait.
+      patience_s: how long one may last.
     """
     self._server = server
     self._shapes = shapes
@@ -64,9 +69,10 @@ class RemotePolicy:
     self._seed = seed
     self._transport = transport
     self._should_stop = should_stop
+    self._patience_s = patience_s
     self._link: links.Link | None = None
     self._frame = frames.Frame(shapes)
-    self._ended = np.zeros(shapes.num_envs, np.bool_)
+    self._ended: np.ndarray | None = None
     self._uniform = False
     self._runs = 0
     self._step = -1
@@ -96,16 +102,14 @@ class RemotePolicy:
     """Waits for the server, and begins a run there.
 
     Raises:
-      rpc.Unavailable: it did not come within ten minutes.
+      rpc.Unavailable: it did not come within `patience_s`.
       links.Refused: it will not serve this actor.
       ValueError: it is on another host, but memory was to be shared.
     """
-    self._link = rpc.retry(
-      self._connect, _PATIENCE_S, should_stop=self._should_stop
-    )
+    self._link = self._retry(self._connect)
     self._frame = self._link.frame
     self._step = -1
-    self._ended[...] = False
+    self._ended = None
 
   def fetch(self) -> bool:
     """False: the server sees to it."""
@@ -131,12 +135,13 @@ class RemotePolicy:
       RunLost: the server was started again, and this actor has a new run on
         it; or the program stops. Episodes have to begin anew.
       links.Refused: this request has no answer.
+      waiting.NoAnswer: there was none within `patience_s`.
     """
     del theta, rng
     assert self._link is not None, 'call start() first'
     self._step += 1
     self._frame.ask(self._step, actor_steps, self._ended, observation)
-    self._ended[...] = False
+    self._ended = None
     self._exchange()
     frame = self._frame
     if frame.refusal is not None:
@@ -146,7 +151,7 @@ class RemotePolicy:
     return frame.action.copy()
 
   def ended(self, last: np.ndarray) -> None:
-    self._ended[...] = last
+    self._ended = np.array(last, np.bool_)
 
   def priorities(self, theta, packed) -> np.ndarray | None:
     """First priorities [M], computed by the server.
@@ -158,11 +163,7 @@ class RemotePolicy:
     if self._uniform:
       return None
     try:
-      found = rpc.retry(
-        lambda: self._server.priorities(packed),
-        _PATIENCE_S,
-        should_stop=self._should_stop,
-      )
+      found = self._retry(lambda: self._server.priorities(packed))
     except rpc.Unavailable as e:
       if self._should_stop():
         raise RunLost('The program stops.') from e
@@ -178,8 +179,7 @@ class RemotePolicy:
 
   def _exchange(self) -> None:
     assert self._link is not None
-    since = time.monotonic()
-    said = False
+    wait: waiting.Wait | None = None
     while True:
       try:
         self._link.exchange(self._step)
@@ -187,9 +187,9 @@ class RemotePolicy:
       except links.Late as e:
         if self._should_stop():
           raise RunLost('The program stops.') from e
-        if not said and time.monotonic() - since > _LATE_S:
-          said = True
-          _logger.warning('Still waiting for the inference server: %s', e)
+        # The link has waited for a while before it says so.
+        wait = wait or waiting.Wait(self._patience_s)
+        wait.go_on(self._why_silent)
       except links.Lost as e:
         self._link.close()
         if not self._should_stop():
@@ -200,6 +200,46 @@ class RemotePolicy:
           )
         self._begin_anew()
         raise RunLost('The inference server was started again.') from e
+
+  def _why_silent(self) -> str:
+    """How the server is that leaves a request without an answer."""
+    who = f'The inference server at {self._server.address}'
+    try:
+      where = self._server.with_deadline(_PROBE_S).where()
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      return (
+        f'{who} has not answered request {self._step}, nor a call ({e}). Its '
+        'process is stopped or gone, or its machine is overloaded: let it go '
+        'on, or kill it, and it is started again.'
+      )
+    if where['held']:
+      return (
+        f'{who} waits for the learner: its parameters are '
+        f'{where["parameters_age_s"]:.0f} s old, which is more than '
+        'actors.max_param_age_s. See why the learner does not answer.'
+      )
+    return (
+      f'{who} answers calls, but not request {self._step}: see its log, or '
+      'kill it, and it is started again.'
+    )
+
+  def _retry(self, call: Callable[[], _T]) -> _T:
+    """Calls until the server is there.
+
+    Raises:
+      rpc.Unavailable: it was not within `patience_s`, or the program stops.
+    """
+    wait = waiting.Wait(self._patience_s)
+
+    def attempt() -> _T:
+      try:
+        return call()
+      except rpc.Unavailable as e:
+        why = str(e)
+        wait.say(lambda: f'The inference server is not there: {why}.')
+        raise
+
+    return rpc.retry(attempt, self._patience_s, should_stop=self._should_stop)
 
   def _begin_anew(self) -> None:
     try:

@@ -147,7 +147,7 @@ class Session:
   def request(self) -> batched_acting.Request:
     """What the policy has to know."""
     frame = self.frame
-    if frame.ended.any():
+    if frame.any_ended:
       self._actor.ended(frame.ended)
     return batched_acting.Request(
       self._actor, frame.observation, frame.actor_steps, self._rng

@@ -76,12 +76,15 @@ class Server:
   # Served.
 
   def where(self) -> dict[str, Any]:
-    """{'ready', 'host', 'door'}: how to come in, once it is ready."""
+    """How to come in, once it is 'ready': 'host', 'door'. How it is:
+    'parameters_age_s', and 'held' while they are too old to act with."""
     ready = self._ready.is_set()
     return {
       'ready': ready,
       'host': links.host(),
       'door': self._door.name if ready else '',
+      'parameters_age_s': self._follower.age_s if ready else 0.0,
+      'held': ready and self._too_old(),
     }
 
   def join(self, hello: dict[str, Any]) -> str | None:
@@ -148,8 +151,11 @@ class Server:
     num_envs = config.envs_per_actor
     self._policy = policy.Policy(self._agent, num_envs)
     self._judge = self._agent.actor(self._info(0), num_envs)
+    most = config.inference_max_batch
     self._batcher = batching.Batcher(
-      config.inference_max_wait_ms / 1000, config.inference_max_batch
+      config.inference_max_wait_ms / 1000,
+      most or batching.half(config.num_actors, num_envs),
+      most,
     )
     self._figures = figures.Figures()
     self._sessions: dict[int, sessions.Session] = {}
@@ -217,7 +223,7 @@ class Server:
         raise self._fault
       for descriptor, _ in self._events():
         self._take_in(descriptor)
-      if self._follower.age_s > self._config.max_param_age_s:
+      if self._too_old():
         time.sleep(_HELD_S)
         continue
       now = time.monotonic()
@@ -225,13 +231,16 @@ class Server:
         self._serve([self._sessions[key] for key in batcher.take(now)])
         now = time.monotonic()
 
+  def _too_old(self) -> bool:
+    return self._follower.age_s > self._config.max_param_age_s
+
   def _events(self) -> list[tuple[int, int]]:
     """What came in, waiting at most until a batch is due."""
     wait_s = self._batcher.wait_s(time.monotonic())
     if wait_s is None:
       return self._poll.poll(_LOOK_S)
     # epoll would round up to whole milliseconds, which is half the wait.
-    select.select([self._poll], [], [], wait_s)
+    select.select([self._poll], [], [], min(wait_s, _LOOK_S))
     return self._poll.poll(0)
 
   def _take_in(self, descriptor: int) -> None:

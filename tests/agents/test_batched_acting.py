@@ -1,5 +1,6 @@
 """Many actors in one forward pass act as each would alone."""
 
+import types
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,26 @@ from environment_loops import environments
 
 COUNT, ENVS, STEPS = 3, 4, 40
 _DQN: dict[str, Any] = {'hidden_sizes': (16,), 'prioritized': True}
+
+
+class _Plain:
+  """An agent whose actors have `act`, but not its parts."""
+
+  def __init__(self, agent):
+    self._agent = agent
+    self.spec, self.initial = agent.spec, agent.initial
+
+  def actor(self, info, num_envs):
+    actor = self._agent.actor(info, num_envs)
+    return types.SimpleNamespace(act=actor.act, ended=actor.ended)
+
+
+def _d4pg():
+  return d4pg.D4PG(
+    d4pg.Config(noise='ornstein_uhlenbeck', random_steps=40),
+    environments.spec('Pendulum-v1'),
+  )
+
 
 AGENTS = {
   'impala': lambda: impala.IMPALA(
@@ -33,10 +54,8 @@ AGENTS = {
   'dqn, falling': lambda: dqn.DQN(
     dqn.Config(epsilon_steps=100, **_DQN), environments.spec('CartPole-v1')
   ),
-  'd4pg': lambda: d4pg.D4PG(
-    d4pg.Config(noise='ornstein_uhlenbeck', random_steps=40),
-    environments.spec('Pendulum-v1'),
-  ),
+  'd4pg': _d4pg,
+  'without parts': lambda: _Plain(_d4pg()),
 }
 
 
@@ -101,7 +120,7 @@ def test_only_the_agent_without_parts_takes_a_pass_for_each_actor():
     name for name in AGENTS
     if not batched_acting.Acting(AGENTS[name](), ENVS).batchable
   }  # fmt: skip
-  assert found == {'d4pg'}
+  assert found == {'without parts'}
 
 
 @pytest.mark.parametrize('method', ['random', 'standard_normal'])
@@ -116,7 +135,7 @@ def test_streams_are_drawn_from_as_one_and_each_gives_what_is_its_own(method):
   np.testing.assert_array_equal(drawn, np.concatenate(own))
 
 
-@pytest.mark.parametrize('name', ['lstm and stack', 'dqn, ladder'])
+@pytest.mark.parametrize('name', ['lstm and stack', 'dqn, ladder', 'd4pg'])
 def test_numbers_that_are_not_finite_name_their_request_and_change_nobody(name):
   agent = AGENTS[name]()
   theta, broken = agent.initial(0), agent.initial(0)
@@ -130,7 +149,7 @@ def test_numbers_that_are_not_finite_name_their_request_and_change_nobody(name):
     return acting.act(
       theta,
       [
-        batched_acting.Request(actor, seen, 0, rng)
+        batched_acting.Request(actor, seen, 1000, rng)
         for actor, seen, rng in zip(actors, observations, rngs)
       ],
     )
@@ -151,7 +170,7 @@ def test_numbers_that_are_not_finite_name_their_request_and_change_nobody(name):
 
 
 def test_actions_that_are_not_finite_name_their_request_too():
-  agent = AGENTS['d4pg']()
+  agent = AGENTS['without parts']()
   acting = batched_acting.Acting(agent, ENVS)
   x = np.ones((ENVS, 3), np.float32)
   requests = [

@@ -6,6 +6,11 @@ locally is the truth.
 
 import contextlib
 import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -76,7 +81,10 @@ class _Learner(_Quiet):
     return self.published.get(have_version)
 
 
-class _World:
+_APART = pathlib.Path(__file__).with_name('served_apart.py')
+
+
+class World:
   """A server in a thread, and what it talks to."""
 
   def __init__(self, agent, config):
@@ -177,8 +185,75 @@ def world():
       options = {
         'num_actors': COUNT, 'envs_per_actor': ENVS, **options
       }  # fmt: skip
-      made = _World(agent, actors.Config(inference='central', **options))
+      made = World(agent, actors.Config(inference='central', **options))
       stack.callback(made.close)
       return made
 
     yield make
+
+
+class _Apart:
+  """A server in a process of its own, for one actor, that can be stopped."""
+
+  def __init__(self):
+    self.process = subprocess.Popen(
+      [sys.executable, _APART],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    self.address = self.process.stdout.readline().strip()
+    self.policies = []
+
+  def policy(self, transport, patience_s):
+    """An actor's policy, not connected."""
+    agent_class, agent_config, environment = AGENTS['impala']
+    agent = agent_class(agent_config, environments.spec(environment))
+    layout = agent.block_layout(ENVS)
+    policy = remote.RemotePolicy(
+      rpc.Client(self.address, timeout_s=1.0),
+      frames.FrameLayout(
+        ENVS,
+        agent.spec.observation_shape,
+        behaviour_size=layout.behaviour_size,
+        core_size=layout.core_size,
+      ),
+      0,
+      SEED,
+      transport,
+      patience_s=patience_s,
+    )
+    self.policies.append(policy)
+    return policy
+
+  def stop(self):
+    """Returns when no thread of it runs any more."""
+    self.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+  def go_on(self):
+    self.process.send_signal(signal.SIGCONT)
+
+  def leave(self):
+    """Ends the runs of all policies so far."""
+    self.go_on()
+    while self.policies:
+      self.policies.pop().close()
+
+  def close(self):
+    self.process.stdin.close()
+    self.process.wait(30)
+    self.process.stdout.close()
+
+
+@pytest.fixture(scope='module')
+def _served_apart():
+  with contextlib.closing(_Apart()) as made:
+    yield made
+
+
+@pytest.fixture
+def apart(_served_apart):
+  """A server in a process of its own, which goes on after the test."""
+  yield _served_apart
+  _served_apart.leave()

@@ -8,8 +8,8 @@ from launch.inference import figures
 WAIT, ROWS = 0.002, 4
 
 
-def _batcher(max_rows=None):
-  return batching.Batcher(WAIT, max_rows)
+def _batcher(enough=None, max_rows=None):
+  return batching.Batcher(WAIT, enough, max_rows)
 
 
 def _known(actors, now=0.0, **options):
@@ -20,6 +20,13 @@ def _known(actors, now=0.0, **options):
   while len(batcher):
     batcher.take(now)
   return batcher
+
+
+@pytest.mark.parametrize(
+  'actors, rows', [(1, ROWS), (2, ROWS), (3, 2 * ROWS), (8, 4 * ROWS)]
+)
+def test_half_of_the_actors_are_rounded_up(actors, rows):
+  assert batching.half(actors, ROWS) == rows
 
 
 def test_nothing_is_due_where_nobody_asks():
@@ -68,19 +75,21 @@ def test_who_has_left_is_not_waited_for():
   assert not batcher.due(1.0) and len(batcher) == 0
 
 
-def test_enough_rows_are_enough():
-  batcher = _known([0, 1, 2], max_rows=2 * ROWS)
+@pytest.mark.parametrize(
+  'max_rows, batches', [(2 * ROWS, [[2, 0], [1]]), (None, [[2, 0, 1], []])]
+)
+def test_enough_rows_are_enough_and_more_go_along(max_rows, batches):
+  batcher = _known([0, 1, 2], enough=2 * ROWS, max_rows=max_rows)
   batcher.add(2, ROWS, 0.0)
   assert not batcher.due(0.0)
   batcher.add(0, ROWS, 0.0)
   assert batcher.due(0.0)
   batcher.add(1, ROWS, 0.0)
-  assert batcher.take(0.0) == [2, 0]
-  assert batcher.take(0.0) == [1]
+  assert [batcher.take(0.0), batcher.take(0.0)] == batches
 
 
 def test_a_request_is_never_split_and_never_left():
-  batcher = _batcher(max_rows=ROWS - 1)
+  batcher = _batcher(ROWS - 1, max_rows=ROWS - 1)
   batcher.add(0, ROWS, 0.0)
   batcher.add(1, ROWS, 0.0)
   assert [batcher.take(0.0), batcher.take(0.0)] == [[0], [1]]

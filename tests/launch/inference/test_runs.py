@@ -15,6 +15,8 @@ COMMON = (
   '--config.environment=faulty_environments:Slow-v0',
   '--config.actors.inference=central',
   f'--config.actors.envs_per_actor={ENVS}',
+  # Both actors: half of them would be one.
+  f'--config.actors.inference_max_batch={2 * ENVS}',
   '--config.run.eval_episodes=2',
   '--config.run.evaluations=2',
   '--config.run.target_return=None',

@@ -75,6 +75,42 @@ def test_an_actor_that_is_silent_does_not_stop_the_others(world):
   assert list(made.server._sessions) == [0]
 
 
+def test_half_of_the_actors_are_answered_while_the_others_step(world):
+  # So long that a request which has to wait for others is seen to wait.
+  made = world(num_actors=2, inference_max_wait_ms=1e6)
+  first, second = made.policy(0, 'auto'), made.policy(1, 'auto')
+  sizes = []
+  made.observe_batches(sizes.append)
+  rng = np.random.default_rng(0)
+  for policy in (first, second, first, first, second, second):
+    policy.act(None, made.observation(rng), 0, None)
+  assert sizes == [1] * 6
+
+
+def test_as_many_are_waited_for_as_the_batch_is_told_to_hold(world):
+  made = world(
+    num_actors=2, inference_max_batch=2 * ENVS, inference_max_wait_ms=1e6
+  )
+  first, second = made.policy(0, 'auto'), made.policy(1, 'auto')
+  sizes = []
+  made.observe_batches(sizes.append)
+  rng = np.random.default_rng(0)
+  first.act(None, made.observation(rng), 0, None)  # nobody else is known yet
+  seen, acted = made.observation(rng), threading.Event()
+
+  def act():
+    second.act(None, seen, 0, None)
+    acted.set()
+
+  thread = threading.Thread(target=act, daemon=True)
+  thread.start()
+  assert not acted.wait(0.3)
+  first.act(None, made.observation(rng), 0, None)
+  thread.join(10)
+  assert not thread.is_alive()
+  assert sizes == [1, 2]
+
+
 @pytest.mark.parametrize('transport', TRANSPORTS)
 def test_frames_of_another_shape_are_refused_and_the_others_go_on(
   world, transport
@@ -197,6 +233,7 @@ def test_with_old_parameters_actors_wait(world):
   thread = threading.Thread(target=act, daemon=True)
   thread.start()
   assert not acted.wait(0.5)
+  assert 'waits for the learner' in policy._why_silent()
   del made.learner.get_parameters
   assert acted.wait(10)
   thread.join(5)
