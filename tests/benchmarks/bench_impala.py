@@ -28,7 +28,7 @@ _ACME, _SAMPLE_FACTORY = 'dm-acme IMPALA', 'Sample Factory APPO'
 _RATIOS = {_ACME: 100, _SAMPLE_FACTORY: 8}
 
 
-def _flags(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
+def sized(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
   """The preset, without an end, with other sizes."""
   return (
     '--config=cartpole',
@@ -46,9 +46,9 @@ def _flags(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
   )
 
 
-_PRESET = _flags(2, 32)
-_WIDE = _flags(2, 64)
-_SCALING = {count: _flags(count, 64) for count in (1, 2, 3)}
+_PRESET = sized(2, 32)
+_WIDE = sized(2, 64)
+_SCALING = {count: sized(count, 64) for count in (1, 2, 3)}
 
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
