@@ -151,15 +151,17 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
     assert answer['code'] == 0, answer['stderr']
     config = json.loads(answer['stdout'])['config']
     assert config['environment'] == study.environment
-    assert config['run']['steps_per_agent'] == study.budget
+    assert config['run']['steps_per_agent'] == study.budget_of(label)
     assert config['run']['target_return'] is None
     agent = config['agent']
     sizes = agent.get('hidden_sizes') or agent['policy_sizes']
-    networks.add((*sizes, agent.get('activation')))
+    if study.variants[label].budget is None:
+      networks.add((*sizes, agent.get('activation')))
     evaluations.add(
       (config['run']['evaluations'], config['run']['eval_episodes'])
     )
-  # The rules of a comparison: same network, same evaluation schedule.
+  # The rules of a comparison: same evaluation schedule, and same network but
+  # for a system that has a budget of its own.
   assert len(networks) == len(evaluations) == 1
 
 

@@ -270,10 +270,11 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
       env=variables,
       stdout=file,
       stderr=file,
-      # In the background a shell has everything it starts ignore Ctrl-C.
-      preexec_fn=None
-      if of_a_terminal
-      else lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+      # In the background a shell has everything it starts ignore Ctrl-C, these
+      # tests among them.
+      preexec_fn=lambda: signal.signal(
+        signal.SIGINT, signal.SIG_DFL if of_a_terminal else signal.SIG_IGN
+      ),
     )
   waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
   deadline = time.monotonic() + 60

