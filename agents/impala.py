@@ -215,8 +215,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     advantages = traced.pg_advantages
     if config.normalize_advantages:
       # Moments under pi, and rho outside. Were the product normalised, taking
-      # its mean away would push pi off every old action of mu, and the less pi
-      # has of them, the more: on Hopper-v5 rho falls to 0.05 and sigma with it.
+      # its mean away would not be a baseline: off policy it has a gradient.
       advantages = traced.pg_rhos * policy_gradient.normalise(
         traced.advantages, mask * traced.pg_rhos
       )
