@@ -286,6 +286,21 @@ _ALL = (
       ('hopper', 'Hopper-v5', 30_000, 1000.0),
     )
   ),
+  *(
+    _swarm(
+      f'pso_ppo_{preset}',
+      'PPO',
+      f'configs/pso_ppo.py:{preset}',
+      environment,
+      budget,
+      threshold,
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('cartpole', 'CartPole-v1', 50_000, 475.0),
+      ('pendulum', 'Pendulum-v1', 80_000, -250.0),
+    )
+  ),
   _explorers(
     'pso_ddpg_explorers',
     'configs/pso_ddpg.py:inverted_pendulum',

@@ -51,8 +51,15 @@ _WIDE = sized(2, 64)
 _SCALING = {count: sized(count, 64) for count in (1, 2, 3)}
 
 
-def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
+def measure(
+  flags: tuple[str, ...], window_s: float, batch_size: int = _BATCH
+) -> dict[str, float]:
   """Rates of one of our runs, and the lag of its policy.
+
+  Args:
+    flags: of run_impala.py; unrolls must be of 20 steps.
+    window_s: seconds.
+    batch_size: sequences of an update, as the flags have it.
 
   Raises:
     RuntimeError: most of what was acted was not learned from.
@@ -62,7 +69,7 @@ def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
     first = run.learning()[0]['unix_time_s'] - run.started_at
     row = run.rows('node_learner')[-1]
   steps, updates = found['own_actor_steps'], found['own_learner_steps']
-  learned = updates * _UNROLL * _BATCH / steps
+  learned = updates * _UNROLL * batch_size / steps
   if not 0.8 < learned < 1.2:
     raise RuntimeError(
       f'{learned:.2f} of the steps that were acted were learned from in the '

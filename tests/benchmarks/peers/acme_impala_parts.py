@@ -22,14 +22,30 @@ def spec_of(task: str) -> specs.EnvironmentSpec:
   return specs.make_environment_spec(environments.make(task, seed=0))
 
 
+def _image_torso(images: tf.Tensor) -> tf.Tensor:
+  """Bytes to floats, as `agents/conv.py` has them."""
+  return tf.cast(images, tf.float32) / 255.0
+
+
+def _torso(spec: specs.EnvironmentSpec) -> list:
+  """64x64 for vectors; the shallow model of IMPALA's paper for images."""
+  if len(spec.observations.shape) == 1:
+    return [snt.Flatten(), snt.nets.MLP([64, 64], activate_final=True)]
+  return [
+    _image_torso,
+    snt.Conv2D(16, 8, 4, padding='VALID'),
+    tf.nn.relu,
+    snt.Conv2D(32, 4, 2, padding='VALID'),
+    tf.nn.relu,
+    snt.Flatten(),
+    snt.nets.MLP([256], activate_final=True),
+  ]
+
+
 def make_network(spec: specs.EnvironmentSpec) -> snt.DeepRNN:
-  """64x64 with a policy and a value head; a core without state."""
+  """A torso with a policy and a value head; a core without state."""
   network = snt.DeepRNN(
-    [
-      snt.Flatten(),
-      snt.nets.MLP([64, 64], activate_final=True),
-      networks.PolicyValueHead(spec.actions.num_values),
-    ]
+    [*_torso(spec), networks.PolicyValueHead(spec.actions.num_values)]
   )
   utils.create_variables(network, [spec.observations])
   return network

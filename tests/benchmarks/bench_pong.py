@@ -1,0 +1,91 @@
+"""IMPALA on Pong beside dm-acme's: environment steps per second, with learning.
+
+ALE/Pong-v5, four frames a step, the shallow model without memory, unrolls of
+20, batches of 16: ours as a user starts it, dm-acme's in one process and as a
+program of two actors, in turns on the same machine. Rates are those of a window
+after the first update.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+import sys
+from typing import Any
+
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from tests.benchmarks import bench_impala  # noqa: E402
+from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks.peers import run as peers  # noqa: E402
+
+_TASK = 'ALE/Pong-v5'
+_BATCH = 16
+_NEEDED = 5  # times dm-acme's steps/s
+_OURS = 'Murmuration, preset'
+_ACME = ('dm-acme IMPALA', 'dm-acme IMPALA, 2 actors')
+_PRESET = (
+  '--config=pong',
+  '--config.agent.anneal_env_steps=None',
+  '--config.run.steps_per_agent=1000000000',
+  '--config.run.wall_clock_s=600',
+  common.NO_TARGET,
+)
+
+
+def main() -> int:
+  args = common.arguments(__doc__)
+  repetitions = common.choose(args, 1, 2, 3)
+  window_s = common.choose(args, 10.0, 20.0, 30.0)
+  common.warn_if_busy()
+  found: dict[str, list[dict[str, Any]]] = {}
+  for _ in range(repetitions):
+    for name in (_OURS, *_ACME):
+      if name == _OURS:
+        numbers = bench_impala.measure(_PRESET, window_s, _BATCH)
+      else:
+        numbers = peers.measure(
+          'acme_impala',
+          task=_TASK,
+          batch_size=_BATCH,
+          seconds=window_s,
+          actors=2 if name.endswith('actors') else 0,
+        )
+      found.setdefault(name, []).append(numbers)
+      print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  medians = {
+    name: statistics.median(run['env_steps_per_s'] for run in runs)
+    for name, runs in found.items()
+  }
+  rows = [
+    (
+      name,
+      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
+      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
+      f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
+    )
+    for name, runs in found.items()
+  ]
+  notes = [
+    f'{medians[_OURS] / medians[name]:.1f} times {name}; needed {_NEEDED}.'
+    for name in _ACME
+  ]
+  notes.append(f'Window: {window_s:g} s after the first update.')
+  common.publish(
+    common.Result(
+      'IMPALA on Pong beside dm-acme, the shallow model, T = 20, B = 16',
+      [
+        common.table(
+          ('system', 'env steps/s', 'updates/s', 'first update, s'), rows
+        )
+      ],
+      notes,
+      {'runs': found},
+    ),
+    args,
+  )
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
