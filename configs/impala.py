@@ -24,9 +24,9 @@ _ACROBOT_STEPS = 400_000
 # With a shared torso and values near 100, half their squared error drowns the
 # policy's gradient, so rewards are scaled (specs: 1). By trial, 200k steps on
 # CartPole-v1: 10 of 10 seeds end at 500; unscaled, one seed ended at 190.
-# The paper's bound of 40 is for a loss summed over the batch, which is 160 times
-# this one. Trials, CartPole-v1, seeds 20 to 27: with 1 each ended at 500, with
-# 40 at 495 to 500 (of seeds 0 to 9 one ended at 472).
+# The paper's bound of 40 is for a loss summed over the batch, 160 times this
+# one. Trials, CartPole-v1, seeds 20 to 27: with 1 each ended at 500, with 40 at
+# 495 to 500 (of seeds 0 to 9 one ended at 472).
 _DISCRETE: dict[str, Any] = {
   'unroll_length': 20,
   'batch_size': 8,
