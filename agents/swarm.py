@@ -21,6 +21,7 @@ _CHOICES = {
   'lr_spread': ('decades', 'paper', 'none'),
   'pull_mode': ('better', 'always'),
   'pull_every': ('rollout', 'minibatch'),
+  'start': ('own', 'shared'),
 }
 
 
@@ -37,6 +38,7 @@ class Config:
   r_mode: str = 'scalar'  # 'scalar': one draw per update; 'elementwise'
   pull_mode: str = 'better'  # only towards a better theta_star; 'always' [S]
   pull_every: str = 'rollout'  # after its epochs; 'minibatch'; others: update
+  start: str = 'own'  # [S] each has random parameters; 'shared': all the same
   inertia: float = 0.0  # omega, share of the old velocity kept
   lr_spread: str = 'decades'  # 'decades' [R], 'paper' [S], 'none'
   star_poll_steps: int = 100  # actor steps of one explorer [R]; paper: 1

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class Link:
-  """What a trainer hears from other nodes. This one hears nothing."""
+  """What a trainer hears from other nodes. This one hears nothing.
+
+  Attributes:
+    exchange: what the learner's call does with what was heard.
+    shared_start: whether all members of a run begin with the same parameters.
+  """
+
+  shared_start = False
 
   def __init__(self):
     self.exchange: exchange_lib.Exchange = exchange_lib.Local()

@@ -64,6 +64,7 @@ class SwarmLink(link_lib.Link):
       config.c_max, config.r_mode, config.inertia, period
     )
     self.exchange = self._pull
+    self.shared_start = config.start == 'shared'
     self._config = config
     self._link = star_link.StarLink(server, layout, node, config.star_max_age_s)
     self._returns = swarm.ReturnClaims(num_members, config.claim_episodes)

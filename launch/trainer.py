@@ -120,6 +120,12 @@ class Trainer:
     """Parameters [P, D] that act now: at most one learner call old."""
     return self._theta
 
+  def _fresh(self, info: base.ActorInfo, purpose: str) -> np.ndarray:
+    """New parameters [D] of a member; explorer 0's where all start alike."""
+    if self._link.shared_start:
+      info = dataclasses.replace(info, index=0)
+    return self.agent.initial(base.actor_seed(info, f'initial {purpose}'))
+
   def _build(self) -> None:
     import tensorflow as tf  # the first TensorFlow work of a forked node
 
@@ -144,13 +150,9 @@ class Trainer:
       num_envs, window=_RECENT_EPISODES * len(self.members)
     )
     self._behaviour = experience.behaviour(self.members)
-    fresh = np.stack(
-      [
-        self.agent.initial(base.actor_seed(info, f'initial {purpose}'))
-        for info in self.members
-      ]
+    theta = self._link.initial(
+      np.stack([self._fresh(info, purpose) for info in self.members])
     )
-    theta = self._link.initial(fresh)
     self._learner = learning.TFLearner(
       self.agent,
       theta,

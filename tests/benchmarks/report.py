@@ -31,6 +31,7 @@ _ORDER = (
   'bench_apex',
   'bench_replay',
   'bench_impala',
+  'bench_pong',
   'bench_scaling',
   'bench_inference',
   'bench_control',

@@ -123,3 +123,7 @@ def test_explorers_with_rollouts_are_pulled_once_for_each(
   )
   link = nodes.explorer_link(swarm_config, None, experiment, 'explorer/0', 2)
   assert link.exchange.period == period
+  assert not link.shared_start
+  shared = dataclasses.replace(swarm_config, start='shared')
+  link = nodes.explorer_link(shared, None, experiment, 'explorer/0', 2)
+  assert link.shared_start

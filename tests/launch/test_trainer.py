@@ -243,6 +243,31 @@ def test_a_member_whose_parameters_are_not_finite_is_replaced(
   assert link.calls['close'] == 1 and link.calls['sync'] > 5
 
 
+@pytest.mark.parametrize('shared', [True, False])
+def test_members_start_alike_where_their_link_says_so(
+  recorder, make_counter, shared
+):
+  first = []
+
+  class Starts(link_lib.Link):
+    shared_start = shared
+
+    def initial(self, theta):
+      first.append(theta)
+      return theta
+
+  experiment = _experiment(COUNTING, 3, run={'steps_per_agent': 20})
+  infos = [experiment.actor_info(i) for i in range(3)]
+  for members in (infos[:2], infos[2:]):  # two nodes
+    counter = make_counter(None, {'actor_steps': 20 * len(members)})
+    trainer_lib.Trainer(
+      experiment, 'trainer/0', members, 'none', counter, link=Starts()
+    ).run(threading.Event())
+  thetas = np.concatenate(first)
+  assert len(thetas) == 3
+  assert len(np.unique(thetas, axis=0)) == (1 if shared else 3)
+
+
 def test_a_restarted_node_goes_on_where_its_reports_ended(
   recorder, make_counter, tmp_path
 ):
