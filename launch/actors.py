@@ -22,6 +22,7 @@ class Config:
   max_param_age_s: float = 60.0  # older than this, the actor waits
   samples_per_insert: float | None = 8.0  # None: unthrottled, as in the paper
   error_buffer: float | None = None  # samples either side may be ahead
+  transitions_per_item: int = 1  # G: of replay, drawn together; paper: 1
   num_learners: int = 1  # L, a process each; they average their gradients
   shards: int = 1  # replay servers; actor i writes to shard i mod S
   queue_batches: int = 4  # of unrolls: batches that may wait to be learned from
@@ -39,6 +40,7 @@ class Config:
         'num_actors',
         'envs_per_actor',
         'update_period',
+        'transitions_per_item',
         'num_learners',
         'shards',
         'queue_batches',

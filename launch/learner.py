@@ -234,7 +234,7 @@ class Learner:
     self, sample: datasets.Sample, result: learning.StepResult
   ) -> None:
     assert self._writer is not None and result.priorities is not None
-    new = result.priorities
+    new = self._experience.item_priorities(result.priorities)
     if result.skipped.any():
       # Batches without a finite gradient keep their priorities.
       known = np.isfinite(new)

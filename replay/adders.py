@@ -28,10 +28,12 @@ Priority = float | Callable[[np.ndarray], np.ndarray]
 
 
 class TransitionAdder:
-  """Writes each transition of K environments as one item [W].
+  """Writes transitions of K environments, one or several to an item.
 
-  Transitions are held back until `burst` of them can go together, or `flush` is
-  called: one call computes the priorities of all.
+  An item is one transition [W], or `item_size` of them [item_size, W] that
+  were made after each other, those of one step side by side: what a sample
+  costs Reverb is per item. Transitions are held back until `burst` of them can
+  go together, or `flush` is called: one call computes the priorities of all.
 
   Attributes:
     repaired: priorities that were not finite. Each became the largest finite
@@ -49,6 +51,8 @@ class TransitionAdder:
     start_partials: bool = False,
     priority: Priority = 1.0,
     *,
+    item_size: int = 1,
+    priority_exponent: float = 1.0,
     burst: int = TRANSITION_BURST,
     options: WriteOptions = writer.DEFAULT_OPTIONS,
   ):
@@ -56,14 +60,19 @@ class TransitionAdder:
 
     Args:
       client: client of the server that holds the table.
-      table: name of the table; its items are `layout.signature()`.
+      table: name of the table; its items are `layout.signature()`, or
+        `layout.signature(item_size)` above 1.
       layout: how transitions are packed.
       n: steps in a full window.
       gamma: the agent's discount per step.
       num_envs: environments stepped together, K.
       start_partials: see `nstep.NStepWindow.finished`.
-      priority: of every item, or a function of packed transitions [M, W] that
-        returns the priorities [M], which are at least 0.
+      priority: of every transition, or a function of packed transitions
+        [M, W] that returns the priorities [M], which are at least 0.
+      item_size: transitions of an item. Less than these wait, also at a
+        flush, for the next ones.
+      priority_exponent: of the table, for the priority of an item of several
+        (`priorities.of_items`).
       burst: transitions that are held back and written in one go. A rate
         limiter with a ratio must have an error buffer for them.
       options: see `writer.WriteOptions`.
@@ -72,20 +81,30 @@ class TransitionAdder:
       ConnectionError: the server does not answer.
       ValueError: no such table, or one of other items.
     """
-    if burst < 1:
-      raise ValueError(f'burst={burst} must be at least 1 item.')
+    if item_size < 1 or burst < 1 or burst % item_size:
+      raise ValueError(
+        f'burst={burst} must be a multiple of item_size={item_size}, and both '
+        'at least 1.'
+      )
     self.repaired = 0
     self.window = nstep.NStepWindow(num_envs, n, gamma, layout)
     self._start_partials = start_partials
     self._priority = priority
     self._burst = burst
+    self._item_size = item_size
+    self._exponent = priority_exponent
     self._held: list[np.ndarray] = []
     self._num_held = 0
+    self._item_shape = (layout.width,)
+    if item_size > 1:
+      self._item_shape = (item_size, layout.width)
     self._writer = writer.ItemWriter(
       client,
       table,
-      layout.signature(),
-      writer.chunks_within(burst, layout.num_bytes, options),
+      layout.signature(*self._item_shape[:-1]),
+      writer.chunks_within(
+        burst // item_size, item_size * layout.num_bytes, options
+      ),
     )
 
   @property
@@ -114,7 +133,7 @@ class TransitionAdder:
       self._num_held += made
       if self._num_held >= self._burst:
         # Whole chunks: a chunk that must be ended early costs more.
-        chunk = self._writer.chunk_length
+        chunk = self._writer.chunk_length * self._item_size
         self._write(self._num_held // chunk * chunk)
     return made
 
@@ -127,7 +146,10 @@ class TransitionAdder:
     self._held = [packed[count:]] if count < len(packed) else []
     self._num_held -= count
     packed = packed[:count]
-    self._writer.extend(packed, self._priorities(packed).tolist())
+    found = priorities_lib.of_items(
+      self._priorities(packed), self._item_size, self._exponent
+    )
+    self._writer.extend(packed.reshape((-1, *self._item_shape)), found.tolist())
 
   def _priorities(self, packed: np.ndarray) -> np.ndarray:
     if not callable(self._priority):
@@ -146,12 +168,12 @@ class TransitionAdder:
     return found
 
   def flush(self, timeout_s: float | None = None) -> None:
-    """Waits until the server has all items. Unfinished windows stay open.
+    """Waits until the server has all items. Unfinished ones stay open.
 
     Raises:
       WriteBlocked: timeout_s (None: that of the options) has passed.
     """
-    self._write(self._num_held)
+    self._write(self._num_held // self._item_size * self._item_size)
     self._writer.flush(timeout_s)
 
   def reset(self) -> None:

@@ -61,6 +61,28 @@ def check(priorities: np.ndarray) -> None:
     )
 
 
+def of_items(priorities: np.ndarray, size: int, exponent: float) -> np.ndarray:
+  """Priorities of items that hold `size` transitions each.
+
+  The power mean: p^exponent of an item is the mean of its transitions', so that
+  a transition is sampled as often as the mean of its item would be alone.
+
+  Args:
+    priorities: of transitions, item after item, at least 0, float [M].
+    size: transitions of an item; divides M.
+    exponent: of the table; 0 samples evenly whatever this returns.
+
+  Returns:
+    [M / size]; NaN where one of the item's is.
+  """
+  if size == 1:
+    return priorities
+  by_item = np.reshape(priorities, (-1, size))
+  if not exponent:
+    return by_item.mean(axis=1)
+  return (by_item**exponent).mean(axis=1) ** (1.0 / exponent)
+
+
 class PriorityWriter:
   """Sends priorities to the shards, without ever making the learner wait.
 

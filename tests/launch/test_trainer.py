@@ -258,10 +258,10 @@ def test_members_start_alike_where_their_link_says_so(
 
   experiment = _experiment(COUNTING, 3, run={'steps_per_agent': 20})
   infos = [experiment.actor_info(i) for i in range(3)]
-  for members in (infos[:2], infos[2:]):  # two nodes
-    counter = make_counter(None, {'actor_steps': 20 * len(members)})
+  for hosted in (infos[:2], infos[2:]):  # two nodes
+    counter = make_counter(None, {'actor_steps': 20 * len(hosted)})
     trainer_lib.Trainer(
-      experiment, 'trainer/0', members, 'none', counter, link=Starts()
+      experiment, 'trainer/0', hosted, 'none', counter, link=Starts()
     ).run(threading.Event())
   thetas = np.concatenate(first)
   assert len(thetas) == 3

@@ -77,6 +77,71 @@ def test_transitions_arrive_once_each_in_order(serve, start_partials):
   np.testing.assert_array_equal(_contents(client, 'queue', made), wanted)
 
 
+def test_transitions_share_items_in_order_and_the_rest_waits(serve):
+  size = 8
+  signature = LAYOUT.signature(size)
+  server = serve(tables.queue('queue', 2000, signature))
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS, item_size=size, burst=32
+  )
+  steps = list(_play(201))
+  wanted = np.concatenate(_expected(201, lambda window: window.finished(False)))
+  rest = len(wanted) % size
+  assert rest  # or nothing would wait
+  made = 0
+  for step in steps:
+    made += adder.add(*step)
+  adder.flush()
+  adder.flush()
+  assert made == len(wanted)
+  found = _contents(client, 'queue', made // size)
+  np.testing.assert_array_equal(
+    found, wanted[:-rest].reshape((-1, size, LAYOUT.width))
+  )
+  # The rest is in the next item.
+  observation, action, step = steps[-1]
+  adder.add(observation, action, step)
+  adder.flush()
+  (after,) = client.sample('queue', 1, emit_timesteps=False)
+  np.testing.assert_array_equal(after.data[0][:rest], wanted[-rest:])
+
+
+def test_an_item_of_several_has_the_power_mean_of_their_priorities(serve):
+  size, exponent = 4, 0.6
+  server = serve(
+    tables.prioritized('table', 5000, 1, LAYOUT.signature(size), exponent)
+  )
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client,
+    'table',
+    LAYOUT,
+    N,
+    GAMMA,
+    NUM_ENVS,
+    priority=lambda packed: LAYOUT.unpack(packed).r_t % 7,
+    item_size=size,
+    priority_exponent=exponent,
+  )
+  for step in _play(50):
+    adder.add(*step)
+  adder.flush()
+  seen = set()
+  for sample in client.sample('table', 100, emit_timesteps=False):
+    own = LAYOUT.unpack(sample.data[0]).r_t % 7
+    wanted = np.mean(own**exponent) ** (1 / exponent)
+    assert sample.info.priority == pytest.approx(wanted, rel=1e-5)
+    seen.add(sample.info.priority)
+  assert len(seen) > 10
+
+
+@pytest.mark.parametrize('size, burst', [(0, 64), (3, 64), (8, 4)])
+def test_items_that_do_not_divide_a_burst_are_refused(serve, size, burst):
+  with pytest.raises(ValueError, match=f'item_size={size}'):
+    _adder(serve, item_size=size, burst=burst)
+
+
 def test_a_priority_function_gives_each_transition_its_own(serve):
   signature = LAYOUT.signature()
   server = serve(tables.prioritized('table', 1000, 1, signature, 1.0))

@@ -71,6 +71,24 @@ def test_negative_priorities_are_refused_with_their_place():
     priorities.check(np.array([0.0, -1.5, 2.0, -INF]))
 
 
+@pytest.mark.parametrize('exponent', [0.0, 0.6, 1.0])
+def test_an_item_is_drawn_as_often_as_its_transitions_would_be(exponent):
+  given = np.random.default_rng(0).gamma(1.0, size=24)
+  found = priorities.of_items(given, 4, exponent)
+  wanted = []
+  for first in range(0, 24, 4):
+    own = [given[first + i] ** exponent for i in range(4)]
+    wanted.append(sum(own) / 4)
+  if exponent:
+    np.testing.assert_allclose(found**exponent, wanted)
+  else:
+    np.testing.assert_allclose(found, given.reshape(6, 4).mean(1))
+  np.testing.assert_array_equal(priorities.of_items(given, 1, 0.6), given)
+  given[5] = NAN
+  broken = priorities.of_items(given, 4, exponent)
+  assert np.isnan(broken).tolist() == [False, True, *[False] * 4]
+
+
 def test_priorities_go_to_the_shard_of_their_key(serve):
   clients = [serve(_table()).localhost_client() for _ in range(2)]
   keys = [_fill(client, 4) for client in clients]

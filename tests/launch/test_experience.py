@@ -1,0 +1,170 @@
+"""What travels to the learner: items of several transitions, on real replay."""
+
+import functools
+import time
+
+import numpy as np
+import pytest
+import reverb
+
+from agents import base
+from agents import dqn
+from environment_loops import environments
+from environment_loops import vector
+from launch import actors
+from launch import experience
+from launch import experiment as experiment_lib
+from launch.engines import prepare
+from replay import packing
+from replay import priorities
+
+ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
+
+
+def _experience(agent=None, **config):
+  agent_config = dqn.Config(
+    **{
+      'hidden_sizes': (8,),
+      'min_replay_size': 100,
+      'batch_size': BATCH,
+      'prioritized': True,
+      **(agent or {}),
+    }
+  )
+  experiment = experiment_lib.Experiment(
+    make_agent=functools.partial(
+      dqn.DQN, agent_config, environments.spec('CartPole-v1')
+    ),
+    environment='CartPole-v1',
+    num_agents=1,
+    max_replay_size=agent_config.max_replay_size,
+    min_replay_size=agent_config.min_replay_size,
+    env_steps_per_update=1,
+    run=experiment_lib.RunConfig(steps_per_agent=5000, updates_per_call=2),
+  )
+  config = actors.Config(
+    **{
+      'num_actors': 1,
+      'envs_per_actor': ENVS,
+      'transitions_per_item': SIZE,
+      'samples_per_insert': None,
+      **config,
+    }
+  )
+  return experience.of(experiment, config)
+
+
+@pytest.fixture
+def serve(tmp_path):
+  """serve(experience) starts its table's server and returns its address."""
+  servers = []
+
+  def start(found):
+    port = prepare.pick_port(set())
+    servers.append(
+      reverb.Server(
+        found.tables('replay'),
+        port,
+        reverb.checkpointers.DefaultCheckpointer(str(tmp_path)),
+      )
+    )
+    return f'localhost:{port}'
+
+  yield start
+  for server in servers:
+    server.stop()
+
+
+def _fill(found, address, steps):
+  """Acts `steps` steps; returns the packed transitions, in their order."""
+  written = []
+
+  def priority(packed):
+    written.append(packed.copy())
+    return np.arange(1.0, 1.0 + len(packed))
+
+  adder, record = found.adder(
+    reverb.Client(address),
+    'replay',
+    found.agent.actor(base.ActorInfo(0, 1, 0), ENVS),
+    priority,
+    lambda: False,
+  )
+  environment = vector.make_vector('CartPole-v1', ENVS, seed=0)
+  rng, observation = np.random.default_rng(0), environment.reset()
+  for version in range(steps):
+    action = rng.integers(2, size=ENVS).astype(np.int32)
+    step = environment.step(action)
+    record(observation, action, step, version)
+    observation = step.next_observation
+  adder.flush()
+  adder.close()
+  return np.concatenate(written)
+
+
+def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
+  found = _experience()
+  address = serve(found)
+  written = _fill(found, address, 60)
+  place = {row.tobytes(): i for i, row in enumerate(written)}
+  sampler = found.sampler([address], 'replay', lambda: False)
+  raw = next(sampler)
+  sample = found.prepare(raw, 0)
+  spec = found.sample_specs()
+  assert sample.data.shape == spec.shape == (2 * BATCH, written.shape[1])
+  assert sample.probabilities.shape == (2 * BATCH,)
+  rows = [place[row.tobytes()] for row in np.asarray(sample.data)]
+  for item in range(2 * BATCH // SIZE):
+    own = rows[item * SIZE : (item + 1) * SIZE]
+    # The steps of one item were acted after each other.
+    assert own == list(range(own[0], own[0] + SIZE)) and own[0] % SIZE == 0
+    chance = sample.probabilities[item * SIZE : (item + 1) * SIZE]
+    assert set(chance) == {raw.probabilities[item]}
+  assert found.numbers(sample, 60)['replay_size'] == len(written)
+
+  # One new priority for each key: that of its own transitions.
+  new = np.random.default_rng(1).gamma(1.0, size=2 * BATCH)
+  writer = priorities.PriorityWriter([reverb.Client(address)], 'replay')
+  writer.update(sample, found.item_priorities(new))
+  assert writer.flush()
+  wanted = {}
+  for item, key in enumerate(sample.keys):
+    own = new[item * SIZE : (item + 1) * SIZE]
+    wanted[int(key)] = np.mean(own**EXPONENT) ** (1 / EXPONENT)
+  stored = {}
+  deadline = time.monotonic() + 30
+  while not set(wanted) <= set(stored):
+    assert time.monotonic() < deadline
+    for (one,) in reverb.Client(address).sample('replay', 50):
+      stored[one.info.key] = one.info.priority
+  for key, priority in wanted.items():
+    assert stored[key] == pytest.approx(priority, rel=1e-5)
+  writer.close()
+  sampler.close()
+
+
+def test_the_plan_counts_items():
+  whole = _experience(samples_per_insert=16.0, transitions_per_item=1).plan
+  shared = _experience(samples_per_insert=16.0).plan
+  assert shared.samples_per_insert == whole.samples_per_insert == 16.0
+  assert (shared.min_size, shared.max_size) == (13, whole.max_size // SIZE)
+  assert shared.batch_size == whole.batch_size // SIZE
+  assert shared.burst == whole.burst // SIZE
+  assert shared.max_in_flight == whole.max_in_flight // SIZE
+  buffer = _experience(
+    samples_per_insert=16.0, error_buffer=800.0
+  ).plan.error_buffer
+  assert buffer == 100.0
+
+
+def test_a_batch_that_is_no_whole_number_of_items_is_refused():
+  with pytest.raises(ValueError, match='transitions_per_item=8 must divide'):
+    _experience({'batch_size': 12})
+  with pytest.raises(ValueError, match='transitions_per_item=3 must divide'):
+    _experience({'batch_size': 12}, transitions_per_item=3)
+
+
+def test_a_signature_says_what_an_item_holds():
+  (table,) = _experience().tables('replay')
+  layout = packing.from_signature(table.info.signature)
+  assert table.info.signature.shape == (SIZE, layout.width)
