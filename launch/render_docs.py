@@ -25,6 +25,7 @@ from launch import session
 _THROUGHPUT = (
   'bench_apex',
   'bench_impala',
+  'bench_pong',
   'bench_inference',
   'bench_control',
   'bench_replay',
