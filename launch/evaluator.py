@@ -98,6 +98,10 @@ class Evaluator:
   ) -> None:
     period, done = self._experiment.eval_period, -1
     while not stop.is_set() and not over.wait(_LOOK_S):
+      if self._finished():
+        # Said here, as an evaluation may take longer than the program waits.
+        self._reporter.hold(_LAST_EVALUATIONS_S)
+        return
       steps = self._steps()
       if steps is None or steps // period <= done:
         continue
@@ -120,6 +124,12 @@ class Evaluator:
         break
       self._evaluate(self._waiting.get(), stop)
     self._reporter.hold(0)
+
+  def _finished(self) -> bool:
+    try:
+      return self._counter.finished()
+    except (rpc.Unavailable, rpc.RemoteError):
+      return False
 
   def _steps(self) -> int | None:
     """Actor steps of one agent so far, or None if nobody knows."""

@@ -135,7 +135,9 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
   deadline = time.monotonic() + 30
   while not set(wanted) <= set(stored):
     assert time.monotonic() < deadline
-    for (one,) in reverb.Client(address).sample('replay', 50):
+    for one in reverb.Client(address).sample(
+      'replay', 50, emit_timesteps=False
+    ):
       stored[one.info.key] = one.info.priority
   for key, priority in wanted.items():
     assert stored[key] == pytest.approx(priority, rel=1e-5)
