@@ -1,7 +1,8 @@
 """Ape-X DQN beside its peers: environment steps and updates per second.
 
 CartPole-v1, 64 x 64, batch 256, 32 samples per insert: ours as a user starts it
-(two actors, learner with replay, evaluator, counter), dm-acme's DQN and
+(two actors, learner with replay, evaluator, counter), with 8 transitions to an
+item of replay as in the preset and with one, dm-acme's DQN and
 Stable-Baselines3's DQN, in turns on the same machine. Then ours without a
 ratio. Rates are those of a window after the first update; acting, inserting,
 sampling, learning, priorities and parameters are all in them.
@@ -29,6 +30,7 @@ _COMMON = (
   '--config.run.wall_clock_s=600',
 )
 _RATIO = (*_COMMON, '--config.actors.samples_per_insert=32')
+_SINGLE = (*_RATIO, '--config.actors.transitions_per_item=1')
 _FREE = (
   *_COMMON,
   '--config.actors.samples_per_insert=None',
@@ -63,6 +65,7 @@ def main() -> int:
 
   for _ in range(repetitions):
     note('Murmuration Ape-X', measure(_RATIO, window_s))
+    note('Murmuration Ape-X, one to an item', measure(_SINGLE, window_s))
     note('dm-acme DQN', peers.measure('acme_dqn', seconds=window_s))
     note('Stable-Baselines3 DQN', peers.measure('sb3', seconds=window_s))
     note('Murmuration Ape-X, free-running', measure(_FREE, window_s))
