@@ -31,10 +31,8 @@ _AGENT: dict[str, Any] = {
   'target_update_period': 200,
 }
 
-# [T] The paper has one transition to an item. CartPole-v1, seeds 20 to 22, one
-# run of 50,000 steps each: 500, 498, 497 in the last evaluations and 51 s with
-# 1, 500, 490, 485 and 33 s with 8.
-_ITEM = 8
+# [T] The paper has 1; see docs/agents/apex_dqn.md for what 8 cost.
+_ITEM = 2
 
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {

@@ -1,6 +1,6 @@
 """What P members of one process act with, write and learn from.
 
-The kinds of experience are those of launch/experience.py; here an item is of
+The kinds of experience are those of launch/experiences; here an item is of
 all members, whose environments stand side by side, member after member.
 
 Rollouts go through a queue although the same thread writes and reads them. So
@@ -20,8 +20,9 @@ import tensorflow as tf
 from agents import base
 from agents import feeds
 from launch import actors
-from launch import experience
 from launch import experiment as experiment_lib
+from launch.experiences import kind
+from launch.experiences import unrolls
 from replay import adders
 from replay import admission
 from replay import datasets
@@ -64,7 +65,7 @@ def check(experiment: experiment_lib.Experiment) -> None:
     )
 
 
-class Steps(experience.Experience):
+class Steps(kind.Kind):
   """Transitions in uniform replay: an item is one step of all members.
 
   A member has one environment.
@@ -166,7 +167,7 @@ class Steps(experience.Experience):
     }
 
 
-class Unrolls(experience.Unrolls):
+class Unrolls(unrolls.Unrolls):
   """Rollouts of all members in a queue: each is learned from before the next.
 
   A member has as many environments as a rollout (or, without rollouts, a batch)

@@ -95,7 +95,7 @@ class TransitionAdder:
     self._exponent = priority_exponent
     self._held: list[np.ndarray] = []
     self._num_held = 0
-    self._item_shape = (layout.width,)
+    self._item_shape: tuple[int, ...] = (layout.width,)
     if item_size > 1:
       self._item_shape = (item_size, layout.width)
     self._writer = writer.ItemWriter(

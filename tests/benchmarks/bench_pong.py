@@ -41,6 +41,7 @@ def main() -> int:
   found: dict[str, list[dict[str, Any]]] = {}
   for _ in range(repetitions):
     for name in (_OURS, *_ACME):
+      numbers: Any
       if name == _OURS:
         numbers = bench_impala.measure(_PRESET, window_s, _BATCH)
       else:

@@ -2,7 +2,7 @@
 
 Ape-X DQN at 32 samples per insert and batch 256, and IMPALA with unrolls of 20
 steps; CartPole-v1, 64 x 64. Each part runs alone, in one process, made of the
-same objects as in a run (launch/experience.py). Its CPU is that of all threads
+same objects as in a run (launch/experiences). Its CPU is that of all threads
 of the process: so writing holds what Reverb's server does for it. Evaluator,
 counter and the copies of parameters are not in the sum; contention neither.
 """
@@ -35,6 +35,7 @@ from environment_loops import vector  # noqa: E402
 from launch import actors  # noqa: E402
 from launch import experience  # noqa: E402
 from launch import experiment as experiment_lib  # noqa: E402
+from launch.experiences import kind  # noqa: E402
 from replay import priorities  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
@@ -60,9 +61,7 @@ def _experiment(agent_class: Any, config: Any, updates: int):
 class _Actor:
   """Acts as launch/actor.py does, with `write` or without."""
 
-  def __init__(
-    self, found: experience.Experience, client: Any, stop: threading.Event
-  ):
+  def __init__(self, found: kind.Kind, client: Any, stop: threading.Event):
     config, agent = found.config, found.agent
     info = base.ActorInfo(0, config.num_actors, 0)
     self._environment = vector.make_vector(
@@ -92,7 +91,7 @@ class _Actor:
     self._observation = step.next_observation
 
 
-def _learner(found: experience.Experience) -> learning.TFLearner:
+def _learner(found: kind.Kind) -> learning.TFLearner:
   agent = found.agent
   learner = learning.TFLearner(
     agent,

@@ -1,0 +1,1 @@
+"""Kinds of experience that travel from actors to a learner."""
