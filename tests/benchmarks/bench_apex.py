@@ -1,11 +1,11 @@
 """Ape-X DQN beside its peers: environment steps and updates per second.
 
 CartPole-v1, 64 x 64, batch 256, 32 samples per insert: ours as a user starts it
-(two actors, learner with replay, evaluator, counter), with 8 transitions to an
-item of replay as in the preset and with one, dm-acme's DQN and
+(two actors, learner with replay, evaluator, counter), with the preset's two
+transitions to an item of replay, with one and with 8, dm-acme's DQN and
 Stable-Baselines3's DQN, in turns on the same machine. Then ours without a
-ratio. Rates are those of a window after the first update; acting, inserting,
-sampling, learning, priorities and parameters are all in them.
+ratio, 8 to an item. Rates are those of a window after the first update; acting,
+inserting, sampling, learning, priorities and parameters are all in them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ _COMMON = (
   '--config.run.wall_clock_s=600',
 )
 _RATIO = (*_COMMON, '--config.actors.samples_per_insert=32')
-_SINGLE = (*_RATIO, '--config.actors.transitions_per_item=1')
 _FREE = (
   *_COMMON,
   '--config.actors.samples_per_insert=None',
   '--config.actors.envs_per_actor=64',
   '--config.actors.update_period=4096',
+  '--config.actors.transitions_per_item=8',
 )
+_OURS = 'Murmuration Ape-X'
+_SHARED = f'{_OURS}, 8 to an item'
+_FREELY = f'{_OURS}, 8 to an item, free-running'
 
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
@@ -64,11 +67,14 @@ def main() -> int:
       print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
 
   for _ in range(repetitions):
-    note('Murmuration Ape-X', measure(_RATIO, window_s))
-    note('Murmuration Ape-X, one to an item', measure(_SINGLE, window_s))
+    note(_OURS, measure(_RATIO, window_s))
+    for count in (1, 8):
+      flag = f'--config.actors.transitions_per_item={count}'
+      name = f'{_OURS}, {count} to an item'
+      note(name, measure((*_RATIO, flag), window_s))
     note('dm-acme DQN', peers.measure('acme_dqn', seconds=window_s))
     note('Stable-Baselines3 DQN', peers.measure('sb3', seconds=window_s))
-    note('Murmuration Ape-X, free-running', measure(_FREE, window_s))
+    note(_FREELY, measure(_FREE, window_s))
   rows, medians = [], {}
   for name, runs in found.items():
     steps = [run['env_steps_per_s'] for run in runs]
@@ -82,14 +88,14 @@ def main() -> int:
         f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
       )
     )
-  ours = medians['Murmuration Ape-X']
   notes = [
-    f'{ours / medians[peer]:.1f} times the environment steps of {peer}; needed '
-    f'{needed}.'
+    f'{name}: {medians[name] / medians[peer]:.1f} times the environment steps '
+    f'of {peer}; needed {needed}.'
+    for name in (_OURS, _SHARED)
     for peer, needed in (('dm-acme DQN', 10), ('Stable-Baselines3 DQN', 1.5))
     if peer in medians
   ]
-  free = medians['Murmuration Ape-X, free-running']
+  free = medians[_FREELY]
   notes += [
     f'Free-running: median {free:,.0f} environment steps/s; needed 30,000.',
     f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
