@@ -159,12 +159,24 @@ def _take_up(config: Any, path: str, optional: Sequence[str] = ()) -> int:
     try:
       if isinstance(kept[section], dict):
         config[section].update(kept[section])
+        _forget_newer(config, section, kept, overrides)
       else:
         config[section] = kept[section]
     except (KeyError, TypeError, AttributeError) as e:
       raise UsageError(f'--resume={path}: {_plain(e)}') from e
   config.update_from_flattened_dict(overrides)
   return int(kept['seed'])
+
+
+def _forget_newer(config: Any, section: str, kept: Any, overrides: Any):
+  """Leaves what a kept run does not know to the default, not to the preset.
+
+  A new field's default is what there was before it.
+  """
+  with config[section].unlocked():
+    for name in set(config[section]) - set(kept[section]):
+      if f'{section}.{name}' not in overrides:
+        del config[section][name]
 
 
 def make(constructor: Any, values: Any) -> Any:

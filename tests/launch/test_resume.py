@@ -4,10 +4,12 @@ import json
 import re
 import types
 
+import ml_collections
 import numpy as np
 import pytest
 
 from agents import dqn
+from launch import actors
 from launch import command_line
 from launch import entry
 from launch import run_directory
@@ -125,6 +127,24 @@ def test_a_run_keeps_what_it_is(resumed):
   assert 'swarm' not in found['baseline']
   assert found['swarm']['swarm']['num_explorers'] == 3
   assert found['baseline']['seed'] == found['swarm']['seed'] == 5
+
+
+def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s(
+  tmp_path, monkeypatch
+):
+  kept = {'actors': {'num_actors': 3}, 'seed': 5}
+  path = run_directory.create(tmp_path / 'run', kept, {}).path
+  overrides = {'actors.shards': 2}
+  monkeypatch.setattr(command_line, '_FLAGS', {'config': None})
+  monkeypatch.setattr(
+    command_line.config_flags, 'get_override_values', lambda _: overrides
+  )
+  preset = {'num_actors': 2, 'shards': 2, 'transitions_per_item': 8}
+  config = ml_collections.ConfigDict({'actors': preset}).lock()
+  assert command_line._take_up(config, str(path)) == 5
+  found = command_line.make(actors.Config, config.actors)
+  assert (found.num_actors, found.shards) == (3, 2)
+  assert found.transitions_per_item == 1
 
 
 @pytest.mark.parametrize('said', [False, True])
