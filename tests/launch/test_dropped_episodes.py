@@ -16,6 +16,7 @@ from replay import inspect_target
 HERE = pathlib.Path(__file__).parent
 ENVS, ACTORS = 4, 2
 EPISODE = 5  # steps, the broken one included
+ITEM = 2  # transitions in an item of replay
 STEPS = ACTORS * ENVS * EPISODE * 80
 COMMON = (
   '--config.environment=faulty_environments:TurnsNaN-v0',
@@ -34,6 +35,7 @@ AGENTS = {
     '--config.agent.batch_size=16',
     '--config.agent.min_replay_size=100',
     '--config.agent.n_step=2',
+    f'--config.actors.transitions_per_item={ITEM}',
     # Actors wait for the learner, however slow it is.
     '--config.actors.samples_per_insert=8.0',
     '--config.actors.error_buffer=800.0',
@@ -97,4 +99,4 @@ def test_nothing_of_the_fault_is_learned(run):
   # Two steps each: from steps 1, 2 and 3. The one from step 4 on would need
   # what came of step 5. At the end an actor may hold a burst back.
   most = STEPS / EPISODE * 3
-  assert most - ACTORS * 64 < table.limiter.inserts <= most
+  assert most - ACTORS * 64 < ITEM * table.limiter.inserts <= most
