@@ -12,6 +12,7 @@ import pytest
 from launch import run_directory
 
 HERE = pathlib.Path(__file__).parent
+ITEM = 2  # transitions in an item of replay
 SMALL = (
   '--config.agent.hidden_sizes=(16,)',
   '--config.agent.batch_size=16',
@@ -20,6 +21,7 @@ SMALL = (
   '--config.run.updates_per_call=2',
   '--config.actors.num_actors=2',
   '--config.actors.envs_per_actor=2',
+  f'--config.actors.transitions_per_item={ITEM}',
 )
 SCRIPT = 'run_apex_dqn.py'
 STEPS = 6000
@@ -179,8 +181,9 @@ def test_a_resumed_replay_holds_what_it_held(resumed):
   (kept,) = re.findall(r'with (\d+) items', second.log('learner/0'))
   # Every step is a transition, but for the windows that were still open and
   # what the limiter kept out when the learner had ended: of each of the two
-  # actors at most 63 items held back and 200 in flight.
-  assert 1500 - 2 * (63 + 200) - 4 * 5 <= int(kept) <= 1500
+  # actors at most 63 transitions held back and 200 items in flight.
+  least = 1500 - 2 * (63 + 200 * ITEM) - 4 * 5
+  assert least <= ITEM * int(kept) <= 1500
 
 
 @pytest.mark.parametrize(
