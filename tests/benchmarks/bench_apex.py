@@ -11,7 +11,6 @@ inserting, sampling, learning, priorities and parameters are all in them.
 from __future__ import annotations
 
 import pathlib
-import statistics
 import sys
 from typing import Any
 
@@ -75,19 +74,7 @@ def main() -> int:
     note('dm-acme DQN', peers.measure('acme_dqn', seconds=window_s))
     note('Stable-Baselines3 DQN', peers.measure('sb3', seconds=window_s))
     note(_FREELY, measure(_FREE, window_s))
-  rows, medians = [], {}
-  for name, runs in found.items():
-    steps = [run['env_steps_per_s'] for run in runs]
-    updates = [run['updates_per_s'] for run in runs]
-    medians[name] = statistics.median(steps)
-    rows.append(
-      (
-        name,
-        ' '.join(f'{value:,.0f}' for value in steps),
-        ' '.join(f'{value:,.0f}' for value in updates),
-        f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
-      )
-    )
+  rates, medians = common.rates_table(found)
   notes = [
     f'{name}: {medians[name] / medians[peer]:.1f} times the environment steps '
     f'of {peer}; needed {needed}.'
@@ -104,11 +91,7 @@ def main() -> int:
   common.publish(
     common.Result(
       'Ape-X DQN beside its peers, CartPole-v1, 32 samples per insert',
-      [
-        common.table(
-          ('system', 'env steps/s', 'updates/s', 'first update, s'), rows
-        )
-      ],
+      [rates],
       notes,
       {'runs': found},
     ),

@@ -9,7 +9,6 @@ after the first update.
 from __future__ import annotations
 
 import pathlib
-import statistics
 import sys
 from typing import Any
 
@@ -54,19 +53,7 @@ def main() -> int:
         )
       found.setdefault(name, []).append(numbers)
       print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
-  medians = {
-    name: statistics.median(run['env_steps_per_s'] for run in runs)
-    for name, runs in found.items()
-  }
-  rows = [
-    (
-      name,
-      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
-      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
-      f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
-    )
-    for name, runs in found.items()
-  ]
+  rates, medians = common.rates_table(found)
   notes = [
     f'{medians[_OURS] / medians[name]:.1f} times {name}; needed {_NEEDED}.'
     for name in _ACME
@@ -75,11 +62,7 @@ def main() -> int:
   common.publish(
     common.Result(
       'IMPALA on Pong beside dm-acme, the shallow model, T = 20, B = 16',
-      [
-        common.table(
-          ('system', 'env steps/s', 'updates/s', 'first update, s'), rows
-        )
-      ],
+      [rates],
       notes,
       {'runs': found},
     ),

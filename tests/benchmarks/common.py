@@ -16,6 +16,7 @@ import pathlib
 import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,35 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _is_number(cell: str) -> bool:
   return re.fullmatch(r'-|-?[\d,.]+( %)?', cell) is not None
+
+
+def rates_table(
+  found: dict[str, list[dict[str, Any]]],
+) -> tuple[str, dict[str, float]]:
+  """Rates of systems that ran in turns.
+
+  Args:
+    found: system to its runs, each with 'env_steps_per_s', 'updates_per_s' and
+      'first_update_s'.
+
+  Returns:
+    A table, and the median of each system's environment steps/s.
+  """
+  medians = {
+    name: statistics.median(run['env_steps_per_s'] for run in runs)
+    for name, runs in found.items()
+  }
+  rows = [
+    (
+      name,
+      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
+      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
+      f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
+    )
+    for name, runs in found.items()
+  ]
+  headers = ('system', 'env steps/s', 'updates/s', 'first update, s')
+  return table(headers, rows), medians
 
 
 @dataclasses.dataclass
