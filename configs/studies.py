@@ -271,34 +271,27 @@ _ALL = (
   ),
   *(
     _swarm(
-      f'pso_ddpg_{preset}',
-      'DDPG',
-      f'configs/pso_ddpg.py:{preset}',
+      f'pso_{agent.lower()}_{preset}',
+      agent,
+      f'configs/pso_{agent.lower()}.py:{preset}',
       environment,
       budget,
       threshold,
       5,
     )
-    for preset, environment, budget, threshold in (
-      ('inverted_pendulum', 'InvertedPendulum-v5', 20_000, 950.0),
-      ('inverted_double_pendulum', 'InvertedDoublePendulum-v5', 30_000, 9100.0),
-      ('reacher', 'Reacher-v5', 30_000, -7.0),
-      ('hopper', 'Hopper-v5', 30_000, 1000.0),
-    )
-  ),
-  *(
-    _swarm(
-      f'pso_ppo_{preset}',
-      'PPO',
-      f'configs/pso_ppo.py:{preset}',
-      environment,
-      budget,
-      threshold,
-      5,
-    )
-    for preset, environment, budget, threshold in (
-      ('cartpole', 'CartPole-v1', 50_000, 475.0),
-      ('pendulum', 'Pendulum-v1', 80_000, -250.0),
+    for agent, preset, environment, budget, threshold in (
+      ('DDPG', 'inverted_pendulum', 'InvertedPendulum-v5', 20_000, 950.0),
+      (
+        'DDPG',
+        'inverted_double_pendulum',
+        'InvertedDoublePendulum-v5',
+        30_000,
+        9100.0,
+      ),
+      ('DDPG', 'reacher', 'Reacher-v5', 30_000, -7.0),
+      ('DDPG', 'hopper', 'Hopper-v5', 30_000, 1000.0),
+      ('PPO', 'cartpole', 'CartPole-v1', 50_000, 475.0),
+      ('PPO', 'pendulum', 'Pendulum-v1', 80_000, -250.0),
     )
   ),
   _explorers(

@@ -168,7 +168,7 @@ def _take_up(config: Any, path: str, optional: Sequence[str] = ()) -> int:
   return int(kept['seed'])
 
 
-def _forget_newer(config: Any, section: str, kept: Any, overrides: Any):
+def _forget_newer(config: Any, section: str, kept: Any, overrides: Any) -> None:
   """Leaves what a kept run does not know to the default, not to the preset.
 
   A new field's default is what there was before it.

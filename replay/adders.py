@@ -168,7 +168,9 @@ class TransitionAdder:
     return found
 
   def flush(self, timeout_s: float | None = None) -> None:
-    """Waits until the server has all items. Unfinished ones stay open.
+    """Waits until the server has all items.
+
+    Unfinished windows and items stay open.
 
     Raises:
       WriteBlocked: timeout_s (None: that of the options) has passed.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import pathlib
-import statistics
 import sys
 from typing import Any
 
@@ -114,23 +113,17 @@ def main() -> int:
 def _result(
   found: dict[str, list[dict[str, Any]]], window_s: float
 ) -> common.Result:
-  medians = {
-    name: statistics.median(run['env_steps_per_s'] for run in runs)
-    for name, runs in found.items()
-  }
-  rows = [
-    (
-      name,
-      ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
-      ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
-      runs[0].get('batch_size', _BATCH),
-      f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
-      ' '.join(f'{run["policy_lag_max"]:.0f}' for run in runs)
-      if 'policy_lag_max' in runs[0]
-      else '-',
-    )
-    for name, runs in found.items()
-  ]
+  rates, medians = common.rates_table(
+    found,
+    {
+      'batch': lambda runs: runs[0].get('batch_size', _BATCH),
+      'largest lag': lambda runs: (
+        ' '.join(f'{run["policy_lag_max"]:.0f}' for run in runs)
+        if 'policy_lag_max' in runs[0]
+        else '-'
+      ),
+    },
+  )
   notes = []
   for name in ('Murmuration, preset (2 x 32)', 'Murmuration, wide (2 x 64)'):
     notes.append(
@@ -157,19 +150,7 @@ def _result(
   ]
   return common.Result(
     'IMPALA beside its peers, CartPole-v1, 64 x 64, T = 20',
-    [
-      common.table(
-        (
-          'system',
-          'env steps/s',
-          'updates/s',
-          'batch',
-          'first update, s',
-          'largest lag',
-        ),
-        rows,
-      )
-    ],
+    [rates],
     notes,
     {'runs': found},
   )

@@ -114,12 +114,14 @@ def _is_number(cell: str) -> bool:
 
 def rates_table(
   found: dict[str, list[dict[str, Any]]],
+  more: dict[str, Callable[[list[dict[str, Any]]], Any]] | None = None,
 ) -> tuple[str, dict[str, float]]:
   """Rates of systems that ran in turns.
 
   Args:
     found: system to its runs, each with 'env_steps_per_s', 'updates_per_s' and
       'first_update_s'.
+    more: heading of a further column to what it says of a system's runs.
 
   Returns:
     A table, and the median of each system's environment steps/s.
@@ -128,16 +130,18 @@ def rates_table(
     name: statistics.median(run['env_steps_per_s'] for run in runs)
     for name, runs in found.items()
   }
+  more = more or {}
   rows = [
     (
       name,
       ' '.join(f'{run["env_steps_per_s"]:,.0f}' for run in runs),
       ' '.join(f'{run["updates_per_s"]:,.1f}' for run in runs),
       f'{statistics.median(run["first_update_s"] for run in runs):.1f}',
+      *(says(runs) for says in more.values()),
     )
     for name, runs in found.items()
   ]
-  headers = ('system', 'env steps/s', 'updates/s', 'first update, s')
+  headers = ('system', 'env steps/s', 'updates/s', 'first update, s', *more)
   return table(headers, rows), medians
 
 

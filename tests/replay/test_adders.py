@@ -48,6 +48,30 @@ def _contents(client, table, count):
   return np.stack([sample.data[0] for sample in samples])
 
 
+def _adder(
+  serve, layout=LAYOUT, num_envs=NUM_ENVS, item_size=1, exponent=1.0, **kwargs
+):
+  signature = layout.signature(*((item_size,) if item_size > 1 else ()))
+  server = serve(tables.prioritized('table', 5000, 1, signature, exponent))
+  client = server.localhost_client()
+  adder = adders.TransitionAdder(
+    client,
+    'table',
+    layout,
+    N,
+    GAMMA,
+    num_envs,
+    item_size=item_size,
+    priority_exponent=exponent,
+    **kwargs,
+  )
+  return client, adder
+
+
+def _size(client):
+  return client.server_info()['table'].current_size
+
+
 def test_population_steps_arrive_once_each_in_order(serve):
   num_steps = 500
   server = serve(tables.queue('queue', 1000, LAYOUT.signature(NUM_ENVS)))
@@ -109,20 +133,11 @@ def test_transitions_share_items_in_order_and_the_rest_waits(serve):
 
 def test_an_item_of_several_has_the_power_mean_of_their_priorities(serve):
   size, exponent = 4, 0.6
-  server = serve(
-    tables.prioritized('table', 5000, 1, LAYOUT.signature(size), exponent)
-  )
-  client = server.localhost_client()
-  adder = adders.TransitionAdder(
-    client,
-    'table',
-    LAYOUT,
-    N,
-    GAMMA,
-    NUM_ENVS,
-    priority=lambda packed: LAYOUT.unpack(packed).r_t % 7,
+  client, adder = _adder(
+    serve,
     item_size=size,
-    priority_exponent=exponent,
+    exponent=exponent,
+    priority=lambda packed: LAYOUT.unpack(packed).r_t % 7,
   )
   for step in _play(50):
     adder.add(*step)
@@ -143,17 +158,8 @@ def test_items_that_do_not_divide_a_burst_are_refused(serve, size, burst):
 
 
 def test_a_priority_function_gives_each_transition_its_own(serve):
-  signature = LAYOUT.signature()
-  server = serve(tables.prioritized('table', 1000, 1, signature, 1.0))
-  client = server.localhost_client()
-  adder = adders.TransitionAdder(
-    client,
-    'table',
-    LAYOUT,
-    N,
-    GAMMA,
-    NUM_ENVS,
-    priority=lambda packed: 1 + LAYOUT.unpack(packed).r_t % 7,
+  client, adder = _adder(
+    serve, priority=lambda packed: 1 + LAYOUT.unpack(packed).r_t % 7
   )
   for step in _play(50):
     adder.add(*step)
@@ -164,20 +170,6 @@ def test_a_priority_function_gives_each_transition_its_own(serve):
     assert sample.info.priority == pytest.approx(1 + r_t % 7)
     priorities.add(sample.info.priority)
   assert len(priorities) > 10
-
-
-def _adder(serve, layout=LAYOUT, num_envs=NUM_ENVS, **kwargs):
-  signature = layout.signature()
-  server = serve(tables.prioritized('table', 5000, 1, signature, 1.0))
-  client = server.localhost_client()
-  adder = adders.TransitionAdder(
-    client, 'table', layout, N, GAMMA, num_envs, **kwargs
-  )
-  return client, adder
-
-
-def _size(client):
-  return client.server_info()['table'].current_size
 
 
 def test_transitions_are_held_and_their_priorities_asked_for_in_bursts(serve):
