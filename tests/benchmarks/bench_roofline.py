@@ -204,8 +204,9 @@ def _note(name: str, costs: Costs) -> str:
     max(costs.items(), key=lambda item: item[1]),
   )
   return (
-    f'{name}: {_CORES} cores have CPU for at most '
-    f'{_CORES * 1e6 / total:,.0f} environment steps/s; what binds: {part} '
+    f'{name}: at the sum of its parts {_CORES} cores would make '
+    f'{_CORES * 1e6 / total:,.0f} environment steps/s, an estimate from parts '
+    f'measured alone and no bound; what binds: {part} '
     f'({100 * most / total:.0f} %).'
   )
 
