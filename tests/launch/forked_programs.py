@@ -1,11 +1,11 @@
 """Runs small programs of catalogue agents, each in a fork; a helper of tests.
 
-  python tests/launch/forked_programs.py DIRECTORY UPDATES < pairs.json
+  python tests/launch/forked_programs.py DIRECTORY UPDATES < ways.json
 
-Pairs are [[agent, topology], ...] by their names in launch/catalogue.py. Each
-is built small, checked, run under local_mp and ended when every member has made
-UPDATES learner steps. A line of JSON is printed for each as it ends, with
-'agent' and 'topology' and either 'refused' (the reason), 'error' (a traceback)
+Ways are [[agent, topology, engine], ...] by their names in launch/catalogue.py.
+Each is built small, checked, run and ended when every member has made UPDATES
+learner steps. A line of JSON is printed for each as it ends, with 'way' and
+either 'refused' (the reason), 'error' (a traceback)
 or 'exit_code', 'reason', 'nodes' and 'totals'.
 """
 
@@ -95,7 +95,8 @@ def small_experiment(
   )
 
 
-def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
+def run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
+  agent, topology, engine = way
   num_agents, build = BUILDERS[topology]
   experiment = small_experiment(agent, num_agents, run_dir)
   try:
@@ -115,7 +116,7 @@ def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
     if counter[0].totals().get('learner_steps', 0) >= updates * num_agents:
       ended.append(counter[0].finish(f'{updates} learner steps'))
 
-  outcome = engines.run(program, 'local_mp', run_dir=run_dir, on_tick=end_soon)
+  outcome = engines.run(program, engine, run_dir=run_dir, on_tick=end_soon)
   summary = json.loads((run_dir / 'summary.json').read_text())
   return {
     'exit_code': outcome.exit_code,
@@ -127,16 +128,16 @@ def run(agent: str, topology: str, run_dir: pathlib.Path, updates: int) -> dict:
 
 
 def _child(
-  parent: int, agent: str, topology: str, run_dir: pathlib.Path, updates: int
+  parent: int, way: list[str], run_dir: pathlib.Path, updates: int
 ) -> None:
   try:
     linux.die_with_parent(parent, signal.SIGTERM)
     run_dir.mkdir()
-    found = run(agent, topology, run_dir, updates)
+    found = run(way, run_dir, updates)
   except BaseException:
     found = {'error': traceback.format_exc()}
   # One write of a short line: lines of two programs do not mix.
-  line = json.dumps({'agent': agent, 'topology': topology, **found}) + '\n'
+  line = json.dumps({'way': way, **found}) + '\n'
   os.write(1, line.encode())
 
 
@@ -144,14 +145,14 @@ def main() -> None:
   directory, updates = pathlib.Path(sys.argv[1]), int(sys.argv[2])
   engines.warm_up()
   running, parent = 0, os.getpid()
-  for number, (agent, topology) in enumerate(json.load(sys.stdin)):
+  for number, way in enumerate(json.load(sys.stdin)):
     if running == _AT_ONCE:
       os.wait()
       running -= 1
     if not os.fork():
       code = 1
       try:
-        _child(parent, agent, topology, directory / str(number), updates)
+        _child(parent, way, directory / str(number), updates)
         code = 0
       finally:
         # Not sys.exit: what the parent registered is not this child's to do.

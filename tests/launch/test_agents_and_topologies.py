@@ -1,4 +1,4 @@
-"""Every agent of the catalogue under every topology that accepts it."""
+"""Any agent x any topology x any engine: each that is not refused is run."""
 
 import json
 import pathlib
@@ -11,8 +11,9 @@ from launch import catalogue
 
 HERE = pathlib.Path(__file__).parent
 UPDATES = 5
-PAIRS = [
-  (agent, topology)
+WAYS = [
+  (agent, topology, engine)
+  for engine in catalogue.ENGINES
   for agent in catalogue.AGENTS
   for topology in catalogue.TOPOLOGIES
 ]
@@ -28,7 +29,7 @@ def _refusal(agent, topology):
 
 
 class _Programs:
-  """All pairs, run by one process; results are read as they are asked for."""
+  """All ways, run by one process; results are read as they are asked for."""
 
   def __init__(self, directory):
     self.errors = directory / 'errors.txt'
@@ -48,16 +49,16 @@ class _Programs:
         stderr=errors,
         text=True,
       )
-    json.dump(PAIRS, self.process.stdin)
+    json.dump(WAYS, self.process.stdin)
     self.process.stdin.close()
 
-  def result(self, pair):
-    while pair not in self._results:
+  def result(self, way):
+    while way not in self._results:
       line = self.process.stdout.readline()
       assert line, self.errors.read_text()
       found = json.loads(line)
-      self._results[found['agent'], found['topology']] = found
-    return self._results[pair]
+      self._results[tuple(found['way'])] = found
+    return self._results[way]
 
   def close(self):
     self.process.kill()  # programs that still run end with it
@@ -72,11 +73,11 @@ def programs(tmp_path_factory):
   found.close()
 
 
-@pytest.mark.parametrize('agent, topology', PAIRS)
-def test_a_pair_is_built_launched_and_learns_or_is_refused(
-  programs, agent, topology
+@pytest.mark.parametrize('agent, topology, engine', WAYS)
+def test_a_way_is_built_launched_and_learns_or_is_refused(
+  programs, agent, topology, engine
 ):
-  found = programs.result((agent, topology))
+  found = programs.result((agent, topology, engine))
   assert 'error' not in found, found['error']
   refusal = _refusal(agent, topology)
   if refusal is not None:
@@ -95,6 +96,6 @@ def test_a_pair_is_built_launched_and_learns_or_is_refused(
 
 
 def test_every_agent_and_every_topology_is_of_some_use():
-  accepted = [pair for pair in PAIRS if _refusal(*pair) is None]
+  accepted = [way[:2] for way in WAYS if _refusal(*way[:2]) is None]
   assert {agent for agent, _ in accepted} == set(catalogue.AGENTS)
   assert {topology for _, topology in accepted} == set(catalogue.TOPOLOGIES)
