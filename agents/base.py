@@ -65,12 +65,16 @@ class LossOutput(NamedTuple):
     metrics: name to [] of what to log.
     statistics: variable name to its new value: what is part of the parameters
       but not learned by gradient, such as the running mean of observations.
+    stopped: [] bool, whether this gradient and those of the rest of the
+      learner's call move nothing, the optimizer's state neither; None: they do.
+      The learner gives the share as metric 'stopped_updates'.
   """
 
   loss: tf.Tensor
   priorities: tf.Tensor
   metrics: dict[str, tf.Tensor]
   statistics: dict[str, tf.Tensor] = {}
+  stopped: tf.Tensor | None = None
 
 
 class Gradient(NamedTuple):
@@ -80,12 +84,14 @@ class Gradient(NamedTuple):
     vector: [P, D].
     priorities: [P, B].
     metrics: name to [P].
+    stopped: [P] bool, members that it does not move.
     statistics: variable name to [P, *shape].
   """
 
   vector: tf.Tensor
   priorities: tf.Tensor
   metrics: dict[str, tf.Tensor]
+  stopped: tf.Tensor
   statistics: dict[str, tf.Tensor] = {}
 
 

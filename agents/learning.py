@@ -10,20 +10,18 @@ a member with a non-finite gradient skips its update alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import descent
 from agents import exchange as exchange_lib
 from agents import feeds
 from agents import parameters
 from agents import updates
-
-# (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
-Combine = Callable[..., tf.Tensor]
 
 MAX_SKIPPED_IN_A_ROW = 100
 
@@ -107,6 +105,8 @@ class TFLearner:
     ]
     self._steps = tf.Variable(np.zeros((self.num_members, 1), np.int64))
     self._updates = tf.Variable(0, dtype=tf.int64)
+    # Members that stand still for the rest of this call.
+    self._stopped = tf.Variable(np.zeros(self.num_members, bool))
     self._rates = tf.constant(
       np.asarray(learning_rates, np.float32)[:, None], name='learning_rates'
     )
@@ -194,79 +194,51 @@ class TFLearner:
       # Members share no parameter, so the gradient of the sum holds each
       # member's own gradient in its row.
       total = tf.reduce_sum(out.loss)
+    stopped = tf.logical_or(self._stopped.read_value(), out.stopped)
     return base.Gradient(
-      tape.gradient(total, theta), out.priorities, out.metrics, out.statistics
+      tape.gradient(total, theta),
+      out.priorities,
+      {**out.metrics, 'stopped_updates': tf.cast(stopped, tf.float32)},
+      stopped,
+      out.statistics,
     )
 
   def apply(
     self,
     gradient: base.Gradient,
-    combine: Combine | None = None,
+    combine: descent.Combine | None = None,
     operands: Sequence[tf.Tensor] = (),
   ) -> Applied:
     """One update: theta <- theta - rate * u, or as `combine` says.
 
-    Called by exchanges while the update is traced. All of it is elementwise on
-    [P, D], so it is compiled into one loop over memory (XLA); random draws and
-    variables stay outside, in `operands`.
+    Called by exchanges while the update is traced.
 
     Args:
       gradient: of all members.
       combine: pure function (theta, step, *operands) -> displacement [P, D],
         where step is -rate * u; None takes the step.
-      operands: tensors that `combine` needs.
+      operands: tensors that `combine` needs: random draws and variables.
     """
-    agent = self.agent
-    made = self._updates.read_value()
-
-    @tf.function(jit_compile=True, autograph=False)
-    def update(vector, theta, state, steps, rates, made, operands):
-      finite = tf.reduce_all(tf.math.is_finite(vector), axis=1, keepdims=True)
-      vector = tf.where(finite, vector, 0.0)
-      if agent.max_gradient_norm is not None:
-        norm = tf.norm(vector, axis=1, keepdims=True)
-        # A zero gradient stays zero: the factor is then 1.
-        vector *= agent.max_gradient_norm / tf.maximum(
-          norm, agent.max_gradient_norm
-        )
-      steps = steps + tf.cast(finite, steps.dtype)
-      new_state, direction = agent.optimizer.direction(
-        state, vector, tf.maximum(steps, 1)
-      )
-      displacement = -rates * direction
-      if agent.learning_rate_scale is not None:
-        displacement *= tf.constant(agent.learning_rate_scale, tf.float32)
-      factor = agent.rate_factor(made)
-      if factor is not None:
-        displacement *= factor
-      moves = finite
-      moving = agent.moving(made)
-      if moving is not None:
-        displacement = tf.where(moving, displacement, 0.0)
-        moves = tf.logical_and(finite, moving)
-      if combine is not None:
-        displacement = combine(theta, displacement, *operands)
-      theta = tf.where(finite, theta + displacement, theta)
-      slots = [tf.where(moves, n, o) for o, n in zip(state, new_state)]
-      return theta, slots, steps, finite[:, 0], displacement
-
-    theta, slots, steps, finite, displacement = update(
+    self._stopped.assign(gradient.stopped)
+    made = descent.make(self.agent, combine)(
       gradient.vector,
+      gradient.stopped,
       self.theta.read_value(),
       tuple(slot.read_value() for slot in self._slots),
       self._steps.read_value(),
       self._rates,
-      made,
+      self._updates.read_value(),
       tuple(operands),
     )
-    self.theta.assign(theta)
-    for slot, value in zip(self._slots, slots):
+    self.theta.assign(made.theta)
+    for slot, value in zip(self._slots, made.slots):
       slot.assign(value)
-    self._steps.assign(steps)
-    return Applied(finite, displacement)
+    self._steps.assign(made.counts)
+    return Applied(made.finite, made.displacement)
 
   def arrange(self, sample: Any) -> Any:
     """The batches of a call's updates, leading axes [U, P]. In the graph."""
+    self._stopped.assign(tf.zeros_like(self._stopped))
     return self._feed.arrange(
       sample, self.updates_per_call, self.num_members, self.theta.read_value()
     )
@@ -335,15 +307,18 @@ class TFLearner:
 
   def _losses(self, arguments, importance=None) -> base.LossOutput:
     """The agent's loss for each member: leading axis P in and out."""
+
+    def loss(member):
+      theta, target, batch = member
+      out = self.agent.loss(theta, target, batch, importance)
+      if out.stopped is None:
+        out = out._replace(stopped=tf.constant(False))
+      return out
+
     if self.num_members == 1:
-      theta, target, batch = tf.nest.map_structure(lambda x: x[0], arguments)
-      one = self.agent.loss(theta, target, batch, importance)
+      one = loss(tf.nest.map_structure(lambda x: x[0], arguments))
       return tf.nest.map_structure(lambda x: x[None], one)
-    return tf.vectorized_map(
-      lambda member: self.agent.loss(member[0], member[1], member[2], None),
-      arguments,
-      fallback_to_while_loop=False,
-    )
+    return tf.vectorized_map(loss, arguments, fallback_to_while_loop=False)
 
   def _take_statistics(
     self, statistics: dict[str, tf.Tensor], finite: tf.Tensor

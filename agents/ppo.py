@@ -28,7 +28,7 @@ from agents.losses import vtrace
 from environment_loops import environments
 from replay import blocks
 
-# Updates of a rollout go on while the divergence is below this many targets.
+# Updates of a rollout end at a divergence above this many targets.
 _KL_MARGIN = 1.5
 
 
@@ -146,7 +146,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     'explained_variance': 'mean',  # of returns, by values before the updates
     'kl': 'mean',  # from the policy that acted
     'clip_fraction': 'mean',  # of steps whose ratio is beyond the clip
-    'stopped_updates': 'mean',  # share without a gradient, for target_kl
+    'stopped_updates': 'mean',  # share that moved nothing, for target_kl
     'lag_deviation': 'mean',  # |pi / mu - 1| before the updates: 0 without lag
     'dropped_steps': 'mean',  # per update: no experience, or not finite
   }
@@ -272,7 +272,7 @@ class PPO(unroll_agent.UnrollActorCritic):
       - config.entropy_cost * entropy
     )
     kl = mean(losses.divergence(ratio))
-    stopped = tf.constant(False)
+    stopped = None
     if config.target_kl is not None:
       stopped = kl > _KL_MARGIN * config.target_kl
     beyond = tf.cast(tf.abs(ratio - 1.0) > config.clip, tf.float32)
@@ -285,15 +285,15 @@ class PPO(unroll_agent.UnrollActorCritic):
       'explained_variance': self._explained(batch, mask),
       'kl': kl,
       'clip_fraction': mean(beyond),
-      'stopped_updates': tf.cast(stopped, tf.float32),
       'lag_deviation': batch.lag,
       'dropped_steps': tf.reduce_sum(1.0 - mask),
     }
     return base.LossOutput(
-      tf.where(stopped, 0.0, loss),
+      loss,
       tf.ones(block.reward.shape[:1]),  # a queue has no priorities
       metrics,
       self._statistics(variables, batch),
+      stopped,
     )
 
   def _apply(self, variables, block, truncated) -> unroll_network.Unrolled:

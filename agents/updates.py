@@ -121,8 +121,8 @@ class OnHost:
       lambda update: _gradient(learner, self._batches, self._weights, update)
     )
     self._finish = self._function(
-      lambda vector, statistics: learner.finish(
-        base.Gradient(vector, tf.zeros(()), {}, statistics)
+      lambda vector, stopped, statistics: learner.finish(
+        base.Gradient(vector, tf.zeros(()), {}, stopped, statistics)
       )
     )
 
@@ -151,7 +151,9 @@ class OnHost:
     for update in range(self._learner.updates_per_call):
       gradient = self._gradient(tf.constant(update))
       common = meet(gradient)
-      finite = self._finish(common.vector, common.statistics).numpy()
+      finite = self._finish(
+        common.vector, common.stopped, common.statistics
+      ).numpy()
       gradients.append(gradient)
       finites.append(finite)
       # As in `InGraph`.

@@ -180,7 +180,8 @@ def test_the_loss_is_the_one_of_the_specs(spec, options):
   np.testing.assert_allclose(
     got.loss, slow_loss(agent, theta, steps), rtol=1e-4
   )
-  assert set(got.metrics) == set(agent.metrics)
+  # The learner adds the share of updates that moved nothing.
+  assert {*got.metrics, 'stopped_updates'} == set(agent.metrics)
   assert got.metrics['dropped_steps'] == BLOCKS
   assert 0 < got.metrics['clip_fraction'] < 1
 
@@ -430,21 +431,54 @@ def test_the_normalizer_moves_once_in_a_rollout_and_counts_each_step_once():
   )
 
 
-def test_far_from_the_policy_that_acted_nothing_is_learned():
+@pytest.mark.parametrize('compiled', [False, True])
+def test_far_from_the_policy_that_acted_nothing_moves(compiled):
   free, held = _agent(), _agent(target_kl=0.01)
-  minibatch = _one(_arranged(free, _theta(free), _sample(free)), 0)
-  assert _loss(free, _theta(free), minibatch).metrics['kl'] > 0.015
-  gradients = []
+  theta, sample = _theta(free), _sample(free)
+  minibatch = _one(_arranged(free, theta, sample), 0)
+  assert _loss(free, theta, minibatch).metrics['kl'] > 0.015
   for agent in (free, held):
-    theta = tf.constant(_theta(agent)[None])
-    with tf.GradientTape() as tape:
-      tape.watch(theta)
-      variables = [v[0] for v in learning.split(agent.layout, theta)]
-      out = agent.loss(variables, variables, minibatch)
-    gradients.append(tape.gradient(out.loss, theta).numpy())
-  assert np.abs(gradients[0]).max() > 0
-  np.testing.assert_array_equal(gradients[1], np.zeros_like(gradients[1]))
-  assert out.metrics['stopped_updates'] == 1
+    agent.compiled = compiled
+    learner = _learner(agent, theta)
+    saved = learner.save()
+    # Momentum of earlier rollouts, which a gradient of zero would not end.
+    saved['slot_0'][...], saved['slot_1'][...] = 0.1, 0.01
+    learner.restore(saved)
+    result = learner.step(sample)
+    after = learner.save()
+    for name in ('theta', 'slot_0', 'slot_1', 'steps'):
+      same = np.array_equal(saved[name], after[name])
+      assert same == (agent is held), name
+    assert after['updates'] == UPDATES and not result.skipped.any()
+    assert result.metrics['stopped_updates'] == (agent is held)
+
+
+def test_from_the_first_update_too_far_on_the_rest_of_a_rollout_is_left():
+  # The rate is too small to move the policy: only one step of the rollout is
+  # far from it, and so each epoch's minibatch that has this step.
+  agent = _agent(target_kl=0.01, learning_rate=1e-8, epochs=2)
+  agent.compiled = False
+  theta, rng = _theta(agent), np.random.default_rng(0)
+  actor = agent.actor(INFO, K)
+  rollout = [_acted(agent, theta, actor, rng, _good) for _ in range(BLOCKS)]
+  rollout[0].behaviour[1, 1] -= 3.0
+  sample = blocks.Block(*(tf.constant(np.stack(c)) for c in zip(*rollout)))
+  batch = _arranged(agent, theta, sample)
+  far = [
+    float(_loss(agent, theta, _one(batch, update)).metrics['kl']) > 0.015
+    for update in range(UPDATES)
+  ]
+  assert sum(far) == 2 and far.index(True) > 0
+  learner = _learner(agent, theta)
+  result = learner.step(sample)
+  moved = far.index(True)
+  assert learner.save()['steps'] == moved
+  np.testing.assert_allclose(
+    result.metrics['stopped_updates'], 1 - moved / UPDATES, rtol=1e-6
+  )
+  # The next rollout starts with a free hand.
+  learner.step(sample)
+  assert learner.save()['steps'] == 2 * moved
 
 
 def test_a_sequence_with_behaviour_that_is_not_finite_is_left_out():
