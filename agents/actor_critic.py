@@ -108,6 +108,9 @@ class ActorCritic(base.Agent):
       config.policy_learning_rate / config.critic_learning_rate
     )
     self.learning_rate_scale = scale
+    if config.policy_delay > 1:
+      self.delayed = np.zeros(self.layout.size, bool)
+      self.delayed[self.layout.groups['policy']] = True
     self._exploration = self.make_exploration()
 
   def initial(self, seed: int) -> np.ndarray:
@@ -195,14 +198,8 @@ class ActorCritic(base.Agent):
     saturation = policy_losses.saturation(preactivation)
     return losses, {'policy_loss': -q, 'policy_saturation': saturation}
 
-  def moving(self, update: tf.Tensor) -> tf.Tensor | None:
-    delay = self.config.policy_delay
-    if delay == 1:
-      return None
-    is_policy = np.zeros(self.layout.size, bool)
-    is_policy[self.layout.groups['policy']] = True
-    due = tf.equal((update + 1) % delay, 0)
-    return tf.logical_or(due, ~is_policy)
+  def due(self, update: tf.Tensor) -> tf.Tensor:
+    return tf.equal((update + 1) % self.config.policy_delay, 0)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """1, then linear to 0: see `Config.anneal_updates`."""

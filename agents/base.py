@@ -138,6 +138,8 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all alike.
   learning_rate_scale: np.ndarray | None = None
+  # Which parameters move only in updates that are `due`, bool [D]; None: none.
+  delayed: np.ndarray | None = None
   # alpha of prioritized replay; None: uniform replay.
   priority_exponent: float | None = None
   importance_exponent: float = 0.0  # beta of prioritized replay
@@ -200,14 +202,14 @@ class Agent(abc.ABC):
     del info, num_envs
     return _PlainActor(self)
 
-  def moving(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Which parameters this update moves, bool [D]; None: all. In the graph.
+  def due(self, update: tf.Tensor) -> tf.Tensor:
+    """Whether this update moves what is `delayed` too, bool []. In the graph.
 
     Args:
       update: learner steps made before this one, int64 [].
     """
     del update
-    return None
+    return tf.constant(True)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """Factor [] on all learning rates, for schedules; None: 1. In the graph."""

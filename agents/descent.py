@@ -23,7 +23,8 @@ class Step(NamedTuple):
   Attributes:
     theta: [P, D].
     slots: the optimizer's, each [P, D].
-    counts: updates that each member made, int64 [P, 1].
+    counts: updates that moved each member, int64 [P, C]; where parameters are
+      `delayed`, theirs stand in a second column.
     finite: [P] bool, False where a member's gradient is not finite: it keeps
       all it had.
     displacement: [P, D], what was added to theta where it is finite.
@@ -55,19 +56,27 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
         norm, agent.max_gradient_norm
       )
     moves = tf.logical_and(finite, ~stopped[:, None])
-    counts = counts + tf.cast(moves, counts.dtype)
-    new_slots, direction = agent.optimizer.direction(
-      slots, vector, tf.maximum(counts, 1)
-    )
+    counted = moves
+    if agent.delayed is not None:
+      late = tf.logical_and(moves, agent.due(made))
+      counted = tf.concat([moves, late], axis=1)
+      moves = tf.where(agent.delayed, late, moves)
+    counts = counts + tf.cast(counted, counts.dtype)
+    # Moments that are new need their own bias correction. Twice is no work: XLA
+    # makes one of what both have in common.
+    found = [
+      agent.optimizer.direction(slots, vector, tf.maximum(count, 1))
+      for count in tf.split(counts, counts.shape[1], axis=1)
+    ]
+    new_slots, direction = found[0]
+    if agent.delayed is not None:
+      direction = tf.where(agent.delayed, found[1][1], direction)
     displacement = -rates * direction
     if agent.learning_rate_scale is not None:
       displacement *= tf.constant(agent.learning_rate_scale, tf.float32)
     factor = agent.rate_factor(made)
     if factor is not None:
       displacement *= factor
-    moving = agent.moving(made)
-    if moving is not None:
-      moves = tf.logical_and(moves, moving)
     # Not by a gradient of zero: momentum would carry on what it has.
     displacement = tf.where(moves, displacement, 0.0)
     if combine is not None:

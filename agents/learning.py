@@ -103,7 +103,8 @@ class TFLearner:
       tf.Variable(tf.zeros_like(theta), name=f'slot_{i}')
       for i in range(agent.optimizer.slots)
     ]
-    self._steps = tf.Variable(np.zeros((self.num_members, 1), np.int64))
+    counts = 1 if agent.delayed is None else 2
+    self._steps = tf.Variable(np.zeros((self.num_members, counts), np.int64))
     self._updates = tf.Variable(0, dtype=tf.int64)
     # Members that stand still for the rest of this call.
     self._stopped = tf.Variable(np.zeros(self.num_members, bool))
@@ -262,13 +263,9 @@ class TFLearner:
       (self.theta, row),
       (self.target, row),
       *((slot, np.zeros_like(row)) for slot in self._slots),
+      (self._steps, tf.zeros_like(self._steps[:1])),
     ):
       variable.assign(tf.tensor_scatter_nd_update(variable, index, value))
-    self._steps.assign(
-      tf.tensor_scatter_nd_update(
-        self._steps, index, np.zeros((1, 1), np.int64)
-      )
-    )
     self._exchange.reset_member(member)
     self._skipped_in_a_row[member] = 0
 

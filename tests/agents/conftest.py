@@ -60,7 +60,7 @@ class Linear:
   max_gradient_norm = None
   learning_rate_scale = None
   compiled = False
-  moving = base.Agent.moving
+  delayed = None
   rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}
 

@@ -342,6 +342,33 @@ def test_the_policy_moves_at_every_second_update_only():
   assert moved == [(False, True), (True, True)] * 2
 
 
+def test_a_policy_that_moves_less_often_has_an_adam_of_its_own():
+  agent = _agent(policy_delay=2, batch_size=5)
+  learner = _learner(agent, rate=1e-3)
+  groups, t = agent.layout.groups, {'policy': 0, 'critic': 0}
+  m, v = np.zeros(agent.layout.size), np.zeros(agent.layout.size)
+  for update in range(6):
+    before, target = learner.save()['theta'][0], learner.save()['target'][0]
+    learner.step(_packed(agent))
+    step = learner.parameters()[0] - before
+    g = _gradient(agent, before, target, _transitions())
+    for group, rate in (('policy', 1e-4), ('critic', 1e-3)):
+      place = groups[group]
+      if group == 'policy' and update % 2 == 0:
+        assert not step[place].any()
+        continue
+      # Kingma and Ba 2015, Algorithm 1, for each group alone.
+      t[group] += 1
+      m[place] += (1 - 0.9) * (g[place] - m[place])
+      v[place] += (1 - 0.999) * (g[place] ** 2 - v[place])
+      m_hat = m[place] / (1 - 0.9 ** t[group])
+      v_hat = v[place] / (1 - 0.999 ** t[group])
+      expected = -rate * m_hat / (np.sqrt(v_hat) + 1e-8)
+      assert np.abs(expected).max() > 0.5 * rate
+      np.testing.assert_allclose(step[place], expected, rtol=0.02, atol=1e-6)
+  np.testing.assert_array_equal(learner.save()['steps'], [[6, 3]])
+
+
 def test_statistics_reach_theta_and_the_policy_that_acts_uses_them():
   agent = _agent(normalize_observations=True, prioritized=True, batch_size=5)
   learner = _learner(agent)
