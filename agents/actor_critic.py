@@ -108,6 +108,10 @@ class ActorCritic(base.Agent):
       config.policy_learning_rate / config.critic_learning_rate
     )
     self.learning_rate_scale = scale
+    if config.anneal_updates is not None:
+      self.rate_end = base.RateEnd(
+        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
+      )
     if config.policy_delay > 1:
       self.delayed = np.zeros(self.layout.size, bool)
       self.delayed[self.layout.groups['policy']] = True

@@ -103,6 +103,20 @@ class TargetUpdate:
   tau: float = 1.0  # 1 copies
 
 
+class RateEnd(NamedTuple):
+  """Where learning rates that fall have come to 0, and which setting says so.
+
+  Attributes:
+    update: learner steps made before the first one with a rate of 0.
+    setting: such as 'agent.anneal_updates'.
+    value: of the setting.
+  """
+
+  update: float
+  setting: str
+  value: float
+
+
 class Actor(Protocol):
   """The behaviour of one actor with K environments; keeps its own state."""
 
@@ -138,6 +152,7 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all alike.
   learning_rate_scale: np.ndarray | None = None
+  rate_end: RateEnd | None = None  # of `rate_factor`; None: it never is 0
   # Which parameters move only in updates that are `due`, bool [D]; None: none.
   delayed: np.ndarray | None = None
   # alpha of prioritized replay; None: uniform replay.

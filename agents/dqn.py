@@ -170,6 +170,10 @@ class DQN(base.Agent):
     self.n_step = config.n_step
     self.batch_size = config.batch_size
     self.optimizer = optimizers.make(config.optimizer)
+    if config.anneal_updates is not None:
+      self.rate_end = base.RateEnd(
+        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
+      )
     self.target_update = base.TargetUpdate(
       config.target_update_period, config.target_update_tau
     )

@@ -165,6 +165,13 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon
     self.optimizer = optimizers.make(config.optimizer, **options)
+    total = config.anneal_env_steps
+    if total is not None:
+      self.rate_end = base.RateEnd(
+        total / (config.unroll_length * config.batch_size),
+        'agent.anneal_env_steps',
+        total,
+      )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
   def loss(

@@ -11,6 +11,7 @@ a member with a non-finite gradient skips its update alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,11 @@ from agents import feeds
 from agents import parameters
 from agents import updates
 
+_logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 100
+# Of the learner steps at which rates have fallen to 0. A budget that fits makes
+# a few more, because calls and rollouts are whole.
+_LATE = 1.02
 
 
 class LearnerFault(RuntimeError):
@@ -114,6 +119,7 @@ class TFLearner:
     self._feed = feed
     self._exchange = exchange
     self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
+    self._said_late = False
     exchange.setup(self, seed)
     # Not for more members: XLA has no fast product of stacked small matrices
     # on a CPU (16 members took 60 times as long).
@@ -158,6 +164,7 @@ class TFLearner:
     finite = np.asarray(finite)
     skipped = (~finite).sum(axis=0)
     self._count_skips(finite)
+    self._say_if_late()
     broken = np.zeros(self.num_members, bool)
     if skipped.any():
       broken = ~np.isfinite(self.parameters()).all(axis=1)
@@ -359,6 +366,23 @@ class TFLearner:
           'updates in a row because its gradient is not finite. Lower '
           'agent.learning_rate, or check the rewards of the environment.'
         )
+
+  def _say_if_late(self) -> None:
+    """Warns, once, where updates are made at a rate of 0."""
+    end = self.agent.rate_end
+    if end is None or self._said_late or self.updates <= _LATE * end.update:
+      return
+    self._said_late = True
+    _logger.warning(
+      'The learning rates are 0 since learner step %d (%s=%d), and this is '
+      'step %d: gradients move nothing any more. Raise %s with '
+      'run.steps_per_agent, or set it to None, and rates do not fall.',
+      end.update,
+      end.setting,
+      end.value,
+      self.updates,
+      end.setting,
+    )
 
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:

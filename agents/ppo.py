@@ -183,6 +183,13 @@ class PPO(unroll_agent.UnrollActorCritic):
     # LSTM it would take longer.
     self.compiled = config.torso == 'mlp' and not config.lstm_size
     self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
+    total = config.anneal_env_steps
+    if total is not None:
+      self.rate_end = base.RateEnd(
+        math.ceil(total / config.rollout_steps) * self.updates_per_call,
+        'agent.anneal_env_steps',
+        total,
+      )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
   def feed(self, num_envs: int) -> rollouts.Rollouts:

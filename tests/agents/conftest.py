@@ -61,6 +61,7 @@ class Linear:
   learning_rate_scale = None
   compiled = False
   delayed = None
+  rate_end = None
   rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}
 

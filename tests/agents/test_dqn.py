@@ -466,3 +466,10 @@ def test_a_config_that_cannot_work_is_refused(options, message):
 def test_an_unknown_activation_is_refused():
   with pytest.raises(ValueError, match="activation='gelu' is not known"):
     _agent(activation='gelu')
+
+
+def test_the_rate_stays_and_then_falls_to_zero():
+  agent = _agent(anneal_after=4, anneal_updates=8)
+  factors = [float(agent.rate_factor(tf.constant(n))) for n in (4, 6, 8)]
+  assert factors == [1.0, 0.5, 0.0]
+  assert agent.rate_end == (8, 'agent.anneal_updates', 8)

@@ -223,6 +223,21 @@ def test_learning_ends_after_a_hundred_skips_in_a_row(linear_learner):
     learner.step(tf.constant(bad))
 
 
+def test_updates_at_a_rate_of_zero_are_warned_of_once(linear_learner, caplog):
+  learner = linear_learner(np.zeros((2, 2)), updates_per_call=51)
+  learner.agent.rate_end = base.RateEnd(100.0, 'agent.anneal_env_steps', 3200)
+  gradients = tf.zeros((51, 2, 2))
+  for _ in range(2):
+    learner.step(gradients)
+  # 102 of 100: what a budget that fits has made at its end.
+  assert caplog.records == []
+  for _ in range(2):
+    learner.step(gradients)
+  (record,) = caplog.records
+  for part in ('step 100', 'agent.anneal_env_steps=3200', 'step 153'):
+    assert part in record.getMessage()
+
+
 def test_a_replaced_member_has_a_clean_count_of_skips(linear_learner):
   learner = linear_learner(np.zeros((1, 2)), updates_per_call=60)
   bad = tf.fill((60, 1, 2), NAN)

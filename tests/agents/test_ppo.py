@@ -508,7 +508,11 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
   got = [float(agent.rate_factor(update)) for update in updates]
   expected = np.repeat([1.0, 0.75, 0.5, 0.25, 0.0, 0.0], UPDATES)
   np.testing.assert_allclose(got, expected)
-  assert _agent().rate_factor(updates[0]) is None
+  assert _agent().rate_factor(updates[0]) is _agent().rate_end is None
+  assert agent.rate_end.update == got.index(0.0)
+  # A rollout that begins within the budget still has a rate.
+  longer = _agent(anneal_env_steps=4 * STEPS + 1).rate_end
+  assert longer == (5 * UPDATES, 'agent.anneal_env_steps', 4 * STEPS + 1)
 
 
 @pytest.mark.parametrize(
