@@ -70,6 +70,11 @@ class D4PG(actor_critic.ActorCritic):
   metrics = {
     **actor_critic.ActorCritic.metrics,
     'target_clipped': 'mean',  # mass of targets outside the support
+    # Reward sums as if they went on for ever. No target is clipped exactly
+    # where the support holds both: R + D v_min >= v_min is v_min <= R / (1 - D)
+    # for D < 1, and likewise above.
+    'needed_v_min': 'min',
+    'needed_v_max': 'max',
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
@@ -83,6 +88,7 @@ class D4PG(actor_critic.ActorCritic):
     self._atoms = categorical.support(
       config.v_min, config.v_max, config.num_atoms
     )
+    self._needed = (math.inf, -math.inf)  # v_min, v_max, of all metrics so far
     narrow = narrow_support(config)
     if narrow:
       _warn_once(narrow)
@@ -101,6 +107,8 @@ class D4PG(actor_critic.ActorCritic):
     ]
     q_tm1 = [tf.stop_gradient(self._values(o)) for o in outputs]
     size = tf.add_n([tf.abs(mean - q) for q in q_tm1]) / len(q_tm1)
+    # With gamma=1 nothing is enough: very much stands for it.
+    endless = r_t / tf.maximum(1.0 - discount_t, 1e-6)
     priorities = size
     if config.priority == 'kl':
       crossed = tf.add_n(losses) / len(losses)
@@ -116,6 +124,8 @@ class D4PG(actor_critic.ActorCritic):
         'target_max': target.unclipped_mean,
         'target_min': target.unclipped_mean,
         'target_clipped': target.clipped,
+        'needed_v_min': endless,
+        'needed_v_max': endless,
       },
     )
 
@@ -129,14 +139,19 @@ class D4PG(actor_critic.ActorCritic):
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
     found = super().remarks(metrics)
+    low, high = self._needed = (
+      min(self._needed[0], metrics['needed_v_min']),
+      max(self._needed[1], metrics['needed_v_max']),
+    )
     if metrics['target_clipped'] > _CLIPPED_SHARE:
       config = self.config
       found.append(
         f'{metrics["target_clipped"]:.0%} of the mass of the targets lies '
         f'outside the support [{config.v_min:g}, {config.v_max:g}] and is '
-        f'clipped. Means of targets range from {metrics["target_min"]:.4g} to '
-        f'{metrics["target_max"]:.4g}. Widen agent.v_min and agent.v_max, or '
-        f'lower agent.reward_scale={config.reward_scale:g} or '
+        'clipped. If they went on for ever, the rewards sampled so far would '
+        f'be worth from {low:.4g} to {high:.4g}: with agent.v_min at most and '
+        'agent.v_max at least that, none of their targets is clipped. Widen '
+        f'them, or lower agent.reward_scale={config.reward_scale:g} or '
         f'agent.gamma={config.gamma:g}.'
       )
     return found

@@ -86,8 +86,11 @@ PRESETS: dict[str, dict[str, Any]] = {
       'anneal_after': 12_500,
       'anneal_updates': 25_000,
       'gamma': 0.95,
+      # [T] Too narrow for the worst rewards, and warned of at the start.
       'v_min': -15.0,
       'v_max': 0.0,
+      # -(0.21 of the arm + 0.2 of the target + 1^2 + 1^2 of the torques).
+      'reward_min': -2.41,
       'reward_max': 0.0,
     },
     'run': {'steps_per_agent': 100_000},
@@ -123,9 +126,11 @@ PRESETS: dict[str, dict[str, Any]] = {
       'sigma': 0.2,
       'gamma': 0.98,
       'normalize_observations': True,
+      # -1.5 / (1 - 0.98). The published runs have it, and warn while they
+      # learn: some rewards are worse.
       'v_min': -75.0,
       'v_max': 0.0,
-      'reward_max': 0.0,
+      'reward_max': 0.0,  # none is the smallest: objects slide away
     },
     'run': {'steps_per_agent': 200_000},
   },
@@ -137,6 +142,8 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_scale': 0.01,
       'v_min': 0.0,
       'v_max': 250.0,
+      # Costs are 10.3 at most, the torso's 0.07 m over 0.003 s are 23.
+      'reward_min': 0.0,
       # Observations of 348 numbers are 2.9 GB with a million transitions.
       'max_replay_size': 200_000,
     },

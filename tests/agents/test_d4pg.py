@@ -195,13 +195,39 @@ def test_the_critics_distribution_comes_to_that_of_the_rewards():
   np.testing.assert_allclose(result.metrics['target_min'], [-2.0], rtol=1e-5)
 
 
-def test_a_support_that_clips_is_remarked_upon_with_the_measured_range():
+def test_a_support_as_wide_as_it_says_it_needs_clips_nothing():
+  transition = _tensors(
+    _transitions()._replace(r_t=np.float32([4, -3, 0.3, 0.1, 50]))
+  )
+  agent = _agent()
+  variables = _variables(agent, _theta(agent, 0))
+  found = agent.loss(variables, variables, transition).metrics
+  assert found['target_clipped'] > 0
+  # R / (1 - D), of a window and of a step; a termination pays once; no blank.
+  low, high = float(found['needed_v_min']), float(found['needed_v_max'])
+  np.testing.assert_allclose(low, -3 / (1 - GAMMA), rtol=1e-4)
+  np.testing.assert_allclose(high, 4 / (1 - GAMMA**3), rtol=1e-4)
+  for v_min, v_max, enough in (
+    (low, high, True),
+    (0.9 * low, high, False),
+    (low, 0.9 * high, False),
+  ):
+    wide = _agent(v_min=v_min, v_max=v_max)
+    clipped = wide.loss(variables, variables, transition).metrics[
+      'target_clipped'
+    ]
+    assert (clipped == 0) == enough
+
+
+def test_a_support_that_clips_is_remarked_upon_with_what_would_hold():
   agent = _agent()
   fine = dict.fromkeys(agent.metrics, 0.0)
   assert agent.remarks({**fine, 'target_clipped': 0.04}) == []
+  assert agent.remarks({**fine, 'needed_v_min': -7.25}) == []
   (remark,) = agent.remarks(
-    {**fine, 'target_clipped': 0.12, 'target_min': -7.25, 'target_max': 31.5}
+    {**fine, 'target_clipped': 0.12, 'needed_v_min': -2, 'needed_v_max': 31.5}
   )
+  # The range of all that was seen, not of the last call only.
   for part in ('12%', '[-3, 5]', '-7.25 to 31.5', 'agent.v_min'):
     assert part in remark
 
