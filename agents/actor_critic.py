@@ -60,6 +60,8 @@ class ActorCritic(base.Agent):
     'policy_saturation': 'mean',
   }
 
+  rate_settings = ('agent.policy_learning_rate', 'agent.critic_learning_rate')
+
   def __init__(
     self,
     config: actor_critic_config.Config,

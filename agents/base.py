@@ -152,6 +152,8 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all alike.
   learning_rate_scale: np.ndarray | None = None
+  # What to lower where learning diverges, as a config names it.
+  rate_settings: tuple[str, ...] = ('agent.learning_rate',)
   rate_end: RateEnd | None = None  # of `rate_factor`; None: it never is 0
   # Which parameters move only in updates that are `due`, bool [D]; None: none.
   delayed: np.ndarray | None = None

@@ -364,7 +364,8 @@ class TFLearner:
         raise LearnerFault(
           f'Member {int(self._skipped_in_a_row.argmax())} skipped {worst} '
           'updates in a row because its gradient is not finite. Lower '
-          'agent.learning_rate, or check the rewards of the environment.'
+          f'{" and ".join(self.agent.rate_settings)}, or check the rewards of '
+          'the environment.'
         )
 
   def _say_if_late(self) -> None:

@@ -208,7 +208,7 @@ class Learner:
     if result.broken.any():
       raise learning.LearnerFault(
         'The parameters are not finite. The last checkpoint is taken up again; '
-        'if that repeats, lower agent.learning_rate.'
+        f'if that repeats, lower {" and ".join(self._agent.rate_settings)}.'
       )
     self._count(result.updates)
     self._publish()

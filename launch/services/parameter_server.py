@@ -104,8 +104,9 @@ class ParameterServer:
     if fingerprint == self._layout.fingerprint:
       return ''
     return (
-      f'{node} has {network}, the parameter server has {self._layout!r}. Give '
-      'all nodes the same agent.hidden_sizes and the same environment.'
+      f'{node} has {network}, the parameter server has {self._layout!r}. Start '
+      'all nodes with the same config: its environment and the sizes in its '
+      'agent section make the network.'
     )
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Linear:
   compiled = False
   delayed = None
   rate_end = None
+  rate_settings = base.Agent.rate_settings
   rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}
 

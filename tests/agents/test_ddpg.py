@@ -318,6 +318,21 @@ def test_policy_and_critic_learn_at_rates_of_their_own():
     )
 
 
+def test_a_learner_that_gives_up_names_settings_that_there_are():
+  agent = _agent(batch_size=5)
+  learner = _learner(agent)
+  for setting in agent.rate_settings:
+    section, name = setting.split('.')
+    assert section == 'agent' and hasattr(agent.config, name)
+  packed = tf.fill(_packed(agent).shape, float('nan'))
+  with pytest.raises(
+    learning.LearnerFault,
+    match='agent.policy_learning_rate and agent.critic_learning_rate, or',
+  ):
+    for _ in range(learning.MAX_SKIPPED_IN_A_ROW):
+      learner.step(packed)
+
+
 def test_a_spread_of_rates_keeps_the_ratio_of_policy_and_critic():
   agent = _agent(policy_learning_rate=1e-4, critic_learning_rate=1e-3)
   rates = [

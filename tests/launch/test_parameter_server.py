@@ -99,7 +99,7 @@ def test_an_explorer_with_another_network_is_told_both_networks():
   server = _server()
   assert server.register('explorer/0', LAYOUT.fingerprint, repr(LAYOUT)) == ''
   refusal = server.register('explorer/1', OTHER.fingerprint, repr(OTHER))
-  for part in ('explorer/1', 'q/w[2, 4]', 'q/w[2, 3]', 'agent.hidden_sizes'):
+  for part in ('explorer/1', 'q/w[2, 4]', 'q/w[2, 3]', 'same config'):
     assert part in refusal
   data = parameters.encode(OTHER, 0, np.zeros(OTHER.size, np.float32))
   with pytest.raises(parameters.LayoutMismatch):

@@ -169,7 +169,7 @@ def test_a_refused_offer_does_not_end_the_link(server, address, make_link):
 
 def test_another_network_is_refused_at_the_start(server, address, make_link):
   with rpc.serve(server, address):
-    with pytest.raises(parameters.LayoutMismatch, match='agent.hidden_sizes'):
+    with pytest.raises(parameters.LayoutMismatch, match='same config'):
       make_link(OTHER).start()
 
 
