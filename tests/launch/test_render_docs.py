@@ -1,6 +1,12 @@
 """The parts of the docs that are read from the code are up to date."""
 
+import ast
+import functools
+import pathlib
+import re
+
 from launch import render_docs
+from launch import session
 
 
 def test_the_docs_show_what_the_code_builds():
@@ -21,3 +27,79 @@ def test_the_readme_has_the_graph_and_the_table():
   text = render_docs.pages()[0].read_text(encoding='utf-8')
   for name in ('swarm graph', 'agent table'):
     assert f'<!-- {name} begins -->' in text
+
+
+@functools.cache
+def _defined(path: pathlib.Path) -> set[str]:
+  """'function', 'Class', 'Class.method' and 'Class.attribute' of a module."""
+
+  def names(body: list[ast.stmt]) -> set[str]:
+    return {
+      name
+      for node in body
+      for name in (
+        [node.name]
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        else [ast.unparse(target) for target in node.targets]
+        if isinstance(node, ast.Assign)
+        else []
+      )
+    }
+
+  body = ast.parse(path.read_text(encoding='utf-8')).body
+  return names(body) | {
+    f'{node.name}.{name}'
+    for node in body
+    if isinstance(node, ast.ClassDef)
+    for name in names(node.body)
+  }
+
+
+def _wrong(cell: str) -> list[str]:
+  """What a cell names that is not there.
+
+  Args:
+    cell: such as '`agents/x.py` `f`, `C.method` (`option`)'.
+  """
+  root = session.root()
+  agents = sorted((root / 'agents').rglob('*.py'))
+  path, wrong = None, []
+  for quoted in re.findall(r'`([^`]+)`', re.sub(r' \(`[^)]*\)', '', cell)):
+    name = re.sub(r'\(.*\)$', '', quoted)
+    if name.endswith('.py'):
+      # A second time a file may go without its directory.
+      known = [root / name, *(p for p in agents if p.name == name)]
+      path = next((p for p in known if p.exists()), None)
+      if path is None:
+        wrong.append(name)
+    elif re.fullmatch(r'[A-Za-z_]\w*\.\w+', name):
+      if not any(name in _defined(p) for p in agents):
+        wrong.append(name)
+    elif path is not None and name not in _defined(path):
+      wrong.append(f'{path.name} {name}')
+  return wrong
+
+
+def test_what_the_tables_of_equations_name_is_there():
+  rows = 0
+  for page in render_docs.pages():
+    in_table = False
+    for line in page.read_text(encoding='utf-8').splitlines():
+      cells = [cell.strip() for cell in line.split(' | ')]
+      if cells[0] == '| equation':
+        in_table = True
+      elif not line.startswith('|'):
+        in_table = False
+      elif in_table and not line.startswith('| ---'):
+        rows += 1
+        assert _wrong(cells[1]) == [], f'{page.name}: {line}'
+  assert rows > 50
+
+
+def test_a_name_that_is_not_there_is_found():
+  assert _wrong('`agents/updates.py` `importance_weights`') == []
+  assert _wrong('`agents/learning.py` `importance_weights`') == [
+    'learning.py importance_weights'
+  ]
+  assert _wrong('`agents/gone.py` `f`') == ['agents/gone.py']
+  assert _wrong('`DDPG.gone`, `agents/d4pg.py`') == ['DDPG.gone']
