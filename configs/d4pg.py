@@ -14,7 +14,6 @@ import ml_collections
 
 from agents import d4pg
 from configs import presets
-from launch import actors
 from launch import experiment
 
 # Four environment steps for an update of 64 transitions are 16 samples per
@@ -160,13 +159,11 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
   """
   chosen = presets.choose(PRESETS, preset or 'pendulum')
   agent = d4pg.Config(**chosen['agent'])
-  # The same ratio of learning to acting under either topology.
-  ratio = agent.batch_size / agent.env_steps_per_update
   return ml_collections.ConfigDict(
     {
       'environment': chosen['environment'],
       'agent': presets.fields(agent),
-      'actors': presets.fields(actors.Config(samples_per_insert=ratio)),
+      'actors': presets.fields(presets.paced(agent)),
       'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )

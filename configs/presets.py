@@ -8,6 +8,8 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from launch import actors
+
 
 def choose(presets: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
   """The preset of a name.
@@ -21,6 +23,16 @@ def choose(presets: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
       'start from one and set --config.environment.'
     )
   return presets[name]
+
+
+def paced(agent: Any) -> actors.Config:
+  """Actors with the ratio of learning to acting that the agent has alone.
+
+  Args:
+    agent: config with `batch_size` and `env_steps_per_update`.
+  """
+  ratio = agent.batch_size / agent.env_steps_per_update
+  return actors.Config(samples_per_insert=ratio)
 
 
 def fields(config: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _LARGE: dict[str, Any] = {
   'min_replay_size': 5_000,
 }
 
-_SWARM: dict[str, Any] = {
+SWARM: dict[str, Any] = {
   # The size of the small-scale table; the paper has 31.
   'num_explorers': 4,
   # [T] The specs have 0.05 for rates of 1e-3; the policy's here is 1e-4.
@@ -94,7 +94,7 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
     ValueError: no such preset; the message names them.
   """
   chosen = presets.choose(PRESETS, preset or 'pendulum')
-  numbers = {**_SWARM, **chosen.get('swarm', {})}
+  numbers = {**SWARM, **chosen.get('swarm', {})}
   return ml_collections.ConfigDict(
     {
       'agent_name': 'pso_ddpg',  # not to be changed: who reads the rest

@@ -50,7 +50,8 @@ def check(experiment: experiment_lib.Experiment) -> None:
     raise ValueError(
       'agent.prioritized=True needs a priority for each transition; this '
       'topology replays one item for a step of all members, uniformly. Use '
-      'actor_learner, or set agent.prioritized=False.'
+      'actor_learner, as launch/run_ddpg.py, launch/run_d4pg.py and '
+      'launch/run_apex_dqn.py do by default, or set agent.prioritized=False.'
     )
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')

@@ -31,6 +31,7 @@ AGENTS = {
   'dqn': Entry(dqn.Config, dqn.DQN),
   'impala': Entry(impala.Config, impala.IMPALA),
   'ppo': Entry(ppo.Config, ppo.PPO),
+  'pso_d4pg': Entry(d4pg.Config, d4pg.D4PG),
   'pso_ddpg': Entry(ddpg.Config, ddpg.DDPG),
   'pso_dqn': Entry(dqn.Config, dqn.DQN),
   'pso_ppo': Entry(ppo.Config, ppo.PPO),

@@ -1,8 +1,9 @@
-"""Runs PSO-DQN, PSO-DDPG or PSO-PPO: explorers that are pulled to a best.
+"""Runs PSO-DQN, -DDPG, -D4PG or -PPO: explorers that are pulled to a best.
 
   python launch/run_swarm.py --lp_launch_type=local_mp
   python launch/run_swarm.py --config=acrobot --config.swarm.num_explorers=8
   python launch/run_swarm.py --config=configs/pso_ddpg.py:hopper
+  python launch/run_swarm.py --config=configs/pso_d4pg.py:pendulum
   python launch/run_swarm.py --config=configs/pso_ppo.py
   python launch/run_swarm.py --baseline     # the agent alone, same budget
 
@@ -28,6 +29,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from absl import flags
 
+from agents import d4pg
 from agents import ddpg
 from agents import dqn
 from agents import ppo
@@ -43,6 +45,7 @@ from launch.topologies import swarm
 # What a config's agent_name may be; the agent alone is called without prefix.
 _PREFIX = 'pso_'
 _AGENTS = {
+  'pso_d4pg': (d4pg.D4PG, d4pg.Config),
   'pso_ddpg': (ddpg.DDPG, ddpg.Config),
   'pso_dqn': (dqn.DQN, dqn.Config),
   'pso_ppo': (ppo.PPO, ppo.Config),
@@ -53,7 +56,10 @@ _DEFAULT = 'pso_dqn'
 def main() -> int:
   command_line.define_flags(_config_file(sys.argv[1:]))
   flags.DEFINE_boolean(
-    'baseline', False, 'The agent alone (DQN, DDPG) instead of the swarm.'
+    'baseline',
+    False,
+    'The agent alone (DQN, DDPG, D4PG or PPO, as the config file says) instead '
+    'of the swarm.',
   )
   flags.DEFINE_integer(
     'num_agents', 1, 'Independent agents of the baseline.', lower_bound=1
@@ -63,7 +69,7 @@ def main() -> int:
     config = settings.config.to_dict()
     kept = _kept(settings)
     config['seed'] = settings.seed
-    name = config.get('agent_name', _DEFAULT)
+    name = _of_swarm(config.get('agent_name', _DEFAULT))
     if name not in _AGENTS:
       raise command_line.UsageError(
         f'agent_name={name!r} is no agent of a swarm; there are '
@@ -97,7 +103,18 @@ def _kept(settings: command_line.Settings) -> dict[str, Any]:
   """The config of the run that is resumed; {} for a new run."""
   if not settings.resume or settings.run_dir is None:
     return {}
-  return run_directory.open(settings.run_dir).config()
+  kept = run_directory.open(settings.run_dir).config()
+  if 'actors' in kept:
+    raise command_line.UsageError(
+      f'{settings.run_dir} was started with actors or by their script: resume '
+      f'it with launch/run_{kept.get("agent_name")}.py.'
+    )
+  return kept
+
+
+def _of_swarm(name: str) -> str:
+  """The agent's name with the prefix that a resumed baseline is without."""
+  return f'{_PREFIX}{name}' if f'{_PREFIX}{name}' in _AGENTS else name
 
 
 def _config_file(argv: Sequence[str]) -> pathlib.Path:
@@ -111,8 +128,7 @@ def _config_file(argv: Sequence[str]) -> pathlib.Path:
         name = str(run_directory.open(path).config().get('agent_name'))
       except (ValueError, OSError):
         pass  # command_line says what is wrong with it
-  if f'{_PREFIX}{name}' in _AGENTS:
-    name = f'{_PREFIX}{name}'  # of a baseline
+  name = _of_swarm(name)
   if name not in _AGENTS:
     name = _DEFAULT
   return session.root() / 'configs' / f'{name}.py'

@@ -143,7 +143,7 @@ REFUSED = {
   ),
   'another agent_name': (
     [CONFIG, '--config.agent_name=pso_impala'],
-    ["agent_name='pso_impala'", "['pso_ddpg', 'pso_dqn', 'pso_ppo']"],
+    ["agent_name='pso_impala'", "'pso_ddpg', 'pso_dqn', 'pso_ppo']"],
   ),
   'no such preset': (
     ['--config=configs/pso_ddpg.py:cartpole'],
