@@ -176,6 +176,8 @@ def _result(
         f', {swarm["accepted"]:.0f} candidates accepted, '
         f'{swarm["rejected"]:.0f} rejected'
       )
+      if view_text.is_number(swarm.get('rejected_fraction')):
+        note += f' ({swarm["rejected_fraction"]:.0%})'
     rows.append(('R*', f'{record:.1f}   {note}'.rstrip()))
   evaluation = latest.get('evaluation', {})
   if view_text.is_number(evaluation.get('return_mean')):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 import dataclasses
-import json
 import logging
 import math
 import pathlib
@@ -25,6 +24,7 @@ from agents import supervision
 from agents import swarm
 from launch import checkpoints
 from launch import reporting
+from launch.services import swarm_state
 
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.05
@@ -34,18 +34,11 @@ _EPISODE_TIMEOUT_S = 60.0
 
 
 @dataclasses.dataclass
-class _Candidate:
-  theta: bytes  # encoded
-  claim: float
-  explorer: int
-  learner_step: int
-
-
-@dataclasses.dataclass
 class _Running:
   ticket: supervision.Ticket
   supervisor: int
   since: float
+  version: int  # of theta_star, when the episode was asked for
 
 
 class ParameterServer:
@@ -77,7 +70,7 @@ class ParameterServer:
     self._target_return = target_return
     self._machine = supervision.make_supervision(config)
     self._lock = threading.Lock()
-    self._candidates: dict[int, _Candidate] = {}
+    self._candidates: dict[int, swarm_state.Candidate] = {}
     self._next_candidate = 0
     self._next_ticket = 0
     self._running: dict[int, _Running] = {}
@@ -150,7 +143,7 @@ class ParameterServer:
       self._offers += 1
       if not self._machine.offer(self._next_candidate, claim):
         return False
-      self._candidates[self._next_candidate] = _Candidate(
+      self._candidates[self._next_candidate] = swarm_state.Candidate(
         bytes(theta), float(claim), int(explorer), int(learner_step)
       )
       self._next_candidate += 1
@@ -182,7 +175,9 @@ class ParameterServer:
         self._trial_since = self._clock()
       number = self._next_ticket
       self._next_ticket += 1
-      self._running[number] = _Running(ticket, supervisor, self._clock())
+      self._running[number] = _Running(
+        ticket, supervisor, self._clock(), self._version
+      )
       theta = self._candidates[ticket.candidate].theta
       return {
         'ticket': number,
@@ -201,11 +196,19 @@ class ParameterServer:
       if running is None:
         return False
       self._episodes += 1
+      returns = self._trial_returns(float(episode_return))
       verdict = self._machine.finish(running.ticket, float(episode_return))
       if verdict.published is not None:
-        self._publish(verdict.published)
+        self._publish(verdict.published, returns)
       elif verdict.dropped is not None:
-        self._log_candidate(verdict.dropped, accepted=False)
+        self._log_candidate(verdict.dropped, returns)
+      self._log(
+        'supervisor',
+        kind=running.ticket.kind,
+        version=running.version,
+        episode_return=float(episode_return),
+        R_star=self._machine.r_star,
+      )
       if verdict != supervision.Verdict(None, None):
         self._trial_since = None
         self._forget()
@@ -219,14 +222,13 @@ class ParameterServer:
     """What the counter and the live view show of the swarm."""
     with self._lock:
       machine = self._machine
-      decided = machine.accepted + machine.rejected
       return {
         'R_star': machine.r_star,
         'c': self._pull_weight(),
         'x': machine.x,
         'accepted': machine.accepted,
         'rejected': machine.rejected,
-        'rejected_fraction': machine.rejected / max(decided, 1),
+        'rejected_fraction': self._rejected_fraction(),
         'waiting_claim': machine.bar,
         'claim_bar': machine.claim_bar,
         'offers': self._offers,
@@ -257,37 +259,16 @@ class ParameterServer:
         return
       self._dirty = False
       self._saved = self._clock()
-      state = {
-        'machine': supervision.state_of(self._machine),
-        'version': self._version,
-        'next_candidate': self._next_candidate,
-        'episodes': self._episodes,
-        'offers': self._offers,
-        'candidates': {
-          str(i): [c.claim, c.explorer, c.learner_step]
-          for i, c in self._candidates.items()
-        },
-      }
-      arrays = {
-        f'theta_{i}': np.frombuffer(c.theta, np.uint8)
-        for i, c in self._candidates.items()
-      }
-      star = self._machine.star
-      if star is not None:
-        chosen = self._candidates[star]
-        _, theta = parameters.decode(self._layout, chosen.theta)
-        checkpoints.write(
-          self._directory / checkpoints.STAR,
-          theta=theta,
-          version=self._version,
-          r_star=self._machine.r_star,
-          explorer=chosen.explorer,
-        )
-    checkpoints.write(
-      self._directory / checkpoints.PARAMETER_SERVER,
-      state=json.dumps(state),
-      **arrays,
-    )
+      r_star = self._machine.r_star
+      state = swarm_state.State(
+        supervision.state_of(self._machine),
+        self._version,
+        self._next_candidate,
+        self._episodes,
+        self._offers,
+        dict(self._candidates),
+      )
+    swarm_state.write(self._directory, self._layout, state, r_star)
 
   # With the lock held.
 
@@ -296,35 +277,48 @@ class ParameterServer:
       return self._machine.published_c
     return self._machine.c
 
-  def _publish(self, candidate: int) -> None:
+  def _trial_returns(self, *newest: float) -> list[float]:
+    """Of the running trial; the literal rules have none."""
+    if isinstance(self._machine, supervision.DefaultSupervision):
+      return [*self._machine.trial_returns, *newest]
+    return []
+
+  def _rejected_fraction(self) -> float:
+    machine = self._machine
+    return machine.rejected / max(machine.accepted + machine.rejected, 1)
+
+  def _log(self, rows: str, **row: Any) -> None:
+    self._rows.append((rows, row))
+
+  def _publish(self, candidate: int, returns: list[float]) -> None:
     self._version += 1
     chosen = self._candidates[candidate]
-    self._rows.append((
+    self._log(
       'star',
-      {
-        'version': self._version,
-        'claim': chosen.claim,
-        'R_star': self._machine.r_star,
-        'c': self._pull_weight(),
-        'x': self._machine.x,
-        'explorer': chosen.explorer,
-        'learner_steps': chosen.learner_step,
-      },
-    ))  # fmt: skip
-    self._log_candidate(candidate, accepted=True)
+      version=self._version,
+      claim=chosen.claim,
+      R_star=self._machine.r_star,
+      c=self._pull_weight(),
+      x=self._machine.x,
+      explorer=chosen.explorer,
+      learner_steps=chosen.learner_step,
+    )
+    self._log_candidate(candidate, returns)
     self._saved = -math.inf  # a new star is worth a checkpoint at once
 
-  def _log_candidate(self, candidate: int, accepted: bool) -> None:
+  def _log_candidate(self, candidate: int, returns: list[float]) -> None:
     chosen = self._candidates[candidate]
-    self._rows.append((
+    # A trial that took too long may have ended no episode.
+    tried = {'trial_mean': float(np.mean(returns))} if returns else {}
+    self._log(
       'candidate',
-      {
-        'accepted': accepted,
-        'claim': chosen.claim,
-        'explorer': chosen.explorer,
-        'R_star': self._machine.r_star,
-      },
-    ))  # fmt: skip
+      accepted=candidate == self._machine.star,
+      claim=chosen.claim,
+      explorer=chosen.explorer,
+      R_star=self._machine.r_star,
+      rejected_fraction=self._rejected_fraction(),
+      **tried,
+    )
 
   def _forget(self) -> None:
     """Keeps only the parameters that some rule can still ask for."""
@@ -347,11 +341,12 @@ class ParameterServer:
       self._trial_since is not None
       and now - self._trial_since > self._config.trial_timeout_s
     ):
+      returns = self._trial_returns()
       dropped = self._machine.drop_trial()
       self._trial_since = None
       if dropped is not None:
         _logger.warning('A trial took too long and was dropped.')
-        self._log_candidate(dropped, accepted=False)
+        self._log_candidate(dropped, returns)
         self._forget()
 
   def _check_goal(self) -> None:
@@ -390,20 +385,13 @@ class ParameterServer:
 
   def _restore(self) -> None:
     assert self._directory is not None
-    path = self._directory / checkpoints.PARAMETER_SERVER
-    if not path.exists():
+    state = swarm_state.read(self._directory, self._layout)
+    if state is None:
       return
-    with np.load(path) as saved:
-      state = json.loads(str(saved['state']))
-      for number, (claim, explorer, step) in state['candidates'].items():
-        self._candidates[int(number)] = _Candidate(
-          saved[f'theta_{number}'].tobytes(), claim, explorer, step
-        )
-    for candidate in self._candidates.values():
-      parameters.check_encoded(self._layout, candidate.theta)
-    supervision.restore(self._machine, state['machine'])
-    self._version = state['version']
-    self._next_candidate = state['next_candidate']
-    self._episodes = state['episodes']
-    self._offers = state['offers']
+    self._candidates = dict(state.candidates)
+    supervision.restore(self._machine, state.machine)
+    self._version = state.version
+    self._next_candidate = state.next_candidate
+    self._episodes = state.episodes
+    self._offers = state.offers
     _logger.info('Went on from version %d of theta_star.', self._version)

@@ -354,7 +354,7 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
   _offer(server, 1, claim=1.0, explorer=3)
   _play(server, 30.0, 30.0)  # accepted, and far above the target
   _play(server, 5.0)
-  _wait_until(lambda: len(counter.snapshot()['latest']) == 2)
+  _wait_until(lambda: 'candidate' in counter.snapshot()['latest'])
   assert not counter.finished()
   _play(server, 5.0)  # the fourth: a whole window, with a mean of 17.5
   _wait_until(counter.finished)
@@ -390,4 +390,72 @@ def test_a_window_below_the_target_is_no_goal(tmp_path, running):
   (star,) = run.metrics('star')
   assert (star['version'], star['claim'], star['R_star']) == (1, 1.0, 15.0)
   assert [row['accepted'] for row in run.metrics('candidate')] == [True, False]
+  counter.close()
+
+
+def test_every_episode_of_a_supervisor_and_every_trials_mean_is_kept(
+  tmp_path, running
+):
+  clock = _Clock()
+  counter = _InProcess(tmp_path)
+  server = _server(clock=clock, counter=counter, trial_timeout_s=10.0)
+  counter.report('explorer/0', {'actor_steps': 70})
+  _offer(server, 1, claim=1.0)
+  _play(server, 4.0, 6.0)
+  asked_early = server.next_episode(1, -1)  # of version 1
+  _offer(server, 2, claim=2.0)
+  _play(server, 9.0, 8.0)
+  assert server.report_episode(asked_early['ticket'], 3.0)
+  _play(server, 7.0)
+  _offer(server, 3, claim=3.0)
+  _play(server, 5.0, 1.0)
+  _offer(server, 4, claim=4.0)
+  _play(server, 2.0)
+  clock.now += 11.0
+  server.next_episode(0, -1)  # drops the trial of the last candidate
+  running(server)
+  run = run_directory.RunDirectory(tmp_path)
+  _wait_until(lambda: len(run.metrics('candidate')) == 4)
+  rows = [
+    (row['kind'], row['version'], row['episode_return'], row['R_star'])
+    for row in run.metrics('supervisor')
+  ]
+  assert rows == [
+    ('trial', 0, 4.0, -math.inf),
+    ('trial', 0, 6.0, 5.0),
+    ('trial', 1, 9.0, 5.0),
+    ('trial', 1, 8.0, 8.5),
+    ('confirmation', 1, 3.0, 8.5),  # late: counts for nobody
+    ('confirmation', 2, 7.0, 8.0),
+    ('trial', 2, 5.0, 8.0),
+    ('trial', 2, 1.0, 8.0),
+    ('trial', 2, 2.0, 8.0),
+  ]
+  assert {row['actor_steps'] for row in run.metrics('supervisor')} == {70}
+  decided = [
+    (row['accepted'], row['trial_mean'], row['rejected_fraction'])
+    for row in run.metrics('candidate')
+  ]
+  assert decided == [
+    (True, 5.0, 0.0),
+    (True, 8.5, 0.0),
+    (False, 3.0, pytest.approx(1 / 3)),
+    (False, 2.0, 0.5),
+  ]
+  counter.close()
+  # What a run's summary ends with.
+  latest = run.summary()['latest']['candidate']
+  assert latest['rejected_fraction'] == 0.5
+
+
+def test_the_literal_rules_have_no_mean_of_a_trial(tmp_path, running):
+  counter = _InProcess(tmp_path)
+  server = _server(counter=counter, supervisor='literal', k=200.0, b=1)
+  _offer(server, 1, claim=1.0)
+  _play(server, 5.0, 5.0)
+  running(server)
+  run = run_directory.RunDirectory(tmp_path)
+  _wait_until(lambda: run.metrics('supervisor')[1:])
+  (row,) = run.metrics('candidate')
+  assert row['accepted'] and 'trial_mean' not in row
   counter.close()

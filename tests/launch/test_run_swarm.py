@@ -100,6 +100,11 @@ def test_rows_of_all_kinds_are_kept(swarm):
   assert {row['explorer'] for row in stars} <= {0, 1, 2}
   candidates = directory.metrics('candidate')
   assert sum(row['accepted'] for row in candidates) == len(stars)
+  assert all(math.isfinite(row['trial_mean']) for row in candidates)
+  episodes = directory.metrics('supervisor')
+  trials = [row for row in episodes if row['kind'] == 'trial']
+  # b + 1 = 2 for each; the row of the last one may come after the end.
+  assert len(trials) >= 2 * len(candidates) - 1 >= 1
   explorer = directory.metrics('node_explorer')
   assert {row['node'] for row in explorer} == {'explorer/0', 'explorer/1'}
   for name in (
