@@ -64,7 +64,10 @@ def learning_curve(
   title: str | None = None,
   threshold: float | None = None,
 ) -> pathlib.Path | None:
-  """Draws one run: greedy returns, the record R*, and the pull c below.
+  """Draws one run: greedy returns, and of a swarm what its supervisors saw.
+
+  That is every episode of theirs, the record R* that they confirm, and the
+  pull c below.
 
   Args:
     run_dir: of the run, finished or not.
@@ -89,14 +92,15 @@ def learning_curve(
       top, low = figure.subplots(
         2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
       )
-      _draw_pull(low, _pull_rows(run) or stars, members)
+      _draw_pull(low, _server_rows(run, 'c') or stars, members)
       bottom = low
     else:
       top = bottom = figure.subplots()
     _draw_explorers(top, run, members)
     _draw_evaluations(top, evaluations)
     if stars:
-      _draw_record(top, stars, members)
+      _draw_supervised(top, run, members)
+      _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
     draw_threshold(top, threshold)
     _label(bottom, members, evaluations[-1]['actor_steps'])
     top.set_title(title or run.name)
@@ -177,36 +181,69 @@ def _draw_explorers(
     )
 
 
-def _draw_record(
-  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]], members: int
+def _draw_supervised(
+  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
 ) -> None:
-  x = [row['actor_steps'] / members for row in rows]
-  record = [row['R_star'] for row in rows]
+  rows = curves.in_order(run.metrics('supervisor'), 'episode_return')
+  for kind, colour, label in (
+    ('trial', MUTED, 'supervisor: trials of candidates'),
+    ('confirmation', _STAR, r'supervisor: confirmations of $\theta^*$'),
+  ):
+    own = [row for row in rows if row.get('kind') == kind]
+    if own:
+      axes.plot(
+        [row['actor_steps'] / members for row in own],
+        [row['episode_return'] for row in own],
+        linestyle='none',
+        marker='.',
+        markersize=3,
+        markeredgewidth=0,
+        alpha=0.5,
+        color=colour,
+        zorder=2.5,
+        label=label,
+      )
+
+
+def _draw_record(
+  axes: mpl_axes.Axes,
+  stars: Sequence[Mapping[str, Any]],
+  rows: Sequence[Mapping[str, Any]],
+  members: int,
+) -> None:
   axes.step(
-    x, record, where='post', color=_STAR, linewidth=1.1, alpha=0.7, zorder=3
+    [row['actor_steps'] / members for row in rows],
+    [row['R_star'] for row in rows],
+    where='post',
+    color=_STAR,
+    linewidth=1.3,
+    zorder=3,
+    label=r'$R^*$',
   )
-  # A version's first row is its acceptance; later ones confirm it.
+  # The literal rules write a row for each win of the same version.
   accepted = [
-    i
-    for i, row in enumerate(rows)
-    if i == 0 or row.get('version') != rows[i - 1].get('version')
+    row
+    for i, row in enumerate(stars)
+    if i == 0 or row.get('version') != stars[i - 1].get('version')
   ]
   axes.plot(
-    [x[i] for i in accepted],
-    [record[i] for i in accepted],
+    [row['actor_steps'] / members for row in accepted],
+    [row['R_star'] for row in accepted],
     linestyle='none',
     marker='*',
     markersize=11,
     color=_STAR,
     markeredgecolor=_PAPER,
     zorder=5,
-    label=r'new $\theta^*$ accepted, at $R^*$',
+    label=r'new $\theta^*$, at the mean of its trial',
   )
 
 
-def _pull_rows(run: run_directory.RunDirectory) -> list[dict[str, Any]]:
-  """c as it was reported each second: it grows between publications."""
-  return [r for r in run.metrics('node_parameter_server') if 'c' in r]
+def _server_rows(
+  run: run_directory.RunDirectory, name: str
+) -> list[dict[str, Any]]:
+  """As it was reported each second: c and R* move between publications."""
+  return curves.in_order(run.metrics('node_parameter_server'), name)
 
 
 def _draw_pull(

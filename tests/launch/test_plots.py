@@ -1,5 +1,7 @@
 """Plots: drawn from run directories alone, whatever is missing in them."""
 
+import contextlib
+
 import matplotlib.image
 import numpy as np
 import pytest
@@ -11,7 +13,12 @@ from launch import run_directory
 
 
 def _run(
-  path, evaluations=(), stars=(), explorers=(), environment='Acrobot-v1'
+  path,
+  evaluations=(),
+  stars=(),
+  explorers=(),
+  environment='Acrobot-v1',
+  **more,
 ):
   run = run_directory.create(path, {'environment': environment}, {})
   writer = metrics.MetricsWriter(run.metrics_directory)
@@ -21,6 +28,9 @@ def _run(
     writer.row('star', row)
   for row in explorers:
     writer.row('node_explorer', row)
+  for kind, rows in more.items():
+    for row in rows:
+      writer.row(kind, row)
   writer.close()
   return path
 
@@ -54,6 +64,54 @@ def test_a_swarms_run_is_drawn_with_its_record_and_pull(tmp_path):
   path = plots.learning_curve(run)
   assert path == run / 'learning_curve.png'
   assert _picture(path).shape[1] == 1260
+
+
+def _lines(monkeypatch, run):
+  """Label of each line of the upper panel to its points."""
+  figures = []
+  canvas = plots.canvas
+
+  @contextlib.contextmanager
+  def watched(*args, **options):
+    with canvas(*args, **options) as figure:
+      figures.append(figure)
+      yield figure
+
+  monkeypatch.setattr(plots, 'canvas', watched)
+  _picture(plots.learning_curve(run))
+  return {
+    line.get_label(): list(zip(*line.get_data(), strict=True))
+    for line in figures[0].axes[0].lines
+  }
+
+
+def test_the_record_is_what_was_confirmed_not_what_was_accepted(
+  tmp_path, monkeypatch
+):
+  run = _run(
+    tmp_path / 'a',
+    [_evaluation(100, -90.0), _evaluation(200, -80.0)],
+    # Accepted by a lucky trial; its confirmations say -120.
+    [{'version': 1, 'R_star': -70.0, 'c': 0.0, 'actor_steps': 400}],
+    node_parameter_server=[
+      {'R_star': float('-inf'), 'c': 0.0, 'actor_steps': 200},
+      {'R_star': -70.0, 'c': 0.0, 'actor_steps': 400},
+      {'R_star': -120.0, 'c': 0.01, 'actor_steps': 800},
+    ],
+    supervisor=[
+      {'kind': 'trial', 'episode_return': -70.0, 'actor_steps': 396},
+      {'kind': 'confirmation', 'episode_return': -150.0, 'actor_steps': 440},
+      {'kind': 'confirmation', 'episode_return': -140.0, 'actor_steps': 480},
+    ],
+  )
+  lines = _lines(monkeypatch, run)
+  # By the steps of each of the four members.
+  assert lines['$R^*$'] == [(100.0, -70.0), (200.0, -120.0)]
+  (new,) = [points for label, points in lines.items() if 'new' in label]
+  assert new == [(100.0, -70.0)]
+  assert lines['supervisor: trials of candidates'] == [(99.0, -70.0)]
+  (confirmed,) = [points for name, points in lines.items() if 'confirm' in name]
+  assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
 
 
 def test_a_plain_agents_run_is_drawn_without_a_swarm(tmp_path):
