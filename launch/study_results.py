@@ -17,6 +17,7 @@ from launch import learning_statistics as statistics
 from launch import run_directory
 from launch import study_plan
 from launch import study_runs
+from launch import supervised
 
 _WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
@@ -33,12 +34,15 @@ class System:
     steps_per_s: environment steps of all agents of each of these processes, in
       each of these seconds.
     records: how each process ended.
+    filters: what supervisors decided in each process that has any, and kept
+      rows of it.
   """
 
   curves: list[curves.Curve]
   seconds: list[float]
   steps_per_s: list[float]
   records: list[dict[str, Any]]
+  filters: list[supervised.Filter] = dataclasses.field(default_factory=list)
 
 
 def read(
@@ -55,6 +59,9 @@ def read(
       own = [curves.of_run(job.path)]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
+    decided = supervised.of_run(job.path)
+    if decided is not None:
+      system.filters.append(decided)
     summary = run_directory.open(job.path).summary()
     if summary is not None and whole(own[0], job.budget):
       seconds = float(own[0].seconds[-1])
@@ -108,6 +115,9 @@ def collect(
     entry['command'] = ' '.join(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
+    if system.filters:
+      decided = sum(system.filters, start=supervised.Filter())
+      entry['supervised'] = dataclasses.asdict(decided)
     if label != study.baseline:
       entry |= against(label, study.baseline)
     results['variants'][label] = entry

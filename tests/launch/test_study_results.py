@@ -1,5 +1,6 @@
 """Numbers, table and picture of a study, against the rules written slowly."""
 
+import dataclasses
 import json
 
 import matplotlib.image
@@ -12,6 +13,7 @@ from launch import study_plan
 from launch import study_plots
 from launch import study_results
 from launch import study_table
+from launch import supervised
 
 BUDGET = 1000
 RANDOM = statistics.REFERENCES['CartPole-v1'].random
@@ -229,6 +231,31 @@ def test_the_table_says_what_was_found_and_how(results):
     for values in (entry['auc'], entry['last_three']):
       assert f'- {name}: ' + ' '.join(f'{v:.1f}' for v in values) in text
   assert '- New: `run_new.py --x --config.run.steps_per_agent=1000' in text
+
+
+@pytest.mark.parametrize(
+  'judged, fallen, said',
+  [
+    (0, 0, 'No two versions have enough confirmations to compare.'),
+    (8, 1, 'at 1 of the 8 publications that can be judged (12%).'),
+  ],
+)
+def test_what_supervisors_rejected_is_summed_over_the_seeds(
+  results, judged, fallen, said
+):
+  filters = [
+    supervised.Filter(10, 20, judged, fallen),
+    supervised.Filter(5, 5, 0, 0),
+  ]
+  new = dataclasses.replace(SYSTEMS['New'], filters=filters)
+  found = study_results.collect(_study(), {**SYSTEMS, 'New': new}, 'make it')
+  text = study_table.render(found)
+  assert 'New: supervisors rejected 25 of 40 candidates (62%). ' in text
+  assert said in text
+  assert 'DQN: supervisors' not in text
+  # Runs that kept no such rows: the table is what it was.
+  assert 'supervisors' not in study_table.render(results)
+  assert 'supervised' not in results['variants']['New']
 
 
 def _picture(path):
