@@ -108,7 +108,7 @@ def learning_curve(
     top.set_xlim(left=0)
     handles, labels = top.get_legend_handles_labels()
     figure.legend(
-      handles, labels, loc='outside lower center', ncols=4, fontsize=9.5
+      handles, labels, loc='outside lower center', ncols=3, fontsize=9.5
     )
   return pathlib.Path(path or run.path / 'learning_curve.png')
 
@@ -186,8 +186,8 @@ def _draw_supervised(
 ) -> None:
   rows = curves.in_order(run.metrics('supervisor'), 'episode_return')
   for kind, colour, label in (
-    ('trial', MUTED, 'supervisor: trials of candidates'),
-    ('confirmation', _STAR, r'supervisor: confirmations of $\theta^*$'),
+    ('trial', MUTED, 'supervisor, trials'),
+    ('confirmation', _STAR, 'supervisor, confirmations'),
   ):
     own = [row for row in rows if row.get('kind') == kind]
     if own:
@@ -196,9 +196,9 @@ def _draw_supervised(
         [row['episode_return'] for row in own],
         linestyle='none',
         marker='.',
-        markersize=3,
+        markersize=6,
         markeredgewidth=0,
-        alpha=0.5,
+        alpha=0.7,
         color=colour,
         zorder=2.5,
         label=label,
@@ -235,7 +235,7 @@ def _draw_record(
     color=_STAR,
     markeredgecolor=_PAPER,
     zorder=5,
-    label=r'new $\theta^*$, at the mean of its trial',
+    label=r'new $\theta^*$, mean of its trial',
   )
 
 

@@ -109,8 +109,8 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
   assert lines['$R^*$'] == [(100.0, -70.0), (200.0, -120.0)]
   (new,) = [points for label, points in lines.items() if 'new' in label]
   assert new == [(100.0, -70.0)]
-  assert lines['supervisor: trials of candidates'] == [(99.0, -70.0)]
-  (confirmed,) = [points for name, points in lines.items() if 'confirm' in name]
+  assert lines['supervisor, trials'] == [(99.0, -70.0)]
+  confirmed = lines['supervisor, confirmations']
   assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
 
 
