@@ -1,12 +1,19 @@
 """Episodes played to measure a policy: undiscounted, unscaled returns."""
 
 from collections.abc import Callable
+import logging
+import math
 from typing import NamedTuple
 
 import dm_env
 import numpy as np
 
+from environment_loops import faults
 from environment_loops import vector
+
+_logger = logging.getLogger(__name__)
+# Broken episodes in a row, in one environment, that give up an evaluation.
+_MAX_BROKEN = 10
 
 # Observations [N, ...] to actions [N] or [N, ...].
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -17,6 +24,29 @@ class EpisodeResult(NamedTuple):
 
   episode_return: float
   length: int
+
+
+class VectorResult(NamedTuple):
+  """Whole episodes played side by side.
+
+  Attributes:
+    returns: in the environment's units, float64 [K]; [0] if it was given up.
+    broken: episodes that broke. Part of an episode says nothing of its return,
+      so that others were played instead.
+  """
+
+  returns: np.ndarray
+  broken: int
+
+  @property
+  def mean(self) -> float:
+    """Mean return; NaN if it was given up."""
+    return float(np.mean(self.returns)) if len(self.returns) else math.nan
+
+  @property
+  def std(self) -> float:
+    """Standard deviation of the returns; NaN if it was given up."""
+    return float(np.std(self.returns)) if len(self.returns) else math.nan
 
 
 def run_episode(
@@ -87,7 +117,8 @@ def evaluate_vector(
   seed: int,
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
-) -> np.ndarray | None:
+  on_fault: str = vector.RAISE,
+) -> VectorResult | None:
   """Plays `num_episodes` episodes side by side, in an environment each.
 
   Args:
@@ -97,20 +128,23 @@ def evaluate_vector(
     seed: the same seed gives the same first observations.
     max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
+    on_fault: what becomes of an evaluation in which episode after episode
+      breaks: `vector.RAISE`, or `vector.DROP`, which gives it up.
 
   Returns:
-    Returns, float64 [num_episodes], or None if stopped before the last end.
+    Returns of whole episodes, or None if stopped before the last end.
 
   Raises:
     EnvironmentRefused: the environment cannot be used.
+    EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
   """
   _check_positive('num_episodes', num_episodes)
-  # A broken simulation ends one episode early, not the evaluation.
+  # One broken simulation costs its episode, not the evaluation.
   environment = vector.make_vector(
     name, num_episodes, seed, on_fault=vector.DROP
   )
   try:
-    return first_episodes(policy, environment, max_steps, should_stop)
+    return first_episodes(policy, environment, max_steps, should_stop, on_fault)
   finally:
     environment.close()
 
@@ -120,35 +154,80 @@ def first_episodes(
   environment: vector.VectorEnvironment,
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
-) -> np.ndarray | None:
-  """Returns of the first episode of each of K environments.
+  on_fault: str = vector.RAISE,
+) -> VectorResult | None:
+  """Returns of the first whole episode of each of K environments.
 
   Only the first: taking the first N episodes to end would count short episodes
-  more often than long ones.
+  more often than long ones. Where one breaks, the next one of the same
+  environment is played instead.
 
   Args:
-    policy: maps observations [K, ...] to actions [K] or [K, ...].
+    policy: maps observations [K, ...] to actions [K] or [K, ...]. If it
+      remembers the episodes it is in, it has `ended(last)`, which is told
+      where they broke.
     environment: K environments; they are reset first.
     max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
+    on_fault: as for `evaluate_vector`.
 
   Returns:
-    Returns, float64 [K], or None if stopped before the last end.
+    Returns of whole episodes, or None if stopped before the last end.
+
+  Raises:
+    EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
   """
   _check_positive('max_steps', max_steps)
   observation = environment.reset()
   returns = np.zeros(environment.num, np.float64)
   running = np.ones(environment.num, np.bool_)
-  length = 0
-  while running.any() and (max_steps is None or length < max_steps):
+  lengths = np.zeros(environment.num, np.int64)
+  broken = np.zeros(environment.num, np.int64)  # all of them in a row
+  while running.any():
     if should_stop is not None and should_stop():
       return None
     step = environment.step(np.asarray(policy(observation)))
     returns[running] += step.reward[running]
-    running &= ~step.last
+    lengths += 1
+    ends = step.last
+    if max_steps is not None:
+      ends = ends | (lengths >= max_steps)
+    if step.valid is not None:
+      again = running & ~step.valid
+      returns[again], lengths[again] = 0.0, 0
+      broken += again
+      ends = ends & ~again
+      if broken.max() >= _MAX_BROKEN:
+        return _give_up(environment.spec.name, running, broken, on_fault)
+      if hasattr(policy, 'ended'):
+        policy.ended(step.last)
+    running &= ~ends
     observation = step.next_observation
-    length += 1
-  return returns
+  if broken.any():
+    _logger.warning(
+      '%d episodes of %s broke while a policy was evaluated; others were '
+      'played instead, as part of an episode says nothing of its return.',
+      broken.sum(),
+      environment.spec.name,
+    )
+  return VectorResult(returns, int(broken.sum()))
+
+
+def _give_up(
+  name: str, running: np.ndarray, broken: np.ndarray, on_fault: str
+) -> VectorResult:
+  """The end of an evaluation in which whole episodes do not come."""
+  message = (
+    f'{name} broke {broken.max()} episodes in a row while a policy was '
+    f'evaluated: {broken.sum()} in all, and only '
+    f'{np.count_nonzero(~running)} of {len(running)} were whole, so that the '
+    f'policy has no return. The warnings above say what broke: mend the '
+    f'environment, or keep the policy from what breaks it.'
+  )
+  if on_fault == vector.RAISE:
+    raise faults.EnvironmentFault(message)
+  _logger.warning(message)
+  return VectorResult(np.zeros(0), int(broken.sum()))
 
 
 def _check_positive(name: str, value: int | None) -> None:

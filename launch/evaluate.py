@@ -73,15 +73,22 @@ def main() -> int:
     command_line.fail(str(e))
   name = run.config()['environment']
   print(f'Playing {kept.what} on {name}, {flags.FLAGS.episodes} episodes.')
-  returns = evaluation.evaluate_vector(
-    kept.policy(), name, flags.FLAGS.episodes, flags.FLAGS.seed
-  )
-  assert returns is not None
+  try:
+    result = evaluation.evaluate_vector(
+      kept.policy(), name, flags.FLAGS.episodes, flags.FLAGS.seed
+    )
+  except environments.EnvironmentFault as e:
+    print(f'No returns: {e}', file=sys.stderr)
+    return 1
+  assert result is not None
+  returns = result.returns
   print('  ' + ' '.join(f'{r:.0f}' for r in returns))
   print(
     f'  mean {returns.mean():.1f}, standard deviation {returns.std():.1f}, '
     f'worst {returns.min():.1f}, best {returns.max():.1f}'
   )
+  if result.broken:
+    print(f'  {result.broken} more episodes broke and do not count')
   target = flags.FLAGS.video
   if target == '':
     return 0
@@ -123,7 +130,9 @@ def load(run: run_directory.RunDirectory) -> Kept:
       theta, steps = saved['theta'], int(saved['steps'])
     if returns is None and len(theta) == 1:
       return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
-    best = int(np.argmax(returns)) if returns else 0
+    # A member whose episodes broke has NaN; all of them may.
+    known = np.isfinite(returns or ()).any()
+    best = int(np.nanargmax(returns)) if known else 0
     return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
   raise ValueError(
     f'{run.path} keeps no parameters yet: it has neither {star.name} nor '

@@ -158,31 +158,33 @@ class Evaluator:
     policy = self._agent.greedy(snapshot.theta)
     episodes = self._experiment.run.eval_episodes
     steps = snapshot.steps
-    returns = self._play(policy, episodes, f'evaluation at {steps}', stop)
-    if returns is None:
+    found = self._play(policy, episodes, f'evaluation at {steps}', stop)
+    if found is None:
       return
     self._reporter.log(
       'evaluation',
       {
         'actor_steps': steps * self._experiment.num_agents,
         'actor_steps_per_member': steps,
-        'return_mean': float(np.mean(returns)),
-        'return_std': float(np.std(returns)),
-        'returns': [float(r) for r in returns],
+        'return_mean': found.mean,
+        'return_std': found.std,
+        'returns': [float(r) for r in found.returns],
+        'broken_episodes': found.broken,
         'version': snapshot.version,
         'age_s': time.monotonic() - snapshot.taken_at,
       },
     )
-    if self._target is not None and np.mean(returns) >= self._target:
+    if self._target is not None and found.mean >= self._target:
       # The best of many evaluations is partly luck: played again, and longer.
       again = self._play(
         policy, _CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
       )
-      if again is not None and np.mean(again) >= self._target:
+      if again is not None and again.mean >= self._target:
+        count = len(again.returns)
         self._reporter.finish(
-          f'greedy return {np.mean(again):.1f} over {len(again)} episodes, '
+          f'greedy return {again.mean:.1f} over {count} episodes, '
           f'{self._target:g} was asked for',
-          {'return_mean': float(np.mean(again)), 'episodes': len(again)},
+          {'return_mean': again.mean, 'episodes': count},
         )
 
   def _play(self, policy, episodes, purpose, stop):
@@ -192,6 +194,7 @@ class Evaluator:
       episodes,
       base.actor_seed(self._experiment.actor_info(0), purpose),
       should_stop=stop.is_set,
+      on_fault=self._experiment.run.on_fault,
     )
 
 

@@ -312,7 +312,7 @@ class Trainer:
     # The same environments for each member: fewer seeds to explain, and the
     # training environments' randomness is not touched.
     seed = base.actor_seed(self.members[0], f'evaluation at {self.steps}')
-    returns = []
+    results = []
     for theta in self._theta:
       found = evaluation.evaluate_vector(
         self.agent.greedy(theta),
@@ -320,12 +320,13 @@ class Trainer:
         run.eval_episodes,
         seed,
         should_stop=self._stop.is_set,
+        on_fault=run.on_fault,
       )
       if found is None:
         return
-      returns.append(found)
+      results.append(found)
     self._evaluated_at = self.steps
-    means = [float(np.mean(row)) for row in returns]
+    means = [result.mean for result in results]
     self.reporter.log(
       'evaluation',
       {
@@ -333,8 +334,9 @@ class Trainer:
         'actor_steps_per_member': self.steps,
         'return_mean': float(np.mean(means)),
         'return_std': float(np.std(means)),
-        'returns': [float(r) for row in returns for r in row],
+        'returns': [float(r) for result in results for r in result.returns],
         'member_returns': means,
+        'broken_episodes': sum(result.broken for result in results),
         'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )

@@ -1,6 +1,7 @@
 """The evaluator: what it logs, and when it ends a run."""
 
 import functools
+import pathlib
 import threading
 import time
 
@@ -10,9 +11,11 @@ import pytest
 from agents import dqn
 from agents import parameters
 from environment_loops import environments
+from environment_loops import evaluation
 from launch import evaluator
 from launch import experiment as experiment_lib
 
+HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')
 
 
@@ -63,17 +66,25 @@ class _Learner:
     return self._answer
 
 
-def _evaluator(theta=None, target=None, steps=10, ends_run=True):
+def _evaluator(
+  theta=None,
+  target=None,
+  steps=10,
+  ends_run=True,
+  environment='CartPole-v1',
+  on_fault='raise',
+):
   make_agent = functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC)
   agent = make_agent()
   run = experiment_lib.RunConfig(
     steps_per_agent=100,
     eval_episodes=3,
     target_return=target,
+    on_fault=on_fault,
     background_niceness=0,
   )
   experiment = experiment_lib.Experiment(
-    make_agent, 'CartPole-v1', 1, 1000, 50, 1, run=run
+    make_agent, environment, 1, 1000, 50, 1, run=run
   )
   counter = _Counter(steps, reports=1)
   theta = np.zeros(agent.layout.size) if theta is None else theta
@@ -89,6 +100,31 @@ def test_it_says_which_version_made_how_much_at_which_step():
   assert (row['actor_steps'], row['version']) == (10, 7)
   assert len(row['returns']) == 3
   assert row['return_mean'] == pytest.approx(np.mean(row['returns']))
+  assert row['broken_episodes'] == 0
+
+
+def test_an_evaluation_without_whole_episodes_has_no_return_where_they_drop(
+  monkeypatch,
+):
+  monkeypatch.syspath_prepend(HERE)
+  # Each of its episodes turns NaN: a sum of four rewards is no return.
+  node, counter = _evaluator(
+    target=1.0, environment='faulty_environments:TurnsNaN-v0', on_fault='drop'
+  )
+  node.run(threading.Event())
+  row = counter.rows[-1][2]
+  assert np.isnan(row['return_mean']) and row['returns'] == []
+  assert row['broken_episodes'] == 3 * 10
+  assert counter.outcome is None
+
+
+def test_an_evaluation_without_whole_episodes_fails_its_node_by_default(
+  monkeypatch,
+):
+  monkeypatch.syspath_prepend(HERE)
+  node, _ = _evaluator(environment='faulty_environments:TurnsNaN-v0')
+  with pytest.raises(environments.EnvironmentFault, match='only 0 of 3'):
+    node.run(threading.Event())
 
 
 def test_the_end_waits_for_the_last_evaluation():
@@ -145,7 +181,7 @@ def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
     played.append(int(purpose.split()[-1]))
     while counter.steps < 100:  # Slower than the run.
       time.sleep(0.01)
-    return np.ones(3)
+    return evaluation.VectorResult(np.ones(3), broken=0)
 
   monkeypatch.setattr(node, '_play', play)
   node.run(threading.Event())
@@ -167,7 +203,7 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
       assert time.monotonic() < deadline, 'nobody said so while it was played'
       time.sleep(0.01)
     held.extend(counter.holds)
-    return np.ones(3)
+    return evaluation.VectorResult(np.ones(3), broken=0)
 
   monkeypatch.setattr(node, '_play', play)
   node.run(threading.Event())

@@ -121,6 +121,18 @@ def test_the_best_member_of_a_baseline_is_played(made):
   assert actions.shape == (5,)
 
 
+@pytest.mark.parametrize(
+  ('returns', 'best'), [([np.nan, -3.0], 1), ([np.nan, np.nan], 0)]
+)
+def test_a_member_whose_episodes_broke_is_not_the_best(
+  made, monkeypatch, returns, best
+):
+  run = _open(made, 'dqn-of-2')
+  rows = [{'member_returns': returns}]
+  monkeypatch.setattr(run, 'metrics', lambda kind: rows)
+  assert evaluate.load(run).what == f'agent {best} after 800 steps'
+
+
 def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):
   config = {
     'agent_name': 'apex_dqn',

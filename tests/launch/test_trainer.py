@@ -323,6 +323,7 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
   for row in rows:
     assert len(row['returns']) == 4 and len(row['member_returns']) == 2
     assert row['return_mean'] == pytest.approx(np.mean(row['returns']))
+    assert row['broken_episodes'] == 0
   path = directory / 'checkpoints' / checkpoints.AGENTS
   with np.load(path) as saved:
     np.testing.assert_array_equal(saved['theta'], trainer.theta)
