@@ -130,9 +130,10 @@ def load(run: run_directory.RunDirectory) -> Kept:
       theta, steps = saved['theta'], int(saved['steps'])
     if returns is None and len(theta) == 1:
       return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
+    best = 0
     # A member whose episodes broke has NaN; all of them may.
-    known = np.isfinite(returns or ()).any()
-    best = int(np.nanargmax(returns)) if known else 0
+    if returns and np.isfinite(returns).any():
+      best = int(np.nanargmax(returns))
     return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
   raise ValueError(
     f'{run.path} keeps no parameters yet: it has neither {star.name} nor '
