@@ -16,6 +16,9 @@ from agents import d4pg
 from configs import presets
 from launch import experiment
 
+# A simulation that diverges costs its episode, which is counted and reported,
+# and not a run of hours.
+_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 # Four environment steps for an update of 64 transitions are 16 samples per
 # insert; with 128 transitions they are 32.
 _SMALL: dict[str, Any] = {'sigma': 0.2, 'batch_size': 64, 'n_step': 3}
@@ -59,7 +62,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': 0.0,
       'reward_max': 1.0,
     },
-    'run': {'steps_per_agent': 50_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
@@ -72,7 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       # Not steady: 4 of 5 seeds end above 9,000. So do 4 of 5 with rates that
       # fall over the second half, and 3 of 5 with TD3's options besides.
     },
-    'run': {'steps_per_agent': 100_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
@@ -92,7 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': -2.41,
       'reward_max': 0.0,
     },
-    'run': {'steps_per_agent': 100_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
@@ -103,7 +106,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_min': -5.0,
       'v_max': 50.0,
     },
-    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
@@ -115,7 +118,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_min': -10.0,
       'v_max': 40.0,
     },
-    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   # Not in the specs. A random policy has -1.5 a step, over 100 steps.
   'pusher': {
@@ -131,7 +134,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_max': 0.0,
       'reward_max': 0.0,  # none is the smallest: objects slide away
     },
-    'run': {'steps_per_agent': 200_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
@@ -146,7 +149,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       # Observations of 348 numbers are 2.9 GB with a million transitions.
       'max_replay_size': 200_000,
     },
-    'run': {'steps_per_agent': 200_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 200_000, 'eval_episodes': 5},
   },
 }
 

@@ -22,6 +22,10 @@ from configs import presets
 from launch import actors
 from launch import experiment
 
+# A simulation that diverges costs its episode, which is counted and reported,
+# and not a run of hours.
+_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
+
 
 def _mujoco(**agent) -> dict[str, Any]:
   """Continuous actions: long rollouts, no reward for entropy."""
@@ -54,12 +58,12 @@ PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
     'agent': _mujoco(),
-    'run': {'steps_per_agent': 100_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
     'agent': _mujoco(reward_scale=0.1),
-    'run': {'steps_per_agent': 200_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
@@ -67,7 +71,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': _mujoco(
       gamma=0.98, unroll_length=50, rollout_steps=2000, batch_size=50
     ),
-    'run': {'steps_per_agent': 200_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
@@ -77,12 +81,12 @@ PRESETS: dict[str, dict[str, Any]] = {
       normalize_observations=True,
       anneal_env_steps=300_000,
     ),
-    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
     'agent': _mujoco(normalize_observations=True, anneal_env_steps=300_000),
-    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
@@ -92,7 +96,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       normalize_observations=True,
       anneal_env_steps=300_000,
     ),
-    'run': {'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
 }
 

@@ -17,6 +17,10 @@ from agents import swarm
 from configs import presets
 from launch import experiment
 
+# A simulation that diverges costs its episode, which is counted and reported,
+# and not a run of hours.
+_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
+
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),
   'critic_sizes': (256, 256),
@@ -49,23 +53,23 @@ PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
     'agent': {'max_replay_size': 50_000},
-    'run': {'steps_per_agent': 20_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 20_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
     'agent': {'reward_scale': 0.1},
-    'run': {'steps_per_agent': 50_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
     'agent': {'gamma': 0.98},
     'swarm': {'b': 5, 'window': 30, 'idle_episodes': 10},
-    'run': {'steps_per_agent': 50_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
     'agent': {**_LARGE, 'reward_scale': 0.1},
-    'run': {'steps_per_agent': 150_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
@@ -76,13 +80,13 @@ PRESETS: dict[str, dict[str, Any]] = {
       'sigma': 0.3,
     },
     'swarm': {'window': 10},
-    'run': {'steps_per_agent': 150_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
     'agent': {**_LARGE, 'sigma': 0.3, 'reward_scale': 0.01},
     'swarm': {'b': 2, 'window': 10, 'idle_episodes': 4},
-    'run': {'steps_per_agent': 100_000, 'eval_episodes': 5},
+    'run': {**_MUJOCO, 'steps_per_agent': 100_000, 'eval_episodes': 5},
   },
 }
 

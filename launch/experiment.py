@@ -27,7 +27,8 @@ class RunConfig:
   updates_per_call: int = 8  # learner steps in one TensorFlow call
   replay: str = 'colocated'  # with the learner, or a 'node' of its own
   tf_threads: int = 1  # per node; several nodes share the cores
-  # A broken environment: 'raise' fails its node, 'drop' loses the episode.
+  # A broken environment: 'raise' fails its node, 'drop' loses the episode and
+  # counts it, as the presets of MuJoCo's tasks do.
   on_fault: str = 'raise'
   background_niceness: int = 5  # of nodes that only measure or supervise
 

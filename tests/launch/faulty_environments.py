@@ -9,6 +9,7 @@ import time
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
+from gymnasium.envs.classic_control import pendulum
 import numpy as np
 
 _SLOW_S = 0.004  # per step, until released
@@ -23,8 +24,8 @@ class Slow(cartpole.CartPoleEnv):
     return super().step(action)
 
 
-class TurnsNaN(cartpole.CartPoleEnv):
-  """CartPole whose rewards are NaN from the fifth step of an episode on."""
+class _NaNRewards:
+  """Rewards are NaN from the fifth step of an episode on."""
 
   def reset(self, **kwargs):
     self._t = 0
@@ -36,7 +37,15 @@ class TurnsNaN(cartpole.CartPoleEnv):
     return observation, reward if self._t < 5 else np.nan, *rest
 
 
-for _class in (Slow, TurnsNaN):
+class TurnsNaN(_NaNRewards, cartpole.CartPoleEnv):
+  """CartPole that pays NaN from the fifth step of an episode on."""
+
+
+class SwingsToNaN(_NaNRewards, pendulum.PendulumEnv):
+  """Pendulum that pays NaN from the fifth step of an episode on."""
+
+
+for _class in (Slow, TurnsNaN, SwingsToNaN):
   gymnasium.register(
     f'{_class.__name__}-v0',
     entry_point=f'{__name__}:{_class.__name__}',

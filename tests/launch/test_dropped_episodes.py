@@ -1,7 +1,7 @@
 """run.on_fault='drop': what a broken environment leaves of its episodes.
 
-Rewards of TurnsNaN-v0 are NaN from the fifth step of an episode on, so that
-each episode has four steps that are experience, and one that is not.
+Rewards of the environments here are NaN from the fifth step of an episode on,
+so that each episode has four steps that are experience, and one that is not.
 """
 
 import pathlib
@@ -16,43 +16,78 @@ from replay import inspect_target
 HERE = pathlib.Path(__file__).parent
 ENVS, ACTORS = 4, 2
 EPISODE = 5  # steps, the broken one included
-ITEM = 2  # transitions in an item of replay
+ITEM = 2  # transitions in an item of Ape-X DQN's replay
 STEPS = ACTORS * ENVS * EPISODE * 80
+EVALUATED = 2  # episodes
 COMMON = (
-  '--config.environment=faulty_environments:TurnsNaN-v0',
-  '--config.agent.hidden_sizes=(16,)',
   f'--config.actors.num_actors={ACTORS}',
   f'--config.actors.envs_per_actor={ENVS}',
   f'--config.run.steps_per_agent={STEPS}',
-  '--config.run.on_fault=drop',
   '--config.run.target_return=None',
   '--config.run.updates_per_call=4',
   '--config.run.evaluations=1',
-  '--config.run.eval_episodes=1',
+  f'--config.run.eval_episodes={EVALUATED}',
 )
-AGENTS = {
-  'run_apex_dqn.py': (
-    '--config.agent.batch_size=16',
-    '--config.agent.min_replay_size=100',
-    '--config.agent.n_step=2',
-    f'--config.actors.transitions_per_item={ITEM}',
-    # Actors wait for the learner, however slow it is.
-    '--config.actors.samples_per_insert=8.0',
-    '--config.actors.error_buffer=800.0',
+DISCRETE = (
+  '--config.environment=faulty_environments:TurnsNaN-v0',
+  '--config.agent.hidden_sizes=(16,)',
+  '--config.run.on_fault=drop',
+)
+CONTINUOUS = (
+  # A preset that drops by itself.
+  '--config=inverted_pendulum',
+  '--config.environment=faulty_environments:SwingsToNaN-v0',
+  '--config.agent.policy_sizes=(16,)',
+  '--config.agent.critic_sizes=(16,)',
+  '--config.agent.batch_size=16',
+  '--config.agent.min_replay_size=100',
+  '--config.agent.n_step=2',
+  '--config.actors.samples_per_insert=4',
+)
+# Script, flags, transitions in an item of replay. None where the broken step
+# is in it too, marked: in blocks, and in steps of all members of a process.
+CASES = {
+  'Ape-X DQN': (
+    'run_apex_dqn.py',
+    (
+      *DISCRETE,
+      '--config.agent.batch_size=16',
+      '--config.agent.min_replay_size=100',
+      '--config.agent.n_step=2',
+      f'--config.actors.transitions_per_item={ITEM}',
+      # Actors wait for the learner, however slow it is.
+      '--config.actors.samples_per_insert=8.0',
+      '--config.actors.error_buffer=800.0',
+    ),
+    ITEM,
   ),
-  'run_impala.py': (
-    '--config.agent.batch_size=4',
-    f'--config.agent.unroll_length={2 * EPISODE}',
+  'IMPALA': (
+    'run_impala.py',
+    (
+      *DISCRETE,
+      '--config.agent.batch_size=4',
+      f'--config.agent.unroll_length={2 * EPISODE}',
+    ),
+    None,
+  ),
+  'D4PG': ('run_d4pg.py', CONTINUOUS, 1),
+  'D4PG alone': (
+    'run_d4pg.py',
+    (*CONTINUOUS, '--topology=single_process'),
+    None,
   ),
 }
 
 
-@pytest.fixture(scope='module', params=AGENTS)
+@pytest.fixture(scope='module', params=CASES)
 def run(request, start_run):
-  found = start_run(
-    *COMMON, *AGENTS[request.param], script=request.param, modules=HERE
-  )
-  found.script = request.param
+  script, flags, item = CASES[request.param]
+  # A preset comes first: what follows changes it.
+  found = start_run(*flags, *COMMON, script=script, modules=HERE)
+  found.item = item
+  alone = request.param.endswith('alone')
+  found.acts = ['trainer/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
+  found.learns = 'trainer' if alone else 'learner'
   found.code = found.wait()
   return found
 
@@ -73,30 +108,40 @@ def test_the_run_goes_on_to_its_budget(run):
 
 
 def test_what_was_dropped_is_counted_and_said(run):
-  actors = _latest(run, 'actor')
-  assert set(actors) == {f'actor/{i}' for i in range(ACTORS)}
+  actors = _latest(run, run.acts[0].partition('/')[0])
+  assert sorted(actors) == run.acts
   for name, row in actors.items():
-    assert row['environment_faults'] == STEPS / ACTORS / EPISODE
+    assert row['environment_faults'] == STEPS / len(run.acts) / EPISODE
     log = run.log(name)
-    assert 'Episode dropped, number 1: faulty_environments:TurnsNaN' in log
+    assert 'Episode dropped, number 1: faulty_environments:' in log
     assert 'returned reward nan at step 5 of an episode' in log
   # None of them is an episode that anybody has finished.
   totals = run_directory.open(run.directory).summary()['totals']
   assert totals.get('episodes', 0) == 0
 
 
+def test_four_steps_of_an_episode_are_never_a_return(run):
+  rows = run_directory.open(run.directory).metrics('evaluation')
+  assert rows
+  for row in rows:
+    assert np.isnan(row['return_mean']) and row['returns'] == []
+    assert row['broken_episodes'] == 10 * EVALUATED
+  latest = run_directory.open(run.directory).summary()['latest']
+  assert latest['evaluation']['broken_episodes'] == 10 * EVALUATED
+
+
 def test_nothing_of_the_fault_is_learned(run):
-  for row in _latest(run, 'learner').values():
+  for row in _latest(run, run.learns).values():
     assert row['skipped_updates'] == 0
     assert row.get('dropped_sequences', 0) == 0
     assert np.isfinite(row['loss'])
-  with np.load(run.directory / 'checkpoints' / 'learner.npz') as saved:
+  with np.load(run.directory / 'checkpoints' / 'agents.npz') as saved:
     assert np.isfinite(saved['theta']).all()
-  if run.script != 'run_apex_dqn.py':
-    return  # blocks hold the broken step, marked: see tests of the loss
+  if run.item is None:
+    return  # the broken step is there, marked: see tests of the loss
   (shard,) = inspect_read.read(inspect_target.find(str(run.directory)), 5.0)
   (table,) = shard.tables.values()
   # Two steps each: from steps 1, 2 and 3. The one from step 4 on would need
   # what came of step 5. At the end an actor may hold a burst back.
   most = STEPS / EPISODE * 3
-  assert most - ACTORS * 64 < ITEM * table.limiter.inserts <= most
+  assert most - ACTORS * 64 < run.item * table.limiter.inserts <= most
