@@ -347,8 +347,8 @@ def require_continuous(spec: environments.Spec, agent: str) -> None:
     raise environments.EnvironmentRefused(
       f'{spec.name} takes unbounded actions (low={spec.action_minimum}, '
       f'high={spec.action_maximum}), but {agent} ends in a tanh, which can '
-      'only be mapped to finite bounds. Wrap the environment in '
-      'gymnasium.wrappers.RescaleAction or ClipAction.'
+      'only be mapped to finite bounds. '
+      f'{environments.how_to_bound(spec.action_shape)}'
     )
 
 

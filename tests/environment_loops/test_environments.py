@@ -1,5 +1,7 @@
 """One environment at a time: specs, episode ends, actions, faults, refusals."""
 
+import re
+
 from absl.testing import absltest
 import dm_env
 from dm_env import test_utils
@@ -284,6 +286,26 @@ def test_observations_other_than_a_box_are_refused(name, reason):
 def test_actions_that_no_agent_has_are_refused(register, actions, reason):
   with pytest.raises(environments.EnvironmentRefused, match=reason):
     environments.make(register(actions=actions), seed=0)
+
+
+def test_unbounded_actions_are_bounded_as_the_refusal_says(register):
+  unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+  name = register(actions=unbounded)
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(name)
+  advice = re.search(r'gymnasium\.wrappers\.\w+\(.*\)\)', str(refused.value))[0]
+
+  def wrapped():
+    names = {'gymnasium': gymnasium, 'low': -3.0, 'high': 5.0}
+    env = gymnasium.make(name, disable_env_checker=True)
+    return eval(advice, {**names, 'env': env})
+
+  environment = environments.make(register(wrapped), seed=0)
+  assert environment.spec.action_minimum == (-3.0, -3.0)
+  assert environment.spec.action_maximum == (5.0, 5.0)
+  environment.reset()
+  # The toy pays the action as it sees it: 0.5 of [-1, 1] is 3 of [-3, 5].
+  assert environment.step(np.array([0.5, 0.0])).reward == 3.0
 
 
 def test_a_missing_package_is_named(register):

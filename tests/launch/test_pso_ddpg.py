@@ -127,7 +127,7 @@ REFUSED = {
   ),
   'unbounded actions': (
     [CONFIG, '--config.environment=unbounded_environment:Unbounded-v0'],
-    ['Unbounded-v0 takes unbounded actions', 'RescaleAction'],
+    ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
   ),
   'prioritized replay': (
     [CONFIG, '--config.agent.prioritized=True'],

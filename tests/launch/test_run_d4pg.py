@@ -199,7 +199,7 @@ REFUSED = {
   ),
   'unbounded actions': (
     ['--config.environment=unbounded_environment:Unbounded-v0'],
-    ['Unbounded-v0 takes unbounded actions', 'RescaleAction'],
+    ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
   ),
   'a support upside down': (
     ['--config.agent.v_min=10', '--config.agent.v_max=-10'],
