@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from environment_loops import atari
 from environment_loops import faults
@@ -119,19 +120,31 @@ class SimulationClock:
   """
 
   def __init__(self, environment: gymnasium.Env):
-    self._data: Any = getattr(environment.unwrapped, 'data', None)
+    raw: Any = environment.unwrapped
+    self._data: Any = getattr(raw, 'data', None)
     self._time = 0.0
+    # How often each cause made it start over: MuJoCo's own memory.
+    self._causes = np.zeros(0, np.int32)
+    if self.exists:
+      import mujoco
+
+      first = int(mujoco.mjtWarning.mjWARN_BADQPOS)
+      last = int(mujoco.mjtWarning.mjWARN_BADQACC)
+      self._causes = raw.data.warning.number[first : last + 1]
 
   @property
   def exists(self) -> bool:
     """Whether the environment has such a clock."""
-    return hasattr(self._data, 'time') and hasattr(self._data, 'qpos')
+    return hasattr(self._data, 'time') and hasattr(self._data, 'warning')
 
   def restart(self) -> None:
     """Call it after a reset."""
     self._time = 0.0
+    self._causes[:] = 0
 
   def went_back(self) -> bool:
     """Whether it went back in the step just taken."""
     before, self._time = self._time, self._data.time
-    return not self._time > before
+    # From 0, where an episode begins, it goes back to 0 and on as ever: that
+    # shows only in what MuJoCo counts.
+    return not self._time > before or bool(self._causes.any())

@@ -114,7 +114,10 @@ def test_what_begins_broken_is_not_dropped_for_ever(register):
 
 
 @pytest.mark.parametrize('vectorized', [False, True])
-def test_gymnasiums_own_mujoco_environments_are_watched_as_well(vectorized):
+@pytest.mark.parametrize('steps_before', [0, 1])
+def test_gymnasiums_own_mujoco_environments_are_watched_as_well(
+  vectorized, steps_before
+):
   name = 'Ant-v5'
   environment = (
     vector.make_vector(name, 2, seed=0)
@@ -123,15 +126,18 @@ def test_gymnasiums_own_mujoco_environments_are_watched_as_well(vectorized):
   )
   environment.reset()
   action = np.zeros((2, 8) if vectorized else 8, np.float32)
-  environment.step(action)
+  for _ in range(steps_before):
+    environment.step(action)
   single = environment._environments[0] if vectorized else environment
   if not vectorized:
     single = environment._environment
   single.unwrapped.data.qvel[0] = 1e12
-  with pytest.raises(
-    environments.EnvironmentFault, match='Ant-v5 became unstable at step 2'
-  ):
+  match = f'Ant-v5 became unstable at step {steps_before + 1} '
+  with pytest.raises(environments.EnvironmentFault, match=match):
     environment.step(action)
+  # The next episode is sound.
+  environment.reset()
+  environment.step(action)
   environment.close()
 
 
