@@ -9,6 +9,9 @@ from environment_loops import copies
 from environment_loops import environments
 from environment_loops import vector
 
+# Swimmer and HalfCheetah end at step 1,000 and no sooner: what follows a reset
+# is compared with the 50 steps after it.
+STEPS = 1050
 # Name, episodes that 4 x 1,000 random steps end at least.
 TASKS = {
   'Acrobot-v1': 8,
@@ -31,7 +34,7 @@ def _actions(spec, num, random):
 
 
 @pytest.mark.parametrize('name', TASKS)
-def test_1000_random_steps_with_resets_equal_gymnasium_to_1e_6(name):
+def test_random_steps_with_resets_equal_gymnasium_to_1e_6(name):
   num = 4
   batch = vector.make_vector(name, num, seed=11)
   assert not isinstance(batch, copies.Copies)
@@ -41,7 +44,7 @@ def test_1000_random_steps_with_resets_equal_gymnasium_to_1e_6(name):
   np.testing.assert_allclose(batch.reset(), firsts, rtol=1e-6, atol=1e-6)
   random = np.random.default_rng(0)
   ends = 0
-  for t in range(1000):
+  for t in range(STEPS):
     actions = _actions(batch.spec, num, random)
     step = batch.step(actions)
     arrivals, following, rewards = [], [], []
