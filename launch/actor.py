@@ -25,6 +25,7 @@ from launch import reporting
 from launch import variables
 from launch.inference import frames
 from launch.inference import remote
+from replay import admission
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
@@ -66,16 +67,15 @@ class Actor:
     self._table = table
     self._experience = experience.of(experiment, config)
     self._agent = self._experience.agent
+    plan = self._experience.plan
+    # Environment steps of the run that fall to this actor.
+    self.share = admission.parts(plan, experiment.total_steps)[index]
+    # What this one writes, others wait for: it has to act until the run ends.
+    self._helps = self._agent.on_policy or admission.lockstep(plan)
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self.steps = 0  # of all its environments
     self._acted = False
     self._told_evaluation = 0
-
-  @property
-  def share(self) -> int:
-    """Environment steps of the run that fall to this actor."""
-    total, count = self._experiment.total_steps, self._config.num_actors
-    return total // count + (self._info.index < total % count)
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Acts; returns when told to stop."""
@@ -144,14 +144,15 @@ class Actor:
     chunk = max(1, self._experience.acting_steps // num_envs)
     observation = self._environment.reset()
     count = 0  # steps of each environment until the next look for parameters
-    # On policy the others cannot go on alone: an actor that has used its share
-    # (one that died has lost some of its steps) acts on, and counts no more.
-    helps = self._agent.on_policy
-    while not self._stop.is_set() and (helps or self.steps < share):
+    # On policy, or where shards are held to one pace, the others cannot go on
+    # alone: an actor that has used its share before them (one of them died, or
+    # its shard was away) acts on, and counts no more.
+    while not self._stop.is_set() and (self._helps or self.steps < share):
       if not count:
         self._fetch()
         count = chunk
-        if not helps:
+        # A rollout is acted whole.
+        if self.steps < share and not self._agent.on_policy:
           count = min(chunk, -(-(share - self.steps) // num_envs))
       before = self.steps
       try:

@@ -15,7 +15,8 @@ waits for the rest with a request open, a writer whose items in flight are used
 up waits with an insert open. So batch, read-ahead, bursts and items in flight
 bind the pace there, and never stop it. Three things do:
 
-- A shard without a writer: the learner waits for its part of the batch.
+- A shard without a writer, or whose writers have ended: the learner waits for
+  its part of the batch, and where a ratio is held, all shards with it.
 - A table smaller than what its limiter waits for.
 - One thread that both writes and samples: while it waits for one, it asks for
   nothing of the other. By the items it has made, of which its writers hold up
@@ -172,6 +173,37 @@ def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
   )
 
 
+def lockstep(plan: Plan) -> bool:
+  """Whether all shards go at the pace of the slowest.
+
+  The learner takes equal parts, and each limiter holds its writers to what is
+  taken. So every writer has to write until the last of them has ended.
+  """
+  return plan.shards > 1 and plan.ratio is not None
+
+
+def parts(plan: Plan, total: int) -> list[int]:
+  """What each writer makes of `total` where they end together.
+
+  In lockstep every shard gets the same, and its writers share that: with 3 on
+  2 shards a quarter, a half and a quarter. Else all writers make the same.
+  """
+  shards = plan.shards if lockstep(plan) else 1
+  return [
+    _part(
+      _part(total, shards, writer % shards),
+      _part(plan.writers, shards, writer % shards),
+      writer // shards,
+    )
+    for writer in range(plan.writers)
+  ]
+
+
+def _part(total: int, count: int, index: int) -> int:
+  """Of `total` in `count` whole parts, the one of `index`."""
+  return total // count + (index < total % count)
+
+
 def explain(plan: Plan) -> str:
   """Who waits for whom under a plan that `check` accepts, in plain words.
 
@@ -212,12 +244,16 @@ def explain(plan: Plan) -> str:
     f'A writer sends {plan.burst:,} at a time and waits at '
     f'{plan.in_flight_per_writer:,} unconfirmed.'
   )
-  if plan.writers % plan.shards and plan.ratio is not None:
+  if lockstep(plan):
     words.append(
-      f'{plan.writers % plan.shards} shards have {plan.shard_writers} writers, '
-      f'the others {plan.writers // plan.shards}: the busier shards hold their '
-      'writers back to the pace of the others.'
+      'All shards go at one pace: a shard whose writers end stops the others.'
     )
+    busier, fewer = plan.writers % plan.shards, plan.writers // plan.shards
+    if busier:
+      words.append(
+        f'{busier} of {plan.shards} shards have a writer more: it takes '
+        f'{fewer + 1} of them there to write as much as {fewer} elsewhere.'
+      )
   if plan.one_thread and plan.burst > 1:
     words.append(
       'One thread writes and samples: it may ask for its first batch after '

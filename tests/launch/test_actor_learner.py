@@ -151,14 +151,22 @@ def test_building_makes_no_reverb_object(monkeypatch, replay):
   actor_learner.build(_experiment(replay=replay), actors.Config())
 
 
-def test_shares_of_the_budget_add_up():
+@pytest.mark.parametrize(
+  'sizes, wanted',
+  [
+    ({'num_actors': 4}, [1251, 1251, 1251, 1250]),
+    # One actor has as much of shard 1 as two have of shard 0.
+    ({'num_actors': 3, 'shards': 2}, [1251, 2501, 1251]),
+  ],
+)
+def test_shares_of_the_budget_add_up(sizes, wanted):
   experiment = _experiment(steps_per_agent=5003)
-  config = actors.Config(num_actors=4)
+  config = actors.Config(**sizes)
   shares = [
     actor.Actor(experiment, config, i, _Silent(), None, '').share
-    for i in range(4)
+    for i in range(config.num_actors)
   ]
-  assert sum(shares) == 5003 and max(shares) - min(shares) == 1
+  assert shares == wanted and sum(shares) == 5003
 
 
 class _Silent:

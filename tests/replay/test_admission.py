@@ -378,11 +378,14 @@ def test_a_plan_is_explained_in_words():
     'one batch of 128 for every 16 items',
     'Writers wait when they are 3,072 samples (384 items) ahead',
     'Up to 228 items are sampled before',
-    '1 shards have 3 writers, the others 2',
+    'a shard whose writers end stops the others',
+    '1 of 2 shards have a writer more: it takes 3 of them there to write as '
+    'much as 2 elsewhere.',
   ):
     assert part in words, words
   free = dataclasses.replace(plan, samples_per_insert=None)
   assert 'nobody waits' in admission.explain(free)
+  assert 'one pace' not in admission.explain(free)
   queue = admission.Plan(min_size=1, max_size=30, batch_size=4, queue=True)
   assert 'Writers wait when 30 items wait' in admission.explain(queue)
   assert 'first batch after 10 items' in admission.explain(
