@@ -45,13 +45,16 @@ def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
     )
   found = of(experiment, config)
   plan = found.plan
-  admission.check(plan)
-  if plan.batch_size < config.num_learners * plan.shards:
+  # Of one update of one learner: what its sampler spreads over the shards.
+  items = plan.batch_size // plan.updates // config.num_learners
+  if items < plan.shards:
     raise ValueError(
-      f'Each of actors.num_learners={config.num_learners} samples '
-      f'{plan.batch_size // config.num_learners} items at once, which cannot '
-      f'be spread over actors.shards={plan.shards}. Use fewer shards.'
+      f'Each of actors.num_learners={config.num_learners} takes {items} items '
+      f'(actors.transitions_per_item={config.transitions_per_item}) for an '
+      f'update, which cannot be spread over actors.shards={plan.shards}. Use '
+      f'at most {items} shards, or raise agent.batch_size.'
     )
+  admission.check(plan)
   total, needed = experiment.total_steps, found.first_steps
   if needed >= total:
     raise ValueError(

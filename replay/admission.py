@@ -49,6 +49,7 @@ class Plan:
     min_size: items in all shards before the first sample.
     max_size: items in all shards; of a queue, those that wait at most.
     batch_size: items of one call of the learner: updates * B.
+    updates: in one call; each takes items of every shard.
     samples_per_insert: None paces nothing but the start.
     error_buffer: samples in each shard by which either side may be ahead; None
       takes `limiters.default_error_buffer`.
@@ -75,6 +76,7 @@ class Plan:
   shards: int = 1
   queue: bool = False
   one_thread: bool = False
+  updates: int = 1
 
   @property
   def shard_min_size(self) -> int:
@@ -136,11 +138,12 @@ def check(plan: Plan) -> None:
       f'batch for ever. Raise writers to at least {plan.shards}, or lower '
       f'shards to {plan.writers}.'
     )
-  if plan.batch_size < plan.shards:
+  if plan.batch_size < plan.updates * plan.shards:
     raise Refused(
-      f'batch_size={plan.batch_size} cannot be spread over shards='
-      f'{plan.shards}. Raise batch_size to at least {plan.shards}, or lower '
-      'shards.'
+      f'batch_size={plan.batch_size} of updates={plan.updates} cannot be '
+      f'spread over shards={plan.shards}, of which each gives a part of every '
+      f'update. Raise batch_size to at least {plan.updates * plan.shards}, or '
+      'lower shards.'
     )
   if plan.min_size > plan.max_size:
     raise Refused(
@@ -346,6 +349,7 @@ def _check_ranges(plan: Plan) -> None:
     'in_flight_per_writer',
     'burst',
     'shards',
+    'updates',
   ):
     value = getattr(plan, name)
     if not value >= 1:

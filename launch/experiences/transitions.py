@@ -63,6 +63,7 @@ class Transitions(kind.Kind):
       in_flight_per_writer=writer.MAX_IN_FLIGHT,
       burst=_BURST // size,
       shards=config.shards,
+      updates=self.updates_per_call,
     )
 
   def tables(self, name):

@@ -119,6 +119,17 @@ def test_the_limiter_keeps_the_ratio():
     ({}, {'num_actors': 1, 'shards': 2}, 'shards=2 are more than'),
     ({}, {'samples_per_insert': -1.0}, 'samples_per_insert'),
     ({}, {'envs_per_actor': 0}, 'envs_per_actor'),
+    # 64 transitions of an update are 4 items; that a call takes 32 is no help.
+    (
+      {'agent': {'batch_size': 64}},
+      {'transitions_per_item': 16, 'num_actors': 8, 'shards': 8},
+      'takes 4 items .* for an update, .* at most 4 shards',
+    ),
+    (
+      {'agent': {'batch_size': 64}},
+      {'num_learners': 16, 'num_actors': 8, 'shards': 8},
+      'takes 4 items .* for an update, .* at most 4 shards',
+    ),
   ],
 )
 def test_numbers_that_cannot_work_are_refused(experiment, config, message):

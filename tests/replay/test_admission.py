@@ -343,6 +343,7 @@ def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
     ({'max_size': 0}, 'max_size=0 must be at least 1'),
     ({'batch_size': 0}, 'batch_size=0'),
     ({'writers': 4, 'shards': 4, 'batch_size': 3}, 'spread over shards=4'),
+    ({'writers': 4, 'shards': 4, 'updates': 4}, 'to at least 16'),
     ({'samples_per_insert': 0.0}, 'samples_per_insert=0.0 cannot be met'),
     ({'samples_per_insert': float('inf')}, 'cannot be met'),
     ({'samples_per_insert': float('nan')}, 'cannot be met'),
