@@ -24,6 +24,8 @@ from typing import Any
 import reverb
 import tensorflow as tf
 
+from replay import inspect_read
+
 # What a rate limiter may make a sampler wait before it looks around, in ms.
 RATE_LIMITER_TIMEOUT_MS = 5000
 # Errors of a server that went away; any other is the caller's.
@@ -190,10 +192,25 @@ def table_info(server_address: str, table: str) -> Any:
 
 def starved(table: str, server_address: str, info: Any) -> str:
   """Why a table that answers gives no samples, in a sentence."""
-  limiter = info.rate_limiter_info
-  return (
-    f'Waiting for table {table!r} at {server_address}: it holds '
-    f'{info.current_size} items and gives samples from '
-    f'{limiter.min_size_to_sample} on, at {limiter.samples_per_insert:g} '
-    'samples per insert.'
+  said, size = info.rate_limiter_info, info.current_size
+  limiter = inspect_read.Limiter(
+    said.samples_per_insert,
+    said.min_size_to_sample,
+    said.min_diff,
+    said.max_diff,
+    said.insert_stats.completed,
+    said.sample_stats.completed,
   )
+  words = f'Waiting for table {table!r} at {server_address}: it holds '
+  if size < limiter.min_size_to_sample:
+    return (
+      f'{words}{size:,} items and gives samples from '
+      f'{limiter.min_size_to_sample:,} on.'
+    )
+  if limiter.samples_wait(size):
+    return (
+      f'{words}{size:,} items, but sampling is {-limiter.behind:,.0f} samples '
+      f'ahead of {limiter.samples_per_insert:g} per insert. The learner waits '
+      'for writers.'
+    )
+  return f'{words}{size:,} items, and its limiter lets samples through.'
