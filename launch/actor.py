@@ -96,7 +96,7 @@ class Actor:
 
   def _build(self) -> None:
     experiment, config, agent = self._experiment, self._config, self._agent
-    self.steps = self._reporter.steps_done()
+    self.steps = self._reporter.steps_done(self._stop.is_set)
     # A restarted actor must not replay the episodes that it has seen.
     seed = base.actor_seed(self._info, f'from step {self.steps}')
     self._rng = np.random.default_rng(seed)

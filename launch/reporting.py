@@ -19,6 +19,10 @@ _logger = logging.getLogger(__name__)
 _PERIOD_S = 1.0
 _DEADLINE_S = 1.0
 _BACKOFF_CAP_S = 5.0
+# At its start a node has nothing to do yet: it waits for a counter that is busy
+# with others, or is started again.
+_START_DEADLINE_S = 10.0
+_START_PATIENCE_S = 30.0
 
 
 class Reporter:
@@ -98,11 +102,24 @@ class Reporter:
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('The counter does not wait for %s: %s', self.node, e)
 
-  def steps_done(self) -> int:
-    """Actor steps that this node reported before it was restarted."""
+  def steps_done(self, should_stop: Callable[[], bool] = lambda: False) -> int:
+    """Actor steps that this node reported before it was restarted.
+
+    Waits half a minute for a counter that does not answer; then it is 0, with
+    a warning.
+    """
+    counter = self._counter.with_deadline(_START_DEADLINE_S)
     try:
-      nodes = self._counter.snapshot()['nodes']
-    except (rpc.Unavailable, rpc.RemoteError):
+      nodes = rpc.retry(
+        counter.snapshot, _START_PATIENCE_S, should_stop=should_stop
+      )['nodes']
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      _logger.warning(
+        '%s begins at step 0, and does again what it may have done before: the '
+        'counter does not say how far it was. %s',
+        self.node,
+        e,
+      )
       return 0
     return int(nodes.get(self.node, {}).get('totals', {}).get('actor_steps', 0))
 

@@ -1,5 +1,7 @@
 """A node's reports: none is lost while the counter is away, nothing waits."""
 
+import time
+
 import pytest
 
 from launch import reporting
@@ -163,6 +165,41 @@ def test_a_restarted_node_hears_how_far_it_was(reporter, counter):
     'explorer/1': {'totals': {'actor_steps': 999}},
   }
   assert reporter.steps_done() == 320
+
+
+def test_a_restarted_node_waits_for_a_counter_that_is_away(
+  reporter, counter, monkeypatch
+):
+  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  errors = iter([AWAY, AWAY])
+
+  def check():
+    if error := next(errors, None):
+      raise error
+
+  monkeypatch.setattr(counter, '_check', check)
+  assert reporter.steps_done() == 320
+  # A busy counter gets longer than a report would wait.
+  assert counter.deadline_s > 1.0
+
+
+@pytest.mark.parametrize('error', [AWAY, RAISES])
+def test_a_node_that_has_to_begin_at_0_says_so(
+  reporter, counter, monkeypatch, caplog, error
+):
+  monkeypatch.setattr(reporting, '_START_PATIENCE_S', 0.05)
+  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  counter.away = error
+  assert reporter.steps_done() == 0
+  assert 'explorer/0 begins at step 0' in caplog.text
+  assert str(error) in caplog.text
+
+
+def test_a_node_that_is_stopped_waits_for_no_counter(reporter, counter):
+  counter.away = AWAY
+  begin = time.monotonic()
+  assert reporter.steps_done(lambda: True) == 0
+  assert time.monotonic() - begin < 5
 
 
 def test_what_a_counter_took_is_there_after_its_sudden_death(tmp_path, clock):
