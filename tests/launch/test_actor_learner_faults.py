@@ -32,6 +32,7 @@ class _Watched:
 
   def __init__(self, run):
     self.run = run
+    self.left = 0  # learner step of the checkpoint that a dead learner left
 
   def total(self, name):
     state = self.run.directory / 'metrics' / 'counter.json'
@@ -76,7 +77,11 @@ def killed(start_run, tmp_path_factory):
   seen.go_on('actor_steps', 300, 'steps after a shard died')
   run.wait_until(seen.checkpointed, 'checkpoint of the learner')
   run.kill('learner/0')
+  # It has just been started: its own first checkpoint comes 5 s later.
+  seen.left = seen.checkpointed()
   seen.go_on('learner_steps', 10, 'learning after the learner died')
+  run.kill('counter/0')
+  seen.go_on('actor_steps', 100, 'steps after the counter died')
   run.kill('evaluator/0')
   release.touch()
   return seen, run.wait()
@@ -87,12 +92,13 @@ def test_the_run_finishes_though_every_kind_of_node_was_killed(killed):
   assert code == 0, seen.run.output
   summary = run_directory.open(seen.run.directory).summary()
   assert summary['outcome'] == 'budget'
-  assert summary['totals']['actor_steps'] >= STEPS
+  # A report that the dying counter took but did not answer is sent again.
+  assert STEPS <= summary['totals']['actor_steps'] < 1.1 * STEPS
   seen.run.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
-  'node', ['actor/0', 'replay/1', 'learner/0', 'evaluator/0']
+  'node', ['actor/0', 'replay/1', 'learner/0', 'counter/0', 'evaluator/0']
 )
 def test_a_killed_node_is_started_again_once(killed, node):
   run = killed[0].run
@@ -100,7 +106,7 @@ def test_a_killed_node_is_started_again_once(killed, node):
   assert f'{node}: killed by SIGKILL' in run.output
 
 
-@pytest.mark.parametrize('node', ['actor/1', 'replay/0', 'counter/0'])
+@pytest.mark.parametrize('node', ['actor/1', 'replay/0'])
 def test_nobody_else_is_disturbed(killed, node):
   run = killed[0].run
   assert len(run.pids(node)) == 1
@@ -112,9 +118,9 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(killed):
   (step,) = re.findall(
     r'Going on from learner step (\d+)', seen.run.log('learner/0')
   )
-  assert int(step) > 0
+  assert int(step) == seen.left > 0
   # Its own steps since then are done again, and counted again.
-  assert seen.checkpointed() >= int(step)
+  assert seen.checkpointed() > int(step)
 
 
 def test_a_lost_shard_says_what_is_gone_and_fills_again(killed):
