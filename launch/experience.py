@@ -49,10 +49,19 @@ def check(experiment: experiment_lib.Experiment, config: actors.Config) -> None:
   items = plan.batch_size // plan.updates // config.num_learners
   if items < plan.shards:
     raise ValueError(
-      f'Each of actors.num_learners={config.num_learners} takes {items} items '
-      f'(actors.transitions_per_item={config.transitions_per_item}) for an '
-      f'update, which cannot be spread over actors.shards={plan.shards}. Use '
-      f'at most {items} shards, or raise agent.batch_size.'
+      f'Each of actors.num_learners={config.num_learners} samples {items} '
+      'items at once, for an update (actors.transitions_per_item='
+      f'{config.transitions_per_item}), which cannot be spread over '
+      f'actors.shards={plan.shards}. Use at most {items} shards, or raise '
+      'agent.batch_size.'
+    )
+  if found.agent.on_policy and plan.writers % plan.shards:
+    raise ValueError(
+      f'actors.num_actors={plan.writers} cannot be spread over actors.shards='
+      f'{plan.shards}: {found.agent.name} learns on policy. Each actor gives '
+      'the same to a rollout, and the learner takes the same of each shard: a '
+      'shard with fewer actors has too little, and all wait. Make num_actors a '
+      'multiple of shards.'
     )
   admission.check(plan)
   total, needed = experiment.total_steps, found.first_steps

@@ -10,6 +10,7 @@ from agents import dqn
 from environment_loops import environments
 from launch import actor
 from launch import actors
+from launch import catalogue
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
@@ -123,18 +124,26 @@ def test_the_limiter_keeps_the_ratio():
     (
       {'agent': {'batch_size': 64}},
       {'transitions_per_item': 16, 'num_actors': 8, 'shards': 8},
-      'takes 4 items .* for an update, .* at most 4 shards',
+      'samples 4 items at once, for an update .* at most 4 shards',
     ),
     (
       {'agent': {'batch_size': 64}},
       {'num_learners': 16, 'num_actors': 8, 'shards': 8},
-      'takes 4 items .* for an update, .* at most 4 shards',
+      'samples 4 items at once, for an update .* at most 4 shards',
     ),
   ],
 )
 def test_numbers_that_cannot_work_are_refused(experiment, config, message):
   with pytest.raises(ValueError, match=message):
     actor_learner.build(_experiment(**experiment), actors.Config(**config))
+
+
+def test_on_policy_each_shard_needs_as_many_actors():
+  experiment = catalogue.experiment('A2C')
+  sizes = {'num_actors': 4, 'envs_per_actor': 4}
+  experience.check(experiment, actors.Config(**sizes, shards=2))
+  with pytest.raises(ValueError, match='num_actors a multiple of shards'):
+    experience.check(experiment, actors.Config(**sizes, shards=3))
 
 
 def test_more_than_one_agent_is_refused():
