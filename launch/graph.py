@@ -40,9 +40,12 @@ def edges(program: lp.Program) -> set[tuple[str, str]]:
   }
 
 
-def servers(program: lp.Program) -> set[str]:
-  """Returns the names of the nodes that some other node holds a handle of."""
-  return {target for _, target in edges(program)}
+def clients(program: lp.Program) -> dict[str, set[str]]:
+  """Returns for each node that others hold a handle of the names of those."""
+  found: dict[str, set[str]] = {}
+  for client, server in edges(program):
+    found.setdefault(server, set()).add(client)
+  return found
 
 
 def to_mermaid(program: lp.Program) -> str:

@@ -33,7 +33,7 @@ class PreparedNode:
     executable: what Launchpad made of it for this launch type.
     policy: what to do when it dies.
     ports: ports that it will listen on.
-    serves: whether other nodes hold a handle of it.
+    clients: names of the nodes that hold a handle of it.
   """
 
   name: str
@@ -41,7 +41,7 @@ class PreparedNode:
   executable: Any
   policy: policies.Policy
   ports: list[int]
-  serves: bool
+  clients: frozenset[str]
 
 
 def prepare(
@@ -77,7 +77,7 @@ def prepare(
       address.bind(_LocalAddress(pick_port(taken)))
 
   group_policies = policies.of(program)
-  servers = graph.servers(program)
+  clients = graph.clients(program)
   prepared = []
   for label, nodes in program.groups.items():
     executables = nodes[0].to_executables(nodes, label, nodes[0].launch_context)
@@ -89,7 +89,14 @@ def prepare(
       ]
       name, policy = f'{label}/{i}', group_policies[label]
       prepared.append(
-        PreparedNode(name, node, executable, policy, ports, name in servers)
+        PreparedNode(
+          name,
+          node,
+          executable,
+          policy,
+          ports,
+          frozenset(clients.get(name, ())),
+        )
       )
   return prepared
 

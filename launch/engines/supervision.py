@@ -22,9 +22,10 @@ from launch.engines import state as state_lib
 # From the request to stop to the kill; a whole stop stays below 10 s.
 STOP_GRACE_S = 8.0
 KILL_GRACE_S = 1.0
-# Nodes that serve others are asked this much later, or once the others are
-# gone: so that last reports still find somebody.
+# A node that serves others is asked once they are gone, or so much later than
+# the last of them: so that last reports and saves still find somebody.
 SERVERS_LATER_S = 2.0
+_MOST_RANKS = 3  # of servers of servers; what is left of the grace is theirs
 _POLL_S = 0.05
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 
@@ -116,7 +117,8 @@ class _Watch:
   """What the supervisor remembers of a node besides its public state."""
 
   policy: policies.Policy
-  serves: bool
+  clients: list[int]
+  rank: int
   started_at: float = 0.0
   restart_at: float | None = None
   restarts_in_a_row: int = 0
@@ -141,7 +143,14 @@ class Supervisor:
       state_lib.NodeState(node.name, log_path=log_path)
       for node, log_path in zip(nodes, log_paths, strict=True)
     ]
-    self._watches = [_Watch(node.policy, node.serves) for node in nodes]
+    clients = [
+      [i for i, other in enumerate(nodes) if other.name in node.clients]
+      for node in nodes
+    ]
+    ranks = _ranks(clients)
+    self._watches = [
+      _Watch(node.policy, clients[i], ranks[i]) for i, node in enumerate(nodes)
+    ]
     self._signals = signals
     self._on_tick = on_tick
     self._tick_s = tick_s
@@ -276,11 +285,12 @@ class Supervisor:
     """Sees to it that all nodes stop; returns whether they have."""
     alive = [i for i, node in enumerate(self._nodes) if node.alive]
     now = time.monotonic()
-    others_gone = all(self._watches[i].serves for i in alive)
-    late = now >= self._kill_at - STOP_GRACE_S + SERVERS_LATER_S
+    since_s = now - (self._kill_at - STOP_GRACE_S)
     for index in alive:
       watch = self._watches[index]
-      if not watch.asked and (not watch.serves or others_gone or late):
+      needed = any(self._nodes[i].alive for i in watch.clients)
+      late = since_s >= watch.rank * SERVERS_LATER_S
+      if not watch.asked and (late or not needed):
         watch.asked = True
         self._backend.stop(index)
     if now >= self._kill_at:
@@ -319,6 +329,15 @@ class Supervisor:
       traceback.print_exc()
       print('The live view failed; the run goes on without.', file=sys.stderr)
       self._on_tick = None
+
+
+def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
+  """For each node 0 if it serves nobody, or 1 more than its clients at most."""
+  ranks = [0] * len(clients)
+  # Nodes may serve each other: so not until nothing changes.
+  for _ in range(_MOST_RANKS):
+    ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
+  return ranks
 
 
 def _gist(error: str | None) -> str:

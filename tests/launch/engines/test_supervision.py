@@ -8,9 +8,13 @@ from launch.engines import supervision
 
 
 class Script:
-  """A backend that plays lists of exits, one list per start of a node."""
+  """A backend that plays lists of exits, one list per start of a node.
 
-  def __init__(self, **exits):
+  Nodes in `deaf` do not end when they are asked to.
+  """
+
+  def __init__(self, deaf=(), **exits):
+    self.deaf = deaf
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
     self.started, self.stopped = [], []
@@ -37,16 +41,23 @@ class Script:
 
   def stop(self, index):
     self.stopped.append(self.names[index])
-    self.events.append(supervision.Event(index, 'exited'))
+    if self.names[index] not in self.deaf:
+      self.events.append(supervision.Event(index, 'exited'))
 
   def kill(self, indices):
+    self.events += [supervision.Event(i, 'exited') for i in indices]
     return [''] * len(indices)
 
 
-def play(script, **assigned):
+def play(script, clients=None, **assigned):
   nodes = [
     prepare.PreparedNode(
-      name, None, None, assigned.get(name, policies.Stop()), [], False
+      name,
+      None,
+      None,
+      assigned.get(name, policies.Stop()),
+      [],
+      frozenset((clients or {}).get(name, ())),
     )
     for name in script.names
   ]
@@ -111,6 +122,43 @@ def test_a_node_that_waits_for_its_restart_does_not_hold_up_the_end():
   outcome = play(script, a=policies.Restart(1, 60.0), b=policies.EndsRun())
   assert outcome.exit_code == 0
   assert outcome.nodes[0].state == 'stopped'
+
+
+# Who holds a handle of whom, as in actor_learner.
+CLIENTS = {
+  'counter': ('learner', 'actor'),
+  'replay': ('learner', 'actor'),
+  'learner': ('actor',),
+}
+
+
+def test_who_serves_is_asked_to_stop_when_its_clients_are_gone():
+  script = Script(counter=[], replay=[], learner=[], actor=[], last=['returns'])
+  play(script, CLIENTS, last=policies.EndsRun())
+  assert script.stopped == ['actor', 'learner', 'counter', 'replay']
+
+
+@pytest.mark.parametrize('deaf', ['actor', 'learner'])
+def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
+  monkeypatch, deaf
+):
+  monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
+  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.8)
+  script = Script(
+    (deaf,), counter=[], replay=[], learner=[], actor=[], last=['returns']
+  )
+  outcome = play(script, CLIENTS, last=policies.EndsRun())
+  assert script.stopped == ['actor', 'learner', 'counter', 'replay']
+  stayed = [n.name for n in outcome.nodes if 'did not' in (n.last_error or '')]
+  assert stayed == [deaf]
+
+
+def test_servers_of_each_other_are_asked_too(monkeypatch):
+  monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
+  script = Script(a=[], b=[], last=['returns'])
+  clients = {'a': ('b',), 'b': ('a',)}
+  play(script, clients, last=policies.EndsRun())
+  assert sorted(script.stopped) == ['a', 'b']
 
 
 def test_a_lost_backend_is_a_failure():
