@@ -26,6 +26,9 @@ class RunConfig:
   eval_episodes: int = 10  # greedy episodes in one evaluation
   updates_per_call: int = 8  # learner steps in one TensorFlow call
   replay: str = 'colocated'  # with the learner, or a 'node' of its own
+  replay_checkpoint_s: float = (
+    120.0  # seconds between its checkpoints, at least
+  )
   tf_threads: int = 1  # per node; several nodes share the cores
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
@@ -44,7 +47,7 @@ class RunConfig:
         'tf_threads',
       ),
     )
-    checks.positive(self, 'run', ('wall_clock_s',))
+    checks.positive(self, 'run', ('wall_clock_s', 'replay_checkpoint_s'))
     if self.target_return is not None and math.isnan(self.target_return):
       raise ValueError('run.target_return is not a number.')
     if self.on_fault not in (vector.RAISE, vector.DROP):

@@ -30,17 +30,15 @@ from launch import checkpoints
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import replay_host
+from launch import replay_saves
 from launch import reporting
-from launch import rpc
 from launch import variables
 from launch.services import gradients
 from replay import datasets
 from replay import priorities
 
 _logger = logging.getLogger(__name__)
-# Seconds between checkpoints of the parameters, and of replay.
-_SAVE_PERIOD_S = 5.0
-_SAVE_REPLAY_PERIOD_S = 120.0
+_SAVE_PERIOD_S = 5.0  # between checkpoints of the parameters
 _PRIORITIES_FLUSH_S = 5.0
 _LAST_SAVE_S = 120.0  # after the end, at most
 
@@ -90,7 +88,7 @@ class Learner:
     self._prioritized = self._experience.prioritized
     self._metrics: dict[str, float] = {}
     self._skipped = 0
-    self._saved = self._saved_replay = time.monotonic()
+    self._saved = time.monotonic()
 
   # Served.
 
@@ -118,14 +116,15 @@ class Learner:
 
       stop = lp.stop_event()
     self._stop = stop
+    kept = False
     try:
       self._build()
       while self._learn():
         self._save_now_and_then()
-      self._finish()
+      kept = self._finish()
     finally:
       if self._own_host is not None:
-        self._own_host.stop()
+        self._own_host.stop(lost=not kept)
 
   def _build(self) -> None:
     import tensorflow as tf  # the first TensorFlow work of a forked node
@@ -162,6 +161,10 @@ class Learner:
         self._addresses,
       )
       self._own_host.start()
+    hosts = self._hosts or ([self._own_host] if self._own_host else [])
+    self._replay_saves = replay_saves.ReplaySaves(
+      hosts, run.replay_checkpoint_s
+    )
     self._sampler = self._experience.sampler(
       self._addresses, self._table, self._over
     )
@@ -285,11 +288,12 @@ class Learner:
     _logger.info('Going on from learner step %d.', self._learner.updates)
 
   def _save_now_and_then(self) -> None:
-    now = time.monotonic()
-    if now - self._saved >= _SAVE_PERIOD_S:
-      self._save(replay=now - self._saved_replay >= _SAVE_REPLAY_PERIOD_S)
+    if time.monotonic() - self._saved >= _SAVE_PERIOD_S:
+      self._save()
+      if self._path() is not None and self._replay_saves.due():
+        self._replay_saves.save(self._updates)
 
-  def _save(self, replay: bool) -> None:
+  def _save(self) -> None:
     path = self._path()
     if path is None:
       return
@@ -299,24 +303,19 @@ class Learner:
     checkpoints.write(
       path.with_name(checkpoints.AGENTS), theta=theta, steps=self._updates
     )
-    if not replay:
-      return
-    self._saved_replay = self._saved
-    meta = {'learner_steps': self._updates}
-    try:
-      if self._own_host is not None:
-        self._own_host.save(meta)
-      for host in self._hosts or ():
-        host.save(meta)
-    except (OSError, RuntimeError, rpc.Unavailable, rpc.RemoteError) as e:
-      _logger.warning('Replay was not checkpointed: %s', e)
 
-  def _finish(self) -> None:
+  def _finish(self) -> bool:
+    """Saves and waits for the stop. Returns whether replay is kept."""
     self._reporter.hold(_LAST_SAVE_S)
+    # What is saved is to be counted too.
+    self._reporter.report(self._numbers())
     if self._writer is not None:
       self._writer.flush(_PRIORITIES_FLUSH_S)
       self._writer.close()
-    self._save(replay=True)
+    self._save()
+    kept = self._path() is None or self._replay_saves.save(
+      self._updates, last=True
+    )
     if self._reduce is not None:
       # Equal in all learners, or something is wrong.
       _logger.info(
@@ -330,3 +329,4 @@ class Learner:
         break
     # Evaluators may still ask for the last parameters.
     self._stop.wait()
+    return kept

@@ -20,6 +20,7 @@ import reverb
 
 from launch import checkpoints as checkpoint_files
 from launch import metrics
+from launch import replay_saves
 from launch import rpc
 from replay import checkpoints
 
@@ -92,6 +93,8 @@ class ReplayHost:
     self._addresses = list(addresses)
     self._first = first_shard
     self._opened: list[checkpoints.Opened] = []
+    self._meta: dict[str, Any] = {}
+    self._saved_last = False
     self._lock = threading.Lock()
 
   def start(self) -> None:
@@ -135,31 +138,49 @@ class ReplayHost:
       path, {'address': address, 'shard': shard, 'pid': os.getpid()}
     )
 
-  def save(self, meta: dict[str, Any]) -> int:
+  def save(self, meta: dict[str, Any], last: bool = False) -> int:
     """Writes a checkpoint of each shard. Returns the items kept.
 
     Args:
       meta: what else a reader should know, for instance learner_steps.
+      last: nothing that matters comes after it.
+
+    Raises:
+      RuntimeError: no server runs here, not yet or no more.
+      checkpoint_files.Broken: see `checkpoints.save`.
     """
     kept = 0
     with self._lock:
+      if not self._opened:
+        raise RuntimeError(
+          f'Nothing was saved: the host of shard {self._first} runs no server, '
+          'as it has stopped or is only starting. Its checkpoint of before is '
+          'what a resumed run gets.'
+        )
+      self._meta = dict(meta)
       for shard, opened in enumerate(self._opened, self._first):
         directory = self._directory(shard)
         if directory is None:
           continue
         manifest = checkpoints.save(opened, directory, meta=meta)
         kept += sum(manifest.items.values())
+      self._saved_last = last
     return kept
 
-  def stop(self) -> None:
-    """Ends the servers. Whoever waits in one of them is let go."""
-    opened, self._opened = self._opened, []
-    for shard, server in enumerate(opened, self._first):
-      server.server.stop()
-      if self._run_dir is not None:
-        # Nobody answers there any more; the checkpoint is what is left.
-        path = self._run_dir / 'replay' / f'shard_{shard}.json'
-        path.unlink(missing_ok=True)
+  def stop(self, lost: bool = False) -> None:
+    """Ends the servers. Whoever waits in one of them is let go.
+
+    Args:
+      lost: no checkpoint holds what they hold; the next start will say so.
+    """
+    with self._lock:  # Not in the middle of a save.
+      opened, self._opened = self._opened, []
+      for shard, server in enumerate(opened, self._first):
+        server.server.stop()
+        if self._run_dir is not None and not lost:
+          # Nobody answers there any more; the checkpoint is what is left.
+          path = self._run_dir / 'replay' / f'shard_{shard}.json'
+          path.unlink(missing_ok=True)
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Serves until the program stops."""
@@ -169,7 +190,20 @@ class ReplayHost:
       stop = lp.stop_event()
     self.start()
     stop.wait()
-    self.stop()
+    self.stop(lost=not self._keep())
+
+  def _keep(self) -> bool:
+    """Saves what no learner came to save. Returns whether all is kept."""
+    if self._saved_last or self._run_dir is None:
+      return True
+    try:
+      # Of the learner's steps it knows those of the save before.
+      kept = self.save(self._meta)
+    except replay_saves.FAILURES as e:
+      _logger.warning('Replay was not checkpointed: %s', e)
+      return False
+    _logger.info('Saved %d items at the end, as no learner did.', kept)
+    return True
 
   def _directory(self, shard: int) -> pathlib.Path | None:
     if self._run_dir is None:

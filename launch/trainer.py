@@ -173,7 +173,10 @@ class Trainer:
     self._address = client.server_address
     host = None if experience.queue else self._host
     self._state = trainer_state.State(
-      self.experiment.run_dir, self.reporter.node, host
+      self.experiment.run_dir,
+      self.reporter.node,
+      host,
+      run.replay_checkpoint_s,
     )
     self._state.restore(self._learner)
     self._updates = self._learner.updates

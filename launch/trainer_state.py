@@ -15,14 +15,11 @@ import numpy as np
 from agents import learning
 from launch import checkpoints
 from launch import replay_host
+from launch import replay_saves
 from launch import run_directory
 
 _logger = logging.getLogger(__name__)
-# Seconds between checkpoints of the learner, and of replay.
-_PERIOD_S = 5.0
-_REPLAY_PERIOD_S = 120.0
-# Saving replay holds up the loop: of all its time, at most one part in so many.
-_REPLAY_SHARE = 20
+_PERIOD_S = 5.0  # between checkpoints of the learner
 
 
 class State:
@@ -38,6 +35,7 @@ class State:
     run_dir: str | None,
     node: str,
     host: replay_host.ReplayHost | None,
+    replay_period_s: float,
   ):
     """Looks up what is there.
 
@@ -45,6 +43,7 @@ class State:
       run_dir: of the run; None keeps nothing.
       node: name of the node.
       host: of the replay to be saved; None saves none.
+      replay_period_s: between two saves of it, at least.
     """
     self._path: pathlib.Path | None = None
     self._start = 0
@@ -52,9 +51,10 @@ class State:
       name = f'{node.replace("/", "-")}.npz'
       self._path = checkpoints.directory(run_dir) / name
       self._start = _starts(run_dir)
-    self._host = host
-    self._saved = self._replay_saved = time.monotonic()
-    self._replay_period_s = _REPLAY_PERIOD_S
+    self._replay_saves = replay_saves.ReplaySaves(
+      [] if host is None else [host], replay_period_s
+    )
+    self._saved = time.monotonic()
 
   def restore(self, learner: learning.TFLearner) -> bool:
     """Gives a learner what an earlier start of the run has saved, if it has.
@@ -73,10 +73,8 @@ class State:
     return True
 
   def save_now_and_then(self, learner: learning.TFLearner) -> None:
-    now = time.monotonic()
-    if now - self._saved >= _PERIOD_S:
-      replay = now - self._replay_saved >= self._replay_period_s
-      self.save(learner, replay)
+    if time.monotonic() - self._saved >= _PERIOD_S:
+      self.save(learner, replay=self._replay_saves.due())
 
   def save(self, learner: learning.TFLearner, replay: bool) -> None:
     """Saves the learner, and replay if told to."""
@@ -84,15 +82,8 @@ class State:
       return
     self._saved = time.monotonic()
     checkpoints.write(self._path, start=self._start, **learner.save())
-    if not replay or self._host is None:
-      return
-    try:
-      self._host.save({'learner_steps': learner.updates})
-    except (OSError, RuntimeError) as e:
-      _logger.warning('Replay was not checkpointed: %s', e)
-    self._replay_saved = time.monotonic()
-    took_s = self._replay_saved - self._saved
-    self._replay_period_s = max(_REPLAY_PERIOD_S, _REPLAY_SHARE * took_s)
+    if replay:
+      self._replay_saves.save(learner.updates)
 
 
 def _starts(run_dir: Any) -> int:

@@ -1,6 +1,7 @@
 """The learner of actor_learner alone, with a queue that a test fills."""
 
 import functools
+import pathlib
 import threading
 
 import numpy as np
@@ -18,6 +19,7 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch import learner as learner_lib
 from launch.engines import prepare
+from replay import checkpoint_files
 
 UNROLL, ENVS = 3, 4
 TIMEOUT_S = 60
@@ -54,7 +56,7 @@ class Counter:
 class Alone:
   """A learner in a thread, and an actor that does what a test says."""
 
-  def __init__(self, **config):
+  def __init__(self, run_dir=None, **config):
     self.config = actors.Config(
       num_actors=1, envs_per_actor=ENVS, **{'queue_batches': 200, **config}
     )
@@ -70,6 +72,7 @@ class Alone:
       min_replay_size=1,
       env_steps_per_update=1,
       run=experiment_lib.RunConfig(updates_per_call=1),
+      run_dir=run_dir,
     )
     self.counter = Counter()
     address = f'localhost:{prepare.pick_port(set())}'
@@ -158,8 +161,8 @@ def _is_there(client):
 def alone():
   made = []
 
-  def make(**config):
-    made.append(Alone(**config))
+  def make(run_dir=None, **config):
+    made.append(Alone(run_dir, **config))
     return made[-1]
 
   yield make
@@ -229,3 +232,27 @@ def test_with_an_empty_queue_the_learner_hears_of_the_end(alone):
   run.stop.set()
   run.end()
   assert run.error is None and run.counter.totals['learner_steps'] == 2
+
+
+@pytest.mark.usefixtures('private_directory')
+def test_a_checkpoint_of_replay_that_is_broken_does_not_end_the_learner(
+  alone, tmp_path, monkeypatch, caplog
+):
+  whole = reverb.Client.checkpoint
+
+  def lossy(client):
+    path = whole(client)
+    (pathlib.Path(path) / checkpoint_files.ITEMS).write_bytes(b'cut')
+    return path
+
+  monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
+  run = alone(str(tmp_path))
+  run.act(2, version=0)
+  run.wait_until(lambda: run.served()[0] == 2)
+  run.stop.set()
+  run.end()
+  assert run.error is None
+  assert 'Replay was not checkpointed' in caplog.text
+  # So that a resumed run says it.
+  assert (tmp_path / 'replay' / 'shard_0.json').exists()
+  assert (tmp_path / 'checkpoints' / 'learner.npz').exists()

@@ -1,10 +1,12 @@
 """What a trainer keeps, and to whom it is given back."""
 
 import functools
+import pathlib
 import threading
 
 import numpy as np
 import pytest
+import reverb
 
 from agents import dqn
 from environment_loops import environments
@@ -13,6 +15,7 @@ from launch import link as link_lib
 from launch import run_directory
 from launch import trainer as trainer_lib
 from launch import trainer_state
+from replay import checkpoint_files
 
 STEPS = 100
 
@@ -93,7 +96,7 @@ def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
   saves = []
 
   class Host:
-    def save(self, meta):
+    def save(self, meta, last):
       saves.append(now[0])
       now[0] += took_s
 
@@ -103,9 +106,26 @@ def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
     def save(self):
       return {'theta': np.zeros((1, 2))}
 
-  state = trainer_state.State(str(tmp_path), 'trainer/0', Host())
+  state = trainer_state.State(str(tmp_path), 'trainer/0', Host(), 120.0)
   while now[0] < 3600:
     now[0] += 1
     state.save_now_and_then(Learner())
   assert len(saves) >= 4
   assert len(saves) * took_s < 3600 / 10
+
+
+def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_trainer(
+  recorder, make_counter, tmp_path, monkeypatch, caplog
+):
+  whole = reverb.Client.checkpoint
+
+  def lossy(client):
+    path = pathlib.Path(whole(client))
+    (path / checkpoint_files.ITEMS).write_bytes(b'cut')
+    return path
+
+  monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
+  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  _, trainer = _run(make_counter, path, STEPS)
+  assert trainer.steps == STEPS
+  assert 'Replay was not checkpointed' in caplog.text

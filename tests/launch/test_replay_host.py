@@ -1,0 +1,179 @@
+"""A host of replay shards: what it saves, and what it says of what is lost."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from launch import replay_host
+from launch import replay_saves
+from launch.engines import prepare
+from replay import checkpoint_files
+from replay import checkpoints
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([2], tf.float32)
+
+pytestmark = pytest.mark.usefixtures('private_directory')
+
+
+class _Node:
+  """A host that runs in a thread, as a node of its own does."""
+
+  def __init__(self, run_dir):
+    self.address = f'localhost:{prepare.pick_port(set())}'
+    self.host = replay_host.ReplayHost(
+      lambda: [tables.uniform('replay', 100, 1, SIGNATURE)],
+      str(run_dir),
+      [self.address],
+    )
+    self._stop = threading.Event()
+    self._thread = threading.Thread(target=self.host.run, args=(self._stop,))
+    self._thread.start()
+
+  def write(self, num):
+    client = reverb.Client(self.address)
+    client.server_info(timeout=10)
+    with client.trajectory_writer(1) as writer:
+      for value in range(num):
+        writer.append(np.full(2, value, np.float32))
+        writer.create_item('replay', 1.0, writer.history[-1])
+
+  def stop(self):
+    self._stop.set()
+    self._thread.join(20)
+    assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def start(tmp_path):
+  """start(): a node in the directory of the test."""
+  nodes = []
+
+  def make():
+    nodes.append(_Node(tmp_path))
+    return nodes[-1]
+
+  yield make
+  for node in nodes:
+    node.stop()
+
+
+def _newest(tmp_path):
+  return checkpoints.newest(tmp_path / 'checkpoints' / 'replay' / 'shard_0')
+
+
+@pytest.fixture
+def break_checkpoints(monkeypatch):
+  """break_checkpoints(): from now on Reverb writes half of what it should."""
+
+  def start():
+    whole = reverb.Client.checkpoint
+
+    def lossy(client):
+      path = whole(client)
+      with open(f'{path}/{checkpoint_files.ITEMS}', 'r+b') as file:
+        file.truncate(5)
+      return path
+
+    monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
+
+  return start
+
+
+def test_a_node_saves_itself_where_no_learner_came_to_save(start, tmp_path):
+  node = start()
+  node.write(5)
+  node.host.save({'learner_steps': 7})
+  node.write(3)
+  node.stop()
+  manifest = _newest(tmp_path)
+  assert manifest.items == {'replay': 8}
+  assert manifest.meta == {'learner_steps': 7}
+
+
+def test_a_node_that_was_saved_for_the_last_time_is_not_saved_again(
+  start, tmp_path, caplog
+):
+  node = start()
+  node.write(5)
+  node.host.save({'learner_steps': 7}, last=True)
+  node.stop()
+  assert _newest(tmp_path).generation == 1
+  start().write(1)
+  assert 'lost' not in caplog.text
+
+
+def test_a_host_without_servers_does_not_pretend_to_save(start, tmp_path):
+  host = replay_host.ReplayHost(lambda: [], str(tmp_path), ['localhost:1'])
+  with pytest.raises(RuntimeError, match='shard 0 runs no server'):
+    host.save({})
+  node = start()
+  node.write(1)
+  node.stop()
+  with pytest.raises(RuntimeError, match='as it has stopped'):
+    node.host.save({})
+
+
+def test_what_could_not_be_saved_is_said_by_the_next_start(
+  start, caplog, break_checkpoints
+):
+  node = start()
+  node.write(5)
+  break_checkpoints()
+  node.stop()
+  assert 'Replay was not checkpointed' in caplog.text
+  start().write(1)
+  assert 'left no checkpoint: what it held is lost' in caplog.text
+
+
+def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
+  start, tmp_path, caplog, break_checkpoints
+):
+  saved = []
+
+  class Whole:
+    def save(self, meta, last):
+      saved.append((meta, last))
+
+  node = start()
+  node.write(5)
+  break_checkpoints()
+  saves = replay_saves.ReplaySaves([node.host, Whole()], 60.0)
+  assert not saves.save(3, last=True)
+  assert saved == [({'learner_steps': 3}, True)]
+  assert 'cannot be read to its end' in caplog.text
+  assert _newest(tmp_path) is None
+
+
+def test_a_save_that_takes_long_is_spoken_of_and_followed_by_a_pause(
+  monkeypatch, caplog
+):
+  caplog.set_level(logging.INFO, replay_saves.__name__)
+  now = [0.0]
+  monkeypatch.setattr(replay_saves.time, 'monotonic', lambda: now[0])
+  took_s = [1.0]
+
+  class Host:
+    def save(self, meta, last):
+      now[0] += took_s[0]
+
+  saves = replay_saves.ReplaySaves([Host()], 30.0)
+  assert not saves.due()
+  now[0] = 30.0
+  assert saves.due() and saves.save(1)
+  assert caplog.messages == []
+  now[0] += 29.0
+  assert not saves.due()
+  now[0] += 1.0
+  took_s[0] = 10.0
+  assert saves.due() and saves.save(2)
+  (message,) = caplog.messages
+  assert 'waited 10 s' in message and 'due in 200 s' in message
+  now[0] += 199.0
+  assert not saves.due()
+  now[0] += 1.0
+  assert saves.due()
