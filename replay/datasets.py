@@ -281,6 +281,7 @@ class ShardedSampler:
       ValueError: see `make_dataset`.
     """
     nobody_since: float | None = None
+    asked = away = 0
     while True:
       for stream in self._streams:
         if not stream.living and stream.poll():
@@ -306,7 +307,16 @@ class ShardedSampler:
         nobody_since = nobody_since or time.monotonic()
         if self._should_stop():
           raise StopIteration
-        if time.monotonic() - nobody_since >= self._connect_timeout_s:
+        # One at a time: who is away is waited for, for a second.
+        stream = self._streams[asked % len(self._streams)]
+        asked += 1
+        away = 0 if self._is_back(stream) else away + 1
+        if not away:
+          nobody_since = None
+        elif (
+          away >= len(self._streams)
+          and time.monotonic() - nobody_since >= self._connect_timeout_s
+        ):
           raise self._nobody()
         time.sleep(0.1)
 
@@ -331,12 +341,7 @@ class ShardedSampler:
     patience_s = _PATIENCE_S if stream.seen else self._connect_timeout_s
     if silent_s < min(_PATIENCE_S, patience_s):
       return
-    info = readers.table_info(stream.address, self._table)
-    if info is not None:
-      if not stream.said_waiting:
-        stream.said_waiting = True
-        _logger.info('%s', readers.starved(self._table, stream.address, info))
-    elif silent_s >= patience_s:
+    if not self._answers(stream) and silent_s >= patience_s:
       stream.leave_out()
       if not self.living and not stream.seen:
         raise self._nobody()
@@ -348,6 +353,26 @@ class ShardedSampler:
         len(self.living),
         len(self._streams),
       )
+
+  def _answers(self, stream: shards.Stream) -> bool:
+    """Whether a shard that gives nothing is there; says so if it starves."""
+    info = readers.table_info(stream.address, self._table)
+    if info is None:
+      return False
+    if not stream.said_waiting:
+      stream.said_waiting = True
+      _logger.info('%s', readers.starved(self._table, stream.address, info))
+    return True
+
+  def _is_back(self, stream: shards.Stream) -> bool:
+    """Whether a shard that is left out is there again, and has to fill."""
+    if self._answers(stream):
+      return True
+    if stream.said_waiting:
+      # It was back and is gone again: its reader is stuck there.
+      stream.said_waiting = False
+      stream.restart()
+    return False
 
   def _take_back(self, stream: shards.Stream) -> None:
     stream.living = True

@@ -178,6 +178,51 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog):
   sampler.close()
 
 
+@pytest.mark.parametrize('deaths', [1, 2])
+def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
+  serve, caplog, deaths
+):
+  caplog.set_level(logging.INFO, 'replay.datasets')
+  server = serve(_table())
+  _write(server, [1] * 10)
+  port = server.port
+  sampler = datasets.ShardedSampler(
+    [_address(server)],
+    'table',
+    8,
+    connect_timeout_s=4,
+    should_stop=lambda: time.monotonic() > deadline,
+  )
+  deadline = time.monotonic() + 30
+  next(sampler)
+
+  def come_back(server):
+    for _ in range(deaths):
+      caplog.clear()
+      server.stop()
+      time.sleep(2.5)
+      while sampler.living:
+        time.sleep(0.1)
+      server = serve(_table(min_size=5), port=port)
+      while 'gives samples from 5 on' not in caplog.text:
+        time.sleep(0.1)
+    time.sleep(6.0)  # longer than it may be away
+    _write(server, [2] * 5)
+
+  # A daemon: where `next` raises, nobody answers it any more.
+  thread = threading.Thread(target=come_back, args=(server,), daemon=True)
+  thread.start()
+  while not np.all(next(sampler).data == 2):
+    pass
+  thread.join()
+  said = caplog.messages
+  # That it is left out is said once: it was not taken back in between.
+  assert len(said) == (3 if deaths == 1 else 2), said
+  assert 'holds 0 items and gives samples from 5 on' in said[-2]
+  assert 'gives samples again' in said[-1]
+  sampler.close()
+
+
 def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
   # A dataset with a limiter timeout drops what it holds at each pause.
   table = tables.prioritized(
