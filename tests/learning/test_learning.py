@@ -14,6 +14,7 @@ import pytest
 from launch import run_directory
 from replay import checkpoints
 from replay import packing
+from replay import priorities
 from replay import tables
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -65,22 +66,27 @@ def test_stored_priorities_follow_the_error(tmp_path):
   run = _run(
     tmp_path / 'run', 'run_apex_dqn.py', '--config.run.steps_per_agent=10000'
   )
-  agent = registry.make(run.config())
+  config = run.config()
+  agent = registry.make(config)
+  size = config['actors']['transitions_per_item']
   layout = packing.TransitionLayout((4,))
+  signature = layout.signature(*((size,) if size > 1 else ()))
   opened = checkpoints.open_server(
-    [tables.prioritized('replay', 50_000, 1, layout.signature())],
+    [tables.prioritized('replay', 50_000, 1, signature)],
     directory=run.checkpoints / 'replay' / 'shard_0',
   )
   try:
-    samples = [
-      sample[0]
-      for sample in opened.server.localhost_client().sample(
+    samples = list(
+      opened.server.localhost_client().sample(
         'replay', 1000, emit_timesteps=False
       )
-    ]
+    )
   finally:
     opened.server.stop()
-  packed = np.stack([np.ravel(sample.data) for sample in samples])
+  # The transitions of all items, item after item.
+  packed = np.concatenate(
+    [np.reshape(sample.data[0], (size, layout.width)) for sample in samples]
+  )
   stored = np.array([float(sample.info.priority) for sample in samples])
   with np.load(run.checkpoints / 'learner.npz') as saved:
     theta, target = saved['theta'][0], saved['target'][0]
@@ -92,6 +98,14 @@ def test_stored_priorities_follow_the_error(tmp_path):
 
   rows = np.arange(len(packed))
   chosen = q(theta, step.o_t).argmax(axis=1)
-  value = step.r_t + agent.gamma * step.d_t * q(target, step.o_t)[rows, chosen]
-  fresh = np.abs(value - q(theta, step.o_tm1)[rows, step.a_tm1])
-  assert np.corrcoef(stored, fresh)[0, 1] > 0.3
+  scale = config['agent']['reward_scale']
+  value = (
+    scale * step.r_t
+    + agent.gamma * step.d_t * q(target, step.o_t)[rows, chosen]
+  )
+  error = np.abs(value - q(theta, step.o_tm1)[rows, step.a_tm1])
+  fresh = priorities.of_items(error, size, agent.priority_exponent)
+  assert stored.shape == fresh.shape == (1000,)
+  found = np.corrcoef(stored, fresh)[0, 1]
+  print(f'correlation {found:.3f}')
+  assert found > 0.3
