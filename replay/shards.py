@@ -91,6 +91,13 @@ def mix(
   return Sample(data, *(scatter(*field) for field in list(zip(*parts))[1:]))
 
 
+def table_size(sample: Sample) -> int:
+  """Items in the shards that gave a sample, by the newest that each says."""
+  # The first of each shard, from the end.
+  _, last = np.unique(sample.shards[::-1], return_index=True)
+  return int(sample.table_sizes[::-1][last].sum())
+
+
 class Stream:
   """Batches of one shard, and whether it gives any.
 

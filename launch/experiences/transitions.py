@@ -12,6 +12,7 @@ from replay import admission
 from replay import datasets
 from replay import packing
 from replay import priorities as priorities_lib
+from replay import shards
 from replay import tables as tables_lib
 from replay import writer
 
@@ -134,17 +135,18 @@ class Transitions(kind.Kind):
     )
 
   def numbers(self, sample, updates):
-    some = self._layout.unpack(sample.data[:: self.batch_size])
-    lag = updates - some.version.numpy()
-    age = packing.age_s(some.written_at.numpy())
+    # All rows: each shard has places of its own in an update. As an array, of
+    # which observations are views.
+    rows = self._layout.unpack(np.asarray(sample.data))
+    # The step of a learner that was restored falls back behind its actors'.
+    lag = np.maximum(updates - rows.version, 0.0)
+    age = packing.age_s(rows.written_at)
     return {
       'policy_lag': float(lag.mean()),
       'policy_lag_max': float(lag.max()),
       'sample_age_s': float(age.mean()),
       'sample_age_max_s': float(age.max()),
       'times_sampled': float(np.mean(sample.times_sampled)),
-      'replay_size': float(sample.table_sizes.max())
-      * self.config.shards
-      * self._size,
+      'replay_size': float(shards.table_size(sample) * self._size),
       'replay_max_size': self.experiment.max_replay_size,
     }

@@ -75,7 +75,7 @@ def serve(tmp_path):
     server.stop()
 
 
-def _fill(found, address, steps):
+def _fill(found, address, steps, first_version=0):
   """Acts `steps` steps; returns the packed transitions, in their order."""
   written = []
 
@@ -92,7 +92,7 @@ def _fill(found, address, steps):
   )
   environment = vector.make_vector('CartPole-v1', ENVS, seed=0)
   rng, observation = np.random.default_rng(0), environment.reset()
-  for version in range(steps):
+  for version in range(first_version, first_version + steps):
     action = rng.integers(2, size=ENVS).astype(np.int32)
     step = environment.step(action)
     record(observation, action, step, version)
@@ -143,6 +143,45 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
     assert stored[key] == pytest.approx(priority, rel=1e-5)
   writer.close()
   sampler.close()
+
+
+def test_what_is_logged_of_a_sample_is_of_all_its_shards(serve):
+  found = _experience(num_actors=2, shards=2)
+  addresses = [serve(found) for _ in range(2)]
+  written = [
+    _fill(found, addresses[0], 60),
+    _fill(found, addresses[1], 30, first_version=1000),
+  ]
+  sampler = found.sampler(addresses, 'replay', lambda: False)
+  sample = found.prepare(next(sampler), 0)
+  sampler.close()
+  place = found.experiment.transitions().slices
+  rows = np.asarray(sample.data)
+  lags = [1500 - float(row[place.version][0]) for row in rows]
+  # Both shards, and neither a few rows nor the first of each update tell.
+  assert min(lags) < 500 and max(lags) > 1400
+
+  def ages():
+    return [packing.age_s(row[place.written_at][0]) for row in rows]
+
+  before, numbers, after = ages(), found.numbers(sample, 1500), ages()
+  assert numbers['policy_lag'] == pytest.approx(np.mean(lags))
+  assert numbers['policy_lag_max'] == max(lags)
+  assert np.mean(before) <= numbers['sample_age_s'] <= np.mean(after)
+  assert np.max(before) <= numbers['sample_age_max_s'] <= np.max(after)
+  # Not twice the larger one.
+  assert numbers['replay_size'] == sum(map(len, written))
+
+  # A shard that is filled anew: the newest that it says counts.
+  sizes = np.where(sample.shards == 1, 7, 100)
+  sizes[np.flatnonzero(sample.shards == 1)[0]] = 400
+  refilled = found.numbers(sample._replace(table_sizes=sizes), 1500)
+  assert refilled['replay_size'] == (100 + 7) * SIZE
+
+  # A learner that was restored is behind what its actors have written.
+  numbers = found.numbers(sample, 500)
+  lags = [max(lag - 1000, 0) for lag in lags]
+  assert numbers['policy_lag'] == pytest.approx(np.mean(lags))
 
 
 def test_the_plan_counts_items():
