@@ -79,10 +79,14 @@ def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
   )
   if args.histogram:
     found = reports.values(report, args.histogram)
-    note = _note(report)
+    note = reports.source(report, args.histogram)
+    left_out = reports.left_out(report)
     if args.png:
       draw.png(
-        args.histogram, found, note, f'replay of {args.target}', args.png
+        args.histogram,
+        found,
+        [f'replay of {args.target}', note, *left_out],
+        args.png,
       )
   if args.json:
     values = reports.as_dict(report, with_items=bool(args.sample))
@@ -100,7 +104,7 @@ def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
       }
     print(json.dumps(values))
   elif args.histogram:
-    console.print(draw.histogram(args.histogram, found, note))
+    console.print(draw.histogram(args.histogram, found, note, left_out))
     if args.png:
       console.print(f'written to {args.png}', soft_wrap=True)
   elif args.sample:
@@ -169,20 +173,8 @@ def _wish(args: argparse.Namespace) -> Any:
     return reports.Wish(args.sample)
   if args.histogram:
     count = args.look if args.look is not None else _HISTOGRAM_LOOK
-    return reports.Wish(count, data=args.histogram != 'priorities')
+    return reports.Wish(count, data=args.histogram != 'priorities', whole=True)
   return reports.Wish(args.look)
-
-
-def _note(report: Any) -> str:
-  """Where the values of a histogram come from."""
-  looks = [look for look in report.looks.values() if not isinstance(look, str)]
-  count = sum(len(look.items) for look in looks)
-  if any(look.sampled for look in looks):
-    return (
-      f'{count:,} items sampled from the live table, weighted by 1 / '
-      'probability to stand for all that it holds'
-    )
-  return f'{count:,} items of the checkpoint'
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import os
 import pathlib
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ UNITS = {
 }
 _BINS = 16
 _BAR_WIDTH = 40
+_TITLE = 110  # characters of a line above a picture
 # Positive values that spread further than this are drawn on a log axis.
 _WIDE = 50.0
 
@@ -45,11 +47,10 @@ def report(found: inspect_report.Report) -> rich_console.Group:
 
 
 def samples(found: inspect_report.Report) -> rich_console.Group:
-  """The items that were looked at, field by field."""
-  parts: list[Any] = []
+  """The items that were looked at, field by field, and what is missing."""
+  parts: list[Any] = [*_left_out(inspect_report.left_out(found))]
   for (label, name), look in found.looks.items():
     if isinstance(look, str):
-      parts.append(rich_text.Text(f'{label}, table {name}: {look}'))
       continue
     for item in look.items:
       grid = rich_table.Table.grid(padding=(0, 2))
@@ -82,9 +83,12 @@ def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any, bool]:
 
 
 def histogram(
-  what: str, found: Mapping[str, tuple[np.ndarray, np.ndarray]], note: str
+  what: str,
+  found: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  note: str,
+  left_out: Sequence[str],
 ) -> rich_console.Group:
-  """Bars in the terminal, one block for each table."""
+  """Bars in the terminal, one block for each table, and what is missing."""
   parts: list[Any] = []
   for name, (values, weights) in found.items():
     edges, counts, _ = bins(values, weights)
@@ -100,14 +104,13 @@ def histogram(
       grid.add_row(f'{low:.4g} to {high:.4g}', bar, f'{part:.1%}')
     parts += [rich_text.Text(''), rich_text.Text(title, style='bold'), grid]
   parts.append(rich_text.Text(note, style='dim'))
-  return rich_console.Group(*parts)
+  return rich_console.Group(*parts, *_left_out(left_out))
 
 
 def png(
   what: str,
   found: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  note: str,
-  title: str,
+  titles: Sequence[str],
   path: str | os.PathLike[str],
 ) -> None:
   """The same bars as a picture."""
@@ -116,9 +119,9 @@ def png(
   from matplotlib import ticker
   from matplotlib.backends import backend_agg
 
-  figure = mpl_figure.Figure(
-    figsize=(7.2, 0.9 + 3.0 * len(found)), layout='constrained'
-  )
+  lines = [line for title in titles for line in textwrap.wrap(title, _TITLE)]
+  height = 0.6 + 0.15 * len(lines) + 3.0 * len(found)
+  figure = mpl_figure.Figure(figsize=(7.2, height), layout='constrained')
   backend_agg.FigureCanvasAgg(figure)
   all_axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
   for axes, (name, (values, weights)) in zip(all_axes, found.items()):
@@ -142,9 +145,13 @@ def png(
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
     axes.spines[['top', 'right']].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
-  figure.suptitle(f'{title}\n{note}', fontsize=9, color='#5b6770')
+  figure.suptitle('\n'.join(lines), fontsize=9, color='#5b6770')
   pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
   figure.savefig(path, dpi=150, format='png')
+
+
+def _left_out(sentences: Sequence[str]) -> list[rich_text.Text]:
+  return [rich_text.Text(sentence, style='yellow') for sentence in sentences]
 
 
 def _heading(shard: reading.Shard) -> rich_text.Text:

@@ -64,6 +64,7 @@ class Look:
       ages are those of what a learner gets.
     now: seconds since the epoch for which ages hold.
     learner_steps: for the policy lag, where known.
+    fewer: why there are fewer items than were wanted, a sentence; or ''.
   """
 
   items: list[Item]
@@ -71,6 +72,7 @@ class Look:
   sampled: bool
   now: float
   learner_steps: int | None
+  fewer: str = ''
 
   def values(self, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Values with their weights, float64 [M] each; empty where unknown.
@@ -116,7 +118,7 @@ class Look:
 def look_live(
   shard: reading.Shard, table: reading.Table, count: int, timeout_s: float
 ) -> Look:
-  """Samples up to `count` items of a live table.
+  """Samples up to `count` items of a live table; one where all were the same.
 
   Raises:
     NotLooked: it would use items up, or the limiter or the server makes it
@@ -128,6 +130,7 @@ def look_live(
     raise NotLooked(
       f'Table {table.name!r} has no signature, which says what its items are.'
     )
+  wanted, count = count, 1 if in_order(table) else count
   found: list[Any] = []
   errors: list[Exception] = []
 
@@ -159,6 +162,15 @@ def look_live(
       f'Table {table.name!r} gave no sample within {timeout_s:g} s{reason}'
     )
   samples = list(found)
+  fewer = ''
+  if len(samples) < count:
+    reason = f': {str(errors[0]).splitlines()[0]}' if errors else '.'
+    fewer = (
+      f'{len(samples):,} of {count:,} items: the table gave no more within '
+      f'{timeout_s:g} s{reason}'
+    )
+  elif count < wanted:
+    fewer = f'1 of {wanted:,} items: its sampler gives this one every time.'
   weights = 1 / np.array([float(one.info.probability) for one in samples])
   items = [
     Item(
@@ -170,7 +182,12 @@ def look_live(
     for one in samples
   ]
   return Look(
-    items, weights / weights.sum(), True, time.time(), shard.learner_steps
+    items,
+    weights / weights.sum(),
+    True,
+    time.time(),
+    shard.learner_steps,
+    fewer,
   )
 
 
@@ -193,6 +210,22 @@ def unasked(table: reading.Table, count: int) -> int:
       'does it.'
     )
   return count
+
+
+def in_order(table: reading.Table) -> bool:
+  """Whether the sampler gives the same item until the table changes."""
+  options = table.sampler
+  return options.HasField('heap') or options.fifo or options.lifo
+
+
+def refuse_whole(table: reading.Table) -> None:
+  """Raises NotLooked where samples would not stand for the whole table."""
+  if in_order(table):
+    raise NotLooked(
+      f'The sampler of table {table.name!r} does not draw at random: it gives '
+      'one item again and again, which says nothing of the others. Look at a '
+      'checkpoint.'
+    )
 
 
 def refuse(table: reading.Table) -> None:

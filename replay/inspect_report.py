@@ -29,10 +29,12 @@ class Wish:
   Attributes:
     count: items of each table and shard; None: a few, where it does no harm.
     data: whether what is in the items matters.
+    whole: whether they have to stand for all items of their table.
   """
 
   count: int | None = None
   data: bool = True
+  whole: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,8 @@ def collect(
   }
   reasons = [look for look in looks.values() if isinstance(look, str)]
   if wish.count and looks and len(reasons) == len(looks):
-    raise reading.Failed(' '.join(dict.fromkeys(reasons)))
+    errors = [shard.error for shard in shards if shard.error]
+    raise reading.Failed(' '.join(dict.fromkeys([*reasons, *errors])))
   note = ''
   if target.addresses and all(shard.offline for shard in shards):
     note = 'No server of this run answers. This is what it saved last.'
@@ -121,9 +124,16 @@ def _look(
     return 'Not looked at (--look 0).'
   try:
     if shard.offline:
-      return inspect_offline.look(
+      look = inspect_offline.look(
         shard, table, wish.count or UNASKED_OFFLINE, wish.data
       )
+      count = len(look.items)
+      if wish.count and not wish.whole and count < wish.count:
+        fewer = f'{count:,} of {wish.count:,} items: it holds no more.'
+        look = dataclasses.replace(look, fewer=fewer)
+      return look
+    if wish.whole:
+      inspect_items.refuse_whole(table)
     if wish.count:
       return inspect_items.look_live(shard, table, wish.count, timeout_s)
     count = inspect_items.unasked(table, UNASKED_LIVE)
@@ -131,6 +141,44 @@ def _look(
     return inspect_items.look_live(shard, table, count, min(1.0, timeout_s))
   except inspect_items.NotLooked as e:
     return str(e)
+
+
+def left_out(report: Report) -> list[str]:
+  """What the items that were looked at do not show, a sentence each."""
+  found = [report.note] if report.note else []
+  found += [
+    f'Without {shard.label}: {shard.error}'
+    for shard in report.shards
+    if shard.error
+  ]
+  for (label, name), look in report.looks.items():
+    if isinstance(look, str):
+      found.append(f'Without {label}, table {name}: {look}')
+    elif look.fewer:
+      found.append(f'{label}, table {name}: {look.fewer}')
+  return found
+
+
+def source(report: Report, what: str) -> str:
+  """Where the `values` of a report come from."""
+  tables = {
+    (shard.label, name): table
+    for shard in report.shards
+    for name, table in shard.tables.items()
+  }
+  seen = {
+    key: look
+    for key, look in report.looks.items()
+    if not isinstance(look, str) and look.values(what)[0].size
+  }
+  count = sum(len(look.items) for look in seen.values())
+  whole = sum(tables[key].size for key in seen)
+  if any(look.sampled for look in seen.values()):
+    return (
+      f'{count:,} samples of {whole:,} items in the live table, weighted by 1 '
+      '/ probability to stand for these'
+    )
+  return f'{count:,} of {whole:,} items in the checkpoint'
 
 
 def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
@@ -235,6 +283,7 @@ def _table_dict(
   }
   if isinstance(look, inspect_items.Look):
     found['looked_at'] = len(look.items)
+    found['fewer'] = look.fewer or None
     for what in ('ages', 'lags', 'versions'):
       values, weights = look.values(what)
       if look.sampled:

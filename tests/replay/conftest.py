@@ -1,7 +1,9 @@
-"""A Reverb server that goes away with the test."""
+"""A Reverb server that goes away with the test, and the inspector's command."""
 
 import pytest
 import reverb
+
+from replay import inspect
 
 
 @pytest.fixture
@@ -20,3 +22,15 @@ def serve(tmp_path):
   yield start
   for server in servers:
     server.stop()
+
+
+@pytest.fixture
+def ask(capsys):
+  """ask(*arguments) gives the inspector's exit code and what it printed."""
+
+  def run(*arguments):
+    code = inspect.main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return code, ' '.join(out.split()), err
+
+  return run

@@ -48,18 +48,6 @@ def fill(server, indices, priority=lambda index: 1.0, table='replay'):
 
 
 @pytest.fixture
-def ask(capsys):
-  """ask(*arguments) gives the exit code and what was printed."""
-
-  def run(*arguments):
-    code = inspect.main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return code, ' '.join(out.split()), err
-
-  return run
-
-
-@pytest.fixture
 def ask_json(ask):
   def run(*arguments):
     code, out, err = ask(*arguments, '--json')
@@ -143,6 +131,9 @@ def test_a_sample_that_was_asked_for_ends_at_the_timeout(serve, ask):
   # The limiter lets 4 through, and the fifth never comes.
   code, out, _ = ask(address, '--sample', 9, '--timeout', '0.5')
   assert code == 0 and out.count('table replay, item') == 4
+  assert (
+    'table replay: 4 of 9 items: the table gave no more within 0.5 s' in out
+  )
   code, _, err = ask(address, '--sample', 1, '--timeout', '0.5')
   assert code == 2 and 'no sample within 0.5 s' in err
 
@@ -264,6 +255,7 @@ def test_a_checkpoint_is_read_without_touching_it(saved, ask, ask_json):
   assert '20 of 1,000 items' in out and 'learner_steps 500' in out
   shards = ask_json(saved, '--sample', 100)['shards']
   items = shards[0]['tables'][0]['samples']
+  assert shards[0]['tables'][0]['fewer'] == '20 of 100 items: it holds no more.'
   rewards = [item['fields']['r_t']['values'] for item in items]
   assert rewards == list(range(20))  # each once, in order
   assert [item['priority'] for item in items] == [1.0 + r for r in rewards]
@@ -308,6 +300,10 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
   code, out, _ = ask(run, '--timeout', 1)
   assert code == 0
   assert 'No server of this run answers' in out and '20 of 1,000' in out
+  for arguments in (['--sample', 3], ['--histogram', 'priorities']):
+    code, out, _ = ask(run, '--timeout', 1, *arguments)
+    assert code == 0 and 'No server of this run answers' in out
+  assert '20 of 20 items in the checkpoint' in out
 
 
 def test_what_cannot_be_shown_is_said_with_exit_code_2(

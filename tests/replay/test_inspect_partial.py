@@ -1,0 +1,103 @@
+"""The inspector where it cannot show the whole: it says what is missing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from replay import packing
+from replay import tables
+
+LAYOUT = packing.TransitionLayout((3,))
+
+
+def prioritized(signature=None, name='replay'):
+  return tables.prioritized(name, 1000, 1, signature or LAYOUT.signature())
+
+
+def fill(server, count, version=0, table='replay'):
+  """`count` transitions of priorities 1, 2, ..."""
+  item = LAYOUT.pack(
+    np.zeros(3), 1, 0.0, 1.0, np.zeros(3), version=version, written_at=1.0
+  )
+  with server.localhost_client().trajectory_writer(1) as writer:
+    for index in range(count):
+      writer.append(item)
+      writer.create_item(table, 1.0 + index, writer.history[-1])
+
+
+def samples_taken(server, table='replay'):
+  info = server.localhost_client().server_info()[table]
+  return info.rate_limiter_info.sample_stats.completed
+
+
+@pytest.fixture
+def two_shards(serve, tmp_path):
+  """A run with two shards of 10 and 11 items, and their servers."""
+  run = tmp_path / 'run'
+  (run / 'replay').mkdir(parents=True)
+  servers = [serve(prioritized()), serve(prioritized())]
+  for number, server in enumerate(servers):
+    fill(server, 10 + number)
+    (run / 'replay' / f'shard_{number}.json').write_text(
+      json.dumps({'address': f'localhost:{server.port}', 'shard': number})
+    )
+  return run, servers
+
+
+def test_a_shard_without_an_item_is_named_below_the_bars(two_shards, ask):
+  run, servers = two_shards
+  histogram = ('--histogram', 'priorities', '--look', 30)
+  code, out, _ = ask(run, *histogram)
+  assert code == 0 and '60 samples of 21 items' in out
+  assert 'Without' not in out
+  servers[0].localhost_client().reset('replay')
+  code, out, _ = ask(run, *histogram)
+  assert code == 0 and '30 samples of 11 items' in out
+  assert 'Without shard 0, table replay: Samples wait until 1 items' in out
+
+
+def test_a_shard_that_is_away_is_named_beside_what_the_others_hold(
+  two_shards, ask, tmp_path
+):
+  run, servers = two_shards
+  servers[1].stop()
+  error = 'Without shard 1: No Reverb server answered'
+  code, out, _ = ask(run, '--sample', 2, '--timeout', 1)
+  assert code == 0 and out.count('shard 0, table replay, item') == 2
+  assert error in out
+  png = tmp_path / 'p.png'
+  arguments = ('--look', 30, '--timeout', 1, '--png', png)
+  code, out, _ = ask(run, '--histogram', 'ages', *arguments)
+  assert code == 0 and '30 samples of 10 items' in out and error in out
+  assert png.read_bytes().startswith(b'\x89PNG')
+  # With the other one empty there is nothing to show, for both reasons.
+  servers[0].localhost_client().reset('replay')
+  code, _, err = ask(run, '--sample', 2, '--timeout', 1)
+  assert code == 2 and 'Samples wait until' in err and 'No Reverb' in err
+
+
+@pytest.mark.parametrize('make', [tables.max_heap, tables.stack])
+def test_a_sampler_that_always_gives_the_same_item_is_not_the_table(
+  serve, ask, make
+):
+  server = serve(
+    make(
+      'replay',
+      1000,
+      min_size=1,
+      signature=LAYOUT.signature(),
+      max_times_sampled=0,
+    )
+  )
+  fill(server, 20)
+  address = f'localhost:{server.port}'
+  code, _, err = ask(address, '--histogram', 'priorities')
+  assert code == 2 and 'does not draw at random' in err
+  assert 'Look at a checkpoint' in err
+  assert samples_taken(server) == 0
+  code, out, _ = ask(address, '--sample', 9)
+  assert code == 0 and out.count('table replay, item') == 1
+  assert '1 of 9 items: its sampler gives this one every time' in out
+  # Asking for it once is enough.
+  assert samples_taken(server) == 1
