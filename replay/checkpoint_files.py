@@ -23,7 +23,7 @@ import struct
 from typing import Any
 import zlib
 
-# Of manifest.json and of the signature names of packing.py.
+# Of manifest.json. What is in an item has a format of its own: packing.FORMAT.
 FORMAT = 1
 
 MANIFEST = 'manifest.json'

@@ -121,8 +121,8 @@ def look_live(
   """Samples up to `count` items of a live table; one where all were the same.
 
   Raises:
-    NotLooked: it would use items up, or the limiter or the server makes it
-      wait for longer than timeout_s.
+    NotLooked: it would use items up, another version has packed them, or the
+      limiter or the server makes it wait for longer than timeout_s.
   """
   refuse(table)
   specs = table.signature
@@ -130,6 +130,7 @@ def look_live(
     raise NotLooked(
       f'Table {table.name!r} has no signature, which says what its items are.'
     )
+  _layout(specs)
   wanted, count = count, 1 if in_order(table) else count
   found: list[Any] = []
   errors: list[Exception] = []
@@ -243,18 +244,30 @@ def refuse(table: reading.Table) -> None:
 
 
 def decode(signature: Any, columns: list[np.ndarray]) -> dict[str, np.ndarray]:
-  """The named fields of an item from its columns."""
+  """The named fields of an item from its columns.
+
+  Raises:
+    NotLooked: another version of this project has packed them.
+  """
   named = reading.leaves(signature)
   if not named:
     return {f'column {n}': column for n, column in enumerate(columns)}
-  if len(named) == 1:
-    layout = packing.from_signature(named[0][1])
-    if layout is not None:
-      return layout.unpack(np.asarray(columns[0]))._asdict()
+  layout = _layout(signature)
+  if layout is not None:
+    return layout.unpack(np.asarray(columns[0]))._asdict()
   return {
     name: np.asarray(column)
     for (name, _), column in zip(named, columns, strict=True)
   }
+
+
+def _layout(signature: Any) -> packing.TransitionLayout | None:
+  """Of packed transitions; raises NotLooked where they cannot be unpacked."""
+  named = reading.leaves(signature)
+  try:
+    return packing.from_signature(named[0][1]) if len(named) == 1 else None
+  except packing.WrongFormat as e:
+    raise NotLooked(str(e)) from e
 
 
 def _field(item: Item, names: tuple[str, ...]) -> np.ndarray | None:

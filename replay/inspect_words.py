@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -154,7 +155,9 @@ def columns(table: reading.Table) -> str:
     return 'unknown: the table has no signature'
   if len(named) == 1:
     spec = named[0][1]
-    layout = packing.from_signature(spec)
+    layout = None
+    with contextlib.suppress(packing.WrongFormat):  # A look says why.
+      layout = packing.from_signature(spec)
     if layout is not None:
       leading = spec.shape.as_list()[:-1]
       what = f'transitions {leading}' if leading else 'one transition'

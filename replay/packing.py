@@ -35,10 +35,20 @@ TIME_WRAP_S = 65536
 # Clocks of two machines may differ by this much before an age is nonsense.
 _CLOCK_SKEW_S = 60
 
+# Of the fields and their order, in a layout's name: '' is the first, then '2'.
+FORMAT = ''
 _NAME = re.compile(
-  r'transition\.(float32|uint8)_(scalar|\d+(?:x\d+)*)'
-  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)'
+  r'transition(\d*)\.(?:(float32|uint8)_(scalar|\d+(?:x\d+)*)'
+  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)|.+)'
 )
+_OTHER_VERSION = (
+  'They were packed by another version of this project. Read them with that '
+  'one; to start empty with this one, move the checkpoints of replay away.'
+)
+
+
+class WrongFormat(ValueError):
+  """Transitions were packed by another version of this project."""
 
 
 class Transition(NamedTuple):
@@ -168,14 +178,14 @@ class TransitionLayout:
 
   @functools.cached_property
   def name(self) -> str:
-    """The layout in words; `from_name` reads it."""
+    """The layout in words; `from_signature` reads it."""
 
     def field(dtype: str, shape: tuple[int, ...]) -> str:
       return f'{dtype}_{"x".join(map(str, shape)) or "scalar"}'
 
     action = field('int32' if self.discrete else 'float32', self.action_shape)
     observation = field(self.observation_dtype, self.observation_shape)
-    return f'transition.{observation}.{action}'
+    return f'transition{FORMAT}.{observation}.{action}'
 
   def signature(self, *leading: int) -> Any:
     """Signature of a table whose items are packed transitions [*leading, W].
@@ -347,21 +357,6 @@ class TransitionLayout:
     return fields
 
 
-def from_name(name: str | None) -> TransitionLayout | None:
-  """The layout of that `TransitionLayout.name`; None if it is no such name."""
-  match = _NAME.fullmatch(name or '')
-  if match is None:
-    return None
-
-  def shape(text: str) -> tuple[int, ...]:
-    return () if text == 'scalar' else tuple(map(int, text.split('x')))
-
-  dtype, observation, action_dtype, action = match.groups()
-  return TransitionLayout(
-    shape(observation), shape(action), action_dtype == 'int32', dtype
-  )
-
-
 def from_signature(spec: Any) -> TransitionLayout | None:
   """The layout that made a table's signature, from its name.
 
@@ -370,8 +365,32 @@ def from_signature(spec: Any) -> TransitionLayout | None:
 
   Returns:
     The layout; None if the items are no packed transitions.
+
+  Raises:
+    WrongFormat: they are, but not as this version packs them.
   """
-  layout = from_name(getattr(spec, 'name', None))
-  if layout is None or not spec.shape.rank or spec.shape[-1] != layout.width:
+  match = _NAME.fullmatch(getattr(spec, 'name', None) or '')
+  if match is not None and match[1] != FORMAT:
+    raise WrongFormat(
+      f'The items {spec.name!r} are transitions of format {match[1] or 1}, but '
+      f'this version reads format {FORMAT or 1}. {_OTHER_VERSION}'
+    )
+  if match is None or match[2] is None:
     return None
+  if not spec.shape.rank or spec.shape[-1] is None:
+    return None
+
+  def shape(text: str) -> tuple[int, ...]:
+    return () if text == 'scalar' else tuple(map(int, text.split('x')))
+
+  dtype, observation, action_dtype, action = match.groups()[1:]
+  layout = TransitionLayout(
+    shape(observation), shape(action), action_dtype == 'int32', dtype
+  )
+  if spec.shape[-1] != layout.width or spec.dtype != layout.dtype:
+    raise WrongFormat(
+      f'The items {spec.name!r} are {spec.dtype.name} {spec.shape.as_list()}, '
+      f'but such a transition is {layout.dtype} [{layout.width}] here. '
+      f'{_OTHER_VERSION}'
+    )
   return layout

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from replay import packing
 from replay import tables
@@ -101,3 +102,38 @@ def test_a_sampler_that_always_gives_the_same_item_is_not_the_table(
   assert '1 of 9 items: its sampler gives this one every time' in out
   # Asking for it once is enough.
   assert samples_taken(server) == 1
+
+
+@pytest.mark.parametrize(
+  'signature, said',
+  [
+    (
+      tf.TensorSpec(
+        [LAYOUT.width], tf.float32, name='transition2.float32_3.int32_scalar'
+      ),
+      'are transitions of format 2, but this version reads format 1',
+    ),
+    (
+      tf.TensorSpec([LAYOUT.width - 1], tf.float32, name=LAYOUT.name),
+      'are float32 [11], but such a transition is float32 [12] here',
+    ),
+  ],
+  ids=['another format', 'another width'],
+)
+def test_transitions_of_another_version_are_not_decoded(
+  serve, ask, signature, said
+):
+  server = serve(prioritized(signature))
+  width = signature.shape[0]
+  server.localhost_client().insert(np.ones(width, np.float32), {'replay': 1.0})
+  address = f'localhost:{server.port}'
+  code, out, _ = ask(address, '--interval', 0)
+  assert code == 0 and said in out
+  # The rest is told, with the columns as they are.
+  assert '1 of 1,000 items' in out
+  assert f'{signature.name} float32 [{width}]' in out
+  for arguments in (['--sample', 1], ['--histogram', 'ages']):
+    code, _, err = ask(address, *arguments)
+    assert code == 2 and said in err
+    assert 'Read them with that one' in err
+  assert samples_taken(server) == 0
