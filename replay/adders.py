@@ -6,6 +6,7 @@ Reverb's threads each time. writer.py says what an item costs.
 """
 
 from collections.abc import Callable
+import logging
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ WriteOptions = writer.WriteOptions
 TRANSITION_BURST = 64
 # Population steps written in one go.
 POPULATION_BURST = 8
+
+_logger = logging.getLogger(__name__)
 
 Priority = float | Callable[[np.ndarray], np.ndarray]
 
@@ -88,6 +91,7 @@ class TransitionAdder:
       )
     self.repaired = 0
     self.window = nstep.NStepWindow(num_envs, n, gamma, layout)
+    self._table = table
     self._start_partials = start_partials
     self._priority = priority
     self._burst = burst
@@ -164,6 +168,16 @@ class TransitionAdder:
         )
     priorities_lib.check(found)
     found, repaired = priorities_lib.repair(found)
+    if repaired and not self.repaired:
+      _logger.warning(
+        '%d of %d first priorities for table %r are not finite: each becomes '
+        'the largest finite one of its burst. The likely cause: rewards or '
+        'observations of the environment that are not finite, or parameters '
+        'that diverge. Said once.',
+        repaired,
+        len(found),
+        self._table,
+      )
     self.repaired += repaired
     return found
 

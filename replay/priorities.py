@@ -113,6 +113,7 @@ class PriorityWriter:
     if max_waiting < 1:
       raise ValueError(f'max_waiting={max_waiting} must be at least 1 batch.')
     self.repaired = 0
+    self._table = table
     self._shards = [_Shard(client, table, max_waiting) for client in clients]
 
   @property
@@ -142,6 +143,16 @@ class PriorityWriter:
       )
     check(priorities)
     priorities, repaired = repair(priorities)
+    if repaired and not self.repaired:
+      _logger.warning(
+        '%d of %d new priorities for table %r are not finite: each becomes '
+        'the largest finite one of its batch. The likely cause: TD errors '
+        'overflow, as parameters or rewards are too large. Lower the learning '
+        'rate, or scale the rewards. Said once.',
+        repaired,
+        len(priorities),
+        self._table,
+      )
     self.repaired += repaired
     if len(self._shards) == 1:
       self._shards[0].put(sample.keys, priorities)

@@ -26,6 +26,7 @@ class Transitions(kind.Kind):
   def __init__(self, experiment, config):
     super().__init__(experiment, config)
     self.prioritized = self.agent.priority_exponent is not None
+    self._not_finite = 0  # priorities of items, from the learner
     self._layout = experiment.transitions()
     self._size = size = config.transitions_per_item
     if self.batch_size % size or _BURST % size:
@@ -130,9 +131,11 @@ class Transitions(kind.Kind):
     )
 
   def item_priorities(self, priorities):
-    return priorities_lib.of_items(
+    found = priorities_lib.of_items(
       priorities, self._size, self.agent.priority_exponent or 0.0
     )
+    self._not_finite += int(np.sum(~np.isfinite(found)))
+    return found
 
   def numbers(self, sample, updates):
     # All rows: each shard has places of its own in an update. As an array, of
@@ -141,7 +144,7 @@ class Transitions(kind.Kind):
     # The step of a learner that was restored falls back behind its actors'.
     lag = np.maximum(updates - rows.version, 0.0)
     age = packing.age_s(rows.written_at)
-    return {
+    numbers = {
       'policy_lag': float(lag.mean()),
       'policy_lag_max': float(lag.max()),
       'sample_age_s': float(age.mean()),
@@ -150,3 +153,7 @@ class Transitions(kind.Kind):
       'replay_size': float(shards.table_size(sample) * self._size),
       'replay_max_size': self.experiment.max_replay_size,
     }
+    if self.prioritized:
+      # Of items: replaced, or after an update that was skipped left as stored.
+      numbers['priorities_not_finite'] = self._not_finite
+    return numbers

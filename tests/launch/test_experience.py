@@ -122,6 +122,13 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
     assert set(chance) == {raw.probabilities[item]}
   assert found.numbers(sample, 60)['replay_size'] == len(written)
 
+  assert found.numbers(sample, 60)['priorities_not_finite'] == 0
+  # An item is counted once, whatever its transitions.
+  broken = np.ones(2 * BATCH)
+  broken[[0, 1, SIZE]] = np.nan, np.inf, np.inf
+  assert not np.isfinite(found.item_priorities(broken)[:2]).any()
+  assert found.numbers(sample, 60)['priorities_not_finite'] == 2
+
   # One new priority for each key: that of its own transitions.
   new = np.random.default_rng(1).gamma(1.0, size=2 * BATCH)
   writer = priorities.PriorityWriter([reverb.Client(address)], 'replay')

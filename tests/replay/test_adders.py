@@ -234,13 +234,15 @@ def test_priorities_that_are_not_finite_become_the_largest_of_the_burst(serve):
   assert adder.repaired == 6
 
 
-def test_where_no_priority_is_finite_all_are_one(serve):
+def test_where_no_priority_is_finite_all_are_one_and_it_is_said(serve, caplog):
   client, adder = _adder(
-    serve, priority=lambda packed: np.full(len(packed), np.nan)
+    serve, priority=lambda packed: np.full(len(packed), np.nan), burst=8
   )
   made = sum(adder.add(*step) for step in _play(10))
   adder.flush()
-  assert adder.repaired == made
+  assert adder.repaired == made > 16
+  (message,) = caplog.messages
+  assert "8 of 8 first priorities for table 'table' are not finite" in message
   for sample in client.sample('table', 20):
     assert sample[0].info.priority == 1.0
 

@@ -107,6 +107,23 @@ def test_priorities_go_to_the_shard_of_their_key(serve):
   writer.close()
 
 
+def test_priorities_that_are_not_finite_are_said_once(serve, caplog):
+  caplog.set_level(logging.WARNING, 'replay.priorities')
+  client = serve(_table()).localhost_client()
+  keys = _fill(client, 3)
+  writer = priorities.PriorityWriter([client], 'table')
+  sample = _sample(keys, [0, 0, 0])
+  writer.update(sample, np.array([1.0, 2.0, 3.0]))
+  assert not caplog.records
+  for _ in range(3):
+    writer.update(sample, np.array([1.0, NAN, INF]))
+  assert writer.repaired == 6
+  (record,) = caplog.records
+  assert "2 of 3 new priorities for table 'table'" in record.getMessage()
+  assert 'Lower the learning rate' in record.getMessage()
+  writer.close()
+
+
 def test_updates_reach_a_shard_in_their_order(serve):
   client = serve(_table()).localhost_client()
   key = _fill(client, 1)[0]
