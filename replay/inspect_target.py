@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import re
 
 # Nothing heavy is imported here: a wrong word is answered at once.
 
+# More than a row of each learner.
+_TAIL_BYTES = 1 << 16
 _ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
 
 
@@ -25,17 +29,28 @@ class Target:
     addresses: label to address of live servers.
     directories: label to directory of checkpoints. A run can have both: these
       are for when no server answers.
-    counter: file with the totals of the run, or None.
+    metrics: directory of the run's metrics, or None.
   """
 
   addresses: Mapping[str, str]
   directories: Mapping[str, pathlib.Path]
-  counter: pathlib.Path | None = None
+  metrics: pathlib.Path | None = None
 
   def learner_steps(self) -> int | None:
-    """What the run's counter says now."""
+    """The learner's step of about a second ago; None where it is not known.
+
+    The learner's own, from its newest row, if there is one: it falls back when
+    a learner is restored, and so do the versions that items carry. The total
+    of the run's counter also holds the updates that were made again.
+    """
+    if self.metrics is None:
+      return None
+    with contextlib.suppress(OSError):
+      for row in reversed(_rows(self.metrics / 'node_learner.jsonl')):
+        if 'parameters_version' in row:
+          return int(row['parameters_version'])
     try:
-      values = json.loads((self.counter or pathlib.Path()).read_text('utf-8'))
+      values = json.loads((self.metrics / 'counter.json').read_text('utf-8'))
       return int(values['totals']['learner_steps'])
     except (OSError, ValueError, KeyError, TypeError):
       return None
@@ -67,16 +82,32 @@ def _directory(path: pathlib.Path) -> Target:
   if (path / 'tables.tfrecord').exists() or any(path.glob('generation_*')):
     return Target({}, {'checkpoint': path})
   checkpoints = path / 'checkpoints' / 'replay'
-  counter = path / 'metrics' / 'counter.json'
   saved = _shards(checkpoints) or _shards(path)
   live = _addresses(path / 'replay')
   if live or saved:
-    return Target(live, saved, counter)
+    return Target(live, saved, path / 'metrics')
   raise Unknown(
     f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
     'replay checkpoint (generation_00000001/). Its replay may live inside the '
     "learner's process, or it has not started yet."
   )
+
+
+def _rows(path: pathlib.Path) -> list[dict]:
+  """The last rows of a .jsonl, without those that are not whole.
+
+  Raises:
+    OSError: there is no such file.
+  """
+  with open(path, 'rb') as file:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL_BYTES))
+    lines = file.read().splitlines()
+  rows = []
+  for line in lines:
+    with contextlib.suppress(ValueError):
+      rows.append(json.loads(line))
+  return [row for row in rows if isinstance(row, dict)]
 
 
 def _shards(path: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -145,6 +145,8 @@ class Transitions(kind.Kind):
     lag = np.maximum(updates - rows.version, 0.0)
     age = packing.age_s(rows.written_at)
     numbers = {
+      # The learner's own step: the count of the run holds what was repeated.
+      'parameters_version': updates,
       'policy_lag': float(lag.mean()),
       'policy_lag_max': float(lag.max()),
       'sample_age_s': float(age.mean()),

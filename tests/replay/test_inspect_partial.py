@@ -137,3 +137,32 @@ def test_transitions_of_another_version_are_not_decoded(
     assert code == 2 and said in err
     assert 'Read them with that one' in err
   assert samples_taken(server) == 0
+
+
+def test_the_lag_is_from_the_learners_own_step_and_not_from_what_was_repeated(
+  two_shards, ask
+):
+  run, servers = two_shards
+  fill(servers[0], 10, version=150)
+  (run / 'metrics').mkdir()
+  # The learner died at 300 and went on from 100; 400 updates are counted.
+  (run / 'metrics' / 'counter.json').write_text(
+    json.dumps({'totals': {'learner_steps': 400}})
+  )
+
+  def most(*rows):
+    file = run / 'metrics' / 'node_learner.jsonl'
+    file.write_text('\n'.join(rows))
+    _, out, _ = ask(run, '--interval', 0, '--json', '--look', 50)
+    lags = json.loads(out)['shards'][0]['tables'][0]['lags']
+    return lags['min'], lags['max']
+
+  before, after = [
+    json.dumps({'node': 'learner/0', 'parameters_version': version})
+    for version in (300, 200)
+  ]
+  assert most(before, after) == (50, 200)
+  # A row that is being written.
+  assert most(before, after, before[:20]) == (50, 200)
+  # Rows without it, as of earlier versions of this project.
+  assert most(json.dumps({'node': 'learner/0'})) == (250, 400)
