@@ -112,6 +112,8 @@ PRESETS['pong'] = {'environment': 'ALE/Pong-v5', **_ATARI}
 PRESETS['breakout'] = {
   'environment': 'ALE/Breakout-v5?life_loss=1',
   **_ATARI,
+  # A ball has to be served after each life.
+  'run': {**_ATARI['run'], 'eval_epsilon': 0.05, 'eval_episodes': 5},
 }
 
 

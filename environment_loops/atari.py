@@ -88,6 +88,20 @@ def split(name: str) -> tuple[str, Options]:
     ) from error
 
 
+def whole_games(name: str) -> str:
+  """A name without its `life_loss`: what a return is measured on.
+
+  A life is an episode for learning only; the papers' returns are of games.
+  """
+  identifier, mark, query = name.partition('?')
+  if not mark or not is_atari(name):
+    return name
+  kept = [
+    part for part in query.split('&') if part.split('=')[0] != 'life_loss'
+  ]
+  return '?'.join([identifier, '&'.join(kept)]) if kept else identifier
+
+
 def _parse_bool(value: str) -> bool:
   return {'0': False, '1': True}[value]
 

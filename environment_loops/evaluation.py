@@ -3,11 +3,13 @@
 from collections.abc import Callable
 import logging
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
 
+from environment_loops import atari
+from environment_loops import environments
 from environment_loops import faults
 from environment_loops import vector
 
@@ -118,18 +120,22 @@ def evaluate_vector(
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
   on_fault: str = vector.RAISE,
+  epsilon: float = 0.0,
 ) -> VectorResult | None:
   """Plays `num_episodes` episodes side by side, in an environment each.
 
   Args:
     policy: maps observations [num_episodes, ...] to as many actions.
-    name: gymnasium id, with options for Atari (`atari.py`).
+    name: gymnasium id, with options for Atari (`atari.py`). An episode is a
+      whole game, also where training ends one with each life.
     num_episodes: how many, from 1 up.
     seed: the same seed gives the same first observations.
     max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
     on_fault: what becomes of an evaluation in which episode after episode
       breaks: `vector.RAISE`, or `vector.DROP`, which gives it up.
+    epsilon: chance of a random action instead of the policy's; discrete
+      actions only.
 
   Returns:
     Returns of whole episodes, or None if stopped before the last end.
@@ -141,8 +147,10 @@ def evaluate_vector(
   _check_positive('num_episodes', num_episodes)
   # One broken simulation costs its episode, not the evaluation.
   environment = vector.make_vector(
-    name, num_episodes, seed, on_fault=vector.DROP
+    atari.whole_games(name), num_episodes, seed, on_fault=vector.DROP
   )
+  if epsilon:
+    policy = _Randomized(policy, environment.spec, epsilon, seed)
   try:
     return first_episodes(policy, environment, max_steps, should_stop, on_fault)
   finally:
@@ -228,6 +236,27 @@ def _give_up(
     raise faults.EnvironmentFault(message)
   _logger.warning(message)
   return VectorResult(np.zeros(0), int(broken.sum()))
+
+
+class _Randomized:
+  """A policy some of whose actions are drawn uniformly."""
+
+  def __init__(
+    self, policy: Policy, spec: environments.Spec, epsilon: float, seed: int
+  ):
+    self._policy, self._epsilon = policy, epsilon
+    self._num_actions = environments.require_discrete(spec, 'epsilon')
+    self._rng = np.random.default_rng(seed)
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    actions = np.array(self._policy(observation))
+    drawn = self._rng.random(len(actions)) < self._epsilon
+    actions[drawn] = self._rng.integers(self._num_actions, size=drawn.sum())
+    return actions
+
+  def __getattr__(self, name: str) -> Any:
+    # What a policy that remembers its episodes has besides.
+    return getattr(self._policy, name)
 
 
 def _check_positive(name: str, value: int | None) -> None:

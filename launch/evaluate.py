@@ -27,6 +27,7 @@ from absl import flags
 import numpy as np
 
 from agents import base
+from environment_loops import atari
 from environment_loops import environments
 from environment_loops import evaluation
 from launch import checkpoints
@@ -75,7 +76,11 @@ def main() -> int:
   print(f'Playing {kept.what} on {name}, {flags.FLAGS.episodes} episodes.')
   try:
     result = evaluation.evaluate_vector(
-      kept.policy(), name, flags.FLAGS.episodes, flags.FLAGS.seed
+      kept.policy(),
+      name,
+      flags.FLAGS.episodes,
+      flags.FLAGS.seed,
+      epsilon=run.config()['run'].get('eval_epsilon', 0.0),
     )
   except environments.EnvironmentFault as e:
     print(f'No returns: {e}', file=sys.stderr)
@@ -161,7 +166,9 @@ def record(
     ValueError, RuntimeError: the environment gives no pictures, or they
       cannot be written.
   """
-  environment = environments.make(name, seed, render_mode='rgb_array')
+  environment = environments.make(
+    atari.whole_games(name), seed, render_mode='rgb_array'
+  )
   frames = []
 
   def watch(observation):

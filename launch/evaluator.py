@@ -195,6 +195,7 @@ class Evaluator:
       base.actor_seed(self._experiment.actor_info(0), purpose),
       should_stop=stop.is_set,
       on_fault=self._experiment.run.on_fault,
+      epsilon=self._experiment.run.eval_epsilon,
     )
 
 

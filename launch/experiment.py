@@ -24,6 +24,9 @@ class RunConfig:
   wall_clock_s: float | None = None  # seconds that end the run
   evaluations: int = 20  # evaluations in the budget (specs: budget / 20)
   eval_episodes: int = 10  # greedy episodes in one evaluation
+  # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
+  # a greedy policy can wait for ever for a ball that it never serves.
+  eval_epsilon: float = 0.0
   updates_per_call: int = 8  # learner steps in one TensorFlow call
   replay: str = 'colocated'  # with the learner, or a 'node' of its own
   replay_checkpoint_s: float = (
@@ -50,6 +53,10 @@ class RunConfig:
     checks.positive(self, 'run', ('wall_clock_s', 'replay_checkpoint_s'))
     if self.target_return is not None and math.isnan(self.target_return):
       raise ValueError('run.target_return is not a number.')
+    if not 0 <= self.eval_epsilon <= 1:
+      raise ValueError(
+        f'run.eval_epsilon={self.eval_epsilon} must be between 0 and 1.'
+      )
     if self.on_fault not in (vector.RAISE, vector.DROP):
       raise ValueError(
         f'run.on_fault={self.on_fault!r} is not known. Choose one of '
@@ -94,6 +101,9 @@ class Experiment:
       raise ValueError(f'num_agents={self.num_agents} must be at least 1.')
     if self.seed < 0:
       raise ValueError(f'seed={self.seed} must not be negative.')
+    if self.run.eval_epsilon:
+      spec = environments.spec(self.environment)
+      environments.require_discrete(spec, 'run.eval_epsilon')
 
   @property
   def total_steps(self) -> int:

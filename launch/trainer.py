@@ -324,6 +324,7 @@ class Trainer:
         seed,
         should_stop=self._stop.is_set,
         on_fault=run.on_fault,
+        epsilon=run.eval_epsilon,
       )
       if found is None:
         return

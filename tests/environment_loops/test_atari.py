@@ -9,6 +9,7 @@ import pytest
 
 from environment_loops import atari
 from environment_loops import environments
+from environment_loops import evaluation
 from environment_loops import vector
 
 # Chance only from the actions, so that two emulators show the same.
@@ -244,3 +245,27 @@ def test_games_can_be_rendered():
   frame = environment.render()
   assert frame.shape == (210, 160, 3) and frame.dtype == np.uint8
   environment.close()
+
+
+def test_a_return_is_of_a_whole_game_also_where_training_ends_with_a_life():
+  assert (
+    atari.whole_games('ALE/Breakout-v5?life_loss=1&noop_max=0')
+    == 'ALE/Breakout-v5?noop_max=0'
+  )
+  assert atari.whole_games('ALE/Breakout-v5?life_loss=1') == 'ALE/Breakout-v5'
+  assert atari.whole_games('CartPole-v1') == 'CartPole-v1'
+  lengths = []
+
+  def serve(observations):
+    lengths.append(len(observations))
+    return np.ones(len(observations), np.int32)
+
+  evaluation.evaluate_vector(serve, 'ALE/Breakout-v5?life_loss=1', 1, seed=0)
+  by_life = environments.make('ALE/Breakout-v5?life_loss=1', seed=0)
+  life, timestep = 0, by_life.reset()
+  while not timestep.last():
+    timestep = by_life.step(1)
+    life += 1
+  by_life.close()
+  # Five lives; each takes about as long without a paddle that moves.
+  assert len(lengths) > 3 * life

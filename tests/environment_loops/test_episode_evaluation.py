@@ -228,6 +228,27 @@ def test_a_policy_that_remembers_is_told_where_an_episode_broke():
   assert told == [[False, True]]
 
 
+def test_with_epsilon_some_actions_are_drawn_and_the_same_seed_draws_the_same():
+  def balance(observations):
+    lean = observations @ np.array([0.1, 0.3, 1.0, 1.0], np.float32)
+    return (lean > 0).astype(np.int32)
+
+  def means(epsilon):
+    found = evaluation.evaluate_vector(
+      balance, 'CartPole-v1', 10, seed=0, epsilon=epsilon
+    )
+    return found.mean
+
+  assert means(0.0) == 500.0
+  # As a random policy: 22 steps.
+  assert 10 < means(1.0) < 60 and means(1.0) == means(1.0)
+
+
+def test_epsilon_needs_discrete_actions():
+  with pytest.raises(environments.EnvironmentRefused, match='epsilon'):
+    evaluation.evaluate_vector(_zeros, 'Pendulum-v1', 1, 0, epsilon=0.1)
+
+
 def test_counts_below_one_are_refused():
   with pytest.raises(ValueError, match='num_episodes=0'):
     evaluation.evaluate(_zeros, counting.make(), 0)
