@@ -573,7 +573,7 @@ def test_a_saturated_policy_is_remarked_upon():
     ),
     (
       environments.Spec('Free-v0', (3,), None, (1,), (-np.inf,), (np.inf,)),
-      r'Free-v0 takes unbounded actions .* TransformAction\(env, ',
+      r'Free-v0 takes unbounded actions .*\.TransformAction\(env, ',
     ),
   ],
 )
