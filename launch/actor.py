@@ -212,6 +212,7 @@ class Actor:
     follower, theta = self._follower, self._follower.theta
     self._acted = True
     clip, episodes, start = self._agent.reward_clip, 0, self.steps
+    faults = environment.faults
     try:
       for _ in range(count):
         action = act(theta, observation, self.steps, self._rng)
@@ -229,6 +230,7 @@ class Actor:
       # The last step may go over the share; what is reported does not.
       done = min(self.steps, self.share) - min(start, self.share)
       self._reporter.count(actor_steps=done, episodes=episodes)
+      self._reporter.count_dropped(environment.faults - faults)
     return observation
 
   def _numbers(self) -> dict[str, float]:

@@ -54,6 +54,11 @@ class Reporter:
     """Adds to what the next report sends, for instance actor_steps=32."""
     self._pending.update(increments)
 
+  def count_dropped(self, episodes: int) -> None:
+    """Adds episodes that broke; a run without any does not speak of them."""
+    if episodes:
+      self.count(dropped_episodes=episodes)
+
   def due(self) -> bool:
     return self._clock() >= self._next
 

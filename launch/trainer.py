@@ -227,7 +227,7 @@ class Trainer:
     """`count` steps of each environment."""
     behaviour, environment = self._behaviour, self._environment
     own, clip = self._experience.envs_per_member, self.agent.reward_clip
-    episodes, start = 0, self.steps
+    episodes, start, faults = 0, self.steps, environment.faults
     for _ in range(count):
       action = behaviour.act(self._theta, observation, self.steps, self._rng)
       step = environment.step(action)
@@ -247,6 +247,7 @@ class Trainer:
     self.steps = min(self.steps, self.experiment.run.steps_per_agent)
     done_steps = (self.steps - start) * len(self.members)
     self.reporter.count(actor_steps=done_steps, episodes=episodes)
+    self.reporter.count_dropped(environment.faults - faults)
     return observation
 
   def _learn(self) -> bool:

@@ -105,6 +105,9 @@ def test_the_run_goes_on_to_its_budget(run):
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == STEPS
   assert summary['totals']['learner_steps'] > 0
+  dropped = summary['totals']['dropped_episodes']
+  assert dropped == STEPS / EPISODE
+  assert f'{dropped:,} episodes, dropped' in run.output
 
 
 def test_what_was_dropped_is_counted_and_said(run):
