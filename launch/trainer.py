@@ -135,7 +135,8 @@ class Trainer:
       tf.config.threading.set_inter_op_parallelism_threads(1)
     except RuntimeError:
       pass  # threads share one TensorFlow; the first node has set it
-    self.steps = self.reporter.steps_done() // len(self.members)
+    done = self.reporter.steps_done(self._stop.is_set)
+    self.steps = done // len(self.members)
     self._next_evaluation = self._evaluation_after(self.steps - 1)
     # A restarted node must not replay the episodes that it has seen.
     purpose = f'from step {self.steps}'

@@ -14,6 +14,7 @@ from replay import admission
 from replay import blocks
 from replay import datasets
 from replay import packing
+from replay import shards
 from replay import tables as tables_lib
 from replay import writer
 
@@ -140,5 +141,5 @@ class Unrolls(kind.Kind):
       'policy_lag_max': float(largest),
       'sample_age_s': float(age.mean()),
       'stale_blocks': self._dropped,
-      'queue_size': float(sample.table_sizes.max()),
+      'queue_size': float(shards.table_size(sample)),
     }
