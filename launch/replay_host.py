@@ -25,6 +25,9 @@ from launch import rpc
 from replay import checkpoints
 
 _logger = logging.getLogger(__name__)
+# A signal that one of Reverb's threads takes does not end a wait of the main
+# thread, so it must not wait without end.
+_LOOK_UP_S = 0.5
 
 
 class AddressHandle(base.Handle[str]):
@@ -189,7 +192,8 @@ class ReplayHost:
 
       stop = lp.stop_event()
     self.start()
-    stop.wait()
+    while not stop.wait(_LOOK_UP_S):
+      pass
     self.stop(lost=not self._keep())
 
   def _keep(self) -> bool:
