@@ -69,7 +69,7 @@ def test_in_batches_too_on_both_ways_in(world, agent):
     thread.join(30)
   assert failures == []
   # Else what was compared is not what batches do.
-  assert sum(sizes) == 180 and np.mean(sizes) > 1.5
+  assert sum(sizes) == 180 and np.mean(sizes) > 1.2
 
 
 @pytest.mark.parametrize('transport', TRANSPORTS)
