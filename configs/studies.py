@@ -10,8 +10,8 @@ from __future__ import annotations
 from launch import study_plan
 
 _BOTH = (study_plan.STEPS, study_plan.SECONDS)
-# The network of the other tasks: with Hopper-v5's own, eight explorers take hours
-# on two cores.
+# The network of the other tasks: with Hopper-v5's own, eight explorers take
+# hours on two cores.
 _SMALL = (
   '--config.agent.policy_sizes=(64, 64)',
   '--config.agent.critic_sizes=(64, 64)',
