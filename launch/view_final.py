@@ -194,9 +194,7 @@ def _result(
   if totals.get('actor_steps'):
     rows.append(('env steps', f'{totals["actor_steps"]:,}'))
   if totals.get('dropped_episodes'):
-    rows.append(
-      ('broken', f'{totals["dropped_episodes"]:,} episodes, dropped')
-    )
+    rows.append(('broken', f'{totals["dropped_episodes"]:,} episodes, dropped'))
   if totals.get('learner_steps'):
     rows.append(('updates', f'{totals["learner_steps"]:,}'))
   elapsed_s = summary.get('elapsed_s', snapshot.get('elapsed_s'))
