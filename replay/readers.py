@@ -23,6 +23,9 @@ from typing import Any
 
 import reverb
 import tensorflow as tf
+from tensorflow.python.eager import cancellation
+from tensorflow.python.eager import context
+from tensorflow.python.eager import execute
 
 from replay import inspect_read
 
@@ -140,8 +143,9 @@ def _signature(
 class Reader:
   """A thread that reads batches; it alone waits inside Reverb.
 
-  Reverb's workers try a lost server for ever, and nothing ends that wait: so a
-  caller that must be able to stop cannot wait there itself.
+  Reverb's workers try a lost server for ever, so a caller that looks around
+  cannot wait there itself. Only a cancellation ends that wait; left behind, each
+  takes 5% of a core.
   """
 
   STARVED = object()
@@ -151,6 +155,7 @@ class Reader:
     self.slots = threading.Semaphore(batches_ahead)
     self._make = make
     self._closed = False
+    self._cancel = cancellation.CancellationManager()
     # A daemon: if it is stuck, it must not keep the process.
     self._thread = threading.Thread(
       target=self._run, name='replay-reader', daemon=True
@@ -161,24 +166,57 @@ class Reader:
     try:
       dataset = self._make()
       while not self._closed:
-        iterator = iter(dataset)
+        read = _cancelable(iter(dataset), self._cancel)
         while True:
           self.slots.acquire()
           if self._closed:
             return
-          batch = next(iterator, self.STARVED)
-          self.results.put(batch)
-          if batch is self.STARVED:
+          try:
+            self.results.put(read())
+          except tf.errors.OutOfRangeError:
+            self.results.put(self.STARVED)
             self.slots.release()
             break
     except Exception as e:  # Raised again by the caller of `next`.
       self.results.put(e)
 
   def close(self, timeout_s: float = 1.0) -> None:
-    """Ends the thread, unless it is stuck for longer than `timeout_s`."""
+    """Ends the thread, and waits for that no longer than `timeout_s`."""
     self._closed = True
     self.slots.release()
+    self._cancel.start_cancel()
     self._thread.join(timeout=timeout_s)
+
+
+def _cancelable(
+  iterator: Any, cancel: cancellation.CancellationManager
+) -> Callable[[], reverb.ReplaySample]:
+  """What `next(iterator)` does, but `cancel` ends it; raises OutOfRangeError.
+
+  TensorFlow cancels functions only. One round `next` would do, but costs 0.3 ms
+  a call; the bare operation costs less than `next` itself.
+  """
+  spec = iterator.element_spec
+  flat = tf.nest.flatten(spec)
+  attributes = (
+    'output_types',
+    [one.dtype.as_datatype_enum for one in flat],
+    'output_shapes',
+    [one.shape.as_list() for one in flat],
+  )
+
+  def read():
+    tensors = execute.execute_with_cancellation(
+      'IteratorGetNext',
+      len(flat),
+      [iterator._iterator_resource],
+      attributes,
+      context.context(),
+      cancel,
+    )
+    return tf.nest.pack_sequence_as(spec, tensors)
+
+  return read
 
 
 def table_info(server_address: str, table: str) -> Any:

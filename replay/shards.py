@@ -101,8 +101,8 @@ def table_size(sample: Sample) -> int:
 class Stream:
   """Batches of one shard, and whether it gives any.
 
-  A reader that waits for a lost server cannot be ended, but left behind: its
-  successor is also what notices that the server is back.
+  A reader that waits for a lost server may hang there though it is back: its
+  successor is what notices.
 
   Attributes:
     living: False where the shard is left out.
@@ -181,13 +181,13 @@ class Stream:
     self.restart()
 
   def restart(self) -> None:
-    """Leaves the reader behind, and makes another."""
+    """Ends the reader, without waiting for that, and makes another."""
     self.close(0.0)
     self._reader = self._start()
     self.silent_since = time.monotonic()
 
   def close(self, timeout_s: float = 1.0) -> None:
-    """Ends the reader, unless it is stuck."""
+    """Ends the reader."""
     if self._reader is not None:
       self._reader.close(timeout_s)
       self._reader = None

@@ -1,6 +1,13 @@
-"""What is said of a table that gives no samples."""
+"""What is said of a table that gives no samples, and readers that end."""
+
+import functools
+import threading
+import time
 
 import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
 
 from replay import limiters
 from replay import readers
@@ -31,3 +38,35 @@ def test_who_waits_for_whom_is_said_in_words(serve):
     '7 items, but sampling is 12 samples ahead of 2 per insert. The learner '
     'waits for writers.'
   )
+
+
+@pytest.mark.parametrize('why', ['starves', 'is gone'])
+def test_a_reader_that_waits_for_a_table_ends_when_it_is_closed(serve, why):
+  # Left behind, readers of servers that died fill a core.
+  table = tables.uniform('table', 10, 3, tf.TensorSpec([1], tf.float32))
+  server = serve(table)
+  address = f'localhost:{server.port}'
+  before = threading.active_count()
+  reader = readers.Reader(
+    functools.partial(
+      readers.make_dataset, address, 'table', 2, rate_limiter_timeout_ms=-1
+    ),
+    batches_ahead=2,
+  )
+  if why == 'is gone':
+    with server.localhost_client().trajectory_writer(1) as writer:
+      for _ in range(3):
+        writer.append(np.zeros(1, np.float32))
+        writer.create_item('table', 1.0, writer.history[-1])
+    for _ in range(2):
+      assert isinstance(reader.results.get(timeout=20), reverb.ReplaySample)
+    server.stop()
+    for _ in range(20):  # more than was read ahead
+      reader.slots.release()
+  time.sleep(1.0)
+  assert threading.active_count() == before + 1
+  reader.close(0.0)
+  deadline = time.monotonic() + 10
+  while threading.active_count() > before:
+    assert time.monotonic() < deadline, 'The reader still waits.'
+    time.sleep(0.05)
