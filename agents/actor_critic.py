@@ -92,6 +92,7 @@ class ActorCritic(base.Agent):
     self.target_update = base.TargetUpdate(
       config.target_update_period, config.target_update_tau
     )
+    self.serve_target = config.serve_target
     self._networks = actor_critic_networks.Networks(
       math.prod(spec.observation_shape),
       math.prod(spec.action_shape),

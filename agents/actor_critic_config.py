@@ -41,6 +41,7 @@ class Config:
   normalize_observations: bool = False  # by running mean and variance
   target_update_period: int = 1  # learner steps
   target_update_tau: float = 0.005  # 1 copies the online networks
+  serve_target: bool = False  # target networks act and are judged; Acme: True
   prioritized: bool = False  # prioritized replay instead of uniform
   priority_exponent: float = 0.6  # alpha
   importance_exponent: float = 0.4  # beta

@@ -145,6 +145,7 @@ class Agent(abc.ABC):
   layout: parameters.Layout
   optimizer: optimizers.Optimizer
   target_update: TargetUpdate
+  serve_target: bool = False  # whether target networks act, not online ones
   gamma: float
   n_step: int  # environment steps in one return
   batch_size: int  # transitions per update and member

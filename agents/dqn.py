@@ -60,6 +60,7 @@ class Config:
   reward_clip: float | None = None
   target_update_period: int = 100  # learner steps
   target_update_tau: float = 1.0  # 1 copies the online network
+  serve_target: bool = False  # the target network acts and is judged
   max_replay_size: int = 20_000  # transitions per member
   min_replay_size: int = 500  # transitions per member before learning
   env_steps_per_update: int = 1  # environment steps per learner step
@@ -177,6 +178,7 @@ class DQN(base.Agent):
     self.target_update = base.TargetUpdate(
       config.target_update_period, config.target_update_tau
     )
+    self.serve_target = config.serve_target
     self.max_gradient_norm = config.max_gradient_norm
     self.reward_clip = config.reward_clip
     if config.prioritized:

@@ -262,6 +262,11 @@ class TFLearner:
     """`theta [P, D]`, a copy."""
     return self.theta.numpy()
 
+  def acting(self) -> np.ndarray:
+    """What acts and is judged [P, D], a copy: theta, or the target networks."""
+    acting = self.target if self.agent.serve_target else self.theta
+    return acting.numpy()
+
   def set_member(self, member: int, theta: np.ndarray) -> None:
     """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
     row = np.asarray(theta, np.float32)[None]

@@ -250,7 +250,7 @@ class Learner:
   def _publish(self) -> None:
     if self._index:
       return  # whoever wants parameters asks learner 0
-    self._published.publish(self._updates, self._learner.parameters()[0])
+    self._published.publish(self._updates, self._learner.acting()[0])
 
   def _over(self) -> bool:
     """Whether to stop; also tells the counter, while there is no data too."""
@@ -299,7 +299,7 @@ class Learner:
       return
     self._saved = time.monotonic()
     checkpoints.write(path, **self._learner.save())
-    theta = self._learner.parameters()
+    theta = self._learner.acting()
     checkpoints.write(
       path.with_name(checkpoints.AGENTS), theta=theta, steps=self._updates
     )

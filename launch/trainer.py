@@ -181,7 +181,7 @@ class Trainer:
     )
     self._state.restore(self._learner)
     self._updates = self._learner.updates
-    self._theta = self._learner.parameters()
+    self._theta = self._learner.acting()
     self._link.begin(self)
 
   def _open_replay(self) -> reverb.Client:
@@ -268,7 +268,7 @@ class Trainer:
       self.reporter.log('first_update', {'unix_time_s': time.time()})
     for member in np.flatnonzero(result.broken):
       self._replace(int(member))
-    self._theta = self._learner.parameters()
+    self._theta = self._learner.acting()
     self._link.updated(result)
     self._skipped += int(result.skipped.sum())
     self._metrics = {

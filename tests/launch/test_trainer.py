@@ -330,6 +330,26 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
     assert saved['steps'] == 100
 
 
+@pytest.mark.parametrize('serve', [False, True])
+def test_the_target_network_acts_where_it_is_to(make_counter, tmp_path, serve):
+  directory = run_directory.create(tmp_path / 'run', {}, {}).path
+  config = {'serve_target': serve, 'target_update_tau': 0.01}
+  experiment = experiment_lib.in_directory(
+    _cartpole(num_agents=1, config=config), str(directory)
+  )
+  counter = make_counter(directory, _budget(experiment))
+  trainer = _trainer(experiment, counter, evaluate=True)
+  trainer.run(threading.Event())
+  counter.close()
+  with np.load(directory / 'checkpoints' / checkpoints.AGENTS) as saved:
+    kept = saved['theta']
+  for served in (kept, trainer.theta):
+    online, target = trainer.learner.theta, trainer.learner.target
+    chosen, other = (target, online) if serve else (online, target)
+    np.testing.assert_array_equal(served, chosen.numpy())
+    assert not np.array_equal(served, other.numpy())
+
+
 @pytest.mark.filterwarnings('ignore:overflow')
 def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
   make_counter,
