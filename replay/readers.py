@@ -144,8 +144,8 @@ class Reader:
   """A thread that reads batches; it alone waits inside Reverb.
 
   Reverb's workers try a lost server for ever, so a caller that looks around
-  cannot wait there itself. Only a cancellation ends that wait; left behind, each
-  takes 5% of a core.
+  cannot wait there itself. Only a cancellation ends that wait: a thread left
+  behind takes 5% of a core.
   """
 
   STARVED = object()
