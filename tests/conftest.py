@@ -11,7 +11,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # pytest-timeout raises in the main thread, which does nothing while that
 # thread waits inside Reverb or Courier. Past this, the process ends, with the
 # stack of every thread.
-_HARD_LIMIT_S = 300
+_HARD_LIMIT_S = 420
 
 # A copy, as pytest puts a file in place of the error output.
 _STDERR = os.fdopen(os.dup(2), 'w')

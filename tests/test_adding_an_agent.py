@@ -40,7 +40,7 @@ def test_the_page_s_test_passes(project):
     cwd=project,
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stdout + done.stderr
   assert '1 passed' in done.stdout
@@ -52,7 +52,7 @@ def test_the_page_s_agent_runs_under_actor_learner(project):
     cwd=project,
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stdout + done.stderr
   metrics = project / 'runs' / 'try_it' / 'metrics'

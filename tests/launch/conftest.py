@@ -19,7 +19,7 @@ LAUNCH = ROOT / 'launch'
 SCRIPT = LAUNCH / 'run_swarm.py'
 FORKER = pathlib.Path(__file__).with_name('forked_commands.py')
 # Generous: other tests may run beside these.
-_TIMEOUT_S = 100
+_TIMEOUT_S = 200
 
 
 class Run:
@@ -89,7 +89,7 @@ class Run:
     os.kill(self.pids(node)[-1], signal.SIGKILL)
     self.wait_until(lambda: len(self.pids(node)) > starts, f'{node} again')
 
-  def wait_until(self, condition, what, timeout_s=60.0):
+  def wait_until(self, condition, what, timeout_s=120.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
       assert self.process.poll() is None, f'no {what}:\n{self.output}'

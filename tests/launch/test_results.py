@@ -98,7 +98,7 @@ def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):
     + [f'--video={film}'],
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   steps = run.summary()['totals']['learner_steps']

@@ -243,7 +243,7 @@ def refusals(tmp_path_factory):
     capture_output=True,
     text=True,
     cwd=HERE.parents[1],
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   assert list(pathlib.Path(cwd).iterdir()) == []

@@ -272,7 +272,7 @@ def refusals(tmp_path_factory):
     input=json.dumps(cases),
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   results = json.loads(done.stdout.splitlines()[-1])

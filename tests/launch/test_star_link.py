@@ -71,7 +71,7 @@ def _publish(server, value, claim, episode_return):
     server.report_episode(ticket, episode_return)
 
 
-def _poll_until(link, condition, timeout_s=15.0):
+def _poll_until(link, condition, timeout_s=60.0):
   """Polls as an explorer does, which never waits for an answer."""
   deadline = time.monotonic() + timeout_s
   while not condition(link.star):

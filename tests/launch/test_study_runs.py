@@ -290,7 +290,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
     env={**variables, 'REPAIRED': '1'},
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   # What had been made was not made again; what was interrupted was.
@@ -325,7 +325,7 @@ def refusals(tmp_path_factory):
     capture_output=True,
     text=True,
     cwd=session.root(),
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   assert not (directory / 'out').exists()

@@ -21,7 +21,7 @@ def uneven(start_run):
     '--config.run.evaluations=2',
     f'--config.run.steps_per_agent={STEPS}',
     # Ends a run that hangs.
-    '--config.run.wall_clock_s=40',
+    '--config.run.wall_clock_s=150',
     '--config.actors.num_actors=3',
     '--config.actors.shards=2',
     '--config.actors.envs_per_actor=2',

@@ -79,7 +79,7 @@ def launch(tmp_path, processes_of):
     run.close()
 
 
-def wait_until(condition, timeout_s=15.0):
+def wait_until(condition, timeout_s=60.0):
   deadline = time.monotonic() + timeout_s
   while not condition():
     assert time.monotonic() < deadline, 'waited in vain'
