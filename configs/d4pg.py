@@ -85,8 +85,8 @@ PRESETS: dict[str, dict[str, Any]] = {
       # one-step returns: -4.9 with 0.98, -6.2 with 0.95.
       'normalize_observations': True,
       'policy_learning_rate': 5e-4,
-      'anneal_after': 12_500,
-      'anneal_updates': 25_000,
+      'anneal_after': 25_000,
+      'anneal_updates': 50_000,
       'gamma': 0.95,
       # [T] Too narrow for the worst rewards, and warned of at the start.
       'v_min': -15.0,
@@ -95,7 +95,8 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': -2.41,
       'reward_max': 0.0,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
+    # [T] With the specs' 100,000 (and half the updates) 1 of 5 seeds reaches -5.
+    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
