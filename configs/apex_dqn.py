@@ -40,15 +40,10 @@ PRESETS: dict[str, dict[str, Any]] = {
       # [T] Errors of a return of 100 mostly fall into the linear part of the
       # Huber loss; a tenth of them do not, and learning is steadier.
       'reward_scale': 0.1,
-      # [T] A quick start; the rate falls to 0 over the second half.
+      # [T] A quick start; the rate falls to 0 over the rest of the budget.
       'learning_rate': 1e-3,
-      'anneal_after': 25_000,
+      'anneal_after': 10_000,
       'anneal_updates': 50_000,
-      # [T] Greedy policies of a network in motion come and go; those of its
-      # running mean stay.
-      'target_update_period': 1,
-      'target_update_tau': 0.005,
-      'serve_target': True,
     },
     # [T]; specs: 8 samples. 8 transitions to an item make three times the
     # steps/s, and learn less from each: docs/agents/apex_dqn.md.
