@@ -95,7 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': -2.41,
       'reward_max': 0.0,
     },
-    # [T] With the specs' 100,000 (and half the updates) 1 of 5 seeds reaches -5.
+    # [T] With the specs' 100,000 and half the updates 1 of 5 seeds reaches -5.
     'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'hopper': {

@@ -327,6 +327,8 @@ class Learner:
     while not self._stop.wait(0.1):
       if self._reporter.due() and self._reporter.report(self._numbers()):
         break
-    # Evaluators may still ask for the last parameters.
-    self._stop.wait()
+    # Evaluators may still ask for the last parameters. Timed, because a signal
+    # that another thread takes does not wake a wait that is not.
+    while not self._stop.wait(1.0):
+      pass
     return kept

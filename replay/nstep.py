@@ -17,6 +17,9 @@ import numpy as np
 
 from replay import packing
 
+# How far rounding may take an action past the bounds.
+_ROUNDING = 1e-4
+
 
 class NStepWindow:
   """Accumulates the last n steps of K environments; no loop over either.
@@ -105,11 +108,14 @@ class NStepWindow:
       version: learner steps of the parameters that acted, a number or [K].
 
     Raises:
-      ValueError: at the first step, where a shape or a dtype does not fit.
+      ValueError: at the first step, where a shape or a dtype does not fit; at
+        any, where a continuous action is not in [-1, 1].
     """
     if not self._started:
       self._check(observation, action, step)
       self._started = True
+    if not self.layout.discrete:
+      _check_canonical(action)
     slices = self.layout.slices
     self._time += 1
     slot = self._time % self.n
@@ -240,3 +246,14 @@ class NStepWindow:
         )
     layout.check_observation_dtype('observation', observation)
     layout.check_observation_dtype('step.observation', step.observation)
+
+
+def _check_canonical(action: Any) -> None:
+  """Refuses what would be learned from, but was not done: [-1, 1] is."""
+  largest = np.abs(action).max()
+  if not largest <= 1 + _ROUNDING:
+    raise ValueError(
+      f'An action of {largest} came to replay; needed are floats in [-1, 1], '
+      'whatever the bounds of the environment. Environments clip what is '
+      'outside: let the agent clip it, so that replay holds what was done.'
+    )

@@ -391,6 +391,18 @@ def test_what_does_not_fit_is_refused_with_both_shapes():
     window.observe(observation, action, step._replace(reward=0.0))
 
 
+@pytest.mark.parametrize('action', [1.01, -2.0, np.nan])
+def test_a_continuous_action_that_was_not_done_is_refused(action):
+  layout = packing.TransitionLayout((2,), (2,), discrete=False)
+  window = nstep.NStepWindow(1, 2, 0.9, layout)
+  actions = np.array([[1.0 + 5e-5, -1.0]], np.float32)  # as rounding makes them
+  (observation, _, step), *_ = Stream(1, 1).steps()
+  window.observe(observation, actions, step)
+  actions[0, 1] = action
+  with pytest.raises(ValueError, match=r'needed are floats in \[-1, 1\]'):
+    window.observe(observation, actions, step)
+
+
 @pytest.mark.parametrize(
   'num_envs, n, gamma', [(0, 1, 0.9), (1, 0, 0.9), (1, 1, 1.1), (1, 1, np.nan)]
 )
