@@ -264,8 +264,7 @@ class TFLearner:
 
   def acting(self) -> np.ndarray:
     """What acts and is judged [P, D], a copy: theta, or the target networks."""
-    acting = self.target if self.agent.serve_target else self.theta
-    return acting.numpy()
+    return (self.target if self.agent.serve_target else self.theta).numpy()
 
   def set_member(self, member: int, theta: np.ndarray) -> None:
     """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
