@@ -63,7 +63,7 @@ def test_a_reader_that_waits_for_a_table_ends_when_it_is_closed(serve, why):
     server.stop()
     for _ in range(20):  # more than was read ahead
       reader.slots.release()
-  time.sleep(1.0)
+  time.sleep(1.0)  # until it waits inside Reverb
   (thread,) = set(threading.enumerate()) - before
   reader.close(0.0)
   thread.join(10)
