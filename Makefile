@@ -34,7 +34,7 @@ swarm: environment
 	@$(BIN)/python launch/run_swarm.py --lp_launch_type=local_mp $(ARGS)
 
 results: environment
-	@$(BIN)/python launch/results.py --publish $(ARGS)
+	@$(BIN)/python studies/results.py --publish $(ARGS)
 
 evaluate: environment
 	@test -n '$(RUN)' || { \

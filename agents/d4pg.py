@@ -15,8 +15,8 @@ import math
 
 import tensorflow as tf
 
-from agents import actor_critic
-from agents import actor_critic_config
+from agents.actor_critic import agent as actor_critic
+from agents.actor_critic import config as actor_critic_config
 from agents.losses import categorical
 from environment_loops import environments
 

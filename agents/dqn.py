@@ -16,15 +16,15 @@ import tensorflow as tf
 
 from agents import base
 from agents import checks
-from agents import conv
 from agents import dqn_actor
 from agents import exploration as exploration_lib
-from agents import networks
 from agents import optimizers
 from agents import parameters
-from agents import swarm
 from agents.losses import priorities
 from agents.losses import value
+from agents.networks import conv
+from agents.networks import mlp
+from agents.swarm import explorers
 from environment_loops import environments
 from replay import packing
 
@@ -191,7 +191,7 @@ class DQN(base.Agent):
       groups={'q': [name for name, _ in self._network.shapes()]},
     )
     self._values = dqn_actor.Values(self._network, self.layout)
-    self._apply: networks.Apply | None = None
+    self._apply: mlp.Apply | None = None
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self._network.initial(np.random.default_rng(seed)))
@@ -294,7 +294,7 @@ class DQN(base.Agent):
     return policy
 
   def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    return swarm.learning_rate(self.config.learning_rate, info, spread)
+    return explorers.learning_rate(self.config.learning_rate, info, spread)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """1, then linear to 0: see `Config.anneal_updates`."""
@@ -304,7 +304,7 @@ class DQN(base.Agent):
     )
 
 
-def _make_network(config: Config, spec: environments.Spec) -> networks.Network:
+def _make_network(config: Config, spec: environments.Spec) -> mlp.Network:
   """The network of a config for the observations of an environment."""
   num_actions = environments.require_discrete(spec, 'DQN')
   images = spec.observation_dtype == 'uint8'
@@ -320,7 +320,7 @@ def _make_network(config: Config, spec: environments.Spec) -> networks.Network:
     return conv.ConvNet(
       spec.observation_shape, num_actions, config.dueling, chosen, name='q'
     )
-  kind = networks.DuelingMLP if config.dueling else networks.MLP
+  kind = mlp.DuelingMLP if config.dueling else mlp.MLP
   return kind(
     math.prod(spec.observation_shape),
     tuple(config.hidden_sizes),

@@ -8,9 +8,9 @@ import numpy as np
 
 from agents import base
 from agents import exploration
-from agents import networks
 from agents import parameters
 from agents.losses import priorities
+from agents.networks import mlp
 from replay import packing
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Values:
   the old one.
   """
 
-  def __init__(self, network: networks.Network, layout: parameters.Layout):
+  def __init__(self, network: mlp.Network, layout: parameters.Layout):
     self._network = network
     self._layout = layout
     self._of: tuple[np.ndarray | None, Any] = (None, None)

@@ -18,7 +18,7 @@ import tensorflow as tf
 from agents import base
 
 if TYPE_CHECKING:
-  from agents import learning
+  from agents import learner
   from agents import parameters
 
 # Learner steps between two comparisons of what averaging learners have.
@@ -35,12 +35,12 @@ class Exchange(abc.ABC):
 
   on_host = False
 
-  def setup(self, learner: learning.TFLearner, seed: int) -> None:
+  def setup(self, learner: learner.TFLearner, seed: int) -> None:
     """Makes variables; called once, before the first update is traced."""
     del learner, seed
 
   def meet(
-    self, learner: learning.TFLearner, gradient: base.Gradient
+    self, learner: learner.TFLearner, gradient: base.Gradient
   ) -> base.Gradient:
     """What is applied in place of `gradient`. May wait for other nodes."""
     del learner
@@ -48,7 +48,7 @@ class Exchange(abc.ABC):
 
   @abc.abstractmethod
   def apply(
-    self, learner: learning.TFLearner, gradient: base.Gradient
+    self, learner: learner.TFLearner, gradient: base.Gradient
   ) -> tf.Tensor:
     """One update of the learner; returns [P] bool, False where skipped."""
 

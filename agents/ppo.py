@@ -18,13 +18,13 @@ import tensorflow as tf
 from agents import base
 from agents import checks
 from agents import optimizers
-from agents import rollouts
-from agents import unroll_agent
-from agents import unroll_network
 from agents.losses import gae
 from agents.losses import policy_gradient
 from agents.losses import ppo as losses
 from agents.losses import vtrace
+from agents.unroll import agent as unroll_agent
+from agents.unroll import network as unroll_network
+from agents.unroll import rollouts
 from environment_loops import environments
 from replay import blocks
 

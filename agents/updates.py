@@ -23,7 +23,7 @@ from agents import base
 
 if TYPE_CHECKING:
   from agents import exchange as exchange_lib
-  from agents import learning
+  from agents import learner
 
 # Metrics name to [U, P]; whether finite, bool [U, P]; priorities [U * B], None
 # where the sample came without probabilities. Tensors, or arrays.
@@ -31,7 +31,7 @@ Results = tuple[dict[str, Any], Any, Any]
 
 
 def make(
-  learner: learning.TFLearner, exchange: exchange_lib.Exchange, compiled: bool
+  learner: learner.TFLearner, exchange: exchange_lib.Exchange, compiled: bool
 ) -> InGraph | OnHost:
   """The way that an exchange needs.
 
@@ -48,7 +48,7 @@ def make(
 class InGraph:
   """All updates in one TensorFlow call."""
 
-  def __init__(self, learner: learning.TFLearner, compiled: bool):
+  def __init__(self, learner: learner.TFLearner, compiled: bool):
     self._learner = learner
     self._compiled = compiled
     self.function = tf.function(
@@ -108,7 +108,7 @@ class OnHost:
 
   def __init__(
     self,
-    learner: learning.TFLearner,
+    learner: learner.TFLearner,
     exchange: exchange_lib.Exchange,
     compiled: bool,
   ):
@@ -191,7 +191,7 @@ class OnHost:
     self._arrange = self._function(arrange)
 
 
-def _arranged(learner: learning.TFLearner, sample: Any, probabilities: Any):
+def _arranged(learner: learner.TFLearner, sample: Any, probabilities: Any):
   """The batches of all updates, and their weights [U, B] or None."""
   batches = learner.arrange(sample)
   if probabilities is None:
@@ -202,7 +202,7 @@ def _arranged(learner: learning.TFLearner, sample: Any, probabilities: Any):
 
 
 def _gradient(
-  learner: learning.TFLearner, batches: Any, weights: Any, update: tf.Tensor
+  learner: learner.TFLearner, batches: Any, weights: Any, update: tf.Tensor
 ) -> base.Gradient:
   """On one update's share of what was arranged."""
   return learner.gradient(
@@ -212,7 +212,7 @@ def _gradient(
 
 
 def _on_nothing(
-  learner: learning.TFLearner,
+  learner: learner.TFLearner,
   call: Callable[..., Any],
   sample: Any,
   probabilities: Any,

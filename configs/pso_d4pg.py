@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 
 from agents import d4pg as d4pg_agent
-from agents import swarm
+from agents.swarm import explorers
 from configs import d4pg
 from configs import presets
 from configs import pso_ddpg
@@ -43,7 +43,7 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
       'agent_name': 'pso_d4pg',  # not to be changed: who reads the rest
       'environment': chosen['environment'],
       'agent': presets.fields(d4pg_agent.Config(**chosen['agent'])),
-      'swarm': presets.fields(swarm.Config(**chosen['swarm'])),
+      'swarm': presets.fields(explorers.Config(**chosen['swarm'])),
       'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )

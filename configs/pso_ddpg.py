@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 
 from agents import ddpg
-from agents import swarm
+from agents.swarm import explorers
 from configs import presets
 from launch import experiment
 
@@ -104,7 +104,7 @@ def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
       'agent_name': 'pso_ddpg',  # not to be changed: who reads the rest
       'environment': chosen['environment'],
       'agent': presets.fields(ddpg.Config(**chosen['agent'])),
-      'swarm': presets.fields(swarm.Config(**numbers)),
+      'swarm': presets.fields(explorers.Config(**numbers)),
       'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )

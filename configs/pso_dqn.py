@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 
 from agents import dqn
-from agents import swarm
+from agents.swarm import explorers
 from configs import presets
 from launch import experiment
 
@@ -70,7 +70,7 @@ def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
     {
       'environment': chosen['environment'],
       'agent': presets.fields(dqn.Config(**chosen.get('agent', {}))),
-      'swarm': presets.fields(swarm.Config()),
+      'swarm': presets.fields(explorers.Config()),
       'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )

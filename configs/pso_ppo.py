@@ -16,7 +16,7 @@ from typing import Any
 import ml_collections
 
 from agents import ppo as ppo_agent
-from agents import swarm
+from agents.swarm import explorers
 from configs import ppo
 from configs import presets
 from launch import experiment
@@ -50,7 +50,7 @@ def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
       'agent_name': 'pso_ppo',  # not to be changed: who reads the rest
       'environment': chosen['environment'],
       'agent': presets.fields(ppo_agent.Config(**chosen['agent'])),
-      'swarm': presets.fields(swarm.Config(**chosen['swarm'])),
+      'swarm': presets.fields(explorers.Config(**chosen['swarm'])),
       'run': presets.fields(experiment.RunConfig(**chosen['run'])),
     }
   )

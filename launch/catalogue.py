@@ -15,7 +15,7 @@ from agents import ddpg
 from agents import dqn
 from agents import impala
 from agents import ppo
-from agents import swarm as swarm_lib
+from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from launch import actors
 from launch import experiment as experiment_lib

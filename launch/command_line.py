@@ -18,7 +18,7 @@ from launchpad import flags as lp_flags
 from ml_collections import config_flags
 
 from environment_loops import environments
-from launch import run_directory
+from run_records import run_directory
 
 USAGE = 2  # exit code of a command that cannot work
 ENGINES = ('local_mt', 'local_mp')

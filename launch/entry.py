@@ -16,10 +16,10 @@ from environment_loops import environments
 from launch import actors
 from launch import command_line
 from launch import experiment as experiment_lib
-from launch import run_directory
 from launch import session
 from launch.topologies import actor_learner
 from launch.topologies import single_process
+from run_records import run_directory
 
 
 def make_experiment(

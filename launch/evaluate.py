@@ -30,11 +30,11 @@ from agents import base
 from environment_loops import atari
 from environment_loops import environments
 from environment_loops import evaluation
-from launch import checkpoints
 from launch import command_line
 from launch import registry
-from launch import run_directory
-from launch import video
+from run_records import checkpoints
+from run_records import film
+from run_records import run_directory
 
 _FPS = 30.0  # where the environment does not say
 
@@ -181,7 +181,7 @@ def record(
     fps = environment.frames_per_second or _FPS
   finally:
     environment.close()
-  return video.record(frames, path, fps)
+  return film.record(frames, path, fps)
 
 
 if __name__ == '__main__':

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agents import exchange as exchange_lib
-from agents import learning
+from agents import learner
 from environment_loops import observers
 
 if TYPE_CHECKING:
-  from launch import trainer as trainer_lib
+  from launch.nodes import trainer as trainer_lib
 
 
 class Link:
@@ -37,7 +37,7 @@ class Link:
   def episode_ended(self, done: observers.Finished) -> None:
     """A member's training episode ended."""
 
-  def updated(self, result: learning.StepResult) -> None:
+  def updated(self, result: learner.StepResult) -> None:
     """The learner made a call."""
 
   def sync(self) -> None:

@@ -33,14 +33,14 @@ from agents import d4pg
 from agents import ddpg
 from agents import dqn
 from agents import ppo
-from agents import swarm as swarm_lib
+from agents.swarm import explorers as swarm_lib
 from launch import command_line
 from launch import entry
 from launch import experiment as experiment_lib
-from launch import run_directory
 from launch import session
 from launch.topologies import single_process
 from launch.topologies import swarm
+from run_records import run_directory
 
 # What a config's agent_name may be; the agent alone is called without prefix.
 _PREFIX = 'pso_'

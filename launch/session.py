@@ -19,8 +19,8 @@ import launchpad as lp
 
 from launch import command_line
 from launch import engines
-from launch import run_directory
-from launch import view
+from run_records import run_directory
+from run_records import view
 
 _PACKAGES = (
   'tensorflow', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
@@ -67,7 +67,7 @@ def run(
   finally:
     live.close()
   # Not at the top: matplotlib takes as long to import as a node to start.
-  from launch import plots  # pylint: disable=g-import-not-at-top
+  from run_records import plots  # pylint: disable=g-import-not-at-top
 
   try:
     plots.learning_curve(directory.path)

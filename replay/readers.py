@@ -27,7 +27,7 @@ from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
 from tensorflow.python.eager import execute
 
-from replay import inspect_read
+from replay.inspect import read as inspect_read
 
 # What a rate limiter may make a sampler wait before it looks around, in ms.
 RATE_LIMITER_TIMEOUT_MS = 5000

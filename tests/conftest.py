@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+pytest_plugins = ['tests.commands']
+
 # Before anything imports TensorFlow: its notes would bury a failing test's.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 

@@ -8,14 +8,23 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PACKAGES = ('agents', 'replay', 'environment_loops', 'launch', 'configs')
+PACKAGES = (
+  'agents',
+  'replay',
+  'environment_loops',
+  'launch',
+  'run_records',
+  'configs',
+  'studies',
+)
 
 # Lowest first: a module may import from its own layer and those below.
 LAYERS = (
   ('agents.losses', 'agents.parameters', 'replay', 'environment_loops'),
   ('agents',),
-  ('launch',),
+  ('launch', 'run_records'),
   ('configs',),
+  ('studies',),
 )
 MAIN = "__name__ == '__main__'"
 SCRIPTS = len(LAYERS)  # Entry points see everything, and nothing sees them.
@@ -48,7 +57,7 @@ TREES = {
 
 def layer(module):
   """Index into LAYERS, or SCRIPTS."""
-  if module.startswith('launch.') and module.count('.') == 1:
+  if module.split('.')[0] in ('launch', 'studies') and module.count('.') == 1:
     if module in TREES and is_script(TREES[module]):
       return SCRIPTS
   for index, packages in enumerate(LAYERS):

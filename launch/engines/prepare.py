@@ -17,7 +17,7 @@ import launchpad as lp
 from launchpad import address as lp_address
 
 from launch import graph
-from launch import policies
+from launch.engines import restarts
 
 # By which a node in another process asks the launcher to stop.
 STOP_SIGNAL = signal.SIGUSR1
@@ -39,7 +39,7 @@ class PreparedNode:
   name: str
   node: Any
   executable: Any
-  policy: policies.Policy
+  policy: restarts.Policy
   ports: list[int]
   clients: frozenset[str]
 
@@ -76,7 +76,7 @@ def prepare(
     for address in node.addresses:
       address.bind(_LocalAddress(pick_port(taken)))
 
-  group_policies = policies.of(program)
+  group_policies = restarts.of(program)
   clients = graph.clients(program)
   prepared = []
   for label, nodes in program.groups.items():

@@ -15,8 +15,8 @@ import time
 import traceback
 from typing import Protocol
 
-from launch import policies
 from launch.engines import prepare
+from launch.engines import restarts
 from launch.engines import state as state_lib
 
 # From the request to stop to the kill; a whole stop stays below 10 s.
@@ -116,7 +116,7 @@ class Signals:
 class _Watch:
   """What the supervisor remembers of a node besides its public state."""
 
-  policy: policies.Policy
+  policy: restarts.Policy
   clients: list[int]
   rank: int
   started_at: float = 0.0
@@ -209,15 +209,15 @@ class Supervisor:
     policy = watch.policy
     if not event.failed:
       node.state = 'finished'
-      if isinstance(policy, policies.EndsRun):
+      if isinstance(policy, restarts.EndsRun):
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
     node.last_error = event.error
-    if isinstance(policy, policies.Degrade):
+    if isinstance(policy, restarts.Degrade):
       node.state = 'failed'
       return
-    restart = policy.restart if isinstance(policy, policies.EndsRun) else policy
-    if not isinstance(restart, policies.Restart):
+    restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
+    if not isinstance(restart, restarts.Restart):
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {_gist(event.error)}')
       return

@@ -16,9 +16,9 @@ import threading
 import time
 from typing import Any
 
-from launch import metrics as metrics_lib
 from launch.services import rates
-from launch.services import run_log
+from run_records import metrics as metrics_lib
+from run_records import run_log
 
 _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from agents import parameters
-from launch import checkpoints
+from run_records import checkpoints
 
 _COUNTS = ('version', 'next_candidate', 'episodes', 'offers')  # of State
 

@@ -15,17 +15,17 @@ import functools
 
 import launchpad as lp
 
-from launch import actor
 from launch import actors
-from launch import evaluator
-from launch import experience
 from launch import experiment as experiment_lib
-from launch import learner as learner_lib
-from launch import policies
-from launch import replay_host
 from launch import rpc
+from launch.engines import restarts
+from launch.experience import choice as experience
+from launch.nodes import actor
+from launch.nodes import evaluator
+from launch.nodes import learner as learner_lib
+from launch.nodes import replay_host
 from launch.services import counter as counter_lib
-from launch.services import inference
+from launch.services.inference import server as inference
 
 
 def build(
@@ -123,11 +123,11 @@ def build(
         evaluator.Evaluator, experiment, counter, learner, ends_run=True
       )
     )
-  comes_back = policies.Restart()
-  policies.assign(
+  comes_back = restarts.Restart()
+  restarts.assign(
     program,
     {
-      'counter': policies.EndsRun(restart=comes_back),
+      'counter': restarts.EndsRun(restart=comes_back),
       'learner': comes_back,
       'actor': comes_back,
       'evaluator': comes_back,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import launchpad as lp
 
 from launch import experiment as experiment_lib
-from launch import members
-from launch import policies
 from launch import rpc
-from launch import trainer
+from launch.engines import restarts
+from launch.experience import members
+from launch.nodes import trainer
 from launch.services import counter as counter_lib
 
 
@@ -24,7 +24,7 @@ def build(
   Args:
     experiment: its `num_agents` members are independent agents that share a
       process: k seeds of a baseline for little more than the price of one.
-    lr_spread: how learning rates spread over the members (agents/swarm.py).
+    lr_spread: how learning rates spread over the members (agents/swarm).
 
   Raises:
     ValueError: the sizes do not fit together.
@@ -52,7 +52,7 @@ def build(
         evaluate=True,
       )
     )
-  policies.assign(
-    program, {'counter': policies.EndsRun(), 'trainer': policies.Stop()}
+  restarts.assign(
+    program, {'counter': restarts.EndsRun(), 'trainer': restarts.Stop()}
   )
   return program

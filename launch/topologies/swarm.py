@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import launchpad as lp
 
-from agents import swarm as swarm_lib
-from launch import evaluator
+from agents.swarm import explorers as swarm_lib
 from launch import experiment as experiment_lib
-from launch import members as members_lib
-from launch import nodes
-from launch import policies
 from launch import rpc
+from launch.engines import restarts
+from launch.experience import members as members_lib
+from launch.nodes import evaluator
+from launch.nodes import supervisor
 from launch.services import counter as counter_lib
-from launch.services import parameter_server
+from launch.services import star
 
 
 def build(
@@ -56,7 +56,7 @@ def build(
   with program.group('parameter_server'):
     server = program.add_node(
       rpc.Node(
-        parameter_server.ParameterServer,
+        star.ParameterServer,
         config,
         agent.layout,
         experiment.run_dir,
@@ -74,7 +74,7 @@ def build(
     for i, members in enumerate(hosted):
       program.add_node(
         lp.PyClassNode(
-          nodes.Explorer,
+          supervisor.Explorer,
           experiment,
           config,
           f'explorer/{i}',
@@ -89,22 +89,24 @@ def build(
   with program.group('supervisor'):
     for i in range(config.num_supervisors):
       program.add_node(
-        lp.PyClassNode(nodes.Supervisor, experiment, config, i, counter, server)
+        lp.PyClassNode(
+          supervisor.Supervisor, experiment, config, i, counter, server
+        )
       )
   with program.group('evaluator'):
     program.add_node(
       lp.PyClassNode(evaluator.Evaluator, experiment, counter, server)
     )
-  comes_back = policies.Restart()
-  policies.assign(
+  comes_back = restarts.Restart()
+  restarts.assign(
     program,
     {
-      'counter': policies.EndsRun(restart=comes_back),
+      'counter': restarts.EndsRun(restart=comes_back),
       'parameter_server': comes_back,
       'explorer': comes_back,
       'supervisor': comes_back,
       'evaluator': comes_back,
-      **({'replay': policies.Stop()} if replay is not None else {}),
+      **({'replay': restarts.Stop()} if replay is not None else {}),
     },
   )
   return program

@@ -11,7 +11,7 @@ import tensorflow as tf
 from agents import base
 from agents import exchange as exchange_lib
 from agents import feeds
-from agents import learning
+from agents import learner
 from agents import optimizers
 from agents import parameters
 
@@ -112,7 +112,7 @@ def linear_learner():
       optimizer or optimizers.SGD(),
       target_update or base.TargetUpdate(1_000_000),
     )
-    return learning.TFLearner(
+    return learner.TFLearner(
       agent,
       theta,
       [0.1] * len(theta) if learning_rates is None else learning_rates,

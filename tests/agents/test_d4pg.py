@@ -13,7 +13,7 @@ import tensorflow as tf
 from agents import d4pg
 from agents import exchange as exchange_lib
 from agents import feeds
-from agents import learning
+from agents import learner as learner_lib
 from environment_loops import environments
 from replay import packing
 
@@ -174,7 +174,7 @@ def test_the_policy_climbs_the_mean_of_the_distribution():
 def test_the_critics_distribution_comes_to_that_of_the_rewards():
   # Every transition terminates, and pays -2 or 4: half of the mass on each.
   agent = _agent(batch_size=8, critic_learning_rate=0.05)
-  learner = learning.TFLearner(
+  learner = learner_lib.TFLearner(
     agent,
     agent.initial(0)[None],
     [0.05],

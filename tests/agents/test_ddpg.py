@@ -8,7 +8,7 @@ from agents import base
 from agents import ddpg
 from agents import exchange as exchange_lib
 from agents import feeds
-from agents import learning
+from agents import learner as learner_lib
 from environment_loops import environments
 from replay import packing
 
@@ -257,7 +257,7 @@ def test_smoothing_moves_targets_and_only_with_a_sigma():
 
 def _learner(agent, members=1, rate=1e-3):
   theta = np.stack([_theta(agent, seed) for seed in range(members)])
-  return learning.TFLearner(
+  return learner_lib.TFLearner(
     agent,
     theta,
     [rate] * members,
@@ -326,10 +326,10 @@ def test_a_learner_that_gives_up_names_settings_that_there_are():
     assert section == 'agent' and hasattr(agent.config, name)
   packed = tf.fill(_packed(agent).shape, float('nan'))
   with pytest.raises(
-    learning.LearnerFault,
+    learner_lib.LearnerFault,
     match='agent.policy_learning_rate and agent.critic_learning_rate, or',
   ):
-    for _ in range(learning.MAX_SKIPPED_IN_A_ROW):
+    for _ in range(learner_lib.MAX_SKIPPED_IN_A_ROW):
       learner.step(packed)
 
 
@@ -416,7 +416,7 @@ def test_statistics_reach_theta_and_the_policy_that_acts_uses_them():
 def _pulled(agent, star, c):
   """What one update makes of theta, with theta_star = theta + star."""
   exchange = exchange_lib.Pull(c_max=None)
-  learner = learning.TFLearner(
+  learner = learner_lib.TFLearner(
     agent,
     _theta(agent, 0)[None],
     [1e-3],

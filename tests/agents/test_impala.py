@@ -8,8 +8,8 @@ import tensorflow as tf
 from agents import base
 from agents import exchange
 from agents import impala
-from agents import learning
-from agents import unrolls
+from agents import learner as learner_lib
+from agents.unroll import unrolls
 from environment_loops import environments
 from replay import blocks
 
@@ -205,7 +205,7 @@ def test_advantages_are_normalised_under_the_policy_and_then_weighted():
 
 
 def _gradient(agent, theta, batch):
-  learner = learning.TFLearner(
+  learner = learner_lib.TFLearner(
     agent,
     theta[None],
     [1e-3],
@@ -497,7 +497,7 @@ def test_members_learn_as_they_would_alone():
   )
 
   def learn(theta, block, num_envs):
-    learner = learning.TFLearner(
+    learner = learner_lib.TFLearner(
       agent,
       theta,
       [1e-2] * len(theta),

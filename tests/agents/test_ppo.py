@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from agents import base
 from agents import exchange
-from agents import learning
+from agents import learner
 from agents import ppo
 from configs import ppo as presets
 from environment_loops import environments
@@ -277,7 +277,7 @@ class _Feed:
 
 def _learner(agent, theta, num_envs=K):
   feed = _Feed(agent, num_envs)
-  feed.learner = learning.TFLearner(
+  feed.learner = learner.TFLearner(
     agent,
     np.atleast_2d(theta),
     [agent.config.learning_rate] * len(np.atleast_2d(theta)),

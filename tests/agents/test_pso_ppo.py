@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from agents import exchange as exchange_lib
-from agents import learning
+from agents import learner
 from agents import ppo
 from environment_loops import environments
 from replay import blocks
@@ -64,7 +64,7 @@ def _tensors(block):
 
 
 def _learner(agent, theta, rates, exchange=None, seed=0):
-  return learning.TFLearner(
+  return learner.TFLearner(
     agent,
     theta,
     rates,

@@ -7,7 +7,7 @@ import tensorflow as tf
 from agents import dqn
 from agents import exchange as exchange_lib
 from agents import feeds
-from agents import learning
+from agents import learner
 from environment_loops import environments
 from replay import packing
 
@@ -24,7 +24,7 @@ def _learner(exchange, compiled):
   )
   agent.compiled = compiled
   agent.importance_exponent = 0.4
-  return learning.TFLearner(
+  return learner.TFLearner(
     agent,
     agent.initial(0)[None],
     [0.05],

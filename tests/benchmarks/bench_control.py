@@ -36,7 +36,7 @@ from agents import d4pg  # noqa: E402
 from agents import ddpg  # noqa: E402
 from agents import exchange  # noqa: E402
 from agents import feeds  # noqa: E402
-from agents import learning  # noqa: E402
+from agents import learner as learner_lib  # noqa: E402
 from configs import d4pg as d4pg_presets  # noqa: E402
 from configs import pso_ddpg as ddpg_presets  # noqa: E402
 from environment_loops import environments  # noqa: E402
@@ -161,7 +161,7 @@ def learner_call(agent: Any, seconds: float) -> dict[str, float]:
     np.ones(items),
     rng.standard_normal(shape),
   )
-  learner = learning.TFLearner(
+  learner = learner_lib.TFLearner(
     agent,
     agent.initial(0)[None],
     [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],

@@ -26,18 +26,18 @@ import tensorflow as tf  # noqa: E402
 from agents import dqn  # noqa: E402
 from agents import exchange  # noqa: E402
 from agents import feeds  # noqa: E402
-from agents import learning  # noqa: E402
+from agents import learner as learner_lib  # noqa: E402
 from agents import parameters  # noqa: E402
-from agents import swarm  # noqa: E402
+from agents.swarm import explorers  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import rpc  # noqa: E402
-from launch.services import parameter_server  # noqa: E402
+from launch.services import star  # noqa: E402
 from replay import adders  # noqa: E402
-from replay import datasets  # noqa: E402
 from replay import limiters  # noqa: E402
 from replay import packing  # noqa: E402
+from replay import sampler as sampler_lib  # noqa: E402
 from replay import tables  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
@@ -50,7 +50,7 @@ Cost = dict[str, float]
 
 def serve_star(address: str, layout: parameters.Layout, stop) -> None:
   """A parameter server that has a theta_star, until `stop`."""
-  server = parameter_server.ParameterServer(swarm.Config(), layout, None, None)
+  server = star.ParameterServer(explorers.Config(), layout, None, None)
   theta = np.zeros(layout.size, np.float32)
   server.offer(parameters.encode(layout, 1, theta), 1.0, 0, 1)
   while not server.get_star(0)['version']:
@@ -133,7 +133,7 @@ def measure_replay(agent: dqn.DQN, layout, seconds: float):
   adder.flush()
   batches = {}
   for updates in _U:
-    sampler = datasets.Sampler(
+    sampler = sampler_lib.Sampler(
       client.server_address,
       'replay',
       updates * agent.batch_size,
@@ -157,7 +157,7 @@ def measure_learner(
   """One call of U updates, and the copy of the parameters after it."""
   costs = {}
   for updates, batch in batches.items():
-    learner = learning.TFLearner(
+    learner = learner_lib.TFLearner(
       agent,
       theta,
       [1e-4] * _P,

@@ -25,16 +25,19 @@ _NODE = 'explorer/0'
 _NUM_NODES = 2
 _SAMPLES_PER_S = 100
 _LIMIT_S = 120.0
-_LOOP = '_loop (launch/trainer.py'
+_LOOP = '_loop (launch/nodes/trainer.py'
 # The first that is on the stack below the loop has the sample.
 _PARTS = (
-  ('sample (wait for a batch)', ('replay/datasets.py',)),
+  ('sample (wait for a batch)', ('replay/sampler.py',)),
   ('replay write', ('replay/adders.py',)),
-  ('copy of parameters', ('parameters (agents/learning.py',)),
-  ('learner', ('agents/learning.py',)),
+  ('copy of parameters', ('parameters (agents/learner.py',)),
+  ('learner', ('agents/learner.py',)),
   ('acting', ('act (agents/',)),
   ('environment', ('environment_loops/vector.py', 'environment_loops/')),
-  ('reports and star', ('launch/reporting.py', 'launch/nodes.py')),
+  (
+    'reports and star',
+    ('run_records/reporting.py', 'launch/nodes/supervisor.py'),
+  ),
 )
 _OTHER = 'other'
 

@@ -24,9 +24,9 @@ import numpy as np  # noqa: E402
 import reverb  # noqa: E402
 
 from replay import blocks  # noqa: E402
-from replay import datasets  # noqa: E402
 from replay import packing  # noqa: E402
 from replay import priorities  # noqa: E402
+from replay import sampler as sampler_lib  # noqa: E402
 from replay import tables  # noqa: E402
 from replay import writer  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
@@ -77,7 +77,7 @@ def measure_blocks(seconds: float, port: int) -> float:
     for role in ('queue', 'writer')
   ]
   try:
-    sampler = datasets.ShardedSampler(
+    sampler = sampler_lib.ShardedSampler(
       [f'localhost:{port}'],
       'queue',
       16,
@@ -116,7 +116,7 @@ def measure_transitions(seconds: float) -> dict[str, float]:
     part = rows[start : start + 64]
     items.extend(part, rng.random(len(part)).tolist())
   items.flush(60.0)
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     [client.server_address],
     'replay',
     _BATCH,

@@ -28,14 +28,14 @@ from agents import base  # noqa: E402
 from agents import dqn  # noqa: E402
 from agents import exchange  # noqa: E402
 from agents import impala  # noqa: E402
-from agents import learning  # noqa: E402
+from agents import learner as learner_lib  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import actors  # noqa: E402
-from launch import experience  # noqa: E402
 from launch import experiment as experiment_lib  # noqa: E402
-from launch.experiences import kind  # noqa: E402
+from launch.experience import choice as experience  # noqa: E402
+from launch.experience import kind  # noqa: E402
 from replay import priorities  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
@@ -59,7 +59,7 @@ def _experiment(agent_class: Any, config: Any, updates: int):
 
 
 class _Actor:
-  """Acts as launch/actor.py does, with `write` or without."""
+  """Acts as launch/nodes/actor.py does, with `write` or without."""
 
   def __init__(self, found: kind.Kind, client: Any, stop: threading.Event):
     config, agent = found.config, found.agent
@@ -91,9 +91,9 @@ class _Actor:
     self._observation = step.next_observation
 
 
-def _learner(found: kind.Kind) -> learning.TFLearner:
+def _learner(found: kind.Kind) -> learner_lib.TFLearner:
   agent = found.agent
-  learner = learning.TFLearner(
+  learner = learner_lib.TFLearner(
     agent,
     agent.initial(0)[None],
     [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],

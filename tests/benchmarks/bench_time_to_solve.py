@@ -13,7 +13,7 @@ import sys
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from launch import metrics  # noqa: E402
+from run_records import metrics  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
 _GOAL_S = 180.0

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from launch import metrics
+from run_records import metrics
 from tests.benchmarks import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

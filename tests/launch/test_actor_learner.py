@@ -8,15 +8,15 @@ import reverb
 
 from agents import dqn
 from environment_loops import environments
-from launch import actor
 from launch import actors
 from launch import catalogue
-from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
-from launch import policies
+from launch.engines import restarts
+from launch.experience import choice as experience
+from launch.nodes import actor
 from launch.topologies import actor_learner
-from replay import admission
+from replay import deadlock
 
 
 def _experiment(agent=None, **run):
@@ -81,10 +81,10 @@ def test_all_but_the_counter_come_back():
   program = actor_learner.build(
     _experiment(replay='node'), actors.Config(num_actors=1)
   )
-  assigned = policies.of(program)
+  assigned = restarts.of(program)
   back = ('actor', 'learner', 'replay', 'evaluator')
-  assert all(assigned[group] == policies.Restart() for group in back)
-  assert assigned['counter'] == policies.EndsRun(restart=policies.Restart())
+  assert all(assigned[group] == restarts.Restart() for group in back)
+  assert assigned['counter'] == restarts.EndsRun(restart=restarts.Restart())
 
 
 def test_each_shard_holds_its_part():
@@ -158,7 +158,7 @@ def test_the_plan_that_is_checked_is_the_one_that_runs():
   plan = experience.of(_experiment({'batch_size': 16}), config).plan
   assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
-  admission.check(plan)
+  deadlock.check(plan)
 
 
 @pytest.mark.parametrize('replay', experiment_lib.REPLAY_PLACEMENTS)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from launch import run_directory
+from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 ITEM = 2  # transitions in an item of replay

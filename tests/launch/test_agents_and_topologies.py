@@ -40,7 +40,7 @@ class _Programs:
       self.process = subprocess.Popen(
         [
           sys.executable,
-          str(HERE / 'forked_programs.py'),
+          str(HERE.parent / 'forked_programs.py'),
           str(runs),
           str(UPDATES),
         ],

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from agents import dqn
-from agents import swarm
+from agents.swarm import explorers
 from configs import pso_dqn
 from environment_loops import environments
 from launch import command_line
@@ -16,7 +16,7 @@ from launch.topologies import swarm as swarm_topology
 
 SECTIONS = {
   'agent': dqn.Config,
-  'swarm': swarm.Config,
+  'swarm': explorers.Config,
   'run': experiment.RunConfig,
 }
 
@@ -67,7 +67,7 @@ def test_a_value_that_may_be_none_takes_a_number_or_none_only():
   assert command_line.make(experiment.RunConfig, config.run).wall_clock_s == 10
   config.swarm.c_max = 'hello'
   with pytest.raises(command_line.UsageError, match="c_max='hello'"):
-    command_line.make(swarm.Config, config.swarm)
+    command_line.make(explorers.Config, config.swarm)
 
 
 RESOLVED = {

@@ -9,9 +9,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from launch import run_directory
-from replay import inspect_read
-from replay import inspect_target
+from replay.inspect import read as inspect_read
+from replay.inspect import target as inspect_target
+from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 ENVS, ACTORS = 4, 2

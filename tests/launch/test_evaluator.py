@@ -12,8 +12,8 @@ from agents import dqn
 from agents import parameters
 from environment_loops import environments
 from environment_loops import evaluation
-from launch import evaluator
 from launch import experiment as experiment_lib
+from launch.nodes import evaluator
 
 HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')

@@ -12,9 +12,9 @@ from agents import dqn
 from environment_loops import environments
 from environment_loops import vector
 from launch import actors
-from launch import experience
 from launch import experiment as experiment_lib
 from launch.engines import prepare
+from launch.experience import choice as experience
 from replay import packing
 from replay import priorities
 

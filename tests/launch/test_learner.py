@@ -10,17 +10,17 @@ import reverb
 
 from agents import base
 from agents import impala
-from agents import learning
+from agents import learner
 from agents import parameters
 from environment_loops import environments
 from environment_loops import vector
 from launch import actors
-from launch import checkpoints
-from launch import experience
 from launch import experiment as experiment_lib
-from launch import learner as learner_lib
 from launch.engines import prepare
-from replay import checkpoint_files
+from launch.experience import choice as experience
+from launch.nodes import learner as learner_lib
+from replay.checkpoints import files as checkpoint_files
+from run_records import checkpoints
 
 UNROLL, ENVS = 3, 4
 TIMEOUT_S = 60
@@ -212,13 +212,13 @@ def test_the_target_network_is_served_where_it_is_to(
 
 def test_a_hundred_in_a_row_end_the_learner_with_the_reason(alone):
   run = alone()
-  most = learning.MAX_SKIPPED_IN_A_ROW
+  most = learner.MAX_SKIPPED_IN_A_ROW
   run.act(most - 1, version=0, reward=np.nan)
   run.wait_for(skipped_updates=most - 1)
   run.act(1, version=0)  # which is finite: the row is broken
   run.act(most, version=0, reward=np.nan)
   run.end()
-  assert isinstance(run.error, learning.LearnerFault)
+  assert isinstance(run.error, learner.LearnerFault)
   message = f'skipped {most} updates in a row because its gradient is not'
   assert message in str(run.error) and 'learning_rate' in str(run.error)
   # Whoever comes in its place must not begin with broken parameters.

@@ -11,13 +11,13 @@ import tensorflow as tf
 from agents import a2c
 from agents import exchange as exchange_lib
 from agents import impala
-from agents import learning
+from agents import learner
 from agents import ppo
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import link as link_lib
-from launch import members
-from launch import trainer as trainer_lib
+from launch.experience import members
+from launch.nodes import trainer as trainer_lib
 from replay import blocks
 
 COUNTING = environments.Spec('counting', (3,), 2)
@@ -68,7 +68,7 @@ class _Watched(link_lib.Link):
   def __init__(self, monkeypatch):
     super().__init__()
     self.samples, self.acting, self.results, self.episodes = [], [], [], []
-    step = learning.TFLearner.step
+    step = learner.TFLearner.step
 
     def watched(learner, sample, *rest):
       self.samples.append(blocks.Block(*(column.numpy() for column in sample)))
@@ -76,7 +76,7 @@ class _Watched(link_lib.Link):
       self.results.append(step(learner, sample, *rest))
       return self.results[-1]
 
-    monkeypatch.setattr(learning.TFLearner, 'step', watched)
+    monkeypatch.setattr(learner.TFLearner, 'step', watched)
 
   def initial(self, theta):
     # Far from each other, and from a policy that acts alike everywhere.

@@ -10,12 +10,12 @@ import pytest
 from agents import dqn
 from agents import parameters
 from agents import ppo
-from agents import swarm as swarm_lib
+from agents.swarm import explorers as swarm_lib
 from environment_loops import counting
 from environment_loops import environments
 from environment_loops import faults
 from launch import experiment as experiment_lib
-from launch import nodes
+from launch.nodes import supervisor as supervisor_lib
 
 COUNTING = environments.Spec('counting', (3,), 2)
 BREAKS = 2  # episodes, the first is 0
@@ -69,7 +69,7 @@ def _supervise(monkeypatch, make_counter, on_fault):
   )
   stop = threading.Event()
   server = _Server(experiment.make_agent().layout, stop, episodes=4)
-  supervisor = nodes.Supervisor(
+  supervisor = supervisor_lib.Supervisor(
     experiment, swarm_lib.Config(), 0, make_counter(), server
   )
   supervisor.run(stop)
@@ -121,9 +121,11 @@ def test_explorers_with_rollouts_are_pulled_once_for_each(
   swarm_config = dataclasses.replace(
     swarm_lib.Config(), pull_every=pull_every, c_max=0.3
   )
-  link = nodes.explorer_link(swarm_config, None, experiment, 'explorer/0', 2)
+  link = supervisor_lib.explorer_link(
+    swarm_config, None, experiment, 'explorer/0', 2
+  )
   assert link.exchange.period == period
   assert not link.shared_start
   shared = dataclasses.replace(swarm_config, start='shared')
-  link = nodes.explorer_link(shared, None, experiment, 'explorer/0', 2)
+  link = supervisor_lib.explorer_link(shared, None, experiment, 'explorer/0', 2)
   assert link.shared_start

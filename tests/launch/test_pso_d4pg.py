@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from agents import d4pg
-from agents import swarm
+from agents.swarm import explorers
 from configs import d4pg as d4pg_configs
 from configs import pso_d4pg
 from launch import command_line
 from launch import evaluate
 from launch import experiment
-from launch import run_directory
 from launch.topologies import swarm as swarm_topology
+from run_records import run_directory
 
 CONFIG = 'configs/pso_d4pg.py:pendulum'
 BUDGET = 600
@@ -23,7 +23,7 @@ BUDGET = 600
 def test_a_preset_can_be_run(preset):
   config = pso_d4pg.get_config(preset)
   agent_config = command_line.make(d4pg.Config, config.agent)
-  swarm_config = command_line.make(swarm.Config, config.swarm)
+  swarm_config = command_line.make(explorers.Config, config.swarm)
   spec = command_line.environment_spec(config.environment)
   made = experiment.Experiment(
     make_agent=lambda: d4pg.D4PG(agent_config, spec),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from agents import ddpg
-from agents import swarm
+from agents.swarm import explorers
 from configs import pso_ddpg
 from environment_loops import environments
 from launch import command_line
 from launch import experiment
-from launch import run_directory
 from launch.topologies import swarm as swarm_topology
+from run_records import run_directory
 
 CONFIG = '--config=configs/pso_ddpg.py:inverted_pendulum'
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
@@ -36,7 +36,7 @@ SMALL = (
 def test_a_preset_can_be_run(preset):
   config = pso_ddpg.get_config(preset)
   agent_config = command_line.make(ddpg.Config, config.agent)
-  swarm_config = command_line.make(swarm.Config, config.swarm)
+  swarm_config = command_line.make(explorers.Config, config.swarm)
   spec = command_line.environment_spec(config.environment)
   made = experiment.Experiment(
     make_agent=lambda: ddpg.DDPG(agent_config, spec),

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from agents import ppo
-from agents import swarm
+from agents.swarm import explorers
 from configs import ppo as ppo_configs
 from configs import pso_ppo
 from environment_loops import environments
 from launch import command_line
 from launch import experiment
-from launch import members
 from launch import registry
-from launch import run_directory
+from launch.experience import members
 from launch.topologies import swarm as swarm_topology
+from run_records import run_directory
 
 CONFIG = '--config=configs/pso_ppo.py:cartpole'
 ROLLOUT, BUDGET, EXPLORERS = 128, 1024, 3
@@ -22,7 +22,7 @@ ROLLOUT, BUDGET, EXPLORERS = 128, 1024, 3
 def _experiment(preset, **run):
   config = pso_ppo.get_config(preset)
   agent_config = command_line.make(ppo.Config, config.agent)
-  swarm_config = command_line.make(swarm.Config, config.swarm)
+  swarm_config = command_line.make(explorers.Config, config.swarm)
   spec = command_line.environment_spec(config.environment)
   made = experiment.Experiment(
     make_agent=lambda: ppo.PPO(agent_config, spec),
@@ -53,7 +53,7 @@ def test_a_preset_can_be_run(preset):
 
 def test_a_claim_that_ppo_cannot_make_is_refused():
   made, _ = _experiment('cartpole')
-  config = swarm.Config(num_explorers=8, claim_mode='target')
+  config = explorers.Config(num_explorers=8, claim_mode='target')
   with pytest.raises(ValueError, match='ppo computes none. Set swarm.claim_m'):
     swarm_topology.build(made, config)
 

@@ -8,12 +8,12 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from launch import replay_host
-from launch import replay_saves
 from launch.engines import prepare
-from replay import checkpoint_files
-from replay import checkpoints
+from launch.nodes import replay_host
+from launch.nodes import replay_saves
 from replay import tables
+from replay.checkpoints import files as checkpoint_files
+from replay.checkpoints import save as checkpoints
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 

@@ -12,7 +12,7 @@ from agents import dqn
 from launch import actors
 from launch import command_line
 from launch import entry
-from launch import run_directory
+from run_records import run_directory
 
 SMALL = (
   '--config.agent.hidden_sizes=(16,)',

@@ -13,9 +13,9 @@ from configs import a2c as a2c_configs
 from launch import actors
 from launch import command_line
 from launch import entry
-from launch import experience
-from launch import run_directory
+from launch.experience import choice as experience
 from launch.topologies import actor_learner
+from run_records import run_directory
 
 
 def _parts(preset):

@@ -15,9 +15,9 @@ from environment_loops import environments
 from launch import actors
 from launch import command_line
 from launch import experiment
-from launch import run_directory
 from launch.topologies import actor_learner
 from launch.topologies import single_process
+from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = 'run_d4pg.py'
@@ -236,7 +236,7 @@ def refusals(tmp_path_factory):
   done = subprocess.run(
     [
       sys.executable,
-      str(HERE / 'forked_commands.py'),
+      str(HERE.parent / 'forked_commands.py'),
       str(HERE.parents[1] / 'launch' / SCRIPT),
     ],
     input=json.dumps(cases),

@@ -12,9 +12,9 @@ from launch import actors
 from launch import command_line
 from launch import evaluate
 from launch import experiment
-from launch import run_directory
 from launch.topologies import actor_learner
 from launch.topologies import single_process
+from run_records import run_directory
 
 SCRIPT = 'run_ddpg.py'
 SMALL = (

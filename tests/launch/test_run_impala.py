@@ -14,10 +14,10 @@ from configs import impala as impala_configs
 from launch import actors
 from launch import command_line
 from launch import entry
-from launch import run_directory
 from launch.topologies import actor_learner
-from replay import inspect_read
-from replay import inspect_target
+from replay.inspect import read as inspect_read
+from replay.inspect import target as inspect_target
+from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = 'run_impala.py'
@@ -266,7 +266,7 @@ def refusals(tmp_path_factory):
   done = subprocess.run(
     [
       sys.executable,
-      str(HERE / 'forked_commands.py'),
+      str(HERE.parent / 'forked_commands.py'),
       str(HERE.parents[1] / 'launch' / SCRIPT),
     ],
     input=json.dumps(cases),

@@ -5,7 +5,7 @@ import pytest
 
 from environment_loops import environments
 from launch import registry
-from launch import run_directory
+from run_records import run_directory
 
 ROLLOUT, UNROLL, BATCH, EPOCHS = 128, 16, 64, 2
 ROLLOUTS = 8

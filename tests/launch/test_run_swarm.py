@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from agents import dqn
 from environment_loops import environments
 from launch import command_line
-from launch import run_directory
+from run_records import run_directory
 
 SMALL = (
   '--config.agent.hidden_sizes=(16,)',

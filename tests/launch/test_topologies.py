@@ -6,11 +6,11 @@ import functools
 import pytest
 
 from agents import dqn
-from agents import swarm as swarm_lib
+from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import graph
-from launch import policies
+from launch.engines import restarts
 from launch.topologies import single_process
 from launch.topologies import swarm
 
@@ -63,7 +63,7 @@ def test_the_replay_of_a_swarm_can_be_a_node_of_its_own():
   assert 'replay/0' in graph.nodes(program)
   edges = {edge for edge in graph.edges(program) if 'replay/0' in edge}
   assert edges == {(f'explorer/{i}', 'replay/0') for i in range(3)}
-  assert policies.of(program)['replay'] == policies.Stop()
+  assert restarts.of(program)['replay'] == restarts.Stop()
   graph.check(program)
 
 
@@ -83,10 +83,10 @@ def test_a_replay_node_has_one_table_per_explorer_node():
 
 
 def test_what_may_die_comes_back_and_the_counter_ends_the_run():
-  found = policies.of(swarm.build(_experiment(), _config()))
+  found = restarts.of(swarm.build(_experiment(), _config()))
   for label in ('explorer', 'supervisor', 'evaluator', 'parameter_server'):
-    assert isinstance(found[label], policies.Restart)
-  assert isinstance(found['counter'], policies.EndsRun)
+    assert isinstance(found[label], restarts.Restart)
+  assert isinstance(found['counter'], restarts.EndsRun)
   assert found['counter'].restart is not None
 
 
@@ -126,7 +126,7 @@ def test_the_baseline_is_a_trainer_and_a_counter():
   program = single_process.build(_experiment())
   assert graph.nodes(program) == ['counter/0', 'trainer/0']
   assert graph.edges(program) == {('trainer/0', 'counter/0')}
-  assert policies.of(program)['trainer'] == policies.Stop()
+  assert restarts.of(program)['trainer'] == restarts.Stop()
   graph.check(program)
 
 

@@ -11,14 +11,14 @@ import pytest
 import reverb
 
 from agents import dqn
-from agents import learning
+from agents import learner
 from environment_loops import environments
-from launch import checkpoints
 from launch import experiment as experiment_lib
 from launch import link as link_lib
-from launch import members
-from launch import run_directory
-from launch import trainer as trainer_lib
+from launch.experience import members
+from launch.nodes import trainer as trainer_lib
+from run_records import checkpoints
+from run_records import run_directory
 
 GAMMA = 0.9
 N_STEP = 3
@@ -359,7 +359,7 @@ def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
     run={'steps_per_agent': 400},
   )
   counter = make_counter(None, _budget(experiment))
-  with pytest.raises(learning.LearnerFault, match='Lower agent.learning_rate'):
+  with pytest.raises(learner.LearnerFault, match='Lower agent.learning_rate'):
     _trainer(experiment, counter).run(threading.Event())
 
 

@@ -12,10 +12,10 @@ from agents import dqn
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import link as link_lib
-from launch import run_directory
-from launch import trainer as trainer_lib
-from launch import trainer_state
-from replay import checkpoint_files
+from launch.nodes import trainer as trainer_lib
+from launch.nodes import trainer_state
+from replay.checkpoints import files as checkpoint_files
+from run_records import run_directory
 
 STEPS = 100
 

@@ -3,7 +3,7 @@
 import pytest
 import reverb
 
-from replay import inspect
+from replay.inspect import command
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def ask(capsys):
   """ask(*arguments) gives the inspector's exit code and what it printed."""
 
   def run(*arguments):
-    code = inspect.main([str(a) for a in arguments])
+    code = command.main([str(a) for a in arguments])
     out, err = capsys.readouterr()
     return code, ' '.join(out.split()), err
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from replay import blocks
-from replay import datasets
+from replay import sampler
 from replay import tables
 
 T, K = 4, 3
@@ -121,7 +121,7 @@ LAYOUTS = [
 
 def _taken(client):
   """All blocks of the queue."""
-  dataset = datasets.make_dataset(
+  dataset = sampler.make_dataset(
     client.server_address, 'queue', 1, rate_limiter_timeout_ms=500
   )
   return [
@@ -236,7 +236,7 @@ def test_a_batch_has_the_columns_of_a_block(serve):
   for row in record:
     adder.add(*row)
   # The signature is asked of the server.
-  batch = next(iter(datasets.make_dataset(client.server_address, 'queue', 2)))
+  batch = next(iter(sampler.make_dataset(client.server_address, 'queue', 2)))
   got = blocks.Block(*batch.data)
   signature = layout.signature()
   for column, spec in zip(got, signature):

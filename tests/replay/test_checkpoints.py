@@ -9,11 +9,11 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import checkpoint_files as files
-from replay import checkpoint_restore as restore
-from replay import checkpoints
 from replay import limiters
 from replay import tables
+from replay.checkpoints import files
+from replay.checkpoints import restore
+from replay.checkpoints import save as checkpoints
 
 SIGNATURE = tf.TensorSpec([2], tf.float32, name='pair')
 

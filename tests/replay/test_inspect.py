@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replay import checkpoint_files as files
-from replay import checkpoints
-from replay import inspect
-from replay import inspect_items
-from replay import inspect_read as reading
 from replay import limiters
 from replay import packing
 from replay import tables
+from replay.checkpoints import files
+from replay.checkpoints import save as checkpoints
+from replay.inspect import command
+from replay.inspect import items as inspect_items
+from replay.inspect import read as reading
 
 LAYOUT = packing.TransitionLayout((3,))
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -343,7 +343,7 @@ def test_what_cannot_be_shown_is_said_with_exit_code_2(
 )
 def test_a_command_that_cannot_work_is_refused(arguments, reason, capsys):
   try:
-    code = inspect.main(arguments)
+    code = command.main(arguments)
   except SystemExit as e:
     code = e.code
   assert code == 2

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import reverb
 
-from replay import inspect_draw as draw
-from replay import inspect_read as reading
-from replay import inspect_words as words
 from replay import limiters
 from replay import tables
+from replay.inspect import draw
+from replay.inspect import read as reading
+from replay.inspect import words
 
 HUGE = 1.7e308
 

@@ -10,9 +10,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import datasets
 from replay import limiters
 from replay import priorities
+from replay import sampler as sampler_lib
 from replay import shards
 from replay import tables
 
@@ -57,7 +57,9 @@ def test_one_shard_gives_its_items_as_they_are(serve):
   server = serve(_table())
   _write(server, range(10))
   _write(server, [99], priority=10.0)
-  sampler = datasets.ShardedSampler([_address(server)], 'table', 64, updates=2)
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)], 'table', 64, updates=2
+  )
   sample = next(sampler)
   assert isinstance(sample.data, tf.Tensor) and sample.data.shape == (128, 2)
   high = sample.data.numpy()[:, 0] == 99
@@ -87,7 +89,7 @@ def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
   for shard, server in enumerate(servers):
     # Shard 1 has more items, and of more priority: neither matters.
     _write(server, range(100 * shard, 100 * shard + 10 + 10 * shard), 1 + shard)
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     [_address(server) for server in servers], 'table', batch_size, updates=3
   )
   key_of, counts = {}, np.zeros(2, int)
@@ -128,12 +130,12 @@ def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
 
 
 def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
-  caplog.set_level(logging.INFO, 'replay.datasets')
+  caplog.set_level(logging.INFO, 'replay.sampler')
   servers = [serve(_table()) for _ in range(2)]
   for shard, server in enumerate(servers):
     _write(server, [shard] * 10)
   port = servers[1].port
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     [_address(server) for server in servers], 'table', 8
   )
   assert set(next(sampler).shards) == {0, 1}
@@ -163,10 +165,10 @@ def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
 
 
 def test_a_shard_that_starves_is_waited_for(serve, caplog):
-  caplog.set_level(logging.INFO, 'replay.datasets')
+  caplog.set_level(logging.INFO, 'replay.sampler')
   servers = [serve(_table()), serve(_table(min_size=5))]
   _write(servers[0], [0] * 10)
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     [_address(server) for server in servers], 'table', 8
   )
   writer = threading.Timer(3.0, _write, (servers[1], [1] * 5))
@@ -182,11 +184,11 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog):
 def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
   serve, caplog, deaths
 ):
-  caplog.set_level(logging.INFO, 'replay.datasets')
+  caplog.set_level(logging.INFO, 'replay.sampler')
   server = serve(_table())
   _write(server, [1] * 10)
   port = server.port
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     [_address(server)],
     'table',
     8,
@@ -233,7 +235,7 @@ def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
     rate_limiter=limiters.samples_per_insert(2, 1, 8, error_buffer=2),
   )
   server = serve(table)
-  sampler = datasets.ShardedSampler([_address(server)], 'table', 8)
+  sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 8)
   writer = threading.Thread(
     target=lambda: [(_write(server, [i]), time.sleep(0.02)) for i in range(40)]
   )
@@ -248,7 +250,7 @@ def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
 def test_a_sharded_sampler_stops_when_asked(serve):
   server = serve(_table(min_size=5))
   for addresses in ([_address(server)], ['localhost:1'] * 2):
-    sampler = datasets.ShardedSampler(
+    sampler = sampler_lib.ShardedSampler(
       addresses, 'table', 4, should_stop=lambda: True
     )
     assert list(sampler) == []
@@ -256,7 +258,7 @@ def test_a_sharded_sampler_stops_when_asked(serve):
 
 
 def test_shards_that_are_never_there_are_named():
-  sampler = datasets.ShardedSampler(
+  sampler = sampler_lib.ShardedSampler(
     ['localhost:1', 'localhost:2'],
     'table',
     4,
@@ -269,10 +271,10 @@ def test_shards_that_are_never_there_are_named():
 
 def test_another_table_or_signature_is_refused_with_the_reason(serve):
   addresses = [_address(serve(_table()))]
-  wrong = datasets.ShardedSampler(addresses, 'tabel', 4)
+  wrong = sampler_lib.ShardedSampler(addresses, 'tabel', 4)
   with pytest.raises(ValueError, match="no table 'tabel', only table"):
     next(wrong)
-  other = datasets.ShardedSampler(
+  other = sampler_lib.ShardedSampler(
     addresses, 'table', 4, signature=tf.TensorSpec([3], tf.float32)
   )
   with pytest.raises(
@@ -296,4 +298,4 @@ def test_another_table_or_signature_is_refused_with_the_reason(serve):
 )
 def test_what_no_sampler_could_do_is_refused(arguments, options, reason):
   with pytest.raises(ValueError, match=reason):
-    datasets.ShardedSampler(*arguments, **options)
+    sampler_lib.ShardedSampler(*arguments, **options)

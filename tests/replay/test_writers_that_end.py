@@ -11,8 +11,8 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import admission
-from replay import datasets
+from replay import deadlock
+from replay import sampler as sampler_lib
 from replay import tables
 from replay import writer as writer_lib
 
@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
 STALL_S = 2.0
 
 # Writers 0 and 2 have shard 0, writer 1 has shard 1.
-_UNEVEN = admission.Plan(
+_UNEVEN = deadlock.Plan(
   min_size=4,
   max_size=10_000,
   batch_size=4,
@@ -54,7 +54,7 @@ def run(tmp_path_factory):
         plan.shard_max_size,
         plan.shard_min_size,
         SIGNATURE,
-        admission.limiter(plan),
+        deadlock.limiter(plan),
       )
     # Reverb's own choice of a directory would stay behind.
     path = str(tmp_path_factory.mktemp('checkpoints'))
@@ -96,7 +96,7 @@ def run(tmp_path_factory):
     ]
     for thread in threads:
       thread.start()
-    sampler = datasets.ShardedSampler(
+    sampler = sampler_lib.ShardedSampler(
       addresses,
       'table',
       plan.batch_size,
@@ -132,7 +132,7 @@ def run(tmp_path_factory):
 )
 @hypothesis.given(
   st.builds(
-    lambda batch_size, **fields: admission.Plan(
+    lambda batch_size, **fields: deadlock.Plan(
       max_size=10_000,
       batch_size=max(batch_size, fields['shards']),
       max_in_flight=1,
@@ -153,7 +153,7 @@ def test_writers_that_act_on_past_their_shares_never_stall(run, plan, shares):
 
 @pytest.mark.parametrize('plan', [_UNEVEN, _QUEUE])
 def test_shards_in_lockstep_stall_where_the_writers_of_one_end(run, plan):
-  assert admission.lockstep(plan)
+  assert deadlock.lockstep(plan)
   # Writer 1 ends when the others have made half of theirs.
   assert not run(plan, [500] * 3, STALL_S, act_on=False)
   assert run(plan, [500] * 3, PATIENCE_S, act_on=True)
@@ -164,7 +164,7 @@ def test_shards_in_lockstep_stall_where_the_writers_of_one_end(run, plan):
 )
 def test_out_of_lockstep_writers_may_end_when_they_like(run, changes):
   plan = dataclasses.replace(_UNEVEN, **changes)
-  assert not admission.lockstep(plan)
+  assert not deadlock.lockstep(plan)
   assert run(plan, [50, 500, 300], PATIENCE_S, act_on=False)
 
 
@@ -172,7 +172,7 @@ def test_out_of_lockstep_writers_may_end_when_they_like(run, changes):
 @pytest.mark.parametrize('writers, shards', [(1, 1), (3, 2), (5, 2), (8, 3)])
 def test_in_lockstep_all_shards_get_the_same_of_a_total(total, writers, shards):
   plan = dataclasses.replace(_UNEVEN, writers=writers, shards=shards)
-  parts = admission.parts(plan, total)
+  parts = deadlock.parts(plan, total)
   assert len(parts) == writers and sum(parts) == total
   of_shards = [sum(parts[shard::shards]) for shard in range(shards)]
   assert max(of_shards) - min(of_shards) <= 1
@@ -183,4 +183,4 @@ def test_in_lockstep_all_shards_get_the_same_of_a_total(total, writers, shards):
 
 def test_out_of_lockstep_all_writers_make_the_same_of_a_total():
   plan = dataclasses.replace(_UNEVEN, samples_per_insert=None)
-  assert admission.parts(plan, 5003) == [1668, 1668, 1667]
+  assert deadlock.parts(plan, 5003) == [1668, 1668, 1667]

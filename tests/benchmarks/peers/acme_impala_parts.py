@@ -23,7 +23,7 @@ def spec_of(task: str) -> specs.EnvironmentSpec:
 
 
 def _image_torso(images: tf.Tensor) -> tf.Tensor:
-  """Bytes to floats, as `agents/conv.py` has them."""
+  """Bytes to floats, as `agents/networks/conv.py` has them."""
   return tf.cast(images, tf.float32) / 255.0
 
 

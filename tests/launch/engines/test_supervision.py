@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch import policies
 from launch.engines import prepare
+from launch.engines import restarts
 from launch.engines import supervision
 
 
@@ -55,7 +55,7 @@ def play(script, clients=None, **assigned):
       name,
       None,
       None,
-      assigned.get(name, policies.Stop()),
+      assigned.get(name, restarts.Stop()),
       [],
       frozenset((clients or {}).get(name, ())),
     )
@@ -80,7 +80,7 @@ def test_a_failure_stops_the_others():
 
 def test_restarts_are_counted_and_given_up():
   script = Script(a=['x', 'x', 'x', 'x'])
-  outcome = play(script, a=policies.Restart(2, 0.0))
+  outcome = play(script, a=restarts.Restart(2, 0.0))
   assert script.started == [('a', 0), ('a', 1), ('a', 2)]
   assert outcome.exit_code == 1
   assert outcome.nodes[0].restarts == 2
@@ -88,38 +88,38 @@ def test_restarts_are_counted_and_given_up():
 
 def test_a_healthy_stretch_makes_restarts_count_anew():
   script = Script(a=['x'] * 4 + ['returns'])
-  outcome = play(script, a=policies.Restart(1, 0.0, healthy_s=0.0))
+  outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=0.0))
   assert outcome.exit_code == 0
   assert outcome.nodes[0].restarts == 4
 
 
 def test_a_node_that_ends_the_run_counts_before_one_that_fails_with_it():
   script = Script(a=['x'], b=['returns'])
-  outcome = play(script, b=policies.EndsRun())
+  outcome = play(script, b=restarts.EndsRun())
   assert (outcome.exit_code, outcome.reason) == (0, 'b finished')
 
 
 def test_a_node_that_ends_the_run_fails_it_by_failing():
-  outcome = play(Script(a=['x'], b=[]), a=policies.EndsRun())
+  outcome = play(Script(a=['x'], b=[]), a=restarts.EndsRun())
   assert outcome.exit_code == 1
 
 
 def test_a_node_that_ends_the_run_can_be_restarted_first():
   script = Script(a=['x', 'returns'], b=[])
-  restart = policies.Restart(1, 0.0)
-  outcome = play(script, a=policies.EndsRun(restart))
+  restart = restarts.Restart(1, 0.0)
+  outcome = play(script, a=restarts.EndsRun(restart))
   assert (outcome.exit_code, outcome.reason) == (0, 'a finished')
   assert outcome.nodes[0].restarts == 1
 
 
 def test_a_run_whose_nodes_all_failed_is_no_success():
-  outcome = play(Script(a=['x']), a=policies.Degrade())
+  outcome = play(Script(a=['x']), a=restarts.Degrade())
   assert (outcome.exit_code, outcome.reason) == (1, 'every node failed')
 
 
 def test_a_node_that_waits_for_its_restart_does_not_hold_up_the_end():
   script = Script(a=['x'], b=['returns'])
-  outcome = play(script, a=policies.Restart(1, 60.0), b=policies.EndsRun())
+  outcome = play(script, a=restarts.Restart(1, 60.0), b=restarts.EndsRun())
   assert outcome.exit_code == 0
   assert outcome.nodes[0].state == 'stopped'
 
@@ -134,7 +134,7 @@ CLIENTS = {
 
 def test_who_serves_is_asked_to_stop_when_its_clients_are_gone():
   script = Script(counter=[], replay=[], learner=[], actor=[], last=['returns'])
-  play(script, CLIENTS, last=policies.EndsRun())
+  play(script, CLIENTS, last=restarts.EndsRun())
   assert script.stopped == ['actor', 'learner', 'counter', 'replay']
 
 
@@ -147,7 +147,7 @@ def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
   script = Script(
     (deaf,), counter=[], replay=[], learner=[], actor=[], last=['returns']
   )
-  outcome = play(script, CLIENTS, last=policies.EndsRun())
+  outcome = play(script, CLIENTS, last=restarts.EndsRun())
   assert script.stopped == ['actor', 'learner', 'counter', 'replay']
   stayed = [n.name for n in outcome.nodes if 'did not' in (n.last_error or '')]
   assert stayed == [deaf]
@@ -157,7 +157,7 @@ def test_servers_of_each_other_are_asked_too(monkeypatch):
   monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
   script = Script(a=[], b=[], last=['returns'])
   clients = {'a': ('b',), 'b': ('a',)}
-  play(script, clients, last=policies.EndsRun())
+  play(script, clients, last=restarts.EndsRun())
   assert sorted(script.stopped) == ['a', 'b']
 
 

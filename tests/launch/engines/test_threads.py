@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from launch import engines
-from launch import policies
 from launch import rpc
+from launch.engines import restarts
 from launch.engines import supervision
 
 
@@ -47,7 +47,7 @@ def wait(program):
 
 
 def run(program, assigned=None, **kwargs):
-  policies.assign(program, assigned or {})
+  restarts.assign(program, assigned or {})
   before = threading.active_count()
   outcome = engines.run(program, 'local_mt', **kwargs)
   return outcome, threading.active_count() - before
@@ -63,7 +63,7 @@ def test_arrays_and_numpy_scalars_cross_between_threads():
     assert client.echo([np.float32(0.5)]) == [0.5]
 
   call(program, 'client', check, server)
-  outcome, _ = run(program, {'client': policies.EndsRun()})
+  outcome, _ = run(program, {'client': restarts.EndsRun()})
   assert (outcome.exit_code, outcome.reason) == (0, 'client/0 finished')
   assert [node.state for node in outcome.nodes] == ['stopped', 'finished']
 
@@ -99,7 +99,7 @@ def test_a_thread_that_raises_is_restarted_and_constructed_anew(capsys):
 
   with program.group('node'):
     program.add_node(lp.PyClassNode(FailsTwice))
-  outcome, _ = run(program, {'node': policies.Restart(5, 0.01)})
+  outcome, _ = run(program, {'node': restarts.Restart(5, 0.01)})
   assert outcome.exit_code == 0
   assert outcome.nodes[0].restarts == 2
   assert len(set(map(id, tries))) == 3
@@ -127,7 +127,7 @@ def test_a_restarted_server_thread_serves_on_its_port(capsys):
   call(program, 'client', until_replaced, server)
   outcome, _ = run(
     program,
-    {'server': policies.Restart(5, 0.01), 'client': policies.EndsRun()},
+    {'server': restarts.Restart(5, 0.01), 'client': restarts.EndsRun()},
   )
   assert outcome.exit_code == 0, outcome
 
@@ -185,7 +185,7 @@ def test_a_thread_that_does_not_stop_is_named(monkeypatch):
 
   call(program, 'deaf', deaf)
   call(program, 'last', lambda: None)
-  outcome, _ = run(program, {'last': policies.EndsRun()})
+  outcome, _ = run(program, {'last': restarts.EndsRun()})
   release.set()
   assert outcome.exit_code == 0
   assert outcome.reason == 'last/0 finished; still there: deaf/0'
@@ -196,7 +196,7 @@ def test_no_thread_of_the_engine_is_left():
   program = lp.Program('test')
   wait(program)
   call(program, 'last', lambda: time.sleep(0.1))
-  _, more_threads = run(program, {'last': policies.EndsRun()})
+  _, more_threads = run(program, {'last': restarts.EndsRun()})
   assert more_threads <= 0
 
 
@@ -205,7 +205,7 @@ def test_on_tick_sees_the_nodes_and_the_end():
   wait(program)
   call(program, 'last', lambda: time.sleep(0.3))
   seen = []
-  run(program, {'last': policies.EndsRun()}, on_tick=seen.append, tick_s=0.05)
+  run(program, {'last': restarts.EndsRun()}, on_tick=seen.append, tick_s=0.05)
   assert len(seen) >= 3
   assert [n.name for n in seen[0].nodes] == ['waiter/0', 'last/0']
   assert not seen[0].stopping and seen[-1].stopping
@@ -238,7 +238,7 @@ def test_servers_outlive_their_clients_in_a_stop():
 
   call(program, 'client', report_late, server)
   call(program, 'last', lambda: time.sleep(0.1))
-  run(program, {'last': policies.EndsRun()})
+  run(program, {'last': restarts.EndsRun()})
   assert last_words == ['bye']
 
 

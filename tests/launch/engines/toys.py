@@ -18,8 +18,8 @@ import launchpad as lp
 import numpy as np
 
 from launch import engines
-from launch import policies
 from launch import rpc
+from launch.engines import restarts
 
 SCENARIOS: dict = {}
 
@@ -192,16 +192,16 @@ def pair(run_dir, cls):
 @scenario
 def calls(run_dir):
   program = pair(run_dir, Checker)
-  policies.assign(program, {'client': policies.EndsRun()})
+  restarts.assign(program, {'client': restarts.EndsRun()})
   return program
 
 
 @scenario
 def server_killed(run_dir):
   program = pair(run_dir, SeesRestart)
-  restart = policies.Restart()
-  policies.assign(
-    program, {'server': restart, 'client': policies.EndsRun(restart)}
+  restart = restarts.Restart()
+  restarts.assign(
+    program, {'server': restart, 'client': restarts.EndsRun(restart)}
   )
   return program
 
@@ -234,7 +234,7 @@ def raises_again_and_again(run_dir):
   program = lp.Program('raises_again_and_again')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'raiser', Raiser, run_dir)
-  policies.assign(program, {'raiser': policies.Restart(2, 0.05)})
+  restarts.assign(program, {'raiser': restarts.Restart(2, 0.05)})
   return program
 
 
@@ -243,7 +243,7 @@ def degrades(run_dir):
   program = lp.Program('degrades')
   add(program, 'raiser', Raiser, run_dir)
   add(program, 'returner', Returner, run_dir)
-  policies.assign(program, {'raiser': policies.Degrade()})
+  restarts.assign(program, {'raiser': restarts.Degrade()})
   return program
 
 
@@ -251,7 +251,7 @@ def degrades(run_dir):
 def fails_once(run_dir):
   program = lp.Program('fails_once')
   add(program, 'once', FailsOnce, run_dir)
-  policies.assign(program, {'once': policies.Restart()})
+  restarts.assign(program, {'once': restarts.Restart()})
   return program
 
 
@@ -269,7 +269,7 @@ def ends(run_dir):
   program = lp.Program('ends')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'returner', Returner, run_dir)
-  policies.assign(program, {'returner': policies.EndsRun()})
+  restarts.assign(program, {'returner': restarts.EndsRun()})
   return program
 
 
@@ -286,7 +286,7 @@ def stubborn(run_dir):
   program = lp.Program('stubborn')
   add(program, 'stubborn', Stubborn, run_dir)
   add(program, 'returner', Returner, run_dir)
-  policies.assign(program, {'returner': policies.EndsRun()})
+  restarts.assign(program, {'returner': restarts.EndsRun()})
   return program
 
 
@@ -297,9 +297,9 @@ def replay_killed(run_dir):
   with program.group('replay'):
     replay = program.add_node(lp.ReverbNode(tables))
   add(program, 'replayer', Replayer, run_dir, replay)
-  policies.assign(
+  restarts.assign(
     program,
-    {'replay': policies.Restart(), 'replayer': policies.EndsRun()},
+    {'replay': restarts.Restart(), 'replayer': restarts.EndsRun()},
   )
   return program
 

@@ -1,0 +1,1 @@
+"""What DDPG, TD3 and D4PG share."""

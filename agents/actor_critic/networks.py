@@ -1,0 +1,191 @@
+"""The networks of an actor-critic agent, as parts of one flat vector.
+
+theta holds, in this order: the group 'policy'; the group 'critic' of one or two
+critics; 'normalizer' if observations are normalised; 'priority', the largest
+priority so far, if replay is prioritized. The last two are no weights: the
+learner writes them as statistics, and so they reach whoever acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents import parameters
+from agents.networks import mlp
+from agents.networks import normalization
+
+MAXIMUM = 'priority/maximum'
+
+# The first action is close to the middle of its range, whatever is observed.
+_LAST_LAYER_SCALE = 0.01
+
+# Part's name to its variables.
+Parts = Mapping[str, Sequence[Any]]
+
+
+class Networks:
+  """A deterministic policy that ends in a tanh, and its critics."""
+
+  def __init__(
+    self,
+    observation_size: int,
+    action_size: int,
+    policy_sizes: Sequence[int],
+    critic_sizes: Sequence[int],
+    critic_outputs: int,
+    activation: str,
+    num_critics: int = 1,
+    normalize: bool = False,
+    prioritized: bool = False,
+  ):
+    """Makes the networks; no TensorFlow work yet.
+
+    Args:
+      observation_size: numbers in one observation.
+      action_size: numbers in one action.
+      policy_sizes: units of the policy's hidden layers.
+      critic_sizes: units of each critic's.
+      critic_outputs: outputs of one critic.
+      activation: 'relu' or 'tanh'.
+      num_critics: how many critics there are.
+      normalize: whether observations are normalised.
+      prioritized: whether the largest priority is kept.
+    """
+    self._observation_size = observation_size
+    self._action_size = action_size
+    self._policy = mlp.MLP(
+      observation_size, tuple(policy_sizes), action_size, activation, 'policy'
+    )
+    self._critics = [
+      mlp.MLP(
+        observation_size + action_size,
+        tuple(critic_sizes),
+        critic_outputs,
+        activation,
+        f'critic_{i}',
+      )
+      for i in range(num_critics)
+    ]
+    self._normalizer = (
+      normalization.Normalizer(observation_size) if normalize else None
+    )
+    self._prioritized = prioritized
+    self._applies: dict[str, mlp.Apply] = {}
+    self.layout, self._places = self._make_layout()
+
+  def _make_layout(self) -> tuple[parameters.Layout, dict[str, slice]]:
+    """The layout, and which of its variables belong to which part."""
+    parts = {n.name: n.shapes() for n in (self._policy, *self._critics)}
+    if self._normalizer:
+      parts['normalizer'] = self._normalizer.shapes()
+    if self._prioritized:
+      parts['priority'] = [(MAXIMUM, (1,))]
+    places: dict[str, slice] = {}
+    groups: dict[str, list[str]] = {}
+    shapes: mlp.Shapes = []
+    for part, found in parts.items():
+      places[part] = slice(len(shapes), len(shapes) + len(found))
+      group = 'critic' if part.startswith('critic') else part
+      groups.setdefault(group, []).extend(name for name, _ in found)
+      shapes += found
+    return parameters.Layout(shapes, groups), places
+
+  def initial(self, rng: np.random.Generator) -> np.ndarray:
+    """New random parameters `theta [D]`."""
+    arrays = self._policy.initial(rng)
+    arrays[-1] *= _LAST_LAYER_SCALE
+    for critic in self._critics:
+      arrays += critic.initial(rng)
+    if self._normalizer:
+      arrays += self._normalizer.initial()
+    if self._prioritized:
+      arrays.append(np.ones(1, np.float32))
+    return self.layout.pack(arrays)
+
+  def split(self, variables: Sequence[Any]) -> Parts:
+    """Variables in layout order to parts."""
+    return {part: variables[place] for part, place in self._places.items()}
+
+  def flat(self, observation: tf.Tensor) -> tf.Tensor:
+    """[B, ...] to [B, observation_size]."""
+    return tf.reshape(observation, (-1, self._observation_size))
+
+  def scaled(self, parts: Parts, observation: Any) -> Any:
+    """Flat observations as the networks take them (normalization.py)."""
+    if self._normalizer is None:
+      return observation
+    return self._normalizer.normalize(parts['normalizer'], observation)
+
+  def preactivation(self, parts: Parts, observation: tf.Tensor) -> tf.Tensor:
+    """The policy before its tanh, [B, A], for scaled [B, O]."""
+    return self._apply('policy', parts, observation)
+
+  def critics(
+    self,
+    parts: Parts,
+    observation: tf.Tensor,
+    action: tf.Tensor,
+    count: int | None = None,
+  ) -> list[tf.Tensor]:
+    """Outputs [B, ...] of the first `count` critics (None: all).
+
+    Args:
+      parts: whose critics.
+      observation: scaled, [B, O].
+      action: [B, ...].
+    """
+    action = tf.reshape(action, (-1, self._action_size))
+    inputs = tf.concat([observation, action], axis=-1)
+    return [self._apply(c.name, parts, inputs) for c in self._critics[:count]]
+
+  def means(
+    self, variables: Sequence[np.ndarray], observation: np.ndarray
+  ) -> np.ndarray:
+    """mu(s) in NumPy, [P, K, A], from views `[P, *shape]` and [P, K, ...]."""
+    parts = self.split(variables)
+    flat = observation.reshape(observation.shape[:2] + (-1,))
+    x = self._policy.forward(parts['policy'], self.scaled(parts, flat))
+    return np.tanh(x, out=x)
+
+  def largest_priority(self, theta: np.ndarray) -> float | None:
+    """The largest priority so far, from `theta [D]`; None if none is kept."""
+    if not self._prioritized:
+      return None
+    return float(theta[self.layout.groups['priority']][0])
+
+  def statistics(
+    self,
+    parts: Parts,
+    observation: tf.Tensor,
+    priorities: tf.Tensor,
+    weight: tf.Tensor,
+  ) -> dict[str, tf.Tensor]:
+    """What the learner writes into theta beside the gradient, by name.
+
+    Args:
+      parts: as they are.
+      observation: raw, [B, O].
+      priorities: new ones, [B].
+      weight: 1, or 0 where there is no transition, [B].
+    """
+    found: dict[str, tf.Tensor] = {}
+    if self._normalizer:
+      found.update(
+        self._normalizer.updated(parts['normalizer'], observation, weight)
+      )
+    if self._prioritized:
+      largest = tf.reduce_max(tf.where(weight > 0, priorities, 0.0))
+      found[MAXIMUM] = tf.maximum(parts['priority'][0], largest)
+    return found
+
+  def _apply(self, part: str, parts: Parts, inputs: tf.Tensor) -> tf.Tensor:
+    if part not in self._applies:
+      network = next(
+        n for n in (self._policy, *self._critics) if n.name == part
+      )
+      self._applies[part] = network.make_sonnet()
+    return self._applies[part](parts[part], inputs)

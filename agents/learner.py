@@ -1,0 +1,400 @@
+"""TFLearner: sample, gradient, exchange, apply, for P members at once.
+
+    sample -> gradient(sample) -> Gradient -> exchange.apply(learner, gradient)
+
+One TensorFlow call makes several updates, because a call costs as much as the
+mathematics of a small network. Members are independent: each has its own
+parameters, target network, learning rate, optimizer state and skip counter, and
+a member with a non-finite gradient skips its update alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import exchange as exchange_lib
+from agents import feeds
+from agents import gradient_step
+from agents import parameters
+from agents import updates
+
+_logger = logging.getLogger(__name__)
+MAX_SKIPPED_IN_A_ROW = 100
+# Of the learner steps at which rates have fallen to 0. A budget that fits makes
+# a few more, because calls and rollouts are whole.
+_LATE = 1.02
+
+
+class LearnerFault(RuntimeError):
+  """Learning cannot go on: too many non-finite updates in a row."""
+
+
+class Applied(NamedTuple):
+  """What one update did.
+
+  Attributes:
+    finite: [P] bool, False where a member's update was skipped.
+    displacement: [P, D], what was added to theta where it was not skipped.
+  """
+
+  finite: tf.Tensor
+  displacement: tf.Tensor
+
+
+class StepResult(NamedTuple):
+  """What one call of `TFLearner.step` did.
+
+  Attributes:
+    updates: learner steps made (per member, skipped ones included).
+    metrics: name to [P], pooled over the call's updates.
+    skipped: [P] updates skipped in this call for non-finite gradients.
+    broken: [P] bool, members whose parameters are not finite.
+    priorities: [U * B] new priorities in the order of the sample; None where
+      the sample came without probabilities.
+  """
+
+  updates: int
+  metrics: dict[str, np.ndarray]
+  skipped: np.ndarray
+  broken: np.ndarray
+  priorities: np.ndarray | None = None
+
+
+class TFLearner:
+  """Holds `theta [P, D]` and everything that moves it."""
+
+  def __init__(
+    self,
+    agent: base.Agent,
+    theta: np.ndarray,
+    learning_rates: Sequence[float],
+    exchange: exchange_lib.Exchange,
+    feed: feeds.Feed,
+    updates_per_call: int = 1,
+    seed: int = 0,
+  ):
+    """Makes a learner.
+
+    Args:
+      agent: what is learned.
+      theta: first parameters [P, D].
+      learning_rates: [P], one for each member.
+      exchange: how parameters move besides the gradient.
+      feed: brings a sample into the form that `agent.loss` takes.
+      updates_per_call: learner steps in one `step`.
+      seed: of the exchange's random draws.
+    """
+    theta = np.asarray(theta, np.float32)
+    if theta.ndim != 2 or theta.shape[1] != agent.layout.size:
+      raise parameters.LayoutMismatch(
+        f'theta has shape {theta.shape}; needed [P, {agent.layout.size}].'
+      )
+    if len(learning_rates) != len(theta):
+      raise ValueError(
+        f'Got {len(learning_rates)} learning rates for {len(theta)} members.'
+      )
+    self.agent = agent
+    self.num_members = len(theta)
+    self.updates_per_call = updates_per_call
+    self.theta = tf.Variable(theta, name='theta')
+    self.target = tf.Variable(theta, name='target')
+    self._slots = [
+      tf.Variable(tf.zeros_like(theta), name=f'slot_{i}')
+      for i in range(agent.optimizer.slots)
+    ]
+    counts = 1 if agent.delayed is None else 2
+    self._steps = tf.Variable(np.zeros((self.num_members, counts), np.int64))
+    self._updates = tf.Variable(0, dtype=tf.int64)
+    # Members that stand still for the rest of this call.
+    self._stopped = tf.Variable(np.zeros(self.num_members, bool))
+    self._rates = tf.constant(
+      np.asarray(learning_rates, np.float32)[:, None], name='learning_rates'
+    )
+    self._feed = feed
+    self._exchange = exchange
+    self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
+    self._said_late = False
+    exchange.setup(self, seed)
+    # Not for more members: XLA has no fast product of stacked small matrices
+    # on a CPU (16 members took 60 times as long).
+    compiled = agent.compiled and self.num_members == 1
+    self._call = updates.make(self, exchange, compiled)
+
+  @property
+  def updates(self) -> int:
+    """Learner steps made so far; it goes on counting after `restore`."""
+    return int(self._updates.numpy())
+
+  def trace(self, sample: Any, probabilities: Any = None) -> None:
+    """Builds the call for samples of these specs, and updates nothing.
+
+    The first `step` then costs what every later one does.
+
+    Args:
+      sample: nest of tf.TensorSpec of what `step` will get.
+      probabilities: likewise, or None.
+    """
+    self._call.trace(sample, probabilities)
+
+  def step(
+    self, sample: Any, probabilities: tf.Tensor | None = None
+  ) -> StepResult:
+    """Makes `updates_per_call` updates.
+
+    Args:
+      sample: what the feed takes, for `updates_per_call` updates.
+      probabilities: with which prioritized replay drew each item, float32
+        [U * B], for one member; None for uniform replay.
+
+    Raises:
+      LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
+    """
+    if probabilities is not None and self.num_members > 1:
+      raise ValueError(
+        f'Prioritized samples are for one member, not {self.num_members}: one '
+        'item holds a transition of each, but has only one priority.'
+      )
+    metrics, finite, priorities = self._call(sample, probabilities)
+    finite = np.asarray(finite)
+    skipped = (~finite).sum(axis=0)
+    self._count_skips(finite)
+    self._say_if_late()
+    broken = np.zeros(self.num_members, bool)
+    if skipped.any():
+      broken = ~np.isfinite(self.parameters()).all(axis=1)
+    pooled = {
+      name: getattr(np, how)(np.asarray(metrics[name]), axis=0)
+      for name, how in self.agent.metrics.items()
+    }
+    return StepResult(
+      self.updates_per_call,
+      pooled,
+      skipped,
+      broken,
+      None if priorities is None else np.asarray(priorities),
+    )
+
+  def gradient(
+    self, batch: Any, importance: tf.Tensor | None = None
+  ) -> base.Gradient:
+    """The gradient of all members.
+
+    Args:
+      batch: what the feed arranged for one update, leading axis [P].
+      importance: weights [B] of prioritized sampling, for one member.
+    """
+    experience = self._feed.unpack(batch)
+    theta = self.theta.read_value()
+    with tf.GradientTape() as tape:
+      tape.watch(theta)
+      arguments = (
+        split(self.agent.layout, theta),
+        split(self.agent.layout, self.target.read_value()),
+        experience,
+      )
+      out = self._losses(arguments, importance)
+      # Members share no parameter, so the gradient of the sum holds each
+      # member's own gradient in its row.
+      total = tf.reduce_sum(out.loss)
+    stopped = tf.logical_or(self._stopped.read_value(), out.stopped)
+    return base.Gradient(
+      tape.gradient(total, theta),
+      out.priorities,
+      {**out.metrics, 'stopped_updates': tf.cast(stopped, tf.float32)},
+      stopped,
+      out.statistics,
+    )
+
+  def apply(
+    self,
+    gradient: base.Gradient,
+    combine: gradient_step.Combine | None = None,
+    operands: Sequence[tf.Tensor] = (),
+  ) -> Applied:
+    """One update: theta <- theta - rate * u, or as `combine` says.
+
+    Called by exchanges while the update is traced.
+
+    Args:
+      gradient: of all members.
+      combine: pure function (theta, step, *operands) -> displacement [P, D],
+        where step is -rate * u; None takes the step.
+      operands: tensors that `combine` needs: random draws and variables.
+    """
+    self._stopped.assign(gradient.stopped)
+    made = gradient_step.make(self.agent, combine)(
+      gradient.vector,
+      gradient.stopped,
+      self.theta.read_value(),
+      tuple(slot.read_value() for slot in self._slots),
+      self._steps.read_value(),
+      self._rates,
+      self._updates.read_value(),
+      tuple(operands),
+    )
+    self.theta.assign(made.theta)
+    for slot, value in zip(self._slots, made.slots):
+      slot.assign(value)
+    self._steps.assign(made.counts)
+    return Applied(made.finite, made.displacement)
+
+  def arrange(self, sample: Any) -> Any:
+    """The batches of a call's updates, leading axes [U, P]. In the graph."""
+    self._stopped.assign(tf.zeros_like(self._stopped))
+    return self._feed.arrange(
+      sample, self.updates_per_call, self.num_members, self.theta.read_value()
+    )
+
+  def finish(self, gradient: base.Gradient) -> tf.Tensor:
+    """The rest of an update, in the graph; [P] bool, False where skipped."""
+    finite = self._exchange.apply(self, gradient)
+    self._take_statistics(gradient.statistics, finite)
+    self._follow_with_target()
+    return finite
+
+  def parameters(self) -> np.ndarray:
+    """`theta [P, D]`, a copy."""
+    return self.theta.numpy()
+
+  def acting(self) -> np.ndarray:
+    """What acts and is judged [P, D], a copy: theta, or the target networks."""
+    return (self.target if self.agent.serve_target else self.theta).numpy()
+
+  def set_member(self, member: int, theta: np.ndarray) -> None:
+    """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
+    row = np.asarray(theta, np.float32)[None]
+    index = [[member]]
+    for variable, value in (
+      (self.theta, row),
+      (self.target, row),
+      *((slot, np.zeros_like(row)) for slot in self._slots),
+      (self._steps, tf.zeros_like(self._steps[:1])),
+    ):
+      variable.assign(tf.tensor_scatter_nd_update(variable, index, value))
+    self._exchange.reset_member(member)
+    self._skipped_in_a_row[member] = 0
+
+  def save(self) -> dict[str, np.ndarray]:
+    """Everything that learning needs to go on, as arrays."""
+    return {name: v.numpy() for name, v in self._variables().items()}
+
+  def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: an array is missing or has another shape.
+    """
+    variables = self._variables()
+    for name, variable in variables.items():
+      got = arrays.get(name)
+      if got is None or got.shape != tuple(variable.shape):
+        raise ValueError(
+          f'The saved learner has {name} of shape '
+          f'{None if got is None else got.shape}; this one needs '
+          f'{tuple(variable.shape)}. Resume with the same config.'
+        )
+    for name, variable in variables.items():
+      variable.assign(arrays[name])
+
+  def _variables(self) -> dict[str, tf.Variable]:
+    named = {
+      'theta': self.theta,
+      'target': self.target,
+      'steps': self._steps,
+      'updates': self._updates,
+    }
+    named.update({f'slot_{i}': slot for i, slot in enumerate(self._slots)})
+    named.update(self._exchange.variables())
+    return named
+
+  def _losses(self, arguments, importance=None) -> base.LossOutput:
+    """The agent's loss for each member: leading axis P in and out."""
+
+    def loss(member):
+      theta, target, batch = member
+      out = self.agent.loss(theta, target, batch, importance)
+      if out.stopped is None:
+        out = out._replace(stopped=tf.constant(False))
+      return out
+
+    if self.num_members == 1:
+      one = loss(tf.nest.map_structure(lambda x: x[0], arguments))
+      return tf.nest.map_structure(lambda x: x[None], one)
+    return tf.vectorized_map(loss, arguments, fallback_to_while_loop=False)
+
+  def _take_statistics(
+    self, statistics: dict[str, tf.Tensor], finite: tf.Tensor
+  ) -> None:
+    """Puts what is not learned by gradient into its place in theta."""
+    if not statistics:
+      return
+    layout, rows = self.agent.layout, self.num_members
+    theta = self.theta.read_value()
+    parts = tf.split(theta, layout.sizes, axis=1)
+    for index, variable in enumerate(layout.variables):
+      if variable.name in statistics:
+        new = tf.reshape(statistics[variable.name], (rows, variable.size))
+        sound = finite[:, None] & tf.reduce_all(
+          tf.math.is_finite(new), axis=1, keepdims=True
+        )
+        parts[index] = tf.where(sound, new, parts[index])
+    self.theta.assign(tf.concat(parts, axis=1))
+
+  def _follow_with_target(self) -> None:
+    rule = self.agent.target_update
+    updates = self._updates.assign_add(1)
+
+    def follow():
+      theta = self.theta.read_value()
+      if rule.tau != 1.0:
+        theta = rule.tau * theta + (1 - rule.tau) * self.target.read_value()
+      self.target.assign(theta)
+      return tf.constant(True)
+
+    due = tf.equal(updates % rule.period, 0)
+    tf.cond(due, follow, lambda: tf.constant(False))
+
+  def _count_skips(self, finite: np.ndarray) -> None:
+    for row in finite:
+      self._skipped_in_a_row = np.where(row, 0, self._skipped_in_a_row + 1)
+      worst = int(self._skipped_in_a_row.max())
+      if worst >= MAX_SKIPPED_IN_A_ROW:
+        raise LearnerFault(
+          f'Member {int(self._skipped_in_a_row.argmax())} skipped {worst} '
+          'updates in a row because its gradient is not finite. Lower '
+          f'{" and ".join(self.agent.rate_settings)}, or check the rewards of '
+          'the environment.'
+        )
+
+  def _say_if_late(self) -> None:
+    """Warns, once, where updates are made at a rate of 0."""
+    end = self.agent.rate_end
+    if end is None or self._said_late or self.updates <= _LATE * end.update:
+      return
+    self._said_late = True
+    _logger.warning(
+      'The learning rates are 0 since learner step %d (%s=%d), and this is '
+      'step %d: gradients move nothing any more. Raise %s with '
+      'run.steps_per_agent, or set it to None, and rates do not fall.',
+      end.update,
+      end.setting,
+      end.value,
+      self.updates,
+      end.setting,
+    )
+
+
+def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
+  """`theta [P, D]` to variables `[P, *shape]`."""
+  # The gradient of one split is one concatenation; slices would each make a
+  # zero-padded [P, D] and add them up.
+  parts = tf.split(theta, layout.sizes, axis=1)
+  return [
+    tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)
+  ]

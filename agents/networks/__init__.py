@@ -1,0 +1,1 @@
+"""Networks in TensorFlow and their NumPy twins."""

@@ -1,0 +1,214 @@
+"""What an agent remembers within an episode: stacked observations, an LSTM.
+
+Both are memories: a state [K, S] that a step reads and writes, and that begins
+anew with an episode. Each has a NumPy form, one step of K environments, which
+acts; and a TensorFlow form, whole unrolls, which is learned. An unroll also
+gives what the memory makes of the true last observation of an episode that a
+time limit ended in it: the bootstrap needs that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from agents.networks import mlp
+
+
+@dataclasses.dataclass(frozen=True)
+class StateStack:
+  """The last `depth` observations, oldest first (specs/impass.md, equation 9).
+
+  At a reset all are copies of the first. The state is the `depth - 1`
+  observations before the present one, oldest first, flat: so blocks hold each
+  observation once.
+  """
+
+  depth: int
+  input_size: int
+
+  def __post_init__(self):
+    if self.depth < 1:
+      raise ValueError(
+        f'stack={self.depth} must be at least 1, which stacks nothing.'
+      )
+
+  @property
+  def state_size(self) -> int:
+    return (self.depth - 1) * self.input_size
+
+  @property
+  def output_size(self) -> int:
+    return self.depth * self.input_size
+
+  def begin(self, state: np.ndarray, x: np.ndarray, fresh: np.ndarray) -> None:
+    """Writes the state [K, S] at which x [K, I] begins episodes, in place."""
+    if self.depth > 1:
+      state[fresh] = np.tile(x[fresh], self.depth - 1)
+
+  def step(self, state: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The stack [K, depth * I]; its last S columns are the next state."""
+    return np.concatenate([state, x], axis=1) if self.depth > 1 else x
+
+  def unroll(
+    self,
+    x: tf.Tensor,
+    final: tf.Tensor,
+    state: tf.Tensor,
+    start: tf.Tensor,
+    truncated: tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Stacks of whole unrolls.
+
+    Args:
+      x: observations [T + 1, B, I].
+      final: true last observations [B, I].
+      state: at step 0 [B, S].
+      start: an episode begins with step t, for t = 1 .. T, bool [T, B].
+      truncated: a time limit ended the episode of `final` with step t, at most
+        once, bool [T, B].
+
+    Returns:
+      Stacks [T + 1, B, depth * I], and that of `final` [B, depth * I].
+    """
+    before = tf.split(state, self.depth - 1, axis=-1) if self.depth > 1 else []
+    begins = start[..., None]
+    at_end = tf.cast(truncated[..., None], x.dtype)
+    stack, final_stack = [x], [final]
+    # Backwards in age: what was d steps ago is what was d - 1 steps ago one
+    # step before, unless the episode began in between.
+    for oldest_but in reversed(before):
+      younger = stack[0]
+      final_stack.insert(0, tf.reduce_sum(at_end * younger[:-1], axis=0))
+      older = tf.where(begins, x[1:], younger[:-1])
+      stack.insert(0, tf.concat([oldest_but[None], older], axis=0))
+    return tf.concat(stack, axis=-1), tf.concat(final_stack, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTM:
+  """A long short-term memory, as Sonnet's (Hochreiter and Schmidhuber 1997).
+
+  Gates in the order input, forget, candidate, output; the bias of the forget
+  gate begins at 1 (Jozefowicz et al. 2015). The state is hidden, then cell.
+
+  Attributes:
+    input_size: numbers in.
+    size: units, and numbers out.
+    name: prefix of the variables' names.
+  """
+
+  input_size: int
+  size: int
+  name: str = 'lstm'
+
+  @property
+  def state_size(self) -> int:
+    return 2 * self.size
+
+  def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of each variable: bias, inputs' and hidden's weights."""
+    gates = 4 * self.size
+    return [
+      (f'{self.name}/b', (gates,)),
+      (f'{self.name}/w_i', (self.input_size, gates)),
+      (f'{self.name}/w_h', (self.size, gates)),
+    ]
+
+  def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
+    """New variables: truncated normal 1/sqrt(units) as Sonnet's."""
+    scale = 1 / np.sqrt(self.size)
+    bias, *weights = (shape for _, shape in self.shapes())
+    first = np.zeros(bias, np.float32)
+    first[self.size : 2 * self.size] = 1.0
+    return [
+      first,
+      *(
+        (scale * mlp.truncated_normal(rng, shape)).astype(np.float32)
+        for shape in weights
+      ),
+    ]
+
+  def step(
+    self, variables: Sequence[np.ndarray], state: np.ndarray, x: np.ndarray
+  ) -> np.ndarray:
+    """One step of K environments.
+
+    Args:
+      variables: views [*shape] in order.
+      state: [K, S].
+      x: [K, I].
+
+    Returns:
+      The next state [K, S]; its first `size` columns are the output.
+    """
+    b, w_i, w_h = variables
+    n = self.size
+    gates = x @ w_i
+    gates += state[:, :n] @ w_h
+    gates += b
+    candidate = np.tanh(gates[:, 2 * n : 3 * n])
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2: no overflow, and one pass for three.
+    gates *= 0.5
+    squashed = np.tanh(gates, out=gates)
+    squashed += 1.0
+    squashed *= 0.5
+    following = np.empty_like(state)
+    cell = following[:, n:]
+    np.multiply(squashed[:, n : 2 * n], state[:, n:], out=cell)
+    cell += squashed[:, :n] * candidate
+    np.multiply(squashed[:, 3 * n :], np.tanh(cell), out=following[:, :n])
+    return following
+
+  def unroll(
+    self,
+    variables: Sequence[tf.Tensor],
+    x: tf.Tensor,
+    final: tf.Tensor,
+    state: tf.Tensor,
+    start: tf.Tensor,
+    truncated: tf.Tensor,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Outputs of whole unrolls.
+
+    Args:
+      variables: in order.
+      x: inputs [T + 1, B, I].
+      final: input made of the true last observation [B, I].
+      state: at step 0 [B, S].
+      start: an episode begins with step t, for t = 1 .. T, bool [T, B].
+      truncated: a time limit ended the episode of `final` with step t, at most
+        once, bool [T, B].
+
+    Returns:
+      Outputs [T + 1, B, size], and that of `final` [B, size].
+    """
+    b, w_i, w_h = variables
+    # The inputs' share of all steps in one product.
+    inputs = tf.tensordot(x, w_i, 1) + b
+    final_input = final @ w_i + b
+    hidden, cell = tf.split(state, 2, axis=-1)
+    kept_hidden, kept_cell = tf.zeros_like(hidden), tf.zeros_like(cell)
+    continues = tf.cast(tf.logical_not(start), x.dtype)[..., None]
+    at_end = tf.cast(truncated, x.dtype)[..., None]
+    outputs = []
+    num_steps = x.shape[0] - 1
+    for t in range(num_steps + 1):
+      if t:
+        hidden, cell = continues[t - 1] * hidden, continues[t - 1] * cell
+      hidden, cell = self._cell(inputs[t] + hidden @ w_h, cell)
+      outputs.append(hidden)
+      if t < num_steps:
+        kept_hidden += at_end[t] * hidden
+        kept_cell += at_end[t] * cell
+    last, _ = self._cell(final_input + kept_hidden @ w_h, kept_cell)
+    return tf.stack(outputs), last
+
+  @staticmethod
+  def _cell(gates: tf.Tensor, cell: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    i, f, g, o = tf.split(gates, 4, axis=-1)
+    cell = tf.sigmoid(f) * cell + tf.sigmoid(i) * tf.tanh(g)
+    return tf.sigmoid(o) * tf.tanh(cell), cell

@@ -1,0 +1,1 @@
+"""The rules of a swarm: pure state machines without clock or network."""

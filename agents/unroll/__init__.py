@@ -1,0 +1,1 @@
+"""What agents that learn from unrolls share (IMPALA, A2C, PPO)."""

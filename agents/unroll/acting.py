@@ -1,0 +1,148 @@
+"""How an unroll agent acts: by sampling, or greedily; NumPy for small networks.
+
+What is remembered belongs to environments, so each actor and each greedy policy
+has a memory of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from agents import parameters
+from agents.networks import policy_heads
+from agents.unroll import network as unroll_network
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """What acts, without parameters and without memory."""
+
+  layout: parameters.Layout
+  network: unroll_network.UnrollNetwork
+  head: policy_heads.Head
+  action_shape: tuple[int, ...]
+
+
+class _Memory:
+  """The policy's outputs for K environments, and what it remembers of them."""
+
+  def __init__(self, policy: Policy, num_envs: int):
+    self._network = policy.network
+    self._layout = policy.layout
+    self._theta: np.ndarray | None = None
+    self._parts: dict[str, Any] = {}
+    self._next = np.zeros((num_envs, policy.network.core_size), np.float32)
+    self._fresh = np.ones(num_envs, np.bool_)
+    self.core = self._next
+
+  def step(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """Outputs [K, policy_size] for `theta [D]`, which is not changed later."""
+    outputs, core, following = self.forward(theta, *self.inputs(observation))
+    self.take(core, following)
+    return outputs
+
+  def inputs(self, observation: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What `forward` takes for the next step, [K, ...] each."""
+    return observation, self._next, self._fresh
+
+  def forward(
+    self,
+    theta: np.ndarray,
+    observation: np.ndarray,
+    core: np.ndarray,
+    fresh: np.ndarray,
+  ) -> tuple[np.ndarray, ...]:
+    """Outputs, cores they were made with, cores that follow, of any rows."""
+    if theta is not self._theta:
+      self._theta = theta
+      self._parts = self._network.prepare(self._layout.unpack(theta[None]))
+    outputs, following = self._network.step(
+      self._parts, observation, core, fresh
+    )
+    return outputs, core, following
+
+  def take(self, core: np.ndarray, following: np.ndarray) -> None:
+    """Keeps what `forward` made of this memory's own rows."""
+    self.core, self._next = core, following
+    if self._fresh.any():
+      self._fresh = np.zeros_like(self._fresh)
+
+  def ended(self, last: np.ndarray) -> None:
+    self._fresh = np.array(last, np.bool_)
+
+
+class SamplingActor:
+  """An `unrolls.UnrollActor` that draws its actions from the policy."""
+
+  def __init__(self, policy: Policy, num_envs: int):
+    self._memory = _Memory(policy, num_envs)
+    self._head = policy.head
+    self._shape = (num_envs, *policy.action_shape)
+    self.behaviour = np.zeros((num_envs, 1), np.float32)
+
+  @property
+  def core(self) -> np.ndarray:
+    """State with which the last actions were chosen, float32 [K, S]."""
+    return self._memory.core
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    outputs = self.forward(theta, *self.inputs(observation, actor_steps))
+    return self.take(*self.choose(outputs, rng))
+
+  # The parts of `act`, for many actors at once (batched_acting.py).
+
+  def inputs(self, observation, actor_steps) -> tuple[np.ndarray, ...]:
+    del actor_steps
+    return self._memory.inputs(observation)
+
+  def forward(self, theta, *inputs) -> tuple[np.ndarray, ...]:
+    return self._memory.forward(theta, *inputs)
+
+  def choose(self, outputs, rng) -> tuple[np.ndarray, ...]:
+    policy, core, following = outputs
+    actions, log_mu = self._head.sample(policy, rng)
+    return actions, log_mu[:, None], core, following
+
+  def take(self, actions, behaviour, core, following) -> np.ndarray:
+    self._memory.take(core, following)
+    self.behaviour = behaviour
+    return actions.reshape(self._shape)
+
+  def ended(self, last: np.ndarray) -> None:
+    self._memory.ended(last)
+
+  def priorities(self, theta, packed):
+    del theta, packed
+    return None
+
+
+class GreedyPolicy:
+  """The likeliest action; remembers what the policy remembers.
+
+  Made for one run of episodes that start together. `reset` before others;
+  `ended` where episodes follow one another.
+  """
+
+  def __init__(self, policy: Policy, theta: np.ndarray):
+    self._policy = policy
+    self._theta = np.array(theta, np.float32)
+    self._memory: _Memory | None = None
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    if self._memory is None:
+      self._memory = _Memory(self._policy, len(observation))
+    outputs = self._memory.step(self._theta, observation)
+    actions = self._policy.head.mode(outputs)
+    return actions.reshape(len(observation), *self._policy.action_shape)
+
+  def reset(self) -> None:
+    """All episodes begin anew, however many there are."""
+    self._memory = None
+
+  def ended(self, last: np.ndarray) -> None:
+    """Where episodes have ended, bool [K]."""
+    if self._memory is not None:
+      self._memory.ended(last)

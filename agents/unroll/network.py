@@ -1,0 +1,309 @@
+"""The actor-critic network of unroll agents: memory, torso, policy and value.
+
+  observation -> [stack] -> [normalizer] -> torso -> [LSTM] -> policy, value
+
+or, without a shared torso, policy and value as two networks. As in networks.py
+there are two forms: `unroll` is learned, `step` acts; tests hold them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents.networks import conv
+from agents.networks import mlp
+from agents.networks import normalization
+from agents.networks import recurrent
+from replay import blocks
+
+# Actions hardly depend on the observation at first, and a Gaussian's sigma is
+# near softplus(0).
+_POLICY_HEAD_SCALE = 0.01
+
+
+class Unrolled(NamedTuple):
+  """What the network makes of an unroll, time-major.
+
+  Attributes:
+    policy: outputs for the policy's head, [T, B, policy_size].
+    values: V(x_0) .. V(x_T), [T + 1, B].
+    final_values: V of the true end where a time limit was, [B].
+    observations: raw, as acted on, [T, B, I].
+  """
+
+  policy: tf.Tensor
+  values: tf.Tensor
+  final_values: tf.Tensor
+  observations: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class UnrollNetwork:
+  """Sizes of the network.
+
+  Attributes:
+    observation_shape: of one observation.
+    policy_size: outputs for the policy's head.
+    hidden_sizes: units of each hidden layer of a torso.
+    activation: 'relu' or 'tanh'.
+    torso: 'mlp', on flat observations, or convolutions on images: 'nature' or
+      'shallow' of conv.py.
+    shared: one torso for policy and value, or one each.
+    lstm_size: units between shared torso and heads; 0 for no LSTM.
+    stack: observations seen at once; 1 for the present one alone.
+    normalize: whether observations pass a running normalizer.
+  """
+
+  observation_shape: tuple[int, ...]
+  policy_size: int
+  hidden_sizes: tuple[int, ...]
+  activation: str = 'tanh'
+  torso: str = 'mlp'
+  shared: bool = True
+  lstm_size: int = 0
+  stack: int = 1
+  normalize: bool = False
+
+  def __post_init__(self):
+    if self.torso not in ('mlp', *conv.KINDS):
+      raise ValueError(
+        f"torso={self.torso!r} is not known. Choose 'mlp', or "
+        f'{" or ".join(map(repr, conv.KINDS))} for images.'
+      )
+    if self._images and (not self.shared or self.stack > 1 or self.normalize):
+      raise ValueError(
+        f'The convolutions are shared by policy and value and take images as '
+        f'they are, but shared_torso={self.shared}, stack={self.stack}, '
+        f'normalize_observations={self.normalize}. Set True, 1 and False.'
+      )
+    if self.lstm_size and not (self.shared and self.hidden_sizes):
+      raise ValueError(
+        f'lstm_size={self.lstm_size} needs a shared torso with a hidden layer, '
+        f'but shared={self.shared} and hidden_sizes={self.hidden_sizes}. Set '
+        'shared_torso=True, or lstm_size=0.'
+      )
+
+  @property
+  def _images(self) -> bool:
+    return self.torso in conv.KINDS
+
+  @functools.cached_property
+  def memory(self) -> recurrent.StateStack:
+    return recurrent.StateStack(self.stack, math.prod(self.observation_shape))
+
+  @functools.cached_property
+  def lstm(self) -> recurrent.LSTM | None:
+    if not self.lstm_size:
+      return None
+    return recurrent.LSTM(self.hidden_sizes[-1], self.lstm_size)
+
+  @functools.cached_property
+  def normalizer(self) -> normalization.Normalizer | None:
+    size = math.prod(self.observation_shape)
+    return normalization.Normalizer(size) if self.normalize else None
+
+  @functools.cached_property
+  def core_size(self) -> int:
+    """Numbers of recurrent state, S: the stack's, then the LSTM's."""
+    return self.memory.state_size + (self.lstm.state_size if self.lstm else 0)
+
+  @functools.cached_property
+  def _parts(self) -> dict[str, Any]:
+    """Each part with variables, in layout order."""
+    inputs = self.memory.output_size
+    parts: dict[str, Any] = {}
+
+    def network(sizes: tuple[int, ...], outputs: int, name: str) -> Any:
+      if self._images:
+        return conv.ConvNet(
+          self.observation_shape, outputs, kind=self.torso, name=name
+        )
+      return mlp.MLP(inputs, sizes, outputs, self.activation, name)
+
+    sizes, outputs = self.hidden_sizes, self.policy_size
+    if self.lstm is not None:
+      parts['torso'] = network(sizes[:-1], sizes[-1], 'torso')
+      parts['lstm'] = self.lstm
+      parts['heads'] = mlp.MLP(self.lstm_size, (), outputs + 1, name='heads')
+    elif self.shared:
+      parts['heads'] = network(sizes, outputs + 1, 'heads')
+    else:
+      parts['policy'] = network(sizes, outputs, 'policy')
+      parts['value'] = network(sizes, 1, 'value')
+    if self.normalizer is not None:
+      parts['normalizer'] = self.normalizer
+    return parts
+
+  def shapes(self) -> mlp.Shapes:
+    """(name, shape) of each variable, in layout order."""
+    return [pair for part in self._parts.values() for pair in part.shapes()]
+
+  def groups(self) -> dict[str, list[str]]:
+    """Names of the variables of each part."""
+    return {
+      name: [variable for variable, _ in part.shapes()]
+      for name, part in self._parts.items()
+    }
+
+  def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
+    """New variables; the policy's outputs are close to 0."""
+    arrays = []
+    for name, part in self._parts.items():
+      if name == 'normalizer':
+        arrays += part.initial()
+        continue
+      new = part.initial(rng)
+      if name in ('heads', 'policy'):
+        new[-1][:, : self.policy_size] *= _POLICY_HEAD_SCALE
+      arrays += new
+    return arrays
+
+  def prepare(self, variables: Sequence[np.ndarray]) -> dict[str, Any]:
+    """What `step` takes for views [1, *shape]; keep it while theta is."""
+    parts = self.split(variables)
+    for name, part in self._parts.items():
+      if name in ('lstm', 'normalizer'):
+        continue
+      parts[name] = part.prepare(parts[name])
+    return parts
+
+  def split(self, variables: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Variables, in layout order, by part."""
+    found, start = {}, 0
+    for name, part in self._parts.items():
+      end = start + len(part.shapes())
+      found[name] = variables[start:end]
+      start = end
+    return found
+
+  def step(
+    self,
+    parts: dict[str, Any],
+    observation: np.ndarray,
+    core: np.ndarray,
+    fresh: np.ndarray,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """One step of K environments, in NumPy.
+
+    Args:
+      parts: from `prepare`.
+      observation: [K, ...].
+      core: [K, S]; where `fresh`, the state of a new episode is written to it.
+      fresh: episodes that begin with this observation, bool [K].
+
+    Returns:
+      The policy's outputs [K, policy_size] and the next core [K, S].
+    """
+    x = observation.reshape(len(observation), -1)
+    if not self._images:
+      x = x.astype(np.float32, copy=False)
+    stacked = self.memory.state_size
+    if self.core_size and fresh.any():
+      self.memory.begin(core[:, :stacked], x, fresh)
+      core[fresh, stacked:] = 0.0
+    x = self.memory.step(core[:, :stacked], x)
+    following = x[:, x.shape[1] - stacked :]
+    x = x[None]
+    if self.normalizer is not None:
+      each = x.reshape(1, -1, self.normalizer.size)
+      x = self.normalizer.normalize(parts['normalizer'], each).reshape(x.shape)
+    if self._images:
+      x = x.reshape(1, -1, *self.observation_shape)
+    if self.lstm is not None:
+      x = self._parts['torso'].forward(parts['torso'], x)[0]
+      x = np.tanh(x) if self.activation == 'tanh' else np.maximum(x, 0)
+      state = self.lstm.step(
+        [v[0] for v in parts['lstm']], core[:, stacked:], x
+      )
+      following = np.concatenate([following, state], axis=1)
+      x = state[None, :, : self.lstm_size]
+    name = 'heads' if 'heads' in parts else 'policy'
+    outputs = self._parts[name].forward(parts[name], x)[0]
+    return outputs[:, : self.policy_size], following
+
+  def make_unroll(self) -> Callable[..., Unrolled]:
+    """`unroll(variables, block [b, ...], truncated [T, B])`, in TensorFlow."""
+    applies = {
+      name: part.make_sonnet()
+      for name, part in self._parts.items()
+      if name not in ('lstm', 'normalizer')
+    }
+
+    image_part = None
+    if self._images:
+      image_part = 'heads' if self.lstm is None else 'torso'
+
+    def apply(name: str, parts: dict, x: tf.Tensor) -> tf.Tensor:
+      """Of [T, B, I], [T, B, outputs]."""
+      rows = x.shape[:2]
+      shape: tuple[int, ...] = (-1, x.shape[-1])
+      if name == image_part:
+        shape = (-1, *self.observation_shape)
+      return tf.reshape(
+        applies[name](parts[name], tf.reshape(x, shape)), (*rows, -1)
+      )
+
+    def unroll(
+      variables: Sequence[tf.Tensor], block: blocks.Block, truncated: tf.Tensor
+    ) -> Unrolled:
+      parts = self.split(variables)
+      raw = self._flat(time_major(block.observation))
+      final = self._flat(merge(block.final_observation))
+      core = merge(block.core)
+      start = time_major(block.last)
+      stacked = self.memory.state_size
+      x, last = self.memory.unroll(
+        raw, final, core[:, :stacked], start, truncated
+      )
+      # The true ends are one more row for the same networks.
+      x = self._scaled(parts, tf.concat([x, last[None]], axis=0))
+      if self.lstm is not None:
+        x = getattr(tf.nn, self.activation)(apply('torso', parts, x))
+        x, last = self.lstm.unroll(
+          parts['lstm'], x[:-1], x[-1], core[:, stacked:], start, truncated
+        )
+        x = tf.concat([x, last[None]], axis=0)
+      if 'heads' in parts:
+        both = apply('heads', parts, x)
+        policy, values = tf.split(both, [self.policy_size, 1], axis=-1)
+        policy = policy[:-2]
+      else:
+        policy = apply('policy', parts, x[:-2])
+        values = apply('value', parts, x)
+      values = values[..., 0]
+      return Unrolled(policy, values[:-1], values[-1], raw[:-1])
+
+    return unroll
+
+  def _flat(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., *observation_shape] to [..., I]; images stay bytes."""
+    lead = x.shape[: x.shape.rank - len(self.observation_shape)]
+    x = tf.reshape(x, (*lead, math.prod(self.observation_shape)))
+    return x if self._images else tf.cast(x, tf.float32)
+
+  def _scaled(self, parts, x: tf.Tensor) -> tf.Tensor:
+    if self.normalizer is None:
+      return x
+    variables = [tf.stop_gradient(v) for v in parts['normalizer']]
+    each = tf.reshape(x, (-1, self.normalizer.size))
+    return tf.reshape(self.normalizer.normalize(variables, each), x.shape)
+
+
+def time_major(x: tf.Tensor) -> tf.Tensor:
+  """[b, T, K, ...] to [T, b * K, ...]; no copy for one block."""
+  if x.shape[0] == 1:
+    return x[0]
+  x = tf.transpose(x, (1, 0, *range(2, x.shape.rank)))
+  return tf.reshape(x, (x.shape[0], -1, *x.shape[3:]))
+
+
+def merge(x: tf.Tensor) -> tf.Tensor:
+  """[b, K, ...] to [b * K, ...]."""
+  return tf.reshape(x, (-1, *x.shape[2:]))

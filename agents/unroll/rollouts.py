@@ -1,0 +1,263 @@
+"""Rollouts that are learned from for several epochs of minibatches.
+
+A rollout is a whole number of blocks. What it is worth is estimated once, with
+the parameters before its first update; then it is laid out as the minibatches
+of all epochs, which one call of the learner goes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from agents import parameters
+from agents.unroll import network as unroll_network
+from agents.unroll import unrolls
+from replay import blocks
+
+_SHUFFLE_SEED = 1707
+
+
+class Estimates(NamedTuple):
+  """What a rollout is worth to one member before its first update.
+
+  Attributes:
+    advantages: float32 [T, S], of all S sequences.
+    returns: targets of the value function, float32 [T, S].
+    values: V(x_t), float32 [T, S].
+    mask: 1, or 0 where the step is no experience, float32 [T, S].
+    lag: mean |pi / mu - 1| of the rollout, [].
+    statistics: variable name to its value after the rollout.
+  """
+
+  advantages: tf.Tensor
+  returns: tf.Tensor
+  values: tf.Tensor
+  mask: tf.Tensor
+  lag: tf.Tensor
+  statistics: dict[str, tf.Tensor]
+
+
+class Minibatch(NamedTuple):
+  """One update's share, of one member.
+
+  It is b sequences of L steps: of an unroll's steps, in order, where the policy
+  remembers; else one "sequence" of steps drawn from anywhere, because then only
+  what stands beside a step matters. Columns that steps do not have there, of a
+  true end or a last arrival, are filled with any step.
+
+  Attributes:
+    block: leading axis [b], T = L and K = 1.
+    advantages: not normalised, float32 [b, L, 1].
+    returns: float32 [b, L, 1].
+    values: V(x_t) before the first update, float32 [b, L, 1].
+    mask: float32 [b, L, 1].
+    lag: of the rollout, [].
+    closing: whether this is the rollout's last update, bool [].
+    statistics: see `Estimates`; to be taken over with the last update.
+  """
+
+  block: blocks.Block
+  advantages: tf.Tensor
+  returns: tf.Tensor
+  values: tf.Tensor
+  mask: tf.Tensor
+  lag: tf.Tensor
+  closing: tf.Tensor
+  statistics: dict[str, tf.Tensor]
+
+
+# (a member's variables, its blocks [b, ...]) -> Estimates.
+Estimate = Callable[[Sequence[tf.Tensor], blocks.Block], Estimates]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollouts:
+  """A `feeds.Feed` of rollouts; the loss sees a `Minibatch` [P, ...].
+
+  Attributes:
+    layout: of the parameters.
+    estimate: what a rollout is worth.
+    rollout_steps: environment steps of one rollout and member.
+    unroll_length: T of a block.
+    num_envs: K of a block; for P members, theirs in turn, K / P each.
+    batch_size: steps of one minibatch.
+    epochs: times each step is learned from.
+    in_order: whether the steps of a sequence stay together.
+  """
+
+  layout: parameters.Layout
+  estimate: Estimate
+  rollout_steps: int
+  unroll_length: int
+  num_envs: int
+  batch_size: int
+  epochs: int
+  in_order: bool = False
+
+  @property
+  def sequences(self) -> int:
+    """Of a rollout."""
+    return max(1, self.rollout_steps // self.unroll_length)
+
+  def num_blocks(self, updates: int, members: int = 1) -> int:
+    """Blocks in one sample, n: a rollout.
+
+    Raises:
+      ValueError: the sizes do not fit together.
+    """
+    own, rest = divmod(self.num_envs, members)
+    if rest:
+      raise ValueError(
+        f'Blocks of {self.num_envs} environments cannot be shared out over '
+        f'{members} members.'
+      )
+    number, rest = divmod(self.rollout_steps, self.unroll_length * own)
+    if rest:
+      raise ValueError(
+        f'agent.rollout_steps={self.rollout_steps} is no whole number of '
+        f'blocks of {self.unroll_length} steps of {own} environments. Make it '
+        f'a multiple of {self.unroll_length * own}: set '
+        'actors.envs_per_actor, agent.unroll_length or agent.rollout_steps.'
+      )
+    needed = self.epochs * self.rollout_steps // self.batch_size
+    if updates != needed:
+      raise ValueError(
+        f'A call of {updates} updates is not one of rollouts: agent.epochs='
+        f'{self.epochs} of agent.rollout_steps={self.rollout_steps} in '
+        f'minibatches of {self.batch_size} are {needed}.'
+      )
+    return number
+
+  def queue_size(self, batches: int) -> int:
+    """Blocks that hold `batches` rollouts."""
+    return batches * self.rollout_steps // (self.unroll_length * self.num_envs)
+
+  def arrange(
+    self, sample: Any, updates: int, members: int, theta: tf.Tensor
+  ) -> Minibatch:
+    """The minibatches of all epochs, leading axes [U, P].
+
+    Args:
+      sample: columns of n blocks, in queue order.
+      updates: U, epochs times minibatches.
+      members: P.
+      theta: with which the rollout is estimated, [P, D].
+    """
+    sequences = self.num_blocks(updates, members) * self.num_envs // members
+    own = unrolls.Unrolls(sequences, self.num_envs).arrange(sample, 1, members)
+    whole = tf.nest.map_structure(lambda x: x[0], own)
+    order = self._order(whole.version[0, 0], sequences)
+    variables = [
+      tf.reshape(part, (members, *shape))
+      for part, shape in zip(
+        tf.split(theta, self.layout.sizes, axis=1), self.layout.shapes
+      )
+    ]
+
+    def minibatches(member) -> Minibatch:
+      own_variables, own_blocks = member
+      return self._minibatches(own_variables, own_blocks, order)
+
+    if members == 1:
+      one = minibatches(
+        tf.nest.map_structure(lambda x: x[0], (variables, whole))
+      )
+      return tf.nest.map_structure(lambda x: x[:, None], one)
+    found = tf.vectorized_map(
+      minibatches, (variables, whole), fallback_to_while_loop=False
+    )
+    return tf.nest.map_structure(
+      lambda x: tf.transpose(x, (1, 0, *range(2, x.shape.rank))), found
+    )
+
+  def unpack(self, batch: Minibatch) -> Minibatch:
+    return batch
+
+  def _order(self, version: tf.Tensor, sequences: int) -> tf.Tensor:
+    """Indices of each update's steps, or sequences, int32 [U, m].
+
+    A function of the rollout's version, so that the same rollouts are shuffled
+    alike in every run, and in one that was resumed.
+    """
+    items, share = sequences * self.unroll_length, self.batch_size
+    if self.in_order:
+      items, share = sequences, share // self.unroll_length
+    draws = tf.random.stateless_uniform(
+      (self.epochs, items), tf.stack([version, _SHUFFLE_SEED])
+    )
+    return tf.reshape(tf.argsort(draws, axis=1), (-1, share))
+
+  def _minibatches(
+    self,
+    variables: Sequence[tf.Tensor],
+    block: blocks.Block,
+    order: tf.Tensor,
+  ) -> Minibatch:
+    """Of one member, leading axis [U]."""
+    estimates = self.estimate(variables, block)
+    take = self._sequences if self.in_order else self._steps
+    updates = order.shape[0]
+
+    def each(x: tf.Tensor) -> tf.Tensor:
+      return tf.repeat(x[None], updates, axis=0)
+
+    def steps(x: tf.Tensor) -> tf.Tensor:
+      return take(tf.transpose(x, (1, 0, *range(2, x.shape.rank))), order)
+
+    major = unroll_network.time_major
+    columns = {
+      name: steps(major(getattr(block, name)))
+      for name in ('action', 'reward', 'discount', 'valid', 'behaviour')
+    }
+    observation = major(block.observation)
+    final, core = (
+      unroll_network.merge(x) for x in (block.final_observation, block.core)
+    )
+    if self.in_order:
+      columns['observation'] = steps(observation)
+      columns['last'] = steps(major(block.last))
+      columns['final_observation'] = tf.gather(final, order)[:, :, None]
+      columns['core'] = tf.gather(core, order)[:, :, None]
+    else:
+      # Steps stand alone: none follows another. What a sequence has besides
+      # its steps is there twice over.
+      more = tf.concat([order, order[:, :1]], axis=1)
+      rows = tf.transpose(
+        observation[:-1], (1, 0, *range(2, observation.shape.rank))
+      )
+      columns['observation'] = self._steps(rows, more)
+      columns['last'] = tf.zeros_like(columns['valid'])
+      columns['final_observation'] = columns['observation'][:, :, -1]
+      columns['core'] = each(core[:1][None])
+    arranged = blocks.Block(
+      **columns,
+      version=tf.repeat(each(block.version[:1]), _rows(columns), axis=1),
+      written_at=tf.repeat(each(block.written_at[:1]), _rows(columns), axis=1),
+    )
+    return Minibatch(
+      arranged,
+      steps(estimates.advantages),
+      steps(estimates.returns),
+      steps(estimates.values),
+      steps(estimates.mask),
+      each(estimates.lag),
+      tf.range(updates) == updates - 1,
+      {name: each(value) for name, value in estimates.statistics.items()},
+    )
+
+  def _steps(self, x: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+    """[S, T, ...] to [U, 1, m, 1, ...]."""
+    flat = tf.reshape(x, (-1, *x.shape[2:]))
+    return tf.gather(flat, order)[:, None, :, None]
+
+  def _sequences(self, x: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+    """[S, T, ...] to [U, m, T, 1, ...]."""
+    return tf.gather(x, order)[:, :, :, None]
+
+
+def _rows(columns: dict[str, tf.Tensor]) -> int:
+  return columns['reward'].shape[1]

@@ -1,0 +1,1 @@
+"""What travels from environments to a learner: table, adder, feed, sampler."""

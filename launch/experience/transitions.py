@@ -1,0 +1,161 @@
+"""Off-policy experience: transitions in replay, uniform or prioritized."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from agents import feeds
+from launch.experience import kind
+from replay import adders
+from replay import deadlock
+from replay import packing
+from replay import priorities as priorities_lib
+from replay import sampler
+from replay import shards
+from replay import tables as tables_lib
+from replay import writer
+
+# Transitions written in one go: priorities are computed for all at once.
+_BURST = 64
+
+
+class Transitions(kind.Kind):
+  """Transitions in replay, G to an item."""
+
+  def __init__(self, experiment, config):
+    super().__init__(experiment, config)
+    self.prioritized = self.agent.priority_exponent is not None
+    self._not_finite = 0  # priorities of items, from the learner
+    self._layout = experiment.transitions()
+    self._size = size = config.transitions_per_item
+    if self.batch_size % size or _BURST % size:
+      raise ValueError(
+        f'actors.transitions_per_item={size} must divide the {self.batch_size} '
+        f'transitions that a learner takes for an update, and {_BURST}, which '
+        'an actor writes at once. Take 1, 2, 4, 8, ... and a multiple of it '
+        'for agent.batch_size.'
+      )
+    self._signature = self._layout.signature(*((size,) if size > 1 else ()))
+
+  @property
+  def first_steps(self):
+    # Each environment's window is open for n - 1 steps before it is an item,
+    # and each actor holds a burst back.
+    config = self.config
+    return (
+      self.experiment.min_replay_size
+      + config.num_actors * (_BURST - 1)
+      + config.num_actors * config.envs_per_actor * self.agent.n_step
+    )
+
+  @property
+  def plan(self):
+    experiment, config, size = self.experiment, self.config, self._size
+    buffer = config.error_buffer
+    # In items: a sample is one of G transitions. The ratio stays what it is.
+    return deadlock.Plan(
+      min_size=-(-experiment.min_replay_size // size),
+      max_size=-(-experiment.max_replay_size // size),
+      batch_size=self.updates_per_call * self.agent.batch_size // size,
+      samples_per_insert=config.samples_per_insert,
+      error_buffer=None if buffer is None else buffer / size,
+      max_in_flight=sampler.MAX_IN_FLIGHT // size,
+      writers=config.num_actors,
+      in_flight_per_writer=writer.MAX_IN_FLIGHT,
+      burst=_BURST // size,
+      shards=config.shards,
+      updates=self.updates_per_call,
+    )
+
+  def tables(self, name):
+    plan = self.plan
+    options = {
+      'max_size': plan.shard_max_size,
+      'min_size': plan.shard_min_size,
+      'signature': self._signature,
+      'rate_limiter': deadlock.limiter(plan),
+    }
+    if not self.prioritized:
+      return [tables_lib.uniform(name, **options)]
+    exponent = self.agent.priority_exponent
+    return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    adder = adders.TransitionAdder(
+      client,
+      table,
+      self._layout,
+      self.agent.n_step,
+      self.agent.gamma,
+      self.config.envs_per_actor,
+      priority=priorities,
+      item_size=self._size,
+      priority_exponent=self.agent.priority_exponent or 0.0,
+      burst=_BURST,
+      options=writer.WriteOptions(
+        timeout_s=kind.WRITE_TIMEOUT_S, should_stop=should_stop
+      ),
+    )
+    return adder, adder.add
+
+  @property
+  def feed(self):
+    return feeds.Transitions(self._layout, self.batch_size)
+
+  def sampler(self, addresses, table, should_stop):
+    return sampler.ShardedSampler(
+      addresses,
+      table,
+      self.batch_size // self._size,
+      updates=self.updates_per_call,
+      # A worker of Reverb's makes about 100,000 samples/s beside the learner.
+      num_workers=2,
+      max_in_flight=self.plan.max_in_flight,
+      should_stop=should_stop,
+      signature=self._signature,
+    )
+
+  def sample_specs(self):
+    items = self.updates_per_call * self.batch_size
+    return tf.TensorSpec((items, self._layout.width), self._layout.dtype)
+
+  def prepare(self, sample, updates):
+    del updates
+    if self._size == 1:
+      return sample
+    # A transition is drawn as often as its item; the weights know no scale.
+    return sample._replace(
+      data=tf.reshape(sample.data, (-1, self._layout.width)),
+      probabilities=np.repeat(sample.probabilities, self._size),
+    )
+
+  def item_priorities(self, priorities):
+    found = priorities_lib.of_items(
+      priorities, self._size, self.agent.priority_exponent or 0.0
+    )
+    self._not_finite += int(np.sum(~np.isfinite(found)))
+    return found
+
+  def numbers(self, sample, updates):
+    # All rows: each shard has places of its own in an update. As an array, of
+    # which observations are views.
+    rows = self._layout.unpack(np.asarray(sample.data))
+    # The step of a learner that was restored falls back behind its actors'.
+    lag = np.maximum(updates - rows.version, 0.0)
+    age = packing.age_s(rows.written_at)
+    numbers = {
+      # The learner's own step: the count of the run holds what was repeated.
+      'parameters_version': updates,
+      'policy_lag': float(lag.mean()),
+      'policy_lag_max': float(lag.max()),
+      'sample_age_s': float(age.mean()),
+      'sample_age_max_s': float(age.max()),
+      'times_sampled': float(np.mean(sample.times_sampled)),
+      'replay_size': float(shards.table_size(sample) * self._size),
+      'replay_max_size': self.experiment.max_replay_size,
+    }
+    if self.prioritized:
+      # Of items: replaced, or after an update that was skipped left as stored.
+      numbers['priorities_not_finite'] = self._not_finite
+    return numbers

@@ -1,0 +1,145 @@
+"""On-policy experience, or nearly: blocks of steps in a queue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.unroll import unrolls
+from launch.experience import kind
+from replay import blocks
+from replay import deadlock
+from replay import packing
+from replay import sampler
+from replay import shards
+from replay import tables as tables_lib
+from replay import writer
+
+# Blocks that a sampler asks ahead. Each adds to the lag of the policy.
+_BLOCKS_IN_FLIGHT = 2
+
+
+class Unrolls(kind.Kind):
+  """Blocks of T steps of K environments in a queue, each learned from once."""
+
+  def __init__(self, experiment, config, members=1):
+    super().__init__(experiment, config)
+    self._layout = self.agent.block_layout(config.envs_per_actor)
+    feed = self.agent.feed(config.envs_per_actor)
+    if config.num_learners > 1:
+      feed = dataclasses.replace(feed, batch_size=self.batch_size)
+    self._feed = feed
+    # In a sample of one learner.
+    self._blocks = self._feed.num_blocks(self.updates_per_call, members)
+    if self.agent.on_policy and self._blocks % config.num_actors:
+      raise ValueError(
+        f'The {self._blocks} blocks of a rollout cannot be shared out over '
+        f'actors.num_actors={config.num_actors}, and each waits for the '
+        'others. Let rollout_steps be a multiple of num_actors * '
+        'envs_per_actor * unroll_length.'
+      )
+    self._dropped = 0
+
+  @property
+  def first_steps(self):
+    blocks_needed = self.config.num_learners * self._blocks
+    return max(self.config.num_actors, blocks_needed) * self._layout.num_steps
+
+  @property
+  def acting_steps(self):
+    if not self.agent.on_policy:
+      return self.config.update_period
+    share = self._blocks // self.config.num_actors
+    return share * self._layout.num_steps
+
+  @property
+  def plan(self):
+    # Blocks that wait: what bounds the lag of the policy.
+    learners = self.config.num_learners
+    waiting = learners * max(
+      self._blocks, self._feed.queue_size(self.config.queue_batches)
+    )
+    return deadlock.Plan(
+      min_size=1,
+      max_size=max(waiting, self.config.shards),
+      batch_size=learners * self._blocks,
+      max_in_flight=_BLOCKS_IN_FLIGHT,
+      writers=self.config.num_actors,
+      in_flight_per_writer=blocks.OPTIONS.max_in_flight,
+      shards=self.config.shards,
+      queue=True,
+    )
+
+  def tables(self, name):
+    size = self.plan.shard_max_size
+    return [tables_lib.queue(name, size, self._layout.signature())]
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    del priorities
+    adder = blocks.BlockAdder(
+      client,
+      table,
+      self._layout,
+      options=writer.WriteOptions(
+        max_in_flight=blocks.OPTIONS.max_in_flight,
+        timeout_s=kind.WRITE_TIMEOUT_S,
+        should_stop=should_stop,
+      ),
+    )
+    acting: Any = behaviour
+
+    def record(observation, action, step, version):
+      return adder.add(
+        observation, action, step, acting.behaviour, acting.core, version
+      )
+
+    return adder, record
+
+  @property
+  def feed(self):
+    return self._feed
+
+  def sampler(self, addresses, table, should_stop):
+    return sampler.ShardedSampler(
+      addresses,
+      table,
+      self._blocks,
+      should_stop=should_stop,
+      max_in_flight=_BLOCKS_IN_FLIGHT,
+      signature=self._layout.signature(),
+    )
+
+  def sample_specs(self):
+    return blocks.Block(
+      *(
+        tf.TensorSpec((self._blocks, *spec.shape), spec.dtype)
+        for spec in self._layout.signature()
+      )
+    )
+
+  def prepare(self, sample, updates):
+    sample = sample._replace(data=blocks.Block(*sample.data))
+    if self.config.max_lag is None:
+      return sample
+    data, dropped = unrolls.without_stale(
+      sample.data, updates, self.config.max_lag
+    )
+    self._dropped += dropped
+    return sample._replace(data=data)
+
+  def numbers(self, sample, updates):
+    made = self.updates_per_call
+    # Blocks are used in turn, or all of them from a rollout's first update.
+    spread = made if self.agent.updates_per_call is None else 0
+    mean, largest = unrolls.policy_lag(sample.data, updates - made, spread)
+    age = packing.age_s(np.asarray(sample.data.written_at))
+    return {
+      'policy_lag': mean,
+      'policy_lag_max': float(largest),
+      'sample_age_s': float(age.mean()),
+      'stale_blocks': self._dropped,
+      'queue_size': float(shards.table_size(sample)),
+    }

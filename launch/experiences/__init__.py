@@ -1,1 +1,0 @@
-"""Kinds of experience that travel from actors to a learner."""

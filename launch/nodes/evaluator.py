@@ -1,0 +1,206 @@
+"""The evaluator: greedy episodes with the newest parameters, beside the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import queue
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from agents import base
+from agents import parameters
+from environment_loops import evaluation
+from launch import experiment as experiment_lib
+from launch import rpc
+from run_records import reporting
+
+_logger = logging.getLogger(__name__)
+_WAIT_S = 0.1
+_LOOK_S = 0.05  # between looks at the counter for the next evaluation
+_CONFIRMATION_EPISODES = 20
+_LAST_EVALUATIONS_S = 120.0  # after the end, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class _Snapshot:
+  """Parameters of one moment, to be evaluated."""
+
+  steps: int  # of one agent
+  version: int
+  theta: np.ndarray  # [D]
+  taken_at: float  # time.monotonic()
+
+
+class Evaluator:
+  """Measures the parameters now and then. Nothing depends on it.
+
+  Parameters are taken when their evaluation is due, and played when there is
+  time: the newest first, those that are left after the end of the run. So a
+  run that is quicker than its evaluations has a whole curve too.
+  """
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    counter: Any,
+    server: Any,
+    ends_run: bool = False,
+  ):
+    """Takes its arguments in.
+
+    Args:
+      experiment: what is run.
+      counter: client of the counter.
+      server: client of what serves `get_parameters(have_version)`.
+      ends_run: whether it ends the run when `run.target_return` is confirmed.
+    """
+    self._experiment = experiment
+    self._counter = counter
+    self._server = server
+    self._reporter = reporting.Reporter('evaluator/0', counter)
+    self._agent = experiment.make_agent()
+    self._target = experiment.run.target_return if ends_run else None
+    self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
+    self._taken = -1  # steps of the newest snapshot
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Evaluates every `eval_period` steps of one agent, until the end."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    be_nice(self._experiment)
+    over = threading.Event()
+    taking = threading.Thread(
+      target=self._take_snapshots, args=(stop, over), daemon=True
+    )
+    taking.start()
+    while not stop.is_set():
+      if self._reporter.due() and self._reporter.report():
+        break
+      try:
+        snapshot = self._waiting.get(timeout=_WAIT_S)
+      except queue.Empty:
+        continue
+      self._evaluate(snapshot, stop)
+    over.set()
+    taking.join()
+    if not stop.is_set():
+      self._finish(stop)
+
+  def _take_snapshots(
+    self, stop: threading.Event, over: threading.Event
+  ) -> None:
+    period, done = self._experiment.eval_period, -1
+    while not stop.is_set() and not over.wait(_LOOK_S):
+      if self._finished():
+        # Said here, as an evaluation may take longer than the program waits.
+        self._reporter.hold(_LAST_EVALUATIONS_S)
+        return
+      steps = self._steps()
+      if steps is None or steps // period <= done:
+        continue
+      if self._take(steps):
+        done = steps // period
+
+  def _finish(self, stop: threading.Event) -> None:
+    """The run is over: what it came to is worth one more."""
+    self._reporter.hold(_LAST_EVALUATIONS_S)
+    until = time.monotonic() + _LAST_EVALUATIONS_S
+    steps = self._steps()
+    if steps is not None and steps > self._taken:
+      self._take(steps)
+    while not stop.is_set() and not self._waiting.empty():
+      if time.monotonic() > until:
+        _logger.warning(
+          'The run is over: %d snapshots of the parameters were not evaluated.',
+          self._waiting.qsize(),
+        )
+        break
+      self._evaluate(self._waiting.get(), stop)
+    self._reporter.hold(0)
+
+  def _finished(self) -> bool:
+    try:
+      return self._counter.finished()
+    except (rpc.Unavailable, rpc.RemoteError):
+      return False
+
+  def _steps(self) -> int | None:
+    """Actor steps of one agent so far, or None if nobody knows."""
+    try:
+      total = self._counter.totals().get('actor_steps', 0)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return None
+    return total // self._experiment.num_agents
+
+  def _take(self, steps: int) -> bool:
+    """Puts the newest parameters in line. Returns whether there were any."""
+    try:
+      newest = self._server.get_parameters(-1)
+    except (rpc.Unavailable, rpc.RemoteError):
+      return False
+    if newest['theta'] is None:
+      return False
+    _, theta = parameters.decode(self._agent.layout, newest['theta'])
+    self._taken = steps
+    self._waiting.put(
+      _Snapshot(steps, int(newest['version']), theta, time.monotonic())
+    )
+    return True
+
+  def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
+    policy = self._agent.greedy(snapshot.theta)
+    episodes = self._experiment.run.eval_episodes
+    steps = snapshot.steps
+    found = self._play(policy, episodes, f'evaluation at {steps}', stop)
+    if found is None:
+      return
+    self._reporter.log(
+      'evaluation',
+      {
+        'actor_steps': steps * self._experiment.num_agents,
+        'actor_steps_per_member': steps,
+        'return_mean': found.mean,
+        'return_std': found.std,
+        'returns': [float(r) for r in found.returns],
+        'broken_episodes': found.broken,
+        'version': snapshot.version,
+        'age_s': time.monotonic() - snapshot.taken_at,
+      },
+    )
+    if self._target is not None and found.mean >= self._target:
+      # The best of many evaluations is partly luck: played again, and longer.
+      again = self._play(
+        policy, _CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
+      )
+      if again is not None and again.mean >= self._target:
+        count = len(again.returns)
+        self._reporter.finish(
+          f'greedy return {again.mean:.1f} over {count} episodes, '
+          f'{self._target:g} was asked for',
+          {'return_mean': again.mean, 'episodes': count},
+        )
+
+  def _play(self, policy, episodes, purpose, stop):
+    return evaluation.evaluate_vector(
+      policy,
+      self._experiment.environment,
+      episodes,
+      base.actor_seed(self._experiment.actor_info(0), purpose),
+      should_stop=stop.is_set,
+      on_fault=self._experiment.run.on_fault,
+      epsilon=self._experiment.run.eval_epsilon,
+    )
+
+
+def be_nice(experiment: experiment_lib.Experiment) -> None:
+  """Lets learning go first where nodes share cores. Threads stay as they are:
+  a thread's niceness would be its whole process's."""
+  if threading.current_thread() is threading.main_thread():
+    os.nice(experiment.run.background_niceness)

@@ -1,0 +1,216 @@
+"""Reverb servers inside a node: their addresses, checkpoints and whereabouts.
+
+A learner hosts its replay itself (sampling then crosses no process), or replay
+nodes host a shard each. In both cases a shard is one Reverb server at an
+address that Launchpad bound, so that it comes back at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import logging
+import os
+import pathlib
+import threading
+from typing import Any
+
+from launchpad import address as lp_address
+from launchpad.nodes import base
+import reverb
+
+from launch import rpc
+from launch.nodes import replay_saves
+from replay.checkpoints import save as checkpoints
+from run_records import checkpoints as checkpoint_files
+from run_records import metrics
+
+_logger = logging.getLogger(__name__)
+# A signal that one of Reverb's threads takes does not end a wait of the main
+# thread, so it must not wait without end.
+_LOOK_UP_S = 0.5
+
+
+class AddressHandle(base.Handle[str]):
+  """What other nodes hold of a shard: its 'host:port'."""
+
+  def __init__(self, address: lp_address.Address):
+    self._address = address
+
+  def dereference(self) -> str:
+    return self._address.resolve()
+
+
+class HostNode(rpc.Node):
+  """An `rpc.Node` whose object also hosts Reverb servers.
+
+  The object gets their addresses as the keyword argument `addresses`.
+  """
+
+  def __init__(
+    self, constructor: Callable[..., Any], *args, shards: int = 1, **kwargs
+  ):
+    """Describes the node; nothing starts yet.
+
+    Args:
+      constructor: makes the object; gets `addresses` beside the arguments.
+      *args: arguments; handles become clients.
+      shards: Reverb servers that it hosts.
+      **kwargs: of `rpc.Node` and of the constructor.
+    """
+    addresses = [lp_address.Address(f'replay{i}') for i in range(shards)]
+    self._shards = addresses
+    super().__init__(
+      constructor,
+      *args,
+      addresses=[AddressHandle(address) for address in addresses],
+      **kwargs,
+    )
+    for address in addresses:
+      self.allocate_address(address)
+
+  def shard_handle(self, shard: int) -> AddressHandle:
+    """For another node: the address of one of the servers."""
+    return self._track_handle(AddressHandle(self._shards[shard]))
+
+
+class ReplayHost:
+  """The shards of one node; `run` makes it a node of its own."""
+
+  def __init__(
+    self,
+    make_tables: Callable[[], list[reverb.Table]],
+    run_dir: str | None,
+    addresses: Sequence[str],
+    first_shard: int = 0,
+  ):
+    """Takes its arguments in; servers start with `start`.
+
+    Args:
+      make_tables: makes the tables of one shard.
+      run_dir: the run's directory; None keeps nothing.
+      addresses: 'host:port' of each server.
+      first_shard: number of the first of them.
+    """
+    self._make_tables = make_tables
+    self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
+    self._addresses = list(addresses)
+    self._first = first_shard
+    self._opened: list[checkpoints.Opened] = []
+    self._meta: dict[str, Any] = {}
+    self._saved_last = False
+    self._lock = threading.Lock()
+
+  def start(self) -> None:
+    """Starts the servers, with what their newest checkpoints hold."""
+    for shard, address in enumerate(self._addresses, self._first):
+      opened = checkpoints.open_server(
+        self._make_tables(),
+        port=lp_address.get_port_from_address(address),
+        directory=self._directory(shard),
+      )
+      self._opened.append(opened)
+      if opened.restored is not None:
+        _logger.info(
+          'Shard %d goes on from generation %d with %d items.',
+          shard,
+          opened.restored.generation,
+          sum(opened.restored.items.values()),
+        )
+      self._say_where(shard, address, opened.restored)
+
+  def _say_where(
+    self, shard: int, address: str, restored: checkpoints.Manifest | None
+  ) -> None:
+    """Writes RUN/replay/shard_<i>.json; speaks of a predecessor that died."""
+    if self._run_dir is None:
+      return
+    path = self._run_dir / 'replay' / f'shard_{shard}.json'
+    if path.exists() and restored is None:
+      _logger.warning(
+        'Shard %d was there before and left no checkpoint: what it held is '
+        'lost. Actors fill it again.',
+        shard,
+      )
+    elif path.exists():
+      _logger.warning(
+        'Shard %d was there before: what came after its checkpoint is lost.',
+        shard,
+      )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metrics.write_json(
+      path, {'address': address, 'shard': shard, 'pid': os.getpid()}
+    )
+
+  def save(self, meta: dict[str, Any], last: bool = False) -> int:
+    """Writes a checkpoint of each shard. Returns the items kept.
+
+    Args:
+      meta: what else a reader should know, for instance learner_steps.
+      last: nothing that matters comes after it.
+
+    Raises:
+      RuntimeError: no server runs here, not yet or no more.
+      checkpoint_files.Broken: see `checkpoints.save`.
+    """
+    kept = 0
+    with self._lock:
+      if not self._opened:
+        raise RuntimeError(
+          f'Nothing was saved: the host of shard {self._first} runs no server, '
+          'as it has stopped or is only starting. Its checkpoint of before is '
+          'what a resumed run gets.'
+        )
+      self._meta = dict(meta)
+      for shard, opened in enumerate(self._opened, self._first):
+        directory = self._directory(shard)
+        if directory is None:
+          continue
+        manifest = checkpoints.save(opened, directory, meta=meta)
+        kept += sum(manifest.items.values())
+      self._saved_last = last
+    return kept
+
+  def stop(self, lost: bool = False) -> None:
+    """Ends the servers. Whoever waits in one of them is let go.
+
+    Args:
+      lost: no checkpoint holds what they hold; the next start will say so.
+    """
+    with self._lock:  # Not in the middle of a save.
+      opened, self._opened = self._opened, []
+      for shard, server in enumerate(opened, self._first):
+        server.server.stop()
+        if self._run_dir is not None and not lost:
+          # Nobody answers there any more; the checkpoint is what is left.
+          path = self._run_dir / 'replay' / f'shard_{shard}.json'
+          path.unlink(missing_ok=True)
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Serves until the program stops."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    self.start()
+    while not stop.wait(_LOOK_UP_S):
+      pass
+    self.stop(lost=not self._keep())
+
+  def _keep(self) -> bool:
+    """Saves what no learner came to save. Returns whether all is kept."""
+    if self._saved_last or self._run_dir is None:
+      return True
+    try:
+      # Of the learner's steps it knows those of the save before.
+      kept = self.save(self._meta)
+    except replay_saves.FAILURES as e:
+      _logger.warning('Replay was not checkpointed: %s', e)
+      return False
+    _logger.info('Saved %d items at the end, as no learner did.', kept)
+    return True
+
+  def _directory(self, shard: int) -> pathlib.Path | None:
+    if self._run_dir is None:
+      return None
+    directory = checkpoint_files.directory(self._run_dir)
+    return directory / 'replay' / f'shard_{shard}'

@@ -1,0 +1,214 @@
+"""Python values <-> bytes, with NumPy arrays as raw buffers.
+
+Courier hangs for ever on an argument that holds a NumPy array or scalar, so
+every call crosses the wire as one bytes object made here:
+
+    magic [4] | structure size, uint32 | structure | pad | buffer | pad | ...
+
+The structure is msgpack; arrays and long byte strings stand in it as references
+to the buffers behind it. Encoding copies an array once, into the message.
+Decoding copies nothing: the arrays are read-only views of the message.
+"""
+
+import collections
+import functools
+import struct
+from typing import Any
+
+import msgpack
+import numpy as np
+
+_MAGIC = b'MUR1'
+_HEADER = struct.Struct('<4sI')
+# Bytes objects start 16-byte aligned in memory, so the buffers do as well.
+_ALIGNMENT = 16
+_LONG_BYTES = 1024
+
+_TUPLE, _NAMED_TUPLE, _ARRAY, _SCALAR, _BYTES, _BIG_INT, _COMPLEX = range(1, 8)
+
+
+def encode(value: Any) -> bytes:
+  """Encodes a value.
+
+  Args:
+    value: None, bool, int, float, complex, str, bytes, NumPy arrays and scalars
+      of any shape (0-d too) and plain dtype, and lists, tuples, NamedTuples and
+      dicts of these.
+
+  Returns:
+    The message.
+
+  Raises:
+    TypeError: the value holds something else; says where and what to do.
+  """
+  buffers: list[Any] = []
+  structure = _pack(_lower(value, buffers, 'value'))
+  parts = [_HEADER.pack(_MAGIC, len(structure)), structure]
+  size = _HEADER.size + len(structure)
+  for buffer in buffers:
+    padding = -size % _ALIGNMENT
+    parts.append(bytes(padding))
+    parts.append(buffer)
+    size += padding + _num_bytes(buffer)
+  return b''.join(parts)
+
+
+def decode(message: bytes) -> Any:
+  """Decodes what `encode` made.
+
+  Args:
+    message: the bytes; the arrays in the result are views of it.
+
+  Returns:
+    The value. Arrays are read-only. A NamedTuple comes back as one of the same
+    name and fields, but not of the same class.
+
+  Raises:
+    ValueError: the message was not made by `encode` or is cut short.
+  """
+  try:
+    magic, structure_size = _HEADER.unpack_from(message)
+    if magic != _MAGIC:
+      raise ValueError(f'starts with {magic!r}')
+    start = _HEADER.size
+    view = memoryview(message)
+    return _Decoder(view, start + structure_size).unpack(
+      view[start : start + structure_size]
+    )
+  except (struct.error, msgpack.UnpackException, ValueError, TypeError) as e:
+    raise ValueError(
+      f'This is not a whole message of launch/rpc ({len(message)} bytes: '
+      f'{e}). Both ends must run the same version of this project.'
+    ) from e
+
+
+def _pack(value: Any) -> bytes:
+  return msgpack.packb(value, use_bin_type=True)
+
+
+def _num_bytes(buffer: Any) -> int:
+  return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+
+
+def _lower(value: Any, buffers: list[Any], where: str) -> Any:
+  """Rewrites a value into what msgpack knows; big data goes to buffers."""
+  kind = type(value)
+  if value is None or kind in (bool, float, str):
+    return value
+  if kind is int:
+    if -(2**63) <= value < 2**64:
+      return value
+    return msgpack.ExtType(_BIG_INT, str(value).encode())
+  if isinstance(value, np.ndarray):
+    return _lower_array(value, buffers, where)
+  if isinstance(value, np.generic):
+    dtype = _dtype_name(value.dtype, where)
+    return msgpack.ExtType(_SCALAR, _pack([dtype, value.tobytes()]))
+  if kind in (bytes, bytearray, memoryview):
+    value = bytes(value)
+    if len(value) < _LONG_BYTES:
+      return value
+    buffers.append(value)
+    return msgpack.ExtType(_BYTES, _pack([len(buffers) - 1, len(value)]))
+  if isinstance(value, list):
+    return [_lower(x, buffers, f'{where}[{i}]') for i, x in enumerate(value)]
+  if isinstance(value, tuple):
+    items = [_lower(x, buffers, f'{where}[{i}]') for i, x in enumerate(value)]
+    fields = getattr(kind, '_fields', None)
+    if fields is None:
+      return msgpack.ExtType(_TUPLE, _pack(items))
+    names = [kind.__name__, *fields]
+    return msgpack.ExtType(_NAMED_TUPLE, _pack([names, items]))
+  if isinstance(value, dict):
+    return {
+      _lower(k, buffers, f'key {k!r} of {where}'): _lower(
+        v, buffers, f'{where}[{k!r}]'
+      )
+      for k, v in value.items()
+    }
+  if kind is complex:
+    return msgpack.ExtType(_COMPLEX, struct.pack('<dd', value.real, value.imag))
+  raise TypeError(
+    f'{where} is a {kind.__module__}.{kind.__qualname__}, which cannot cross '
+    'an RPC. Send None, bool, int, float, str, bytes, NumPy arrays or scalars, '
+    'or lists, tuples and dicts of these (a TensorFlow tensor: .numpy(); a '
+    'dataclass: dataclasses.asdict).'
+  )
+
+
+def _lower_array(array: np.ndarray, buffers: list[Any], where: str) -> Any:
+  dtype = _dtype_name(array.dtype, where)
+  # ascontiguousarray would turn a 0-d array into [1]: the shape is kept apart.
+  shape = list(array.shape)
+  contiguous = np.ascontiguousarray(array).reshape(-1)
+  # Dates and strings have no buffer interface; their bytes do.
+  buffers.append(contiguous.view(np.uint8).data if array.size else b'')
+  index = len(buffers) - 1
+  size = contiguous.nbytes
+  return msgpack.ExtType(_ARRAY, _pack([index, size, dtype, shape]))
+
+
+def _dtype_name(dtype: np.dtype, where: str) -> str:
+  if dtype.hasobject or dtype.kind == 'V':
+    raise TypeError(
+      f'{where} is a NumPy array of dtype {dtype}, which cannot cross an RPC. '
+      'Send arrays of numbers, booleans, strings or dates, or a dict of them.'
+    )
+  return dtype.str
+
+
+class _Decoder:
+  """Rebuilds a value; keeps the place of the buffers behind the structure."""
+
+  def __init__(self, view: memoryview, end_of_structure: int):
+    self._view = view
+    self._ends = [end_of_structure]
+
+  def unpack(self, structure: Any) -> Any:
+    return msgpack.unpackb(
+      structure,
+      raw=False,
+      use_list=True,
+      strict_map_key=False,
+      ext_hook=self._ext,
+    )
+
+  def _buffer(self, index: int, size: int) -> memoryview:
+    # References come in the order of the buffers, each exactly once.
+    if index != len(self._ends) - 1:
+      raise ValueError(f'buffer {index} out of order')
+    start = self._ends[-1] + -self._ends[-1] % _ALIGNMENT
+    if start + size > len(self._view):
+      raise ValueError(f'buffer {index} is cut short')
+    self._ends.append(start + size)
+    return self._view[start : start + size]
+
+  def _ext(self, code: int, data: bytes) -> Any:
+    if code == _TUPLE:
+      return tuple(self.unpack(data))
+    if code == _NAMED_TUPLE:
+      names, items = self.unpack(data)
+      return _named_tuple(*names)._make(items)
+    if code == _ARRAY:
+      index, size, dtype, shape = msgpack.unpackb(data)
+      buffer = self._buffer(index, size)
+      if not size:
+        return np.zeros(shape, dtype)
+      return np.frombuffer(buffer, dtype).reshape(shape)
+    if code == _SCALAR:
+      dtype, raw = msgpack.unpackb(data)
+      if not np.dtype(dtype).itemsize:
+        return np.zeros((), dtype)[()]
+      return np.frombuffer(raw, dtype)[0]
+    if code == _BYTES:
+      return bytes(self._buffer(*msgpack.unpackb(data)))
+    if code == _BIG_INT:
+      return int(data)
+    if code == _COMPLEX:
+      return complex(*struct.unpack('<dd', data))
+    raise ValueError(f'unknown extension {code}')
+
+
+@functools.lru_cache(maxsize=256)
+def _named_tuple(name: str, *fields: str) -> Any:
+  return collections.namedtuple(name, fields)

@@ -1,0 +1,389 @@
+"""The inference server: one policy for all actors (specs/seed_inference.md).
+
+One thread does all that touches state: it takes requests in, forms batches,
+runs the policy and answers. Another follows the learner's parameters and
+reports to the counter, so that neither a learner nor a counter that is away
+makes an actor wait. Nothing here survives a restart, and nothing has to: actors
+find out that their run is unknown, and begin new episodes.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+import contextlib
+import os
+import select
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from agents import base
+from launch import actors
+from launch import experiment as experiment_lib
+from launch.services import variables
+from launch.services.inference import batching
+from launch.services.inference import figures
+from launch.services.inference import frames
+from launch.services.inference import policy
+from launch.services.inference import sessions
+from launch.services.inference import transport
+from run_records import reporting
+
+_LOOK_S = 0.1  # between looks whether to stop
+_HELD_S = 0.01  # likewise while the parameters are too old to act with
+_ASK_S = 0.5  # at most, between two looks for newer parameters
+_WAITED_FOR_S = 0.002  # likewise, where actors wait for them
+_CALL_S = 10.0  # that a thread of RPC waits for the loop
+_GRACE_S = 1.0  # after the end, for actors to leave first
+
+
+class Server:
+  """A node that acts for all actors, with one forward pass for many."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: actors.Config,
+    counter: Any,
+    learner: Any,
+  ):
+    """Takes its arguments in; everything is built in `run`.
+
+    Args:
+      experiment: what to run.
+      config: of the actors.
+      counter: client of the counter.
+      learner: client of the learner: parameters.
+    """
+    self._experiment = experiment
+    self._config = config
+    self._learner = learner
+    self._reporter = reporting.Reporter('inference/0', counter)
+    self._agent = experiment.make_agent()
+    self._frames = frames.layout(experiment, config)
+    self._inbox: collections.deque[Callable[[], None]] = collections.deque()
+    self._ready = threading.Event()
+    # Of what acts next; always replaced as one.
+    self._parameters = policy.Parameters(-1, np.zeros(0, np.float32))
+    self._newer = threading.Condition()
+    self._waiting_for_newer = 0
+    self._look = threading.Event()  # for newer parameters, now
+    self._fault: Exception | None = None  # of the thread that follows
+
+  # Served.
+
+  def where(self) -> dict[str, Any]:
+    """How to come in, once it is 'ready': 'host', 'door'. How it is:
+    'parameters_age_s', and 'held' while they are too old to act with."""
+    ready = self._ready.is_set()
+    return {
+      'ready': ready,
+      'host': transport.host(),
+      'door': self._door.name if ready else '',
+      'parameters_age_s': self._follower.age_s if ready else 0.0,
+      'held': ready and self._too_old(),
+    }
+
+  def join(self, hello: dict[str, Any]) -> str | None:
+    """Begins a run over RPC. Returns why not, or None."""
+    return self._in_loop(
+      lambda call: call.finish(self._admit(sessions.Hello(**hello), None))
+    )
+
+  def act(self, index: int, run_id: int, request: bytes) -> bytes:
+    """The bytes of a reply for those of a request.
+
+    Raises:
+      transport.UnknownRun: say hello first.
+      transport.Late: no answer in ten seconds.
+      ValueError: these are not the bytes of one of its requests.
+    """
+    return self._in_loop(
+      lambda call: self._ask_by(call, index, run_id, request)
+    )
+
+  def priorities(self, packed: np.ndarray) -> np.ndarray | None:
+    """First priorities [M] of packed transitions; None: all alike."""
+    # Longer than the caller waits: he asks again.
+    self._ready.wait(2 * _CALL_S)
+    return self._judge.priorities(self._parameters.theta, packed)
+
+  def newer_than(self, version: int, timeout_s: float) -> bool:
+    """Whether the next actions are chosen with others; waits for that."""
+    if not self._ready.wait(min(timeout_s, _CALL_S)):
+      return False
+    with self._newer:
+      self._waiting_for_newer += 1
+      self._look.set()
+      try:
+        return self._newer.wait_for(
+          lambda: self._parameters.version != version, min(timeout_s, _CALL_S)
+        )
+      finally:
+        self._waiting_for_newer -= 1
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Serves until told to stop."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    self._stop = stop
+    with contextlib.ExitStack() as stack:
+      self._build(stack)
+      threading.Thread(target=self._follow, daemon=True).start()
+      self._ready.set()
+      self._loop()
+
+  def _build(self, stack: contextlib.ExitStack) -> None:
+    config = self._config
+    self._follower = variables.Follower(
+      self._learner,
+      self._agent.layout,
+      config.max_param_age_s,
+      should_stop=self._stop.is_set,
+    )
+    self._follower.start()
+    self._parameters = self._newest()
+    num_envs = config.envs_per_actor
+    self._policy = policy.Policy(self._agent, num_envs)
+    self._judge = self._agent.actor(self._info(0), num_envs)
+    most = config.inference_max_batch
+    self._batcher = batching.Batcher(
+      config.inference_max_wait_ms / 1000,
+      most or batching.half(config.num_actors, num_envs),
+      most,
+    )
+    self._figures = figures.Figures()
+    self._sessions: dict[int, sessions.Session] = {}
+    self._rows = 0  # acted since the last look for parameters
+    self._door = transport.Door()
+    stack.callback(self._door.close)
+    self._poll = select.epoll()
+    stack.callback(self._poll.close)
+    self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    stack.callback(os.close, self._bell)
+    stack.callback(self._leave)
+    self._guests: dict[int, transport.Guest] = {}
+    self._poll.register(self._door, select.EPOLLIN)
+    self._poll.register(self._bell, select.EPOLLIN)
+
+  def _info(self, index: int) -> base.ActorInfo:
+    return base.ActorInfo(index, self._config.num_actors, self._experiment.seed)
+
+  # The thread that follows.
+
+  def _follow(self) -> None:
+    """Fetches parameters when they are due, and reports once a second."""
+    try:
+      while not self._stop.is_set():
+        wanted = self._waiting_for_newer
+        if self._look.wait(_WAITED_FOR_S if wanted else _ASK_S):
+          self._look.clear()
+        if self._stop.is_set():
+          return  # the learner may be gone already
+        self._fetch()
+        if self._reporter.due():
+          self._reporter.report(self._numbers())
+    except Exception as e:  # It is the other thread that ends the node.
+      self._fault = e
+
+  def _fetch(self) -> None:
+    if self._follower.fetch():
+      with self._newer:
+        self._parameters = self._newest()
+        self._newer.notify_all()
+
+  def _newest(self) -> policy.Parameters:
+    return policy.Parameters(self._follower.version, self._follower.theta)
+
+  def _numbers(self) -> dict[str, float]:
+    return {
+      **self._figures.take(),
+      'not_finite': self._policy.not_finite,
+      'parameters_version': self._follower.version,
+      'parameters_age_s': self._follower.age_s,
+    }
+
+  # The thread that serves. All below is its own.
+
+  def _loop(self) -> None:
+    batcher = self._batcher
+    until = float('inf')
+    while time.monotonic() < until:
+      if self._stop.is_set():
+        if not self._guests:
+          return
+        # Else actors would take the end of the run for a death.
+        until = min(until, time.monotonic() + _GRACE_S)
+      if self._fault is not None and not self._stop.is_set():
+        raise self._fault
+      for descriptor, _ in self._events():
+        self._take_in(descriptor)
+      if self._too_old():
+        time.sleep(_HELD_S)
+        continue
+      now = time.monotonic()
+      while batcher.due(now):
+        self._serve([self._sessions[key] for key in batcher.take(now)])
+        now = time.monotonic()
+
+  def _too_old(self) -> bool:
+    return self._follower.age_s > self._config.max_param_age_s
+
+  def _events(self) -> list[tuple[int, int]]:
+    """What came in, waiting at most until a batch is due."""
+    wait_s = self._batcher.wait_s(time.monotonic())
+    if wait_s is None:
+      return self._poll.poll(_LOOK_S)
+    # epoll would round up to whole milliseconds, which is half the wait.
+    select.select([self._poll], [], [], min(wait_s, _LOOK_S))
+    return self._poll.poll(0)
+
+  def _take_in(self, descriptor: int) -> None:
+    if descriptor == self._bell:
+      os.eventfd_read(self._bell)
+      self._ring()
+      return
+    if descriptor == self._door.fileno():
+      guest = self._door.accept()
+      if guest is not None:
+        self._guests[guest.fileno()] = guest
+        self._poll.register(guest, select.EPOLLIN)
+      return
+    guest = self._guests.get(descriptor)
+    if guest is None:
+      return  # he was shown out by an event before this one
+    packet = guest.receive()
+    if packet is None:
+      self._show_out(guest)
+    elif packet and guest.index is not None:
+      self._ask(self._sessions[guest.index])
+    elif packet:
+      self._welcome(guest, packet)
+
+  def _ring(self) -> None:
+    """Does what threads of RPC asked for."""
+    while self._inbox:
+      self._inbox.popleft()()
+
+  def _welcome(self, guest: transport.Guest, packet: bytes) -> None:
+    try:
+      hello = sessions.read_hello(packet)
+    except (TypeError, ValueError):
+      self._show_out(guest)
+      return
+    refusal = self._admit(hello, guest)
+    if refusal is not None:
+      guest.refuse(refusal)
+      self._show_out(guest)
+
+  def _admit(
+    self, hello: sessions.Hello, guest: transport.Guest | None
+  ) -> str | None:
+    """Begins a run of an actor. Returns why not, or None."""
+    index = hello.index
+    if hello.fingerprint != self._frames.fingerprint:
+      return (
+        f'Actor {index} has frames {hello.fingerprint}, but this server '
+        f'{self._frames.fingerprint}, of {self._frames}. Give both the same '
+        'agent, environment and actors.envs_per_actor.'
+      )
+    if not 0 <= index < self._config.num_actors:
+      return f'There is no actor {index} of {self._config.num_actors}.'
+    known = self._sessions.get(index)
+    if known is not None:
+      if known.guest is None and known.run_id == hello.run_id:
+        return None  # it said hello twice
+      self._end(known)
+    if guest is None:
+      frame = frames.Frame(self._frames)
+    else:
+      frame = guest.admit(self._frames)
+      guest.index = index
+    actor = self._agent.actor(self._info(index), self._config.envs_per_actor)
+    self._sessions[index] = sessions.Session(hello, actor, frame, guest)
+    return None
+
+  def _end(self, session: sessions.Session) -> None:
+    """Forgets a run, with the request that waits."""
+    self._batcher.drop(session.index)
+    del self._sessions[session.index]
+    if session.guest is not None:
+      session.guest.index = None
+      self._show_out(session.guest)
+    session.close()
+
+  def _show_out(self, guest: transport.Guest) -> None:
+    """Ends a connection, and the run of its actor."""
+    if guest.index is not None:
+      self._end(self._sessions[guest.index])
+      return
+    descriptor = guest.fileno()
+    if self._guests.pop(descriptor, None) is not None:
+      self._poll.unregister(descriptor)
+    guest.close()
+
+  def _leave(self) -> None:
+    """Ends all connections."""
+    for guest in list(self._guests.values()):
+      self._show_out(guest)
+    for session in list(self._sessions.values()):
+      self._end(session)
+    self._ready.clear()
+    self._ring()  # for calls that came in meanwhile
+
+  def _ask(self, session: sessions.Session) -> None:
+    now = time.monotonic()
+    if session.ask(now):
+      self._batcher.add(session.index, self._frames.num_envs, now)
+
+  def _ask_by(
+    self, call: sessions.Call, index: int, run_id: int, request: bytes
+  ) -> None:
+    session = self._sessions.get(index)
+    if session is None or session.run_id != run_id:
+      call.fail(transport.UnknownRun(run_id))
+      return
+    now = time.monotonic()
+    if session.ask_by(call, request, now):
+      self._batcher.add(index, self._frames.num_envs, now)
+
+  def _in_loop(self, do: Callable[[sessions.Call], None]) -> Any:
+    """Has the other thread do it; returns what it finishes the call with."""
+    if not self._ready.is_set():
+      raise transport.UnknownRun('The server has just been started.')
+    call = sessions.Call()
+    self._inbox.append(lambda: do(call))
+    os.eventfd_write(self._bell, 1)
+    return call.wait(_CALL_S)
+
+  def _serve(self, batch: list[sessions.Session]) -> None:
+    """Answers a batch."""
+    start = time.monotonic()
+    acted = self._policy.act(
+      self._parameters, [session.request() for session in batch]
+    )
+    end = time.monotonic()
+    age_s = self._follower.age_s
+    for session, actions in zip(batch, acted.actions):
+      assert session.since is not None
+      since = session.since
+      if actions is None:
+        session.refuse(
+          'The network gives no finite numbers for these observations, with '
+          f'parameters of version {acted.version}.'
+        )
+        self._figures.refused += 1
+      else:
+        session.answer(actions, acted.version, age_s)
+      self._figures.answered(time.monotonic() - since)
+    rows = self._frames.num_envs * len(batch)
+    self._figures.batch(rows, acted.passes, end - start)
+    self._rows += rows
+    if self._rows >= self._config.update_period:
+      self._rows = 0
+      self._look.set()

@@ -1,0 +1,190 @@
+"""What a server knows of one run of one actor.
+
+State belongs to (actor, run): a restarted actor is a new run, and begins anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from typing import Any
+
+import numpy as np
+
+from agents import base
+from agents import batched_acting
+from launch.services.inference import frames
+from launch.services.inference import transport
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+  """What an actor says of itself first.
+
+  Attributes:
+    index: rank of the actor.
+    run_id: of this run of it, not used before.
+    seed: of its exploration, for `np.random.default_rng`.
+    fingerprint: of its frames.
+  """
+
+  index: int
+  run_id: int
+  seed: int | list[int]
+  fingerprint: str
+
+
+def read_hello(packet: bytes) -> Hello:
+  """What came through the door first.
+
+  Raises:
+    TypeError, ValueError: it is no hello.
+  """
+  return Hello(**json.loads(packet))
+
+
+class Call:
+  """A thread that waits for an answer, or for anything done in the loop."""
+
+  def __init__(self):
+    self._done = threading.Event()
+    self._result: Any = None
+    self._error: Exception | None = None
+
+  def finish(self, result: Any) -> None:
+    self._result = result
+    self._done.set()
+
+  def fail(self, error: Exception) -> None:
+    self._error = error
+    self._done.set()
+
+  def wait(self, timeout_s: float) -> Any:
+    """What `finish` was given; raises what `fail` was given.
+
+    Raises:
+      transport.Late: neither came in time.
+    """
+    if not self._done.wait(timeout_s):
+      raise transport.Late(f'no answer within {timeout_s:g} s')
+    if self._error is not None:
+      raise self._error
+    return self._result
+
+
+class Session:
+  """One run of one actor.
+
+  Attributes:
+    index: rank of the actor.
+    run_id: of this run.
+    frame: its request and our reply.
+    guest: its connection, on this host; None over RPC.
+    since: when the request that waits came in; None if none waits.
+  """
+
+  def __init__(
+    self,
+    hello: Hello,
+    actor: base.Actor,
+    frame: frames.Frame,
+    guest: transport.Guest | None = None,
+  ):
+    self.index = hello.index
+    self.run_id = hello.run_id
+    self.frame = frame
+    self.guest = guest
+    self.since: float | None = None
+    self._actor: Any = actor
+    self._rng = np.random.default_rng(hello.seed)
+    self._answered = -1
+    self._calls: list[Call] = []
+
+  def ask(self, now: float) -> bool:
+    """There is a request in the frame. Returns whether it is a new one.
+
+    A step that was answered is not made again: its answer is still there.
+    """
+    step = self.frame.asked_step
+    if self.since is not None:
+      return False  # asked again while it waits
+    if step == self._answered:
+      self._reply(step)
+      return False
+    if step != self._answered + 1:
+      self.refuse(
+        f'Request {step} came after {self._answered}: actor {self.index} does '
+        'not number its requests one by one.'
+      )
+      return False
+    self.since = now
+    return True
+
+  def ask_by(self, call: Call, request: bytes, now: float) -> bool:
+    """As `ask`, for a request that came over RPC; `call` waits for it."""
+    frame = self.frame
+    if len(request) != len(frame.request_bytes):
+      call.fail(
+        ValueError(
+          f'Got a request of {len(request)} bytes from actor {self.index}, '
+          f'but its frames have {len(frame.request_bytes)}: it sends '
+          'observations of another shape than it said.'
+        )
+      )
+      return False
+    step = int.from_bytes(request[:8], 'little')
+    if step < frame.asked_step or (
+      self.since is not None and step > frame.asked_step
+    ):
+      # Calls may overtake one another; nobody waits for this one any more.
+      call.fail(transport.Late(f'request {step} was overtaken'))
+      return False
+    frame.request_bytes[:] = request
+    self._calls.append(call)
+    return self.ask(now)
+
+  def request(self) -> batched_acting.Request:
+    """What the policy has to know."""
+    frame = self.frame
+    if frame.any_ended:
+      self._actor.ended(frame.ended)
+    return batched_acting.Request(
+      self._actor, frame.observation, frame.actor_steps, self._rng
+    )
+
+  def answer(self, actions: np.ndarray, version: int, age_s: float) -> None:
+    """Sends the actions for the request that waits."""
+    step, actor = self.frame.asked_step, self._actor
+    self.frame.answer(
+      step,
+      version,
+      age_s,
+      actions,
+      getattr(actor, 'behaviour', None),
+      getattr(actor, 'core', None),
+    )
+    self._answered, self.since = step, None
+    self._reply(step)
+
+  def refuse(self, reason: str) -> None:
+    """Says that there are no actions for this request, and why."""
+    step = self.frame.asked_step
+    self.frame.refuse(step, reason)
+    self._answered, self.since = step, None
+    self._reply(step)
+
+  def close(self) -> None:
+    """Another run has taken this one's place, or it is gone."""
+    calls, self._calls = self._calls, []
+    for call in calls:
+      call.fail(transport.UnknownRun(self.run_id))
+    if self.guest is not None:
+      self.guest.close()
+
+  def _reply(self, step: int) -> None:
+    calls, self._calls = self._calls, []
+    for call in calls:
+      call.finish(bytes(self.frame.reply_bytes))
+    if self.guest is not None:
+      self.guest.answered(step)

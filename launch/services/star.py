@@ -1,0 +1,397 @@
+"""The swarm's parameter server: candidate slot and record of theta_star.
+
+It owns the supervisor's state machine (agents/swarm), so that any number of
+supervisors can come, go and be killed: a supervisor is told which episode to
+run and reports its return, nothing more. All state is in one checkpoint.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+import dataclasses
+import logging
+import math
+import pathlib
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from agents import parameters
+from agents.swarm import explorers
+from agents.swarm import supervision
+from launch.services import swarm_state
+from run_records import checkpoints
+from run_records import reporting
+
+_logger = logging.getLogger(__name__)
+_TICK_S = 0.05
+_CHECKPOINT_PERIOD_S = 2.0
+# A supervisor that is silent this long has lost its episode.
+_EPISODE_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass
+class _Running:
+  ticket: supervision.Ticket
+  supervisor: int
+  since: float
+  version: int  # of theta_star, when the episode was asked for
+
+
+class ParameterServer:
+  """Serves theta_star to explorers, and episodes to supervisors."""
+
+  def __init__(
+    self,
+    config: explorers.Config,
+    layout: parameters.Layout,
+    run_dir: str | None,
+    counter: Any,
+    target_return: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Starts empty, or where its checkpoint in `run_dir` left off.
+
+    Args:
+      config: rules of the swarm.
+      layout: of the network that all nodes must have.
+      run_dir: directory of the run; None keeps no checkpoint.
+      counter: client of the counter; None reports nothing.
+      target_return: R_star over a whole window that ends the run.
+      clock: seconds, monotonic.
+    """
+    self._config = config
+    self._layout = layout
+    self._clock = clock
+    self._counter = counter
+    self._target_return = target_return
+    self._machine = supervision.make_supervision(config)
+    self._lock = threading.Lock()
+    self._candidates: dict[int, swarm_state.Candidate] = {}
+    self._next_candidate = 0
+    self._next_ticket = 0
+    self._running: dict[int, _Running] = {}
+    self._trial_since: float | None = None
+    self._version = 0
+    self._supervisor_seen = clock()
+    self._episodes = 0
+    self._offers = 0
+    self._rows: collections.deque[tuple[str, dict[str, Any]]] = (
+      collections.deque()
+    )
+    self._goal: dict[str, Any] | None = None
+    self._directory: pathlib.Path | None = None
+    self._dirty = False
+    self._saved = -math.inf
+    if run_dir is not None:
+      self._directory = checkpoints.directory(run_dir)
+      self._restore()
+
+  # Explorers.
+
+  def register(self, node: str, fingerprint: bytes, network: str) -> str:
+    """Compares networks at the start. Returns '' or why they do not fit."""
+    if fingerprint == self._layout.fingerprint:
+      return ''
+    return (
+      f'{node} has {network}, the parameter server has {self._layout!r}. Start '
+      'all nodes with the same config: its environment and the sizes in its '
+      'agent section make the network.'
+    )
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """theta_star, for whoever only wants to play it; as a learner serves it."""
+    star = self.get_star(max(have_version, 0))
+    return {'version': star['version'], 'theta': star['theta']}
+
+  def get_star(self, known_version: int) -> dict[str, Any]:
+    """The record of theta_star; `theta` only if newer than `known_version`."""
+    with self._lock:
+      star = self._machine.star
+      theta = None
+      if star is not None and self._version > known_version:
+        theta = self._candidates[star].theta
+      return {
+        'version': self._version,
+        'c': self._pull_weight(),
+        'r_star': self._machine.r_star,
+        'x': self._machine.x,
+        'bar': self._machine.bar,
+        'supervisor_age_s': self._clock() - self._supervisor_seen,
+        'theta': theta,
+      }
+
+  def offer(
+    self, theta: bytes, claim: float, explorer: int, learner_step: int
+  ) -> bool:
+    """Takes a candidate if its claim beats the waiting one.
+
+    Raises:
+      parameters.LayoutMismatch: the explorer has another network.
+      ValueError: parameters or claim are not finite.
+    """
+    _, vector = parameters.decode(self._layout, theta)
+    if not np.isfinite(vector).all() or not math.isfinite(claim):
+      raise ValueError(
+        f'Explorer {explorer} offered non-finite parameters or the claim '
+        f'{claim}: refused.'
+      )
+    with self._lock:
+      self._offers += 1
+      if not self._machine.offer(self._next_candidate, claim):
+        return False
+      self._candidates[self._next_candidate] = swarm_state.Candidate(
+        bytes(theta), float(claim), int(explorer), int(learner_step)
+      )
+      self._next_candidate += 1
+      self._forget()
+      return True
+
+  # Supervisors.
+
+  def next_episode(self, supervisor: int, holding: int) -> dict[str, Any]:
+    """The episode that this supervisor is to run.
+
+    Args:
+      supervisor: index of the asking supervisor. Whatever it was running
+        before is taken for lost.
+      holding: candidate whose parameters it already has, -1 for none.
+
+    Returns:
+      'ticket' (-1: wait for a candidate), 'kind', 'candidate', and 'theta' as
+      bytes, or None if it is the one it holds.
+    """
+    with self._lock:
+      self._supervisor_seen = self._clock()
+      self._cancel(lambda running: running.supervisor == supervisor)
+      self._expire()
+      ticket = self._machine.next_episode()
+      if ticket is None:
+        return {'ticket': -1, 'kind': 'wait', 'candidate': -1, 'theta': None}
+      if ticket.kind == 'trial' and self._trial_since is None:
+        self._trial_since = self._clock()
+      number = self._next_ticket
+      self._next_ticket += 1
+      self._running[number] = _Running(
+        ticket, supervisor, self._clock(), self._version
+      )
+      theta = self._candidates[ticket.candidate].theta
+      return {
+        'ticket': number,
+        'kind': ticket.kind,
+        'candidate': ticket.candidate,
+        'theta': None if ticket.candidate == holding else theta,
+      }
+
+  def report_episode(self, ticket: int, episode_return: float) -> bool:
+    """Takes one return in. Returns whether the ticket was still valid."""
+    if not math.isfinite(episode_return):
+      raise ValueError(f'The episode return {episode_return} is not finite.')
+    with self._lock:
+      self._supervisor_seen = self._clock()
+      running = self._running.pop(ticket, None)
+      if running is None:
+        return False
+      self._episodes += 1
+      returns = self._trial_returns(float(episode_return))
+      verdict = self._machine.finish(running.ticket, float(episode_return))
+      if verdict.published is not None:
+        self._publish(verdict.published, returns)
+      elif verdict.dropped is not None:
+        self._log_candidate(verdict.dropped, returns)
+      self._log(
+        'supervisor',
+        kind=running.ticket.kind,
+        version=running.version,
+        episode_return=float(episode_return),
+        R_star=self._machine.r_star,
+      )
+      if verdict != supervision.Verdict(None, None):
+        self._trial_since = None
+        self._forget()
+      self._dirty = True
+      self._check_goal()
+      return True
+
+  # The node.
+
+  def metrics(self) -> dict[str, float]:
+    """What the counter and the live view show of the swarm."""
+    with self._lock:
+      machine = self._machine
+      return {
+        'R_star': machine.r_star,
+        'c': self._pull_weight(),
+        'x': machine.x,
+        'accepted': machine.accepted,
+        'rejected': machine.rejected,
+        'rejected_fraction': self._rejected_fraction(),
+        'waiting_claim': machine.bar,
+        'claim_bar': machine.claim_bar,
+        'offers': self._offers,
+        'star_version': self._version,
+        'episodes_supervised': self._episodes,
+        'supervisor_age_s': self._clock() - self._supervisor_seen,
+      }
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Reports, logs and checkpoints until the run ends."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    reporter = reporting.Reporter('parameter_server/0', self._counter)
+    while not stop.wait(_TICK_S):
+      self._flush(reporter)
+      if reporter.due():
+        reporter.report(self.metrics())
+      if self._clock() - self._saved > _CHECKPOINT_PERIOD_S:
+        self.save()
+    self.save()
+
+  def save(self) -> None:
+    """Writes the checkpoint if anything changed since the last one."""
+    with self._lock:
+      if self._directory is None or not self._dirty:
+        return
+      self._dirty = False
+      self._saved = self._clock()
+      r_star = self._machine.r_star
+      state = swarm_state.State(
+        supervision.state_of(self._machine),
+        self._version,
+        self._next_candidate,
+        self._episodes,
+        self._offers,
+        dict(self._candidates),
+      )
+    swarm_state.write(self._directory, self._layout, state, r_star)
+
+  # With the lock held.
+
+  def _pull_weight(self) -> float:
+    if isinstance(self._machine, supervision.LiteralSupervision):
+      return self._machine.published_c
+    return self._machine.c
+
+  def _trial_returns(self, *newest: float) -> list[float]:
+    """Of the running trial; the literal rules have none."""
+    if isinstance(self._machine, supervision.DefaultSupervision):
+      return [*self._machine.trial_returns, *newest]
+    return []
+
+  def _rejected_fraction(self) -> float:
+    machine = self._machine
+    return machine.rejected / max(machine.accepted + machine.rejected, 1)
+
+  def _log(self, rows: str, **row: Any) -> None:
+    self._rows.append((rows, row))
+
+  def _publish(self, candidate: int, returns: list[float]) -> None:
+    self._version += 1
+    chosen = self._candidates[candidate]
+    self._log(
+      'star',
+      version=self._version,
+      claim=chosen.claim,
+      R_star=self._machine.r_star,
+      c=self._pull_weight(),
+      x=self._machine.x,
+      explorer=chosen.explorer,
+      learner_steps=chosen.learner_step,
+    )
+    self._log_candidate(candidate, returns)
+    self._saved = -math.inf  # a new star is worth a checkpoint at once
+
+  def _log_candidate(self, candidate: int, returns: list[float]) -> None:
+    chosen = self._candidates[candidate]
+    # A trial that took too long may have ended no episode.
+    tried = {'trial_mean': float(np.mean(returns))} if returns else {}
+    self._log(
+      'candidate',
+      accepted=candidate == self._machine.star,
+      claim=chosen.claim,
+      explorer=chosen.explorer,
+      R_star=self._machine.r_star,
+      rejected_fraction=self._rejected_fraction(),
+      **tried,
+    )
+
+  def _forget(self) -> None:
+    """Keeps only the parameters that some rule can still ask for."""
+    machine = self._machine
+    keep = {machine.star}
+    if isinstance(machine, supervision.LiteralSupervision):
+      keep |= {machine.loaded, machine.arrived}
+    else:
+      keep |= {pair[0] for pair in (machine.waiting, machine.trial) if pair}
+    self._candidates = {i: c for i, c in self._candidates.items() if i in keep}
+
+  def _cancel(self, lost: Callable[[_Running], bool]) -> None:
+    for number in [n for n, r in self._running.items() if lost(r)]:
+      self._machine.cancel(self._running.pop(number).ticket)
+
+  def _expire(self) -> None:
+    now = self._clock()
+    self._cancel(lambda running: now - running.since > _EPISODE_TIMEOUT_S)
+    if (
+      self._trial_since is not None
+      and now - self._trial_since > self._config.trial_timeout_s
+    ):
+      returns = self._trial_returns()
+      dropped = self._machine.drop_trial()
+      self._trial_since = None
+      if dropped is not None:
+        _logger.warning('A trial took too long and was dropped.')
+        self._log_candidate(dropped, returns)
+        self._forget()
+
+  def _check_goal(self) -> None:
+    machine = self._machine
+    if self._target_return is None or self._goal is not None:
+      return
+    if not isinstance(machine, supervision.DefaultSupervision):
+      return  # the literal rules keep no mean that could be confirmed
+    whole = len(machine.hist) >= machine.window
+    if machine.star is None or not whole:
+      return
+    if machine.r_star >= self._target_return:
+      self._goal = {
+        'R_star': machine.r_star,
+        'episodes': len(machine.hist),
+        'version': self._version,
+        'explorer': self._candidates[machine.star].explorer,
+        'accepted': machine.accepted,
+        'rejected': machine.rejected,
+      }
+
+  # In the node's own thread, without the lock.
+
+  def _flush(self, reporter: reporting.Reporter) -> None:
+    while self._rows:
+      kind, row = self._rows.popleft()
+      reporter.log(kind, row)
+    if self._goal and not reporter.finished:
+      self.save()
+      reporter.finish(
+        f'theta_star has a confirmed mean return of '
+        f'{self._goal["R_star"]:.1f} over {self._goal["episodes"]} episodes '
+        f'(target {self._target_return:g})',
+        self._goal,
+      )
+
+  def _restore(self) -> None:
+    assert self._directory is not None
+    state = swarm_state.read(self._directory, self._layout)
+    if state is None:
+      return
+    self._candidates = dict(state.candidates)
+    supervision.restore(self._machine, state.machine)
+    self._version = state.version
+    self._next_candidate = state.next_candidate
+    self._episodes = state.episodes
+    self._offers = state.offers
+    _logger.info('Went on from version %d of theta_star.', self._version)

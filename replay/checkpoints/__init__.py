@@ -1,0 +1,1 @@
+"""Replay on disk: files, save, restore."""

@@ -1,0 +1,257 @@
+"""Replay servers with checkpoints: what is saved is checked, and so is what
+is restored.
+
+Reverb's own checkpointer deletes whatever else lies in its directory and lets a
+checkpoint overrule the tables of the code. Here it writes to a staging
+directory of its own; what it wrote is read back, moved in one step to a new
+generation with a manifest, and restored with the tables of the code
+(checkpoint_restore.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+from typing import Any
+import uuid
+
+import reverb
+from reverb.cc import schema_pb2
+
+from replay.checkpoints import files
+from replay.checkpoints import restore
+from replay.checkpoints.files import Manifest as Manifest
+
+_LOCK = '.lock'
+_INCOMING = '.incoming'
+_PREPARED = '.prepared'
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """A running server and what it was restored from.
+
+  Attributes:
+    server: the `reverb.Server`.
+    restored: manifest of the restored generation; None if it started empty.
+  """
+
+  server: reverb.Server
+  restored: Manifest | None
+
+
+def open_server(
+  tables: Sequence[reverb.Table],
+  port: int | None = None,
+  directory: str | os.PathLike[str] | None = None,
+) -> Opened:
+  """Starts a server, with the newest valid checkpoint if there is one.
+
+  Items, priorities and counts of samples come from the checkpoint; sizes,
+  sampler, remover and rate limiter from `tables` (for the limiter's counters
+  see `checkpoint_restore.rewrite`).
+
+  Args:
+    tables: of the server.
+    port: to listen at; None picks a free one.
+    directory: checkpoints of this server and nothing else; None: no checkpoint
+      is restored.
+
+  Raises:
+    checkpoint_restore.Refused: the checkpoint has other tables or signatures.
+    checkpoint_files.WrongFormat: it was written by another version.
+  """
+  if directory is None:
+    # Reverb makes it at the first save only, and `save` empties it.
+    staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
+    return Opened(_start(tables, port, staging), None)
+  root = pathlib.Path(directory)
+  root.mkdir(parents=True, exist_ok=True)
+  with _locked(root):
+    for leftover in (files.STAGING, _INCOMING, _PREPARED):
+      # Of a save that was killed: Reverb would restore it.
+      shutil.rmtree(root / leftover, ignore_errors=True)
+    found = newest(root)
+    prepared = root / _PREPARED
+    if found is not None:
+      try:
+        restore.prepare(found.path, tables, prepared)
+      except BaseException:
+        shutil.rmtree(prepared, ignore_errors=True)
+        raise
+    try:
+      server = _start(
+        tables, port, root / files.STAGING, prepared if found else None
+      )
+    finally:
+      shutil.rmtree(prepared, ignore_errors=True)
+  if found is not None:
+    _logger.info(
+      'Restored %s from %s.',
+      ', '.join(f'{n:,} items of {name!r}' for name, n in found.items.items()),
+      found.path,
+    )
+  return Opened(server, found)
+
+
+def newest(directory: str | os.PathLike[str]) -> Manifest | None:
+  """The newest generation whose files are those that were saved.
+
+  Older ones are taken, with a sentence in the log, where newer ones are broken.
+
+  Raises:
+    checkpoint_files.WrongFormat: one was written by another version.
+  """
+  root = pathlib.Path(directory)
+  paths = files.generations(root)
+  for path in paths:
+    try:
+      manifest = files.read_manifest(path)
+      files.verify(manifest)
+      return manifest
+    except files.Broken as e:
+      _logger.warning('Generation %s is left out: %s', path.name, e)
+  _logger.info(
+    'No %scheckpoint in %s: replay starts empty.',
+    'valid ' if paths else '',
+    root,
+  )
+  return None
+
+
+def save(
+  opened_or_client: Opened | reverb.Client,
+  directory: str | os.PathLike[str],
+  meta: Mapping[str, Any] | None = None,
+  keep: int = 2,
+) -> Manifest:
+  """Saves all tables of a server as a new generation.
+
+  Writers and readers wait only while the list of items is copied. It is there
+  as a whole or not at all, also after a kill.
+
+  Args:
+    opened_or_client: of the server, which must share this file system.
+    directory: checkpoints of this server and nothing else; the same as in
+      `open_server`.
+    meta: anything for the manifest that JSON can hold.
+    keep: generations that stay, this one included.
+
+  Raises:
+    ValueError: keep is below 1.
+    checkpoint_files.Broken: what Reverb wrote is not whole. Nothing changes.
+  """
+  if keep < 1:
+    raise ValueError(f'keep={keep} must be at least 1 generation.')
+  client = opened_or_client
+  if isinstance(client, Opened):
+    client = client.server.localhost_client()
+  root = pathlib.Path(directory)
+  root.mkdir(parents=True, exist_ok=True)
+  incoming = root / _INCOMING
+  with _locked(root):
+    shutil.rmtree(incoming, ignore_errors=True)
+    try:
+      _take(pathlib.Path(client.checkpoint()), incoming)
+      manifest = _describe(root, incoming, dict(meta or {}))
+      manifest.write(incoming)
+      for file in incoming.iterdir():
+        _sync(file)
+      os.rename(incoming, manifest.path)
+      _sync(root)
+    finally:
+      shutil.rmtree(incoming, ignore_errors=True)
+    for path in files.generations(root)[keep:]:
+      shutil.rmtree(path, ignore_errors=True)
+  return manifest
+
+
+def _start(
+  tables: Sequence[reverb.Table],
+  port: int | None,
+  staging: pathlib.Path,
+  prepared: pathlib.Path | None = None,
+) -> reverb.Server:
+  checkpointer = reverb.checkpointers.DefaultCheckpointer(
+    path=str(staging),
+    # What is loaded when the staging directory is empty.
+    fallback_checkpoint_path=str(prepared) if prepared else None,
+  )
+  return reverb.Server(list(tables), port, checkpointer)
+
+
+def _take(written: pathlib.Path, incoming: pathlib.Path) -> None:
+  """Moves what Reverb wrote out of its staging directory."""
+  if not written.is_dir():
+    raise files.Broken(
+      f'The server wrote {written}, which is not there: it runs on another '
+      'machine. Save on the machine of the server.'
+    )
+  shutil.move(written, incoming)
+  with contextlib.suppress(OSError):
+    written.parent.rmdir()
+
+
+def _describe(
+  root: pathlib.Path, incoming: pathlib.Path, meta: dict[str, Any]
+) -> Manifest:
+  """Reads a checkpoint back.
+
+  Raises:
+    checkpoint_files.Broken: a file is unreadable, or an item has no data.
+  """
+  items = dict.fromkeys(restore.read_tables(incoming), 0)
+  needed: set[int] = set()
+  for item in restore.read_items(incoming):
+    if item.table not in items:
+      raise files.Broken(f'An item is of table {item.table!r}: not there.')
+    items[item.table] += 1
+    for column in item.flat_trajectory.columns:
+      needed.update(part.chunk_key for part in column.chunk_slices)
+  there = {
+    schema_pb2.ChunkData.FromString(record).chunk_key
+    for record in files.read_records(incoming / files.CHUNKS)
+  }
+  if needed - there:
+    raise files.Broken(
+      f'{len(needed - there)} of {len(needed)} chunks that items refer to were '
+      'not written.'
+    )
+  past = [files.number(path) for path in files.generations(root)]
+  generation = max(past, default=0) + 1
+  return Manifest(
+    generation=generation,
+    time=time.time(),
+    items=items,
+    sizes={f: (incoming / f).stat().st_size for f in files.REVERB_FILES},
+    sha256={f: files.sha256(incoming / f) for f in files.REVERB_FILES},
+    meta=meta,
+    path=root / f'generation_{generation:08d}',
+  )
+
+
+def _sync(path: pathlib.Path) -> None:
+  """Waits until a file or the names in a directory are on disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(root: pathlib.Path):
+  """One save or restore at a time; the lock ends with the process."""
+  with open(root / _LOCK, 'w') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield

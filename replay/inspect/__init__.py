@@ -1,0 +1,1 @@
+"""`python -m replay.inspect` looks into replay, running or saved."""

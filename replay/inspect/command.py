@@ -1,0 +1,268 @@
+"""Looks into replay: a live server, all shards of a run, or a checkpoint.
+
+    python -m replay.inspect localhost:8000
+    python -m replay.inspect runs/NAME --watch
+    python -m replay.inspect runs/NAME/checkpoints/replay/shard_0 --sample 3
+
+Reading costs a server next to nothing. Looking at items of a live server
+counts as sampling them: 32 at most where none were asked for, and none where
+that would be felt (docs/replay.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+# Nothing that takes seconds to import: --help and a wrong word come at once.
+from replay.inspect import target as inspect_target
+
+USAGE = 2
+HISTOGRAMS = ('priorities', 'ages', 'returns')
+# Items of a live table for a histogram, and how often --watch looks at items.
+_HISTOGRAM_LOOK = 256
+_WATCH_LOOK_S = 10.0
+# How long starting may take before the user is told what it waits for.
+_PATIENCE_S = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command and returns its exit code: 0, or 2 with a sentence."""
+  args = _parse(argv)
+  try:
+    target = inspect_target.find(args.target)
+    if args.watch and not target.addresses:
+      raise inspect_target.Unknown(
+        '--watch is for live servers: a checkpoint does not change.'
+      )
+  except inspect_target.Unknown as e:
+    return _fail(str(e))
+  # Its notes would come between the user and the answer.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  try:
+    with _patience(f'connecting to {args.target} (loading TensorFlow) ...'):
+      from replay.inspect import read as reading
+    try:
+      (_watch if args.watch else _once)(args, target)
+    except reading.Failed as e:
+      return _fail(str(e))
+  except BrokenPipeError:  # `| head` has seen enough.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except KeyboardInterrupt:
+    return 0 if args.watch else 130
+  return 0
+
+
+def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
+  from rich import console as rich_console
+
+  from replay.inspect import draw
+  from replay.inspect import report as reports
+
+  console = rich_console.Console(highlight=False)
+  report = reports.collect(
+    args.target,
+    target,
+    _wish(args),
+    table=args.table,
+    interval_s=0.0 if args.sample or args.histogram else args.interval,
+    timeout_s=args.timeout,
+    learner_steps=args.learner_steps,
+  )
+  if args.histogram:
+    found = reports.values(report, args.histogram)
+    note = reports.source(report, args.histogram)
+    left_out = reports.left_out(report)
+    if args.png:
+      draw.png(
+        args.histogram,
+        found,
+        [f'replay of {args.target}', note, *left_out],
+        args.png,
+      )
+  if args.json:
+    values = reports.as_dict(report, with_items=bool(args.sample))
+    if args.histogram:
+      values['histogram'] = {
+        name: dict(
+          zip(
+            ('edges', 'parts', 'log_axis'),
+            (
+              e.tolist() if hasattr(e, 'tolist') else e for e in draw.bins(*own)
+            ),
+          )
+        )
+        for name, own in found.items()
+      }
+    print(json.dumps(values))
+  elif args.histogram:
+    console.print(draw.histogram(args.histogram, found, note, left_out))
+    if args.png:
+      console.print(f'written to {args.png}', soft_wrap=True)
+  elif args.sample:
+    console.print(draw.samples(report))
+  else:
+    console.print(draw.report(report))
+
+
+def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
+  from rich import console as rich_console
+  from rich import live
+
+  from replay.inspect import draw
+  from replay.inspect import read as reading
+  from replay.inspect import report as reports
+
+  console = rich_console.Console(highlight=False)
+  shown: Any = contextlib.nullcontext()
+  on_screen = console.is_terminal and not args.json
+  if on_screen:
+    shown = live.Live(console=console, auto_refresh=False)
+  looks: Any = {}
+  before, looked_at = None, -_WATCH_LOOK_S
+  with shown:
+    while True:
+      now = time.monotonic()
+      look = now - looked_at >= _WATCH_LOOK_S
+      try:
+        report = reports.collect(
+          args.target,
+          target,
+          _wish(args) if look else reports.Wish(0),
+          table=args.table,
+          interval_s=args.interval,
+          timeout_s=args.timeout,
+          learner_steps=args.learner_steps,
+          before=before,
+        )
+      except reading.Failed as e:
+        if before is None:
+          raise
+        # A server that comes back is shown again.
+        frame: Any = f'{e} Trying again; Ctrl-C ends this.'
+        if on_screen:
+          shown.update(frame, refresh=True)
+        else:
+          print(frame, file=sys.stderr)
+        time.sleep(args.interval)
+        continue
+      if look:
+        looks, looked_at = report.looks, now
+      report = dataclasses.replace(report, looks=looks)
+      before = report.shards
+      if args.json:
+        print(json.dumps(reports.as_dict(report)), flush=True)
+      elif on_screen:
+        shown.update(draw.report(report), refresh=True)
+      else:
+        console.print(draw.report(report))
+
+
+def _wish(args: argparse.Namespace) -> Any:
+  from replay.inspect import report as reports
+
+  if args.sample:
+    return reports.Wish(args.sample)
+  if args.histogram:
+    count = args.look if args.look is not None else _HISTOGRAM_LOOK
+    return reports.Wish(count, data=args.histogram != 'priorities', whole=True)
+  return reports.Wish(args.look)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+    prog='python -m replay.inspect',
+    description='Look into replay: what it holds, its speed, who waits.',
+    epilog='A live server counts every item that is looked at as sampled. '
+    'docs/replay.md explains what is shown.',
+  )
+  add = parser.add_argument
+  add('target', help='HOST:PORT, a run directory, or a checkpoint directory')
+  add('--table', metavar='NAME', help='only this table')
+  add(
+    '--interval',
+    type=_seconds,
+    default=2.0,
+    metavar='S',
+    help='seconds over which rates are measured (2; 0: none)',
+  )
+  add('--watch', action='store_true', help='again and again, until Ctrl-C')
+  add('--sample', type=_count, metavar='N', help='decode N items of each table')
+  add(
+    '--look',
+    type=_count,
+    metavar='N',
+    help='items for ages, lag and histograms; 0: leave live items alone',
+  )
+  add('--histogram', choices=HISTOGRAMS, help='draw how these are spread')
+  add('--png', metavar='FILE', help='also draw the histogram into FILE')
+  add('--json', action='store_true', help='for scripts')
+  add(
+    '--timeout',
+    type=_seconds,
+    default=5.0,
+    metavar='S',
+    help='seconds to wait for a server (5)',
+  )
+  add(
+    '--learner-steps',
+    type=_count,
+    metavar='N',
+    help='of the learner, for the policy lag; a run knows its own',
+  )
+  args = parser.parse_args(argv)
+  if args.png and not args.histogram:
+    parser.error('--png needs --histogram: say what to draw.')
+  if args.sample is not None and args.histogram:
+    parser.error('--sample and --histogram: choose one.')
+  if args.sample == 0 or (args.histogram and args.look == 0):
+    parser.error('0 items show nothing: ask for at least 1.')
+  if args.watch and (args.sample or args.histogram):
+    parser.error(
+      '--watch with --sample or --histogram would sample a live server again '
+      'and again. Use one of them.'
+    )
+  if args.timeout <= 0 or (args.watch and args.interval <= 0):
+    parser.error('--timeout, and --interval with --watch, must be above 0 s.')
+  return args
+
+
+def _count(text: str) -> int:
+  value = int(text)
+  if value < 0:
+    raise argparse.ArgumentTypeError(f'{value} is below 0')
+  return value
+
+
+def _seconds(text: str) -> float:
+  value = float(text)
+  if not 0 <= value < float('inf'):
+    raise argparse.ArgumentTypeError(f'{text} is no number of seconds')
+  return value
+
+
+@contextlib.contextmanager
+def _patience(message: str) -> Iterator[None]:
+  """Says what is being waited for, if it takes long."""
+  timer = threading.Timer(
+    _PATIENCE_S, lambda: print(message, file=sys.stderr, flush=True)
+  )
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
+
+
+def _fail(message: str) -> int:
+  print(f'error: {message}', file=sys.stderr)
+  return USAGE

@@ -1,0 +1,244 @@
+"""The inspector's pictures: tables and bars in the terminal, and a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import os
+import pathlib
+import textwrap
+from typing import Any
+
+import numpy as np
+from rich import console as rich_console
+from rich import markup
+from rich import table as rich_table
+from rich import text as rich_text
+
+from replay.inspect import items as inspect_items
+from replay.inspect import read as reading
+from replay.inspect import report as inspect_report
+from replay.inspect import words
+
+UNITS = {
+  'priorities': 'priority',
+  'ages': 'age in seconds',
+  'returns': 'sum of rewards of an item',
+}
+_BINS = 16
+_BAR_WIDTH = 40
+_TITLE = 110  # characters of a line above a picture
+# Positive values that spread further than this are drawn on a log axis.
+_WIDE = 50.0
+
+
+def report(found: inspect_report.Report) -> rich_console.Group:
+  """The whole report."""
+  parts: list[Any] = [rich_text.Text(f'replay of {found.title}', style='bold')]
+  if found.note:
+    parts.append(rich_text.Text(found.note, style='yellow'))
+  if len(found.shards) > 1:
+    parts += [rich_text.Text(''), _overview(found)]
+  for shard in found.shards:
+    parts.append(rich_text.Text(''))
+    parts.append(_heading(shard))
+    for table in shard.tables.values():
+      parts.append(_table(found, shard, table))
+  return rich_console.Group(*parts)
+
+
+def samples(found: inspect_report.Report) -> rich_console.Group:
+  """The items that were looked at, field by field, and what is missing."""
+  parts: list[Any] = [*_left_out(inspect_report.left_out(found))]
+  for (label, name), look in found.looks.items():
+    if isinstance(look, str):
+      continue
+    for item in look.items:
+      grid = rich_table.Table.grid(padding=(0, 2))
+      for field, value in item.fields.items():
+        grid.add_row(f'  {markup.escape(field)}', words.describe(value))
+      head = (
+        f'{label}, table {name}, item {item.key}: priority '
+        f'{item.priority:.5g}, sampled {item.times_sampled} times'
+      )
+      if item.age_s is not None:
+        head += f', {item.age_s:,.1f} s old when saved'
+      parts += [rich_text.Text(''), rich_text.Text(head, style='bold'), grid]
+  return rich_console.Group(*parts)
+
+
+def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any, bool]:
+  """Edges [n + 1], parts of the whole [n], and whether the axis is a log."""
+  low, high = float(values.min()), float(values.max())
+  wide = low > 0 and high / low > _WIDE
+  if low == high:
+    edges = np.array([low - 0.5, high + 0.5])
+  elif wide:
+    edges = np.geomspace(low, high, _BINS + 1)
+  else:
+    edges = np.linspace(low, high, _BINS + 1)
+  # The ends exactly, or rounding would leave values out.
+  edges[0], edges[-1] = min(low, edges[0]), max(high, edges[-1])
+  counts, _ = np.histogram(values, edges, weights=weights)
+  return edges, counts / counts.sum(), wide
+
+
+def histogram(
+  what: str,
+  found: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  note: str,
+  left_out: Sequence[str],
+) -> rich_console.Group:
+  """Bars in the terminal, one block for each table, and what is missing."""
+  parts: list[Any] = []
+  for name, (values, weights) in found.items():
+    edges, counts, _ = bins(values, weights)
+    title = f'{name}: {UNITS[what]}, {words.summary(values, weights)}'
+    grid = rich_table.Table.grid(padding=(0, 1))
+    grid.add_column(justify='right')
+    grid.add_column()
+    grid.add_column(justify='right')
+    for low, high, part in zip(edges[:-1], edges[1:], counts):
+      bar = '█' * round(_BAR_WIDTH * part / counts.max())
+      if part and not bar:
+        bar = '▏'
+      grid.add_row(f'{low:.4g} to {high:.4g}', bar, f'{part:.1%}')
+    parts += [rich_text.Text(''), rich_text.Text(title, style='bold'), grid]
+  parts.append(rich_text.Text(note, style='dim'))
+  return rich_console.Group(*parts, *_left_out(left_out))
+
+
+def png(
+  what: str,
+  found: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  titles: Sequence[str],
+  path: str | os.PathLike[str],
+) -> None:
+  """The same bars as a picture."""
+  # Half a second that the other commands need not spend.
+  from matplotlib import figure as mpl_figure
+  from matplotlib import ticker
+  from matplotlib.backends import backend_agg
+
+  lines = [line for title in titles for line in textwrap.wrap(title, _TITLE)]
+  height = 0.6 + 0.15 * len(lines) + 3.0 * len(found)
+  figure = mpl_figure.Figure(figsize=(7.2, height), layout='constrained')
+  backend_agg.FigureCanvasAgg(figure)
+  all_axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+  for axes, (name, (values, weights)) in zip(all_axes, found.items()):
+    edges, parts, wide = bins(values, weights)
+    axes.bar(
+      edges[:-1],
+      parts,
+      np.diff(edges),
+      align='edge',
+      color='#1b7f79',
+      edgecolor='#fbfaf7',
+      linewidth=0.8,
+    )
+    mean = float(np.average(values, weights=weights))
+    axes.axvline(mean, color='#e0892b', linewidth=1.5, label=f'mean {mean:.4g}')
+    if wide:
+      axes.set_xscale('log')
+    axes.set_title(f'table {name}', loc='left', fontsize=11)
+    axes.set_xlabel(UNITS[what] + (' (log axis)' if wide else ''))
+    axes.set_ylabel('part of the items')
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+  figure.suptitle('\n'.join(lines), fontsize=9, color='#5b6770')
+  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+  figure.savefig(path, dpi=150, format='png')
+
+
+def _left_out(sentences: Sequence[str]) -> list[rich_text.Text]:
+  return [rich_text.Text(sentence, style='yellow') for sentence in sentences]
+
+
+def _heading(shard: reading.Shard) -> rich_text.Text:
+  text = f'{shard.label} at {shard.source}'
+  if shard.manifest:
+    meta = ', '.join(f'{k} {v}' for k, v in shard.manifest.meta.items())
+    text += f' (generation {shard.manifest.generation}'
+    text += f', {meta})' if meta else ')'
+  if shard.error:
+    return rich_text.Text(f'{text}: {shard.error}', style='red')
+  return rich_text.Text(text)
+
+
+def _overview(found: inspect_report.Report) -> rich_table.Table:
+  """A row for each shard and table, and the totals."""
+  view = rich_table.Table(box=None, pad_edge=False, header_style='bold')
+  for column in ('shard', 'table', 'items', 'inserts/s', 'samples/s', 'state'):
+    number = column in ('items', 'inserts/s', 'samples/s')
+    view.add_column(column, justify='right' if number else 'left')
+  sums: dict[str, list[float]] = {}
+  for shard in found.shards:
+    if shard.error:
+      view.add_row(shard.label, '-', '-', '-', '-', 'does not answer')
+    for name, table in shard.tables.items():
+      rates = found.rates.get((shard.label, name))
+      both = (rates.inserts, rates.samples) if rates else (0.0, 0.0)
+      whole = sums.setdefault(name, [0, 0.0, 0.0])
+      whole[:] = [a + b for a, b in zip(whole, (table.size, *both))]
+      speed = map(words.short, both) if rates else ('-', '-')
+      state = words.limiter_state(table)
+      view.add_row(shard.label, name, f'{table.size:,}', *speed, state)
+  for name, (size, inserts, per_s) in sums.items():
+    speed = map(words.short, (inserts, per_s)) if found.rates else ('-', '-')
+    view.add_row('total', name, f'{size:,.0f}', *speed, '', style='bold')
+  return view
+
+
+def _table(
+  found: inspect_report.Report, shard: reading.Shard, table: reading.Table
+) -> rich_table.Table:
+  rates = found.rates.get((shard.label, table.name))
+  look = found.looks.get((shard.label, table.name))
+  state = words.limiter_state(table)
+  held = 'wait:' in state
+  rows: list[tuple[str, Any]] = [
+    ('items', words.size(table)),
+    (
+      'drawn',
+      f'{words.selector(table.sampler)}; removed: '
+      f'{words.selector(table.remover)}'
+      + (
+        f'; gone after {table.max_times_sampled} sample(s)'
+        if table.max_times_sampled
+        else ''
+      ),
+    ),
+    ('limiter', words.limiter_rule(table.limiter)),
+    ('', rich_text.Text(state, style='yellow' if held else 'green')),
+    ('counts', words.total_counts(table)),
+  ]
+  if rates:
+    rows += [('rates', words.speed(rates)), ('waiting', words.waiting(rates))]
+  rows.append(('bytes', words.memory(table)))
+  rows.append(('columns', words.columns(table)))
+  rows += _look_rows(look)
+  grid = rich_table.Table.grid(padding=(0, 2))
+  grid.add_column(style='bold')
+  grid.add_column(overflow='fold')
+  grid.add_row('  table', rich_text.Text(table.name, style='bold cyan'))
+  for name, value in rows:
+    shown = (
+      value if isinstance(value, rich_text.Text) else rich_text.Text(value)
+    )
+    grid.add_row(f'  {name}', shown)
+  return grid
+
+
+def _look_rows(look: Any) -> list[tuple[str, str]]:
+  if not isinstance(look, inspect_items.Look):
+    return [('age, lag', look)] if look else []
+  age = words.ages(look)
+  rows = [
+    (
+      'sample age' if look.sampled else 'item age',
+      age or 'unknown: items do not say when they were written',
+    )
+  ]
+  lag = words.lag(look)
+  rows.append(('policy lag', lag or 'unknown: items carry no version'))
+  return rows

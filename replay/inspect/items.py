@@ -1,0 +1,280 @@
+"""A look at items: what they hold, how old they are, who wrote them.
+
+Reverb shows an item only by sampling it. On a live server that counts as a
+sample for the rate limiter and for the item, and takes it out of a queue. So a
+look is small, waits no longer than it was told to, and is refused where it
+would use items up. Of a checkpoint: inspect_offline.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import reverb
+import tensorflow as tf
+import tree
+
+from replay import packing
+from replay.inspect import read as reading
+
+# Columns that mean something whatever table they are in.
+RETURNS = ('r_t', 'reward', 'rewards')
+# A look that nobody asked for moves the limiter by no more than this part of
+# the range that it leaves to both sides.
+_UNASKED_PART = 0.01
+
+
+class NotLooked(Exception):
+  """No item was looked at; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """One item.
+
+  Attributes:
+    key: of the item in its table.
+    priority: as stored, not raised to an exponent.
+    times_sampled: this look included, on a live server.
+    fields: name to array: of a `packing.Transition`, or the columns.
+    age_s: seconds since it was inserted, where that is known.
+  """
+
+  key: int
+  priority: float
+  times_sampled: int
+  fields: Mapping[str, np.ndarray]
+  age_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """Items of one table.
+
+  Attributes:
+    items: N of them.
+    weights: how much of the table each stands for, [N], sum 1. Prioritized
+      samplers show large priorities more often than there are; this undoes it.
+    sampled: whether they were drawn by the table's sampler (live): then their
+      ages are those of what a learner gets.
+    now: seconds since the epoch for which ages hold.
+    learner_steps: for the policy lag, where known.
+    fewer: why there are fewer items than were wanted, a sentence; or ''.
+  """
+
+  items: list[Item]
+  weights: np.ndarray
+  sampled: bool
+  now: float
+  learner_steps: int | None
+  fewer: str = ''
+
+  def values(self, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Values with their weights, float64 [M] each; empty where unknown.
+
+    Args:
+      what: 'priorities'; 'ages', seconds; 'returns', reward units; 'versions'
+        or 'lags', learner steps. An item of many transitions has a value for
+        each.
+    """
+    pairs = [
+      (own.reshape(-1), weight)
+      for item, weight in zip(self.items, self.weights, strict=True)
+      if (own := self._of(item, what)) is not None and own.size
+    ]
+    if not pairs:
+      return np.empty(0), np.empty(0)
+    weights = [np.full(own.size, weight / own.size) for own, weight in pairs]
+    return np.concatenate([own for own, _ in pairs]), np.concatenate(weights)
+
+  def _of(self, item: Item, what: str) -> np.ndarray | None:
+    if what == 'priorities':
+      return np.array([item.priority])
+    if what == 'ages':
+      if item.age_s is not None:
+        return np.array([item.age_s])
+      written = _field(item, ('written_at',))
+      return None if written is None else packing.age_s(written, self.now)
+    if what == 'returns':
+      rewards = _field(item, RETURNS)
+      # A sequence or a block [T, ...] has its rewards step by step.
+      if rewards is not None and 'weight' not in item.fields and rewards.ndim:
+        rewards = rewards.sum(axis=0)
+      return rewards
+    version = _field(item, ('version', 'versions'))
+    if what == 'lags' and version is not None:
+      if self.learner_steps is None:
+        return None
+      # The counter of a run may be a moment behind its learner.
+      return np.maximum(self.learner_steps - version, 0.0)
+    return version
+
+
+def look_live(
+  shard: reading.Shard, table: reading.Table, count: int, timeout_s: float
+) -> Look:
+  """Samples up to `count` items of a live table; one where all were the same.
+
+  Raises:
+    NotLooked: it would use items up, another version has packed them, or the
+      limiter or the server makes it wait for longer than timeout_s.
+  """
+  refuse(table)
+  specs = table.signature
+  if specs is None:
+    raise NotLooked(
+      f'Table {table.name!r} has no signature, which says what its items are.'
+    )
+  _layout(specs)
+  wanted, count = count, 1 if in_order(table) else count
+  found: list[Any] = []
+  errors: list[Exception] = []
+
+  def sample() -> None:
+    dataset = reverb.TrajectoryDataset(
+      shard.source,
+      table.name,
+      dtypes=tree.map_structure(lambda spec: spec.dtype, specs),
+      shapes=tree.map_structure(lambda spec: spec.shape, specs),
+      max_in_flight_samples_per_worker=count,
+      num_workers_per_iterator=1,
+      max_samples=count,
+      rate_limiter_timeout_ms=int(1000 * timeout_s),
+    )
+    try:
+      for one in dataset.as_numpy_iterator():
+        found.append(one)
+    except tf.errors.OpError as e:
+      errors.append(e)
+
+  # A dataset waits for ever for a server that went away: a thread of its own
+  # can be left behind.
+  thread = threading.Thread(target=sample, daemon=True)
+  thread.start()
+  thread.join(timeout_s + 5.0)
+  if not found:
+    reason = f': {str(errors[0]).splitlines()[0]}' if errors else '.'
+    raise NotLooked(
+      f'Table {table.name!r} gave no sample within {timeout_s:g} s{reason}'
+    )
+  samples = list(found)
+  fewer = ''
+  if len(samples) < count:
+    reason = f': {str(errors[0]).splitlines()[0]}' if errors else '.'
+    fewer = (
+      f'{len(samples):,} of {count:,} items: the table gave no more within '
+      f'{timeout_s:g} s{reason}'
+    )
+  elif count < wanted:
+    fewer = f'1 of {wanted:,} items: its sampler gives this one every time.'
+  weights = 1 / np.array([float(one.info.probability) for one in samples])
+  items = [
+    Item(
+      int(one.info.key),
+      float(one.info.priority),
+      int(one.info.times_sampled),
+      decode(specs, tree.flatten(one.data)),
+    )
+    for one in samples
+  ]
+  return Look(
+    items,
+    weights / weights.sum(),
+    True,
+    time.time(),
+    shard.learner_steps,
+    fewer,
+  )
+
+
+def unasked(table: reading.Table, count: int) -> int:
+  """How many items to look at where the user asked for none in particular.
+
+  Raises:
+    NotLooked: not one, for this reason.
+  """
+  refuse(table)
+  limiter = table.limiter
+  if not limiter.unlimited:
+    room = _UNASKED_PART * (limiter.max_diff - limiter.min_diff)
+    count = min(count, int(room))
+    if limiter.samples_wait(table.size):
+      count = 0
+  if count < 1:
+    raise NotLooked(
+      'Its limiter is too tight for a look that was not asked for: --look N '
+      'does it.'
+    )
+  return count
+
+
+def in_order(table: reading.Table) -> bool:
+  """Whether the sampler gives the same item until the table changes."""
+  options = table.sampler
+  return options.HasField('heap') or options.fifo or options.lifo
+
+
+def refuse_whole(table: reading.Table) -> None:
+  """Raises NotLooked where samples would not stand for the whole table."""
+  if in_order(table):
+    raise NotLooked(
+      f'The sampler of table {table.name!r} does not draw at random: it gives '
+      'one item again and again, which says nothing of the others. Look at a '
+      'checkpoint.'
+    )
+
+
+def refuse(table: reading.Table) -> None:
+  """Raises NotLooked where a look would wait or destroy."""
+  if table.max_times_sampled:
+    raise NotLooked(
+      f'Items leave table {table.name!r} after {table.max_times_sampled} '
+      'sample(s): a look would take them from its reader. Look at a checkpoint.'
+    )
+  if table.size < table.limiter.min_size_to_sample:
+    need = table.limiter.min_size_to_sample
+    raise NotLooked(
+      f'Samples wait until {need:,} items are there; there are {table.size:,}.'
+    )
+
+
+def decode(signature: Any, columns: list[np.ndarray]) -> dict[str, np.ndarray]:
+  """The named fields of an item from its columns.
+
+  Raises:
+    NotLooked: another version of this project has packed them.
+  """
+  named = reading.leaves(signature)
+  if not named:
+    return {f'column {n}': column for n, column in enumerate(columns)}
+  layout = _layout(signature)
+  if layout is not None:
+    return layout.unpack(np.asarray(columns[0]))._asdict()
+  return {
+    name: np.asarray(column)
+    for (name, _), column in zip(named, columns, strict=True)
+  }
+
+
+def _layout(signature: Any) -> packing.TransitionLayout | None:
+  """Of packed transitions; raises NotLooked where they cannot be unpacked."""
+  named = reading.leaves(signature)
+  try:
+    return packing.from_signature(named[0][1]) if len(named) == 1 else None
+  except packing.WrongFormat as e:
+    raise NotLooked(str(e)) from e
+
+
+def _field(item: Item, names: tuple[str, ...]) -> np.ndarray | None:
+  for name, value in item.fields.items():
+    if name.split('/')[-1] in names:
+      value = np.asarray(value, float)
+      there = item.fields.get('weight')
+      # Places of a population's array that hold no transition.
+      return value if there is None else value[np.asarray(there) > 0]
+  return None

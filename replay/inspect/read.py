@@ -1,0 +1,311 @@
+"""What is known of replay servers: read from live ones and from checkpoints.
+
+Reading changes nothing: a server is asked for its `server_info`, a checkpoint
+is read from its files. Looking at items is another matter: inspect_items.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import pathlib
+import time
+from typing import Any
+
+import reverb
+import tree
+
+from replay.checkpoints import files
+from replay.checkpoints import restore
+from replay.inspect import target as inspect_target
+
+
+class Failed(Exception):
+  """The inspection cannot go on; the message says what to change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limiter:
+  """A rate limiter and its counters, by the rules of Reverb.
+
+  Its cursor is inserts * samples_per_insert - samples. Inserts wait where it
+  would go above max_diff, samples where it would go below min_diff, or where
+  the table has fewer than min_size_to_sample items.
+  """
+
+  samples_per_insert: float
+  min_size_to_sample: int
+  min_diff: float
+  max_diff: float
+  inserts: int
+  samples: int
+
+  @property
+  def unlimited(self) -> bool:
+    """Whether only the minimum size counts."""
+    return restore.unlimited(self)
+
+  @property
+  def is_queue(self) -> bool:
+    return restore.is_queue(self)
+
+  @property
+  def cursor(self) -> float:
+    return self.inserts * self.samples_per_insert - self.samples
+
+  @property
+  def behind(self) -> float:
+    """Samples by which sampling is behind the ratio; negative: ahead."""
+    return self.cursor - (self.min_diff + self.max_diff) / 2
+
+  def inserts_wait(self, size: int) -> bool:
+    if size + 1 <= self.min_size_to_sample:
+      return False
+    return self.cursor + self.samples_per_insert > self.max_diff
+
+  def samples_wait(self, size: int) -> bool:
+    return size < self.min_size_to_sample or self.cursor - 1 < self.min_diff
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table as its server or its checkpoint describes it.
+
+  Attributes:
+    size, max_size: items.
+    max_times_sampled: samples after which an item goes; 0: never.
+    sampler, remover: `KeyDistributionOptions` of Reverb.
+    episodes, deleted_episodes: that items refer to, or did.
+    unique_samples: items sampled for the first time.
+    bytes_per_item: of an item's data, uncompressed, from the signature; None
+      where it does not say.
+    signature: (nested) tf.TensorSpec, or None.
+    worker_ms: time the table's thread has spent, by state; empty offline.
+  """
+
+  name: str
+  size: int
+  max_size: int
+  max_times_sampled: int
+  sampler: Any
+  remover: Any
+  limiter: Limiter
+  episodes: int | None
+  deleted_episodes: int
+  unique_samples: int
+  bytes_per_item: int | None
+  signature: Any
+  worker_ms: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """One server or one checkpoint.
+
+  Attributes:
+    label: 'replay' or 'shard 2'.
+    source: its address, or the directory of its checkpoint.
+    offline: whether it is a checkpoint.
+    time: when it was read, on the monotonic clock.
+    tables: by name; empty where error says why.
+    learner_steps: of the learner that samples from it, where known.
+    manifest: of the checkpoint, where there is one.
+    error: why it could not be read.
+  """
+
+  label: str
+  source: str
+  offline: bool
+  time: float
+  tables: Mapping[str, Table]
+  learner_steps: int | None = None
+  manifest: files.Manifest | None = None
+  error: str | None = None
+
+
+def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
+  """The live shards of a target as they are now; its checkpoints if none is.
+
+  Raises:
+    Failed: not one of them could be read.
+  """
+  steps = target.learner_steps()
+  shards = [
+    read_server(address, timeout_s, label, steps)
+    for label, address in target.addresses.items()
+  ]
+  if all(shard.error for shard in shards):
+    saved = [
+      read_checkpoint(path, f'{label}, saved')
+      for label, path in target.directories.items()
+    ]
+    if all(shard.error for shard in saved):
+      raise Failed(' '.join(str(shard.error) for shard in [*shards, *saved]))
+    return saved
+  return shards
+
+
+def read_server(
+  address: str,
+  timeout_s: float,
+  label: str = 'replay',
+  learner_steps: int | None = None,
+) -> Shard:
+  """A live server as it is now; its error where it does not answer."""
+  tables, error = {}, None
+  try:
+    info = reverb.Client(address).server_info(timeout=math.ceil(timeout_s))
+    tables = {name: _from_info(table) for name, table in info.items()}
+  except reverb.errors.DeadlineExceededError:
+    error = (
+      f'No Reverb server answered at {address} within {timeout_s:g} s. Check '
+      'the address (RUN/replay/shard_*.json has those of a run) and that the '
+      'run is alive, or raise --timeout.'
+    )
+  except RuntimeError as e:
+    error = (
+      f'{address} cannot be asked as a Reverb server '
+      f'({str(e).splitlines()[0]}). Check the address.'
+    )
+  return Shard(
+    label, address, False, time.monotonic(), tables, learner_steps, error=error
+  )
+
+
+def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
+  """A generation, or the newest valid one of a checkpoint directory.
+
+  Raises:
+    Failed: it is of another format.
+  """
+  path, manifest, error = pathlib.Path(path), None, None
+  candidates = [path] if (path / files.TABLES).exists() else []
+  for candidate in candidates or files.generations(path):
+    try:
+      if (candidate / files.MANIFEST).exists() or not candidates:
+        manifest = files.read_manifest(candidate)
+        files.verify(manifest)
+      tables = _from_files(candidate)
+      steps = (manifest.meta if manifest else {}).get('learner_steps')
+      return Shard(
+        label,
+        str(candidate),
+        True,
+        time.monotonic(),
+        tables,
+        steps,
+        manifest,
+      )
+    except files.Broken as e:
+      error = error or f'The checkpoint is broken: {e}'
+    except files.WrongFormat as e:
+      raise Failed(str(e)) from e
+  error = error or f'{path} holds no checkpoint.'
+  return Shard(label, str(path), True, time.monotonic(), {}, error=error)
+
+
+def choose(shards: Sequence[Shard], table: str | None) -> list[Shard]:
+  """The shards with only the table that was asked for.
+
+  Raises:
+    Failed: no shard has it.
+  """
+  if table is None:
+    return list(shards)
+  names = sorted({name for shard in shards for name in shard.tables})
+  if table not in names:
+    raise Failed(
+      f'There is no table {table!r}, only {", ".join(map(repr, names))}. '
+      'Choose one of these with --table.'
+    )
+  return [
+    dataclasses.replace(
+      shard,
+      tables={n: t for n, t in shard.tables.items() if n == table},
+    )
+    for shard in shards
+  ]
+
+
+def leaves(signature: Any) -> list[tuple[str, Any]]:
+  """Names and specs of the columns of an item, in the order of its data."""
+  if signature is None:
+    return []
+  flat = tree.flatten_with_path(signature)
+  return [
+    ('/'.join(map(str, path)) or spec.name or 'item', spec)
+    for path, spec in flat
+  ]
+
+
+def bytes_per_item(signature: Any) -> int | None:
+  """Bytes of an item's data; None without a signature of fixed shapes."""
+  specs = [spec for _, spec in leaves(signature)]
+  if not specs or not all(spec.shape.is_fully_defined() for spec in specs):
+    return None
+  return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
+
+
+def _from_info(info: Any) -> Table:
+  limiter = info.rate_limiter_info
+  times = info.table_worker_time
+  return Table(
+    name=info.name,
+    size=info.current_size,
+    max_size=info.max_size,
+    max_times_sampled=info.max_times_sampled,
+    sampler=info.sampler_options,
+    remover=info.remover_options,
+    limiter=Limiter(
+      limiter.samples_per_insert,
+      limiter.min_size_to_sample,
+      limiter.min_diff,
+      limiter.max_diff,
+      limiter.insert_stats.completed,
+      limiter.sample_stats.completed,
+    ),
+    episodes=info.num_episodes,
+    deleted_episodes=info.num_deleted_episodes,
+    unique_samples=info.num_unique_samples,
+    bytes_per_item=bytes_per_item(info.signature),
+    signature=info.signature,
+    worker_ms={
+      field.name.removesuffix('_ms'): getattr(times, field.name)
+      for field in times.DESCRIPTOR.fields
+    },
+  )
+
+
+def _from_files(path: pathlib.Path) -> dict[str, Table]:
+  saved = restore.read_tables(path)
+  sizes = dict.fromkeys(saved, 0)
+  for item in restore.read_items(path):
+    sizes[item.table] = sizes.get(item.table, 0) + 1
+  tables = {}
+  for name, table in saved.items():
+    limiter = table.rate_limiter
+    signature = restore.decode_signature(table)
+    tables[name] = Table(
+      name=name,
+      size=sizes[name],
+      max_size=table.max_size,
+      max_times_sampled=table.max_times_sampled,
+      sampler=table.sampler,
+      remover=table.remover,
+      limiter=Limiter(
+        limiter.samples_per_insert,
+        limiter.min_size_to_sample,
+        limiter.min_diff,
+        limiter.max_diff,
+        limiter.insert_count,
+        limiter.sample_count,
+      ),
+      episodes=None,
+      deleted_episodes=table.num_deleted_episodes,
+      unique_samples=table.num_unique_samples,
+      bytes_per_item=bytes_per_item(signature),
+      signature=signature,
+      worker_ms={},
+    )
+  return tables

@@ -1,0 +1,327 @@
+"""One report of the inspector: two readings, and a look at some items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+
+from replay.inspect import items as inspect_items
+from replay.inspect import offline as inspect_offline
+from replay.inspect import read as reading
+from replay.inspect import target as inspect_target
+from replay.inspect import words
+
+# Items looked at when the user asked for none in particular.
+UNASKED_LIVE = 32
+UNASKED_OFFLINE = 1000
+
+Key = tuple[str, str]  # label of the shard, name of the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+  """Which items to look at.
+
+  Attributes:
+    count: items of each table and shard; None: a few, where it does no harm.
+    data: whether what is in the items matters.
+    whole: whether they have to stand for all items of their table.
+  """
+
+  count: int | None = None
+  data: bool = True
+  whole: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What there is to show.
+
+  Attributes:
+    title: what the user asked for.
+    shards: the newest reading.
+    rates: by shard and table, where there were two readings.
+    looks: by shard and table; a string says why there was none.
+    note: what else the user must know to read it.
+  """
+
+  title: str
+  shards: Sequence[reading.Shard]
+  rates: Mapping[Key, words.Rates]
+  looks: Mapping[Key, inspect_items.Look | str]
+  note: str = ''
+
+
+def collect(
+  title: str,
+  target: inspect_target.Target,
+  wish: Wish,
+  *,
+  table: str | None = None,
+  interval_s: float = 2.0,
+  timeout_s: float = 5.0,
+  learner_steps: int | None = None,
+  before: Sequence[reading.Shard] | None = None,
+) -> Report:
+  """Reads twice, `interval_s` apart, and looks at items.
+
+  Args:
+    title: for the report.
+    target: where to read.
+    wish: which items to look at.
+    table: the only one of interest, or None.
+    interval_s: over which rates hold; 0 for none.
+    timeout_s: for each answer of a server.
+    learner_steps: for the policy lag; None: that of the run, if there is one.
+    before: the first reading, where there is one already.
+
+  Raises:
+    inspect_read.Failed: nothing could be read, no such table, or a look that
+      was asked for gave nothing.
+  """
+  if before is None:
+    before = reading.choose(reading.read(target, timeout_s), table)
+  shards: Sequence[reading.Shard] = before
+  if interval_s > 0 and not all(shard.offline for shard in before):
+    time.sleep(interval_s)
+    shards = reading.choose(reading.read(target, timeout_s), table)
+  if learner_steps is not None:
+    shards = [
+      dataclasses.replace(shard, learner_steps=learner_steps)
+      for shard in shards
+    ]
+  earlier = {shard.label: shard for shard in before}
+  rates = {
+    (shard.label, name): found
+    for shard in shards
+    if not shard.offline and shard.label in earlier
+    for name in shard.tables
+    if (found := words.rates(earlier[shard.label], shard, name)) is not None
+  }
+  looks = {
+    (shard.label, name): _look(shard, one, wish, timeout_s)
+    for shard in shards
+    for name, one in shard.tables.items()
+  }
+  reasons = [look for look in looks.values() if isinstance(look, str)]
+  if wish.count and looks and len(reasons) == len(looks):
+    errors = [shard.error for shard in shards if shard.error]
+    raise reading.Failed(' '.join(dict.fromkeys([*reasons, *errors])))
+  note = ''
+  if target.addresses and all(shard.offline for shard in shards):
+    note = 'No server of this run answers. This is what it saved last.'
+  return Report(title, shards, rates, looks, note)
+
+
+def _look(
+  shard: reading.Shard, table: reading.Table, wish: Wish, timeout_s: float
+) -> inspect_items.Look | str:
+  if wish.count == 0:
+    return 'Not looked at (--look 0).'
+  try:
+    if shard.offline:
+      look = inspect_offline.look(
+        shard, table, wish.count or UNASKED_OFFLINE, wish.data
+      )
+      count = len(look.items)
+      if wish.count and not wish.whole and count < wish.count:
+        fewer = f'{count:,} of {wish.count:,} items: it holds no more.'
+        look = dataclasses.replace(look, fewer=fewer)
+      return look
+    if wish.whole:
+      inspect_items.refuse_whole(table)
+    if wish.count:
+      return inspect_items.look_live(shard, table, wish.count, timeout_s)
+    count = inspect_items.unasked(table, UNASKED_LIVE)
+    # Nobody waits long for what was not asked for.
+    return inspect_items.look_live(shard, table, count, min(1.0, timeout_s))
+  except inspect_items.NotLooked as e:
+    return str(e)
+
+
+def left_out(report: Report) -> list[str]:
+  """What the items that were looked at do not show, a sentence each."""
+  found = [report.note] if report.note else []
+  found += [
+    f'Without {shard.label}: {shard.error}'
+    for shard in report.shards
+    if shard.error
+  ]
+  for (label, name), look in report.looks.items():
+    if isinstance(look, str):
+      found.append(f'Without {label}, table {name}: {look}')
+    elif look.fewer:
+      found.append(f'{label}, table {name}: {look.fewer}')
+  return found
+
+
+def source(report: Report, what: str) -> str:
+  """Where the `values` of a report come from."""
+  tables = {
+    (shard.label, name): table
+    for shard in report.shards
+    for name, table in shard.tables.items()
+  }
+  seen = {
+    key: look
+    for key, look in report.looks.items()
+    if not isinstance(look, str) and look.values(what)[0].size
+  }
+  count = sum(len(look.items) for look in seen.values())
+  whole = sum(tables[key].size for key in seen)
+  if any(look.sampled for look in seen.values()):
+    return (
+      f'{count:,} samples of {whole:,} items in the live table, weighted by 1 '
+      '/ probability to stand for these'
+    )
+  return f'{count:,} of {whole:,} items in the checkpoint'
+
+
+def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
+  """Table name to values and weights of all shards together.
+
+  Raises:
+    inspect_read.Failed: the items of no table have such values.
+  """
+  found: dict[str, list] = {}
+  for (label, name), look in report.looks.items():
+    if isinstance(look, str):
+      continue
+    shard = next(shard for shard in report.shards if shard.label == label)
+    own, weights = look.values(what)
+    if own.size:
+      # A shard counts by its size.
+      weights = weights / weights.sum() * shard.tables[name].size
+      found.setdefault(name, []).append((own, weights))
+  if not found:
+    raise reading.Failed(
+      f'No table has {what} to show: '
+      + {
+        'priorities': 'no item could be looked at.',
+        'ages': 'their items do not say when they were written.',
+        'returns': 'their items have no column of rewards '
+        f'({", ".join(inspect_items.RETURNS)}).',
+      }[what]
+    )
+  return {
+    name: (
+      np.concatenate([own for own, _ in pairs]),
+      np.concatenate([weights for _, weights in pairs]),
+    )
+    for name, pairs in found.items()
+  }
+
+
+def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
+  """The report for scripts: numbers, and the sentences beside them."""
+  totals: dict[str, dict[str, float]] = {}
+  for shard in report.shards:
+    for name, table in shard.tables.items():
+      total = totals.setdefault(
+        name, {'items': 0, 'max_items': 0, 'inserts_s': 0.0, 'samples_s': 0.0}
+      )
+      total['items'] += table.size
+      total['max_items'] += table.max_size
+      found = report.rates.get((shard.label, name))
+      total['inserts_s'] += found.inserts if found else 0.0
+      total['samples_s'] += found.samples if found else 0.0
+  return {
+    'target': report.title,
+    'note': report.note,
+    'shards': [
+      {
+        'shard': shard.label,
+        'source': shard.source,
+        'kind': 'checkpoint' if shard.offline else 'server',
+        'error': shard.error,
+        'learner_steps': shard.learner_steps,
+        'saved_at': shard.manifest.time if shard.manifest else None,
+        'meta': shard.manifest.meta if shard.manifest else None,
+        'tables': [
+          _table_dict(report, shard, table, with_items)
+          for table in shard.tables.values()
+        ],
+      }
+      for shard in report.shards
+    ],
+    'totals': totals,
+  }
+
+
+def _table_dict(
+  report: Report,
+  shard: reading.Shard,
+  table: reading.Table,
+  with_items: bool,
+) -> dict[str, Any]:
+  rates = report.rates.get((shard.label, table.name))
+  look = report.looks.get((shard.label, table.name))
+  found: dict[str, Any] = {
+    'table': table.name,
+    'items': table.size,
+    'max_items': table.max_size,
+    'max_times_sampled': table.max_times_sampled,
+    'sampler': words.selector(table.sampler),
+    'remover': words.selector(table.remover),
+    'limiter': dataclasses.asdict(table.limiter),
+    'limiter_rule': words.limiter_rule(table.limiter),
+    'limiter_state': words.limiter_state(table),
+    'inserts_s': rates.inserts if rates else None,
+    'samples_s': rates.samples if rates else None,
+    'worker_time': rates.parts if rates else None,
+    'episodes': table.episodes,
+    'unique_samples': table.unique_samples,
+    'bytes_per_item': table.bytes_per_item,
+    'columns': [
+      {'name': name, 'dtype': spec.dtype.name, 'shape': _shape(spec)}
+      for name, spec in reading.leaves(table.signature)
+    ],
+  }
+  if isinstance(look, inspect_items.Look):
+    found['looked_at'] = len(look.items)
+    found['fewer'] = look.fewer or None
+    for what in ('ages', 'lags', 'versions'):
+      values, weights = look.values(what)
+      if look.sampled:
+        weights = np.ones(len(values))
+      found[what] = _statistics(values, weights)
+    if with_items:
+      found['samples'] = [_item_dict(item) for item in look.items]
+  else:
+    found['not_looked'] = look
+  return found
+
+
+def _shape(spec: Any) -> list | None:
+  return None if spec.shape.rank is None else spec.shape.as_list()
+
+
+def _statistics(values: Any, weights: Any) -> dict[str, float] | None:
+  if not len(values):
+    return None
+  return {
+    'mean': float(np.average(values, weights=weights)),
+    'min': float(values.min()),
+    'max': float(values.max()),
+  }
+
+
+def _item_dict(item: inspect_items.Item) -> dict[str, Any]:
+  return {
+    'key': item.key,
+    'priority': item.priority,
+    'times_sampled': item.times_sampled,
+    'age_s': item.age_s,
+    'fields': {
+      name: {
+        'dtype': str(np.asarray(value).dtype),
+        'shape': list(np.shape(value)),
+        'values': np.asarray(value).tolist(),
+      }
+      for name, value in item.fields.items()
+    },
+  }

@@ -1,0 +1,121 @@
+"""Learning curves, read out of run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from run_records import learning_statistics as statistics
+from run_records import run_directory
+
+_RETURN = 'return_mean'
+_MEMBERS = 'member_returns'
+
+
+class Curve(NamedTuple):
+  """Evaluations of one agent, each [N]; empty if there was none.
+
+  Attributes:
+    steps: its environment steps, strictly increasing.
+    seconds: since the run began, never falling.
+    returns: mean greedy returns.
+  """
+
+  steps: np.ndarray
+  seconds: np.ndarray
+  returns: np.ndarray
+
+
+def of_run(run_dir: str | os.PathLike[str]) -> Curve:
+  """The curve of a run by the steps of one member.
+
+  That is how a swarm is compared with one agent. A step that was evaluated
+  twice counts with its last value.
+
+  Args:
+    run_dir: of the run, finished or not.
+  """
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  return _curve(rows, [row[_RETURN] for row in rows])
+
+
+def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
+  """The curves of all members of a run that evaluates each by itself.
+
+  Raises:
+    ValueError: a run that evaluates one policy for all.
+  """
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  if not all(_MEMBERS in row for row in rows):
+    raise ValueError(
+      f'{run_dir} evaluates one policy, not its members; read it with of_run.'
+    )
+  count = len(rows[0][_MEMBERS]) if rows else 0
+  return [
+    _curve(rows, [row[_MEMBERS][i] for row in rows]) for i in range(count)
+  ]
+
+
+def in_order(
+  rows: Sequence[dict[str, Any]], needed: str
+) -> list[dict[str, Any]]:
+  """Rows with finite `needed` and `actor_steps`, sorted by steps.
+
+  A run that was killed and resumed may have done some steps twice.
+  """
+  kept = [
+    row
+    for row in rows
+    if len(finite([row.get(needed), row.get('actor_steps')])) == 2
+  ]
+  return sorted(kept, key=lambda row: row['actor_steps'])
+
+
+def finite(values: Sequence[Any]) -> list[float]:
+  """The finite numbers among the values."""
+  return [
+    float(value)
+    for value in values
+    if isinstance(value, (int, float)) and np.isfinite(value)
+  ]
+
+
+def steps_per_member(row: Mapping[str, Any]) -> float:
+  """Environment steps of one member; all of them if there is only one."""
+  steps = row.get('actor_steps_per_member')
+  return float(row['actor_steps'] if steps is None else steps)
+
+
+def num_members(rows: Sequence[Mapping[str, Any]]) -> int:
+  """How many members share the total steps of these evaluations."""
+  for row in reversed(rows):
+    if steps_per_member(row) > 0:
+      return max(1, round(row['actor_steps'] / steps_per_member(row)))
+  return 1
+
+
+def threshold(config: Any) -> float | None:
+  """The return that solves the environment a config names, if known."""
+  if isinstance(config, str) and config in statistics.REFERENCES:
+    return statistics.REFERENCES[config].threshold
+  values: Sequence[Any] = ()
+  if isinstance(config, dict):
+    values = list(config.values())
+  elif isinstance(config, list):
+    values = config
+  found = (threshold(value) for value in values)
+  return next((value for value in found if value is not None), None)
+
+
+def _curve(rows: Sequence[dict[str, Any]], returns: Sequence[float]) -> Curve:
+  points = {
+    steps_per_member(row): (row.get('elapsed_s', np.nan), value)
+    for row, value in zip(rows, returns, strict=True)
+  }
+  steps = np.array(sorted(points), float)
+  seconds, values = np.array([points[s] for s in steps], float).reshape(-1, 2).T
+  # A node that was restarted may have begun to count anew.
+  return Curve(steps, np.maximum.accumulate(seconds), values)

@@ -1,0 +1,294 @@
+"""The picture of one run, and the looks that all pictures share.
+
+Reads run directories only, so that a plot can be made again at any time.
+Several systems are drawn by study_plots.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+import matplotlib
+from matplotlib import axes as mpl_axes
+from matplotlib import figure as mpl_figure
+from matplotlib import layout_engine
+from matplotlib import ticker
+from matplotlib.backends import backend_agg
+
+from run_records import curves
+from run_records import run_directory
+
+_INK = '#22313f'
+MUTED = '#7b8a97'
+_PAPER = '#fbfaf7'
+_STAR = '#e0892b'
+_FLOCK = '#8fb8b3'
+# Told apart also by people who see few colours, and in grey.
+COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
+
+_STYLE = {
+  'figure.facecolor': _PAPER,
+  'axes.facecolor': _PAPER,
+  'axes.edgecolor': MUTED,
+  'axes.labelcolor': _INK,
+  'axes.titlecolor': _INK,
+  'axes.titlesize': 14,
+  'axes.titleweight': 'bold',
+  'axes.titlelocation': 'left',
+  'axes.titlepad': 12,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.color': '#e4e1d9',
+  'grid.linewidth': 0.8,
+  'xtick.color': MUTED,
+  'ytick.color': MUTED,
+  'xtick.labelcolor': _INK,
+  'ytick.labelcolor': _INK,
+  'text.color': _INK,
+  'font.size': 10.5,
+  'legend.frameon': False,
+  'lines.solid_capstyle': 'round',
+}
+
+
+def learning_curve(
+  run_dir: str | os.PathLike[str],
+  path: str | os.PathLike[str] | None = None,
+  *,
+  title: str | None = None,
+  threshold: float | None = None,
+) -> pathlib.Path | None:
+  """Draws one run: greedy returns, and of a swarm what its supervisors saw.
+
+  That is every episode of theirs, the record R* that they confirm, and the
+  pull c below.
+
+  Args:
+    run_dir: of the run, finished or not.
+    path: of the PNG; RUN/learning_curve.png if None.
+    title: the run's name if None.
+    threshold: return that counts as solved; that of the environment named in
+      the run's config if None and known.
+
+  Returns:
+    Where the PNG is, or None if the run has no evaluation to draw.
+  """
+  run = run_directory.open(run_dir)
+  evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
+  if not evaluations:
+    return None
+  stars = curves.in_order(run.metrics('star'), 'R_star')
+  members = curves.num_members(evaluations)
+  if threshold is None:
+    threshold = curves.threshold(run.config())
+  with canvas(path or run.path / 'learning_curve.png') as figure:
+    if stars:
+      top, low = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
+      )
+      _draw_pull(low, _server_rows(run, 'c') or stars, members)
+      bottom = low
+    else:
+      top = bottom = figure.subplots()
+    _draw_explorers(top, run, members)
+    _draw_evaluations(top, evaluations)
+    if stars:
+      _draw_supervised(top, run, members)
+      _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
+    draw_threshold(top, threshold)
+    _label(bottom, members, evaluations[-1]['actor_steps'])
+    top.set_title(title or run.name)
+    top.set_ylabel('episode return')
+    top.set_xlim(left=0)
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(
+      handles, labels, loc='outside lower center', ncols=3, fontsize=9.5
+    )
+  return pathlib.Path(path or run.path / 'learning_curve.png')
+
+
+@contextlib.contextmanager
+def canvas(
+  path: str | os.PathLike[str], width: float = 8.4
+) -> Iterator[mpl_figure.Figure]:
+  """A figure that is saved at the end; pyplot's global state is not used.
+
+  Args:
+    path: of the PNG; its directory is made.
+    width: in inches, of 150 pixels.
+  """
+  with matplotlib.rc_context(_STYLE):
+    margins = layout_engine.ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.12)
+    figure = mpl_figure.Figure(figsize=(width, 5.4), layout=margins)
+    backend_agg.FigureCanvasAgg(figure)
+    yield figure
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format='png')
+
+
+def _draw_evaluations(
+  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]]
+) -> None:
+  x = [curves.steps_per_member(row) for row in rows]
+  mean = [row['return_mean'] for row in rows]
+  episodes = [curves.finite(row.get('returns') or ()) for row in rows]
+  if any(episodes):
+    low = [min([m, *e]) for m, e in zip(mean, episodes, strict=True)]
+    high = [max([m, *e]) for m, e in zip(mean, episodes, strict=True)]
+    axes.fill_between(
+      x,
+      low,
+      high,
+      color=COLOURS[0],
+      alpha=0.13,
+      linewidth=0,
+      label='worst to best episode',
+    )
+  axes.plot(
+    x,
+    mean,
+    color=COLOURS[0],
+    linewidth=2.2,
+    marker='o',
+    markersize=4,
+    markeredgecolor=_PAPER,
+    label='evaluation, greedy',
+    zorder=4,
+  )
+
+
+def _draw_explorers(
+  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
+) -> None:
+  rows = curves.in_order(run.metrics('node_explorer'), 'episode_return')
+  nodes = sorted({str(row.get('node')) for row in rows})
+  for number, node in enumerate(nodes):
+    own = [row for row in rows if str(row.get('node')) == node]
+    axes.plot(
+      [row['actor_steps'] / members for row in own],
+      [row['episode_return'] for row in own],
+      color=_FLOCK,
+      linewidth=1.0,
+      alpha=0.8,
+      zorder=2,
+      label='explorers, while training' if number == 0 else None,
+    )
+
+
+def _draw_supervised(
+  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
+) -> None:
+  rows = curves.in_order(run.metrics('supervisor'), 'episode_return')
+  for kind, colour, label in (
+    ('trial', MUTED, 'supervisor, trials'),
+    ('confirmation', _STAR, 'supervisor, confirmations'),
+  ):
+    own = [row for row in rows if row.get('kind') == kind]
+    if own:
+      axes.plot(
+        [row['actor_steps'] / members for row in own],
+        [row['episode_return'] for row in own],
+        linestyle='none',
+        marker='.',
+        markersize=6,
+        markeredgewidth=0,
+        alpha=0.7,
+        color=colour,
+        zorder=2.5,
+        label=label,
+      )
+
+
+def _draw_record(
+  axes: mpl_axes.Axes,
+  stars: Sequence[Mapping[str, Any]],
+  rows: Sequence[Mapping[str, Any]],
+  members: int,
+) -> None:
+  axes.step(
+    [row['actor_steps'] / members for row in rows],
+    [row['R_star'] for row in rows],
+    where='post',
+    color=_STAR,
+    linewidth=1.3,
+    zorder=3,
+    label=r'$R^*$',
+  )
+  # The literal rules write a row for each win of the same version.
+  accepted = [
+    row
+    for i, row in enumerate(stars)
+    if i == 0 or row.get('version') != stars[i - 1].get('version')
+  ]
+  axes.plot(
+    [row['actor_steps'] / members for row in accepted],
+    [row['R_star'] for row in accepted],
+    linestyle='none',
+    marker='*',
+    markersize=11,
+    color=_STAR,
+    markeredgecolor=_PAPER,
+    zorder=5,
+    label=r'new $\theta^*$, mean of its trial',
+  )
+
+
+def _server_rows(
+  run: run_directory.RunDirectory, name: str
+) -> list[dict[str, Any]]:
+  """As it was reported each second: c and R* move between publications."""
+  return curves.in_order(run.metrics('node_parameter_server'), name)
+
+
+def _draw_pull(
+  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]], members: int
+) -> None:
+  x = [row['actor_steps'] / members for row in rows]
+  c = [row.get('c') or 0.0 for row in rows]
+  axes.fill_between(x, c, step='post', color=_STAR, alpha=0.25, linewidth=0)
+  axes.step(x, c, where='post', color=_STAR, linewidth=1.4)
+  axes.set_ylim(0, max([*c, 1e-3]) * 1.25)
+  axes.set_ylabel('pull c')
+  axes.yaxis.set_major_locator(ticker.MaxNLocator(2))
+
+
+def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
+  """A line at the return that counts as solved, if there is one."""
+  if threshold is None:
+    return
+  axes.axhline(
+    threshold, color=MUTED, linewidth=1.1, linestyle=(0, (5, 4)), zorder=1
+  )
+  axes.annotate(
+    f'solved at {threshold:g}',
+    (0, threshold),
+    (6, 4),
+    fontsize=9,
+    xycoords=('axes fraction', 'data'),
+    textcoords='offset points',
+    color=MUTED,
+  )
+
+
+def _label(axes: mpl_axes.Axes, members: int, total: int) -> None:
+  if members > 1:
+    axes.set_xlabel(
+      f'environment steps per explorer ({members} explorers, '
+      f'{total:,.0f} steps in all)'
+    )
+  else:
+    axes.set_xlabel('environment steps')
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(short))
+
+
+def short(value: float, _: int | None = None) -> str:
+  """2000 as '2 k', for the labels of an axis."""
+  if abs(value) >= 1e6:
+    return f'{value / 1e6:g} M'
+  return f'{value / 1e3:g} k' if abs(value) >= 1e3 else f'{value:g}'

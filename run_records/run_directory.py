@@ -1,0 +1,292 @@
+"""One run, one directory: what it holds, how it is made and how it is read.
+
+    runs/NAME/
+      config.json     the resolved config of the newest start
+      versions.json   of Python and of the packages that matter
+      command.txt     one line per start, the newest last
+      summary.json    why the run ended, totals, result (when it has ended)
+      logs/           one file per node
+      metrics/        JSON lines and TensorBoard events
+      checkpoints/    what can be evaluated and resumed
+
+All of it is plain files: nothing here needs the program to be running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import datetime
+import errno
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+from run_records import metrics
+
+MIN_FREE_BYTES = 200_000_000
+
+_SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
+
+
+class RunDirectoryRefused(ValueError):
+  """The directory cannot be used: says what is there and what to do."""
+
+
+class RunDirectory:
+  """Paths and readers of one run. Reading needs no running program."""
+
+  def __init__(self, path: str | os.PathLike[str]):
+    self.path = pathlib.Path(path)
+    self.logs = self.path / 'logs'
+    self.metrics_directory = self.path / 'metrics'
+    self.checkpoints = self.path / 'checkpoints'
+
+  @property
+  def name(self) -> str:
+    return self.path.resolve().name
+
+  def config(self) -> dict[str, Any]:
+    """The resolved config, as nested dicts."""
+    return metrics.read_json(self.path / 'config.json')
+
+  def versions(self) -> dict[str, str]:
+    """Package name to version."""
+    return metrics.read_json(self.path / 'versions.json')
+
+  def commands(self) -> list[str]:
+    """The command lines that started and resumed this run, oldest first."""
+    path = self.path / 'command.txt'
+    return path.read_text(encoding='utf-8').splitlines()
+
+  def kinds(self) -> list[str]:
+    """Kinds of rows that were logged, for instance 'evaluation', 'star'."""
+    files = self.metrics_directory.glob('*.jsonl')
+    return sorted(file.stem for file in files)
+
+  def metrics(self, kind: str) -> list[dict[str, Any]]:
+    """Rows of one kind in the order of logging; [] if there are none."""
+    return metrics.read_jsonl(self.metrics_directory / f'{kind}.jsonl')
+
+  def summary(self) -> dict[str, Any] | None:
+    """Reason, totals and result; None while it runs or if it was killed."""
+    path = self.path / 'summary.json'
+    return metrics.read_json(path) if path.exists() else None
+
+  def __fspath__(self) -> str:
+    return os.fspath(self.path)
+
+  def __repr__(self) -> str:
+    return f'RunDirectory({os.fspath(self.path)!r})'
+
+
+def default_path(
+  agent: str,
+  environment: str,
+  root: str | os.PathLike[str] = 'runs',
+  now: datetime.datetime | None = None,
+) -> pathlib.Path:
+  """`runs/<agent>-<environment>-<timestamp>`, free at the time of asking."""
+  now = datetime.datetime.now() if now is None else now
+  # Ids such as 'ALE/Pong-v5' must not make a level of their own.
+  words = [
+    re.sub(r'[^A-Za-z0-9._]+', '-', word).strip('-')
+    for word in (agent, environment)
+  ]
+  name = '-'.join([*words, now.strftime('%Y%m%d-%H%M%S')])
+  path = pathlib.Path(root) / name
+  number = 2
+  while path.exists():
+    path = pathlib.Path(root) / f'{name}-{number}'
+    number += 1
+  return path
+
+
+def create(
+  path: str | os.PathLike[str],
+  config: Any,
+  versions: Mapping[str, str],
+  *,
+  command: Sequence[str] | None = None,
+  resume: bool = False,
+  min_free_bytes: int = MIN_FREE_BYTES,
+) -> RunDirectory:
+  """Makes the directory of a new run, or opens an old one to go on with it.
+
+  Everything is checked before the first byte is written, and a new directory
+  appears whole or not at all.
+
+  Args:
+    path: of the run. Parents are made.
+    config: resolved config: dict, ConfigDict or dataclass.
+    versions: package name to version.
+    command: the command line; that of this process if None.
+    resume: go on in an existing run directory. Its metrics, logs and
+      checkpoints stay; a config that differs replaces config.json, and the
+      old one is kept as config.<n>.json.
+    min_free_bytes: refuse if the disk has less.
+
+  Raises:
+    RunDirectoryRefused: there is something in the way, nothing to resume, no
+      right to write, or too little disk.
+  """
+  path = pathlib.Path(path)
+  # Not after half of the files are there.
+  config = metrics.to_jsonable(config)
+  versions = metrics.to_jsonable(versions)
+  line = shlex.join(sys.argv if command is None else command)
+  if resume:
+    _check_resumable(path)
+  else:
+    _check_free(path)
+  _check_disk(path, min_free_bytes)
+  try:
+    if resume:
+      return _resume(path, config, versions, line)
+    return _create(path, config, versions, line)
+  except OSError as error:
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+      raise RunDirectoryRefused(
+        f'{path} was made by another process just now. Start again with '
+        'another --run_dir.'
+      ) from error
+    raise RunDirectoryRefused(
+      f'{path} cannot be written: {error.strerror or error}. Give a '
+      '--run_dir on a disk where you may write.'
+    ) from error
+
+
+def open(path: str | os.PathLike[str]) -> RunDirectory:
+  """Opens an existing run for reading.
+
+  Raises:
+    RunDirectoryRefused: there is no run; names the runs that lie beside it.
+  """
+  path = pathlib.Path(path)
+  if not _holds_run(path):
+    what = 'is not there' if not path.exists() else 'holds no config.json'
+    raise RunDirectoryRefused(
+      f'{path} {what}, so it is not a run.{_neighbours(path)}'
+    )
+  return RunDirectory(path)
+
+
+def _holds_run(path: pathlib.Path) -> bool:
+  return (path / 'config.json').is_file()
+
+
+def _neighbours(path: pathlib.Path) -> str:
+  found = []
+  for root in (path, path.parent):
+    if root.is_dir():
+      runs = [run for run in root.iterdir() if _holds_run(run)]
+      found += sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
+  if not found:
+    return ' Give the directory of a run, for instance runs/NAME.'
+  names = ', '.join(str(run) for run in found[:3])
+  return f' Runs that are there, newest first: {names}.'
+
+
+def _check_free(path: pathlib.Path) -> None:
+  if _holds_run(path):
+    raise RunDirectoryRefused(
+      f'{path} already holds a run. Give another --run_dir, or remove it.'
+    )
+  if path.is_dir():
+    content = sorted(entry.name for entry in path.iterdir())
+    if content:
+      raise RunDirectoryRefused(
+        f'{path} is not empty: it holds {", ".join(content[:3])}'
+        f'{" and more" if len(content) > 3 else ""}, and none of it is a '
+        'run. Give a --run_dir that does not exist yet.'
+      )
+  elif path.exists() or path.is_symlink():
+    raise RunDirectoryRefused(
+      f'{path} is a file. A run needs a directory: give another --run_dir.'
+    )
+  for parent in path.parents:
+    if parent.exists():
+      if not parent.is_dir():
+        raise RunDirectoryRefused(
+          f'{path} cannot be made: {parent} is a file. Give another --run_dir.'
+        )
+      _check_writable(parent, path)
+      return
+
+
+def _check_resumable(path: pathlib.Path) -> None:
+  if not _holds_run(path):
+    raise RunDirectoryRefused(
+      f'{path} holds no run to resume.{_neighbours(path)} Leave out --resume '
+      'to start a new one.'
+    )
+  _check_writable(path, path)
+
+
+def _check_writable(directory: pathlib.Path, path: pathlib.Path) -> None:
+  if not os.access(directory, os.W_OK | os.X_OK):
+    raise RunDirectoryRefused(
+      f'{path} cannot be written: no right to write in {directory}. Give a '
+      '--run_dir where you may write.'
+    )
+
+
+def _check_disk(path: pathlib.Path, min_free_bytes: int) -> None:
+  existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+  free = shutil.disk_usage(existing).free
+  if free < min_free_bytes:
+    raise RunDirectoryRefused(
+      f'{path} is on a disk with {free / 1e6:,.0f} MB free; a run needs '
+      f'{min_free_bytes / 1e6:,.0f} MB for logs, metrics and checkpoints. '
+      'Free some, or give a --run_dir on another disk.'
+    )
+
+
+def _create(
+  path: pathlib.Path, config: Any, versions: Any, line: str
+) -> RunDirectory:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = pathlib.Path(
+    tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent)
+  )
+  try:
+    partial.chmod(0o777 & ~_umask())
+    for name in _SUBDIRECTORIES:
+      (partial / name).mkdir()
+    metrics.write_json(partial / 'config.json', config)
+    metrics.write_json(partial / 'versions.json', versions)
+    (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
+    os.rename(partial, path)  # Fails if it has got content meanwhile.
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+  return RunDirectory(path)
+
+
+def _resume(
+  path: pathlib.Path, config: Any, versions: Any, line: str
+) -> RunDirectory:
+  for name in _SUBDIRECTORIES:
+    (path / name).mkdir(exist_ok=True)
+  old = path / 'config.json'
+  if metrics.to_jsonable(metrics.read_json(old)) != config:
+    number = 1
+    while (path / f'config.{number}.json').exists():
+      number += 1
+    shutil.copy2(old, path / f'config.{number}.json')
+    metrics.write_json(old, config)
+  metrics.write_json(path / 'versions.json', versions)
+  commands = path / 'command.txt'
+  with commands.open('a', encoding='utf-8') as file:
+    file.write(line + '\n')
+  return RunDirectory(path)
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask

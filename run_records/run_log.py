@@ -1,0 +1,107 @@
+"""What a run leaves behind of its numbers: rows, scalars, the newest of each.
+
+The counter's files in metrics/: one .jsonl for each kind of row, one for each
+kind of node, and the same numbers for TensorBoard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any
+
+from run_records import metrics as metrics_lib
+
+_CURVE_LENGTH = 60  # points of the evaluation curve that are kept
+
+
+class RunLog:
+  """Writes rows, and keeps the newest. Not thread-safe: the counter locks.
+
+  Attributes:
+    latest: kind to the newest row, by environment steps.
+    curve: [(actor_steps, return_mean)] of the last evaluations, by steps.
+  """
+
+  def __init__(self, run_dir: pathlib.Path | None):
+    """Opens the files.
+
+    Args:
+      run_dir: of the run; None keeps everything in memory.
+    """
+    self.latest: dict[str, dict[str, Any]] = {}
+    self.curve: list[tuple[int, float]] = []
+    self._writer: metrics_lib.MetricsWriter | None = None
+    if run_dir is not None:
+      self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
+
+  @property
+  def closed(self) -> bool:
+    """Whether nothing is written: never, or no longer."""
+    return self._writer is None
+
+  def add(self, kind: str, row: dict[str, Any]) -> None:
+    """Appends a row, which has its `actor_steps`, to the file of its kind."""
+    if self._writer is not None:
+      self._writer.row(kind, row)
+      self._writer.scalars(
+        {
+          f'{kind}/{name}': value
+          for name, value in row.items()
+          if name != 'actor_steps'
+        },
+        step=int(row['actor_steps']),
+      )
+    # Evaluations of older parameters may come later.
+    latest = self.latest.get(kind, row)
+    if row['actor_steps'] >= latest['actor_steps']:
+      self.latest[kind] = row
+    if kind == 'evaluation' and 'return_mean' in row:
+      point = (int(row['actor_steps']), float(row['return_mean']))
+      self.curve = sorted([*self.curve, point])[-_CURVE_LENGTH:]
+
+  def node(
+    self,
+    node: str,
+    metrics: Mapping[str, Any],
+    rates: Mapping[str, float],
+    totals: Mapping[str, int],
+    step: int,
+    elapsed_s: float,
+  ) -> None:
+    """Appends the numbers of one node.
+
+    Args:
+      node: label and index, for instance 'explorer/0'.
+      metrics: its present numbers.
+      rates: count name to increments per second.
+      totals: count name to its own total.
+      step: environment steps of all nodes.
+      elapsed_s: seconds that the run has been running.
+    """
+    if self._writer is None:
+      return
+    label, _, index = node.partition('/')
+    per_second = {f'{name}_per_s': rate for name, rate in rates.items()}
+    own = {f'own_{name}': total for name, total in totals.items()}
+    numbers = {**metrics, **per_second, **own}
+    # In its own file per group: all explorers together, by time.
+    self._writer.row(
+      f'node_{label}',
+      {
+        'node': node,
+        'actor_steps': step,
+        'elapsed_s': round(elapsed_s, 3),
+        **numbers,
+      },
+    )
+    tag = f'{label}_{index}' if index else label
+    self._writer.scalars(
+      {f'{tag}/{name}': value for name, value in numbers.items()}, step=step
+    )
+
+  def close(self) -> None:
+    """Closes the files. Safe to call twice."""
+    if self._writer is not None:
+      self._writer.close()
+      self._writer = None

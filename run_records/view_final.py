@@ -1,0 +1,222 @@
+"""What a user reads when a run is over: result, places, next commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import pathlib
+import sys
+from typing import Any
+
+from rich import box
+from rich import console as rich_console
+from rich import panel
+from rich import table
+from rich import text
+
+from launch.engines import state as state_lib
+from run_records import run_directory
+from run_records import view_text
+
+_TRACEBACK_LINES = 12
+_KEPT = (
+  ('learning_curve.png', 'the learning curve'),
+  ('summary.json', 'reason, totals and result'),
+  ('config.json', 'the resolved config'),
+  ('metrics', 'JSON lines and TensorBoard events'),
+  ('logs', 'one log per node'),
+  ('checkpoints', 'the best parameters'),
+)
+
+
+def show(
+  console: rich_console.Console,
+  title: str,
+  outcome: Any,
+  run_dir: pathlib.Path | None,
+  snapshot: Mapping[str, Any],
+  commands: Sequence[tuple[str, str]] | None = None,
+  picture: bool = True,
+) -> None:
+  """Prints how a run ended.
+
+  Args:
+    console: where to.
+    title: agent and environment.
+    outcome: the engine's Outcome.
+    run_dir: of the run, None if nothing was kept.
+    snapshot: the counter's last one; may be empty.
+    commands: (what it does, command) to try next; by the outcome if None.
+    picture: draw a frame; plain lines otherwise.
+  """
+  if commands is None:
+    commands = _commands(outcome, run_dir)
+  summary = _summary(run_dir)
+  interrupted = outcome.exit_code in state_lib.BROKEN_OFF
+  failed = outcome.exit_code == state_lib.FAILED
+  head, style = 'Finished', 'green'
+  if interrupted:
+    head, style = 'Interrupted', 'yellow'
+  elif failed:
+    head, style = 'Failed', 'bold red'
+  # The counter says why a run came to its end, the engine why it broke off.
+  reason = outcome.reason
+  if not interrupted and not failed:
+    reason = snapshot.get('reason') or summary.get('reason') or reason
+  if reason.lower().startswith(head.lower()):
+    reason = reason[len(head) :]
+  else:
+    head += ': '
+  parts: list[rich_console.RenderableType] = [
+    text.Text.assemble((head, style), reason)
+  ]
+  parts += _failures(outcome)
+  rows = _result(summary, snapshot)
+  if rows:
+    parts += ['', _grid(rows, 'bold')]
+  kept = _places(run_dir)
+  if kept:
+    intro = 'Kept in' if interrupted or failed else 'In'
+    parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept, 'dark_cyan')]
+  if commands:
+    parts += ['', text.Text('Next')]
+    # A command is copied: it must not be wrapped or framed away.
+    parts += [
+      text.Text.assemble(
+        ('  # ', 'bright_black'), (what, 'bright_black'), f'\n  {command}'
+      )
+      for what, command in commands
+    ]
+  group = rich_console.Group(*parts)
+  if not picture:
+    console.print(group, highlight=False, soft_wrap=True)
+    return
+  console.print(
+    panel.Panel(
+      group,
+      title=text.Text(title, 'bold'),
+      title_align='left',
+      border_style='dark_cyan' if not failed else 'red',
+      box=box.HORIZONTALS,
+      padding=(1, 0, 1, 0),
+    ),
+    highlight=False,
+  )
+
+
+def _commands(
+  outcome: Any, run_dir: pathlib.Path | None
+) -> list[tuple[str, str]]:
+  if run_dir is None:
+    return []
+  commands = []
+  # Spelled with this interpreter, so that they work without an activated
+  # environment.
+  python = pathlib.Path(os.path.relpath(sys.executable))
+  checkpoints = run_dir / 'checkpoints'
+  if checkpoints.is_dir() and any(checkpoints.iterdir()):
+    commands.append(
+      ('watch the best policy', f'{python} launch/evaluate.py {run_dir}')
+    )
+  commands.append(
+    (
+      'all curves in the browser',
+      f'{python.with_name("tensorboard")} --logdir {run_dir.parent}',
+    )
+  )
+  if outcome.exit_code == state_lib.FAILED:
+    commands.append(
+      ('what the nodes said last', f'tail -n 20 {run_dir / "logs"}/*.log')
+    )
+  return commands
+
+
+def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:
+  if run_dir is None:
+    return {}
+  # A run that broke off early may have no directory or half a summary.
+  with contextlib.suppress(OSError, ValueError):
+    return run_directory.RunDirectory(run_dir).summary() or {}
+  return {}
+
+
+def _failures(outcome: Any) -> list[rich_console.RenderableType]:
+  parts: list[rich_console.RenderableType] = []
+  for node in outcome.nodes:
+    if node.state != 'failed' or not node.last_error:
+      continue
+    lines = node.last_error.strip().splitlines()
+    parts += ['', text.Text(f'{node.name} failed:', 'bold red')]
+    if len(lines) > _TRACEBACK_LINES:
+      parts.append(text.Text('  …', 'bright_black'))
+    parts += [text.Text(f'  {line}') for line in lines[-_TRACEBACK_LINES:]]
+    if node.log_path:
+      parts.append(text.Text(f'  Its whole log: {node.log_path}'))
+  return parts
+
+
+def _result(
+  summary: Mapping[str, Any], snapshot: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+  rows = []
+  totals = summary.get('totals') or snapshot.get('totals') or {}
+  latest = summary.get('latest') or snapshot.get('latest') or {}
+  swarm = view_text.swarm(snapshot)
+  result = summary.get('result') or {}
+  record = result.get('R_star', swarm.get('R_star'))
+  if view_text.is_number(record):
+    note = (
+      f'version {view_text.number(swarm.get("star_version"), 0)}'
+      if ('star_version' in swarm)
+      else ''
+    )
+    if 'accepted' in swarm:
+      note += (
+        f', {swarm["accepted"]:.0f} candidates accepted, '
+        f'{swarm["rejected"]:.0f} rejected'
+      )
+      if view_text.is_number(swarm.get('rejected_fraction')):
+        note += f' ({swarm["rejected_fraction"]:.0%})'
+    rows.append(('R*', f'{record:.1f}   {note}'.rstrip()))
+  evaluation = latest.get('evaluation', {})
+  if view_text.is_number(evaluation.get('return_mean')):
+    value = view_text.number(evaluation['return_mean'])
+    if view_text.is_number(evaluation.get('return_std')):
+      value += f' ± {view_text.number(evaluation["return_std"])}'
+    episodes = len(evaluation.get('returns') or ())
+    rows.append(
+      (
+        'last evaluation',
+        value + (f'   mean of {episodes}' if episodes > 1 else ''),
+      )
+    )
+  if totals.get('actor_steps'):
+    rows.append(('env steps', f'{totals["actor_steps"]:,}'))
+  if totals.get('dropped_episodes'):
+    rows.append(('broken', f'{totals["dropped_episodes"]:,} episodes, dropped'))
+  if totals.get('learner_steps'):
+    rows.append(('updates', f'{totals["learner_steps"]:,}'))
+  elapsed_s = summary.get('elapsed_s', snapshot.get('elapsed_s'))
+  if elapsed_s is not None:
+    rows.append(('time', view_text.clock(elapsed_s)))
+  return rows
+
+
+def _places(run_dir: pathlib.Path | None) -> list[tuple[str, str]]:
+  if run_dir is None or not run_dir.is_dir():
+    return []
+  return [
+    (name + ('/' if (run_dir / name).is_dir() else ''), what)
+    for name, what in _KEPT
+    if (run_dir / name).is_file()
+    or ((run_dir / name).is_dir() and any((run_dir / name).iterdir()))
+  ]
+
+
+def _grid(rows: Sequence[tuple[str, str]], style: str) -> table.Table:
+  grid = table.Table.grid(padding=(0, 3, 0, 0))
+  left, right = ('bright_black', style) if style == 'bold' else (style, '')
+  for label, value in rows:
+    grid.add_row(text.Text(f'  {label}', left), text.Text(value, right))
+  return grid

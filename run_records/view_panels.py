@@ -1,0 +1,300 @@
+"""The live view's picture: from the run's state and a snapshot to a panel.
+
+The state comes from the engine (which nodes run), the snapshot from the counter
+(what they do). Either may be missing: a run that starts, stops or has lost its
+counter is still shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich import console as rich_console
+from rich import panel
+from rich import table
+from rich import text
+
+from run_records import view_text
+
+_SILENT_S = 5.0  # Nodes report once per second.
+_FLOCK = ' •●◉'  # One, two, more members at the same return.
+_DIM = 'grey58'
+_STAR = 'bold dark_orange'
+_STATES = {
+  'starting': ('◌', 'cyan'),
+  'running': ('●', 'green'),
+  'restarting': ('◐', 'yellow'),
+  'finished': ('✔', 'green'),
+  'stopped': ('■', _DIM),
+  'failed': ('✖', 'bold red'),
+}
+# From good to bad.
+_ORDER = ('finished', 'stopped', 'running', 'starting', 'restarting', 'failed')
+_MAX_ERRORS = 3
+_WIDE = 96  # Columns from which on there is room for everything.
+
+
+def render(
+  title: str,
+  state: Any,
+  snapshot: Mapping[str, Any] | None,
+  footer: str = '',
+  width: int = 100,
+  max_nodes: int = 14,
+) -> rich_console.RenderableType:
+  """The whole view.
+
+  Args:
+    title: agent and environment.
+    state: the engine's RunState.
+    snapshot: the counter's, or None while it does not answer.
+    footer: where the run is kept.
+    width: columns of the terminal.
+    max_nodes: with more nodes, each group becomes one line.
+  """
+  elapsed_s = (snapshot or {}).get('elapsed_s', state.elapsed_s)
+  inner = width - 6
+  parts: list[rich_console.RenderableType] = []
+  if not snapshot:
+    parts.append(text.Text('waiting for the first report …', _DIM))
+  else:
+    parts += [_progress(snapshot, inner), '', _figures(snapshot)]
+    flock = _flock(snapshot, inner)
+    parts += ['', flock] if flock is not None else []
+  parts += ['', _nodes(state.nodes, snapshot or {}, max_nodes, width >= _WIDE)]
+  parts += _errors(state.nodes, inner)
+  if state.stopping:
+    parts += ['', text.Text(f'stopping: {state.reason}', 'yellow')]
+  return panel.Panel(
+    rich_console.Group(*parts),
+    title=text.Text.assemble(
+      (title, 'bold'), (' · ', _DIM), view_text.clock(elapsed_s)
+    ),
+    title_align='left',
+    subtitle=text.Text(footer, _DIM),
+    subtitle_align='left',
+    border_style='dark_cyan',
+    box=box.ROUNDED,
+    padding=(1, 2, 0, 2),
+    width=width,
+  )
+
+
+def _progress(
+  snapshot: Mapping[str, Any], width: int
+) -> rich_console.RenderableType:
+  words = [view_text.budget_text(snapshot)]
+  if snapshot.get('finished'):
+    words.append('done')
+  elif snapshot.get('left_s') is not None:
+    words.append(f'{view_text.clock(snapshot["left_s"])} left')
+  right = ' · '.join(word for word in words if word)
+  shares = []
+  budget = view_text.budget(snapshot)
+  if budget is not None:
+    shares.append(budget[1] / budget[2])
+  if snapshot.get('wall_clock_s'):
+    shares.append(snapshot.get('elapsed_s', 0.0) / snapshot['wall_clock_s'])
+  if not shares:
+    return text.Text(right or 'no steps yet')
+  bar = max(10, width - len(right) - 2)
+  full = min(bar, int(bar * max(shares)))
+  return text.Text.assemble(
+    ('━' * full, 'dark_cyan'), ('━' * (bar - full), 'grey30'), '  ', right
+  )
+
+
+def _figures(snapshot: Mapping[str, Any]) -> rich_console.RenderableType:
+  """Speed and returns on the left, the swarm on the right."""
+  totals, rates = snapshot.get('totals', {}), snapshot.get('rates', {})
+  evaluation = snapshot.get('latest', {}).get('evaluation', {})
+  greedy = view_text.number(evaluation.get('return_mean'))
+  if view_text.is_number(evaluation.get('return_std')):
+    greedy += f' ± {view_text.number(evaluation["return_std"])}'
+  training = view_text.mean_metric(snapshot, 'episode_return')
+  left = [
+    ('env steps/s', view_text.short(rates.get('actor_steps'))),
+    ('updates/s', view_text.short(rates.get('learner_steps'))),
+    ('episodes', f'{totals.get("episodes", 0):,}'),
+    ('training return', view_text.number(training)),
+    ('greedy return', greedy),
+  ]
+  curve = [point[1] for point in snapshot.get('curve', ())]
+  if curve:
+    left.append(('', view_text.sparkline(curve, 20)))
+  swarm = dict(view_text.swarm_numbers(snapshot))
+  if not swarm:
+    return _pairs(left)
+  waiting = view_text.swarm(snapshot).get('waiting_claim')
+  version = f'  version {swarm["version"]}' if swarm['version'] != '0' else ''
+  right = [
+    ('R*', swarm['R*'] + version),
+    ('c', swarm['c']),
+    ('x', swarm['x']),
+    ('accepted', swarm['accepted']),
+    ('rejected', swarm['rejected']),
+    ('waiting claim', view_text.number(waiting)),
+  ]
+  grid = table.Table.grid(padding=(0, 5, 0, 0))
+  grid.add_row(_pairs(left), _pairs(right))
+  return grid
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> table.Table:
+  grid = table.Table.grid(padding=(0, 2, 0, 0))
+  for label, value in rows:
+    style = _STAR if label in ('R*', 'c', 'x') else 'bold'
+    grid.add_row(
+      text.Text(label, _DIM),
+      text.Text(value, style if label else 'dark_cyan', no_wrap=True),
+    )
+  return grid
+
+
+def _flock(
+  snapshot: Mapping[str, Any], width: int
+) -> rich_console.RenderableType | None:
+  """Where the flock flies: a dot for each return, a star for R*."""
+  returns: list[float] = []
+  for node in snapshot.get('nodes', {}).values():
+    metrics = node.get('metrics', {})
+    own = metrics.get('member_returns') or [metrics.get('episode_return')]
+    returns += [value for value in own if view_text.is_number(value)]
+  record = view_text.swarm(snapshot).get('R_star')
+  if not returns or record is None:
+    return None
+  known = returns + [record] * view_text.is_number(record)
+  # Positive returns are read from zero, so that the flock is seen to move.
+  low, high = min(0.0, *known) if max(known) > 0 else min(known), max(known)
+  left, right = f'{view_text.short(low)} ', f' {view_text.short(high)}'
+  places = max(10, width - len(left) - len(right))
+
+  def place(value: float) -> int:
+    return round((value - low) / ((high - low) or 1.0) * (places - 1))
+
+  counts = [0] * places
+  for value in returns:
+    counts[place(value)] += 1
+  star = place(record) if view_text.is_number(record) else -1
+  sky = text.Text(left, _DIM)
+  for column, count in enumerate(counts):
+    if column == star:
+      sky.append('★', _STAR)
+    elif count:
+      sky.append(_FLOCK[min(count, 3)], 'bold cyan')
+    else:
+      sky.append('─', 'grey23')
+  return sky.append(right, _DIM)
+
+
+def _nodes(
+  nodes: Sequence[Any], snapshot: Mapping[str, Any], max_nodes: int, wide: bool
+) -> table.Table:
+  view = table.Table(
+    box=None, padding=(0, 2, 0, 0), header_style=_DIM, pad_edge=False
+  )
+  view.add_column('node', no_wrap=True)
+  view.add_column('state', no_wrap=True, min_width=10)
+  if wide:
+    view.add_column('pid', justify='right', no_wrap=True, min_width=7)
+  for name in ('steps/s', 'updates/s', 'return'):
+    view.add_column(
+      name, justify='right', no_wrap=True, min_width=max(len(name), 7)
+    )
+  view.add_column('replay', no_wrap=True, min_width=16 if wide else 9)
+  groups: dict[str, list[Any]] = {}
+  for node in nodes:
+    # One line per node, or per group if that would not fit.
+    single = len(nodes) <= max_nodes
+    label = node.name if single else node.name.partition('/')[0]
+    groups.setdefault(label, []).append(node)
+  for label, members in groups.items():
+    view.add_row(*_node_row(label, members, snapshot.get('nodes', {}), wide))
+  return view
+
+
+def _node_row(
+  label: str,
+  members: Sequence[Any],
+  reported: Mapping[str, Any],
+  wide: bool,
+) -> list[text.Text]:
+  counters = [reported[node.name] for node in members if node.name in reported]
+  own = {'nodes': dict(enumerate(counters))}
+  sign, style, word = _group_state(members, counters)
+  if len(members) > 1:
+    label = f'{label} x {len(members)}'
+  pid = members[0].pid if len(members) == 1 else None
+  restarts = sum(node.restarts for node in members)
+  cells = [
+    text.Text.assemble((sign, style), ' ', label),
+    text.Text.assemble(
+      (word, style), (f' ↻{restarts}' if restarts else '', 'yellow')
+    ),
+    text.Text('' if pid is None else str(pid), _DIM),
+    text.Text(_sum_rate(counters, 'actor_steps')),
+    text.Text(_sum_rate(counters, 'learner_steps')),
+    text.Text(_or_blank(view_text.mean_metric(own, 'episode_return'))),
+    _fill(own, 8 if wide else 0),
+  ]
+  return cells if wide else cells[:2] + cells[3:]
+
+
+def _group_state(
+  members: Sequence[Any], counters: Sequence[Mapping[str, Any]]
+) -> tuple[str, str, str]:
+  """Sign, style and word for nodes shown in one line: the worst of them."""
+  states = [node.state for node in members]
+  worst = max(states, key=lambda s: _ORDER.index(s) if s in _ORDER else -1)
+  sign, style = _STATES.get(worst, ('?', ''))
+  same = states.count(worst)
+  word = worst if same == len(members) else f'{same} {worst}'
+  silent_s = max((c.get('age_s', 0.0) for c in counters), default=0.0)
+  if worst == 'running' and silent_s > _SILENT_S:
+    return sign, 'yellow', f'silent {view_text.clock(silent_s)}'
+  return sign, style, word
+
+
+def _sum_rate(counters: Sequence[Mapping[str, Any]], name: str) -> str:
+  rates = [c['rates'][name] for c in counters if name in c.get('rates', {})]
+  return view_text.short(sum(rates)) if rates else ''
+
+
+def _or_blank(value: float | None) -> str:
+  return '' if value is None else view_text.number(value)
+
+
+def _fill(own: Mapping[str, Any], bar: int) -> text.Text:
+  """How full a node's table is, as a bar and as numbers."""
+  size = view_text.mean_metric(own, 'replay_size')
+  limit = view_text.mean_metric(own, 'replay_max_size')
+  if size is None or not limit:
+    return text.Text('')
+  full = min(bar, round(bar * size / limit))
+  return text.Text.assemble(
+    ('▰' * full, 'dark_cyan'),
+    ('▱' * (bar - full) + ' ' * bool(bar), 'grey30'),
+    f'{view_text.short(size)}/{view_text.short(limit)}',
+  )
+
+
+def _errors(
+  nodes: Sequence[Any], width: int
+) -> list[rich_console.RenderableType]:
+  """What went wrong, the nodes that are down first."""
+  broken = [node for node in nodes if node.last_error]
+  broken.sort(key=lambda node: node.state in ('running', 'finished', 'stopped'))
+  lines: list[rich_console.RenderableType] = []
+  for node in broken[:_MAX_ERRORS]:
+    style = 'red' if node.state == 'failed' else 'yellow'
+    line = text.Text.assemble(
+      (f'{node.name}: ', style), view_text.last_line(node.last_error)
+    )
+    line.truncate(width, overflow='ellipsis')
+    lines.append(line)
+  more = len(broken) - _MAX_ERRORS
+  if more > 0:
+    lines.append(text.Text(f'and {more} more nodes with errors', 'yellow'))
+  return ['', *lines] if lines else []

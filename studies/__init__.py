@@ -1,0 +1,1 @@
+"""What docs/results/ is made by: plans, runs, statistics, tables, plots."""

@@ -1,0 +1,334 @@
+"""What stands in docs/results/: studies that `make results` runs.
+
+  python studies/results.py --study=apex_cartpole
+
+A new one is an entry here. Rules and words: docs/results/README.md.
+"""
+
+from __future__ import annotations
+
+from studies import plan as study_plan
+
+_BOTH = (study_plan.STEPS, study_plan.SECONDS)
+# The network of the other tasks: with Hopper-v5's own, eight explorers take
+# hours on two cores.
+_SMALL = (
+  '--config.agent.policy_sizes=(64, 64)',
+  '--config.agent.critic_sizes=(64, 64)',
+  '--config.agent.batch_size=64',
+  '--config.agent.min_replay_size=1000',
+)
+
+
+def _swarm(
+  name: str,
+  agent: str,
+  config: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
+  flags: tuple[str, ...] = (),
+) -> study_plan.Study:
+  """Eight explorers with a supervisor against the agent alone.
+
+  Steps are those of each agent: the swarm uses eight times as many in all.
+  """
+  own = (f'--config={config}', *flags)
+  swarm = study_plan.Variant(
+    'run_swarm.py',
+    (
+      *own,
+      '--config.swarm.num_explorers=8',
+      '--config.swarm.explorers_per_node=8',
+    ),
+  )
+  label = f'PSO-{agent}'
+  return study_plan.Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=seeds,
+    variants={
+      agent: study_plan.Variant(
+        'run_swarm.py', (*own, '--baseline'), together=True
+      ),
+      label: swarm,
+      f'{label}, c = 0': study_plan.Variant(
+        swarm.script, (*swarm.flags, '--config.swarm.c_max=0.0')
+      ),
+    },
+    baseline=agent,
+    contrasts=(
+      study_plan.Contrast('The pull alone', label, f'{label}, c = 0'),
+    ),
+  )
+
+
+def _explorers(
+  name: str, config: str, environment: str, budget: int, threshold: float
+) -> study_plan.Study:
+  """PSO-DDPG by the number of its explorers: figure 4 of the paper."""
+  return study_plan.Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=3,
+    variants={
+      f'{count} explorers': study_plan.Variant(
+        'run_swarm.py',
+        (
+          f'--config={config}',
+          f'--config.swarm.num_explorers={count}',
+          f'--config.swarm.explorers_per_node={min(count, 16)}',
+        ),
+      )
+      for count in (2, 8, 31)
+    },
+    baseline='2 explorers',
+  )
+
+
+def _impass(
+  preset: str, environment: str, budget: int, d4pg_budget: int, threshold: float
+) -> study_plan.Study:
+  """IMPASS against the same without its stack, and against D4PG.
+
+  D4PG learns more from a step and takes longer for it: it has about as many
+  as fit into the others' time.
+  """
+  own = (
+    f'--config=configs/impala.py:{preset}',
+    f'--config.agent.anneal_env_steps={budget}',
+  )
+  return study_plan.Study(
+    name=f'impass_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=5,
+    variants={
+      'IMPASS': study_plan.Variant('run_impala.py', own),
+      'IMPALA without stack': study_plan.Variant(
+        'run_impala.py', (*own, '--config.agent.stack=1')
+      ),
+      'D4PG': study_plan.Variant(
+        'run_d4pg.py',
+        (f'--config=configs/d4pg.py:{preset}',),
+        budget=d4pg_budget,
+      ),
+    },
+    baseline='IMPASS',
+    x_axes=_BOTH,
+    contrasts=(
+      study_plan.Contrast('The stack alone', 'IMPASS', 'IMPALA without stack'),
+    ),
+  )
+
+
+def _apex_dqn(
+  preset: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  goal: study_plan.Goal,
+  steps_per_update: int,
+  timed: bool = False,
+) -> study_plan.Study:
+  """Actors and a prioritized replay against the agent alone.
+
+  The plain DQN has the network of Ape-X and else its own preset; with
+  `steps_per_update` it samples each transition as often as Ape-X does.
+  """
+  plain = (
+    f'--config={preset}',
+    '--baseline',
+    f'--config.agent.env_steps_per_update={steps_per_update}',
+  )
+  return study_plan.Study(
+    name=f'apex_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=goal.seeds,
+    variants={
+      # For a comparison by time each seed runs alone, as Ape-X does.
+      'DQN': study_plan.Variant(
+        'run_swarm.py',
+        (*plain, '--num_agents=1') if timed else plain,
+        together=not timed,
+      ),
+      'Ape-X DQN': study_plan.Variant(
+        'run_apex_dqn.py', (f'--config={preset}',)
+      ),
+    },
+    baseline='DQN',
+    x_axes=_BOTH if timed else (study_plan.STEPS,),
+    goals=(goal,),
+  )
+
+
+def _solves(
+  name: str,
+  script: str,
+  label: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  flags: tuple[str, ...],
+  seeds: int,
+  reached: int | None = None,
+) -> study_plan.Study:
+  """One system alone: does it reach the threshold in every seed?"""
+  return study_plan.Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=seeds,
+    variants={label: study_plan.Variant(script, flags)},
+    baseline=label,
+    goals=(
+      study_plan.Goal(label, threshold, reached=reached or seeds, seeds=seeds),
+    ),
+  )
+
+
+_ALL = (
+  _swarm('cartpole', 'DQN', 'cartpole', 'CartPole-v1', 30_000, 475.0, 10),
+  _swarm('acrobot', 'DQN', 'acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
+  _apex_dqn(
+    'cartpole',
+    'CartPole-v1',
+    50_000,
+    475.0,
+    study_plan.Goal('Ape-X DQN', 475.0, reached=10, seeds=10),
+    steps_per_update=1,
+    timed=True,
+  ),
+  _apex_dqn(
+    'acrobot',
+    'Acrobot-v1',
+    150_000,
+    -100.0,
+    study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
+    steps_per_update=2,
+  ),
+  _solves(
+    'apex_lunar_lander',
+    'run_apex_dqn.py',
+    'Ape-X DQN',
+    'LunarLander-v3',
+    400_000,
+    200.0,
+    ('--config=lunar_lander',),
+    seeds=5,
+    reached=4,
+  ),
+  _solves(
+    'impala_cartpole',
+    'run_impala.py',
+    'IMPALA',
+    'CartPole-v1',
+    200_000,
+    475.0,
+    ('--config=cartpole',),
+    10,
+  ),
+  _solves(
+    'impala_acrobot',
+    'run_impala.py',
+    'IMPALA',
+    'Acrobot-v1',
+    400_000,
+    -90.0,
+    ('--config=acrobot',),
+    5,
+  ),
+  *(
+    _impass(*numbers)
+    for numbers in (
+      ('hopper', 'Hopper-v5', 300_000, 30_000, 800.0),
+      ('swimmer', 'Swimmer-v5', 300_000, 40_000, 30.0),
+      ('humanoid_standup', 'HumanoidStandup-v5', 60_000, 10_000, 60_000.0),
+      ('pusher', 'Pusher-v5', 300_000, 30_000, -50.0),
+    )
+  ),
+  *(
+    _solves(
+      f'd4pg_{preset}',
+      'run_d4pg.py',
+      'D4PG',
+      environment,
+      budget,
+      threshold,
+      (f'--config={preset}',),
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('pendulum', 'Pendulum-v1', 30_000, -200.0),
+      ('inverted_pendulum', 'InvertedPendulum-v5', 50_000, 1000.0),
+      (
+        'inverted_double_pendulum',
+        'InvertedDoublePendulum-v5',
+        100_000,
+        9000.0,
+      ),
+      ('reacher', 'Reacher-v5', 200_000, -5.0),
+    )
+  ),
+  *(
+    _swarm(
+      f'pso_{agent.lower()}_{preset}',
+      agent,
+      f'configs/pso_{agent.lower()}.py:{preset}',
+      environment,
+      budget,
+      threshold,
+      5,
+      _SMALL if preset == 'hopper' else (),
+    )
+    for agent, preset, environment, budget, threshold in (
+      ('DDPG', 'inverted_pendulum', 'InvertedPendulum-v5', 20_000, 950.0),
+      (
+        'DDPG',
+        'inverted_double_pendulum',
+        'InvertedDoublePendulum-v5',
+        30_000,
+        9100.0,
+      ),
+      ('DDPG', 'reacher', 'Reacher-v5', 30_000, -7.0),
+      ('DDPG', 'hopper', 'Hopper-v5', 20_000, 1000.0),
+      ('PPO', 'cartpole', 'CartPole-v1', 50_000, 475.0),
+      ('PPO', 'pendulum', 'Pendulum-v1', 80_000, -250.0),
+    )
+  ),
+  _explorers(
+    'pso_ddpg_explorers',
+    'configs/pso_ddpg.py:inverted_pendulum',
+    'InvertedPendulum-v5',
+    20_000,
+    950.0,
+  ),
+  *(
+    _solves(
+      f'ppo_{preset}',
+      'run_ppo.py',
+      'PPO',
+      environment,
+      budget,
+      threshold,
+      (f'--config={preset}',),
+      5,
+    )
+    for preset, environment, budget, threshold in (
+      ('cartpole', 'CartPole-v1', 100_000, 475.0),
+      ('pendulum', 'Pendulum-v1', 150_000, -250.0),
+      ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0),
+    )
+  ),
+)
+
+STUDIES = {study.name: study for study in _ALL}

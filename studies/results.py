@@ -1,0 +1,207 @@
+"""Makes the tables and plots of docs/results/: all studies, or some.
+
+  python studies/results.py                            # all, into runs/results
+  python studies/results.py --study=apex_cartpole      # one (declared.py)
+  python studies/results.py --study=cartpole --seeds=3 --variant=PSO-DQN
+  python studies/results.py --publish   # what `make results` does
+
+May be interrupted: the same command goes on, and runs that are there are not
+made again. All seeds are reported; rules and words: docs/results/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import signal
+import sys
+
+# Run as a file, Python would look for modules in launch/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from absl import flags
+
+from launch import command_line
+from launch import session
+from run_records import metrics
+from studies import plan as study_plan
+from studies import plots as study_plots
+from studies import progress as study_progress
+from studies import runs as study_runs
+from studies import summaries as study_results
+from studies import tables as study_table
+
+STUDIES_FILE = session.root() / 'studies' / 'declared.py'
+PUBLISHED = session.root() / 'docs' / 'results'
+_FLAGS = flags.FLAGS
+
+
+def main() -> int:
+  flags.DEFINE_list('study', None, 'Names of studies; default all.')
+  flags.DEFINE_integer('seeds', None, "Of each variant; the study's own.", 1)
+  flags.DEFINE_integer(
+    'jobs', 1, 'Runs at a time; studies with seconds have one in any case.', 1
+  )
+  flags.DEFINE_multi_string(
+    'variant', None, 'Only this one and the baseline; may be repeated.'
+  )
+  flags.DEFINE_boolean('publish', False, f'Write to {PUBLISHED}, not --out.')
+  flags.DEFINE_boolean(
+    'retry_crashed', False,
+    'Make crashed runs again: after a repair, never to get better seeds.',
+  )  # fmt: skip
+  flags.DEFINE_string('out', 'runs/results', 'Where runs and results are kept.')
+  flags.DEFINE_string('studies', str(STUDIES_FILE), 'File with STUDIES.')
+  # A terminal that closes and a polite kill end it as Ctrl-C does.
+  for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, signal.default_int_handler)
+  try:
+    rest = _FLAGS(sys.argv)
+    if len(rest) > 1:
+      raise ValueError(
+        f'{rest[1]!r} is no flag. Flags are written --name=value; see --help.'
+      )
+    code = run(
+      _chosen(load(pathlib.Path(_FLAGS.studies))),
+      pathlib.Path(_FLAGS.out),
+      publish=PUBLISHED if _FLAGS.publish else None,
+      parallel=_FLAGS.jobs,
+      retry_crashed=_FLAGS.retry_crashed,
+      arguments=[f"--variant='{label}'" for label in _FLAGS.variant or ()],
+    )
+  except (flags.Error, ValueError, OSError) as e:
+    command_line.fail(str(e))
+  except KeyboardInterrupt:
+    print('Interrupted. The same command goes on from here.', file=sys.stderr)
+    return 130
+  return code
+
+
+def run(
+  studies: Sequence[study_plan.Study],
+  out: pathlib.Path,
+  *,
+  publish: pathlib.Path | None = None,
+  parallel: int = 1,
+  retry_crashed: bool = False,
+  arguments: Sequence[str] = (),
+) -> int:
+  """Makes the runs that are not there, and the results of each study.
+
+  Args:
+    studies: what to run.
+    out: runs, and results that are not published, in a directory each.
+    publish: where results go instead, in a directory each.
+    parallel: runs at a time.
+    retry_crashed: make crashed runs again.
+    arguments: further ones of the command, for the table.
+
+  Returns:
+    1 if a run crashed, else 0.
+
+  Raises:
+    ValueError: something cannot be. What was made so far is kept.
+  """
+  jobs = {s.name: study_plan.jobs(s, out / s.name / 'runs') for s in studies}
+  # All of it before the first run: who is refused wants to know at once.
+  missing = {
+    name: study_runs.missing(own, retry_crashed) for name, own in jobs.items()
+  }
+  at_a_time = {s.name: 1 if s.timed else parallel for s in studies}
+  progress = study_progress.Progress(
+    [job for own in jobs.values() for job in own],
+    [job for own in missing.values() for job in own],
+    at_a_time,
+  )
+  crashed = 0
+  for study in studies:
+    name, own = study.name, jobs[study.name]
+    study_runs.run_all(missing[name], at_a_time[name], progress)
+    crashed += sum(study_runs.record(job)['exit_code'] != 0 for job in own)
+    command = ' '.join(
+      [f'python studies/results.py --study={name} --seeds={study.seeds}']
+      + [f'--jobs={at_a_time[name]}', *arguments]
+    )
+    target = (publish or out) / name
+    print(f'\n{name}\n\n{write(study, own, target, command)}\nIn {target}\n')
+  return 1 if crashed else 0
+
+
+def write(
+  study: study_plan.Study,
+  jobs: Sequence[study_plan.Job],
+  target: pathlib.Path,
+  command: str,
+) -> str:
+  """Numbers, table and picture of a study whose runs are there.
+
+  Returns:
+    The table.
+  """
+  systems = study_results.read(study, jobs)
+  results = study_results.collect(study, systems, command)
+  target.mkdir(parents=True, exist_ok=True)
+  metrics.write_json(target / 'results.json', results)
+  table = study_table.render(results)
+  (target / 'table.md').write_text(table, encoding='utf-8')
+  study_plots.compare_curves(
+    {label: system.curves for label, system in systems.items()},
+    target / 'learning_curves.png',
+    budget=study.budget,
+    seconds=results.get('by_seconds', {}).get('seconds'),
+    title=f'{study.environment}, {study.seeds} seeds each',
+    threshold=study.threshold,
+  )
+  return table
+
+
+def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
+  """STUDIES of a file.
+
+  Raises:
+    ValueError: it cannot be read, or has none.
+  """
+  spec = importlib.util.spec_from_file_location('studies', path)
+  if spec is None or spec.loader is None or not path.is_file():
+    raise ValueError(f'--studies={path} is no Python file.')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not getattr(module, 'STUDIES', None):
+    raise ValueError(f'--studies={path} has no STUDIES, a dict of studies.')
+  return module.STUDIES
+
+
+def _chosen(
+  known: Mapping[str, study_plan.Study],
+) -> list[study_plan.Study]:
+  """The studies of the command line, with its seeds and variants.
+
+  Raises:
+    ValueError: there is no such, or it is not what may be published.
+  """
+  found = []
+  for name in _FLAGS.study or known:
+    if name not in known:
+      raise ValueError(f'There is no study {name!r}; there are {list(known)}.')
+    study = known[name]
+    seeds = _FLAGS.seeds or study.seeds
+    if _FLAGS.publish and (seeds < study.seeds or _FLAGS.variant):
+      raise ValueError(
+        f'{name} is published with {study.seeds} seeds and all variants, not '
+        'with less. Leave --publish out (give --nopublish to make results), or '
+        'change the study in studies/declared.py.'
+      )
+    if _FLAGS.variant:
+      study = study.only(_FLAGS.variant)
+    found.append(dataclasses.replace(study, seeds=seeds))
+  return found
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,196 @@
+"""Makes the runs of a study: processes of their own, resumable.
+
+A run is there when its record is, which is written when its process has ended.
+What an interrupted one left is thrown away and made again. What a crashed one
+left stays: once a run has begun, a crash is a result. Runs that were made with
+other flags are refused, not mixed in.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+import functools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from launch.engines import linux
+from launch.engines import state
+from run_records import metrics
+from studies import plan as study_plan
+from studies import progress as study_progress
+
+# Exit codes that say nothing about a system: usage, and stopped by somebody.
+_NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
+_POLL_S = 0.2
+_STOP_S = 30.0  # for a run to end by itself after SIGTERM
+
+
+class Refused(ValueError):
+  """The runs cannot be made; the message says why and what to change."""
+
+
+def missing(
+  jobs: Sequence[study_plan.Job], retry_crashed: bool = False
+) -> list[study_plan.Job]:
+  """The jobs that have no result yet.
+
+  Args:
+    jobs: of a study.
+    retry_crashed: forget those that crashed.
+
+  Raises:
+    Refused: a run that is there was made with other flags.
+  """
+  found = []
+  for job in jobs:
+    if not job.record.exists():
+      found.append(job)
+      continue
+    made = record(job)
+    if made['command'] != command(job):
+      raise Refused(
+        f'{job.path} was made by `{made["command"]}`, and asked for is '
+        f'`{command(job)}`. Remove it with {job.record.name}, or give '
+        'another --out.'
+      )
+    if retry_crashed and made['exit_code']:
+      found.append(job)
+  return found
+
+
+def run_all(
+  jobs: Sequence[study_plan.Job],
+  parallel: int,
+  progress: study_progress.Progress,
+) -> None:
+  """Runs them, `parallel` at a time, and writes their records.
+
+  Raises:
+    Refused: a run refused its flags, did not get as far as its directory, or
+      was stopped by somebody.
+  """
+  for job in jobs:
+    job.record.unlink(missing_ok=True)
+  waiting = collections.deque(jobs)
+  running: dict[study_plan.Job, subprocess.Popen] = {}
+  began: dict[study_plan.Job, float] = {}
+  try:
+    while waiting or running:
+      while waiting and len(running) < parallel:
+        job = waiting.popleft()
+        began[job] = time.time()
+        progress.started(job)
+        running[job] = _start(job)
+      progress.tick()
+      time.sleep(_POLL_S)
+      for job, process in list(running.items()):
+        code = process.poll()
+        if code is None:
+          continue
+        del running[job]
+        if code in _NO_RESULT or not job.begun:
+          raise Refused(
+            f'{job.study}/{job.path.name} ended with exit code {code} and has '
+            f'no result. The end of its log, {job.log}:\n{_tail(job.log)}'
+          )
+        metrics.write_json(
+          job.record,
+          {
+            'command': command(job),
+            'exit_code': code,
+            'began_unix_s': began[job],
+            'process_s': time.time() - began[job],
+            'at_a_time': parallel,
+            'code': revision(),
+            'machine': machine(),
+          },
+        )
+        progress.ended(job, code)
+  finally:
+    _stop(running.values())
+    progress.close()
+
+
+def record(job: study_plan.Job) -> dict[str, Any]:
+  """How a job ended, and with what it was made."""
+  return metrics.read_json(job.record)
+
+
+def command(job: study_plan.Job) -> str:
+  """What makes the run again, all but its directory."""
+  words = [job.script.name, *job.arguments]
+  return ' '.join(f"'{w}'" if ' ' in w else w for w in words)
+
+
+@functools.lru_cache
+def machine() -> str:
+  """Cores and processor, for whoever reads seconds."""
+  model = 'unknown processor'
+  for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+    if line.startswith('model name'):
+      model = line.partition(':')[2].strip()
+      break
+  return f'{os.cpu_count()} cores, {model}'
+
+
+@functools.lru_cache
+def revision() -> str:
+  """The commit that runs, with '+' if files differ from it."""
+  root = pathlib.Path(__file__).resolve().parents[1]
+  said = []
+  for words in (['rev-parse', '--short', 'HEAD'], ['status', '--porcelain']):
+    try:
+      done = subprocess.run(
+        ['git', *words, *(['-uno'] if words[0] == 'status' else [])],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+      )
+    except (OSError, subprocess.CalledProcessError):
+      return 'unknown'
+    said.append(done.stdout.strip())
+  return said[0] + ('+' if said[1] else '')
+
+
+def _start(job: study_plan.Job) -> subprocess.Popen:
+  if job.path.exists():
+    shutil.rmtree(job.path)
+  job.path.parent.mkdir(parents=True, exist_ok=True)
+  with open(job.log, 'w', encoding='utf-8') as file:
+    return subprocess.Popen(
+      [sys.executable, job.script, f'--run_dir={job.path}', *job.arguments],
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      stdin=subprocess.DEVNULL,
+      # Ctrl-C comes here only, and here it is passed on once: as SIGTERM, as
+      # SIGINT is ignored by whatever a shell started in the background.
+      start_new_session=True,
+      preexec_fn=functools.partial(
+        linux.die_with_parent, os.getpid(), signal.SIGTERM
+      ),
+    )
+
+
+def _stop(processes) -> None:
+  for process in processes:
+    if process.poll() is None:
+      process.send_signal(signal.SIGTERM)
+  deadline = time.monotonic() + _STOP_S
+  for process in processes:
+    try:
+      process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+      os.killpg(process.pid, signal.SIGKILL)
+      process.wait()
+
+
+def _tail(path: pathlib.Path) -> str:
+  return path.read_text(encoding='utf-8', errors='replace')[-2000:].strip()

@@ -1,0 +1,273 @@
+"""What came out of a study: every seed's numbers, differences, verdicts.
+
+The rules are those of learning_statistics.py. A run whose evaluations end
+before 0.9 of its budget has crashed: it counts as a random policy for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from run_records import curves
+from run_records import learning_statistics as statistics
+from run_records import run_directory
+from studies import plan as study_plan
+from studies import runs as study_runs
+from studies import supervised
+
+_WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
+_NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+  """The runs of one variant.
+
+  Attributes:
+    curves: one for each seed.
+    seconds: of each process that came to its end: from the start of its nodes
+      to its last evaluation.
+    steps_per_s: environment steps of all agents of each of these processes, in
+      each of these seconds.
+    records: how each process ended.
+    filters: what supervisors decided in each process that has any, and kept
+      rows of it.
+  """
+
+  curves: list[curves.Curve]
+  seconds: list[float]
+  steps_per_s: list[float]
+  records: list[dict[str, Any]]
+  filters: list[supervised.Filter] = dataclasses.field(default_factory=list)
+
+
+def read(
+  study: study_plan.Study, jobs: Sequence[study_plan.Job]
+) -> dict[str, System]:
+  """Label to what its runs left."""
+  found = {label: System([], [], [], []) for label in study.variants}
+  for job in jobs:
+    system = found[job.variant]
+    system.records.append(study_runs.record(job))
+    if study.variants[job.variant].together:
+      own = curves.of_members(job.path) or [_NOTHING] * len(job.seeds)
+    else:
+      own = [curves.of_run(job.path)]
+    assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
+    system.curves.extend(own)
+    decided = supervised.of_run(job.path)
+    if decided is not None:
+      system.filters.append(decided)
+    summary = run_directory.open(job.path).summary()
+    if summary is not None and whole(own[0], job.budget):
+      seconds = float(own[0].seconds[-1])
+      system.seconds.append(seconds)
+      system.steps_per_s.append(summary['totals']['actor_steps'] / seconds)
+  return found
+
+
+def collect(
+  study: study_plan.Study, systems: Mapping[str, System], command: str
+) -> dict[str, Any]:
+  """All numbers of a study, ready for JSON.
+
+  Args:
+    study: what was run.
+    systems: from `read`.
+    command: that made it.
+  """
+  records = [r for system in systems.values() for r in system.records]
+  results: dict[str, Any] = {
+    'study': study.name,
+    'environment': study.environment,
+    'budget_per_agent': study.budget,
+    'threshold': study.threshold,
+    'random': study.reference.random,
+    'baseline': study.baseline,
+    'seeds': study.seeds,
+    'command': command,
+    'code': sorted({r['code'] for r in records}),
+    'machine': sorted({r['machine'] for r in records}),
+    'at_a_time': max(r['at_a_time'] for r in records),
+    'variants': {},
+  }
+
+  def against(label: str, other: str) -> dict[str, Any]:
+    # A system with fewer steps is compared over those that both have.
+    upto = min(study.budget_of(label), study.budget_of(other))
+    first, second = (
+      _scores(study, systems, name, upto) for name in (label, other)
+    )
+    return {'difference_steps': upto, **_against(study, first, second)}
+
+  for label, system in systems.items():
+    budget = study.budget_of(label)
+    entry = _entry(study, _scores(study, systems, label, budget))
+    entry['budget'] = budget
+    entry['crashed'] = sum(not whole(c, budget) for c in system.curves)
+    entry['processes'] = len(system.records)
+    entry['seconds'] = system.seconds
+    entry['steps_per_s'] = system.steps_per_s
+    entry['command'] = ' '.join(
+      [study.variants[label].script, *study_plan.arguments(study, label)]
+    )
+    if system.filters:
+      decided = sum(system.filters, start=supervised.Filter())
+      entry['supervised'] = dataclasses.asdict(decided)
+    if label != study.baseline:
+      entry |= against(label, study.baseline)
+    results['variants'][label] = entry
+  results['contrasts'] = [
+    {
+      **dataclasses.asdict(contrast),
+      **against(contrast.variant, contrast.against),
+    }
+    for contrast in study.contrasts
+  ]
+  results['goals'] = [
+    _judged(goal, results['variants'][goal.variant]['last_three'])
+    for goal in study.goals
+  ]
+  seconds = equal_seconds(study, systems)
+  if seconds is not None:
+    results['by_seconds'] = _by_seconds(study, systems, seconds)
+  return results
+
+
+def whole(curve: curves.Curve, budget: int) -> bool:
+  """Whether a run of so many steps was evaluated to its end, or nearly so."""
+  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
+
+
+def score(
+  study: study_plan.Study, curve: curves.Curve, budget: int, upto: int
+) -> tuple[float, float]:
+  """(area, mean of the last three) of one seed.
+
+  Args:
+    study: of the run.
+    curve: of the run.
+    budget: that it had.
+    upto: steps over which it counts, at most the budget.
+  """
+  random = study.reference.random
+  over = not whole(curve, budget)
+  area = statistics.learning_curve_auc(
+    curve.steps, curve.returns, upto, random if over else None
+  )
+  if over:
+    return area, random
+  # The last evaluation of a run may stand a little behind its budget.
+  seen = len(curve.steps)
+  if upto < budget:
+    seen = max(1, int(np.sum(curve.steps <= upto)))
+  return area, statistics.last_evaluations(curve.returns[:seen])
+
+
+def _scores(
+  study: study_plan.Study,
+  systems: Mapping[str, System],
+  label: str,
+  upto: int,
+) -> list[tuple[float, float]]:
+  budget = study.budget_of(label)
+  return [score(study, c, budget, upto) for c in systems[label].curves]
+
+
+def equal_seconds(
+  study: study_plan.Study, systems: Mapping[str, System]
+) -> float | None:
+  """When the quickest system has used its budget: the median of its seeds.
+
+  Later there is nothing to compare with. None for a study without seconds, or
+  if no run came to its end.
+  """
+  if not study.timed:
+    return None
+  ends = [
+    float(np.median([c.seconds[-1] for c in kept]))
+    for label, system in systems.items()
+    if (kept := [c for c in system.curves if whole(c, study.budget_of(label))])
+  ]
+  return min(ends) if ends else None
+
+
+def score_by_seconds(
+  study: study_plan.Study, curve: curves.Curve, budget: int, seconds: float
+) -> tuple[float, float, float]:
+  """(area, mean of the last three, environment steps) after so many seconds."""
+  random = study.reference.random
+  over = not whole(curve, budget)
+  area = statistics.learning_curve_auc(
+    curve.seconds, curve.returns, seconds, random if over else None
+  )
+  if not len(curve.steps):
+    return area, random, 0.0
+  steps = float(np.interp(seconds, curve.seconds, curve.steps))
+  if over and curve.seconds[-1] < seconds:
+    return area, random, steps
+  # The first evaluation may come later: until then it is what is known.
+  seen = max(1, int(np.sum(curve.seconds <= seconds)))
+  return area, statistics.last_evaluations(curve.returns[:seen]), steps
+
+
+def _by_seconds(
+  study: study_plan.Study, systems: Mapping[str, System], seconds: float
+) -> dict[str, Any]:
+  scores = {
+    label: [
+      score_by_seconds(study, c, study.budget_of(label), seconds)
+      for c in system.curves
+    ]
+    for label, system in systems.items()
+  }
+  variants = {}
+  for label, own in scores.items():
+    variants[label] = _entry(study, own)
+    variants[label]['steps'] = [s[2] for s in own]
+    if label != study.baseline:
+      variants[label] |= _against(study, own, scores[study.baseline])
+  return {'seconds': seconds, 'variants': variants}
+
+
+def _entry(
+  study: study_plan.Study, scores: Sequence[tuple[float, ...]]
+) -> dict[str, Any]:
+  aucs, lasts = [s[0] for s in scores], [s[1] for s in scores]
+  return {
+    'auc': aucs,
+    'last_three': lasts,
+    'auc_mean': float(np.mean(aucs)),
+    'last_three_mean': float(np.mean(lasts)),
+    'solved': int(np.sum(np.array(lasts) >= study.threshold)),
+  }
+
+
+def _against(
+  study: study_plan.Study,
+  scores: Sequence[tuple[float, ...]],
+  others: Sequence[tuple[float, ...]],
+) -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for index, what in enumerate(('auc', 'last_three')):
+    difference = statistics.bootstrap_difference(
+      [s[index] for s in scores], [s[index] for s in others]
+    )
+    found[f'{what}_difference'] = list(difference)
+    found[f'{what}_verdict'] = statistics.verdict(difference, study.reference)
+  return found
+
+
+def _judged(goal: study_plan.Goal, lasts: Sequence[float]) -> dict[str, Any]:
+  reached = int(np.sum(np.array(lasts) >= goal.last_three))
+  judged = len(lasts) == goal.seeds
+  return {
+    **dataclasses.asdict(goal),
+    'found': reached,
+    'of': len(lasts),
+    'met': reached >= goal.reached if judged else None,
+  }

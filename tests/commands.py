@@ -1,0 +1,246 @@
+"""Commands as a user gives them: many at once, or one real run."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCH = ROOT / 'launch'
+SCRIPT = LAUNCH / 'run_swarm.py'
+FORKER = ROOT / 'tests' / 'forked_commands.py'
+# Generous: other tests may run beside these.
+_TIMEOUT_S = 200
+
+
+class Run:
+  """A command line in a process of its own, and what it leaves."""
+
+  def __init__(
+    self,
+    directory,
+    *flags,
+    script='run_swarm.py',
+    resume=None,
+    modules=None,
+    environment=None,
+  ):
+    self.directory = resume or directory / 'run'
+    where = 'run_dir' if resume is None else 'resume'
+    self.temporary = directory / 'tmp'
+    self.temporary.mkdir(parents=True)
+    variables = {**os.environ, **(environment or {})}
+    variables['TMPDIR'] = str(self.temporary)
+    if modules is not None:
+      variables['PYTHONPATH'] = str(modules)
+    # A file, not a pipe: nobody reads while the test waits for something else.
+    self._output = directory / 'output.txt'
+    with self._output.open('w') as file:
+      self.process = subprocess.Popen(
+        [
+          sys.executable,
+          str(LAUNCH / script),
+          f'--{where}={self.directory}',
+          *flags,
+        ],
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=directory,
+        env=variables,
+        # Ctrl-C in a terminal goes to a whole process group.
+        start_new_session=True,
+      )
+
+  @property
+  def output(self):
+    return self._output.read_text()
+
+  def wait(self):
+    """Waits for the end; returns the exit code."""
+    return self.process.wait(timeout=_TIMEOUT_S)
+
+  def interrupt(self):
+    os.killpg(self.process.pid, signal.SIGINT)
+
+  def log(self, node):
+    path = self.directory / 'logs' / f'{node.replace("/", "-")}.log'
+    return path.read_text(errors='replace') if path.exists() else ''
+
+  def pids(self, node):
+    """Process ids of a node, one for each start, from its log's headers."""
+    return [
+      int(pid)
+      for pid in re.findall(r'^--- .*, pid (\d+),', self.log(node), re.M)
+    ]
+
+  def kill(self, node):
+    """Kills a node and waits until it has been started again."""
+    starts = len(self.pids(node))
+    os.kill(self.pids(node)[-1], signal.SIGKILL)
+    self.wait_until(lambda: len(self.pids(node)) > starts, f'{node} again')
+
+  def wait_until(self, condition, what, timeout_s=120.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+      assert self.process.poll() is None, f'no {what}:\n{self.output}'
+      assert time.monotonic() < deadline, f'no {what}:\n{self.output}'
+      time.sleep(0.05)
+
+  def remains(self):
+    """Processes that the run left behind."""
+    return _processes_of(self.temporary)
+
+  def assert_nothing_is_left(self):
+    deadline = time.monotonic() + 3.0
+    while self.remains() and time.monotonic() < deadline:
+      time.sleep(0.05)
+    assert self.remains() == []
+    assert list(self.temporary.iterdir()) == []
+
+  def close(self):
+    for process in [self.process, *self.remains()]:
+      with contextlib.suppress(psutil.Error, ProcessLookupError):
+        process.kill()
+    self.process.wait()
+
+
+def _processes_of(temporary):
+  """Living processes whose TMPDIR is in the directory `temporary`."""
+  found = []
+  for process in psutil.process_iter():
+    with contextlib.suppress(psutil.Error):
+      if process.environ().get('TMPDIR', '').startswith(str(temporary)):
+        if process.status() != psutil.STATUS_ZOMBIE:
+          found.append(process)
+  return found
+
+
+@pytest.fixture(scope='session')
+def processes_of():
+  """processes_of(directory): what runs with its TMPDIR there."""
+  return _processes_of
+
+
+@pytest.fixture(scope='module')
+def start_run(tmp_path_factory):
+  """start_run(*flags) starts a command; all are ended after the module."""
+  runs = []
+
+  def start(*flags, **options):
+    runs.append(Run(tmp_path_factory.mktemp('command'), *flags, **options))
+    return runs[-1]
+
+  yield start
+  for run in runs:
+    run.close()
+
+
+@pytest.fixture(scope='session')
+def run_commands():
+  """run_commands(cases) runs run_swarm.py with many command lines.
+
+  One process imports the stack and forks for each: an import each would cost
+  seconds each. A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the
+  modes. Returns a list of {'code', 'stdout', 'stderr'}.
+  """
+
+  def run(cases):
+    done = subprocess.run(
+      [sys.executable, str(FORKER), str(SCRIPT)],
+      input=json.dumps(cases),
+      capture_output=True,
+      text=True,
+      cwd=ROOT,
+      timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+  return run
+
+
+# Trainers without a program, in the test's own process.
+
+
+@pytest.fixture
+def private_directory(tmp_path_factory, monkeypatch):
+  """Reverb leaves a directory for each server; here they go with the test."""
+  monkeypatch.setattr(
+    tempfile, 'tempdir', str(tmp_path_factory.mktemp('reverb'))
+  )
+
+
+@pytest.fixture
+def make_counter():
+  """make_counter(run_dir=None, budget=None): a counter as a client sees it."""
+  from launch.services import counter
+
+  class InProcess(counter.Counter):
+    def with_deadline(self, timeout_s):
+      return self
+
+  return lambda run_dir=None, budget=None: InProcess(run_dir, budget)
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+  """Has trainers act in counting environments; holds the last ones made.
+
+  Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
+  """
+  from environment_loops import counting
+  from environment_loops import environments
+  from environment_loops import vector
+
+  spec = environments.Spec('counting', (3,), 2)
+
+  class Recorder(vector.VectorEnvironment):
+    def __init__(self, num):
+      super().__init__(spec, num)
+      self._inner = counting.make_vector(num)
+      self._observation = None
+      self.steps = [[] for _ in range(num)]
+
+    def reset(self):
+      self._observation = self._inner.reset()
+      return self._observation
+
+    def step(self, actions):
+      step = self._inner.step(actions)
+      for k, rows in enumerate(self.steps):
+        rows.append(
+          (
+            self._observation[k],
+            int(actions[k]),
+            float(step.reward[k]),
+            float(step.discount[k]),
+            step.observation[k],
+            bool(step.last[k]),
+          )
+        )
+      self._observation = step.next_observation
+      return step
+
+    def close(self):
+      self._inner.close()
+
+  made = []
+
+  def make(name, num, seed, on_fault):
+    assert name == spec.name and on_fault == 'raise'
+    made.append(Recorder(num))
+    return made[-1]
+
+  monkeypatch.setattr(vector, 'make_vector', make)
+  monkeypatch.setattr(environments, 'spec', lambda name: spec)
+  return made

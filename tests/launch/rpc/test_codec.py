@@ -1,0 +1,135 @@
+"""launch/rpc/codec.py: what goes in comes out, and nothing else goes in."""
+
+import collections
+
+import hypothesis
+from hypothesis import strategies
+from hypothesis.extra import numpy as arrays
+import numpy as np
+import pytest
+
+from launch.rpc import codec
+
+Point = collections.namedtuple('Point', ['x', 'y'])
+
+
+def round_trip(value):
+  return codec.decode(codec.encode(value))
+
+
+def assert_same(got, want):
+  assert type(got).__name__ == type(want).__name__
+  if isinstance(want, np.ndarray | np.generic):
+    assert got.dtype == want.dtype and got.shape == want.shape
+    np.testing.assert_array_equal(got, want)
+  elif isinstance(want, dict):
+    assert list(got) == list(want)
+    for key in want:
+      assert_same(got[key], want[key])
+  elif isinstance(want, list | tuple):
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+      assert_same(a, b)
+  else:
+    assert got == want
+
+
+LEAVES = (
+  strategies.none()
+  | strategies.booleans()
+  | strategies.integers()
+  | strategies.floats(allow_nan=False)
+  | strategies.text()
+  | strategies.binary()
+  | arrays.arrays(
+    strategies.sampled_from(['f4', 'f8', 'i4', 'u1', '?', '>i2', 'c8', 'U3']),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+  )
+)
+VALUES = strategies.recursive(
+  LEAVES,
+  lambda inner: (
+    strategies.lists(inner, max_size=4)
+    | strategies.lists(inner, max_size=4).map(tuple)
+    | strategies.dictionaries(
+      strategies.text() | strategies.integers(), inner, max_size=4
+    )
+  ),
+  max_leaves=12,
+)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(VALUES)
+def test_any_value_comes_back_as_it_was(value):
+  assert_same(round_trip(value), value)
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    np.float64(1.5),
+    np.float32(2),
+    np.int64(-3),
+    np.bool_(True),
+    np.str_('seven'),
+    np.str_(''),
+    np.datetime64('2020-02-02'),
+    np.zeros(()),
+    np.zeros((0, 3), np.float32),
+    np.arange(12).reshape(3, 4).T,
+    np.arange(10)[::-2],
+    np.array(['2020-01-01'], 'M8[D]'),
+    2**100,
+    -(2**100),
+    float('inf'),
+    1 - 2j,
+    b'x' * 5000,
+    ((), [], {}, b'', ''),
+    {(1, 2): 'tuple key', 3: 'int key'},
+  ],
+  ids=repr,
+)
+def test_special_values_come_back_as_they_were(value):
+  assert_same(round_trip(value), value)
+
+
+def test_a_named_tuple_keeps_its_fields():
+  got = round_trip([Point(1, np.arange(3))])[0]
+  assert type(got).__name__ == 'Point' and got.x == 1
+  np.testing.assert_array_equal(got.y, np.arange(3))
+
+
+def test_decoding_copies_no_array():
+  message = codec.encode(np.zeros(1000))
+  array = codec.decode(message)
+  assert not array.flags.owndata and not array.flags.writeable
+  assert array.flags.aligned
+
+
+def test_bytes_like_values_become_bytes():
+  assert round_trip([bytearray(b'ab'), memoryview(b'cd')]) == [b'ab', b'cd']
+
+
+@pytest.mark.parametrize(
+  ('value', 'where'),
+  [
+    ({1, 2}, 'value is a builtins.set'),
+    ({'a': [0, object()]}, r"value\['a'\]\[1\] is a builtins.object"),
+    (np.array([None]), 'dtype object'),
+    (np.zeros(2, [('a', 'f4')]), 'cannot cross'),
+  ],
+)
+def test_other_values_are_refused_with_their_place(value, where):
+  with pytest.raises(TypeError, match=where):
+    codec.encode(value)
+
+
+@pytest.mark.parametrize(
+  'message',
+  [b'', b'short', b'XXXX' + bytes(20), codec.encode(np.zeros(99))[:-8]],
+  ids=['empty', 'short', 'foreign', 'cut'],
+)
+def test_a_message_that_is_not_whole_is_refused(message):
+  with pytest.raises(ValueError, match='not a whole message'):
+    codec.decode(message)

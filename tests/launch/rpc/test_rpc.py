@@ -1,0 +1,289 @@
+"""launch/rpc/__init__.py over real sockets, in this process."""
+
+from concurrent import futures
+import contextlib
+import pathlib
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import launchpad as lp
+import numpy as np
+import pytest
+
+from launch import rpc
+from launch.engines import prepare
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Plain Courier, and an argument that it cannot take: the call does not return,
+# though the method would at once.
+PLAIN_COURIER = """
+import courier, numpy, os, portpicker, sys
+server = courier.Server(port=portpicker.pick_unused_port())
+server.Bind('echo', lambda x: 'answer')
+server.Start()
+client = courier.Client(server.address, call_timeout=1.0)
+print(client.echo(1.0), flush=True)
+try:
+  client.echo(numpy.float64(1.0))
+  print('answer', flush=True)
+except Exception as e:
+  print(e, flush=True)
+os._exit(0)
+"""
+
+
+class Service:
+  def __init__(self):
+    self.calls = 0
+    self.release = threading.Event()
+    self.not_callable = 3
+
+  def echo(self, *args, **kwargs):
+    self.calls += 1
+    return args, kwargs
+
+  def fail(self):
+    raise KeyError('no such key')
+
+  def unspeakable(self):
+    return object()
+
+  def block(self):
+    self.calls += 1
+    self.release.wait(10)
+
+  def run(self):
+    raise AssertionError('must not be called')
+
+  def _private(self):
+    raise AssertionError('must not be called')
+
+
+@pytest.fixture
+def address():
+  return f'localhost:{prepare.pick_port(set())}'
+
+
+@pytest.fixture
+def service(address):
+  instance = Service()
+  with rpc.serve(instance, address):
+    yield instance
+    instance.release.set()
+
+
+def test_arrays_cross_in_arguments_and_results(service, address):
+  client = rpc.Client(address)
+  array = np.random.default_rng(0).normal(size=(3, 50_000))
+  (got, nested), kwargs = client.echo(array, [(array[0],)], key=array[1])
+  np.testing.assert_array_equal(got, array)
+  np.testing.assert_array_equal(nested[0][0], array[0])
+  np.testing.assert_array_equal(kwargs['key'], array[1])
+
+
+def test_numpy_scalars_make_plain_courier_hang_but_not_this(service, address):
+  plain = subprocess.run(
+    [sys.executable, '-c', PLAIN_COURIER],
+    stdout=subprocess.PIPE,
+    text=True,
+    timeout=30,
+    check=True,
+  )
+  assert plain.stdout.splitlines() == ['answer', 'Deadline Exceeded']
+  client = rpc.Client(address, timeout_s=1.0)
+  (got,), _ = client.echo({'return': [np.float64(1.5), np.zeros(())]})
+  assert got == {'return': [1.5, 0.0]}
+  assert type(got['return'][0]) is np.float64
+
+
+def test_an_error_of_the_server_comes_back_with_its_traceback(service, address):
+  with pytest.raises(rpc.RemoteError) as caught:
+    rpc.Client(address).fail()
+  error = caught.value
+  assert (error.type_name, error.message) == ('KeyError', "'no such key'")
+  assert 'in fail' in error.remote_traceback and 'in fail' in str(error)
+  assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_what_cannot_cross_is_a_type_error_at_its_end(service, address):
+  client = rpc.Client(address)
+  with pytest.raises(TypeError, match='builtins.object'):
+    client.echo(object())
+  assert service.calls == 0
+  with pytest.raises(rpc.RemoteError, match='TypeError'):
+    client.unspeakable()
+
+
+def test_only_public_methods_are_served_and_the_nearest_is_named(
+  service, address
+):
+  client = rpc.Client(address)
+  with pytest.raises(rpc.RemoteError, match=r"'ecko'. It serves echo"):
+    client.ecko()
+  for method in ('run', '_private', 'not_callable', '__init__'):
+    with pytest.raises(rpc.RemoteError, match='does not serve'):
+      client._call(method)
+
+
+def test_a_call_to_nobody_ends_at_the_deadline(address):
+  start = time.monotonic()
+  with pytest.raises(rpc.Unavailable) as caught:
+    rpc.Client(address, timeout_s=0.3).echo()
+  assert 0.2 < time.monotonic() - start < 1.0
+  assert not caught.value.delivered
+  assert address in str(caught.value) and 'echo' in str(caught.value)
+  assert isinstance(caught.value, ConnectionError)
+
+
+def test_a_call_that_is_not_answered_ends_at_the_deadline(service, address):
+  client = rpc.Client(address)
+  client.echo()
+  start = time.monotonic()
+  with pytest.raises(
+    rpc.Unavailable, match=r'no answer within 0.2 s'
+  ) as caught:
+    client.with_deadline(0.2).block()
+  assert time.monotonic() - start < 1.0
+  assert caught.value.delivered
+  assert client.echo(1) == ((1,), {})
+
+
+def test_something_that_listens_but_is_no_server_ends_at_the_deadline():
+  with socket.socket() as listener:
+    listener.bind(('localhost', 0))
+    listener.listen()
+    address = f'localhost:{listener.getsockname()[1]}'
+    start = time.monotonic()
+    with pytest.raises(rpc.Unavailable):
+      rpc.Client(address, timeout_s=0.5).echo()
+    assert time.monotonic() - start < 2.0
+
+
+def test_a_call_waits_for_a_server_that_comes_up(address):
+  client = rpc.Client(address, timeout_s=10.0)
+  with futures.ThreadPoolExecutor(1) as pool:
+    call = pool.submit(client.echo, 5)
+    time.sleep(0.3)
+    assert not call.done()
+    with rpc.serve(Service(), address):
+      assert call.result() == ((5,), {})
+
+
+def test_a_client_finds_a_server_that_was_away_at_once(address):
+  client = rpc.Client(address, timeout_s=0.1)
+  for _ in range(3):
+    with rpc.serve(Service(), address):
+      start = time.monotonic()
+      assert rpc.retry(lambda: client.echo(1), 5.0) == ((1,), {})
+      assert time.monotonic() - start < 0.7
+    with pytest.raises(rpc.Unavailable):
+      client.echo(1)
+
+
+def test_a_call_whose_server_dies_is_not_made_twice(address):
+  first, second = Service(), Service()
+  client = rpc.Client(address, timeout_s=5.0)
+  with futures.ThreadPoolExecutor(1) as pool:
+    with rpc.serve(first, address):
+      call = pool.submit(client.block)
+      while not first.calls:
+        time.sleep(0.01)
+    first.release.set()
+    with rpc.serve(second, address):
+      with contextlib.suppress(rpc.Unavailable):
+        call.result()
+      assert (first.calls, second.calls) == (1, 0)
+
+
+def test_a_blocked_call_does_not_keep_the_server_from_stopping(address):
+  instance = Service()
+  client = rpc.Client(address, timeout_s=0.2)
+  start = time.monotonic()
+  with rpc.serve(instance, address):
+    with pytest.raises(rpc.Unavailable):
+      client.block()
+  assert time.monotonic() - start < 3.0
+  instance.release.set()
+
+
+def test_many_threads_share_a_client(service, address):
+  client = rpc.Client(address)
+  with futures.ThreadPoolExecutor(8) as pool:
+    results = list(pool.map(lambda i: client.echo(np.full(10, i)), range(200)))
+  assert [int(args[0][0]) for args, _ in results] == list(range(200))
+
+
+def test_a_client_can_be_pickled(service, address):
+  client = pickle.loads(pickle.dumps(rpc.Client(address, timeout_s=2.5)))
+  assert (client.address, client.timeout_s) == (address, 2.5)
+  assert client.echo() == ((), {})
+
+
+def test_a_deadline_is_needed():
+  with pytest.raises(ValueError, match='needs a deadline'):
+    rpc.Client('localhost:1', timeout_s=0)
+
+
+def test_a_port_in_use_is_named():
+  with socket.socket() as listener:
+    listener.bind(('', 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    with pytest.raises(OSError, match=f'port {port}.*Another process'):
+      with rpc.serve(Service(), f'localhost:{port}'):
+        pass
+
+
+def test_a_handle_becomes_a_client_with_the_deadline_of_its_node():
+  program = lp.Program('test')
+  with program.group('server'):
+    handle = program.add_node(rpc.Node(Service, timeout_s=3.0))
+  prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING)
+  client = handle.dereference()
+  assert client.timeout_s == 3.0
+  assert client.address.startswith('localhost:')
+
+
+def unavailable():
+  raise rpc.Unavailable('localhost:1', 'method', False, 'away')
+
+
+def test_retry_goes_on_until_the_server_is_there():
+  tries = []
+
+  def third_time():
+    tries.append(time.monotonic())
+    if len(tries) < 3:
+      unavailable()
+    return 'here'
+
+  assert rpc.retry(third_time, 10.0, first=0.05) == 'here'
+  pauses = np.diff(tries)
+  assert 0.03 < pauses[0] < 0.2 and pauses[1] > 1.2 * pauses[0]
+
+
+def test_retry_gives_up_and_says_so():
+  start = time.monotonic()
+  with pytest.raises(rpc.Unavailable, match='gave up after'):
+    rpc.retry(unavailable, 0.3, first=0.1)
+  assert 0.25 < time.monotonic() - start < 1.0
+
+
+def test_retry_gives_up_at_once_when_told_to_stop():
+  start = time.monotonic()
+  with pytest.raises(rpc.Unavailable):
+    rpc.retry(unavailable, 60.0, first=5.0, should_stop=lambda: True)
+  assert time.monotonic() - start < 0.5
+
+
+def test_retry_does_not_hide_other_errors():
+  def fail():
+    raise rpc.RemoteError('KeyError', 'x', '')
+
+  with pytest.raises(rpc.RemoteError):
+    rpc.retry(fail)

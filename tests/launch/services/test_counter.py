@@ -1,0 +1,266 @@
+"""The counter adds up, ends the run once, and survives its own death."""
+
+import math
+import threading
+
+import pytest
+
+from launch.services import counter as counter_lib
+from run_records import metrics
+from run_records import run_directory
+
+
+class _Clock:
+  def __init__(self):
+    self.now = 100.0
+
+  def __call__(self):
+    return self.now
+
+
+def _counter(run_dir=None, clock=None, **kwargs):
+  return counter_lib.Counter(run_dir, clock=clock or _Clock(), **kwargs)
+
+
+def test_totals_are_the_sum_of_all_increments_of_all_nodes():
+  counter = _counter()
+  counter.report('explorer/0', {'actor_steps': 5, 'episodes': 1})
+  counter.report('explorer/1', {'actor_steps': 7})
+  answer = counter.report('explorer/0', {'actor_steps': 1})
+  assert answer == {
+    'totals': {'actor_steps': 13, 'episodes': 1},
+    'finished': False,
+  }
+  nodes = counter.snapshot()['nodes']
+  assert nodes['explorer/0']['totals'] == {'actor_steps': 6, 'episodes': 1}
+
+
+def test_no_increment_is_lost_between_threads():
+  counter = _counter()
+
+  def work(name):
+    for _ in range(300):
+      counter.report(name, {'actor_steps': 1}, {'loss': 0.0})
+
+  threads = [threading.Thread(target=work, args=(f'e/{i}',)) for i in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert counter.totals() == {'actor_steps': 1200}
+
+
+@pytest.mark.parametrize('count', [-1, 0.5, math.nan])
+def test_an_increment_that_cannot_be_is_refused_whole(count):
+  counter = _counter()
+  with pytest.raises(ValueError, match='explorer/0 reported'):
+    counter.report('explorer/0', {'episodes': 1, 'actor_steps': count})
+  assert counter.totals() == {}
+
+
+@pytest.mark.parametrize(
+  'limits', [{'budget': {'actor_steps': 0}}, {'wall_clock_s': -1.0}]
+)
+def test_a_budget_that_is_used_up_before_the_start_is_refused(limits):
+  with pytest.raises(ValueError, match='before it starts'):
+    _counter(**limits)
+
+
+def test_the_report_that_reaches_the_budget_hears_of_it():
+  counter = _counter(budget={'actor_steps': 10})
+  assert not counter.report('e/0', {'actor_steps': 9})['finished']
+  assert counter.report('e/0', {'actor_steps': 1})['finished']
+  snapshot = counter.snapshot()
+  assert snapshot['outcome'] == 'budget' and snapshot['left_s'] == 0.0
+
+
+def test_the_wall_clock_ends_a_run_in_which_nothing_happens():
+  clock = _Clock()
+  counter = _counter(clock=clock, wall_clock_s=60.0)
+  clock.now += 59
+  assert counter.snapshot()['left_s'] == pytest.approx(1.0)
+  clock.now += 1
+  assert counter.snapshot()['outcome'] == 'wall_clock'
+
+
+def test_the_first_end_is_the_one_that_counts():
+  counter = _counter(budget={'actor_steps': 10})
+  assert counter.finish('goal reached', {'R_star': 480.0})
+  assert not counter.finish('another', {})
+  assert counter.report('e/0', {'actor_steps': 100})['finished']
+  assert counter.snapshot()['reason'] == 'goal reached'
+  assert counter.snapshot()['result'] == {'R_star': 480.0}
+
+
+def test_rates_are_of_the_last_seconds_and_fall_when_reports_stop():
+  clock = _Clock()
+  counter = _counter(clock=clock, budget={'actor_steps': 10_000})
+  clock.now += 60  # A slow start is not a low rate.
+  for _ in range(11):
+    counter.report('e/0', {'actor_steps': 100})
+    clock.now += 1.0
+  clock.now -= 1.0
+  snapshot = counter.snapshot()
+  assert snapshot['rates']['actor_steps'] == pytest.approx(100.0)
+  assert snapshot['nodes']['e/0']['rates']['actor_steps'] == pytest.approx(100)
+  assert snapshot['left_s'] == pytest.approx((10_000 - 1_100) / 100)
+  clock.now += 6.0
+  snapshot = counter.snapshot()
+  assert snapshot['rates']['actor_steps'] == 0.0
+  assert snapshot['left_s'] is None
+  assert snapshot['nodes']['e/0']['age_s'] == pytest.approx(6.0)
+
+
+def test_rows_are_logged_with_who_when_and_after_how_many_steps(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  clock.now += 2
+  counter.report('e/0', {'actor_steps': 30})
+  counter.log('evaluator/0', 'evaluation', {'return_mean': 21.5})
+  counter.log('server/0', 'star', {'version': 1, 'actor_steps': 20})
+  counter.report('e/0', {}, events=[{'kind': 'episode', 'length': 9}])
+  run = run_directory.RunDirectory(tmp_path)
+  assert run.metrics('evaluation') == [
+    {
+      'return_mean': 21.5,
+      'node': 'evaluator/0',
+      'actor_steps': 30,
+      'elapsed_s': 2.0,
+    }
+  ]
+  assert run.metrics('star')[0]['actor_steps'] == 20
+  assert run.metrics('episode')[0]['length'] == 9
+  assert counter.snapshot()['latest']['star']['version'] == 1
+  assert counter.snapshot()['curve'] == [(30, 21.5)]
+  counter.close()
+
+
+def test_metrics_of_a_node_are_logged_at_most_once_per_period(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock, metrics_period_s=1.0)
+  for number in range(5):
+    counter.report('explorer/3', {'actor_steps': 1}, {'loss': float(number)})
+    clock.now += 0.5
+  rows = run_directory.RunDirectory(tmp_path).metrics('node_explorer')
+  assert [row['loss'] for row in rows] == [0.0, 2.0, 4.0]
+  assert {row['node'] for row in rows} == {'explorer/3'}
+  assert counter.snapshot()['nodes']['explorer/3']['metrics'] == {'loss': 4.0}
+  counter.close()
+
+
+def test_run_returns_after_the_goal_and_leaves_a_summary(tmp_path):
+  counter = counter_lib.Counter(tmp_path, {'actor_steps': 10})
+  thread = threading.Thread(target=counter.run, args=(threading.Event(),))
+  thread.start()
+  counter.report('e/0', {'actor_steps': 4})
+  counter.finish('goal reached', {'R_star': 480.0})
+  # In the grace period nodes still hear that it is over.
+  assert counter.report('e/0', {'actor_steps': 1})['finished']
+  thread.join(timeout=10)
+  assert not thread.is_alive()
+  summary = run_directory.RunDirectory(tmp_path).summary()
+  assert summary['outcome'] == 'goal' and summary['reason'] == 'goal reached'
+  assert summary['totals'] == {'actor_steps': 5}
+  assert summary['result'] == {'R_star': 480.0}
+
+
+def test_a_stopped_run_says_so_in_its_summary(tmp_path):
+  counter = _counter(tmp_path)
+  stop = threading.Event()
+  stop.set()
+  counter.run(stop)
+  summary = run_directory.RunDirectory(tmp_path).summary()
+  assert summary['outcome'] == 'stopped' and not summary['finished']
+  counter.log('e/0', 'late', {})  # Is dropped, and raises nothing.
+
+
+def test_a_counter_that_is_killed_goes_on_where_it_was(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock, wall_clock_s=60.0)
+  clock.now += 40
+  counter.report('e/0', {'actor_steps': 30}, {'loss': 1.0})
+  counter.log('evaluator/0', 'evaluation', {'return_mean': -math.inf})
+  clock.now += 5
+  counter.report('e/0', {'actor_steps': 3})
+  # No close: it was killed.
+  again = _counter(tmp_path, clock, wall_clock_s=60.0)
+  assert again.totals() == {'actor_steps': 33}
+  snapshot = again.snapshot()
+  assert snapshot['elapsed_s'] == pytest.approx(45.0)
+  assert snapshot['nodes']['e/0']['totals'] == {'actor_steps': 33}
+  assert snapshot['latest']['evaluation']['return_mean'] == -math.inf
+  assert not again.finished()
+  again.close()
+
+
+def test_a_goal_that_was_reached_survives_the_counters_death(tmp_path):
+  _counter(tmp_path).finish('goal reached', {'R_star': 480.0})
+  again = _counter(tmp_path)
+  assert again.report('e/0', {'actor_steps': 1})['finished']
+  again.close()
+  # The run had ended, so this is a resume: with a new goal, or more budget.
+  resumed = _counter(tmp_path)
+  assert not resumed.finished()
+  assert not (tmp_path / 'summary.json').exists()
+  resumed.close()
+
+
+def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
+  first = _counter(tmp_path, budget={'actor_steps': 10})
+  first.report('e/0', {'actor_steps': 10})
+  first.close()
+  second = _counter(tmp_path, budget={'actor_steps': 20})
+  assert not second.report('e/0', {'actor_steps': 5})['finished']
+  assert second.report('e/0', {'actor_steps': 5})['finished']
+  second.close()
+  state = metrics.read_json(tmp_path / 'metrics' / 'counter.json')
+  assert state['totals'] == {'actor_steps': 20}
+
+
+def _ended_after(thread, clock, seconds):
+  """Whether the thread ends while so many seconds pass, in steps."""
+  for _ in range(10):
+    clock.now += seconds / 10
+    thread.join(timeout=0.2)
+  return not thread.is_alive()
+
+
+def _held(tmp_path, clock):
+  """A counter whose goal is reached, and that a node holds for 30 s."""
+  counter = _counter(tmp_path, clock)
+  counter.hold('evaluator/0', 30.0)
+  counter.finish('goal reached')
+  thread = threading.Thread(
+    target=counter.run, args=(threading.Event(),), daemon=True
+  )
+  thread.start()
+  return counter, thread
+
+
+def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
+  clock = _Clock()
+  counter, thread = _held(tmp_path, clock)
+  assert not _ended_after(thread, clock, 15.0)
+  counter.hold('evaluator/0', 0.0)
+  assert _ended_after(thread, clock, 10.0)
+
+
+def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
+  clock = _Clock()
+  _, thread = _held(tmp_path, clock)
+  assert _ended_after(thread, clock, 45.0)
+
+
+def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
+  clock = _Clock()
+  counter = _counter(clock=clock)
+  clock.now += 10
+  counter.log('e/0', 'evaluation', {'actor_steps': 50, 'return_mean': 5.0})
+  counter.log(
+    'e/0', 'evaluation', {'actor_steps': 20, 'return_mean': 2.0, 'age_s': 7.0}
+  )
+  snapshot = counter.snapshot()
+  assert snapshot['latest']['evaluation']['return_mean'] == 5.0
+  assert snapshot['curve'] == [(20, 2.0), (50, 5.0)]
+  counter.log('e/0', 'star', {'actor_steps': 60, 'age_s': 7.0})
+  assert counter.snapshot()['latest']['star']['elapsed_s'] == 3.0

@@ -1,0 +1,205 @@
+"""An explorer node's line to a real parameter server, over real RPC."""
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from agents import parameters
+from agents.swarm import explorers
+from launch import rpc
+from launch.engines import prepare
+from launch.services import star
+from launch.services import star_client
+
+LAYOUT = parameters.Layout([('q/w', (2, 3)), ('q/b', (3,))])
+OTHER = parameters.Layout([('q/w', (2, 4)), ('q/b', (4,))])
+C = 0.05
+
+
+class _Clock:
+  def __init__(self):
+    self.now = 100.0
+
+  def __call__(self):
+    return self.now
+
+
+@pytest.fixture
+def clock():
+  return _Clock()
+
+
+@pytest.fixture
+def server(clock):
+  config = explorers.Config(b=1, k=1.0, c_max=C, window=4)
+  return star.ParameterServer(config, LAYOUT, None, None, clock=clock)
+
+
+@pytest.fixture
+def address():
+  return f'localhost:{prepare.pick_port(set())}'
+
+
+@pytest.fixture
+def make_link(address):
+  links = []
+
+  def make(layout=LAYOUT, **kwargs):
+    client = rpc.Client(address, timeout_s=1.0)
+    links.append(star_client.StarLink(client, layout, 'explorer/0', **kwargs))
+    return links[-1]
+
+  yield make
+  for link in links:
+    link.close()
+
+
+def _theta(value):
+  return np.full(LAYOUT.size, value, np.float32)
+
+
+def _publish(server, value, claim, episode_return):
+  """Has a candidate accepted, with more than b wins: it pulls."""
+  server.offer(parameters.encode(LAYOUT, 0, _theta(value)), claim, 0, 0)
+  for _ in range(2):
+    ticket = server.next_episode(0, -1)['ticket']
+    server.report_episode(ticket, episode_return)
+
+
+def _poll_until(link, condition, timeout_s=60.0):
+  """Polls as an explorer does, which never waits for an answer."""
+  deadline = time.monotonic() + timeout_s
+  while not condition(link.star):
+    assert time.monotonic() < deadline, link.star
+    link.poll()
+    time.sleep(0.02)
+  return link.star
+
+
+def test_before_the_first_star_there_is_nothing_to_pull_to(
+  server, address, make_link
+):
+  with rpc.serve(server, address):
+    star = make_link().start()
+    assert (star.version, star.theta, star.c) == (0, None, 0.0)
+    assert star.reachable
+
+
+def test_a_poll_brings_the_newest_star_and_its_weight(
+  server, address, make_link
+):
+  with rpc.serve(server, address):
+    link = make_link()
+    link.start()
+    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    star = _poll_until(link, lambda star: star.version == 1)
+    np.testing.assert_array_equal(star.theta, _theta(1.0))
+    assert (star.c, star.r_star) == (C, 5.0)
+    first = star.theta
+    # Only c and R_star travel while the version stays.
+    server.report_episode(server.next_episode(0, -1)['ticket'], 8.0)
+    star = _poll_until(link, lambda star: star.r_star == 6.0)
+    assert star.theta is first
+    _publish(server, 2.0, claim=2.0, episode_return=9.0)
+    star = _poll_until(link, lambda star: star.version == 2)
+    np.testing.assert_array_equal(star.theta, _theta(2.0))
+
+
+def test_a_restarted_node_starts_with_the_star(server, address, make_link):
+  _publish(server, 3.0, claim=1.0, episode_return=5.0)
+  with rpc.serve(server, address):
+    star = make_link().start()
+    assert star.version == 1
+    np.testing.assert_array_equal(star.theta, _theta(3.0))
+
+
+def test_of_several_offers_only_the_best_is_sent(server, address, make_link):
+  with rpc.serve(server, address):
+    link = make_link()
+    theta = _theta(2.0)
+    link.offer(_theta(1.0), 1.0, 0, 0)
+    link.offer(theta, 3.0, 5, 70)
+    link.offer(_theta(9.0), 2.0, 0, 0)
+    link.offer(_theta(8.0), 3.0, 0, 0)  # the earliest of equals
+    theta[:] = 7.0  # The explorer learns on; what is offered stays.
+    link.start()
+    star = _poll_until(link, lambda star: star.bar == 3.0)
+    assert star.version == 0
+    assert server.metrics()['offers'] == 1
+    job = server.next_episode(0, -1)
+    _, offered = parameters.decode(LAYOUT, job['theta'])
+    np.testing.assert_array_equal(offered, _theta(2.0))
+
+
+def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
+  server, address, make_link
+):
+  with rpc.serve(server, address):
+    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    link = make_link()
+    assert link.start().c == C
+  star = _poll_until(link, lambda star: not star.reachable)
+  assert star.c == 0.0 and star.version == 1
+  np.testing.assert_array_equal(star.theta, _theta(1.0))
+  # What is asked of the link while nobody answers costs the explorer nothing.
+  begin = time.monotonic()
+  for i in range(100):
+    link.poll()
+    link.offer(_theta(2.0), float(i), 0, 0)
+  assert time.monotonic() - begin < 0.5
+  with rpc.serve(server, address):
+    star = _poll_until(link, lambda star: star.reachable)
+    assert (star.c, star.version) == (C, 1)
+
+
+def test_a_refused_offer_does_not_end_the_link(server, address, make_link):
+  with rpc.serve(server, address):
+    link = make_link()
+    link.start()
+    link.offer(_theta(math.nan), 1.0, 0, 0)
+    _poll_until(link, lambda star: server.metrics()['offers'] == 0)
+    link.offer(_theta(1.0), 2.0, 0, 0)
+    _poll_until(link, lambda star: star.bar == 2.0 and star.reachable)
+
+
+def test_another_network_is_refused_at_the_start(server, address, make_link):
+  with rpc.serve(server, address):
+    with pytest.raises(parameters.LayoutMismatch, match='same config'):
+      make_link(OTHER).start()
+
+
+def test_c_halves_with_every_period_without_a_supervisor(
+  server, address, make_link, clock
+):
+  _publish(server, 1.0, claim=1.0, episode_return=5.0)
+  with rpc.serve(server, address):
+    link = make_link(star_max_age_s=10.0)
+    assert link.start().c == C
+    clock.now += 9.0
+    steady = make_link()
+    assert steady.start().c == C
+    clock.now += 2.0
+    _poll_until(link, lambda star: star.c == C / 2)
+    clock.now += 20.0
+    _poll_until(link, lambda star: star.c == C / 8)
+    server.next_episode(0, -1)  # A supervisor shows itself.
+    _poll_until(link, lambda star: star.c == C)
+    assert _poll_until(steady, lambda star: True).c == C
+
+
+def test_close_ends_the_thread_while_the_server_is_gone(
+  server, address, make_link
+):
+  before = threading.active_count()
+  with rpc.serve(server, address):
+    link = make_link()
+    link.start()
+  link.poll()
+  link.close()
+  deadline = time.monotonic() + 5
+  while threading.active_count() > before and time.monotonic() < deadline:
+    time.sleep(0.02)
+  assert not any(t.name == 'star-link' for t in threading.enumerate())

@@ -1,0 +1,398 @@
+"""Plans: what is accepted never stalls on a real server; what is refused does.
+
+Writers are Reverb's own, with items held back (`burst`) and in flight as the
+adders do it.
+"""
+
+import dataclasses
+import functools
+import itertools
+import threading
+import time
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replay import deadlock
+from replay import limiters
+from replay import sampler
+from replay import tables
+
+SIGNATURE = tf.TensorSpec([2], tf.float32)
+BATCHES = 12
+# Nothing here takes long; a stall lasts for ever.
+PATIENCE_S = 30.0
+STALL_S = 0.7
+
+
+class _Stalled(Exception):
+  pass
+
+
+class _Writer:
+  """Holds `burst` items, then writes them; bounded items in flight."""
+
+  def __init__(self, address, plan, give_up):
+    self._plan = plan
+    self._give_up = give_up
+    self._writer = reverb.Client(address).trajectory_writer(1)
+    self._held = self._unconfirmed = 0
+
+  def add(self):
+    self._held += 1
+    if self._held < self._plan.burst:
+      return
+    for _ in range(self._held):
+      self._writer.append(np.zeros(2, np.float32))
+      self._writer.create_item('table', 1.0, self._writer.history[-1])
+      self._unconfirmed += 1
+      while self._unconfirmed >= self._plan.in_flight_per_writer:
+        leave = self._plan.in_flight_per_writer // 2
+        try:
+          self._writer.flush(leave, timeout_ms=50)
+          self._unconfirmed = leave
+        except reverb.errors.DeadlineExceededError as e:
+          if self._give_up():
+            raise _Stalled from e
+    self._held = 0
+
+
+def _table(plan, limiter):
+  if plan.queue:
+    return tables.queue('table', plan.shard_max_size, SIGNATURE)
+  return tables.uniform(
+    'table',
+    plan.shard_max_size,
+    plan.shard_min_size,
+    SIGNATURE,
+    limiter() if limiter else deadlock.limiter(plan),
+  )
+
+
+def _sampler(plan, servers, give_up):
+  return sampler.ShardedSampler(
+    [f'localhost:{server.port}' for server in servers],
+    'table',
+    plan.batch_size,
+    batches_ahead=plan.batches_ahead,
+    max_in_flight=plan.max_in_flight,
+    should_stop=give_up,
+  )
+
+
+def _run_apart(plan, patience_s, limiter=None):
+  """Writers and learner in threads of their own; the batches that came."""
+  servers = [_server(_table(plan, limiter)) for _ in range(plan.shards)]
+  deadline = time.monotonic() + patience_s
+  done = threading.Event()
+
+  def give_up():
+    return done.is_set() or time.monotonic() > deadline
+
+  def write(i):
+    address = f'localhost:{servers[i % plan.shards].port}'
+    writer = _Writer(address, plan, give_up)
+    try:
+      while not give_up():
+        writer.add()
+    except _Stalled:
+      pass
+
+  threads = [
+    threading.Thread(target=write, args=(i,)) for i in range(plan.writers)
+  ]
+  for thread in threads:
+    thread.start()
+  sampler = _sampler(plan, servers, give_up)
+  try:
+    return len(list(itertools.islice(sampler, BATCHES)))
+  finally:
+    done.set()
+    for thread in threads:
+      thread.join()
+    _stop(sampler, servers)
+
+
+def _run_together(plan, patience_s, limiter=None, late=False):
+  """One thread writes and samples; the batches that came.
+
+  It takes a batch as soon as the ratio lets it (so that it is ahead by a batch
+  afterwards), or `late`: after a burst, when a whole batch is due.
+  """
+  servers = [_server(_table(plan, limiter))]
+  deadline = time.monotonic() + patience_s
+
+  def give_up():
+    return time.monotonic() > deadline
+
+  sampler = _sampler(plan, servers, give_up)
+  writer = _Writer(f'localhost:{servers[0].port}', plan, give_up)
+  first = plan.min_size + plan.burst - 1
+  made = batches = 0
+  try:
+    while batches < BATCHES:
+      ahead = plan.batch_size * (batches + late)
+      if made >= first and plan.ratio * (made - plan.min_size) >= ahead:
+        next(sampler)
+        batches += 1
+        continue
+      for _ in range(plan.burst if late else 1):
+        writer.add()
+        made += 1
+  except (_Stalled, StopIteration):
+    pass
+  finally:
+    _stop(sampler, servers)
+  return batches
+
+
+def _server(table):
+  # Reverb's own choice of a directory would stay behind.
+  checkpointer = reverb.checkpointers.DefaultCheckpointer(
+    path=_server.directory
+  )
+  return reverb.Server([table], None, checkpointer)
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path_factory):
+  _server.directory = str(tmp_path_factory.mktemp('checkpoints'))
+
+
+def _stop(sampler, servers):
+  # The servers first: they end every wait inside Reverb.
+  for server in servers:
+    server.stop()
+  sampler.close()
+
+
+def _plans(together):
+  sizes = st.sampled_from([1, 2, 5, 17])
+  return st.builds(
+    lambda **fields: dataclasses.replace(
+      deadlock.Plan(**{**fields, 'shards': 1, 'writers': 1})
+      if together
+      else deadlock.Plan(**fields),
+      min_size=fields['min_size'] * fields['shards'],
+      batch_size=max(fields['batch_size'], fields['shards']),
+    ),
+    min_size=st.sampled_from([1, 3, 20]),
+    max_size=st.just(200),
+    batch_size=st.sampled_from([1, 4, 7, 64]),
+    samples_per_insert=st.sampled_from([0.3, 1.0, 2.5, 8.0, 32.0]),
+    batches_ahead=st.integers(1, 3),
+    max_in_flight=sizes,
+    writers=st.integers(2, 3),
+    in_flight_per_writer=sizes,
+    burst=sizes,
+    shards=st.integers(1, 2),
+    one_thread=st.just(together),
+  )
+
+
+def _tightest(plan):
+  """The plan with the smallest error buffer that is accepted."""
+  with pytest.raises(deadlock.Refused) as refused:
+    deadlock.check(dataclasses.replace(plan, error_buffer=1e-6))
+  least = float(str(refused.value).split(' = ')[1].split(' are needed')[0])
+  with pytest.raises(deadlock.Refused, match='error_buffer'):
+    deadlock.check(dataclasses.replace(plan, error_buffer=0.999 * least))
+  return dataclasses.replace(plan, error_buffer=least)
+
+
+_settings = hypothesis.settings(
+  derandomize=True,
+  deadline=None,
+  max_examples=8,
+  database=None,
+  phases=[hypothesis.Phase.generate],
+  suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+@_settings
+@hypothesis.given(_plans(together=False))
+def test_an_accepted_plan_never_stalls_with_threads_of_their_own(plan):
+  assert _run_apart(_tightest(plan), PATIENCE_S) == BATCHES
+
+
+@_settings
+@hypothesis.given(_plans(together=True), st.booleans())
+def test_an_accepted_plan_never_stalls_in_one_thread(plan, late):
+  assert _run_together(_tightest(plan), PATIENCE_S, late=late) == BATCHES
+
+
+@_settings
+@hypothesis.given(_plans(together=True))
+def test_the_default_error_buffer_is_always_accepted(plan):
+  deadlock.check(plan)
+  deadlock.check(dataclasses.replace(plan, one_thread=False))
+
+
+def test_a_queue_never_stalls_however_small_it_is():
+  plan = deadlock.Plan(
+    min_size=1,
+    max_size=2,
+    batch_size=8,
+    queue=True,
+    writers=3,
+    burst=5,
+    in_flight_per_writer=2,
+    max_in_flight=1,
+  )
+  deadlock.check(plan)
+  assert _run_apart(plan, PATIENCE_S) == BATCHES
+
+
+def _raw(ratio, min_size, buffer):
+  """A limiter that Reverb itself would refuse."""
+  middle = ratio * min_size
+  return reverb.rate_limiters.RateLimiter(
+    ratio, min_size, middle - buffer, middle + buffer
+  )
+
+
+def test_a_table_that_stops_both_sides_is_refused_and_stalls():
+  # 2 E < 1 + r: after 4 inserts of r = 4, x = 16 allows neither.
+  plan = deadlock.Plan(
+    min_size=4,
+    max_size=100,
+    batch_size=1,
+    samples_per_insert=4.0,
+    error_buffer=0.9,
+  )
+  with pytest.raises(
+    deadlock.Refused,
+    match=r'samples_per_insert=4\) = 4 are needed.*to at least 4',
+  ):
+    deadlock.check(plan)
+  assert _run_apart(plan, STALL_S, lambda: _raw(4.0, 4, 0.9)) == 0
+
+
+def test_a_shard_without_a_writer_is_refused_and_stalls():
+  plan = deadlock.Plan(
+    min_size=2, max_size=100, batch_size=4, writers=1, shards=2
+  )
+  with pytest.raises(deadlock.Refused, match='Raise writers to at least 2'):
+    deadlock.check(plan)
+  limiter = functools.partial(limiters.min_size, 1)
+  assert _run_apart(plan, STALL_S, limiter) == 0
+  fixed = dataclasses.replace(plan, writers=2)
+  assert _run_apart(fixed, PATIENCE_S) == BATCHES
+
+
+# A batch of 4 + 1 x 3 items held back = 7.
+_TAKING = deadlock.Plan(
+  min_size=7,
+  max_size=100,
+  batch_size=4,
+  samples_per_insert=1.0,
+  error_buffer=6.0,
+  burst=4,
+  one_thread=True,
+)
+# 32 x 2 items behind before the first batch + 32 x 4 of a burst - 2 read ahead.
+_WRITING = deadlock.Plan(
+  min_size=2,
+  max_size=100,
+  batch_size=1,
+  samples_per_insert=32.0,
+  error_buffer=189.0,
+  burst=4,
+  in_flight_per_writer=1,
+  max_in_flight=1,
+  one_thread=True,
+)
+
+
+@pytest.mark.parametrize(
+  'plan, late, reason, least',
+  [
+    (_TAKING, False, '4 . samples_per_insert=1 x 3 items held back = 7', 7),
+    (_WRITING, True, 'is 190 samples behind after a burst.* = 190', 190),
+  ],
+)
+def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
+  plan, late, reason, least
+):
+  with pytest.raises(deadlock.Refused, match=f'{reason} are needed'):
+    deadlock.check(plan)
+  limiter = functools.partial(
+    limiters.samples_per_insert,
+    plan.samples_per_insert,
+    plan.min_size,
+    1,
+    error_buffer=plan.error_buffer,
+  )
+  assert _run_together(plan, 2 * STALL_S, limiter, late) < BATCHES
+  fixed = dataclasses.replace(plan, error_buffer=float(least))
+  assert _run_together(fixed, PATIENCE_S, late=late) == BATCHES
+  # In threads of their own nothing of this matters.
+  apart = dataclasses.replace(plan, one_thread=False)
+  assert _run_apart(apart, PATIENCE_S) == BATCHES
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'min_size': 101}, 'Raise max_size to at least 101'),
+    ({'max_size': 0}, 'max_size=0 must be at least 1'),
+    ({'batch_size': 0}, 'batch_size=0'),
+    ({'writers': 4, 'shards': 4, 'batch_size': 3}, 'spread over shards=4'),
+    ({'writers': 4, 'shards': 4, 'updates': 4}, 'to at least 16'),
+    ({'samples_per_insert': 0.0}, 'samples_per_insert=0.0 cannot be met'),
+    ({'samples_per_insert': float('inf')}, 'cannot be met'),
+    ({'samples_per_insert': float('nan')}, 'cannot be met'),
+    ({'error_buffer': 10.0}, 'means nothing without'),
+    ({'samples_per_insert': 2.0, 'error_buffer': float('nan')}, 'buffer=nan'),
+    ({'queue': True, 'min_size': 1, 'samples_per_insert': 4.0}, 'gives each'),
+    ({'queue': True, 'min_size': 2}, 'Set error_buffer to None and min_size'),
+  ],
+)
+def test_a_plan_that_cannot_work_is_refused_with_its_number(changes, reason):
+  plan = deadlock.Plan(min_size=10, max_size=100, batch_size=8)
+  deadlock.check(plan)
+  with pytest.raises(deadlock.Refused, match=reason):
+    deadlock.check(dataclasses.replace(plan, **changes))
+
+
+def test_a_plan_is_explained_in_words():
+  plan = deadlock.Plan(
+    min_size=1000,
+    max_size=50_000,
+    batch_size=256,
+    samples_per_insert=8.0,
+    writers=5,
+    burst=64,
+    shards=2,
+    max_in_flight=100,
+  )
+  words = deadlock.explain(plan)
+  # Twice 8 x 3 writers of 64 is the largest term of the default buffer.
+  for part in (
+    'Each of 2 shards: The learner waits until 500 items',
+    'of 25,000 makes room',
+    'one batch of 128 for every 16 items',
+    'Writers wait when they are 3,072 samples (384 items) ahead',
+    'Up to 228 items are sampled before',
+    'a shard whose writers end stops the others',
+    '1 of 2 shards have a writer more: it takes 3 of them there to write as '
+    'much as 2 elsewhere.',
+  ):
+    assert part in words, words
+  free = dataclasses.replace(plan, samples_per_insert=None)
+  assert 'nobody waits' in deadlock.explain(free)
+  assert 'one pace' not in deadlock.explain(free)
+  queue = deadlock.Plan(min_size=1, max_size=30, batch_size=4, queue=True)
+  assert 'Writers wait when 30 items wait' in deadlock.explain(queue)
+  assert 'first batch after 10 items' in deadlock.explain(
+    dataclasses.replace(_TAKING, error_buffer=None)
+  )
+  with pytest.raises(deadlock.Refused):
+    deadlock.explain(dataclasses.replace(plan, writers=1))
+  with pytest.raises(deadlock.Refused, match='tables.queue'):
+    deadlock.limiter(queue)

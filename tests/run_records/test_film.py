@@ -1,0 +1,89 @@
+"""Videos: what is written can be opened, and lasts as long as the episode."""
+
+import importlib.util
+
+import numpy as np
+from PIL import Image
+import pytest
+
+from run_records import film
+
+
+def _frames(count, height=40, width=60):
+  """A white square that moves one pixel per frame: no two are equal."""
+  for number in range(count):
+    frame = np.zeros([height, width, 3], np.uint8)
+    frame[5:15, number : number + 10] = 255
+    yield frame
+
+
+def _duration_s(path):
+  total = 0
+  with Image.open(path) as image:
+    for number in range(image.n_frames):
+      image.seek(number)
+      total += image.info['duration']
+  return total / 1000
+
+
+def test_a_gif_holds_every_frame_in_order_and_repeats(tmp_path):
+  path = film.record(_frames(12), tmp_path / 'new' / 'a.gif', fps=20)
+  with Image.open(path) as image:
+    assert image.n_frames == 12 and image.size == (60, 40)
+    assert image.info['loop'] == 0
+    for number, frame in enumerate(_frames(12)):
+      image.seek(number)
+      shown = np.asarray(image.convert('RGB'))
+      np.testing.assert_array_equal(shown > 127, frame > 127)
+
+
+@pytest.mark.parametrize('fps', [10, 30, 50, 60, 125])
+def test_a_gif_lasts_about_as_long_as_the_episode(tmp_path, fps):
+  path = film.record_gif(_frames(40), tmp_path / 'a.gif', fps=fps)
+  # A GIF counts in hundredths of a second.
+  assert _duration_s(path) == pytest.approx(40 / fps, rel=0.2)
+
+
+def test_a_frame_that_stands_still_is_not_lost_time(tmp_path):
+  still = [np.zeros([8, 8, 3], np.uint8)] * 10
+  path = film.record_gif(still, tmp_path / 'a.gif', fps=10)
+  assert _duration_s(path) == pytest.approx(1.0)
+
+
+def test_wide_frames_are_made_smaller(tmp_path):
+  frames = list(_frames(2, height=101, width=121))
+  path = film.record_gif(frames, tmp_path / 'a.gif', max_width=60)
+  with Image.open(path) as image:
+    assert image.size == (40, 33)
+
+
+@pytest.mark.parametrize(
+  'frames, message',
+  [
+    ([], 'no frames'),
+    ([np.zeros([4, 4], np.uint8)], r'frame 0 is uint8 \[4, 4\]'),
+    ([np.zeros([4, 4, 3], np.float32)], 'frame 0 is float32'),
+    (
+      [np.zeros([4, 4, 3], np.uint8), np.zeros([5, 4, 3], np.uint8)],
+      'frame 1',
+    ),
+  ],
+)
+def test_what_is_no_picture_is_refused(tmp_path, frames, message):
+  with pytest.raises(ValueError, match=message):
+    film.record(frames, tmp_path / 'a.gif')
+
+
+def test_another_ending_is_refused(tmp_path):
+  with pytest.raises(ValueError, match=r'\.gif or \.mp4'):
+    film.record(_frames(1), tmp_path / 'a.avi')
+
+
+def test_an_mp4_is_written_or_refused_with_what_is_missing(tmp_path):
+  path = tmp_path / 'a.mp4'
+  if importlib.util.find_spec('imageio_ffmpeg'):
+    assert film.record(_frames(3), path).stat().st_size > 0
+  else:
+    with pytest.raises(RuntimeError, match='imageio-ffmpeg'):
+      film.record(_frames(3), path)
+    assert not path.exists()

@@ -1,0 +1,166 @@
+"""Plots: drawn from run directories alone, whatever is missing in them."""
+
+import contextlib
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from run_records import curves
+from run_records import metrics
+from run_records import plots
+from run_records import run_directory
+
+
+def _run(
+  path,
+  evaluations=(),
+  stars=(),
+  explorers=(),
+  environment='Acrobot-v1',
+  **more,
+):
+  run = run_directory.create(path, {'environment': environment}, {})
+  writer = metrics.MetricsWriter(run.metrics_directory)
+  for row in evaluations:
+    writer.row('evaluation', row)
+  for row in stars:
+    writer.row('star', row)
+  for row in explorers:
+    writer.row('node_explorer', row)
+  for kind, rows in more.items():
+    for row in rows:
+      writer.row(kind, row)
+  writer.close()
+  return path
+
+
+def _evaluation(per_member, mean, members=4):
+  return {
+    'actor_steps': per_member * members,
+    'actor_steps_per_member': per_member,
+    'return_mean': mean,
+    'returns': [mean - 1, mean + 1],
+  }
+
+
+def _picture(path):
+  """The PNG's pixels [H, W, 4]; fails if it is blank."""
+  pixels = matplotlib.image.imread(path)
+  assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 20
+  return pixels
+
+
+def test_a_swarms_run_is_drawn_with_its_record_and_pull(tmp_path):
+  run = _run(
+    tmp_path / 'a',
+    [_evaluation(100, -500.0), _evaluation(200, -80.0)],
+    [
+      {'version': 1, 'R_star': -90.0, 'c': 0.0, 'actor_steps': 300},
+      {'version': 1, 'R_star': -88.0, 'c': 0.02, 'actor_steps': 600},
+    ],
+    [{'node': 'explorer/0', 'actor_steps': 9, 'episode_return': -400.0}],
+  )
+  path = plots.learning_curve(run)
+  assert path == run / 'learning_curve.png'
+  assert _picture(path).shape[1] == 1260
+
+
+def _lines(monkeypatch, run):
+  """Label of each line of the upper panel to its points."""
+  figures = []
+  canvas = plots.canvas
+
+  @contextlib.contextmanager
+  def watched(*args, **options):
+    with canvas(*args, **options) as figure:
+      figures.append(figure)
+      yield figure
+
+  monkeypatch.setattr(plots, 'canvas', watched)
+  _picture(plots.learning_curve(run))
+  return {
+    line.get_label(): list(zip(*line.get_data(), strict=True))
+    for line in figures[0].axes[0].lines
+  }
+
+
+def test_the_record_is_what_was_confirmed_not_what_was_accepted(
+  tmp_path, monkeypatch
+):
+  run = _run(
+    tmp_path / 'a',
+    [_evaluation(100, -90.0), _evaluation(200, -80.0)],
+    # Accepted by a lucky trial; its confirmations say -120.
+    [{'version': 1, 'R_star': -70.0, 'c': 0.0, 'actor_steps': 400}],
+    node_parameter_server=[
+      {'R_star': float('-inf'), 'c': 0.0, 'actor_steps': 200},
+      {'R_star': -70.0, 'c': 0.0, 'actor_steps': 400},
+      {'R_star': -120.0, 'c': 0.01, 'actor_steps': 800},
+    ],
+    supervisor=[
+      {'kind': 'trial', 'episode_return': -70.0, 'actor_steps': 396},
+      {'kind': 'confirmation', 'episode_return': -150.0, 'actor_steps': 440},
+      {'kind': 'confirmation', 'episode_return': -140.0, 'actor_steps': 480},
+    ],
+  )
+  lines = _lines(monkeypatch, run)
+  # By the steps of each of the four members.
+  assert lines['$R^*$'] == [(100.0, -70.0), (200.0, -120.0)]
+  (new,) = [points for label, points in lines.items() if 'new' in label]
+  assert new == [(100.0, -70.0)]
+  assert lines['supervisor, trials'] == [(99.0, -70.0)]
+  confirmed = lines['supervisor, confirmations']
+  assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
+
+
+def test_a_plain_agents_run_is_drawn_without_a_swarm(tmp_path):
+  rows = [{'actor_steps': 5, 'return_mean': 1.0}]
+  run = _run(tmp_path / 'a', rows, environment='Unknown-v0')
+  _picture(plots.learning_curve(run, tmp_path / 'out' / 'b.png'))
+
+
+def test_a_run_that_was_never_evaluated_has_no_curve(tmp_path):
+  run = _run(tmp_path / 'a', [_evaluation(1, float('nan'))])
+  assert plots.learning_curve(run) is None
+  assert not (run / 'learning_curve.png').exists()
+
+
+def test_a_curve_is_read_by_the_steps_of_a_member(tmp_path):
+  # A resumed run may have logged its last steps twice, and out of order; a
+  # restarted node may have begun to count its seconds anew.
+  rows = [
+    {**_evaluation(200, 9.0), 'elapsed_s': 7.0},
+    {**_evaluation(100, 1.0), 'elapsed_s': 5.0},
+    {**_evaluation(150, float('nan')), 'elapsed_s': 6.0},
+    {**_evaluation(200, 2.0), 'elapsed_s': 3.0},
+  ]
+  curve = curves.of_run(_run(tmp_path / 'a', rows))
+  np.testing.assert_array_equal(curve.steps, [100, 200])
+  np.testing.assert_array_equal(curve.returns, [1.0, 2.0])
+  np.testing.assert_array_equal(curve.seconds, [5.0, 5.0])
+
+
+def test_members_have_a_curve_each(tmp_path):
+  rows = [
+    {**_evaluation(steps, 0.0), 'member_returns': [steps, -steps]}
+    for steps in (100, 200)
+  ]
+  first, second = curves.of_members(_run(tmp_path / 'a', rows))
+  np.testing.assert_array_equal(first.steps, [100, 200])
+  np.testing.assert_array_equal(first.returns, [100, 200])
+  np.testing.assert_array_equal(second.returns, [-100, -200])
+  with pytest.raises(ValueError, match='not its members'):
+    curves.of_members(_run(tmp_path / 'b', [_evaluation(100, 1.0)]))
+
+
+def test_a_run_without_evaluations_has_an_empty_curve(tmp_path):
+  run = _run(tmp_path / 'a')
+  assert [len(part) for part in curves.of_run(run)] == [0, 0, 0]
+  assert curves.of_members(run) == []
+
+
+def test_the_threshold_is_found_wherever_the_config_names_the_environment():
+  config = {'agent': {'n': 3}, 'run': [{'environment': 'CartPole-v1'}]}
+  assert curves.threshold(config) == 475.0
+  assert curves.threshold({'environment': 'Mine-v0'}) is None

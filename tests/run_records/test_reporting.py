@@ -1,0 +1,215 @@
+"""A node's reports: none is lost while the counter is away, nothing waits."""
+
+import time
+
+import pytest
+
+from launch import rpc
+from launch.services import counter as counter_lib
+from run_records import reporting
+
+
+class _Clock:
+  def __init__(self):
+    self.now = 100.0
+
+  def __call__(self):
+    return self.now
+
+
+class _Counter:
+  """Keeps what it is sent; `away` has it not answer."""
+
+  def __init__(self):
+    self.away = None
+    self.finished = False
+    self.sent = []
+    self.rows = []
+    self.results = []
+    self.nodes = {}
+    self.deadline_s = None
+
+  def with_deadline(self, timeout_s):
+    self.deadline_s = timeout_s
+    return self
+
+  def _check(self):
+    if self.away is not None:
+      raise self.away
+
+  def report(self, node, counts, metrics, events):
+    self._check()
+    self.sent.append((node, counts, metrics))
+    return {'totals': {}, 'finished': self.finished}
+
+  def log(self, node, kind, row):
+    self._check()
+    self.rows.append((node, kind, row))
+
+  def finish(self, reason, result):
+    self._check()
+    self.results.append((reason, result))
+
+  def snapshot(self):
+    self._check()
+    return {'nodes': self.nodes}
+
+
+AWAY = rpc.Unavailable('localhost:1', 'report', False, 'nothing listens there')
+RAISES = rpc.RemoteError('ValueError', 'no', 'traceback')
+
+
+@pytest.fixture
+def counter():
+  return _Counter()
+
+
+@pytest.fixture
+def clock():
+  return _Clock()
+
+
+@pytest.fixture
+def reporter(counter, clock):
+  return reporting.Reporter('explorer/0', counter, clock)
+
+
+def test_a_report_waits_no_longer_than_a_second(reporter, counter):
+  assert counter.deadline_s <= 1.0
+
+
+def test_increments_are_added_up_and_sent_once(reporter, counter):
+  reporter.count(actor_steps=3)
+  reporter.count(actor_steps=4, episodes=1)
+  assert not reporter.report({'loss': 0.5})
+  reporter.report()
+  assert counter.sent == [
+    ('explorer/0', {'actor_steps': 7, 'episodes': 1}, {'loss': 0.5}),
+    ('explorer/0', {}, {}),
+  ]
+
+
+@pytest.mark.parametrize('error', [AWAY, RAISES])
+def test_what_could_not_be_sent_is_sent_later_with_the_rest(
+  reporter, counter, error
+):
+  counter.away = error
+  reporter.count(actor_steps=3)
+  assert not reporter.report()
+  reporter.count(actor_steps=2, episodes=1)
+  assert not reporter.report()
+  counter.away = None
+  reporter.report()
+  assert [counts for _, counts, _ in counter.sent] == [
+    {'actor_steps': 5, 'episodes': 1}
+  ]
+
+
+def test_a_report_is_due_once_per_second(reporter, clock):
+  assert reporter.due()
+  reporter.report()
+  clock.now += 0.99
+  assert not reporter.due()
+  clock.now += 0.02
+  assert reporter.due()
+
+
+def test_pauses_double_up_to_five_seconds_while_the_counter_is_away(
+  reporter, counter, clock
+):
+  counter.away = AWAY
+  pauses = []
+  for _ in range(9):
+    reporter.report()
+    begin = clock.now
+    while not reporter.due():
+      clock.now += 0.05
+    pauses.append(clock.now - begin)
+  assert pauses == sorted(pauses)
+  assert pauses[0] == pytest.approx(0.1, abs=0.06)
+  assert pauses[-1] == pytest.approx(5.0, abs=0.06)
+  counter.away = None
+  reporter.report()
+  clock.now += 1.0
+  assert reporter.due()
+
+
+def test_that_the_run_is_over_is_remembered(reporter, counter):
+  counter.finished = True
+  assert reporter.report()
+  counter.away = AWAY
+  assert reporter.report() and reporter.finished
+
+
+def test_a_lost_row_raises_nothing(reporter, counter):
+  reporter.log('evaluation', {'return_mean': 1.0})
+  counter.away = AWAY
+  reporter.log('evaluation', {'return_mean': 2.0})
+  assert counter.rows == [('explorer/0', 'evaluation', {'return_mean': 1.0})]
+
+
+def test_a_goal_is_said_again_until_it_is_heard(reporter, counter):
+  counter.away = AWAY
+  reporter.finish('goal reached', {'R_star': 480.0})
+  assert not reporter.finished
+  counter.away = None
+  reporter.finish('goal reached', {'R_star': 480.0})
+  assert reporter.finished
+  assert counter.results == [('goal reached', {'R_star': 480.0})]
+
+
+def test_a_restarted_node_hears_how_far_it_was(reporter, counter):
+  assert reporter.steps_done() == 0
+  counter.nodes = {
+    'explorer/0': {'totals': {'actor_steps': 320}},
+    'explorer/1': {'totals': {'actor_steps': 999}},
+  }
+  assert reporter.steps_done() == 320
+
+
+def test_a_restarted_node_waits_for_a_counter_that_is_away(
+  reporter, counter, monkeypatch
+):
+  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  errors = iter([AWAY, AWAY])
+
+  def check():
+    if error := next(errors, None):
+      raise error
+
+  monkeypatch.setattr(counter, '_check', check)
+  assert reporter.steps_done() == 320
+  # A busy counter gets longer than a report would wait.
+  assert counter.deadline_s > 1.0
+
+
+@pytest.mark.parametrize('error', [AWAY, RAISES])
+def test_a_node_that_has_to_begin_at_0_says_so(
+  reporter, counter, monkeypatch, caplog, error
+):
+  monkeypatch.setattr(reporting, '_START_PATIENCE_S', 0.05)
+  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  counter.away = error
+  assert reporter.steps_done() == 0
+  assert 'explorer/0 begins at step 0' in caplog.text
+  assert str(error) in caplog.text
+
+
+def test_a_node_that_is_stopped_waits_for_no_counter(reporter, counter):
+  counter.away = AWAY
+  begin = time.monotonic()
+  assert reporter.steps_done(lambda: True) == 0
+  assert time.monotonic() - begin < 5
+
+
+def test_what_a_counter_took_is_there_after_its_sudden_death(tmp_path, clock):
+  budget = {'actor_steps': 3}
+  counter = counter_lib.Counter(tmp_path, budget, clock=clock)
+  for _ in range(2):  # in the same instant
+    counter.report('explorer/0', {'actor_steps': 1})
+  # Killed: nothing is closed. Nobody will report these two steps again.
+  again = counter_lib.Counter(tmp_path, budget, clock=clock)
+  assert again.totals() == {'actor_steps': 2}
+  assert again.report('explorer/0', {'actor_steps': 1})['finished']
+  counter.close()
+  again.close()

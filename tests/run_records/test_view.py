@@ -1,0 +1,374 @@
+"""The live view shows what is known, and is never in the engine's way."""
+
+import io
+import threading
+import time
+
+import pytest
+from rich import console as rich_console
+
+from launch.engines import state as state_lib
+from run_records import run_directory
+from run_records import view
+from run_records import view_panels
+from run_records import view_text
+
+
+def _node(name, state='running', **kwargs):
+  return state_lib.NodeState(name, state=state, **kwargs)
+
+
+def _state(*nodes, **kwargs):
+  return state_lib.RunState(list(nodes), **kwargs)
+
+
+def _snapshot(**kwargs):
+  explorers = {
+    f'explorer/{i}': {
+      'metrics': {
+        'episode_return': 100.0 + 100 * i,
+        'replay_size': 5000,
+        'replay_max_size': 20_000,
+      },
+      'rates': {'actor_steps': 1500.0, 'learner_steps': 700.0},
+      'totals': {},
+      'age_s': 0.5,
+    }
+    for i in range(2)
+  }
+  server = {
+    'metrics': {
+      'R_star': 412.5,
+      'c': 0.0183,
+      'x': 11,
+      'accepted': 7,
+      'rejected': 13,
+      'waiting_claim': float('-inf'),
+      'star_version': 6,
+    },
+    'rates': {},
+    'totals': {},
+    'age_s': 0.5,
+  }
+  return {
+    'totals': {'actor_steps': 412_300, 'episodes': 3142},
+    'rates': {'actor_steps': 3000.0, 'learner_steps': 1400.0},
+    'nodes': {**explorers, 'parameter_server/0': server},
+    'latest': {'evaluation': {'return_mean': 432.1, 'return_std': 33.0}},
+    'curve': [(0, 20.0), (10, 200.0), (20, 432.1)],
+    'budget': {'actor_steps': 930_000},
+    'wall_clock_s': None,
+    'elapsed_s': 83.0,
+    'left_s': 48.0,
+    'finished': False,
+    'reason': '',
+    'result': {},
+    **kwargs,
+  }
+
+
+_NODES = [
+  _node('explorer/0', pid=7),
+  _node('explorer/1', pid=8),
+  _node('parameter_server/0', pid=9),
+]
+
+
+def _drawn(state, snapshot, width=100, **kwargs):
+  console = rich_console.Console(width=width, file=io.StringIO(), record=True)
+  console.print(
+    view_panels.render('PSO-DQN', state, snapshot, width=width, **kwargs)
+  )
+  return console.export_text()
+
+
+class _Client:
+  """A counter's client that answers with the same snapshot."""
+
+  def __init__(self, snapshot):
+    self._snapshot = snapshot
+    self.asked = threading.Event()
+
+  def snapshot(self):
+    self.asked.set()
+    return self._snapshot
+
+
+def _plain(client, run_dir=None):
+  stream = io.StringIO()
+  return view.LiveView(run_dir, lambda: client, 'PSO', stream=stream), stream
+
+
+def test_the_picture_shows_what_the_issue_asks_for():
+  shown = _drawn(_state(*_NODES), _snapshot(), footer='runs/a')
+  for words in (
+    '412,300 of 930,000 env steps',
+    '0:48 left',
+    '1:23',
+    'runs/a',
+    'env steps/s      3k',
+    'updates/s        1.4k',
+    '432.1 ± 33.0',
+    'R*             412.5  version 6',
+    'c              0.0183',
+    'x              11',
+    'accepted       7',
+    'rejected       13',
+    '● explorer/0',
+    '5k/20k',
+  ):
+    assert words in shown, (words, shown)
+
+
+@pytest.mark.parametrize('width', [60, 80, 96, 200])
+def test_the_picture_fits_the_terminal(width):
+  shown = _drawn(_state(*_NODES), _snapshot(), width)
+  assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_a_narrow_picture_still_names_every_column_of_numbers():
+  shown = _drawn(_state(*_NODES), _snapshot(), 80)
+  assert 'updates/s' in shown and '100.0' in shown and '5k/20k' in shown
+
+
+def test_before_the_first_report_the_nodes_are_shown():
+  shown = _drawn(_state(_node('counter/0', 'starting')), None)
+  assert 'waiting for the first report' in shown and 'starting' in shown
+
+
+def test_a_plain_agent_has_no_swarm_in_its_picture():
+  snapshot = _snapshot()
+  del snapshot['nodes']['parameter_server/0']
+  shown = _drawn(_state(_node('explorer/0')), snapshot)
+  assert 'R*' not in shown and '★' not in shown
+
+
+def test_the_flock_is_drawn_in_the_order_of_its_returns():
+  shown = _drawn(_state(*_NODES), _snapshot())
+  (sky,) = [line for line in shown.splitlines() if '★' in line]
+  # Returns 100 and 200 on an axis from 0 to the record of 412.5.
+  first, last, star = sky.index('•'), sky.rindex('•'), sky.index('★')
+  zero = sky.index('0') + 1
+  assert (first - zero) / (star - zero) == pytest.approx(100 / 412.5, abs=0.03)
+  assert (last - zero) / (star - zero) == pytest.approx(200 / 412.5, abs=0.03)
+
+
+def test_many_nodes_become_one_line_per_group_with_the_worst_state():
+  nodes = [_node(f'explorer/{i}') for i in range(31)]
+  nodes[4] = _node('explorer/4', 'restarting', restarts=2, last_error='SIGKILL')
+  shown = _drawn(_state(*nodes), _snapshot())
+  (row,) = [line for line in shown.splitlines() if 'explorer x 31' in line]
+  assert '1 restarting ↻2' in row
+  assert 'explorer/4: SIGKILL' in shown
+
+
+def test_a_node_that_does_not_report_is_called_silent():
+  snapshot = _snapshot()
+  snapshot['nodes']['explorer/1']['age_s'] = 65.0
+  shown = _drawn(_state(*_NODES), snapshot)
+  assert 'silent 1:05' in shown
+
+
+def test_brackets_in_names_and_errors_are_not_taken_for_styles():
+  error = 'ValueError: [bold] is no [/index]'
+  shown = _drawn(_state(_node('a[b]/0', 'failed', last_error=error)), None)
+  assert error in shown and 'a[b]/0' in shown
+
+
+@pytest.mark.parametrize(
+  'seconds, shown',
+  [(0, '0:00'), (75.9, '1:15'), (3675, '1:01:15'), (-3, '0:00')],
+)
+def test_clock(seconds, shown):
+  assert view_text.clock(seconds) == shown
+
+
+@pytest.mark.parametrize(
+  'value, shown',
+  [
+    (0, '0'),
+    (999, '999'),
+    (1000, '1k'),
+    (12_345, '12.3k'),
+    (99_960, '100k'),
+    (3.4e6, '3.4M'),
+    (float('nan'), '-'),
+    (None, '-'),
+  ],
+)
+def test_short(value, shown):
+  assert view_text.short(value) == shown
+
+
+def test_a_sparkline_spans_its_values():
+  assert view_text.sparkline([1, float('nan'), 2, 3], 9) == '▁▅█'
+  assert view_text.sparkline([5, 5], 9) == '▁▁'
+  assert view_text.sparkline([9, 1, 2], 2) == '▁█'
+  assert view_text.sparkline([], 9) == ''
+
+
+def test_lines_are_written_where_there_is_no_terminal():
+  client = _Client(_snapshot())
+  live, stream = _plain(client)
+  live(_state(*_NODES))
+  assert client.asked.wait(10)
+  live.close()
+  text = stream.getvalue()
+  assert 'running: explorer/0, explorer/1, parameter_server/0\n' in text
+  assert '\x1b' not in text
+  last = text.splitlines()[-1]
+  for words in (
+    '[1:23] 412,300 of 930,000 env steps',
+    'R* 412.5',
+    'c 0.0183',
+    'accepted 7',
+    'rejected 13',
+    'greedy return 432.1',
+  ):
+    assert words in last
+
+
+def test_a_dead_node_is_said_at_once_and_once(tmp_path):
+  live, stream = _plain(_Client(_snapshot()))
+  log = tmp_path / 'explorer-0.log'
+  live(_state(_node('explorer/0')))
+  for _ in range(3):
+    live(
+      _state(
+        _node(
+          'explorer/0',
+          'restarting',
+          restarts=1,
+          log_path=log,
+          last_error='Traceback\n  x\nValueError: NaN\n',
+        )
+      )
+    )
+  deadline = time.monotonic() + 3.0  # Sooner than the next line is due.
+  while 'NaN' not in stream.getvalue() and time.monotonic() < deadline:
+    time.sleep(0.02)
+  live(_state(_node('explorer/0', restarts=1)))
+  live.close()
+  text = stream.getvalue()
+  assert text.count('explorer/0: ValueError: NaN') == 1
+  assert text.count(str(log)) == 1
+  assert 'running again (1): explorer/0' in text
+
+
+def test_a_counter_that_hangs_holds_up_nothing():
+  release = threading.Event()
+
+  class Hanging:
+    def snapshot(self):
+      release.wait(20)
+      return _snapshot()
+
+  live, stream = _plain(Hanging())
+  begin = time.monotonic()
+  for _ in range(5):
+    live(_state(_node('explorer/0')))
+  assert time.monotonic() - begin < 0.3
+  live.close()
+  release.set()
+  assert time.monotonic() - begin < 3.0
+  assert 'running: explorer/0' in stream.getvalue()
+
+
+def test_a_terminal_that_is_held_holds_up_nothing():
+  release = threading.Event()
+
+  class Held(io.StringIO):
+    def write(self, text):
+      release.wait(20)
+      return super().write(text)
+
+  live = view.LiveView(None, lambda: _Client(_snapshot()), 'x', stream=Held())
+  live(_state(_node('explorer/0')))
+  time.sleep(0.2)  # Now the drawing thread is stuck in write.
+  begin = time.monotonic()
+  live(_state(_node('explorer/0', 'failed')))
+  assert time.monotonic() - begin < 0.3
+  live.close()
+  assert time.monotonic() - begin < 3.0
+  release.set()
+
+
+def test_a_counter_that_comes_back_is_found_by_a_new_client():
+  made = []
+
+  class Dead:
+    def snapshot(self):
+      raise ConnectionError('gone')
+
+  good = _Client(_snapshot())
+
+  def factory():
+    made.append(1)
+    if len(made) == 1:
+      raise ConnectionError('not there yet')
+    return Dead() if len(made) == 2 else good
+
+  live = view.LiveView(None, factory, 'x', stream=io.StringIO())
+  live(_state(_node('explorer/0')))
+  assert good.asked.wait(10)
+  live.close()
+
+
+def test_a_terminal_gets_the_picture_and_is_given_back():
+  stream = io.StringIO()
+  console = rich_console.Console(
+    file=stream,
+    force_terminal=True,
+    width=90,
+    height=40,
+    _environ={'TERM': 'xterm-256color'},
+  )
+  client = _Client(_snapshot())
+  live = view.LiveView('runs/a', lambda: client, 'PSO-DQN', console=console)
+  if not live._picture:
+    pytest.fail(f'encoding {console.encoding!r} is no UTF-8')
+  live(_state(*_NODES))
+  assert client.asked.wait(10)
+  live.close()
+  text = stream.getvalue()
+  assert 'PSO-DQN' in text and 'explorer/0' in text
+  # The cursor is hidden while the picture is drawn, and shown again.
+  assert text.rindex('\x1b[?25h') > text.rindex('\x1b[?25l')
+
+
+def _end(exit_code, reason, nodes, run_dir, snapshot=None):
+  live, stream = _plain(_Client(snapshot or _snapshot()), run_dir)
+  live._snapshot = snapshot or _snapshot()
+  live.final(state_lib.Outcome(exit_code, reason, nodes))
+  return stream.getvalue()
+
+
+def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  (run.checkpoints / 'star.npz').touch()
+  snapshot = _snapshot(finished=True, reason='confirmed mean return of 480')
+  text = _end(0, 'counter/0 has returned', _NODES, run.path, snapshot)
+  assert 'Finished: confirmed mean return of 480' in text
+  assert '412.5   version 6, 7 candidates accepted, 13 rejected' in text
+  assert '412,300' in text and 'checkpoints/' in text
+  assert f'python launch/evaluate.py {run.path}' in text
+  assert f'tensorboard --logdir {tmp_path}' in text
+
+
+def test_an_interrupted_run_says_what_was_kept(tmp_path):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  text = _end(130, 'interrupted by Ctrl-C', _NODES, run.path)
+  assert 'Interrupted by Ctrl-C' in text and 'Kept in' in text
+  assert 'evaluate.py' not in text  # There is no checkpoint to evaluate.
+  text = _end(143, 'terminated (SIGTERM)', _NODES, run.path)
+  assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
+
+
+def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
+  log = tmp_path / 'explorer-0.log'
+  error = '\n'.join([f'  line {i}' for i in range(30)] + ['ValueError: NaN'])
+  node = _node('explorer/0', 'failed', last_error=error, log_path=log)
+  text = _end(1, 'explorer/0 failed for good', [node], None)
+  assert 'Failed: explorer/0 failed for good' in text
+  assert 'ValueError: NaN' in text and 'line 29' in text
+  assert 'line 3\n' not in text and str(log) in text

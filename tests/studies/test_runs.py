@@ -1,0 +1,349 @@
+"""Runs are made once, crashes stay, and what is no result stops a study.
+
+The scripts here are stand-ins that write a run directory and do no learning;
+test_results.py has real ones.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launch import session
+from studies import plan as study_plan
+from studies import results
+from studies import runs as study_runs
+from studies import summaries as study_results
+
+FORKER = pathlib.Path(__file__).resolve().parents[1] / 'forked_commands.py'
+
+# Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
+# 'crash' dies after the second, 'fail' before anything, 'wait' does not end.
+SCRIPT = """
+import json, os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
+path = pathlib.Path(flags['run_dir'])
+with open(path.parent / 'started.txt', 'a') as file:
+  file.write(path.name + chr(10))
+mode = flags.get('mode', '')
+if os.environ.get('REPAIRED'):
+  mode = ''
+if mode == 'usage':
+  print('error: no such flag')
+  sys.exit(2)
+if mode == 'fail':
+  raise RuntimeError('half an edit')
+(path / 'metrics').mkdir(parents=True)
+(path / 'config.json').write_text(json.dumps({'environment': 'CartPole-v1'}))
+budget = int(flags['config.run.steps_per_agent'])
+seed, count = int(flags['seed']), int(flags.get('num_agents', 1))
+rows = []
+for fifth in range(6):
+  steps = budget * fifth // 5
+  value = 10.0 * seed + fifth
+  rows.append({'actor_steps': steps * count, 'actor_steps_per_member': steps,
+               'return_mean': value, 'elapsed_s': 1.0 + fifth * (1 + seed),
+               'member_returns': [value + 10 * i for i in range(count)]})
+  text = ''.join(json.dumps(row) + chr(10) for row in rows)
+  (path / 'metrics' / 'evaluation.jsonl').write_text(text)
+  (path / 'metrics' / 'counter.json').write_text(
+    json.dumps({'latest': {'evaluation': rows[-1]}}))
+  if fifth == 2:
+    try:
+      while mode == 'wait':
+        (path / 'metrics' / 'waiting').touch()
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+      (path.parent / 'asked_to_stop.txt').touch()
+      sys.exit(143)
+    if mode == 'crash':
+      sys.exit(1)
+(path / 'summary.json').write_text(json.dumps(
+  {'totals': {'actor_steps': budget * count}, 'elapsed_s': 99.0}))
+"""
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+  """study(mode of the system, **changes) makes one with two seeds."""
+  monkeypatch.setattr(study_runs, '_POLL_S', 0.02)
+  script = tmp_path / 'script.py'
+  script.write_text(SCRIPT)
+
+  def make(mode='', **changes):
+    numbers = {
+      'name': 'fake',
+      'environment': 'CartPole-v1',
+      'budget': 1000,
+      'threshold': 10.0,
+      'seeds': 2,
+      'variants': {
+        'DQN': study_plan.Variant(str(script)),
+        'New': study_plan.Variant(str(script), (f'--mode={mode}',)),
+      },
+      'baseline': 'DQN',
+    }
+    return study_plan.Study(**{**numbers, **changes})
+
+  return make
+
+
+def _started(out):
+  path = out / 'fake' / 'runs' / 'started.txt'
+  return path.read_text().split() if path.exists() else []
+
+
+def _published(out):
+  return json.loads((out / 'fake' / 'results.json').read_text())
+
+
+def test_a_study_makes_each_run_once(study, tmp_path, capsys):
+  assert results.run([study()], tmp_path) == 0
+  assert _started(tmp_path) == ['dqn-0', 'new-0', 'dqn-1', 'new-1']
+  first = _published(tmp_path)
+  assert results.run([study()], tmp_path) == 0
+  assert len(_started(tmp_path)) == 4 and _published(tmp_path) == first
+  said = capsys.readouterr().out
+  assert '[4/4] fake/new-1: done' in said and 'all runs are there' in said
+  assert (tmp_path / 'fake' / 'table.md').read_text() in said
+
+
+def test_more_seeds_later_make_only_those_that_are_missing(study, tmp_path):
+  results.run([study()], tmp_path)
+  results.run([study(seeds=3)], tmp_path)
+  assert _started(tmp_path)[4:] == ['dqn-2', 'new-2']
+
+
+def test_a_run_without_its_record_is_made_again(study, tmp_path):
+  results.run([study()], tmp_path)
+  before = _published(tmp_path)
+  runs = tmp_path / 'fake' / 'runs'
+  (runs / 'new-0.json').unlink()  # as if the machine had gone down
+  (runs / 'new-0' / 'summary.json').unlink()
+  results.run([study()], tmp_path)
+  assert _started(tmp_path)[4:] == ['new-0']
+  assert _published(tmp_path)['variants'] == before['variants']
+
+
+def test_runs_of_other_flags_are_refused_before_any_is_made(study, tmp_path):
+  results.run([study()], tmp_path)
+  with pytest.raises(study_runs.Refused, match='steps_per_agent=1000.*2000'):
+    results.run([study(budget=2000, seeds=3)], tmp_path)
+  assert len(_started(tmp_path)) == 4
+
+
+def test_a_crash_counts_as_random_for_the_rest_and_stays(study, tmp_path):
+  broken = study(mode='crash')
+  assert results.run([broken], tmp_path) == 1
+  # Returns 10 * seed + (0, 1, 2) up to 0.4 of the budget, then 26.
+  rest = 0.6 * 26.0
+  found = _published(tmp_path)['variants']['New']
+  assert found['auc'] == pytest.approx([0.4 + rest, 0.4 * 11 + rest])
+  assert found['last_three'] == [26.0, 26.0] and found['crashed'] == 2
+  assert results.run([broken], tmp_path) == 1
+  assert len(_started(tmp_path)) == 4
+  table = (tmp_path / 'fake' / 'table.md').read_text()
+  assert 'New: 2 of 2 crashed' in table
+
+
+def test_crashed_runs_are_made_again_when_asked_for(
+  study, tmp_path, monkeypatch
+):
+  broken = study(mode='crash')
+  results.run([broken], tmp_path)
+  monkeypatch.setenv('REPAIRED', '1')
+  assert results.run([broken], tmp_path, retry_crashed=True) == 0
+  assert _started(tmp_path)[4:] == ['new-0', 'new-1']
+  assert _published(tmp_path)['variants']['New']['crashed'] == 0
+
+
+@pytest.mark.parametrize(
+  'mode, message', [('usage', 'no such flag'), ('fail', 'half an edit')]
+)
+def test_a_program_that_does_not_begin_is_no_result(
+  study, tmp_path, mode, message
+):
+  with pytest.raises(study_runs.Refused, match=message):
+    results.run([study(mode=mode)], tmp_path)
+  # The first of them stopped it; what was there is kept.
+  assert _started(tmp_path) == ['dqn-0', 'new-0']
+  assert (tmp_path / 'fake' / 'runs' / 'dqn-0.json').exists()
+  assert not (tmp_path / 'fake' / 'runs' / 'new-0.json').exists()
+
+
+def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
+  made = study()
+  variants = {
+    'DQN': study_plan.Variant(made.variants['DQN'].script, together=True),
+    'New': made.variants['New'],
+  }
+  made = study(variants=variants)
+  results.run([made], tmp_path)
+  assert sorted(_started(tmp_path)) == ['dqn-of-2', 'new-0', 'new-1']
+  found = _published(tmp_path)['variants']
+  # The members' returns here are those of the seeds of the other.
+  assert found['DQN']['auc'] == found['New']['auc'] == [2.5, 12.5]
+  assert found['DQN']['steps_per_s'] == [pytest.approx(2000 / 6.0)]
+  table = (tmp_path / 'fake' / 'table.md').read_text()
+  assert 'DQN: its 2 seeds share one process' in table
+
+
+def test_several_runs_go_at_a_time_unless_seconds_are_compared(
+  study, tmp_path, monkeypatch
+):
+  seen = []
+  run_all = study_runs.run_all
+
+  def watch(jobs, parallel, progress):
+    seen.append(parallel)
+    run_all(jobs, parallel, progress)
+
+  monkeypatch.setattr(study_runs, 'run_all', watch)
+  timed = study(name='timed', x_axes=('env steps', 'seconds'))
+  results.run([study(), timed], tmp_path, parallel=4)
+  assert seen == [4, 1]
+  assert 'by_seconds' not in _published(tmp_path)
+  timed_results = json.loads((tmp_path / 'timed/results.json').read_text())
+  # Seed 0 ends after 6 s, seed 1 after 11 s.
+  assert timed_results['by_seconds']['seconds'] == 8.5
+
+
+def test_what_is_published_goes_where_it_belongs(study, tmp_path):
+  docs = tmp_path / 'docs'
+  results.run([study()], tmp_path / 'out', publish=docs)
+  assert {path.name for path in (docs / 'fake').iterdir()} == {
+    'results.json', 'table.md', 'learning_curves.png'
+  }  # fmt: skip
+  assert {path.name for path in (tmp_path / 'out/fake').iterdir()} == {'runs'}
+
+
+# The command.
+
+
+def _studies_file(tmp_path, mode=''):
+  script = tmp_path / 'script.py'
+  script.write_text(SCRIPT)
+  path = tmp_path / 'studies.py'
+  path.write_text(f"""
+from studies import plan as study_plan
+_FAKE = study_plan.Study(
+  'fake', 'CartPole-v1', 1000, 10.0, 2,
+  {{'DQN': study_plan.Variant({str(script)!r}),
+   'New': study_plan.Variant({str(script)!r}, ('--mode={mode}',))}}, 'DQN')
+STUDIES = {{'fake': _FAKE}}
+""")
+  return path
+
+
+def _command(tmp_path, *flags):
+  return [
+    sys.executable,
+    str(session.root() / 'studies' / 'results.py'),
+    f'--studies={tmp_path / "studies.py"}',
+    f'--out={tmp_path / "out"}',
+    *flags,
+  ]
+
+
+@pytest.mark.parametrize(
+  'number, of_a_terminal', [(signal.SIGINT, True), (signal.SIGTERM, False)]
+)
+def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
+  tmp_path, processes_of, number, of_a_terminal
+):
+  _studies_file(tmp_path, mode='wait')
+  temporary = tmp_path / 'tmp'
+  temporary.mkdir()
+  variables = {**os.environ, 'TMPDIR': str(temporary)}
+  with open(tmp_path / 'output.txt', 'w') as file:
+    process = subprocess.Popen(
+      _command(tmp_path),
+      env=variables,
+      stdout=file,
+      stderr=file,
+      # In the background a shell has everything it starts ignore Ctrl-C, these
+      # tests among them.
+      preexec_fn=lambda: signal.signal(
+        signal.SIGINT, signal.SIG_DFL if of_a_terminal else signal.SIG_IGN
+      ),
+    )
+  waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
+  deadline = time.monotonic() + 60
+  while not (waiting / 'waiting').exists():
+    assert time.monotonic() < deadline and process.poll() is None
+    time.sleep(0.05)
+  process.send_signal(number)
+  assert process.wait(timeout=60) == 130
+  assert processes_of(temporary) == []
+  runs = tmp_path / 'out' / 'fake' / 'runs'
+  assert (runs / 'asked_to_stop.txt').exists()
+  assert {path.name for path in runs.glob('*.json')} == {'dqn-0.json'}
+  assert 'The same command goes on' in (tmp_path / 'output.txt').read_text()
+  done = subprocess.run(
+    _command(tmp_path),
+    env={**variables, 'REPAIRED': '1'},
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stderr
+  # What had been made was not made again; what was interrupted was.
+  assert _started(tmp_path / 'out') == [
+    'dqn-0', 'new-0', 'new-0', 'dqn-1', 'new-1'
+  ]  # fmt: skip
+
+
+REFUSED = {
+  'no such study': (['--study=apex'], "no study 'apex'; there are ['fake']"),
+  'fewer seeds': (['--seeds=1', '--publish'], 'published with 2 seeds'),
+  'no such variant': (['--variant=Old'], "no variant 'Old'"),
+  'fewer variants': (['--variant=New', '--publish'], 'all variants'),
+  'no seeds': (['--seeds=0'], 'seeds'),
+  'a stray word': (['fake'], "'fake' is no flag"),
+  'no file': (['--studies=none.py'], 'none.py is no Python file'),
+}
+
+
+@pytest.fixture(scope='module')
+def refusals(tmp_path_factory):
+  """Answers to all wrong commands, from forks of one process."""
+  directory = tmp_path_factory.mktemp('commands')
+  _studies_file(directory)
+  cases = [
+    {'argv': [*_command(directory)[2:], *argv], 'cwd': str(directory)}
+    for argv, _ in REFUSED.values()
+  ]
+  done = subprocess.run(
+    [sys.executable, str(FORKER), _command(directory)[1]],
+    input=json.dumps(cases),
+    capture_output=True,
+    text=True,
+    cwd=session.root(),
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stderr
+  assert not (directory / 'out').exists()
+  return dict(zip(REFUSED, json.loads(done.stdout.splitlines()[-1])))
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_command_that_cannot_work_says_why_in_one_line(refusals, name):
+  answer = refusals[name]
+  assert (answer['code'], answer['stdout']) == (2, '')
+  (line,) = answer['stderr'].splitlines()
+  assert line.startswith('error: ') and REFUSED[name][1] in line
+
+
+def test_whole_runs_have_seconds_up_to_their_last_evaluation(study, tmp_path):
+  made = study()
+  results.run([made], tmp_path)
+  jobs = study_plan.jobs(made, tmp_path / 'fake' / 'runs')
+  system = study_results.read(made, jobs)['DQN']
+  assert system.seconds == [6.0, 11.0]  # not the 99 of the summary
+  assert system.steps_per_s == pytest.approx([1000 / 6, 1000 / 11])
