@@ -18,11 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import gradient_step
 from agents import parameters
 from agents import updates
+from agents.exchange import base as exchange_base
 
 _logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 100
@@ -55,8 +55,8 @@ class StepResult(NamedTuple):
     metrics: name to [P], pooled over the call's updates.
     skipped: [P] updates skipped in this call for non-finite gradients.
     broken: [P] bool, members whose parameters are not finite.
-    priorities: [U * B] new priorities in the order of the sample; None where
-      the sample came without probabilities.
+    priorities: new priorities in the shape of the sample's probabilities; None
+      where it came without.
   """
 
   updates: int
@@ -74,7 +74,7 @@ class TFLearner:
     agent: base.Agent,
     theta: np.ndarray,
     learning_rates: Sequence[float],
-    exchange: exchange_lib.Exchange,
+    exchange: exchange_base.Exchange,
     feed: feeds.Feed,
     updates_per_call: int = 1,
     seed: int = 0,
@@ -149,17 +149,12 @@ class TFLearner:
 
     Args:
       sample: what the feed takes, for `updates_per_call` updates.
-      probabilities: with which prioritized replay drew each item, float32
-        [U * B], for one member; None for uniform replay.
+      probabilities: with which prioritized replay drew each transition,
+        float32 [U * B, P], or [U * B] for one member; None for uniform replay.
 
     Raises:
       LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
     """
-    if probabilities is not None and self.num_members > 1:
-      raise ValueError(
-        f'Prioritized samples are for one member, not {self.num_members}: one '
-        'item holds a transition of each, but has only one priority.'
-      )
     metrics, finite, priorities = self._call(sample, probabilities)
     finite = np.asarray(finite)
     skipped = (~finite).sum(axis=0)
@@ -177,7 +172,9 @@ class TFLearner:
       pooled,
       skipped,
       broken,
-      None if priorities is None else np.asarray(priorities),
+      None
+      if priorities is None
+      else np.reshape(priorities, np.shape(probabilities)),
     )
 
   def gradient(
@@ -187,7 +184,7 @@ class TFLearner:
 
     Args:
       batch: what the feed arranged for one update, leading axis [P].
-      importance: weights [B] of prioritized sampling, for one member.
+      importance: weights [P, B] of prioritized sampling; None: all 1.
     """
     experience = self._feed.unpack(batch)
     theta = self.theta.read_value()
@@ -197,8 +194,9 @@ class TFLearner:
         split(self.agent.layout, theta),
         split(self.agent.layout, self.target.read_value()),
         experience,
+        importance,
       )
-      out = self._losses(arguments, importance)
+      out = self._losses(arguments)
       # Members share no parameter, so the gradient of the sum holds each
       # member's own gradient in its row.
       total = tf.reduce_sum(out.loss)
@@ -266,6 +264,10 @@ class TFLearner:
     """What acts and is judged [P, D], a copy: theta, or the target networks."""
     return (self.target if self.agent.serve_target else self.theta).numpy()
 
+  def set_parameters(self, theta: np.ndarray) -> None:
+    """Puts all members at `theta [P, D]`; targets and optimizers go on."""
+    self.theta.assign(np.asarray(theta, np.float32))
+
   def set_member(self, member: int, theta: np.ndarray) -> None:
     """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
     row = np.asarray(theta, np.float32)[None]
@@ -313,19 +315,24 @@ class TFLearner:
     named.update(self._exchange.variables())
     return named
 
-  def _losses(self, arguments, importance=None) -> base.LossOutput:
+  def _losses(self, arguments) -> base.LossOutput:
     """The agent's loss for each member: leading axis P in and out."""
 
     def loss(member):
-      theta, target, batch = member
-      out = self.agent.loss(theta, target, batch, importance)
+      out = self.agent.loss(*member)
       if out.stopped is None:
         out = out._replace(stopped=tf.constant(False))
       return out
 
     if self.num_members == 1:
-      one = loss(tf.nest.map_structure(lambda x: x[0], arguments))
+      one = loss(_each(lambda x: x[0], arguments))
       return tf.nest.map_structure(lambda x: x[None], one)
+    if arguments[-1] is None:
+      return tf.vectorized_map(
+        lambda member: loss((*member, None)),
+        arguments[:-1],
+        fallback_to_while_loop=False,
+      )
     return tf.vectorized_map(loss, arguments, fallback_to_while_loop=False)
 
   def _take_statistics(
@@ -388,6 +395,11 @@ class TFLearner:
       self.updates,
       end.setting,
     )
+
+
+def _each(fn, nest):
+  """tf.nest.map_structure that leaves None as it is."""
+  return tf.nest.map_structure(lambda x: x if x is None else fn(x), nest)
 
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:

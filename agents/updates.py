@@ -14,29 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents.exchange import base as exchange_base
 
-if TYPE_CHECKING:
-  from agents import exchange as exchange_lib
-  from agents import learner
-
-# Metrics name to [U, P]; whether finite, bool [U, P]; priorities [U * B], None
-# where the sample came without probabilities. Tensors, or arrays.
+# Metrics name to [U, P]; whether finite, bool [U, P]; priorities [U, B, P],
+# None where the sample came without probabilities. Tensors, or arrays.
 Results = tuple[dict[str, Any], Any, Any]
 
 
 def make(
-  learner: learner.TFLearner, exchange: exchange_lib.Exchange, compiled: bool
+  learner: Any, exchange: exchange_base.Exchange, compiled: bool
 ) -> InGraph | OnHost:
   """The way that an exchange needs.
 
   Args:
-    learner: whose updates these are.
+    learner: `learner.TFLearner` whose updates these are.
     exchange: the learner's.
     compiled: whether XLA makes one program of each TensorFlow call.
   """
@@ -48,7 +45,7 @@ def make(
 class InGraph:
   """All updates in one TensorFlow call."""
 
-  def __init__(self, learner: learner.TFLearner, compiled: bool):
+  def __init__(self, learner: Any, compiled: bool):
     self._learner = learner
     self._compiled = compiled
     self.function = tf.function(
@@ -79,8 +76,8 @@ class InGraph:
       ]
       if weights is not None:
         # A batch without a finite gradient says nothing of its items.
-        new = tf.where(finite[0], gradient.priorities[0], math.nan)
-        priorities = [priorities[0].write(update, new)]
+        new = tf.where(finite[:, None], gradient.priorities, math.nan)
+        priorities = [priorities[0].write(update, tf.transpose(new))]
       return update + 1, arrays, finites.write(update, finite), priorities
 
     _, arrays, finites, priorities = tf.while_loop(
@@ -95,7 +92,7 @@ class InGraph:
       parallel_iterations=1,
     )
     metrics = {name: array.stack() for name, array in zip(names, arrays)}
-    new = tf.reshape(priorities[0].stack(), (-1,)) if priorities else None
+    new = priorities[0].stack() if priorities else None
     return metrics, finites.stack(), new
 
 
@@ -108,8 +105,8 @@ class OnHost:
 
   def __init__(
     self,
-    learner: learner.TFLearner,
-    exchange: exchange_lib.Exchange,
+    learner: Any,
+    exchange: exchange_base.Exchange,
     compiled: bool,
   ):
     self._learner = learner
@@ -157,13 +154,13 @@ class OnHost:
       gradients.append(gradient)
       finites.append(finite)
       # As in `InGraph`.
-      new = gradient.priorities[0].numpy()
-      priorities.append(new if finite[0] else np.full_like(new, np.nan))
+      new = np.where(finite[:, None], gradient.priorities.numpy(), np.nan)
+      priorities.append(new.T)
     metrics = {
       name: np.stack([gradient.metrics[name] for gradient in gradients])
       for name in self._learner.agent.metrics
     }
-    known = None if self._weights is None else np.concatenate(priorities)
+    known = None if self._weights is None else np.stack(priorities)
     return metrics, np.stack(finites), known
 
   def _make_variables(self, sample, probabilities) -> None:
@@ -191,18 +188,19 @@ class OnHost:
     self._arrange = self._function(arrange)
 
 
-def _arranged(learner: learner.TFLearner, sample: Any, probabilities: Any):
-  """The batches of all updates, and their weights [U, B] or None."""
+def _arranged(learner: Any, sample: Any, probabilities: Any):
+  """The batches of all updates, and their weights [U, P, B] or None."""
   batches = learner.arrange(sample)
   if probabilities is None:
     return batches, None
   exponent = learner.agent.importance_exponent
-  shape = (learner.updates_per_call, -1)
-  return batches, importance_weights(tf.reshape(probabilities, shape), exponent)
+  shape = (learner.updates_per_call, -1, learner.num_members)
+  drawn = tf.transpose(tf.reshape(probabilities, shape), (0, 2, 1))
+  return batches, importance_weights(drawn, exponent)
 
 
 def _gradient(
-  learner: learner.TFLearner, batches: Any, weights: Any, update: tf.Tensor
+  learner: Any, batches: Any, weights: Any, update: tf.Tensor
 ) -> base.Gradient:
   """On one update's share of what was arranged."""
   return learner.gradient(
@@ -212,7 +210,7 @@ def _gradient(
 
 
 def _on_nothing(
-  learner: learner.TFLearner,
+  learner: Any,
   call: Callable[..., Any],
   sample: Any,
   probabilities: Any,
@@ -226,16 +224,16 @@ def _on_nothing(
 
 
 def importance_weights(probabilities: tf.Tensor, beta: float) -> tf.Tensor:
-  """Weights `(1 / P)^beta`, over each batch's largest (specs/apex_dqn.md).
+  """Weights `(1 / P)^beta` over each batch's largest: Schaul et al. 2016, 3.4.
 
   The size of the table is a common factor, so that the maximum cancels it.
 
   Args:
-    probabilities: [U, B] with which the items were drawn, positive.
+    probabilities: [..., B] with which the items were drawn, positive.
     beta: 0 corrects nothing, 1 all.
 
   Returns:
-    [U, B], at most 1.
+    [..., B], at most 1.
   """
   logs = -beta * tf.math.log(tf.maximum(probabilities, 1e-37))
-  return tf.exp(logs - tf.reduce_max(logs, axis=1, keepdims=True))
+  return tf.exp(logs - tf.reduce_max(logs, axis=-1, keepdims=True))

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agents import exchange as exchange_lib
 from agents import learner
+from agents.exchange import base as exchange_base
+from agents.exchange import local as local_exchange
 from environment_loops import observers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Link:
   shared_start = False
 
   def __init__(self):
-    self.exchange: exchange_lib.Exchange = exchange_lib.Local()
+    self.exchange: exchange_base.Exchange = local_exchange.Local()
 
   def begin(self, trainer: trainer_lib.Trainer) -> None:
     """Called once, with the learner built and nothing stepped."""

@@ -23,8 +23,9 @@ import numpy as np
 import reverb
 
 from agents import base
-from agents import exchange as exchange_lib
 from agents import learner
+from agents.exchange import average as average_exchange
+from agents.exchange import local as local_exchange
 from launch import actors
 from launch import experiment as experiment_lib
 from launch.experience import choice as experience
@@ -142,9 +143,9 @@ class Learner:
       agent,
       theta,
       [agent.learning_rate(info, 'none')],
-      exchange_lib.Average(self._reduce)
+      average_exchange.Average(self._reduce)
       if self._reduce
-      else exchange_lib.Local(),
+      else local_exchange.Local(),
       self._experience.feed,
       updates_per_call=self._experience.updates_per_call,
       seed=base.actor_seed(info, 'learner'),

@@ -16,9 +16,9 @@ import numpy as np
 import reverb
 
 from agents import base
-from agents import exchange as exchange_lib
 from agents import learner
 from agents import parameters
+from agents.exchange import pull as pull_exchange
 from agents.swarm import explorers
 from environment_loops import environments
 from environment_loops import evaluation
@@ -60,7 +60,7 @@ class SwarmLink(link_lib.Link):
         `config.pull_every` says otherwise.
     """
     period = updates_per_rollout if config.pull_every == 'rollout' else 1
-    self._pull = exchange_lib.Pull(
+    self._pull = pull_exchange.Pull(
       config.c_max, config.r_mode, config.inertia, period
     )
     self.exchange = self._pull

@@ -1,6 +1,6 @@
 """Learners that average their gradients: one master, and others that join it.
 
-A round is one update. Each learner brings its share (`exchange.Share`) to the
+A round is one update. Each learner brings its share (`average.Share`) to the
 master and gets the mean back; nobody goes on before all have brought theirs.
 
                     learner 1 .. L-1                 master: learner 0
@@ -11,12 +11,13 @@ Who died comes back through `join`: it takes over the master's parameters,
 target network and optimizer as they are in the round that waits for it, and so
 rejoins at the same update. A master that was restarted from its checkpoint
 knows nobody, so all join again. So does one whose parameters are found to
-differ (`exchange.COMPARE_PERIOD`).
+differ (`average.COMPARE_PERIOD`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import logging
 import threading
 import time
@@ -24,7 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from agents import exchange
+from agents.exchange import average
+from agents.exchange import base as exchange_base
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
@@ -43,14 +45,6 @@ State = dict[str, np.ndarray]
 T = TypeVar('T')
 
 
-class Stopped(Exception):
-  """The run ended while this learner waited for the others."""
-
-
-class OutOfStep(RuntimeError):
-  """What this learner has is not what the master has: it has to join again."""
-
-
 class Answer(NamedTuple):
   """What the master says to `contribute`.
 
@@ -59,7 +53,7 @@ class Answer(NamedTuple):
     join: whether there will be none before the learner has joined again.
   """
 
-  share: exchange.Share | None = None
+  share: average.Share | None = None
   join: bool = False
 
 
@@ -79,8 +73,8 @@ class Master:
     self._count = num_learners
     self._changed = threading.Condition()
     self._next = -1  # update of the round that is open, or opens next
-    self._parts: dict[int, exchange.Share] = {}  # of that round
-    self._done: exchange.Share | None = None  # the last round
+    self._parts: dict[int, average.Share] = {}  # of that round
+    self._done: average.Share | None = None  # the last round
     self._wanting: set[int] = set()  # who waits to join
     self._state: State | None = None  # as the open round found it
     self._members: set[int] = set()
@@ -106,7 +100,7 @@ class Master:
     with self._changed:
       self._next = update
 
-  def __call__(self, share: exchange.Share) -> exchange.Share:
+  def __call__(self, share: average.Share) -> average.Share:
     """The common share, once all are there.
 
     Raises:
@@ -146,7 +140,7 @@ class Master:
           ', '.join(str(learner) for learner in sorted(missing)),
         )
       if self._should_stop():
-        raise Stopped
+        raise exchange_base.Stopped
 
   # Served.
 
@@ -171,7 +165,7 @@ class Master:
 
   def contribute(self, learner: int, share: tuple) -> Answer:
     """Takes a learner's share of a round; the same one may come again."""
-    part = exchange.Share(*share)
+    part = average.Share(*share)
     with self._changed:
       if learner not in self._members:
         return Answer(join=True)
@@ -190,7 +184,7 @@ class Master:
 
   # With the lock held.
 
-  def _is_done(self, part: exchange.Share) -> bool:
+  def _is_done(self, part: average.Share) -> bool:
     return self._done is not None and self._done.update == part.update
 
   def _something_to_do(self) -> bool:
@@ -198,7 +192,7 @@ class Master:
       bool(self._wanting) and self._state is None
     )
 
-  def _common(self) -> exchange.Share | None:
+  def _common(self) -> average.Share | None:
     """Ends the round if all are there, with parameters like the master's."""
     if len(self._parts) < self._count:
       return None
@@ -217,7 +211,7 @@ class Master:
     if len(self._parts) < self._count:
       return None
     vector = mean([self._parts[i].vector for i in range(self._count)])
-    self._done = exchange.Share(own.update, vector, own.statistics)
+    self._done = average.Share(own.update, vector, own.statistics)
     self._next, self._parts, self._state = own.update + 1, {}, None
     self._changed.notify_all()
     return self._done
@@ -250,7 +244,7 @@ class Member:
     """
     return self._ask(lambda: self._master.join_learners(self._learner))
 
-  def __call__(self, share: exchange.Share) -> exchange.Share:
+  def __call__(self, share: average.Share) -> average.Share:
     """The common share, once all are there.
 
     Raises:
@@ -267,8 +261,10 @@ class Member:
     answer = self._ask(bring)
     self.waited_s += time.monotonic() - begin
     if answer.share is None:
-      raise OutOfStep(f'Learner {self._learner} at update {share.update}.')
-    return exchange.Share(*answer.share)
+      raise exchange_base.OutOfStep(
+        f'Learner {self._learner} at update {share.update}.'
+      )
+    return average.Share(*answer.share)
 
   def _ask(self, call: Callable[[], T | None]) -> T:
     """Calls until there is an answer; a master that died is waited for."""
@@ -284,7 +280,64 @@ class Member:
         continue
       if answer is not None:
         return answer
-    raise Stopped
+    raise exchange_base.Stopped
+
+
+class Leads(average.Average):
+  """The exchange of learner 0: it serves the others."""
+
+  serves = ('join_learners', 'contribute')
+
+  def __init__(self, num_learners: int):
+    """Takes how many learners there are, itself included."""
+    self._master = Master(num_learners)
+    super().__init__(self._master)
+
+  def begin(self, worker):
+    learner = worker.learner
+    self._master.begin(learner.updates, learner.save, worker.over)
+
+  def join_learners(self, learner: int) -> State | None:
+    """Where another learner goes on; None: ask again."""
+    return self._master.join(learner)
+
+  def contribute(self, learner: int, share: tuple) -> Answer:
+    """Takes another learner's share of an update."""
+    return self._master.contribute(learner, share)
+
+  def metrics(self):
+    return {
+      'gradients_waited_s': self._master.waited_s,
+      'learner_rejoins': self._master.rejoins,
+    }
+
+
+class Follows(average.Average):
+  """The exchange of the other learners: learner 0 finds the mean."""
+
+  def __init__(self, rank: int, master: Any):
+    """Takes its rank, and a client of learner 0."""
+    super().__init__(self._bring)
+    self._rank, self._client = rank, master
+    self._member: Member | None = None
+
+  def begin(self, worker):
+    self._member = Member(self._rank, self._client, worker.over)
+    with contextlib.suppress(exchange_base.Stopped):
+      self.rejoin(worker.learner)
+
+  def rejoin(self, learner):
+    assert self._member is not None
+    learner.restore(self._member.join())
+    _logger.info('Learning with the others from step %d.', learner.updates)
+
+  def metrics(self):
+    waited_s = 0.0 if self._member is None else self._member.waited_s
+    return {'gradients_waited_s': waited_s}
+
+  def _bring(self, share: average.Share) -> average.Share:
+    assert self._member is not None
+    return self._member(share)
 
 
 def mean(vectors: list[np.ndarray]) -> np.ndarray:

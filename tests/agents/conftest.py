@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from agents import base
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import learner
 from agents import optimizers
 from agents import parameters
+from agents.exchange import local as local_exchange
 
 VECTORS = pathlib.Path(__file__).parents[1] / 'vectors'
 
@@ -116,7 +116,7 @@ def linear_learner():
       agent,
       theta,
       [0.1] * len(theta) if learning_rates is None else learning_rates,
-      exchange or exchange_lib.Local(),
+      exchange or local_exchange.Local(),
       Gradients(),
       **options,
     )

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from agents import d4pg
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import learner as learner_lib
+from agents.exchange import local as local_exchange
 from environment_loops import environments
 from replay import packing
 
@@ -178,7 +178,7 @@ def test_the_critics_distribution_comes_to_that_of_the_rewards():
     agent,
     agent.initial(0)[None],
     [0.05],
-    exchange_lib.Local(),
+    local_exchange.Local(),
     feeds.Transitions(LAYOUT, 8),
     updates_per_call=200,
   )

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from agents import base
 from agents import ddpg
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import learner as learner_lib
+from agents.exchange import local as local_exchange
+from agents.exchange import pull as pull_exchange
 from environment_loops import environments
 from replay import packing
 
@@ -261,7 +262,7 @@ def _learner(agent, members=1, rate=1e-3):
     agent,
     theta,
     [rate] * members,
-    exchange_lib.Local(),
+    local_exchange.Local(),
     feeds.Transitions(LAYOUT, agent.batch_size),
   )
 
@@ -415,7 +416,7 @@ def test_statistics_reach_theta_and_the_policy_that_acts_uses_them():
 
 def _pulled(agent, star, c):
   """What one update makes of theta, with theta_star = theta + star."""
-  exchange = exchange_lib.Pull(c_max=None)
+  exchange = pull_exchange.Pull(c_max=None)
   learner = learner_lib.TFLearner(
     agent,
     _theta(agent, 0)[None],

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import exchange as exchange_lib
 from agents import optimizers
+from agents.exchange import pull as pull_exchange
 
 NAN = float('nan')
 
@@ -56,7 +56,7 @@ def test_one_step_is_that_of_the_vectors(vector):
   star, c = inputs['theta_star'], inputs['c']
   if star is None:  # the exchange holds c at 0 until there is one
     star, c = np.zeros(theta.shape[1]), 0.0
-  moved = theta + exchange_lib.swarm_step(
+  moved = theta + pull_exchange.swarm_step(
     theta,
     inputs['sign'] * inputs['lr'] * u,
     tf.constant(star, tf.float64),
@@ -74,7 +74,7 @@ def test_a_learner_moves_as_in_the_vectors(vector, linear_learner, fix_draws):
   inputs, expected = vector.inputs, vector.expected
   fix_draws(inputs['r'])
   elementwise = isinstance(inputs['r'], list)
-  pull = exchange_lib.Pull(
+  pull = pull_exchange.Pull(
     inputs['c_max'], 'elementwise' if elementwise else 'scalar'
   )
   learner = linear_learner(
@@ -108,7 +108,7 @@ def test_each_member_and_update_has_a_draw_of_its_own(r_mode, linear_learner):
   members, size, updates, seed, c = 3, 4, 5, 11, 0.4
   theta = np.random.default_rng(0).normal(size=(members, size))
   star = np.random.default_rng(1).normal(size=size)
-  pull = exchange_lib.Pull(None, r_mode)
+  pull = pull_exchange.Pull(None, r_mode)
   learner = linear_learner(
     theta, exchange=pull, updates_per_call=updates, seed=seed
   )
@@ -129,7 +129,7 @@ def test_inertia_adds_its_share_of_the_last_displacement(linear_learner):
   rng = np.random.default_rng(0)
   theta, star = rng.normal(size=(2, 4)), rng.normal(size=4)
   gradients = rng.normal(size=(5, 2, 4))
-  pull = exchange_lib.Pull(None, inertia=omega)
+  pull = pull_exchange.Pull(None, inertia=omega)
   learner = linear_learner(theta, [rate] * 2, pull, seed=seed)
   pull.set_star(star, c)
   generator = mirror(seed)
@@ -146,7 +146,7 @@ def test_inertia_adds_its_share_of_the_last_displacement(linear_learner):
 
 def test_a_skipped_member_keeps_its_velocity(linear_learner):
   learner = linear_learner(
-    np.zeros((2, 3)), exchange=exchange_lib.Pull(inertia=0.5)
+    np.zeros((2, 3)), exchange=pull_exchange.Pull(inertia=0.5)
   )
   ones = np.ones((1, 2, 3), np.float32)
   learner.step(tf.constant(ones))
@@ -161,7 +161,7 @@ def test_a_skipped_member_keeps_its_velocity(linear_learner):
 def test_a_replaced_member_starts_at_rest(linear_learner):
   # Its velocity may be as broken as its parameters were.
   learner = linear_learner(
-    np.zeros((2, 3)), [1e30] * 2, exchange_lib.Pull(inertia=0.5)
+    np.zeros((2, 3)), [1e30] * 2, pull_exchange.Pull(inertia=0.5)
   )
   gradient = np.ones((1, 2, 3), np.float32)
   gradient[0, 1] = 1e30
@@ -175,7 +175,7 @@ def test_a_replaced_member_starts_at_rest(linear_learner):
 
 def test_a_new_weight_keeps_the_star(linear_learner, fix_draws):
   fix_draws(0.5)
-  pull = exchange_lib.Pull(None)
+  pull = pull_exchange.Pull(None)
   learner = linear_learner(np.zeros((1, 3)), exchange=pull)
   pull.set_star(np.array([1.0, 2.0, 3.0]), 0.0)
   learner.step(tf.zeros((1, 1, 3)))
@@ -187,7 +187,7 @@ def test_a_new_weight_keeps_the_star(linear_learner, fix_draws):
 
 def test_each_member_is_pulled_by_its_own_weight(linear_learner, fix_draws):
   fix_draws(0.5)
-  pull = exchange_lib.Pull(c_max=0.4)
+  pull = pull_exchange.Pull(c_max=0.4)
   learner = linear_learner(np.zeros((3, 2)), exchange=pull)
   pull.set_star(np.array([1.0, 2.0]), np.array([0.0, 0.2, 0.8]))
   learner.step(tf.zeros((1, 3, 2)))
@@ -197,7 +197,7 @@ def test_each_member_is_pulled_by_its_own_weight(linear_learner, fix_draws):
 
 
 def test_a_star_of_another_network_is_not_taken(linear_learner):
-  pull = exchange_lib.Pull()
+  pull = pull_exchange.Pull()
   linear_learner(np.zeros((1, 3)), exchange=pull)
   with pytest.raises(ValueError):
     pull.set_star(np.zeros(4), 0.1)
@@ -209,7 +209,7 @@ def test_a_pull_with_a_period_follows_every_third_update(
 ):
   fix_draws(0.5)
   c, rate = 0.4, 0.1
-  pull = exchange_lib.Pull(None, period=period)
+  pull = pull_exchange.Pull(None, period=period)
   learner = linear_learner(np.zeros((1, 2)), [rate], pull, updates_per_call=2)
   star = np.array([1.0, 2.0])
   pull.set_star(star, c)
@@ -228,4 +228,4 @@ def test_a_pull_with_a_period_follows_every_third_update(
 
 def test_an_unknown_way_to_draw_is_refused():
   with pytest.raises(ValueError, match="'vector' is not known.*'elementwise'"):
-    exchange_lib.Pull(r_mode='vector')
+    pull_exchange.Pull(r_mode='vector')

@@ -6,9 +6,9 @@ from scipy import special
 import tensorflow as tf
 
 from agents import base
-from agents import exchange
 from agents import impala
 from agents import learner as learner_lib
+from agents.exchange import local as local_exchange
 from agents.unroll import unrolls
 from environment_loops import environments
 from replay import blocks
@@ -209,7 +209,7 @@ def _gradient(agent, theta, batch):
     agent,
     theta[None],
     [1e-3],
-    exchange.Local(),
+    local_exchange.Local(),
     unrolls.Unrolls(agent.batch_size, batch.reward.shape[-1]),
   )
   arranged = tf.nest.map_structure(lambda x: x[None], batch)
@@ -501,7 +501,7 @@ def test_members_learn_as_they_would_alone():
       agent,
       theta,
       [1e-2] * len(theta),
-      exchange.Local(),
+      local_exchange.Local(),
       unrolls.Unrolls(K, num_envs),
     )
     learner.step(_batch(block))

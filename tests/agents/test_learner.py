@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from agents import base
 from agents import dqn
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import learner as learner_lib
 from agents import optimizers
 from agents import parameters
+from agents.exchange import local as local_exchange
+from agents.exchange import pull as pull_exchange
 from environment_loops import environments
 from replay import packing
 
@@ -46,7 +47,7 @@ def _packed(count, members, seed=0):
 
 
 def _learner(agent, theta, rates, **options):
-  exchange = options.pop('exchange', None) or exchange_lib.Local()
+  exchange = options.pop('exchange', None) or local_exchange.Local()
   feed = feeds.Transitions(LAYOUT, BATCH)
   return learner_lib.TFLearner(agent, theta, rates, exchange, feed, **options)
 
@@ -80,7 +81,7 @@ def test_several_updates_in_a_call_are_one_after_the_other(agent):
   packed = tf.constant(_packed(4 * BATCH, 2))
   learners = []
   for updates in (4, 1):
-    pull = exchange_lib.Pull(inertia=0.3)
+    pull = pull_exchange.Pull(inertia=0.3)
     learners.append(
       _learner(agent, theta, RATES[:2], exchange=pull, updates_per_call=updates)
     )
@@ -219,7 +220,7 @@ def test_learning_ends_after_a_hundred_skips_in_a_row(linear_learner):
     learner.step(tf.constant(gradients))
   with pytest.raises(
     learner_lib.LearnerFault,
-    match='Member 1 skipped 100 .* learning_rate',
+    match='Member 1 skipped 100 .* agent.learning_rate',
   ):
     learner.step(tf.constant(bad))
 
@@ -271,7 +272,7 @@ def test_a_replaced_member_starts_anew_and_the_others_do_not(linear_learner):
 
 def test_a_restored_learner_goes_on_identically(linear_learner):
   def make(theta, seed):
-    pull = exchange_lib.Pull(0.5, 'elementwise', inertia=0.4)
+    pull = pull_exchange.Pull(0.5, 'elementwise', inertia=0.4)
     learner = linear_learner(
       theta,
       exchange=pull,

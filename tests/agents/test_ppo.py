@@ -6,9 +6,9 @@ from scipy import special
 import tensorflow as tf
 
 from agents import base
-from agents import exchange
 from agents import learner
 from agents import ppo
+from agents.exchange import local as local_exchange
 from configs import ppo as presets
 from environment_loops import environments
 from replay import blocks
@@ -281,7 +281,7 @@ def _learner(agent, theta, num_envs=K):
     agent,
     np.atleast_2d(theta),
     [agent.config.learning_rate] * len(np.atleast_2d(theta)),
-    exchange.Local(),
+    local_exchange.Local(),
     feed,
     updates_per_call=agent.updates_per_call,
   )

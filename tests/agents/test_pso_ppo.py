@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import exchange as exchange_lib
 from agents import learner
 from agents import ppo
+from agents.exchange import local as local_exchange
+from agents.exchange import pull as pull_exchange
 from environment_loops import environments
 from replay import blocks
 
@@ -68,7 +69,7 @@ def _learner(agent, theta, rates, exchange=None, seed=0):
     agent,
     theta,
     rates,
-    exchange or exchange_lib.Local(),
+    exchange or local_exchange.Local(),
     agent.feed(K * len(theta)),
     updates_per_call=agent.updates_per_call,
     seed=seed,
@@ -111,7 +112,7 @@ def test_a_pull_follows_the_epochs_with_a_draw_for_each_network():
   free = _learner(agent, theta, RATES)
   free.step(sample)
   learned = free.parameters()
-  pull = exchange_lib.Pull(c_max=0.5, period=UPDATES)
+  pull = pull_exchange.Pull(c_max=0.5, period=UPDATES)
   pulled = _learner(agent, theta, RATES, pull, seed)
   pull.set_star(star, [c, 0.0])
   pulled.step(sample)

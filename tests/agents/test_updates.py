@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from agents import dqn
-from agents import exchange as exchange_lib
 from agents import feeds
 from agents import learner
+from agents.exchange import average as average_exchange
+from agents.exchange import local as local_exchange
 from environment_loops import environments
 from replay import packing
 
@@ -61,8 +62,8 @@ def test_updates_on_the_host_are_those_in_the_graph(compiled, prioritized):
     return share
 
   learners = [
-    _learner(exchange_lib.Local(), compiled),
-    _learner(exchange_lib.Average(reduce), compiled),
+    _learner(local_exchange.Local(), compiled),
+    _learner(average_exchange.Average(reduce), compiled),
   ]
   samples = [_sample(seed)[: 1 + prioritized] for seed in range(2)]
   before = learners[0].parameters()

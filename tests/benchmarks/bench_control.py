@@ -34,9 +34,9 @@ import psutil  # noqa: E402
 from agents import base  # noqa: E402
 from agents import d4pg  # noqa: E402
 from agents import ddpg  # noqa: E402
-from agents import exchange  # noqa: E402
 from agents import feeds  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
+from agents.exchange import local as local_exchange  # noqa: E402
 from configs import d4pg as d4pg_presets  # noqa: E402
 from configs import pso_ddpg as ddpg_presets  # noqa: E402
 from environment_loops import environments  # noqa: E402
@@ -165,7 +165,7 @@ def learner_call(agent: Any, seconds: float) -> dict[str, float]:
     agent,
     agent.initial(0)[None],
     [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],
-    exchange.Local(),
+    local_exchange.Local(),
     feeds.Transitions(layout, agent.batch_size),
     updates_per_call=updates,
   )

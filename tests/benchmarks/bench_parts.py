@@ -24,10 +24,10 @@ import reverb  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from agents import dqn  # noqa: E402
-from agents import exchange  # noqa: E402
 from agents import feeds  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
 from agents import parameters  # noqa: E402
+from agents.exchange import pull as pull_exchange  # noqa: E402
 from agents.swarm import explorers  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
@@ -161,7 +161,7 @@ def measure_learner(
       agent,
       theta,
       [1e-4] * _P,
-      exchange.Pull(),
+      pull_exchange.Pull(),
       feeds.Transitions(layout, agent.batch_size),
       updates_per_call=updates,
     )

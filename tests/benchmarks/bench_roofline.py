@@ -26,9 +26,9 @@ import tensorflow as tf  # noqa: E402
 
 from agents import base  # noqa: E402
 from agents import dqn  # noqa: E402
-from agents import exchange  # noqa: E402
 from agents import impala  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
+from agents.exchange import local as local_exchange  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
@@ -97,7 +97,7 @@ def _learner(found: kind.Kind) -> learner_lib.TFLearner:
     agent,
     agent.initial(0)[None],
     [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],
-    exchange.Local(),
+    local_exchange.Local(),
     found.feed,
     updates_per_call=found.updates_per_call,
   )

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from agents import a2c
-from agents import exchange as exchange_lib
 from agents import impala
 from agents import learner
 from agents import ppo
+from agents.exchange import pull as pull_exchange
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import link as link_lib
@@ -180,7 +180,7 @@ def test_theta_star_pulls_once_after_each_rollout(
   recorder, make_counter, monkeypatch
 ):
   seen = _Watched(monkeypatch)
-  pull = seen.exchange = exchange_lib.Pull(c_max=None, period=UPDATES)
+  pull = seen.exchange = pull_exchange.Pull(c_max=None, period=UPDATES)
   experiment = _experiment()
   star = np.full(experiment.make_agent().layout.size, 0.3, np.float32)
   begin = seen.begin

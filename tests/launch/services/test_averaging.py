@@ -8,9 +8,11 @@ import pytest
 import tensorflow as tf
 
 from agents import dqn
-from agents import exchange
 from agents import feeds
 from agents import learner
+from agents.exchange import average as average_exchange
+from agents.exchange import base as exchange_base
+from agents.exchange import local as local_exchange
 from environment_loops import environments
 from launch import rpc
 from launch.services import averaging
@@ -108,7 +110,9 @@ class Team:
     else:
       reduce = averaging.Master(self.count)
     # Others than the master begin with something else, and take its.
-    learner = _learner(exchange.Average(reduce), BATCH // self.count, rank)
+    learner = _learner(
+      average_exchange.Average(reduce), BATCH // self.count, rank
+    )
     try:
       if rank:
         self._join(rank, learner, reduce)
@@ -125,9 +129,9 @@ class Team:
           own = spoil(learner, seed, own)
         try:
           learner.step(own)
-        except averaging.OutOfStep:
+        except exchange_base.OutOfStep:
           self._join(rank, learner, reduce)
-    except averaging.Stopped:
+    except exchange_base.Stopped:
       pass
 
   def _join(self, rank, learner, reduce):
@@ -162,7 +166,7 @@ def test_learners_with_a_share_each_are_one_with_the_whole_batch(team, count):
   together = team(count)
   for rank in range(count):
     together.start(rank, range(CALLS))
-  alone = _learner(exchange.Local(), BATCH)
+  alone = _learner(local_exchange.Local(), BATCH)
   before = alone.parameters()
   for seed in range(CALLS):
     packed = _packed(seed)
@@ -206,7 +210,7 @@ def test_what_is_not_learned_by_gradient_is_the_masters():
 
   def reduce(share):
     assert share.statistics['scale'] == 7.0
-    return exchange.Share(share.update, 2 * share.vector, own)
+    return average_exchange.Share(share.update, 2 * share.vector, own)
 
   class Found:
     vector = tf.constant([[1.0]])
@@ -215,7 +219,7 @@ def test_what_is_not_learned_by_gradient_is_the_masters():
     def _replace(self, **new):
       return new
 
-  new = exchange.Average(reduce).meet(Kept(), Found())
+  new = average_exchange.Average(reduce).meet(Kept(), Found())
   assert new['vector'].numpy() == [[2.0]]
   assert new['statistics']['scale'].numpy() == 3.0
 
@@ -255,7 +259,7 @@ def test_others_follow_a_master_that_went_back_to_its_checkpoint(team):
 def test_parameters_that_differ_are_noticed_and_replaced(
   team, caplog, monkeypatch
 ):
-  monkeypatch.setattr(exchange, 'COMPARE_PERIOD', 2 * UPDATES)
+  monkeypatch.setattr(average_exchange, 'COMPARE_PERIOD', 2 * UPDATES)
 
   def spoil(learner, seed, own):
     if seed == 1:

@@ -1,134 +1,19 @@
-"""How parameters move besides the gradient: the one seam of a topology.
-
-`apply` is traced into the learner's update. What talks to other nodes happens
-between the learner's calls, through setters such as `Pull.set_star`, or between
-gradient and update, in `meet`.
-"""
+"""The swarm's update: the gradient and a pull towards theta_star."""
 
 from __future__ import annotations
-
-import abc
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-import zlib
 
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-
-if TYPE_CHECKING:
-  from agents import learner
-  from agents import parameters
-
-# Learner steps between two comparisons of what averaging learners have.
-COMPARE_PERIOD = 50
+from agents import parameters
+from agents.exchange import base
 
 
-class Exchange(abc.ABC):
-  """What a topology plugs into a learner.
-
-  Attributes:
-    on_host: whether `meet` has work to do. Each update is then two TensorFlow
-      calls with Python in between (updates.py): up to 1 ms more.
-  """
-
-  on_host = False
-
-  def setup(self, learner: learner.TFLearner, seed: int) -> None:
-    """Makes variables; called once, before the first update is traced."""
-    del learner, seed
-
-  def meet(
-    self, learner: learner.TFLearner, gradient: base.Gradient
-  ) -> base.Gradient:
-    """What is applied in place of `gradient`. May wait for other nodes."""
-    del learner
-    return gradient
-
-  @abc.abstractmethod
-  def apply(
-    self, learner: learner.TFLearner, gradient: base.Gradient
-  ) -> tf.Tensor:
-    """One update of the learner; returns [P] bool, False where skipped."""
-
-  def reset_member(self, member: int) -> None:
-    """Forgets what was kept of one member: its parameters were replaced."""
-    del member
-
-  def variables(self) -> dict[str, tf.Variable]:
-    """What a checkpoint of the learner has to hold."""
-    return {}
-
-
-class Local(Exchange):
-  """The gradient alone: theta <- theta - rate * u."""
-
-  def apply(self, learner, gradient):
-    return learner.apply(gradient).finite
-
-
-class Share(NamedTuple):
-  """What one learner brings to an update, and what all of them get back.
-
-  Attributes:
-    update: learner steps made before it.
-    vector: gradient [P, D]; coming back, the mean over the learners.
-    statistics: of `base.Gradient`; coming back, the master's.
-    checksum: of theta before the update, now and then; else None.
-  """
-
-  update: int
-  vector: np.ndarray
-  statistics: dict[str, np.ndarray]
-  checksum: int | None = None
-
-
-class Average(Local):
-  """The mean of L learners' gradients, each of its share of the batch.
-
-  specs/impala.md, section 1: all apply the same update, so their parameters
-  stay equal to the last bit. A loss that is a mean over B items is the mean
-  over L shares of B / L, and so is its gradient. What is not learned by
-  gradient (`statistics`) is the master's, of its share.
-  """
-
-  on_host = True
-
-  def __init__(self, reduce: Callable[[Share], Share]):
-    """Takes what finds the mean.
-
-    Args:
-      reduce: from this learner's share to the common one; waits for the other
-        learners, and may raise where they cannot come together.
-    """
-    self._reduce = reduce
-
-  def meet(self, learner, gradient):
-    update, checksum = learner.updates, None
-    if update % COMPARE_PERIOD == 0:
-      checksum = zlib.crc32(learner.parameters())
-    common = self._reduce(
-      Share(
-        update,
-        gradient.vector.numpy(),
-        {name: value.numpy() for name, value in gradient.statistics.items()},
-        checksum,
-      )
-    )
-    return gradient._replace(
-      vector=tf.constant(common.vector),
-      statistics={
-        name: tf.constant(value) for name, value in common.statistics.items()
-      },
-    )
-
-
-class Pull(Exchange):
+class Pull(base.Exchange):
   """The swarm's update: the gradient and a pull towards theta_star.
 
-  Liu et al. 2018, equation 3 with its sign corrected (specs/pso.md, section 5,
-  error 1):
+  Liu et al. 2018, equation 3 with its sign corrected (docs/agents/pso_dqn.md,
+  "Departures"):
 
     v <- -rate * u + min(c, c_max) * r * (theta_star - theta) + inertia * v
     theta <- theta + v
