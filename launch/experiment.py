@@ -70,6 +70,23 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pace:
+  """How much is learned from each environment step, in every topology."""
+
+  # An update of batch_size transitions for every batch_size / ratio environment
+  # steps of a member; None: acting and learning run free of each other.
+  samples_per_insert: float | None = 8.0
+
+  def __post_init__(self):
+    checks.positive(self, 'pace', ('samples_per_insert',))
+
+  def steps_per_update(self, batch_size: int) -> float:
+    """Environment steps of a member for one update."""
+    assert self.samples_per_insert is not None
+    return batch_size / self.samples_per_insert
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
   """An agent on an environment, with a seed and a budget.
 
@@ -80,7 +97,7 @@ class Experiment:
     num_agents: members in the whole program, P summed over its nodes.
     max_replay_size: transitions kept for each member.
     min_replay_size: transitions of each member before learning begins.
-    env_steps_per_update: actor steps of a member for one learner step.
+    pace: samples per insert, where the agent samples replay.
     seed: of the whole run.
     run: budget and measurement.
     run_dir: where the run is kept; None keeps nothing.
@@ -91,7 +108,7 @@ class Experiment:
   num_agents: int
   max_replay_size: int
   min_replay_size: int
-  env_steps_per_update: int
+  pace: Pace = Pace()
   seed: int = 0
   run: RunConfig = RunConfig()
   run_dir: str | None = None

@@ -1,1 +1,117 @@
-"""What travels from environments to a learner: table, adder, feed, sampler."""
+"""What travels from environments to a learner, and at what pace.
+
+Agents that learn off-policy send transitions through replay, uniform or
+prioritized; agents that learn from unrolls send blocks through a queue. Table,
+adder, feed and source of one kind stand in one class, so that the static check,
+the limiter and what really runs are made of the same numbers.
+
+kind         what a kind of experience has to say
+transitions  transitions in replay, from actors
+population   transitions in replay, from the members of a worker that acts
+unrolls      blocks in a queue, from either
+"""
+
+from __future__ import annotations
+
+import math
+
+from launch import actors
+from launch import experiment as experiment_lib
+from launch.experience import kind
+from launch.experience import population
+from launch.experience import transitions
+from launch.experience import unrolls
+from replay import deadlock
+
+
+def of_actors(
+  experiment: experiment_lib.Experiment, config: actors.Config
+) -> kind.Kind:
+  """What actors send to the learners of one agent."""
+  if experiment.make_agent().unroll_length is not None:
+    return unrolls.Unrolls(experiment, config)
+  return transitions.Transitions(experiment, config)
+
+
+def of_members(
+  experiment: experiment_lib.Experiment, members: int
+) -> kind.Local:
+  """What the members of a worker learn from, which acts itself."""
+  agent = experiment.make_agent()
+  if agent.unroll_length is not None:
+    return unrolls.OwnUnrolls(experiment, members)
+  if agent.priority_exponent is not None:
+    return population.PrioritizedSteps(experiment, members)
+  return population.Steps(experiment, members)
+
+
+def check_actors(
+  experiment: experiment_lib.Experiment, config: actors.Config
+) -> None:
+  """Refuses numbers with which the run could never learn or would lock.
+
+  Makes no Reverb object: nodes are forked from the process that builds the
+  program, and the first such object seeds Reverb's random numbers. Writers of
+  different actors would then draw the same item keys, and a table takes a
+  second item of a key for a change of the first: half of the experience of two
+  actors was lost in this way.
+
+  Raises:
+    ValueError: with the arithmetic.
+  """
+  if experiment.num_agents != 1:
+    raise ValueError(
+      f'num_agents={experiment.num_agents}: actor_learner trains one agent, '
+      'whatever the number of its actors. Set actors.num_actors.'
+    )
+  found = of_actors(experiment, config)
+  plan = found.plan
+  # Of one update of one learner: what its sampler spreads over the shards.
+  items = plan.batch_size // plan.updates // config.num_learners
+  if items < plan.shards:
+    raise ValueError(
+      f'Each of actors.num_learners={config.num_learners} samples {items} '
+      'items at once, for an update (actors.transitions_per_item='
+      f'{config.transitions_per_item}), which cannot be spread over '
+      f'actors.shards={plan.shards}. Use at most {items} shards, or raise '
+      'agent.batch_size.'
+    )
+  if found.agent.on_policy and plan.writers % plan.shards:
+    raise ValueError(
+      f'actors.num_actors={plan.writers} cannot be spread over actors.shards='
+      f'{plan.shards}: {found.agent.name} learns on policy. Each actor gives '
+      'the same to a rollout, and the learner takes the same of each shard: a '
+      'shard with fewer actors has too little, and all wait. Make num_actors a '
+      'multiple of shards.'
+    )
+  deadlock.check(plan)
+  total, needed = experiment.total_steps, found.first_steps
+  if needed >= total:
+    raise ValueError(
+      f'run.steps_per_agent={total} leaves nothing to learn from: learning '
+      f'begins after about {needed} steps of the '
+      f'{config.num_actors * config.envs_per_actor} environments. Raise '
+      'run.steps_per_agent, or lower the sizes that come before the first '
+      'update (min_replay_size, n_step, unroll_length, envs_per_actor).'
+    )
+
+
+def check_members(experiment: experiment_lib.Experiment) -> None:
+  """Refuses sizes with which members that act themselves could never learn.
+
+  Makes no Reverb object, see `check_actors`.
+
+  Raises:
+    ValueError: with the arithmetic.
+  """
+  if not math.isfinite(experiment.total_steps):
+    raise ValueError('run.steps_per_agent must be finite.')
+  found = of_members(experiment, 1)
+  deadlock.check(found.plan)
+  needed, budget = found.first_steps, experiment.run.steps_per_agent
+  if needed > budget or (needed == budget and not found.queue):
+    raise ValueError(
+      f'run.steps_per_agent={budget} leaves nothing to learn from: learning '
+      f'begins after {needed} steps ({found.why}). Raise run.steps_per_agent '
+      f'or lower {found.knob}.'
+    )

@@ -1,33 +1,48 @@
-"""What a kind of experience has to say for actor and learner to use it."""
+"""What a kind of experience has to say for actors and workers to use it."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import reverb
+import tensorflow as tf
 
 from agents import base
 from agents import feeds
 from launch import actors
 from launch import experiment as experiment_lib
 from replay import deadlock
+from replay import priorities as priorities_lib
 from replay import sampler as sampler_lib
 
 # How long an actor waits for a table that takes nothing. Its learner may have
 # died: it is started again with back-off, and traces its update anew.
 WRITE_TIMEOUT_S = 600.0
+_PRIORITIES_FLUSH_S = 5.0
 
-# (observation, action, step, version): one step of an actor's environments.
+# (observation, action, step, version) -> items made: one step of environments.
 Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
+# Packed transitions [M, W] of a member to their first priorities [M].
+Priorities = Callable[[int, np.ndarray], np.ndarray]
+ShouldStop = Callable[[], bool]
 
 
 class Kind(abc.ABC):
-  """One kind of experience of one run."""
+  """One kind of experience of one run.
+
+  Attributes:
+    prioritized: whether samples come with probabilities, and their priorities
+      go back.
+    queue: whether each item is sampled once, in order.
+    updates_per_call: learner steps in one call of a learner.
+    batch_size: of one update and learner: its share of the agent's.
+  """
 
   prioritized = False
+  queue = False
 
   def __init__(
     self, experiment: experiment_lib.Experiment, config: actors.Config
@@ -35,11 +50,9 @@ class Kind(abc.ABC):
     self.experiment = experiment
     self.config = config
     self.agent: Any = experiment.make_agent()
-    # Learner steps in one call of the learner.
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
-    # Of one update and learner: its share of the agent's.
     self.batch_size = actors.share(self.agent, config.num_learners)
 
   @property
@@ -66,9 +79,9 @@ class Kind(abc.ABC):
     self,
     client: reverb.Client,
     table: str,
-    behaviour: base.Actor,
-    priorities: Callable[[np.ndarray], np.ndarray],
-    should_stop: Callable[[], bool],
+    behaviour: Any,
+    priorities: Priorities,
+    should_stop: ShouldStop,
   ) -> tuple[Any, Record]:
     """What an actor writes with, and its way to write a step."""
 
@@ -78,14 +91,20 @@ class Kind(abc.ABC):
     """How a sample becomes the batches of the updates."""
 
   @abc.abstractmethod
-  def sampler(
-    self, addresses: list[str], table: str, should_stop: Callable[[], bool]
-  ) -> sampler_lib.ShardedSampler:
-    """What the learner samples with: one call's updates at a time."""
+  def source(
+    self, addresses: Sequence[str], table: str, should_stop: ShouldStop
+  ) -> Source:
+    """What a learner samples from: one call's updates at a time."""
 
   @abc.abstractmethod
   def sample_specs(self) -> Any:
     """Nest of tf.TensorSpec of `Sample.data`."""
+
+  def probability_specs(self) -> tf.TensorSpec | None:
+    """Of `Sample.probabilities`; None where nothing is prioritized."""
+    if not self.prioritized:
+      return None
+    return tf.TensorSpec((self.updates_per_call * self.batch_size,), tf.float32)
 
   @abc.abstractmethod
   def numbers(
@@ -96,10 +115,85 @@ class Kind(abc.ABC):
   def prepare(
     self, sample: sampler_lib.Sample, updates: int
   ) -> sampler_lib.Sample:
-    """What the learner learns from, of what was sampled."""
+    """What a learner learns from, of what was sampled."""
     del updates
     return sample
 
   def item_priorities(self, priorities: np.ndarray) -> np.ndarray:
     """Of the items of a sample, from those of what was learned from."""
     return priorities
+
+
+class Local(Kind):
+  """Experience of the members of a worker that acts itself.
+
+  Attributes:
+    envs_per_member: environments of one member.
+    first_items: items that `adder` must have made before the first update.
+    knob: the setting to lower where the budget is too small.
+    why: what `first_steps` are made of.
+  """
+
+  envs_per_member: int
+  first_items: int
+  knob: str
+  why: str
+
+  @property
+  @abc.abstractmethod
+  def steps_per_call(self) -> float:
+    """Environment steps of a member for one call of the learner."""
+
+  @abc.abstractmethod
+  def behaviour(self, infos: Sequence[base.ActorInfo]) -> Any:
+    """How the members act: `act`, `ended` and `priorities`, for all of them."""
+
+
+class Source:
+  """Samples for a learner's calls, and the way back for their priorities."""
+
+  def __init__(
+    self,
+    kind: Kind,
+    sampler: sampler_lib.ShardedSampler,
+    addresses: Sequence[str],
+    table: str,
+  ):
+    self._kind = kind
+    self._sampler = sampler
+    self._writer: priorities_lib.PriorityWriter | None = None
+    if kind.prioritized:
+      clients = [reverb.Client(address) for address in addresses]
+      self._writer = priorities_lib.PriorityWriter(clients, table)
+
+  @property
+  def dropped(self) -> int:
+    """Priorities given up."""
+    return 0 if self._writer is None else self._writer.dropped
+
+  def __next__(self) -> sampler_lib.Sample:
+    return next(self._sampler)
+
+  def give_back(
+    self, sample: sampler_lib.Sample, priorities: np.ndarray
+  ) -> None:
+    """Writes new priorities of what was learned from, in its order."""
+    assert self._writer is not None
+    new = self._kind.item_priorities(priorities)
+    # Batches without a finite gradient keep their priorities.
+    known = np.isfinite(new) if np.isnan(priorities).any() else slice(None)
+    self._writer.update(
+      sample._replace(keys=sample.keys[known], shards=sample.shards[known]),
+      new[known],
+    )
+
+  def flush(self) -> None:
+    """Waits a little until all priorities are written."""
+    if self._writer is not None:
+      self._writer.flush(_PRIORITIES_FLUSH_S)
+
+  def close(self) -> None:
+    """Ends the threads of both ways."""
+    if self._writer is not None:
+      self._writer.close()
+    self._sampler.close()

@@ -23,8 +23,10 @@ _BURST = 64
 class Transitions(kind.Kind):
   """Transitions in replay, G to an item."""
 
-  def __init__(self, experiment, config):
+  def __init__(self, experiment, config, free: bool = False):
+    """As in `kind.Kind`; `free` leaves the ratio to whoever acts and learns."""
     super().__init__(experiment, config)
+    self._free = free
     self.prioritized = self.agent.priority_exponent is not None
     self._not_finite = 0  # priorities of items, from the learner
     self._layout = experiment.transitions()
@@ -58,7 +60,9 @@ class Transitions(kind.Kind):
       min_size=-(-experiment.min_replay_size // size),
       max_size=-(-experiment.max_replay_size // size),
       batch_size=self.updates_per_call * self.agent.batch_size // size,
-      samples_per_insert=config.samples_per_insert,
+      samples_per_insert=None
+      if self._free
+      else experiment.pace.samples_per_insert,
       error_buffer=None if buffer is None else buffer / size,
       max_in_flight=sampler.MAX_IN_FLIGHT // size,
       writers=config.num_actors,
@@ -66,6 +70,7 @@ class Transitions(kind.Kind):
       burst=_BURST // size,
       shards=config.shards,
       updates=self.updates_per_call,
+      one_thread=self._free,
     )
 
   def tables(self, name):
@@ -89,7 +94,7 @@ class Transitions(kind.Kind):
       self.agent.n_step,
       self.agent.gamma,
       self.config.envs_per_actor,
-      priority=priorities,
+      priority=lambda packed: priorities(0, packed),
       item_size=self._size,
       priority_exponent=self.agent.priority_exponent or 0.0,
       burst=_BURST,
@@ -103,8 +108,8 @@ class Transitions(kind.Kind):
   def feed(self):
     return feeds.Transitions(self._layout, self.batch_size)
 
-  def sampler(self, addresses, table, should_stop):
-    return sampler.ShardedSampler(
+  def source(self, addresses, table, should_stop):
+    found = sampler.ShardedSampler(
       addresses,
       table,
       self.batch_size // self._size,
@@ -115,6 +120,7 @@ class Transitions(kind.Kind):
       should_stop=should_stop,
       signature=self._signature,
     )
+    return kind.Source(self, found, addresses, table)
 
   def sample_specs(self):
     items = self.updates_per_call * self.batch_size

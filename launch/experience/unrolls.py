@@ -9,7 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from agents.unroll import unrolls
+from launch import actors
 from launch.experience import kind
+from launch.experience import population
 from replay import blocks
 from replay import deadlock
 from replay import packing
@@ -24,6 +26,8 @@ _BLOCKS_IN_FLIGHT = 2
 
 class Unrolls(kind.Kind):
   """Blocks of T steps of K environments in a queue, each learned from once."""
+
+  queue = True
 
   def __init__(self, experiment, config, members=1):
     super().__init__(experiment, config)
@@ -102,8 +106,8 @@ class Unrolls(kind.Kind):
   def feed(self):
     return self._feed
 
-  def sampler(self, addresses, table, should_stop):
-    return sampler.ShardedSampler(
+  def source(self, addresses, table, should_stop):
+    found = sampler.ShardedSampler(
       addresses,
       table,
       self._blocks,
@@ -111,6 +115,7 @@ class Unrolls(kind.Kind):
       max_in_flight=_BLOCKS_IN_FLIGHT,
       signature=self._layout.signature(),
     )
+    return kind.Source(self, found, addresses, table)
 
   def sample_specs(self):
     return blocks.Block(
@@ -143,3 +148,41 @@ class Unrolls(kind.Kind):
       'stale_blocks': self._dropped,
       'queue_size': float(shards.table_size(sample)),
     }
+
+
+class OwnUnrolls(Unrolls, kind.Local):
+  """Rollouts of the members of a worker: each is learned before the next.
+
+  A member has as many environments as a rollout (or, without rollouts, a batch)
+  has sequences, so that a block holds it whole. They go through a queue
+  although one thread writes and reads them: so the way from environment to loss
+  is the one of actors and a learner, and `python -m replay.inspect` can look
+  into it. It costs about 1 ms of a rollout.
+  """
+
+  knob = 'agent.unroll_length'
+  first_items = 0
+
+  def __init__(self, experiment, members: int):
+    agent: Any = experiment.make_agent()
+    self.envs_per_member: int = agent.feed(1).sequences
+    config = actors.Config(
+      num_actors=1,
+      envs_per_actor=self.envs_per_member * members,
+      queue_batches=1,
+    )
+    super().__init__(experiment, config, members)
+
+  @property
+  def why(self):
+    return (
+      f'{self._blocks} blocks of {self._layout.unroll_length} steps of '
+      f'{self.envs_per_member} environments'
+    )
+
+  @property
+  def steps_per_call(self):
+    return self._blocks * self._layout.unroll_length * self.envs_per_member
+
+  def behaviour(self, infos):
+    return population.Unrolling(self.agent, infos, self.envs_per_member)

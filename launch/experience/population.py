@@ -1,0 +1,328 @@
+"""Transitions of P members in one process, that act and learn in one thread.
+
+Uniform replay has one item for a step of all members: one append, one key. With
+priorities each member has a table of its own, as an item has one priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import feeds
+from launch import actors
+from launch.experience import kind
+from launch.experience import transitions
+from replay import adders
+from replay import deadlock
+from replay import sampler as sampler_lib
+from replay import tables as tables_lib
+
+# Environments of a prioritized member: a ladder of epsilons spans them.
+_LADDER = 8
+
+
+class _Own(kind.Local):
+  """What both kinds share: a loop that acts for each call of the learner."""
+
+  knob = 'agent.min_replay_size'
+
+  def __init__(self, experiment, members: int):
+    config = actors.Config(
+      num_actors=1, envs_per_actor=members * self.envs_per_member
+    )
+    super().__init__(experiment, config)
+    if experiment.pace.samples_per_insert is None:
+      raise ValueError(
+        'pace.samples_per_insert=None lets acting and learning run free of '
+        'each other; here one loop does both, in turns. Give a number, or use '
+        '--topology=actor_learner.'
+      )
+    self._members = members
+    self._layout = experiment.transitions()
+
+  @property
+  def why(self):
+    return (
+      f'min_replay_size={self.experiment.min_replay_size} and an n_step of '
+      f'{self.agent.n_step}'
+    )
+
+  @property
+  def first_steps(self):
+    own = self.experiment.min_replay_size
+    return self._members * (own + self.agent.n_step * self.envs_per_member)
+
+  @property
+  def steps_per_call(self):
+    return self.updates_per_call * self.experiment.pace.steps_per_update(
+      self.agent.batch_size
+    )
+
+  @property
+  def feed(self):
+    # A transition is packed in one column, so unpacking is all that is left
+    # to do between replay and loss.
+    return feeds.Transitions(self._layout, self.agent.batch_size)
+
+  def numbers(self, sample, updates):
+    return {
+      'replay_size': float(sample.table_sizes.max()),
+      'replay_max_size': self.experiment.max_replay_size,
+    }
+
+
+class Steps(_Own):
+  """Uniform replay: an item is one step of all members."""
+
+  envs_per_member = 1
+
+  @property
+  def first_items(self):
+    return self.experiment.min_replay_size + self.agent.n_step
+
+  @property
+  def plan(self):
+    return deadlock.Plan(
+      min_size=self.experiment.min_replay_size,
+      max_size=self.experiment.max_replay_size,
+      batch_size=self.updates_per_call * self.agent.batch_size,
+      burst=adders.POPULATION_BURST,
+      one_thread=True,
+    )
+
+  def tables(self, name):
+    return [
+      tables_lib.uniform(
+        name,
+        max_size=self.plan.max_size,
+        min_size=self.plan.min_size,
+        signature=self._layout.signature(self._members),
+        rate_limiter=deadlock.limiter(self.plan),
+      )
+    ]
+
+  def behaviour(self, infos):
+    del infos  # one call acts for all of them
+    return _Population(self.agent)
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    del behaviour, priorities
+    adder = adders.PopulationAdder(
+      client,
+      table,
+      self._layout,
+      self.agent.n_step,
+      self.agent.gamma,
+      self._members,
+      options=adders.WriteOptions(should_stop=should_stop),
+    )
+    return adder, adder.add
+
+  def source(self, addresses, table, should_stop):
+    sampler = sampler_lib.ShardedSampler(
+      addresses,
+      table,
+      self.plan.batch_size,
+      should_stop=should_stop,
+      signature=self._layout.signature(self._members),
+    )
+    return kind.Source(self, sampler, addresses, table)
+
+  def sample_specs(self):
+    item = self._layout.signature(self._members)
+    return tf.TensorSpec((self.plan.batch_size, *item.shape), item.dtype)
+
+
+class PrioritizedSteps(_Own):
+  """Prioritized replay: a table for each member, an item is one transition."""
+
+  prioritized = True
+  envs_per_member = _LADDER
+
+  def __init__(self, experiment, members):
+    super().__init__(experiment, members)
+    one = actors.Config(num_actors=1, envs_per_actor=self.envs_per_member)
+    self._one = transitions.Transitions(experiment, one, free=True)
+
+  @property
+  def first_items(self):
+    return self._members * (
+      self.experiment.min_replay_size + self.agent.n_step * self.envs_per_member
+    )
+
+  @property
+  def plan(self):
+    return self._one.plan
+
+  def _names(self, table: str) -> list[str]:
+    return [f'{table}_of_{member}' for member in range(self._members)]
+
+  def tables(self, name):
+    return [
+      table for own in self._names(name) for table in self._one.tables(own)
+    ]
+
+  def behaviour(self, infos):
+    return _Ranked(self.agent, infos, self.envs_per_member)
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    found = [
+      self._one.adder(
+        client,
+        own,
+        behaviour,
+        lambda _, packed, member=member: priorities(member, packed),
+        should_stop,
+      )[0]
+      for member, own in enumerate(self._names(table))
+    ]
+    adder = _Adders(found, self.envs_per_member)
+    return adder, adder.add
+
+  def source(self, addresses, table, should_stop):
+    return _Sources(
+      [
+        self._one.source(addresses, own, should_stop)
+        for own in self._names(table)
+      ]
+    )
+
+  def sample_specs(self):
+    items = self.updates_per_call * self.agent.batch_size
+    return tf.TensorSpec(
+      (items, self._members, self._layout.width), self._layout.dtype
+    )
+
+  def probability_specs(self):
+    items = self.updates_per_call * self.agent.batch_size
+    return tf.TensorSpec((items, self._members), tf.float32)
+
+
+class _Adders:
+  """An adder of each member, that see the steps of all."""
+
+  def __init__(self, adders_of_members, num_envs: int):
+    self._adders = adders_of_members
+    self._num_envs = num_envs
+
+  @property
+  def lost(self) -> int:
+    return sum(adder.lost for adder in self._adders)
+
+  def add(self, observation, action, step, version=0) -> int:
+    made = 0
+    for member, adder in enumerate(self._adders):
+      own = slice(member * self._num_envs, (member + 1) * self._num_envs)
+      # `valid` is nearly always None.
+      part = type(step)(*(x if x is None else x[own] for x in step))
+      made += adder.add(observation[own], action[own], part, version)
+    return made
+
+  def flush(self) -> None:
+    for adder in self._adders:
+      adder.flush()
+
+  def close(self) -> None:
+    for adder in self._adders:
+      adder.close()
+
+
+class _Sources:
+  """The samples of all members' tables side by side."""
+
+  def __init__(self, sources: Sequence[kind.Source]):
+    self._sources = sources
+    self._parts: list[sampler_lib.Sample] = []
+
+  @property
+  def dropped(self) -> int:
+    return sum(source.dropped for source in self._sources)
+
+  def __next__(self) -> sampler_lib.Sample:
+    self._parts = parts = [next(source) for source in self._sources]
+    return parts[0]._replace(
+      data=tf.stack([part.data for part in parts], axis=1),
+      probabilities=np.stack([part.probabilities for part in parts], axis=1),
+      table_sizes=np.concatenate([part.table_sizes for part in parts]),
+    )
+
+  def give_back(self, sample, priorities) -> None:
+    del sample  # its parts have the keys
+    for source, part, new in zip(self._sources, self._parts, priorities.T):
+      source.give_back(part, new)
+
+  def flush(self) -> None:
+    for source in self._sources:
+      source.flush()
+
+  def close(self) -> None:
+    for source in self._sources:
+      source.close()
+
+
+class _Population:
+  """Members with an environment each: one call of the agent for all."""
+
+  def __init__(self, agent: base.Agent):
+    self._agent = agent
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    """Actions [P, ...] for `theta [P, D]` and `observation [P, ...]`."""
+    return self._agent.act(theta, observation[:, None], actor_steps, rng)[:, 0]
+
+  def ended(self, last: np.ndarray) -> None:
+    self._agent.ended(last[:, None])
+
+
+class _Ranked:
+  """Members with K environments each, and an actor for each member."""
+
+  def __init__(
+    self, agent: base.Agent, infos: Sequence[base.ActorInfo], num_envs: int
+  ):
+    # Each member explores as the only actor of its agent.
+    self.actors: list[Any] = [
+      agent.actor(base.ActorInfo(0, 1, info.seed), num_envs) for info in infos
+    ]
+    self._theta: np.ndarray | None = None
+    self.rows: list[np.ndarray] = []
+
+  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
+    """Actions [P * K, ...] for `theta [P, D]`, `observation [P * K, ...]`."""
+    if theta is not self._theta:
+      # Actors prepare a vector once, and know it by its identity.
+      self._theta, self.rows = theta, list(theta)
+    own = np.split(observation, len(self.actors))
+    return np.concatenate(
+      [
+        actor.act(row, seen, actor_steps, rng)
+        for actor, row, seen in zip(self.actors, self.rows, own)
+      ]
+    )
+
+  def priorities(self, member: int, packed: np.ndarray) -> np.ndarray | None:
+    """First priorities [M] of packed transitions [M, W] of one member."""
+    return self.actors[member].priorities(self.rows[member], packed)
+
+  def ended(self, last: np.ndarray) -> None:
+    for actor, own in zip(self.actors, np.split(last, len(self.actors))):
+      actor.ended(own)
+
+
+class Unrolling(_Ranked):
+  """The same for unrolls: tells what has to be stored beside each step."""
+
+  @property
+  def behaviour(self) -> np.ndarray:
+    """What the policies said of the last actions, float32 [P * K, A']."""
+    return np.concatenate([actor.behaviour for actor in self.actors])
+
+  @property
+  def core(self) -> np.ndarray:
+    """Recurrent states with which they were chosen, float32 [P * K, S]."""
+    return np.concatenate([actor.core for actor in self.actors])

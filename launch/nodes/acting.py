@@ -1,0 +1,164 @@
+"""The environments of a worker that acts itself: P members side by side.
+
+All environments of all members take a vector step; what they did goes to replay
+or to a queue of the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+import reverb
+
+from agents import base
+from environment_loops import observers
+from environment_loops import vector
+from launch import experiment as experiment_lib
+from launch.experience import kind
+from run_records import reporting
+
+# Episodes that the reported training return averages over, per member.
+_RECENT_EPISODES = 10
+
+
+class Acting:
+  """Acts for the members of a worker, and writes what they did.
+
+  Attributes:
+    steps: environment steps of each member.
+  """
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    experience: kind.Local,
+    members: Sequence[base.ActorInfo],
+    steps: int,
+    reporter: reporting.Reporter,
+    episode_ended: Callable[[observers.Finished], None],
+  ):
+    """Makes the environments.
+
+    Args:
+      experiment: what is run.
+      experience: what the members write.
+      members: P.
+      steps: that each member has taken before.
+      reporter: of the worker; steps and episodes are counted there.
+      episode_ended: told of each training episode, index is the member.
+    """
+    self.steps = steps
+    self._experience = experience
+    self._budget = experiment.run.steps_per_agent
+    self._reward_clip = experience.agent.reward_clip
+    self._num_members = len(members)
+    self._reporter = reporter
+    self._episode_ended = episode_ended
+    # A restarted node must not replay the episodes that it has seen.
+    seed = base.actor_seed(members[0], f'from step {steps}')
+    self._rng = np.random.default_rng(seed)
+    num_envs = len(members) * experience.envs_per_member
+    self._environment = vector.make_vector(
+      experiment.environment, num_envs, seed, on_fault=experiment.run.on_fault
+    )
+    self._tracker = observers.EpisodeTracker(
+      num_envs, window=_RECENT_EPISODES * len(members)
+    )
+    self._behaviour = experience.behaviour(members)
+    self._observation: np.ndarray | None = None
+    self._adder: kind.Record | None = None
+    self._written = 0
+    self._owed = 0.0  # environment steps of a member, until the next update
+
+  def open(
+    self, client: reverb.Client, table: str, should_stop: kind.ShouldStop
+  ) -> None:
+    """Begins to write to the tables of this worker."""
+    own = [t.name for t in self._experience.tables(table)]
+    if self._experience.queue:
+      # Blocks of a predecessor would shift the bounds of all rollouts to come.
+      for name in own:
+        client.reset(name)
+    info = client.server_info()
+    self._written = sum(info[name].current_size for name in own)
+    self._adder, self._record = self._experience.adder(
+      client, table, self._behaviour, self._priorities, should_stop
+    )
+
+  def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
+    found = self._behaviour.priorities(member, packed)
+    return np.ones(len(packed)) if found is None else found
+
+  @property
+  def done(self) -> bool:
+    """Whether the budget of the members is used."""
+    return self.steps >= self._budget
+
+  def act(self, theta: np.ndarray, version: int) -> bool:
+    """Acts what one call of the learner is owed.
+
+    Args:
+      theta: parameters [P, D] that act.
+      version: learner steps that made them.
+
+    Returns:
+      Whether the learner may learn: there is enough, and it was not cut short
+      by the budget.
+    """
+    own = self._experience.envs_per_member
+    self._owed += self._experience.steps_per_call
+    wanted = int(self._owed // own)
+    self._owed -= wanted * own
+    count = min(wanted, -(-(self._budget - self.steps) // own))
+    self._steps(theta, version, count)
+    return self._written >= self._experience.first_items and count == wanted
+
+  def _steps(self, theta: np.ndarray, version: int, count: int) -> None:
+    behaviour, environment = self._behaviour, self._environment
+    own = self._experience.envs_per_member
+    if self._observation is None:
+      self._observation = environment.reset()
+    observation, start = self._observation, self.steps
+    episodes, faults = 0, environment.faults
+    for _ in range(count):
+      action = behaviour.act(theta, observation, self.steps, self._rng)
+      step = environment.step(action)
+      kept = base.clipped(step, self._reward_clip)
+      self._written += self._record(observation, action, kept, version)
+      if step.last.any():
+        behaviour.ended(step.last)
+      for done in self._tracker.observe(step):
+        self._episode_ended(dataclasses.replace(done, index=done.index // own))
+        episodes += 1
+      observation = step.next_observation
+      self.steps += own
+    self._observation = observation
+    # The last step may go over the budget; what is reported does not.
+    self.steps = min(self.steps, self._budget)
+    done_steps = (self.steps - start) * self._num_members
+    self._reporter.count(actor_steps=done_steps, episodes=episodes)
+    self._reporter.count_dropped(environment.faults - faults)
+
+  def flush(self) -> None:
+    """Waits until replay has what was written."""
+    self._adder.flush()
+
+  def numbers(self) -> dict[str, float]:
+    """For the log."""
+    numbers = {
+      'epsilon': self._experience.agent.exploration(self.steps),
+      'actor_steps_per_member': self.steps,
+      'environment_faults': self._environment.faults,
+    }
+    mean = self._tracker.recent_mean
+    if mean is not None:
+      numbers['episode_return'] = mean
+    return numbers
+
+  def close(self) -> None:
+    """Ends environments and writers."""
+    self._environment.close()
+    if self._adder is not None:
+      self._adder.close()

@@ -1,0 +1,97 @@
+"""A worker that measures its own members, in the loop in which they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import time
+
+import numpy as np
+
+from agents import base
+from environment_loops import evaluation
+from launch import experiment as experiment_lib
+from launch.nodes import saves
+from run_records import reporting
+
+
+class SelfEvaluation:
+  """Plays greedy episodes with each member whenever that is due."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    agent: base.Agent,
+    members: Sequence[base.ActorInfo],
+    reporter: reporting.Reporter,
+    steps: int,
+    should_stop: Callable[[], bool],
+  ):
+    """Plays nothing yet.
+
+    Args:
+      experiment: what is run.
+      agent: that the members are.
+      members: P.
+      reporter: of the worker.
+      steps: that each member has taken before.
+      should_stop: ends an evaluation.
+    """
+    self._experiment = experiment
+    self._agent = agent
+    self._first = members[0]
+    self._reporter = reporter
+    self._should_stop = should_stop
+    self._next = self._after(steps - 1)
+    self._played_at = -1
+    self._started = time.monotonic()
+
+  def _after(self, steps: int) -> int:
+    period = self._experiment.eval_period
+    return (steps // period + 1) * period
+
+  def now_and_then(self, theta: np.ndarray, steps: int) -> None:
+    """Plays `theta [P, D]` after so many steps of a member, if it is due."""
+    if steps >= self._next:
+      self._next = self._after(steps)
+      self._play(theta, steps)
+
+  def last(self, theta: np.ndarray, steps: int) -> None:
+    """What the run came to is played too, unless it has been."""
+    if self._played_at < steps:
+      self._play(theta, steps)
+
+  def _play(self, thetas: np.ndarray, steps: int) -> None:
+    run = self._experiment.run
+    # The same environments for each member: fewer seeds to explain, and the
+    # training environments' randomness is not touched.
+    seed = base.actor_seed(self._first, f'evaluation at {steps}')
+    results = []
+    for theta in thetas:
+      found = evaluation.evaluate_vector(
+        self._agent.greedy(theta),
+        self._experiment.environment,
+        run.eval_episodes,
+        seed,
+        should_stop=self._should_stop,
+        on_fault=run.on_fault,
+        epsilon=run.eval_epsilon,
+      )
+      if found is None:
+        return
+      results.append(found)
+    self._played_at = steps
+    means = [result.mean for result in results]
+    self._reporter.log(
+      'evaluation',
+      {
+        'actor_steps': steps * len(thetas),
+        'actor_steps_per_member': steps,
+        'return_mean': float(np.mean(means)),
+        'return_std': float(np.std(means)),
+        'returns': [float(r) for result in results for r in result.returns],
+        'member_returns': means,
+        'broken_episodes': sum(result.broken for result in results),
+        'elapsed_s': round(time.monotonic() - self._started, 3),
+      },
+    )
+    saves.write_acting(self._experiment.run_dir, thetas, steps)

@@ -1,0 +1,410 @@
+"""The worker: a process that learns. The one learning loop of all topologies.
+
+    [act a little]  ->  sample  ->  learner.step  ->  exchange.sync  ->  ...
+
+It holds P members, a learner, an exchange, experience in and parameters out.
+Options are what a topology chooses: acting itself (single process, swarm,
+gossip) or learning from what actors send; hosting replay or reading that of
+replay nodes; evaluating itself; serving what its exchange serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import logging
+import threading
+import time
+from typing import Any
+import zlib
+
+import numpy as np
+import reverb
+
+from agents import base
+from agents import learner as learner_lib
+from agents.exchange import base as exchange_base
+from agents.exchange import local
+from launch import actors as actors_lib
+from launch import experience
+from launch import experiment as experiment_lib
+from launch.nodes import acting
+from launch.nodes import replay_host
+from launch.nodes import saves
+from launch.nodes import self_evaluation
+from launch.services import variables
+from run_records import reporting
+
+_logger = logging.getLogger(__name__)
+_LAST_SAVE_S = 120.0  # after the end, at most
+_WAIT_S = 0.1
+
+
+class Worker:
+  """Learns until the run is over, or the budget of its members is used."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    node: str,
+    members: Sequence[base.ActorInfo],
+    counter: Any,
+    addresses: Sequence[str],
+    *,
+    exchange: Callable[..., exchange_base.Exchange] = local.Local,
+    peers: Mapping[str, Any] | None = None,
+    actors: actors_lib.Config | None = None,
+    hosts: Sequence[Any] | None = None,
+    first_shard: int = 0,
+    table: str = 'replay',
+    learning_rates: Sequence[float] | None = None,
+    evaluates: bool = False,
+    leads: bool = True,
+  ):
+    """Takes its arguments in; everything else is built in `run`.
+
+    Args:
+      experiment: what to run.
+      node: name of this node.
+      members: the members it hosts, P.
+      counter: client of the counter.
+      addresses: 'host:port' of each replay shard that it learns from.
+      exchange: makes the exchange: exchange(**peers).
+      peers: other nodes that the exchange calls, by its arguments' names.
+      actors: who acts, and how many; None: the members act here.
+      hosts: the replay nodes that this worker has to checkpoint; None: the
+        shards are its own servers, at these addresses.
+      first_shard: number of the first of its own shards, in the whole run.
+      table: name of its table there.
+      learning_rates: [P]; None: the agent's own for each.
+      evaluates: whether it evaluates its members itself, in the same loop.
+      leads: False for a worker of several with one set of parameters: another
+        counts, serves and saves what this one learns too.
+    """
+    self.experiment = experiment
+    self.members = list(members)
+    self._counter = counter
+    self._reporter = reporting.Reporter(node, counter)
+    self._exchange = exchange(**(peers or {}))
+    self._acts = actors is None
+    self._experience: Any
+    if actors is None:
+      self._experience = experience.of_members(experiment, len(self.members))
+    else:
+      self._experience = experience.of_actors(experiment, actors)
+    self._agent = self._experience.agent
+    self._addresses = list(addresses)
+    self._hosts = hosts
+    self._first_shard = first_shard
+    self._table = table
+    self._rates = learning_rates
+    self._evaluates = evaluates
+    self._leads = leads
+    self._published = variables.Published(self._agent.layout)
+    self._own_host: replay_host.ReplayHost | None = None
+    self._acting: acting.Acting | None = None
+    self._evaluation: self_evaluation.SelfEvaluation | None = None
+    self._source: Any = None
+    self._last: Any = None  # the last sample
+    self._metrics: dict[str, float] = {}
+    self._skipped = 0
+
+  # Served.
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """{'version', 'theta'}: parameters if newer than `have_version`."""
+    return self._published.get(have_version)
+
+  def __getattr__(self, name: str) -> Any:
+    """What the exchange serves is served by its worker."""
+    exchange = self.__dict__.get('_exchange')
+    if exchange is not None and name in exchange.serves:
+      return getattr(exchange, name)
+    raise AttributeError(f'{type(self).__name__} has no attribute {name!r}.')
+
+  # What an exchange sees (exchange/base.py).
+
+  @property
+  def learner(self) -> Any:
+    return self._learner
+
+  @property
+  def theta(self) -> np.ndarray:
+    """Parameters [P, D] that act now: at most one learner call old."""
+    return self._theta
+
+  @property
+  def steps(self) -> int:
+    """Environment steps of each member; 0 where others act."""
+    return 0 if self._acting is None else self._acting.steps
+
+  def over(self) -> bool:
+    """Whether to stop; also tells the counter, while there is no data too."""
+    if self._reporter.due():
+      self._reporter.report(self._numbers())
+    return self._stop.is_set() or self._reporter.finished
+
+  # The loop.
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Learns; returns when told to stop."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    self._stop = stop
+    kept = False
+    try:
+      self._build()
+      self._loop()
+      kept = self._finish()
+    finally:
+      self._exchange.close()
+      if self._acting is not None:
+        self._acting.close()
+      if self._own_host is not None:
+        # Before the source: its threads end with the server.
+        self._own_host.stop(lost=not kept)
+      if self._source is not None:
+        self._source.close()
+
+  def _build(self) -> None:
+    import tensorflow as tf  # the first TensorFlow work of a forked node
+
+    run = self.experiment.run
+    try:
+      tf.config.threading.set_intra_op_parallelism_threads(run.tf_threads)
+      tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+      pass  # threads share one TensorFlow; the first node has set it
+    done = self._reporter.steps_done(self._stop.is_set)
+    steps = done // len(self.members)
+    if self._acts:
+      # Before anything else: what cannot be made is said at once.
+      self._acting = acting.Acting(
+        self.experiment,
+        self._experience,
+        self.members,
+        steps,
+        self._reporter,
+        self._exchange.episode_ended,
+      )
+    if self._evaluates:
+      self._evaluation = self_evaluation.SelfEvaluation(
+        self.experiment,
+        self._agent,
+        self.members,
+        self._reporter,
+        steps,
+        self._stop.is_set,
+      )
+    # A restarted worker draws other numbers than the one that died.
+    self._learner = self._make_learner(f'from step {steps}', again=done > 0)
+    hosts = self._open_replay()
+    self._saves = saves.Saves(
+      self.experiment.run_dir if self._leads else None,
+      self._reporter.node,
+      hosts,
+      run.replay_checkpoint_s,
+    )
+    self._saves.restore(self._learner, self._exchange.keeps_learner)
+    self._updates = self._learner.updates
+    # Actors start with these while the update is traced.
+    self._publish()
+    if self._acting is not None:
+      # Written where it is read: a worker that acts has one shard.
+      client = reverb.Client(self._addresses[0])
+      self._acting.open(client, self._table, self._stop.is_set)
+    self._learner.trace(
+      self._experience.sample_specs(), self._experience.probability_specs()
+    )
+    self._exchange.begin(self)
+    self._updates = self._learner.updates
+
+  def _make_learner(self, purpose: str, again: bool) -> Any:
+    theta = self._exchange.initial(
+      np.stack([self._fresh(info, purpose) for info in self.members]), again
+    )
+    rates = self._rates
+    if rates is None:
+      rates = [self._agent.learning_rate] * len(self.members)
+    return learner_lib.TFLearner(
+      self._agent,
+      theta,
+      rates,
+      self._exchange,
+      self._experience.feed,
+      updates_per_call=self._experience.updates_per_call,
+      seed=base.actor_seed(self.members[0], f'learner {purpose}'),
+    )
+
+  def _fresh(self, info: base.ActorInfo, purpose: str) -> np.ndarray:
+    """New parameters [D] of a member; member 0's where all start alike."""
+    if self._exchange.shared_start:
+      info = dataclasses.replace(info, index=0)
+    return self._agent.initial(base.actor_seed(info, f'initial {purpose}'))
+
+  def _open_replay(self) -> Sequence[Any]:
+    """Starts the shards of this worker. Returns the hosts that it saves."""
+    if self._hosts is not None:
+      return self._hosts
+    if not self._leads:
+      return []
+    self._own_host = replay_host.ReplayHost(
+      lambda: self._experience.tables(self._table),
+      self.experiment.run_dir,
+      self._addresses,
+      first_shard=self._first_shard,
+    )
+    self._own_host.start()
+    # A queue that is emptied at each start has nothing worth keeping.
+    return [] if self._acts and self._experience.queue else [self._own_host]
+
+  def _loop(self) -> None:
+    acting_, evaluation = self._acting, self._evaluation
+    self._measure()
+    while not self.over():
+      enough = True
+      if acting_ is not None:
+        if acting_.done:
+          return
+        enough = acting_.act(self._theta, self._updates)
+        if enough and (self._source is None or self._experience.queue):
+          acting_.flush()  # so that a sample that must be there is
+      if enough:
+        if not self._learn():
+          return
+        if self._saves.due():
+          self._save()
+      self._exchange.sync()
+      if evaluation is not None:
+        self._measure()
+
+  def _learn(self) -> bool:
+    """One call of the learner. Returns False when the run is over."""
+    if self._source is None:
+      # Of a worker that acts: once there is something to sample.
+      ends = self._stop.is_set if self._acts else self.over
+      self._source = self._experience.source(self._addresses, self._table, ends)
+    try:
+      sample = next(self._source)
+    except StopIteration:
+      return False
+    sample = self._experience.prepare(sample, self._updates)
+    probabilities = (
+      sample.probabilities if self._experience.prioritized else None
+    )
+    try:
+      result = self._learner.step(sample.data, probabilities)
+    except exchange_base.OutOfStep:
+      try:
+        self._exchange.rejoin(self._learner)
+      except exchange_base.Stopped:
+        return False
+      self._updates = self._learner.updates
+      return True
+    except exchange_base.Stopped:
+      self._count(self._learner.updates - self._updates)
+      return False
+    if not self._metrics:
+      self._reporter.log('first_update', {'unix_time_s': time.time()})
+    for member in np.flatnonzero(result.broken):
+      self._replace(int(member))
+    self._count(result.updates)
+    self._publish()
+    if probabilities is not None:
+      self._source.give_back(sample, result.priorities)
+    self._exchange.updated(result)
+    self._skipped += int(result.skipped.sum())
+    self._metrics = {
+      name: float(np.mean(values)) for name, values in result.metrics.items()
+    }
+    self._reporter.remark(self._agent.remarks(self._metrics))
+    self._last = sample
+    return True
+
+  def _count(self, updates: int) -> None:
+    self._updates += updates
+    every = updates * len(self.members)
+    # An update of all that share parameters is one.
+    self._reporter.count(
+      learner_steps=every if self._leads else 0,
+      samples=every * self._experience.batch_size,
+    )
+
+  def _publish(self) -> None:
+    self._theta = self._learner.acting()
+    if self._leads:
+      self._published.publish(self._updates, self._theta[0])
+
+  def _replace(self, member: int) -> None:
+    """Gives a member whose parameters are not finite others."""
+    theta = self._exchange.replacement(member)
+    if theta is None and not self._acts:
+      raise learner_lib.LearnerFault(
+        'The parameters are not finite. The last checkpoint is taken up again; '
+        f'if that repeats, lower {" and ".join(self._agent.rate_settings)}.'
+      )
+    if theta is None:
+      theta = self._fresh(self.members[member], f'after step {self.steps}')
+    _logger.warning(
+      'The parameters of member %d are not finite: replaced.',
+      self.members[member].index,
+    )
+    self._learner.set_member(member, theta)
+
+  def _measure(self) -> None:
+    if self._evaluation is not None:
+      self._evaluation.now_and_then(self._theta, self.steps)
+
+  def _numbers(self) -> dict[str, float]:
+    numbers = {**self._metrics, 'skipped_updates': self._skipped}
+    if self._acting is not None:
+      numbers.update(self._acting.numbers())
+    if self._last is not None:
+      numbers.update(self._experience.numbers(self._last, self._updates))
+    if self._source is not None and self._experience.prioritized:
+      numbers['priorities_dropped'] = self._source.dropped
+    if self._metrics:
+      numbers.update(self._exchange.metrics())
+    return numbers
+
+  # What survives.
+
+  def _save(self, last: bool = False) -> bool:
+    kept = self._saves.save(self._learner, last)
+    if self._leads and not self._acts:
+      saves.write_acting(
+        self.experiment.run_dir, self._learner.acting(), self._updates
+      )
+    return kept
+
+  def _finish(self) -> bool:
+    """Saves and waits for the stop. Returns whether replay is kept."""
+    asked = not self._stop.is_set()
+    if asked:
+      self._reporter.hold(_LAST_SAVE_S)
+      # What is saved is to be counted too.
+      self._reporter.report(self._numbers())
+      if self._evaluation is not None:
+        self._evaluation.last(self._theta, self.steps)
+    if self._acting is not None and not self._experience.queue:
+      self._acting.flush()  # what is held back is to be kept too
+    if self._source is not None:
+      self._source.flush()
+    kept = self._save(last=True)
+    # Equal in all that share parameters, or something is wrong.
+    _logger.info(
+      'Ended at learner step %d with parameters %08x.',
+      self._updates,
+      zlib.crc32(self._learner.parameters().tobytes()),
+    )
+    if asked:
+      self._reporter.hold(0)
+    # Others may still ask for the last parameters. Timed, because a signal that
+    # another thread takes does not wake a wait that is not.
+    while not self._stop.wait(_WAIT_S):
+      if self._reporter.due():
+        self._reporter.report(self._numbers())
+      self._exchange.sync()
+    return kept
