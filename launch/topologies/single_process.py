@@ -1,7 +1,7 @@
 """One process acts, learns and evaluates; a counter beside it only listens.
 
-May die: nothing. The trainer's death ends the run; it can be resumed from the
-trainer's last checkpoint, replay included.
+May die: nothing. The worker's death ends the run; it can be resumed from the
+worker's last checkpoint, replay included.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import launchpad as lp
 
 from launch import experiment as experiment_lib
-from launch import rpc
 from launch.engines import restarts
-from launch.experience import members
-from launch.nodes import trainer
-from launch.services import counter as counter_lib
+from launch import experience
+from launch.nodes import replay_host
+from launch.nodes import worker
+from launch.topologies import parts
 
 
 def build(
@@ -29,30 +29,25 @@ def build(
   Raises:
     ValueError: the sizes do not fit together.
   """
-  members.check(experiment)
+  experience.check_members(experiment)
   program = lp.Program('single_process')
-  with program.group('counter'):
-    counter = program.add_node(
-      rpc.Node(
-        counter_lib.Counter,
-        experiment.run_dir,
-        {'actor_steps': experiment.total_steps},
-        experiment.run.wall_clock_s,
-      )
-    )
-  with program.group('trainer'):
+  counter = parts.counter(program, experiment)
+  infos = [experiment.actor_info(i) for i in range(experiment.num_agents)]
+  with program.group('worker'):
     program.add_node(
-      lp.PyClassNode(
-        trainer.Trainer,
+      replay_host.HostNode(
+        worker.Worker,
         experiment,
-        'trainer/0',
-        [experiment.actor_info(i) for i in range(experiment.num_agents)],
-        lr_spread,
+        'worker/0',
+        infos,
         counter,
-        evaluate=True,
+        learning_rates=explorers.learning_rates(
+          experiment.make_agent(), infos, lr_spread
+        ),
+        evaluates=True,
       )
     )
   restarts.assign(
-    program, {'counter': restarts.EndsRun(), 'trainer': restarts.Stop()}
+    program, {'counter': restarts.EndsRun(), 'worker': restarts.Stop()}
   )
   return program

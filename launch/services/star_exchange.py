@@ -1,6 +1,6 @@
-"""An explorer node's line to the parameter server: the host side of the pull.
+"""The exchange of an explorer node: candidates out, theta_star in, the pull.
 
-A thread does the talking, so that a slow or dead parameter server costs the
+A thread talks to the parameter server, so that a slow or dead one costs the
 explorers nothing: they go on learning alone (c = 0) and take theta_star up
 again when it answers.
 """
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from agents import parameters
+from agents.exchange import pull
+from agents.swarm import explorers
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class Star:
   reachable: bool = True
 
 
-class StarLink:
+class StarClient:
   """Polls theta_star and offers candidates, in a thread of its own."""
 
   def __init__(
@@ -54,7 +56,7 @@ class StarLink:
     node: str,
     star_max_age_s: float | None = None,
   ):
-    """Makes a link; `start` begins to talk.
+    """Makes a client; `start` begins to talk.
 
     Args:
       server: client of services.parameter_server.ParameterServer.
@@ -73,7 +75,7 @@ class StarLink:
     self._wake = threading.Event()
     self._closed = threading.Event()
     self._thread = threading.Thread(
-      target=self._talk, name='star-link', daemon=True
+      target=self._talk, name='star-client', daemon=True
     )
 
   def start(self) -> Star:
@@ -163,3 +165,107 @@ class StarLink:
       r_star=float(answer['r_star']),
       bar=float(answer['bar']),
     )
+
+
+class StarExchange(pull.Pull):
+  """The update of Liu et al. 2018: the gradient and a pull to theta_star.
+
+  A node that is started again within a run takes theta_star for all of its
+  members, if there is one; one that starts for the first time does not.
+  """
+
+  keeps_learner = False
+
+  def __init__(
+    self,
+    config: explorers.Config,
+    layout: parameters.Layout,
+    node: str,
+    num_members: int,
+    updates_per_rollout: int,
+    server: Any,
+  ):
+    """Makes an exchange; it talks from `initial` on.
+
+    Args:
+      config: of the swarm.
+      layout: of the explorers' network.
+      node: name of this node.
+      num_members: explorers that it hosts, P.
+      updates_per_rollout: learner steps between two pulls, unless
+        `config.pull_every` says otherwise.
+      server: client of the parameter server.
+    """
+    period = updates_per_rollout if config.pull_every == 'rollout' else 1
+    super().__init__(config.c_max, config.r_mode, config.inertia, period)
+    self.shared_start = config.start == 'shared'
+    self._config = config
+    self._client = StarClient(server, layout, node, config.star_max_age_s)
+    self._returns = explorers.ReturnClaims(num_members, config.claim_episodes)
+    self._targets = explorers.TargetClaims(num_members)
+    self._version = 0
+    self._weights = np.zeros(num_members, np.float32)
+    self._next_poll = 0
+
+  def initial(self, theta, again):
+    star = self._client.start()
+    if star.theta is None or not again:
+      return theta
+    _logger.info('Starting from version %d of theta_star.', star.version)
+    return np.repeat(star.theta[None], len(theta), axis=0)
+
+  def begin(self, worker):
+    self._worker = worker
+
+  def episode_ended(self, done):
+    claim = self._returns.finished(done.index, done.episode_return)
+    if self._config.claim_mode == 'return' and claim is not None:
+      self._offer(done.index, claim)
+
+  def updated(self, result):
+    if self._config.claim_mode == 'target':
+      for member, claim in self._targets.updated(result.metrics['target_max']):
+        self._offer(member, claim)
+
+  def sync(self):
+    if self._worker.steps >= self._next_poll:
+      self._next_poll = self._worker.steps + self._config.star_poll_steps
+      self._client.poll()
+    star = self._client.star
+    weights = explorers.pull_weights(
+      star.c, star.r_star, self._returns.means, self._config.pull_mode
+    )
+    newer = star.version != self._version
+    if newer or not np.array_equal(weights, self._weights):
+      self.set_star(star.theta if newer else None, weights)
+      self._version, self._weights = star.version, weights
+
+  def replacement(self, member):
+    return self._client.star.theta
+
+  def metrics(self):
+    theta, star = self._worker.theta, self._client.star
+    numbers = {
+      'star_version': star.version,
+      'star_reachable': float(star.reachable),
+      'pulled_fraction': float(np.mean(self._weights > 0)),
+      'spread': float(
+        np.linalg.norm(theta - theta.mean(axis=0), axis=1).mean()
+      ),
+    }
+    if star.theta is not None:
+      numbers['star_distance'] = float(
+        np.linalg.norm(theta - star.theta, axis=1).mean()
+      )
+    return numbers
+
+  def close(self):
+    self._client.close()
+
+  def _offer(self, member: int, claim: float) -> None:
+    if claim > self._client.star.bar:
+      worker = self._worker
+      index = worker.members[member].index
+      self._client.offer(
+        worker.theta[member], claim, index, worker.learner.updates
+      )
