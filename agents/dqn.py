@@ -24,7 +24,6 @@ from agents.losses import priorities
 from agents.losses import value
 from agents.networks import conv
 from agents.networks import mlp
-from agents.swarm import explorers
 from environment_loops import environments
 from replay import packing
 
@@ -170,6 +169,7 @@ class DQN(base.Agent):
     self.gamma = config.gamma
     self.n_step = config.n_step
     self.batch_size = config.batch_size
+    self.learning_rate = config.learning_rate
     self.optimizer = optimizers.make(config.optimizer)
     if config.anneal_updates is not None:
       self.rate_end = base.RateEnd(
@@ -267,7 +267,23 @@ class DQN(base.Agent):
     return exploration_lib.epsilon_greedy(q, epsilon, rng)
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
-    return dqn_actor.Actor(self, info, num_envs)
+    config = self.config
+    # A ladder is constant in time: computed once.
+    ladder = config.exploration == 'ladder'
+    constant = self.epsilons(info, num_envs, 0) if ladder else None
+
+    def epsilons(actor_steps: int) -> np.ndarray:
+      if constant is not None:
+        return constant
+      return self.epsilons(info, num_envs, actor_steps)
+
+    return dqn_actor.Actor(
+      self.values(),
+      epsilons,
+      self.transition_layout() if config.prioritized else None,
+      config.gamma,
+      config.reward_scale,
+    )
 
   def epsilons(
     self, info: base.ActorInfo, num_envs: int, actor_steps: int
@@ -292,9 +308,6 @@ class DQN(base.Agent):
       return q[0].argmax(axis=-1).astype(np.int32)
 
     return policy
-
-  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    return explorers.learning_rate(self.config.learning_rate, info, spread)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """1, then linear to 0: see `Config.anneal_updates`."""

@@ -192,7 +192,9 @@ class PPO(unroll_agent.UnrollActorCritic):
       )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
-  def feed(self, num_envs: int) -> rollouts.Rollouts:
+  def feed(
+    self, num_envs: int, batch_size: int | None = None, seed: int = 0
+  ) -> rollouts.Rollouts:
     """How blocks of `num_envs` environments become minibatches."""
     config = self.config
     return rollouts.Rollouts(
@@ -201,9 +203,10 @@ class PPO(unroll_agent.UnrollActorCritic):
       config.rollout_steps,
       config.unroll_length,
       num_envs,
-      config.batch_size,
+      batch_size or config.batch_size,
       config.epochs,
       config.in_order,
+      seed,
     )
 
   def estimate(

@@ -21,7 +21,7 @@ def of(
   experiment: experiment_lib.Experiment, config: actors.Config
 ) -> kind.Kind:
   """The kind of experience that the experiment's agent learns from."""
-  if experiment.make_agent().unroll_length is not None:
+  if experiment.make_agent().experience == 'unrolls':
     return unrolls.Unrolls(experiment, config)
   return transitions.Transitions(experiment, config)
 

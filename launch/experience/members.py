@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import feeds
 from launch import actors
 from launch import experiment as experiment_lib
 from launch.experience import kind
@@ -32,7 +31,7 @@ from replay import tables as tables_lib
 def of(experiment: experiment_lib.Experiment, members: int) -> Steps | Unrolls:
   """The kind of experience that the experiment's agent learns from."""
   agent = experiment.make_agent()
-  if agent.unroll_length is not None:
+  if agent.experience == 'unrolls':
     return Unrolls(experiment, members)
   return Steps(experiment, members)
 
@@ -79,7 +78,7 @@ class Steps(kind.Kind):
   def __init__(self, experiment: experiment_lib.Experiment, members: int):
     config = actors.Config(num_actors=1, envs_per_actor=members)
     super().__init__(experiment, config)
-    self._layout = experiment.transitions()
+    self._layout = self.agent.transition_layout()
 
   @property
   def why(self) -> str:
@@ -144,9 +143,7 @@ class Steps(kind.Kind):
 
   @property
   def feed(self):
-    # A transition is packed in one column, so unpacking is all that is left
-    # to do between replay and loss.
-    return feeds.Transitions(self._layout, self.agent.batch_size)
+    return self.agent.feed(self.envs_per_member)
 
   def sampler(self, addresses, table, should_stop):
     return sampler.ShardedSampler(

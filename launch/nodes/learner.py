@@ -141,7 +141,7 @@ class Learner:
     self._learner = learner.TFLearner(
       agent,
       theta,
-      [agent.learning_rate(info, 'none')],
+      [agent.learning_rate],
       exchange_lib.Average(self._reduce)
       if self._reduce
       else exchange_lib.Local(),

@@ -21,6 +21,7 @@ import reverb
 
 from agents import base
 from agents import learner
+from agents.swarm import explorers
 from environment_loops import evaluation
 from environment_loops import observers
 from environment_loops import vector
@@ -157,7 +158,10 @@ class Trainer:
     self._learner = learner.TFLearner(
       self.agent,
       theta,
-      [self.agent.learning_rate(i, self._lr_spread) for i in self.members],
+      [
+        explorers.learning_rate(self.agent.learning_rate, info, self._lr_spread)
+        for info in self.members
+      ],
       self._link.exchange,
       experience.feed,
       updates_per_call=experience.updates_per_call,

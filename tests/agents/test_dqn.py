@@ -405,11 +405,13 @@ def test_every_actor_and_purpose_has_a_seed_of_its_own():
   assert base.actor_seed(info, 'weights') == base.actor_seed(info, 'weights')
 
 
-def test_members_learn_at_the_rates_of_their_spread():
-  agent = _agent(learning_rate=1e-3)
-  rates = [agent.learning_rate(base.ActorInfo(i, 3, 0), 'decades')
-           for i in range(3)]  # fmt: skip
-  np.testing.assert_allclose(rates, [1e-4, 1e-3, 1e-2])
+def test_transitions_come_in_no_blocks():
+  agent = _agent()
+  assert agent.experience == 'transitions'
+  assert agent.feed(num_envs=3).batch_size == agent.batch_size
+  assert agent.feed(num_envs=3, batch_size=7).batch_size == 7
+  with pytest.raises(TypeError, match='dqn learns from transitions'):
+    agent.block_layout(3)
 
 
 def test_continuous_actions_are_refused():

@@ -261,6 +261,22 @@ def test_members_see_their_own_environments_as_if_alone(memory):
       np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_shuffles_depend_on_the_seed_of_the_run_and_on_nothing_else():
+  agent, sample = _agent(), _sample(_agent())
+  theta = tf.constant(agent.initial(0)[None])
+
+  def first_minibatches(seed):
+    feed = agent.feed(K, seed=seed)
+    arranged = feed.arrange(sample, agent.updates_per_call, 1, theta)
+    return arranged.block.reward.numpy()
+
+  np.testing.assert_array_equal(first_minibatches(3), first_minibatches(3))
+  assert (first_minibatches(3) != first_minibatches(4)).any()
+  np.testing.assert_allclose(
+    first_minibatches(3).sum(), first_minibatches(4).sum(), rtol=1e-5
+  )
+
+
 class _Feed:
   """The agent's own, with the parameters of the learner."""
 
