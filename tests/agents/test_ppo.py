@@ -536,11 +536,11 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
   [
     ({'batch_size': 7}, 'agent.rollout_steps=24 is no whole number of'),
     ({'stack': 2, 'batch_size': 6}, 'agent.batch_size=6 is no whole number'),
-    ({'clip': 1.5}, 'agent.clip=1.5 must be below 1'),
+    ({'clip': 1.5}, 'agent.clip=1.5 must be above 0 and below 1'),
     ({'gae_lambda': 1.1}, 'agent.gae_lambda=1.1 must be between 0 and 1'),
     ({'value_clip': 0.0}, 'agent.value_clip=0.0 must be a positive number'),
     ({'entropy_cost': -1.0}, 'agent.entropy_cost=-1.0'),
-    ({'sigma_max': 1e-4}, 'agent.sigma_max=0.0001 must be above'),
+    ({'sigma_max': 1e-4}, 'must be below agent.sigma_max=0.0001'),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
     ({'epochs': 0}, 'agent.epochs=0 must be a whole number'),
   ],
