@@ -9,22 +9,28 @@ from V(s_{t+T}) or the true end of an episode backwards.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from agents import impala
+from agents import optimizers
+from agents import settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(impala.Config):
   """A2C. Defaults are specs' values of A3C, [R] where small scale differs."""
 
-  unroll_length: int = 5  # environment steps; paper: 5
-  batch_size: int = 16  # sequences per update, one of each environment
-  learning_rate: float = 7e-4  # per update
-  optimizer: str = 'rmsprop'
-  rmsprop_epsilon: float = 1e-5  # paper: 0.1
-  max_gradient_norm: float | None = 0.5  # usual since OpenAI's baselines
-  entropy_cost: float = 0.01  # paper: 0.01
-  correction: str = 'none'  # 'vtrace' is the same while nothing lags
+  unroll_length: settings.Whole = 5  # environment steps; paper: 5
+  # Sequences per update, one of each environment.
+  batch_size: settings.Whole = 16
+  learning_rate: settings.Positive = 7e-4  # per update
+  optimizer: optimizers.Name = 'rmsprop'  # the paper's
+  rmsprop_epsilon: settings.Positive = 1e-5  # paper: 0.1
+  # Usual since OpenAI's baselines.
+  max_gradient_norm: settings.Positive | None = 0.5
+  entropy_cost: settings.NotNegative = 0.01  # paper: 0.01
+  # 'vtrace' is the same while nothing lags.
+  correction: Literal['vtrace', 'none'] = 'none'
 
   def __post_init__(self):
     super().__post_init__()

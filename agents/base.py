@@ -4,13 +4,32 @@ An `Agent` says what is learned and nothing else. It owns
 
   layout      which variables there are, as one flat vector (parameters.py)
   initial     new parameters from a seed
+  actor       the behaviour of one ranked actor with K environments
+  act         the same without rank, for P members with K environments each
+  experience  what it learns from: 'transitions' or 'unrolls'
+  feed        how a sample of that experience becomes batches
   loss        the equation, for one member, in TensorFlow
-  act         the behaviour policy, for P members with K environments each
-  actor       the behaviour of one ranked actor, and what it stores besides
   greedy      the policy that is evaluated
 
-A topology decides who calls these, and an engine where. Rank reaches an agent
-only as `ActorInfo`: seeds, learning rates and epsilons are functions of it.
+The loop in which they are used, with the names of launch/nodes:
+
+  actor, theta = agent.actor(info, num_envs), agent.initial(seed)
+  learner = TFLearner(agent, theta[None], [agent.learning_rate], exchange,
+                      agent.feed(num_envs))
+  observation = environments.reset()
+  while True:
+    for _ in range(acting_steps):
+      actions = actor.act(theta, observation, actor_steps, rng)
+      step = environments.step(actions)
+      adder.add(observation, actions, step)  # to replay, or to a queue
+      actor.ended(step.last)
+      observation = step.next_observation
+    learner.step(sampler.sample())  # feed.arrange, feed.unpack, agent.loss
+    theta = learner.parameters()[0]
+
+A topology decides who calls these, and an engine where: the loop is one process
+in single_process, and two that run at once in actor_learner. Rank reaches an
+agent only as `ActorInfo`: seeds and epsilons are functions of it.
 """
 
 from __future__ import annotations
@@ -23,8 +42,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from agents import feeds
 from agents import optimizers
 from agents import parameters
+from environment_loops import environments
+from replay import blocks
+from replay import packing
 
 # Observations [K, ...] to actions [K].
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -142,13 +165,15 @@ class Agent(abc.ABC):
   """What is learned. One instance serves any number of members."""
 
   name: str
+  spec: environments.Spec
   layout: parameters.Layout
   optimizer: optimizers.Optimizer
   target_update: TargetUpdate
   serve_target: bool = False  # whether target networks act, not online ones
   gamma: float
   n_step: int  # environment steps in one return
-  batch_size: int  # transitions per update and member
+  batch_size: int  # transitions, or sequences, per update and member
+  learning_rate: float  # of a member, per update
   metrics: dict[str, str]  # of the loss, and how updates pool: 'mean', 'max'
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all alike.
@@ -166,13 +191,50 @@ class Agent(abc.ABC):
   # member: half the time of a small MLP, but twelve times that of a
   # convolution. Measure before setting it.
   compiled: bool = False
-  # Steps of an unroll (unrolls.py); None: it learns from single transitions.
+  # Steps of an unroll, which makes `experience` 'unrolls'.
   unroll_length: int | None = None
   # Learner steps in one call, where that is not free (a rollout's epochs);
   # None: as `run.updates_per_call` says.
   updates_per_call: int | None = None
   # Whether actors wait, after their share of a rollout, until it is learned.
   on_policy: bool = False
+
+  @property
+  def experience(self) -> str:
+    """'transitions' from replay, or 'unrolls' (unroll/unrolls.py) in blocks."""
+    return 'transitions' if self.unroll_length is None else 'unrolls'
+
+  def transition_layout(self) -> packing.TransitionLayout:
+    """How a transition is packed."""
+    spec = self.spec
+    return packing.TransitionLayout(
+      spec.observation_shape,
+      spec.action_shape,
+      spec.discrete,
+      spec.observation_dtype,
+    )
+
+  def block_layout(self, num_envs: int) -> blocks.BlockLayout:
+    """Of unrolls: what an actor with `num_envs` environments writes."""
+    raise TypeError(
+      f'{self.name} learns from {self.experience}, which come in no blocks '
+      f'(of {num_envs} environments). See unroll/agent.py for agents that do.'
+    )
+
+  def feed(
+    self, num_envs: int, batch_size: int | None = None, seed: int = 0
+  ) -> feeds.Feed:
+    """How samples become batches.
+
+    Args:
+      num_envs: environments of the actors that write them.
+      batch_size: of one learner; None: of the agent.
+      seed: of what the feed draws at random, such as shuffles.
+    """
+    del num_envs, seed
+    return feeds.Transitions(
+      self.transition_layout(), batch_size or self.batch_size
+    )
 
   @abc.abstractmethod
   def initial(self, seed: int) -> np.ndarray:
@@ -250,10 +312,6 @@ class Agent(abc.ABC):
   @abc.abstractmethod
   def greedy(self, theta: np.ndarray) -> Policy:
     """The policy without exploration, for parameters `theta [D]`."""
-
-  @abc.abstractmethod
-  def learning_rate(self, info: ActorInfo, spread: str) -> float:
-    """The learning rate of this member under a spread rule (swarm.py)."""
 
 
 class _PlainActor:

@@ -12,9 +12,11 @@ import dataclasses
 import functools
 import logging
 import math
+from typing import Annotated, Literal
 
 import tensorflow as tf
 
+from agents import settings
 from agents.actor_critic import agent as actor_critic
 from agents.actor_critic import config as actor_critic_config
 from agents.losses import categorical
@@ -24,43 +26,31 @@ _logger = logging.getLogger(__name__)
 
 # From this share of clipped mass on the support is said to be too narrow.
 _CLIPPED_SHARE = 0.05
-PRIORITIES = ('mean', 'kl')
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(actor_critic_config.Config):
   """D4PG. Defaults are specs' small-scale values (specs/d4pg.md) [R]."""
 
-  policy_learning_rate: float = 3e-4  # per update; paper: 1e-4
-  critic_learning_rate: float = 1e-3  # per update; paper: 1e-4
-  n_step: int = 3  # environment steps in one return; paper: 5
-  max_dq_da: float | None = 1.0  # norm of dQ/da per sample, as Acme
-  target_update_period: int = 100  # learner steps, as the paper
-  target_update_tau: float = 1.0  # 1 copies
-  env_steps_per_update: int = 4  # 16 samples per insert
-  num_atoms: int = 51  # of the support, paper
-  v_min: float = -150.0  # scaled discounted return; Acme
-  v_max: float = 150.0
-  priority: str = 'mean'  # |mean of target - Q|, or 'kl'
-  reward_min: float | None = None  # of one step where known, before scaling:
-  reward_max: float | None = None  # the support is then checked at the start
+  policy_learning_rate: settings.Positive = 3e-4  # per update; paper: 1e-4
+  critic_learning_rate: settings.Positive = 1e-3  # per update; paper: 1e-4
+  n_step: settings.Whole = 3  # environment steps in one return; paper: 5
+  max_dq_da: settings.Positive | None = 1.0  # norm of dQ/da per sample, as Acme
+  target_update_period: settings.Whole = 100  # learner steps, as the paper
+  target_update_tau: settings.Share = 1.0  # 1 copies
+  env_steps_per_update: settings.Whole = 4  # 16 samples per insert
+  num_atoms: Annotated[int, settings.at_least(2)] = 51  # of the support, paper
+  v_min: float = -150.0  # of the support: scaled discounted return; Acme
+  v_max: float = 150.0  # likewise
+  priority: Literal['mean', 'kl'] = 'mean'  # |mean of target - Q|, or 'kl'
+  # Of one step, before scaling. Where known, the support is checked at start.
+  reward_min: float | None = None
+  reward_max: float | None = None  # likewise
 
   def __post_init__(self):
     super().__post_init__()
-    if self.num_atoms < 2:
-      raise ValueError(
-        f'agent.num_atoms={self.num_atoms} must be at least 2: v_min and v_max.'
-      )
-    if not (-math.inf < self.v_min < self.v_max < math.inf):
-      raise ValueError(
-        f'agent.v_min={self.v_min} must be below agent.v_max={self.v_max}, and '
-        'both finite: they are the ends of the support of the critic.'
-      )
-    if self.priority not in PRIORITIES:
-      raise ValueError(
-        f'agent.priority={self.priority!r} is not known. Choose one of '
-        f'{list(PRIORITIES)}.'
-      )
+    why = 'they are the ends of the support of the critic.'
+    settings.ordered(self, 'agent.v_min', 'agent.v_max', why)
 
 
 class D4PG(actor_critic.ActorCritic):

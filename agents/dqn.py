@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import checks
 from agents import dqn_actor
 from agents import exploration as exploration_lib
 from agents import optimizers
 from agents import parameters
+from agents import settings
 from agents.losses import priorities
 from agents.losses import value
 from agents.networks import conv
 from agents.networks import mlp
-from agents.swarm import explorers
 from environment_loops import environments
 from replay import packing
 
@@ -39,112 +39,58 @@ class Config:
   """
 
   # 'mlp'; for images 'nature' or 'shallow' of conv.py; 'auto': what fits.
-  network: str = 'auto'
-  hidden_sizes: tuple[int, ...] = (64, 64)  # units, of 'mlp'
-  activation: str = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
+  network: Literal['auto', 'mlp', 'nature', 'shallow'] = 'auto'
+  hidden_sizes: settings.Sizes = (64, 64)  # units, of 'mlp'
+  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
-  learning_rate: float = 1e-3  # per update; paper of the swarm: 0.01
+  # Per update; paper of the swarm: 0.01.
+  learning_rate: settings.Positive = 1e-3
   # Learner steps at which the rate has fallen to 0, in a line that begins
   # after `anneal_after` of them; None: it stays.
-  anneal_updates: int | None = None
-  anneal_after: int = 0
-  optimizer: str = 'adam'  # or another of optimizers.py
-  max_gradient_norm: float | None = None  # of the whole gradient; Ape-X: 40
-  gamma: float = 0.99  # per environment step
-  n_step: int = 5  # environment steps in one return [T]; paper: 1
-  batch_size: int = 64  # transitions per update
-  loss: str = 'huber'  # 'huber' (delta 1) or 'squared'
+  anneal_updates: settings.Whole | None = None
+  anneal_after: settings.Count = 0  # learner steps
+  optimizer: optimizers.Name = 'adam'  # or another of optimizers.py
+  # Of the whole gradient; Ape-X: 40.
+  max_gradient_norm: settings.Positive | None = None
+  gamma: settings.Fraction = 0.99  # per environment step
+  n_step: settings.Whole = 5  # environment steps in one return [T]; paper: 1
+  batch_size: settings.Whole = 64  # transitions per update
+  loss: Literal['huber', 'squared'] = 'huber'  # 'huber' (delta 1) or 'squared'
   double: bool = True  # double Q-learning [T]; False is equation 5
-  reward_scale: float = 1.0  # factor on rewards in the loss only
+  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
   # Each reward, never an n-step sum, to [-c, c] before it is stored; Atari: 1.
-  reward_clip: float | None = None
-  target_update_period: int = 100  # learner steps
-  target_update_tau: float = 1.0  # 1 copies the online network
+  reward_clip: settings.Positive | None = None
+  target_update_period: settings.Whole = 100  # learner steps
+  target_update_tau: settings.Share = 1.0  # 1 copies the online network
   serve_target: bool = False  # the target network acts and is judged
-  max_replay_size: int = 20_000  # transitions per member
-  min_replay_size: int = 500  # transitions per member before learning
-  env_steps_per_update: int = 1  # environment steps per learner step
+  max_replay_size: settings.Whole = 20_000  # transitions per member
+  # Transitions per member before learning.
+  min_replay_size: settings.Whole = 500
+  env_steps_per_update: settings.Whole = 1  # environment steps per learner step
   prioritized: bool = False  # replay by TD error, else uniform
-  priority_exponent: float = 0.6  # alpha; of prioritized replay only
-  importance_exponent: float = 0.4  # beta; of prioritized replay only
-  exploration: str = 'schedule'  # 'schedule' falls; 'ladder' is Ape-X's
-  epsilon: float = 0.4  # of 'ladder': the most curious environment
-  epsilon_alpha: float = 7.0  # of 'ladder': down to epsilon^(1 + alpha)
-  epsilon_start: float = 1.0  # of 'schedule': chance of a random action
-  epsilon_end: float = 0.05
-  epsilon_steps: int = 5_000  # actor steps from start to end, linear
+  # Alpha; of prioritized replay only.
+  priority_exponent: settings.Fraction = 0.6
+  # Beta; of prioritized replay only.
+  importance_exponent: settings.Fraction = 0.4
+  # 'schedule' falls; 'ladder' is Ape-X's.
+  exploration: Literal['schedule', 'ladder'] = 'schedule'
+  epsilon: settings.Fraction = 0.4  # of 'ladder': the most curious environment
+  # Of 'ladder': down to epsilon^(1 + alpha).
+  epsilon_alpha: settings.NotNegative = 7.0
+  # Of 'schedule': chance of a random action.
+  epsilon_start: settings.Fraction = 1.0
+  epsilon_end: settings.Fraction = 0.05  # of 'schedule': after epsilon_steps
+  epsilon_steps: settings.Count = 5_000  # actor steps from start to end, linear
 
   def __post_init__(self):
-    checks.whole(
-      self,
-      'agent',
-      (
-        'n_step',
-        'batch_size',
-        'target_update_period',
-        'max_replay_size',
-        'min_replay_size',
-        'env_steps_per_update',
-      ),
-    )
-    checks.positive(
-      self,
-      'agent',
-      (
-        'learning_rate',
-        'reward_scale',
-        'reward_clip',
-        'max_gradient_norm',
-      ),
-    )
-    fractions = {
-      'gamma': self.gamma,
-      'priority_exponent': self.priority_exponent,
-      'importance_exponent': self.importance_exponent,
-      'epsilon': self.epsilon,
-      'epsilon_start': self.epsilon_start,
-      'epsilon_end': self.epsilon_end,
-      'target_update_tau': self.target_update_tau,
-    }
-    for name, number in fractions.items():
-      if not 0 <= number <= 1:
-        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
-    if self.target_update_tau == 0:
-      raise ValueError(
-        'agent.target_update_tau=0 would never move the target network. '
-        'Use 1 to copy it every target_update_period updates.'
-      )
-    for name in ('epsilon_steps', 'epsilon_alpha'):
-      if not 0 <= getattr(self, name) < math.inf:
-        raise ValueError(
-          f'agent.{name}={getattr(self, name)} must not be negative, nor '
-          'infinite.'
-        )
-    if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-      raise ValueError(
-        f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
-      )
-    for name, known in _CHOICES.items():
-      if getattr(self, name) not in known:
-        raise ValueError(
-          f'agent.{name}={getattr(self, name)!r} is not known. Choose one of '
-          f'{sorted(known)}.'
-        )
-    checks.annealing(self, 'agent')
-    if self.min_replay_size > self.max_replay_size:
-      raise ValueError(
-        f'agent.min_replay_size={self.min_replay_size} is above '
-        f'max_replay_size={self.max_replay_size}: learning could never start.'
-      )
-    optimizers.make(self.optimizer)
+    settings.check(self, 'agent')
+    why = 'the rate would have no time to fall.'
+    settings.ordered(self, 'agent.anneal_after', 'agent.anneal_updates', why)
+    low, high = 'agent.min_replay_size', 'agent.max_replay_size'
+    settings.ordered(self, low, high, 'learning could never start.', equal=True)
 
 
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
-_CHOICES = {
-  'loss': tuple(_LOSSES),
-  'network': ('auto', 'mlp', *conv.KINDS),
-  'exploration': ('schedule', 'ladder'),
-}
 
 
 class DQN(base.Agent):
@@ -170,6 +116,7 @@ class DQN(base.Agent):
     self.gamma = config.gamma
     self.n_step = config.n_step
     self.batch_size = config.batch_size
+    self.learning_rate = config.learning_rate
     self.optimizer = optimizers.make(config.optimizer)
     if config.anneal_updates is not None:
       self.rate_end = base.RateEnd(
@@ -267,7 +214,23 @@ class DQN(base.Agent):
     return exploration_lib.epsilon_greedy(q, epsilon, rng)
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
-    return dqn_actor.Actor(self, info, num_envs)
+    config = self.config
+    # A ladder is constant in time: computed once.
+    ladder = config.exploration == 'ladder'
+    constant = self.epsilons(info, num_envs, 0) if ladder else None
+
+    def epsilons(actor_steps: int) -> np.ndarray:
+      if constant is not None:
+        return constant
+      return self.epsilons(info, num_envs, actor_steps)
+
+    return dqn_actor.Actor(
+      self.values(),
+      epsilons,
+      self.transition_layout() if config.prioritized else None,
+      config.gamma,
+      config.reward_scale,
+    )
 
   def epsilons(
     self, info: base.ActorInfo, num_envs: int, actor_steps: int
@@ -292,9 +255,6 @@ class DQN(base.Agent):
       return q[0].argmax(axis=-1).astype(np.int32)
 
     return policy
-
-  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    return explorers.learning_rate(self.config.learning_rate, info, spread)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """1, then linear to 0: see `Config.anneal_updates`."""

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from agents import base
 from agents import exploration
 from agents import parameters
 from agents.losses import priorities
 from agents.networks import mlp
 from replay import packing
 
-if TYPE_CHECKING:
-  from agents import dqn
-
 
 class Actor:
   """One actor: its epsilons, and the first priorities of what it stores."""
 
-  def __init__(self, agent: dqn.DQN, info: base.ActorInfo, num_envs: int):
-    self._agent = agent
-    self._values = agent.values()
-    self._ladder: np.ndarray | None = None
-    if agent.config.exploration == 'ladder':
-      self._ladder = agent.epsilons(info, num_envs, 0)
-    self._transitions = packing.TransitionLayout(
-      agent.spec.observation_shape,
-      observation_dtype=agent.spec.observation_dtype,
-    )
+  def __init__(
+    self,
+    values: Values,
+    epsilons: Callable[[int], np.ndarray],
+    prioritized: packing.TransitionLayout | None,
+    gamma: float,
+    reward_scale: float,
+  ):
+    """Makes an actor.
+
+    Args:
+      values: Q, with a memory of its own.
+      epsilons: chance of a random action in each of its K environments, [K],
+        after so many actor steps.
+      prioritized: layout of what is stored; None: replay has no priorities.
+      gamma: per environment step, of the first priorities.
+      reward_scale: factor on rewards, likewise.
+    """
+    self._values = values
+    self._epsilons = epsilons
+    self._prioritized = prioritized
+    self._gamma = gamma
+    self._reward_scale = reward_scale
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     q, epsilon = self.forward(theta, *self.inputs(observation, actor_steps))
@@ -38,10 +48,7 @@ class Actor:
   # The parts of `act`, for many actors at once (batched_acting.py).
 
   def inputs(self, observation, actor_steps) -> tuple[np.ndarray, ...]:
-    if self._ladder is not None:
-      return observation, self._ladder
-    epsilon = self._agent.exploration(actor_steps)
-    return observation, np.full(len(observation), epsilon)
+    return observation, self._epsilons(actor_steps)
 
   def forward(self, theta, observation, epsilon) -> tuple[np.ndarray, ...]:
     return self._values(theta, observation[None])[0], epsilon
@@ -59,20 +66,19 @@ class Actor:
   def priorities(self, theta, packed) -> np.ndarray | None:
     """p = |R + gamma D max_a Q(s', a) - Q(s, a)| + 1e-6, float32 [M].
 
-    specs/apex_dqn.md, section 2: the actor has one network for both roles, so
+    Horgan et al. 2018, section 3. An actor has one network for both roles, so
     that double Q-learning is the maximum. None if replay is not prioritized.
     """
-    config = self._agent.config
-    if not config.prioritized:
+    if self._prioritized is None:
       return None
-    transition = self._transitions.unpack(packed)
+    transition = self._prioritized.unpack(packed)
     count = len(packed)
     # One forward pass for both ends of all windows.
     q = self._values(
       theta, np.concatenate([transition.o_tm1, transition.o_t])[None]
     )[0]
-    target = config.reward_scale * transition.r_t + (
-      config.gamma * transition.d_t * q[count:].max(axis=-1)
+    target = self._reward_scale * transition.r_t + (
+      self._gamma * transition.d_t * q[count:].max(axis=-1)
     )
     return priorities.proportional(
       target - q[np.arange(count), transition.a_tm1]

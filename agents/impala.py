@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
+from typing import Literal
 
 import tensorflow as tf
 
 from agents import base
-from agents import checks
 from agents import optimizers
+from agents import settings
 from agents.losses import policy_gradient
 from agents.losses import vtrace
 from agents.unroll import agent as unroll_agent
@@ -26,7 +27,6 @@ from replay import blocks
 
 # exp(20) is far beyond any bound on rho, and still a number.
 _MAX_LOG_RHO = 20.0
-_CORRECTIONS = ('vtrace', 'none')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,84 +37,54 @@ class Config:
   learning rates and `rmsprop_epsilon` are for that (specs/impala.md, 5.8).
   """
 
-  hidden_sizes: tuple[int, ...] = (64, 64)  # units
-  activation: str = 'tanh'  # 'relu' or 'tanh'
+  hidden_sizes: settings.Sizes = (64, 64)  # units
+  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
   torso: str = 'mlp'  # for images 'nature' or 'shallow': see conv.py
   shared_torso: bool = True  # one for policy and value; IMPASS: False
-  lstm_size: int = 0  # units; 0 for no LSTM
-  stack: int = 1  # observations seen at once; IMPASS: 4
+  lstm_size: settings.Count = 0  # units; 0 for no LSTM
+  stack: settings.Whole = 1  # observations seen at once; IMPASS: 4
   normalize_observations: bool = False  # by running mean and variance
-  unroll_length: int = 20  # T, environment steps; paper: 20 (Atari), 100
-  batch_size: int = 32  # B, sequences per update; paper: 32
-  learning_rate: float = 1e-3  # per update; paper: 6e-4 with RMSProp
-  optimizer: str = 'adam'  # 'adam', 'rmsprop' or 'sgd'; paper: 'rmsprop'
-  rmsprop_epsilon: float = 0.01  # paper: 0.1, for a loss summed over the batch
-  anneal_env_steps: int | None = None  # until the learning rate is 0, linear
-  max_gradient_norm: float | None = 40.0  # paper: 40
-  gamma: float = 0.99  # per environment step
-  reward_scale: float = 1.0  # factor on rewards in the loss only
-  reward_clip: float | None = None  # of rewards in the loss; paper: 1 (Atari)
-  entropy_cost: float = 0.01  # paper: 0.01 (Atari)
-  baseline_cost: float = 0.5  # on half the squared error; paper: 0.5
-  correction: str = 'vtrace'  # 'none' takes every rho and c as 1
-  trace_lambda: float = 1.0  # factor on the trace; paper: 1
-  rho_bar: float | None = 1.0  # paper: 1; None does not clip
-  c_bar: float | None = 1.0  # paper: 1
-  pg_rho_bar: float | None = 1.0  # paper: 1
+  # T, environment steps; paper: 20 (Atari), 100.
+  unroll_length: settings.Whole = 20
+  batch_size: settings.Whole = 32  # B, sequences per update; paper: 32
+  # Per update; paper: 6e-4 with RMSProp.
+  learning_rate: settings.Positive = 1e-3
+  # 'adam', 'rmsprop' or 'sgd'; paper: 'rmsprop'.
+  optimizer: optimizers.Name = 'adam'
+  # Paper: 0.1, for a loss summed over the batch.
+  rmsprop_epsilon: settings.Positive = 0.01
+  # Until the learning rate is 0, linear.
+  anneal_env_steps: settings.Whole | None = None
+  max_gradient_norm: settings.Positive | None = 40.0  # paper: 40
+  gamma: settings.Fraction = 0.99  # per environment step
+  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
+  # Of rewards in the loss; paper: 1 (Atari).
+  reward_clip: settings.Positive | None = None
+  entropy_cost: settings.NotNegative = 0.01  # paper: 0.01 (Atari)
+  # On half the squared error; paper: 0.5.
+  baseline_cost: settings.NotNegative = 0.5
+  # 'none' takes every rho and c as 1.
+  correction: Literal['vtrace', 'none'] = 'vtrace'
+  trace_lambda: settings.Fraction = 1.0  # factor on the trace; paper: 1
+  rho_bar: settings.Positive | None = 1.0  # paper: 1; None does not clip
+  c_bar: settings.Positive | None = 1.0  # paper: 1
+  pg_rho_bar: settings.Positive | None = 1.0  # paper: 1
   normalize_advantages: bool = False  # within a batch; IMPASS: True
-  sigma_min: float = 1e-3  # of a Gaussian policy, in units of [-1, 1]
-  sigma_max: float | None = 2.0  # likewise
+  # Of a Gaussian policy, in units of [-1, 1].
+  sigma_min: settings.NotNegative = 1e-3
+  sigma_max: settings.Positive | None = 2.0  # in the same units; None has none
   tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
 
   def __post_init__(self):
-    checks.whole(self, 'agent', ('unroll_length', 'batch_size', 'stack'))
-    checks.positive(
-      self,
-      'agent',
-      (
-        'learning_rate',
-        'rmsprop_epsilon',
-        'anneal_env_steps',
-        'max_gradient_norm',
-        'reward_scale',
-        'reward_clip',
-        'rho_bar',
-        'c_bar',
-        'pg_rho_bar',
-        'sigma_max',
-      ),
-    )
-    for name in ('gamma', 'trace_lambda'):
-      number = getattr(self, name)
-      if not 0 <= number <= 1:
-        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
-    for name in ('entropy_cost', 'baseline_cost', 'sigma_min', 'lstm_size'):
-      number = getattr(self, name)
-      if not (math.isfinite(number) and number >= 0):
-        raise ValueError(
-          f'agent.{name}={number} must be a number that is not negative.'
-        )
-    if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-      raise ValueError(
-        f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
-      )
-    if self.correction not in _CORRECTIONS:
-      raise ValueError(
-        f'agent.correction={self.correction!r} is not known. Choose one of '
-        f'{list(_CORRECTIONS)}.'
-      )
+    settings.check(self, 'agent')
     bar = math.inf if self.rho_bar is None else self.rho_bar
     if (math.inf if self.c_bar is None else self.c_bar) > bar:
       raise ValueError(
         f'agent.c_bar={self.c_bar} is above rho_bar={self.rho_bar}. Lower '
         'c_bar.'
       )
-    if self.sigma_max is not None and self.sigma_max <= self.sigma_min:
-      raise ValueError(
-        f'agent.sigma_max={self.sigma_max} must be above sigma_min='
-        f'{self.sigma_min}.'
-      )
-    optimizers.make(self.optimizer)
+    why = 'they are the bounds of the standard deviation.'
+    settings.ordered(self, 'agent.sigma_min', 'agent.sigma_max', why)
 
 
 class IMPALA(unroll_agent.UnrollActorCritic):

@@ -6,7 +6,7 @@ range.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -64,14 +64,14 @@ class OrnsteinUhlenbeck:
       self._state = np.where(ended[..., None], np.float32(0), self._state)
 
 
-KINDS = ('gaussian', 'ornstein_uhlenbeck')
+Kind = Literal['gaussian', 'ornstein_uhlenbeck']
 
 
 def make(kind: str, sigma: float, theta: float) -> Noise:
   """The noise of a config.
 
   Args:
-    kind: one of `KINDS`.
+    kind: one of `Kind`.
     sigma: standard deviation of one draw, canonical units.
     theta: share of the state that Ornstein-Uhlenbeck noise forgets per step.
 
@@ -83,7 +83,7 @@ def make(kind: str, sigma: float, theta: float) -> Noise:
   if kind == 'ornstein_uhlenbeck':
     return OrnsteinUhlenbeck(sigma, theta)
   raise ValueError(
-    f'agent.noise={kind!r} is not known. Choose one of {list(KINDS)}.'
+    f'agent.noise={kind!r} is not known. Choose one of {list(get_args(Kind))}.'
   )
 
 

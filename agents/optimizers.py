@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-from typing import Protocol
+from typing import Literal, Protocol
 
 import tensorflow as tf
 
@@ -145,6 +145,9 @@ class Adagrad:
     return (v,), gradient * tf.math.rsqrt(v + self.initial + self.epsilon)
 
 
+Name = Literal[
+  'sgd', 'momentum', 'adam', 'rmsprop', 'centered_rmsprop', 'adagrad'
+]
 _KNOWN: dict[str, Callable[..., Optimizer]] = {
   'sgd': SGD,
   'momentum': Momentum,

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
+from typing import Annotated, Literal
 
 import tensorflow as tf
 
 from agents import base
-from agents import checks
 from agents import optimizers
+from agents import settings
 from agents.losses import gae
 from agents.losses import policy_gradient
 from agents.losses import ppo as losses
@@ -36,78 +37,49 @@ _KL_MARGIN = 1.5
 class Config:
   """PPO. Defaults are specs' small-scale values for CartPole-v1 [R]."""
 
-  hidden_sizes: tuple[int, ...] = (64, 64)  # units
-  activation: str = 'tanh'  # 'relu' or 'tanh'
+  hidden_sizes: settings.Sizes = (64, 64)  # units
+  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
   torso: str = 'mlp'  # for images 'nature' or 'shallow': see conv.py
   shared_torso: bool = False  # one for policy and value
-  lstm_size: int = 0  # units; 0 for no LSTM; others need a shared torso
-  stack: int = 1  # observations seen at once
+  # Units; 0 for no LSTM; others need a shared torso.
+  lstm_size: settings.Count = 0
+  stack: settings.Whole = 1  # observations seen at once
   normalize_observations: bool = False  # by running mean and variance
-  rollout_steps: int = 512  # between updates, of all actors; paper: 2048
-  unroll_length: int = 64  # T of a block, environment steps
-  epochs: int = 10  # times that a step is learned from; paper: 10
-  batch_size: int = 64  # M, steps of one minibatch; paper: 64
-  learning_rate: float = 3e-4  # per update, Adam; paper: 3e-4
-  adam_epsilon: float = 1e-5  # usual since OpenAI's baselines
-  anneal_env_steps: int | None = None  # until the learning rate is 0, linear
-  max_gradient_norm: float | None = 0.5  # usual since OpenAI's baselines
-  gamma: float = 0.99  # per environment step; paper: 0.99
-  gae_lambda: float = 0.95  # factor on the trace; paper: 0.95
-  clip: float = 0.2  # epsilon of the ratio; paper: 0.2
-  value_clip: float | None = None  # in scaled reward; None does not clip
-  value_cost: float = 0.5  # c_v, on the squared error
-  entropy_cost: float = 0.01  # c_e; continuous actions: 0
+  # Between updates, of all actors; paper: 2048.
+  rollout_steps: settings.Whole = 512
+  unroll_length: settings.Whole = 64  # T of a block, environment steps
+  epochs: settings.Whole = 10  # times that a step is learned from; paper: 10
+  batch_size: settings.Whole = 64  # M, steps of one minibatch; paper: 64
+  learning_rate: settings.Positive = 3e-4  # per update, Adam; paper: 3e-4
+  adam_epsilon: settings.Positive = 1e-5  # usual since OpenAI's baselines
+  # Until the learning rate is 0, linear.
+  anneal_env_steps: settings.Whole | None = None
+  # Usual since OpenAI's baselines.
+  max_gradient_norm: settings.Positive | None = 0.5
+  gamma: settings.Fraction = 0.99  # per environment step; paper: 0.99
+  gae_lambda: settings.Fraction = 0.95  # factor on the trace; paper: 0.95
+  clip: Annotated[
+    float, settings.between(0, 1, 'above 0 and below 1', '()')
+  ] = 0.2  # epsilon of the ratio; paper: 0.2
+  # In scaled reward; None does not clip.
+  value_clip: settings.Positive | None = None
+  value_cost: settings.NotNegative = 0.5  # c_v, on the squared error
+  entropy_cost: settings.NotNegative = 0.01  # c_e; continuous actions: 0
   normalize_advantages: bool = True  # within a minibatch
-  target_kl: float | None = None  # of a rollout's updates; usual: 0.01 to 0.03
-  reward_scale: float = 1.0  # factor on rewards in the loss only
-  reward_clip: float | None = None  # of rewards that are learned from
-  sigma_min: float = 1e-3  # of a Gaussian policy, in units of [-1, 1]
-  sigma_max: float | None = 2.0  # likewise
+  # Of a rollout's updates; usual: 0.01 to 0.03.
+  target_kl: settings.Positive | None = None
+  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
+  # Of rewards that are learned from.
+  reward_clip: settings.Positive | None = None
+  # Of a Gaussian policy, in units of [-1, 1].
+  sigma_min: settings.NotNegative = 1e-3
+  sigma_max: settings.Positive | None = 2.0  # in the same units; None has none
   tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
 
   def __post_init__(self):
-    checks.whole(
-      self,
-      'agent',
-      ('rollout_steps', 'unroll_length', 'epochs', 'batch_size', 'stack'),
-    )
-    checks.positive(
-      self,
-      'agent',
-      (
-        'learning_rate',
-        'adam_epsilon',
-        'anneal_env_steps',
-        'max_gradient_norm',
-        'clip',
-        'value_clip',
-        'target_kl',
-        'reward_scale',
-        'reward_clip',
-        'sigma_max',
-      ),
-    )
-    for name in ('gamma', 'gae_lambda'):
-      number = getattr(self, name)
-      if not 0 <= number <= 1:
-        raise ValueError(f'agent.{name}={number} must be between 0 and 1.')
-    for name in ('value_cost', 'entropy_cost', 'sigma_min', 'lstm_size'):
-      number = getattr(self, name)
-      if not (math.isfinite(number) and number >= 0):
-        raise ValueError(
-          f'agent.{name}={number} must be a number that is not negative.'
-        )
-    if self.clip >= 1:
-      raise ValueError(f'agent.clip={self.clip} must be below 1.')
-    if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-      raise ValueError(
-        f'agent.hidden_sizes={self.hidden_sizes} must be positive sizes.'
-      )
-    if self.sigma_max is not None and self.sigma_max <= self.sigma_min:
-      raise ValueError(
-        f'agent.sigma_max={self.sigma_max} must be above sigma_min='
-        f'{self.sigma_min}.'
-      )
+    settings.check(self, 'agent')
+    why = 'they are the bounds of the standard deviation.'
+    settings.ordered(self, 'agent.sigma_min', 'agent.sigma_max', why)
     if self.rollout_steps % self.batch_size:
       raise ValueError(
         f'agent.rollout_steps={self.rollout_steps} is no whole number of '
@@ -192,7 +164,9 @@ class PPO(unroll_agent.UnrollActorCritic):
       )
     self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
-  def feed(self, num_envs: int) -> rollouts.Rollouts:
+  def feed(
+    self, num_envs: int, batch_size: int | None = None, seed: int = 0
+  ) -> rollouts.Rollouts:
     """How blocks of `num_envs` environments become minibatches."""
     config = self.config
     return rollouts.Rollouts(
@@ -201,9 +175,10 @@ class PPO(unroll_agent.UnrollActorCritic):
       config.rollout_steps,
       config.unroll_length,
       num_envs,
-      config.batch_size,
+      batch_size or config.batch_size,
       config.epochs,
       config.in_order,
+      seed,
     )
 
   def estimate(

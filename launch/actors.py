@@ -3,75 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
+from typing import Any, Literal
 
-from agents import checks
-
-INFERENCE = ('local', 'central')
-INFERENCE_TRANSPORTS = ('auto', 'shared_memory', 'rpc')
+from agents import settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
   """The actor side of `actor_learner`, and how replay paces it."""
 
-  num_actors: int = 2  # N, a process each
-  envs_per_actor: int = 8  # K, stepped together
-  update_period: int = 64  # environment steps of an actor between fetches
-  max_param_age_s: float = 60.0  # older than this, the actor waits
-  error_buffer: float | None = None  # samples either side may be ahead
-  transitions_per_item: int = 1  # G: of replay, drawn together; paper: 1
-  num_learners: int = 1  # L, a process each; they average their gradients
-  shards: int = 1  # replay servers; actor i writes to shard i mod S
-  queue_batches: int = 4  # of unrolls: batches that may wait to be learned from
-  max_lag: int | None = None  # of unrolls: older blocks, in learner steps, drop
-  inference: str = 'local'  # in each actor, or 'central': on a server
-  inference_transport: str = 'auto'  # to it: 'shared_memory', 'rpc', by host
-  inference_max_wait_ms: float = 2.0  # of a request for others to come
-  inference_max_batch: int | None = None  # environments; None: half suffice
+  num_actors: settings.Whole = 2  # N, a process each
+  envs_per_actor: settings.Whole = 8  # K, stepped together
+  # Environment steps of an actor between fetches.
+  update_period: settings.Whole = 64
+  max_param_age_s: settings.Positive = 60.0  # older than this, the actor waits
+  # Samples either side may be ahead.
+  error_buffer: settings.Positive | None = None
+  # G: of replay, drawn together; paper: 1.
+  transitions_per_item: settings.Whole = 1
+  # L, a process each; they average their gradients.
+  num_learners: settings.Whole = 1
+  shards: settings.Whole = 1  # replay servers; actor i writes to shard i mod S
+  # Of unrolls: batches that may wait to be learned from.
+  queue_batches: settings.Whole = 4
+  # Of unrolls: older blocks, in learner steps, drop.
+  max_lag: settings.Count | None = None
+  # In each actor, or 'central': on a server.
+  inference: Literal['local', 'central'] = 'local'
+  # To it: 'shared_memory', 'rpc', by host.
+  inference_transport: Literal['auto', 'shared_memory', 'rpc'] = 'auto'
+  # Of a request for others to come.
+  inference_max_wait_ms: settings.NotNegative = 2.0
+  # Environments; None: half suffice.
+  inference_max_batch: settings.Whole | None = None
 
   def __post_init__(self):
-    checks.whole(
-      self,
-      'actors',
-      (
-        'num_actors',
-        'envs_per_actor',
-        'update_period',
-        'transitions_per_item',
-        'num_learners',
-        'shards',
-        'queue_batches',
-      ),
-    )
-    checks.positive(self, 'actors', ('max_param_age_s', 'error_buffer'))
-    self._check_inference()
+    settings.check(self, 'actors')
     if self.shards > self.num_actors:
       raise ValueError(
         f'actors.shards={self.shards} are more than actors.num_actors='
         f'{self.num_actors}: actor i writes to shard i mod shards, so some '
         'would stay empty. Use as many shards as actors at most.'
       )
-
-  def _check_inference(self):
-    for name, known in (
-      ('inference', INFERENCE),
-      ('inference_transport', INFERENCE_TRANSPORTS),
-    ):
-      if getattr(self, name) not in known:
-        raise ValueError(
-          f'actors.{name}={getattr(self, name)!r} is not known. Choose one of '
-          f'{list(known)}.'
-        )
-    wait = self.inference_max_wait_ms
-    if not (math.isfinite(wait) and wait >= 0):
-      raise ValueError(
-        f'actors.inference_max_wait_ms={wait} must be a number that is not '
-        'negative. 0 answers each request at once.'
-      )
-    if self.inference_max_batch is not None:
-      checks.whole(self, 'actors', ('inference_max_batch',))
 
 
 def share(agent: Any, num_learners: int) -> int:

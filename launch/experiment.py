@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-import math
+from typing import Literal
 
 from agents import base
-from agents import checks
+from agents import settings
 from environment_loops import environments
-from environment_loops import vector
 from replay import packing
 
 REPLAY_PLACEMENTS = ('colocated', 'node')
@@ -19,54 +18,30 @@ REPLAY_PLACEMENTS = ('colocated', 'node')
 class RunConfig:
   """How long to run and what to measure. The same for every agent."""
 
-  steps_per_agent: int = 30_000  # actor steps of each agent or explorer
+  # Actor steps of each agent or explorer.
+  steps_per_agent: settings.Whole = 30_000
   target_return: float | None = None  # a confirmed mean that ends the run
-  wall_clock_s: float | None = None  # seconds that end the run
-  evaluations: int = 20  # evaluations in the budget (specs: budget / 20)
-  eval_episodes: int = 10  # greedy episodes in one evaluation
+  wall_clock_s: settings.Positive | None = None  # seconds that end the run
+  # Evaluations in the budget (specs: budget / 20).
+  evaluations: settings.Whole = 20
+  eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
   # a greedy policy can wait for ever for a ball that it never serves.
-  eval_epsilon: float = 0.0
-  updates_per_call: int = 8  # learner steps in one TensorFlow call
-  replay: str = 'colocated'  # with the learner, or a 'node' of its own
-  replay_checkpoint_s: float = (
-    120.0  # seconds between its checkpoints, at least
-  )
-  tf_threads: int = 1  # per node; several nodes share the cores
+  eval_epsilon: settings.Fraction = 0.0
+  updates_per_call: settings.Whole = 8  # learner steps in one TensorFlow call
+  # With the learner, or a 'node' of its own.
+  replay: Literal['colocated', 'node'] = 'colocated'
+  # Seconds between checkpoints, at least.
+  replay_checkpoint_s: settings.Positive = 120.0
+  tf_threads: settings.Whole = 1  # per node; several nodes share the cores
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
-  on_fault: str = 'raise'
-  background_niceness: int = 5  # of nodes that only measure or supervise
+  on_fault: Literal['raise', 'drop'] = 'raise'
+  # Of nodes that only measure or supervise.
+  background_niceness: settings.Count = 5
 
   def __post_init__(self):
-    checks.whole(
-      self,
-      'run',
-      (
-        'steps_per_agent',
-        'evaluations',
-        'eval_episodes',
-        'updates_per_call',
-        'tf_threads',
-      ),
-    )
-    checks.positive(self, 'run', ('wall_clock_s', 'replay_checkpoint_s'))
-    if self.target_return is not None and math.isnan(self.target_return):
-      raise ValueError('run.target_return is not a number.')
-    if not 0 <= self.eval_epsilon <= 1:
-      raise ValueError(
-        f'run.eval_epsilon={self.eval_epsilon} must be between 0 and 1.'
-      )
-    if self.on_fault not in (vector.RAISE, vector.DROP):
-      raise ValueError(
-        f'run.on_fault={self.on_fault!r} is not known. Choose one of '
-        f'{[vector.RAISE, vector.DROP]}.'
-      )
-    if self.replay not in REPLAY_PLACEMENTS:
-      raise ValueError(
-        f'run.replay={self.replay!r} is not known. Choose one of '
-        f'{list(REPLAY_PLACEMENTS)}.'
-      )
+    settings.check(self, 'run')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +50,10 @@ class Pace:
 
   # An update of batch_size transitions for every batch_size / ratio environment
   # steps of a member; None: acting and learning run free of each other.
-  samples_per_insert: float | None = 8.0
+  samples_per_insert: settings.Positive | None = 8.0
 
   def __post_init__(self):
-    checks.positive(self, 'pace', ('samples_per_insert',))
+    settings.check(self, 'pace')
 
   def steps_per_update(self, batch_size: int) -> float:
     """Environment steps of a member for one update."""

@@ -149,6 +149,17 @@ def test_topologies_know_no_losses_networks_or_agents():
   assert breaches(learns) == []
 
 
+def test_agents_know_nothing_of_the_swarm():
+  def swarm(module, name):
+    return (
+      inside(module, 'agents')
+      and not inside(module, 'agents.swarm')
+      and inside(name, 'agents.swarm')
+    )
+
+  assert breaches(swarm) == []
+
+
 def test_all_imports_are_absolute():
   assert breaches(lambda module, name: name.startswith('.')) == []
 

@@ -23,7 +23,6 @@ from agents import optimizers
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
 from agents.losses import policy as policy_losses
-from agents.swarm import explorers
 from environment_loops import environments
 from replay import packing
 
@@ -105,7 +104,9 @@ class ActorCritic(base.Agent):
       prioritized=config.prioritized,
     )
     self.layout = self._networks.layout
-    # Rates are said for the critic; the policy's is a fixed share of it.
+    # The policy's rate keeps its ratio to the critic's, whatever the latter is
+    # in one member.
+    self.learning_rate = config.critic_learning_rate
     scale = np.ones(self.layout.size, np.float32)
     scale[self.layout.groups['policy']] = (
       config.policy_learning_rate / config.critic_learning_rate
@@ -264,12 +265,6 @@ class ActorCritic(base.Agent):
       return actions.reshape(actions.shape[:1] + self.spec.action_shape)
 
     return policy
-
-  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    """The critic's; the policy's keeps its ratio to it."""
-    return explorers.learning_rate(
-      self.config.critic_learning_rate, info, spread
-    )
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
     """What a user should hear of these metrics of the loss."""

@@ -8,88 +8,60 @@ clock, no network, no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from agents import base
-from agents import checks
+from agents import settings
 
-_CHOICES = {
-  'claim_mode': ('return', 'target'),
-  'supervisor': ('default', 'literal'),
-  'r_mode': ('scalar', 'elementwise'),
-  'lr_spread': ('decades', 'paper', 'none'),
-  'pull_mode': ('better', 'always'),
-  'pull_every': ('rollout', 'minibatch'),
-  'start': ('own', 'shared'),
-}
+Spread = Literal['decades', 'paper', 'none']
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
   """The swarm. [S] Liu et al. 2018; [R] small-scale defaults of the specs."""
 
-  num_explorers: int = 31  # [S] section 5.1
-  explorers_per_node: int = 16  # members hosted by one node
-  num_supervisors: int = 1  # [S] section 5.1
-  k: float = 200.0  # [S] equation 4; Algorithm 4 prints 2
-  b: int = 3  # episodes; wins above which theta_star pulls [R]
-  c_max: float | None = 0.05  # clamp of the pull [R]; None is literal
-  r_mode: str = 'scalar'  # 'scalar': one draw per update; 'elementwise'
-  pull_mode: str = 'better'  # only towards a better theta_star; 'always' [S]
-  pull_every: str = 'rollout'  # after its epochs; 'minibatch'; others: update
-  start: str = 'own'  # [S] each has random parameters; 'shared': all the same
-  inertia: float = 0.0  # omega, share of the old velocity kept
-  lr_spread: str = 'decades'  # 'decades' [R], 'paper' [S], 'none'
-  star_poll_steps: int = 100  # actor steps of one explorer [R]; paper: 1
-  claim_mode: str = 'return'  # 'return' [R]; 'target' is literal [S]
-  claim_episodes: int = 5  # episodes in a claim
-  supervisor: str = 'default'  # 'default' [R]; 'literal' [S]
-  window: int = 20  # episodes in R_star
-  idle_episodes: int = 6  # confirmations before any claim gets a trial, 2b
-  trial_timeout_s: float = 120.0  # seconds; a longer trial is dropped
-  confirmation_period_s: float = 0.1  # seconds between confirmation episodes
-  star_max_age_s: float | None = None  # seconds; then c halves per period
+  num_explorers: settings.Whole = 31  # [S] section 5.1
+  explorers_per_node: settings.Whole = 16  # members hosted by one node
+  num_supervisors: settings.Whole = 1  # [S] section 5.1
+  k: settings.Positive = 200.0  # [S] equation 4; Algorithm 4 prints 2
+  b: settings.Whole = 3  # episodes; wins above which theta_star pulls [R]
+  # Clamp of the pull [R]; None is literal.
+  c_max: settings.NotNegative | None = 0.05
+  # 'scalar': one draw per update; 'elementwise'.
+  r_mode: Literal['scalar', 'elementwise'] = 'scalar'
+  # Only towards a better theta_star; 'always' [S].
+  pull_mode: Literal['better', 'always'] = 'better'
+  # After its epochs; 'minibatch'; others: update.
+  pull_every: Literal['rollout', 'minibatch'] = 'rollout'
+  # [S] each has random parameters; 'shared': all the same.
+  start: Literal['own', 'shared'] = 'own'
+  inertia: Annotated[
+    float, settings.between(0, 1, 'at least 0 and below 1', '[)')
+  ] = 0.0  # omega, share of the old velocity kept
+  lr_spread: Spread = 'decades'  # 'decades' [R], 'paper' [S], 'none'
+  # Actor steps of one explorer [R]; paper: 1.
+  star_poll_steps: settings.Whole = 100
+  # 'return' [R]; 'target' is literal [S].
+  claim_mode: Literal['return', 'target'] = 'return'
+  claim_episodes: settings.Whole = 5  # episodes in a claim
+  # 'default' [R]; 'literal' [S].
+  supervisor: Literal['default', 'literal'] = 'default'
+  window: settings.Whole = 20  # episodes in R_star
+  # Confirmations before any claim gets a trial, 2b.
+  idle_episodes: settings.Whole = 6
+  # Seconds; a longer trial is dropped.
+  trial_timeout_s: settings.Positive = 120.0
+  # Seconds between confirmation episodes.
+  confirmation_period_s: settings.NotNegative = 0.1
+  # Seconds; then c halves per period.
+  star_max_age_s: settings.Positive | None = None
 
   def __post_init__(self):
-    for name, allowed in _CHOICES.items():
-      if getattr(self, name) not in allowed:
-        raise ValueError(
-          f'swarm.{name}={getattr(self, name)!r} is not known. Choose one of '
-          f'{list(allowed)}.'
-        )
-    checks.whole(
-      self,
-      'swarm',
-      (
-        'num_explorers',
-        'explorers_per_node',
-        'num_supervisors',
-        'b',
-        'star_poll_steps',
-        'claim_episodes',
-        'window',
-        'idle_episodes',
-      ),
-    )
-    checks.positive(self, 'swarm', ('k', 'trial_timeout_s', 'star_max_age_s'))
-    if self.c_max is not None and not self.c_max >= 0:
-      raise ValueError(
-        f'swarm.c_max={self.c_max} must not be negative; None leaves the pull '
-        'unclamped.'
-      )
-    if not 0 <= self.inertia < 1:
-      raise ValueError(f'swarm.inertia={self.inertia} must be in [0, 1).')
-    if self.window <= self.b:
-      raise ValueError(
-        f'swarm.window={self.window} must be above b={self.b}: a trial of '
-        'b + 1 episodes has to fit into it.'
-      )
-    if not self.confirmation_period_s >= 0:
-      raise ValueError(
-        f'swarm.confirmation_period_s={self.confirmation_period_s} must not '
-        'be negative.'
-      )
+    settings.check(self, 'swarm')
+    why = 'a trial of b + 1 episodes has to fit into the window.'
+    settings.ordered(self, 'swarm.b', 'swarm.window', why)
 
 
 def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
@@ -98,10 +70,10 @@ def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
   'decades': base * 10^(-1 + 2 i / (N - 1)), clipped to [1e-5, 1e-2];
   'paper': log-spaced over [1e-5, 1e-2]; 'none': the base.
   """
-  if spread not in _CHOICES['lr_spread']:
+  if spread not in get_args(Spread):
     raise ValueError(
       f'lr_spread={spread!r} is not known. Choose one of '
-      f'{list(_CHOICES["lr_spread"])}.'
+      f'{list(get_args(Spread))}.'
     )
   if spread == 'none' or info.count == 1:
     return base_rate

@@ -15,7 +15,6 @@ import tensorflow as tf
 from agents import base
 from agents import parameters
 from agents.networks import policy_heads
-from agents.swarm import explorers
 from agents.unroll import acting as unroll_acting
 from agents.unroll import network as unroll_network
 from agents.unroll import unrolls
@@ -48,7 +47,7 @@ class UnrollActorCritic(base.Agent):
     spec: environments.Spec,
     head: policy_heads.Head,
     network: unroll_network.UnrollNetwork,
-    base_rate: float,
+    learning_rate: float,
   ):
     """Makes what acts.
 
@@ -56,12 +55,12 @@ class UnrollActorCritic(base.Agent):
       spec: of the environment.
       head: distribution over its actions.
       network: with as many outputs for the policy as the head needs.
-      base_rate: learning rate.
+      learning_rate: of a member, per update.
     """
     self.spec = spec
     self.head = head
     self.network = network
-    self._base_rate = base_rate
+    self.learning_rate = learning_rate
     # There is no target network; the learner's copy is simply never renewed.
     self.target_update = base.TargetUpdate(2**62)
     self.layout = parameters.Layout(network.shapes(), network.groups())
@@ -70,7 +69,6 @@ class UnrollActorCritic(base.Agent):
     )
 
   def block_layout(self, num_envs: int) -> blocks.BlockLayout:
-    """What an actor with `num_envs` environments writes."""
     spec = self.spec
     return blocks.BlockLayout(
       self.unroll_length,
@@ -83,9 +81,12 @@ class UnrollActorCritic(base.Agent):
       max_episode_steps=spec.max_episode_steps,
     )
 
-  def feed(self, num_envs: int) -> unrolls.BlockFeed:
+  def feed(
+    self, num_envs: int, batch_size: int | None = None, seed: int = 0
+  ) -> unrolls.BlockFeed:
     """How blocks of `num_envs` environments become batches."""
-    return unrolls.Unrolls(self.batch_size, num_envs)
+    del seed
+    return unrolls.Unrolls(batch_size or self.batch_size, num_envs)
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self.network.initial(np.random.default_rng(seed)))
@@ -118,9 +119,6 @@ class UnrollActorCritic(base.Agent):
       tf.reshape(observations, (-1, normalizer.size)),
       tf.reshape(mask, (-1,)),
     )
-
-  def learning_rate(self, info: base.ActorInfo, spread: str) -> float:
-    return explorers.learning_rate(self._base_rate, info, spread)
 
   def exploration(self, actor_steps: int) -> float:
     """0: the policy is random by itself, and nothing is added."""

@@ -18,8 +18,6 @@ from agents.unroll import network as unroll_network
 from agents.unroll import unrolls
 from replay import blocks
 
-_SHUFFLE_SEED = 1707
-
 
 class Estimates(NamedTuple):
   """What a rollout is worth to one member before its first update.
@@ -87,6 +85,7 @@ class Rollouts:
     batch_size: steps of one minibatch.
     epochs: times each step is learned from.
     in_order: whether the steps of a sequence stay together.
+    seed: of the shuffles; from 0 to 2^63 - 1.
   """
 
   layout: parameters.Layout
@@ -97,6 +96,7 @@ class Rollouts:
   batch_size: int
   epochs: int
   in_order: bool = False
+  seed: int = 0
 
   @property
   def sequences(self) -> int:
@@ -180,14 +180,15 @@ class Rollouts:
   def _order(self, version: tf.Tensor, sequences: int) -> tf.Tensor:
     """Indices of each update's steps, or sequences, int32 [U, m].
 
-    A function of the rollout's version, so that the same rollouts are shuffled
-    alike in every run, and in one that was resumed.
+    A function of seed and version, so that a run that is resumed or repeated
+    with its seed shuffles a rollout as before.
     """
     items, share = sequences * self.unroll_length, self.batch_size
     if self.in_order:
       items, share = sequences, share // self.unroll_length
     draws = tf.random.stateless_uniform(
-      (self.epochs, items), tf.stack([version, _SHUFFLE_SEED])
+      (self.epochs, items),
+      tf.stack([version, tf.constant(self.seed, version.dtype)]),
     )
     return tf.reshape(tf.argsort(draws, axis=1), (-1, share))
 

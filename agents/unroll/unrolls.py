@@ -68,19 +68,6 @@ class BlockFeed(feeds.Feed, Protocol):
     """Blocks that may wait when `batches` batches may."""
 
 
-class UnrollAgent(Protocol):
-  """What a `base.Agent` for unrolls has besides."""
-
-  unroll_length: int  # T, steps
-  batch_size: int  # B, sequences per update and member
-
-  def block_layout(self, num_envs: int) -> blocks.BlockLayout:
-    """What an actor with K environments writes."""
-
-  def feed(self, num_envs: int) -> BlockFeed:
-    """How blocks of K environments become the batches of updates."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Unrolls:
   """A `feeds.Feed` of blocks.

@@ -28,7 +28,7 @@ def of_actors(
   experiment: experiment_lib.Experiment, config: actors.Config
 ) -> kind.Kind:
   """What actors send to the learners of one agent."""
-  if experiment.make_agent().unroll_length is not None:
+  if experiment.make_agent().experience == 'unrolls':
     return unrolls.Unrolls(experiment, config)
   return transitions.Transitions(experiment, config)
 
@@ -38,7 +38,7 @@ def of_members(
 ) -> kind.Local:
   """What the members of a worker learn from, which acts itself."""
   agent = experiment.make_agent()
-  if agent.unroll_length is not None:
+  if agent.experience == 'unrolls':
     return unrolls.OwnUnrolls(experiment, members)
   if agent.priority_exponent is not None:
     return population.PrioritizedSteps(experiment, members)

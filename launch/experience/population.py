@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import feeds
 from launch import actors
 from launch.experience import kind
 from launch.experience import transitions
@@ -43,7 +42,7 @@ class _Own(kind.Local):
         '--topology=actor_learner.'
       )
     self._members = members
-    self._layout = experiment.transitions()
+    self._layout = self.agent.transition_layout()
 
   @property
   def why(self):
@@ -65,9 +64,7 @@ class _Own(kind.Local):
 
   @property
   def feed(self):
-    # A transition is packed in one column, so unpacking is all that is left
-    # to do between replay and loss.
-    return feeds.Transitions(self._layout, self.agent.batch_size)
+    return self.agent.feed(self.envs_per_member)
 
   def numbers(self, sample, updates):
     return {

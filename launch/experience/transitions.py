@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from agents import feeds
 from launch.experience import kind
 from replay import adders
 from replay import deadlock
@@ -29,7 +28,7 @@ class Transitions(kind.Kind):
     self._free = free
     self.prioritized = self.agent.priority_exponent is not None
     self._not_finite = 0  # priorities of items, from the learner
-    self._layout = experiment.transitions()
+    self._layout = self.agent.transition_layout()
     self._size = size = config.transitions_per_item
     if self.batch_size % size or _BURST % size:
       raise ValueError(
@@ -106,7 +105,7 @@ class Transitions(kind.Kind):
 
   @property
   def feed(self):
-    return feeds.Transitions(self._layout, self.batch_size)
+    return self.agent.feed(self.config.envs_per_actor, self.batch_size)
 
   def source(self, addresses, table, should_stop):
     found = sampler.ShardedSampler(

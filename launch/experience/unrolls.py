@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from agents import base
 from agents.unroll import unrolls
 from launch import actors
 from launch.experience import kind
@@ -32,10 +32,11 @@ class Unrolls(kind.Kind):
   def __init__(self, experiment, config, members=1):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
-    feed = self.agent.feed(config.envs_per_actor)
-    if config.num_learners > 1:
-      feed = dataclasses.replace(feed, batch_size=self.batch_size)
-    self._feed = feed
+    self._feed = self.agent.feed(
+      config.envs_per_actor,
+      self.batch_size,
+      base.actor_seed(experiment.actor_info(0), 'feed'),
+    )
     # In a sample of one learner.
     self._blocks = self._feed.num_blocks(self.updates_per_call, members)
     if self.agent.on_policy and self._blocks % config.num_actors:

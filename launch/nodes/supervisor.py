@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import logging
 import threading
 import time
 from typing import Any
 
 import numpy as np
-import reverb
 
 from agents import base
-from agents import learner
 from agents import parameters
-from agents.exchange import pull as pull_exchange
 from agents.swarm import explorers
 from environment_loops import environments
 from environment_loops import evaluation
 from environment_loops import faults
 from environment_loops import vector
 from launch import experiment as experiment_lib
-from launch import link as link_lib
 from launch import rpc
 from launch.nodes import evaluator
-from launch.nodes import trainer as trainer_lib
-from launch.services import star_client
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import launchpad as lp
 
+from launch import experience
 from launch import experiment as experiment_lib
 from launch.engines import restarts
-from launch import experience
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.topologies import parts

@@ -305,9 +305,7 @@ def test_policy_and_critic_learn_at_rates_of_their_own():
     critic_learning_rate=0.1,
     batch_size=5,
   )
-  info = base.ActorInfo(0, 1, 0)
-  rate = agent.learning_rate(info, 'none')
-  learner = _learner(agent, rate=rate)
+  learner = _learner(agent, rate=agent.learning_rate)
   before = learner.parameters()[0]
   learner.step(_packed(agent))
   step = learner.parameters()[0] - before
@@ -334,12 +332,9 @@ def test_a_learner_that_gives_up_names_settings_that_there_are():
       learner.step(packed)
 
 
-def test_a_spread_of_rates_keeps_the_ratio_of_policy_and_critic():
+def test_the_rate_is_the_critics_and_the_policys_keeps_its_ratio_to_it():
   agent = _agent(policy_learning_rate=1e-4, critic_learning_rate=1e-3)
-  rates = [
-    agent.learning_rate(base.ActorInfo(i, 3, 0), 'decades') for i in range(3)
-  ]
-  np.testing.assert_allclose(rates, [1e-4, 1e-3, 1e-2])
+  assert agent.learning_rate == 1e-3
   scale = agent.learning_rate_scale
   np.testing.assert_allclose(scale[agent.layout.groups['policy']], 0.1)
   np.testing.assert_allclose(scale[agent.layout.groups['critic']], 1.0)
@@ -596,7 +591,7 @@ def test_actions_it_cannot_take_are_refused(spec, message):
     ({'max_gradient_norm': -1.0}, '--config.agent.max_gradient_norm'),
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'priority_exponent': 2.0}, 'agent.priority_exponent=2.0 must be between'),
-    ({'target_update_tau': 0.0}, 'would never move the target networks'),
+    ({'target_update_tau': 0.0}, 'target_update_tau=0.0 must be above 0 and'),
     ({'sigma': -0.1}, 'agent.sigma=-0.1 must be'),
     ({'sigma': float('nan')}, 'agent.sigma=nan must be'),
     ({'random_steps': -1}, 'agent.random_steps=-1 must be'),

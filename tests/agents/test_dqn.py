@@ -405,11 +405,13 @@ def test_every_actor_and_purpose_has_a_seed_of_its_own():
   assert base.actor_seed(info, 'weights') == base.actor_seed(info, 'weights')
 
 
-def test_members_learn_at_the_rates_of_their_spread():
-  agent = _agent(learning_rate=1e-3)
-  rates = [agent.learning_rate(base.ActorInfo(i, 3, 0), 'decades')
-           for i in range(3)]  # fmt: skip
-  np.testing.assert_allclose(rates, [1e-4, 1e-3, 1e-2])
+def test_transitions_come_in_no_blocks():
+  agent = _agent()
+  assert agent.experience == 'transitions'
+  assert agent.feed(num_envs=3).batch_size == agent.batch_size
+  assert agent.feed(num_envs=3, batch_size=7).batch_size == 7
+  with pytest.raises(TypeError, match='dqn learns from transitions'):
+    agent.block_layout(3)
 
 
 def test_continuous_actions_are_refused():
@@ -438,11 +440,14 @@ def test_continuous_actions_are_refused():
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'epsilon_start': -0.1}, 'agent.epsilon_start=-0.1 must be between'),
     ({'epsilon_end': 1.5}, 'agent.epsilon_end=1.5 must be between'),
-    ({'target_update_tau': 2.0}, 'agent.target_update_tau=2.0 must be between'),
-    ({'target_update_tau': 0.0}, 'would never move the target network'),
-    ({'epsilon_steps': -1}, 'agent.epsilon_steps=-1 must not be negative'),
-    ({'epsilon_alpha': -1.0}, 'agent.epsilon_alpha=-1.0 must not be negative'),
-    ({'epsilon_alpha': float('inf')}, 'agent.epsilon_alpha=inf must not be'),
+    ({'target_update_tau': 2.0}, 'agent.target_update_tau=2.0 must be above 0'),
+    ({'target_update_tau': 0.0}, 'target_update_tau=0.0 must be above 0 and'),
+    ({'epsilon_steps': -1}, 'agent.epsilon_steps=-1 must be a whole'),
+    ({'epsilon_alpha': -1.0}, 'agent.epsilon_alpha=-1.0 must be a number'),
+    (
+      {'epsilon_alpha': float('inf')},
+      'agent.epsilon_alpha=inf must be a number',
+    ),
     ({'epsilon': 1.1}, 'agent.epsilon=1.1 must be between'),
     ({'priority_exponent': -0.1}, 'agent.priority_exponent=-0.1 must be'),
     ({'importance_exponent': 1.1}, 'agent.importance_exponent=1.1 must be'),

@@ -562,7 +562,10 @@ def test_blocks_are_those_of_the_environment():
     ({'entropy_cost': -1.0}, 'agent.entropy_cost=-1.0 must be a number'),
     ({'baseline_cost': float('nan')}, 'agent.baseline_cost=nan'),
     ({'sigma_min': -1e-3}, 'agent.sigma_min=-0.001'),
-    ({'sigma_min': 1.0, 'sigma_max': 0.5}, 'sigma_max=0.5 must be above'),
+    (
+      {'sigma_min': 1.0, 'sigma_max': 0.5},
+      'sigma_min=1.0 must be below agent.sigma_max',
+    ),
     ({'lstm_size': -1}, 'agent.lstm_size=-1'),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
     ({'correction': 'retrace'}, "'retrace' is not known.*'vtrace', 'none'"),

@@ -261,6 +261,22 @@ def test_members_see_their_own_environments_as_if_alone(memory):
       np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_shuffles_depend_on_the_seed_of_the_run_and_on_nothing_else():
+  agent, sample = _agent(), _sample(_agent())
+  theta = tf.constant(agent.initial(0)[None])
+
+  def first_minibatches(seed):
+    feed = agent.feed(K, seed=seed)
+    arranged = feed.arrange(sample, agent.updates_per_call, 1, theta)
+    return arranged.block.reward.numpy()
+
+  np.testing.assert_array_equal(first_minibatches(3), first_minibatches(3))
+  assert (first_minibatches(3) != first_minibatches(4)).any()
+  np.testing.assert_allclose(
+    first_minibatches(3).sum(), first_minibatches(4).sum(), rtol=1e-5
+  )
+
+
 class _Feed:
   """The agent's own, with the parameters of the learner."""
 
@@ -520,11 +536,11 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
   [
     ({'batch_size': 7}, 'agent.rollout_steps=24 is no whole number of'),
     ({'stack': 2, 'batch_size': 6}, 'agent.batch_size=6 is no whole number'),
-    ({'clip': 1.5}, 'agent.clip=1.5 must be below 1'),
+    ({'clip': 1.5}, 'agent.clip=1.5 must be above 0 and below 1'),
     ({'gae_lambda': 1.1}, 'agent.gae_lambda=1.1 must be between 0 and 1'),
     ({'value_clip': 0.0}, 'agent.value_clip=0.0 must be a positive number'),
     ({'entropy_cost': -1.0}, 'agent.entropy_cost=-1.0'),
-    ({'sigma_max': 1e-4}, 'agent.sigma_max=0.0001 must be above'),
+    ({'sigma_max': 1e-4}, 'must be below agent.sigma_max=0.0001'),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
     ({'epochs': 0}, 'agent.epochs=0 must be a whole number'),
   ],

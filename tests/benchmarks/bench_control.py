@@ -31,7 +31,6 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
-from agents import base  # noqa: E402
 from agents import d4pg  # noqa: E402
 from agents import ddpg  # noqa: E402
 from agents import feeds  # noqa: E402
@@ -164,7 +163,7 @@ def learner_call(agent: Any, seconds: float) -> dict[str, float]:
   learner = learner_lib.TFLearner(
     agent,
     agent.initial(0)[None],
-    [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],
+    [agent.learning_rate],
     local_exchange.Local(),
     feeds.Transitions(layout, agent.batch_size),
     updates_per_call=updates,

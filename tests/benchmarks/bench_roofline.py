@@ -96,7 +96,7 @@ def _learner(found: kind.Kind) -> learner_lib.TFLearner:
   learner = learner_lib.TFLearner(
     agent,
     agent.initial(0)[None],
-    [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],
+    [agent.learning_rate],
     local_exchange.Local(),
     found.feed,
     updates_per_call=found.updates_per_call,

@@ -267,7 +267,7 @@ REFUSED = {
   ),
   'replay too small': (
     ['--config.agent.max_replay_size=10'],
-    ['min_replay_size=500 is above max_replay_size=10'],
+    ['min_replay_size=500 must be at most agent.max_replay_size=10'],
   ),
 }
 DIRECTORIES = {

@@ -105,10 +105,10 @@ def layout(
   experiment: experiment_lib.Experiment, config: actors.Config
 ) -> FrameLayout:
   """The frames of an experiment's actors."""
-  agent: Any = experiment.make_agent()
+  agent = experiment.make_agent()
   spec = environments.spec(experiment.environment)
   sizes = {}
-  if agent.unroll_length is not None:
+  if agent.experience == 'unrolls':
     block = agent.block_layout(config.envs_per_actor)
     sizes = {
       'behaviour_size': block.behaviour_size,

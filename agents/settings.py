@@ -1,0 +1,240 @@
+"""Bounds of settings beside their fields, and one check of them all.
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+      batch_size: settings.Whole = 64  # transitions per update
+      reward_clip: settings.Positive | None = None  # of each reward
+      loss: Literal['huber', 'squared'] = 'huber'
+      dueling: bool = False  # plain types are bounds enough
+
+      def __post_init__(self):
+        settings.check(self, 'agent')
+
+Bounds are part of the annotation (typing.Annotated), so that a field still has
+its plain default, and a type checker sees a plain int or float.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+import dataclasses
+import functools
+import inspect
+import io
+import math
+import numbers
+import textwrap
+import tokenize
+import types
+import typing
+from typing import Annotated, Any, Literal, NamedTuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+  """What a setting may be: in words, and as a function."""
+
+  words: str  # that follow 'must be'
+  hold: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+  real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  return real and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def at_least(limit: int) -> Bounds:
+  """A whole number of at least `limit`."""
+  return Bounds(
+    f'a whole number of at least {limit}',
+    lambda x: _is_whole(x) and x >= limit,
+  )
+
+
+def between(low: float, high: float, words: str, ends: str = '[]') -> Bounds:
+  """A finite number from `low` to `high`; '(' and ')' leave an end out."""
+
+  def hold(x: Any) -> bool:
+    if not _is_number(x):
+      return False
+    above = low < x or (low == x and ends[0] == '[')
+    return above and (x < high or (x == high and ends[1] == ']'))
+
+  return Bounds(words, hold)
+
+
+def _are_sizes(value: Any) -> bool:
+  return (
+    isinstance(value, (tuple, list))
+    and len(value) > 0
+    and all(_is_whole(n) and n > 0 for n in value)
+  )
+
+
+Whole = Annotated[int, at_least(1)]
+Count = Annotated[int, at_least(0)]
+Positive = Annotated[float, between(0, math.inf, 'a positive number', '()')]
+NotNegative = Annotated[
+  float, between(0, math.inf, 'a number that is not negative')
+]
+Fraction = Annotated[float, between(0, 1, 'between 0 and 1')]
+Share = Annotated[float, between(0, 1, 'above 0 and at most 1', '(]')]
+Sizes = Annotated[
+  tuple[int, ...], Bounds('one or more whole numbers above 0', _are_sizes)
+]
+
+_OF_TYPE = {
+  int: Bounds('a whole number', _is_whole),
+  float: Bounds('a finite number', _is_number),
+  bool: Bounds('True or False', lambda x: isinstance(x, bool)),
+  str: Bounds('text', lambda x: isinstance(x, str)),
+}
+_ANYTHING = Bounds('', lambda x: True)
+
+
+def check(config: Any, section: str) -> None:
+  """Refuses a field that is out of its bounds, or of another type.
+
+  Args:
+    config: a dataclass.
+    section: its section on the command line, for the message.
+
+  Raises:
+    ValueError: names the first such field, its value, bounds and flag.
+  """
+  for name, parsed in _parsed(config.__class__).items():
+    value = getattr(config, name)
+    if (value is None and parsed.optional) or parsed.hold(value):
+      continue
+    said = f'must be {parsed.words}'
+    if parsed.words.startswith('one of '):
+      said = f'is not known. Choose {parsed.words}'
+    raise ValueError(
+      f'{section}.{name}={value!r} {said}. Set --config.{section}.{name}.'
+    )
+
+
+def ordered(
+  config: Any, low: str, high: str, why: str, equal: bool = False
+) -> None:
+  """Refuses `low` that is not below `high`; None bounds nothing.
+
+  Args:
+    config: a dataclass.
+    low: a field, with its section: 'agent.v_min'.
+    high: likewise.
+    why: the reason, for the message.
+    equal: whether they may be equal.
+
+  Raises:
+    ValueError: says `why`.
+  """
+  first, second = (getattr(config, n.split('.')[1]) for n in (low, high))
+  if first is None or second is None or first < second:
+    return
+  if not (equal and first == second):
+    relation = 'at most' if equal else 'below'
+    raise ValueError(f'{low}={first} must be {relation} {high}={second}: {why}')
+
+
+class Setting(NamedTuple):
+  """One setting, in words."""
+
+  name: str
+  default: Any
+  type: str
+  bounds: str
+  comment: str
+
+
+def describe(config_class: type) -> list[Setting]:
+  """Every setting of a config class, with the comments of its source."""
+  comments: dict[str, str] = {}
+  for each in reversed(config_class.__mro__):
+    if dataclasses.is_dataclass(each):
+      comments.update(_comments(each))
+  parsed = _parsed(config_class)
+  found = []
+  for field in dataclasses.fields(config_class):
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+      default = field.default_factory()
+    own = parsed[field.name]
+    comment = comments.get(field.name, '')
+    found.append(Setting(field.name, default, own.type, own.words, comment))
+  return found
+
+
+class _Parsed(NamedTuple):
+  """What a field's annotation says."""
+
+  type: str  # without bounds
+  words: str
+  hold: Callable[[Any], bool]
+  optional: bool  # whether it may be None
+
+
+@functools.cache
+def _parsed(config_class: Any) -> dict[str, _Parsed]:
+  """The annotations of a config class, by field."""
+  hints = typing.get_type_hints(config_class, include_extras=True)
+  return {
+    field.name: _parse(hints[field.name])
+    for field in dataclasses.fields(config_class)
+  }
+
+
+def _parse(hint: Any) -> _Parsed:
+  optional = False
+  if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    optional = type(None) in typing.get_args(hint)
+    hint = next(h for h in typing.get_args(hint) if h is not type(None))
+  bounds = _ANYTHING
+  if typing.get_origin(hint) is Annotated:
+    bounds = next(b for b in hint.__metadata__ if isinstance(b, Bounds))
+    hint = hint.__origin__
+  elif typing.get_origin(hint) is Literal:
+    known = typing.get_args(hint)
+    names = ', '.join(map(repr, known))
+    bounds = Bounds(f'one of {names}', lambda x: x in known)
+    hint = type(known[0])
+  elif isinstance(hint, type):
+    bounds = _OF_TYPE.get(hint, _ANYTHING)
+  plain = isinstance(hint, type) and not typing.get_args(hint)
+  name = hint.__name__ if plain else str(hint)
+  words = bounds.words
+  if optional:
+    name += ' | None'
+    words += ', or None' if words else ''
+  return _Parsed(name, words, bounds.hold, optional)
+
+
+def _comments(config_class: type) -> dict[str, str]:
+  """What is written above and beside each field of the class itself."""
+  try:
+    source = textwrap.dedent(inspect.getsource(config_class))
+  except (OSError, TypeError):
+    return {}  # made without a file
+  written: dict[int, str] = {}
+  alone = set()
+  for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    if token.type == tokenize.COMMENT:
+      line = token.start[0]
+      written[line] = token.string.lstrip('# ')
+      if token.line.lstrip().startswith('#'):
+        alone.add(line)
+  found = {}
+  for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+    if not isinstance(node, ast.AnnAssign):
+      continue
+    start, end = node.lineno, node.end_lineno or node.lineno
+    while start - 1 in alone:
+      start -= 1
+    lines = [written[n] for n in range(start, end + 1) if n in written]
+    found[ast.unparse(node.target)] = ' '.join(lines)
+  return found
