@@ -38,7 +38,6 @@ class Config(actor_critic_config.Config):
   max_dq_da: settings.Positive | None = 1.0  # norm of dQ/da per sample, as Acme
   target_update_period: settings.Whole = 100  # learner steps, as the paper
   target_update_tau: settings.Share = 1.0  # 1 copies
-  env_steps_per_update: settings.Whole = 4  # 16 samples per insert
   num_atoms: Annotated[int, settings.at_least(2)] = 51  # of the support, paper
   v_min: float = -150.0  # of the support: scaled discounted return; Acme
   v_max: float = 150.0  # likewise

@@ -66,7 +66,6 @@ class Config:
   max_replay_size: settings.Whole = 20_000  # transitions per member
   # Transitions per member before learning.
   min_replay_size: settings.Whole = 500
-  env_steps_per_update: settings.Whole = 1  # environment steps per learner step
   prioritized: bool = False  # replay by TD error, else uniform
   # Alpha; of prioritized replay only.
   priority_exponent: settings.Fraction = 0.6

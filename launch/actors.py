@@ -1,4 +1,4 @@
-"""How many actors and learners there are, and how replay paces them."""
+"""How many actors and learners there are, and what lies between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agents import settings
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The actor side of `actor_learner`, and how replay paces it."""
+  """The actor side of `actor_learner`."""
 
   num_actors: settings.Whole = 2  # N, a process each
   envs_per_actor: settings.Whole = 8  # K, stepped together

@@ -22,7 +22,7 @@ class RunConfig:
   steps_per_agent: settings.Whole = 30_000
   target_return: float | None = None  # a confirmed mean that ends the run
   wall_clock_s: settings.Positive | None = None  # seconds that end the run
-  # Evaluations in the budget (specs: budget / 20).
+  # Evaluations in the budget.
   evaluations: settings.Whole = 20
   eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
@@ -46,18 +46,31 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-  """How much is learned from each environment step, in every topology."""
+  """How often what was experienced is learned from, in every topology.
 
-  # An update of batch_size transitions for every batch_size / ratio environment
-  # steps of a member; None: acting and learning run free of each other.
+  An update of `batch_size` transitions for every `batch_size /
+  samples_per_insert` environment steps of a member.
+  """
+
+  # Times that a transition is sampled on average; None: free-running, as in
+  # Ape-X's paper, where acting and learning do not wait for each other.
   samples_per_insert: settings.Positive | None = 8.0
 
   def __post_init__(self):
     settings.check(self, 'pace')
 
   def steps_per_update(self, batch_size: int) -> float:
-    """Environment steps of a member for one update."""
-    assert self.samples_per_insert is not None
+    """Environment steps of a member for one update, where one loop does both.
+
+    Raises:
+      ValueError: there is no such number.
+    """
+    if self.samples_per_insert is None:
+      raise ValueError(
+        'pace.samples_per_insert=None lets acting and learning run free of '
+        'each other; here one loop does both, in turns. Set a number, or '
+        '--topology=actor_learner.'
+      )
     return batch_size / self.samples_per_insert
 
 
@@ -119,8 +132,3 @@ class Experiment:
       spec.discrete,
       spec.observation_dtype,
     )
-
-
-def in_directory(experiment: Experiment, run_dir: str) -> Experiment:
-  """The same experiment, kept in `run_dir`."""
-  return dataclasses.replace(experiment, run_dir=str(run_dir))

@@ -11,8 +11,7 @@ import numpy as np
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer
 AGENTS = 'agents.npz'  # theta [P, D], steps
-LEARNER = 'learner.npz'  # all that a learner needs to go on
-PARAMETER_SERVER = 'parameter_server.npz'  # all that it needs to go on
+STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 
 
 def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:

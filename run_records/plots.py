@@ -243,7 +243,7 @@ def _server_rows(
   run: run_directory.RunDirectory, name: str
 ) -> list[dict[str, Any]]:
   """As it was reported each second: c and R* move between publications."""
-  return curves.in_order(run.metrics('node_parameter_server'), name)
+  return curves.in_order(run.metrics('node_star'), name)
 
 
 def _draw_pull(

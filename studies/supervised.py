@@ -55,7 +55,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> Filter | None:
   """
   run = run_directory.open(run_dir)
   episodes = curves.in_order(run.metrics('supervisor'), 'episode_return')
-  servers = [r for r in run.metrics('node_parameter_server') if 'accepted' in r]
+  servers = [r for r in run.metrics('node_star') if 'accepted' in r]
   if not episodes or not servers:
     return None
   confirmed: dict[int, list[float]] = {}

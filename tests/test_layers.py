@@ -134,7 +134,7 @@ def test_what_is_learned_knows_nothing_of_launchpad(package):
 
 
 def test_topologies_know_no_losses_networks_or_agents():
-  # agents.swarm holds the rules of supervisor and parameter server, not what
+  # agents.swarm holds the rules of supervisor and star server, not what
   # is learned.
   allowed = ('agents.base', 'agents.swarm')
   learning = ('agents', 'tensorflow', 'sonnet', 'trfl', 'jax')

@@ -54,7 +54,6 @@ class Config:
   max_replay_size: settings.Whole = 100_000  # transitions per member
   # Transitions per member before learning.
   min_replay_size: settings.Whole = 1_000
-  env_steps_per_update: settings.Whole = 1  # environment steps per learner step
 
   def __post_init__(self):
     settings.check(self, 'agent')

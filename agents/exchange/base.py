@@ -79,7 +79,10 @@ class Worker(Protocol):
   """What an exchange sees of the worker that it is plugged into."""
 
   members: list[base.ActorInfo]
-  steps: int  # environment steps of each member; 0 where others act
+
+  @property
+  def steps(self) -> int:
+    """Environment steps of each member; 0 where others act."""
 
   @property
   def learner(self) -> Learner:

@@ -7,6 +7,7 @@ clock, no network, no TensorFlow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Annotated, Literal, get_args
 
@@ -81,6 +82,13 @@ def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
   if spread == 'paper':
     return 10.0 ** (-5 + 3 * part)
   return min(max(base_rate * 10.0 ** (-1 + 2 * part), 1e-5), 1e-2)
+
+
+def learning_rates(
+  agent: base.Agent, infos: Sequence[base.ActorInfo], spread: str
+) -> list[float]:
+  """Of the members of one node, [P]."""
+  return [learning_rate(agent.learning_rate, info, spread) for info in infos]
 
 
 def pull_weights(

@@ -35,12 +35,6 @@ class _Own(kind.Local):
       num_actors=1, envs_per_actor=members * self.envs_per_member
     )
     super().__init__(experiment, config)
-    if experiment.pace.samples_per_insert is None:
-      raise ValueError(
-        'pace.samples_per_insert=None lets acting and learning run free of '
-        'each other; here one loop does both, in turns. Give a number, or use '
-        '--topology=actor_learner.'
-      )
     self._members = members
     self._layout = self.agent.transition_layout()
 

@@ -19,8 +19,8 @@ from agents import base
 from environment_loops import observers
 from environment_loops import vector
 from launch import actors
+from launch import experience
 from launch import experiment as experiment_lib
-from launch.experience import choice as experience
 from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
@@ -65,7 +65,7 @@ class Actor:
     self._policy = policy
     self._replay = replay
     self._table = table
-    self._experience = experience.of(experiment, config)
+    self._experience = experience.of_actors(experiment, config)
     self._agent = self._experience.agent
     plan = self._experience.plan
     # Environment steps of the run that fall to this actor.
@@ -135,7 +135,8 @@ class Actor:
       self._stop.is_set,
     )
 
-  def _priorities(self, packed: np.ndarray) -> np.ndarray:
+  def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
+    del member  # an actor acts for one
     found = self._behaviour.priorities(self._follower.theta, packed)
     return np.ones(len(packed)) if found is None else found
 

@@ -26,7 +26,7 @@ _WAIT_S = 0.1
 
 
 class Supervisor:
-  """Runs greedy episodes as the parameter server asks for them."""
+  """Runs greedy episodes as the star server asks for them."""
 
   def __init__(
     self,

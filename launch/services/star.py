@@ -1,4 +1,4 @@
-"""The swarm's parameter server: candidate slot and record of theta_star.
+"""The swarm's star server: candidate slot and record of theta_star.
 
 It owns the supervisor's state machine (agents/swarm), so that any number of
 supervisors can come, go and be killed: a supervisor is told which episode to
@@ -41,7 +41,7 @@ class _Running:
   version: int  # of theta_star, when the episode was asked for
 
 
-class ParameterServer:
+class StarServer:
   """Serves theta_star to explorers, and episodes to supervisors."""
 
   def __init__(
@@ -97,7 +97,7 @@ class ParameterServer:
     if fingerprint == self._layout.fingerprint:
       return ''
     return (
-      f'{node} has {network}, the parameter server has {self._layout!r}. Start '
+      f'{node} has {network}, the star server has {self._layout!r}. Start '
       'all nodes with the same config: its environment and the sizes in its '
       'agent section make the network.'
     )
@@ -243,7 +243,7 @@ class ParameterServer:
       import launchpad as lp  # pylint: disable=g-import-not-at-top
 
       stop = lp.stop_event()
-    reporter = reporting.Reporter('parameter_server/0', self._counter)
+    reporter = reporting.Reporter('star/0', self._counter)
     while not stop.wait(_TICK_S):
       self._flush(reporter)
       if reporter.due():

@@ -1,6 +1,6 @@
 """The exchange of an explorer node: candidates out, theta_star in, the pull.
 
-A thread talks to the parameter server, so that a slow or dead one costs the
+A thread talks to the star server, so that a slow or dead one costs the
 explorers nothing: they go on learning alone (c = 0) and take theta_star up
 again when it answers.
 """
@@ -35,7 +35,7 @@ class Star:
     c: weight of the pull, 0 while it must not pull.
     r_star: mean return of theta_star.
     bar: claim a candidate has to beat to be kept.
-    reachable: whether the parameter server answered last time.
+    reachable: whether the star server answered last time.
   """
 
   version: int = 0
@@ -59,7 +59,7 @@ class StarClient:
     """Makes a client; `start` begins to talk.
 
     Args:
-      server: client of services.parameter_server.ParameterServer.
+      server: client of services.star.StarServer.
       layout: of this node's network.
       node: name of this node.
       star_max_age_s: seconds without a sign of a supervisor after which the
@@ -157,7 +157,7 @@ class StarClient:
     if self._max_age_s is not None:
       c *= 0.5 ** int(answer['supervisor_age_s'] // self._max_age_s)
     if not known.reachable:
-      _logger.warning('The parameter server is back (%s).', time.ctime())
+      _logger.warning('The star server is back (%s).', time.ctime())
     self._star = Star(
       version=int(answer['version']),
       theta=theta,
@@ -194,7 +194,7 @@ class StarExchange(pull.Pull):
       num_members: explorers that it hosts, P.
       updates_per_rollout: learner steps between two pulls, unless
         `config.pull_every` says otherwise.
-      server: client of the parameter server.
+      server: client of the star server.
     """
     period = updates_per_rollout if config.pull_every == 'rollout' else 1
     super().__init__(config.c_max, config.r_mode, config.inertia, period)

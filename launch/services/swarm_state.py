@@ -1,4 +1,4 @@
-"""What a parameter server keeps on disk: its state, and theta_star by itself.
+"""What a star server keeps on disk: its state, and theta_star by itself.
 
 The state is one file, so that candidates and the supervisor's rules go on from
 the same moment. theta_star is written beside it as plain arrays, for whoever
@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """All that a parameter server goes on with.
+  """All that a star server goes on with.
 
   Attributes:
     machine: the supervisor's rules, from supervision.state_of.
@@ -92,7 +92,7 @@ def write(
     },
   }
   checkpoints.write(
-    directory / checkpoints.PARAMETER_SERVER,
+    directory / checkpoints.STAR_SERVER,
     state=json.dumps(kept),
     **{
       f'theta_{i}': np.frombuffer(c.theta, np.uint8)
@@ -107,7 +107,7 @@ def read(directory: pathlib.Path, layout: parameters.Layout) -> State | None:
   Raises:
     parameters.LayoutMismatch: it is of another network.
   """
-  path = directory / checkpoints.PARAMETER_SERVER
+  path = directory / checkpoints.STAR_SERVER
   if not path.exists():
     return None
   with np.load(path) as saved:

@@ -16,37 +16,37 @@ import functools
 import launchpad as lp
 
 from launch import actors
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
 from launch.engines import restarts
-from launch.experience import choice as experience
 from launch.nodes import actor
 from launch.nodes import evaluator
-from launch.nodes import learner as learner_lib
 from launch.nodes import replay_host
-from launch.services import counter as counter_lib
+from launch.nodes import worker
+from launch.services import averaging
 from launch.services.inference import server as inference
+from launch.topologies import parts
+
+SECTION = 'actors'
+Config = actors.Config
 
 
-def build(
-  experiment: experiment_lib.Experiment, config: actors.Config
-) -> lp.Program:
+def members(config: Config) -> int:
+  """Agents in the whole program, whatever the number of its actors."""
+  del config
+  return 1
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:
     ValueError: the sizes do not fit together, or could lock each other.
   """
-  experience.check(experiment, config)
+  experience.check_actors(experiment, config)
   program = lp.Program('actor_learner')
-  with program.group('counter'):
-    counter = program.add_node(
-      rpc.Node(
-        counter_lib.Counter,
-        experiment.run_dir,
-        {'actor_steps': experiment.total_steps},
-        experiment.run.wall_clock_s,
-      )
-    )
+  counter = parts.counter(program, experiment)
   hosts, shards = None, []
   if experiment.run.replay == 'node':
     make_tables = functools.partial(_tables, experiment, config)
@@ -62,32 +62,35 @@ def build(
         )
         hosts.append(program.add_node(node))
         shards.append(node.shard_handle(0))
+  info = [experiment.actor_info(0)]
   with program.group('learner'):
-    if hosts is None:
-      node = replay_host.HostNode(
-        learner_lib.Learner, experiment, config, counter, shards=config.shards
+    options: dict = {'actors': config}
+    if config.num_learners > 1:
+      options['exchange'] = functools.partial(
+        averaging.Leads, config.num_learners
       )
+    arguments = (worker.Worker, experiment, 'learner/0', info, counter)
+    if hosts is None:
+      node = replay_host.HostNode(*arguments, shards=config.shards, **options)
       shards = [node.shard_handle(i) for i in range(config.shards)]
     else:
       node = rpc.Node(
-        learner_lib.Learner,
-        experiment,
-        config,
-        counter,
-        addresses=list(shards),
-        hosts=hosts,
+        *arguments, addresses=list(shards), hosts=hosts, **options
       )
     learner = program.add_node(node)
     for i in range(1, config.num_learners):
       program.add_node(
         lp.PyClassNode(
-          learner_lib.Learner,
+          worker.Worker,
           experiment,
-          config,
+          f'learner/{i}',
+          info,
           counter,
           addresses=list(shards),
-          index=i,
-          master=learner,
+          actors=config,
+          exchange=functools.partial(averaging.Follows, i),
+          peers={'master': learner},
+          leads=False,
         )
       )
   policy = None
@@ -139,4 +142,4 @@ def build(
 
 
 def _tables(experiment, config):
-  return experience.of(experiment, config).tables('replay')
+  return experience.of_actors(experiment, config).tables('replay')

@@ -6,8 +6,12 @@ worker's last checkpoint, replay included.
 
 from __future__ import annotations
 
+import dataclasses
+
 import launchpad as lp
 
+from agents import settings
+from agents.swarm import explorers
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.engines import restarts
@@ -15,20 +19,37 @@ from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.topologies import parts
 
+SECTION = 'single'
 
-def build(
-  experiment: experiment_lib.Experiment, lr_spread: str = 'none'
-) -> lp.Program:
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Independent agents that share a process."""
+
+  # k seeds of a baseline for little more than the price of one.
+  num_agents: settings.Whole = 1
+  lr_spread: explorers.Spread = 'none'  # of learning rates over them
+
+  def __post_init__(self):
+    settings.check(self, SECTION)
+
+
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  return config.num_agents
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
-
-  Args:
-    experiment: its `num_agents` members are independent agents that share a
-      process: k seeds of a baseline for little more than the price of one.
-    lr_spread: how learning rates spread over the members (agents/swarm).
 
   Raises:
     ValueError: the sizes do not fit together.
   """
+  if experiment.run.replay != 'colocated':
+    raise ValueError(
+      f'run.replay={experiment.run.replay!r}: single_process keeps its replay '
+      'in the process that learns. Leave it out, or use actor_learner or swarm.'
+    )
   experience.check_members(experiment)
   program = lp.Program('single_process')
   counter = parts.counter(program, experiment)
@@ -42,7 +63,7 @@ def build(
         infos,
         counter,
         learning_rates=explorers.learning_rates(
-          experiment.make_agent(), infos, lr_spread
+          experiment.make_agent(), infos, config.lr_spread
         ),
         evaluates=True,
       )

@@ -1,37 +1,48 @@
-"""Explorers, supervisors and an evaluator round a parameter server.
+"""Explorers, supervisors and an evaluator round theta_star.
 
 Explorer nodes host P explorers each. May die and come back: explorers (they go
 on from theta_star), supervisors (their episode is asked for again), evaluator.
-The parameter server and the counter come back from their checkpoints. A replay
-node that dies ends the run; colocated replay comes back with its explorers, as
-it was checkpointed. In a resumed run explorers are what they were.
+The star server, a replay node and the counter come back from their
+checkpoints; colocated replay comes back with its explorers, as it was
+checkpointed. In a resumed run explorers are what they were.
 """
 
 from __future__ import annotations
 
+import functools
+
 import launchpad as lp
 
-from agents.swarm import explorers as swarm_lib
+from agents.swarm import explorers
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
 from launch.engines import restarts
-from launch.experience import members as members_lib
 from launch.nodes import evaluator
+from launch.nodes import replay_host
 from launch.nodes import supervisor
-from launch.services import counter as counter_lib
+from launch.nodes import worker
 from launch.services import star
+from launch.services import star_exchange
+from launch.topologies import parts
+
+SECTION = 'swarm'
+Config = explorers.Config
 
 
-def build(
-  experiment: experiment_lib.Experiment, config: swarm_lib.Config
-) -> lp.Program:
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  return config.num_explorers
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:
     ValueError: the sizes do not fit together.
   """
   agent = experiment.make_agent()
-  members_lib.check(experiment)
+  experience.check_members(experiment)
   if config.claim_mode == 'target' and 'target_max' not in agent.metrics:
     raise ValueError(
       f"swarm.claim_mode='target' claims the largest target of a batch, and "
@@ -44,19 +55,11 @@ def build(
     )
   hosted = hosting(config)
   program = lp.Program('swarm')
-  with program.group('counter'):
-    counter = program.add_node(
-      rpc.Node(
-        counter_lib.Counter,
-        experiment.run_dir,
-        {'actor_steps': experiment.total_steps},
-        experiment.run.wall_clock_s,
-      )
-    )
-  with program.group('parameter_server'):
+  counter = parts.counter(program, experiment)
+  with program.group('star'):
     server = program.add_node(
       rpc.Node(
-        star.ParameterServer,
+        star.StarServer,
         config,
         agent.layout,
         experiment.run_dir,
@@ -64,26 +67,47 @@ def build(
         experiment.run.target_return,
       )
     )
-  replay = None
+  host = None
   if experiment.run.replay == 'node':
+    node = replay_host.HostNode(
+      replay_host.ReplayHost,
+      functools.partial(replay_tables, experiment, hosted),
+      experiment.run_dir,
+      timeout_s=60.0,
+    )
     with program.group('replay'):
-      replay = program.add_node(
-        lp.ReverbNode(lambda: replay_tables(experiment, hosted))
-      )
+      host = program.add_node(node)
   with program.group('explorer'):
-    for i, members in enumerate(hosted):
+    for i, own in enumerate(hosted):
+      name = f'explorer/{i}'
+      infos = [experiment.actor_info(index) for index in own]
+      options: dict = {
+        'exchange': functools.partial(
+          star_exchange.StarExchange,
+          config,
+          agent.layout,
+          name,
+          len(own),
+          agent.updates_per_call or 1,
+        ),
+        'peers': {'server': server},
+        'first_shard': i,
+        'table': _table(i),
+        'learning_rates': explorers.learning_rates(
+          agent, infos, config.lr_spread
+        ),
+      }
+      arguments = (worker.Worker, experiment, name, infos, counter)
+      if host is None:
+        program.add_node(replay_host.HostNode(*arguments, **options))
+        continue
       program.add_node(
         lp.PyClassNode(
-          supervisor.Explorer,
-          experiment,
-          config,
-          f'explorer/{i}',
-          members,
-          counter,
-          server,
-          replay=replay,
-          table=f'replay_{i}',
-          shard=i,
+          *arguments,
+          addresses=[node.shard_handle(0)],
+          # One of them has the node saved.
+          hosts=[] if i else [host],
+          **options,
         )
       )
   with program.group('supervisor'):
@@ -102,17 +126,17 @@ def build(
     program,
     {
       'counter': restarts.EndsRun(restart=comes_back),
-      'parameter_server': comes_back,
+      'star': comes_back,
       'explorer': comes_back,
       'supervisor': comes_back,
       'evaluator': comes_back,
-      **({'replay': restarts.Stop()} if replay is not None else {}),
+      **({'replay': comes_back} if host is not None else {}),
     },
   )
   return program
 
 
-def hosting(config: swarm_lib.Config) -> list[list[int]]:
+def hosting(config: Config) -> list[list[int]]:
   """Explorer indices of each node: as even as whole numbers allow."""
   size = config.explorers_per_node
   num_nodes = -(-config.num_explorers // size)
@@ -124,9 +148,13 @@ def hosting(config: swarm_lib.Config) -> list[list[int]]:
 def replay_tables(
   experiment: experiment_lib.Experiment, hosted: list[list[int]]
 ) -> list:
-  """One table for each explorer node, all in one server."""
+  """The tables of all explorer nodes, in one server."""
   return [
     table
-    for i, members in enumerate(hosted)
-    for table in members_lib.of(experiment, len(members)).tables(f'replay_{i}')
+    for i, own in enumerate(hosted)
+    for table in experience.of_members(experiment, len(own)).tables(_table(i))
   ]
+
+
+def _table(node: int) -> str:
+  return f'replay_{node}'

@@ -49,8 +49,8 @@ Cost = dict[str, float]
 
 
 def serve_star(address: str, layout: parameters.Layout, stop) -> None:
-  """A parameter server that has a theta_star, until `stop`."""
-  server = star.ParameterServer(explorers.Config(), layout, None, None)
+  """A star server that has a theta_star, until `stop`."""
+  server = star.StarServer(explorers.Config(), layout, None, None)
   theta = np.zeros(layout.size, np.float32)
   server.offer(parameters.encode(layout, 1, theta), 1.0, 0, 1)
   while not server.get_star(0)['version']:

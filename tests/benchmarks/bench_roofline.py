@@ -34,7 +34,7 @@ from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import actors  # noqa: E402
 from launch import experiment as experiment_lib  # noqa: E402
-from launch.experience import choice as experience  # noqa: E402
+from launch import experience  # noqa: E402
 from launch.experience import kind  # noqa: E402
 from replay import priorities  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
@@ -109,7 +109,7 @@ def measure_apex(seconds: float) -> Costs:
   config = dqn.Config(
     prioritized=True, exploration='ladder', batch_size=256, min_replay_size=1000
   )
-  found = experience.of(
+  found = experience.of_actors(
     _experiment(dqn.DQN, config, updates=32),
     actors.Config(samples_per_insert=None),
   )
@@ -149,7 +149,7 @@ def measure_apex(seconds: float) -> Costs:
 def measure_impala(seconds: float) -> Costs:
   """IMPALA: blocks through a queue, each learned from once."""
   config = impala.Config(unroll_length=20, batch_size=8, reward_scale=0.1)
-  found = experience.of(
+  found = experience.of_actors(
     _experiment(impala.IMPALA, config, updates=8),
     actors.Config(envs_per_actor=32, update_period=640),
   )

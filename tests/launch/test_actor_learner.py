@@ -13,7 +13,7 @@ from launch import catalogue
 from launch import experiment as experiment_lib
 from launch import graph
 from launch.engines import restarts
-from launch.experience import choice as experience
+from launch import experience
 from launch.nodes import actor
 from launch.topologies import actor_learner
 from replay import deadlock
@@ -36,7 +36,7 @@ def _experiment(agent=None, **run):
 
 
 def _tables(experiment, config):
-  return experience.of(experiment, config).tables('replay')
+  return experience.of_actors(experiment, config).tables('replay')
 
 
 ACTORS = [f'actor/{i}' for i in range(3)]
@@ -155,7 +155,7 @@ def test_more_than_one_agent_is_refused():
 
 def test_the_plan_that_is_checked_is_the_one_that_runs():
   config = actors.Config(num_actors=3, samples_per_insert=8.0)
-  plan = experience.of(_experiment({'batch_size': 16}), config).plan
+  plan = experience.of_actors(_experiment({'batch_size': 16}), config).plan
   assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
   deadlock.check(plan)

@@ -45,7 +45,7 @@ class _Watched:
     self.run.wait_until(lambda: self.total(name) > before + count, what)
 
   def checkpointed(self):
-    path = self.run.directory / 'checkpoints' / 'learner.npz'
+    path = self.run.directory / 'checkpoints' / 'learner-0.npz'
     if not path.exists():
       return 0
     with np.load(path) as saved:
@@ -144,7 +144,7 @@ def resumed(start_run):
   code = first.wait()
   assert code == 0, first.output
   before = run_directory.open(first.directory).summary()
-  with np.load(first.directory / 'checkpoints' / 'learner.npz') as saved:
+  with np.load(first.directory / 'checkpoints' / 'learner-0.npz') as saved:
     kept = dict(saved)
   second = start_run(
     '--config.run.steps_per_agent=3000', script=SCRIPT, resume=first.directory

@@ -14,7 +14,7 @@ from environment_loops import vector
 from launch import actors
 from launch import experiment as experiment_lib
 from launch.engines import prepare
-from launch.experience import choice as experience
+from launch import experience
 from replay import packing
 from replay import priorities
 
@@ -51,7 +51,7 @@ def _experience(agent=None, **config):
       **config,
     }
   )
-  return experience.of(experiment, config)
+  return experience.of_actors(experiment, config)
 
 
 @pytest.fixture

@@ -86,8 +86,8 @@ def killed(start_run, tmp_path_factory):
   run.wait_until(
     lambda: len(seen.rows('evaluation')) > evaluations, 'evaluation'
   )
-  seen.kill('parameter_server/0')
-  seen.go_on('steps without a parameter server')
+  seen.kill('star/0')
+  seen.go_on('steps without a star server')
   seen.kill('counter/0')
   seen.go_on('steps after the counter died')
   release.touch()
@@ -98,7 +98,7 @@ KILLED = (
   'explorer/0',
   'supervisor/0',
   'evaluator/0',
-  'parameter_server/0',
+  'star/0',
   'counter/0',
 )
 
@@ -147,9 +147,9 @@ def test_no_step_is_done_twice_or_left_out(killed):
 
 def test_the_star_comes_back_from_the_checkpoint(killed):
   seen, _ = killed
-  log = seen.run.log('parameter_server/0')
+  log = seen.run.log('star/0')
   (version,) = re.findall(r'Went on from version (\d+) of theta_star', log)
-  assert int(version) >= seen.star_versions['parameter_server/0'] >= 1
+  assert int(version) >= seen.star_versions['star/0'] >= 1
   versions = [row['version'] for row in seen.rows('star')]
   assert versions == list(range(1, len(versions) + 1))
   assert seen.version() == versions[-1]
@@ -158,7 +158,7 @@ def test_the_star_comes_back_from_the_checkpoint(killed):
 def test_an_explorer_says_when_it_learns_alone_and_when_no_longer(killed):
   log = killed[0].run.log('explorer/1')
   # Once more where its last poll came after the server's end.
-  back = log.count('parameter server is back')
+  back = log.count('star server is back')
   assert log.count('Learning alone') in (back, back + 1)
 
 

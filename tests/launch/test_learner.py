@@ -17,7 +17,7 @@ from environment_loops import vector
 from launch import actors
 from launch import experiment as experiment_lib
 from launch.engines import prepare
-from launch.experience import choice as experience
+from launch import experience
 from launch.nodes import learner as learner_lib
 from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
@@ -91,7 +91,7 @@ class Alone:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
     self.wait_until(lambda: self.learner.get_parameters(-1)['version'] == 0)
-    found = experience.of(self.experiment, self.config)
+    found = experience.of_actors(self.experiment, self.config)
     self.agent = found.agent
     self._behaviour = self.agent.actor(base.ActorInfo(0, 1, 0), ENVS)
     self._environment = vector.make_vector('CartPole-v1', ENVS, seed=0)
@@ -279,4 +279,4 @@ def test_a_checkpoint_of_replay_that_is_broken_does_not_end_the_learner(
   assert 'Replay was not checkpointed' in caplog.text
   # So that a resumed run says it.
   assert (tmp_path / 'replay' / 'shard_0.json').exists()
-  assert (tmp_path / 'checkpoints' / 'learner.npz').exists()
+  assert (tmp_path / 'checkpoints' / 'learner-0.npz').exists()

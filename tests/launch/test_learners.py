@@ -14,7 +14,7 @@ from environment_loops import environments
 from launch import actors
 from launch import experiment as experiment_lib
 from launch import graph
-from launch.experience import choice as experience
+from launch import experience
 from launch.topologies import actor_learner
 from run_records import run_directory
 
@@ -70,7 +70,7 @@ def test_replay_nodes_are_sampled_by_all_learners():
 
 def test_each_learner_takes_its_share_and_all_together_the_batch():
   one, two = (
-    experience.of(
+    experience.of_actors(
       _experiment(updates_per_call=4),
       actors.Config(envs_per_actor=2, num_learners=count),
     )
@@ -87,7 +87,7 @@ def test_each_learner_takes_its_share_and_all_together_the_batch():
 
 def test_transitions_are_shared_out_too():
   one, two = (
-    experience.of(_dqn(batch_size=64), actors.Config(num_learners=count))
+    experience.of_actors(_dqn(batch_size=64), actors.Config(num_learners=count))
     for count in (1, 2)
   )
   assert one.sample_specs().shape[0] == 2 * two.sample_specs().shape[0]
@@ -164,7 +164,7 @@ def killed(start_run, tmp_path_factory):
   _go_on(run, 2 * UPDATES, 'learning')
   run.kill('learner/1')
   _go_on(run, 2 * UPDATES, 'learning after learner 1 died')
-  checkpoint = run.directory / 'checkpoints' / 'learner.npz'
+  checkpoint = run.directory / 'checkpoints' / 'learner-0.npz'
   run.wait_until(checkpoint.exists, 'checkpoint of learner 0')
   run.kill('learner/0')
   _go_on(run, 2 * UPDATES, 'learning after learner 0 died')

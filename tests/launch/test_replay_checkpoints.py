@@ -67,7 +67,7 @@ def broken_off(start_run):
   _go_on(first, 'actor_steps', 2500)
   _terminate(first)
   totals = run_directory.open(first.directory).summary()['totals']
-  with np.load(first.directory / 'checkpoints' / 'learner.npz') as saved:
+  with np.load(first.directory / 'checkpoints' / 'learner-0.npz') as saved:
     updates = int(saved['updates'])
   manifests = [_manifests(first, shard) for shard in range(2)]
   second = start_run(script=SCRIPT, resume=first.directory)
@@ -150,5 +150,5 @@ def test_a_killed_learner_comes_back_with_the_replay_that_it_hosts(
   assert 'what came after its checkpoint is lost' in log
   (step,) = map(int, re.findall(r'Going on from learner step (\d+)', log))
   assert step > 0
-  with np.load(run.directory / 'checkpoints' / 'learner.npz') as saved:
+  with np.load(run.directory / 'checkpoints' / 'learner-0.npz') as saved:
     assert int(saved['updates']) > step

@@ -13,7 +13,7 @@ from configs import a2c as a2c_configs
 from launch import actors
 from launch import command_line
 from launch import entry
-from launch.experience import choice as experience
+from launch import experience
 from launch.topologies import actor_learner
 from run_records import run_directory
 
@@ -31,7 +31,7 @@ def _parts(preset):
 def test_a_preset_makes_one_update_of_one_block(preset):
   experiment, config = _parts(preset)
   assert actor_learner.build(experiment, config).groups
-  found = experience.of(experiment, config)
+  found = experience.of_actors(experiment, config)
   assert (config.num_actors, found.updates_per_call) == (1, 1)
   assert found.plan.batch_size == 1
   unroll = experiment.make_agent().unroll_length
@@ -108,7 +108,7 @@ def killed(start_run, tmp_path_factory):
   go_on('learning')
   run.kill('actor/0')
   go_on('learning after an actor died')
-  checkpoint = run.directory / 'checkpoints' / 'learner.npz'
+  checkpoint = run.directory / 'checkpoints' / 'learner-0.npz'
   run.wait_until(checkpoint.exists, 'checkpoint of the learner')
   run.kill('learner/0')
   go_on('learning after the learner died')
@@ -129,7 +129,7 @@ def test_on_policy_a_run_finishes_though_actor_and_learner_died(killed):
   (step,) = re.findall(
     r'Going on from learner step (\d+)', run.log('learner/0')
   )
-  with np.load(directory.checkpoints / 'learner.npz') as saved:
+  with np.load(directory.checkpoints / 'learner-0.npz') as saved:
     assert int(saved['updates']) > int(step) > 0
     assert np.isfinite(saved['theta']).all()
   run.assert_nothing_is_left()

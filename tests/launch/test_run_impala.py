@@ -52,7 +52,7 @@ def _learner_rows(run):
 
 
 def _updates(run):
-  with np.load(run.directory / 'checkpoints' / 'learner.npz') as saved:
+  with np.load(run.directory / 'checkpoints' / 'learner-0.npz') as saved:
     return int(saved['updates'])
 
 
@@ -165,7 +165,7 @@ def killed(start_run, tmp_path_factory):
   go_on('learner_steps', UPDATES, 'learning')
   run.kill('actor/0')
   go_on('actor_steps', 5 * BLOCK, 'steps after an actor died')
-  path = run.directory / 'checkpoints' / 'learner.npz'
+  path = run.directory / 'checkpoints' / 'learner-0.npz'
   run.wait_until(path.exists, 'checkpoint of the learner')
   run.kill('learner/0')
   go_on('learner_steps', UPDATES, 'learning after the learner died')

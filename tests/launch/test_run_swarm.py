@@ -74,7 +74,7 @@ def test_every_node_has_a_log(swarm):
   names = {path.stem for path in directory.logs.glob('*.log')}
   assert names == {
     'counter-0',
-    'parameter_server-0',
+    'star-0',
     'explorer-0',
     'explorer-1',
     'supervisor-0',
@@ -115,7 +115,7 @@ def test_rows_of_all_kinds_are_kept(swarm):
     'star_distance',
   ):
     assert any(name in row for row in explorer), name
-  server = directory.metrics('node_parameter_server')[-1]
+  server = directory.metrics('node_star')[-1]
   for name in ('R_star', 'c', 'x', 'accepted', 'rejected', 'waiting_claim'):
     assert name in server
 

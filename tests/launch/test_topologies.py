@@ -39,9 +39,9 @@ def test_every_node_of_a_swarm_talks_to_the_server_and_the_counter_only():
   asking = [f'explorer/{i}' for i in range(3)]
   asking += ['supervisor/0', 'supervisor/1', 'evaluator/0']
   assert graph.edges(program) == {
-    ('parameter_server/0', 'counter/0'),
+    ('star/0', 'counter/0'),
     *((node, 'counter/0') for node in asking),
-    *((node, 'parameter_server/0') for node in asking),
+    *((node, 'star/0') for node in asking),
   }
   graph.check(program)
 
@@ -51,7 +51,7 @@ def test_a_swarm_has_as_many_nodes_as_its_config_says():
   counts = {label: len(nodes) for label, nodes in program.groups.items()}
   assert counts == {
     'counter': 1,
-    'parameter_server': 1,
+    'star': 1,
     'explorer': 3,
     'supervisor': 2,
     'evaluator': 1,
@@ -84,7 +84,7 @@ def test_a_replay_node_has_one_table_per_explorer_node():
 
 def test_what_may_die_comes_back_and_the_counter_ends_the_run():
   found = restarts.of(swarm.build(_experiment(), _config()))
-  for label in ('explorer', 'supervisor', 'evaluator', 'parameter_server'):
+  for label in ('explorer', 'supervisor', 'evaluator', 'star'):
     assert isinstance(found[label], restarts.Restart)
   assert isinstance(found['counter'], restarts.EndsRun)
   assert found['counter'].restart is not None
@@ -133,4 +133,4 @@ def test_the_baseline_is_a_trainer_and_a_counter():
 def test_the_swarm_is_drawn_from_the_program():
   drawing = graph.to_mermaid(swarm.build(_experiment(), _config()))
   assert '  explorer["explorer x 3"]' in drawing.splitlines()
-  assert '  supervisor --> parameter_server' in drawing.splitlines()
+  assert '  supervisor --> star' in drawing.splitlines()

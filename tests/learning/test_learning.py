@@ -88,7 +88,7 @@ def test_stored_priorities_follow_the_error(tmp_path):
     [np.reshape(sample.data[0], (size, layout.width)) for sample in samples]
   )
   stored = np.array([float(sample.info.priority) for sample in samples])
-  with np.load(run.checkpoints / 'learner.npz') as saved:
+  with np.load(run.checkpoints / 'learner-0.npz') as saved:
     theta, target = saved['theta'][0], saved['target'][0]
   step = layout.unpack(packed.astype(np.float32))
 

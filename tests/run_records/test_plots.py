@@ -93,7 +93,7 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
     [_evaluation(100, -90.0), _evaluation(200, -80.0)],
     # Accepted by a lucky trial; its confirmations say -120.
     [{'version': 1, 'R_star': -70.0, 'c': 0.0, 'actor_steps': 400}],
-    node_parameter_server=[
+    node_star=[
       {'R_star': float('-inf'), 'c': 0.0, 'actor_steps': 200},
       {'R_star': -70.0, 'c': 0.0, 'actor_steps': 400},
       {'R_star': -120.0, 'c': 0.01, 'actor_steps': 800},

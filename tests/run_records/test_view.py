@@ -53,7 +53,7 @@ def _snapshot(**kwargs):
   return {
     'totals': {'actor_steps': 412_300, 'episodes': 3142},
     'rates': {'actor_steps': 3000.0, 'learner_steps': 1400.0},
-    'nodes': {**explorers, 'parameter_server/0': server},
+    'nodes': {**explorers, 'star/0': server},
     'latest': {'evaluation': {'return_mean': 432.1, 'return_std': 33.0}},
     'curve': [(0, 20.0), (10, 200.0), (20, 432.1)],
     'budget': {'actor_steps': 930_000},
@@ -70,7 +70,7 @@ def _snapshot(**kwargs):
 _NODES = [
   _node('explorer/0', pid=7),
   _node('explorer/1', pid=8),
-  _node('parameter_server/0', pid=9),
+  _node('star/0', pid=9),
 ]
 
 
@@ -138,7 +138,7 @@ def test_before_the_first_report_the_nodes_are_shown():
 
 def test_a_plain_agent_has_no_swarm_in_its_picture():
   snapshot = _snapshot()
-  del snapshot['nodes']['parameter_server/0']
+  del snapshot['nodes']['star/0']
   shown = _drawn(_state(_node('explorer/0')), snapshot)
   assert 'R*' not in shown and '★' not in shown
 
@@ -214,7 +214,7 @@ def test_lines_are_written_where_there_is_no_terminal():
   assert client.asked.wait(10)
   live.close()
   text = stream.getvalue()
-  assert 'running: explorer/0, explorer/1, parameter_server/0\n' in text
+  assert 'running: explorer/0, explorer/1, star/0\n' in text
   assert '\x1b' not in text
   last = text.splitlines()[-1]
   for words in (

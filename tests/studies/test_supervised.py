@@ -14,7 +14,7 @@ def _run(path, confirmations, server=(SERVER,), trials=()):
   run = run_directory.create(path, {'environment': 'CartPole-v1'}, {})
   writer = metrics.MetricsWriter(run.metrics_directory)
   for row in server:
-    writer.row('node_parameter_server', row)
+    writer.row('node_star', row)
   for kind, found in (('confirmation', confirmations), ('trial', trials)):
     for version, returns in dict(found).items():
       for i, episode_return in enumerate(returns):

@@ -1,4 +1,4 @@
-"""The parameter server: candidates in, theta_star out, supervisors may die.
+"""The star server: candidates in, theta_star out, supervisors may die.
 
 The rules themselves are tested on vectors with agents/swarm. A supervisor
 here is a call to next_episode and one to report_episode.
@@ -37,7 +37,7 @@ def _config(**changes):
 
 
 def _server(run_dir=None, clock=None, target_return=None, counter=None, **c):
-  return star.ParameterServer(
+  return star.StarServer(
     _config(**c), LAYOUT, run_dir, counter, target_return, clock or _Clock()
   )
 
@@ -296,7 +296,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
   _play(server, 4.0, 6.0)
   server.save()
   with pytest.raises(parameters.LayoutMismatch):
-    star.ParameterServer(_config(), OTHER, tmp_path, None)
+    star.StarServer(_config(), OTHER, tmp_path, None)
 
 
 def test_parameters_that_no_rule_can_ask_for_are_forgotten(tmp_path):
@@ -305,7 +305,7 @@ def test_parameters_that_no_rule_can_ask_for_are_forgotten(tmp_path):
     _offer(server, i, claim=float(i))
     _play(server, float(i), float(i))
   server.save()
-  path = tmp_path / 'checkpoints' / checkpoints.PARAMETER_SERVER
+  path = tmp_path / 'checkpoints' / checkpoints.STAR_SERVER
   with np.load(path) as saved:
     thetas = [name for name in saved.files if name.startswith('theta_')]
   assert len(thetas) <= 3  # theta_star, the trial, the waiting one

@@ -10,7 +10,7 @@ import portpicker
 import pytest
 import reverb
 
-from launch.experience import choice as experience
+from launch import experience
 from launch.nodes import actor
 from replay import blocks
 
@@ -24,7 +24,7 @@ def acting(private_directory, world):
   with contextlib.ExitStack() as stack:
 
     def start(made, config, policy):
-      kind = experience.of(made.experiment, config)
+      kind = experience.of_actors(made.experiment, config)
       streams, stop = [], threading.Event()
       for i in range(config.num_actors):
         port = portpicker.pick_unused_port()

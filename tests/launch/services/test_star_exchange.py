@@ -1,4 +1,4 @@
-"""An explorer node's line to a real parameter server, over real RPC."""
+"""An explorer node's line to a real star server, over real RPC."""
 
 import math
 import threading
@@ -12,7 +12,7 @@ from agents.swarm import explorers
 from launch import rpc
 from launch.engines import prepare
 from launch.services import star
-from launch.services import star_client
+from launch.services import star_exchange
 
 LAYOUT = parameters.Layout([('q/w', (2, 3)), ('q/b', (3,))])
 OTHER = parameters.Layout([('q/w', (2, 4)), ('q/b', (4,))])
@@ -35,7 +35,7 @@ def clock():
 @pytest.fixture
 def server(clock):
   config = explorers.Config(b=1, k=1.0, c_max=C, window=4)
-  return star.ParameterServer(config, LAYOUT, None, None, clock=clock)
+  return star.StarServer(config, LAYOUT, None, None, clock=clock)
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def make_link(address):
 
   def make(layout=LAYOUT, **kwargs):
     client = rpc.Client(address, timeout_s=1.0)
-    links.append(star_client.StarLink(client, layout, 'explorer/0', **kwargs))
+    links.append(
+      star_exchange.StarClient(client, layout, 'explorer/0', **kwargs)
+    )
     return links[-1]
 
   yield make
