@@ -26,10 +26,10 @@ from environment_loops import observers
 from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import link as link_lib
-from launch.engines import prepare
 from launch.experience import members as members_lib
 from launch.nodes import replay_host
 from launch.nodes import trainer_state
+from launch.rpc import directory
 from replay import sampler
 from run_records import checkpoints
 from run_records import reporting
@@ -188,7 +188,7 @@ class Trainer:
     """The table that is written to: with what an earlier start has saved."""
     client = self._replay
     if client is None:
-      address = f'localhost:{prepare.pick_port(set())}'
+      address = directory.of_this_node().claim(f'{self.reporter.node}/replay')
       self._host = replay_host.ReplayHost(
         lambda: self._experience.tables(self._table),
         self.experiment.run_dir,
