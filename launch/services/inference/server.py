@@ -1,7 +1,7 @@
 """The inference server: one policy for all actors.
 
-See docs/topologies/central_inference.md. One thread does all that touches state:
-it takes requests in, forms batches, runs the policy and answers. Another
+See docs/topologies/central_inference.md. One thread does all that touches
+state: it takes requests in, forms batches, runs the policy and answers. Another
 follows the learner's parameters and reports to the counter, so that neither a
 learner nor a counter that is away makes an actor wait. Nothing here survives a
 restart, and nothing has to: actors find out that their run is unknown, and
