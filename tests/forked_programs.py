@@ -19,7 +19,7 @@ import sys
 import traceback
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from agents.swarm import explorers as swarm_lib
 from launch import actors

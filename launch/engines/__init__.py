@@ -13,7 +13,6 @@ from launch.engines.state import Outcome
 from launch.engines.state import RunState
 
 _ENGINES = {'local_mt': threads.run, 'local_mp': processes.run}
-
 NAMES = tuple(_ENGINES)
 
 __all__ = [
@@ -38,7 +37,7 @@ def run(
   """Runs a program to its end.
 
   Ends when all nodes have returned, when a node of an `EndsRun` group returns,
-  when a node calls lp.stop(), when a node fails for good (see policies.py), at
+  when a node calls lp.stop(), when a node fails for good (see restarts.py), at
   SIGTERM, or at Ctrl-C (a second one kills at once). The nodes are then asked
   to stop, and have 8 s for it.
 
@@ -58,6 +57,6 @@ def run(
   """
   if how not in _ENGINES:
     raise ValueError(
-      f'There is no engine {how!r}: choose from {", ".join(_ENGINES)}.'
+      f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
   return _ENGINES[how](program, run_dir=run_dir, on_tick=on_tick, tick_s=tick_s)

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import faulthandler
 import os
+import pathlib
 import random
 import signal
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 
 from launch.engines import linux
 from launch.engines import prepare
+from launch.rpc import directory
 
 # On this signal a node writes the stack of every thread to its log.
 DUMP_SIGNAL = signal.SIGUSR2
@@ -35,8 +37,8 @@ def run(
 
   Args:
     request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
-      modules), 'log' (file), 'ports', 'restarts', 'scratch' (directory for
-      temporary files).
+      modules), 'log' (file), 'names' (of its servers), 'restarts', 'scratch'
+      (directory for temporary files, and of the addresses).
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
@@ -54,7 +56,9 @@ def run(
     sys.path[:] = request['path']
     # Whatever a library leaves there goes away with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
-    prepare.check_ports(request['name'], request['ports'])
+    prepare.start(
+      request['names'], directory.Local(pathlib.Path(request['scratch']))
+    )
     exit_code = _run_command(request['command'], notify_running)
   except BaseException as e:
     # The launcher reads the end of the log for the traceback.

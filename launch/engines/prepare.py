@@ -1,23 +1,20 @@
-"""From a Launchpad program to nodes with addresses, for every engine."""
+"""From a Launchpad program to nodes that can be started, for every engine."""
 
-from collections.abc import Callable
-import contextlib
+from collections.abc import Callable, Sequence
 import dataclasses
 import os
-import pathlib
-import random
 import signal
-import socket
 import sys
 import traceback
 from typing import Any
 
 from absl import flags
 import launchpad as lp
-from launchpad import address as lp_address
+from launchpad.nodes.courier import node as courier_node
 
 from launch import graph
 from launch.engines import restarts
+from launch.rpc import directory as directory_lib
 
 # By which a node in another process asks the launcher to stop.
 STOP_SIGNAL = signal.SIGUSR1
@@ -32,7 +29,7 @@ class PreparedNode:
     node: the Launchpad node.
     executable: what Launchpad made of it for this launch type.
     policy: what to do when it dies.
-    ports: ports that it will listen on.
+    names: of its servers, which it claims when it starts.
     clients: names of the nodes that hold a handle of it.
   """
 
@@ -40,20 +37,22 @@ class PreparedNode:
   node: Any
   executable: Any
   policy: restarts.Policy
-  ports: list[int]
+  names: list[str]
   clients: frozenset[str]
 
 
 def prepare(
   program: lp.Program,
   launch_type: lp.LaunchType,
+  directory: directory_lib.Directory,
   stopper: Callable[..., None] | None = None,
 ) -> list[PreparedNode]:
-  """Sets contexts, connects handles, binds addresses, makes executables.
+  """Sets contexts, connects handles, names addresses, makes executables.
 
   Args:
     program: a Launchpad program.
     launch_type: of its nodes.
+    directory: where its servers will be found.
     stopper: what lp.stop() does in a node. None: Launchpad's, which sends the
       launcher SIGTERM; nobody can tell that from somebody else's.
   """
@@ -71,11 +70,12 @@ def prepare(
     for node in nodes:
       for handle in node.input_handles:
         handle.connect(node, label)
-  taken: set[int] = set()
-  for node in program.get_all_nodes():
-    for address in node.addresses:
-      address.bind(_LocalAddress(pick_port(taken)))
-
+  # Before anything is made of a node, which may hold addresses of others.
+  names = {
+    f'{label}/{i}': _name_addresses(f'{label}/{i}', node, directory)
+    for label, nodes in program.groups.items()
+    for i, node in enumerate(nodes)
+  }
   group_policies = restarts.of(program)
   clients = graph.clients(program)
   prepared = []
@@ -84,9 +84,6 @@ def prepare(
     for i, (node, executable) in enumerate(
       zip(nodes, executables, strict=True)
     ):
-      ports = [
-        lp_address.get_port_from_address(a.resolve()) for a in node.addresses
-      ]
       name, policy = f'{label}/{i}', group_policies[label]
       prepared.append(
         PreparedNode(
@@ -94,76 +91,38 @@ def prepare(
           node,
           executable,
           policy,
-          ports,
+          names[name],
           frozenset(clients.get(name, ())),
         )
       )
   return prepared
 
 
+def _name_addresses(
+  owner: str, node: Any, directory: directory_lib.Directory
+) -> list[str]:
+  """Binds a name to each address of a node; returns the names."""
+  names = []
+  for address in node.addresses:
+    # The address that a node is called at has the node's own name.
+    own = address.name in (None, courier_node.COURIER_PORT_NAME)
+    name = owner if own else f'{owner}/{address.name}'
+    address.bind(directory_lib.Name(name, directory))
+    names.append(name)
+  return names
+
+
+def start(names: Sequence[str], directory: directory_lib.Directory) -> None:
+  """For the thread in which a node is about to run: claims its addresses."""
+  directory_lib.use(directory)
+  for name in names:
+    directory.claim(name)
+
+
 def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:
   """What lp.stop() does in a process of its own."""
   del mark_as_completed
   os.kill(launcher_pid, STOP_SIGNAL)
-
-
-class _LocalAddress(lp_address.AbstractAddressBuilder):
-  def __init__(self, port: int):
-    self._port = port
-
-  def build(self) -> str:
-    return f'localhost:{self._port}'
-
-
-def pick_port(taken: set[int]) -> int:
-  """Picks a free port that no outgoing connection can occupy; adds it to taken.
-
-  Launchpad picks from the ephemeral range. A server that is restarted on such a
-  port can find it used by some connection, even one of its own clients.
-  """
-  low, high = _ports_below_the_ephemeral_range()
-  for _ in range(1000):
-    port = random.SystemRandom().randint(low, high)
-    if port not in taken and is_free(port):
-      taken.add(port)
-      return port
-  raise OSError(
-    f'Found no free port between {low} and {high} in 1000 tries. Close what '
-    'listens there (`ss -ltn`), or lower net.ipv4.ip_local_port_range.'
-  )
-
-
-def _ports_below_the_ephemeral_range() -> tuple[int, int]:
-  first_ephemeral = 32768
-  with contextlib.suppress(OSError, ValueError):
-    path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
-    first_ephemeral = int(path.read_text().split()[0])
-  # With hardly any room below, the whole range has to do.
-  return (
-    (10_000, first_ephemeral - 1)
-    if first_ephemeral > 12_000
-    else (
-      10_000,
-      60_000,
-    )
-  )
-
-
-def is_free(port: int) -> bool:
-  """Whether a server could listen on the port, on all interfaces."""
-  for family, host in ((socket.AF_INET, ''), (socket.AF_INET6, '::')):
-    try:
-      with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Connections of a server that just died do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-          probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        probe.bind((host, port))
-    except OSError as e:
-      # A machine without IPv6 is fine.
-      if family == socket.AF_INET or e.errno == 98:
-        return False
-  return True
 
 
 def format_error(error: BaseException) -> str:
@@ -174,13 +133,3 @@ def format_error(error: BaseException) -> str:
     frames = frames.tb_next
   frames = frames or error.__traceback__
   return ''.join(traceback.format_exception(type(error), error, frames))
-
-
-def check_ports(name: str, ports: list[int]) -> None:
-  """Raises OSError if a port of a node is in use."""
-  for port in ports:
-    if not is_free(port):
-      raise OSError(
-        f'{name} cannot listen on port {port}: another process uses it. Look '
-        f'which with `ss -ltnp sport = :{port}`, end it, and start again.'
-      )

@@ -26,6 +26,7 @@ from launch.engines import prepare
 from launch.engines import state as state_lib
 from launch.engines import supervision
 from launch.engines import zygote
+from launch.rpc import directory
 
 STACK = (
   'numpy',
@@ -71,6 +72,7 @@ def run(
         nodes = prepare.prepare(
           program,
           lp.LaunchType.LOCAL_MULTI_PROCESSING,
+          directory.Local(scratch),
           functools.partial(prepare.ask_to_stop, os.getpid()),
         )
       logs = (run_dir or scratch) / 'logs'
@@ -131,7 +133,7 @@ class _Backend:
       command=node.executable.command_as_list,
       env=self._zygote.changed_environment(node.executable.env_overrides),
       log=str(self._log_paths[index]),
-      ports=node.ports,
+      names=node.names,
       restarts=restarts,
       cwd=os.getcwd(),
       path=sys.path,

@@ -34,11 +34,6 @@ class Restart:
 
 
 @dataclasses.dataclass(frozen=True)
-class Degrade:
-  """Go on without the node."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Stop:
   """End the run, with exit code 1."""
 
@@ -54,7 +49,7 @@ class EndsRun:
   restart: Restart | None = None
 
 
-Policy = Restart | Degrade | Stop | EndsRun
+Policy = Restart | Stop | EndsRun
 
 _POLICIES: 'weakref.WeakKeyDictionary[lp.Program, dict[str, Policy]]' = (
   weakref.WeakKeyDictionary()
@@ -78,10 +73,10 @@ def assign(program: lp.Program, policies: Mapping[str, Policy]) -> None:
         f'The program {program.name!r} has no group {label!r}: it has '
         f'{", ".join(sorted(program.groups)) or "none"}. Add the nodes first.'
       )
-    if not isinstance(policy, (Restart, Degrade, Stop, EndsRun)):
+    if not isinstance(policy, (Restart, Stop, EndsRun)):
       raise TypeError(
         f'{policy!r} of group {label!r} is not a policy: use Restart(), '
-        'Degrade(), Stop() or EndsRun().'
+        'Stop() or EndsRun().'
       )
   _POLICIES.setdefault(program, {}).update(policies)
 

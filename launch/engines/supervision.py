@@ -213,9 +213,6 @@ class Supervisor:
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
     node.last_error = event.error
-    if isinstance(policy, restarts.Degrade):
-      node.state = 'failed'
-      return
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
     if not isinstance(restart, restarts.Restart):
       node.state = 'failed'
@@ -260,15 +257,7 @@ class Supervisor:
   def _check_finished(self) -> None:
     if self._exit_code is not None:
       return
-    if any(n.state not in ('finished', 'failed') for n in self._nodes):
-      return
-    failed = [node.name for node in self._nodes if node.state == 'failed']
-    if len(failed) == len(self._nodes):
-      self._end(state_lib.FAILED, 'every node failed')
-    elif failed:
-      names = ', '.join(failed)
-      self._end(state_lib.FINISHED, f'all nodes finished, except {names}')
-    else:
+    if all(node.state == 'finished' for node in self._nodes):
       self._end(state_lib.FINISHED, 'all nodes finished')
 
   def _end(self, exit_code: int, reason: str) -> None:

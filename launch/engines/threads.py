@@ -22,6 +22,7 @@ from launchpad.launch import worker_manager
 from launch.engines import prepare
 from launch.engines import state as state_lib
 from launch.engines import supervision
+from launch.rpc import directory
 
 
 def run(
@@ -33,14 +34,24 @@ def run(
 ) -> state_lib.Outcome:
   """Runs a program with one thread per node; see engines.run."""
   del run_dir  # Threads share the output of the process.
-  with supervision.Signals() as signals, _stop_handlers(), _scratch():
+  with (
+    supervision.Signals() as signals,
+    _stop_handlers(),
+    _scratch() as scratch,
+  ):
+    addresses = directory.Local(scratch)
     # Launchpad's lp.stop() would signal the process, which may have other
     # things to do.
     nodes = prepare.prepare(
-      program, lp.LaunchType.LOCAL_MULTI_THREADING, signals.ask
+      program, lp.LaunchType.LOCAL_MULTI_THREADING, addresses, signals.ask
     )
     return supervision.Supervisor(
-      _Backend(nodes), nodes, [None] * len(nodes), signals, on_tick, tick_s
+      _Backend(nodes, addresses),
+      nodes,
+      [None] * len(nodes),
+      signals,
+      on_tick,
+      tick_s,
     ).run()
 
 
@@ -73,8 +84,13 @@ class _Manager(worker_manager.WorkerManager):
 class _Backend:
   """Nodes as threads; a supervision.Backend."""
 
-  def __init__(self, nodes: list[prepare.PreparedNode]):
+  def __init__(
+    self,
+    nodes: list[prepare.PreparedNode],
+    addresses: directory.Directory,
+  ):
     self._nodes = nodes
+    self._addresses = addresses
     self._events: queue.SimpleQueue[supervision.Event] = queue.SimpleQueue()
     self._threads: dict[int, threading.Thread] = {}
     self._managers: dict[int, _Manager] = {}
@@ -118,7 +134,7 @@ class _Backend:
     worker_manager._WORKER_MANAGERS.manager = manager
     error = None
     try:
-      prepare.check_ports(node.name, node.ports)
+      prepare.start(node.names, self._addresses)
       self._events.put(supervision.Event(index, 'running'))
       node.executable()
     except SystemExit as e:
@@ -152,15 +168,15 @@ def _release(node: Any) -> None:
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[None]:
-  """Removes with the run what libraries leave in temporary directories."""
+def _scratch() -> Iterator[pathlib.Path]:
+  """The run's own directory for temporary files; goes away with the run."""
   previous = tempfile.tempdir
   with tempfile.TemporaryDirectory(
     prefix='murmuration-', ignore_cleanup_errors=True
   ) as scratch:
     tempfile.tempdir = scratch
     try:
-      yield
+      yield pathlib.Path(scratch)
     finally:
       tempfile.tempdir = previous
 

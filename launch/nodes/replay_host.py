@@ -1,8 +1,9 @@
 """Reverb servers inside a node: their addresses, checkpoints and whereabouts.
 
 A learner hosts its replay itself (sampling then crosses no process), or replay
-nodes host a shard each. In both cases a shard is one Reverb server at an
-address that Launchpad bound, so that it comes back at the same place.
+nodes host a shard each. In both cases a shard is one Reverb server with a name
+in the run's directory of addresses. It comes back where it was, or, if another
+process listens there, elsewhere: clients find it when they start again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LOOK_UP_S = 0.5
 
 
 class AddressHandle(base.Handle[str]):
-  """What other nodes hold of a shard: its 'host:port'."""
+  """What other nodes hold of a shard; becomes its 'host:port' in them."""
 
   def __init__(self, address: lp_address.Address):
     self._address = address

@@ -9,6 +9,7 @@ from courier.python import client as courier_client
 from courier.python import py_client
 
 METHOD = 'call'
+OK, ERROR = 0, 1  # the first part of an answer
 Error = courier_client.StatusThrown
 
 _NEXT_TARGET = itertools.count(1)

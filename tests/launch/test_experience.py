@@ -13,8 +13,8 @@ from environment_loops import environments
 from environment_loops import vector
 from launch import actors
 from launch import experiment as experiment_lib
-from launch.engines import prepare
 from launch import experience
+from launch.rpc import directory
 from replay import packing
 from replay import priorities
 
@@ -60,7 +60,7 @@ def serve(tmp_path):
   servers = []
 
   def start(found):
-    port = prepare.pick_port(set())
+    port = directory.pick_port(set())
     servers.append(
       reverb.Server(
         found.tables('replay'),

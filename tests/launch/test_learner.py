@@ -16,9 +16,9 @@ from environment_loops import environments
 from environment_loops import vector
 from launch import actors
 from launch import experiment as experiment_lib
-from launch.engines import prepare
 from launch import experience
 from launch.nodes import learner as learner_lib
+from launch.rpc import directory
 from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
 
@@ -82,7 +82,7 @@ class Alone:
       run_dir=run_dir,
     )
     self.counter = Counter()
-    address = f'localhost:{prepare.pick_port(set())}'
+    address = f'localhost:{directory.pick_port(set())}'
     self.learner = learner_lib.Learner(
       self.experiment, self.config, self.counter, [address]
     )

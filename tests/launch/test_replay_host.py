@@ -8,9 +8,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from launch.engines import prepare
 from launch.nodes import replay_host
 from launch.nodes import replay_saves
+from launch.rpc import directory
 from replay import tables
 from replay.checkpoints import files as checkpoint_files
 from replay.checkpoints import save as checkpoints
@@ -24,7 +24,7 @@ class _Node:
   """A host that runs in a thread, as a node of its own does."""
 
   def __init__(self, run_dir):
-    self.address = f'localhost:{prepare.pick_port(set())}'
+    self.address = f'localhost:{directory.pick_port(set())}'
     self.host = replay_host.ReplayHost(
       lambda: [tables.uniform('replay', 100, 1, SIGNATURE)],
       str(run_dir),

@@ -1,6 +1,7 @@
-"""Which requests go into one forward pass, and when (specs/seed_inference.md).
+"""Which requests go into one forward pass, and when.
 
-A pure state machine; the caller gives the time.
+A pure state machine; the caller gives the time. The rules are explained in
+docs/topologies/central_inference.md, "One step".
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ _SILENT_WAITS = 10.0
 
 
 def half(num_actors: int, num_envs: int) -> int:
-  """Rows of half of the actors (specs/seed_inference.md, section 4).
+  """Rows of half of the actors.
 
-  While they are answered, the other half steps its environments: else server
-  and actors would take turns at being idle.
+  While they are answered, the other half steps its environments. Otherwise
+  the server and the actors would take turns at being idle.
   """
   return -(-num_actors // 2) * num_envs
 

@@ -1,10 +1,11 @@
-"""The inference server: one policy for all actors (specs/seed_inference.md).
+"""The inference server: one policy for all actors.
 
-One thread does all that touches state: it takes requests in, forms batches,
-runs the policy and answers. Another follows the learner's parameters and
-reports to the counter, so that neither a learner nor a counter that is away
-makes an actor wait. Nothing here survives a restart, and nothing has to: actors
-find out that their run is unknown, and begin new episodes.
+See docs/topologies/central_inference.md. One thread does all that touches
+state: it takes requests in, forms batches, runs the policy and answers. Another
+follows the learner's parameters and reports to the counter, so that neither a
+learner nor a counter that is away makes an actor wait. Nothing here survives a
+restart, and nothing has to: actors find out that their run is unknown, and
+begin new episodes.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ def test_a_group_without_a_policy_stops_the_run(program):
 def test_assignments_add_up(program):
   restarts.assign(program, {'actor': restarts.Restart()})
   restarts.assign(program, {'learner': restarts.EndsRun()})
-  restarts.assign(program, {'actor': restarts.Degrade()})
+  restarts.assign(program, {'actor': restarts.Stop()})
   assert restarts.of(program) == {
-    'actor': restarts.Degrade(),
+    'actor': restarts.Stop(),
     'learner': restarts.EndsRun(),
   }
 

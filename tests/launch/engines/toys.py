@@ -24,6 +24,12 @@ from launch.engines import restarts
 SCENARIOS: dict = {}
 
 
+def write(path, text):
+  """Whole or not at all: a test may read it as soon as it is there."""
+  path.with_suffix('.tmp').write_text(text)
+  path.with_suffix('.tmp').rename(path)
+
+
 def scenario(build):
   SCENARIOS[build.__name__] = build
   return build
@@ -34,9 +40,7 @@ class Node:
 
   def __init__(self, run_dir, name):
     self.run_dir = pathlib.Path(run_dir)
-    path = self.run_dir / f'{name}.pid'
-    path.with_suffix('.tmp').write_text(str(os.getpid()))
-    path.with_suffix('.tmp').rename(path)
+    write(self.run_dir / f'{name}.pid', str(os.getpid()))
 
 
 class Server(Node):
@@ -60,7 +64,7 @@ class Parent(Node):
       process = subprocess.Popen(
         ['sleep', '300'], start_new_session=new_session
       )
-      (self.run_dir / f'{name}.pid').write_text(str(process.pid))
+      write(self.run_dir / f'{name}.pid', str(process.pid))
     lp.wait_for_stop()
 
 
@@ -239,15 +243,6 @@ def raises_again_and_again(run_dir):
 
 
 @scenario
-def degrades(run_dir):
-  program = lp.Program('degrades')
-  add(program, 'raiser', Raiser, run_dir)
-  add(program, 'returner', Returner, run_dir)
-  restarts.assign(program, {'raiser': restarts.Degrade()})
-  return program
-
-
-@scenario
 def fails_once(run_dir):
   program = lp.Program('fails_once')
   add(program, 'once', FailsOnce, run_dir)
@@ -313,9 +308,7 @@ def main():
 
     def write_state(run_state):
       rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
-      path = run_dir / 'state.json'
-      path.with_suffix('.tmp').write_text(json.dumps(rows))
-      path.with_suffix('.tmp').rename(path)
+      write(run_dir / 'state.json', json.dumps(rows))
 
     start = time.monotonic()
     outcome = engines.run(

@@ -1,8 +1,7 @@
-"""launch/rpc/__init__.py over real sockets, in this process."""
+"""launch/rpc over real sockets, in this process."""
 
 from concurrent import futures
 import contextlib
-import pathlib
 import pickle
 import socket
 import subprocess
@@ -16,8 +15,7 @@ import pytest
 
 from launch import rpc
 from launch.engines import prepare
-
-ROOT = pathlib.Path(__file__).parents[2]
+from launch.rpc import directory
 
 # Plain Courier, and an argument that it cannot take: the call does not return,
 # though the method would at once.
@@ -66,7 +64,7 @@ class Service:
 
 @pytest.fixture
 def address():
-  return f'localhost:{prepare.pick_port(set())}'
+  return f'localhost:{directory.pick_port(set())}'
 
 
 @pytest.fixture
@@ -243,10 +241,11 @@ def test_a_handle_becomes_a_client_with_the_deadline_of_its_node():
   program = lp.Program('test')
   with program.group('server'):
     handle = program.add_node(rpc.Node(Service, timeout_s=3.0))
-  prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING)
+  prepare.prepare(
+    program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local()
+  )
   client = handle.dereference()
-  assert client.timeout_s == 3.0
-  assert client.address.startswith('localhost:')
+  assert (client.address, client.timeout_s) == ('server/0', 3.0)
 
 
 def unavailable():

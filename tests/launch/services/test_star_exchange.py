@@ -10,7 +10,7 @@ import pytest
 from agents import parameters
 from agents.swarm import explorers
 from launch import rpc
-from launch.engines import prepare
+from launch.rpc import directory
 from launch.services import star
 from launch.services import star_exchange
 
@@ -40,7 +40,7 @@ def server(clock):
 
 @pytest.fixture
 def address():
-  return f'localhost:{prepare.pick_port(set())}'
+  return f'localhost:{directory.pick_port(set())}'
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ Prints where.
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4]))
 
 from launch import actors
 from tests.launch.services.inference import conftest

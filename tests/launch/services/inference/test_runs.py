@@ -8,7 +8,7 @@ import pytest
 
 from run_records import run_directory
 
-MODULES = pathlib.Path(__file__).parents[1]
+MODULES = pathlib.Path(__file__).parents[2]
 ENVS, UNROLL, STEPS = 4, 5, 2400
 COMMON = (
   '--config.agent.hidden_sizes=(16,)',

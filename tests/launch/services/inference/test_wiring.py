@@ -14,7 +14,7 @@ from launch.engines import restarts
 from launch.services.inference import frames
 from launch.topologies import actor_learner
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[4]
 
 
 def _experiment():

@@ -1,0 +1,208 @@
+"""The end of a remote call that calls."""
+
+from collections.abc import Callable
+import functools
+import itertools
+import logging
+import random
+import threading
+import time
+from typing import Any, TypeVar
+
+from launchpad.launch import worker_manager
+
+from launch.rpc import channel as channel_lib
+from launch.rpc import codec
+from launch.rpc import directory
+from launch.rpc import errors
+
+_CONNECT_TIMEOUT_S = 1.0
+_PROBE_PERIOD_S = (0.02, 0.2)
+
+T = TypeVar('T')
+
+
+class Client:
+  """Calls the methods of a served object: `client.method(*args, **kwargs)`.
+
+  Safe to share between threads, to pickle, and to make before the server is up.
+  A call waits for the server to come up, but never longer than the deadline,
+  and not at all once the program is stopping. It runs at most once on the
+  server: a call whose connection breaks midway is not repeated.
+
+  Every call returns what the method returned (arrays read-only) and raises
+  `RemoteError` if it raised, `Unavailable` if there was no answer in time, and
+  `TypeError` if an argument cannot cross the wire.
+  """
+
+  def __init__(self, address: str | directory.Name, timeout_s: float = 10.0):
+    """Makes a client; connects at the first call.
+
+    Args:
+      address: host:port, or a name, which is looked up at each connection.
+      timeout_s: deadline of every call, in seconds.
+    """
+    if not timeout_s > 0:
+      raise ValueError(f'timeout_s={timeout_s}: a call needs a deadline > 0.')
+    self._server = address
+    self._timeout_s = timeout_s
+    self._lock = threading.Lock()
+    self._channel: channel_lib.Channel | None = None
+    # In a node, waits for a server that is gone end when the program stops.
+    try:
+      self._stop_event = worker_manager.get_worker_manager().stop_event()
+    except RuntimeError:
+      self._stop_event = threading.Event()
+
+  @property
+  def address(self) -> str:
+    """For messages: host:port, and the name of a server that has one."""
+    return str(self._server)
+
+  @property
+  def timeout_s(self) -> float:
+    return self._timeout_s
+
+  def with_deadline(self, timeout_s: float) -> 'Client':
+    """Returns a client of the same server with another deadline."""
+    client = Client(self._server, timeout_s)
+    client._stop_event = self._stop_event
+    return client
+
+  def __reduce__(self):
+    return Client, (self._server, self._timeout_s)
+
+  def __repr__(self) -> str:
+    return f'rpc.Client({self.address!r}, timeout_s={self._timeout_s})'
+
+  def __getattr__(self, method: str) -> Callable[..., Any]:
+    if method.startswith('_'):
+      raise AttributeError(method)
+    return functools.partial(self._call, method)
+
+  def _call(self, method: str, /, *args, **kwargs) -> Any:
+    message = codec.encode((method, args, kwargs))
+    deadline = time.monotonic() + self._timeout_s
+    while True:
+      channel = self._connect(method, deadline)
+      left = max(deadline - time.monotonic(), 1e-3)
+      try:
+        answer = channel.call(message, left)
+        break
+      except channel_lib.Error as e:
+        self._check_retry(channel, method, deadline, e.status)
+    status, result = codec.decode(answer)
+    if status == channel_lib.ERROR:
+      raise errors.RemoteError(*result)
+    return result
+
+  def _check_retry(
+    self,
+    channel: channel_lib.Channel,
+    method: str,
+    deadline: float,
+    status: Any,
+  ) -> None:
+    """Returns if the call may be sent again; raises Unavailable if not."""
+    code, text = status.code(), status.message()
+    if code.name == 'DEADLINE_EXCEEDED':
+      raise errors.Unavailable(
+        self.address, method, True, f'no answer within {self._timeout_s:g} s'
+      ) from None
+    with self._lock:
+      if self._channel is channel:
+        self._channel = None
+    if 'failed to connect' not in text:
+      raise errors.Unavailable(
+        self.address, method, True, f'connection lost ({text})'
+      ) from None
+    if time.monotonic() >= deadline:
+      raise errors.Unavailable(
+        self.address, method, False, f'what listens there is no server: {text}'
+      ) from None
+    time.sleep(_PROBE_PERIOD_S[0])
+
+  def _connect(self, method: str, deadline: float) -> channel_lib.Channel:
+    """Returns a channel to a server that accepts connections."""
+    pause, longest = _PROBE_PERIOD_S
+    while True:
+      with self._lock:
+        if self._channel:
+          return self._channel
+      left = deadline - time.monotonic()
+      # Looked up every time: the server may come back elsewhere.
+      address = self._find()
+      if address is not None and channel_lib.accepts(
+        address, min(max(left, 1e-3), _CONNECT_TIMEOUT_S)
+      ):
+        with self._lock:
+          self._channel = self._channel or channel_lib.Channel(address)
+          return self._channel
+      state = (
+        'it has not started' if address is None else ('nothing listens there')
+      )
+      left = deadline - time.monotonic()
+      if left <= 0:
+        raise errors.Unavailable(
+          self.address,
+          method,
+          False,
+          f'{state} (waited {self._timeout_s:g} s)',
+        )
+      if self._stop_event.wait(min(pause, left)):
+        raise errors.Unavailable(
+          self.address, method, False, f'{state}, and the program is stopping'
+        )
+      pause = min(2 * pause, longest)
+
+  def _find(self) -> str | None:
+    server = self._server
+    return server if isinstance(server, str) else server.find()
+
+
+def retry(
+  fn: Callable[[], T],
+  connect_timeout_s: float = 60.0,
+  *,
+  first: float = 0.1,
+  cap: float = 5.0,
+  should_stop: Callable[[], bool] | None = None,
+) -> T:
+  """Calls until the server is there, with a pause that doubles.
+
+  Args:
+    fn: makes the call. It is repeated when it raises `Unavailable`, so it must
+      bear being run twice.
+    connect_timeout_s: how long to go on, in seconds.
+    first: first pause, in seconds; doubles, with jitter.
+    cap: longest pause, in seconds.
+    should_stop: asked before every pause and ten times a second in it.
+
+  Returns:
+    What fn returned.
+
+  Raises:
+    Unavailable: the server was not there within connect_timeout_s, or
+      should_stop() became true.
+  """
+  start = time.monotonic()
+  pause = first
+  for attempt in itertools.count(1):
+    try:
+      return fn()
+    except errors.Unavailable as e:
+      end = time.monotonic() + pause * random.uniform(0.8, 1.2)
+      waited = time.monotonic() - start
+      if waited >= connect_timeout_s:
+        why = f'{e.why} (gave up after {attempt} tries in {waited:.1f} s)'
+        raise errors.Unavailable(e.address, e.method, e.delivered, why) from e
+      if attempt == 1:
+        logging.getLogger(__name__).warning('%s; trying again', e)
+      while (
+        left := min(end, start + connect_timeout_s) - time.monotonic()
+      ) > 0:
+        if should_stop is not None and should_stop():
+          raise
+        time.sleep(min(left, 0.1))
+    pause = min(2 * pause, cap)
+  raise AssertionError('unreachable')

@@ -1,0 +1,211 @@
+"""Where the servers of a run listen, by name.
+
+A server claims the address to listen on when its node starts; a client looks
+the name up whenever it connects. So nothing has an address before it runs, and
+a node may come back at another one. Names are those of nodes ('counter/0'), and
+of further servers in a node ('learner/0/replay1').
+
+An engine says with `use` which directory a node asks. `Local` serves the
+engines of one machine; one for a cluster needs the same two methods.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import logging
+import pathlib
+import random
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import weakref
+
+from launchpad import address as lp_address
+from launchpad.launch import worker_manager
+
+_WAIT_S = 60.0
+_PROBE_PERIOD_S = 0.05
+_logger = logging.getLogger(__name__)
+_this_thread = threading.local()
+
+
+class Directory(abc.ABC):
+  """Knows where the servers of one run listen. Can be pickled."""
+
+  @abc.abstractmethod
+  def claim(self, name: str) -> str:
+    """Returns the 'host:port' that a server which starts now listens on.
+
+    No other name has it. It is the one of before, if that is still free.
+    """
+
+  @abc.abstractmethod
+  def find(self, name: str) -> str | None:
+    """Returns the 'host:port' of a server; None if it has never started."""
+
+
+class Local(Directory):
+  """One machine: a small file, which only the user who runs it can read."""
+
+  def __init__(self, path: pathlib.Path | None = None):
+    """Makes a directory.
+
+    Args:
+      path: where its file is; None makes a temporary place, which goes away
+        with this object.
+    """
+    if path is None:
+      path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+      weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+    self._file = path / 'addresses.json'
+
+  def __reduce__(self):
+    return Local, (self._file.parent,)
+
+  def claim(self, name: str) -> str:
+    with self._locked():
+      addresses = self._read()
+      taken = {_port(address) for address in addresses.values()}
+      before = addresses.get(name)
+      if before is not None and is_free(_port(before)):
+        return before
+      address = addresses[name] = f'localhost:{pick_port(taken)}'
+      if before is not None:
+        _logger.warning(
+          '%s moves to %s: another process listens at %s, where it was.',
+          name,
+          address,
+          before,
+        )
+      new = self._file.with_suffix('.new')
+      new.write_text(json.dumps(addresses))
+      new.rename(self._file)
+      return address
+
+  def find(self, name: str) -> str | None:
+    return self._read().get(name)
+
+  def _read(self) -> dict[str, str]:
+    try:
+      return json.loads(self._file.read_text())
+    except FileNotFoundError:  # Nothing has started, or the run is over.
+      return {}
+
+  @contextlib.contextmanager
+  def _locked(self) -> Iterator[None]:
+    with self._file.with_suffix('.lock').open('w') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Name(lp_address.AbstractAddressBuilder):
+  """A name and the directory that knows it; binds an address of Launchpad."""
+
+  name: str
+  directory: Directory
+
+  def __str__(self) -> str:
+    address = self.find()
+    return f'{self.name} ({address})' if address else self.name
+
+  def claim(self) -> str:
+    return self.directory.claim(self.name)
+
+  def find(self) -> str | None:
+    return self.directory.find(self.name)
+
+  def build(self) -> str:
+    """Waits for the server's first start. For clients that are not ours."""
+    try:
+      stop = worker_manager.get_worker_manager().stop_event()
+    except RuntimeError:
+      stop = threading.Event()
+    deadline = time.monotonic() + _WAIT_S
+    while (address := self.find()) is None:
+      if time.monotonic() > deadline or stop.wait(_PROBE_PERIOD_S):
+        raise ConnectionError(
+          f'{self.name} has no address: it has not started within {_WAIT_S:g} '
+          's, or the program is stopping. See its log.'
+        )
+    return address
+
+
+def bound_to(address: lp_address.Address) -> Name | str:
+  """Returns what an engine has bound to an address of Launchpad."""
+  builder = address._address_builder
+  return builder if isinstance(builder, Name) else address.resolve()
+
+
+def use(directory: Directory) -> None:
+  """Says which directory the node asks that runs in this thread."""
+  _this_thread.directory = directory
+
+
+def of_this_node() -> Directory:
+  """The run's directory, for a node's own thread; elsewhere one that is empty.
+
+  A node that opens a server of its own claims the address here:
+  `directory.of_this_node().claim('explorer/3/replay')`.
+  """
+  return getattr(_this_thread, 'directory', None) or _without_engine()
+
+
+@functools.cache
+def _without_engine() -> Directory:
+  return Local()
+
+
+def pick_port(taken: set[int]) -> int:
+  """Picks a free port, not among `taken`, that no connection can occupy.
+
+  Launchpad picks from the ephemeral range. A server that is restarted on such a
+  port can find it used by some connection, even one of its own clients.
+  """
+  low, high = _ports_below_the_ephemeral_range()
+  for _ in range(1000):
+    port = random.SystemRandom().randint(low, high)
+    if port not in taken and is_free(port):
+      return port
+  raise OSError(
+    f'Found no free port between {low} and {high} in 1000 tries. Close what '
+    'listens there (`ss -ltn`), or lower net.ipv4.ip_local_port_range.'
+  )
+
+
+def _ports_below_the_ephemeral_range() -> tuple[int, int]:
+  first_ephemeral = 32768
+  with contextlib.suppress(OSError, ValueError):
+    path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
+    first_ephemeral = int(path.read_text().split()[0])
+  # With hardly any room below, the whole range has to do.
+  return 10_000, first_ephemeral - 1 if first_ephemeral > 12_000 else 60_000
+
+
+def is_free(port: int) -> bool:
+  """Whether a server could listen on the port, on all interfaces."""
+  for family, host in ((socket.AF_INET, ''), (socket.AF_INET6, '::')):
+    try:
+      with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Connections of a server that just died do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+          probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        probe.bind((host, port))
+    except OSError as e:
+      # A machine without IPv6 is fine.
+      if family == socket.AF_INET or e.errno == 98:
+        return False
+  return True
+
+
+def _port(address: str) -> int:
+  return int(address.rsplit(':', 1)[1])

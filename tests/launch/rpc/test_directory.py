@@ -1,0 +1,172 @@
+"""launch/rpc/directory.py: addresses by name, on one machine."""
+
+from concurrent import futures
+import multiprocessing
+import pathlib
+import pickle
+import socket
+
+import launchpad as lp
+import pytest
+
+from launch import engines
+from launch import rpc
+from launch.engines import prepare
+from launch.engines import restarts
+from launch.rpc import directory
+
+FORK = multiprocessing.get_context('fork')
+
+
+class Service:
+  def echo(self, x):
+    return x
+
+
+@pytest.fixture
+def local(tmp_path):
+  return directory.Local(tmp_path)
+
+
+def port_of(address):
+  return int(address.rsplit(':', 1)[1])
+
+
+def listen(address):
+  listener = socket.socket()
+  listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+  listener.bind(('', port_of(address)))
+  listener.listen()
+  return listener
+
+
+def test_a_name_is_found_once_it_is_claimed(local):
+  assert local.find('counter/0') is None
+  address = local.claim('counter/0')
+  assert local.find('counter/0') == address
+  assert local.find('counter/1') is None
+
+
+def test_a_name_that_is_claimed_again_keeps_its_address(local):
+  address = local.claim('learner/0/replay1')
+  assert local.claim('learner/0/replay1') == address
+
+
+def test_a_name_whose_port_somebody_took_moves_and_says_so(local, caplog):
+  before = local.claim('replay/0')
+  with listen(before):
+    after = local.claim('replay/0')
+  assert after != before
+  assert local.find('replay/0') == after
+  assert f'replay/0 moves to {after}' in caplog.text
+
+
+def test_claims_of_many_processes_are_all_different(local):
+  names = [f'node/{i}' for i in range(40)]
+  with FORK.Pool(4) as pool:
+    addresses = pool.map(local.claim, names)
+  assert len(set(addresses)) == 40
+  assert [local.find(name) for name in names] == addresses
+
+
+def test_a_directory_can_be_pickled(local):
+  copy = pickle.loads(pickle.dumps(local))
+  address = copy.claim('counter/0')
+  assert local.find('counter/0') == address
+
+
+def test_a_directory_that_is_gone_finds_nothing(tmp_path):
+  local = directory.Local(tmp_path / 'gone')
+  assert local.find('counter/0') is None
+
+
+def test_ports_are_outside_the_ephemeral_range(local):
+  ports = [port_of(local.claim(str(i))) for i in range(20)]
+  path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
+  first_ephemeral = int(path.read_text().split()[0])
+  assert first_ephemeral < 12_000 or max(ports) < first_ephemeral
+
+
+def test_a_client_finds_a_server_that_starts_later_and_one_that_moved(local):
+  name = directory.Name('server/0', local)
+  client = pickle.loads(pickle.dumps(rpc.Client(name, timeout_s=10.0)))
+  with futures.ThreadPoolExecutor(1) as pool:
+    early = pool.submit(client.echo, 1)
+    first = name.claim()
+    with rpc.serve(Service(), first):
+      assert early.result() == 1
+  with listen(first):
+    second = name.claim()
+    assert second != first
+    with rpc.serve(Service(), second):
+      # The connection of before is lost, which a call under way must tell.
+      assert rpc.retry(lambda: client.echo(2)) == 2
+  assert client.address == f'server/0 ({second})'
+
+
+def test_a_call_to_a_server_that_never_started_names_it(local):
+  client = rpc.Client(directory.Name('server/0', local), timeout_s=0.1)
+  with pytest.raises(rpc.Unavailable, match='server/0: it has not started'):
+    client.echo(1)
+
+
+def test_outside_a_node_the_directory_is_one_for_the_process():
+  address = directory.of_this_node().claim('test/replay')
+  assert directory.of_this_node().find('test/replay') == address
+
+
+class _Opens:
+  """A node that opens a server of its own, and says where."""
+
+  def __init__(self, counter):
+    self._counter = counter
+
+  def run(self):
+    address = directory.of_this_node().claim('opens/0/replay')
+    with rpc.serve(Service(), address):
+      self._counter.heard(address)
+      lp.wait_for_stop()
+
+
+class _Finds:
+  def __init__(self):
+    self._address = None
+
+  def heard(self, address):
+    self._address = address
+
+  def run(self):
+    found = directory.of_this_node()
+    while found.find('opens/0/replay') is None or self._address is None:
+      assert not lp.stop_event().wait(0.01)
+    assert found.find('opens/0/replay') == self._address
+    assert found.find('finds/0') not in (None, self._address)
+
+
+def test_nodes_of_a_run_share_a_directory_and_other_runs_do_not():
+  for _ in range(2):
+    program = lp.Program('test')
+    with program.group('finds'):
+      finds = program.add_node(rpc.Node(_Finds))
+    with program.group('opens'):
+      program.add_node(lp.PyClassNode(_Opens, finds))
+    restarts.assign(program, {'finds': restarts.EndsRun()})
+    outcome = engines.run(program, 'local_mt')
+    assert outcome.reason == 'finds/0 finished', outcome
+  assert directory.of_this_node().find('finds/0') is None
+
+
+def test_addresses_of_a_node_are_named_after_it(local):
+  program = lp.Program('test')
+  with program.group('server'):
+    for _ in range(2):
+      program.add_node(rpc.Node(object))
+  with program.group('replay'):
+    program.add_node(lp.ReverbNode(list))
+  nodes = prepare.prepare(program, lp.LaunchType.LOCAL_MULTI_THREADING, local)
+  assert [node.names for node in nodes] == [
+    ['server/0'],
+    ['server/1'],
+    ['replay/0/reverb'],
+  ]
+  assert local.find('server/0') is None  # Nothing has started.
