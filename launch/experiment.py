@@ -22,8 +22,7 @@ class RunConfig:
   steps_per_agent: settings.Whole = 30_000
   target_return: float | None = None  # a confirmed mean that ends the run
   wall_clock_s: settings.Positive | None = None  # seconds that end the run
-  # Evaluations in the budget (specs: budget / 20).
-  evaluations: settings.Whole = 20
+  evaluations: settings.Whole = 20  # in the whole budget
   eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
   # a greedy policy can wait for ever for a ball that it never serves.
