@@ -2,8 +2,8 @@
 
 Each update uses one unroll of every environment, and actors wait for it before
 they act on. So they are never behind, nothing is corrected, and V-trace's
-targets are the n-step returns of specs/a3c.md: `ret_t = r_t + gamma ret_{t+1}`,
-from V(s_{t+T}) or the true end of an episode backwards.
+targets are the n-step returns of A3C, Algorithm S3: from V(s_{t+T}), or a true
+end of an episode, backwards: `ret_t = r_t + gamma ret_{t+1}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agents import settings
 
 @dataclasses.dataclass(frozen=True)
 class Config(impala.Config):
-  """A2C. Defaults are specs' values of A3C, [R] where small scale differs."""
+  """A2C. Defaults are A3C's unless they say what the paper has."""
 
   unroll_length: settings.Whole = 5  # environment steps; paper: 5
   # Sequences per update, one of each environment.

@@ -30,7 +30,7 @@ _CLIPPED_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Config(actor_critic_config.Config):
-  """D4PG. Defaults are specs' small-scale values (specs/d4pg.md) [R]."""
+  """D4PG. Defaults are small-scale values (docs/agents/d4pg.md)."""
 
   policy_learning_rate: settings.Positive = 3e-4  # per update; paper: 1e-4
   critic_learning_rate: settings.Positive = 1e-3  # per update; paper: 1e-4

@@ -23,7 +23,7 @@ from environment_loops import environments
 
 @dataclasses.dataclass(frozen=True)
 class Config(actor_critic_config.Config):
-  """DDPG. Defaults are specs' small-scale values (specs/pso.md) [R]."""
+  """DDPG. Defaults are small-scale values (docs/agents/ddpg.md)."""
 
 
 class DDPG(actor_critic.ActorCritic):

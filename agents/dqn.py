@@ -31,7 +31,7 @@ from replay import packing
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """DQN. Defaults are specs' small-scale values for CartPole-v1 [R].
+  """DQN. Defaults are small-scale values for CartPole-v1.
 
   Those marked [T] were chosen by trial (docs/agents/pso_dqn.md): with ReLU, one
   step and no double learning the values of CartPole-v1 need 30k updates to
@@ -100,7 +100,7 @@ class DQN(base.Agent):
     'loss': 'mean',
     'q_mean': 'mean',
     'td_error': 'mean',
-    'target_max': 'max',  # the literal claim of specs/pso.md reads it
+    'target_max': 'max',  # read by swarm.claim_mode='target'
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
@@ -151,9 +151,9 @@ class DQN(base.Agent):
   ) -> base.LossOutput:
     """Mean loss over the valid transitions `[B]`.
 
-    specs/pso.md, equation 5; with importance, specs/apex_dqn.md, section 2:
-    the sum of w h(delta) over the number of valid transitions, not over the
-    sum of the weights.
+    Equation 5 of docs/agents/pso_dqn.md; with importance,
+    (docs/agents/apex_dqn.md) the sum of w h(delta) over the number of valid
+    transitions, not over the sum of the weights.
     """
     transition = batch
     if self._apply is None:

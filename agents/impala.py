@@ -3,7 +3,7 @@
 Actors send unrolls of T steps with the log-probability of what they did; the
 learner uses each once and corrects for the policy's lag by V-trace. The same
 agent serves discrete actions (softmax) and continuous ones (Gaussian), without
-memory, with an LSTM, or with stacked observations (specs/impala.md, impass.md).
+memory, with an LSTM, or with stacked observations (docs/agents/impass.md).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MAX_LOG_RHO = 20.0
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """IMPALA. Defaults are specs' small-scale values for CartPole-v1 [R].
+  """IMPALA. Defaults are small-scale values for CartPole-v1.
 
   Losses are means over the valid steps of a batch, not sums as in the paper:
-  learning rates and `rmsprop_epsilon` are for that (specs/impala.md, 5.8).
+  learning rates and `rmsprop_epsilon` are for that.
   """
 
   hidden_sizes: settings.Sizes = (64, 64)  # units
@@ -151,7 +151,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     batch: blocks.Block,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """The loss of specs/impala.md, section 2, of blocks [b, ...].
+    """The loss of docs/agents/impala.md, of blocks [b, ...].
 
     Means are over valid steps. A sequence whose behaviour is not finite is left
     out whole.

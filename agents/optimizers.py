@@ -2,7 +2,7 @@
 
 Each gives the *direction* u of a step `theta <- theta - learning_rate * u`, so
 that a pull or a mix can be added beside it and never passes through the moments
-(specs: "the pull never enters u"). State is a tuple of tensors that the learner
+(Adam would rescale it). State is a tuple of tensors that the learner
 keeps; nothing here holds variables.
 """
 
@@ -109,7 +109,7 @@ class CenteredRMSProp:
 
   Kept as m and the variance v - m^2 itself, which follows the same law: the
   difference of two rounded numbers can be below -epsilon, and u not finite.
-  Defaults are those of Ape-X (specs/apex_dqn.md, section 4).
+  Defaults are those of Ape-X (Horgan et al. 2018, on Atari).
   """
 
   decay: float = 0.95

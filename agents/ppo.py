@@ -3,7 +3,7 @@
 Actors send unrolls with the log-probability of what they did. A rollout of
 several is one call of the learner: advantages once, then epochs of minibatches
 of the clipped surrogate. The same agent serves discrete actions (softmax) and
-continuous ones (Gaussian), with and without memory (specs/pso.md, section 2).
+continuous ones (Gaussian), with and without memory (docs/agents/ppo.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KL_MARGIN = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """PPO. Defaults are specs' small-scale values for CartPole-v1 [R]."""
+  """PPO. Defaults are small-scale values for CartPole-v1."""
 
   hidden_sizes: settings.Sizes = (64, 64)  # units
   activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
@@ -227,7 +227,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     batch: rollouts.Minibatch,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """L of specs/pso.md, section 2, over the valid steps of a minibatch."""
+    """L of docs/agents/ppo.md over the valid steps of a minibatch."""
     del target_variables, importance
     config, major = self.config, unroll_network.time_major
     block = batch.block

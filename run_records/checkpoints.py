@@ -22,10 +22,27 @@ def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def write(path: pathlib.Path, **arrays: Any) -> None:
-  """Writes an .npz so that a reader sees the old file or the new one."""
+  """Writes an .npz so that a reader sees the old file or the new one.
+
+  What a writer of this file left unfinished when it was killed is removed.
+  """
+  for left in path.parent.glob(f'.{path.name}.*'):
+    if not _is_alive(left.suffix[1:]):
+      left.unlink(missing_ok=True)
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')
   with open(temporary, 'wb') as file:
     np.savez(file, **arrays)
     file.flush()
     os.fsync(file.fileno())
   os.replace(temporary, path)
+
+
+def _is_alive(pid: str) -> bool:
+  """Whether there is such a process on this host; True if that is unclear."""
+  try:
+    os.kill(int(pid), 0)
+  except ProcessLookupError:
+    return False
+  except (ValueError, OverflowError, PermissionError):
+    return True  # not ours
+  return True

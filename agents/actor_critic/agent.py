@@ -1,6 +1,6 @@
 """What DDPG and D4PG share: a deterministic policy, critics, and their updates.
 
-What theta holds: actor_critic_networks.py. One loss serves both networks: it is
+What theta holds: networks.py. One loss serves both networks: it is
 the sum of the critics' and the policy's, and each group sees only its own.
 
 The options of TD3 (Fujimoto et al. 2018) are here too, so both agents have
@@ -28,7 +28,7 @@ from replay import packing
 
 # Added to priorities: an item of priority 0 would never be drawn again.
 _PRIORITY_FLOOR = 1e-6
-# From this share of flat tanhs on the policy hardly learns (specs/d4pg.md, 7).
+# From this share of flat tanhs on the policy hardly learns.
 _SATURATED_SHARE = 0.9
 
 
@@ -54,7 +54,7 @@ class ActorCritic(base.Agent):
     'policy_loss': 'mean',  # -Q(s, mu(s))
     'q_mean': 'mean',
     'td_error': 'mean',
-    'target_max': 'max',  # the literal claim of specs/pso.md reads it
+    'target_max': 'max',  # read by swarm.claim_mode='target'
     'target_min': 'min',
     'policy_saturation': 'mean',
   }
@@ -153,7 +153,7 @@ class ActorCritic(base.Agent):
     batch: packing.Transition,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """The critics' loss and the policy's (specs/d4pg.md, section 2)."""
+    """The critics' loss and the policy's (docs/agents/d4pg.md)."""
     nets = self._networks
     online, target = nets.split(variables), nets.split(target_variables)
     raw = nets.flat(batch.o_tm1)
@@ -316,7 +316,7 @@ class _Explorer:
     return actions
 
   def priorities(self, theta, packed):
-    """The largest priority of the learner so far (specs/d4pg.md, 5.4).
+    """The largest priority of the learner so far.
 
     An actor computes no TD error, and does not know the learner's: the maximum
     travels inside theta. It starts at 1.

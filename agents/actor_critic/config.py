@@ -12,7 +12,7 @@ from agents import settings
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """What both agents have. Defaults: DDPG's, small scale (specs/pso.md) [R]."""
+  """What both agents have. Defaults are DDPG's (docs/agents/ddpg.md)."""
 
   policy_sizes: settings.Sizes = (64, 64)  # units
   critic_sizes: settings.Sizes = (64, 64)  # units

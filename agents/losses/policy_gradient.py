@@ -1,6 +1,6 @@
 """Actor-critic losses on unrolls, and the policies' distributions.
 
-Equations of specs/impala.md and specs/impass.md, section 2. Everything is a
+Equations of docs/agents/impala.md and docs/agents/impass.md. Everything is a
 mean over the steps where `mask` is 1; all have leading axes [T, B].
 """
 
@@ -37,7 +37,7 @@ def policy_gradient(
 def baseline(
   values: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
-  """0.5 mean (v_t - V(x_t))^2; the factor 0.5 is inside (specs/impala.md, 5.7).
+  """0.5 mean (v_t - V(x_t))^2; the factor 0.5 is inside.
 
   Args:
     values: V(x_t), float32 [T, B].
@@ -74,7 +74,7 @@ def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
 def gaussian_log_prob(
   mean: tf.Tensor, sigma: tf.Tensor, actions: tf.Tensor
 ) -> tf.Tensor:
-  """Log-density of a diagonal Gaussian, [T, B] (specs/impass.md, equation 8).
+  """Log-density of a diagonal Gaussian, [T, B] (IMPASS, Eq. 8).
 
   Args:
     mean: float32 [T, B, A].

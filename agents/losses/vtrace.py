@@ -1,9 +1,9 @@
 """V-trace: off-policy corrected values of whole unrolls.
 
-Espeholt et al. 2018, arXiv:1802.01561, equation 1, as in specs/impala.md. An
-unroll may hold several episodes, so a step carries two flags: `discount_t`,
-which is 0 after a termination, and `last_t`, where the trace is cut, whichever
-way the episode ended. One discount alone could not tell a time limit from a
+Espeholt et al. 2018, arXiv:1802.01561, equation 1. An unroll may
+hold several episodes, so a step carries two flags: `discount_t`, which is 0
+after a termination, and `last_t`, where the trace is cut, whichever way the
+episode ended. One discount alone could not tell a time limit from a
 termination: with 0 it would also remove the bootstrap.
 """
 

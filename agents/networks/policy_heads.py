@@ -69,7 +69,7 @@ class Softmax:
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-  """Continuous actions (specs/impass.md, equations 7 and 8).
+  """Continuous actions (docs/agents/impass.md).
 
   The outputs are means, then raw scales; sigma = softplus(raw) + sigma_min, at
   most sigma_max. Actions are not clipped: the environment does that, and
@@ -96,7 +96,7 @@ class Gaussian:
     mean, raw = tf.split(outputs, 2, axis=-1)
     sigma = tf.nn.softplus(raw) + self.sigma_min
     if self.sigma_max is not None:
-      sigma = tf.minimum(sigma, self.sigma_max)
+      sigma = _at_most(sigma, self.sigma_max)
     return tf.tanh(mean) if self.tanh_mean else mean, sigma
 
   def log_prob(self, outputs, actions):
@@ -120,3 +120,22 @@ class Gaussian:
   def mode(self, outputs):
     mean = outputs[..., : self.action_size]
     return np.tanh(mean) if self.tanh_mean else mean
+
+
+def _at_most(x: tf.Tensor, limit: float) -> tf.Tensor:
+  """min(x, limit), whose gradient leads back from above the limit.
+
+  The gradient of tf.minimum is 0 there, so that a scale that once was too large
+  would stay. Here a step of gradient descent that lowers x passes, and one that
+  raises it does not.
+  """
+
+  @tf.custom_gradient
+  def limited(x):
+    def gradient(upstream):
+      raises = (x >= limit) & (upstream < 0)
+      return tf.where(raises, tf.zeros_like(upstream), upstream)
+
+    return tf.minimum(x, tf.cast(limit, x.dtype)), gradient
+
+  return limited(x)

@@ -20,7 +20,7 @@ from agents.networks import mlp
 
 @dataclasses.dataclass(frozen=True)
 class StateStack:
-  """The last `depth` observations, oldest first (specs/impass.md, equation 9).
+  """The last `depth` observations, oldest first (IMPASS, Eq. 9).
 
   At a reset all are copies of the first. The state is the `depth - 1`
   observations before the present one, oldest first, flat: so blocks hold each

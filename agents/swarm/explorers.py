@@ -21,7 +21,7 @@ Spread = Literal['decades', 'paper', 'none']
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The swarm. [S] Liu et al. 2018; [R] small-scale defaults of the specs."""
+  """The swarm. [S] Liu et al. 2018; [R] chosen here, for small scale."""
 
   num_explorers: settings.Whole = 31  # [S] section 5.1
   explorers_per_node: settings.Whole = 16  # members hosted by one node
@@ -66,7 +66,7 @@ class Config:
 
 
 def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
-  """The learning rate of explorer i of N (specs/pso.md, section 4).
+  """The learning rate of explorer i of N (docs/agents/pso_dqn.md).
 
   'decades': base * 10^(-1 + 2 i / (N - 1)), clipped to [1e-5, 1e-2];
   'paper': log-spaced over [1e-5, 1e-2]; 'none': the base.

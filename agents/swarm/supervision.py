@@ -3,7 +3,7 @@
 Of the candidates that explorers offer, the one with the highest claim waits.
 `DefaultSupervision` or `LiteralSupervision` decides, one greedy episode at a
 time, which candidate becomes theta_star and how strongly it pulls. A parameter
-server drives these; specs/vectors/pso_supervisor.json is their truth.
+server drives these; tests/vectors/pso_supervisor.json says what they must give.
 
 Any number of supervisors may play: each asks for an episode and reports its
 return, and the episodes of one trial are pooled in the order they end.
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
 @dataclasses.dataclass
 class DefaultSupervision:
-  """Supervisor, default (specs/pso.md, section 2).
+  """Supervisor, default (docs/agents/pso_dqn.md).
 
   A trial of b + 1 episodes accepts a candidate whose mean beats R_star; between
   trials theta_star is confirmed. `window` bounds the returns R_star averages.
@@ -172,7 +172,7 @@ class DefaultSupervision:
 class LiteralSupervision:
   """Supervisor as printed (Algorithms 2 and 4), kept to compare with.
 
-  Departures of the default from it: specs/pso.md, section 5, 9 to 17.
+  Departures of the default from it: docs/agents/pso_dqn.md.
   """
 
   b: int

@@ -1,4 +1,4 @@
-"""A2C is the unroll agent with the returns of specs/a3c.md."""
+"""A2C is the unroll agent with the n-step returns of A3C."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def _block(agent):
 
 
 def slow_loss(agent, theta, block):
-  """specs/a3c.md, section 2: n-step returns, backwards."""
+  """A3C, Algorithm S3: n-step returns, backwards."""
   b0, w0, b1, w1 = (a.astype(float) for a in agent.layout.unpack(theta))
   config = agent.config
 

@@ -90,7 +90,7 @@ def slow_projection(positions, probabilities):
 
 
 def slow_loss(agent, theta, theta_hat, transition):
-  """Section 2 of specs/d4pg.md, one transition at a time."""
+  """The loss of docs/agents/d4pg.md, one transition at a time."""
   config = agent.config
   critics = ['critic_0', 'critic_1'][: 2 if config.twin_critics else 1]
   losses, values, errors, divergences, clipped = [], [], [], [], []

@@ -45,7 +45,7 @@ def slow_q(agent, theta, observation):
 
 
 def slow_loss(agent, theta, theta_hat, transition, importance=(1,) * 5):
-  """Equation 5 of specs' PSO-DQN, one transition at a time."""
+  """Equation 5 of docs/agents/pso_dqn.md, one transition at a time."""
   config = agent.config
   losses, errors, targets = [], [], []
   for o_tm1, a_tm1, r_t, d_t, o_t, weight, w in zip(
@@ -99,7 +99,7 @@ def test_the_loss_is_equation_5(double, loss, reward_scale):
 
 
 def test_importance_weighs_errors_but_neither_priorities_nor_their_number():
-  # specs/apex_dqn.md, section 2: (1/B) sum_i w_i h(delta_i).
+  # docs/agents/apex_dqn.md: (1/B) sum_i w_i h(delta_i).
   agent = _agent(gamma=GAMMA)
   theta, theta_hat = agent.initial(0), agent.initial(1)
   transition = _transitions()
@@ -211,7 +211,7 @@ def test_a_greedy_policy_keeps_the_parameters_it_was_made_with():
 @pytest.mark.parametrize('dueling', [False, True])
 def test_an_actors_priorities_are_those_of_the_learner(dueling):
   # With one network for both roles double Q-learning is the maximum, so the
-  # learner computes the same as the actor (specs/apex_dqn.md, ambiguity 3).
+  # learner computes the same as the actor.
   agent = _agent(
     gamma=GAMMA, prioritized=True, reward_scale=0.25, dueling=dueling
   )

@@ -50,7 +50,7 @@ def test_the_line_ends_where_it_should():
 
 
 def test_each_environment_explores_by_its_own_epsilon():
-  # specs/apex_dqn.md, section 6: within 3 standard errors of eps (1 - 1/A).
+  # Within 3 standard errors of eps (1 - 1/A).
   rng = np.random.default_rng(0)
   epsilon, steps = exploration.ladder(4, 0.8, 3.0), 4000
   q = rng.normal(size=(steps, 4, 5))

@@ -88,7 +88,7 @@ def _log_pi_and_entropy(agent, outputs, action):
 
 
 def slow_loss(agent, theta, block):
-  """specs/impala.md, section 2, one sequence and one step at a time."""
+  """The loss of docs/agents/impala.md, one sequence and one step at a time."""
   config = agent.config
   policy_losses, squares, entropies = [], [], []
   for k in range(block.reward.shape[1]):
@@ -137,7 +137,7 @@ def slow_loss(agent, theta, block):
   ],
 )
 @pytest.mark.parametrize('spec', [DISCRETE, CONTINUOUS], ids=lambda s: s.name)
-def test_the_loss_is_the_one_of_the_specs(spec, options):
+def test_the_loss_is_that_of_one_sequence_and_step_at_a_time(spec, options):
   agent = _agent(spec, **options)
   theta = _theta(agent)
   columns = [_block(agent, seed) for seed in (0, 1)]

@@ -161,3 +161,28 @@ def test_the_gaussian_acts_as_it_is_learned(tanh_mean):
     head.entropy(tf.constant(row[None, None])), [[normal.entropy()]], rtol=1e-5
   )
   np.testing.assert_allclose(head.mode(row[None])[0], mean, rtol=1e-6)
+
+
+def test_a_scale_above_the_ceiling_comes_back_and_rises_no_further():
+  # Raw scales: below the ceiling, at it, far above it.
+  head = policy_heads.Gaussian(3, sigma_min=0.0, sigma_max=2.0)
+  raw = np.log(np.expm1([1.0, 2.0, 10.0]))
+  outputs = tf.constant(np.concatenate([np.zeros(3), raw]), tf.float32)
+  near, far = tf.zeros(3), tf.fill([3], 30.0)
+
+  def gradient(loss):
+    with tf.GradientTape() as tape:
+      tape.watch(outputs)
+      value = tf.reduce_sum(loss())
+    return tape.gradient(value, outputs).numpy()[3:]
+
+  np.testing.assert_allclose(head.scale(outputs)[1], [1.0, 2.0, 2.0], rtol=1e-5)
+  # An action at the mean is likelier with a smaller sigma: descent lowers raw.
+  assert (gradient(lambda: -head.log_prob(outputs, near)) > 0).all()
+  # A far one with a larger sigma, and so is entropy: only below the ceiling.
+  for loss in (
+    lambda: -head.log_prob(outputs, far),
+    lambda: -head.entropy(outputs),
+  ):
+    first, *others = gradient(loss)
+    assert first < 0 and others == [0.0, 0.0]

@@ -137,7 +137,7 @@ def slow_steps(agent, theta, sample):
 
 
 def slow_loss(agent, theta, steps):
-  """L of specs/pso.md, section 2."""
+  """L of docs/agents/ppo.md."""
   config = agent.config
   advantages = np.array([step['advantage'] for step in steps])
   if config.normalize_advantages:
@@ -169,7 +169,7 @@ def slow_loss(agent, theta, steps):
   ],
 )
 @pytest.mark.parametrize('spec', [DISCRETE, CONTINUOUS], ids=lambda s: s.name)
-def test_the_loss_is_the_one_of_the_specs(spec, options):
+def test_the_loss_is_that_of_one_step_at_a_time(spec, options):
   agent = _agent(spec, batch_size=STEPS, epochs=1, **options)
   before, theta = _theta(agent, 0), _theta(agent, 1)
   sample = _sample(agent)

@@ -64,7 +64,7 @@ def test_local_inference_has_no_server():
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'inference': 'remote'}, r"inference='remote'.*\['local', 'central'\]"),
+    ({'inference': 'remote'}, r"inference='remote'.*'local', 'central'"),
     ({'inference_transport': 'tcp'}, "inference_transport='tcp' is not known"),
     ({'inference_max_wait_ms': -1.0}, 'inference_max_wait_ms=-1.0'),
     ({'inference_max_wait_ms': float('nan')}, 'inference_max_wait_ms=nan'),
