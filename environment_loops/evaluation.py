@@ -83,35 +83,6 @@ def run_episode(
   return EpisodeResult(episode_return, length)
 
 
-def evaluate(
-  policy: Policy,
-  environment: dm_env.Environment,
-  num_episodes: int,
-  max_steps: int | None = None,
-  should_stop: Callable[[], bool] | None = None,
-) -> list[EpisodeResult]:
-  """Plays `num_episodes` episodes in turn.
-
-  Args:
-    policy: maps observations [1, ...] to actions [1] or [1, ...].
-    environment: a dm_env environment.
-    num_episodes: how many, from 1 up.
-    max_steps: cut each episode after so many environment steps.
-    should_stop: asked before each step.
-
-  Returns:
-    One result per whole episode; fewer than `num_episodes` only if stopped.
-  """
-  _check_positive('num_episodes', num_episodes)
-  results = []
-  for _ in range(num_episodes):
-    result = run_episode(policy, environment, max_steps, should_stop)
-    if result is None:
-      break
-    results.append(result)
-  return results
-
-
 def evaluate_vector(
   policy: Policy,
   name: str,

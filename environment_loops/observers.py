@@ -2,32 +2,10 @@
 
 import collections
 import dataclasses
-from typing import Any, Protocol
 
-import dm_env
 import numpy as np
 
 from environment_loops import vector
-
-
-class Observer(Protocol):
-  """Watches an `EnvironmentLoop`; same methods as Acme's loop observers."""
-
-  def observe_first(
-    self, environment: dm_env.Environment, timestep: dm_env.TimeStep
-  ) -> None:
-    """Called with the first timestep of an episode."""
-
-  def observe(
-    self,
-    environment: dm_env.Environment,
-    timestep: dm_env.TimeStep,
-    action: Any,
-  ) -> None:
-    """Called with each action and the timestep it led to."""
-
-  def get_metrics(self) -> dict[str, float]:
-    """Returns what is to be added to the result of the episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +39,6 @@ class EpisodeTracker:
     self._lengths = np.zeros(num, np.int64)
     self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
     self._num_episodes = 0
-    self._num_dropped = 0
     self._num_steps = 0
 
   @property
@@ -70,24 +47,9 @@ class EpisodeTracker:
     return self._num_episodes
 
   @property
-  def num_dropped(self) -> int:
-    """Episodes that a fault of the environment ended; counted nowhere else."""
-    return self._num_dropped
-
-  @property
   def num_steps(self) -> int:
     """Environment steps seen so far, over all K environments."""
     return self._num_steps
-
-  @property
-  def running_returns(self) -> np.ndarray:
-    """Return so far of each running episode, float64 [K]."""
-    return self._returns.copy()
-
-  @property
-  def running_lengths(self) -> np.ndarray:
-    """Steps so far of each running episode, int64 [K]."""
-    return self._lengths.copy()
 
   @property
   def recent_mean(self) -> float | None:
@@ -95,13 +57,6 @@ class EpisodeTracker:
     if not self._recent:
       return None
     return float(np.mean([done.episode_return for done in self._recent]))
-
-  @property
-  def recent_mean_length(self) -> float | None:
-    """Mean length in steps of the latest episodes; None before the first."""
-    if not self._recent:
-      return None
-    return float(np.mean([done.length for done in self._recent]))
 
   def observe(self, step: vector.StepBatch) -> list[Finished]:
     """Adds one step of each environment.
@@ -122,7 +77,6 @@ class EpisodeTracker:
     if step.valid is not None:
       # Part of an episode says nothing about its return.
       whole = step.last & step.valid
-      self._num_dropped += int(np.sum(~step.valid))
     for index in np.flatnonzero(whole).tolist():
       finished.append(
         Finished(index, float(self._returns[index]), int(self._lengths[index]))

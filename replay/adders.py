@@ -51,7 +51,6 @@ class TransitionAdder:
     n: int,
     gamma: float,
     num_envs: int,
-    start_partials: bool = False,
     priority: Priority = 1.0,
     *,
     item_size: int = 1,
@@ -69,7 +68,6 @@ class TransitionAdder:
       n: steps in a full window.
       gamma: the agent's discount per step.
       num_envs: environments stepped together, K.
-      start_partials: see `nstep.NStepWindow.finished`.
       priority: of every transition, or a function of packed transitions
         [M, W] that returns the priorities [M], which are at least 0.
       item_size: transitions of an item. Less than these wait, also at a
@@ -92,7 +90,6 @@ class TransitionAdder:
     self.repaired = 0
     self.window = nstep.NStepWindow(num_envs, n, gamma, layout)
     self._table = table
-    self._start_partials = start_partials
     self._priority = priority
     self._burst = burst
     self._item_size = item_size
@@ -130,7 +127,7 @@ class TransitionAdder:
       ValueError: a priority is negative, or there is not one per transition.
     """
     self.window.observe(observation, action, step, version)
-    transitions = self.window.finished(self._start_partials)
+    transitions = self.window.finished()
     made = len(transitions)
     if made:
       self._held.append(transitions)

@@ -158,10 +158,6 @@ class BlockLayout:
       )
     )
 
-  def one_environment(self) -> BlockLayout:
-    """The layout of what `SequenceAdder` writes: K = 1."""
-    return dataclasses.replace(self, num_envs=1)
-
   @property
   def num_steps(self) -> int:
     """Environment steps in one block, T * K."""
@@ -181,6 +177,9 @@ class BlockAdder:
   A block has room for one true end per environment that a time limit made. If
   an environment makes a second within T steps, the step of the earlier one is
   marked as no experience: what it would bootstrap from is lost.
+
+  Attributes:
+    overwritten: steps so marked.
   """
 
   def __init__(
@@ -206,24 +205,16 @@ class BlockAdder:
     self.layout = layout
     self._block = layout.zeros()
     self._t = 0
-    self._overwritten = 0
+    self.overwritten = 0
     self._truncated_at = np.full(layout.num_envs, -1)
     self._writer = writer_lib.ItemWriter(
-      client, table, self._signature(), options
+      client, table, layout.signature(), options
     )
-
-  def _signature(self) -> Block:
-    return self.layout.signature()
 
   @property
   def lost(self) -> int:
     """Items that went with a lost server."""
     return self._writer.lost
-
-  @property
-  def overwritten(self) -> int:
-    """Steps marked as no experience for a second time limit in one block."""
-    return self._overwritten
 
   def add(
     self,
@@ -274,7 +265,8 @@ class BlockAdder:
     block.observation[t + 1] = step.next_observation
     block.written_at[...] = packing.written_now()
     self._t = 0
-    return self._write(block)
+    self._writer.append(block, 1.0)
+    return 1
 
   def _check(self, *given: np.ndarray) -> None:
     """Raises ValueError where NumPy would broadcast or cut off in silence."""
@@ -307,12 +299,8 @@ class BlockAdder:
     twice = earlier >= 0
     if twice.any():
       block.valid[earlier[twice], np.flatnonzero(cut)[twice]] = False
-      self._overwritten += int(twice.sum())
+      self.overwritten += int(twice.sum())
     self._truncated_at[cut] = t
-
-  def _write(self, block: Block) -> int:
-    self._writer.append(block, 1.0)
-    return 1
 
   def flush(self, timeout_s: float | None = None) -> None:
     """Waits until the server has all items; the open block stays open.
@@ -329,23 +317,3 @@ class BlockAdder:
   def close(self) -> None:
     """Ends the writer; the open block is dropped."""
     self._writer.close()
-
-
-class SequenceAdder(BlockAdder):
-  """Writes T steps of each environment as an item of its own, K = 1.
-
-  For replay that draws sequences one by one. An item costs the same as a whole
-  block, so this writes K times as slowly.
-  """
-
-  def _signature(self) -> Block:
-    return self.layout.one_environment().signature()
-
-  def _write(self, block: Block) -> int:
-    for index in range(self.layout.num_envs):
-      own = {
-        name: getattr(block, name).take([index], axis)
-        for name, axis in ENVIRONMENT_AXIS.items()
-      }
-      self._writer.append(block._replace(**own), 1.0)
-    return self.layout.num_envs

@@ -207,64 +207,6 @@ def _part(total: int, count: int, index: int) -> int:
   return total // count + (index < total % count)
 
 
-def explain(plan: Plan) -> str:
-  """Who waits for whom under a plan that `check` accepts, in plain words.
-
-  Raises:
-    Refused: see `check`.
-  """
-  check(plan)
-  each = '' if plan.shards == 1 else f'Each of {plan.shards} shards: '
-  words = [
-    f'{each}The learner waits until {plan.shard_min_size:,} items are there; '
-    f'the oldest of {plan.shard_max_size:,} makes room.'
-  ]
-  if plan.queue:
-    words = [
-      f'{each}Every item is sampled once. Writers wait when '
-      f'{plan.shard_max_size:,} items wait, the learner when it has read fewer '
-      f'than {plan.shard_batch:,}.'
-    ]
-  elif plan.shard_error_buffer is None:
-    words.append('After that nobody waits: writers and learner run free.')
-  else:
-    r, buffer = plan.samples_per_insert, plan.shard_error_buffer
-    assert r is not None
-    words.append(
-      f'After that each item is sampled {r:g} times on average: one batch of '
-      f'{plan.shard_batch:,} for every {plan.shard_batch / r:,.4g} items. '
-      f'Writers wait when they are {buffer:,g} samples ({buffer / r:,.4g} '
-      f'items) ahead, the learner when it is {buffer:,g} samples '
-      f'({buffer / plan.shard_batch:,.3g} batches) ahead.'
-    )
-    if buffer < plan.ahead:
-      words.append(
-        f'The limiter binds before the read-ahead of {plan.ahead:,} items is '
-        'full.'
-      )
-  words.append(
-    f'Up to {plan.ahead:,} items are sampled before the learner asks for them. '
-    f'A writer sends {plan.burst:,} at a time and waits at '
-    f'{plan.in_flight_per_writer:,} unconfirmed.'
-  )
-  if lockstep(plan):
-    words.append(
-      'All shards go at one pace: a shard whose writers end stops the others.'
-    )
-    busier, fewer = plan.writers % plan.shards, plan.writers // plan.shards
-    if busier:
-      words.append(
-        f'{busier} of {plan.shards} shards have a writer more: it takes '
-        f'{fewer + 1} of them there to write as much as {fewer} elsewhere.'
-      )
-  if plan.one_thread and plan.burst > 1:
-    words.append(
-      'One thread writes and samples: it may ask for its first batch after '
-      f'{plan.shard_min_size + _held(plan):,} items.'
-    )
-  return ' '.join(words)
-
-
 def _held(plan: Plan) -> int:
   """Items made that the writers of one shard may hold back."""
   return plan.shard_writers * (plan.burst - 1)

@@ -1,7 +1,7 @@
 """Rate limiters: who waits for whom between writers and learners.
 
 How far either side may be ahead of the ratio is the error buffer. Whether a
-whole plan of writers, batches and shards can stop is answered in admission.py.
+whole plan of writers, batches and shards can stop is answered in deadlock.py.
 """
 
 import math
@@ -28,7 +28,7 @@ def least_error_buffer(
 ) -> float:
   """The smallest buffer with which a table never stops both sides, in samples.
 
-  What more is needed where one thread writes and samples: admission.py.
+  What more is needed where one thread writes and samples: deadlock.py.
   """
   return max(1.0, float(samples_per_insert))
 
@@ -109,15 +109,3 @@ def samples_per_insert(
     min_size_to_sample=int(min_size),
     error_buffer=float(error_buffer),
   )
-
-
-def ratio(limiter: rate_limiters.RateLimiter) -> float | None:
-  """Samples per insert that a limiter keeps near; None where it does not."""
-  if isinstance(limiter, rate_limiters.MinSize):
-    return None
-  return limiter._samples_per_insert
-
-
-def first(limiter: rate_limiters.RateLimiter) -> int:
-  """Items for which a limiter waits before the first sample."""
-  return limiter._min_size_to_sample

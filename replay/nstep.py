@@ -29,7 +29,7 @@ class NStepWindow:
 
   - `aligned()`: [K, W], the windows that started n - 1 steps ago, complete or
     cut. Read after every `observe`, each start comes out exactly once.
-  - `finished(start_partials)`: [M, W], the windows that this step finished,
+  - `finished()`: [M, W], the windows that this step finished,
     the moment they are: what is written for single transitions.
   """
 
@@ -178,15 +178,11 @@ class NStepWindow:
       packed[:, slices.o_t] = self._arrival
     return packed
 
-  def finished(self, start_partials: bool = False) -> np.ndarray:
+  def finished(self) -> np.ndarray:
     """The windows that the step just observed finished.
 
     A full window for each environment whose episode is n steps old; at an
     episode end also the shorter ones of the starts that remain.
-
-    Args:
-      start_partials: also write the short windows (0, 1), (0, 2), ...,
-        (0, n - 1) at each episode start, as Acme's adder does.
 
     Returns:
       [M, W] of the layout's dtype, ordered by environment, then by first step.
@@ -194,8 +190,6 @@ class NStepWindow:
     slices = self.layout.slices
     first = np.maximum(self.n - self._age, 0)
     wanted = self._last | (self._age >= self.n)
-    if start_partials:
-      wanted = np.ones_like(wanted)
     if self._any_last:
       chosen = self._offsets == first[:, None]
       chosen |= self._last[:, None] & (self._offsets > first[:, None])

@@ -128,7 +128,7 @@ class PriorityWriter:
     """Queues new priorities for the items of a sample.
 
     Args:
-      sample: a `datasets.Sample`: its `keys` [N] and `shards` [N] are read.
+      sample: a `sampler.Sample`: its `keys` [N] and `shards` [N] are read.
       priorities: float [N].
 
     Raises:

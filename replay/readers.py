@@ -29,8 +29,6 @@ from tensorflow.python.eager import execute
 
 from replay.inspect import read as inspect_read
 
-# What a rate limiter may make a sampler wait before it looks around, in ms.
-RATE_LIMITER_TIMEOUT_MS = 5000
 # Errors of a server that went away; any other is the caller's.
 LOST = (
   ConnectionError,
@@ -47,15 +45,14 @@ def make_dataset(
   *,
   max_in_flight: int | None = None,
   num_workers: int = 1,
-  rate_limiter_timeout_ms: int = RATE_LIMITER_TIMEOUT_MS,
-  prefetch: int = 0,
+  rate_limiter_timeout_ms: int = -1,
   signature: Any = None,
   connect_timeout_s: int = 10,
 ) -> tf.data.Dataset:
   """A dataset of `reverb.ReplaySample` batches.
 
   Its iterator waits for ever for a server that went away, also where a stop was
-  asked for: nodes use the samplers of datasets.py.
+  asked for: nodes use sampler.py.
 
   `sample.data` has the structure of the table's items with a leading [B];
   `sample.info.key` uint64 [B] (for priority updates), `.probability` float64
@@ -71,8 +68,8 @@ def make_dataset(
     num_workers: threads that sample; exactly 1 for a queue.
     rate_limiter_timeout_ms: the dataset ends when its limiter makes it wait
       longer; -1: never. At the end Reverb drops items that it has fetched but
-      not handed out, so a queue needs -1.
-    prefetch: batches made ahead by tf.data.
+      not handed out: a queue would lose them, and a table that gets an item now
+      and then might never fill a batch.
     signature: (nested) tf.TensorSpec of an item, compared with the server's;
       taken from there if None.
     connect_timeout_s: how long to wait for the server's signature.
@@ -94,8 +91,6 @@ def make_dataset(
     rate_limiter_timeout_ms=rate_limiter_timeout_ms,
   )
   dataset = dataset.batch(batch_size, drop_remainder=True)
-  if prefetch:
-    dataset = dataset.prefetch(prefetch)
   # Nothing in this pipeline gains from more threads or from rewriting.
   options = tf.data.Options()
   options.threading.private_threadpool_size = 1
@@ -148,8 +143,6 @@ class Reader:
   behind takes 5% of a core.
   """
 
-  STARVED = object()
-
   def __init__(self, make: Callable[[], tf.data.Dataset], batches_ahead: int):
     self.results: queue.SimpleQueue = queue.SimpleQueue()
     self.slots = threading.Semaphore(batches_ahead)
@@ -164,19 +157,12 @@ class Reader:
 
   def _run(self) -> None:
     try:
-      dataset = self._make()
-      while not self._closed:
-        read = _cancelable(iter(dataset), self._cancel)
-        while True:
-          self.slots.acquire()
-          if self._closed:
-            return
-          try:
-            self.results.put(read())
-          except tf.errors.OutOfRangeError:
-            self.results.put(self.STARVED)
-            self.slots.release()
-            break
+      read = _cancelable(iter(self._make()), self._cancel)
+      while True:
+        self.slots.acquire()
+        if self._closed:
+          return
+        self.results.put(read())
     except Exception as e:  # Raised again by the caller of `next`.
       self.results.put(e)
 
@@ -191,7 +177,7 @@ class Reader:
 def _cancelable(
   iterator: Any, cancel: cancellation.CancellationManager
 ) -> Callable[[], reverb.ReplaySample]:
-  """What `next(iterator)` does, but `cancel` ends it; raises OutOfRangeError.
+  """What `next(iterator)` does, but `cancel` ends it.
 
   TensorFlow cancels functions only. One round `next` would do, but costs 0.3 ms
   a call; the bare operation costs less than `next` itself.
@@ -228,17 +214,14 @@ def table_info(server_address: str, table: str) -> Any:
   return info.get(table)
 
 
+def lets_through(info: Any) -> bool:
+  """Whether the limiter of a table gives the next sample at once."""
+  return not inspect_read.live_limiter(info).samples_wait(info.current_size)
+
+
 def starved(table: str, server_address: str, info: Any) -> str:
   """Why a table that answers gives no samples, in a sentence."""
-  said, size = info.rate_limiter_info, info.current_size
-  limiter = inspect_read.Limiter(
-    said.samples_per_insert,
-    said.min_size_to_sample,
-    said.min_diff,
-    said.max_diff,
-    said.insert_stats.completed,
-    said.sample_stats.completed,
-  )
+  limiter, size = inspect_read.live_limiter(info), info.current_size
   words = f'Waiting for table {table!r} at {server_address}: it holds '
   if size < limiter.min_size_to_sample:
     return (

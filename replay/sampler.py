@@ -1,18 +1,15 @@
-"""Samples for the learner, from one table or mixed from several shards.
+"""Samples for the learner, mixed from the table of each shard.
 
 A tf.data dataset of Reverb ends when its rate limiter makes it wait too long,
-and hangs when its server goes away. These samplers outlive both.
+and hangs when its server goes away. This sampler outlives both.
 """
 
 from collections.abc import Callable, Sequence
 import functools
 import logging
-import queue
 import time
 from typing import Any
 import weakref
-
-import reverb
 
 from replay import readers
 from replay import shards
@@ -21,161 +18,16 @@ from replay import shards
 _LOOK_AROUND_S = 0.5
 # A shard that gives nothing for so long is asked whether it is there.
 _PATIENCE_S = 2.0
+# After so long a reader is stuck if its table would give samples. A restart of
+# one that is only slow would lose what it has read.
+_STUCK_S = 30.0
 # Items of a shard asked ahead of a batch: fewer cost a little more CPU
 # (readers.py); they count as samples for the rate limiter.
 MAX_IN_FLIGHT = 1024
 
-make_dataset = readers.make_dataset
 Sample = shards.Sample
 
 _logger = logging.getLogger(__name__)
-
-
-class Sampler:
-  """An endless iterator over batches, through starved tables and restarts.
-
-  A dataset ends when its rate limiter makes it wait too long, and hangs when
-  its server goes away. `next(sampler)` says so once in the log and goes on. It
-  raises StopIteration, within a second, when `should_stop()` says so.
-  """
-
-  def __init__(
-    self,
-    server_address: str,
-    table: str,
-    batch_size: int,
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
-    exactly_once: bool = False,
-    batches_ahead: int = 1,
-    rate_limiter_timeout_ms: int = readers.RATE_LIMITER_TIMEOUT_MS,
-    connect_timeout_s: float = 60.0,
-    **dataset_options: Any,
-  ):
-    """Makes a sampler; the server is first asked at the first `next`.
-
-    Args:
-      server_address: of the Reverb server.
-      table: name of the table.
-      batch_size: items in a batch.
-      should_stop: asked while there is nothing to return.
-      exactly_once: lose no item (a queue): replaces the rate limiter timeout,
-        at which Reverb drops what it has fetched, by -1.
-      batches_ahead: batches read while the caller works on another.
-      rate_limiter_timeout_ms: see `make_dataset`.
-      connect_timeout_s: how long an unreachable server is tried.
-      **dataset_options: of `make_dataset`.
-    """
-    if batches_ahead < 1:
-      raise ValueError(f'batches_ahead={batches_ahead} must be at least 1.')
-    self._address = server_address
-    self._table = table
-    self._batch_size = batch_size
-    self._should_stop = should_stop
-    self._batches_ahead = batches_ahead
-    self._connect_timeout_s = connect_timeout_s
-    # A reader that is silent for longer is stuck on a server that is gone; or
-    # its table starves, where no timeout tells.
-    self._restarts = not exactly_once and rate_limiter_timeout_ms >= 0
-    if not self._restarts:
-      rate_limiter_timeout_ms = -1
-    self._patience_s = (
-      2.0
-      + (
-        rate_limiter_timeout_ms
-        if self._restarts
-        else readers.RATE_LIMITER_TIMEOUT_MS
-      )
-      / 1000
-    )
-    self._make = functools.partial(
-      readers.make_dataset,
-      server_address,
-      table,
-      batch_size,
-      rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-      **dataset_options,
-    )
-    self._reader: readers.Reader | None = None
-    self._close_reader: Callable[[], Any] = lambda: None
-    self._kept: Any = None
-    self._said_waiting = False
-
-  def __iter__(self) -> 'Sampler':
-    return self
-
-  def __next__(self) -> reverb.ReplaySample:
-    """The next batch; blocks until there is one.
-
-    Raises:
-      StopIteration: should_stop() is true and no batch is there.
-      ConnectionError: the server has been away for connect_timeout_s.
-      ValueError: see `make_dataset`.
-    """
-    silent_since = time.monotonic()
-    away_since: float | None = None
-    while True:
-      reader = self._reader or self._start()
-      try:
-        result = reader.results.get(timeout=_LOOK_AROUND_S)
-      except queue.Empty:
-        result = None
-      if isinstance(result, reverb.ReplaySample):
-        reader.slots.release()
-        self._said_waiting = False
-        return result
-      if self._should_stop():
-        raise StopIteration
-      elif result is readers.Reader.STARVED:
-        silent_since = time.monotonic()
-        self._say_waiting()
-        continue
-      now = time.monotonic()
-      if result is None and now - silent_since < self._patience_s:
-        continue
-      silent_since = now
-      if result is not None:
-        self.close()
-        if not isinstance(result, readers.LOST):
-          raise result
-      self._say_waiting()
-      if readers.table_info(self._address, self._table) is not None:
-        away_since = None
-        if self._restarts:
-          self.close()
-        continue
-      away_since = away_since or now
-      if now - away_since >= self._connect_timeout_s:
-        raise ConnectionError(
-          f'The Reverb server at {self._address} (table {self._table!r}) has '
-          f'been away for {self._connect_timeout_s:g} s. Look into the log of '
-          'the replay node.'
-        )
-
-  def close(self) -> None:
-    """Ends the reading thread. A later `next` starts another."""
-    self._close_reader()
-    self._reader = None
-
-  def _start(self) -> readers.Reader:
-    self._reader = readers.Reader(self._make, self._batches_ahead)
-    # Also runs at the exit of the interpreter, before TensorFlow goes.
-    self._close_reader = weakref.finalize(self, self._reader.close)
-    return self._reader
-
-  def _say_waiting(self) -> None:
-    if self._said_waiting:
-      return
-    self._said_waiting = True
-    info = readers.table_info(self._address, self._table)
-    if info is None:
-      _logger.warning(
-        'Waiting for table %r: the Reverb server at %s does not answer.',
-        self._table,
-        self._address,
-      )
-      return
-    _logger.info('%s', readers.starved(self._table, self._address, info))
 
 
 class ShardedSampler:
@@ -212,7 +64,7 @@ class ShardedSampler:
       max_in_flight: items of each shard asked ahead of those.
       connect_timeout_s: how long to wait for a shard that was never there, and
         for any where all are away.
-      **dataset_options: of `make_dataset`.
+      **dataset_options: of `readers.make_dataset`.
 
     Raises:
       ValueError: no address, or a number out of range.
@@ -252,9 +104,6 @@ class ShardedSampler:
           # Rounded up: what is over is kept for the next sample.
           -(-updates * batch_size // len(addresses)),
           max_in_flight=max_in_flight,
-          # A dataset that ends drops what it holds, and may so never fill a
-          # batch from a table that gets an item now and then.
-          rate_limiter_timeout_ms=-1,
           **dataset_options,
         ),
         batches_ahead,
@@ -278,7 +127,7 @@ class ShardedSampler:
     Raises:
       StopIteration: should_stop() is true and no sample is there.
       ConnectionError: no shard has answered for connect_timeout_s.
-      ValueError: see `make_dataset`.
+      ValueError: see `readers.make_dataset`.
     """
     nobody_since: float | None = None
     asked = away = 0
@@ -341,7 +190,12 @@ class ShardedSampler:
     patience_s = _PATIENCE_S if stream.seen else self._connect_timeout_s
     if silent_s < min(_PATIENCE_S, patience_s):
       return
-    if not self._answers(stream) and silent_s >= patience_s:
+    info = self._answers(stream)
+    if info is not None:
+      if silent_s >= _STUCK_S and readers.lets_through(info):
+        # Its server was away for so short a time that nobody saw it.
+        stream.restart()
+    elif silent_s >= patience_s:
       stream.leave_out()
       if not self.living and not stream.seen:
         raise self._nobody()
@@ -354,19 +208,17 @@ class ShardedSampler:
         len(self._streams),
       )
 
-  def _answers(self, stream: shards.Stream) -> bool:
-    """Whether a shard that gives nothing is there; says so if it starves."""
+  def _answers(self, stream: shards.Stream) -> Any:
+    """What a shard that gives nothing says, None if it is not there."""
     info = readers.table_info(stream.address, self._table)
-    if info is None:
-      return False
-    if not stream.said_waiting:
+    if info is not None and not stream.said_waiting:
       stream.said_waiting = True
       _logger.info('%s', readers.starved(self._table, stream.address, info))
-    return True
+    return info
 
   def _is_back(self, stream: shards.Stream) -> bool:
     """Whether a shard that is left out is there again, and has to fill."""
-    if self._answers(stream):
+    if self._answers(stream) is not None:
       return True
     if stream.said_waiting:
       # It was back and is gone again: its reader is stuck there.

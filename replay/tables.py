@@ -84,7 +84,7 @@ def prioritized(
 def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
   """A queue: each item is sampled once, in order; a full queue blocks writers.
 
-  Read it with one worker (`datasets.make_dataset(..., num_workers=1)`).
+  Read it with one worker (`readers.make_dataset(..., num_workers=1)`).
 
   Args:
     name: name of the table.
@@ -100,105 +100,10 @@ def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
   )
 
 
-def stack(
-  name: str,
-  max_size: int,
-  signature: Any,
-  *,
-  min_size: int = 1,
-  max_times_sampled: int = 1,
-  remover: str = 'fifo',
-  rate_limiter: reverb.rate_limiters.RateLimiter | None = None,
-) -> reverb.Table:
-  """A stack: the newest item is sampled first.
-
-  Args:
-    name: name of the table.
-    max_size: items kept.
-    signature: (nested) tf.TensorSpec of one item.
-    min_size: items before the first sample.
-    max_times_sampled: times an item is sampled before it leaves; 0: as often as
-      it is the newest.
-    remover: 'fifo': a full stack drops its oldest item, and no writer waits.
-      'lifo', Reverb's own stack: it drops nothing, and writers wait; for items
-      sampled once.
-    rate_limiter: from limiters.py; default `limiters.min_size(min_size)`. Not
-      for 'lifo', which brings its own.
-
-  Raises:
-    ValueError: a number, a remover or a name that could not work.
-  """
-  if remover not in ('fifo', 'lifo'):
-    raise ValueError(
-      f"remover={remover!r} of table {name!r} is not known. Choose 'fifo' or "
-      "'lifo'."
-    )
-  _check(name, max_size, min_size, max_times_sampled, rate_limiter)
-  if remover == 'lifo':
-    if max_times_sampled != 1 or min_size != 1 or rate_limiter is not None:
-      raise ValueError(
-        f"remover='lifo' of table {name!r} makes writers wait for room, which "
-        'only comes where items leave after one sample. Leave '
-        f'max_times_sampled={max_times_sampled} and min_size={min_size} at 1 '
-        "and rate_limiter at None, or set remover='fifo'."
-      )
-    return reverb.Table.stack(
-      name=name, max_size=int(max_size), signature=signature
-    )
-  return reverb.Table(
-    name=name,
-    sampler=reverb.selectors.Lifo(),
-    remover=reverb.selectors.Fifo(),
-    max_size=int(max_size),
-    max_times_sampled=int(max_times_sampled),
-    rate_limiter=rate_limiter or limiters.min_size(min_size),
-    signature=signature,
-  )
-
-
-def max_heap(
-  name: str,
-  max_size: int,
-  min_size: int,
-  signature: Any,
-  *,
-  max_times_sampled: int = 0,
-  rate_limiter: reverb.rate_limiters.RateLimiter | None = None,
-) -> reverb.Table:
-  """The item of the highest priority is sampled first, the lowest leaves first.
-
-  Its `probability` is 1: the choice is not random. A new item of the lowest
-  priority does not enter a full table.
-
-  Args:
-    name: name of the table.
-    max_size: items kept.
-    min_size: items before the first sample.
-    signature: (nested) tf.TensorSpec of one item.
-    max_times_sampled: times an item is sampled before it leaves; 0: as often as
-      it is the highest.
-    rate_limiter: from limiters.py; default `limiters.min_size(min_size)`.
-
-  Raises:
-    ValueError: a number or a name that could not work.
-  """
-  _check(name, max_size, min_size, max_times_sampled, rate_limiter)
-  return reverb.Table(
-    name=name,
-    sampler=reverb.selectors.MaxHeap(),
-    remover=reverb.selectors.MinHeap(),
-    max_size=int(max_size),
-    max_times_sampled=int(max_times_sampled),
-    rate_limiter=rate_limiter or limiters.min_size(min_size),
-    signature=signature,
-  )
-
-
 def _check(
   name: str,
   max_size: int,
   min_size: int,
-  max_times_sampled: int = 0,
   rate_limiter: reverb.rate_limiters.RateLimiter | None = None,
 ) -> None:
   if not name:
@@ -213,23 +118,13 @@ def _check(
       f'max_size={max_size}], or its first sample never comes. Lower min_size '
       'or raise max_size.'
     )
-  if max_times_sampled < 0:
-    raise ValueError(
-      f'max_times_sampled={max_times_sampled} of table {name!r} must be at '
-      'least 0, which means without limit.'
-    )
   if rate_limiter is None:
     return
-  ratio, first = limiters.ratio(rate_limiter), limiters.first(rate_limiter)
+  # Reverb keeps what its limiters are made with to itself.
+  first = rate_limiter._min_size_to_sample
   if first > max_size:
     raise ValueError(
       f'The rate limiter of table {name!r} waits for {first} items, but '
       f'max_size={max_size}: the first sample never comes. Lower min_size of '
       'the limiter or raise max_size.'
-    )
-  if ratio is not None and 0 < max_times_sampled < ratio:
-    raise ValueError(
-      f'{ratio:g} samples per insert cannot be met by table {name!r}, where an '
-      f'item leaves after max_times_sampled={max_times_sampled} samples. Raise '
-      'max_times_sampled or lower samples_per_insert.'
     )

@@ -162,7 +162,7 @@ class ItemWriter:
     self._away_since: float | None = None
     self._back_since: float | None = None
     if options.max_in_flight >= _REVERB_COMPLAINS:
-      quiet.silence_reverb()
+      quiet.drop_notes_of_writers()
     table_checks.check(client, table, signature, options.connect_timeout_s)
     self._open()
 

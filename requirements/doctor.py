@@ -7,30 +7,31 @@ else does. Exit code 0 when all is well, 1 when something is wrong.
 """
 
 import collections
+import json
 import os
 import platform
+import resource
 import socket
+import subprocess
 import sys
 
 import environment
-import imports
 import interpreters
 
-# What is named in a bug report, of the 158 that are locked.
-SHOWN = (
-  'tensorflow',
-  'dm-reverb',
-  'dm-launchpad-nightly',
-  'dm-acme',
-  'dm-sonnet',
-  'gymnasium',
-  'ray',
-  'jax',
-  'numpy',
-  'protobuf',
-)
+# What is named in a bug report, of all that is locked.
+SHOWN = """
+tensorflow dm-reverb dm-launchpad-nightly dm-acme dm-sonnet gymnasium ray jax
+numpy protobuf
+""".split()
 
 REBUILD = 'make distclean environment'
+
+VERSIONS = """
+import importlib.metadata, json, re
+print(json.dumps({
+    re.sub('[-_.]+', '-', d.metadata['Name']).lower(): d.version
+    for d in importlib.metadata.distributions() if d.metadata['Name']}))
+"""
 
 Problem = collections.namedtuple('Problem', 'what fix')
 
@@ -74,8 +75,6 @@ def shell_problems(environ):
       'the name localhost does not resolve; nodes find each other by it',
       'add "127.0.0.1 localhost" to the hosts file',
     )
-  import resource
-
   files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
   if 0 <= files < 1024:
     yield Problem(
@@ -111,44 +110,53 @@ def locked_versions(path=environment.LOCK):
   }
 
 
+def installed_versions(venv=environment.VENV):
+  """{name as in the lock: version} of what is installed."""
+  process = subprocess.run(
+    [environment.python_of(venv), '-I', '-c', VERSIONS],
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+  )
+  return json.loads(process.stdout.decode() or '{}')
+
+
 def state_problem(venv=environment.VENV):
   """The Problem with .venv as a whole, or None."""
   try:
     todo = environment.needed(environment.wanted_stamp(), venv)
   except environment.SetupError as e:
     return Problem(str(e), 'mv .venv .venv.old && make environment')
-  if todo == 'create':
-    return Problem('.venv is not there yet', 'make environment')
-  if todo == 'rebuild':
-    return Problem(
-      '.venv is unfinished, moved, or made from another lock',
-      'make environment',
-    )
-  if todo == 'check':
-    return Problem('the last checks of .venv were not made', 'make environment')
-  return None
+  what = {
+    'nothing': None,
+    'create': '.venv is not there yet',
+    'rebuild': '.venv is unfinished, moved, or made from another lock',
+    'check': 'the last checks of .venv were not made',
+  }[todo]
+  return what and Problem(what, 'make environment')
 
 
 def link_problem(venv=environment.VENV, root=environment.ROOT):
   """The Problem with how .venv finds this checkout, or None."""
-  path = os.path.join(imports.site_of(venv), 'murmuration.pth')
+  path = os.path.join(environment.site_of(venv), 'murmuration.pth')
   try:
     with open(path) as f:
       found = f.read().strip()
   except OSError:
     found = 'nothing'
-  if found != root:
-    return Problem(
-      f'.venv leads to {found} for the packages of this project', REBUILD
-    )
-  return None
+  if found == root:
+    return None
+  return Problem(
+    f'.venv leads to {found} for the packages of this project', REBUILD
+  )
 
 
-def import_problems(venv=environment.VENV):
+def import_problems():
   """Prints how long each import takes; yields those that fail."""
   print('imports', flush=True)
-  names = imports.STACK + imports.own_packages(environment.ROOT)
-  for result in imports.check(names, venv):
+  for result in environment.check(
+    environment.STACK + environment.own_packages()
+  ):
     said = result.error or f'{result.seconds:6.2f} s'
     print(f'  {result.name:24s} {said}')
     if result.error:
@@ -168,18 +176,14 @@ def examine():
   except interpreters.NoInterpreter as e:
     problems.append(Problem(str(e), 'uv python install 3.10'))
   problems += shell_problems(os.environ)
-  state = state_problem()
-  if state:
-    problems.append(state)
-  if not os.path.exists(imports.python_of(environment.VENV)):
+  problems += filter(None, [state_problem()])
+  if not os.path.exists(environment.python_of()):
     return problems
-  installed = imports.versions(environment.VENV)
+  installed = installed_versions()
   for name in SHOWN:
     print(f'  {name:24s} {installed.get(name, "not installed")}')
   problems += package_problems(locked_versions(), installed)
-  link = link_problem()
-  if link:
-    problems.append(link)
+  problems += filter(None, [link_problem()])
   problems += import_problems()
   return problems
 

@@ -1,24 +1,27 @@
-"""Finds a CPython 3.10, on any Python 3 and with the standard library only."""
+"""Finds a CPython, on any Python 3 and with the standard library only."""
 
+import glob
 import json
 import os
+import re
 import subprocess
 import sys
 
 # Launchpad has no wheels for anything newer, and Acme needs Launchpad.
-SERIES = (3, 10)
+SERIES = '3.10'
 
 NOT_FOUND = """\
-CPython 3.10 was not found, and the stack runs on no other version
-(Launchpad has no wheels for newer ones). {looked}
+CPython {series} was not found, and what is to be installed runs on no other
+version. Looked at:
+{looked}
 
 Ways to get one; none of them touches the Python you have:
-  uv python install 3.10
-  pyenv install 3.10
-  conda create -n py310 python=3.10      (then: conda activate py310)
-  apt install python3.10 python3.10-venv (Ubuntu 22.04)
+  uv python install {series}
+  pyenv install {series}
+  conda create -n py python={series}    (then: conda activate py)
+  apt install python{series} python{series}-venv
 Then run the same command again. To name an interpreter yourself:
-  MURMURATION_PYTHON=path/to/python3.10 make environment"""
+  {how}"""
 
 # Run with -I by the interpreter that is asked.
 DESCRIBE = """
@@ -37,29 +40,15 @@ print(json.dumps({
 
 
 class NoInterpreter(Exception):
-  """There is no CPython 3.10 to use; the message says how to get one."""
+  """There is no such interpreter; the message says how to get one."""
 
 
-def newest_first(directory, prefix):
-  """Names in `directory` that start with `prefix`, 3.10.13 before 3.10.9."""
-  try:
-    names = [n for n in os.listdir(directory) if n.startswith(prefix)]
-  except OSError:
-    return []
-
-  def numbers(name):
-    spaced = ''.join(c if c.isdigit() else ' ' for c in name)
-    return [int(n) for n in spaced.split()]
-
-  return sorted(names, key=numbers, reverse=True)
-
-
-def candidates(environ):
-  """Yields paths that may be a CPython 3.10, nearest to the user first."""
+def candidates(environ, series=SERIES):
+  """Yields paths that may be such a CPython, nearest to the user first."""
   home = environ.get('HOME') or os.path.expanduser('~')
   yield sys.executable
   for directory in environ.get('PATH', os.defpath).split(os.pathsep):
-    for name in ('python3.10', 'python3', 'python'):
+    for name in ('python' + series, 'python3', 'python'):
       path = os.path.join(directory or '.', name)
       if os.path.isfile(path) and os.access(path, os.X_OK):
         yield path
@@ -68,24 +57,21 @@ def candidates(environ):
   uv = environ.get('UV_PYTHON_INSTALL_DIR') or os.path.join(
     data, 'uv', 'python'
   )
-  for directory, prefix in (
-    (os.path.join(pyenv, 'versions'), '3.10'),
-    (uv, 'cpython-3.10'),
-  ):
-    for version in newest_first(directory, prefix):
-      path = os.path.join(directory, version, 'bin', 'python3.10')
-      if os.path.exists(path):
-        yield path
+  for start in (f'{pyenv}/versions/{series}', f'{uv}/cpython-{series}'):
+    found = glob.glob(f'{glob.escape(start)}*/bin/python{series}')
+    # 3.10.13 before 3.10.9.
+    yield from sorted(
+      found,
+      key=lambda path: [int(n) for n in re.findall(r'\d+', path)],
+      reverse=True,
+    )
 
 
 def describe(path):
-  """Asks an interpreter what it is.
+  """The dict that DESCRIBE prints, or None when `path` does not run.
 
   A pyenv shim is there and executable even when it leads nowhere, so only
   running it tells.
-
-  Returns:
-    The dict that DESCRIBE prints, or None when `path` does not run.
   """
   try:
     process = subprocess.run(
@@ -100,50 +86,52 @@ def describe(path):
     return None
 
 
-def fault(found):
+def fault(found, series=SERIES):
   """Why what `describe` found cannot be used, or None when it can."""
   if not found:
     return 'does not run'
   version = '.'.join(str(n) for n in found['version'])
-  if tuple(found['version'][:2]) != SERIES:
+  if not version.startswith(series + '.'):
     return 'is Python ' + version
   if found['implementation'] != 'CPython':
     return f'is {found["implementation"]}, not CPython'
   if not found['makes_venv']:
     return (
       'lacks the modules venv and ensurepip (Debian, Ubuntu: '
-      'apt install python3.10-venv)'
+      f'apt install python{series}-venv)'
     )
   return None
 
 
-def find(environ=None):
-  """The path of a CPython 3.10 that can make environments.
+def find(environ=None, series=SERIES, named=None, how=None):
+  """The path of a CPython that can make environments.
+
+  Args:
+    environ: variables of the shell; None: of this process.
+    series: the version, '3.10'.
+    named: the only path to look at; None: MURMURATION_PYTHON's, or search.
+    how: the command that names an interpreter, for the message.
 
   Raises:
-    NoInterpreter: none was found, or the one that MURMURATION_PYTHON names
-      cannot be used.
+    NoInterpreter: none was found, or the named one cannot be used.
   """
   environ = os.environ if environ is None else environ
-  named = environ.get('MURMURATION_PYTHON')
-  if named:
-    # What the user names is used or refused, never passed over.
-    found = describe(named)
-    reason = fault(found)
-    if reason:
-      raise NoInterpreter(
-        f'MURMURATION_PYTHON={named} {reason}; a CPython 3.10 is needed. '
-        'Name another one, or unset it to have one looked for.'
-      )
-    return found['executable']
+  if named is None and series == SERIES:
+    named = environ.get('MURMURATION_PYTHON')
+  how = how or f'MURMURATION_PYTHON=path/to/python{series} make environment'
   faults = {}
-  for path in candidates(environ):
+  # What the user names is used or refused, never passed over.
+  for path in [named] if named else candidates(environ, series):
     if path in faults:
       continue
     found = describe(path)
-    faults[path] = fault(found)
+    faults[path] = fault(found, series)
     if not faults[path]:
       return found['executable']
-  looked = ['Looked at:']
-  looked += [f'  {path} {reason}' for path, reason in faults.items()]
-  raise NoInterpreter(NOT_FOUND.format(looked='\n'.join(looked)))
+  if named:
+    raise NoInterpreter(
+      f'{named} {faults[named]}; a CPython {series} is needed. Name another '
+      f'one ({how}), or none to have one looked for.'
+    )
+  looked = '\n'.join(f'  {path} {reason}' for path, reason in faults.items())
+  raise NoInterpreter(NOT_FOUND.format(series=series, looked=looked, how=how))

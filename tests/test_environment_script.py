@@ -18,7 +18,7 @@ REQUIREMENTS = pathlib.Path(__file__).resolve().parents[1] / 'requirements'
 def load(monkeypatch):
   """load(name): a script of requirements/, as it sees its neighbours."""
   monkeypatch.syspath_prepend(str(REQUIREMENTS))
-  names = ('imports', 'interpreters', 'environment', 'doctor')
+  names = ('interpreters', 'environment', 'doctor')
   yield importlib.import_module
   for name in names:
     sys.modules.pop(name, None)
@@ -228,7 +228,7 @@ def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
     text=True,
   )
   assert process.returncode == 1
-  assert 'MURMURATION_PYTHON=/no/python does not run' in process.stderr
+  assert 'environment: /no/python does not run' in process.stderr
   assert 'Traceback' not in process.stderr
   assert not (tmp_path / '.venv').exists()
 
@@ -267,13 +267,38 @@ def test_every_package_is_dealt_to_exactly_one_pip(environment):
   assert chunks[0] == ['tensorflow']  # The longest first.
 
 
+@pytest.mark.parametrize('works', [True, False])
+def test_uv_installs_where_it_is_and_pip_where_it_fails(
+  environment, venv, tmp_path, monkeypatch, works
+):
+  calls = tmp_path / 'calls'
+  program(
+    tmp_path / 'tools' / 'uv',
+    f'echo "uv $*" >> {calls}',
+    'exit 0' if works else 'exit 1',
+  )
+  program(venv / 'bin' / 'python', f'echo "pip $*" >> {calls}')
+  monkeypatch.setenv('PATH', f'{tmp_path / "tools"}:{os.environ["PATH"]}')
+  environment.install(environment.read_lock(), str(venv))
+  lines = calls.read_text().splitlines()
+  assert all('--require-hashes' in line for line in lines)
+  assert lines[0].startswith('uv pip install --python')
+  assert 'requirements-builders.txt' in lines[0]
+  if works:
+    assert len(lines) == 2 and 'requirements-all.txt' in lines[1]
+  else:
+    assert all(line.startswith('pip ') for line in lines[1:])
+    chunks = environment.deal(list(environment.read_lock()))
+    assert len(lines) >= 1 + len(chunks)
+
+
 def test_settings_that_put_packages_elsewhere_do_not_reach_pip(
-  load, monkeypatch
+  environment, monkeypatch
 ):
   monkeypatch.setenv('PIP_TARGET', '/elsewhere')
   monkeypatch.setenv('PIP_USER', '1')
   monkeypatch.setenv('PYTHONPATH', '/elsewhere')
-  environ = load('imports').clean_environ()
+  environ = environment.clean_environ()
   assert 'PIP_TARGET' not in environ and 'PYTHONPATH' not in environ
   assert environ['PIP_USER'] == '0'
 
@@ -301,13 +326,13 @@ def test_the_link_makes_the_packages_importable_from_anywhere(
   assert out.strip() == str(project / 'agents' / '__init__.py')
 
 
-def test_the_check_reports_each_failure_and_survives_a_crash(load, venv):
+def test_the_check_reports_each_failure_and_survives_a_crash(environment, venv):
   python = venv / 'bin' / 'python'
   python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
   (venv / 'dies.py').write_text('import os\nos._exit(3)\n')
   (venv / 'loud.py').write_text('print("no newline at the end", end="")\n')
   names = ('json', 'loud', 'no_such_module', 'dies', 'os')
-  results = load('imports').check(names, str(venv))
+  results = environment.check(names, str(venv))
   assert [r.name for r in results] == list(names)
   errors = [r.error for r in results]
   assert errors[0] is None and errors[1] is None and errors[4] is None

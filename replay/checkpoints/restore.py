@@ -43,10 +43,7 @@ def prepare(
     Refused: the tables or their signatures differ.
     checkpoint_files.Broken: a file cannot be read.
   """
-  wanted = {
-    table.name: schema_pb2.TableInfo.FromString(table.internal_table.info())
-    for table in tables
-  }
+  wanted = {table.name: _info(table) for table in tables}
   saved = read_tables(source)
   _check_names(source, set(saved), set(wanted))
   for name in wanted:
@@ -74,6 +71,35 @@ def prepare(
     files.write_records(target / files.ITEMS, _without(source, gone))
   else:
     link(source / files.ITEMS, target / files.ITEMS)
+  link(source / files.CHUNKS, target / files.CHUNKS)
+  (target / files.DONE).touch()
+
+
+def excerpt(
+  source: pathlib.Path,
+  table: reverb.Table,
+  items: Sequence[schema_pb2.PrioritizedItem],
+  target: pathlib.Path,
+) -> None:
+  """Writes a copy of a checkpoint that restores `table` with some items only.
+
+  Args:
+    source: directory of Reverb's files; it is only read.
+    table: of the server to be.
+    items: of this table; they become items that were never sampled.
+    target: directory to make.
+  """
+  target.mkdir(parents=True)
+  found = rewrite(read_tables(source)[table.name], _info(table), len(items))
+  files.write_records(target / files.TABLES, [found.SerializeToString()])
+  fresh = []
+  for item in items:
+    fresh.append(schema_pb2.PrioritizedItem())
+    fresh[-1].CopyFrom(item)
+    fresh[-1].times_sampled = 0
+  files.write_records(
+    target / files.ITEMS, (item.SerializeToString() for item in fresh)
+  )
   link(source / files.CHUNKS, target / files.CHUNKS)
   (target / files.DONE).touch()
 
@@ -126,6 +152,11 @@ def rewrite(
     )
   )
   return table
+
+
+def _info(table: reverb.Table) -> schema_pb2.TableInfo:
+  """What the code says of a table, also of one without a server."""
+  return schema_pb2.TableInfo.FromString(table.internal_table.info())
 
 
 def unlimited(limiter: schema_pb2.RateLimiterInfo) -> bool:

@@ -62,55 +62,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
-  from rich import console as rich_console
-
   from replay.inspect import draw
   from replay.inspect import report as reports
 
-  console = rich_console.Console(highlight=False)
-  report = reports.collect(
-    args.target,
-    target,
-    _wish(args),
-    table=args.table,
-    interval_s=0.0 if args.sample or args.histogram else args.interval,
-    timeout_s=args.timeout,
-    learner_steps=args.learner_steps,
-  )
+  wish = reports.Wish(args.sample if args.sample else args.look)
+  if args.histogram:
+    count = _HISTOGRAM_LOOK if args.look is None else args.look
+    wish = reports.Wish(count, args.histogram != 'priorities', whole=True)
+  interval_s = 0.0 if args.sample or args.histogram else args.interval
+  report = _collect(args, target, wish, interval_s)
+  bars = {}
   if args.histogram:
     found = reports.values(report, args.histogram)
-    note = reports.source(report, args.histogram)
-    left_out = reports.left_out(report)
-    if args.png:
-      draw.png(
-        args.histogram,
-        found,
-        [f'replay of {args.target}', note, *left_out],
-        args.png,
-      )
+    bars = {name: draw.bins(*own) for name, own in found.items()}
   if args.json:
     values = reports.as_dict(report, with_items=bool(args.sample))
     if args.histogram:
       values['histogram'] = {
-        name: dict(
-          zip(
-            ('edges', 'parts', 'log_axis'),
-            (
-              e.tolist() if hasattr(e, 'tolist') else e for e in draw.bins(*own)
-            ),
-          )
-        )
-        for name, own in found.items()
+        name: {'edges': edges.tolist(), 'parts': parts.tolist()}
+        for name, (edges, parts) in bars.items()
       }
     print(json.dumps(values))
   elif args.histogram:
-    console.print(draw.histogram(args.histogram, found, note, left_out))
-    if args.png:
-      console.print(f'written to {args.png}', soft_wrap=True)
+    draw.show(draw.histogram(args.histogram, report, found, bars))
   elif args.sample:
-    console.print(draw.samples(report))
+    draw.show(draw.samples(report))
   else:
-    console.print(draw.report(report))
+    draw.show(draw.report(report))
 
 
 def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
@@ -132,17 +110,9 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
     while True:
       now = time.monotonic()
       look = now - looked_at >= _WATCH_LOOK_S
+      wish = reports.Wish(args.look if look else 0)
       try:
-        report = reports.collect(
-          args.target,
-          target,
-          _wish(args) if look else reports.Wish(0),
-          table=args.table,
-          interval_s=args.interval,
-          timeout_s=args.timeout,
-          learner_steps=args.learner_steps,
-          before=before,
-        )
+        report = _collect(args, target, wish, args.interval, before)
       except reading.Failed as e:
         if before is None:
           raise
@@ -166,15 +136,25 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
         console.print(draw.report(report))
 
 
-def _wish(args: argparse.Namespace) -> Any:
+def _collect(
+  args: argparse.Namespace,
+  target: inspect_target.Target,
+  wish: Any,
+  interval_s: float,
+  before: Any = None,
+) -> Any:
   from replay.inspect import report as reports
 
-  if args.sample:
-    return reports.Wish(args.sample)
-  if args.histogram:
-    count = args.look if args.look is not None else _HISTOGRAM_LOOK
-    return reports.Wish(count, data=args.histogram != 'priorities', whole=True)
-  return reports.Wish(args.look)
+  return reports.collect(
+    args.target,
+    target,
+    wish,
+    table=args.table,
+    interval_s=interval_s,
+    timeout_s=args.timeout,
+    learner_steps=args.learner_steps,
+    before=before,
+  )
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -203,7 +183,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     help='items for ages, lag and histograms; 0: leave live items alone',
   )
   add('--histogram', choices=HISTOGRAMS, help='draw how these are spread')
-  add('--png', metavar='FILE', help='also draw the histogram into FILE')
   add('--json', action='store_true', help='for scripts')
   add(
     '--timeout',
@@ -219,8 +198,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     help='of the learner, for the policy lag; a run knows its own',
   )
   args = parser.parse_args(argv)
-  if args.png and not args.histogram:
-    parser.error('--png needs --histogram: say what to draw.')
   if args.sample is not None and args.histogram:
     parser.error('--sample and --histogram: choose one.')
   if args.sample == 0 or (args.histogram and args.look == 0):

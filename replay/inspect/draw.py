@@ -1,11 +1,8 @@
-"""The inspector's pictures: tables and bars in the terminal, and a PNG."""
+"""The inspector's pictures in the terminal: tables and bars."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-import os
-import pathlib
-import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,8 +23,7 @@ UNITS = {
 }
 _BINS = 16
 _BAR_WIDTH = 40
-_TITLE = 110  # characters of a line above a picture
-# Positive values that spread further than this are drawn on a log axis.
+# Positive values that spread further than this get bins that grow.
 _WIDE = 50.0
 
 
@@ -48,7 +44,7 @@ def report(found: inspect_report.Report) -> rich_console.Group:
 
 def samples(found: inspect_report.Report) -> rich_console.Group:
   """The items that were looked at, field by field, and what is missing."""
-  parts: list[Any] = [*_left_out(inspect_report.left_out(found))]
+  parts: list[Any] = [*_left_out(found)]
   for (label, name), look in found.looks.items():
     if isinstance(look, str):
       continue
@@ -66,91 +62,59 @@ def samples(found: inspect_report.Report) -> rich_console.Group:
   return rich_console.Group(*parts)
 
 
-def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any, bool]:
-  """Edges [n + 1], parts of the whole [n], and whether the axis is a log."""
+def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
+  """Edges [n + 1] and parts of the whole [n]."""
   low, high = float(values.min()), float(values.max())
-  wide = low > 0 and high / low > _WIDE
   if low == high:
     edges = np.array([low - 0.5, high + 0.5])
-  elif wide:
+  elif low > 0 and high / low > _WIDE:
     edges = np.geomspace(low, high, _BINS + 1)
   else:
     edges = np.linspace(low, high, _BINS + 1)
   # The ends exactly, or rounding would leave values out.
   edges[0], edges[-1] = min(low, edges[0]), max(high, edges[-1])
   counts, _ = np.histogram(values, edges, weights=weights)
-  return edges, counts / counts.sum(), wide
+  return edges, counts / counts.sum()
 
 
 def histogram(
   what: str,
-  found: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  note: str,
-  left_out: Sequence[str],
+  found: inspect_report.Report,
+  values: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
 ) -> rich_console.Group:
-  """Bars in the terminal, one block for each table, and what is missing."""
+  """Bars, one block for each table, and what is missing.
+
+  Args:
+    what: of `UNITS`.
+    found: where the values are from.
+    values: by table, with their weights.
+    bars: the `bins` of these.
+  """
   parts: list[Any] = []
-  for name, (values, weights) in found.items():
-    edges, counts, _ = bins(values, weights)
-    title = f'{name}: {UNITS[what]}, {words.summary(values, weights)}'
+  for name, (edges, counts) in bars.items():
+    title = f'{name}: {UNITS[what]}, {words.summary(*values[name])}'
     grid = rich_table.Table.grid(padding=(0, 1))
-    grid.add_column(justify='right')
-    grid.add_column()
-    grid.add_column(justify='right')
+    for justify in ('right', 'left', 'right'):
+      grid.add_column(justify=justify)
     for low, high, part in zip(edges[:-1], edges[1:], counts):
       bar = '█' * round(_BAR_WIDTH * part / counts.max())
       if part and not bar:
         bar = '▏'
       grid.add_row(f'{low:.4g} to {high:.4g}', bar, f'{part:.1%}')
     parts += [rich_text.Text(''), rich_text.Text(title, style='bold'), grid]
+  note = inspect_report.source(found, what)
   parts.append(rich_text.Text(note, style='dim'))
-  return rich_console.Group(*parts, *_left_out(left_out))
+  return rich_console.Group(*parts, *_left_out(found))
 
 
-def png(
-  what: str,
-  found: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  titles: Sequence[str],
-  path: str | os.PathLike[str],
-) -> None:
-  """The same bars as a picture."""
-  # Half a second that the other commands need not spend.
-  from matplotlib import figure as mpl_figure
-  from matplotlib import ticker
-  from matplotlib.backends import backend_agg
-
-  lines = [line for title in titles for line in textwrap.wrap(title, _TITLE)]
-  height = 0.6 + 0.15 * len(lines) + 3.0 * len(found)
-  figure = mpl_figure.Figure(figsize=(7.2, height), layout='constrained')
-  backend_agg.FigureCanvasAgg(figure)
-  all_axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
-  for axes, (name, (values, weights)) in zip(all_axes, found.items()):
-    edges, parts, wide = bins(values, weights)
-    axes.bar(
-      edges[:-1],
-      parts,
-      np.diff(edges),
-      align='edge',
-      color='#1b7f79',
-      edgecolor='#fbfaf7',
-      linewidth=0.8,
-    )
-    mean = float(np.average(values, weights=weights))
-    axes.axvline(mean, color='#e0892b', linewidth=1.5, label=f'mean {mean:.4g}')
-    if wide:
-      axes.set_xscale('log')
-    axes.set_title(f'table {name}', loc='left', fontsize=11)
-    axes.set_xlabel(UNITS[what] + (' (log axis)' if wide else ''))
-    axes.set_ylabel('part of the items')
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0))
-    axes.spines[['top', 'right']].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
-  figure.suptitle('\n'.join(lines), fontsize=9, color='#5b6770')
-  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-  figure.savefig(path, dpi=150, format='png')
+def show(what: rich_console.Group) -> None:
+  """Prints it."""
+  rich_console.Console(highlight=False).print(what)
 
 
-def _left_out(sentences: Sequence[str]) -> list[rich_text.Text]:
+def _left_out(found: inspect_report.Report) -> list[rich_text.Text]:
+  sentences = inspect_report.left_out(found)
   return [rich_text.Text(sentence, style='yellow') for sentence in sentences]
 
 

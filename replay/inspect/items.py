@@ -3,13 +3,15 @@
 Reverb shows an item only by sampling it. On a live server that counts as a
 sample for the rate limiter and for the item, and takes it out of a queue. So a
 look is small, waits no longer than it was told to, and is refused where it
-would use items up. Of a checkpoint: inspect_offline.py.
+would use items up. Of a checkpoint, a server of its own gets a copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import pathlib
+import tempfile
 import threading
 import time
 from typing import Any
@@ -20,6 +22,8 @@ import tensorflow as tf
 import tree
 
 from replay import packing
+from replay.checkpoints import files
+from replay.checkpoints import restore
 from replay.inspect import read as reading
 
 # Columns that mean something whatever table they are in.
@@ -133,7 +137,7 @@ def look_live(
   _layout(specs)
   wanted, count = count, 1 if in_order(table) else count
   found: list[Any] = []
-  errors: list[Exception] = []
+  errors: list[str] = []
 
   def sample() -> None:
     dataset = reverb.TrajectoryDataset(
@@ -150,26 +154,21 @@ def look_live(
       for one in dataset.as_numpy_iterator():
         found.append(one)
     except tf.errors.OpError as e:
-      errors.append(e)
+      errors.append(str(e).splitlines()[0])
 
   # A dataset waits for ever for a server that went away: a thread of its own
   # can be left behind.
   thread = threading.Thread(target=sample, daemon=True)
   thread.start()
   thread.join(timeout_s + 5.0)
-  if not found:
-    reason = f': {str(errors[0]).splitlines()[0]}' if errors else '.'
-    raise NotLooked(
-      f'Table {table.name!r} gave no sample within {timeout_s:g} s{reason}'
-    )
   samples = list(found)
+  ending = f'within {timeout_s:g} s' + (f': {errors[0]}' if errors else '.')
+  if not samples:
+    raise NotLooked(f'Table {table.name!r} gave no sample {ending}')
   fewer = ''
   if len(samples) < count:
-    reason = f': {str(errors[0]).splitlines()[0]}' if errors else '.'
-    fewer = (
-      f'{len(samples):,} of {count:,} items: the table gave no more within '
-      f'{timeout_s:g} s{reason}'
-    )
+    fewer = f'{len(samples):,} of {count:,} items: the table gave no more '
+    fewer += ending
   elif count < wanted:
     fewer = f'1 of {wanted:,} items: its sampler gives this one every time.'
   weights = 1 / np.array([float(one.info.probability) for one in samples])
@@ -182,14 +181,76 @@ def look_live(
     )
     for one in samples
   ]
-  return Look(
-    items,
-    weights / weights.sum(),
-    True,
-    time.time(),
-    shard.learner_steps,
-    fewer,
+  weights /= weights.sum()
+  return Look(items, weights, True, time.time(), shard.learner_steps, fewer)
+
+
+def look_saved(
+  shard: reading.Shard, table: reading.Table, count: int, data: bool = True
+) -> Look:
+  """Draws up to `count` items of a checkpoint, each as likely and once.
+
+  Args:
+    shard: the checkpoint; it is only read.
+    table: of it.
+    count: items.
+    data: whether to decode them; else there are priorities and ages only.
+
+  Raises:
+    NotLooked: the table is empty, or the format of its items another.
+  """
+  source = pathlib.Path(shard.source)
+  if not table.size:
+    raise NotLooked(f'Table {table.name!r} is empty.')
+  order = np.random.default_rng(0).permutation(table.size)
+  chosen = set(order[:count].tolist())
+  own = (i for i in restore.read_items(source) if i.table == table.name)
+  picked = [item for index, item in enumerate(own) if index in chosen]
+  saved = (
+    shard.manifest.time
+    if shard.manifest
+    else (source / files.DONE).stat().st_mtime
   )
+  decoded = _restored(source, table, picked) if data else {}
+  items = [
+    Item(
+      item.key,
+      item.priority,
+      item.times_sampled,
+      decoded.get(item.key, {}),
+      max(0.0, saved - item.inserted_at.ToNanoseconds() / 1e9),
+    )
+    for item in picked
+  ]
+  weights = np.full(len(items), 1 / len(items))
+  return Look(items, weights, False, saved, shard.learner_steps)
+
+
+def _restored(
+  source: pathlib.Path, table: reading.Table, picked: list
+) -> dict[int, dict[str, np.ndarray]]:
+  """Item key to fields: a server restores a copy with only these items."""
+  # Gives each item once.
+  queue = reverb.Table.queue(table.name, len(picked), signature=table.signature)
+  with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
+    copy = pathlib.Path(temporary) / 'copy'
+    restore.excerpt(source, queue, picked, copy)
+    server = reverb.Server(
+      [queue],
+      None,
+      reverb.checkpointers.DefaultCheckpointer(
+        str(copy.with_name('none')), fallback_checkpoint_path=str(copy)
+      ),
+    )
+    try:
+      samples = server.localhost_client().sample(
+        table.name, len(picked), emit_timesteps=False
+      )
+      return {
+        one.info.key: decode(table.signature, one.data) for one in samples
+      }
+    finally:
+      server.stop()
 
 
 def unasked(table: reading.Table, count: int) -> int:

@@ -247,8 +247,20 @@ def bytes_per_item(signature: Any) -> int | None:
   return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
 
 
-def _from_info(info: Any) -> Table:
+def live_limiter(info: Any) -> Limiter:
+  """The rate limiter of a table, from what `server_info` says of the table."""
   limiter = info.rate_limiter_info
+  return Limiter(
+    limiter.samples_per_insert,
+    limiter.min_size_to_sample,
+    limiter.min_diff,
+    limiter.max_diff,
+    limiter.insert_stats.completed,
+    limiter.sample_stats.completed,
+  )
+
+
+def _from_info(info: Any) -> Table:
   times = info.table_worker_time
   return Table(
     name=info.name,
@@ -257,14 +269,7 @@ def _from_info(info: Any) -> Table:
     max_times_sampled=info.max_times_sampled,
     sampler=info.sampler_options,
     remover=info.remover_options,
-    limiter=Limiter(
-      limiter.samples_per_insert,
-      limiter.min_size_to_sample,
-      limiter.min_diff,
-      limiter.max_diff,
-      limiter.insert_stats.completed,
-      limiter.sample_stats.completed,
-    ),
+    limiter=live_limiter(info),
     episodes=info.num_episodes,
     deleted_episodes=info.num_deleted_episodes,
     unique_samples=info.num_unique_samples,

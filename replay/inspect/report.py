@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from replay.inspect import items as inspect_items
-from replay.inspect import offline as inspect_offline
 from replay.inspect import read as reading
 from replay.inspect import target as inspect_target
 from replay.inspect import words
@@ -124,7 +123,7 @@ def _look(
     return 'Not looked at (--look 0).'
   try:
     if shard.offline:
-      look = inspect_offline.look(
+      look = inspect_items.look_saved(
         shard, table, wish.count or UNASKED_OFFLINE, wish.data
       )
       count = len(look.items)

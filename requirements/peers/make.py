@@ -12,8 +12,6 @@ message says what. Standard library only.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-import os
 import pathlib
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ sys.path.append(str(HERE.parent))
 import interpreters  # noqa: E402
 
 # The pins were resolved for it, and PyTorch's file may be for one version only.
-SERIES = (3, 11)
+SERIES = '3.11'
 _TAIL = 15  # lines of pip's output in a message
 
 
@@ -60,46 +58,6 @@ def fault(name: str) -> str | None:
   return None
 
 
-def _candidates() -> Iterator[str]:
-  yield sys.executable
-  version = '.'.join(map(str, SERIES))
-  for directory in os.environ.get('PATH', os.defpath).split(os.pathsep):
-    yield os.path.join(directory or '.', f'python{version}')
-  home = os.path.expanduser('~')
-  versions = os.path.join(
-    os.environ.get('PYENV_ROOT') or os.path.join(home, '.pyenv'), 'versions'
-  )
-  for found in interpreters.newest_first(versions, version):
-    yield os.path.join(versions, found, 'bin', f'python{version}')
-
-
-def find_python(named: str | None = None) -> str:
-  """The path of a CPython 3.11 that can make environments.
-
-  Args:
-    named: the only one to look at, None to search.
-
-  Raises:
-    Missing: there is none.
-  """
-  wanted = '.'.join(map(str, SERIES))
-  for path in [named] if named else _candidates():
-    found = interpreters.describe(path)
-    if (
-      found
-      and tuple(found['version'][:2]) == SERIES
-      and found['implementation'] == 'CPython'
-      and found['makes_venv']
-    ):
-      return found['executable']
-  looked = named or 'this interpreter, PATH and pyenv'
-  raise Missing(
-    f'No CPython {wanted} with the modules venv and ensurepip (looked at: '
-    f'{looked}). Get one (uv python install {wanted}; pyenv install {wanted}; '
-    f'apt install python{wanted}-venv), or name one with --python PATH.'
-  )
-
-
 def make(name: str, python: str | None = None) -> None:
   """Makes the environment of a peer, or leaves it if it is right.
 
@@ -109,7 +67,15 @@ def make(name: str, python: str | None = None) -> None:
   if fault(name) is None:
     print(f'.peers/{name} is up to date')
     return
-  interpreter = find_python(python)
+  try:
+    interpreter = interpreters.find(
+      series=SERIES,
+      named=python,
+      how=f'python requirements/peers/make.py {name} '
+      f'--python path/to/python{SERIES}',
+    )
+  except interpreters.NoInterpreter as e:
+    raise Missing(str(e)) from e
   directory = PEERS / name
   shutil.rmtree(directory, ignore_errors=True)
   directory.mkdir(parents=True)

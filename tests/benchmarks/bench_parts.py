@@ -133,8 +133,8 @@ def measure_replay(agent: dqn.DQN, layout, seconds: float):
   adder.flush()
   batches = {}
   for updates in _U:
-    sampler = sampler_lib.Sampler(
-      client.server_address,
+    sampler = sampler_lib.ShardedSampler(
+      [client.server_address],
       'replay',
       updates * agent.batch_size,
       signature=layout.signature(_P),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from environment_loops import counting
+from tests import counting
 
 
 def test_the_single_environment_follows_the_plan():

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import counting
 from environment_loops import environments
+from tests import counting
 
 DISCRETE = ('CartPole-v1', 'Acrobot-v1', 'MountainCar-v0', 'LunarLander-v3')
 CONTINUOUS = ('Pendulum-v1', 'Hopper-v5')

@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import pytest
 
-from environment_loops import counting
 from environment_loops import environments
 from environment_loops import evaluation
 from environment_loops import stepping
 from environment_loops import vector
+from tests import counting
 
 
 class _Breaks(stepping.EpisodeStepper):
@@ -64,11 +64,6 @@ def test_the_return_is_the_plain_sum_of_rewards():
     )
 
 
-def test_evaluate_plays_the_episodes_in_turn():
-  results = evaluation.evaluate(_zeros, counting.make(), num_episodes=5)
-  assert [r.length for r in results] == [5, 2, 1, 7, 5]
-
-
 def test_the_policy_sees_a_batch_of_one():
   seen = []
 
@@ -96,17 +91,6 @@ def test_a_stopped_episode_gives_no_result():
   stop = stop_at_the_third_step
   assert evaluation.run_episode(_zeros, environment, should_stop=stop) is None
   assert len(calls) == 3
-
-
-def test_a_stopped_evaluation_keeps_the_whole_episodes():
-  calls = []
-
-  def stop():
-    calls.append(None)
-    return len(calls) > 8
-
-  results = evaluation.evaluate(_zeros, counting.make(), 10, should_stop=stop)
-  assert [r.length for r in results] == [5, 2, 1]
 
 
 def test_side_by_side_only_the_first_episode_of_each_counts():
@@ -144,8 +128,8 @@ def test_a_balancing_policy_earns_500_on_cartpole_both_ways():
   np.testing.assert_array_equal(result.returns, 500.0)
   assert result.mean == 500.0 and result.std == 0.0
   environment = environments.make('CartPole-v1', seed=0)
-  results = evaluation.evaluate(balance, environment, 2)
-  assert results == [evaluation.EpisodeResult(500.0, 500)] * 2
+  result = evaluation.run_episode(balance, environment)
+  assert result == evaluation.EpisodeResult(500.0, 500)
 
 
 def test_continuous_actions_are_evaluated_too():
@@ -250,8 +234,6 @@ def test_epsilon_needs_discrete_actions():
 
 
 def test_counts_below_one_are_refused():
-  with pytest.raises(ValueError, match='num_episodes=0'):
-    evaluation.evaluate(_zeros, counting.make(), 0)
   with pytest.raises(ValueError, match='num_episodes=-1'):
     evaluation.evaluate_vector(_zeros, 'CartPole-v1', -1, seed=0)
   with pytest.raises(ValueError, match='max_steps=0'):

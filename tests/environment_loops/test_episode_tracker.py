@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from environment_loops import counting
 from environment_loops import observers
+from tests import counting
 
 
 def test_each_episode_is_reported_once_with_its_return_and_length():
@@ -34,28 +34,15 @@ def test_each_episode_is_reported_once_with_its_return_and_length():
   assert tracker.recent_mean == pytest.approx(np.mean(returns[-100:]))
 
 
-def test_running_episodes_can_be_read_and_not_written():
-  environment = counting.make_vector(2, lengths=(5,))
-  tracker = observers.EpisodeTracker(2)
-  environment.reset()
-  for _ in range(2):
-    tracker.observe(environment.step(np.zeros(2, np.int32)))
-  np.testing.assert_array_equal(tracker.running_lengths, [2, 2])
-  np.testing.assert_array_equal(tracker.running_returns, [3, 200_003])
-  tracker.running_returns[:] = 0
-  np.testing.assert_array_equal(tracker.running_returns, [3, 200_003])
-
-
 def test_the_recent_mean_covers_the_window_only():
   environment = counting.make_vector(1, lengths=(1, 2))
   tracker = observers.EpisodeTracker(1, window=1)
-  assert tracker.recent_mean is None and tracker.recent_mean_length is None
+  assert tracker.recent_mean is None
   environment.reset()
   for _ in range(3):
     tracker.observe(environment.step(np.zeros(1, np.int32)))
   assert tracker.num_episodes == 2
   assert tracker.recent_mean == 101 + 102
-  assert tracker.recent_mean_length == 2
 
 
 def test_a_restart_drops_what_was_running():

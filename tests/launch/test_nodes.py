@@ -11,11 +11,11 @@ from agents import dqn
 from agents import parameters
 from agents import ppo
 from agents.swarm import explorers as swarm_lib
-from environment_loops import counting
 from environment_loops import environments
 from environment_loops import faults
 from launch import experiment as experiment_lib
 from launch.nodes import supervisor as supervisor_lib
+from tests import counting
 
 COUNTING = environments.Spec('counting', (3,), 2)
 BREAKS = 2  # episodes, the first is 0

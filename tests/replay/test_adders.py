@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import reverb
 
-from environment_loops import counting
 from replay import adders
 from replay import nstep
 from replay import packing
 from replay import tables
+from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))
 NUM_ENVS, N, GAMMA = 4, 3, 0.9
@@ -84,18 +84,15 @@ def test_population_steps_arrive_once_each_in_order(serve):
   np.testing.assert_array_equal(_contents(client, 'queue', len(wanted)), wanted)
 
 
-@pytest.mark.parametrize('start_partials', [False, True])
-def test_transitions_arrive_once_each_in_order(serve, start_partials):
+def test_transitions_arrive_once_each_in_order(serve):
   num_steps = 200
   server = serve(tables.queue('queue', 2000, LAYOUT.signature()))
   client = server.localhost_client()
-  adder = adders.TransitionAdder(
-    client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS, start_partials
-  )
+  adder = adders.TransitionAdder(client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS)
   made = sum(adder.add(*step) for step in _play(num_steps))
   adder.flush()
   wanted = np.concatenate(
-    _expected(num_steps, lambda window: window.finished(start_partials))
+    _expected(num_steps, lambda window: window.finished())
   )
   assert made == len(wanted)
   np.testing.assert_array_equal(_contents(client, 'queue', made), wanted)
@@ -110,7 +107,7 @@ def test_transitions_share_items_in_order_and_the_rest_waits(serve):
     client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS, item_size=size, burst=32
   )
   steps = list(_play(201))
-  wanted = np.concatenate(_expected(201, lambda window: window.finished(False)))
+  wanted = np.concatenate(_expected(201, lambda window: window.finished()))
   rest = len(wanted) % size
   assert rest  # or nothing would wait
   made = 0

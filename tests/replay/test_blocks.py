@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from replay import blocks
-from replay import sampler
+from replay import readers
 from replay import tables
 
 T, K = 4, 3
@@ -121,7 +121,7 @@ LAYOUTS = [
 
 def _taken(client):
   """All blocks of the queue."""
-  dataset = sampler.make_dataset(
+  dataset = readers.make_dataset(
     client.server_address, 'queue', 1, rate_limiter_timeout_ms=500
   )
   return [
@@ -130,11 +130,11 @@ def _taken(client):
   ]
 
 
-def _written(serve, adder_class, layout, table_layout, record):
+def _written(serve, layout, record):
   """Everything that a queue gives back after `record`, in order."""
-  server = serve(tables.queue('queue', 100, table_layout.signature()))
+  server = serve(tables.queue('queue', 100, layout.signature()))
   client = server.localhost_client()
-  adder = adder_class(client, 'queue', layout)
+  adder = blocks.BlockAdder(client, 'queue', layout)
   try:
     number = sum(adder.add(*row) for row in record)
     adder.flush()
@@ -154,32 +154,16 @@ def test_every_step_is_written_once_in_its_place(serve, layout):
   alive = np.concatenate([block.discount.ravel() for block in expected])
   assert (ends & (alive == 0)).any() and (ends & (alive == 1)).any()
   assert not all(block.valid.all() for block in expected), 'two in one block'
-  got = _written(serve, blocks.BlockAdder, layout, layout, record)
+  got = _written(serve, layout, record)
   assert len(got) == len(expected) == 6
   for one, other in zip(got, expected):
     _assert_equal(one, other)
 
 
-def test_sequences_are_the_columns_of_blocks(serve):
-  layout = LAYOUTS[0]
-  record = _steps(3 * T, layout)
-  got = _written(
-    serve, blocks.SequenceAdder, layout, layout.one_environment(), record
-  )
-  assert len(got) == 3 * K
-  for index, block in enumerate(_expected(record, layout)):
-    for k in range(K):
-      own = {
-        name: np.take(getattr(block, name), [k], axis)
-        for name, axis in blocks.ENVIRONMENT_AXIS.items()
-      }
-      _assert_equal(got[K * index + k], block._replace(**own))
-
-
 def test_an_unfinished_block_is_never_written(serve):
   layout = LAYOUTS[0]
   record = _steps(2 * T + 1, layout)
-  got = _written(serve, blocks.BlockAdder, layout, layout, record[: 2 * T - 1])
+  got = _written(serve, layout, record[: 2 * T - 1])
   assert len(got) == 1
   _assert_equal(got[0], _expected(record, layout)[0])
 
@@ -218,7 +202,7 @@ def test_a_step_that_is_no_experience_is_marked_and_has_no_true_end(serve):
   first = list(record[0])
   first[2] = first[2]._replace(last=cut, discount=np.ones(K, np.float32))
   record[0] = tuple(first)
-  (got,) = _written(serve, blocks.BlockAdder, layout, layout, record)
+  (got,) = _written(serve, layout, record)
   valid = np.ones((T, K), bool)
   valid[1, 1] = False
   np.testing.assert_array_equal(got.valid, valid)
@@ -236,7 +220,7 @@ def test_a_batch_has_the_columns_of_a_block(serve):
   for row in record:
     adder.add(*row)
   # The signature is asked of the server.
-  batch = next(iter(sampler.make_dataset(client.server_address, 'queue', 2)))
+  batch = next(iter(readers.make_dataset(client.server_address, 'queue', 2)))
   got = blocks.Block(*batch.data)
   signature = layout.signature()
   for column, spec in zip(got, signature):

@@ -360,39 +360,7 @@ def test_a_plan_that_cannot_work_is_refused_with_its_number(changes, reason):
     deadlock.check(dataclasses.replace(plan, **changes))
 
 
-def test_a_plan_is_explained_in_words():
-  plan = deadlock.Plan(
-    min_size=1000,
-    max_size=50_000,
-    batch_size=256,
-    samples_per_insert=8.0,
-    writers=5,
-    burst=64,
-    shards=2,
-    max_in_flight=100,
-  )
-  words = deadlock.explain(plan)
-  # Twice 8 x 3 writers of 64 is the largest term of the default buffer.
-  for part in (
-    'Each of 2 shards: The learner waits until 500 items',
-    'of 25,000 makes room',
-    'one batch of 128 for every 16 items',
-    'Writers wait when they are 3,072 samples (384 items) ahead',
-    'Up to 228 items are sampled before',
-    'a shard whose writers end stops the others',
-    '1 of 2 shards have a writer more: it takes 3 of them there to write as '
-    'much as 2 elsewhere.',
-  ):
-    assert part in words, words
-  free = dataclasses.replace(plan, samples_per_insert=None)
-  assert 'nobody waits' in deadlock.explain(free)
-  assert 'one pace' not in deadlock.explain(free)
+def test_a_queue_brings_its_own_limiter():
   queue = deadlock.Plan(min_size=1, max_size=30, batch_size=4, queue=True)
-  assert 'Writers wait when 30 items wait' in deadlock.explain(queue)
-  assert 'first batch after 10 items' in deadlock.explain(
-    dataclasses.replace(_TAKING, error_buffer=None)
-  )
-  with pytest.raises(deadlock.Refused):
-    deadlock.explain(dataclasses.replace(plan, writers=1))
   with pytest.raises(deadlock.Refused, match='tables.queue'):
     deadlock.limiter(queue)

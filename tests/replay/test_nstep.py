@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from environment_loops import counting
 from replay import nstep
 from replay import packing
+from tests import counting
 
 VECTORS = pathlib.Path(__file__).parents[1] / 'vectors'
 
@@ -122,7 +122,15 @@ def _starts(stream, packed, env=0):
     yield Start(env, first, last, float(r_t), float(d_t))
 
 
-@pytest.mark.parametrize('inputs, expected', _cases('nstep_transitions.json'))
+@pytest.mark.parametrize(
+  'inputs, expected',
+  [
+    case
+    for case in _cases('nstep_transitions.json')
+    # Acme's short windows at the start of an episode are not written here.
+    if not case.values[0]['start_partials']
+  ],
+)
 def test_finished_windows_are_those_of_the_vectors(inputs, expected):
   layout = packing.TransitionLayout((1,))
   window = nstep.NStepWindow(1, inputs['n'], inputs['gamma'], layout)
@@ -138,7 +146,7 @@ def test_finished_windows_are_those_of_the_vectors(inputs, expected):
         np.array([t == length - 1]),
       )
       window.observe(np.array([[t]]), np.array([t]), step)
-      written.append(window.finished(inputs['start_partials']))
+      written.append(window.finished())
     fields = layout.unpack(np.concatenate(written))
     wanted = expected['transitions']
     tolerance = {'rtol': 1e-5, 'atol': 1e-6}
@@ -373,7 +381,7 @@ def test_reset_drops_open_windows_and_starts_anew():
     window.observe(*step)
     fresh.observe(*step)
     assert window.ready == fresh.ready
-    np.testing.assert_array_equal(window.finished(True), fresh.finished(True))
+    np.testing.assert_array_equal(window.finished(), fresh.finished())
     if window.ready:
       np.testing.assert_array_equal(window.aligned(), fresh.aligned())
     else:

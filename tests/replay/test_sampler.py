@@ -1,4 +1,4 @@
-"""Datasets and samplers on a real Reverb server."""
+"""Datasets and the sampler on a real Reverb server."""
 
 import logging
 import threading
@@ -9,6 +9,7 @@ import pytest
 import reverb
 import tensorflow as tf
 
+from replay import readers
 from replay import sampler as sampler_lib
 from replay import tables
 
@@ -30,7 +31,7 @@ def test_batches_are_items_of_the_table_with_their_keys(serve):
   server = serve(tables.prioritized('table', 100, 1, SIGNATURE, 1.0))
   client = server.localhost_client()
   _write(client, 'table', range(10))
-  dataset = sampler_lib.make_dataset(_address(server), 'table', 32)
+  dataset = readers.make_dataset(_address(server), 'table', 32)
   sample = next(iter(dataset))
   assert sample.data.shape == (32, 2) and sample.data.dtype == tf.float32
   assert set(sample.data.numpy()[:, 0]) <= set(range(10))
@@ -41,14 +42,14 @@ def test_batches_are_items_of_the_table_with_their_keys(serve):
   # Priorities go back to where the key came from.
   key, value = int(sample.info.key[0]), float(sample.data[0, 0])
   client.mutate_priorities('table', {key: 1e6})
-  fresh = next(iter(sampler_lib.make_dataset(_address(server), 'table', 32)))
+  fresh = next(iter(readers.make_dataset(_address(server), 'table', 32)))
   assert np.mean(fresh.data.numpy()[:, 0] == value) > 0.9
 
 
 def test_uniform_sampling_is_uniform(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   _write(server.localhost_client(), 'table', range(20))
-  sampler = sampler_lib.Sampler(_address(server), 'table', 500)
+  sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 500)
   values = np.concatenate([next(sampler).data[:, 0] for _ in range(20)])
   counts = np.bincount(values.astype(int), minlength=20)
   # 500 each, standard deviation 22.
@@ -57,7 +58,7 @@ def test_uniform_sampling_is_uniform(serve):
 
 def test_a_dataset_alone_ends_when_its_table_starves(serve):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
-  dataset = sampler_lib.make_dataset(
+  dataset = readers.make_dataset(
     _address(server), 'table', 4, rate_limiter_timeout_ms=50
   )
   assert list(dataset) == []
@@ -66,12 +67,10 @@ def test_a_dataset_alone_ends_when_its_table_starves(serve):
 def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
   caplog.set_level(logging.INFO, 'replay.sampler')
-  sampler = sampler_lib.Sampler(
-    _address(server), 'table', 4, rate_limiter_timeout_ms=50
-  )
+  sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 4)
   client = server.localhost_client()
   _write(client, 'table', range(3))
-  writer = threading.Timer(0.5, _write, (client, 'table', range(3, 6)))
+  writer = threading.Timer(3.0, _write, (client, 'table', range(3, 6)))
   writer.start()
   batch = next(sampler)
   writer.join()
@@ -82,30 +81,26 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
 
 def test_a_sampler_stops_when_asked_while_it_waits(serve):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
-  sampler = sampler_lib.Sampler(
-    _address(server),
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)],
     'table',
     4,
     should_stop=lambda: True,
-    rate_limiter_timeout_ms=50,
   )
   assert list(sampler) == []
 
 
 def test_a_queue_that_starves_now_and_then_gives_each_item_once_in_order(serve):
   server = serve(tables.queue('queue', 1000, SIGNATURE))
-  sampler = sampler_lib.Sampler(
-    _address(server),
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)],
     'queue',
     4,
-    exactly_once=True,
-    rate_limiter_timeout_ms=20,
   )
 
   def write():
     client = server.localhost_client()
-    # Pieces that do not fit the batch, with pauses around the timeout, at
-    # which Reverb would drop items.
+    # Pieces that do not fit the batch, with pauses between them.
     pieces = np.split(np.arange(400), np.cumsum([3, 1, 9, 2, 1, 15] * 12))
     for i, piece in enumerate(pieces):
       _write(client, 'queue', piece)
@@ -118,13 +113,14 @@ def test_a_queue_that_starves_now_and_then_gives_each_item_once_in_order(serve):
   np.testing.assert_array_equal(values, np.arange(400))
 
 
-def test_a_sampler_goes_on_after_its_server_came_back(serve, caplog):
+def test_a_sampler_goes_on_after_its_server_came_back_unseen(
+  serve, monkeypatch
+):
+  monkeypatch.setattr(sampler_lib, '_STUCK_S', 3.0)
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   port = server.port
   _write(server.localhost_client(), 'table', [1.0])
-  sampler = sampler_lib.Sampler(
-    _address(server), 'table', 4, rate_limiter_timeout_ms=100
-  )
+  sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 4)
   assert np.all(next(sampler).data == 1.0)
   server.stop()
 
@@ -145,8 +141,8 @@ def test_a_sampler_stops_while_its_server_is_away(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   _write(server.localhost_client(), 'table', [1.0])
   stop = threading.Event()
-  sampler = sampler_lib.Sampler(
-    _address(server), 'table', 4, should_stop=stop.is_set
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)], 'table', 4, should_stop=stop.is_set
   )
   next(sampler)
   server.stop()
@@ -161,30 +157,29 @@ def test_a_sampler_stops_while_its_server_is_away(serve):
 
 def test_a_server_that_is_not_there_is_named_with_its_address():
   with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
-    sampler_lib.make_dataset('localhost:1', 'table', 4, connect_timeout_s=1)
-  sampler = sampler_lib.Sampler(
-    'localhost:1',
+    readers.make_dataset('localhost:1', 'table', 4, connect_timeout_s=1)
+  sampler = sampler_lib.ShardedSampler(
+    ['localhost:1'],
     'table',
     4,
     signature=SIGNATURE,
-    rate_limiter_timeout_ms=50,
     connect_timeout_s=0.5,
   )
-  with pytest.raises(ConnectionError, match=r'localhost:1.*away for 0\.5 s'):
+  with pytest.raises(ConnectionError, match=r'localhost:1.*for 0\.5 s'):
     next(sampler)
 
 
 def test_a_table_that_is_not_there_is_named(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   with pytest.raises(ValueError, match="no table 'tabel', only table"):
-    sampler_lib.make_dataset(_address(server), 'tabel', 4)
+    readers.make_dataset(_address(server), 'tabel', 4)
 
 
 def test_a_signature_that_is_not_the_tables_is_an_error_not_a_wait(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   _write(server.localhost_client(), 'table', [1.0])
-  sampler = sampler_lib.Sampler(
-    _address(server), 'table', 4, signature=tf.TensorSpec([3], tf.float32)
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)], 'table', 4, signature=tf.TensorSpec([3], tf.float32)
   )
   with pytest.raises(ValueError, match='same layout'):
     next(sampler)
@@ -195,9 +190,9 @@ def test_a_table_without_a_signature_is_refused(serve):
     reverb.Table.queue(name='bare', max_size=10),
   )
   with pytest.raises(ValueError, match='no signature'):
-    sampler_lib.make_dataset(_address(server), 'bare', 4)
+    readers.make_dataset(_address(server), 'bare', 4)
 
 
 def test_an_empty_batch_is_refused():
   with pytest.raises(ValueError, match='batch_size=0'):
-    sampler_lib.make_dataset('localhost:1', 'table', 0)
+    readers.make_dataset('localhost:1', 'table', 0)

@@ -55,6 +55,12 @@ def test_a_queue_gives_each_item_once_in_order_and_blocks_when_full(serve):
     (lambda: tables.prioritized('t', 10, 11, SIGNATURE), 'never comes'),
     (lambda: tables.prioritized('t', 9, 1, SIGNATURE, -0.1), 'exponent=-0.1'),
     (lambda: tables.queue('t', 0, SIGNATURE), 'max_size=0'),
+    (
+      lambda: tables.prioritized(
+        't', 9, 1, SIGNATURE, rate_limiter=limiters.min_size(10)
+      ),
+      'waits for 10 items, but max_size=9',
+    ),
     (lambda: limiters.min_size(0), 'min_size=0'),
     (lambda: limiters.samples_per_insert(0, 10, 32), 'samples_per_insert=0'),
     (lambda: limiters.samples_per_insert(8, 0, 32), 'min_size=0'),
@@ -98,105 +104,3 @@ def test_an_error_buffer_that_could_block_is_refused_with_the_arithmetic():
     limiters.samples_per_insert(0.5, 10, 64, error_buffer=0.9)
   with pytest.raises(ValueError, match=r'error_buffer=nan'):
     limiters.samples_per_insert(*arguments, error_buffer=float('nan'))
-
-
-def _insert(client, values):
-  for value in values:
-    client.insert(np.full(1, value, np.float32), {'table': float(value)})
-
-
-def _sample(client, num):
-  return [float(s[0].data[0][0]) for s in client.sample('table', num)]
-
-
-def test_a_stack_gives_the_newest_first_and_drops_its_oldest(serve):
-  table = tables.stack('table', 3, SIGNATURE)
-  client = serve(table).localhost_client()
-  _insert(client, range(1, 6))
-  assert table.info.current_size == 3
-  # Each of the three that are left once, then none.
-  assert _sample(client, 3) == [5.0, 4.0, 3.0]
-  assert table.info.current_size == 0 and not table.can_sample(1)
-
-
-def test_a_stack_without_limit_gives_the_newest_as_often_as_it_is_asked(serve):
-  table = tables.stack('table', 3, SIGNATURE, min_size=2, max_times_sampled=0)
-  client = serve(table).localhost_client()
-  _insert(client, [1])
-  assert not table.can_sample(1)
-  _insert(client, [2])
-  assert _sample(client, 4) == [2.0] * 4
-  _insert(client, [3])
-  assert _sample(client, 2) == [3.0] * 2
-
-
-def test_a_stack_with_a_lifo_remover_makes_writers_wait(serve):
-  table = tables.stack('table', 3, SIGNATURE, remover='lifo')
-  client = serve(table).localhost_client()
-  _insert(client, range(1, 4))
-  assert not table.can_insert(1)
-  assert _sample(client, 3) == [3.0, 2.0, 1.0]
-  assert table.can_insert(1)
-
-
-def test_a_max_heap_gives_the_highest_and_drops_the_lowest_priority(serve):
-  table = tables.max_heap('table', 3, 1, SIGNATURE)
-  client = serve(table).localhost_client()
-  _insert(client, [2, 5, 1, 4, 3])
-  assert table.info.current_size == 3
-  samples = [s[0] for s in client.sample('table', 3)]
-  assert [float(s.data[0][0]) for s in samples] == [5.0] * 3
-  assert [s.info.probability for s in samples] == [1.0] * 3
-  client.mutate_priorities('table', {samples[0].info.key: 3.5})
-  assert _sample(client, 1) == [4.0]
-  once = tables.max_heap('table', 3, 1, SIGNATURE, max_times_sampled=1)
-  client = serve(once).localhost_client()
-  _insert(client, [2, 5, 1])
-  assert _sample(client, 3) == [5.0, 2.0, 1.0]
-
-
-@pytest.mark.parametrize(
-  'make, reason',
-  [
-    (lambda: tables.stack('t', 0, SIGNATURE), 'max_size=0'),
-    (lambda: tables.max_heap('t', 0, 1, SIGNATURE), 'max_size=0'),
-    (lambda: tables.max_heap('t', 10, 11, SIGNATURE), 'never comes'),
-    (
-      lambda: tables.stack('t', 9, SIGNATURE, max_times_sampled=-1),
-      'max_times_sampled=-1',
-    ),
-    (
-      lambda: tables.stack('t', 9, SIGNATURE, remover='uniform'),
-      "Choose 'fifo'",
-    ),
-    (
-      lambda: tables.stack(
-        't', 9, SIGNATURE, remover='lifo', max_times_sampled=0
-      ),
-      'only comes where items leave',
-    ),
-    # A ratio that no learner can reach: an item leaves before.
-    (
-      lambda: tables.max_heap(
-        't',
-        9,
-        1,
-        SIGNATURE,
-        max_times_sampled=3,
-        rate_limiter=limiters.samples_per_insert(4, 1, 8),
-      ),
-      '4 samples per insert cannot be met',
-    ),
-    (
-      lambda: tables.prioritized(
-        't', 9, 1, SIGNATURE, rate_limiter=limiters.min_size(10)
-      ),
-      'waits for 10 items, but max_size=9',
-    ),
-  ],
-)
-def test_stacks_heaps_and_limiters_that_could_not_work_are_refused(
-  make, reason
-):
-  with pytest.raises(ValueError, match=reason):
-    make()

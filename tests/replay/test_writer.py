@@ -1,6 +1,7 @@
 """The item writer through real Reverb servers, also through ones that die."""
 
 import logging
+import os
 import time
 from typing import NamedTuple
 
@@ -142,15 +143,31 @@ def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   np.testing.assert_array_equal([g[0] for g in got], _rows(done + length))
 
 
-def test_many_items_in_flight_do_not_fill_the_log(serve, capfd):
+def test_many_items_in_flight_do_not_fill_the_log(serve, tmp_path):
+  log = tmp_path / 'log'
   server = serve(tables.queue('small', 1, ROW))
   client = server.localhost_client()
-  items = writer.ItemWriter(
-    client, 'small', ROW, writer.WriteOptions(max_in_flight=150, timeout_s=0.2)
-  )
-  with pytest.raises(writer.WriteBlocked):
-    items.extend(_rows(200), [1.0] * 200)
-  assert 'pending items' not in capfd.readouterr().err
+  kept, file = os.dup(2), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+  os.dup2(file, 2)
+  os.close(file)
+  try:
+    items = writer.ItemWriter(
+      client,
+      'small',
+      ROW,
+      writer.WriteOptions(max_in_flight=150, timeout_s=0.2),
+    )
+    with pytest.raises(writer.WriteBlocked):
+      items.extend(_rows(200), [1.0] * 200)
+    os.write(2, b'another line\n')
+    deadline = time.monotonic() + 10
+    while 'another line' not in log.read_text():
+      assert time.monotonic() < deadline
+      time.sleep(0.05)
+  finally:
+    os.dup2(kept, 2)
+    os.close(kept)
+  assert 'pending items' not in log.read_text()
 
 
 def test_a_stop_request_ends_the_wait_without_an_error(serve):
