@@ -23,6 +23,10 @@ from run_records import run_directory
 USAGE = 2  # exit code of a command that cannot work
 ENGINES = ('local_mt', 'local_mp')
 
+# Flags that every script has.
+_COMMON = (
+  'config', 'seed', 'run_dir', 'resume', 'print_config', 'lp_launch_type'
+)  # fmt: skip
 _OPTIONAL = ('float | None', 'int | None')
 _FLAGS = flags.FLAGS
 
@@ -41,6 +45,7 @@ class Settings:
     seed: of the whole run.
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
+    print_config: only print the resolved config, as config.json would have it.
     options: the script's own flags by name.
   """
 
@@ -50,6 +55,7 @@ class Settings:
   run_dir: pathlib.Path | None
   options: dict[str, Any]
   resume: bool = False
+  print_config: bool = False
 
 
 def define_flags(config_file: str | pathlib.Path) -> None:
@@ -77,8 +83,11 @@ def define_flags(config_file: str | pathlib.Path) -> None:
     'Directory of a run to go on with, with its config; --config.x=y changes '
     'single values, for instance the budget.',
   )
+  flags.DEFINE_boolean(
+    'print_config', False, 'Print the resolved config as JSON, and run nothing.'
+  )
   _FLAGS.set_default('lp_launch_type', 'local_mp')
-  for name in ('config', 'seed', 'run_dir', 'resume', 'lp_launch_type'):
+  for name in _COMMON:
     # So that --help shows them beside the script's own.
     _FLAGS.register_key_flag_for_module(sys.argv[0], _FLAGS[name])
 
@@ -123,7 +132,6 @@ def parse(argv: Sequence[str], optional: Sequence[str] = ()) -> Settings:
       )
     seed = _take_up(config, _FLAGS.resume, optional)
     run_dir = _FLAGS.resume
-  common = {'config', 'seed', 'run_dir', 'resume'}
   own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
   own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
   return Settings(
@@ -132,7 +140,8 @@ def parse(argv: Sequence[str], optional: Sequence[str] = ()) -> Settings:
     seed=seed,
     run_dir=pathlib.Path(run_dir) if run_dir else None,
     resume=bool(_FLAGS.resume),
-    options={f.name: f.value for f in own if f.name not in common},
+    print_config=_FLAGS.print_config,
+    options={f.name: f.value for f in own if f.name not in _COMMON},
   )
 
 

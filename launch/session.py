@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import importlib.metadata
+import json
 import pathlib
 import platform
 import sys
@@ -19,6 +20,7 @@ import launchpad as lp
 
 from launch import command_line
 from launch import engines
+from run_records import metrics
 from run_records import run_directory
 from run_records import view
 
@@ -46,6 +48,9 @@ def run(
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
       143 ended by SIGTERM.
   """
+  if settings.print_config:
+    print(json.dumps(metrics.to_jsonable(config), indent=2, sort_keys=True))
+    return 0
   path = settings.run_dir or run_directory.default_path(
     agent, config['environment']
   )

@@ -28,6 +28,11 @@ SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
+config = {'environment': 'CartPole-v1', 'seed': int(flags['seed']),
+          'agent': {'learning_rate': float(os.environ.get('PRESET', 1.0))}}
+if 'print_config' in flags:
+  print(json.dumps(config))
+  sys.exit(0)
 path = pathlib.Path(flags['run_dir'])
 with open(path.parent / 'started.txt', 'a') as file:
   file.write(path.name + chr(10))
@@ -40,7 +45,7 @@ if mode == 'usage':
 if mode == 'fail':
   raise RuntimeError('half an edit')
 (path / 'metrics').mkdir(parents=True)
-(path / 'config.json').write_text(json.dumps({'environment': 'CartPole-v1'}))
+(path / 'config.json').write_text(json.dumps(config))
 budget = int(flags['config.run.steps_per_agent'])
 seed, count = int(flags['seed']), int(flags.get('num_agents', 1))
 rows = []
@@ -136,6 +141,33 @@ def test_runs_of_other_flags_are_refused_before_any_is_made(study, tmp_path):
   with pytest.raises(study_runs.Refused, match='steps_per_agent=1000.*2000'):
     results.run([study(budget=2000, seeds=3)], tmp_path)
   assert len(_started(tmp_path)) == 4
+
+
+def test_runs_from_before_a_preset_changed_are_refused(
+  study, tmp_path, monkeypatch
+):
+  results.run([study()], tmp_path)
+  monkeypatch.setenv('PRESET', '0.5')
+  said = 'agent.learning_rate was 1.0 and is 0.5.*remove the runs of'
+  with pytest.raises(study_runs.Refused, match=said):
+    results.run([study(seeds=3)], tmp_path)
+  # A record from before records held a hash: its config.json says it.
+  for path in (tmp_path / 'fake' / 'runs').glob('*-?.json'):
+    old = json.loads(path.read_text())
+    assert old.pop('config')
+    path.write_text(json.dumps(old))
+  with pytest.raises(study_runs.Refused, match=said):
+    results.run([study()], tmp_path)
+  assert len(_started(tmp_path)) == 4
+  monkeypatch.delenv('PRESET')
+  assert results.run([study()], tmp_path) == 0
+
+
+def test_seeds_of_one_config_have_one_hash():
+  config = {'seed': 0, 'agent': {'n_step': 3}}
+  assert study_runs.digest(config) == study_runs.digest({**config, 'seed': 1})
+  other = {**config, 'agent': {'n_step': 5}}
+  assert study_runs.digest(config) != study_runs.digest(other)
 
 
 def test_a_crash_counts_as_random_for_the_rest_and_stays(study, tmp_path):
