@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from launch import session
@@ -53,7 +54,12 @@ for fifth in range(6):
   steps = budget * fifth // 5
   value = 10.0 * seed + fifth
   rows.append({'actor_steps': steps * count, 'actor_steps_per_member': steps,
-               'return_mean': value, 'elapsed_s': 1.0 + fifth * (1 + seed),
+               'return_mean': value, 'returns': [
+                 # Agent i is the best on the first two of five episodes at
+                 # every third evaluation; the last three say 100 i + fifth.
+                 10.0 * (fifth % 3 == i) if e < 2 else 100.0 * i + fifth
+                 for i in range(count) for e in range(5)],
+               'elapsed_s': 1.0 + fifth * (1 + seed),
                'member_returns': [value + 10 * i for i in range(count)]})
   text = ''.join(json.dumps(row) + chr(10) for row in rows)
   (path / 'metrics' / 'evaluation.jsonl').write_text(text)
@@ -224,6 +230,31 @@ def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
   assert found['DQN']['steps_per_s'] == [pytest.approx(2000 / 6.0)]
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'DQN: its 2 seeds share one process' in table
+
+
+def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
+  study, tmp_path
+):
+  made = study()
+  script = made.variants['DQN'].script
+  best = study_plan.Variant(script, best_of=3)
+  made = study(variants={'Best': best, 'DQN': made.variants['DQN']})
+  results.run([made], tmp_path)
+  # A process for each seed, as its agents are one system.
+  assert sorted(_started(tmp_path)) == ['best-0', 'best-1', 'dqn-0', 'dqn-1']
+  found = _published(tmp_path)['variants']['Best']
+  curve = [0.0, 101.0, 202.0, 3.0, 104.0, 205.0]
+  assert found['last_three'] == [pytest.approx(np.mean(curve[-3:]))] * 2
+  area = np.trapz(curve, dx=0.2)
+  assert found['auc'] == [pytest.approx(area)] * 2
+  assert '--num_agents=3 ' in found['command']
+  table = (tmp_path / 'fake' / 'table.md').read_text()
+  assert 'Best: each seed is 3 independent agents.' in table
+
+
+def test_a_best_of_one_seed_each_cannot_share_a_process():
+  with pytest.raises(ValueError, match='Give one of them'):
+    study_plan.Variant('run_swarm.py', together=True, best_of=8)
 
 
 def test_several_runs_go_at_a_time_unless_seconds_are_compared(
