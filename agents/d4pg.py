@@ -37,7 +37,6 @@ class Config(actor_critic_config.Config):
   max_dq_da: float | None = 1.0  # norm of dQ/da per sample, as Acme
   target_update_period: int = 100  # learner steps, as the paper
   target_update_tau: float = 1.0  # 1 copies
-  env_steps_per_update: int = 4  # 16 samples per insert
   num_atoms: int = 51  # of the support, paper
   v_min: float = -150.0  # scaled discounted return; Acme
   v_max: float = 150.0

@@ -63,7 +63,6 @@ class Config:
   serve_target: bool = False  # the target network acts and is judged
   max_replay_size: int = 20_000  # transitions per member
   min_replay_size: int = 500  # transitions per member before learning
-  env_steps_per_update: int = 1  # environment steps per learner step
   prioritized: bool = False  # replay by TD error, else uniform
   priority_exponent: float = 0.6  # alpha; of prioritized replay only
   importance_exponent: float = 0.4  # beta; of prioritized replay only
@@ -84,7 +83,6 @@ class Config:
         'target_update_period',
         'max_replay_size',
         'min_replay_size',
-        'env_steps_per_update',
       ),
     )
     checks.positive(

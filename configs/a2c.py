@@ -1,6 +1,6 @@
 """A2C: presets for each environment.
 
-  --config=configs/a2c.py:acrobot   (or just --config=acrobot)
+  python launch/run.py a2c:acrobot
 
 Unrolls and costs as in the paper and OpenAI's baselines (agents/a2c.py); those
 marked [T] were chosen by trial (docs/agents/a2c.md). `run.steps_per_agent`
@@ -11,12 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import a2c
-from configs import presets
-from launch import actors
-from launch import experiment
+from launch import registry
 
 _ENVIRONMENTS = 16  # of the one actor: its block is a batch
 
@@ -41,19 +37,11 @@ PRESETS: dict[str, dict[str, Any]] = {
   'acrobot': _preset('Acrobot-v1', 400_000, -100.0),
 }
 
-
-def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
-
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'cartpole')
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(a2c.Config(**chosen['agent'])),
-      'actors': presets.fields(actors.Config(**chosen['actors'])),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+AGENT = registry.Agent(
+  name='a2c',
+  title='A2C',
+  agent=a2c.A2C,
+  config=a2c.Config,
+  topology='actor_learner',
+  presets=PRESETS,
+)

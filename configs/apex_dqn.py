@@ -1,21 +1,16 @@
 """Ape-X DQN: presets for each environment.
 
-  --config=configs/apex_dqn.py:acrobot   (or just --config=acrobot)
+  python launch/run.py apex_dqn:acrobot
 
-Values are specs/apex_dqn.md's small-scale table [R] but for those marked [T],
-which were chosen by trial (docs/agents/apex_dqn.md).
+Values marked [T] were chosen by trial (docs/agents/apex_dqn.md).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import dqn
-from configs import presets
-from launch import actors
-from launch import experiment
+from launch import registry
 
 # What makes a DQN Ape-X, on every task.
 _AGENT: dict[str, Any] = {
@@ -24,7 +19,7 @@ _AGENT: dict[str, Any] = {
   'exploration': 'ladder',
   'epsilon': 0.4,
   'epsilon_alpha': 7.0,
-  'n_step': 5,  # [T]; paper and specs: 3
+  'n_step': 5,  # [T]; paper: 3
   'learning_rate': 5e-4,
   'batch_size': 64,
   'max_gradient_norm': 40.0,
@@ -45,9 +40,10 @@ PRESETS: dict[str, dict[str, Any]] = {
       'anneal_after': 10_000,
       'anneal_updates': 50_000,
     },
-    # [T]; specs: 8 samples. 8 transitions to an item make three times the
-    # steps/s, and learn less from each: docs/agents/apex_dqn.md.
-    'actors': {'samples_per_insert': 64.0, 'transitions_per_item': 2},
+    'pace': {'samples_per_insert': 64.0},  # [T]
+    # 8 transitions to an item make three times the steps/s, and learn less from
+    # each: docs/agents/apex_dqn.md.
+    'actors': {'transitions_per_item': 2},
     'run': {'steps_per_agent': 50_000},
   },
   'acrobot': {
@@ -55,21 +51,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': {
       'max_replay_size': 100_000,
       'min_replay_size': 2_000,
-      # [T] Two batches of 64 at twice the rate of the specs.
+      # [T] Two batches of 64 at twice the rate.
       'batch_size': 128,
       'learning_rate': 1e-3,
       # [T] The rate falls over the last two fifths of the budget.
       'anneal_after': 22_500,
       'anneal_updates': 37_500,
     },
-    # [T]; specs: 8
-    'actors': {'samples_per_insert': 32.0},
+    'pace': {'samples_per_insert': 32.0},  # [T]
     'run': {'steps_per_agent': 150_000},
   },
   'lunar_lander': {
     'environment': 'LunarLander-v3',
-    # [T] all: not in the specs.
-    'actors': {'samples_per_insert': 16.0},
+    # [T] all.
+    'pace': {'samples_per_insert': 16.0},
     'agent': {
       'max_replay_size': 200_000,
       'min_replay_size': 5_000,
@@ -95,11 +90,8 @@ _ATARI: dict[str, Any] = {
     'min_replay_size': 5_000,
     'target_update_period': 500,
   },
-  'actors': {
-    'samples_per_insert': 8.0,
-    'envs_per_actor': 4,
-    'update_period': 400,
-  },
+  'pace': {'samples_per_insert': 8.0},
+  'actors': {'envs_per_actor': 4, 'update_period': 400},
   # Episodes are long: few of them, seldom.
   'run': {
     'steps_per_agent': 500_000,
@@ -117,20 +109,15 @@ PRESETS['breakout'] = {
 }
 
 
-def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
+def _with_agent(preset: dict[str, Any]) -> dict[str, Any]:
+  return {**preset, 'agent': {**_AGENT, **preset['agent']}}
 
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'cartpole')
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(
-        dqn.Config(**{**_AGENT, **chosen.get('agent', {})})
-      ),
-      'actors': presets.fields(actors.Config(**chosen.get('actors', {}))),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+
+AGENT = registry.Agent(
+  name='apex_dqn',
+  title='Ape-X DQN',
+  agent=dqn.DQN,
+  config=dqn.Config,
+  topology='actor_learner',
+  presets={name: _with_agent(preset) for name, preset in PRESETS.items()},
+)

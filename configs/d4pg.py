@@ -1,6 +1,6 @@
 """D4PG: presets for each environment.
 
-  --config=configs/d4pg.py:hopper   (or just --config=hopper)
+  python launch/run.py d4pg:hopper
 
 Values are specs/d4pg.md's small-scale table [R] unless a comment says
 otherwise; networks, gamma, reward scale and support are of specs/README.md.
@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import d4pg
-from configs import presets
-from launch import experiment
+from launch import registry
 
 # A simulation that diverges costs its episode, which is counted and reported,
 # and not a run of hours.
 _MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
-# Four environment steps for an update of 64 transitions are 16 samples per
-# insert; with 128 transitions they are 32.
 _SMALL: dict[str, Any] = {'sigma': 0.2, 'batch_size': 64, 'n_step': 3}
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),
@@ -33,9 +28,14 @@ _LARGE: dict[str, Any] = {
   'min_replay_size': 5_000,
 }
 
+# Four environment steps for an update: of 64 transitions, or of 128.
+_SMALL_PACE = {'samples_per_insert': 16.0}
+_LARGE_PACE = {'samples_per_insert': 32.0}
+
 PRESETS: dict[str, dict[str, Any]] = {
   'pendulum': {
     'environment': 'Pendulum-v1',
+    'pace': _SMALL_PACE,
     'agent': {
       **_SMALL,
       'sigma': 0.3,
@@ -55,6 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
+    'pace': _SMALL_PACE,
     'agent': {
       **_SMALL,
       'v_min': 0.0,
@@ -66,6 +67,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
+    'pace': _SMALL_PACE,
     'agent': {
       **_SMALL,
       'reward_scale': 0.1,
@@ -79,6 +81,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'reacher': {
     'environment': 'Reacher-v5',
+    'pace': _SMALL_PACE,
     'agent': {
       **_SMALL,
       # [T] by single runs, mean of 200 episodes: -5.2 with gamma 0.98, -4.4 so;
@@ -100,6 +103,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'hopper': {
     'environment': 'Hopper-v5',
+    'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
       'sigma': 0.2,
@@ -111,6 +115,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
+    'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
       'policy_sizes': (64, 64),
@@ -124,6 +129,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   # Not in the specs. A random policy has -1.5 a step, over 100 steps.
   'pusher': {
     'environment': 'Pusher-v5',
+    'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
       'sigma': 0.2,
@@ -139,6 +145,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
+    'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
       'sigma': 0.3,
@@ -154,20 +161,11 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
 }
 
-
-def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
-
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'pendulum')
-  agent = d4pg.Config(**chosen['agent'])
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(agent),
-      'actors': presets.fields(presets.paced(agent)),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+AGENT = registry.Agent(
+  name='d4pg',
+  title='D4PG',
+  agent=d4pg.D4PG,
+  config=d4pg.Config,
+  topology='actor_learner',
+  presets=PRESETS,
+)

@@ -1,23 +1,87 @@
 """DDPG and TD3: presets for each environment.
 
-  --config=configs/ddpg.py:hopper       DDPG   (or just --config=hopper)
-  --config=configs/ddpg.py:td3_hopper   TD3    (or just --config=td3_hopper)
+  python launch/run.py ddpg:hopper        DDPG
+  python launch/run.py ddpg:td3_hopper    TD3
 
-Tasks, networks and budgets are those of the swarm's baseline,
-configs/pso_ddpg.py. `run.steps_per_agent` counts the environment steps of all
-actors.
+`run.steps_per_agent` counts the environment steps of all actors.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import ddpg
-from configs import presets
-from configs import pso_ddpg
-from launch import experiment
+from launch import registry
+
+# A simulation that diverges costs its episode, which is counted and reported,
+# and not a run of hours.
+_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
+
+_LARGE: dict[str, Any] = {
+  'policy_sizes': (256, 256),
+  'critic_sizes': (256, 256),
+  'batch_size': 128,
+  'max_replay_size': 200_000,
+  'min_replay_size': 5_000,
+}
+# An update for every environment step: of 64 transitions, or of 128.
+_SMALL_PACE = {'samples_per_insert': 64.0}
+_LARGE_PACE = {'samples_per_insert': 128.0}
+
+_TASKS: dict[str, dict[str, Any]] = {
+  'pendulum': {
+    'environment': 'Pendulum-v1',
+    'pace': _SMALL_PACE,
+    'agent': {
+      'policy_learning_rate': 1e-3,
+      'reward_scale': 0.1,
+      'max_replay_size': 50_000,
+      'min_replay_size': 500,
+    },
+    'run': {'steps_per_agent': 15_000},
+  },
+  'inverted_pendulum': {
+    'environment': 'InvertedPendulum-v5',
+    'pace': _SMALL_PACE,
+    'agent': {'max_replay_size': 50_000},
+    'run': {**_MUJOCO, 'steps_per_agent': 20_000},
+  },
+  'inverted_double_pendulum': {
+    'environment': 'InvertedDoublePendulum-v5',
+    'pace': _SMALL_PACE,
+    'agent': {'reward_scale': 0.1},
+    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
+  },
+  'reacher': {
+    'environment': 'Reacher-v5',
+    'pace': _SMALL_PACE,
+    'agent': {'gamma': 0.98},
+    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
+  },
+  'hopper': {
+    'environment': 'Hopper-v5',
+    'pace': _LARGE_PACE,
+    'agent': {**_LARGE, 'reward_scale': 0.1},
+    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
+  },
+  'swimmer': {
+    'environment': 'Swimmer-v5',
+    'pace': _LARGE_PACE,
+    'agent': {
+      **_LARGE,
+      'policy_sizes': (64, 64),
+      'critic_sizes': (64, 64),
+      'sigma': 0.3,
+    },
+    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
+  },
+  'humanoid_standup': {
+    'environment': 'HumanoidStandup-v5',
+    'pace': _LARGE_PACE,
+    'agent': {**_LARGE, 'sigma': 0.3, 'reward_scale': 0.01},
+    'run': {**_MUJOCO, 'steps_per_agent': 100_000, 'eval_episodes': 5},
+  },
+}
 
 # Fujimoto et al. 2018, arXiv:1802.09477, section 6.1 and its supplement; tau
 # and the limit of the smoothing are DDPG's defaults here too.
@@ -31,35 +95,19 @@ _TD3: dict[str, Any] = {
   'random_steps': 1_000,
 }
 
-
-def _presets() -> dict[str, dict[str, Any]]:
-  plain = {
-    name: {part: preset[part] for part in ('environment', 'agent', 'run')}
-    for name, preset in pso_ddpg.PRESETS.items()
-  }
-  td3 = {
+PRESETS: dict[str, dict[str, Any]] = {
+  **_TASKS,
+  **{
     f'td3_{name}': {**preset, 'agent': {**preset['agent'], **_TD3}}
-    for name, preset in plain.items()
-  }
-  return {**plain, **td3}
+    for name, preset in _TASKS.items()
+  },
+}
 
-
-PRESETS = _presets()
-
-
-def get_config(preset: str = 'pendulum') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
-
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'pendulum')
-  agent = ddpg.Config(**chosen['agent'])
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(agent),
-      'actors': presets.fields(presets.paced(agent)),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+AGENT = registry.Agent(
+  name='ddpg',
+  title='DDPG',
+  agent=ddpg.DDPG,
+  config=ddpg.Config,
+  topology='actor_learner',
+  presets=PRESETS,
+)

@@ -1,6 +1,6 @@
 """IMPALA, and IMPASS for continuous actions: presets for each environment.
 
-  --config=configs/impala.py:pendulum   (or just --config=pendulum)
+  python launch/run.py impala:pendulum
 
 Values are the small-scale tables of specs/impala.md and specs/impass.md [R],
 reward scales those of specs/README.md, unless a comment says otherwise.
@@ -11,12 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import impala
-from configs import presets
-from launch import actors
-from launch import experiment
+from launch import registry
 
 _CARTPOLE_STEPS = 200_000
 _ACROBOT_STEPS = 400_000
@@ -102,7 +98,6 @@ _PONG: dict[str, Any] = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-  'pong': _PONG,
   'cartpole': {
     'environment': 'CartPole-v1',
     'actors': _WIDE,
@@ -174,21 +169,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     'run': _LONG_RUN,
   },
+  'pong': _PONG,
 }
 
-
-def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
-
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'cartpole')
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(impala.Config(**chosen['agent'])),
-      'actors': presets.fields(actors.Config(**chosen['actors'])),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+AGENT = registry.Agent(
+  name='impala',
+  title='IMPALA',
+  agent=impala.IMPALA,
+  config=impala.Config,
+  topology='actor_learner',
+  presets=PRESETS,
+)

@@ -1,6 +1,6 @@
 """PPO's presets for each environment.
 
-  --config=configs/ppo.py:pendulum   (or just --config=pendulum)
+  python launch/run.py ppo:pendulum
 
 Values are the small-scale tables of specs/pso.md, section 4, and of
 specs/README.md [R], except those marked [T]: chosen by trial here.
@@ -15,12 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_collections
-
 from agents import ppo
-from configs import presets
-from launch import actors
-from launch import experiment
+from launch import registry
 
 # A simulation that diverges costs its episode, which is counted and reported,
 # and not a run of hours.
@@ -101,26 +97,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def get_config(preset: str = 'cartpole') -> ml_collections.ConfigDict:
-  """The resolved config of a preset.
-
-  Raises:
-    ValueError: no such preset; the message names them.
-  """
-  chosen = presets.choose(PRESETS, preset or 'cartpole')
-  agent = ppo.Config(**chosen['agent'])
-  acting = actors.Config(
-    num_actors=1,
-    envs_per_actor=agent.rollout_steps // agent.unroll_length,
+def _with_actors(preset: dict[str, Any]) -> dict[str, Any]:
+  agent = ppo.Config(**preset['agent'])
+  acting = {
+    'num_actors': 1,
+    'envs_per_actor': agent.rollout_steps // agent.unroll_length,
     # New parameters are asked for between rollouts, never within one.
-    update_period=agent.rollout_steps,
-    queue_batches=1,
-  )
-  return ml_collections.ConfigDict(
-    {
-      'environment': chosen['environment'],
-      'agent': presets.fields(agent),
-      'actors': presets.fields(acting),
-      'run': presets.fields(experiment.RunConfig(**chosen['run'])),
-    }
-  )
+    'update_period': agent.rollout_steps,
+    'queue_batches': 1,
+  }
+  return {**preset, 'actors': acting}
+
+
+AGENT = registry.Agent(
+  name='ppo',
+  title='PPO',
+  agent=ppo.PPO,
+  config=ppo.Config,
+  topology='actor_learner',
+  presets={name: _with_actors(preset) for name, preset in PRESETS.items()},
+)

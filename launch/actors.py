@@ -1,4 +1,4 @@
-"""How many actors and learners there are, and how replay paces them."""
+"""How many actors and learners there are, and what lies between them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ INFERENCE_TRANSPORTS = ('auto', 'shared_memory', 'rpc')
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The actor side of `actor_learner`, and how replay paces it."""
+  """The actor side of `actor_learner`."""
 
   num_actors: int = 2  # N, a process each
   envs_per_actor: int = 8  # K, stepped together
   update_period: int = 64  # environment steps of an actor between fetches
   max_param_age_s: float = 60.0  # older than this, the actor waits
-  samples_per_insert: float | None = 8.0  # None: unthrottled, as in the paper
   error_buffer: float | None = None  # samples either side may be ahead
   transitions_per_item: int = 1  # G: of replay, drawn together; paper: 1
   num_learners: int = 1  # L, a process each; they average their gradients
@@ -46,9 +45,7 @@ class Config:
         'queue_batches',
       ),
     )
-    checks.positive(
-      self, 'actors', ('max_param_age_s', 'samples_per_insert', 'error_buffer')
-    )
+    checks.positive(self, 'actors', ('max_param_age_s', 'error_buffer'))
     self._check_inference()
     if self.shards > self.num_actors:
       raise ValueError(

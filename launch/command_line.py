@@ -1,269 +1,212 @@
-"""The command line of every run_*.py: flags in, one checked `Settings` out.
+"""The command: words and flags in, a checked cell out, and its run.
 
-Nothing below this file reads flags. Whatever is wrong with a command is said in
-one sentence, with exit code 2, before anything is written.
+Nothing below this file reads a command line. Whatever is wrong with a command
+is said in one sentence, with exit code 2, before anything is written.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
-import dataclasses
+import difflib
+import json
+import os
 import pathlib
 import sys
 from typing import Any, NoReturn
 
-from absl import app
-from absl import flags
-from launchpad import flags as lp_flags
-from ml_collections import config_flags
-
-from environment_loops import environments
+from launch import cell as cell_lib
+from launch import engines
+from launch import registry
+from launch import session
+from launch import settings
+from run_records import metrics
 from run_records import run_directory
 
-USAGE = 2  # exit code of a command that cannot work
-ENGINES = ('local_mt', 'local_mp')
-
-# Flags that every script has.
-_COMMON = (
-  'config', 'seed', 'run_dir', 'resume', 'print_config', 'lp_launch_type'
-)  # fmt: skip
-_OPTIONAL = ('float | None', 'int | None')
-_FLAGS = flags.FLAGS
+USAGE = session.USAGE
+_CONFIG = '--config'
 
 
-class UsageError(ValueError):
-  """The command cannot work; the message says what to change."""
+class Parser(argparse.ArgumentParser):
+  """Says what is wrong in one sentence; shows examples as they are."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """What a command line says, resolved.
-
-  Attributes:
-    config: sections and values, an ml_collections ConfigDict.
-    engine: 'local_mt' or 'local_mp'.
-    seed: of the whole run.
-    run_dir: where to keep the run; None chooses a new one under runs/.
-    resume: whether run_dir holds a run to go on with.
-    print_config: only print the resolved config, as config.json would have it.
-    options: the script's own flags by name.
-  """
-
-  config: Any
-  engine: str
-  seed: int
-  run_dir: pathlib.Path | None
-  options: dict[str, Any]
-  resume: bool = False
-  print_config: bool = False
-
-
-def define_flags(config_file: str | pathlib.Path) -> None:
-  """Defines the flags that every entry point has."""
-  config_file = pathlib.Path(config_file).resolve()
-  sys.argv[1:] = _with_preset(sys.argv[1:], config_file)
-  try:
-    config_flags.DEFINE_config_file(
-      'config',
-      f'{config_file}:',
-      'A preset name, or a config file and a preset, FILE.py:PRESET. Single '
-      'values are set with --config.section.name=value.',
+  def __init__(self, description: str | None, **options: Any):
+    super().__init__(
+      description=description,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
+      **options,
     )
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    # Overrides are looked up while the flag is defined.
-    fail(_plain(e))
-  app.define_help_flags()
-  flags.DEFINE_integer('seed', 0, 'Seed of the whole run.', lower_bound=0)
-  flags.DEFINE_string(
-    'run_dir', None, 'Directory of the run; default runs/AGENT-TASK-TIME.'
-  )
-  flags.DEFINE_string(
-    'resume',
-    None,
-    'Directory of a run to go on with, with its config; --config.x=y changes '
-    'single values, for instance the budget.',
-  )
-  flags.DEFINE_boolean(
-    'print_config', False, 'Print the resolved config as JSON, and run nothing.'
-  )
-  _FLAGS.set_default('lp_launch_type', 'local_mp')
-  for name in _COMMON:
-    # So that --help shows them beside the script's own.
-    _FLAGS.register_key_flag_for_module(sys.argv[0], _FLAGS[name])
+
+  def error(self, message: str) -> NoReturn:
+    raise ValueError(f'{message}; see --help.')
+
+  def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments.
+
+    Raises:
+      ValueError: one is not known; a near one is named.
+    """
+    found, rest = self.parse_known_args(argv)
+    if rest:
+      word = rest[0].partition('=')[0]
+      if not word.startswith('-'):
+        self.error(f'{word!r} is one word too many')
+      near = difflib.get_close_matches(word, self._option_string_actions, 1)
+      self.error(
+        f'there is no flag {word}'
+        + (f'. Did you mean {near[0]}?' if near else '')
+      )
+    return found
 
 
-def parse(argv: Sequence[str], optional: Sequence[str] = ()) -> Settings:
-  """The settings of a command line.
+def main(argv: Sequence[str], description: str | None = None) -> int:
+  """Runs one agent on one topology under one engine.
 
   Args:
-    argv: the command line.
-    optional: sections of the config that a resumed run may be without.
-
-  Raises:
-    UsageError: a flag is unknown or its value cannot be.
-  """
-  try:
-    rest = _FLAGS(list(argv))
-  except flags.Error as e:
-    raise UsageError(_plain(e)) from e
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    raise UsageError(_plain(e)) from e
-  if len(rest) > 1:
-    raise UsageError(
-      f'{rest[1]!r} is no flag. Flags are written --name=value; see --help.'
-    )
-  engine = lp_flags.LAUNCH_TYPE.value
-  engine = getattr(engine, 'value', engine)
-  if engine not in ENGINES:
-    raise UsageError(
-      f'--lp_launch_type={engine} is not an engine of this project. Choose one '
-      f'of {list(ENGINES)}.'
-    )
-  config = _FLAGS.config
-  try:
-    config.to_dict()
-  except OSError as e:  # A file that could not be read shows here, not before.
-    raise UsageError(f'--config: {_plain(e)}') from e
-  seed, run_dir = _FLAGS.seed, _FLAGS.run_dir
-  if _FLAGS.resume:
-    if run_dir:
-      raise UsageError(
-        '--resume goes on in its own directory: leave --run_dir out.'
-      )
-    seed = _take_up(config, _FLAGS.resume, optional)
-    run_dir = _FLAGS.resume
-  own = _FLAGS.flags_by_module_dict().get(sys.argv[0], [])
-  own = own + _FLAGS.flags_by_module_dict().get('__main__', [])
-  return Settings(
-    config=config,
-    engine=engine,
-    seed=seed,
-    run_dir=pathlib.Path(run_dir) if run_dir else None,
-    resume=bool(_FLAGS.resume),
-    print_config=_FLAGS.print_config,
-    options={f.name: f.value for f in own if f.name not in _COMMON},
-  )
-
-
-def _take_up(config: Any, path: str, optional: Sequence[str] = ()) -> int:
-  """Puts the config of a kept run under the command's own overrides.
+    argv: the command line, without the program's name.
+    description: what --help begins with.
 
   Returns:
-    The seed of the run.
+    The exit code, see `session.run`.
   """
+  sys.path.append(os.getcwd())  # for module:Name
   try:
-    kept = run_directory.open(path).config()
-  except (run_directory.RunDirectoryRefused, OSError, ValueError) as e:
-    raise UsageError(f'--resume: {e}') from e
-  overrides = config_flags.get_override_values(_FLAGS['config'])
-  for section in config:
-    if section not in kept and section in optional:
+    rest, overrides = _overrides(argv)
+    args = _parser(description).parse(rest)
+    if args.lp_launch_type not in engines.NAMES:
+      registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+    cell, run_dir = _cell(args, overrides)
+    if args.list_settings:
+      print(settings.listing(cell.sections))
+      return 0
+    if args.print_config:
+      config = metrics.to_jsonable(cell.config)
+      print(json.dumps(config, indent=2, sort_keys=True))
+      return 0
+  except (ValueError, OSError) as e:
+    return refuse(e)
+  return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
+
+
+def refuse(error: BaseException) -> int:
+  """Says why a command cannot work; returns the exit code for it."""
+  print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
+  return USAGE
+
+
+def _parser(description: str | None) -> Parser:
+  parser = Parser(
+    description,
+    epilog=f'agents: {", ".join(registry.agents())}\n'
+    f'topologies: {", ".join(registry.TOPOLOGIES)}\n'
+    f'engines: {", ".join(engines.NAMES)}\n\n'
+    'Presets are in configs/AGENT.py. An agent or a topology of your own is\n'
+    'module:Name, where the current directory or PYTHONPATH has the module.',
+  )
+  parser.add_argument(
+    'agent',
+    nargs='?',
+    metavar='AGENT[:PRESET]',
+    help='what is learned, and where; without a preset the first of its file',
+  )
+  parser.add_argument(
+    '--topology', help="who talks to whom; default: the agent's own"
+  )
+  parser.add_argument(
+    '--lp_launch_type',
+    default='local_mp',
+    metavar='ENGINE',
+    help='where nodes run; default: %(default)s',
+  )
+  parser.add_argument('--seed', type=int, help='of the whole run; default: 0')
+  parser.add_argument(
+    '--run_dir', help='directory of the run; default: runs/AGENT-TASK-TIME'
+  )
+  parser.add_argument(
+    '--resume',
+    metavar='RUN',
+    help='directory of a run to go on with, as it was started; '
+    '--config.x.y=VALUE changes single values, for instance the budget',
+  )
+  parser.add_argument(
+    f'{_CONFIG}.SECTION.NAME',
+    metavar='VALUE',
+    dest='unused',
+    help='changes a setting; --config.environment=ID is the task',
+  )
+  parser.add_argument(
+    '--list-settings',
+    action='store_true',
+    help='shows all settings of this run with their comments, and ends',
+  )
+  parser.add_argument(
+    '--print-config',
+    action='store_true',
+    help='prints the resolved config as JSON, as config.json has it, and ends',
+  )
+  return parser
+
+
+def _overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+  """The command without `--config.x.y=value`, and those: x.y to value."""
+  rest, found, words = [], {}, list(argv)
+  while words:
+    word = words.pop(0)
+    if not word.startswith(f'{_CONFIG}.'):
+      if word.partition('=')[0] == _CONFIG:
+        raise ValueError(
+          f'{word!r}: the preset stands beside the agent, AGENT:PRESET. '
+          f'{_CONFIG}.SECTION.NAME=VALUE changes single settings.'
+        )
+      rest.append(word)
       continue
-    if section not in kept:
-      raise UsageError(
-        f'--resume={path}: that run has no {section!r} in its config.json: it '
-        f'is a run of {kept.get("agent_name", "another program")}. Resume it '
-        'with the script that started it.'
+    name, said, value = word.partition('=')
+    if not said:
+      if not words:
+        raise ValueError(f'{word} needs a value: {word}=VALUE.')
+      value = words.pop(0)
+    found[name.removeprefix(f'{_CONFIG}.')] = value
+  return rest, found
+
+
+def _cell(
+  args: argparse.Namespace, overrides: dict[str, str]
+) -> tuple[cell_lib.Cell, pathlib.Path | None]:
+  if args.resume is None:
+    if args.agent is None:
+      raise ValueError(
+        'which agent? For instance impala:cartpole; there are '
+        f'{", ".join(registry.agents())}.'
       )
-    try:
-      if isinstance(kept[section], dict):
-        config[section].update(kept[section])
-        _forget_newer(config, section, kept, overrides)
-      else:
-        config[section] = kept[section]
-    except (KeyError, TypeError, AttributeError) as e:
-      raise UsageError(f'--resume={path}: {_plain(e)}') from e
-  config.update_from_flattened_dict(overrides)
-  return int(kept['seed'])
-
-
-def _forget_newer(config: Any, section: str, kept: Any, overrides: Any) -> None:
-  """Leaves what a kept run does not know to the default, not to the preset.
-
-  A new field's default is what there was before it.
-  """
-  with config[section].unlocked():
-    for name in set(config[section]) - set(kept[section]):
-      if f'{section}.{name}' not in overrides:
-        del config[section][name]
-
-
-def make(constructor: Any, values: Any) -> Any:
-  """A frozen config from a section of the command line.
-
-  Raises:
-    UsageError: a value is refused, with the reason of the config.
-  """
-  values = {
-    name: tuple(value) if isinstance(value, list) else value
-    for name, value in values.items()
-  }
-  for field in dataclasses.fields(constructor):
-    # Only these take any literal (configs/), so only these can be a word.
-    value = values.get(field.name)
-    if field.type in _OPTIONAL and isinstance(value, str):
-      raise UsageError(
-        f'{field.name}={value!r} is no number. Give a number, or None.'
-      )
-  try:
-    return constructor(**values)
-  except (TypeError, ValueError) as e:
-    raise UsageError(_plain(e)) from e
-
-
-def environment_spec(name: str) -> environments.Spec:
-  """The spec of an environment.
-
-  Raises:
-    UsageError: it cannot be used, with the reason.
-  """
-  try:
-    return environments.spec(name)
-  except environments.EnvironmentRefused as e:
-    raise UsageError(_plain(e)) from e
-
-
-def fail(message: str) -> NoReturn:
-  """Ends the command with one sentence and the exit code for usage."""
-  print(f'error: {message}', file=sys.stderr)
-  sys.exit(USAGE)
-
-
-def _with_preset(argv: Sequence[str], config_file: pathlib.Path) -> list[str]:
-  """`--config=acrobot` to `--config=<config_file>:acrobot`.
-
-  A relative FILE.py that is not there is looked for where the project is.
-  """
-  found, args = [], list(argv)
-  while args:
-    arg = args.pop(0)
-    if arg in ('--config', '-config') and args:
-      arg = f'--config={args.pop(0)}'
-    name, _, value = arg.partition('=')
-    if name in ('--config', '-config'):
-      if '.py' not in value:
-        arg = f'--config={config_file}:{value}'
-      elif not pathlib.Path(value.partition(':')[0]).exists():
-        ours = config_file.parents[1] / value
-        if pathlib.Path(str(ours).partition(':')[0]).exists():
-          arg = f'--config={ours}'
-    found.append(arg)
-  return found
-
-
-def _plain(error: BaseException) -> str:
-  """The last sentence of an error: absl and ml_collections wrap tracebacks."""
-  text = str(error.args[0] if error.args else error)
-  if 'Traceback (most recent call last)' in text:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    text = lines[-1].partition(': ')[2] or lines[-1]
-  text = text.replace('\\n', ' ').replace('\\', '').replace('\n', ' ').strip()
-  if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
-    text = text[1:-1]  # the repr that a KeyError is printed as
-  if text.strip('"\'').isidentifier():
-    name = text.strip('"\'')
-    text = (
-      f'The config has no setting {name!r}. The config.json of any run shows '
-      'all that there are.'
+    name, preset = registry.split(args.agent)
+    cell = cell_lib.resolve(
+      name, preset, args.topology, overrides, args.seed or 0
     )
-  return text
+    return cell, pathlib.Path(args.run_dir) if args.run_dir else None
+  if not args.resume:
+    raise ValueError('--resume= names no run. Give its directory: runs/NAME.')
+  if args.run_dir:
+    raise ValueError(
+      '--resume goes on in its own directory: leave --run_dir out.'
+    )
+  try:
+    kept = run_directory.open(args.resume).config()
+  except (OSError, ValueError) as e:
+    raise ValueError(f'--resume: {e}') from e
+  agent = args.agent and registry.split(args.agent)[0]
+  for flag, name, asked in (
+    ('AGENT', 'agent_name', agent),
+    ('--topology', 'topology', args.topology),
+    ('--seed', 'seed', args.seed),
+  ):
+    if asked is not None and asked != kept.get(name, asked):
+      raise ValueError(
+        f'{args.resume} is a run of {name}={kept[name]}: it cannot go on as '
+        f'{asked}. Leave {flag} out.'
+      )
+  try:
+    cell = cell_lib.resume(kept, overrides)
+  except ValueError as e:
+    raise ValueError(f'--resume={args.resume}: {e}') from e
+  return cell, pathlib.Path(args.resume)

@@ -22,7 +22,7 @@ class RunConfig:
   steps_per_agent: int = 30_000  # actor steps of each agent or explorer
   target_return: float | None = None  # a confirmed mean that ends the run
   wall_clock_s: float | None = None  # seconds that end the run
-  evaluations: int = 20  # evaluations in the budget (specs: budget / 20)
+  evaluations: int = 20  # evaluations in the budget
   eval_episodes: int = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
   # a greedy policy can wait for ever for a ball that it never serves.
@@ -70,6 +70,44 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pace:
+  """How often what was experienced is learned from, in every topology.
+
+  An update of `batch_size` transitions for every `batch_size /
+  samples_per_insert` environment steps of a member.
+  """
+
+  # Times that a transition is sampled on average; None: free-running, as in
+  # Ape-X's paper, where acting and learning do not wait for each other.
+  samples_per_insert: float | None = 8.0
+
+  def __post_init__(self):
+    checks.positive(self, 'pace', ('samples_per_insert',))
+
+  def steps(self, updates: int, batch_size: int) -> int:
+    """Environment steps of a member for so many updates, where one loop acts.
+
+    Raises:
+      ValueError: there is no such number, or it is none at all.
+    """
+    if self.samples_per_insert is None:
+      raise ValueError(
+        'pace.samples_per_insert=None lets actors and learner run freely; here '
+        'one loop acts and learns in turns. Set a number, or '
+        '--topology=actor_learner.'
+      )
+    steps = round(updates * batch_size / self.samples_per_insert)
+    if steps < 1:
+      raise ValueError(
+        f'pace.samples_per_insert={self.samples_per_insert:g} is too large: '
+        f'{updates} updates of {batch_size} transitions would come after less '
+        f'than one environment step. Take at most {updates * batch_size}, or '
+        'raise agent.batch_size or run.updates_per_call.'
+      )
+    return steps
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
   """An agent on an environment, with a seed and a budget.
 
@@ -80,7 +118,7 @@ class Experiment:
     num_agents: members in the whole program, P summed over its nodes.
     max_replay_size: transitions kept for each member.
     min_replay_size: transitions of each member before learning begins.
-    env_steps_per_update: actor steps of a member for one learner step.
+    pace: how often it is learned from; without meaning for unrolls.
     seed: of the whole run.
     run: budget and measurement.
     run_dir: where the run is kept; None keeps nothing.
@@ -91,7 +129,7 @@ class Experiment:
   num_agents: int
   max_replay_size: int
   min_replay_size: int
-  env_steps_per_update: int
+  pace: Pace = Pace()
   seed: int = 0
   run: RunConfig = RunConfig()
   run_dir: str | None = None
@@ -127,8 +165,3 @@ class Experiment:
       spec.discrete,
       spec.observation_dtype,
     )
-
-
-def in_directory(experiment: Experiment, run_dir: str) -> Experiment:
-  """The same experiment, kept in `run_dir`."""
-  return dataclasses.replace(experiment, run_dir=str(run_dir))

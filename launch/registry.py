@@ -1,58 +1,227 @@
-"""Which agent a run is of: the name in its config.json to its classes."""
+"""What a run is made of, by name: agents, topologies, engines.
+
+An agent is a file in configs/, a topology a line in `TOPOLOGIES`, an engine one
+of launch/engines. An agent or a topology of a user's own is `module:Name`,
+wherever Python finds the module, and needs no line here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import difflib
+import importlib
+import pathlib
+import re
+from typing import Any, NoReturn, Protocol
 
-from agents import a2c
+import launchpad as lp
+
 from agents import base
-from agents import d4pg
-from agents import ddpg
-from agents import dqn
-from agents import impala
-from agents import ppo
 from environment_loops import environments
-from launch import command_line
+from launch import experiment as experiment_lib
+from launch import settings
 
-
-class Entry(NamedTuple):
-  """What an agent is made of: agent(config(**numbers), spec)."""
-
-  config: Any
-  agent: Callable[[Any, environments.Spec], base.Agent]
-
-
-AGENTS = {
-  'a2c': Entry(a2c.Config, a2c.A2C),
-  'apex_dqn': Entry(dqn.Config, dqn.DQN),
-  'd4pg': Entry(d4pg.Config, d4pg.D4PG),
-  'ddpg': Entry(ddpg.Config, ddpg.DDPG),
-  'dqn': Entry(dqn.Config, dqn.DQN),
-  'impala': Entry(impala.Config, impala.IMPALA),
-  'ppo': Entry(ppo.Config, ppo.PPO),
-  'pso_d4pg': Entry(d4pg.Config, d4pg.D4PG),
-  'pso_ddpg': Entry(ddpg.Config, ddpg.DDPG),
-  'pso_dqn': Entry(dqn.Config, dqn.DQN),
-  'pso_ppo': Entry(ppo.Config, ppo.PPO),
+# Names to modules. A topology is what `Topology` says, a module or an object.
+TOPOLOGIES = {
+  'single_process': 'launch.topologies.single_process',
+  'actor_learner': 'launch.topologies.actor_learner',
+  'swarm': 'launch.topologies.swarm',
 }
+_CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
+_OWN = 'One of your own is named module:Name'
 
 
-def make(config: dict[str, Any]) -> base.Agent:
+@dataclasses.dataclass(frozen=True)
+class Agent:
+  """What a command line names: classes, a default topology, presets.
+
+  Attributes:
+    name: in configs/, and of run directories.
+    title: in tables.
+    agent: makes the agent: agent(config(**numbers), spec).
+    config: frozen dataclass of the section `agent`.
+    topology: where it runs if no other is asked for.
+    presets: name to {'environment': id} and the numbers that are not defaults,
+      a dict for each section: 'agent', 'pace', 'run', and those of topologies
+      ('actors', 'swarm', 'single'). The first is the default.
+  """
+
+  name: str
+  title: str
+  agent: Callable[[Any, environments.Spec], base.Agent]
+  config: Any
+  topology: str
+  presets: Mapping[str, Mapping[str, Any]]
+
+
+class Topology(Protocol):
+  """What a topology has.
+
+  Attributes:
+    SECTION: name of its section on the command line.
+    Config: frozen dataclass of that section.
+  """
+
+  SECTION: str
+  Config: Any
+
+  def members(self, config: Any) -> int:
+    """Agents in the whole program, `Experiment.num_agents`."""
+    ...
+
+  def build(
+    self, experiment: experiment_lib.Experiment, config: Any
+  ) -> lp.Program:
+    """The program, not started; ValueError for what cannot work."""
+    ...
+
+
+def swarm_of(
+  agent: Agent,
+  swarm: Mapping[str, Any] | None = None,
+  of_preset: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Agent:
+  """The same agent as an explorer of a swarm.
+
+  Args:
+    agent: with its presets.
+    swarm: numbers of the section `swarm` in all presets.
+    of_preset: and in some, by their names.
+  """
+  return dataclasses.replace(
+    agent,
+    name=f'pso_{agent.name}',
+    title=f'PSO-{agent.title}',
+    topology='swarm',
+    presets={
+      name: {
+        **preset,
+        'swarm': {**(swarm or {}), **(of_preset or {}).get(name, {})},
+      }
+      for name, preset in agent.presets.items()
+    },
+  )
+
+
+def agents() -> list[str]:
+  """Names in configs/."""
+  directory = pathlib.Path(__file__).resolve().parents[1] / _CONFIGS
+  return sorted(
+    path.stem for path in directory.glob('*.py') if path.stem[0] != '_'
+  )
+
+
+def split(word: str) -> tuple[str, str]:
+  """'ppo:hopper' as ('ppo', 'hopper'); 'module:Name:hopper' likewise.
+
+  The preset is '' where none is named.
+  """
+  name, _, preset = word.partition(':')
+  if preset and name not in agents():
+    own, _, preset = preset.partition(':')
+    name = f'{name}:{own}'
+  return name, preset
+
+
+def agent(name: str) -> Agent:
+  """The agent of a name, or of `module:Name`.
+
+  Raises:
+    ValueError: there is none.
+  """
+  if name in agents():
+    return importlib.import_module(f'{_CONFIGS}.{name}').AGENT
+  found = _outside(name)
+  if found is None:
+    unknown('agent', name.partition(':')[0], agents(), _OWN)
+  if not isinstance(found, Agent):
+    raise ValueError(
+      f'{name} is {_kind(found)}, not an agent: it has to be a '
+      'launch.registry.Agent.'
+    )
+  return found
+
+
+def topology(name: str) -> Topology:
+  """The topology of a name, or of `module:Name`.
+
+  Raises:
+    ValueError: there is none.
+  """
+  if name in TOPOLOGIES:
+    found: Any = importlib.import_module(TOPOLOGIES[name])
+    return found
+  found = _outside(name)
+  if found is None:
+    unknown('topology', name, TOPOLOGIES, _OWN)
+  for part in ('SECTION', 'Config', 'members', 'build'):
+    if not hasattr(found, part):
+      raise ValueError(
+        f'{name} is {_kind(found)} without {part}: a topology has SECTION, '
+        'Config, members and build, as launch/topologies/single_process.py.'
+      )
+  return found
+
+
+def make(config: Mapping[str, Any]) -> base.Agent:
   """The agent of a run, from its resolved config.
 
   Raises:
     ValueError: the agent is not known, or its environment or numbers cannot be
       used here.
   """
-  name = config.get('agent_name')
-  if name not in AGENTS:
-    raise ValueError(
-      f'agent_name={name!r} is not known; there are {sorted(AGENTS)}. A new '
-      'agent is a line in launch/registry.py.'
-    )
-  entry = AGENTS[name]
-  return entry.agent(
-    command_line.make(entry.config, config['agent']),
+  found = agent(str(config.get('agent_name')))
+  return found.agent(
+    settings.make('agent', found.config, config['agent']),
     environments.spec(config['environment']),
   )
+
+
+def unknown(
+  what: str, name: str, known: Iterable[str], besides: str = ''
+) -> NoReturn:
+  """Refuses a name; says which is near, and which there are.
+
+  Raises:
+    ValueError: always.
+  """
+  near = difflib.get_close_matches(name, list(known), 1, 0.6)
+  raise ValueError(
+    f'There is no {what} {name!r}. '
+    + (f'Did you mean {near[0]!r}? ' if near else '')
+    + f'There are {", ".join(known)}.'
+    + (f' {besides}.' if besides else '')
+  )
+
+
+def _outside(name: str) -> Any:
+  """What `module:Name` names; None for another form, or without such a module.
+
+  Raises:
+    ValueError: the module is there, and has no such name.
+  """
+  if not re.fullmatch(r'[\w.]+:\w+', name):
+    return None
+  module, _, attribute = name.partition(':')
+  for path in (module, f'{module}.{attribute}'):
+    try:
+      found = importlib.import_module(path)
+    except ModuleNotFoundError as e:
+      # Only of what was asked for: one that it imports is the user's to know.
+      if e.name is None or not f'{path}.'.startswith(f'{e.name}.'):
+        raise ValueError(f'{name} cannot be imported: {e}.') from e
+      if path == module:
+        return None
+      break
+    if path != module:
+      return found
+    if hasattr(found, attribute):
+      return getattr(found, attribute)
+  names = vars(importlib.import_module(module))
+  shown = [word for word in names if not word.startswith('_')]
+  return unknown('name', name, [f'{module}:{word}' for word in shown])
+
+
+def _kind(found: Any) -> str:
+  return f'a {type(found).__name__}'

@@ -1,16 +1,14 @@
 """One run from the terminal: directory, engine, live view, result.
 
-    session.run(build, settings, title) -> exit code
+    session.run(cell, engine) -> exit code
 
-Shared by all run_*.py, so that every agent is started, shown, stopped and kept
-in the same way.
+So every cell is started, shown, stopped and kept in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import importlib.metadata
-import json
 import pathlib
 import platform
 import sys
@@ -18,12 +16,12 @@ from typing import Any
 
 import launchpad as lp
 
-from launch import command_line
+from launch import cell as cell_lib
 from launch import engines
-from run_records import metrics
 from run_records import run_directory
 from run_records import view
 
+USAGE = 2  # exit code of a command that cannot work
 _PACKAGES = (
   'tensorflow', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
   'gymnasium', 'mujoco', 'numpy', 'murmuration',
@@ -31,44 +29,38 @@ _PACKAGES = (
 
 
 def run(
-  build: Callable[[str], lp.Program],
-  settings: command_line.Settings,
-  agent: str,
-  config: dict[str, Any],
+  cell: cell_lib.Cell,
+  engine: str,
+  run_dir: pathlib.Path | None = None,
+  resume: bool = False,
 ) -> int:
-  """Runs a program to its end and says what came out.
+  """Runs a cell to its end and says what came out.
 
   Args:
-    build: run directory to program; raises ValueError for what cannot work.
-    settings: of the command line.
-    agent: name of the agent, for the directory's name.
-    config: resolved config, kept in the run directory.
+    cell: agent, topology and numbers.
+    engine: where its nodes run.
+    run_dir: where to keep the run; None chooses a new one under runs/.
+    resume: whether run_dir holds a run to go on with.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
       143 ended by SIGTERM.
   """
-  if settings.print_config:
-    print(json.dumps(metrics.to_jsonable(config), indent=2, sort_keys=True))
-    return 0
-  path = settings.run_dir or run_directory.default_path(
-    agent, config['environment']
-  )
+  environment = cell.experiment.environment
+  path = run_dir or run_directory.default_path(cell.agent.name, environment)
   try:
-    build(str(path))  # refuses before the directory exists
+    cell.build(str(path))  # refuses before the directory exists
     directory = run_directory.create(
-      path, config, versions(), resume=settings.resume
+      path, cell.config, versions(), resume=resume
     )
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
-    return command_line.USAGE
-  program = build(str(directory.path))
-  title = f'{agent.upper().replace("_", "-")} · {config["environment"]}'
+    return USAGE
+  program = cell.build(str(directory.path))
+  title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
   try:
-    outcome = engines.run(
-      program, settings.engine, run_dir=directory.path, on_tick=live
-    )
+    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
   finally:
     live.close()
   # Not at the top: matplotlib takes as long to import as a node to start.

@@ -154,7 +154,7 @@ def resolve(job: study_plan.Job) -> dict[str, Any]:
     Refused: the script does not say.
   """
   done = subprocess.run(
-    [sys.executable, job.script, '--print_config', *job.arguments],
+    [sys.executable, job.script, '--print-config', *job.arguments],
     capture_output=True,
     text=True,
     stdin=subprocess.DEVNULL,
@@ -165,7 +165,7 @@ def resolve(job: study_plan.Job) -> dict[str, Any]:
     return json.loads(done.stdout)
   except (subprocess.CalledProcessError, ValueError) as e:
     raise Refused(
-      f'`{command(job)}` with --print_config ended with exit code '
+      f'`{command(job)}` with --print-config ended with exit code '
       f'{done.returncode} and printed no config, so the runs that are there '
       f'cannot be compared with it:\n{(done.stdout + done.stderr)[-2000:]}'
     ) from e

@@ -47,7 +47,6 @@ class Config:
   importance_exponent: float = 0.4  # beta
   max_replay_size: int = 100_000  # transitions per member
   min_replay_size: int = 1_000  # transitions per member before learning
-  env_steps_per_update: int = 1  # environment steps per learner step
 
   def __post_init__(self):
     whole = (
@@ -57,7 +56,6 @@ class Config:
       'target_update_period',
       'max_replay_size',
       'min_replay_size',
-      'env_steps_per_update',
     )
     checks.whole(self, 'agent', whole)
     positive = (

@@ -14,7 +14,17 @@ from launch.engines.state import RunState
 
 _ENGINES = {'local_mt': threads.run, 'local_mp': processes.run}
 
-__all__ = ['NodeState', 'OnTick', 'Outcome', 'RunState', 'run', 'warm_up']
+NAMES = tuple(_ENGINES)
+
+__all__ = [
+  'NAMES',
+  'NodeState',
+  'OnTick',
+  'Outcome',
+  'RunState',
+  'run',
+  'warm_up',
+]
 
 
 def run(

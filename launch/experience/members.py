@@ -50,13 +50,14 @@ def check(experiment: experiment_lib.Experiment) -> None:
     raise ValueError(
       'agent.prioritized=True needs a priority for each transition; this '
       'topology replays one item for a step of all members, uniformly. Use '
-      'actor_learner, as launch/run_ddpg.py, launch/run_d4pg.py and '
-      'launch/run_apex_dqn.py do by default, or set agent.prioritized=False.'
+      'actor_learner (--topology=actor_learner), or set '
+      'agent.prioritized=False.'
     )
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')
   found = of(experiment, 1)
   deadlock.check(found.plan)
+  _ = found.acting_steps  # refuses a pace that one loop cannot keep
   needed, budget = found.first_steps, experiment.run.steps_per_agent
   if needed > budget or (needed == budget and isinstance(found, Steps)):
     raise ValueError(
@@ -101,8 +102,9 @@ class Steps(kind.Kind):
 
   @property
   def acting_steps(self):
-    every = self.experiment.env_steps_per_update
-    return self.updates_per_call * every * self.config.envs_per_actor
+    pace = self.experiment.pace
+    steps = pace.steps(self.updates_per_call, self.agent.batch_size)
+    return steps * self.config.envs_per_actor
 
   @property
   def plan(self):

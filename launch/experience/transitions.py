@@ -58,7 +58,7 @@ class Transitions(kind.Kind):
       min_size=-(-experiment.min_replay_size // size),
       max_size=-(-experiment.max_replay_size // size),
       batch_size=self.updates_per_call * self.agent.batch_size // size,
-      samples_per_insert=config.samples_per_insert,
+      samples_per_insert=experiment.pace.samples_per_insert,
       error_buffer=None if buffer is None else buffer / size,
       max_in_flight=sampler.MAX_IN_FLIGHT // size,
       writers=config.num_actors,

@@ -27,10 +27,17 @@ from launch.nodes import replay_host
 from launch.services import counter as counter_lib
 from launch.services.inference import server as inference
 
+SECTION = 'actors'
+Config = actors.Config
 
-def build(
-  experiment: experiment_lib.Experiment, config: actors.Config
-) -> lp.Program:
+
+def members(config: Config) -> int:
+  """Agents in the whole program, whatever the number of its actors."""
+  del config
+  return 1
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:

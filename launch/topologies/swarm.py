@@ -21,10 +21,16 @@ from launch.nodes import supervisor
 from launch.services import counter as counter_lib
 from launch.services import star
 
+SECTION = 'swarm'
+Config = swarm_lib.Config
 
-def build(
-  experiment: experiment_lib.Experiment, config: swarm_lib.Config
-) -> lp.Program:
+
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  return config.num_explorers
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:
@@ -71,14 +77,14 @@ def build(
         lp.ReverbNode(lambda: replay_tables(experiment, hosted))
       )
   with program.group('explorer'):
-    for i, members in enumerate(hosted):
+    for i, own in enumerate(hosted):
       program.add_node(
         lp.PyClassNode(
           supervisor.Explorer,
           experiment,
           config,
           f'explorer/{i}',
-          members,
+          own,
           counter,
           server,
           replay=replay,
@@ -127,6 +133,6 @@ def replay_tables(
   """One table for each explorer node, all in one server."""
   return [
     table
-    for i, members in enumerate(hosted)
-    for table in members_lib.of(experiment, len(members)).tables(f'replay_{i}')
+    for i, own in enumerate(hosted)
+    for table in members_lib.of(experiment, len(own)).tables(f'replay_{i}')
   ]

@@ -31,7 +31,7 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
 config = {'environment': 'CartPole-v1', 'seed': int(flags['seed']),
           'agent': {'learning_rate': float(os.environ.get('PRESET', 1.0))}}
-if 'print_config' in flags:
+if 'print-config' in flags:
   print(json.dumps(config))
   sys.exit(0)
 path = pathlib.Path(flags['run_dir'])

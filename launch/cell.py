@@ -1,0 +1,230 @@
+"""One cell of agents x topologies, with all its numbers: what a run is.
+
+    cell = resolve('impala', topology='swarm', overrides={'run.replay': 'node'})
+    program = cell.build(run_dir)
+
+`cell.config` is the run's config.json, and `resume` makes the cell of it again.
+Its sections are those that the cell uses: what would be ignored is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+from typing import Any
+
+import launchpad as lp
+
+from environment_loops import environments
+from launch import experiment as experiment_lib
+from launch import registry
+from launch import settings
+
+_PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """An agent on a topology.
+
+  Attributes:
+    agent: of the registry.
+    topology: likewise.
+    experiment: what the topology builds a program of.
+    sections: name to config, of all that a command line can set.
+    config: the same as config.json holds it.
+  """
+
+  agent: registry.Agent
+  topology: registry.Topology
+  experiment: experiment_lib.Experiment
+  sections: dict[str, Any]
+  config: dict[str, Any]
+
+  def build(self, run_dir: str | None = None) -> lp.Program:
+    """The program, not started.
+
+    Raises:
+      ValueError: it cannot work, with the reason.
+    """
+    experiment = dataclasses.replace(self.experiment, run_dir=run_dir)
+    section = self.sections[self.topology.SECTION]
+    return self.topology.build(experiment, section)
+
+
+def resolve(
+  agent: str,
+  preset: str = '',
+  topology: str | None = None,
+  overrides: Mapping[str, str] | None = None,
+  seed: int = 0,
+) -> Cell:
+  """The cell of a command line.
+
+  Args:
+    agent: name, or module:Name.
+    preset: of the agent; '' is its first.
+    topology: name or module:Name; None is the agent's own.
+    overrides: 'section.name' or 'environment' to what the command line says.
+    seed: of the whole run.
+
+  Raises:
+    ValueError: a name is not known, or a value is refused.
+  """
+  found = registry.agent(agent)
+  if preset and preset not in found.presets:
+    registry.unknown(
+      f'preset of {agent}',
+      preset,
+      found.presets,
+      'Or start from one and set --config.environment',
+    )
+  values = found.presets[preset or next(iter(found.presets))]
+  name = topology or found.topology
+  _check_sections(values, name)
+  return _cell(agent, name, values, overrides or {}, seed)
+
+
+def resume(
+  config: Mapping[str, Any], overrides: Mapping[str, str] | None = None
+) -> Cell:
+  """The cell of a config.json; what is newer than it has its default.
+
+  Raises:
+    ValueError: it is of an older version, or an override is refused.
+  """
+  missing = [name for name in _PLAIN if name not in config]
+  if missing:
+    raise ValueError(
+      f'its config.json has no {missing[0]!r}: it was made by an older '
+      'version, with which it can go on. Start a new run here.'
+    )
+  values = {k: v for k, v in config.items() if k not in _PLAIN}
+  try:
+    return _cell(
+      config['agent_name'],
+      config['topology'],
+      values,
+      overrides or {},
+      config['seed'],
+    )
+  except settings.Unknown as e:
+    raise ValueError(
+      f'its config.json has {e.setting}, which there is no more: it was made '
+      'by an older version, with which it can go on. Start a new run here.'
+    ) from e
+
+
+def _cell(
+  agent_name: str,
+  topology_name: str,
+  values: Mapping[str, Any],
+  overrides: Mapping[str, str],
+  seed: int,
+) -> Cell:
+  agent = registry.agent(agent_name)
+  topology = registry.topology(topology_name)
+  classes = {
+    'agent': agent.config,
+    'pace': experiment_lib.Pace,
+    topology.SECTION: topology.Config,
+    'run': experiment_lib.RunConfig,
+  }
+  for key in overrides:
+    _check(key, classes, topology_name)
+  environment = overrides.get('environment', values['environment'])
+  spec = environments.spec(environment)
+
+  def section(name: str) -> Any:
+    said = {
+      key.partition('.')[2]: text
+      for key, text in overrides.items()
+      if key.startswith(f'{name}.')
+    }
+    parsed = {
+      field: settings.parse(name, classes[name], field, text)
+      for field, text in said.items()
+    }
+    return settings.make(
+      name, classes[name], {**values.get(name, {}), **parsed}
+    )
+
+  agent_config = section('agent')
+  make_agent = functools.partial(agent.agent, agent_config, spec)
+  if make_agent().unroll_length is not None:
+    del classes['pace']
+    for key in overrides:
+      _check(key, classes, topology_name)
+  sections = {name: section(name) for name in classes}
+  experiment = experiment_lib.Experiment(
+    make_agent=make_agent,
+    environment=environment,
+    num_agents=topology.members(sections[topology.SECTION]),
+    # A queue has neither.
+    max_replay_size=getattr(agent_config, 'max_replay_size', 1),
+    min_replay_size=getattr(agent_config, 'min_replay_size', 1),
+    pace=sections.get('pace', experiment_lib.Pace()),
+    seed=seed,
+    run=sections['run'],
+  )
+  config = {
+    'environment': environment,
+    **{
+      name: {
+        field: getattr(made, field) for field in settings.names(classes[name])
+      }
+      for name, made in sections.items()
+    },
+    'seed': seed,
+    'topology': topology_name,
+    'agent_name': agent_name,
+  }
+  return Cell(
+    agent,
+    topology,
+    experiment,
+    {'environment': environment, **sections},
+    config,
+  )
+
+
+def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
+  """Refuses what the cell has no such setting for.
+
+  Raises:
+    ValueError: whose setting it is, or which is near.
+  """
+  known = ['environment']
+  for section, config_class in classes.items():
+    known += settings.qualified(section, config_class)
+  if key in known:
+    return
+  section, _, name = key.partition('.')
+  if section == 'pace' and name in settings.names(experiment_lib.Pace):
+    raise ValueError(
+      f'{key} is a setting of agents that sample replay; this one learns from '
+      'each unroll once, in the order of acting. Leave it out.'
+    )
+  for other in registry.TOPOLOGIES:
+    found = registry.topology(other)
+    if section == found.SECTION and name in settings.names(found.Config):
+      raise ValueError(
+        f'{key} is a setting of {other}; this run is {topology_name}. Leave it '
+        f'out, or set --topology={other}.'
+      )
+  raise ValueError(f'There is no setting {key!r}.{settings.near(key, known)}')
+
+
+def _check_sections(values: Mapping[str, Any], topology_name: str) -> None:
+  """Refuses a preset whose sections nobody reads.
+
+  Raises:
+    ValueError: which it is.
+  """
+  known = {'environment', 'agent', 'pace', 'run'}
+  for name in (*registry.TOPOLOGIES, topology_name):
+    known.add(registry.topology(name).SECTION)
+  for section in values:
+    if section not in known:
+      registry.unknown('section of a preset', section, sorted(known))
