@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 import difflib
+import json
 import os
 import pathlib
 import sys
@@ -19,6 +20,7 @@ from launch import engines
 from launch import registry
 from launch import session
 from launch import settings
+from run_records import metrics
 from run_records import run_directory
 
 USAGE = session.USAGE
@@ -78,6 +80,10 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     if args.list_settings:
       print(settings.listing(cell.sections))
       return 0
+    if args.print_config:
+      config = metrics.to_jsonable(cell.config)
+      print(json.dumps(config, indent=2, sort_keys=True))
+      return 0
   except (ValueError, OSError) as e:
     return refuse(e)
   return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
@@ -133,6 +139,11 @@ def _parser(description: str | None) -> Parser:
     '--list-settings',
     action='store_true',
     help='shows all settings of this run with their comments, and ends',
+  )
+  parser.add_argument(
+    '--print-config',
+    action='store_true',
+    help='prints the resolved config as JSON, as config.json has it, and ends',
   )
   return parser
 

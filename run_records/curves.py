@@ -13,6 +13,7 @@ from run_records import run_directory
 
 _RETURN = 'return_mean'
 _MEMBERS = 'member_returns'
+_CHOOSE = 0.4  # of an evaluation's episodes choose, the others score
 
 
 class Curve(NamedTuple):
@@ -57,6 +58,39 @@ def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
   return [
     _curve(rows, [row[_MEMBERS][i] for row in rows]) for i in range(count)
   ]
+
+
+def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
+  """The curve of whoever would play the best of a run's independent members.
+
+  At each evaluation the member is chosen anew by its mean return on the first
+  two fifths of the episodes (4 of 10), and its mean on the other episodes
+  counts: a mean over the episodes that chose it would be too good.
+
+  Raises:
+    ValueError: a run that evaluates one policy for all, or with one episode.
+  """
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  scores = []
+  for row in rows:
+    # [members, episodes]; a member after the other.
+    members = len(row.get(_MEMBERS, ()))
+    if not members or len(row['returns']) % members:
+      raise ValueError(
+        f'{run_dir} has no returns of the same number of episodes for each '
+        'member in each evaluation. Start it with --baseline and --num_agents.'
+      )
+    returns = np.reshape(row['returns'], (members, -1))
+    choosing = round(_CHOOSE * returns.shape[1])
+    if not choosing:
+      raise ValueError(
+        f'{run_dir} evaluates with {returns.shape[1]} episodes: too few to '
+        'choose a member on some and to score it on others. Give at least '
+        '--config.run.eval_episodes=2.'
+      )
+    best = returns[:, :choosing].mean(axis=1).argmax()
+    scores.append(float(returns[best, choosing:].mean()))
+  return _curve(rows, scores)
 
 
 def in_order(

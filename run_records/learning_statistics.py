@@ -196,18 +196,21 @@ def bootstrap_band(
 
 
 def verdict(difference: Difference, reference: Reference | None = None) -> str:
-  """'superior', 'not inferior', 'inferior' or 'not shown', by the bounds.
+  """What an interval says, in words.
 
-  Superior: the lower bound is above 0. Not inferior: it is above -0.1 of the
-  way from the random policy to the threshold; this needs the reference.
-  Inferior: else, where the upper bound is below 0.
+  Superior: the lower bound is above 0. Not inferior: it is above the margin,
+  -0.1 of the way from the random policy to the threshold; this needs the
+  reference. Where the upper bound is then below 0 too, the difference is
+  certain and small: worse, within the margin. Inferior: else, where the upper
+  bound is below 0.
   """
   if difference.low > 0:
     return 'superior'
   if reference is not None:
     margin = 0.1 * (reference.threshold - reference.random)
     if difference.low > -margin:
-      return 'not inferior'
+      within = difference.high < 0
+      return 'worse, within the margin' if within else 'not inferior'
   return 'inferior' if difference.high < 0 else 'not shown'
 
 

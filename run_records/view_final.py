@@ -179,6 +179,12 @@ def _result(
       if view_text.is_number(swarm.get('rejected_fraction')):
         note += f' ({swarm["rejected_fraction"]:.0%})'
     rows.append(('R*', f'{record:.1f}   {note}'.rstrip()))
+    learned = result.get('star_learner_steps', swarm.get('star_learner_steps'))
+    if view_text.is_number(learned):
+      lucky = '' if learned else ': a random network, nothing was learned'
+      rows.append(
+        ('theta_star after', f'{view_text.learner_steps(learned)}{lucky}')
+      )
   evaluation = latest.get('evaluation', {})
   if view_text.is_number(evaluation.get('return_mean')):
     value = view_text.number(evaluation['return_mean'])

@@ -119,9 +119,15 @@ def swarm_numbers(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
     ('c', number(metrics.get('c'), 4)),
     ('x', number(metrics.get('x'), 0)),
     ('version', number(metrics.get('star_version'), 0)),
+    ('star learned for', learner_steps(metrics.get('star_learner_steps'))),
     ('accepted', number(metrics.get('accepted'), 0)),
     ('rejected', number(metrics.get('rejected'), 0)),
   ]
+
+
+def learner_steps(count: Any) -> str:
+  """How many updates made some parameters."""
+  return f'{number(count, 0)} learner steps' if is_number(count) else _NONE
 
 
 def mean_metric(snapshot: Mapping[str, Any], name: str) -> float | None:

@@ -32,7 +32,8 @@ def _swarm(
 ) -> study_plan.Study:
   """Eight explorers with a supervisor against the agent alone.
 
-  Steps are those of each agent: the swarm uses eight times as many in all.
+  Steps are those of each agent: the swarm uses eight times as many in all, and
+  so does the best of eight agents that know nothing of each other.
   """
   own = (f'--config={config}', *flags)
   swarm = study_plan.Variant(
@@ -43,7 +44,7 @@ def _swarm(
       '--config.swarm.explorers_per_node=8',
     ),
   )
-  label = f'PSO-{agent}'
+  label, best = f'PSO-{agent}', f'best of 8 {agent}'
   return study_plan.Study(
     name=name,
     environment=environment,
@@ -54,6 +55,7 @@ def _swarm(
       agent: study_plan.Variant(
         'run_swarm.py', (*own, '--baseline'), together=True
       ),
+      best: study_plan.Variant('run_swarm.py', (*own, '--baseline'), best_of=8),
       label: swarm,
       f'{label}, c = 0': study_plan.Variant(
         swarm.script, (*swarm.flags, '--config.swarm.c_max=0.0')
@@ -62,6 +64,7 @@ def _swarm(
     baseline=agent,
     contrasts=(
       study_plan.Contrast('The pull alone', label, f'{label}, c = 0'),
+      study_plan.Contrast('At equal samples', label, best),
     ),
   )
 

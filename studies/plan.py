@@ -30,12 +30,23 @@ class Variant:
       a process each. Only `run_swarm.py --baseline` can do that.
     budget: environment steps of each agent where the study's own would take
       too long; less than those. Differences in area are then over these.
+    best_of: each seed is a process with so many independent agents
+      (--num_agents), and whoever is best at an evaluation counts: see
+      curves.of_best_member. 0: not so.
   """
 
   script: str
   flags: tuple[str, ...] = ()
   together: bool = False
   budget: int | None = None
+  best_of: int = 0
+
+  def __post_init__(self):
+    if self.together and self.best_of:
+      raise ValueError(
+        f'together=True makes a seed of each agent of a process, '
+        f'best_of={self.best_of} one of all. Give one of them.'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,10 +266,10 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
 def arguments(study: Study, label: str) -> tuple[str, ...]:
   """Flags of a variant, all but those of one run."""
   variant = study.variants[label]
-  together = (f'--num_agents={study.seeds}',) if variant.together else ()
+  agents = study.seeds if variant.together else variant.best_of
   return (
     *variant.flags,
-    *together,
+    *((f'--num_agents={agents}',) if agents else ()),
     f'--config.run.steps_per_agent={study.budget_of(label)}',
     # Whole budgets: a run that stops at its goal has no area to compare.
     '--config.run.target_return=None',

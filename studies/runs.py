@@ -3,14 +3,18 @@
 A run is there when its record is, which is written when its process has ended.
 What an interrupted one left is thrown away and made again. What a crashed one
 left stays: once a run has begun, a crash is a result. Runs that were made with
-other flags are refused, not mixed in.
+other flags are refused, not mixed in, and so are runs whose flags would resolve
+to another config today, because a preset or a default has changed since.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import concurrent.futures
 import functools
+import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -30,6 +34,9 @@ from studies import progress as study_progress
 _NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
 _POLL_S = 0.2
 _STOP_S = 30.0  # for a run to end by itself after SIGTERM
+_RESOLVE_S = 300.0  # for a script to print its config, on a busy machine
+# Differs between the runs of one variant by intention.
+_OF_ONE_RUN = ('seed',)
 
 
 class Refused(ValueError):
@@ -46,9 +53,11 @@ def missing(
     retry_crashed: forget those that crashed.
 
   Raises:
-    Refused: a run that is there was made with other flags.
+    Refused: a run that is there was made with other flags, or with a config
+      that its flags no longer stand for.
   """
   found = []
+  kept: dict[str, list[study_plan.Job]] = {}
   for job in jobs:
     if not job.record.exists():
       found.append(job)
@@ -62,6 +71,14 @@ def missing(
       )
     if retry_crashed and made['exit_code']:
       found.append(job)
+    else:
+      kept.setdefault(job.variant, []).append(job)
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    # Flags of the runs of one variant differ in the seed only.
+    today = pool.map(lambda jobs: resolve(jobs[0]), kept.values())
+    for own, config in zip(kept.values(), today, strict=True):
+      for job in own:
+        _check_config(job, config)
   return found
 
 
@@ -104,6 +121,7 @@ def run_all(
           job.record,
           {
             'command': command(job),
+            'config': digest(metrics.read_json(job.path / 'config.json')),
             'exit_code': code,
             'began_unix_s': began[job],
             'process_s': time.time() - began[job],
@@ -127,6 +145,37 @@ def command(job: study_plan.Job) -> str:
   """What makes the run again, all but its directory."""
   words = [job.script.name, *job.arguments]
   return ' '.join(f"'{w}'" if ' ' in w else w for w in words)
+
+
+def resolve(job: study_plan.Job) -> dict[str, Any]:
+  """The config that a job's command stands for today.
+
+  Raises:
+    Refused: the script does not say.
+  """
+  done = subprocess.run(
+    [sys.executable, job.script, '--print-config', *job.arguments],
+    capture_output=True,
+    text=True,
+    stdin=subprocess.DEVNULL,
+    timeout=_RESOLVE_S,
+  )
+  try:
+    done.check_returncode()
+    return json.loads(done.stdout)
+  except (subprocess.CalledProcessError, ValueError) as e:
+    raise Refused(
+      f'`{command(job)}` with --print-config ended with exit code '
+      f'{done.returncode} and printed no config, so the runs that are there '
+      f'cannot be compared with it:\n{(done.stdout + done.stderr)[-2000:]}'
+    ) from e
+
+
+def digest(config: dict[str, Any]) -> str:
+  """A hash of a run's config that all seeds of a variant share."""
+  kept = {k: v for k, v in config.items() if k not in _OF_ONE_RUN}
+  text = json.dumps(kept, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.lru_cache
@@ -158,6 +207,37 @@ def revision() -> str:
       return 'unknown'
     said.append(done.stdout.strip())
   return said[0] + ('+' if said[1] else '')
+
+
+def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
+  path = job.path / 'config.json'
+  then = metrics.read_json(path) if path.exists() else {}
+  # A record from before it held the hash: the run's own config has to do.
+  if record(job).get('config', digest(then)) == digest(today):
+    return
+  old, new = dict(_settings(then)), dict(_settings(today))
+  changed = [
+    f'{name} was {old.get(name, "not there")} and is '
+    f'{new.get(name, "not there")}'
+    for name in sorted({*old, *new} - set(_OF_ONE_RUN))
+    if old.get(name) != new.get(name) or (name in old) != (name in new)
+  ]
+  more = f', and {len(changed) - 3} more' if len(changed) > 3 else ''
+  raise Refused(
+    f'{job.path} was made before the settings of `{command(job)}` changed: '
+    f'{"; ".join(changed[:3])}{more}. Runs of two configs are not one system: '
+    f'remove the runs of {job.variant!r} with their records, or give another '
+    '--out.'
+  )
+
+
+def _settings(config: Any, name: str = '') -> Iterator[tuple[str, Any]]:
+  """('agent.learning_rate', 0.001) and so on."""
+  if isinstance(config, dict):
+    for key, value in config.items():
+      yield from _settings(value, f'{name}.{key}' if name else key)
+  else:
+    yield name, config
 
 
 def _start(job: study_plan.Job) -> subprocess.Popen:

@@ -53,8 +53,11 @@ def read(
   for job in jobs:
     system = found[job.variant]
     system.records.append(study_runs.record(job))
-    if study.variants[job.variant].together:
+    variant = study.variants[job.variant]
+    if variant.together:
       own = curves.of_members(job.path) or [_NOTHING] * len(job.seeds)
+    elif variant.best_of:
+      own = [curves.of_best_member(job.path)]
     else:
       own = [curves.of_run(job.path)]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
@@ -109,6 +112,8 @@ def collect(
     entry = _entry(study, _scores(study, systems, label, budget))
     entry['budget'] = budget
     entry['crashed'] = sum(not whole(c, budget) for c in system.curves)
+    if study.variants[label].best_of:
+      entry['best_of'] = study.variants[label].best_of
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s

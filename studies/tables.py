@@ -69,6 +69,12 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         f'{label}: {entry["budget"]:,} steps, as more would take too long; '
         'differences from it are over these.'
       )
+    if 'best_of' in entry:
+      notes.append(
+        f'{label}: each seed is {entry["best_of"]} independent agents. At each '
+        'evaluation the best of them on two fifths of the episodes is scored '
+        'on the others.'
+      )
     if entry['crashed']:
       notes.append(
         f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '

@@ -222,6 +222,9 @@ class StarServer:
     """What the counter and the live view show of the swarm."""
     with self._lock:
       machine = self._machine
+      chosen = self._candidates.get(machine.star)
+      # With none it was lucky at random: nothing has been learned.
+      learned = {'star_learner_steps': chosen.learner_step} if chosen else {}
       return {
         'R_star': machine.r_star,
         'c': self._pull_weight(),
@@ -235,6 +238,7 @@ class StarServer:
         'star_version': self._version,
         'episodes_supervised': self._episodes,
         'supervisor_age_s': self._clock() - self._supervisor_seen,
+        **learned,
       }
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -364,6 +368,7 @@ class StarServer:
         'episodes': len(machine.hist),
         'version': self._version,
         'explorer': self._candidates[machine.star].explorer,
+        'star_learner_steps': self._candidates[machine.star].learner_step,
         'accepted': machine.accepted,
         'rejected': machine.rejected,
       }

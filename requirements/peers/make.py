@@ -1,6 +1,7 @@
 """Makes the environment of a peer that cannot share ours.
 
     python requirements/peers/make.py sb3
+    python requirements/peers/make.py sbx
     python requirements/peers/make.py sample_factory
 
 The benchmarks that compare with these frameworks need it, nothing else does.

@@ -7,8 +7,9 @@ Hopper-v5, policy and critic 256 x 256, batch 256, in turns on one machine:
   dm-acme's agent has no limiter that could be taken away: acting and learning
   take turns in one process. It is measured again at the samples per insert that
   ours came to.
-- DDPG, one process, an update for each environment step: ours and
-  Stable-Baselines3's. Each does its arithmetic with one thread.
+- DDPG, one process, an update for each environment step: ours,
+  Stable-Baselines3's, and SBX's, which is compiled JAX. The first two do their
+  arithmetic with one thread, SBX with as many as XLA takes.
 Rates are those of a window after the first update. Then our learners' calls
 alone, on synthetic batches: how much of a run is the arithmetic of learning.
 """
@@ -85,6 +86,7 @@ _OURS, _ACME = 'Murmuration D4PG', 'dm-acme D4PG'
 _OURS_FREE = 'Murmuration D4PG, free-running'
 _ACME_FREE = 'dm-acme D4PG, same samples per insert'
 _OURS_DDPG, _SB3 = 'Murmuration DDPG', 'Stable-Baselines3 DDPG'
+_SBX = 'SBX DDPG'
 Numbers = dict[str, Any]
 
 
@@ -213,6 +215,7 @@ def repetition(window_s: float) -> Iterator[tuple[str, Numbers | None]]:
     _SB3,
     measure_peer('sb3', algorithm='ddpg', task=_TASK, seconds=window_s),
   )
+  yield _SBX, measure_peer('sbx', task=_TASK, seconds=window_s)
 
 
 def main() -> int:
@@ -296,6 +299,7 @@ def _result(
     ),
     *_compared(found, _OURS_FREE, _ACME_FREE, steps, ''),
     *_compared(found, _OURS_DDPG, _SB3, updates, '; needed 1.2'),
+    *_compared(found, _OURS_DDPG, _SBX, updates, ''),
   ]
   for name in (_OURS, _OURS_FREE, _OURS_DDPG):
     call = alone[_OURS_DDPG if name == _OURS_DDPG else _OURS]
@@ -313,8 +317,8 @@ def _result(
   notes += [
     f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
     'Cores: CPU time of all processes of a system in the window, per second. '
-    "dm-acme has TensorFlow's own choice of threads, as it comes; ours and "
-    'SB3 have one for arithmetic, ours others for replay.',
+    "dm-acme and SBX have TensorFlow's and XLA's own choice of threads, as "
+    'they come; ours and SB3 have one for arithmetic, ours others for replay.',
   ]
   return common.Result(
     f'D4PG and DDPG beside their peers, {_TASK}, 256 x 256, batch {_BATCH}',

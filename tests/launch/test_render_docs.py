@@ -99,7 +99,7 @@ def test_what_the_tables_of_equations_name_is_there():
 def test_a_name_that_is_not_there_is_found():
   assert _wrong('`agents/updates.py` `importance_weights`') == []
   assert _wrong('`agents/learner.py` `importance_weights`') == [
-    'learning.py importance_weights'
+    'learner.py importance_weights'
   ]
   assert _wrong('`agents/gone.py` `f`') == ['agents/gone.py']
   assert _wrong('`DDPG.gone`, `agents/d4pg.py`') == ['DDPG.gone']

@@ -108,7 +108,8 @@ def test_a_band_is_the_bootstrap_at_each_point():
   [
     (0.1, 20.0, 'superior'),
     (0.0, 20.0, 'not inferior'),
-    (-44.8, -0.1, 'not inferior'),
+    (-44.8, 0.0, 'not inferior'),
+    (-44.8, -0.1, 'worse, within the margin'),
     (-45.0, 0.0, 'not shown'),
     (-45.0, -0.1, 'inferior'),
   ],

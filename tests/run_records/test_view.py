@@ -45,6 +45,7 @@ def _snapshot(**kwargs):
       'rejected': 13,
       'waiting_claim': float('-inf'),
       'star_version': 6,
+      'star_learner_steps': 1200,
     },
     'rates': {},
     'totals': {},
@@ -221,6 +222,7 @@ def test_lines_are_written_where_there_is_no_terminal():
     '[1:23] 412,300 of 930,000 env steps',
     'R* 412.5',
     'c 0.0183',
+    'star learned for 1,200 learner steps',
     'accepted 7',
     'rejected 13',
     'greedy return 432.1',
@@ -353,6 +355,23 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   assert '412,300' in text and 'checkpoints/' in text
   assert f'python launch/evaluate.py {run.path}' in text
   assert f'tensorboard --logdir {tmp_path}' in text
+
+
+@pytest.mark.parametrize(
+  'steps, said',
+  [
+    (1200, 'theta_star after   1,200 learner steps\n'),
+    (0, '0 learner steps: a random network, nothing was learned\n'),
+  ],
+)
+def test_the_end_says_how_much_the_star_has_learned(tmp_path, steps, said):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  snapshot = _snapshot(finished=True, reason='confirmed')
+  server = snapshot['nodes']['parameter_server/0']['metrics']
+  server['star_learner_steps'] = steps
+  text = _end(0, 'done', _NODES, run.path, snapshot)
+  # Lines are padded to the width of the widest.
+  assert said in '\n'.join(line.rstrip() for line in text.splitlines())
 
 
 def test_an_interrupted_run_says_what_was_kept(tmp_path):

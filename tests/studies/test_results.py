@@ -15,6 +15,7 @@ from launch import session
 from run_records import run_directory
 from studies import plan as study_plan
 from studies import results
+from studies import runs as study_runs
 
 _SMALL = (
   '--config.agent.hidden_sizes=(16,)',
@@ -87,6 +88,11 @@ def test_the_numbers_are_those_of_the_runs(made):
     run = _open(made, f'ape-x-dqn-{seed}')
     assert run.config()['seed'] == seed
     assert run.summary()['totals']['actor_steps'] == 800
+
+
+def test_what_is_there_is_what_its_commands_still_stand_for(made):
+  # The scripts print the config that they would run with: it is the kept one.
+  assert study_runs.missing(study_plan.jobs(STUDY, made / 'runs')) == []
 
 
 def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from launch import session
@@ -28,6 +29,11 @@ SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
+config = {'environment': 'CartPole-v1', 'seed': int(flags['seed']),
+          'agent': {'learning_rate': float(os.environ.get('PRESET', 1.0))}}
+if 'print-config' in flags:
+  print(json.dumps(config))
+  sys.exit(0)
 path = pathlib.Path(flags['run_dir'])
 with open(path.parent / 'started.txt', 'a') as file:
   file.write(path.name + chr(10))
@@ -40,7 +46,7 @@ if mode == 'usage':
 if mode == 'fail':
   raise RuntimeError('half an edit')
 (path / 'metrics').mkdir(parents=True)
-(path / 'config.json').write_text(json.dumps({'environment': 'CartPole-v1'}))
+(path / 'config.json').write_text(json.dumps(config))
 budget = int(flags['config.run.steps_per_agent'])
 seed, count = int(flags['seed']), int(flags.get('num_agents', 1))
 rows = []
@@ -48,7 +54,12 @@ for fifth in range(6):
   steps = budget * fifth // 5
   value = 10.0 * seed + fifth
   rows.append({'actor_steps': steps * count, 'actor_steps_per_member': steps,
-               'return_mean': value, 'elapsed_s': 1.0 + fifth * (1 + seed),
+               'return_mean': value, 'returns': [
+                 # Agent i is the best on the first two of five episodes at
+                 # every third evaluation; the last three say 100 i + fifth.
+                 10.0 * (fifth % 3 == i) if e < 2 else 100.0 * i + fifth
+                 for i in range(count) for e in range(5)],
+               'elapsed_s': 1.0 + fifth * (1 + seed),
                'member_returns': [value + 10 * i for i in range(count)]})
   text = ''.join(json.dumps(row) + chr(10) for row in rows)
   (path / 'metrics' / 'evaluation.jsonl').write_text(text)
@@ -138,6 +149,33 @@ def test_runs_of_other_flags_are_refused_before_any_is_made(study, tmp_path):
   assert len(_started(tmp_path)) == 4
 
 
+def test_runs_from_before_a_preset_changed_are_refused(
+  study, tmp_path, monkeypatch
+):
+  results.run([study()], tmp_path)
+  monkeypatch.setenv('PRESET', '0.5')
+  said = 'agent.learning_rate was 1.0 and is 0.5.*remove the runs of'
+  with pytest.raises(study_runs.Refused, match=said):
+    results.run([study(seeds=3)], tmp_path)
+  # A record from before records held a hash: its config.json says it.
+  for path in (tmp_path / 'fake' / 'runs').glob('*-?.json'):
+    old = json.loads(path.read_text())
+    assert old.pop('config')
+    path.write_text(json.dumps(old))
+  with pytest.raises(study_runs.Refused, match=said):
+    results.run([study()], tmp_path)
+  assert len(_started(tmp_path)) == 4
+  monkeypatch.delenv('PRESET')
+  assert results.run([study()], tmp_path) == 0
+
+
+def test_seeds_of_one_config_have_one_hash():
+  config = {'seed': 0, 'agent': {'n_step': 3}}
+  assert study_runs.digest(config) == study_runs.digest({**config, 'seed': 1})
+  other = {**config, 'agent': {'n_step': 5}}
+  assert study_runs.digest(config) != study_runs.digest(other)
+
+
 def test_a_crash_counts_as_random_for_the_rest_and_stays(study, tmp_path):
   broken = study(mode='crash')
   assert results.run([broken], tmp_path) == 1
@@ -192,6 +230,31 @@ def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
   assert found['DQN']['steps_per_s'] == [pytest.approx(2000 / 6.0)]
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'DQN: its 2 seeds share one process' in table
+
+
+def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
+  study, tmp_path
+):
+  made = study()
+  script = made.variants['DQN'].script
+  best = study_plan.Variant(script, best_of=3)
+  made = study(variants={'Best': best, 'DQN': made.variants['DQN']})
+  results.run([made], tmp_path)
+  # A process for each seed, as its agents are one system.
+  assert sorted(_started(tmp_path)) == ['best-0', 'best-1', 'dqn-0', 'dqn-1']
+  found = _published(tmp_path)['variants']['Best']
+  curve = [0.0, 101.0, 202.0, 3.0, 104.0, 205.0]
+  assert found['last_three'] == [pytest.approx(np.mean(curve[-3:]))] * 2
+  area = np.trapz(curve, dx=0.2)
+  assert found['auc'] == [pytest.approx(area)] * 2
+  assert '--num_agents=3 ' in found['command']
+  table = (tmp_path / 'fake' / 'table.md').read_text()
+  assert 'Best: each seed is 3 independent agents.' in table
+
+
+def test_a_best_of_one_seed_each_cannot_share_a_process():
+  with pytest.raises(ValueError, match='Give one of them'):
+    study_plan.Variant('run_swarm.py', together=True, best_of=8)
 
 
 def test_several_runs_go_at_a_time_unless_seconds_are_compared(

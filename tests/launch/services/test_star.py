@@ -365,12 +365,21 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
     'episodes': 4,
     'version': 1,
     'explorer': 3,
+    'star_learner_steps': 10,
     'accepted': 1,
     'rejected': 0,
   }
   # What the run found is on disk before the run ends.
   assert (tmp_path / 'checkpoints' / checkpoints.STAR).exists()
   counter.close()
+
+
+def test_the_swarm_says_how_much_its_star_has_learned():
+  server = _server()
+  assert 'star_learner_steps' not in server.metrics()  # there is no star yet
+  _offer(server, 1, claim=1.0)
+  _play(server, 30.0, 30.0)
+  assert server.metrics()['star_learner_steps'] == 10
 
 
 def test_a_window_below_the_target_is_no_goal(tmp_path, running):
