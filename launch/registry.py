@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents import a2c
+from agents import acme_d4pg
+from agents import acme_dqn
 from agents import base
 from agents import d4pg
 from agents import ddpg
@@ -25,6 +27,8 @@ class Entry(NamedTuple):
 
 AGENTS = {
   'a2c': Entry(a2c.Config, a2c.A2C),
+  'acme_d4pg': Entry(acme_d4pg.Config, acme_d4pg.AcmeD4PG),
+  'acme_dqn': Entry(acme_dqn.Config, acme_dqn.AcmeDQN),
   'apex_dqn': Entry(dqn.Config, dqn.DQN),
   'd4pg': Entry(d4pg.Config, d4pg.D4PG),
   'ddpg': Entry(ddpg.Config, ddpg.DDPG),

@@ -138,7 +138,7 @@ class Learner:
       pass  # threads share one TensorFlow; the first node has set it
     info = experiment.actor_info(0)
     theta = agent.initial(base.actor_seed(info, 'initial'))[None]
-    self._learner = learner.TFLearner(
+    self._learner = (agent.learner_class or learner.TFLearner)(
       agent,
       theta,
       [agent.learning_rate(info, 'none')],
