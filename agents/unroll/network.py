@@ -306,4 +306,6 @@ def time_major(x: tf.Tensor) -> tf.Tensor:
 
 def merge(x: tf.Tensor) -> tf.Tensor:
   """[b, K, ...] to [b * K, ...]."""
-  return tf.reshape(x, (-1, *x.shape[2:]))
+  # Not -1 where both are known: a column of size 0 would lose its length.
+  known = None not in x.shape[:2]
+  return tf.reshape(x, (x.shape[0] * x.shape[1] if known else -1, *x.shape[2:]))

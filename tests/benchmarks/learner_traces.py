@@ -28,15 +28,15 @@ from agents import a2c  # noqa: E402
 from agents import d4pg  # noqa: E402
 from agents import ddpg  # noqa: E402
 from agents import dqn  # noqa: E402
-
-# One module under three names: if it is divided, only these lines change.
-from agents import exchange as average  # noqa: E402
-from agents import exchange as local  # noqa: E402
-from agents import exchange as pull  # noqa: E402
 from agents import feeds  # noqa: E402
 from agents import impala  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
 from agents import ppo  # noqa: E402
+
+# One module under three names: if it is divided, only these lines change.
+from agents.exchange import average  # noqa: E402
+from agents.exchange import local  # noqa: E402
+from agents.exchange import pull  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from replay import blocks  # noqa: E402
 from replay import packing  # noqa: E402
@@ -59,9 +59,8 @@ CONTINUOUS = environments.Spec(
 )
 _MLP = {'hidden_sizes': (16,)}
 _ACTOR_CRITIC = {'policy_sizes': (16,), 'critic_sizes': (16,), 'batch_size': 8}
-# A rollout is 8 updates. PPO's minibatches are drawn with a seed: a learner
-# whose shuffles follow the seed of the run has to be given the recorded one
-# (1707, `_SHUFFLE_SEED` of rollouts.py), or its traces differ.
+_SHUFFLE_SEED = 1707  # of PPO's minibatches
+# A rollout is 8 updates.
 _PPO = {
   **_MLP,
   'rollout_steps': 64,
@@ -179,9 +178,6 @@ PULLS: dict[str, dict[str, Any]] = {
   'pull_inertia': {'inertia': 0.3},
   'pull_period': {'period': 3},
 }
-# A rollout without recurrent state has a column of size 0, which an exchange on
-# the host cannot keep. No topology averages PPO: it learns on policy.
-REFUSED = (('ppo', 'average', 1),)
 
 
 def make_exchange(name: str, size: int) -> Any:
@@ -273,7 +269,7 @@ def trace(name: str, exchange_name: str, members: int) -> np.ndarray:
       return transitions(layout, spec, shape, rng)
   else:
     num_envs = ENVIRONMENTS * members
-    feed = agent.feed(num_envs)
+    feed = agent.feed(num_envs, seed=_SHUFFLE_SEED)
     block_layout = agent.block_layout(num_envs)
 
     def sample(made: int) -> Any:
@@ -315,7 +311,7 @@ def traces(only: str) -> Iterator[tuple[str, np.ndarray]]:
   for case in (*cases, *MORE_CASES):
     agent, exchange, members = case
     name = f'{agent}/{exchange}/P{members}'
-    if only in name and case not in REFUSED:
+    if only in name:
       yield name, trace(agent, exchange, members)
 
 
