@@ -23,19 +23,20 @@ class Variant:
   """One system of a study: what is run for each seed.
 
   Attributes:
-    script: a file in launch/, or the path of another. It takes --run_dir,
-      --seed and --config.run.*, as every run_*.py does.
-    flags: of the script. The study adds budget, seed and directory.
-    together: all seeds are members of one process (--num_agents=k) instead of
-      a process each. Only `run_swarm.py --baseline` can do that.
+    flags: AGENT:PRESET and what follows it. The study adds budget, seed and
+      directory.
+    together: all seeds are members of one process, single_process, instead of
+      a process each.
     budget: environment steps of each agent where the study's own would take
       too long; less than those. Differences in area are then over these.
+    script: a file in launch/, or the path of another that takes --run_dir,
+      --seed and --config.run.*.
   """
 
-  script: str
-  flags: tuple[str, ...] = ()
+  flags: tuple[str, ...]
   together: bool = False
   budget: int | None = None
+  script: str = 'run.py'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,10 +256,10 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
 def arguments(study: Study, label: str) -> tuple[str, ...]:
   """Flags of a variant, all but those of one run."""
   variant = study.variants[label]
-  together = (f'--num_agents={study.seeds}',) if variant.together else ()
+  number = f'--config.single.num_agents={study.seeds}'
   return (
     *variant.flags,
-    *together,
+    *((number,) if variant.together else ()),
     f'--config.run.steps_per_agent={study.budget_of(label)}',
     # Whole budgets: a run that stops at its goal has no area to compare.
     '--config.run.target_return=None',
