@@ -236,7 +236,8 @@ from studies import plan as study_plan
 _FAKE = study_plan.Study(
   'fake', 'CartPole-v1', 1000, 10.0, 2,
   {{'DQN': study_plan.Variant((), script={str(script)!r}),
-   'New': study_plan.Variant(('--mode={mode}',), script={str(script)!r})}}, 'DQN')
+   'New': study_plan.Variant(('--mode={mode}',), script={str(script)!r})}},
+  'DQN')
 STUDIES = {{'fake': _FAKE}}
 """)
   return path
