@@ -4,6 +4,7 @@ The scripts here are stand-ins that write a run directory and do no learning;
 test_results.py has real ones.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -48,7 +49,7 @@ if mode == 'fail':
 (path / 'metrics').mkdir(parents=True)
 (path / 'config.json').write_text(json.dumps(config))
 budget = int(flags['config.run.steps_per_agent'])
-seed, count = int(flags['seed']), int(flags.get('num_agents', 1))
+seed, count = int(flags['seed']), int(flags.get('config.single.num_agents', 1))
 rows = []
 for fifth in range(6):
   steps = budget * fifth // 5
@@ -95,8 +96,8 @@ def study(tmp_path, monkeypatch):
       'threshold': 10.0,
       'seeds': 2,
       'variants': {
-        'DQN': study_plan.Variant(str(script)),
-        'New': study_plan.Variant(str(script), (f'--mode={mode}',)),
+        'DQN': study_plan.Variant((), script=str(script)),
+        'New': study_plan.Variant((f'--mode={mode}',), script=str(script)),
       },
       'baseline': 'DQN',
     }
@@ -218,7 +219,7 @@ def test_a_program_that_does_not_begin_is_no_result(
 def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
   made = study()
   variants = {
-    'DQN': study_plan.Variant(made.variants['DQN'].script, together=True),
+    'DQN': dataclasses.replace(made.variants['DQN'], together=True),
     'New': made.variants['New'],
   }
   made = study(variants=variants)
@@ -297,8 +298,9 @@ def _studies_file(tmp_path, mode=''):
 from studies import plan as study_plan
 _FAKE = study_plan.Study(
   'fake', 'CartPole-v1', 1000, 10.0, 2,
-  {{'DQN': study_plan.Variant({str(script)!r}),
-   'New': study_plan.Variant({str(script)!r}, ('--mode={mode}',))}}, 'DQN')
+  {{'DQN': study_plan.Variant((), script={str(script)!r}),
+   'New': study_plan.Variant(('--mode={mode}',), script={str(script)!r})}},
+  'DQN')
 STUDIES = {{'fake': _FAKE}}
 """)
   return path
