@@ -15,8 +15,8 @@ from agents import parameters
 from environment_loops import environments
 from environment_loops import vector
 from launch import actors
-from launch import experiment as experiment_lib
 from launch import experience
+from launch import experiment as experiment_lib
 from launch.nodes import learner as learner_lib
 from launch.rpc import directory
 from replay.checkpoints import files as checkpoint_files

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from launch import cell as cell_lib
-from launch import registry
 from launch import experience
+from launch import registry
 from launch.topologies import actor_learner
 from run_records import run_directory
 
