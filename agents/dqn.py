@@ -38,8 +38,8 @@ class Config:
   rise to their level, and overshoot with faster targets.
   """
 
-  # 'mlp'; for images 'nature' or 'shallow' of conv.py; 'auto': what fits.
-  network: Literal['auto', 'mlp', 'nature', 'shallow'] = 'auto'
+  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  network: conv.Name = 'auto'
   hidden_sizes: settings.Sizes = (64, 64)  # units, of 'mlp'
   activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
@@ -267,19 +267,9 @@ class DQN(base.Agent):
 def _make_network(config: Config, spec: environments.Spec) -> mlp.Network:
   """The network of a config for the observations of an environment."""
   num_actions = environments.require_discrete(spec, 'DQN')
-  images = spec.observation_dtype == 'uint8'
-  needed = tuple(conv.KINDS) if images else ('mlp',)
-  if config.network not in ('auto', *needed):
-    raise environments.EnvironmentRefused(
-      f'agent.network={config.network!r} does not take the '
-      f'{spec.observation_dtype} observations of {spec.name}; '
-      f'{" or ".join(map(repr, needed))} does. Set --config.agent.network=auto.'
-    )
-  if images:
-    chosen = 'nature' if config.network == 'auto' else config.network
-    return conv.ConvNet(
-      spec.observation_shape, num_actions, config.dueling, chosen, name='q'
-    )
+  network = conv.chosen(config.network, spec)
+  if network != 'mlp':
+    return conv.make(network, spec, num_actions, config.dueling, name='q')
   kind = mlp.DuelingMLP if config.dueling else mlp.MLP
   return kind(
     math.prod(spec.observation_shape),

@@ -23,6 +23,7 @@ from agents import optimizers
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
 from agents.losses import policy as policy_losses
+from agents.networks import conv
 from environment_loops import environments
 from replay import packing
 
@@ -78,6 +79,12 @@ class ActorCritic(base.Agent):
       environments.EnvironmentRefused: discrete or unbounded actions.
     """
     require_continuous(spec, self.name.upper())
+    if conv.is_image(spec):
+      raise environments.EnvironmentRefused(
+        f'{spec.name} has images {spec.observation_shape}, but {self.name} has '
+        'no convolutions, and as numbers they would make its first layers '
+        'huge. Use PPO or IMPALA, or make them few numbers with a wrapper.'
+      )
     self.config = config
     self.spec = spec
     self.gamma = config.gamma
