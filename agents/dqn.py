@@ -74,7 +74,7 @@ class Config:
   importance_exponent: settings.Fraction = 0.4
   # 'schedule' falls; 'ladder' is Ape-X's.
   exploration: Literal['schedule', 'ladder'] = 'schedule'
-  epsilon: settings.Fraction = 0.4  # of 'ladder': the most curious environment
+  epsilon: settings.Fraction = 0.4  # of 'ladder': its first, the largest
   # Of 'ladder': down to epsilon^(1 + alpha).
   epsilon_alpha: settings.NotNegative = 7.0
   # Of 'schedule': chance of a random action.
@@ -182,7 +182,7 @@ class DQN(base.Agent):
       'loss': mean,
       'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,
       'td_error': tf.reduce_sum(weight * tf.abs(td_error)) / total,
-      # A place without a transition must not pass for a claim.
+      # Padding (weight 0) has no target.
       'target_max': tf.reduce_max(
         tf.where(
           weight > 0,

@@ -26,7 +26,7 @@ from agents.unroll import network as unroll_network
 from environment_loops import environments
 from replay import blocks
 
-# exp(20) is far beyond any bound on rho, and still a number.
+# exp(20) is far above any bound on rho, and finite in float32.
 _MAX_LOG_RHO = 20.0
 
 

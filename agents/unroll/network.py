@@ -266,7 +266,7 @@ class UnrollNetwork:
       x, last = self.memory.unroll(
         raw, final, core[:, :stacked], start, truncated
       )
-      # The true ends are one more row for the same networks.
+      # The true last observations are appended as one more time step.
       x = self._scaled(parts, tf.concat([x, last[None]], axis=0))
       if self.lstm is not None:
         x = getattr(tf.nn, self.activation)(apply('torso', parts, x))
