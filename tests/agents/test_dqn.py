@@ -375,11 +375,11 @@ def test_images_are_learned_from_and_acted_on_by_convolutions(dueling):
 
 def test_a_network_that_does_not_take_the_observations_is_refused():
   with pytest.raises(
-    environments.EnvironmentRefused, match="'mlp' does not take the uint8"
+    environments.EnvironmentRefused, match="'mlp' would take the images"
   ):
     _image_agent(network='mlp')
   with pytest.raises(
-    environments.EnvironmentRefused, match="'nature' does not take the float32"
+    environments.EnvironmentRefused, match="'nature' takes images, but"
   ):
     _agent(network='nature')
   assert _agent(network='mlp').layout == _agent().layout
