@@ -22,7 +22,8 @@ import threading
 import time
 from typing import Any
 
-# Nothing that takes seconds to import: --help and a wrong word come at once.
+# Nothing that takes seconds to import, so that --help and a usage error are
+# answered at once.
 from replay.inspect import target as inspect_target
 
 USAGE = 2
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       )
   except inspect_target.Unknown as e:
     return _fail(str(e))
-  # Its notes would come between the user and the answer.
+  # Without TensorFlow's notes before the answer.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
     with _patience(f'connecting to {args.target} (loading TensorFlow) ...'):

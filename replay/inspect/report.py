@@ -79,7 +79,7 @@ def collect(
     before: the first reading, where there is one already.
 
   Raises:
-    inspect_read.Failed: nothing could be read, no such table, or a look that
+    read.Failed: nothing could be read, no such table, or a look that
       was asked for gave nothing.
   """
   if before is None:
@@ -184,7 +184,7 @@ def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
   """Table name to values and weights of all shards together.
 
   Raises:
-    inspect_read.Failed: the items of no table have such values.
+    read.Failed: the items of no table have such values.
   """
   found: dict[str, list] = {}
   for (label, name), look in report.looks.items():
