@@ -46,6 +46,11 @@ def check(experiment: experiment_lib.Experiment) -> None:
     ValueError: with the arithmetic.
   """
   agent = experiment.make_agent()
+  if agent.learner_class is not None:
+    raise ValueError(
+      f'{agent.name} has a learner of its own, which is of one member and does '
+      'not act beside its environments. Use actor_learner.'
+    )
   if agent.priority_exponent is not None:
     raise ValueError(
       'agent.prioritized=True needs a priority for each transition; this '
