@@ -1,6 +1,6 @@
 """Acme's own DQN: presets for each environment.
 
-python launch/run.py acme_dqn:cartpole
+  python launch/run.py acme_dqn:cartpole
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from launch import registry
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
-    # An update of 64 for every two steps begins sooner than Acme's of 256 for
-    # every eight, at the same ratio.
-    'pace': {'samples_per_insert': 32.0},
+    'pace': {'samples_per_insert': 32.0},  # Acme's, in smaller batches
     'agent': {'batch_size': 64, 'max_replay_size': 50_000},
     'run': {'steps_per_agent': 50_000},
   },

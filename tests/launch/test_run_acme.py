@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from agents import acme_d4pg
+from agents import acme_dqn
+from configs import acme_d4pg as d4pg_configs
+from configs import acme_dqn as dqn_configs
 from environment_loops import environments
+from launch import actors
+from launch import command_line
+from launch import experiment
+from launch.topologies import actor_learner
+from launch.topologies import single_process
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -48,6 +56,69 @@ def finished(run):
   directory = run_directory.open(run.directory)
   assert directory.summary()['outcome'] == 'budget'
   return directory
+
+
+PRESETS = [
+  (configs, agent, preset)
+  for configs, agent in (
+    (dqn_configs, (acme_dqn.Config, acme_dqn.AcmeDQN)),
+    (d4pg_configs, (acme_d4pg.Config, acme_d4pg.AcmeD4PG)),
+  )
+  for preset in configs.PRESETS
+]
+
+
+def make_experiment(configs, agent, preset, **options):
+  config = configs.get_config(preset)
+  numbers = command_line.make(agent[0], {**config.agent, **options})
+  spec = command_line.environment_spec(config.environment)
+  return config, experiment.Experiment(
+    make_agent=lambda: agent[1](numbers, spec),
+    environment=config.environment,
+    num_agents=1,
+    max_replay_size=numbers.max_replay_size,
+    min_replay_size=numbers.min_replay_size,
+    env_steps_per_update=numbers.env_steps_per_update,
+    run=command_line.make(experiment.RunConfig, config.run),
+  )
+
+
+@pytest.mark.parametrize('configs, agent, preset', PRESETS)
+def test_a_preset_can_be_run(configs, agent, preset):
+  config, made = make_experiment(configs, agent, preset)
+  paced = command_line.make(actors.Config, config.actors)
+  assert actor_learner.build(made, paced).groups
+  updates = config.actors.samples_per_insert / config.agent.batch_size
+  assert updates == 1 / config.agent.env_steps_per_update
+
+
+def test_what_a_stock_learner_cannot_do_is_refused():
+  _, made = make_experiment(*PRESETS[0])
+  with pytest.raises(ValueError, match='Set actors.num_learners to 1'):
+    actor_learner.build(made, actors.Config(num_learners=2))
+  with pytest.raises(ValueError, match='Use actor_learner'):
+    single_process.build(made)
+
+
+def test_building_a_program_starts_no_tensorflow():
+  code = """
+from tensorflow.python.eager import context
+import launchpad
+from launch.topologies import actor_learner
+from tests.launch import test_run_acme as own
+from launch import actors
+for preset in own.PRESETS:
+  actor_learner.build(own.make_experiment(*preset)[1], actors.Config())
+assert not context.context()._initialized, 'forked nodes would hang'
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    cwd=HERE.parents[1],
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stderr
 
 
 def test_a_killed_learner_of_acme_comes_back_with_its_optimizer(
