@@ -433,7 +433,6 @@ def test_continuous_actions_are_refused():
     ({'target_update_period': 0}, '--config.agent.target_update_period'),
     ({'max_replay_size': 0}, '--config.agent.max_replay_size'),
     ({'min_replay_size': 0}, '--config.agent.min_replay_size'),
-    ({'env_steps_per_update': 0}, '--config.agent.env_steps_per_update'),
     ({'reward_scale': 0.0}, '--config.agent.reward_scale'),
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'epsilon_start': -0.1}, 'agent.epsilon_start=-0.1 must be between'),

@@ -53,7 +53,7 @@ def _experiment(agent_class: Any, config: Any, updates: int):
     1,
     getattr(config, 'max_replay_size', 1),
     getattr(config, 'min_replay_size', 1),
-    getattr(config, 'env_steps_per_update', 1),
+    experiment_lib.Pace(None),
     run=experiment_lib.RunConfig(updates_per_call=updates),
   )
 
@@ -111,7 +111,7 @@ def measure_apex(seconds: float) -> Costs:
   )
   found = experience.of(
     _experiment(dqn.DQN, config, updates=32),
-    actors.Config(samples_per_insert=None),
+    actors.Config(),
   )
   server = reverb.Server(found.tables('replay'))
   client = server.localhost_client()

@@ -39,7 +39,7 @@ def _experience(agent=None, **config):
     num_agents=1,
     max_replay_size=agent_config.max_replay_size,
     min_replay_size=agent_config.min_replay_size,
-    env_steps_per_update=1,
+    pace=experiment_lib.Pace(config.pop('samples_per_insert', None)),
     run=experiment_lib.RunConfig(steps_per_agent=5000, updates_per_call=2),
   )
   config = actors.Config(
@@ -47,7 +47,6 @@ def _experience(agent=None, **config):
       'num_actors': 1,
       'envs_per_actor': ENVS,
       'transitions_per_item': SIZE,
-      'samples_per_insert': None,
       **config,
     }
   )

@@ -31,7 +31,6 @@ def _experiment(
     num_agents=1,
     max_replay_size=1000,
     min_replay_size=100,
-    env_steps_per_update=1,
     run=experiment_lib.RunConfig(**run),
   )
 
@@ -154,10 +153,10 @@ def _go_on(run, count, what):
 def killed(start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
+    'impala',
     *SMALL,
     '--config.environment=faulty_environments:Slow-v0',
     f'--config.run.steps_per_agent={STEPS}',
-    script='run_impala.py',
     modules=HERE,
     environment={'FAULTY_RELEASE': str(release)},
   )

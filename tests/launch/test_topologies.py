@@ -24,7 +24,7 @@ def _experiment(num_agents=5, **run):
     num_agents=num_agents,
     max_replay_size=1000,
     min_replay_size=config.min_replay_size,
-    env_steps_per_update=1,
+    pace=experiment_lib.Pace(64.0),
     run=experiment_lib.RunConfig(steps_per_agent=500, **run),
   )
 
@@ -111,7 +111,7 @@ def test_a_budget_that_ends_before_learning_begins_is_refused():
   )
   for build in (
     lambda: swarm.build(short, _config()),
-    lambda: single_process.build(short),
+    lambda: single_process.build(short, single_process.Config()),
   ):
     with pytest.raises(ValueError, match='learning begins after 55 steps'):
       build()
@@ -123,7 +123,7 @@ def test_two_numbers_of_explorers_that_differ_are_refused():
 
 
 def test_the_baseline_is_a_trainer_and_a_counter():
-  program = single_process.build(_experiment())
+  program = single_process.build(_experiment(), single_process.Config())
   assert graph.nodes(program) == ['counter/0', 'trainer/0']
   assert graph.edges(program) == {('trainer/0', 'counter/0')}
   assert restarts.of(program)['trainer'] == restarts.Stop()
