@@ -1,6 +1,7 @@
 """The code on docs/adding_an_agent.md works as it stands there."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -14,23 +15,18 @@ STEPS = 1500
 
 
 def _blocks():
-  """What the page has as Python: the agent, its test, a script."""
+  """What the page has as Python: the agent, its test, what a command needs."""
   return re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope='module')
 def project(tmp_path_factory):
   """A directory with the files of the page where it wants them."""
-  agent, test, script = _blocks()
+  agent, test, entry = _blocks()
   directory = tmp_path_factory.mktemp('project')
-  agents = directory / 'agents'
-  agents.mkdir()
-  for path in (ROOT / 'agents').iterdir():
-    if path.name != '__pycache__':
-      (agents / path.name).symlink_to(path)
-  (agents / 'expected_sarsa.py').write_text(agent)
+  (directory / 'expected_sarsa.py').write_text(agent)
   (directory / 'test_expected_sarsa.py').write_text(test)
-  (directory / 'try_it.py').write_text(script)
+  (directory / 'sarsa.py').write_text(entry)
   return directory
 
 
@@ -38,6 +34,7 @@ def test_the_page_s_test_passes(project):
   done = subprocess.run(
     [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'],
     cwd=project,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
     capture_output=True,
     text=True,
     timeout=200,
@@ -48,7 +45,8 @@ def test_the_page_s_test_passes(project):
 
 def test_the_page_s_agent_runs_under_actor_learner(project):
   done = subprocess.run(
-    [sys.executable, 'try_it.py', 'runs/try_it', str(STEPS)],
+    [sys.executable, ROOT / 'launch' / 'run.py', 'sarsa:AGENT']
+    + ['--run_dir=runs/try_it', f'--config.run.steps_per_agent={STEPS}'],
     cwd=project,
     capture_output=True,
     text=True,
@@ -61,13 +59,12 @@ def test_the_page_s_agent_runs_under_actor_learner(project):
   assert summary['totals']['actor_steps'] == STEPS
   assert summary['totals']['learner_steps'] > 0
   rows = (metrics / 'evaluation.jsonl').read_text().splitlines()
-  # From the page: `tail -1 .../evaluation.jsonl`.
   assert json.loads(rows[-1])['return_mean'] > 0
 
 
 def test_the_files_that_the_page_names_are_there():
   named = re.findall(r'`((?:agents|configs|launch|tests)/\w+\.py)`', _prose())
-  new = {'expected_sarsa', 'run_expected_sarsa', 'test_expected_sarsa'}
+  new = {'expected_sarsa', 'test_expected_sarsa'}
   missing = [
     name
     for name in named

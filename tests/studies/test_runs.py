@@ -370,7 +370,7 @@ REFUSED = {
   'no such variant': (['--variant=Old'], "no variant 'Old'"),
   'fewer variants': (['--variant=New', '--publish'], 'all variants'),
   'no seeds': (['--seeds=0'], 'seeds'),
-  'a stray word': (['fake'], "'fake' is no flag"),
+  'a stray word': (['fake'], "'fake' is one word too many"),
   'no file': (['--studies=none.py'], 'none.py is no Python file'),
 }
 
