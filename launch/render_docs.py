@@ -6,7 +6,6 @@ wrote; a test fails when it is out of date.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import sys
@@ -21,15 +20,6 @@ from launch import engines
 from launch import graph
 from launch import registry
 from launch import session
-
-_THROUGHPUT = (
-  'bench_apex',
-  'bench_impala',
-  'bench_pong',
-  'bench_inference',
-  'bench_control',
-  'bench_replay',
-)
 
 
 def parts() -> dict[str, str]:
@@ -47,19 +37,8 @@ def parts() -> dict[str, str]:
       'apex_dqn', {'run.replay': 'node', 'actors.shards': '2'}
     ),
     'agent table': table(),
-    'throughput': _throughput(results / 'performance.json'),
     **{f'results of {name}': table for name, table in tables.items()},
   }
-
-
-def _throughput(path: pathlib.Path) -> str:
-  """Tables of the benchmarks that stand beside peers."""
-  found = json.loads(path.read_text(encoding='utf-8'))
-  names = [name for name in _THROUGHPUT if name in found]
-  return '\n\n'.join(
-    '\n\n'.join([f'{found[name]["title"]}:', *found[name]['tables']])
-    for name in names
-  )
 
 
 def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:

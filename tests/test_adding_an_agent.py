@@ -52,7 +52,7 @@ def _done(project, *command, environment=None):
 
 
 def _run(project, *flags):
-  """`launch/run.py`; finds the user's modules in the current directory alone."""
+  """`launch/run.py`; the current directory alone has the user's modules."""
   return _done(project, str(ROOT / 'launch' / 'run.py'), *flags)
 
 

@@ -238,7 +238,7 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
 ):
   made = study()
   script = made.variants['DQN'].script
-  best = study_plan.Variant(script, best_of=3)
+  best = study_plan.Variant((), best_of=3, script=script)
   made = study(variants={'Best': best, 'DQN': made.variants['DQN']})
   results.run([made], tmp_path)
   # A process for each seed, as its agents are one system.
@@ -248,14 +248,14 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
   assert found['last_three'] == [pytest.approx(np.mean(curve[-3:]))] * 2
   area = np.trapz(curve, dx=0.2)
   assert found['auc'] == [pytest.approx(area)] * 2
-  assert '--num_agents=3 ' in found['command']
+  assert '--config.single.num_agents=3 ' in found['command']
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'Best: each seed is 3 independent agents.' in table
 
 
 def test_a_best_of_one_seed_each_cannot_share_a_process():
   with pytest.raises(ValueError, match='Give one of them'):
-    study_plan.Variant('run_swarm.py', together=True, best_of=8)
+    study_plan.Variant((), together=True, best_of=8)
 
 
 def test_several_runs_go_at_a_time_unless_seconds_are_compared(
@@ -370,7 +370,7 @@ REFUSED = {
   'no such variant': (['--variant=Old'], "no variant 'Old'"),
   'fewer variants': (['--variant=New', '--publish'], 'all variants'),
   'no seeds': (['--seeds=0'], 'seeds'),
-  'a stray word': (['fake'], "'fake' is no flag"),
+  'a stray word': (['fake'], "'fake' is one word too many"),
   'no file': (['--studies=none.py'], 'none.py is no Python file'),
 }
 
