@@ -16,7 +16,6 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = ROOT / 'launch'
-SCRIPT = LAUNCH / 'run_swarm.py'
 FORKER = ROOT / 'tests' / 'forked_commands.py'
 # Generous: other tests may run beside these.
 _TIMEOUT_S = 200
@@ -29,7 +28,7 @@ class Run:
     self,
     directory,
     *flags,
-    script='run_swarm.py',
+    script='run.py',
     resume=None,
     modules=None,
     environment=None,
@@ -49,8 +48,8 @@ class Run:
         [
           sys.executable,
           str(LAUNCH / script),
-          f'--{where}={self.directory}',
           *flags,
+          f'--{where}={self.directory}',
         ],
         stdout=file,
         stderr=subprocess.STDOUT,
@@ -147,16 +146,16 @@ def start_run(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def run_commands():
-  """run_commands(cases) runs run_swarm.py with many command lines.
+  """run_commands(cases, script='run.py') runs it with many command lines.
 
   One process imports the stack and forks for each: an import each would cost
   seconds each. A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the
   modes. Returns a list of {'code', 'stdout', 'stderr'}.
   """
 
-  def run(cases):
+  def run(cases, script='run.py'):
     done = subprocess.run(
-      [sys.executable, str(FORKER), str(SCRIPT)],
+      [sys.executable, str(FORKER), str(LAUNCH / script)],
       input=json.dumps(cases),
       capture_output=True,
       text=True,
@@ -169,7 +168,7 @@ def run_commands():
   return run
 
 
-# Trainers without a program, in the test's own process.
+# Workers without a program, in the test's own process.
 
 
 @pytest.fixture
@@ -194,13 +193,13 @@ def make_counter():
 
 @pytest.fixture
 def recorder(monkeypatch):
-  """Has trainers act in counting environments; holds the last ones made.
+  """Has workers act in counting environments; holds the last ones made.
 
   Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
   """
+  from environment_loops import counting
   from environment_loops import environments
   from environment_loops import vector
-  from tests import counting
 
   spec = environments.Spec('counting', (3,), 2)
 

@@ -72,13 +72,13 @@ def _change(mode: str) -> None:
   from launch import engines
   from launch import session
 
-  def resolve(build, settings, agent, config):
-    build('nowhere')
+  def resolve(cell, engine, run_dir, resume):
+    cell.build('nowhere')
     found = {
-      'agent': agent,
-      'config': config,
-      'engine': settings.engine,
-      'run_dir': settings.run_dir and str(settings.run_dir),
+      'agent': cell.agent.name,
+      'config': cell.config,
+      'engine': engine,
+      'run_dir': run_dir and str(run_dir),
     }
     print(json.dumps(found))
     return 0
