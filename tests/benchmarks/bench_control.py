@@ -38,7 +38,7 @@ from agents import feeds  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
 from agents.exchange import local as local_exchange  # noqa: E402
 from configs import d4pg as d4pg_presets  # noqa: E402
-from configs import pso_ddpg as ddpg_presets  # noqa: E402
+from configs import ddpg as ddpg_presets  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from launch import experiment  # noqa: E402
 from replay import packing  # noqa: E402
@@ -64,23 +64,23 @@ _COMMON = (
   common.NO_TARGET,
 )
 _D4PG = (
-  f'--config={_PRESET}',
+  f'd4pg:{_PRESET}',
   *_COMMON,
   '--config.agent.n_step=5',
   '--config.agent.num_atoms=51',
 )
-_PACED = (*_D4PG, f'--config.actors.samples_per_insert={_RATIO}')
+_PACED = (*_D4PG, f'--config.pace.samples_per_insert={_RATIO}')
 _FREE = (
   *_D4PG,
-  '--config.actors.samples_per_insert=None',
+  '--config.pace.samples_per_insert=None',
   '--config.actors.envs_per_actor=32',
   '--config.actors.update_period=512',
 )
 _DDPG = (
-  f'--config=configs/pso_ddpg.py:{_PRESET}',
+  f'ddpg:{_PRESET}',
+  '--topology=single_process',
   *_COMMON,
-  '--config.agent.env_steps_per_update=1',
-  '--baseline',
+  f'--config.pace.samples_per_insert={_BATCH}',
 )
 _OURS, _ACME = 'Murmuration D4PG', 'dm-acme D4PG'
 _OURS_FREE = 'Murmuration D4PG, free-running'
@@ -91,19 +91,18 @@ Numbers = dict[str, Any]
 
 
 def measure(
-  flags: Sequence[str], script: str, learner: str, actor: str, window_s: float
+  flags: Sequence[str], learner: str, actor: str, window_s: float
 ) -> Numbers:
   """Rates of one of our runs, and what its nodes used of the processor.
 
   Args:
     flags: of the run.
-    script: that starts it.
     learner: kind of node that counts updates.
     actor: kind of node that counts environment steps.
     window_s: seconds of the window.
   """
   kinds = {'own_learner_steps': learner, 'own_actor_steps': actor}
-  with common.swarm_run(*flags, script=script) as run:
+  with common.swarm_run(*flags, script='run.py') as run:
     run.wait_for('first update', run.learning, _READY_LIMIT_S)
     time.sleep(_SETTLE_S)
     before, began = _cpu_s(run), time.monotonic()
@@ -195,7 +194,7 @@ def learner_calls(seconds: float) -> Numbers:
 
 def repetition(window_s: float) -> Iterator[tuple[str, Numbers | None]]:
   """Each system once."""
-  actors = ('run_d4pg.py', 'node_learner', 'node_actor', window_s)
+  actors = ('node_learner', 'node_actor', window_s)
   acme = {'task': _TASK, 'batch_size': _BATCH, 'seconds': window_s}
   yield _OURS, measure(_PACED, *actors)
   yield (
@@ -209,7 +208,7 @@ def repetition(window_s: float) -> Iterator[tuple[str, Numbers | None]]:
     _ACME_FREE,
     measure_peer('acme_d4pg', samples_per_insert=ratio, **acme),
   )
-  one = ('run_swarm.py', 'node_trainer', 'node_trainer', window_s)
+  one = ('node_worker', 'node_worker', window_s)
   yield _OURS_DDPG, measure(_DDPG, *one)
   yield (
     _SB3,

@@ -34,21 +34,20 @@ DISCRETE = (
   '--config.run.on_fault=drop',
 )
 CONTINUOUS = (
-  # A preset that drops by itself.
-  '--config=inverted_pendulum',
   '--config.environment=faulty_environments:SwingsToNaN-v0',
   '--config.agent.policy_sizes=(16,)',
   '--config.agent.critic_sizes=(16,)',
   '--config.agent.batch_size=16',
   '--config.agent.min_replay_size=100',
   '--config.agent.n_step=2',
-  '--config.actors.samples_per_insert=4',
+  '--config.pace.samples_per_insert=4',
 )
-# Script, flags, transitions in an item of replay. None where the broken step
-# is in it too, marked: in blocks, and in steps of all members of a process.
+# Agent (inverted_pendulum drops by itself), flags, transitions in an item of
+# replay. None where the broken step is in it too, marked: in blocks, and in
+# steps of all members of a process.
 CASES = {
   'Ape-X DQN': (
-    'run_apex_dqn.py',
+    'apex_dqn',
     (
       *DISCRETE,
       '--config.agent.batch_size=16',
@@ -56,13 +55,13 @@ CASES = {
       '--config.agent.n_step=2',
       f'--config.actors.transitions_per_item={ITEM}',
       # Actors wait for the learner, however slow it is.
-      '--config.actors.samples_per_insert=8.0',
+      '--config.pace.samples_per_insert=8.0',
       '--config.actors.error_buffer=800.0',
     ),
     ITEM,
   ),
   'IMPALA': (
-    'run_impala.py',
+    'impala',
     (
       *DISCRETE,
       '--config.agent.batch_size=4',
@@ -70,9 +69,9 @@ CASES = {
     ),
     None,
   ),
-  'D4PG': ('run_d4pg.py', CONTINUOUS, 1),
+  'D4PG': ('d4pg:inverted_pendulum', CONTINUOUS, 1),
   'D4PG alone': (
-    'run_d4pg.py',
+    'd4pg:inverted_pendulum',
     (*CONTINUOUS, '--topology=single_process'),
     None,
   ),
@@ -81,13 +80,12 @@ CASES = {
 
 @pytest.fixture(scope='module', params=CASES)
 def run(request, start_run):
-  script, flags, item = CASES[request.param]
-  # A preset comes first: what follows changes it.
-  found = start_run(*flags, *COMMON, script=script, modules=HERE)
+  agent, flags, item = CASES[request.param]
+  found = start_run(agent, *flags, *COMMON, modules=HERE)
   found.item = item
   alone = request.param.endswith('alone')
-  found.acts = ['trainer/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
-  found.learns = 'trainer' if alone else 'learner'
+  found.acts = ['worker/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
+  found.learns = 'worker' if alone else 'learner'
   found.code = found.wait()
   return found
 

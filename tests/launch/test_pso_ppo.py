@@ -1,70 +1,43 @@
-"""run_swarm.py with PPO: its presets, a real swarm, and what is refused."""
+"""A swarm of PPO: its presets, and a real one."""
 
 import numpy as np
 import pytest
 
 from agents import ppo
-from agents.swarm import explorers
-from configs import ppo as ppo_configs
-from configs import pso_ppo
 from environment_loops import environments
-from launch import command_line
-from launch import experiment
+from launch import cell as cell_lib
+from launch import experience
 from launch import registry
-from launch.experience import members
-from launch.topologies import swarm as swarm_topology
 from run_records import run_directory
 
-CONFIG = '--config=configs/pso_ppo.py:cartpole'
 ROLLOUT, BUDGET, EXPLORERS = 128, 1024, 3
 
 
-def _experiment(preset, **run):
-  config = pso_ppo.get_config(preset)
-  agent_config = command_line.make(ppo.Config, config.agent)
-  swarm_config = command_line.make(explorers.Config, config.swarm)
-  spec = command_line.environment_spec(config.environment)
-  made = experiment.Experiment(
-    make_agent=lambda: ppo.PPO(agent_config, spec),
-    environment=config.environment,
-    num_agents=swarm_config.num_explorers,
-    max_replay_size=1,
-    min_replay_size=1,
-    env_steps_per_update=1,
-    run=command_line.make(experiment.RunConfig, {**config.run, **run}),
-  )
-  return made, swarm_config
-
-
-@pytest.mark.parametrize('preset', sorted(pso_ppo.PRESETS))
-def test_a_preset_can_be_run(preset):
-  made, swarm_config = _experiment(preset)
-  assert swarm_topology.build(made, swarm_config).groups
-  # The rule of the specs: any claim gets its trial after 2 b confirmations.
-  assert swarm_config.idle_episodes == 2 * swarm_config.b
-  assert (swarm_config.k, swarm_config.c_max) == (10.0, 0.5)
-  # An explorer is the plain agent, whose rollout is one block.
-  alone = ppo_configs.get_config(preset)
-  assert pso_ppo.get_config(preset).agent == alone.agent
-  found = members.of(made, 2)
-  assert found.envs_per_member == alone.actors.envs_per_actor
-  assert found.acting_steps == 2 * alone.agent.rollout_steps
+@pytest.mark.parametrize('preset', registry.agent('pso_ppo').presets)
+def test_an_explorer_is_the_plain_agent_whose_rollout_is_one_block(preset):
+  cell = cell_lib.resolve('pso_ppo', preset)
+  alone = cell_lib.resolve('ppo', preset).sections
+  swarm = cell.sections['swarm']
+  assert (swarm.k, swarm.c_max) == (10.0, 0.5)
+  assert cell.sections['agent'] == alone['agent']
+  found = experience.of_members(cell.experiment, 2)
+  assert found.envs_per_member == alone['actors'].envs_per_actor
+  assert found.steps_per_call == alone['agent'].rollout_steps
 
 
 def test_a_claim_that_ppo_cannot_make_is_refused():
-  made, _ = _experiment('cartpole')
-  config = explorers.Config(num_explorers=8, claim_mode='target')
+  cell = cell_lib.resolve('pso_ppo', overrides={'swarm.claim_mode': 'target'})
   with pytest.raises(ValueError, match='ppo computes none. Set swarm.claim_m'):
-    swarm_topology.build(made, config)
+    cell.build()
 
 
 # A real swarm.
 
 
 @pytest.fixture(scope='module')
-def directory(start_run, request):
+def directory(start_run):
   run = start_run(
-    f'--config={request.config.rootpath}/{CONFIG.partition("=")[2]}',
+    'pso_ppo:cartpole',
     '--config.agent.hidden_sizes=(16,)',
     '--config.agent.unroll_length=16',
     f'--config.agent.rollout_steps={ROLLOUT}',

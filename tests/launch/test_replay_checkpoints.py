@@ -10,6 +10,7 @@ from run_records import run_directory
 
 ITEM = 2  # transitions in an item of replay
 SMALL = (
+  'apex_dqn',
   '--config.agent.hidden_sizes=(16,)',
   '--config.agent.batch_size=16',
   '--config.agent.min_replay_size=100',
@@ -20,7 +21,6 @@ SMALL = (
   f'--config.actors.transitions_per_item={ITEM}',
   '--config.run.steps_per_agent=1000000',  # who starts it ends it
 )
-SCRIPT = 'run_apex_dqn.py'
 SIGTERM = 143  # exit code
 LEARNED = 'learner_steps'
 
@@ -63,14 +63,14 @@ def _restored(run, node):
 @pytest.fixture(scope='module')
 def broken_off(start_run):
   flags = ('--config.run.replay=node', '--config.actors.shards=2')
-  first = start_run(*SMALL, *flags, script=SCRIPT)
+  first = start_run(*SMALL, *flags)
   _go_on(first, 'actor_steps', 2500)
   _terminate(first)
   totals = run_directory.open(first.directory).summary()['totals']
   with np.load(first.directory / 'checkpoints' / 'learner-0.npz') as saved:
     updates = int(saved['updates'])
   manifests = [_manifests(first, shard) for shard in range(2)]
-  second = start_run(script=SCRIPT, resume=first.directory)
+  second = start_run(resume=first.directory)
   _go_on(second, LEARNED, 10)
   _terminate(second)
   return second, totals, updates, manifests
@@ -103,9 +103,7 @@ def test_a_resumed_run_has_its_replay_nodes_as_they_were(broken_off, shard):
 
 
 def _kill_after_a_checkpoint(start_run, node, *flags):
-  run = start_run(
-    *SMALL, *flags, '--config.run.replay_checkpoint_s=1', script=SCRIPT
-  )
+  run = start_run(*SMALL, *flags, '--config.run.replay_checkpoint_s=1')
   run.wait_until(lambda: _manifests(run), 'checkpoint of replay')
   # What was counted stays: it goes on from there.
   before = {name: _total(run, name) for name in ('actor_steps', LEARNED)}

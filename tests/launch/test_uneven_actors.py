@@ -14,6 +14,7 @@ STEPS = 12_000
 @pytest.fixture(scope='module')
 def uneven(start_run):
   run = start_run(
+    'apex_dqn',
     '--config.agent.hidden_sizes=(16,)',
     '--config.agent.batch_size=16',
     '--config.agent.min_replay_size=100',
@@ -25,9 +26,8 @@ def uneven(start_run):
     '--config.actors.num_actors=3',
     '--config.actors.shards=2',
     '--config.actors.envs_per_actor=2',
-    '--config.actors.samples_per_insert=1',
+    '--config.pace.samples_per_insert=1',
     '--config.actors.error_buffer=64',
-    script='run_apex_dqn.py',
   )
   assert run.wait() == 0, run.output
   run.assert_nothing_is_left()

@@ -50,7 +50,7 @@ def _experiment(agent=ppo.PPO, config=None, num_agents=MEMBERS, **run):
     num_agents=num_agents,
     max_replay_size=1,
     min_replay_size=1,
-    env_steps_per_update=1,
+    pace=experiment_lib.Pace(64.0),
     run=experiment_lib.RunConfig(**{'steps_per_agent': 3 * ROLLOUT, **run}),
   )
 

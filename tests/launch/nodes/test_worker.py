@@ -46,7 +46,7 @@ def _experiment(spec, num_agents=2, config=None, **changes):
     num_agents=num_agents,
     max_replay_size=agent_config.max_replay_size,
     min_replay_size=agent_config.min_replay_size,
-    env_steps_per_update=agent_config.env_steps_per_update,
+    pace=experiment_lib.Pace(agent_config.batch_size),
     run=experiment_lib.RunConfig(eval_episodes=2, **run),
     **changes,
   )
@@ -313,7 +313,7 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
   make_counter, tmp_path
 ):
   directory = run_directory.create(tmp_path / 'run', {}, {}).path
-  experiment = experiment_lib.in_directory(_cartpole(), str(directory))
+  experiment = _cartpole(run_dir=str(directory))
   counter = make_counter(directory, _budget(experiment))
   trainer = _trainer(experiment, counter, evaluate=True)
   trainer.run(threading.Event())
@@ -334,9 +334,7 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
 def test_the_target_network_acts_where_it_is_to(make_counter, tmp_path, serve):
   directory = run_directory.create(tmp_path / 'run', {}, {}).path
   config = {'serve_target': serve, 'target_update_tau': 0.01}
-  experiment = experiment_lib.in_directory(
-    _cartpole(num_agents=1, config=config), str(directory)
-  )
+  experiment = _cartpole(num_agents=1, config=config, run_dir=str(directory))
   counter = make_counter(directory, _budget(experiment))
   trainer = _trainer(experiment, counter, evaluate=True)
   trainer.run(threading.Event())

@@ -77,7 +77,6 @@ class Alone:
       num_agents=1,
       max_replay_size=1,
       min_replay_size=1,
-      env_steps_per_update=1,
       run=experiment_lib.RunConfig(updates_per_call=1),
       run_dir=run_dir,
     )

@@ -9,7 +9,7 @@ import reverb
 from agents import dqn
 from environment_loops import environments
 from launch import actors
-from launch import catalogue
+from launch import cell as cell_lib
 from launch import experiment as experiment_lib
 from launch import graph
 from launch.engines import restarts
@@ -30,7 +30,6 @@ def _experiment(agent=None, **run):
     num_agents=1,
     max_replay_size=config.max_replay_size,
     min_replay_size=config.min_replay_size,
-    env_steps_per_update=1,
     run=experiment_lib.RunConfig(**{'steps_per_agent': 5000, **run}),
   )
 
@@ -88,8 +87,11 @@ def test_all_but_the_counter_come_back():
 
 
 def test_each_shard_holds_its_part():
-  config = actors.Config(num_actors=2, shards=2, samples_per_insert=None)
-  (table,) = _tables(_experiment({'max_replay_size': 1001}), config)
+  config = actors.Config(num_actors=2, shards=2)
+  free = dataclasses.replace(
+    _experiment({'max_replay_size': 1001}), pace=experiment_lib.Pace(None)
+  )
+  (table,) = _tables(free, config)
   assert table.info.max_size == 501
   assert table.info.rate_limiter_info.min_size_to_sample == 50
 
@@ -106,7 +108,8 @@ def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
 
 
 def test_the_limiter_keeps_the_ratio():
-  (table,) = _tables(_experiment(), actors.Config(samples_per_insert=4.0))
+  paced = dataclasses.replace(_experiment(), pace=experiment_lib.Pace(4.0))
+  (table,) = _tables(paced, actors.Config())
   limiter = table.info.rate_limiter_info
   assert limiter.samples_per_insert == 4.0
   assert limiter.min_size_to_sample == 100
@@ -118,7 +121,6 @@ def test_the_limiter_keeps_the_ratio():
     ({'steps_per_agent': 120}, {}, 'leaves nothing to learn from'),
     ({}, {'error_buffer': 1.0}, 'error_buffer'),
     ({}, {'num_actors': 1, 'shards': 2}, 'shards=2 are more than'),
-    ({}, {'samples_per_insert': -1.0}, 'samples_per_insert'),
     ({}, {'envs_per_actor': 0}, 'envs_per_actor'),
     # 64 transitions of an update are 4 items; that a call takes 32 is no help.
     (
@@ -139,22 +141,21 @@ def test_numbers_that_cannot_work_are_refused(experiment, config, message):
 
 
 def test_on_policy_each_shard_needs_as_many_actors():
-  experiment = catalogue.experiment('A2C')
+  experiment = cell_lib.resolve('a2c').experiment
   sizes = {'num_actors': 4, 'envs_per_actor': 4}
-  experience.check(experiment, actors.Config(**sizes, shards=2))
+  experience.check_actors(experiment, actors.Config(**sizes, shards=2))
   with pytest.raises(ValueError, match='num_actors a multiple of shards'):
-    experience.check(experiment, actors.Config(**sizes, shards=3))
+    experience.check_actors(experiment, actors.Config(**sizes, shards=3))
 
 
 def test_more_than_one_agent_is_refused():
-
   experiment = dataclasses.replace(_experiment(), num_agents=2)
   with pytest.raises(ValueError, match='num_agents=2'):
-    experience.check(experiment, actors.Config())
+    experience.check_actors(experiment, actors.Config())
 
 
 def test_the_plan_that_is_checked_is_the_one_that_runs():
-  config = actors.Config(num_actors=3, samples_per_insert=8.0)
+  config = actors.Config(num_actors=3)
   plan = experience.of_actors(_experiment({'batch_size': 16}), config).plan
   assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call

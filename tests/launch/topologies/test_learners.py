@@ -18,7 +18,7 @@ from launch import experience
 from launch.topologies import actor_learner
 from run_records import run_directory
 
-HERE = pathlib.Path(__file__).parent
+MODULES = pathlib.Path(__file__).parents[1]
 
 
 def _experiment(
@@ -31,7 +31,6 @@ def _experiment(
     num_agents=1,
     max_replay_size=1000,
     min_replay_size=100,
-    env_steps_per_update=1,
     run=experiment_lib.RunConfig(**run),
   )
 
@@ -154,11 +153,11 @@ def _go_on(run, count, what):
 def killed(start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
+    'impala',
     *SMALL,
     '--config.environment=faulty_environments:Slow-v0',
     f'--config.run.steps_per_agent={STEPS}',
-    script='run_impala.py',
-    modules=HERE,
+    modules=MODULES,
     environment={'FAULTY_RELEASE': str(release)},
   )
   _go_on(run, 2 * UPDATES, 'learning')

@@ -24,7 +24,7 @@ def _experiment(num_agents=5, **run):
     num_agents=num_agents,
     max_replay_size=1000,
     min_replay_size=config.min_replay_size,
-    env_steps_per_update=1,
+    pace=experiment_lib.Pace(64.0),
     run=experiment_lib.RunConfig(steps_per_agent=500, **run),
   )
 
@@ -63,7 +63,7 @@ def test_the_replay_of_a_swarm_can_be_a_node_of_its_own():
   assert 'replay/0' in graph.nodes(program)
   edges = {edge for edge in graph.edges(program) if 'replay/0' in edge}
   assert edges == {(f'explorer/{i}', 'replay/0') for i in range(3)}
-  assert restarts.of(program)['replay'] == restarts.Stop()
+  assert restarts.of(program)['replay'] == restarts.Restart()
   graph.check(program)
 
 
@@ -111,7 +111,7 @@ def test_a_budget_that_ends_before_learning_begins_is_refused():
   )
   for build in (
     lambda: swarm.build(short, _config()),
-    lambda: single_process.build(short),
+    lambda: single_process.build(short, single_process.Config()),
   ):
     with pytest.raises(ValueError, match='learning begins after 55 steps'):
       build()
@@ -122,11 +122,11 @@ def test_two_numbers_of_explorers_that_differ_are_refused():
     swarm.build(_experiment(num_agents=4), _config())
 
 
-def test_the_baseline_is_a_trainer_and_a_counter():
-  program = single_process.build(_experiment())
-  assert graph.nodes(program) == ['counter/0', 'trainer/0']
-  assert graph.edges(program) == {('trainer/0', 'counter/0')}
-  assert restarts.of(program)['trainer'] == restarts.Stop()
+def test_a_single_process_is_a_worker_and_a_counter():
+  program = single_process.build(_experiment(), single_process.Config())
+  assert graph.nodes(program) == ['counter/0', 'worker/0']
+  assert graph.edges(program) == {('worker/0', 'counter/0')}
+  assert restarts.of(program)['worker'] == restarts.Stop()
   graph.check(program)
 
 

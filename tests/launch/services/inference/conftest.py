@@ -97,7 +97,6 @@ class World:
       num_agents=1,
       max_replay_size=1000,
       min_replay_size=100,
-      env_steps_per_update=1,
       seed=SEED,
       run=experiment_lib.RunConfig(
         steps_per_agent=1_000_000, updates_per_call=1

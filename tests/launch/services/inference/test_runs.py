@@ -23,7 +23,7 @@ COMMON = (
 )
 RUNS = {
   # Parameters stand still: then pi / mu is 1, if each block belongs together.
-  'run_impala.py': (
+  'impala': (
     f'--config.agent.unroll_length={UNROLL}',
     f'--config.agent.batch_size={ENVS}',
     '--config.agent.lstm_size=8',
@@ -32,10 +32,10 @@ RUNS = {
     '--config.run.updates_per_call=4',
     f'--config.run.steps_per_agent={STEPS}',
   ),
-  'run_apex_dqn.py': (
+  'apex_dqn': (
     '--config.agent.batch_size=16',
     '--config.agent.min_replay_size=100',
-    '--config.actors.samples_per_insert=8.0',
+    '--config.pace.samples_per_insert=8.0',
     '--config.actors.inference_transport=rpc',
     f'--config.run.steps_per_agent={STEPS}',
   ),
@@ -47,9 +47,9 @@ def killed(request, start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   memory = set(os.listdir('/dev/shm'))
   run = start_run(
+    request.param,
     *COMMON,
     *RUNS[request.param],
-    script=request.param,
     modules=MODULES,
     environment={'FAULTY_RELEASE': str(release)},
   )
@@ -116,11 +116,11 @@ def test_what_it_reports_is_in_the_metrics(killed):
 
 
 def test_the_lag_of_the_policy_is_known(killed):
-  script, run, _, _ = killed
+  agent, run, _, _ = killed
   rows = run_directory.open(run.directory).metrics('node_learner')
   rows = [row for row in rows if 'policy_lag' in row]
   assert rows and min(row['policy_lag'] for row in rows) >= 0
-  if script == 'run_impala.py':
+  if agent == 'impala':
     # On an idle machine at most 20; on a busy one the server is late to look.
     updates = STEPS // (ENVS * UNROLL)
     assert max(row['policy_lag_max'] for row in rows) <= updates / 2

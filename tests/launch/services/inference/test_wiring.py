@@ -25,7 +25,6 @@ def _experiment():
     num_agents=1,
     max_replay_size=1,
     min_replay_size=1,
-    env_steps_per_update=1,
     run=experiment_lib.RunConfig(replay='node'),
   )
 
