@@ -197,9 +197,9 @@ def recorder(monkeypatch):
 
   Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
   """
-  from environment_loops import counting
   from environment_loops import environments
   from environment_loops import vector
+  from tests import counting
 
   spec = environments.Spec('counting', (3,), 2)
 

@@ -6,6 +6,7 @@ import functools
 import pytest
 
 from agents import dqn
+from agents import ppo
 from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from launch import experiment as experiment_lib
@@ -15,17 +16,17 @@ from launch.topologies import single_process
 from launch.topologies import swarm
 
 
-def _experiment(num_agents=5, **run):
+def _experiment(num_agents=5, agent=None, **run):
   config = dqn.Config(hidden_sizes=(8,), min_replay_size=50)
   spec = environments.spec('CartPole-v1')
   return experiment_lib.Experiment(
-    make_agent=functools.partial(dqn.DQN, config, spec),
+    make_agent=agent or functools.partial(dqn.DQN, config, spec),
     environment='CartPole-v1',
     num_agents=num_agents,
     max_replay_size=1000,
     min_replay_size=config.min_replay_size,
     pace=experiment_lib.Pace(64.0),
-    run=experiment_lib.RunConfig(steps_per_agent=500, **run),
+    run=experiment_lib.RunConfig(**{'steps_per_agent': 500, **run}),
   )
 
 
@@ -134,3 +135,29 @@ def test_the_swarm_is_drawn_from_the_program():
   drawing = graph.to_mermaid(swarm.build(_experiment(), _config()))
   assert '  explorer["explorer x 3"]' in drawing.splitlines()
   assert '  supervisor --> star' in drawing.splitlines()
+
+
+CARTPOLE = environments.spec('CartPole-v1')
+
+
+@pytest.mark.parametrize(
+  ('agent', 'pull_every', 'period'),
+  [
+    (functools.partial(ppo.PPO, ppo.Config(), CARTPOLE), 'rollout', 80),
+    (functools.partial(ppo.PPO, ppo.Config(), CARTPOLE), 'minibatch', 1),
+    (None, 'rollout', 1),
+  ],
+)
+def test_explorers_with_rollouts_are_pulled_once_for_each(
+  agent, pull_every, period
+):
+  for start in ('own', 'shared'):
+    config = _config(pull_every=pull_every, start=start)
+    program = swarm.build(
+      _experiment(agent=agent, steps_per_agent=5000), config
+    )
+    for node in program.groups['explorer']:
+      exchange = node._kwargs['exchange'](server=None)
+      assert exchange.period == period
+      assert exchange.shared_start == (start == 'shared')
+      assert not exchange.keeps_learner
