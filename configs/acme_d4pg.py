@@ -1,6 +1,6 @@
 """Acme's own D4PG: presets for each environment.
 
-  python launch/run.py acme_d4pg:hopper
+python launch/run.py acme_d4pg:hopper
 """
 
 from __future__ import annotations

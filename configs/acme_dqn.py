@@ -1,6 +1,6 @@
 """Acme's own DQN: presets for each environment.
 
-  python launch/run.py acme_dqn:cartpole
+python launch/run.py acme_dqn:cartpole
 """
 
 from __future__ import annotations

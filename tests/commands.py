@@ -168,7 +168,7 @@ def run_commands():
   return run
 
 
-# Trainers without a program, in the test's own process.
+# Workers without a program, in the test's own process.
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def make_counter():
 
 @pytest.fixture
 def recorder(monkeypatch):
-  """Has trainers act in counting environments; holds the last ones made.
+  """Has workers act in counting environments; holds the last ones made.
 
   Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
   """

@@ -76,6 +76,41 @@ def test_members_side_by_side_are_single_learners(agent):
     assert not np.allclose(alone.parameters(), theta[one], atol=1e-3)
 
 
+def test_each_member_learns_with_its_own_column_of_probabilities():
+  agent = dqn.DQN(
+    dqn.Config(hidden_sizes=(6,), batch_size=BATCH, prioritized=True), SPEC
+  )
+  theta, count = _theta(agent, 2), 3 * BATCH
+  packed = _packed(count, 2)
+  drawn = np.random.default_rng(1).uniform(0.01, 1, (count, 2))
+  drawn = drawn.astype(np.float32)
+  together = _learner(agent, theta, RATES[:2], updates_per_call=3)
+  result = together.step(tf.constant(packed), drawn)
+  assert result.priorities.shape == (count, 2)
+  uniform = _learner(agent, theta, RATES[:2], updates_per_call=3)
+  uniform.step(tf.constant(packed), np.full_like(drawn, 0.1))
+  for member in range(2):
+    one = slice(member, member + 1)
+    # As a learner of one member gets it, in both shapes.
+    for column in (drawn[:, member], drawn[:, one]):
+      alone = _learner(agent, theta[one], RATES[one], updates_per_call=3)
+      own = alone.step(tf.constant(packed[:, one]), column)
+      assert own.priorities.shape == column.shape
+      np.testing.assert_allclose(
+        result.priorities[:, member],
+        np.ravel(own.priorities),
+        rtol=1e-3,
+        atol=1e-4,
+      )
+      np.testing.assert_allclose(
+        together.parameters()[one], alone.parameters(), rtol=1e-3, atol=1e-5
+      )
+    # The weights matter.
+    assert not np.allclose(
+      together.parameters()[one], uniform.parameters()[one], atol=1e-5
+    )
+
+
 def test_several_updates_in_a_call_are_one_after_the_other(agent):
   theta = _theta(agent)[:2]
   packed = tf.constant(_packed(4 * BATCH, 2))

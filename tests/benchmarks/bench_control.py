@@ -208,7 +208,7 @@ def repetition(window_s: float) -> Iterator[tuple[str, Numbers | None]]:
     _ACME_FREE,
     measure_peer('acme_d4pg', samples_per_insert=ratio, **acme),
   )
-  one = ('node_trainer', 'node_trainer', window_s)
+  one = ('node_worker', 'node_worker', window_s)
   yield _OURS_DDPG, measure(_DDPG, *one)
   yield (
     _SB3,

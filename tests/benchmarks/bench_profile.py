@@ -25,7 +25,7 @@ _NODE = 'explorer/0'
 _NUM_NODES = 2
 _SAMPLES_PER_S = 100
 _LIMIT_S = 120.0
-_LOOP = '_loop (launch/nodes/trainer.py'
+_LOOP = '_loop (launch/nodes/worker.py'
 # The first that is on the stack below the loop has the sample.
 _PARTS = (
   ('sample (wait for a batch)', ('replay/sampler.py',)),

@@ -2,7 +2,7 @@
 
 Ape-X DQN at 32 samples per insert and batch 256, and IMPALA with unrolls of 20
 steps; CartPole-v1, 64 x 64. Each part runs alone, in one process, made of the
-same objects as in a run (launch/experiences). Its CPU is that of all threads
+same objects as in a run (launch/experience). Its CPU is that of all threads
 of the process: so writing holds what Reverb's server does for it. Evaluator,
 counter and the copies of parameters are not in the sum; contention neither.
 """
@@ -36,7 +36,6 @@ from launch import actors  # noqa: E402
 from launch import experience  # noqa: E402
 from launch import experiment as experiment_lib  # noqa: E402
 from launch.experience import kind  # noqa: E402
-from replay import priorities  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
 _CORES = 2  # of the machine that the goals are stated for
@@ -76,7 +75,8 @@ class _Actor:
       client, 'replay', self._behaviour, self._priorities, stop.is_set
     )
 
-  def _priorities(self, packed: np.ndarray) -> np.ndarray:
+  def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
+    del member
     return self._behaviour.priorities(self._theta, packed)
 
   def step(self, write: bool) -> None:
@@ -120,22 +120,20 @@ def measure_apex(seconds: float) -> Costs:
   act = common.timed(lambda: actor.step(False), seconds)['cpu_us'] / envs
   both = common.timed(lambda: actor.step(True), seconds)['cpu_us'] / envs
   actor.adder.flush()
-  sampler = found.sampler([client.server_address], 'replay', lambda: False)
-  writer = priorities.PriorityWriter([client], 'replay')
+  source = found.source([client.server_address], 'replay', lambda: False)
   items = found.updates_per_call * found.batch_size
   back = np.full(items, 0.5)
 
   def sample():
-    writer.update(next(sampler), back)
+    source.give_back(next(source), back)
 
   sampling = common.timed(sample, seconds)['cpu_us'] / items
-  last = next(sampler)
+  last = next(source)
   learner = _learner(found)
   call = common.timed(
     lambda: learner.step(last.data, last.probabilities), seconds
   )
-  writer.close()
-  sampler.close()
+  source.close()
   actor.adder.close()
   server.stop()
   return {
@@ -159,7 +157,7 @@ def measure_impala(seconds: float) -> Costs:
   actor = _Actor(found, client, stop)
   envs = found.config.envs_per_actor
   act = common.timed(lambda: actor.step(False), seconds)['cpu_us'] / envs
-  sampler = found.sampler([client.server_address], 'replay', lambda: False)
+  source = found.source([client.server_address], 'replay', lambda: False)
 
   def write():
     while not stop.is_set():
@@ -167,18 +165,18 @@ def measure_impala(seconds: float) -> Costs:
 
   writing = threading.Thread(target=write, daemon=True)
   writing.start()
-  sample = found.prepare(next(sampler), 0)
+  sample = found.prepare(next(source), 0)
   steps = found.updates_per_call * config.unroll_length * config.batch_size
   cpu, until, count = time.process_time(), time.monotonic() + seconds, 0
   while time.monotonic() < until:
-    sample = found.prepare(next(sampler), 0)
+    sample = found.prepare(next(source), 0)
     count += steps
   queue = 1e6 * (time.process_time() - cpu) / count - act
   stop.set()
   writing.join(10.0)
   learner = _learner(found)
   call = common.timed(lambda: learner.step(sample.data), seconds)
-  sampler.close()
+  source.close()
   actor.adder.close()
   server.stop()
   return {

@@ -84,8 +84,8 @@ def run(request, start_run):
   found = start_run(agent, *flags, *COMMON, modules=HERE)
   found.item = item
   alone = request.param.endswith('alone')
-  found.acts = ['trainer/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
-  found.learns = 'trainer' if alone else 'learner'
+  found.acts = ['worker/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
+  found.learns = 'worker' if alone else 'learner'
   found.code = found.wait()
   return found
 

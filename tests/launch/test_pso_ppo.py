@@ -6,8 +6,8 @@ import pytest
 from agents import ppo
 from environment_loops import environments
 from launch import cell as cell_lib
+from launch import experience
 from launch import registry
-from launch.experience import members
 from run_records import run_directory
 
 ROLLOUT, BUDGET, EXPLORERS = 128, 1024, 3
@@ -20,9 +20,9 @@ def test_an_explorer_is_the_plain_agent_whose_rollout_is_one_block(preset):
   swarm = cell.sections['swarm']
   assert (swarm.k, swarm.c_max) == (10.0, 0.5)
   assert cell.sections['agent'] == alone['agent']
-  found = members.of(cell.experiment, 2)
+  found = experience.of_members(cell.experiment, 2)
   assert found.envs_per_member == alone['actors'].envs_per_actor
-  assert found.acting_steps == 2 * alone['agent'].rollout_steps
+  assert found.steps_per_call == alone['agent'].rollout_steps
 
 
 def test_a_claim_that_ppo_cannot_make_is_refused():

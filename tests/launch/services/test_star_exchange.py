@@ -1,5 +1,6 @@
 """An explorer node's line to a real star server, over real RPC."""
 
+import functools
 import math
 import threading
 import time
@@ -7,8 +8,11 @@ import time
 import numpy as np
 import pytest
 
+from agents import dqn
 from agents import parameters
 from agents.swarm import explorers
+from environment_loops import environments
+from launch import experiment as experiment_lib
 from launch import rpc
 from launch.rpc import directory
 from launch.services import star
@@ -204,4 +208,73 @@ def test_close_ends_the_thread_while_the_server_is_gone(
   deadline = time.monotonic() + 5
   while threading.active_count() > before and time.monotonic() < deadline:
     time.sleep(0.02)
-  assert not any(t.name == 'star-link' for t in threading.enumerate())
+  assert not any(t.name == 'star-client' for t in threading.enumerate())
+
+
+# A whole node: who begins where.
+
+MEMBERS, BEFORE = 3, 10
+
+
+def _explorers(**swarm):
+  """An experiment of explorers that act and never learn, and its star."""
+  spec = environments.Spec('counting', (3,), 2)
+  config = dqn.Config(hidden_sizes=(4,), min_replay_size=500)
+  experiment = experiment_lib.Experiment(
+    functools.partial(dqn.DQN, config, spec),
+    'counting',
+    num_agents=MEMBERS,
+    max_replay_size=1000,
+    min_replay_size=500,
+    run=experiment_lib.RunConfig(steps_per_agent=2 * BEFORE),
+  )
+  layout = experiment.make_agent().layout
+  config = explorers.Config(num_explorers=MEMBERS, b=1, k=1.0, **swarm)
+  server = star.StarServer(config, layout, None, None)
+  theta_star = np.full(layout.size, 0.25, np.float32)
+  server.offer(parameters.encode(layout, 0, theta_star), 1.0, 0, 0)
+  for _ in range(2):
+    server.report_episode(server.next_episode(0, -1)['ticket'], 5.0)
+  exchange = functools.partial(
+    star_exchange.StarExchange, config, layout, 'explorer/0', MEMBERS, 1
+  )
+  return experiment, exchange, server, theta_star
+
+
+@pytest.mark.parametrize(
+  ('start', 'distinct'), [('own', MEMBERS), ('shared', 1)]
+)
+def test_a_node_that_starts_for_the_first_time_keeps_its_own_parameters(
+  recorder, run_worker, make_counter, address, start, distinct
+):
+  experiment, exchange, server, theta_star = _explorers(start=start)
+  with rpc.serve(server, address):
+    worker = run_worker(
+      experiment,
+      make_counter(),
+      node='explorer/0',
+      exchange=exchange,
+      peers={'server': rpc.Client(address, timeout_s=1.0)},
+    )
+  assert worker.theta.shape == (MEMBERS, theta_star.size)
+  assert len(np.unique(worker.theta, axis=0)) == distinct
+  assert not (worker.theta == theta_star).all(axis=1).any()
+
+
+def test_a_node_that_is_started_again_takes_theta_star_for_all(
+  recorder, run_worker, make_counter, address
+):
+  experiment, exchange, server, theta_star = _explorers()
+  counter = make_counter()
+  # What it did before it died.
+  counter.report('explorer/0', {'actor_steps': MEMBERS * BEFORE})
+  with rpc.serve(server, address):
+    worker = run_worker(
+      experiment,
+      counter,
+      node='explorer/0',
+      exchange=exchange,
+      peers={'server': rpc.Client(address, timeout_s=1.0)},
+    )
+  assert worker.steps == 2 * BEFORE
+  np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)

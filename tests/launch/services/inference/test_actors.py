@@ -37,7 +37,7 @@ def acting(private_directory, world):
         thread = threading.Thread(target=node.run, args=[stop], daemon=True)
         thread.start()
         stack.callback(thread.join, 10)
-        streams.append(kind.sampler([address], 'replay', stop.is_set))
+        streams.append(kind.source([address], 'replay', stop.is_set))
       stack.callback(made.over.set)
       stack.callback(stop.set)
       return streams

@@ -1,98 +1,116 @@
-"""What a trainer keeps, and to whom it is given back."""
+"""What a worker keeps, and to whom it is given back."""
 
 import functools
 import pathlib
-import threading
 
 import numpy as np
 import pytest
 import reverb
 
 from agents import dqn
+from agents.exchange import local
 from environment_loops import environments
 from launch import experiment as experiment_lib
-from launch import link as link_lib
-from launch.nodes import trainer as trainer_lib
-from launch.nodes import trainer_state
+from launch.nodes import saves as saves_lib
 from replay.checkpoints import files as checkpoint_files
 from run_records import run_directory
 
 STEPS = 100
 
-pytestmark = pytest.mark.usefixtures('private_directory')
 
-
-class _Remembers(link_lib.Link):
+class _Remembers(local.Local):
   """What the members have before their first step."""
 
-  def begin(self, trainer):
-    self.steps = trainer.steps
-    self.learner = trainer.learner.save()
+  def __init__(self, keeps_learner):
+    self.keeps_learner = keeps_learner
+
+  def begin(self, worker):
+    self.steps = worker.steps
+    self.learner = worker.learner.save()
 
 
-def _run(make_counter, directory, steps, hidden=8):
+@pytest.fixture
+def run(recorder, run_worker, make_counter):
+  """run(directory, steps, ...): its exchange, and the worker that ended."""
+
+  def start(directory, steps, hidden=8, keeps_learner=False):
+    experiment = _experiment(directory, steps, hidden)
+    counter = make_counter(directory, {'actor_steps': experiment.total_steps})
+    exchange = _Remembers(keeps_learner)
+    worker = run_worker(
+      experiment,
+      counter,
+      node='explorer/3',
+      exchange=lambda: exchange,
+      first_shard=3,
+    )
+    counter.close()
+    return exchange, worker
+
+  return start
+
+
+def _experiment(directory, steps, hidden):
   config = dqn.Config(hidden_sizes=(hidden,), min_replay_size=20, batch_size=4)
   spec = environments.Spec('counting', (3,), 2)
-  experiment = experiment_lib.Experiment(
+  return experiment_lib.Experiment(
     functools.partial(dqn.DQN, config, spec),
     'counting',
     2,
     1000,
     20,
-    1,
+    experiment_lib.Pace(4.0),
     run=experiment_lib.RunConfig(steps_per_agent=steps, updates_per_call=4),
     run_dir=str(directory),
   )
-  counter = make_counter(directory, {'actor_steps': experiment.total_steps})
-  link = _Remembers()
-  infos = [experiment.actor_info(i) for i in range(2)]
-  trainer = trainer_lib.Trainer(
-    experiment, 'explorer/3', infos, 'none', counter, link=link, shard=3
-  )
-  trainer.run(threading.Event())
-  counter.close()
-  return link, trainer
 
 
 def test_a_learner_goes_to_the_next_start_of_a_run_and_to_no_other(
-  recorder, make_counter, tmp_path
+  run, tmp_path
 ):
   path = run_directory.create(tmp_path / 'run', {}, {}).path
-  _, first = _run(make_counter, path, STEPS)
+  _, first = run(path, STEPS)
   saved = first.learner.save()
   with np.load(path / 'checkpoints' / 'explorer-3.npz') as kept:
     assert set(kept) == {'start', *saved}
-  # A node that died in the same start begins with what its link says.
-  again, _ = _run(make_counter, path, STEPS)
+  # A node that died in the same start begins with what its exchange says.
+  again, _ = run(path, STEPS)
   assert again.learner['updates'] == 0
   assert (again.learner['theta'] != saved['theta']).any()
   # A resumed run has the learner whole, and the replay.
-  _, last = _run(make_counter, path, STEPS + 60)
+  _, last = run(path, STEPS + 60)
   saved = last.learner.save()
   run_directory.create(path, {}, {}, resume=True)
-  resumed, trainer = _run(make_counter, path, STEPS + 90)
+  resumed, worker = run(path, STEPS + 90)
   assert resumed.steps == STEPS + 60
   for name, value in saved.items():
     np.testing.assert_array_equal(resumed.learner[name], value)
   # It learned at once: 20 steps without a transition would be no call.
-  assert trainer.learner.updates >= saved['updates'] + 28
+  assert worker.learner.updates >= saved['updates'] + 28
   shard = path / 'checkpoints' / 'replay' / 'shard_3'
   assert any(shard.glob('generation_*'))
 
 
-def test_a_learner_of_another_network_is_refused(
-  recorder, make_counter, tmp_path
-):
+def test_where_its_exchange_says_so_a_node_that_died_goes_on(run, tmp_path):
   path = run_directory.create(tmp_path / 'run', {}, {}).path
-  _run(make_counter, path, STEPS)
+  _, first = run(path, STEPS, keeps_learner=True)
+  again, _ = run(path, STEPS, keeps_learner=True)
+  assert again.learner['updates'] == first.learner.updates > 0
+  for name, value in first.learner.save().items():
+    np.testing.assert_array_equal(again.learner[name], value)
+
+
+def test_a_learner_of_another_network_is_refused(run, tmp_path):
+  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  run(path, STEPS)
   run_directory.create(path, {}, {}, resume=True)
   with pytest.raises(ValueError, match='Resume with the same config'):
-    _run(make_counter, path, 2 * STEPS, hidden=9)
+    run(path, 2 * STEPS, hidden=9)
 
 
 def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
   now, took_s = [0.0], 30.0
-  monkeypatch.setattr(trainer_state.time, 'monotonic', lambda: now[0])
+  monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
   saves = []
 
   class Host:
@@ -106,16 +124,17 @@ def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
     def save(self):
       return {'theta': np.zeros((1, 2))}
 
-  state = trainer_state.State(str(tmp_path), 'trainer/0', Host(), 120.0)
+  kept = saves_lib.Saves(str(tmp_path), 'worker/0', [Host()], 120.0)
   while now[0] < 3600:
     now[0] += 1
-    state.save_now_and_then(Learner())
+    if kept.due():
+      kept.save(Learner())
   assert len(saves) >= 4
   assert len(saves) * took_s < 3600 / 10
 
 
-def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_trainer(
-  recorder, make_counter, tmp_path, monkeypatch, caplog
+def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_worker(
+  run, tmp_path, monkeypatch, caplog
 ):
   whole = reverb.Client.checkpoint
 
@@ -126,6 +145,6 @@ def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_trainer(
 
   monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
   path = run_directory.create(tmp_path / 'run', {}, {}).path
-  _, trainer = _run(make_counter, path, STEPS)
-  assert trainer.steps == STEPS
+  _, worker = run(path, STEPS)
+  assert worker.steps == STEPS
   assert 'Replay was not checkpointed' in caplog.text

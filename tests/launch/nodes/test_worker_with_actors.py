@@ -1,4 +1,4 @@
-"""The learner of actor_learner alone, with a queue that a test fills."""
+"""A worker that learns what actors send: a queue that a test fills."""
 
 import functools
 import pathlib
@@ -17,7 +17,7 @@ from environment_loops import vector
 from launch import actors
 from launch import experience
 from launch import experiment as experiment_lib
-from launch.nodes import learner as learner_lib
+from launch.nodes import worker as worker_lib
 from launch.rpc import directory
 from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
@@ -38,6 +38,9 @@ class Counter:
   def with_deadline(self, timeout_s):
     del timeout_s
     return self
+
+  def snapshot(self):
+    return {'nodes': {}}
 
   def report(self, node, increments, metrics, own):
     del node, own
@@ -82,14 +85,19 @@ class Alone:
     )
     self.counter = Counter()
     address = f'localhost:{directory.pick_port(set())}'
-    self.learner = learner_lib.Learner(
-      self.experiment, self.config, self.counter, [address]
+    self.worker = worker_lib.Worker(
+      self.experiment,
+      'learner/0',
+      [self.experiment.actor_info(0)],
+      self.counter,
+      [address],
+      actors=self.config,
     )
     self.error = None
     self.stop = threading.Event()
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
-    self.wait_until(lambda: self.learner.get_parameters(-1)['version'] == 0)
+    self.wait_until(lambda: self.worker.get_parameters(-1)['version'] == 0)
     found = experience.of_actors(self.experiment, self.config)
     self.agent = found.agent
     self._behaviour = self.agent.actor(base.ActorInfo(0, 1, 0), ENVS)
@@ -104,13 +112,13 @@ class Alone:
 
   def _run(self):
     try:
-      self.learner.run(self.stop)
+      self.worker.run(self.stop)
     except Exception as e:
       self.error = e
 
   def served(self):
     """Version and theta, as actors get them."""
-    answer = self.learner.get_parameters(-1)
+    answer = self.worker.get_parameters(-1)
     _, theta = parameters.decode(self.agent.layout, answer['theta'])
     return answer['version'], theta
 

@@ -1,4 +1,4 @@
-"""The loop that acts and learns, in this process, without a program."""
+"""A worker that acts itself, in this process, without a program."""
 
 import collections
 import dataclasses
@@ -12,22 +12,23 @@ import reverb
 
 from agents import dqn
 from agents import learner
+from agents.exchange import base as exchange_base
+from agents.exchange import local
 from environment_loops import environments
+from launch import experience
 from launch import experiment as experiment_lib
-from launch import link as link_lib
-from launch.experience import members
-from launch.nodes import trainer as trainer_lib
+from launch import rpc
+from launch.rpc import directory
 from run_records import checkpoints
+from run_records import reporting
 from run_records import run_directory
 
 GAMMA = 0.9
 N_STEP = 3
 COUNTING = environments.Spec('counting', (3,), 2)
 
-pytestmark = pytest.mark.usefixtures('private_directory')
 
-
-def _experiment(spec, num_agents=2, config=None, **changes):
+def _experiment(spec, num_agents=2, config=None, ratio=None, **changes):
   settings = {
     'hidden_sizes': (8,),
     'gamma': GAMMA,
@@ -46,7 +47,7 @@ def _experiment(spec, num_agents=2, config=None, **changes):
     num_agents=num_agents,
     max_replay_size=agent_config.max_replay_size,
     min_replay_size=agent_config.min_replay_size,
-    pace=experiment_lib.Pace(agent_config.batch_size),
+    pace=experiment_lib.Pace(ratio or agent_config.batch_size),
     run=experiment_lib.RunConfig(eval_episodes=2, **run),
     **changes,
   )
@@ -56,33 +57,25 @@ def _cartpole(**changes):
   return _experiment(environments.spec('CartPole-v1'), **changes)
 
 
-def _trainer(experiment, counter, **kwargs):
-  members = [experiment.actor_info(i) for i in range(experiment.num_agents)]
-  return trainer_lib.Trainer(
-    experiment, 'trainer/0', members, 'none', counter, **kwargs
-  )
-
-
 def _budget(experiment):
   return {'actor_steps': experiment.total_steps}
 
 
 @pytest.fixture
-def run_trainer():
-  """run_trainer(trainer) runs it in a thread; all are stopped at the end."""
+def start():
+  """start(worker) runs it in a thread; all are stopped at the end."""
   stop = threading.Event()
   threads, errors = [], []
 
-  def start(trainer):
+  def start(worker):
     def run():
       try:
-        trainer.run(stop)
+        worker.run(stop)
       except Exception as e:
         errors.append(e)
 
     threads.append(threading.Thread(target=run, daemon=True))
     threads[-1].start()
-    return threads[-1]
 
   yield start
   stop.set()
@@ -113,7 +106,7 @@ def _window(rows, start):
 
 
 def test_what_reaches_replay_is_exactly_what_was_acted(
-  recorder, run_trainer, make_counter, tmp_path
+  recorder, make_worker, start, make_counter, tmp_path
 ):
   members = 3
   # More than the budget: what is written must be read here, not by a learner.
@@ -134,8 +127,14 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
   try:
     client = server.localhost_client()
     counter = make_counter(None)
-    trainer = _trainer(experiment, counter, replay=client, table='replay_7')
-    run_trainer(trainer)
+    worker = make_worker(
+      experiment,
+      counter,
+      addresses=[client.server_address],
+      hosts=[],
+      table='replay_7',
+    )
+    start(worker)
     # Items go out in bursts of 8: 90 steps are 88 windows, 11 bursts.
     items = experiment.run.steps_per_agent - N_STEP + 1
     assert items % 8 == 0
@@ -169,13 +168,14 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
   )
 
 
-def test_acting_and_learning_stop_at_the_budget(recorder, make_counter):
+def test_acting_and_learning_stop_at_the_budget(
+  recorder, run_worker, make_counter
+):
   experiment = _experiment(COUNTING, 2, run={'steps_per_agent': 103})
   counter = make_counter(None, _budget(experiment))
-  trainer = _trainer(experiment, counter)
-  trainer.run(threading.Event())
+  worker = run_worker(experiment, counter)
   totals = counter.totals()
-  assert trainer.steps == 103
+  assert worker.steps == 103
   assert totals['actor_steps'] == 206
   assert counter.snapshot()['outcome'] == 'budget'
   # A call of 4 updates after 28, 32, ... 100 steps: 23 windows are in replay
@@ -185,26 +185,25 @@ def test_acting_and_learning_stop_at_the_budget(recorder, make_counter):
   assert [len(rows) for rows in environment.steps] == [103, 103]
 
 
-class _Script(link_lib.Link):
+class _Script(local.Local):
   """Breaks a member once; hands out a replacement."""
 
   def __init__(self, replacement=None):
-    super().__init__()
     self.given = replacement
     self.results = []
     self.thetas = []
     self.calls = collections.Counter()
 
-  def begin(self, trainer):
-    self.trainer = trainer
+  def begin(self, worker):
+    self.worker = worker
 
   def updated(self, result):
     self.results.append(result)
-    self.thetas.append(self.trainer.theta.copy())
+    self.thetas.append(self.worker.theta.copy())
     if len(self.results) == 2:
-      theta = self.trainer.theta[1].copy()
+      theta = self.worker.theta[1].copy()
       theta[0] = np.nan
-      self.trainer.learner.set_member(1, theta)
+      self.worker.learner.set_member(1, theta)
 
   def replacement(self, member):
     self.calls[f'replacement {member}'] += 1
@@ -219,75 +218,76 @@ class _Script(link_lib.Link):
 
 @pytest.mark.parametrize('has_star', [True, False])
 def test_a_member_whose_parameters_are_not_finite_is_replaced(
-  recorder, make_counter, has_star
+  recorder, run_worker, make_counter, has_star
 ):
   experiment = _experiment(COUNTING, 2)
   layout = experiment.make_agent().layout
   star = np.full(layout.size, 0.25, np.float32)
-  link = _Script(star if has_star else None)
+  script = _Script(star if has_star else None)
   counter = make_counter(None, _budget(experiment))
-  _trainer(experiment, counter, link=link).run(threading.Event())
-  broken = [result.broken.tolist() for result in link.results]
+  run_worker(experiment, counter, exchange=lambda: script)
+  broken = [result.broken.tolist() for result in script.results]
   assert broken.count([False, True]) == 1
   assert broken[2] == [False, True]
-  assert link.calls['replacement 1'] == 1 and not link.calls['replacement 0']
+  assert (
+    script.calls['replacement 1'] == 1 and not script.calls['replacement 0']
+  )
   # The call that found it broken skipped its updates, and only its.
-  assert link.results[2].skipped.tolist() == [0, 4]
+  assert script.results[2].skipped.tolist() == [0, 4]
   if has_star:
-    np.testing.assert_array_equal(link.thetas[2][1], star)
-  for theta in link.thetas[2:]:
+    np.testing.assert_array_equal(script.thetas[2][1], star)
+  for theta in script.thetas[2:]:
     assert np.isfinite(theta).all()
-  assert not np.array_equal(link.thetas[-1][1], link.thetas[2][1])
-  metrics = counter.snapshot()['nodes']['trainer/0']['metrics']
+  assert not np.array_equal(script.thetas[-1][1], script.thetas[2][1])
+  metrics = counter.snapshot()['nodes']['worker/0']['metrics']
   assert metrics['skipped_updates'] == 4
-  assert link.calls['close'] == 1 and link.calls['sync'] > 5
+  assert script.calls['close'] == 1 and script.calls['sync'] > 5
 
 
 @pytest.mark.parametrize('shared', [True, False])
-def test_members_start_alike_where_their_link_says_so(
-  recorder, make_counter, shared
+def test_members_start_alike_where_their_exchange_says_so(
+  recorder, run_worker, make_counter, shared
 ):
   first = []
 
-  class Starts(link_lib.Link):
+  class Starts(local.Local):
     shared_start = shared
 
-    def initial(self, theta):
+    def initial(self, theta, again):
+      assert not again
       first.append(theta)
       return theta
 
   experiment = _experiment(COUNTING, 3, run={'steps_per_agent': 20})
-  infos = [experiment.actor_info(i) for i in range(3)]
-  for hosted in (infos[:2], infos[2:]):  # two nodes
+  for hosted in ([0, 1], [2]):  # two nodes
     counter = make_counter(None, {'actor_steps': 20 * len(hosted)})
-    trainer_lib.Trainer(
-      experiment, 'trainer/0', hosted, 'none', counter, link=Starts()
-    ).run(threading.Event())
+    run_worker(experiment, counter, hosted, exchange=Starts)
   thetas = np.concatenate(first)
   assert len(thetas) == 3
   assert len(np.unique(thetas, axis=0)) == (1 if shared else 3)
 
 
 def test_a_restarted_node_goes_on_where_its_reports_ended(
-  recorder, make_counter, tmp_path
+  recorder, run_worker, make_counter, tmp_path, monkeypatch
 ):
   experiment = _experiment(COUNTING, 2, run={'steps_per_agent': 120})
 
-  class StopsMidway(link_lib.Link):
+  monkeypatch.setattr(reporting, '_PERIOD_S', 0.0)
+
+  class StopsMidway(local.Local):
     def sync(self):
-      self.trainer.reporter.report()
-      if self.trainer.steps >= 60:
+      assert not self.worker.over()  # which also reports
+      if self.worker.steps >= 60:
         raise KeyboardInterrupt('killed')
 
-    def begin(self, trainer):
-      self.trainer = trainer
+    def begin(self, worker):
+      self.worker = worker
 
   counter = make_counter(tmp_path, _budget(experiment))
   with pytest.raises(KeyboardInterrupt):
-    _trainer(experiment, counter, link=StopsMidway()).run(threading.Event())
+    run_worker(experiment, counter, exchange=StopsMidway)
   assert counter.totals()['actor_steps'] == 120
-  again = _trainer(experiment, counter)
-  again.run(threading.Event())
+  again = run_worker(experiment, counter)
   assert again.steps == 120
   assert counter.totals()['actor_steps'] == 240
   assert counter.snapshot()['outcome'] == 'budget'
@@ -296,13 +296,15 @@ def test_a_restarted_node_goes_on_where_its_reports_ended(
   counter.close()
 
 
-def test_a_restarted_node_draws_other_random_numbers(recorder, make_counter):
+def test_a_restarted_node_draws_other_random_numbers(
+  recorder, run_worker, make_counter
+):
   def actions(steps_before):
     experiment = _experiment(COUNTING, 2, {'min_replay_size': 500})
     counter = make_counter(None, _budget(experiment))
     if steps_before:
-      counter.report('trainer/0', {'actor_steps': steps_before})
-    _trainer(experiment, counter).run(threading.Event())
+      counter.report('worker/0', {'actor_steps': steps_before})
+    run_worker(experiment, counter)
     return [row[1] for row in recorder[-1].steps[0]][:40]
 
   assert actions(0) == actions(0)
@@ -310,13 +312,12 @@ def test_a_restarted_node_draws_other_random_numbers(recorder, make_counter):
 
 
 def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
-  make_counter, tmp_path
+  run_worker, make_counter, tmp_path
 ):
   directory = run_directory.create(tmp_path / 'run', {}, {}).path
   experiment = _cartpole(run_dir=str(directory))
   counter = make_counter(directory, _budget(experiment))
-  trainer = _trainer(experiment, counter, evaluate=True)
-  trainer.run(threading.Event())
+  worker = run_worker(experiment, counter, evaluates=True)
   counter.close()
   rows = run_directory.open(directory).metrics('evaluation')
   assert [row['actor_steps_per_member'] for row in rows] == [0, 52, 100]
@@ -326,23 +327,24 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
     assert row['broken_episodes'] == 0
   path = directory / 'checkpoints' / checkpoints.AGENTS
   with np.load(path) as saved:
-    np.testing.assert_array_equal(saved['theta'], trainer.theta)
+    np.testing.assert_array_equal(saved['theta'], worker.theta)
     assert saved['steps'] == 100
 
 
 @pytest.mark.parametrize('serve', [False, True])
-def test_the_target_network_acts_where_it_is_to(make_counter, tmp_path, serve):
+def test_the_target_network_acts_where_it_is_to(
+  run_worker, make_counter, tmp_path, serve
+):
   directory = run_directory.create(tmp_path / 'run', {}, {}).path
   config = {'serve_target': serve, 'target_update_tau': 0.01}
   experiment = _cartpole(num_agents=1, config=config, run_dir=str(directory))
   counter = make_counter(directory, _budget(experiment))
-  trainer = _trainer(experiment, counter, evaluate=True)
-  trainer.run(threading.Event())
+  worker = run_worker(experiment, counter, evaluates=True)
   counter.close()
   with np.load(directory / 'checkpoints' / checkpoints.AGENTS) as saved:
     kept = saved['theta']
-  for served in (kept, trainer.theta):
-    online, target = trainer.learner.theta, trainer.learner.target
+  for served in (kept, worker.theta):
+    online, target = worker.learner.theta, worker.learner.target
     chosen, other = (target, online) if serve else (online, target)
     np.testing.assert_array_equal(served, chosen.numpy())
     assert not np.array_equal(served, other.numpy())
@@ -350,7 +352,7 @@ def test_the_target_network_acts_where_it_is_to(make_counter, tmp_path, serve):
 
 @pytest.mark.filterwarnings('ignore:overflow')
 def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
-  make_counter,
+  run_worker, make_counter
 ):
   experiment = _cartpole(
     config={'reward_scale': 1e38, 'learning_rate': 1e30, 'loss': 'squared'},
@@ -358,16 +360,15 @@ def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
   )
   counter = make_counter(None, _budget(experiment))
   with pytest.raises(learner.LearnerFault, match='Lower agent.learning_rate'):
-    _trainer(experiment, counter).run(threading.Event())
+    run_worker(experiment, counter)
 
 
 def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
-  run_trainer, make_counter
+  make_worker, start, make_counter
 ):
   experiment = _cartpole(run={'steps_per_agent': 10**6})
   counter = make_counter(None)
-  trainer = _trainer(experiment, counter)
-  run_trainer(trainer)
+  start(make_worker(experiment, counter))
   _wait_until(lambda: counter.totals().get('learner_steps', 0) > 0)
   # The fixture stops it, and asserts that it ends.
 
@@ -375,6 +376,122 @@ def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
 def test_settings_with_which_nothing_could_be_learned_are_refused():
   experiment = _cartpole(run={'steps_per_agent': 23})
   with pytest.raises(ValueError, match='after 23 steps'):
-    members.check(experiment)
+    experience.check_members(experiment)
   run = dataclasses.replace(experiment.run, steps_per_agent=24)
-  members.check(dataclasses.replace(experiment, run=run))
+  experience.check_members(dataclasses.replace(experiment, run=run))
+
+
+def _paces(batch_size, ratio, updates, prioritized=False):
+  config = {
+    'batch_size': batch_size,
+    'prioritized': prioritized,
+    'min_replay_size': 8,
+    'n_step': 1,
+  }
+  run = {'steps_per_agent': 200, 'updates_per_call': updates}
+  return _experiment(COUNTING, 2, config, ratio, run=run)
+
+
+@pytest.mark.parametrize(
+  ('experiment', 'per_update', 'vector_step'),
+  [
+    (_paces(8, 3.0, 2), 8 / 3, 1),
+    (_paces(8, 16.0, 1), 1 / 2, 1),
+    # Eight environments of a member: three updates for each step of them.
+    (_paces(8, 3.0, 1, prioritized=True), 8 / 3, 8),
+  ],
+)
+def test_environment_steps_per_update_are_batch_by_ratio_on_average(
+  recorder, run_worker, make_counter, experiment, per_update, vector_step
+):
+  steps, updates = [], []
+
+  class Watches(local.Local):
+    def begin(self, worker):
+      self.worker = worker
+
+    def updated(self, result):
+      steps.append(self.worker.steps)
+      updates.append(self.worker.learner.updates)
+
+  run_worker(experiment, make_counter(None), exchange=Watches)
+  acted = np.array(steps) - steps[0]
+  wanted = per_update * (np.array(updates) - updates[0])
+  assert len(acted) > 20 and acted[-1] > 100
+  # Never off by a step of all environments, however long it learns.
+  assert np.abs(acted - wanted).max() < vector_step + 1e-6
+
+
+class _Serves(local.Local):
+  serves = ('hello',)
+
+  def hello(self, name):
+    return f'hello {name}'
+
+  def goodbye(self):
+    raise AssertionError
+
+
+def test_what_an_exchange_serves_is_served_by_its_worker_and_no_more(
+  make_worker, make_counter
+):
+  worker = make_worker(_cartpole(), make_counter(None), exchange=_Serves)
+  address = f'localhost:{directory.pick_port(set())}'
+  with rpc.serve(worker, address):
+    client = rpc.Client(address, timeout_s=10.0)
+    assert client.hello('you') == 'hello you'
+    for name in ('goodbye', 'meet', 'sync'):
+      with pytest.raises(rpc.RemoteError, match=f'serve a method {name!r}'):
+        getattr(client, name)()
+  assert not hasattr(worker, 'goodbye')
+
+
+class _Strays(local.Local):
+  """Is out of step at its third call, and then goes on as it began."""
+
+  on_host = True
+
+  def __init__(self, stopped=False):
+    self.calls = []
+    self._stopped = stopped
+
+  def begin(self, worker):
+    self._state = worker.learner.save()
+
+  def meet(self, learner, gradient):
+    if learner.updates == 9 and 'rejoin' not in self.calls:
+      raise exchange_base.OutOfStep
+    return gradient
+
+  def rejoin(self, learner):
+    self.calls.append('rejoin')
+    if self._stopped:
+      raise exchange_base.Stopped
+    learner.restore(self._state)
+
+  def updated(self, result):
+    self.calls.append('updated')
+
+
+def test_a_learner_that_is_out_of_step_rejoins_and_goes_on(
+  recorder, run_worker, make_counter
+):
+  strays, counter = _Strays(), make_counter(None)
+  worker = run_worker(_experiment(COUNTING), counter, exchange=lambda: strays)
+  # 19 calls; see the test of the budget.
+  assert strays.calls == ['updated'] * 2 + ['rejoin'] + ['updated'] * 16
+  assert worker.learner.updates == 4 * 16
+  assert worker.get_parameters(-1)['version'] == 4 * 16
+  # Only what was made in whole calls is counted, of two members.
+  assert counter.totals()['learner_steps'] == 2 * 4 * 18
+
+
+def test_a_run_that_ends_while_a_learner_rejoins_is_over(
+  recorder, run_worker, make_counter
+):
+  strays = _Strays(stopped=True)
+  worker = run_worker(
+    _experiment(COUNTING), make_counter(None), exchange=lambda: strays
+  )
+  assert strays.calls == ['updated'] * 2 + ['rejoin']
+  assert worker.steps < 100

@@ -1,7 +1,6 @@
-"""Trainers whose agents learn from unrolls, in this process."""
+"""Workers whose members learn from unrolls, in this process."""
 
 import functools
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from agents import a2c
 from agents import impala
 from agents import learner
 from agents import ppo
-from agents.exchange import pull as pull_exchange
+from agents.exchange import local
+from agents.exchange import pull
 from environment_loops import environments
+from launch import experience
 from launch import experiment as experiment_lib
-from launch import link as link_lib
-from launch.experience import members
-from launch.nodes import trainer as trainer_lib
 from replay import blocks
 
 COUNTING = environments.Spec('counting', (3,), 2)
@@ -39,8 +37,6 @@ IMPALA: dict[str, Any] = {
   'batch_size': SEQUENCES,
 }
 
-pytestmark = pytest.mark.usefixtures('private_directory')
-
 
 def _experiment(agent=ppo.PPO, config=None, num_agents=MEMBERS, **run):
   config = config or ppo.Config(**PPO)
@@ -55,49 +51,57 @@ def _experiment(agent=ppo.PPO, config=None, num_agents=MEMBERS, **run):
   )
 
 
-def _trainer(experiment, counter, **options):
-  infos = [experiment.actor_info(i) for i in range(experiment.num_agents)]
-  return trainer_lib.Trainer(
-    experiment, 'trainer/0', infos, 'none', counter, **options
-  )
-
-
-class _Watched(link_lib.Link):
+class _Watches:
   """Keeps what each call learned from, acted with and came to."""
 
-  def __init__(self, monkeypatch):
-    super().__init__()
+  def __init__(self, monkeypatch, **options):
+    super().__init__(**options)
     self.samples, self.acting, self.results, self.episodes = [], [], [], []
     step = learner.TFLearner.step
 
     def watched(learner, sample, *rest):
       self.samples.append(blocks.Block(*(column.numpy() for column in sample)))
-      self.acting.append(self.trainer.theta.copy())
+      self.acting.append(self.worker.theta.copy())
       self.results.append(step(learner, sample, *rest))
       return self.results[-1]
 
     monkeypatch.setattr(learner.TFLearner, 'step', watched)
 
-  def initial(self, theta):
+  def initial(self, theta, again):
+    del again
     # Far from each other, and from a policy that acts alike everywhere.
     noise = np.random.default_rng(0).normal(0, 0.3, theta.shape)
     return theta + noise.astype(np.float32)
 
-  def begin(self, trainer):
-    self.trainer = trainer
+  def begin(self, worker):
+    self.worker = worker
 
   def episode_ended(self, done):
     self.episodes.append(done)
 
 
+class _Watched(_Watches, local.Local):
+  """Keeps that of the gradient alone."""
+
+
+class _Pulled(_Watches, pull.Pull):
+  """Keeps that of members that are pulled to a star."""
+
+  star = None
+
+  def begin(self, worker):
+    super().begin(worker)
+    self.set_star(self.star, [1.0, 0.0])
+
+
 def test_what_is_learned_from_is_exactly_what_was_acted(
-  recorder, make_counter, monkeypatch
+  recorder, run_worker, make_counter, monkeypatch
 ):
   # Two vector steps and a bit more than three rollouts.
   experiment = _experiment(steps_per_agent=3 * ROLLOUT + SEQUENCES + 1)
   seen = _Watched(monkeypatch)
   counter = make_counter(None, {'actor_steps': experiment.total_steps})
-  _trainer(experiment, counter, link=seen).run(threading.Event())
+  run_worker(experiment, counter, exchange=lambda: seen)
   (environment,) = recorder
   assert [len(rows) for rows in environment.steps] == (
     [3 * T + 2] * ENVIRONMENTS
@@ -153,7 +157,7 @@ CASES = {
 
 @pytest.mark.parametrize('name', CASES)
 def test_agents_on_unrolls_learn_all_that_they_act(
-  recorder, make_counter, monkeypatch, name
+  recorder, run_worker, make_counter, monkeypatch, name
 ):
   agent, config, updates, steps = CASES[name]
   # The counting rewards are of no size to learn from.
@@ -163,7 +167,7 @@ def test_agents_on_unrolls_learn_all_that_they_act(
   )
   seen = _Watched(monkeypatch)
   counter = make_counter(None, {'actor_steps': experiment.total_steps})
-  _trainer(experiment, counter, link=seen).run(threading.Event())
+  run_worker(experiment, counter, exchange=lambda: seen)
   assert counter.totals()['learner_steps'] == MEMBERS * 2 * updates
   acted = sum(len(rows) for rows in recorder[0].steps)
   learned = sum(sample.reward.size for sample in seen.samples)
@@ -177,35 +181,31 @@ def test_agents_on_unrolls_learn_all_that_they_act(
 
 
 def test_theta_star_pulls_once_after_each_rollout(
-  recorder, make_counter, monkeypatch
+  recorder, run_worker, make_counter, monkeypatch
 ):
-  seen = _Watched(monkeypatch)
-  pull = seen.exchange = pull_exchange.Pull(c_max=None, period=UPDATES)
+  seen = _Pulled(monkeypatch, c_max=None, period=UPDATES)
   experiment = _experiment()
   star = np.full(experiment.make_agent().layout.size, 0.3, np.float32)
-  begin = seen.begin
-
-  def with_star(trainer):
-    begin(trainer)
-    pull.set_star(star, [1.0, 0.0])
-
-  seen.begin = with_star
+  seen.star = star
   monkeypatch.setattr(
     tf.random.Generator, 'uniform', lambda self, shape: tf.fill(shape, 0.5)
   )
   counter = make_counter(None, {'actor_steps': experiment.total_steps})
-  # Without a gradient's part, so that only the pull moves.
-  monkeypatch.setattr(ppo.PPO, 'learning_rate', lambda *unused: 0.0)
-  trainer = _trainer(experiment, counter, link=seen)
-  trainer.run(threading.Event())
-  for before, after in zip(seen.acting, [*seen.acting[1:], trainer.theta]):
+  worker = run_worker(
+    experiment,
+    counter,
+    exchange=lambda: seen,
+    # Without a gradient's part, so that only the pull moves.
+    learning_rates=[0.0] * MEMBERS,
+  )
+  for before, after in zip(seen.acting, [*seen.acting[1:], worker.theta]):
     np.testing.assert_allclose(after[0], (before[0] + star) / 2, rtol=1e-5)
     np.testing.assert_array_equal(after[1], before[1])
 
 
 def test_budgets_without_a_whole_rollout_are_refused():
-  members.check(_experiment(steps_per_agent=ROLLOUT))
+  experience.check_members(_experiment(steps_per_agent=ROLLOUT))
   with pytest.raises(
     ValueError, match=f'learning begins after {ROLLOUT} steps'
   ):
-    members.check(_experiment(steps_per_agent=ROLLOUT - 1))
+    experience.check_members(_experiment(steps_per_agent=ROLLOUT - 1))

@@ -18,7 +18,7 @@ from launch import graph
 from launch.topologies import actor_learner
 from run_records import run_directory
 
-HERE = pathlib.Path(__file__).parent
+MODULES = pathlib.Path(__file__).parents[1]
 
 
 def _experiment(
@@ -157,7 +157,7 @@ def killed(start_run, tmp_path_factory):
     *SMALL,
     '--config.environment=faulty_environments:Slow-v0',
     f'--config.run.steps_per_agent={STEPS}',
-    modules=HERE,
+    modules=MODULES,
     environment={'FAULTY_RELEASE': str(release)},
   )
   _go_on(run, 2 * UPDATES, 'learning')

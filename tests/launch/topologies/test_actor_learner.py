@@ -10,7 +10,6 @@ from agents import dqn
 from environment_loops import environments
 from launch import actors
 from launch import cell as cell_lib
-from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
 from launch.engines import restarts
@@ -143,16 +142,15 @@ def test_numbers_that_cannot_work_are_refused(experiment, config, message):
 def test_on_policy_each_shard_needs_as_many_actors():
   experiment = cell_lib.resolve('a2c').experiment
   sizes = {'num_actors': 4, 'envs_per_actor': 4}
-  experience.check(experiment, actors.Config(**sizes, shards=2))
+  experience.check_actors(experiment, actors.Config(**sizes, shards=2))
   with pytest.raises(ValueError, match='num_actors a multiple of shards'):
-    experience.check(experiment, actors.Config(**sizes, shards=3))
+    experience.check_actors(experiment, actors.Config(**sizes, shards=3))
 
 
 def test_more_than_one_agent_is_refused():
-
   experiment = dataclasses.replace(_experiment(), num_agents=2)
   with pytest.raises(ValueError, match='num_agents=2'):
-    experience.check(experiment, actors.Config())
+    experience.check_actors(experiment, actors.Config())
 
 
 def test_the_plan_that_is_checked_is_the_one_that_runs():

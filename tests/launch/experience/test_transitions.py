@@ -16,7 +16,6 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch.rpc import directory
 from replay import packing
-from replay import priorities
 
 ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
 
@@ -78,7 +77,8 @@ def _fill(found, address, steps, first_version=0):
   """Acts `steps` steps; returns the packed transitions, in their order."""
   written = []
 
-  def priority(packed):
+  def priority(member, packed):
+    assert member == 0
     written.append(packed.copy())
     return np.arange(1.0, 1.0 + len(packed))
 
@@ -106,8 +106,8 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
   address = serve(found)
   written = _fill(found, address, 60)
   place = {row.tobytes(): i for i, row in enumerate(written)}
-  sampler = found.sampler([address], 'replay', lambda: False)
-  raw = next(sampler)
+  source = found.source([address], 'replay', lambda: False)
+  raw = next(source)
   sample = found.prepare(raw, 0)
   spec = found.sample_specs()
   assert sample.data.shape == spec.shape == (2 * BATCH, written.shape[1])
@@ -130,9 +130,8 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
 
   # One new priority for each key: that of its own transitions.
   new = np.random.default_rng(1).gamma(1.0, size=2 * BATCH)
-  writer = priorities.PriorityWriter([reverb.Client(address)], 'replay')
-  writer.update(sample, found.item_priorities(new))
-  assert writer.flush()
+  source.give_back(sample, new)
+  source.flush()
   wanted = {}
   for item, key in enumerate(sample.keys):
     own = new[item * SIZE : (item + 1) * SIZE]
@@ -147,8 +146,7 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
       stored[one.info.key] = one.info.priority
   for key, priority in wanted.items():
     assert stored[key] == pytest.approx(priority, rel=1e-5)
-  writer.close()
-  sampler.close()
+  source.close()
 
 
 def test_what_is_logged_of_a_sample_is_of_all_its_shards(serve):
@@ -158,9 +156,9 @@ def test_what_is_logged_of_a_sample_is_of_all_its_shards(serve):
     _fill(found, addresses[0], 60),
     _fill(found, addresses[1], 30, first_version=1000),
   ]
-  sampler = found.sampler(addresses, 'replay', lambda: False)
-  sample = found.prepare(next(sampler), 0)
-  sampler.close()
+  source = found.source(addresses, 'replay', lambda: False)
+  sample = found.prepare(next(source), 0)
+  source.close()
   place = found.experiment.transitions().slices
   rows = np.asarray(sample.data)
   lags = [1500 - float(row[place.version][0]) for row in rows]

@@ -1,6 +1,5 @@
-"""Nodes of a swarm in this process: supervisors, and what explorers pull."""
+"""A supervisor of a swarm, in this process."""
 
-import dataclasses
 import functools
 import threading
 
@@ -9,7 +8,6 @@ import pytest
 
 from agents import dqn
 from agents import parameters
-from agents import ppo
 from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from environment_loops import faults
@@ -61,7 +59,6 @@ def _supervise(monkeypatch, make_counter, on_fault):
     1,
     1000,
     50,
-    1,
     run=experiment_lib.RunConfig(on_fault=on_fault, background_niceness=0),
   )
   monkeypatch.setattr(
@@ -97,35 +94,3 @@ def test_a_supervisor_fails_at_a_broken_episode_by_default(
   default = experiment_lib.RunConfig().on_fault
   with pytest.raises(faults.EnvironmentFault):
     _supervise(monkeypatch, make_counter, default)
-
-
-@pytest.mark.parametrize(
-  ('pull_every', 'updates', 'period'),
-  [('rollout', 80, 80), ('minibatch', 80, 1), ('rollout', None, 1)],
-)
-def test_explorers_with_rollouts_are_pulled_once_for_each(
-  make_counter, pull_every, updates, period
-):
-  agent_class, config = (ppo.PPO, ppo.Config())
-  if updates is None:
-    agent_class, config = dqn.DQN, dqn.Config()
-  experiment = experiment_lib.Experiment(
-    functools.partial(agent_class, config, environments.spec('CartPole-v1')),
-    'CartPole-v1',
-    2,
-    1000,
-    50,
-    1,
-  )
-  assert experiment.make_agent().updates_per_call == updates
-  swarm_config = dataclasses.replace(
-    swarm_lib.Config(), pull_every=pull_every, c_max=0.3
-  )
-  link = supervisor_lib.explorer_link(
-    swarm_config, None, experiment, 'explorer/0', 2
-  )
-  assert link.exchange.period == period
-  assert not link.shared_start
-  shared = dataclasses.replace(swarm_config, start='shared')
-  link = supervisor_lib.explorer_link(shared, None, experiment, 'explorer/0', 2)
-  assert link.shared_start

@@ -6,6 +6,7 @@ import functools
 import pytest
 
 from agents import dqn
+from agents import ppo
 from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from launch import experiment as experiment_lib
@@ -15,17 +16,17 @@ from launch.topologies import single_process
 from launch.topologies import swarm
 
 
-def _experiment(num_agents=5, **run):
+def _experiment(num_agents=5, agent=None, **run):
   config = dqn.Config(hidden_sizes=(8,), min_replay_size=50)
   spec = environments.spec('CartPole-v1')
   return experiment_lib.Experiment(
-    make_agent=functools.partial(dqn.DQN, config, spec),
+    make_agent=agent or functools.partial(dqn.DQN, config, spec),
     environment='CartPole-v1',
     num_agents=num_agents,
     max_replay_size=1000,
     min_replay_size=config.min_replay_size,
     pace=experiment_lib.Pace(64.0),
-    run=experiment_lib.RunConfig(steps_per_agent=500, **run),
+    run=experiment_lib.RunConfig(**{'steps_per_agent': 500, **run}),
   )
 
 
@@ -63,7 +64,7 @@ def test_the_replay_of_a_swarm_can_be_a_node_of_its_own():
   assert 'replay/0' in graph.nodes(program)
   edges = {edge for edge in graph.edges(program) if 'replay/0' in edge}
   assert edges == {(f'explorer/{i}', 'replay/0') for i in range(3)}
-  assert restarts.of(program)['replay'] == restarts.Stop()
+  assert restarts.of(program)['replay'] == restarts.Restart()
   graph.check(program)
 
 
@@ -122,11 +123,11 @@ def test_two_numbers_of_explorers_that_differ_are_refused():
     swarm.build(_experiment(num_agents=4), _config())
 
 
-def test_the_baseline_is_a_trainer_and_a_counter():
+def test_a_single_process_is_a_worker_and_a_counter():
   program = single_process.build(_experiment(), single_process.Config())
-  assert graph.nodes(program) == ['counter/0', 'trainer/0']
-  assert graph.edges(program) == {('trainer/0', 'counter/0')}
-  assert restarts.of(program)['trainer'] == restarts.Stop()
+  assert graph.nodes(program) == ['counter/0', 'worker/0']
+  assert graph.edges(program) == {('worker/0', 'counter/0')}
+  assert restarts.of(program)['worker'] == restarts.Stop()
   graph.check(program)
 
 
@@ -134,3 +135,29 @@ def test_the_swarm_is_drawn_from_the_program():
   drawing = graph.to_mermaid(swarm.build(_experiment(), _config()))
   assert '  explorer["explorer x 3"]' in drawing.splitlines()
   assert '  supervisor --> star' in drawing.splitlines()
+
+
+CARTPOLE = environments.spec('CartPole-v1')
+
+
+@pytest.mark.parametrize(
+  ('agent', 'pull_every', 'period'),
+  [
+    (functools.partial(ppo.PPO, ppo.Config(), CARTPOLE), 'rollout', 80),
+    (functools.partial(ppo.PPO, ppo.Config(), CARTPOLE), 'minibatch', 1),
+    (None, 'rollout', 1),
+  ],
+)
+def test_explorers_with_rollouts_are_pulled_once_for_each(
+  agent, pull_every, period
+):
+  for start in ('own', 'shared'):
+    config = _config(pull_every=pull_every, start=start)
+    program = swarm.build(
+      _experiment(agent=agent, steps_per_agent=5000), config
+    )
+    for node in program.groups['explorer']:
+      exchange = node._kwargs['exchange'](server=None)
+      assert exchange.period == period
+      assert exchange.shared_start == (start == 'shared')
+      assert not exchange.keeps_learner

@@ -1,0 +1,180 @@
+"""Prioritized replay of several members in one process: a table for each."""
+
+import functools
+
+import numpy as np
+import pytest
+import reverb
+
+from agents import dqn
+from agents import learner
+from environment_loops import environments
+from launch import experience
+from launch import experiment as experiment_lib
+from launch.rpc import directory
+from tests import counting
+
+COUNTING = environments.Spec('counting', (3,), 2)
+MEMBERS, BATCH, UPDATES, N_STEP, GAMMA = 2, 4, 2, 3, 0.9
+
+
+def _experiment():
+  config = dqn.Config(
+    hidden_sizes=(8,),
+    prioritized=True,
+    gamma=GAMMA,
+    n_step=N_STEP,
+    batch_size=BATCH,
+    min_replay_size=50,
+    reward_scale=1e-6,
+  )
+  return experiment_lib.Experiment(
+    functools.partial(dqn.DQN, config, COUNTING),
+    'counting',
+    num_agents=MEMBERS,
+    max_replay_size=1000,
+    min_replay_size=50,
+    pace=experiment_lib.Pace(2.0),
+    run=experiment_lib.RunConfig(steps_per_agent=400, updates_per_call=UPDATES),
+  )
+
+
+def _expected(rows, start):
+  """The slow truth: a_tm1, r_t, d_t, o_t of what starts at row `start`."""
+  reward = 0.0
+  for i, row in enumerate(rows[start : start + N_STEP]):
+    reward += GAMMA**i * row[2]
+    discount = GAMMA**i * row[3]
+    if row[5]:
+      break
+  return rows[start][1], reward, discount, row[4]
+
+
+def test_each_member_learns_from_exactly_what_it_acted(
+  recorder, run_worker, make_counter, monkeypatch
+):
+  seen = []
+  step = learner.TFLearner.step
+
+  def watched(self, sample, probabilities):
+    result = step(self, sample, probabilities)
+    seen.append((np.asarray(sample), probabilities, result))
+    return result
+
+  monkeypatch.setattr(learner.TFLearner, 'step', watched)
+  experiment = _experiment()
+  counter = make_counter(None, {'actor_steps': experiment.total_steps})
+  worker = run_worker(experiment, counter)
+  (environment,) = recorder
+  envs = len(environment.steps) // MEMBERS
+  assert envs > 1 and worker.steps == 400
+  places = [
+    {tuple(row[0]): start for start, row in enumerate(rows)}
+    for rows in environment.steps
+  ]
+  layout = experiment.transitions()
+  assert len(seen) > 20
+  for packed, probabilities, result in seen:
+    shape = (UPDATES * BATCH, MEMBERS)
+    assert packed.shape[:2] == probabilities.shape == shape
+    assert result.priorities.shape == shape
+    assert (probabilities > 0).all() and np.isfinite(result.priorities).all()
+    for member in range(MEMBERS):
+      for row in packed[:, member]:
+        got = layout.unpack(row)
+        k = int(got.o_tm1[2])
+        assert k // envs == member
+        rows = environment.steps[k]
+        start = places[k][tuple(got.o_tm1)]
+        a_tm1, r_t, d_t, o_t = _expected(rows, start)
+        assert got.a_tm1 == a_tm1
+        assert got.r_t == pytest.approx(r_t, rel=1e-6)
+        assert got.d_t == pytest.approx(d_t, rel=1e-6)
+        np.testing.assert_array_equal(got.o_t, o_t)
+  metrics = counter.snapshot()['nodes']['worker/0']['metrics']
+  assert metrics['priorities_dropped'] == metrics['skipped_updates'] == 0
+
+
+@pytest.fixture
+def filled(private_directory):
+  """(experience, source, stored): tables that all members have written to.
+
+  stored(member, n) are n items of its table, {observation: priority}.
+  """
+  del private_directory
+  experiment = _experiment()
+  found = experience.of_members(experiment, MEMBERS)
+  server = reverb.Server(found.tables('replay'), directory.pick_port(set()))
+  client = server.localhost_client()
+  layout = experiment.transitions()
+  adder, record = found.adder(
+    client,
+    'replay',
+    found.behaviour([experiment.actor_info(i) for i in range(MEMBERS)]),
+    # So that what a table holds says who wrote it.
+    lambda member, packed: np.full(len(packed), 1.0 + member),
+    lambda: False,
+  )
+  environment = counting.make_vector(MEMBERS * found.envs_per_member)
+  observation = environment.reset()
+  for _ in range(40):
+    action = np.zeros(len(observation), np.int32)
+    step = environment.step(action)
+    record(observation, action, step, 0)
+    observation = step.next_observation
+  adder.flush()
+  source = found.source([client.server_address], 'replay', lambda: False)
+
+  def stored(member, num):
+    items = {}
+    for (part,) in client.sample(f'replay_of_{member}', num):
+      row = layout.unpack(np.ravel(part.data[0]))
+      items[tuple(row.o_tm1)] = part.info.priority
+    return items
+
+  yield found, source, stored
+  source.close()
+  adder.close()
+  server.stop()
+
+
+def test_first_priorities_are_of_the_member_that_acted(filled):
+  found, _, stored = filled
+  for member in range(MEMBERS):
+    items = stored(member, 200)
+    assert {int(o[2]) // found.envs_per_member for o in items} == {member}
+    assert set(items.values()) == {1.0 + member}
+
+
+def test_new_priorities_go_back_to_the_items_of_the_right_table(filled):
+  found, source, stored = filled
+  sample = next(source)
+  data = np.asarray(sample.data)
+  assert data.shape == tuple(found.sample_specs().shape)
+  assert sample.probabilities.shape == tuple(found.probability_specs().shape)
+  addresses = found.agent.transition_layout().unpack(data).o_tm1
+  # An item that is drawn twice gets the same both times.
+  new = 100.0 + addresses @ [1.0, 0.1, 10.0]
+  # One batch without a finite gradient: its items keep what they have.
+  new[:BATCH, 1] = np.nan
+  source.give_back(sample, new)
+  source.flush()
+  for member in range(MEMBERS):
+    finite = np.isfinite(new[:, member])
+    kept = {tuple(o) for o in addresses[~finite, member]}
+    wanted = {
+      tuple(o): priority
+      for o, priority in zip(addresses[finite, member], new[finite, member])
+    }
+    found_in_table = {}
+    for _ in range(20):
+      found_in_table.update(stored(member, 500))
+      if wanted.keys() <= found_in_table.keys():
+        break
+    for o, priority in found_in_table.items():
+      if o not in wanted:
+        priority_wanted = 1.0 + member
+      else:
+        priority_wanted = wanted[o]
+      assert priority == pytest.approx(priority_wanted, rel=1e-5), (o, kept)
+    assert wanted.keys() <= found_in_table.keys()
