@@ -268,7 +268,6 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
   """Flags of a variant, all but those of one run."""
   variant = study.variants[label]
   agents = study.seeds if variant.together else variant.best_of
-  number = f'--config.single.num_agents={agents}'
   return (
     *variant.flags,
     *((f'--config.single.num_agents={agents}',) if agents else ()),

@@ -30,7 +30,7 @@ _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor
 _AT_ONCE = 2  # programs
 # Section to what is set where the cell has it.
-_SMALL = {
+_SMALL: dict[str, dict] = {
   'agent': {
     'hidden_sizes': (8,),
     'policy_sizes': (8,),
@@ -52,7 +52,7 @@ _SMALL = {
   },
 }
 # By the name of a topology; one that is not here runs with its defaults.
-_OF_TOPOLOGY = {
+_OF_TOPOLOGY: dict[str, dict] = {
   'actor_learner': {
     'num_actors': 2,
     'envs_per_actor': _ENVIRONMENTS,
@@ -65,7 +65,7 @@ _OF_TOPOLOGY = {
 def flags(agent: str, topology: str) -> list[str]:
   """The small numbers, of those that the cell has."""
   own = settings.names(registry.agent(agent).config)
-  sections = {
+  sections: dict[str, dict[str, object]] = {
     'agent': {k: v for k, v in _SMALL['agent'].items() if k in own},
     'run': _SMALL['run'],
     registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),
