@@ -13,6 +13,7 @@ from agents import exchange as exchange_lib
 from agents import impala
 from agents import learner
 from agents import ppo
+from agents.swarm import explorers
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import link as link_lib
@@ -195,7 +196,7 @@ def test_theta_star_pulls_once_after_each_rollout(
   )
   counter = make_counter(None, {'actor_steps': experiment.total_steps})
   # Without a gradient's part, so that only the pull moves.
-  monkeypatch.setattr(ppo.PPO, 'learning_rate', lambda *unused: 0.0)
+  monkeypatch.setattr(explorers, 'learning_rate', lambda *unused: 0.0)
   trainer = _trainer(experiment, counter, link=seen)
   trainer.run(threading.Event())
   for before, after in zip(seen.acting, [*seen.acting[1:], trainer.theta]):
