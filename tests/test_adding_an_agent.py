@@ -52,7 +52,7 @@ def _done(project, *command, environment=None):
 
 
 def _run(project, *flags):
-  """`launch/run.py`; finds the user's modules in the current directory alone."""
+  """`launch/run.py`, to which a user's modules are in the current directory."""
   return _done(project, str(ROOT / 'launch' / 'run.py'), *flags)
 
 
