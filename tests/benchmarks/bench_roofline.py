@@ -33,8 +33,8 @@ from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import actors  # noqa: E402
-from launch import experiment as experiment_lib  # noqa: E402
 from launch import experience  # noqa: E402
+from launch import experiment as experiment_lib  # noqa: E402
 from launch.experience import kind  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 

@@ -28,9 +28,7 @@ def make_worker(private_directory):
     if members is None:
       members = range(experiment.num_agents)
     infos = [experiment.actor_info(index) for index in members]
-    options.setdefault(
-      'addresses', [f'localhost:{directory.pick_port(set())}']
-    )
+    options.setdefault('addresses', [f'localhost:{directory.pick_port(set())}'])
     return worker.Worker(experiment, node, infos, counter, **options)
 
   return make

@@ -12,8 +12,8 @@ from agents import dqn
 from environment_loops import environments
 from environment_loops import vector
 from launch import actors
-from launch import experiment as experiment_lib
 from launch import experience
+from launch import experiment as experiment_lib
 from launch.rpc import directory
 from replay import packing
 

@@ -65,7 +65,9 @@ def _experiment(directory, steps, hidden):
   )
 
 
-def test_a_learner_goes_to_the_next_start_of_a_run_and_to_no_other(run, tmp_path):
+def test_a_learner_goes_to_the_next_start_of_a_run_and_to_no_other(
+  run, tmp_path
+):
   path = run_directory.create(tmp_path / 'run', {}, {}).path
   _, first = run(path, STEPS)
   saved = first.learner.save()

@@ -229,7 +229,9 @@ def test_a_member_whose_parameters_are_not_finite_is_replaced(
   broken = [result.broken.tolist() for result in script.results]
   assert broken.count([False, True]) == 1
   assert broken[2] == [False, True]
-  assert script.calls['replacement 1'] == 1 and not script.calls['replacement 0']
+  assert (
+    script.calls['replacement 1'] == 1 and not script.calls['replacement 0']
+  )
   # The call that found it broken skipped its updates, and only its.
   assert script.results[2].skipped.tolist() == [0, 4]
   if has_star:
@@ -475,9 +477,7 @@ def test_a_learner_that_is_out_of_step_rejoins_and_goes_on(
   recorder, run_worker, make_counter
 ):
   strays, counter = _Strays(), make_counter(None)
-  worker = run_worker(
-    _experiment(COUNTING), counter, exchange=lambda: strays
-  )
+  worker = run_worker(_experiment(COUNTING), counter, exchange=lambda: strays)
   # 19 calls; see the test of the budget.
   assert strays.calls == ['updated'] * 2 + ['rejoin'] + ['updated'] * 16
   assert worker.learner.updates == 4 * 16

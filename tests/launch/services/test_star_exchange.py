@@ -241,7 +241,9 @@ def _explorers(**swarm):
   return experiment, exchange, server, theta_star
 
 
-@pytest.mark.parametrize(('start', 'distinct'), [('own', MEMBERS), ('shared', 1)])
+@pytest.mark.parametrize(
+  ('start', 'distinct'), [('own', MEMBERS), ('shared', 1)]
+)
 def test_a_node_that_starts_for_the_first_time_keeps_its_own_parameters(
   recorder, run_worker, make_counter, address, start, distinct
 ):

@@ -10,10 +10,10 @@ from agents import dqn
 from environment_loops import environments
 from launch import actors
 from launch import cell as cell_lib
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
 from launch.engines import restarts
-from launch import experience
 from launch.nodes import actor
 from launch.topologies import actor_learner
 from replay import deadlock

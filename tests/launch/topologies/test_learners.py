@@ -12,9 +12,9 @@ from agents import dqn
 from agents import impala
 from environment_loops import environments
 from launch import actors
+from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
-from launch import experience
 from launch.topologies import actor_learner
 from run_records import run_directory
 
