@@ -1,6 +1,8 @@
 # Everything here makes the environment first if it is not there.
 #
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
+#   make run              any agent, topology and engine;
+#                         ARGS='impala:cartpole --topology=swarm', ARGS=--help
 #   make test             the fast suite;                  ARGS='-k rpc ...'
 #   make test-learning   real runs that have to learn: minutes
 #   make results          every table and plot of docs/results/; resumable
@@ -21,7 +23,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm results evaluate docs test test-learning bench doctor \
+.PHONY: help environment swarm run results evaluate docs test test-learning bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -33,14 +35,18 @@ environment:
 swarm: environment
 	@$(BIN)/python launch/run_swarm.py --lp_launch_type=local_mp $(ARGS)
 
+run: environment
+	@$(BIN)/python launch/run.py $(ARGS)
+
 results: environment
 	@$(BIN)/python studies/results.py --publish $(ARGS)
 
-evaluate: environment
+evaluate:
 	@test -n '$(RUN)' || { \
 	  echo 'Which run? make evaluate RUN=runs/NAME. There are:' >&2; \
-	  ls -d runs/*/ 2>/dev/null >&2 || echo '  none yet: make swarm' >&2; \
+	  ls -d runs/*/ >&2 2>/dev/null || echo '  none yet: make swarm' >&2; \
 	  exit 2; }
+	@$(PYTHON) requirements/environment.py
 	@$(BIN)/python launch/evaluate.py $(RUN) $(ARGS)
 
 test: environment

@@ -198,6 +198,8 @@ class Agent(abc.ABC):
   updates_per_call: int | None = None
   # Whether actors wait, after their share of a rollout, until it is learned.
   on_policy: bool = False
+  # A learner of its own, made and used like `learner.TFLearner`; None: that.
+  learner_class: type[Any] | None = None
 
   @property
   def experience(self) -> str:

@@ -1,9 +1,9 @@
 """Several actors of one agent, and one forward pass for all of them.
 
-What explores or remembers belongs to an actor: each has its `base.Actor` and
-its generator. What is dear is the network, and its rows are independent. So an
-actor that is `Batchable` says what its rows need of the network, and takes in
-what came of them; the rest is done for all rows at once.
+Exploration and recurrent state belong to one actor: each has its `base.Actor`
+and its generator. The network costs most of the time, and its rows are
+independent. So a `Batchable` actor gives the inputs of its rows and takes their
+outputs, and one pass computes the rows of all actors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Arrays = tuple[np.ndarray, ...]
 class Batchable(Protocol):
   """A `base.Actor` in four parts; `act` is one after the other.
 
-  Only `choose` and `take` change what is kept: what comes before may be
-  repeated, with other parameters too.
+  Only `choose` and `take` change its state: the parts before them may be
+  repeated, also with other parameters.
   """
 
   def inputs(self, observation: np.ndarray, actor_steps: int) -> Arrays:
@@ -44,7 +44,7 @@ class Streams:
   """Generators of several actors, drawn from as if they were one.
 
   Actor i's share of each draw is what its own generator would have given it
-  alone, so that nobody's actions depend on who else is in the batch.
+  alone: its actions do not depend on which other actors are in the batch.
 
   Attributes:
     parts: rows of each actor, and its generator.
@@ -114,7 +114,7 @@ class Acting:
       agent: of all of them.
       num_envs: environments of each, K.
     """
-    # Belongs to no request: its network keeps what it makes of each theta.
+    # It serves no request; its network caches what it prepares of each theta.
     self._common: Any = agent.actor(base.ActorInfo(0, 1, 0), num_envs)
     self.batchable = hasattr(self._common, 'forward')
 

@@ -96,13 +96,13 @@ class D4PG(actor_critic.ActorCritic):
     ]
     q_tm1 = [tf.stop_gradient(self._values(o)) for o in outputs]
     size = tf.add_n([tf.abs(mean - q) for q in q_tm1]) / len(q_tm1)
-    # With gamma=1 nothing is enough: very much stands for it.
+    # With gamma=1 the sum has no bound: the 1e-6 makes it a very large number.
     endless = r_t / tf.maximum(1.0 - discount_t, 1e-6)
     priorities = size
     if config.priority == 'kl':
       crossed = tf.add_n(losses) / len(losses)
       rest = categorical.entropy(target.probabilities)
-      # Rounding may carry a divergence of 0 below it.
+      # Rounding may make a divergence of 0 negative.
       priorities = tf.nn.relu(tf.stop_gradient(crossed) - rest)
     return actor_critic.CriticLoss(
       tf.add_n(losses),
@@ -169,7 +169,7 @@ def narrow_support(config: Config) -> str | None:
   ):
     if reward is None:
       continue
-    # A reward of the other sign need not be earned for ever.
+    # A reward of the other sign bounds nothing: an episode can end before it.
     value = max(sign * reward, 0) * config.reward_scale / (1 - config.gamma)
     if value > sign * end + 1e-6 * abs(end):
       return (

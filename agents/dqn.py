@@ -38,8 +38,8 @@ class Config:
   rise to their level, and overshoot with faster targets.
   """
 
-  # 'mlp'; for images 'nature' or 'shallow' of conv.py; 'auto': what fits.
-  network: Literal['auto', 'mlp', 'nature', 'shallow'] = 'auto'
+  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  network: conv.Name = 'auto'
   hidden_sizes: settings.Sizes = (64, 64)  # units, of 'mlp'
   activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
   dueling: bool = False  # Q = V + A - mean A, two streams
@@ -73,7 +73,7 @@ class Config:
   importance_exponent: settings.Fraction = 0.4
   # 'schedule' falls; 'ladder' is Ape-X's.
   exploration: Literal['schedule', 'ladder'] = 'schedule'
-  epsilon: settings.Fraction = 0.4  # of 'ladder': the most curious environment
+  epsilon: settings.Fraction = 0.4  # of 'ladder': its first, the largest
   # Of 'ladder': down to epsilon^(1 + alpha).
   epsilon_alpha: settings.NotNegative = 7.0
   # Of 'schedule': chance of a random action.
@@ -181,7 +181,7 @@ class DQN(base.Agent):
       'loss': mean,
       'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,
       'td_error': tf.reduce_sum(weight * tf.abs(td_error)) / total,
-      # A place without a transition must not pass for a claim.
+      # Padding (weight 0) has no target.
       'target_max': tf.reduce_max(
         tf.where(
           weight > 0,
@@ -266,19 +266,9 @@ class DQN(base.Agent):
 def _make_network(config: Config, spec: environments.Spec) -> mlp.Network:
   """The network of a config for the observations of an environment."""
   num_actions = environments.require_discrete(spec, 'DQN')
-  images = spec.observation_dtype == 'uint8'
-  needed = tuple(conv.KINDS) if images else ('mlp',)
-  if config.network not in ('auto', *needed):
-    raise environments.EnvironmentRefused(
-      f'agent.network={config.network!r} does not take the '
-      f'{spec.observation_dtype} observations of {spec.name}; '
-      f'{" or ".join(map(repr, needed))} does. Set --config.agent.network=auto.'
-    )
-  if images:
-    chosen = 'nature' if config.network == 'auto' else config.network
-    return conv.ConvNet(
-      spec.observation_shape, num_actions, config.dueling, chosen, name='q'
-    )
+  network = conv.chosen(config.network, spec)
+  if network != 'mlp':
+    return conv.make(network, spec, num_actions, config.dueling, name='q')
   kind = mlp.DuelingMLP if config.dueling else mlp.MLP
   return kind(
     math.prod(spec.observation_shape),

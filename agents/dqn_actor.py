@@ -89,10 +89,10 @@ class Actor:
 
 
 class Values:
-  """Q in the form that acts; what that needs of theta is made once for each.
+  """Q as actors compute it; what is prepared of a theta is cached.
 
-  A theta is known by its identity: one that is changed in place may pass for
-  the old one.
+  The cache compares identities (`is`): it does not notice a theta that is
+  changed in place.
   """
 
   def __init__(self, network: mlp.Network, layout: parameters.Layout):

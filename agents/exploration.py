@@ -15,7 +15,7 @@ def linear(start: float, end: float, steps: int, done: int) -> float:
 
 
 def ladder(count: int, epsilon: float, alpha: float) -> np.ndarray:
-  """The epsilons of Ape-X, from the most to the least curious.
+  """The epsilons of Ape-X, from the largest to the smallest.
 
   Horgan et al. 2018, section 4.1, constant in time:
 
@@ -38,7 +38,7 @@ def actor_epsilons(
   """One actor's share of the ladder over all environments of all actors.
 
   Environment k of actor i has rank k * count + i, so that every actor spans
-  the ladder: none has only the curious or only the careful.
+  the ladder: none has only large or only small epsilons.
 
   Args:
     index: of the actor, 0 <= index < count.

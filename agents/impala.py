@@ -20,12 +20,13 @@ from agents import optimizers
 from agents import settings
 from agents.losses import policy_gradient
 from agents.losses import vtrace
+from agents.networks import conv
 from agents.unroll import agent as unroll_agent
 from agents.unroll import network as unroll_network
 from environment_loops import environments
 from replay import blocks
 
-# exp(20) is far beyond any bound on rho, and still a number.
+# exp(20) is far above any bound on rho, and finite in float32.
 _MAX_LOG_RHO = 20.0
 
 
@@ -39,7 +40,8 @@ class Config:
 
   hidden_sizes: settings.Sizes = (64, 64)  # units
   activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
-  torso: str = 'mlp'  # for images 'nature' or 'shallow': see conv.py
+  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  network: conv.Name = 'auto'
   shared_torso: bool = True  # one for policy and value; IMPASS: False
   lstm_size: settings.Count = 0  # units; 0 for no LSTM
   stack: settings.Whole = 1  # observations seen at once; IMPASS: 4
@@ -112,11 +114,11 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       spec, config.sigma_min, config.sigma_max, config.tanh_mean
     )
     network = unroll_network.UnrollNetwork(
-      observation_shape=tuple(spec.observation_shape),
+      spec=spec,
       policy_size=head.size,
       hidden_sizes=tuple(config.hidden_sizes),
       activation=config.activation,
-      torso=config.torso,
+      network=config.network,
       shared=config.shared_torso,
       lstm_size=config.lstm_size,
       stack=config.stack,
@@ -130,7 +132,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     self.max_gradient_norm = config.max_gradient_norm
     # Measured, CPU per update: 64x64, T=20, B=8 530 us and 265 compiled, B=32
     # 990 and 750; 256x256, T=64, B=16 the same; with an LSTM 7.8 and 21.7 ms.
-    self.compiled = config.torso == 'mlp' and not config.lstm_size
+    self.compiled = not (network.images or config.lstm_size)
     options = {}
     if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon

@@ -173,7 +173,7 @@ class TFLearner:
       skipped,
       broken,
       None
-      if priorities is None
+      if priorities is None or probabilities is None
       else np.reshape(priorities, np.shape(probabilities)),
     )
 

@@ -37,12 +37,12 @@ class Gaussian:
 
 
 class OrnsteinUhlenbeck:
-  """Noise that remembers (Lillicrap et al. 2016, section 7).
+  """Correlated noise (Lillicrap et al. 2016, section 7).
 
     x <- x - theta x + sigma N(0, 1)
 
-  starting from 0, with a step of one environment step. It forgets within about
-  1 / theta steps and settles at a standard deviation of
+  starting from 0, with a step of one environment step. Its correlation decays
+  within about 1 / theta steps, and it settles at a standard deviation of
   sigma / sqrt(1 - (1 - theta)^2): 0.38 for 0.15 and 0.2.
   """
 

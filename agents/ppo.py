@@ -23,6 +23,7 @@ from agents.losses import gae
 from agents.losses import policy_gradient
 from agents.losses import ppo as losses
 from agents.losses import vtrace
+from agents.networks import conv
 from agents.unroll import agent as unroll_agent
 from agents.unroll import network as unroll_network
 from agents.unroll import rollouts
@@ -39,7 +40,8 @@ class Config:
 
   hidden_sizes: settings.Sizes = (64, 64)  # units
   activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
-  torso: str = 'mlp'  # for images 'nature' or 'shallow': see conv.py
+  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  network: conv.Name = 'auto'
   shared_torso: bool = False  # one for policy and value
   # Units; 0 for no LSTM; others need a shared torso.
   lstm_size: settings.Count = 0
@@ -133,11 +135,11 @@ class PPO(unroll_agent.UnrollActorCritic):
       spec, config.sigma_min, config.sigma_max, config.tanh_mean
     )
     network = unroll_network.UnrollNetwork(
-      observation_shape=tuple(spec.observation_shape),
+      spec=spec,
       policy_size=head.size,
       hidden_sizes=tuple(config.hidden_sizes),
       activation=config.activation,
-      torso=config.torso,
+      network=config.network,
       shared=config.shared_torso,
       lstm_size=config.lstm_size,
       stack=config.stack,
@@ -153,7 +155,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     self.reward_clip = config.reward_clip
     # A call of 80 updates took a fifth of the time; with convolutions or an
     # LSTM it would take longer.
-    self.compiled = config.torso == 'mlp' and not config.lstm_size
+    self.compiled = not (network.images or config.lstm_size)
     self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
     total = config.anneal_env_steps
     if total is not None:

@@ -82,7 +82,7 @@ _PONG: dict[str, Any] = {
   # each, idle).
   'actors': {'envs_per_actor': 16, 'update_period': 320},
   'agent': {
-    'torso': 'shallow',
+    'network': 'shallow',
     'unroll_length': 20,
     'batch_size': 16,
     'learning_rate': 5e-4,

@@ -159,7 +159,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     frame_skip=FRAME_SKIP,
     screen_size=SIZE,
   )
-  # It never comes first: it is here for what it says in the spec.
+  # The game's own limit comes first; this one puts it into the spec.
   return gymnasium.wrappers.TimeLimit(
     _Stacked(game, options.life_loss), MAX_FRAMES // FRAME_SKIP
   )

@@ -14,24 +14,17 @@ import cv2
 import numpy as np
 
 from environment_loops import atari
-from environment_loops import environments
 from environment_loops import stepping
 
 
 class Ataris(stepping.EpisodeStepper):
   """K games stepped by a thread pool (one thread unless told otherwise)."""
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
-    self._options = atari.split(spec.name)[1]
+  def _make(self, seeds: Sequence[int]) -> None:
+    self._options = atari.split(self._spec.name)[1]
     self._seeds: np.ndarray | None = np.array(seeds, np.int64)
     self._vector: Any = vector_env.AtariVectorEnv(
-      atari.rom_of(spec.name),
+      atari.rom_of(self._spec.name),
       self._num,
       num_threads=min(self._options.threads, self._num),
       max_num_frames_per_episode=atari.MAX_FRAMES,

@@ -145,6 +145,6 @@ class SimulationClock:
   def went_back(self) -> bool:
     """Whether it went back in the step just taken."""
     before, self._time = self._time, self._data.time
-    # From 0, where an episode begins, it goes back to 0 and on as ever: that
-    # shows only in what MuJoCo counts.
+    # In the first step of an episode a reset leaves the clock where a normal
+    # step would: only MuJoCo's counters show it.
     return not self._time > before or bool(self._causes.any())

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from environment_loops import environments
 from environment_loops import stepping
 
 
@@ -28,15 +27,9 @@ class CartPoles(stepping.EpisodeStepper):
   from a generator per environment, as CartPoleEnv draws it.
   """
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
+  def _make(self, seeds: Sequence[int]) -> None:
     vector: Any = gymnasium.make_vec(
-      spec.name, len(seeds), vectorization_mode='vector_entry_point'
+      self._spec.name, len(seeds), vectorization_mode='vector_entry_point'
     )
     self._vector = vector.unwrapped
     self._vector.reset(seed=0)
@@ -74,18 +67,9 @@ class Acrobots(stepping.EpisodeStepper):
   _HIGHEST = np.array([[4.0 * math.pi], [9.0 * math.pi]])
   _TORQUES = np.array([-1.0, 0.0, 1.0])
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
+  def _make(self, seeds: Sequence[int]) -> None:
     self._state = np.zeros((4, self._num))
     self._draws = uniforms(seeds)
-
-  def close(self) -> None:
-    """Holds nothing."""
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     state = self._draws[index](low=-0.1, high=0.1, size=(4,))
@@ -161,20 +145,11 @@ class Pendulums(stepping.EpisodeStepper):
   _DT = 0.05
   _HIGHEST = np.array([math.pi, 1.0])
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
+  def _make(self, seeds: Sequence[int]) -> None:
     self._state = np.zeros((2, self._num))
     self._draws = uniforms(seeds)
     self._space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
     self._never = np.zeros(self._num, np.bool_)
-
-  def close(self) -> None:
-    """Holds nothing."""
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     self._state[:, index] = self._draws[index](

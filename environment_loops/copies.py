@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from environment_loops import building
-from environment_loops import environments
 from environment_loops import faults
 from environment_loops import stepping
 
@@ -14,15 +13,9 @@ from environment_loops import stepping
 class Copies(stepping.EpisodeStepper):
   """Gymnasium environments in a Python loop."""
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
+  def _make(self, seeds: Sequence[int]) -> None:
     self._seeds: list[int | None] = list(seeds)
-    self._environments = [building.build(spec.name) for _ in seeds]
+    self._environments = [building.build(self._spec.name) for _ in seeds]
     self._steps = [environment.step for environment in self._environments]
     self._space: Any = self._environments[0].action_space
     self._clocks = [

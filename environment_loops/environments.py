@@ -49,6 +49,7 @@ class Spec:
     max_episode_steps: environment steps until truncation, None if unlimited.
     reward_threshold: episode return registered as solved, None if none is.
     observation_dtype: 'uint8' for images that come as bytes, else 'float32'.
+    observation_maximum: largest number in an observation; None if unbounded.
   """
 
   name: str
@@ -60,6 +61,7 @@ class Spec:
   max_episode_steps: int | None = None
   reward_threshold: float | None = None
   observation_dtype: str = 'float32'
+  observation_maximum: float | None = None
 
   @property
   def discrete(self) -> bool:
@@ -312,6 +314,8 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   image = observation_space.dtype == np.uint8 and (
     len(observation_space.shape) >= 2
   )
+  high = np.asarray(observation_space.high, np.float64)
+  maximum = float(high.max(initial=-np.inf))
   result = Spec(
     name=name,
     observation_shape=tuple(observation_space.shape),
@@ -319,6 +323,7 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
     max_episode_steps=registered.max_episode_steps,
     reward_threshold=registered.reward_threshold,
     observation_dtype='uint8' if image else 'float32',
+    observation_maximum=maximum if np.isfinite(maximum) else None,
   )
   space: Any = environment.action_space
   if isinstance(space, gymnasium.spaces.Discrete):

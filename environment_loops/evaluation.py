@@ -226,7 +226,7 @@ class _Randomized:
     return actions
 
   def __getattr__(self, name: str) -> Any:
-    # What a policy that remembers its episodes has besides.
+    # For example `ended`, of a policy that remembers its episodes.
     return getattr(self._policy, name)
 
 

@@ -20,7 +20,6 @@ import mujoco
 import numpy as np
 
 from environment_loops import building
-from environment_loops import environments
 from environment_loops import stepping
 
 _STATE = int(
@@ -42,14 +41,8 @@ class Mujocos(stepping.EpisodeStepper):
   # Range of the noise around the model's initial state, at a reset.
   _noise = 0.1
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    seeds: Sequence[int],
-    on_fault: str = stepping.RAISE,
-  ):
-    super().__init__(spec, seeds, on_fault)
-    environment: Any = building.build(spec.name).unwrapped
+  def _make(self, seeds: Sequence[int]) -> None:
+    environment: Any = building.build(self._spec.name).unwrapped
     self._model = environment.model
     self._frame_skip = environment.frame_skip
     self._dt = float(environment.dt)
@@ -64,7 +57,8 @@ class Mujocos(stepping.EpisodeStepper):
     # What a reset sets: time, positions, velocities, the solver's warm start.
     self._start = np.zeros(mujoco.mj_stateSize(self._model, _EVERYTHING))
     mujoco.mj_getState(self._model, self._data[0], self._start, _EVERYTHING)
-    # The clock first, and not at 0, where MuJoCo puts it when it starts over.
+    # The first entry is the clock. It does not start at 0, so that a
+    # simulation that MuJoCo has reset (to 0) can be told apart.
     self._start[0] = _FIRST_TIME
     nq = self._model.nq
     self._state = np.zeros((self._num, 1 + nq + self._model.nv))
@@ -79,9 +73,6 @@ class Mujocos(stepping.EpisodeStepper):
       for rows, views in zip(self._gathered, sources, strict=True)
       for row, source in zip(rows, views, strict=True)
     ]
-
-  def close(self) -> None:
-    """MuJoCo's memory is freed with the object."""
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     data = self._data[index]
@@ -108,7 +99,7 @@ class Mujocos(stepping.EpisodeStepper):
     unstable = self._time < before[:, 0]
     reward, terminated = self._judge(before[:, 1 : 1 + model.nq], native)
     with np.errstate(over='ignore'):
-      # What float32 cannot hold becomes infinite: a fault, told as such.
+      # What float32 cannot hold becomes infinite, which is reported as a fault.
       observation = self._observe().astype(np.float32)
       reward = reward.astype(np.float32)
     return stepping.Arrival(observation, reward, terminated, unstable=unstable)

@@ -121,8 +121,8 @@ class VectorEnvironment(abc.ABC):
 class EpisodeStepper(VectorEnvironment):
   """Ends, faults and next episodes, for environments that only simulate.
 
-  A subclass says how an episode begins (`_begin`) and what a step leads to
-  (`_advance`).
+  A subclass says what it simulates with (`_make`), how an episode begins
+  (`_begin`) and what a step leads to (`_advance`).
   """
 
   def __init__(
@@ -148,13 +148,17 @@ class EpisodeStepper(VectorEnvironment):
     self._faults = 0
     self._shape = (self._num, *spec.observation_shape)
     self._dtype = np.dtype(spec.observation_dtype)
-    # Bytes are always finite.
+    # Observations of bytes are always finite.
     self._checked = self._dtype.kind == 'f'
     self._t = np.zeros(self._num, np.int64)
-    # No time limit is a step that never comes.
+    # Without a time limit: a step number that is never reached.
     self._limit = spec.max_episode_steps or np.iinfo(np.int64).max
     self._acted_on = np.zeros(self._shape, self._dtype)
     self._started = False
+    self._make(seeds)
+
+  def _make(self, seeds: Sequence[int]) -> None:
+    """Makes the simulations, once the rest is there; nothing by default."""
 
   @property
   def faults(self) -> int:
@@ -194,6 +198,9 @@ class EpisodeStepper(VectorEnvironment):
       observation, reward, discount, last, next_observation, valid
     )
 
+  def close(self) -> None:
+    """Nothing to free that is not freed with the object."""
+
   @abc.abstractmethod
   def _begin(self, index: int, out: np.ndarray) -> None:
     """Starts an episode in one environment; writes `out[index]`."""
@@ -206,7 +213,8 @@ class EpisodeStepper(VectorEnvironment):
     for index in indices:
       self._begin(index, out)
       self._t[index] = 0
-    # Also when dropping: what begins broken would be dropped for ever.
+    # Also when dropping: an environment whose first observation is broken would
+    # be dropped again and again.
     if self._checked and not np.isfinite(out).all():
       index = int(np.flatnonzero(_not_finite(out))[0])
       raise faults.fault(self._spec.name, 0, 'observation', out[index], index)

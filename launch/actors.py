@@ -61,6 +61,11 @@ def share(agent: Any, num_learners: int) -> int:
       'one learner may read ahead what another needs for the same rollout, so '
       'that both wait for ever. Set actors.num_learners to 1.'
     )
+  if agent.learner_class is not None:
+    raise ValueError(
+      f'actors.num_learners={num_learners}: {agent.name} has a learner of its '
+      'own, which gives no gradient to others. Set actors.num_learners to 1.'
+    )
   share, rest = divmod(agent.batch_size, num_learners)
   if rest:
     raise ValueError(

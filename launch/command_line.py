@@ -7,7 +7,7 @@ is said in one sentence, with exit code 2, before anything is written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import difflib
 import json
 import os
@@ -95,6 +95,19 @@ def refuse(error: BaseException) -> int:
   return USAGE
 
 
+def at_least(least: int) -> Callable[[str], int]:
+  """What a flag's text is made a whole number with."""
+
+  def parse(text: str) -> int:
+    number = int(text)
+    if number < least:
+      raise argparse.ArgumentTypeError(f'{number} is below {least}')
+    return number
+
+  parse.__name__ = 'whole number'  # of argparse's message
+  return parse
+
+
 def _parser(description: str | None) -> Parser:
   parser = Parser(
     description,
@@ -119,7 +132,9 @@ def _parser(description: str | None) -> Parser:
     metavar='ENGINE',
     help='where nodes run; default: %(default)s',
   )
-  parser.add_argument('--seed', type=int, help='of the whole run; default: 0')
+  parser.add_argument(
+    '--seed', type=at_least(0), help='of the whole run; default: 0'
+  )
   parser.add_argument(
     '--run_dir', help='directory of the run; default: runs/AGENT-TASK-TIME'
   )

@@ -4,7 +4,7 @@
   python launch/evaluate.py runs/NAME --episodes=100 --video=film.mp4
 
 The best policy is theta_star of a swarm, the best member of a baseline, or the
-newest parameters of a run with actors and a learner. Any agent of registry.py.
+newest parameters of a run with actors and a learner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
 os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
 os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
 
-from absl import flags
 import numpy as np
 
 from agents import base
@@ -52,34 +51,24 @@ class Kept(NamedTuple):
 
 
 def main() -> int:
-  flags.DEFINE_integer('episodes', 20, 'Greedy episodes to play.', 1)
-  flags.DEFINE_integer('seed', 0, 'Seed of the episodes.', 0)
-  flags.DEFINE_integer(
-    'film_steps', 1500, 'Environment steps of the film at most.', 1
-  )
-  flags.DEFINE_string(
-    'video', None, "Film of one episode, .gif or .mp4; '' makes none. "
-    'Default: RUN/policy.gif.',
-  )  # fmt: skip
+  sys.path.append(os.getcwd())  # for agents of the user's own
   try:
-    rest = flags.FLAGS(sys.argv)
-    if len(rest) != 2:
-      raise command_line.UsageError(
-        f'got {len(rest) - 1} run directories, need one: '
-        'python launch/evaluate.py runs/NAME'
-      )
-    run = run_directory.open(rest[1])
+    args = _parser().parse(sys.argv[1:])
+    run = run_directory.open(args.run)
+    film_path = run.path / 'policy.gif' if args.video is None else args.video
+    if film_path:
+      film.check(film_path)
     kept = load(run)
-  except (flags.Error, ValueError, OSError) as e:
-    command_line.fail(str(e))
+  except (ValueError, RuntimeError, OSError) as e:
+    return command_line.refuse(e)
   name = run.config()['environment']
-  print(f'Playing {kept.what} on {name}, {flags.FLAGS.episodes} episodes.')
+  print(f'Playing {kept.what} on {name}, {args.episodes} episodes.')
   try:
     result = evaluation.evaluate_vector(
       kept.policy(),
       name,
-      flags.FLAGS.episodes,
-      flags.FLAGS.seed,
+      args.episodes,
+      args.seed,
       epsilon=run.config()['run'].get('eval_epsilon', 0.0),
     )
   except environments.EnvironmentFault as e:
@@ -94,22 +83,50 @@ def main() -> int:
   )
   if result.broken:
     print(f'  {result.broken} more episodes broke and do not count')
-  target = flags.FLAGS.video
-  if target == '':
+  if not film_path:
     return 0
   try:
     path = record(
       kept.policy(),
       name,
-      flags.FLAGS.seed,
-      target or run.path / 'policy.gif',
-      flags.FLAGS.film_steps,
+      args.seed,
+      film_path,
+      args.film_steps,
     )
-  except (RuntimeError, ValueError) as e:
+  except (RuntimeError, ValueError, OSError) as e:
     print(f'No film: {e}', file=sys.stderr)
     return 1
   print(f'A film of one episode: {path}')
   return 0
+
+
+def _parser() -> command_line.Parser:
+  parser = command_line.Parser(__doc__)
+  parser.add_argument('run', metavar='RUN', help='directory of a run')
+  parser.add_argument(
+    '--episodes',
+    type=command_line.at_least(1),
+    default=20,
+    help='greedy episodes to play; default: %(default)s',
+  )
+  parser.add_argument(
+    '--seed',
+    type=command_line.at_least(0),
+    default=0,
+    help='of the episodes; default: %(default)s',
+  )
+  parser.add_argument(
+    '--video',
+    help="film of one episode, .gif or .mp4; '' makes none; default: "
+    'RUN/policy.gif',
+  )
+  parser.add_argument(
+    '--film_steps',
+    type=command_line.at_least(1),
+    default=1500,
+    help='environment steps of the film at most; default: %(default)s',
+  )
+  return parser
 
 
 def load(run: run_directory.RunDirectory) -> Kept:

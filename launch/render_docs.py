@@ -6,7 +6,6 @@ wrote; a test fails when it is out of date.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import sys
@@ -16,20 +15,11 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-import launchpad as lp
-
-from launch import catalogue
+from launch import cell as cell_lib
+from launch import engines
 from launch import graph
+from launch import registry
 from launch import session
-
-_THROUGHPUT = (
-  'bench_apex',
-  'bench_impala',
-  'bench_pong',
-  'bench_inference',
-  'bench_control',
-  'bench_replay',
-)
 
 
 def parts() -> dict[str, str]:
@@ -41,26 +31,45 @@ def parts() -> dict[str, str]:
     for path in sorted(results.glob('*/table.md'))
   }
   return {
-    'swarm graph': _picture(catalogue.default_swarm()),
-    'actor_learner graph': _picture(catalogue.default_actor_learner()),
-    'agent table': catalogue.table(),
-    'throughput': _throughput(results / 'performance.json'),
+    'swarm graph': _picture('pso_dqn'),
+    # Two replay shards on nodes of their own.
+    'actor_learner graph': _picture(
+      'apex_dqn', {'run.replay': 'node', 'actors.shards': '2'}
+    ),
+    'agent table': table(),
     **{f'results of {name}': table for name, table in tables.items()},
   }
 
 
-def _throughput(path: pathlib.Path) -> str:
-  """Tables of the benchmarks that stand beside peers."""
-  found = json.loads(path.read_text(encoding='utf-8'))
-  names = [name for name in _THROUGHPUT if name in found]
-  return '\n\n'.join(
-    '\n\n'.join([f'{found[name]["title"]}:', *found[name]['tables']])
-    for name in names
-  )
-
-
-def _picture(program: lp.Program) -> str:
+def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
+  """The program of an agent's default preset and topology."""
+  program = cell_lib.resolve(agent, overrides=overrides).build()
   return f'```mermaid\n{graph.to_mermaid(program).strip()}\n```'
+
+
+def table() -> str:
+  """Agents by topologies as Markdown, with their defaults; refusals quoted."""
+  names = tuple(registry.TOPOLOGIES)
+  lines = [
+    '| agent | ' + ' | '.join(f'`{name}`' for name in names) + ' |',
+    '| --- |' + ' --- |' * len(names),
+  ]
+  for agent in registry.agents():
+    found = registry.agent(agent)
+    cells = [_cell(agent, name, name == found.topology) for name in names]
+    lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')
+  return '\n'.join(lines)
+
+
+def _cell(agent: str, topology: str, default: bool) -> str:
+  try:
+    program = cell_lib.resolve(agent, topology=topology).build()
+  except ValueError as e:
+    # The first sentence is the reason, the next what to do instead.
+    return f'no: {str(e).partition(". ")[0]}'
+  count = sum(len(nodes) for nodes in program.groups.values())
+  text = f'{count} nodes; ' + ', '.join(f'`{name}`' for name in engines.NAMES)
+  return f'**{text}**' if default else text
 
 
 def render(text: str, found: dict[str, str]) -> str:

@@ -66,7 +66,14 @@ def qualified(section: str, config_class: Any) -> list[str]:
 
 def near(word: str, known: list[str]) -> str:
   """' Did you mean ...?', or that --list-settings names them all."""
-  found = difflib.get_close_matches(word, known, 1, 0.6)
+  # By the name alone first: a section in common makes no two names near.
+  names_of = {one: one.rpartition('.')[2] for one in known}
+  close = difflib.get_close_matches(
+    word.rpartition('.')[2], names_of.values(), len(known) or 1, 0.6
+  )
+  found = difflib.get_close_matches(
+    word, [one for one in known if names_of[one] in close], 1, 0.6
+  )
   if found:
     return f' Did you mean "{found[0]}"?'
   return ' --list-settings shows all that there are.'

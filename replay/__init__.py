@@ -1,6 +1,19 @@
-"""What is remembered: Reverb tables, what is written to and read from them.
+"""What is remembered. Nothing here knows of agents or processes.
 
-`packing` puts a transition in one float32 column; `nstep` builds the windows;
-`adders` write them; `tables` and `limiters` say how they are kept; `datasets`
-read them back in batches. Nothing here knows of agents or processes.
+packing       a transition, or several, as the bytes of one column
+nstep         n-step windows over environments stepped together
+blocks        unrolls: T steps of K environments as one item
+adders        steps become items of a table, in bursts
+writer        writes items: bounded in flight, and through restarts
+quiet         drops what Reverb says of each burst
+tables        Reverb tables with their numbers checked
+limiters      rate limiters: who waits for whom
+deadlock      whether limiter, batch and items in flight can block each other
+table_checks  what a server says of a table, and what that means
+readers       batches of one table, by a thread
+shards        how the batches of several shards mix
+sampler       samples for the learner, mixed from all shards
+priorities    checked, repaired, and written back to their shard
+checkpoints/  save and restore a server
+inspect/      `python -m replay.inspect`
 """

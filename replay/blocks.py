@@ -51,7 +51,7 @@ class Block(NamedTuple):
   written_at: Any
 
 
-# What is in flight adds to the lag of the policy, and a block is large.
+# Blocks are large, and each one in flight adds to the policy lag.
 OPTIONS = writer_lib.WriteOptions(max_in_flight=2)
 
 # Where each column has its environments; the rest are one for the whole block.

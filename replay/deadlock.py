@@ -166,13 +166,10 @@ def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
   check(plan)
   if plan.queue:
     raise Refused('A queue has its own limiter. Make it with tables.queue.')
-  if plan.samples_per_insert is None:
+  if plan.samples_per_insert is None or plan.shard_error_buffer is None:
     return limiters.min_size(plan.shard_min_size)
   return limiters.samples_per_insert(
-    plan.samples_per_insert,
-    plan.shard_min_size,
-    plan.shard_batch,
-    error_buffer=plan.shard_error_buffer,
+    plan.samples_per_insert, plan.shard_min_size, plan.shard_error_buffer
   )
 
 

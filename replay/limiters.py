@@ -37,10 +37,10 @@ def default_error_buffer(
   samples_per_insert: float,  # pylint: disable=redefined-outer-name
   min_size: int,  # pylint: disable=redefined-outer-name
   batch_size: int,
-  prefetch: int = 1,
-  writers: int = 1,
+  prefetch: int,
+  writers: int,
 ) -> float:
-  """The error buffer of `samples_per_insert` when none is given, in samples.
+  """The error buffer of a plan that names none, in samples.
 
   Twice the larger of what sampler and writers hold back is at least what both
   hold together, so it suits one thread that writes and samples, too.
@@ -58,10 +58,7 @@ def default_error_buffer(
 def samples_per_insert(
   samples_per_insert: float,  # pylint: disable=redefined-outer-name
   min_size: int,  # pylint: disable=redefined-outer-name
-  batch_size: int,
-  prefetch: int = 1,
-  writers: int = 1,
-  error_buffer: float | None = None,
+  error_buffer: float,
 ) -> rate_limiters.RateLimiter:
   """Keeps samples / inserts near a ratio, once `min_size` items are there.
 
@@ -70,11 +67,7 @@ def samples_per_insert(
   Args:
     samples_per_insert: times an item is sampled on average, items per item.
     min_size: items in the table before the first sample.
-    batch_size: items in one batch.
-    prefetch: batches sampled ahead of the learner, those in flight included.
-    writers: writers, times the items that each may hold back.
-    error_buffer: samples by which either side may be ahead. Default:
-      `default_error_buffer`.
+    error_buffer: samples by which either side may be ahead.
 
   Raises:
     ValueError: a number is out of range, or the buffer so small that the table
@@ -85,20 +78,10 @@ def samples_per_insert(
       f'samples_per_insert={samples_per_insert} must be a positive number. To '
       'sample without a ratio, use limiters.min_size.'
     )
-  for name, value, low in (
-    ('min_size', min_size, 1),
-    ('batch_size', batch_size, 1),
-    ('prefetch', prefetch, 0),
-    ('writers', writers, 1),
-  ):
-    if value < low:
-      raise ValueError(f'{name}={value} must be at least {low}.')
+  if min_size < 1:
+    raise ValueError(f'min_size={min_size} must be at least 1 item.')
   least = least_error_buffer(samples_per_insert)
-  if error_buffer is None:
-    error_buffer = default_error_buffer(
-      samples_per_insert, min_size, batch_size, prefetch, writers
-    )
-  elif not error_buffer >= least:
+  if not error_buffer >= least:
     raise ValueError(
       f'error_buffer={error_buffer} is too small: max(1, samples_per_insert='
       f'{samples_per_insert:g}) = {least:g} is needed, or inserts and samples '

@@ -86,7 +86,7 @@ class NStepWindow:
     self._valid: np.ndarray | None = None
     # Slots that an episode end has closed before they were n steps old.
     self._any_cut = False
-    # Also the bytes of 0.0 are zeros.
+    # For uint8 columns too: the bytes of 0.0 are zeros.
     self._ring[..., self.layout.slices.weight] = 0
 
   @property
@@ -120,7 +120,7 @@ class NStepWindow:
     self._time += 1
     slot = self._time % self.n
     if self._any_last:
-      # The step before ended episodes: their windows take no more rewards.
+      # The previous step ended episodes: their windows take no more rewards.
       ended = self._last
       self._open[:, ended] = False
       self._coefficient[:, ended] = 0.0
@@ -151,12 +151,13 @@ class NStepWindow:
     self._last = np.array(step.last, bool)
     self._any_last = bool(self._last.any())
     if self._any_last:
-      # A cut window keeps the final observation until it is its turn.
+      # A window that the end cut short keeps the final observation until it is
+      # read.
       slots, members = np.nonzero(self._open & self._last)
       self._ring[slots, members, slices.o_t] = self._arrival[members]
     self._valid = getattr(step, 'valid', None)
     if self._valid is not None:
-      # The environment broke: what was open there is no experience.
+      # The environment broke: its open windows must not be learned from.
       slots, members = np.nonzero(self._open & ~self._valid)
       self._ring[slots, members, slices.weight] = 0
 

@@ -12,7 +12,8 @@ there is no transition at this place of a population's array. The last two say
 how old a sample is: in learner steps (policy lag) and in seconds.
 
 The column is float32; with uint8 observations (images) it is uint8, and every
-other field is there as the bytes of its float32 numbers.
+other field is there as the bytes of its float32 numbers. Discrete actions and
+versions travel as float32 too, which holds every integer up to 2^24.
 
 TensorFlow is imported where it is needed: an actor packs without it.
 """
@@ -25,10 +26,6 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-
-# float32 holds every integer up to here; discrete actions and versions travel
-# as float32.
-MAX_DISCRETE_ACTION = 2**24
 
 # Seconds after which written_at begins again: float32 then resolves 4 ms.
 TIME_WRAP_S = 65536
@@ -218,7 +215,6 @@ class TransitionLayout:
     weight: Any = 1.0,
     version: Any = 0.0,
     written_at: Any = 0.0,
-    out: np.ndarray | None = None,
   ) -> np.ndarray:
     """Packs arrays with a common leading shape [...].
 
@@ -226,11 +222,9 @@ class TransitionLayout:
       o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at: see
         `Transition`. All but o_tm1 may also broadcast to the leading shape of
         o_tm1.
-      out: array [..., W] of the layout's dtype to write to; made when not
-        given.
 
     Returns:
-      float32 or uint8 [..., W], `out` where given.
+      float32 or uint8 [..., W].
 
     Raises:
       ValueError: a field does not fit the layout.
@@ -244,13 +238,7 @@ class TransitionLayout:
         f'observation_shape {self.observation_shape} of this layout. Pack '
         'observations of the environment that the layout was made for.'
       )
-    if out is None:
-      out = np.empty((*leading, self.width), self.dtype)
-    elif out.shape != (*leading, self.width) or out.dtype != self.dtype:
-      raise ValueError(
-        f'out is {out.dtype} {out.shape}, but {self.dtype} '
-        f'{(*leading, self.width)} is needed for o_tm1 of shape {shape}.'
-      )
+    out = np.empty((*leading, self.width), self.dtype)
     values = Transition(
       o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at
     )

@@ -50,7 +50,7 @@ def check(priorities: np.ndarray) -> None:
   Raises:
     ValueError: a priority is negative.
   """
-  # A NaN compares false: `repair` is for those.
+  # NaN is not less than 0; `repair` replaces it.
   negative = np.flatnonzero(np.less(priorities, 0))
   if negative.size:
     raise ValueError(
@@ -188,7 +188,7 @@ class _Shard:
     self._closed = False
     self._away = False
     self._error: ValueError | None = None
-    # A daemon: it cannot be ended while its server is away.
+    # A daemon thread: while its server is away, nothing can end it.
     self._thread = threading.Thread(
       target=self._run, name='replay-priorities', daemon=True
     )

@@ -1,5 +1,7 @@
-"""Keeps one of Reverb's notes out of the standard error of this process."""
+"""Keeps notes of Reverb's C++ out of the standard error of this process."""
 
+from collections.abc import Iterator
+import contextlib
 import logging
 import os
 import subprocess
@@ -41,3 +43,16 @@ def drop_notes_of_writers() -> None:
   os.dup2(grep.stdin.fileno(), 2)
   grep.stdin.close()
   _filter = grep, os.fstat(2)
+
+
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+  """Drops all of standard error; for a command whose other threads are idle."""
+  kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+  try:
+    os.dup2(nothing, 2)
+    yield
+  finally:
+    os.dup2(kept, 2)
+    os.close(kept)
+    os.close(nothing)

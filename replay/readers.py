@@ -27,9 +27,9 @@ from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
 from tensorflow.python.eager import execute
 
-from replay.inspect import read as inspect_read
+from replay import table_checks
 
-# Errors of a server that went away; any other is the caller's.
+# Errors of a server that went away. Any other error is raised to the caller.
 LOST = (
   ConnectionError,
   tf.errors.UnavailableError,
@@ -80,7 +80,9 @@ def make_dataset(
   """
   if batch_size < 1:
     raise ValueError(f'batch_size={batch_size} must be at least 1 item.')
-  signature = _signature(server_address, table, connect_timeout_s, signature)
+  signature = table_checks.signature(
+    reverb.Client(server_address), table, signature, connect_timeout_s
+  )
   dataset = reverb.TrajectoryDataset(
     server_address=server_address,
     table=table,
@@ -100,41 +102,6 @@ def make_dataset(
   return dataset.with_options(options)
 
 
-def _signature(
-  server_address: str, table: str, timeout_s: int, wanted: Any
-) -> Any:
-  """The signature of the table, which must be as wanted (None: any)."""
-  try:
-    info = reverb.Client(server_address).server_info(timeout=timeout_s)
-  except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
-    raise ConnectionError(
-      f'The Reverb server at {server_address} did not answer within '
-      f'{timeout_s} s. Start it first, or correct the address.'
-    ) from e
-  if table not in info:
-    raise ValueError(
-      f'The Reverb server at {server_address} has no table {table!r}, only '
-      f'{", ".join(sorted(info)) or "none"}. Sample from one of these.'
-    )
-  got = info[table].signature
-  if got is None and wanted is None:
-    raise ValueError(
-      f'Table {table!r} at {server_address} has no signature. Give the table '
-      'one, or pass signature=.'
-    )
-  if got is None or wanted is None:
-    return got if wanted is None else wanted
-  flat_got, flat_wanted = tf.nest.flatten(got), tf.nest.flatten(wanted)
-  if len(flat_got) != len(flat_wanted) or not all(
-    spec.is_compatible_with(other) for spec, other in zip(flat_got, flat_wanted)
-  ):
-    raise ValueError(
-      f'Table {table!r} at {server_address} holds {got}, but the sampler '
-      f'expects {wanted}. Writer, table and sampler must use the same layout.'
-    )
-  return wanted
-
-
 class Reader:
   """A thread that reads batches; it alone waits inside Reverb.
 
@@ -149,7 +116,7 @@ class Reader:
     self._make = make
     self._closed = False
     self._cancel = cancellation.CancellationManager()
-    # A daemon: if it is stuck, it must not keep the process.
+    # A daemon thread: if it is stuck, the process can still exit.
     self._thread = threading.Thread(
       target=self._run, name='replay-reader', daemon=True
     )
@@ -203,35 +170,3 @@ def _cancelable(
     return tf.nest.pack_sequence_as(spec, tensors)
 
   return read
-
-
-def table_info(server_address: str, table: str) -> Any:
-  """What the server says of the table; None if it does not answer."""
-  try:
-    info = reverb.Client(server_address).server_info(timeout=1)
-  except (RuntimeError, reverb.errors.DeadlineExceededError):
-    return None
-  return info.get(table)
-
-
-def lets_through(info: Any) -> bool:
-  """Whether the limiter of a table gives the next sample at once."""
-  return not inspect_read.live_limiter(info).samples_wait(info.current_size)
-
-
-def starved(table: str, server_address: str, info: Any) -> str:
-  """Why a table that answers gives no samples, in a sentence."""
-  limiter, size = inspect_read.live_limiter(info), info.current_size
-  words = f'Waiting for table {table!r} at {server_address}: it holds '
-  if size < limiter.min_size_to_sample:
-    return (
-      f'{words}{size:,} items and gives samples from '
-      f'{limiter.min_size_to_sample:,} on.'
-    )
-  if limiter.samples_wait(size):
-    return (
-      f'{words}{size:,} items, but sampling is {-limiter.behind:,.0f} samples '
-      f'ahead of {limiter.samples_per_insert:g} per insert. The learner waits '
-      'for writers.'
-    )
-  return f'{words}{size:,} items, and its limiter lets samples through.'

@@ -11,8 +11,11 @@ import time
 from typing import Any
 import weakref
 
+import reverb
+
 from replay import readers
 from replay import shards
+from replay import table_checks
 
 # How often a waiting sampler asks whether to stop, in seconds.
 _LOOK_AROUND_S = 0.5
@@ -156,7 +159,7 @@ class ShardedSampler:
         nobody_since = nobody_since or time.monotonic()
         if self._should_stop():
           raise StopIteration
-        # One at a time: who is away is waited for, for a second.
+        # One at a time: asking a shard that is away takes a second.
         stream = self._streams[asked % len(self._streams)]
         asked += 1
         away = 0 if self._is_back(stream) else away + 1
@@ -192,8 +195,9 @@ class ShardedSampler:
       return
     info = self._answers(stream)
     if info is not None:
-      if silent_s >= _STUCK_S and readers.lets_through(info):
-        # Its server was away for so short a time that nobody saw it.
+      if silent_s >= _STUCK_S and table_checks.lets_through(info):
+        # Its server was away for less than `_PATIENCE_S`, so it was never
+        # left out; the reader still waits for the old one.
         stream.restart()
     elif silent_s >= patience_s:
       stream.leave_out()
@@ -210,10 +214,12 @@ class ShardedSampler:
 
   def _answers(self, stream: shards.Stream) -> Any:
     """What a shard that gives nothing says, None if it is not there."""
-    info = readers.table_info(stream.address, self._table)
+    address = stream.address
+    info = table_checks.now(reverb.Client(address), self._table)
     if info is not None and not stream.said_waiting:
       stream.said_waiting = True
-      _logger.info('%s', readers.starved(self._table, stream.address, info))
+      why = table_checks.why_starved(self._table, address, info)
+      _logger.info('%s', why)
     return info
 
   def _is_back(self, stream: shards.Stream) -> bool:
@@ -221,7 +227,7 @@ class ShardedSampler:
     if self._answers(stream) is not None:
       return True
     if stream.said_waiting:
-      # It was back and is gone again: its reader is stuck there.
+      # The shard came back and went away again: its reader waits for ever.
       stream.said_waiting = False
       stream.restart()
     return False

@@ -1,4 +1,4 @@
-"""What a writer asks of a table: does it fit, is it there, why does it wait?"""
+"""What a server says of a table: do items fit it, and who waits for whom?"""
 
 from typing import Any
 
@@ -6,25 +6,27 @@ import reverb
 import tensorflow as tf
 
 from replay import packing
+from replay.inspect import read as inspect_read
 
 # What `server_info` raises where the server does not answer.
 _NO_ANSWER = (RuntimeError, reverb.errors.DeadlineExceededError)
 
 
-def check(
-  client: reverb.Client, table: str, signature: Any, timeout_s: int
-) -> None:
-  """Checks that a table takes items of a signature.
+def signature(
+  client: reverb.Client, table: str, wanted: Any, timeout_s: int
+) -> Any:
+  """The signature of a table, once it is as wanted.
 
   Args:
     client: client of the server that holds the table.
     table: name of the table.
-    signature: (nested) tf.TensorSpec of the items to write.
+    wanted: (nested) tf.TensorSpec of the items to write or read; None takes
+      that of the server.
     timeout_s: how long to wait for the server.
 
   Raises:
     ConnectionError: the server does not answer.
-    ValueError: no such table, or one of other items.
+    ValueError: no such table, one of other items, or no signature at all.
   """
   address = client.server_address
   try:
@@ -37,61 +39,78 @@ def check(
   if table not in tables:
     raise ValueError(
       f'The Reverb server at {address} has no table {table!r}, only '
-      f'{", ".join(sorted(tables)) or "none"}. Write to one of these.'
+      f'{", ".join(sorted(tables)) or "none"}. Use one of these.'
     )
   held = tables[table].signature
-  if held is None:
-    return
-  columns, written = tf.nest.flatten(held), tf.nest.flatten(signature)
-  if len(columns) != len(written) or not all(
-    a.is_compatible_with(b) for a, b in zip(columns, written)
-  ):
+  if held is None and wanted is None:
     raise ValueError(
-      f'Table {table!r} holds {held}, but this adder writes {signature}. Make '
-      'the table with the signature of the same layout and number of members.'
+      f'Table {table!r} at {address} has no signature. Give the table one, or '
+      'pass signature=.'
     )
-  # Two layouts may be of the same width.
-  theirs = packing.from_signature(columns[0])
-  ours = packing.from_signature(written[0])
-  if theirs is not None and ours is not None and theirs != ours:
+  if held is None or wanted is None:
+    return held if wanted is None else wanted
+  theirs, ours = tf.nest.flatten(held), tf.nest.flatten(wanted)
+  fits = len(theirs) == len(ours) and all(
+    spec.is_compatible_with(other) for spec, other in zip(theirs, ours)
+  )
+  if fits:
+    # Two layouts may be of the same width.
+    layouts = [packing.from_signature(specs[0]) for specs in (theirs, ours)]
+    fits = None in layouts or layouts[0] == layouts[1]
+  if not fits:
     raise ValueError(
-      f'Table {table!r} holds {theirs}, but this adder writes {ours}. Make the '
-      'table with the signature of the same environment.'
+      f'Table {table!r} at {address} holds {held}, but {wanted} is written or '
+      'read here. Make table, writer and sampler for the same environment, '
+      'layout and number of members.'
     )
+  return wanted
 
 
-def answers(client: reverb.Client, table: str) -> bool:
-  """Whether the server answers within a second and has the table."""
+def now(client: reverb.Client, table: str) -> Any:
+  """What the server says of a table; None if it does not within a second."""
   try:
-    return table in client.server_info(timeout=1)
+    return client.server_info(timeout=1).get(table)
   except _NO_ANSWER:
-    return False
+    return None
+
+
+def lets_through(info: Any) -> bool:
+  """Whether the limiter of a table gives the next sample at once."""
+  return not inspect_read.live_limiter(info).samples_wait(info.current_size)
+
+
+def why_starved(table: str, address: str, info: Any) -> str:
+  """Why a table that answers gives no samples, in a sentence."""
+  limiter, size = inspect_read.live_limiter(info), info.current_size
+  words = f'Waiting for table {table!r} at {address}: it holds {size:,} items'
+  if size < limiter.min_size_to_sample:
+    return f'{words} and gives samples from {limiter.min_size_to_sample:,} on.'
+  if limiter.samples_wait(size):
+    return (
+      f'{words}, but sampling is {-limiter.behind:,.0f} samples ahead of '
+      f'{limiter.samples_per_insert:g} per insert. The learner waits for '
+      'writers.'
+    )
+  return f'{words}, and its limiter lets samples through.'
 
 
 def why_blocked(client: reverb.Client, table: str, waited_s: float) -> str:
   """Why a table took no item for `waited_s`, by what it says now."""
   address = client.server_address
-  try:
-    info = client.server_info(timeout=1)[table]
-  except _NO_ANSWER:
+  info = now(client, table)
+  if info is None:
     return (
       f'No item reached table {table!r} within {waited_s:.3g} s: the Reverb '
-      f'server at {address} does not answer. Look into the log of the replay '
-      'node.'
+      f'server at {address} does not answer, or no longer has that table. Look '
+      'into the log of the replay node.'
     )
-  except KeyError:
-    return (
-      f'The Reverb server at {address} has no table {table!r}. Write to one of '
-      'the tables that it was made with.'
-    )
-  limiter = info.rate_limiter_info
+  limiter = inspect_read.live_limiter(info)
   return (
     f'Table {table!r} at {address} took no item for {waited_s:.3g} s: its rate '
     f'limiter (samples_per_insert={limiter.samples_per_insert:g}, '
     f'min_size={limiter.min_size_to_sample}, min_diff={limiter.min_diff:g}, '
     f'max_diff={limiter.max_diff:g}) blocks inserts at size '
-    f'{info.current_size} of {info.max_size}, after '
-    f'{limiter.insert_stats.completed} inserts and '
-    f'{limiter.sample_stats.completed} samples. Sample from it, or raise the '
-    'error buffer or the size of the table.'
+    f'{info.current_size} of {info.max_size}, after {limiter.inserts} inserts '
+    f'and {limiter.samples} samples. Sample from it, or raise the error buffer '
+    'or the size of the table.'
   )

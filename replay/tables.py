@@ -120,7 +120,7 @@ def _check(
     )
   if rate_limiter is None:
     return
-  # Reverb keeps what its limiters are made with to itself.
+  # Reverb has no public way to read a limiter's settings.
   first = rate_limiter._min_size_to_sample
   if first > max_size:
     raise ValueError(

@@ -41,7 +41,7 @@ MAX_IN_FLIGHT = 200
 # Rows in a chunk, and their bytes before compression, at most; see above.
 CHUNK_LENGTH = 32
 CHUNK_BYTES = 2048
-# Unconfirmed items from which on Reverb complains of each 10 that it sends.
+# With so many items unconfirmed, Reverb logs a warning for every 10 it sends.
 _REVERB_COMPLAINS = 50
 # How often a blocked writer looks whether it should stop, in seconds.
 _WAIT_S = 0.5
@@ -163,7 +163,7 @@ class ItemWriter:
     self._back_since: float | None = None
     if options.max_in_flight >= _REVERB_COMPLAINS:
       quiet.drop_notes_of_writers()
-    table_checks.check(client, table, signature, options.connect_timeout_s)
+    table_checks.signature(client, table, signature, options.connect_timeout_s)
     self._open()
 
   def _open(self) -> None:
@@ -238,7 +238,7 @@ class ItemWriter:
   def _end_chunk(self) -> None:
     """Lets the items of a chunk that is not full go."""
     try:
-      # Waits a millisecond for the server: 0 would be for ever.
+      # Waits a millisecond for the server; 0 would mean without limit.
       self._writer.Flush(0, 1)
     except RuntimeError as e:
       if not _is_timeout(e):
@@ -307,7 +307,7 @@ class ItemWriter:
 
   def _look(self, now: float) -> None:
     """Is the server there? Replaces the writer where only the writer is not."""
-    if table_checks.answers(self._client, self._table):
+    if table_checks.now(self._client, self._table) is not None:
       if self._away_since is None:
         return  # Its table takes no items.
       self._back_since = self._back_since or now
@@ -351,7 +351,7 @@ class ItemWriter:
     """
     start = time.monotonic()
     self._away_since = self._away_since or start
-    while not table_checks.answers(self._client, self._table):
+    while table_checks.now(self._client, self._table) is None:
       if self._options.should_stop():
         return False
       if time.monotonic() >= deadline:

@@ -78,7 +78,8 @@ def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
     if not members or len(row['returns']) % members:
       raise ValueError(
         f'{run_dir} has no returns of the same number of episodes for each '
-        'member in each evaluation. Start it with --baseline and --num_agents.'
+        'member in each evaluation. Start it with --topology=single_process '
+        'and --config.single.num_agents.'
       )
     returns = np.reshape(row['returns'], (members, -1))
     choosing = round(_CHOOSE * returns.shape[1])

@@ -67,11 +67,7 @@ def record_mp4(
     RuntimeError: imageio-ffmpeg is not installed.
     ValueError: no frames, or frames that are not pictures.
   """
-  if not can_write_mp4():
-    raise RuntimeError(
-      f'{path} cannot be written: MP4 needs the package imageio-ffmpeg. '
-      'Install it, or give a name that ends in .gif.'
-    )
+  check(path)
   path = pathlib.Path(path)
   checked = _checked(frames)
   first = next(checked)
@@ -94,12 +90,38 @@ def record(
     ValueError: another ending, or frames that cannot be written.
     RuntimeError: an MP4 without imageio-ffmpeg.
   """
-  ending = pathlib.Path(path).suffix.lower()
-  if ending == '.gif':
+  check(path)
+  if pathlib.Path(path).suffix.lower() == '.gif':
     return record_gif(frames, path, fps)
-  if ending == '.mp4':
-    return record_mp4(frames, path, fps)
-  raise ValueError(f'{path} ends in {ending!r}; a video ends in .gif or .mp4.')
+  return record_mp4(frames, path, fps)
+
+
+def check(path: str | os.PathLike[str]) -> None:
+  """Refuses a path to which no film can be written; writes nothing.
+
+  Raises:
+    ValueError: another ending than .gif or .mp4.
+    RuntimeError: an MP4 without imageio-ffmpeg.
+    OSError: a directory is there, or no right to write.
+  """
+  path = pathlib.Path(path)
+  ending = path.suffix.lower()
+  if ending not in ('.gif', '.mp4'):
+    raise ValueError(
+      f'{path} ends in {ending!r}; a video ends in .gif or .mp4.'
+    )
+  if ending == '.mp4' and not can_write_mp4():
+    raise RuntimeError(
+      f'{path} cannot be written: MP4 needs the package imageio-ffmpeg. '
+      'Install it, or give a name that ends in .gif.'
+    )
+  there = path if path.exists() else path.parent
+  while not there.exists():
+    there = there.parent
+  if path.is_dir() or there.is_file() != path.exists():
+    raise OSError(f'{path} cannot be written: {there} is in the way.')
+  if not os.access(there, os.W_OK):
+    raise OSError(f'{path} cannot be written: no right to write to {there}.')
 
 
 def can_write_mp4() -> bool:

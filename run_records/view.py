@@ -130,12 +130,10 @@ class LiveView:
     path = run_dir or self._footer
     view_final.show(
       self.console,
-      self._title,
       outcome,
       pathlib.Path(path) if path else None,
       self._snapshot or {},
       commands,
-      picture=self._picture,
     )
 
   def _poll(self) -> None:

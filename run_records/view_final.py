@@ -9,9 +9,7 @@ import pathlib
 import sys
 from typing import Any
 
-from rich import box
 from rich import console as rich_console
-from rich import panel
 from rich import table
 from rich import text
 
@@ -32,23 +30,19 @@ _KEPT = (
 
 def show(
   console: rich_console.Console,
-  title: str,
   outcome: Any,
   run_dir: pathlib.Path | None,
   snapshot: Mapping[str, Any],
   commands: Sequence[tuple[str, str]] | None = None,
-  picture: bool = True,
 ) -> None:
   """Prints how a run ended.
 
   Args:
     console: where to.
-    title: agent and environment.
     outcome: the engine's Outcome.
     run_dir: of the run, None if nothing was kept.
     snapshot: the counter's last one; may be empty.
     commands: (what it does, command) to try next; by the outcome if None.
-    picture: draw a frame; plain lines otherwise.
   """
   if commands is None:
     commands = _commands(outcome, run_dir)
@@ -74,35 +68,16 @@ def show(
   parts += _failures(outcome)
   rows = _result(summary, snapshot)
   if rows:
-    parts += ['', _grid(rows, 'bold')]
+    parts += ['', _grid(rows)]
   kept = _places(run_dir)
   if kept:
     intro = 'Kept in' if interrupted or failed else 'In'
-    parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept, 'dark_cyan')]
+    parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept)]
   if commands:
     parts += ['', text.Text('Next')]
-    # A command is copied: it must not be wrapped or framed away.
-    parts += [
-      text.Text.assemble(
-        ('  # ', 'bright_black'), (what, 'bright_black'), f'\n  {command}'
-      )
-      for what, command in commands
-    ]
-  group = rich_console.Group(*parts)
-  if not picture:
-    console.print(group, highlight=False, soft_wrap=True)
-    return
-  console.print(
-    panel.Panel(
-      group,
-      title=text.Text(title, 'bold'),
-      title_align='left',
-      border_style='dark_cyan' if not failed else 'red',
-      box=box.HORIZONTALS,
-      padding=(1, 0, 1, 0),
-    ),
-    highlight=False,
-  )
+    # A command is copied: it must not be wrapped.
+    parts += [text.Text(f'  # {what}\n  {line}') for what, line in commands]
+  console.print(rich_console.Group(*parts), highlight=False, soft_wrap=True)
 
 
 def _commands(
@@ -220,9 +195,8 @@ def _places(run_dir: pathlib.Path | None) -> list[tuple[str, str]]:
   ]
 
 
-def _grid(rows: Sequence[tuple[str, str]], style: str) -> table.Table:
+def _grid(rows: Sequence[tuple[str, str]]) -> table.Table:
   grid = table.Table.grid(padding=(0, 3, 0, 0))
-  left, right = ('bright_black', style) if style == 'bold' else (style, '')
   for label, value in rows:
-    grid.add_row(text.Text(f'  {label}', left), text.Text(value, right))
+    grid.add_row(text.Text(f'  {label}'), text.Text(value, 'bold'))
   return grid

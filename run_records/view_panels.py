@@ -1,4 +1,4 @@
-"""The live view's picture: from the run's state and a snapshot to a panel.
+"""The live view's picture: from the run's state and a snapshot to text.
 
 The state comes from the engine (which nodes run), the snapshot from the counter
 (what they do). Either may be missing: a run that starts, stops or has lost its
@@ -19,16 +19,14 @@ from rich import text
 from run_records import view_text
 
 _SILENT_S = 5.0  # Nodes report once per second.
-_FLOCK = ' •●◉'  # One, two, more members at the same return.
 _DIM = 'grey58'
-_STAR = 'bold dark_orange'
-_STATES = {
-  'starting': ('◌', 'cyan'),
-  'running': ('●', 'green'),
-  'restarting': ('◐', 'yellow'),
-  'finished': ('✔', 'green'),
-  'stopped': ('■', _DIM),
-  'failed': ('✖', 'bold red'),
+_STYLES = {
+  'starting': 'cyan',
+  'running': 'green',
+  'restarting': 'yellow',
+  'finished': 'green',
+  'stopped': _DIM,
+  'failed': 'bold red',
 }
 # From good to bad.
 _ORDER = ('finished', 'stopped', 'running', 'starting', 'restarting', 'failed')
@@ -60,9 +58,7 @@ def render(
   if not snapshot:
     parts.append(text.Text('waiting for the first report …', _DIM))
   else:
-    parts += [_progress(snapshot, inner), '', _figures(snapshot)]
-    flock = _flock(snapshot, inner)
-    parts += ['', flock] if flock is not None else []
+    parts += [_progress(snapshot), '', _figures(snapshot)]
   parts += ['', _nodes(state.nodes, snapshot or {}, max_nodes, width >= _WIDE)]
   parts += _errors(state.nodes, inner)
   if state.stopping:
@@ -82,28 +78,17 @@ def render(
   )
 
 
-def _progress(
-  snapshot: Mapping[str, Any], width: int
-) -> rich_console.RenderableType:
-  words = [view_text.budget_text(snapshot)]
+def _progress(snapshot: Mapping[str, Any]) -> text.Text:
+  """How much of the budget is used, and the time left."""
+  words = [view_text.budget_text(snapshot) or 'no steps yet']
+  budget = view_text.budget(snapshot)
+  if budget is not None:
+    words.append(f'{budget[1] / budget[2]:.0%}')
   if snapshot.get('finished'):
     words.append('done')
   elif snapshot.get('left_s') is not None:
     words.append(f'{view_text.clock(snapshot["left_s"])} left')
-  right = ' · '.join(word for word in words if word)
-  shares = []
-  budget = view_text.budget(snapshot)
-  if budget is not None:
-    shares.append(budget[1] / budget[2])
-  if snapshot.get('wall_clock_s'):
-    shares.append(snapshot.get('elapsed_s', 0.0) / snapshot['wall_clock_s'])
-  if not shares:
-    return text.Text(right or 'no steps yet')
-  bar = max(10, width - len(right) - 2)
-  full = min(bar, int(bar * max(shares)))
-  return text.Text.assemble(
-    ('━' * full, 'dark_cyan'), ('━' * (bar - full), 'grey30'), '  ', right
-  )
+  return text.Text(' · '.join(words), 'bold')
 
 
 def _figures(snapshot: Mapping[str, Any]) -> rich_console.RenderableType:
@@ -121,72 +106,16 @@ def _figures(snapshot: Mapping[str, Any]) -> rich_console.RenderableType:
     ('training return', view_text.number(training)),
     ('greedy return', greedy),
   ]
-  curve = [point[1] for point in snapshot.get('curve', ())]
-  if curve:
-    left.append(('', view_text.sparkline(curve, 20)))
-  swarm = dict(view_text.swarm_numbers(snapshot))
-  if not swarm:
-    return _pairs(left)
-  waiting = view_text.swarm(snapshot).get('waiting_claim')
-  version = f'  version {swarm["version"]}' if swarm['version'] != '0' else ''
-  right = [
-    ('R*', swarm['R*'] + version),
-    ('c', swarm['c']),
-    ('x', swarm['x']),
-    ('accepted', swarm['accepted']),
-    ('rejected', swarm['rejected']),
-    ('waiting claim', view_text.number(waiting)),
-  ]
   grid = table.Table.grid(padding=(0, 5, 0, 0))
-  grid.add_row(_pairs(left), _pairs(right))
+  grid.add_row(_pairs(left), _pairs(view_text.swarm_numbers(snapshot)))
   return grid
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> table.Table:
   grid = table.Table.grid(padding=(0, 2, 0, 0))
   for label, value in rows:
-    style = _STAR if label in ('R*', 'c', 'x') else 'bold'
-    grid.add_row(
-      text.Text(label, _DIM),
-      text.Text(value, style if label else 'dark_cyan', no_wrap=True),
-    )
+    grid.add_row(text.Text(label, _DIM), text.Text(value, 'bold', no_wrap=True))
   return grid
-
-
-def _flock(
-  snapshot: Mapping[str, Any], width: int
-) -> rich_console.RenderableType | None:
-  """Where the flock flies: a dot for each return, a star for R*."""
-  returns: list[float] = []
-  for node in snapshot.get('nodes', {}).values():
-    metrics = node.get('metrics', {})
-    own = metrics.get('member_returns') or [metrics.get('episode_return')]
-    returns += [value for value in own if view_text.is_number(value)]
-  record = view_text.swarm(snapshot).get('R_star')
-  if not returns or record is None:
-    return None
-  known = returns + [record] * view_text.is_number(record)
-  # Positive returns are read from zero, so that the flock is seen to move.
-  low, high = min(0.0, *known) if max(known) > 0 else min(known), max(known)
-  left, right = f'{view_text.short(low)} ', f' {view_text.short(high)}'
-  places = max(10, width - len(left) - len(right))
-
-  def place(value: float) -> int:
-    return round((value - low) / ((high - low) or 1.0) * (places - 1))
-
-  counts = [0] * places
-  for value in returns:
-    counts[place(value)] += 1
-  star = place(record) if view_text.is_number(record) else -1
-  sky = text.Text(left, _DIM)
-  for column, count in enumerate(counts):
-    if column == star:
-      sky.append('★', _STAR)
-    elif count:
-      sky.append(_FLOCK[min(count, 3)], 'bold cyan')
-    else:
-      sky.append('─', 'grey23')
-  return sky.append(right, _DIM)
 
 
 def _nodes(
@@ -203,7 +132,7 @@ def _nodes(
     view.add_column(
       name, justify='right', no_wrap=True, min_width=max(len(name), 7)
     )
-  view.add_column('replay', no_wrap=True, min_width=16 if wide else 9)
+  view.add_column('replay', no_wrap=True, min_width=9)
   groups: dict[str, list[Any]] = {}
   for node in nodes:
     # One line per node, or per group if that would not fit.
@@ -223,38 +152,38 @@ def _node_row(
 ) -> list[text.Text]:
   counters = [reported[node.name] for node in members if node.name in reported]
   own = {'nodes': dict(enumerate(counters))}
-  sign, style, word = _group_state(members, counters)
+  style, word = _group_state(members, counters)
   if len(members) > 1:
     label = f'{label} x {len(members)}'
   pid = members[0].pid if len(members) == 1 else None
   restarts = sum(node.restarts for node in members)
   cells = [
-    text.Text.assemble((sign, style), ' ', label),
+    text.Text(label),
     text.Text.assemble(
-      (word, style), (f' ↻{restarts}' if restarts else '', 'yellow')
+      (word, style), (f', {restarts} restarts' if restarts else '', 'yellow')
     ),
     text.Text('' if pid is None else str(pid), _DIM),
     text.Text(_sum_rate(counters, 'actor_steps')),
     text.Text(_sum_rate(counters, 'learner_steps')),
     text.Text(_or_blank(view_text.mean_metric(own, 'episode_return'))),
-    _fill(own, 8 if wide else 0),
+    text.Text(_fill(own)),
   ]
   return cells if wide else cells[:2] + cells[3:]
 
 
 def _group_state(
   members: Sequence[Any], counters: Sequence[Mapping[str, Any]]
-) -> tuple[str, str, str]:
-  """Sign, style and word for nodes shown in one line: the worst of them."""
+) -> tuple[str, str]:
+  """Style and word for nodes shown in one line: the worst of them."""
   states = [node.state for node in members]
   worst = max(states, key=lambda s: _ORDER.index(s) if s in _ORDER else -1)
-  sign, style = _STATES.get(worst, ('?', ''))
+  style = _STYLES.get(worst, '')
   same = states.count(worst)
   word = worst if same == len(members) else f'{same} {worst}'
   silent_s = max((c.get('age_s', 0.0) for c in counters), default=0.0)
   if worst == 'running' and silent_s > _SILENT_S:
-    return sign, 'yellow', f'silent {view_text.clock(silent_s)}'
-  return sign, style, word
+    return 'yellow', f'silent {view_text.clock(silent_s)}'
+  return style, word
 
 
 def _sum_rate(counters: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -266,18 +195,13 @@ def _or_blank(value: float | None) -> str:
   return '' if value is None else view_text.number(value)
 
 
-def _fill(own: Mapping[str, Any], bar: int) -> text.Text:
-  """How full a node's table is, as a bar and as numbers."""
+def _fill(own: Mapping[str, Any]) -> str:
+  """How full a node's table is."""
   size = view_text.mean_metric(own, 'replay_size')
   limit = view_text.mean_metric(own, 'replay_max_size')
   if size is None or not limit:
-    return text.Text('')
-  full = min(bar, round(bar * size / limit))
-  return text.Text.assemble(
-    ('▰' * full, 'dark_cyan'),
-    ('▱' * (bar - full) + ' ' * bool(bar), 'grey30'),
-    f'{view_text.short(size)}/{view_text.short(limit)}',
-  )
+    return ''
+  return f'{view_text.short(size)}/{view_text.short(limit)}'
 
 
 def _errors(

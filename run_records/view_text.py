@@ -6,12 +6,11 @@ shown as a dash, never as an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import math
 from typing import Any
 
 _NONE = '-'
-_BARS = '▁▂▃▄▅▆▇█'
 _UNITS = {'actor_steps': 'env steps', 'learner_steps': 'updates'}
 
 
@@ -61,18 +60,6 @@ def number(value: Any, digits: int = 1) -> str:
 
 def is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-  """The last `width` finite values as bars between their extremes."""
-  values = [value for value in values if is_number(value)][-width:]
-  if not values:
-    return ''
-  low, span = min(values), max(values) - min(values)
-  if not span:
-    return _BARS[0] * len(values)
-  top = len(_BARS) - 1
-  return ''.join(_BARS[round((value - low) / span * top)] for value in values)
 
 
 def last_line(error: str | None) -> str:

@@ -16,35 +16,34 @@ _SMALL = (
   '--config.agent.policy_sizes=(64, 64)',
   '--config.agent.critic_sizes=(64, 64)',
   '--config.agent.batch_size=64',
+  '--config.pace.samples_per_insert=64.0',
   '--config.agent.min_replay_size=1000',
 )
 
 
 def _swarm(
   name: str,
+  label: str,
   agent: str,
-  config: str,
   environment: str,
   budget: int,
   threshold: float,
   seeds: int,
   flags: tuple[str, ...] = (),
 ) -> study_plan.Study:
-  """Eight explorers with a supervisor against the agent alone.
+  """Eight explorers with a supervisor against the agent (AGENT:PRESET) alone.
 
   Steps are those of each agent: the swarm uses eight times as many in all, and
   so does the best of eight agents that know nothing of each other.
   """
-  own = (f'--config={config}', *flags)
-  swarm = study_plan.Variant(
-    'run_swarm.py',
-    (
-      *own,
-      '--config.swarm.num_explorers=8',
-      '--config.swarm.explorers_per_node=8',
-    ),
+  swarm = (
+    f'pso_{agent}',
+    *flags,
+    '--config.swarm.num_explorers=8',
+    '--config.swarm.explorers_per_node=8',
   )
-  label, best = f'PSO-{agent}', f'best of 8 {agent}'
+  pso, best = f'PSO-{label}', f'best of 8 {label}'
+  alone = (agent, '--topology=single_process', *flags)
   return study_plan.Study(
     name=name,
     environment=environment,
@@ -52,25 +51,21 @@ def _swarm(
     threshold=threshold,
     seeds=seeds,
     variants={
-      agent: study_plan.Variant(
-        'run_swarm.py', (*own, '--baseline'), together=True
-      ),
-      best: study_plan.Variant('run_swarm.py', (*own, '--baseline'), best_of=8),
-      label: swarm,
-      f'{label}, c = 0': study_plan.Variant(
-        swarm.script, (*swarm.flags, '--config.swarm.c_max=0.0')
-      ),
+      label: study_plan.Variant(alone, together=True),
+      best: study_plan.Variant(alone, best_of=8),
+      pso: study_plan.Variant(swarm),
+      f'{pso}, c = 0': study_plan.Variant((*swarm, '--config.swarm.c_max=0.0')),
     },
-    baseline=agent,
+    baseline=label,
     contrasts=(
-      study_plan.Contrast('The pull alone', label, f'{label}, c = 0'),
-      study_plan.Contrast('At equal samples', label, best),
+      study_plan.Contrast('The pull alone', pso, f'{pso}, c = 0'),
+      study_plan.Contrast('At equal samples', pso, best),
     ),
   )
 
 
 def _explorers(
-  name: str, config: str, environment: str, budget: int, threshold: float
+  name: str, agent: str, environment: str, budget: int, threshold: float
 ) -> study_plan.Study:
   """PSO-DDPG by the number of its explorers: figure 4 of the paper."""
   return study_plan.Study(
@@ -81,12 +76,11 @@ def _explorers(
     seeds=3,
     variants={
       f'{count} explorers': study_plan.Variant(
-        'run_swarm.py',
         (
-          f'--config={config}',
+          agent,
           f'--config.swarm.num_explorers={count}',
           f'--config.swarm.explorers_per_node={min(count, 16)}',
-        ),
+        )
       )
       for count in (2, 8, 31)
     },
@@ -103,7 +97,7 @@ def _impass(
   as fit into the others' time.
   """
   own = (
-    f'--config=configs/impala.py:{preset}',
+    f'impala:{preset}',
     f'--config.agent.anneal_env_steps={budget}',
   )
   return study_plan.Study(
@@ -113,15 +107,11 @@ def _impass(
     threshold=threshold,
     seeds=5,
     variants={
-      'IMPASS': study_plan.Variant('run_impala.py', own),
+      'IMPASS': study_plan.Variant(own),
       'IMPALA without stack': study_plan.Variant(
-        'run_impala.py', (*own, '--config.agent.stack=1')
+        (*own, '--config.agent.stack=1')
       ),
-      'D4PG': study_plan.Variant(
-        'run_d4pg.py',
-        (f'--config=configs/d4pg.py:{preset}',),
-        budget=d4pg_budget,
-      ),
+      'D4PG': study_plan.Variant((f'd4pg:{preset}',), budget=d4pg_budget),
     },
     baseline='IMPASS',
     x_axes=_BOTH,
@@ -137,18 +127,17 @@ def _apex_dqn(
   budget: int,
   threshold: float,
   goal: study_plan.Goal,
-  steps_per_update: int,
+  samples_per_insert: float,
   timed: bool = False,
 ) -> study_plan.Study:
   """Actors and a prioritized replay against the agent alone.
 
-  The plain DQN has the network of Ape-X and else its own preset; with
-  `steps_per_update` it samples each transition as often as Ape-X does.
+  The plain DQN has the network of Ape-X and else its own preset; it samples
+  each transition as often as Ape-X does.
   """
   plain = (
-    f'--config={preset}',
-    '--baseline',
-    f'--config.agent.env_steps_per_update={steps_per_update}',
+    f'dqn:{preset}',
+    f'--config.pace.samples_per_insert={samples_per_insert}',
   )
   return study_plan.Study(
     name=f'apex_{preset}',
@@ -158,14 +147,8 @@ def _apex_dqn(
     seeds=goal.seeds,
     variants={
       # For a comparison by time each seed runs alone, as Ape-X does.
-      'DQN': study_plan.Variant(
-        'run_swarm.py',
-        (*plain, '--num_agents=1') if timed else plain,
-        together=not timed,
-      ),
-      'Ape-X DQN': study_plan.Variant(
-        'run_apex_dqn.py', (f'--config={preset}',)
-      ),
+      'DQN': study_plan.Variant(plain, together=not timed),
+      'Ape-X DQN': study_plan.Variant((f'apex_dqn:{preset}',)),
     },
     baseline='DQN',
     x_axes=_BOTH if timed else (study_plan.STEPS,),
@@ -175,12 +158,11 @@ def _apex_dqn(
 
 def _solves(
   name: str,
-  script: str,
+  agent: str,
   label: str,
   environment: str,
   budget: int,
   threshold: float,
-  flags: tuple[str, ...],
   seeds: int,
   reached: int | None = None,
 ) -> study_plan.Study:
@@ -191,7 +173,7 @@ def _solves(
     budget=budget,
     threshold=threshold,
     seeds=seeds,
-    variants={label: study_plan.Variant(script, flags)},
+    variants={label: study_plan.Variant((agent,))},
     baseline=label,
     goals=(
       study_plan.Goal(label, threshold, reached=reached or seeds, seeds=seeds),
@@ -200,15 +182,15 @@ def _solves(
 
 
 _ALL = (
-  _swarm('cartpole', 'DQN', 'cartpole', 'CartPole-v1', 30_000, 475.0, 10),
-  _swarm('acrobot', 'DQN', 'acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
+  _swarm('cartpole', 'DQN', 'dqn:cartpole', 'CartPole-v1', 30_000, 475.0, 10),
+  _swarm('acrobot', 'DQN', 'dqn:acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
   _apex_dqn(
     'cartpole',
     'CartPole-v1',
     50_000,
     475.0,
     study_plan.Goal('Ape-X DQN', 475.0, reached=10, seeds=10),
-    steps_per_update=1,
+    samples_per_insert=64.0,
     timed=True,
   ),
   _apex_dqn(
@@ -217,37 +199,34 @@ _ALL = (
     150_000,
     -100.0,
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
-    steps_per_update=2,
+    samples_per_insert=32.0,
   ),
   _solves(
     'apex_lunar_lander',
-    'run_apex_dqn.py',
+    'apex_dqn:lunar_lander',
     'Ape-X DQN',
     'LunarLander-v3',
     400_000,
     200.0,
-    ('--config=lunar_lander',),
     seeds=5,
     reached=4,
   ),
   _solves(
     'impala_cartpole',
-    'run_impala.py',
+    'impala:cartpole',
     'IMPALA',
     'CartPole-v1',
     200_000,
     475.0,
-    ('--config=cartpole',),
     10,
   ),
   _solves(
     'impala_acrobot',
-    'run_impala.py',
+    'impala:acrobot',
     'IMPALA',
     'Acrobot-v1',
     400_000,
     -90.0,
-    ('--config=acrobot',),
     5,
   ),
   *(
@@ -262,12 +241,11 @@ _ALL = (
   *(
     _solves(
       f'd4pg_{preset}',
-      'run_d4pg.py',
+      f'd4pg:{preset}',
       'D4PG',
       environment,
       budget,
       threshold,
-      (f'--config={preset}',),
       5,
     )
     for preset, environment, budget, threshold in (
@@ -286,7 +264,7 @@ _ALL = (
     _swarm(
       f'pso_{agent.lower()}_{preset}',
       agent,
-      f'configs/pso_{agent.lower()}.py:{preset}',
+      f'{agent.lower()}:{preset}',
       environment,
       budget,
       threshold,
@@ -310,7 +288,7 @@ _ALL = (
   ),
   _explorers(
     'pso_ddpg_explorers',
-    'configs/pso_ddpg.py:inverted_pendulum',
+    'pso_ddpg:inverted_pendulum',
     'InvertedPendulum-v5',
     20_000,
     950.0,
@@ -318,12 +296,11 @@ _ALL = (
   *(
     _solves(
       f'ppo_{preset}',
-      'run_ppo.py',
+      f'ppo:{preset}',
       'PPO',
       environment,
       budget,
       threshold,
-      (f'--config={preset}',),
       5,
     )
     for preset, environment, budget, threshold in (

@@ -23,23 +23,24 @@ class Variant:
   """One system of a study: what is run for each seed.
 
   Attributes:
-    script: a file in launch/, or the path of another. It takes --run_dir,
-      --seed and --config.run.*, as every run_*.py does.
-    flags: of the script. The study adds budget, seed and directory.
-    together: all seeds are members of one process (--num_agents=k) instead of
-      a process each. Only `run_swarm.py --baseline` can do that.
+    flags: AGENT:PRESET and what follows it. The study adds budget, seed and
+      directory.
+    together: all seeds are members of one process, single_process, instead of
+      a process each.
     budget: environment steps of each agent where the study's own would take
       too long; less than those. Differences in area are then over these.
     best_of: each seed is a process with so many independent agents
-      (--num_agents), and whoever is best at an evaluation counts: see
+      (single.num_agents), and whoever is best at an evaluation counts: see
       curves.of_best_member. 0: not so.
+    script: a file in launch/, or the path of another that takes --run_dir,
+      --seed and --config.run.*.
   """
 
-  script: str
-  flags: tuple[str, ...] = ()
+  flags: tuple[str, ...]
   together: bool = False
   budget: int | None = None
   best_of: int = 0
+  script: str = 'run.py'
 
   def __post_init__(self):
     if self.together and self.best_of:
@@ -269,7 +270,7 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
   agents = study.seeds if variant.together else variant.best_of
   return (
     *variant.flags,
-    *((f'--num_agents={agents}',) if agents else ()),
+    *((f'--config.single.num_agents={agents}',) if agents else ()),
     f'--config.run.steps_per_agent={study.budget_of(label)}',
     # Whole budgets: a run that stops at its goal has no area to compare.
     '--config.run.target_return=None',

@@ -11,6 +11,7 @@ made again. All seeds are reported; rules and words: docs/results/README.md.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
 import importlib.util
@@ -24,8 +25,6 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from absl import flags
-
 from launch import command_line
 from launch import session
 from run_records import metrics
@@ -38,45 +37,25 @@ from studies import tables as study_table
 
 STUDIES_FILE = session.root() / 'studies' / 'declared.py'
 PUBLISHED = session.root() / 'docs' / 'results'
-_FLAGS = flags.FLAGS
 
 
 def main() -> int:
-  flags.DEFINE_list('study', None, 'Names of studies; default all.')
-  flags.DEFINE_integer('seeds', None, "Of each variant; the study's own.", 1)
-  flags.DEFINE_integer(
-    'jobs', 1, 'Runs at a time; studies with seconds have one in any case.', 1
-  )
-  flags.DEFINE_multi_string(
-    'variant', None, 'Only this one and the baseline; may be repeated.'
-  )
-  flags.DEFINE_boolean('publish', False, f'Write to {PUBLISHED}, not --out.')
-  flags.DEFINE_boolean(
-    'retry_crashed', False,
-    'Make crashed runs again: after a repair, never to get better seeds.',
-  )  # fmt: skip
-  flags.DEFINE_string('out', 'runs/results', 'Where runs and results are kept.')
-  flags.DEFINE_string('studies', str(STUDIES_FILE), 'File with STUDIES.')
   # A terminal that closes and a polite kill end it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:
       signal.signal(number, signal.default_int_handler)
   try:
-    rest = _FLAGS(sys.argv)
-    if len(rest) > 1:
-      raise ValueError(
-        f'{rest[1]!r} is no flag. Flags are written --name=value; see --help.'
-      )
+    args = _parser().parse(sys.argv[1:])
     code = run(
-      _chosen(load(pathlib.Path(_FLAGS.studies))),
-      pathlib.Path(_FLAGS.out),
-      publish=PUBLISHED if _FLAGS.publish else None,
-      parallel=_FLAGS.jobs,
-      retry_crashed=_FLAGS.retry_crashed,
-      arguments=[f"--variant='{label}'" for label in _FLAGS.variant or ()],
+      _chosen(load(args.studies), args),
+      pathlib.Path(args.out),
+      publish=PUBLISHED if args.publish else None,
+      parallel=args.jobs,
+      retry_crashed=args.retry_crashed,
+      arguments=[f"--variant='{label}'" for label in args.variant or ()],
     )
-  except (flags.Error, ValueError, OSError) as e:
-    command_line.fail(str(e))
+  except (ValueError, OSError) as e:
+    return command_line.refuse(e)
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
     return 130
@@ -177,8 +156,59 @@ def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
   return module.STUDIES
 
 
+def _parser() -> command_line.Parser:
+  parser = command_line.Parser(__doc__)
+  parser.add_argument(
+    '--study', help='names of studies, with commas; default: all'
+  )
+  parser.add_argument(
+    '--seeds',
+    type=command_line.at_least(1),
+    help="of each variant; default: the study's own",
+  )
+  parser.add_argument(
+    '--jobs',
+    type=command_line.at_least(1),
+    default=1,
+    help='runs at a time; studies with seconds have one in any case',
+  )
+  parser.add_argument(
+    '--variant',
+    action='append',
+    help='only this one and the baseline; may be repeated',
+  )
+  parser.add_argument(
+    '--publish',
+    action='store_true',
+    help=f'write to {PUBLISHED}, not --out; --nopublish: to --out',
+  )
+  parser.add_argument(
+    '--nopublish',
+    dest='publish',
+    action='store_false',
+    help=argparse.SUPPRESS,
+  )
+  parser.add_argument(
+    '--retry_crashed',
+    action='store_true',
+    help='make crashed runs again: after a repair, never to get better seeds',
+  )
+  parser.add_argument(
+    '--out',
+    default='runs/results',
+    help='where runs and results are kept; default: %(default)s',
+  )
+  parser.add_argument(
+    '--studies',
+    default=STUDIES_FILE,
+    type=pathlib.Path,
+    help='file with STUDIES; default: %(default)s',
+  )
+  return parser
+
+
 def _chosen(
-  known: Mapping[str, study_plan.Study],
+  known: Mapping[str, study_plan.Study], args: argparse.Namespace
 ) -> list[study_plan.Study]:
   """The studies of the command line, with its seeds and variants.
 
@@ -186,19 +216,19 @@ def _chosen(
     ValueError: there is no such, or it is not what may be published.
   """
   found = []
-  for name in _FLAGS.study or known:
+  for name in args.study.split(',') if args.study else known:
     if name not in known:
       raise ValueError(f'There is no study {name!r}; there are {list(known)}.')
     study = known[name]
-    seeds = _FLAGS.seeds or study.seeds
-    if _FLAGS.publish and (seeds < study.seeds or _FLAGS.variant):
+    seeds = args.seeds or study.seeds
+    if args.publish and (seeds < study.seeds or args.variant):
       raise ValueError(
         f'{name} is published with {study.seeds} seeds and all variants, not '
         'with less. Leave --publish out (give --nopublish to make results), or '
         'change the study in studies/declared.py.'
       )
-    if _FLAGS.variant:
-      study = study.only(_FLAGS.variant)
+    if args.variant:
+      study = study.only(args.variant)
     found.append(dataclasses.replace(study, seeds=seeds))
   return found
 

@@ -1,149 +1,157 @@
-"""Runs small programs of catalogue agents, each in a fork; a helper of tests.
+"""Runs small programs by the command, each in a fork; a helper of tests.
 
   python tests/forked_programs.py DIRECTORY UPDATES < ways.json
 
-Ways are [[agent, topology, engine], ...] by their names in launch/catalogue.py.
-Each is built small, checked, run and ended when every member has made UPDATES
-learner steps. A line of JSON is printed for each as it ends, with 'way' and
-either 'refused' (the reason), 'error' (a traceback)
-or 'exit_code', 'reason', 'nodes' and 'totals'.
+Ways are [[agent, topology, engine], ...] by their names in launch/registry.py.
+Each is what `launch/run.py` makes of them, with small numbers, and is ended
+when every member has made UPDATES learner steps. A line of JSON is printed for
+each as it ends, with 'way', 'code', 'output' and, where it ran, 'summary' and
+'nodes'.
 """
 
-import dataclasses
-import functools
 import json
 import os
 import pathlib
 import signal
 import sys
 import traceback
-from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from agents.swarm import explorers as swarm_lib
-from launch import actors
-from launch import catalogue
+from launch import command_line
 from launch import engines
-from launch import experiment as experiment_lib
-from launch import graph
+from launch import registry
 from launch import session
+from launch import settings
 from launch.engines import linux
-from launch.topologies import actor_learner
-from launch.topologies import single_process
-from launch.topologies import swarm
+from run_records import plots  # noqa: F401  # seconds, that no fork pays
 
 _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor
 _AT_ONCE = 2  # programs
-# Of those that an agent has.
-_SMALL = {
-  'hidden_sizes': (8,),
-  'policy_sizes': (8,),
-  'critic_sizes': (8,),
-  'num_atoms': 11,
-  'batch_size': 2 * _ENVIRONMENTS,  # of A2C, a block of each of two actors
-  'min_replay_size': 50,
-  'unroll_length': 5,
-  'rollout_steps': 40,  # a block of each of two actors
-  'epochs': 1,
+# Section to what is set where the cell has it.
+_SMALL: dict[str, dict] = {
+  'agent': {
+    'hidden_sizes': (8,),
+    'policy_sizes': (8,),
+    'critic_sizes': (8,),
+    'num_atoms': 11,
+    'batch_size': 2 * _ENVIRONMENTS,  # of A2C, a block of each of two actors
+    'min_replay_size': 50,
+    'unroll_length': 5,
+    'rollout_steps': 40,  # a block of each of two actors
+    'epochs': 1,
+  },
+  'run': {
+    'steps_per_agent': 10_000_000,  # no end
+    'wall_clock_s': 150,  # many times what it takes
+    'target_return': None,
+    'evaluations': 1,
+    'eval_episodes': 1,
+    'updates_per_call': 1,
+  },
 }
-_NO_END = 10_000_000  # environment steps
-
-# Name in the catalogue to a way to build it with few nodes.
-BUILDERS = {
-  'single_process': (1, single_process.build),
-  'actor_learner': (
-    1,
-    lambda experiment: actor_learner.build(
-      experiment, actors.Config(num_actors=2, envs_per_actor=_ENVIRONMENTS)
-    ),
-  ),
-  'swarm': (
-    _MEMBERS,
-    lambda experiment: swarm.build(
-      experiment,
-      swarm_lib.Config(num_explorers=_MEMBERS, explorers_per_node=_MEMBERS),
-    ),
-  ),
+# By the name of a topology; one that is not here runs with its defaults.
+_OF_TOPOLOGY: dict[str, dict] = {
+  'actor_learner': {
+    'num_actors': 2,
+    'envs_per_actor': _ENVIRONMENTS,
+    'update_period': 64,
+  },
+  'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
 }
 
 
-def small_experiment(
-  agent: str, num_agents: int, run_dir: pathlib.Path
-) -> experiment_lib.Experiment:
-  """The catalogue's experiment of an agent, made small."""
-  found = catalogue.experiment(agent, num_agents)
-  make_agent: Any = found.make_agent  # a functools.partial
-  config, spec = make_agent.args
-  names = {field.name for field in dataclasses.fields(config)}
-  config = dataclasses.replace(
-    config, **{name: _SMALL[name] for name in names & set(_SMALL)}
-  )
-  return dataclasses.replace(
-    found,
-    make_agent=functools.partial(make_agent.func, config, spec),
-    min_replay_size=getattr(config, 'min_replay_size', 1),
-    run=experiment_lib.RunConfig(
-      steps_per_agent=_NO_END,
-      wall_clock_s=150,  # many times what it takes
-      evaluations=1,
-      eval_episodes=1,
-      updates_per_call=1,
-    ),
-    run_dir=str(run_dir),
-  )
-
-
-def run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
-  agent, topology, engine = way
-  num_agents, build = BUILDERS[topology]
-  experiment = small_experiment(agent, num_agents, run_dir)
-  try:
-    program = build(experiment)
-  except ValueError as e:
-    return {'refused': str(e)}
-  graph.check(program)
-  make_counter = session.counter_of(program)
-  counter: list = []
-  ended: list[bool] = []
-
-  def end_soon(state) -> None:
-    if ended or any(node.state == 'starting' for node in state.nodes):
-      return
-    if not counter:
-      counter.append(make_counter())
-    if counter[0].totals().get('learner_steps', 0) >= updates * num_agents:
-      ended.append(counter[0].finish(f'{updates} learner steps'))
-
-  outcome = engines.run(program, engine, run_dir=run_dir, on_tick=end_soon)
-  summary = json.loads((run_dir / 'summary.json').read_text())
-  return {
-    'exit_code': outcome.exit_code,
-    'reason': outcome.reason,
-    'nodes': [[node.name, node.state, node.restarts] for node in outcome.nodes],
-    'outcome': summary['outcome'],
-    'totals': summary['totals'],
+def flags(agent: str, topology: str) -> list[str]:
+  """The small numbers, of those that the cell has."""
+  own = settings.names(registry.agent(agent).config)
+  sections: dict[str, dict[str, object]] = {
+    'agent': {k: v for k, v in _SMALL['agent'].items() if k in own},
+    'run': _SMALL['run'],
+    registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),
   }
+  if 'unroll_length' not in own:
+    sections['pace'] = {'samples_per_insert': 8.0}
+  return [
+    f'--config.{section}.{name}={value}'
+    for section, values in sections.items()
+    for name, value in values.items()
+  ]
+
+
+def _run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
+  agent, topology, engine = way
+  found: dict = {}
+  start = engines.run
+
+  def ended_soon(program, how, *, run_dir, on_tick):
+    make_counter = session.counter_of(program)
+    members = found['members']
+    counter: list = []
+    ended: list[bool] = []
+
+    def tick(state) -> None:
+      on_tick(state)
+      if ended or any(node.state == 'starting' for node in state.nodes):
+        return
+      if not counter:
+        counter.append(make_counter())
+      if counter[0].totals().get('learner_steps', 0) >= updates * members:
+        ended.append(counter[0].finish(f'{updates} learner steps'))
+
+    outcome = start(program, how, run_dir=run_dir, on_tick=tick)
+    found['nodes'] = [[n.name, n.state, n.restarts] for n in outcome.nodes]
+    return outcome
+
+  engines.run = ended_soon  # type: ignore[assignment]
+  run = session.run
+
+  def watched(cell, *arguments):
+    found['members'] = cell.experiment.num_agents
+    return run(cell, *arguments)
+
+  session.run = watched
+  found['code'] = command_line.main(
+    [
+      agent,
+      f'--topology={topology}',
+      f'--lp_launch_type={engine}',
+      f'--run_dir={run_dir}',
+      *flags(agent, topology),
+    ]
+  )
+  if (run_dir / 'summary.json').exists():
+    found['summary'] = json.loads((run_dir / 'summary.json').read_text())
+  return found
 
 
 def _child(
-  parent: int, way: list[str], run_dir: pathlib.Path, updates: int
+  parent: int, way: list[str], directory: pathlib.Path, updates: int
 ) -> None:
+  answers = os.dup(1)
+  printed = directory.with_suffix('.txt')
+  with printed.open('w') as file:
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
   try:
     linux.die_with_parent(parent, signal.SIGTERM)
-    run_dir.mkdir()
-    found = run(way, run_dir, updates)
+    found = _run(way, directory, updates)
   except BaseException:
-    found = {'error': traceback.format_exc()}
+    found = {'code': None}
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  output = printed.read_text(errors='replace')[-2500:]
   # One write of a short line: lines of two programs do not mix.
-  line = json.dumps({'way': way, **found}) + '\n'
-  os.write(1, line.encode())
+  line = json.dumps({'way': way, **found, 'output': output}) + '\n'
+  os.write(answers, line.encode())
 
 
 def main() -> None:
   directory, updates = pathlib.Path(sys.argv[1]), int(sys.argv[2])
   engines.warm_up()
+  for name in registry.agents():
+    registry.agent(name)
   running, parent = 0, os.getpid()
   for number, way in enumerate(json.load(sys.stdin)):
     if running == _AT_ONCE:

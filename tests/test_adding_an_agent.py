@@ -1,6 +1,6 @@
 """The code on docs/adding_an_agent.md works as it stands there."""
 
-import json
+import os
 import pathlib
 import re
 import subprocess
@@ -8,66 +8,111 @@ import sys
 
 import pytest
 
+from run_records import run_directory
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'adding_an_agent.md'
 STEPS = 1500
 
 
+# The project's packages from here; the current directory is that of a user.
+ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+
 def _blocks():
-  """What the page has as Python: the agent, its test, a script."""
+  """What the page has as Python: the agent, its test, its name."""
   return re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope='module')
 def project(tmp_path_factory):
-  """A directory with the files of the page where it wants them."""
-  agent, test, script = _blocks()
+  """A user's directory with the files of the page."""
+  agent, test, named = _blocks()
   directory = tmp_path_factory.mktemp('project')
-  agents = directory / 'agents'
-  agents.mkdir()
-  for path in (ROOT / 'agents').iterdir():
-    if path.name != '__pycache__':
-      (agents / path.name).symlink_to(path)
-  (agents / 'expected_sarsa.py').write_text(agent)
+  (directory / 'expected_sarsa.py').write_text(agent)
   (directory / 'test_expected_sarsa.py').write_text(test)
-  (directory / 'try_it.py').write_text(script)
+  (directory / 'my_agents.py').write_text(named)
+  (directory / 'own.py').write_text(
+    'from launch.topologies import single_process as ALONE\n'
+  )
   return directory
 
 
+def _done(project, *command, environment=None):
+  done = subprocess.run(
+    [sys.executable, *command],
+    cwd=project,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def _run(project, *flags):
+  """`launch/run.py`; the current directory alone has the user's modules."""
+  return _done(project, str(ROOT / 'launch' / 'run.py'), *flags)
+
+
+@pytest.fixture(scope='module')
+def run(project):
+  _run(
+    project,
+    'my_agents:SARSA',
+    '--run_dir=runs/try_it',
+    f'--config.run.steps_per_agent={STEPS}',
+  )
+  return run_directory.open(project / 'runs' / 'try_it')
+
+
 def test_the_page_s_test_passes(project):
-  done = subprocess.run(
-    [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'],
-    cwd=project,
-    capture_output=True,
-    text=True,
-    timeout=200,
+  stdout = _done(
+    project,
+    *('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'),
+    environment=ENVIRONMENT,
   )
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert '1 passed' in done.stdout
+  assert '1 passed' in stdout
 
 
-def test_the_page_s_agent_runs_under_actor_learner(project):
-  done = subprocess.run(
-    [sys.executable, 'try_it.py', 'runs/try_it', str(STEPS)],
-    cwd=project,
-    capture_output=True,
-    text=True,
-    timeout=200,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  metrics = project / 'runs' / 'try_it' / 'metrics'
-  summary = json.loads((metrics.parent / 'summary.json').read_text())
+def test_an_agent_of_a_user_s_own_is_a_run_like_any_other(run):
+  config = run.config()
+  assert config['agent_name'] == 'my_agents:SARSA'
+  assert config['topology'] == 'actor_learner'
+  assert config['pace'] == {'samples_per_insert': 16.0}
+  summary = run.summary()
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == STEPS
   assert summary['totals']['learner_steps'] > 0
-  rows = (metrics / 'evaluation.jsonl').read_text().splitlines()
   # From the page: `tail -1 .../evaluation.jsonl`.
-  assert json.loads(rows[-1])['return_mean'] > 0
+  assert run.metrics('evaluation')[-1]['return_mean'] > 0
+  assert (run.path / 'learning_curve.png').exists()
+
+
+def test_it_is_played_and_goes_on(project, run):
+  played = _done(
+    project,
+    str(ROOT / 'launch' / 'evaluate.py'),
+    *('runs/try_it', '--episodes=2', '--video='),
+  )
+  assert 'on CartPole-v1, 2 episodes' in played and 'mean' in played
+  more = 2 * STEPS
+  _run(project, '--resume=runs/try_it', f'--config.run.steps_per_agent={more}')
+  assert run.summary()['totals']['actor_steps'] == more
+
+
+def test_a_topology_of_a_user_s_own_is_named_as_an_agent_is(project):
+  shown = _run(
+    project, 'my_agents:SARSA', '--topology=own:ALONE', '--list-settings'
+  )
+  assert '--config.single.num_agents=1' in shown
+  assert 'chance of a random action, in acting and in the target' in shown
 
 
 def test_the_files_that_the_page_names_are_there():
   named = re.findall(r'`((?:agents|configs|launch|tests)/\w+\.py)`', _prose())
-  new = {'expected_sarsa', 'run_expected_sarsa', 'test_expected_sarsa'}
+  new = {'expected_sarsa', 'test_expected_sarsa'}
   missing = [
     name
     for name in named

@@ -23,6 +23,7 @@ from agents import optimizers
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
 from agents.losses import policy as policy_losses
+from agents.networks import conv
 from environment_loops import environments
 from replay import packing
 
@@ -78,6 +79,12 @@ class ActorCritic(base.Agent):
       environments.EnvironmentRefused: discrete or unbounded actions.
     """
     require_continuous(spec, self.name.upper())
+    if conv.is_image(spec):
+      raise environments.EnvironmentRefused(
+        f'{spec.name} has images {spec.observation_shape}, but {self.name} has '
+        'no convolutions, and as numbers they would make its first layers '
+        'huge. Use PPO or IMPALA, or make them few numbers with a wrapper.'
+      )
     self.config = config
     self.spec = spec
     self.gamma = config.gamma
@@ -157,7 +164,7 @@ class ActorCritic(base.Agent):
     nets = self._networks
     online, target = nets.split(variables), nets.split(target_variables)
     raw = nets.flat(batch.o_tm1)
-    # Target networks too see the online scale: it is nothing they learn.
+    # Target networks use the online normalizer: it is not learned.
     o_tm1 = nets.scaled(online, raw)
     o_t = nets.scaled(online, nets.flat(batch.o_t))
     critic = self._critic_loss(
@@ -318,8 +325,8 @@ class _Explorer:
   def priorities(self, theta, packed):
     """The largest priority of the learner so far.
 
-    An actor computes no TD error, and does not know the learner's: the maximum
-    travels inside theta. It starts at 1.
+    An actor computes no TD error; the learner's largest is part of theta. It
+    starts at 1.
     """
     largest = self._largest(theta)
     return None if largest is None else np.full(len(packed), largest)

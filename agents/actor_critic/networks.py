@@ -2,8 +2,9 @@
 
 theta holds, in this order: the group 'policy'; the group 'critic' of one or two
 critics; 'normalizer' if observations are normalised; 'priority', the largest
-priority so far, if replay is prioritized. The last two are no weights: the
-learner writes them as statistics, and so they reach whoever acts.
+priority so far, if replay is prioritized. The last two are not learned by
+gradient: the learner writes them as statistics, and they reach the actors as
+part of theta.
 """
 
 from __future__ import annotations

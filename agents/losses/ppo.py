@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# exp(20) is far beyond any clip, and still a number.
+# exp(20) is far above any clip, and finite in float32.
 _MAX_LOG_RATIO = 20.0
 
 

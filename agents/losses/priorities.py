@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Keeps an item of no error from never being drawn again: Reverb does not
+# Added, so that an item without error can be drawn again: Reverb does not
 # sample priority 0 while others are positive.
 MINIMUM = 1e-6
 

@@ -1,7 +1,9 @@
-"""Convolutional networks of the DQN papers, in the form of networks.py.
+"""Convolutional networks for images, in the form of mlp.py.
 
-It acts in TensorFlow: there, unlike for an MLP, the mathematics is dearer than
-the call.
+Which network an environment gets is `chosen` by the shape of its observations.
+
+They act in TensorFlow: there, unlike for an MLP, the mathematics costs more
+than the call.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
 from agents.networks import mlp
+from environment_loops import environments
+
+Name = Literal['auto', 'mlp', 'nature', 'shallow', 'strided']
 
 
 class _Size(NamedTuple):
@@ -26,22 +31,122 @@ class _Size(NamedTuple):
 
 # 'nature': Mnih et al. 2015, methods. 'shallow': Mnih et al. 2013, section 5.1,
 # and the shallow model of Espeholt et al. 2018; a third of the multiplications.
+# 'strided', for images of any size: its layers depend on the image.
 KINDS = {
   'nature': _Size(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
   'shallow': _Size(((16, 8, 4), (32, 4, 2)), 256),
+  'strided': _Size((), 256),
 }
+# Sides, in pixels, of what 'auto' gives to 'nature'. Of larger images its head
+# would have tens of millions of weights.
+_NATURE_SIDES = (36, 128)
+# Sides, in places, of what the layers of 'strided' leave at most.
+_STRIDED_SIDE = 8
+
+
+def is_image(spec: environments.Spec) -> bool:
+  """Whether observations are images, or stacks of them.
+
+  An image has three axes, or two if it is of bytes; a stack has one more.
+  """
+  axes = len(spec.observation_shape)
+  return axes in (3, 4) or (axes == 2 and spec.observation_dtype == 'uint8')
+
+
+def chosen(network: str, spec: environments.Spec) -> str:
+  """The network for an environment: 'mlp', or one of `KINDS` for images.
+
+  Args:
+    network: `agent.network`: 'auto' takes what fits the observations.
+    spec: of the environment.
+
+  Raises:
+    environments.EnvironmentRefused: the network does not take them.
+  """
+  shape, name = spec.observation_shape, spec.name
+  if not is_image(spec):
+    if network in ('auto', 'mlp'):
+      return 'mlp'
+    raise environments.EnvironmentRefused(
+      f'agent.network={network!r} takes images, but {name} has observations of '
+      f'shape {shape}. Set --config.agent.network=auto.'
+    )
+  if network == 'mlp':
+    raise environments.EnvironmentRefused(
+      f"agent.network='mlp' would take the images {shape} of {name} as "
+      f'{math.prod(shape)} numbers. Set --config.agent.network=auto, or use '
+      'gymnasium.wrappers.FlattenObservation.'
+    )
+  sides = _hwc(shape)[:2]
+  if network == 'auto':
+    low, high = _NATURE_SIDES
+    fits = low <= min(sides) and max(sides) <= high
+    return 'nature' if fits else 'strided'
+  if min(sides) < _least_side(network):
+    raise environments.EnvironmentRefused(
+      f'agent.network={network!r} takes images of at least '
+      f'{_least_side(network)} x {_least_side(network)} pixels, but {name} has '
+      f'{shape}. Set --config.agent.network=auto.'
+    )
+  return network
+
+
+def _channels_first(shape: Sequence[int]) -> bool:
+  """Whether an image of three axes is (channels, height, width).
+
+  The two axes that are equal are height and width. If none or all are, the
+  channels are the fewer of first and last.
+  """
+  first, middle, last = shape
+  if (first == middle) != (middle == last):
+    return middle == last
+  return first < last
+
+
+def _hwc(shape: Sequence[int]) -> tuple[int, ...]:
+  """(height, width, channels) of an image's shape, or a stack's."""
+  if len(shape) == 2:
+    return (*shape, 1)
+  if len(shape) == 4:
+    height, width, channels = _hwc(shape[1:])
+    return (height, width, shape[0] * channels)
+  if _channels_first(shape):
+    return (*shape[1:], shape[0])
+  return tuple(shape)
+
+
+def _channels_last(images: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+  """[B, *shape] to [B, height, width, channels]: see `_hwc`."""
+  if len(shape) == 4:
+    each = [_channels_last(images[:, i], shape[1:]) for i in range(shape[0])]
+    return tf.concat(each, axis=-1)
+  if len(shape) == 2:
+    return images[..., None]
+  if _channels_first(shape):
+    return tf.transpose(images, (0, 2, 3, 1))
+  return images
+
+
+def _least_side(kind: str) -> int:
+  least = 1
+  for _, kernel, stride in reversed(KINDS[kind].layers):
+    least = (least - 1) * stride + kernel
+  return least
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvNet:
-  """Convolutions and a head on bytes, channels last, scaled by 1/255.
+  """Convolutions and a head on images, scaled to [0, 1].
 
   Attributes:
-    observation_shape: (height, width, channels), (84, 84, 4) for Atari.
+    observation_shape: (height, width, channels), (84, 84, 4) for Atari, or
+      (channels, height, width), or (height, width); or a stack of such.
     output_size: number of actions.
     dueling: whether the head has a value and an advantage stream.
     kind: of `KINDS`.
     name: prefix of the variables' names.
+    dtype: of the images, 'uint8' or 'float32'.
+    maximum: largest number in an image.
   """
 
   observation_shape: tuple[int, ...]
@@ -49,30 +154,45 @@ class ConvNet:
   dueling: bool = False
   kind: str = 'nature'
   name: str = 'conv'
+  dtype: str = 'uint8'
+  maximum: float = 255.0
 
   def __post_init__(self):
-    shape = self.observation_shape
-    least = 1
-    for _, kernel, stride in reversed(self._layers):
-      least = (least - 1) * stride + kernel
-    if len(shape) != 3 or min(shape[:2]) < least:
+    shape, least = self.observation_shape, _least_side(self.kind)
+    if len(shape) not in (2, 3, 4) or min(_hwc(shape)[:2]) < least:
       raise ValueError(
-        f'The convolutions need images (height, width, channels) of at least '
-        f'{least} x {least}, got observations of shape {shape}. Resize them, '
-        "or set network='mlp'."
+        f'kind={self.kind!r} needs images of at least {least} x {least} pixels '
+        f'and two to four axes, got observations of shape {shape}.'
       )
 
-  @property
+  @functools.cached_property
+  def _image(self) -> tuple[int, ...]:
+    return _hwc(self.observation_shape)
+
+  @functools.cached_property
   def _layers(self) -> tuple[tuple[int, int, int], ...]:
-    return KINDS[self.kind].layers
+    """(channels, kernel, stride) of each layer."""
+    if self.kind != 'strided':
+      return KINDS[self.kind].layers
+    layers, side = [(32, 3, 2)], -(-max(self._image[:2]) // 2)
+    while side > _STRIDED_SIDE:
+      layers.append((64, 3, 2))
+      side = -(-side // 2)
+    return tuple(layers)
 
   @property
   def _torso_shape(self) -> tuple[int, ...]:
     """Shape of what the convolutions make of one image."""
-    sides = self.observation_shape[:2]
+    sides = self._image[:2]
     for _, kernel, stride in self._layers:
-      sides = tuple((side - kernel) // stride + 1 for side in sides)
+      if self._padding == 'VALID':
+        sides = tuple(side - kernel + 1 for side in sides)
+      sides = tuple(-(-side // stride) for side in sides)
     return (*sides, self._layers[-1][0])
+
+  @property
+  def _padding(self) -> str:
+    return 'SAME' if self.kind == 'strided' else 'VALID'
 
   @functools.cached_property
   def _head(self) -> mlp.Network:
@@ -87,7 +207,7 @@ class ConvNet:
 
   def _torso_shapes(self) -> mlp.Shapes:
     shapes: mlp.Shapes = []
-    inputs = self.observation_shape[-1]
+    inputs = self._image[-1]
     for i, (channels, kernel, _) in enumerate(self._layers):
       shapes.append((f'{self.name}/conv_{i}/b', (channels,)))
       shapes.append(
@@ -119,19 +239,20 @@ class ConvNet:
       for i, (channels, kernel, stride) in enumerate(self._layers):
         layers.append(
           snt.Conv2D(
-            channels, kernel, stride, padding='VALID', name=f'conv_{i}'
+            channels, kernel, stride, padding=self._padding, name=f'conv_{i}'
           )
         )
         layers.append(tf.nn.relu)
       return snt.Sequential(layers)
 
     shapes = self._torso_shapes()
-    example = np.zeros((1, *self.observation_shape), np.float32)
+    example = np.zeros((1, *self._image), np.float32)
     torso = mlp.functional(make, example, shapes)
     head = self._head.make_sonnet()
 
     def apply(variables: Sequence[tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
-      images = tf.cast(inputs, tf.float32) / 255
+      images = tf.cast(inputs, tf.float32) / self.maximum
+      images = _channels_last(images, self.observation_shape)
       features = torso(variables[: len(shapes)], images)
       return head(variables[len(shapes) :], features)
 
@@ -153,7 +274,7 @@ class ConvNet:
 
     Args:
       variables: what `prepare` made.
-      inputs: uint8 [P, K, *observation_shape].
+      inputs: images [P, K, *observation_shape].
 
     Returns:
       [P, K, output_size].
@@ -171,9 +292,32 @@ class ConvNet:
     apply = self.make_sonnet()
     signature = (
       [tf.TensorSpec(shape) for _, shape in self.shapes()],
-      tf.TensorSpec((None, *self.observation_shape), tf.uint8),
+      tf.TensorSpec((None, *self.observation_shape), self.dtype),
     )
     return tf.function(apply, input_signature=signature, autograph=False)
+
+
+def make(
+  kind: str,
+  spec: environments.Spec,
+  output_size: int,
+  dueling: bool = False,
+  name: str = 'conv',
+) -> ConvNet:
+  """The network of a `chosen` kind for the images of an environment."""
+  dtype, maximum = spec.observation_dtype, spec.observation_maximum
+  # The largest float that there is stands for no bound, in many environments.
+  if maximum is None or not 0 < maximum < 1e6:
+    maximum = 255.0 if dtype == 'uint8' else 1.0
+  return ConvNet(
+    tuple(spec.observation_shape),
+    output_size,
+    dueling,
+    kind,
+    name,
+    dtype,
+    maximum,
+  )
 
 
 def _use_one_thread() -> None:

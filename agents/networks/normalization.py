@@ -5,8 +5,9 @@ travel with the policy to actors, evaluators and checkpoints. Each update takes
 its batch in (Chan et al. 1979, the parallel form of Welford's sums).
 
 `memory` is how much has been seen, as a share of CAPACITY observations: it
-stays in [0, 1], so that it is no giant among the parameters. Once it is 1, old
-observations fade, and the statistics follow a policy that goes elsewhere.
+stays in [0, 1], the scale of the other parameters. Once it is 1, old
+observations fade, and the statistics follow the states that a newer policy
+visits.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import tensorflow as tf
 
 CAPACITY = 1_000_000  # observations
 LIMIT = 10.0  # normalised observations are clipped to +- this
-# Added to the variance: what never changes must not become a giant when it
-# does.
+# Added to the variance: without it, an entry that was constant for long would
+# become a very large number when it changes.
 _FLOOR = 1e-6
 
 
@@ -64,7 +65,7 @@ class Normalizer:
       scaled = observation - mean[:, None]
       scaled /= np.sqrt(variance + _FLOOR)[:, None]
       return np.clip(scaled, -LIMIT, LIMIT, out=scaled)
-    # They are no weights: nothing is learned through them.
+    # No gradient: the statistics are not learned.
     mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
     scaled = (observation - mean) * tf.math.rsqrt(variance + _FLOOR)
     return tf.clip_by_value(scaled, -LIMIT, LIMIT)

@@ -128,7 +128,7 @@ class DefaultSupervision:
         self._weigh()
       self.hist = (self.hist + [episode_return])[-self.window :]
       self.idle += 1
-    # Anything else is the late episode of a trial or a star that is gone.
+    # Any other ticket is late: its trial is over, or its star was replaced.
     return Verdict(None, None)
 
   def _of_trial(self, ticket: Ticket) -> bool:

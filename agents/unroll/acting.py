@@ -1,7 +1,7 @@
 """How an unroll agent acts: by sampling, or greedily; NumPy for small networks.
 
-What is remembered belongs to environments, so each actor and each greedy policy
-has a memory of its own.
+Recurrent state belongs to environments, so each actor and each greedy policy
+keeps its own.
 """
 
 from __future__ import annotations

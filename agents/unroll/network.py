@@ -21,6 +21,7 @@ from agents.networks import conv
 from agents.networks import mlp
 from agents.networks import normalization
 from agents.networks import recurrent
+from environment_loops import environments
 from replay import blocks
 
 # Actions hardly depend on the observation at first, and a Gaussian's sigma is
@@ -49,39 +50,35 @@ class UnrollNetwork:
   """Sizes of the network.
 
   Attributes:
-    observation_shape: of one observation.
+    spec: of the environment.
     policy_size: outputs for the policy's head.
     hidden_sizes: units of each hidden layer of a torso.
     activation: 'relu' or 'tanh'.
-    torso: 'mlp', on flat observations, or convolutions on images: 'nature' or
-      'shallow' of conv.py.
+    network: 'mlp', on flat observations, or convolutions on images: one of
+      conv.py. 'auto': what fits the observations.
     shared: one torso for policy and value, or one each.
     lstm_size: units between shared torso and heads; 0 for no LSTM.
     stack: observations seen at once; 1 for the present one alone.
     normalize: whether observations pass a running normalizer.
   """
 
-  observation_shape: tuple[int, ...]
+  spec: environments.Spec
   policy_size: int
   hidden_sizes: tuple[int, ...]
   activation: str = 'tanh'
-  torso: str = 'mlp'
+  network: str = 'auto'
   shared: bool = True
   lstm_size: int = 0
   stack: int = 1
   normalize: bool = False
 
   def __post_init__(self):
-    if self.torso not in ('mlp', *conv.KINDS):
+    if self.images and (self.stack > 1 or self.normalize):
       raise ValueError(
-        f"torso={self.torso!r} is not known. Choose 'mlp', or "
-        f'{" or ".join(map(repr, conv.KINDS))} for images.'
-      )
-    if self._images and (not self.shared or self.stack > 1 or self.normalize):
-      raise ValueError(
-        f'The convolutions are shared by policy and value and take images as '
-        f'they are, but shared_torso={self.shared}, stack={self.stack}, '
-        f'normalize_observations={self.normalize}. Set True, 1 and False.'
+        f'The convolutions take images one by one and scale them to [0, 1], '
+        f'but stack={self.stack}, normalize_observations={self.normalize}. '
+        'Set agent.stack=1 and agent.normalize_observations=False, and stack '
+        'images with gymnasium.wrappers.FrameStackObservation.'
       )
     if self.lstm_size and not (self.shared and self.hidden_sizes):
       raise ValueError(
@@ -90,9 +87,18 @@ class UnrollNetwork:
         'shared_torso=True, or lstm_size=0.'
       )
 
+  @functools.cached_property
+  def _kind(self) -> str:
+    return conv.chosen(self.network, self.spec)
+
   @property
-  def _images(self) -> bool:
-    return self.torso in conv.KINDS
+  def images(self) -> bool:
+    """Whether convolutions take the observations."""
+    return self._kind != 'mlp'
+
+  @property
+  def observation_shape(self) -> tuple[int, ...]:
+    return tuple(self.spec.observation_shape)
 
   @functools.cached_property
   def memory(self) -> recurrent.StateStack:
@@ -121,10 +127,8 @@ class UnrollNetwork:
     parts: dict[str, Any] = {}
 
     def network(sizes: tuple[int, ...], outputs: int, name: str) -> Any:
-      if self._images:
-        return conv.ConvNet(
-          self.observation_shape, outputs, kind=self.torso, name=name
-        )
+      if self.images:
+        return conv.make(self._kind, self.spec, outputs, name=name)
       return mlp.MLP(inputs, sizes, outputs, self.activation, name)
 
     sizes, outputs = self.hidden_sizes, self.policy_size
@@ -202,7 +206,7 @@ class UnrollNetwork:
       The policy's outputs [K, policy_size] and the next core [K, S].
     """
     x = observation.reshape(len(observation), -1)
-    if not self._images:
+    if not self.images:
       x = x.astype(np.float32, copy=False)
     stacked = self.memory.state_size
     if self.core_size and fresh.any():
@@ -214,7 +218,7 @@ class UnrollNetwork:
     if self.normalizer is not None:
       each = x.reshape(1, -1, self.normalizer.size)
       x = self.normalizer.normalize(parts['normalizer'], each).reshape(x.shape)
-    if self._images:
+    if self.images:
       x = x.reshape(1, -1, *self.observation_shape)
     if self.lstm is not None:
       x = self._parts['torso'].forward(parts['torso'], x)[0]
@@ -236,15 +240,15 @@ class UnrollNetwork:
       if name not in ('lstm', 'normalizer')
     }
 
-    image_part = None
-    if self._images:
-      image_part = 'heads' if self.lstm is None else 'torso'
+    image_parts = set(applies) if self.images else set()
+    if self.lstm is not None:
+      image_parts.discard('heads')
 
     def apply(name: str, parts: dict, x: tf.Tensor) -> tf.Tensor:
       """Of [T, B, I], [T, B, outputs]."""
       rows = x.shape[:2]
       shape: tuple[int, ...] = (-1, x.shape[-1])
-      if name == image_part:
+      if name in image_parts:
         shape = (-1, *self.observation_shape)
       return tf.reshape(
         applies[name](parts[name], tf.reshape(x, shape)), (*rows, -1)
@@ -262,7 +266,7 @@ class UnrollNetwork:
       x, last = self.memory.unroll(
         raw, final, core[:, :stacked], start, truncated
       )
-      # The true ends are one more row for the same networks.
+      # The true last observations are appended as one more time step.
       x = self._scaled(parts, tf.concat([x, last[None]], axis=0))
       if self.lstm is not None:
         x = getattr(tf.nn, self.activation)(apply('torso', parts, x))
@@ -286,7 +290,7 @@ class UnrollNetwork:
     """[..., *observation_shape] to [..., I]; images stay bytes."""
     lead = x.shape[: x.shape.rank - len(self.observation_shape)]
     x = tf.reshape(x, (*lead, math.prod(self.observation_shape)))
-    return x if self._images else tf.cast(x, tf.float32)
+    return x if self.images else tf.cast(x, tf.float32)
 
   def _scaled(self, parts, x: tf.Tensor) -> tf.Tensor:
     if self.normalizer is None:
@@ -306,4 +310,6 @@ def time_major(x: tf.Tensor) -> tf.Tensor:
 
 def merge(x: tf.Tensor) -> tf.Tensor:
   """[b, K, ...] to [b * K, ...]."""
-  return tf.reshape(x, (-1, *x.shape[2:]))
+  # Not -1 where both are known: a column of size 0 would lose its length.
+  known = None not in x.shape[:2]
+  return tf.reshape(x, (x.shape[0] * x.shape[1] if known else -1, *x.shape[2:]))

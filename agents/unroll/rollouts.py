@@ -224,8 +224,8 @@ class Rollouts:
       columns['final_observation'] = tf.gather(final, order)[:, :, None]
       columns['core'] = tf.gather(core, order)[:, :, None]
     else:
-      # Steps stand alone: none follows another. What a sequence has besides
-      # its steps is there twice over.
+      # Steps are independent: none follows another. The observation after the
+      # last step, and the final one, are filled with any.
       more = tf.concat([order, order[:, :1]], axis=1)
       rows = tf.transpose(
         observation[:-1], (1, 0, *range(2, observation.shape.rank))

@@ -132,7 +132,7 @@ class Unrolls:
     parts = self.num_envs // (members * share)  # updates that share a block
     number = column.shape[0]
     if axis is None:
-      # One for the whole block: the same for all who share it.
+      # One value for the whole block, repeated for each update and member.
       column = tf.repeat(column[:, None], members * parts, axis=1)
       inner = ()
     else:

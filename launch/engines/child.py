@@ -54,7 +54,7 @@ def run(
     _set_environment(request['env'])
     os.chdir(request['cwd'])
     sys.path[:] = request['path']
-    # Whatever a library leaves there goes away with the run.
+    # Files that a library leaves there are removed with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
     prepare.start(
       request['names'], directory.Local(pathlib.Path(request['scratch']))
@@ -103,9 +103,9 @@ def _reset_inherited_state() -> None:
     prepare.STOP_SIGNAL,
   ):
     signal.signal(number, signal.SIG_DFL)
-  # Ctrl-C is the launcher's business.
+  # The launcher handles Ctrl-C, and then stops the nodes.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # Among others, the removal of Launchpad's data files.
+  # Launchpad would remove its data files, which other nodes still need.
   atexit._clear()
   worker_manager._SIGNAL_HANDLERS = None
   worker_manager._HAS_MAIN_MANAGER = False
@@ -133,7 +133,7 @@ def _print_header(request: Mapping[str, Any]) -> None:
 
 def _run_command(command: list[str], notify_running: Callable[[], None]) -> int:
   """Runs what Launchpad would have executed; returns the exit code."""
-  # With it, a crash would wait for a debugger.
+  # With this flag a crashed node would wait for a debugger.
   command = [arg for arg in command if arg != '--pdb_post_mortem']
   if not command[1].endswith(_ENTRY_SCRIPT):
     # A kind of node with a program of its own.
@@ -146,7 +146,7 @@ def _run_command(command: list[str], notify_running: Callable[[], None]) -> int:
   sys.argv = command[1:]
   flags.FLAGS.unparse_flags()
   process_entry._populate_flags()
-  # The launcher kills what does not stop; Launchpad need not.
+  # Off: the launcher kills a node that does not stop.
   flags.FLAGS['lp_termination_notice_secs'].value = -1
   if flags.FLAGS['verbosity'].using_default_value:
     logging.set_verbosity(logging.INFO)

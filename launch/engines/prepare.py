@@ -16,7 +16,7 @@ from launch import graph
 from launch.engines import restarts
 from launch.rpc import directory as directory_lib
 
-# By which a node in another process asks the launcher to stop.
+# A node in another process sends it to the launcher to end the run.
 STOP_SIGNAL = signal.SIGUSR1
 
 
@@ -70,7 +70,7 @@ def prepare(
     for node in nodes:
       for handle in node.input_handles:
         handle.connect(node, label)
-  # Before anything is made of a node, which may hold addresses of others.
+  # All addresses first: an executable may hold those of other nodes.
   names = {
     f'{label}/{i}': _name_addresses(f'{label}/{i}', node, directory)
     for label, nodes in program.groups.items()

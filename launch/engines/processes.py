@@ -44,7 +44,7 @@ _DUMP_S = 0.1
 
 def warm_up(modules: Iterable[str] = STACK) -> None:
   """Imports the stack once, for all nodes; shows progress on stderr."""
-  # Threads of gRPC do not survive a fork; there must be none to care for.
+  # gRPC must not look for threads of its own at a fork: there are none yet.
   os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   missing = [name for name in modules if name not in sys.modules]
@@ -113,7 +113,7 @@ class _Backend:
   def __exit__(self, *unused) -> None:
     self._zygote.end_run()
     if not self._zygote.alive():
-      # It was killed. The nodes died with it; see to their children.
+      # It was killed, and the nodes died with it. Kill their children.
       for pid in self._pids.values():
         with contextlib.suppress(ProcessLookupError, PermissionError):
           os.killpg(pid, signal.SIGKILL)

@@ -22,10 +22,10 @@ from launch.engines import state as state_lib
 # From the request to stop to the kill; a whole stop stays below 10 s.
 STOP_GRACE_S = 8.0
 KILL_GRACE_S = 1.0
-# A node that serves others is asked once they are gone, or so much later than
-# the last of them: so that last reports and saves still find somebody.
+# A node that serves others is asked to stop once they are gone, or so much
+# later than the last of them, so that it can take their last reports and saves.
 SERVERS_LATER_S = 2.0
-_MOST_RANKS = 3  # of servers of servers; what is left of the grace is theirs
+_MOST_RANKS = 3  # chains of servers that are stopped one after the other
 _POLL_S = 0.05
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 
@@ -85,7 +85,7 @@ class Signals:
     self._previous = {}
 
   def __enter__(self) -> 'Signals':
-    # Only the main thread may; elsewhere its owner handles signals.
+    # Python allows it in the main thread only.
     if threading.current_thread() is threading.main_thread():
       for number, handler in (
         (signal.SIGINT, self.interrupt),
@@ -189,7 +189,7 @@ class Supervisor:
     self._backend.start(index, self._nodes[index].restarts)
 
   def _handle(self, events: list[Event]) -> None:
-    # A node that ends the run counts before those that die of its ending.
+    # The node that ends the run first: others may fail because it has ended.
     for event in sorted(events, key=lambda e: (e.kind == 'exited', e.failed)):
       node = self._nodes[event.index]
       if event.kind == 'exited':
@@ -285,7 +285,7 @@ class Supervisor:
     if now >= self._kill_at:
       self._kill([i for i in alive if not self._watches[i].killed])
       if now >= self._kill_at + KILL_GRACE_S:
-        # Only threads outlive this.
+        # Only a thread can still be there: it cannot be killed.
         names = ', '.join(self._nodes[i].name for i in alive)
         self._reason += f'; still there: {names}'
         return True
@@ -323,7 +323,7 @@ class Supervisor:
 def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
   """For each node 0 if it serves nobody, or 1 more than its clients at most."""
   ranks = [0] * len(clients)
-  # Nodes may serve each other: so not until nothing changes.
+  # A fixed number of rounds: nodes that serve each other would rise for ever.
   for _ in range(_MOST_RANKS):
     ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
   return ranks

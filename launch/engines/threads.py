@@ -40,8 +40,7 @@ def run(
     _scratch() as scratch,
   ):
     addresses = directory.Local(scratch)
-    # Launchpad's lp.stop() would signal the process, which may have other
-    # things to do.
+    # Launchpad's own lp.stop() would send a signal to the whole process.
     nodes = prepare.prepare(
       program, lp.LaunchType.LOCAL_MULTI_THREADING, addresses, signals.ask
     )

@@ -121,7 +121,7 @@ class Zygote:
     if pid:
       self._nodes[pid] = request['index']
       with contextlib.suppress(OSError):
-        # Also done by the child: whoever is first, the group is there.
+        # The child does it too: either may come first.
         os.setpgid(pid, pid)
       send(self._channel, event='started', index=request['index'], pid=pid)
       return
@@ -212,7 +212,7 @@ class Launcher:
     atexit.register(self.quit)
 
   def send(self, **message) -> None:
-    # Should the zygote be gone, reading will tell.
+    # If the zygote is gone, the next read reports it.
     with contextlib.suppress(ConnectionError):
       send(self.channel, **message)
 
@@ -246,7 +246,7 @@ class Launcher:
       message = receive(self.channel)
       if message is None:
         # It was killed. Its files close before it can be reaped, so `alive`
-        # would still say yes, and nobody would see to the nodes' children.
+        # would still say yes, and nobody would kill the nodes' children.
         while self.alive() and time.monotonic() < deadline:
           time.sleep(0.005)
         return

@@ -104,6 +104,12 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   Raises:
     ValueError: with the arithmetic.
   """
+  agent = experiment.make_agent()
+  if agent.learner_class is not None:
+    raise ValueError(
+      f'{agent.name} has a learner of its own, for one agent whose actors are '
+      'apart. Use --topology=actor_learner.'
+    )
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')
   found = of_members(experiment, 1)

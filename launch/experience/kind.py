@@ -129,15 +129,21 @@ class Local(Kind):
 
   Attributes:
     envs_per_member: environments of one member.
-    first_items: items that `adder` must have made before the first update.
     knob: the setting to lower where the budget is too small.
-    why: what `first_steps` are made of.
   """
 
   envs_per_member: int
-  first_items: int
   knob: str
-  why: str
+
+  @property
+  @abc.abstractmethod
+  def first_items(self) -> int:
+    """Items that `adder` must have made before the first update."""
+
+  @property
+  @abc.abstractmethod
+  def why(self) -> str:
+    """What `first_steps` are made of."""
 
   @property
   @abc.abstractmethod

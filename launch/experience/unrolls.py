@@ -162,7 +162,6 @@ class OwnUnrolls(Unrolls, kind.Local):
   """
 
   knob = 'agent.unroll_length'
-  first_items = 0
 
   def __init__(self, experiment, members: int):
     agent: Any = experiment.make_agent()
@@ -180,6 +179,10 @@ class OwnUnrolls(Unrolls, kind.Local):
       f'{self._blocks} blocks of {self._layout.unroll_length} steps of '
       f'{self.envs_per_member} environments'
     )
+
+  @property
+  def first_items(self):
+    return 0
 
   @property
   def steps_per_call(self):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 import reverb
@@ -68,7 +69,7 @@ class Acting:
     )
     self._behaviour = experience.behaviour(members)
     self._observation: np.ndarray | None = None
-    self._adder: kind.Record | None = None
+    self._adder: Any = None
     self._written = 0
     self._owed = 0.0  # environment steps of a member, until the next update
 

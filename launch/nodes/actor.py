@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import reverb
 
+from agents import acme_actor
 from agents import base
 from environment_loops import observers
 from environment_loops import vector
@@ -73,7 +74,6 @@ class Actor:
     # What this one writes, others wait for: it has to act until the run ends.
     self._helps = self._agent.on_policy or deadlock.lockstep(plan)
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
-    self.steps = 0  # of all its environments
     self._acted = False
     self._told_evaluation = 0
 
@@ -96,10 +96,9 @@ class Actor:
 
   def _build(self) -> None:
     experiment, config, agent = self._experiment, self._config, self._agent
-    self.steps = self._reporter.steps_done(self._stop.is_set)
     # A restarted actor must not replay the episodes that it has seen.
-    seed = base.actor_seed(self._info, f'from step {self.steps}')
-    self._rng = np.random.default_rng(seed)
+    steps = self._reporter.steps_done(self._stop.is_set)
+    seed = base.actor_seed(self._info, f'from step {steps}')
     num_envs = config.envs_per_actor
     self._environment = vector.make_vector(
       experiment.environment, num_envs, seed, on_fault=experiment.run.on_fault
@@ -127,13 +126,26 @@ class Actor:
         should_stop=self._stop.is_set,
       )
     self._follower.start()
-    self._adder, self._record = self._experience.adder(
+    self._adder, write = self._experience.adder(
       reverb.Client(self._replay),
       self._table,
       self._behaviour,
       self._priorities,
       self._stop.is_set,
     )
+    self._actor = acme_actor.Actor(
+      self._behaviour,
+      self._follower,
+      write,
+      np.random.default_rng(seed),
+      reward_clip=agent.reward_clip,
+      steps=steps,
+    )
+
+  @property
+  def steps(self) -> int:
+    """Of all its environments, also before it was started again."""
+    return self._actor.steps
 
   def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
     del member  # an actor acts for one
@@ -209,24 +221,16 @@ class Actor:
 
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
     """`count` steps of each environment."""
-    act, environment = self._behaviour.act, self._environment
-    follower, theta = self._follower, self._follower.theta
+    actor, environment = self._actor, self._environment
     self._acted = True
-    clip, episodes, start = self._agent.reward_clip, 0, self.steps
-    faults = environment.faults
+    episodes, start, faults = 0, self.steps, environment.faults
     try:
       for _ in range(count):
-        action = act(theta, observation, self.steps, self._rng)
+        action = actor.act(observation)
         step = environment.step(action)
-        kept = base.clipped(step, clip)
-        self._record(observation, action, kept, follower.version)
-        if step.last.any():
-          episodes += len(self._tracker.observe(step))
-          self._behaviour.ended(step.last)
-        else:
-          self._tracker.observe(step)
+        actor.record(observation, action, step)
+        episodes += len(self._tracker.observe(step))
         observation = step.next_observation
-        self.steps += environment.num
     finally:
       # The last step may go over the share; what is reported does not.
       done = min(self.steps, self.share) - min(start, self.share)

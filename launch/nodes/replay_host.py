@@ -1,4 +1,4 @@
-"""Reverb servers inside a node: their addresses, checkpoints and whereabouts.
+"""Reverb servers inside a node: addresses, checkpoints, RUN/replay/*.json.
 
 A learner hosts its replay itself (sampling then crosses no process), or replay
 nodes host a shard each. In both cases a shard is one Reverb server with a name
@@ -26,8 +26,8 @@ from run_records import checkpoints as checkpoint_files
 from run_records import metrics
 
 _logger = logging.getLogger(__name__)
-# A signal that one of Reverb's threads takes does not end a wait of the main
-# thread, so it must not wait without end.
+# Seconds between two looks at the stop event. A signal that one of Reverb's
+# threads handles does not wake the main thread, so each wait has an end.
 _LOOK_UP_S = 0.5
 
 
@@ -122,7 +122,7 @@ class ReplayHost:
   def _say_where(
     self, shard: int, address: str, restored: checkpoints.Manifest | None
   ) -> None:
-    """Writes RUN/replay/shard_<i>.json; speaks of a predecessor that died."""
+    """Writes RUN/replay/shard_<i>.json; warns of what a restart has lost."""
     if self._run_dir is None:
       return
     path = self._run_dir / 'replay' / f'shard_{shard}.json'
@@ -172,7 +172,7 @@ class ReplayHost:
     return kept
 
   def stop(self, lost: bool = False) -> None:
-    """Ends the servers. Whoever waits in one of them is let go.
+    """Ends the servers, and with them the calls that wait in them.
 
     Args:
       lost: no checkpoint holds what they hold; the next start will say so.
@@ -182,7 +182,7 @@ class ReplayHost:
       for shard, server in enumerate(opened, self._first):
         server.server.stop()
         if self._run_dir is not None and not lost:
-          # Nobody answers there any more; the checkpoint is what is left.
+          # The file names live servers only.
           path = self._run_dir / 'replay' / f'shard_{shard}.json'
           path.unlink(missing_ok=True)
 
@@ -202,7 +202,7 @@ class ReplayHost:
     if self._saved_last or self._run_dir is None:
       return True
     try:
-      # Of the learner's steps it knows those of the save before.
+      # The learner's steps are those of the last save that it asked for.
       kept = self.save(self._meta)
     except replay_saves.FAILURES as e:
       _logger.warning('Replay was not checkpointed: %s', e)

@@ -228,7 +228,8 @@ class Worker:
     rates = self._rates
     if rates is None:
       rates = [self._agent.learning_rate] * len(self.members)
-    return learner_lib.TFLearner(
+    make = self._agent.learner_class or learner_lib.TFLearner
+    return make(
       self._agent,
       theta,
       rates,

@@ -222,7 +222,8 @@ class StarServer:
     """What the counter and the live view show of the swarm."""
     with self._lock:
       machine = self._machine
-      chosen = self._candidates.get(machine.star)
+      star = machine.star
+      chosen = None if star is None else self._candidates.get(star)
       # With none it was lucky at random: nothing has been learned.
       learned = {'star_learner_steps': chosen.learner_step} if chosen else {}
       return {

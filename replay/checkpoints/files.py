@@ -56,7 +56,7 @@ class Manifest:
     items: number of items by table.
     sizes: bytes by file name.
     sha256: hexadecimal hash by file name.
-    meta: what the caller of `checkpoints.save` gave, for instance
+    meta: what the caller of `save.save` gave, for instance
       {'learner_steps': 1200}.
     path: where it lies.
   """

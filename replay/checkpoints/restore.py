@@ -41,7 +41,7 @@ def prepare(
 
   Raises:
     Refused: the tables or their signatures differ.
-    checkpoint_files.Broken: a file cannot be read.
+    files.Broken: a file cannot be read.
   """
   wanted = {table.name: _info(table) for table in tables}
   saved = read_tables(source)
@@ -137,7 +137,8 @@ def rewrite(
     else:
       missing = max(0, new.min_size_to_sample - num_items)
       cursor = (new.min_diff + new.max_diff) / 2 - missing * ratio
-    # Inserts that are deleted again change nothing but the sign of the samples.
+    # Counting more inserts, with as many deletes, keeps `samples` from
+    # becoming negative and changes nothing else.
     inserts = max(inserts, math.ceil(cursor / ratio))
     samples = round(inserts * ratio - cursor)
   table.rate_limiter.CopyFrom(
@@ -161,7 +162,7 @@ def _info(table: reverb.Table) -> schema_pb2.TableInfo:
 
 def unlimited(limiter: schema_pb2.RateLimiterInfo) -> bool:
   """Whether a limiter holds no ratio: only its minimum size counts."""
-  # MinSize has the largest float here.
+  # MinSize sets these to the largest and smallest float.
   return limiter.max_diff - limiter.min_diff > 1e300
 
 
@@ -248,7 +249,7 @@ def _surplus(
       key=lambda index: priorities[index],
       reverse=not wanted.remover_options.heap.min_heap,
     )
-  # A remover that draws at random has had the most draws of the old items.
+  # A remover that draws at random has most likely removed the oldest items.
   return set(order[:number])
 
 

@@ -5,7 +5,7 @@ Reverb's own checkpointer deletes whatever else lies in its directory and lets a
 checkpoint overrule the tables of the code. Here it writes to a staging
 directory of its own; what it wrote is read back, moved in one step to a new
 generation with a manifest, and restored with the tables of the code
-(checkpoint_restore.py).
+(restore.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def open_server(
 
   Items, priorities and counts of samples come from the checkpoint; sizes,
   sampler, remover and rate limiter from `tables` (for the limiter's counters
-  see `checkpoint_restore.rewrite`).
+  see `restore.rewrite`).
 
   Args:
     tables: of the server.
@@ -68,18 +68,18 @@ def open_server(
       is restored.
 
   Raises:
-    checkpoint_restore.Refused: the checkpoint has other tables or signatures.
-    checkpoint_files.WrongFormat: it was written by another version.
+    restore.Refused: the checkpoint has other tables or signatures.
+    files.WrongFormat: it was written by another version.
   """
   if directory is None:
-    # Reverb makes it at the first save only, and `save` empties it.
+    # Reverb creates this directory at the first save; `save` empties it again.
     staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
     return Opened(_start(tables, port, staging), None)
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
     for leftover in (files.STAGING, _INCOMING, _PREPARED):
-      # Of a save that was killed: Reverb would restore it.
+      # Left by a save that was killed. Reverb would restore from it.
       shutil.rmtree(root / leftover, ignore_errors=True)
     found = newest(root)
     prepared = root / _PREPARED
@@ -110,7 +110,7 @@ def newest(directory: str | os.PathLike[str]) -> Manifest | None:
   Older ones are taken, with a sentence in the log, where newer ones are broken.
 
   Raises:
-    checkpoint_files.WrongFormat: one was written by another version.
+    files.WrongFormat: one was written by another version.
   """
   root = pathlib.Path(directory)
   paths = files.generations(root)
@@ -149,7 +149,7 @@ def save(
 
   Raises:
     ValueError: keep is below 1.
-    checkpoint_files.Broken: what Reverb wrote is not whole. Nothing changes.
+    files.Broken: what Reverb wrote is not whole. Nothing changes.
   """
   if keep < 1:
     raise ValueError(f'keep={keep} must be at least 1 generation.')
@@ -208,7 +208,7 @@ def _describe(
   """Reads a checkpoint back.
 
   Raises:
-    checkpoint_files.Broken: a file is unreadable, or an item has no data.
+    files.Broken: a file is unreadable, or an item has no data.
   """
   items = dict.fromkeys(restore.read_tables(incoming), 0)
   needed: set[int] = set()

@@ -1,1 +1,10 @@
-"""`python -m replay.inspect` looks into replay, running or saved."""
+"""`python -m replay.inspect` looks into replay, running or saved.
+
+command  the command line
+target   from what was typed to servers and checkpoints
+read     the state of servers and checkpoints
+items    a look at some items
+report   all of it together, also as JSON
+words    what the numbers mean
+draw     tables and bars in the terminal
+"""

@@ -22,7 +22,8 @@ import threading
 import time
 from typing import Any
 
-# Nothing that takes seconds to import: --help and a wrong word come at once.
+# Nothing that takes seconds to import, so that --help and a usage error are
+# answered at once.
 from replay.inspect import target as inspect_target
 
 USAGE = 2
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       )
   except inspect_target.Unknown as e:
     return _fail(str(e))
-  # Its notes would come between the user and the answer.
+  # Without TensorFlow's notes before the answer.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
     with _patience(f'connecting to {args.target} (loading TensorFlow) ...'):
@@ -70,7 +71,7 @@ def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
     count = _HISTOGRAM_LOOK if args.look is None else args.look
     wish = reports.Wish(count, args.histogram != 'priorities', whole=True)
   interval_s = 0.0 if args.sample or args.histogram else args.interval
-  report = _collect(args, target, wish, interval_s)
+  report = reports.collect(args, target, wish, interval_s)
   bars = {}
   if args.histogram:
     found = reports.values(report, args.histogram)
@@ -112,7 +113,7 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
       look = now - looked_at >= _WATCH_LOOK_S
       wish = reports.Wish(args.look if look else 0)
       try:
-        report = _collect(args, target, wish, args.interval, before)
+        report = reports.collect(args, target, wish, args.interval, before)
       except reading.Failed as e:
         if before is None:
           raise
@@ -134,27 +135,6 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
         shown.update(draw.report(report), refresh=True)
       else:
         console.print(draw.report(report))
-
-
-def _collect(
-  args: argparse.Namespace,
-  target: inspect_target.Target,
-  wish: Any,
-  interval_s: float,
-  before: Any = None,
-) -> Any:
-  from replay.inspect import report as reports
-
-  return reports.collect(
-    args.target,
-    target,
-    wish,
-    table=args.table,
-    interval_s=interval_s,
-    timeout_s=args.timeout,
-    learner_steps=args.learner_steps,
-    before=before,
-  )
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tree
 
 from replay import packing
+from replay import quiet
 from replay.checkpoints import files
 from replay.checkpoints import restore
 from replay.inspect import read as reading
@@ -235,22 +236,21 @@ def _restored(
   with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
     copy = pathlib.Path(temporary) / 'copy'
     restore.excerpt(source, queue, picked, copy)
-    server = reverb.Server(
-      [queue],
-      None,
-      reverb.checkpointers.DefaultCheckpointer(
-        str(copy.with_name('none')), fallback_checkpoint_path=str(copy)
-      ),
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(
+      str(copy.with_name('none')), fallback_checkpoint_path=str(copy)
     )
-    try:
-      samples = server.localhost_client().sample(
-        table.name, len(picked), emit_timesteps=False
-      )
-      return {
-        one.info.key: decode(table.signature, one.data) for one in samples
-      }
-    finally:
-      server.stop()
+    # Reverb's notes on its start would come between the user and the answer.
+    with quiet.muted():
+      server = reverb.Server([queue], None, checkpointer)
+      try:
+        samples = server.localhost_client().sample(
+          table.name, len(picked), emit_timesteps=False
+        )
+        return {
+          one.info.key: decode(table.signature, one.data) for one in samples
+        }
+      finally:
+        server.stop()
 
 
 def unasked(table: reading.Table, count: int) -> int:

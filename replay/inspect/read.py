@@ -1,7 +1,7 @@
 """What is known of replay servers: read from live ones and from checkpoints.
 
 Reading changes nothing: a server is asked for its `server_info`, a checkpoint
-is read from its files. Looking at items is another matter: inspect_items.py.
+is read from its files. Looking at items is another matter: items.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
 import time
@@ -56,41 +57,34 @@ class Report:
 
 
 def collect(
-  title: str,
+  args: argparse.Namespace,
   target: inspect_target.Target,
   wish: Wish,
-  *,
-  table: str | None = None,
-  interval_s: float = 2.0,
-  timeout_s: float = 5.0,
-  learner_steps: int | None = None,
+  interval_s: float,
   before: Sequence[reading.Shard] | None = None,
 ) -> Report:
-  """Reads twice, `interval_s` apart, and looks at items.
+  """Reads twice, and looks at items.
 
   Args:
-    title: for the report.
+    args: of the command: `target`, `table`, `timeout` and `learner_steps`.
     target: where to read.
     wish: which items to look at.
-    table: the only one of interest, or None.
-    interval_s: over which rates hold; 0 for none.
-    timeout_s: for each answer of a server.
-    learner_steps: for the policy lag; None: that of the run, if there is one.
+    interval_s: between the readings: over which rates hold; 0 for none.
     before: the first reading, where there is one already.
 
   Raises:
-    inspect_read.Failed: nothing could be read, no such table, or a look that
-      was asked for gave nothing.
+    read.Failed: nothing could be read, no such table, or a look that was asked
+      for gave nothing.
   """
   if before is None:
-    before = reading.choose(reading.read(target, timeout_s), table)
+    before = reading.choose(reading.read(target, args.timeout), args.table)
   shards: Sequence[reading.Shard] = before
   if interval_s > 0 and not all(shard.offline for shard in before):
     time.sleep(interval_s)
-    shards = reading.choose(reading.read(target, timeout_s), table)
-  if learner_steps is not None:
+    shards = reading.choose(reading.read(target, args.timeout), args.table)
+  if args.learner_steps is not None:
     shards = [
-      dataclasses.replace(shard, learner_steps=learner_steps)
+      dataclasses.replace(shard, learner_steps=args.learner_steps)
       for shard in shards
     ]
   earlier = {shard.label: shard for shard in before}
@@ -102,7 +96,7 @@ def collect(
     if (found := words.rates(earlier[shard.label], shard, name)) is not None
   }
   looks = {
-    (shard.label, name): _look(shard, one, wish, timeout_s)
+    (shard.label, name): _look(shard, one, wish, args.timeout)
     for shard in shards
     for name, one in shard.tables.items()
   }
@@ -113,7 +107,7 @@ def collect(
   note = ''
   if target.addresses and all(shard.offline for shard in shards):
     note = 'No server of this run answers. This is what it saved last.'
-  return Report(title, shards, rates, looks, note)
+  return Report(args.target, shards, rates, looks, note)
 
 
 def _look(
@@ -160,31 +154,27 @@ def left_out(report: Report) -> list[str]:
 
 def source(report: Report, what: str) -> str:
   """Where the `values` of a report come from."""
-  tables = {
-    (shard.label, name): table
-    for shard in report.shards
-    for name, table in shard.tables.items()
-  }
-  seen = {
-    key: look
-    for key, look in report.looks.items()
-    if not isinstance(look, str) and look.values(what)[0].size
-  }
-  count = sum(len(look.items) for look in seen.values())
-  whole = sum(tables[key].size for key in seen)
-  if any(look.sampled for look in seen.values()):
-    return (
-      f'{count:,} samples of {whole:,} items in the live table, weighted by 1 '
-      '/ probability to stand for these'
-    )
-  return f'{count:,} of {whole:,} items in the checkpoint'
+  count = whole = 0
+  sampled = False
+  for shard in report.shards:
+    for name, table in shard.tables.items():
+      look = report.looks[shard.label, name]
+      if not isinstance(look, str) and look.values(what)[0].size:
+        count, whole = count + len(look.items), whole + table.size
+        sampled = sampled or look.sampled
+  if not sampled:
+    return f'{count:,} of {whole:,} items in the checkpoint'
+  return (
+    f'{count:,} samples of {whole:,} items in the live table, weighted by 1 / '
+    'probability to stand for these'
+  )
 
 
 def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
   """Table name to values and weights of all shards together.
 
   Raises:
-    inspect_read.Failed: the items of no table have such values.
+    read.Failed: the items of no table have such values.
   """
   found: dict[str, list] = {}
   for (label, name), look in report.looks.items():

@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 
-# Nothing heavy is imported here: a wrong word is answered at once.
+# Nothing heavy is imported here, so that a wrong target is answered at once.
 
 # More than a row of each learner.
 _TAIL_BYTES = 1 << 16

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import pathlib
 import shutil
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -24,11 +23,11 @@ PEERS = ROOT / '.peers'
 STAMP = 'installed.txt'  # the requirements that are in, written last
 sys.path.append(str(HERE.parent))
 
+import environment  # noqa: E402
 import interpreters  # noqa: E402
 
 # The pins were resolved for it, and PyTorch's file may be for one version only.
 SERIES = '3.11'
-_TAIL = 15  # lines of pip's output in a message
 
 
 class Missing(Exception):
@@ -83,32 +82,25 @@ def make(name: str, python: str | None = None) -> None:
   (PEERS / '.gitignore').write_text('*\n')
   requirements = HERE / f'{name}.txt'
   print(f'making .peers/{name} with {interpreter}', flush=True)
-  _run(
-    [interpreter, '-I', '-m', 'venv', str(directory)], 'the module venv failed'
-  )
-  _run(
-    [str(python_of(name)), '-I', '-m', 'pip', 'install', '--progress-bar']
-    + ['off', '-r', str(requirements)],
-    f'pip could not install requirements/peers/{name}.txt. A package that is '
-    'not found needs an index that has it, and a network that reaches it (pip '
-    'config, PIP_INDEX_URL)',
-  )
+  log = directory / 'install.log'
+  pip = [str(python_of(name)), '-I', '-m', 'pip', 'install']
+  for command, complaint in (
+    (
+      [interpreter, '-I', '-m', 'venv', str(directory)],
+      'the module venv failed',
+    ),
+    (
+      [*pip, '--progress-bar', 'off', '-r', str(requirements)],
+      f'pip could not install requirements/peers/{name}.txt. A package that is '
+      'not found needs an index that has it, and a network that reaches it '
+      '(pip config, PIP_INDEX_URL)',
+    ),
+  ):
+    if not environment.run(command, log):
+      raise Missing(f'{complaint}. The end of {log}:\n{environment.tail(log)}')
   # Last of all: what has no stamp is unfinished.
   (directory / STAMP).write_text(requirements.read_text())
   print(f'ready: .peers/{name}')
-
-
-def _run(command: list[str], complaint: str) -> None:
-  process = subprocess.run(
-    command,
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-  if process.returncode:
-    tail = '\n'.join(process.stdout.splitlines()[-_TAIL:])
-    raise Missing(f'{complaint}. The end of its output:\n{tail}')
 
 
 def main() -> int:

@@ -375,11 +375,11 @@ def test_images_are_learned_from_and_acted_on_by_convolutions(dueling):
 
 def test_a_network_that_does_not_take_the_observations_is_refused():
   with pytest.raises(
-    environments.EnvironmentRefused, match="'mlp' does not take the uint8"
+    environments.EnvironmentRefused, match="'mlp' would take the images"
   ):
     _image_agent(network='mlp')
   with pytest.raises(
-    environments.EnvironmentRefused, match="'nature' does not take the float32"
+    environments.EnvironmentRefused, match="'nature' takes images, but"
   ):
     _agent(network='nature')
   assert _agent(network='mlp').layout == _agent().layout
@@ -435,7 +435,6 @@ def test_continuous_actions_are_refused():
     ({'target_update_period': 0}, '--config.agent.target_update_period'),
     ({'max_replay_size': 0}, '--config.agent.max_replay_size'),
     ({'min_replay_size': 0}, '--config.agent.min_replay_size'),
-    ({'env_steps_per_update': 0}, '--config.agent.env_steps_per_update'),
     ({'reward_scale': 0.0}, '--config.agent.reward_scale'),
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'epsilon_start': -0.1}, 'agent.epsilon_start=-0.1 must be between'),

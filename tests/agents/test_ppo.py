@@ -561,12 +561,14 @@ def test_blocks_that_make_no_rollout_are_refused():
     feed.num_blocks(UPDATES, members=2)
 
 
-@pytest.mark.parametrize('preset', sorted(presets.PRESETS))
+@pytest.mark.parametrize('preset', presets.AGENT.presets)
 def test_the_actor_of_a_preset_makes_whole_rollouts(preset):
-  config = presets.get_config(preset)
-  spec = environments.spec(config.environment)
-  agent = ppo.PPO(ppo.Config(**config.agent.to_dict()), spec)
-  num_envs = config.actors.envs_per_actor
+  chosen = presets.AGENT.presets[preset]
+  spec = environments.spec(chosen['environment'])
+  agent = ppo.PPO(ppo.Config(**chosen['agent']), spec)
+  num_envs = chosen['actors']['envs_per_actor']
   assert agent.feed(num_envs).num_blocks(agent.updates_per_call) == 1
-  assert agent.block_layout(num_envs).num_steps == config.actors.update_period
+  assert (
+    agent.block_layout(num_envs).num_steps == chosen['actors']['update_period']
+  )
   assert (agent.config.entropy_cost > 0) == spec.discrete

@@ -28,10 +28,10 @@ _COMMON = (
   '--config.run.steps_per_agent=1000000000',
   '--config.run.wall_clock_s=600',
 )
-_RATIO = (*_COMMON, '--config.actors.samples_per_insert=32')
+_RATIO = (*_COMMON, '--config.pace.samples_per_insert=32')
 _FREE = (
   *_COMMON,
-  '--config.actors.samples_per_insert=None',
+  '--config.pace.samples_per_insert=None',
   '--config.actors.envs_per_actor=64',
   '--config.actors.update_period=4096',
   '--config.actors.transitions_per_item=8',
@@ -43,7 +43,7 @@ _FREELY = f'{_OURS}, 8 to an item, free-running'
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
   """Rates of one of our runs."""
-  with common.swarm_run(*flags, script='run_apex_dqn.py') as run:
+  with common.swarm_run('apex_dqn', *flags, script='run.py') as run:
     found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
     first = run.learning()[0]['unix_time_s'] - run.started_at
   return {

@@ -32,7 +32,7 @@ _RATIOS = {_ACME: '; needed 100', _SAMPLE_FACTORY: ''}
 def sized(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
   """The preset, without an end, with other sizes."""
   return (
-    '--config=cartpole',
+    'impala:cartpole',
     '--config.agent.anneal_env_steps=None',
     f'--config.agent.unroll_length={_UNROLL}',
     f'--config.agent.batch_size={_BATCH}',
@@ -58,14 +58,14 @@ def measure(
   """Rates of one of our runs, and the lag of its policy.
 
   Args:
-    flags: of run_impala.py; unrolls must be of 20 steps.
+    flags: of run.py; unrolls must be of 20 steps.
     window_s: seconds.
     batch_size: sequences of an update, as the flags have it.
 
   Raises:
     RuntimeError: most of what was acted was not learned from.
   """
-  with common.swarm_run(*flags, script='run_impala.py') as run:
+  with common.swarm_run(*flags, script='run.py') as run:
     found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
     first = run.learning()[0]['unix_time_s'] - run.started_at
     row = run.rows('node_learner')[-1]

@@ -22,7 +22,7 @@ _KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _NEEDED = 0.6  # of local acting's steps/s
 _SERVED = ('mean_batch', 'passes_per_step', 'pass_ms', 'wait_p99_ms')
 _PRESET = (
-  '--config=cartpole',
+  'impala:cartpole',
   '--config.agent.anneal_env_steps=None',
   f'--config.agent.unroll_length={_UNROLL}',
   f'--config.agent.batch_size={_BATCH}',
@@ -44,7 +44,7 @@ _SYSTEMS = {
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
   """Rates of one run, and what its server says of itself if it has one."""
-  with common.swarm_run(*_PRESET, *flags, script='run_impala.py') as run:
+  with common.swarm_run(*_PRESET, *flags, script='run.py') as run:
     rates = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
     found = {
       'env_steps_per_s': rates['own_actor_steps'],

@@ -24,7 +24,7 @@ _NEEDED = 5  # times dm-acme's steps/s
 _OURS = 'Murmuration, preset'
 _ACME = ('dm-acme IMPALA', 'dm-acme IMPALA, 2 actors')
 _PRESET = (
-  '--config=pong',
+  'impala:pong',
   '--config.agent.anneal_env_steps=None',
   '--config.run.steps_per_agent=1000000000',
   '--config.run.wall_clock_s=600',

@@ -24,7 +24,7 @@ _AGENT = (
   '--config.agent.policy_sizes=(64, 64)',
   '--config.agent.critic_sizes=(64, 64)',
   '--config.agent.batch_size=64',
-  '--config.agent.env_steps_per_update=1',
+  '--config.pace.samples_per_insert=64',
   '--config.agent.min_replay_size=1000',
   # No budget ends the window, and no evaluation falls into it.
   '--config.run.steps_per_agent=100000000',

@@ -192,7 +192,7 @@ def warn_if_busy() -> None:
 
 
 class Run:
-  """`launch/run_*.py` as a user starts it, in a directory of its own."""
+  """`launch/run.py` as a user starts it, in a directory of its own."""
 
   def __init__(
     self,

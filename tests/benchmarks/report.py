@@ -1,8 +1,9 @@
-"""Renders docs/results/performance.json into docs/performance.md.
+"""Renders docs/results/performance.json into docs/performance.md and README.md.
 
   python tests/benchmarks/report.py
 
-What stands between the markers is replaced; the rest of the page is kept.
+All tables go into the first, a row for each comparison into the second. What
+stands between the markers is replaced; the rest of both pages is kept.
 `make bench ARGS='--full --save'` measures and renders.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 from typing import Any
 
@@ -19,6 +21,62 @@ RESULTS = _DOCS / 'results' / 'performance.json'
 PAGE = _DOCS / 'performance.md'
 BEGIN = '<!-- benchmarks: begin -->'
 END = '<!-- benchmarks: end -->'
+README = _DOCS.parent / 'README.md'
+BEGIN_SPEED = '<!-- speed: begin -->'
+END_SPEED = '<!-- speed: end -->'
+_STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
+# What is compared, script, our system, the peer, and by what.
+_SPEED = (
+  (
+    'Ape-X DQN, CartPole-v1, 32 samples per insert: env steps/s',
+    'bench_apex',
+    'Murmuration Ape-X',
+    'Stable-Baselines3 DQN',
+    _STEPS,
+  ),
+  (
+    'IMPALA, CartPole-v1: env steps/s',
+    'bench_impala',
+    'Murmuration, wide (2 x 64)',
+    'Sample Factory APPO',
+    _STEPS,
+  ),
+  (
+    'IMPALA, CartPole-v1: env steps/s',
+    'bench_impala',
+    'Murmuration, wide (2 x 64)',
+    'dm-acme IMPALA, 2 actors',
+    _STEPS,
+  ),
+  (
+    'IMPALA, Pong: env steps/s',
+    'bench_pong',
+    'Murmuration, preset',
+    'dm-acme IMPALA, 2 actors',
+    _STEPS,
+  ),
+  (
+    'D4PG, Hopper-v5, 256 x 256: updates/s',
+    'bench_control',
+    'Murmuration D4PG',
+    'dm-acme D4PG',
+    _UPDATES,
+  ),
+  (
+    'DDPG, Hopper-v5, 256 x 256: updates/s',
+    'bench_control',
+    'Murmuration DDPG',
+    'Stable-Baselines3 DDPG',
+    _UPDATES,
+  ),
+  (
+    'DDPG, Hopper-v5, 256 x 256: updates/s',
+    'bench_control',
+    'Murmuration DDPG',
+    'SBX DDPG',
+    _UPDATES,
+  ),
+)
 _NOTHING = "Not measured yet: `make bench ARGS='--full --save'`."
 # In the order of reading; others follow by name.
 _ORDER = (
@@ -69,21 +127,43 @@ def markdown(results: dict[str, Any]) -> str:
   return '\n\n'.join(sections) or _NOTHING
 
 
+def speed(results: dict[str, Any]) -> str:
+  """A row for each comparison that was measured; all repetitions."""
+  lines = [
+    '| what | Murmuration | beside it | times |',
+    '| --- | --- | --- | --- |',
+  ]
+  for what, script, ours, peer, key in _SPEED:
+    runs = results.get(script, {}).get('numbers', {}).get('runs', {})
+    if ours not in runs or peer not in runs:
+      continue
+    mine, theirs = ([run[key] for run in runs[name]] for name in (ours, peer))
+    times = statistics.median(mine) / statistics.median(theirs)
+    shown = [' '.join(f'{x:,.0f}' for x in found) for found in (mine, theirs)]
+    lines.append(f'| {what} | {shown[0]} | {peer}: {shown[1]} | {times:.1f} |')
+  return '\n'.join(lines)
+
+
 def render() -> None:
-  """Writes the page.
+  """Writes both pages.
 
   Raises:
-    ValueError: the page has no markers.
+    ValueError: a page has no markers.
   """
-  page = PAGE.read_text()
-  before, begin, rest = page.partition(BEGIN)
-  _, end, after = rest.partition(END)
-  if not (begin and end):
+  results = load()
+  _replace(PAGE, BEGIN, END, markdown(results))
+  _replace(README, BEGIN_SPEED, END_SPEED, speed(results))
+
+
+def _replace(path: pathlib.Path, begin: str, end: str, text: str) -> None:
+  before, found_begin, rest = path.read_text().partition(begin)
+  _, found_end, after = rest.partition(end)
+  if not (found_begin and found_end):
     raise ValueError(
-      f'{PAGE} needs a line {BEGIN} and, below it, a line {END}: the results '
+      f'{path} needs a line {begin} and, below it, a line {end}: the results '
       'go between them.'
     )
-  PAGE.write_text(f'{before}{BEGIN}\n{markdown(load())}\n{END}{after}')
+  path.write_text(f'{before}{begin}\n{text}\n{end}{after}')
 
 
 def main() -> int:
@@ -91,7 +171,7 @@ def main() -> int:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   ).parse_args()
   render()
-  print(f'{PAGE} is up to date.')
+  print(f'{PAGE} and {README} are up to date.')
   return 0
 
 

@@ -14,6 +14,7 @@ from run_records import run_directory
 HERE = pathlib.Path(__file__).parent
 ITEM = 2  # transitions in an item of replay
 SMALL = (
+  'apex_dqn',
   '--config.agent.hidden_sizes=(16,)',
   '--config.agent.batch_size=16',
   '--config.agent.min_replay_size=100',
@@ -23,7 +24,6 @@ SMALL = (
   '--config.actors.envs_per_actor=2',
   f'--config.actors.transitions_per_item={ITEM}',
 )
-SCRIPT = 'run_apex_dqn.py'
 STEPS = 6000
 
 
@@ -61,7 +61,6 @@ def killed(start_run, tmp_path_factory):
     f'--config.run.steps_per_agent={STEPS}',
     '--config.run.replay=node',
     '--config.actors.shards=2',
-    script=SCRIPT,
     modules=HERE,
     environment={'FAULTY_RELEASE': str(release)},
   )
@@ -138,16 +137,14 @@ def test_a_lost_shard_says_what_is_gone_and_fills_again(killed):
 
 @pytest.fixture(scope='module')
 def resumed(start_run):
-  first = start_run(
-    *SMALL, '--config.run.steps_per_agent=1500', '--seed=5', script=SCRIPT
-  )
+  first = start_run(*SMALL, '--config.run.steps_per_agent=1500', '--seed=5')
   code = first.wait()
   assert code == 0, first.output
   before = run_directory.open(first.directory).summary()
   with np.load(first.directory / 'checkpoints' / 'learner-0.npz') as saved:
     kept = dict(saved)
   second = start_run(
-    '--config.run.steps_per_agent=3000', script=SCRIPT, resume=first.directory
+    '--config.run.steps_per_agent=3000', resume=first.directory
   )
   code = second.wait()
   assert code == 0, second.output
@@ -203,7 +200,7 @@ def test_what_cannot_be_resumed_is_refused(resumed, flags, message):
   flags = [flag.format(run=resumed[0].directory) for flag in flags]
   root = HERE.parents[1]
   done = subprocess.run(
-    [sys.executable, str(root / 'launch' / SCRIPT), *flags],
+    [sys.executable, str(root / 'launch' / 'run.py'), *flags],
     capture_output=True,
     text=True,
     timeout=100,

@@ -7,22 +7,25 @@ import sys
 
 import pytest
 
-from launch import catalogue
+from launch import cell as cell_lib
+from launch import command_line
+from launch import engines
+from launch import registry
 
 HERE = pathlib.Path(__file__).parent
 UPDATES = 5
 WAYS = [
   (agent, topology, engine)
-  for engine in catalogue.ENGINES
-  for agent in catalogue.AGENTS
-  for topology in catalogue.TOPOLOGIES
+  for engine in engines.NAMES
+  for agent in registry.agents()
+  for topology in registry.TOPOLOGIES
 ]
 
 
 def _refusal(agent, topology):
-  """What the catalogue's own build says; None where it accepts."""
+  """What the topology says of the agent's default preset, or None."""
   try:
-    catalogue.TOPOLOGIES[topology](agent)
+    cell_lib.resolve(agent, topology=topology).build()
   except ValueError as e:
     return str(e)
   return None
@@ -78,24 +81,29 @@ def test_a_way_is_built_launched_and_learns_or_is_refused(
   programs, agent, topology, engine
 ):
   found = programs.result((agent, topology, engine))
-  assert 'error' not in found, found['error']
   refusal = _refusal(agent, topology)
   if refusal is not None:
-    assert found['refused'] == refusal
+    assert found['code'] == command_line.USAGE, found['output']
+    assert found['output'] == f'error: {refusal}\n'
     # A refusal says what to do instead.
-    assert any(f'Use {other}' in refusal for other in catalogue.TOPOLOGIES), (
-      refusal
-    )
+    assert any(f'Use {other}' in refusal for other in registry.TOPOLOGIES)
     return
-  assert 'refused' not in found, found['refused']
-  assert found['exit_code'] == 0, (found, programs.errors.read_text())
-  assert found['outcome'] == 'goal', found
-  assert found['totals']['learner_steps'] >= UPDATES
-  assert found['totals']['actor_steps'] > 0
+  assert found['code'] == 0, (found['output'], programs.errors.read_text())
+  summary = found['summary']
+  assert summary['outcome'] == 'goal', found
+  assert summary['totals']['learner_steps'] >= UPDATES
+  assert summary['totals']['actor_steps'] > 0
   assert {restarts for *_, restarts in found['nodes']} == {0}, found
 
 
 def test_every_agent_and_every_topology_is_of_some_use():
   accepted = [way[:2] for way in WAYS if _refusal(*way[:2]) is None]
-  assert {agent for agent, _ in accepted} == set(catalogue.AGENTS)
-  assert {topology for _, topology in accepted} == set(catalogue.TOPOLOGIES)
+  assert {agent for agent, _ in accepted} == set(registry.agents())
+  assert {topology for _, topology in accepted} == set(registry.TOPOLOGIES)
+
+
+@pytest.mark.parametrize('name', registry.agents())
+def test_an_agent_runs_by_default_where_its_config_says(name):
+  agent = registry.agent(name)
+  assert agent.name == name
+  assert _refusal(name, agent.topology) is None

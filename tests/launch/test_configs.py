@@ -1,85 +1,85 @@
-"""Presets, and the single values that a command line changes in them."""
+"""Presets, and what a command line makes of them."""
 
-import dataclasses
 import json
 
 import pytest
 
-from agents import dqn
-from agents.swarm import explorers
-from configs import pso_dqn
-from environment_loops import environments
+from launch import cell as cell_lib
 from launch import command_line
-from launch import experiment
+from launch import registry
 from launch import session
-from launch.topologies import swarm as swarm_topology
+from launch import settings
 
-SECTIONS = {
-  'agent': dqn.Config,
-  'swarm': explorers.Config,
-  'run': experiment.RunConfig,
-}
-
-
-@pytest.mark.parametrize('preset', sorted(pso_dqn.PRESETS))
-def test_a_preset_can_be_run(preset):
-  config = pso_dqn.get_config(preset)
-  made = {
-    name: command_line.make(constructor, config[name])
-    for name, constructor in SECTIONS.items()
-  }
-  spec = command_line.environment_spec(config.environment)
-  assert environments.require_discrete(spec) >= 2
-  made_experiment = experiment.Experiment(
-    make_agent=lambda: dqn.DQN(made['agent'], spec),
-    environment=config.environment,
-    num_agents=made['swarm'].num_explorers,
-    max_replay_size=made['agent'].max_replay_size,
-    min_replay_size=made['agent'].min_replay_size,
-    env_steps_per_update=made['agent'].env_steps_per_update,
-    run=made['run'],
-  )
-  assert swarm_topology.build(made_experiment, made['swarm']).groups
+PRESETS = [
+  (name, preset)
+  for name in registry.agents()
+  for preset in registry.agent(name).presets
+]
 
 
-@pytest.mark.parametrize('preset', sorted(pso_dqn.PRESETS))
-def test_a_preset_has_every_field_of_the_configs_and_no_other(preset):
-  config = pso_dqn.get_config(preset)
-  assert set(config) == {'environment', *SECTIONS}
-  for name, constructor in SECTIONS.items():
-    fields = {field.name for field in dataclasses.fields(constructor)}
-    assert set(config[name]) == fields
+@pytest.mark.parametrize('name, preset', PRESETS)
+def test_a_preset_can_be_run(name, preset):
+  cell = cell_lib.resolve(name, preset)
+  assert cell.build().groups
+  for section, config in cell.sections.items():
+    if section != 'environment':
+      assert set(cell.config[section]) == set(settings.names(type(config)))
+  swarm = cell.sections.get('swarm')
+  # The rule of the default supervisor: any claim after 2 b confirmations.
+  assert swarm is None or swarm.idle_episodes == 2 * swarm.b
 
 
-def test_no_preset_is_the_first_one():
-  assert pso_dqn.get_config() == pso_dqn.get_config('cartpole')
-  assert pso_dqn.get_config('') == pso_dqn.get_config('cartpole')
+@pytest.mark.parametrize('name', registry.agents())
+def test_a_run_is_made_again_from_its_config_json(name):
+  cell = cell_lib.resolve(name, seed=3)
+  again = cell_lib.resume(json.loads(json.dumps(cell.config)))
+  assert again.config == cell.config
+  assert again.sections == cell.sections
+  assert again.experiment.seed == 3
 
 
-def test_an_unknown_preset_names_the_known_ones():
-  with pytest.raises(ValueError, match=r"'acrobot', 'cartpole'"):
-    pso_dqn.get_config('pong')
+def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
+  kept = cell_lib.resolve('apex_dqn').config
+  assert kept['actors'].pop('transitions_per_item') == 2
+  again = cell_lib.resume(kept, {'actors.shards': '2'})
+  assert again.config['actors']['transitions_per_item'] == 1
+  assert again.config['actors']['shards'] == 2
 
 
-def test_a_value_that_may_be_none_takes_a_number_or_none_only():
-  config = pso_dqn.get_config()
-  config.run.wall_clock_s = 10
-  assert command_line.make(experiment.RunConfig, config.run).wall_clock_s == 10
-  config.swarm.c_max = 'hello'
-  with pytest.raises(command_line.UsageError, match="c_max='hello'"):
-    command_line.make(explorers.Config, config.swarm)
+@pytest.mark.parametrize(
+  'changes', [{'agent': {'env_steps_per_update': 1}}, {'topology': None}]
+)
+def test_a_run_of_an_older_version_is_refused(changes):
+  kept = {**cell_lib.resolve('dqn').config, **changes}
+  kept = {name: value for name, value in kept.items() if value is not None}
+  with pytest.raises(ValueError, match='older version'):
+    cell_lib.resume(kept)
 
+
+def test_an_update_has_the_same_samples_in_every_topology():
+  alone = cell_lib.resolve('d4pg', topology='single_process')
+  actors = cell_lib.resolve('d4pg', topology='actor_learner')
+  swarm = cell_lib.resolve('pso_d4pg')
+  assert alone.sections['pace'] == actors.sections['pace']
+  assert alone.sections['pace'] == swarm.sections['pace']
+  # Four steps for an update of 64 transitions.
+  assert alone.experiment.pace.steps(8, 64) == 32
+
+
+# Both scripts: run_swarm.py is run.py with other words.
 
 RESOLVED = {
   'the default': [],
   'a preset': ['--config=acrobot'],
   'a preset as two words': ['--config', 'acrobot'],
   'a file and a preset': ['--config=configs/pso_dqn.py:acrobot'],
+  'a file': ['--config=configs/pso_ddpg.py'],
   'overrides': [
     '--config=acrobot',
     '--config.swarm.b=5',
     '--config.swarm.c_max=None',
-    '--config.agent.learning_rate=0.01',
+    '--config.agent.learning_rate',
+    '0.01',
     '--config.agent.hidden_sizes=(32,)',
     '--config.run.target_return=None',
     '--config.run.wall_clock_s=90',
@@ -90,32 +90,86 @@ RESOLVED = {
   'the baseline': ['--baseline', '--num_agents=3'],
 }
 REFUSED = {
-  'misspelt field': (['--config.agent.learning_rat=1'], '"learning_rate"'),
-  'misspelt section': (['--config.swarn.b=2'], '"swarm"'),
-  'no such field': (['--config.agent.colour=3'], "no setting 'colour'"),
-  'misspelt flag': (['--sed=1'], 'seed'),
+  'misspelt field': (['--config.agent.learning_rat=1'], '"agent.learning_rate'),
+  'misspelt section': (['--config.swarn.b=2'], '"swarm.b"'),
+  'no such field': (['--config.agent.colour=3'], '--list-settings'),
+  'misspelt flag': (['--sed=1'], 'Did you mean --seed?'),
   'misspelt preset': (['--config=acrobatt'], "'acrobot'"),
-  'no such config file': (['--config=nowhere.py'], 'nowhere.py'),
-  'a word for a number': (['--config.swarm.b=two'], 'swarm.b=two'),
-  'a word for a number or none': (['--config.swarm.c_max=big'], "c_max='big'"),
-  'a stray word': (['acrobot'], "'acrobot' is no flag"),
-  'an unknown engine': (['--lp_launch_type=vertex_ai'], 'local_mp'),
+  'no such config file': (['--config=nowhere.py'], 'nowhere'),
+  'a word for a number': (['--config.swarm.b=two'], "swarm.b='two'"),
+  'a word for a number or none': (
+    ['--config.swarm.c_max=big'],
+    "c_max='big' is not a number or None",
+  ),
+  'a fraction for a whole number': (['--config.swarm.b=1.5'], "b='1.5'"),
+  'a word for a truth': (['--config.agent.double=maybe'], 'True or False'),
+  'a stray word': (['acrobot'], "'acrobot' is one word too many"),
+  'an unknown engine': (['--lp_launch_type=local_mpp'], "mean 'local_mp'"),
   'a negative seed': (['--seed=-1'], 'seed'),
+  'a setting without a value': (['--config.swarm.b'], 'needs a value'),
 }
+# Of run.py.
+OTHERS = {
+  'no agent': ([], 'which agent?'),
+  'misspelt agent': (['impla'], "Did you mean 'impala'?"),
+  'misspelt preset of an agent': (['impala:carpole'], "mean 'cartpole'?"),
+  'misspelt topology': (['dqn', '--topology=swrm'], "Did you mean 'swarm'?"),
+  'no agent in a module': (['json:loads'], 'json:loads is a function'),
+  'no such name': (['json:load_'], "Did you mean 'json:load'?"),
+  'no topology in a module': (
+    ['dqn', '--topology=json:loads'],
+    'without SECTION',
+  ),
+  'what a topology would ignore': (
+    ['impala', '--topology=single_process', '--config.actors.num_actors=3'],
+    'actors.num_actors is a setting of actor_learner; this run is '
+    'single_process',
+  ),
+  'a pace of unrolls': (
+    ['impala', '--config.pace.samples_per_insert=3'],
+    'of agents that sample replay',
+  ),
+  'replay of its own beside one process': (
+    ['dqn', '--config.run.replay=node'],
+    "run.replay='node': single_process",
+  ),
+  'one loop that runs freely': (
+    ['dqn', '--config.pace.samples_per_insert=None'],
+    'one loop acts and learns in turns',
+  ),
+  'a pace that one loop cannot keep': (
+    ['dqn', '--config.pace.samples_per_insert=2000'],
+    'Take at most 512',
+  ),
+  'a preset as a flag': (['dqn', '--config=acrobot'], 'AGENT:PRESET'),
+  'no run to resume': (['--resume='], '--resume= names no run'),
+  'nothing there to resume': (['--resume=nowhere'], 'nowhere'),
+}
+SHOWN = {
+  'settings': ['d4pg:hopper', '--config.agent.sigma=0.5', '--list-settings'],
+  'help': ['--help'],
+}
+
+
+def _answers(run_commands, directory, cases, mode, script):
+  answers = run_commands(
+    [
+      {'argv': argv, 'cwd': str(directory), 'mode': mode}
+      for argv in cases.values()
+    ],
+    script=script,
+  )
+  return dict(zip(cases, answers, strict=True))
 
 
 @pytest.fixture(scope='module')
 def answers(run_commands, tmp_path_factory):
   directory = tmp_path_factory.mktemp('commands')
   (directory / 'configs').symlink_to(session.root() / 'configs')
-  names, cases = [], []
-  for name, argv in RESOLVED.items():
-    names.append(name)
-    cases.append({'argv': argv, 'cwd': str(directory), 'mode': 'resolve'})
-  for name, (argv, _) in REFUSED.items():
-    names.append(name)
-    cases.append({'argv': argv, 'cwd': str(directory)})
-  found = dict(zip(names, run_commands(cases), strict=True))
+  cases = {**RESOLVED, **{name: argv for name, (argv, _) in REFUSED.items()}}
+  found = _answers(run_commands, directory, cases, 'resolve', 'run_swarm.py')
+  cases = {**SHOWN, **{name: argv for name, (argv, _) in OTHERS.items()}}
+  found.update(_answers(run_commands, directory, cases, 'no_start', 'run.py'))
   assert [path.name for path in directory.iterdir()] == ['configs']
   return found
 
@@ -134,7 +188,7 @@ def test_a_command_without_flags_is_the_swarm_on_cartpole(answers):
   assert found['config']['seed'] == 0
 
 
-def test_a_preset_can_be_named_in_three_ways(answers):
+def test_a_preset_of_the_swarm_can_be_named_in_three_ways(answers):
   found = [
     _resolved(answers, name)
     for name in ('a preset', 'a preset as two words', 'a file and a preset')
@@ -142,6 +196,7 @@ def test_a_preset_can_be_named_in_three_ways(answers):
   assert found[0] == found[1] == found[2]
   assert found[0]['config']['environment'] == 'Acrobot-v1'
   assert found[0]['config']['agent']['target_update_period'] == 200
+  assert _resolved(answers, 'a file')['agent'] == 'pso_ddpg'
 
 
 def test_single_values_change_and_the_others_stay(answers):
@@ -158,17 +213,41 @@ def test_single_values_change_and_the_others_stay(answers):
 def test_the_baseline_has_the_same_config_without_a_swarm(answers):
   swarm_config = _resolved(answers, 'the default')['config']
   found = _resolved(answers, 'the baseline')
-  assert found['agent'] == 'dqn'
-  assert found['config']['num_agents'] == 3
+  assert found['agent'] == found['config']['agent_name'] == 'dqn'
+  assert found['config']['topology'] == 'single_process'
+  assert found['config']['single']['num_agents'] == 3
   assert 'swarm' not in found['config']
-  for section in ('agent', 'run', 'environment'):
+  for section in ('agent', 'pace', 'run', 'environment'):
     assert found['config'][section] == swarm_config[section]
 
 
-@pytest.mark.parametrize('name', sorted(REFUSED))
+@pytest.mark.parametrize('name', sorted({**REFUSED, **OTHERS}))
 def test_a_wrong_command_says_what_is_meant_and_exits_with_2(answers, name):
   answer = answers[name]
   assert answer['code'] == command_line.USAGE, answer
   assert answer['stderr'].startswith('error: ')
   assert len(answer['stderr'].splitlines()) == 1, answer['stderr']
-  assert REFUSED[name][1] in answer['stderr']
+  assert {**REFUSED, **OTHERS}[name][1] in answer['stderr']
+
+
+def test_all_settings_are_listed_with_value_type_and_comment(answers):
+  text = answers['settings']['stdout']
+  cell = cell_lib.resolve('d4pg', 'hopper')
+  for section, values in cell.config.items():
+    if isinstance(values, dict):
+      for name in values:
+        assert f'--config.{section}.{name}=' in text, name
+  assert (
+    '--config.agent.sigma=0.5\n    float; of the noise, in units of [-1, 1]\n'
+  ) in text
+  assert '--config.agent.critic_sizes=(256, 256)\n' in text
+  assert '--config.environment=Hopper-v5' in text
+
+
+def test_help_shows_examples_and_the_names_that_there_are(answers):
+  text = answers['help']['stdout']
+  assert 'launch/run.py impala:cartpole --topology=swarm' in text
+  for names in (registry.agents(), registry.TOPOLOGIES, ('local_mt',)):
+    for name in names:
+      assert name in text
+  assert 'vertex_ai' not in text

@@ -61,6 +61,7 @@ class _Killed:
 def killed(start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
+    'pso_dqn',
     *SMALL,
     '--config.environment=faulty_environments:Slow-v0',
     f'--config.run.steps_per_agent={STEPS}',
@@ -164,6 +165,7 @@ def test_an_explorer_says_when_it_learns_alone_and_when_no_longer(killed):
 
 def test_a_reward_that_is_not_a_number_fails_the_run_and_says_so(start_run):
   run = start_run(
+    'pso_dqn',
     *SMALL,
     '--config.environment=faulty_environments:TurnsNaN-v0',
     modules=HERE,

@@ -4,7 +4,10 @@ import ast
 import functools
 import pathlib
 import re
+import shlex
 
+from launch import command_line
+from launch import registry
 from launch import render_docs
 from launch import session
 
@@ -27,6 +30,26 @@ def test_the_readme_has_the_graph_and_the_table():
   text = render_docs.pages()[0].read_text(encoding='utf-8')
   for name in ('swarm graph', 'agent table'):
     assert f'<!-- {name} begins -->' in text
+
+
+def _commands():
+  """Arguments of each run.py of the docs that names an agent of the project."""
+  for page in render_docs.pages():
+    text = page.read_text(encoding='utf-8').replace('\\\n', '')
+    for line in re.findall(r'^ {4}\S*python launch/run\.py (.*)$', text, re.M):
+      words = shlex.split(line, comments=True)
+      if words[0].partition(':')[0] in registry.agents():
+        yield page.name, words
+
+
+def test_every_command_in_the_docs_is_accepted(capsys):
+  commands = list(_commands())
+  assert len(commands) > 40
+  for page, words in commands:
+    # Not there, as it stands for a task of the reader's.
+    words = [word for word in words if 'MyEnv' not in word]
+    code = command_line.main([*words, '--print-config'])
+    assert code == 0, (page, words, capsys.readouterr().err)
 
 
 @functools.cache

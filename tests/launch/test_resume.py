@@ -1,17 +1,12 @@
 """Runs of one process and swarms that ended, and go on: `--resume`."""
 
-import json
 import re
-import types
 
-import ml_collections
 import numpy as np
 import pytest
 
 from agents import dqn
-from launch import actors
 from launch import command_line
-from launch import entry
 from run_records import run_directory
 
 SMALL = (
@@ -29,8 +24,11 @@ SWARM = (
 STEPS, MORE = 512, 1024
 # Flags; nodes and their members.
 RUNS = {
-  'baseline': ((*DQN, '--baseline', '--num_agents=2'), {'trainer/0': 2}),
-  'swarm': ((*DQN, *SWARM), {'explorer/0': 3}),
+  'baseline': (
+    ('dqn', *DQN, '--config.single.num_agents=2'),
+    {'trainer/0': 2},
+  ),
+  'swarm': (('pso_dqn', *DQN, *SWARM), {'explorer/0': 3}),
 }
 
 
@@ -57,7 +55,7 @@ def resumed(start_run):
   for run in first.values():
     assert run.wait() == 0, run.output
   kept = {name: _Kept(run) for name, run in first.items()}
-  # Without --baseline: the run knows what it is.
+  # Without a name: the run knows what it is.
   more = f'--config.run.steps_per_agent={MORE}'
   second = {
     name: start_run(more, resume=run.directory) for name, run in first.items()
@@ -123,59 +121,27 @@ def test_a_run_keeps_what_it_is(resumed):
     for name, (_, run) in resumed.items()
   }
   assert found['baseline']['agent_name'] == 'dqn'
-  assert found['baseline']['num_agents'] == 2
+  assert found['baseline']['single']['num_agents'] == 2
   assert 'swarm' not in found['baseline']
   assert found['swarm']['swarm']['num_explorers'] == 3
   assert found['baseline']['seed'] == found['swarm']['seed'] == 5
 
 
-def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s(
-  tmp_path, monkeypatch
-):
-  kept = {'actors': {'num_actors': 3}, 'seed': 5}
-  path = run_directory.create(tmp_path / 'run', kept, {}).path
-  overrides = {'actors.shards': 2}
-  monkeypatch.setattr(command_line, '_FLAGS', {'config': None})
-  monkeypatch.setattr(
-    command_line.config_flags, 'get_override_values', lambda _: overrides
-  )
-  preset = {'num_actors': 2, 'shards': 2, 'transitions_per_item': 8}
-  config = ml_collections.ConfigDict({'actors': preset}).lock()
-  assert command_line._take_up(config, str(path)) == 5
-  found = command_line.make(actors.Config, config.actors)
-  assert (found.num_actors, found.shards) == (3, 2)
-  assert found.transitions_per_item == 1
-
-
-@pytest.mark.parametrize('said', [False, True])
-@pytest.mark.parametrize('topology', ['single_process', 'actor_learner'])
-def test_a_run_of_an_agent_goes_on_under_its_topology(
-  tmp_path, monkeypatch, topology, said
-):
-  path = run_directory.create(tmp_path / 'run', {'topology': topology}, {}).path
-  settings = command_line.Settings(
-    None, 'local_mp', 0, path, {'topology': 'actor_learner'}, resume=True
-  )
-  flag = types.SimpleNamespace(present=int(said))
-  monkeypatch.setattr(entry.flags, 'FLAGS', {'topology': flag})
-  if said and topology == 'single_process':
-    with pytest.raises(command_line.UsageError, match='Leave --topology out'):
-      entry.topology_of(settings)
-  else:
-    assert entry.topology_of(settings) == topology
-
-
 def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
   cwd = str(request.config.rootpath)
   directory = resumed['swarm'][1].directory
-  (answer,) = run_commands(
+  more = {
+    '--topology=single_process': 'topology=swarm',
+    'impala': 'agent_name=pso_dqn',
+    '--seed=6': 'seed=5',
+    '--run_dir=other': 'leave --run_dir out',
+  }
+  answers = run_commands(
     [
-      {
-        'argv': [f'--resume={directory}', '--baseline'],
-        'cwd': cwd,
-        'mode': 'no_start',
-      }
+      {'argv': [f'--resume={directory}', word], 'cwd': cwd, 'mode': 'no_start'}
+      for word in more
     ]
   )
-  assert answer['code'] == command_line.USAGE, json.dumps(answer)
-  assert 'is a swarm: leave --baseline out' in answer['stderr']
+  for answer, said in zip(answers, more.values(), strict=True):
+    assert answer['code'] == command_line.USAGE, answer
+    assert said in answer['stderr']

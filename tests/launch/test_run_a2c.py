@@ -1,4 +1,4 @@
-"""python launch/run_a2c.py: presets, and one real run."""
+"""A2C by the command: presets, and real runs."""
 
 import dataclasses
 import json
@@ -8,29 +8,21 @@ import re
 import numpy as np
 import pytest
 
-from agents import a2c
-from configs import a2c as a2c_configs
-from launch import actors
-from launch import command_line
-from launch import entry
+from launch import cell as cell_lib
 from launch import experience
+from launch import registry
 from launch.topologies import actor_learner
 from run_records import run_directory
 
 
-def _parts(preset):
-  config = a2c_configs.get_config(preset)
-  settings = command_line.Settings(config, 'local_mp', 0, None, {})
-  return (
-    entry.make_experiment(settings, a2c.A2C, a2c.Config),
-    command_line.make(actors.Config, config.actors),
-  )
+def _parts(preset=''):
+  cell = cell_lib.resolve('a2c', preset)
+  return cell.experiment, cell.sections['actors']
 
 
-@pytest.mark.parametrize('preset', sorted(a2c_configs.PRESETS))
+@pytest.mark.parametrize('preset', registry.agent('a2c').presets)
 def test_a_preset_makes_one_update_of_one_block(preset):
   experiment, config = _parts(preset)
-  assert actor_learner.build(experiment, config).groups
   found = experience.of_actors(experiment, config)
   assert (config.num_actors, found.updates_per_call) == (1, 1)
   assert found.plan.batch_size == 1
@@ -39,7 +31,7 @@ def test_a_preset_makes_one_update_of_one_block(preset):
 
 
 def test_blocks_that_actors_cannot_share_are_refused():
-  experiment, config = _parts('cartpole')
+  experiment, config = _parts()
   config = dataclasses.replace(config, num_actors=2)
   with pytest.raises(ValueError, match='cannot be shared out'):
     actor_learner.build(experiment, config)
@@ -48,13 +40,13 @@ def test_blocks_that_actors_cannot_share_are_refused():
 def test_actors_are_never_behind_and_every_block_is_learned_from(start_run):
   # Two actors of 8: each update waits for both, and both wait for it.
   run = start_run(
+    'a2c',
     '--config.actors.num_actors=2',
     '--config.actors.envs_per_actor=8',
     '--config.run.steps_per_agent=16000',
     '--config.run.target_return=None',
     '--config.run.evaluations=2',
     '--config.run.eval_episodes=2',
-    script='run_a2c.py',
   )
   assert run.wait() == 0, run.output
   run.assert_nothing_is_left()
@@ -81,6 +73,7 @@ STEPS = 4000
 def killed(start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
+    'a2c',
     '--config.environment=faulty_environments:Slow-v0',
     '--config.agent.hidden_sizes=(16,)',
     '--config.agent.batch_size=8',
@@ -90,7 +83,6 @@ def killed(start_run, tmp_path_factory):
     '--config.run.target_return=None',
     '--config.run.evaluations=2',
     '--config.run.eval_episodes=2',
-    script='run_a2c.py',
     modules=pathlib.Path(__file__).parent,
     environment={'FAULTY_RELEASE': str(release)},
   )

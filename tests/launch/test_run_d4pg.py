@@ -1,55 +1,33 @@
-"""python launch/run_d4pg.py: real runs of both topologies, and refusals."""
-
-import json
-import pathlib
-import subprocess
-import sys
+"""D4PG by the command: real runs of both topologies, and refusals."""
 
 import gymnasium
 import numpy as np
 import pytest
 
 from agents import d4pg
-from configs import d4pg as d4pg_configs
 from environment_loops import environments
-from launch import actors
+from launch import cell as cell_lib
 from launch import command_line
-from launch import experiment
-from launch.topologies import actor_learner
-from launch.topologies import single_process
+from launch import registry
 from run_records import run_directory
 
-HERE = pathlib.Path(__file__).parent
-SCRIPT = 'run_d4pg.py'
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
 SMALL = (
-  '--config=inverted_pendulum',
+  'd4pg:inverted_pendulum',
   *(f'--config.agent.{name}={sizes}' for name, sizes in NETWORK.items()),
   '--config.agent.batch_size=16',
   '--config.agent.min_replay_size=100',
   '--config.run.eval_episodes=2',
   '--config.run.evaluations=2',
-  '--config.actors.samples_per_insert=4',
-  '--config.actors.envs_per_actor=2',
+  '--config.pace.samples_per_insert=4',
 )
 
 
 # Presets.
 
 
-def _experiment(preset):
-  config = d4pg_configs.get_config(preset)
-  agent_config = command_line.make(d4pg.Config, config.agent)
-  spec = command_line.environment_spec(config.environment)
-  return agent_config, experiment.Experiment(
-    make_agent=lambda: d4pg.D4PG(agent_config, spec),
-    environment=config.environment,
-    num_agents=1,
-    max_replay_size=agent_config.max_replay_size,
-    min_replay_size=agent_config.min_replay_size,
-    env_steps_per_update=agent_config.env_steps_per_update,
-    run=command_line.make(experiment.RunConfig, config.run),
-  )
+def _config(preset):
+  return cell_lib.resolve('d4pg', preset).sections['agent']
 
 
 # Why a preset does not know its smallest or largest reward.
@@ -68,9 +46,9 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize('preset', sorted(d4pg_configs.PRESETS))
+@pytest.mark.parametrize('preset', registry.agent('d4pg').presets)
 def test_a_preset_knows_its_rewards_and_its_support_holds_them(preset):
-  config, _ = _experiment(preset)
+  config = _config(preset)
   for name in ('reward_min', 'reward_max'):
     known = getattr(config, name) is not None
     assert known != ((preset, name) in UNKNOWN), name
@@ -85,8 +63,9 @@ def test_a_preset_knows_its_rewards_and_its_support_holds_them(preset):
   ('preset', 'num_steps'), [('pendulum', 600), ('reacher', 600)]
 )
 def test_rewards_are_between_those_that_a_preset_states(preset, num_steps):
-  config, made = _experiment(preset)
-  environment = gymnasium.make(made.environment)
+  cell = cell_lib.resolve('d4pg', preset)
+  config = cell.sections['agent']
+  environment = gymnasium.make(cell.experiment.environment)
   rng, rewards = np.random.default_rng(0), []
   space = environment.action_space
   for step in range(num_steps):
@@ -99,23 +78,6 @@ def test_rewards_are_between_those_that_a_preset_states(preset, num_steps):
   assert config.reward_min <= min(rewards) and max(rewards) <= config.reward_max
   # And are not a bound that says nothing.
   assert min(rewards) < 0.9 * config.reward_min
-
-
-@pytest.mark.parametrize('preset', sorted(d4pg_configs.PRESETS))
-def test_a_preset_can_be_run(preset):
-  _, made = _experiment(preset)
-  config = command_line.make(
-    actors.Config, d4pg_configs.get_config(preset).actors
-  )
-  assert actor_learner.build(made, config).groups
-  assert single_process.build(made).groups
-
-
-@pytest.mark.parametrize('preset', sorted(d4pg_configs.PRESETS))
-def test_both_topologies_learn_as_often_for_each_step(preset):
-  config = d4pg_configs.get_config(preset)
-  updates = config.actors.samples_per_insert / config.agent.batch_size
-  assert updates == 1 / config.agent.env_steps_per_update
 
 
 # Real runs.
@@ -154,9 +116,9 @@ def _kept(directory, **options):
 def test_actors_and_a_learner_with_prioritized_replay(start_run):
   run = start_run(
     *SMALL,
+    '--config.actors.envs_per_actor=2',
     '--config.agent.prioritized=True',
     '--config.run.steps_per_agent=1500',
-    script=SCRIPT,
   )
   directory = _finished(run, 1500)
   assert {path.stem for path in directory.logs.glob('*.log')} == {
@@ -180,7 +142,6 @@ def test_one_process_does_the_same_alone(start_run):
     *SMALL,
     '--topology=single_process',
     '--config.run.steps_per_agent=600',
-    script=SCRIPT,
   )
   directory = _finished(run, 600)
   assert {path.stem for path in directory.logs.glob('*.log')} == {
@@ -227,27 +188,15 @@ REFUSED = {
 
 
 @pytest.fixture(scope='module')
-def refusals(tmp_path_factory):
-  cwd = str(tmp_path_factory.mktemp('cwd'))
-  cases = [
-    {'argv': argv, 'cwd': cwd, 'mode': 'no_start'}
-    for argv, _ in REFUSED.values()
-  ]
-  done = subprocess.run(
+def refusals(tmp_path_factory, run_commands):
+  cwd = tmp_path_factory.mktemp('cwd')
+  found = run_commands(
     [
-      sys.executable,
-      str(HERE.parent / 'forked_commands.py'),
-      str(HERE.parents[1] / 'launch' / SCRIPT),
-    ],
-    input=json.dumps(cases),
-    capture_output=True,
-    text=True,
-    cwd=HERE.parents[1],
-    timeout=200,
+      {'argv': ['d4pg', *argv], 'cwd': str(cwd), 'mode': 'no_start'}
+      for argv, _ in REFUSED.values()
+    ]
   )
-  assert done.returncode == 0, done.stderr
-  assert list(pathlib.Path(cwd).iterdir()) == []
-  found = json.loads(done.stdout.splitlines()[-1])
+  assert list(cwd.iterdir()) == []
   return dict(zip(REFUSED, found, strict=True))
 
 

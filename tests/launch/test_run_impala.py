@@ -1,26 +1,19 @@
-"""launch/run_impala.py for real: what is learned from, deaths, refusals."""
+"""IMPALA by the command: what is learned from, deaths, refusals."""
 
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from agents import impala
-from configs import impala as impala_configs
-from launch import actors
-from launch import command_line
-from launch import entry
-from launch.topologies import actor_learner
+from launch import cell as cell_lib
+from launch import registry
 from replay.inspect import read as inspect_read
 from replay.inspect import target as inspect_target
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
-SCRIPT = 'run_impala.py'
 UNROLL, ENVS = 5, 4
 BLOCK = UNROLL * ENVS  # environment steps in one item of the queue
 UPDATES, QUEUE = 4, 4
@@ -56,16 +49,11 @@ def _updates(run):
     return int(saved['updates'])
 
 
-@pytest.mark.parametrize('preset', sorted(impala_configs.PRESETS))
-def test_a_preset_can_be_run(preset):
-  config = impala_configs.get_config(preset)
-  settings = command_line.Settings(config, 'local_mp', 0, None, {})
-  experiment = entry.make_experiment(settings, impala.IMPALA, impala.Config)
-  made = command_line.make(actors.Config, config.actors)
-  assert actor_learner.build(experiment, made).groups
-  # Parameters are asked for once in each unroll, or oftener.
-  unroll = experiment.make_agent().unroll_length
-  assert made.update_period <= unroll * made.envs_per_actor
+@pytest.mark.parametrize('preset', registry.agent('impala').presets)
+def test_parameters_are_asked_for_in_each_unroll_or_oftener(preset):
+  cell = cell_lib.resolve('impala', preset)
+  acting, unroll = cell.sections['actors'], cell.sections['agent'].unroll_length
+  assert acting.update_period <= unroll * acting.envs_per_actor
 
 
 # One actor; parameters that stand still.
@@ -75,7 +63,7 @@ def test_a_preset_can_be_run(preset):
 def still(start_run):
   """IMPASS with an LSTM besides, at a learning rate that moves nothing."""
   run = start_run(
-    '--config=pendulum',
+    'impala:pendulum',
     *SMALL,
     '--config.agent.shared_torso=True',
     '--config.agent.lstm_size=8',
@@ -83,7 +71,6 @@ def still(start_run):
     '--config.actors.num_actors=1',
     f'--config.actors.update_period={BLOCK}',
     f'--config.run.steps_per_agent={250 * BLOCK + 2 * ENVS}',
-    script=SCRIPT,
   )
   code = run.wait()
   assert code == 0, run.output
@@ -141,6 +128,7 @@ STEPS = 3000
 def killed(start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
+    'impala',
     *SMALL,
     '--config.environment=faulty_environments:Slow-v0',
     '--config.agent.learning_rate=0.01',
@@ -148,7 +136,6 @@ def killed(start_run, tmp_path_factory):
     # Two steps: most steps that are counted end in the middle of a block.
     f'--config.actors.update_period={2 * ENVS}',
     f'--config.run.steps_per_agent={STEPS}',
-    script=SCRIPT,
     modules=HERE,
     environment={'FAULTY_RELEASE': str(release)},
   )
@@ -227,9 +214,9 @@ def test_where_parameters_move_a_lag_shows_in_rho(killed):
 
 def test_a_reward_that_is_not_a_number_ends_the_run_with_the_reason(start_run):
   run = start_run(
+    'impala',
     *SMALL,
     '--config.environment=faulty_environments:TurnsNaN-v0',
-    script=SCRIPT,
     modules=HERE,
   )
   assert run.wait() == 1, run.output
@@ -257,25 +244,14 @@ REFUSED = {
 
 
 @pytest.fixture(scope='module')
-def refusals(tmp_path_factory):
+def refusals(tmp_path_factory, run_commands):
   directory = tmp_path_factory.mktemp('refusals')
-  cases = [
-    {'argv': [flag], 'cwd': str(directory), 'mode': 'no_start'}
-    for flag in REFUSED
-  ]
-  done = subprocess.run(
+  results = run_commands(
     [
-      sys.executable,
-      str(HERE.parent / 'forked_commands.py'),
-      str(HERE.parents[1] / 'launch' / SCRIPT),
-    ],
-    input=json.dumps(cases),
-    capture_output=True,
-    text=True,
-    timeout=200,
+      {'argv': ['impala', flag], 'cwd': str(directory), 'mode': 'no_start'}
+      for flag in REFUSED
+    ]
   )
-  assert done.returncode == 0, done.stderr
-  results = json.loads(done.stdout.splitlines()[-1])
   return dict(zip(REFUSED, results)), list(directory.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""python launch/run_ppo.py with continuous actions: real runs of both kinds."""
+"""PPO by the command, with continuous actions: real runs of both kinds."""
 
 import numpy as np
 import pytest
@@ -16,23 +16,28 @@ NODES = {
   'single_process': ['counter-0', 'trainer-0'],
 }
 
+ACTING = {
+  'actor_learner': (
+    f'--config.actors.envs_per_actor={ROLLOUT // UNROLL}',
+    f'--config.actors.update_period={ROLLOUT}',
+  )
+}
+
 
 @pytest.fixture(scope='module', params=NODES)
 def run(request, start_run):
   found = start_run(
-    '--config=pendulum',
+    'ppo:pendulum',
     f'--topology={request.param}',
     '--config.agent.hidden_sizes=(16,)',
     f'--config.agent.rollout_steps={ROLLOUT}',
     f'--config.agent.unroll_length={UNROLL}',
     f'--config.agent.batch_size={BATCH}',
     f'--config.agent.epochs={EPOCHS}',
-    f'--config.actors.envs_per_actor={ROLLOUT // UNROLL}',
-    f'--config.actors.update_period={ROLLOUT}',
+    *ACTING.get(request.param, ()),
     f'--config.run.steps_per_agent={BUDGET}',
     '--config.run.evaluations=2',
     '--config.run.eval_episodes=3',
-    script='run_ppo.py',
   )
   found.topology = request.param
   assert found.wait() == 0, found.output

@@ -41,7 +41,7 @@ def _finished(run):
 
 @pytest.fixture(scope='module')
 def swarm(start_run):
-  run = start_run(*SWARM, '--seed=3')
+  run = start_run(*SWARM, '--seed=3', script='run_swarm.py')
   return run, _finished(run)
 
 
@@ -66,7 +66,7 @@ def test_the_resolved_config_and_versions_are_kept(swarm):
   for package in ('python', 'tensorflow', 'dm-reverb', 'gymnasium'):
     assert re.match(r'\d+\.\d+', versions[package])
   (command,) = directory.commands()
-  assert command.endswith('--seed=3') and 'run_swarm.py' in command
+  assert '--seed=3' in command and 'run_swarm.py' in command
 
 
 def test_every_node_has_a_log(swarm):
@@ -169,7 +169,10 @@ def test_plain_lines_show_the_run_where_there_is_no_terminal(swarm):
 
 def test_threads_and_a_replay_node_do_the_same(start_run):
   run = start_run(
-    *SWARM, '--lp_launch_type=local_mt', '--config.run.replay=node'
+    *SWARM,
+    '--lp_launch_type=local_mt',
+    '--config.run.replay=node',
+    script='run_swarm.py',
   )
   directory = _finished(run)
   totals = directory.summary()['totals']
@@ -180,7 +183,7 @@ def test_threads_and_a_replay_node_do_the_same(start_run):
 
 
 def test_the_baseline_is_the_agent_alone(start_run):
-  run = start_run(*SMALL, '--baseline', '--num_agents=2')
+  run = start_run(*SMALL, '--baseline', '--num_agents=2', script='run_swarm.py')
   directory = _finished(run)
   assert directory.config()['agent_name'] == 'dqn'
   assert directory.summary()['totals']['actor_steps'] == 800
@@ -199,7 +202,9 @@ def test_the_baseline_is_the_agent_alone(start_run):
 
 
 def test_ctrl_c_is_130_says_what_was_kept_and_leaves_nothing(start_run):
-  run = start_run(*SWARM, '--config.run.steps_per_agent=10000000')
+  run = start_run(
+    *SWARM, '--config.run.steps_per_agent=10000000', script='run_swarm.py'
+  )
   star = run.directory / 'checkpoints' / 'star.npz'
   run.wait_until(star.exists, 'theta_star')
   run.interrupt()
@@ -255,7 +260,7 @@ REFUSED = {
   'a window that no trial fits': (['--config.swarm.window=3'], ['window=3']),
   'misspelt key': (
     ['--config.swarm.num_explorer=3'],
-    ['Did you mean "num_explorers"'],
+    ['Did you mean "swarm.num_explorers"'],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],
@@ -304,7 +309,13 @@ def refusals(run_commands, tmp_path_factory):
   cases['help'] = case(argv=['--help'])
   for name, (argv, mode, _) in DIRECTORIES.items():
     cases[name] = case(argv=argv, mode=mode)
-  answers = dict(zip(cases, run_commands(list(cases.values())), strict=True))
+  answers = dict(
+    zip(
+      cases,
+      run_commands(list(cases.values()), script='run_swarm.py'),
+      strict=True,
+    )
+  )
   assert _everything_in(cwd) == before
   return answers
 
@@ -321,7 +332,7 @@ def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
 
 
 def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
-  run = start_run('--config.environment=CartPol-v1')
+  run = start_run('--config.environment=CartPol-v1', script='run_swarm.py')
   assert run.wait() == command_line.USAGE
   assert run.output.startswith('error: Unknown environment')
   assert not run.directory.exists()
@@ -330,6 +341,6 @@ def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
 
 def test_help_shows_the_flags_that_a_user_needs(refusals):
   text = refusals['help']['stdout']
-  assert text.startswith('Runs PSO-DQN')
-  for name in ('config', 'run_dir', 'seed', 'lp_launch_type', 'baseline'):
-    assert re.search(rf'^  --(\[no\])?{name}:', text, re.M), name
+  assert 'Runs a swarm' in text
+  for name in ('--run_dir', '--seed', '--lp_launch_type', '--baseline'):
+    assert name in text, name

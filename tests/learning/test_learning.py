@@ -18,25 +18,21 @@ from replay.checkpoints import save as checkpoints
 from run_records import run_directory
 
 ROOT = pathlib.Path(__file__).parents[2]
-# script, flags, what the mean of the last three evaluations has to reach.
+# Agent, what the mean of the last three evaluations has to reach.
 RUNS = {
-  'Ape-X DQN on CartPole-v1': ('run_apex_dqn.py', ('--config=cartpole',), 475),
-  'Ape-X DQN on Acrobot-v1': ('run_apex_dqn.py', ('--config=acrobot',), -100),
-  'IMPALA on CartPole-v1': ('run_impala.py', ('--config=cartpole',), 475),
-  'D4PG on InvertedPendulum-v5': (
-    'run_d4pg.py',
-    ('--config=inverted_pendulum',),
-    950,
-  ),
-  'D4PG on Pendulum-v1': ('run_d4pg.py', ('--config=pendulum',), -250),
+  'Ape-X DQN on CartPole-v1': ('apex_dqn:cartpole', 475),
+  'Ape-X DQN on Acrobot-v1': ('apex_dqn:acrobot', -100),
+  'IMPALA on CartPole-v1': ('impala:cartpole', 475),
+  'D4PG on InvertedPendulum-v5': ('d4pg:inverted_pendulum', 950),
+  'D4PG on Pendulum-v1': ('d4pg:pendulum', -250),
 }
 
 
-def _run(directory, script, *flags):
+def _run(directory, *flags):
   done = subprocess.run(
     [
       sys.executable,
-      str(ROOT / 'launch' / script),
+      str(ROOT / 'launch' / 'run.py'),
       f'--run_dir={directory}',
       '--config.run.target_return=None',
       *flags,
@@ -52,8 +48,8 @@ def _run(directory, script, *flags):
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize('name', RUNS)
 def test_it_learns(tmp_path, name):
-  script, flags, wanted = RUNS[name]
-  run = _run(tmp_path / 'run', script, *flags)
+  agent, wanted = RUNS[name]
+  run = _run(tmp_path / 'run', agent)
   means = [row['return_mean'] for row in run.metrics('evaluation')]
   assert np.mean(means[-3:]) >= wanted, means
 
@@ -63,9 +59,7 @@ def test_stored_priorities_follow_the_error(tmp_path):
   """specs/apex_dqn.md: correlation above 0.3 after 10,000 steps."""
   from launch import registry
 
-  run = _run(
-    tmp_path / 'run', 'run_apex_dqn.py', '--config.run.steps_per_agent=10000'
-  )
+  run = _run(tmp_path / 'run', 'apex_dqn', '--config.run.steps_per_agent=10000')
   config = run.config()
   agent = registry.make(config)
   size = config['actors']['transitions_per_item']

@@ -150,7 +150,7 @@ def test_settings_of_the_code_win_over_those_of_the_checkpoint(serve, tmp_path):
   checkpoints.save(before, tmp_path / 'replay')
   before.server.stop()
 
-  limiter = limiters.samples_per_insert(4.0, 5, 2, error_buffer=50)
+  limiter = limiters.samples_per_insert(4.0, 5, error_buffer=50)
   table = tables.prioritized('replay', 500, 5, SIGNATURE, 0.25, limiter)
   after = serve(table)
   info = info_of(after)
@@ -168,7 +168,7 @@ def test_settings_of_the_code_win_over_those_of_the_checkpoint(serve, tmp_path):
 
 def test_where_inserts_waited_before_none_waits_after(serve, tmp_path):
   def table():
-    limiter = limiters.samples_per_insert(4.0, 5, 2, error_buffer=50)
+    limiter = limiters.samples_per_insert(4.0, 5, error_buffer=50)
     return prioritized(limiter=limiter)
 
   before = serve(table())
@@ -188,7 +188,7 @@ def test_a_table_below_min_size_reaches_the_middle_when_it_has_it(
   fill(before, range(1, 4))
   checkpoints.save(before, tmp_path / 'replay')
   before.server.stop()
-  limiter = limiters.samples_per_insert(2.0, 10, 2, error_buffer=30)
+  limiter = limiters.samples_per_insert(2.0, 10, error_buffer=30)
   after = serve(prioritized(limiter=limiter))
   assert samples_until_blocked(after) == 0
   fill(after, range(4, 11))

@@ -325,7 +325,6 @@ def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
     limiters.samples_per_insert,
     plan.samples_per_insert,
     plan.min_size,
-    1,
     error_buffer=plan.error_buffer,
   )
   assert _run_together(plan, 2 * STALL_S, limiter, late) < BATCHES

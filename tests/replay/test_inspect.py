@@ -102,7 +102,7 @@ def test_a_look_that_nobody_asked_for_moves_a_limiter_by_a_hundredth_at_most(
   serve, ask_json
 ):
   # The range is 2 x 600 samples.
-  limiter = limiters.samples_per_insert(8.0, 10, 4, error_buffer=600)
+  limiter = limiters.samples_per_insert(8.0, 10, error_buffer=600)
   server = serve(prioritized(limiter=limiter))
   fill(server, range(50))
   address = f'localhost:{server.port}'
@@ -124,7 +124,7 @@ def test_a_blocked_table_is_not_waited_for(serve, ask):
 
 
 def test_a_sample_that_was_asked_for_ends_at_the_timeout(serve, ask):
-  limiter = limiters.samples_per_insert(1.0, 5, 1, error_buffer=4)
+  limiter = limiters.samples_per_insert(1.0, 5, error_buffer=4)
   server = serve(prioritized(limiter=limiter))
   fill(server, range(5))
   address = f'localhost:{server.port}'

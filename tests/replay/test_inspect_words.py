@@ -65,7 +65,7 @@ def test_the_state_of_a_limiter_in_words(size, limiter, sentence):
 
 
 def test_the_words_agree_with_what_a_table_itself_lets_through(serve):
-  limiter = limiters.samples_per_insert(2.0, 5, 2, error_buffer=12)
+  limiter = limiters.samples_per_insert(2.0, 5, error_buffer=12)
   real = tables.uniform('replay', 100, 5, None, limiter)
   server = serve(real)
   client = server.localhost_client()

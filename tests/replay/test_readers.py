@@ -11,20 +11,21 @@ import tensorflow as tf
 
 from replay import limiters
 from replay import readers
+from replay import table_checks
 from replay import tables
 
 
 def test_who_waits_for_whom_is_said_in_words(serve):
-  limiter = limiters.samples_per_insert(2.0, 5, 2, error_buffer=12)
+  limiter = limiters.samples_per_insert(2.0, 5, error_buffer=12)
   table = tables.uniform('table', 100, 5, None, limiter)
   server = serve(table)
   client = server.localhost_client()
   address = f'localhost:{server.port}'
 
   def said():
-    info = readers.table_info(address, 'table')
+    info = table_checks.now(client, 'table')
     start = f"Waiting for table 'table' at {address}: it holds "
-    sentence = readers.starved('table', address, info)
+    sentence = table_checks.why_starved('table', address, info)
     assert sentence.startswith(start)
     return sentence.removeprefix(start)
 

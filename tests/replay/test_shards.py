@@ -232,7 +232,7 @@ def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
     1000,
     1,
     SIGNATURE,
-    rate_limiter=limiters.samples_per_insert(2, 1, 8, error_buffer=2),
+    rate_limiter=limiters.samples_per_insert(2, 1, error_buffer=2),
   )
   server = serve(table)
   sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 8)
@@ -278,7 +278,7 @@ def test_another_table_or_signature_is_refused_with_the_reason(serve):
     addresses, 'table', 4, signature=tf.TensorSpec([3], tf.float32)
   )
   with pytest.raises(
-    ValueError, match=r'holds .*2,.*expects .*3,.*same layout'
+    ValueError, match=r'holds .*2,.*but .*3,.*same environment'
   ):
     next(other)
   for sampler in (wrong, other):

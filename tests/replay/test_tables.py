@@ -62,10 +62,8 @@ def test_a_queue_gives_each_item_once_in_order_and_blocks_when_full(serve):
       'waits for 10 items, but max_size=9',
     ),
     (lambda: limiters.min_size(0), 'min_size=0'),
-    (lambda: limiters.samples_per_insert(0, 10, 32), 'samples_per_insert=0'),
-    (lambda: limiters.samples_per_insert(8, 0, 32), 'min_size=0'),
-    (lambda: limiters.samples_per_insert(8, 10, 0), 'batch_size=0'),
-    (lambda: limiters.samples_per_insert(8, 10, 32, writers=0), 'writers=0'),
+    (lambda: limiters.samples_per_insert(0, 10, 32.0), 'samples_per_insert=0'),
+    (lambda: limiters.samples_per_insert(8, 0, 32.0), 'min_size=0'),
   ],
 )
 def test_what_could_not_work_is_refused_with_its_number(make, reason):
@@ -88,7 +86,7 @@ def test_the_default_error_buffer_is_the_largest_of_three(
 ):
   arguments = (8.0, min_size, batch_size, prefetch, writers)
   assert limiters.default_error_buffer(*arguments) == buffer
-  limiter = limiters.samples_per_insert(*arguments)
+  limiter = limiters.samples_per_insert(8.0, min_size, buffer)
   info = tables.uniform('t', 2000, 1, SIGNATURE, limiter).info.rate_limiter_info
   assert info.min_size_to_sample == min_size
   offset = 8.0 * min_size
@@ -96,11 +94,10 @@ def test_the_default_error_buffer_is_the_largest_of_three(
 
 
 def test_an_error_buffer_that_could_block_is_refused_with_the_arithmetic():
-  arguments = (8.0, 10, 64, 1, 1)
-  limiters.samples_per_insert(*arguments, error_buffer=8)
+  limiters.samples_per_insert(8.0, 10, error_buffer=8)
   with pytest.raises(ValueError, match=r'samples_per_insert=8\) = 8 is needed'):
-    limiters.samples_per_insert(*arguments, error_buffer=7.9)
+    limiters.samples_per_insert(8.0, 10, error_buffer=7.9)
   with pytest.raises(ValueError, match=r'max\(1, samples_per_insert=0.5\) = 1'):
-    limiters.samples_per_insert(0.5, 10, 64, error_buffer=0.9)
+    limiters.samples_per_insert(0.5, 10, error_buffer=0.9)
   with pytest.raises(ValueError, match=r'error_buffer=nan'):
-    limiters.samples_per_insert(*arguments, error_buffer=float('nan'))
+    limiters.samples_per_insert(8.0, 10, error_buffer=float('nan'))

@@ -267,9 +267,9 @@ def test_signatures_that_do_not_fit_are_refused(serve):
   client = server.localhost_client()
   with pytest.raises(ValueError, match="no table 'cue', only columns, rows"):
     writer.ItemWriter(client, 'cue', ROW)
-  with pytest.raises(ValueError, match="'columns' holds .*this adder writes"):
+  with pytest.raises(ValueError, match="'columns' at .*is written"):
     writer.ItemWriter(client, 'columns', ROW)
-  with pytest.raises(ValueError, match="'rows' holds .*this adder writes"):
+  with pytest.raises(ValueError, match="'rows' at .*is written"):
     writer.ItemWriter(client, 'rows', tf.TensorSpec((3,), tf.float64))
   # Of the same width: only the name of the signature tells them apart.
   other = packing.TransitionLayout((5,), (1,))

@@ -110,15 +110,19 @@ def test_the_picture_shows_what_the_issue_asks_for():
     'env steps/s      3k',
     'updates/s        1.4k',
     '432.1 ± 33.0',
-    'R*             412.5  version 6',
-    'c              0.0183',
-    'x              11',
-    'accepted       7',
-    'rejected       13',
-    '● explorer/0',
-    '5k/20k',
+    '44%',
+    'R* 412.5',
+    'c 0.0183',
+    'x 11',
+    'version 6',
+    'star learned for 1,200 learner steps',
+    'accepted 7',
+    'rejected 13',
+    'explorer/0 running 7 1.5k 700 100.0 5k/20k',
   ):
-    assert words in shown, (words, shown)
+    # However wide the columns are.
+    found = ' '.join(shown.split()), ' '.join(words.split())
+    assert found[1] in found[0], (words, shown)
 
 
 @pytest.mark.parametrize('width', [60, 80, 96, 200])
@@ -141,17 +145,7 @@ def test_a_plain_agent_has_no_swarm_in_its_picture():
   snapshot = _snapshot()
   del snapshot['nodes']['star/0']
   shown = _drawn(_state(_node('explorer/0')), snapshot)
-  assert 'R*' not in shown and '★' not in shown
-
-
-def test_the_flock_is_drawn_in_the_order_of_its_returns():
-  shown = _drawn(_state(*_NODES), _snapshot())
-  (sky,) = [line for line in shown.splitlines() if '★' in line]
-  # Returns 100 and 200 on an axis from 0 to the record of 412.5.
-  first, last, star = sky.index('•'), sky.rindex('•'), sky.index('★')
-  zero = sky.index('0') + 1
-  assert (first - zero) / (star - zero) == pytest.approx(100 / 412.5, abs=0.03)
-  assert (last - zero) / (star - zero) == pytest.approx(200 / 412.5, abs=0.03)
+  assert 'R*' not in shown
 
 
 def test_many_nodes_become_one_line_per_group_with_the_worst_state():
@@ -159,7 +153,7 @@ def test_many_nodes_become_one_line_per_group_with_the_worst_state():
   nodes[4] = _node('explorer/4', 'restarting', restarts=2, last_error='SIGKILL')
   shown = _drawn(_state(*nodes), _snapshot())
   (row,) = [line for line in shown.splitlines() if 'explorer x 31' in line]
-  assert '1 restarting ↻2' in row
+  assert '1 restarting, 2 restarts' in row
   assert 'explorer/4: SIGKILL' in shown
 
 
@@ -199,13 +193,6 @@ def test_clock(seconds, shown):
 )
 def test_short(value, shown):
   assert view_text.short(value) == shown
-
-
-def test_a_sparkline_spans_its_values():
-  assert view_text.sparkline([1, float('nan'), 2, 3], 9) == '▁▅█'
-  assert view_text.sparkline([5, 5], 9) == '▁▁'
-  assert view_text.sparkline([9, 1, 2], 2) == '▁█'
-  assert view_text.sparkline([], 9) == ''
 
 
 def test_lines_are_written_where_there_is_no_terminal():

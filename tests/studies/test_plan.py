@@ -25,8 +25,8 @@ def _study(**changes):
     'threshold': 475.0,
     'seeds': 3,
     'variants': {
-      'DQN': study_plan.Variant('run_swarm.py', ('--baseline',), together=True),
-      'PSO-DQN, c = 0': study_plan.Variant('run_swarm.py', ('--x=1',)),
+      'DQN': study_plan.Variant(('dqn',), together=True),
+      'PSO-DQN, c = 0': study_plan.Variant(('pso_dqn',)),
     },
     'baseline': 'DQN',
   }
@@ -47,18 +47,16 @@ def test_a_run_gets_its_seed_the_budget_and_no_goal():
   together, _, alone, _ = study_plan.jobs(_study(), pathlib.Path('runs'))
   budget = ('--config.run.steps_per_agent=100',)
   no_goal = ('--config.run.target_return=None',)
-  assert alone.arguments == ('--x=1', *budget, *no_goal, '--seed=1')
+  assert alone.arguments == ('pso_dqn', *budget, *no_goal, '--seed=1')
   assert together.arguments == (
-    '--baseline', '--num_agents=3', *budget, *no_goal, '--seed=0'
+    'dqn', '--config.single.num_agents=3', *budget, *no_goal, '--seed=0'
   )  # fmt: skip
-  assert alone.script == session.root() / 'launch' / 'run_swarm.py'
+  assert alone.script == session.root() / 'launch' / 'run.py'
 
 
 def test_some_variants_keep_the_baseline_and_what_can_still_be_said():
   study = _study(
-    variants={
-      name: study_plan.Variant('run_swarm.py') for name in ('DQN', 'A', 'B')
-    },
+    variants={name: study_plan.Variant(('dqn',)) for name in ('DQN', 'A', 'B')},
     contrasts=(study_plan.Contrast('x', 'A', 'B'),),
     goals=(study_plan.Goal('A', 475.0, 3, 3), study_plan.Goal('B', 1.0, 3, 3)),
   )
@@ -93,7 +91,7 @@ def test_the_threshold_is_the_studys_and_the_random_return_the_tasks():
     (
       {
         'variants': {
-          name: study_plan.Variant('run_swarm.py') for name in ('DQN', 'dqn!')
+          name: study_plan.Variant(('dqn',)) for name in ('DQN', 'dqn!')
         }
       },
       'one directory',
@@ -169,11 +167,7 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
 def test_the_plain_dqn_samples_as_often_as_ape_x(name, answers):
   plain = json.loads(answers[name, 'DQN']['stdout'])
   apex = json.loads(answers[name, 'Ape-X DQN']['stdout'])
-  agent = plain['config']['agent']
-  assert (
-    agent['batch_size'] / agent['env_steps_per_update']
-    == apex['config']['actors']['samples_per_insert']
-  )
+  assert plain['config']['pace'] == apex['config']['pace']
 
 
 def test_every_published_study_is_listed_with_what_it_compares():

@@ -30,12 +30,10 @@ STUDY = study_plan.Study(
   threshold=9.0,
   seeds=2,
   variants={
-    'DQN': study_plan.Variant(
-      'run_swarm.py', ('--baseline', *_SMALL), together=True
-    ),
+    'DQN': study_plan.Variant(('dqn', *_SMALL), together=True),
     'Ape-X DQN': study_plan.Variant(
-      'run_apex_dqn.py',
       (
+        'apex_dqn',
         *_SMALL,
         '--config.actors.num_actors=1',
         '--config.actors.envs_per_actor=4',
@@ -151,11 +149,11 @@ def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):
 
 
 def test_an_unknown_agent_names_the_known_ones():
-  with pytest.raises(ValueError, match="'sarsa'.*'apex_dqn'.*registry.py"):
+  with pytest.raises(ValueError, match="'sarsa'.*apex_dqn.*module:Name"):
     registry.make({'agent_name': 'sarsa'})
 
 
-@pytest.mark.parametrize('name', sorted(registry.AGENTS))
+@pytest.mark.parametrize('name', registry.agents())
 def test_the_configs_of_an_agent_make_it(name):
   continuous = name in ('d4pg', 'ddpg', 'pso_d4pg', 'pso_ddpg')
   environment = 'Pendulum-v1' if continuous else 'CartPole-v1'

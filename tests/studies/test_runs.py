@@ -4,6 +4,7 @@ The scripts here are stand-ins that write a run directory and do no learning;
 test_results.py has real ones.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -48,7 +49,7 @@ if mode == 'fail':
 (path / 'metrics').mkdir(parents=True)
 (path / 'config.json').write_text(json.dumps(config))
 budget = int(flags['config.run.steps_per_agent'])
-seed, count = int(flags['seed']), int(flags.get('num_agents', 1))
+seed, count = int(flags['seed']), int(flags.get('config.single.num_agents', 1))
 rows = []
 for fifth in range(6):
   steps = budget * fifth // 5
@@ -95,8 +96,8 @@ def study(tmp_path, monkeypatch):
       'threshold': 10.0,
       'seeds': 2,
       'variants': {
-        'DQN': study_plan.Variant(str(script)),
-        'New': study_plan.Variant(str(script), (f'--mode={mode}',)),
+        'DQN': study_plan.Variant((), script=str(script)),
+        'New': study_plan.Variant((f'--mode={mode}',), script=str(script)),
       },
       'baseline': 'DQN',
     }
@@ -218,7 +219,7 @@ def test_a_program_that_does_not_begin_is_no_result(
 def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
   made = study()
   variants = {
-    'DQN': study_plan.Variant(made.variants['DQN'].script, together=True),
+    'DQN': dataclasses.replace(made.variants['DQN'], together=True),
     'New': made.variants['New'],
   }
   made = study(variants=variants)
@@ -237,7 +238,7 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
 ):
   made = study()
   script = made.variants['DQN'].script
-  best = study_plan.Variant(script, best_of=3)
+  best = study_plan.Variant((), best_of=3, script=script)
   made = study(variants={'Best': best, 'DQN': made.variants['DQN']})
   results.run([made], tmp_path)
   # A process for each seed, as its agents are one system.
@@ -247,14 +248,14 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
   assert found['last_three'] == [pytest.approx(np.mean(curve[-3:]))] * 2
   area = np.trapz(curve, dx=0.2)
   assert found['auc'] == [pytest.approx(area)] * 2
-  assert '--num_agents=3 ' in found['command']
+  assert '--config.single.num_agents=3 ' in found['command']
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'Best: each seed is 3 independent agents.' in table
 
 
 def test_a_best_of_one_seed_each_cannot_share_a_process():
   with pytest.raises(ValueError, match='Give one of them'):
-    study_plan.Variant('run_swarm.py', together=True, best_of=8)
+    study_plan.Variant((), together=True, best_of=8)
 
 
 def test_several_runs_go_at_a_time_unless_seconds_are_compared(
@@ -297,8 +298,9 @@ def _studies_file(tmp_path, mode=''):
 from studies import plan as study_plan
 _FAKE = study_plan.Study(
   'fake', 'CartPole-v1', 1000, 10.0, 2,
-  {{'DQN': study_plan.Variant({str(script)!r}),
-   'New': study_plan.Variant({str(script)!r}, ('--mode={mode}',))}}, 'DQN')
+  {{'DQN': study_plan.Variant((), script={str(script)!r}),
+   'New': study_plan.Variant(('--mode={mode}',), script={str(script)!r})}},
+  'DQN')
 STUDIES = {{'fake': _FAKE}}
 """)
   return path
@@ -368,7 +370,7 @@ REFUSED = {
   'no such variant': (['--variant=Old'], "no variant 'Old'"),
   'fewer variants': (['--variant=New', '--publish'], 'all variants'),
   'no seeds': (['--seeds=0'], 'seeds'),
-  'a stray word': (['fake'], "'fake' is no flag"),
+  'a stray word': (['fake'], "'fake' is one word too many"),
   'no file': (['--studies=none.py'], 'none.py is no Python file'),
 }
 

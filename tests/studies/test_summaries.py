@@ -27,7 +27,7 @@ def _study(**changes):
     'threshold': 100.0,
     'seeds': 4,
     'variants': {
-      name: study_plan.Variant(f'run_{name.lower()}.py', ('--x',))
+      name: study_plan.Variant(('--x',), script=f'run_{name.lower()}.py')
       for name in ('DQN', 'New')
     },
     'baseline': 'DQN',
@@ -124,8 +124,8 @@ def test_differences_are_those_of_the_bootstrap(results):
 
 def test_a_variant_with_less_steps_is_compared_over_those():
   variants = {
-    'DQN': study_plan.Variant('run_dqn.py'),
-    'New': study_plan.Variant('run_new.py', budget=400),
+    'DQN': study_plan.Variant((), script='run_dqn.py'),
+    'New': study_plan.Variant((), budget=400, script='run_new.py'),
   }
   systems = {
     'DQN': SYSTEMS['DQN'],

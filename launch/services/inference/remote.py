@@ -187,7 +187,7 @@ class RemotePolicy:
       except transport_lib.Late as e:
         if self._should_stop():
           raise RunLost('The program stops.') from e
-        # The link has waited for a while before it says so.
+        # `exchange` has already waited for a second.
         wait = wait or waiting.Wait(self._patience_s)
         wait.go_on(self._why_silent)
       except transport_lib.Lost as e:
@@ -277,7 +277,7 @@ class RemotePolicy:
         )
       else:
         link = transport_lib.SharedMemoryLink(
-          where['door'], hello, self._shapes
+          where['socket'], hello, self._shapes
         )
     except transport_lib.Lost as e:
       raise self._unavailable(str(e)) from e

@@ -67,7 +67,7 @@ class Server:
     self._frames = frames.layout(experiment, config)
     self._inbox: collections.deque[Callable[[], None]] = collections.deque()
     self._ready = threading.Event()
-    # Of what acts next; always replaced as one.
+    # What acts next. Replaced whole, so threads need no lock to read it.
     self._parameters = policy.Parameters(-1, np.zeros(0, np.float32))
     self._newer = threading.Condition()
     self._waiting_for_newer = 0
@@ -77,13 +77,19 @@ class Server:
   # Served.
 
   def where(self) -> dict[str, Any]:
-    """How to come in, once it is 'ready': 'host', 'door'. How it is:
-    'parameters_age_s', and 'held' while they are too old to act with."""
+    """Where to connect and how the server is.
+
+    Returns:
+      'ready': whether actors may connect.
+      'host', 'socket': where, once it is ready.
+      'parameters_age_s': of the parameters that act.
+      'held': whether they are too old to act with.
+    """
     ready = self._ready.is_set()
     return {
       'ready': ready,
       'host': transport.host(),
-      'door': self._door.name if ready else '',
+      'socket': self._listener.name if ready else '',
       'parameters_age_s': self._follower.age_s if ready else 0.0,
       'held': ready and self._too_old(),
     }
@@ -108,7 +114,7 @@ class Server:
 
   def priorities(self, packed: np.ndarray) -> np.ndarray | None:
     """First priorities [M] of packed transitions; None: all alike."""
-    # Longer than the caller waits: he asks again.
+    # Longer than a caller waits; it then calls again.
     self._ready.wait(2 * _CALL_S)
     return self._judge.priorities(self._parameters.theta, packed)
 
@@ -161,16 +167,16 @@ class Server:
     self._figures = figures.Figures()
     self._sessions: dict[int, sessions.Session] = {}
     self._rows = 0  # acted since the last look for parameters
-    self._door = transport.Door()
-    stack.callback(self._door.close)
+    self._listener = transport.Listener()
+    stack.callback(self._listener.close)
     self._poll = select.epoll()
     stack.callback(self._poll.close)
-    self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    stack.callback(os.close, self._bell)
-    stack.callback(self._leave)
-    self._guests: dict[int, transport.Guest] = {}
-    self._poll.register(self._door, select.EPOLLIN)
-    self._poll.register(self._bell, select.EPOLLIN)
+    self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    stack.callback(os.close, self._wakeup)
+    stack.callback(self._disconnect_all)
+    self._connections: dict[int, transport.Connection] = {}
+    self._poll.register(self._listener, select.EPOLLIN)
+    self._poll.register(self._wakeup, select.EPOLLIN)
 
   def _info(self, index: int) -> base.ActorInfo:
     return base.ActorInfo(index, self._config.num_actors, self._experiment.seed)
@@ -209,21 +215,21 @@ class Server:
       'parameters_age_s': self._follower.age_s,
     }
 
-  # The thread that serves. All below is its own.
+  # The thread that serves: only it calls what follows.
 
   def _loop(self) -> None:
     batcher = self._batcher
     until = float('inf')
     while time.monotonic() < until:
       if self._stop.is_set():
-        if not self._guests:
+        if not self._connections:
           return
-        # Else actors would take the end of the run for a death.
+        # Actors that lost the server now would take it for dead.
         until = min(until, time.monotonic() + _GRACE_S)
       if self._fault is not None and not self._stop.is_set():
         raise self._fault
       for descriptor, _ in self._events():
-        self._take_in(descriptor)
+        self._handle_event(descriptor)
       if self._too_old():
         time.sleep(_HELD_S)
         continue
@@ -244,46 +250,48 @@ class Server:
     select.select([self._poll], [], [], min(wait_s, _LOOK_S))
     return self._poll.poll(0)
 
-  def _take_in(self, descriptor: int) -> None:
-    if descriptor == self._bell:
-      os.eventfd_read(self._bell)
-      self._ring()
+  def _handle_event(self, descriptor: int) -> None:
+    if descriptor == self._wakeup:
+      os.eventfd_read(self._wakeup)
+      self._run_inbox()
       return
-    if descriptor == self._door.fileno():
-      guest = self._door.accept()
-      if guest is not None:
-        self._guests[guest.fileno()] = guest
-        self._poll.register(guest, select.EPOLLIN)
+    if descriptor == self._listener.fileno():
+      connection = self._listener.accept()
+      if connection is not None:
+        self._connections[connection.fileno()] = connection
+        self._poll.register(connection, select.EPOLLIN)
       return
-    guest = self._guests.get(descriptor)
-    if guest is None:
-      return  # he was shown out by an event before this one
-    packet = guest.receive()
+    connection = self._connections.get(descriptor)
+    if connection is None:
+      return  # an earlier event of this batch has ended it
+    packet = connection.receive()
     if packet is None:
-      self._show_out(guest)
-    elif packet and guest.index is not None:
-      self._ask(self._sessions[guest.index])
+      self._disconnect(connection)
+    elif packet and connection.index is not None:
+      self._ask(self._sessions[connection.index])
     elif packet:
-      self._welcome(guest, packet)
+      self._handle_hello(connection, packet)
 
-  def _ring(self) -> None:
-    """Does what threads of RPC asked for."""
+  def _run_inbox(self) -> None:
+    """Runs what threads of RPC have queued."""
     while self._inbox:
       self._inbox.popleft()()
 
-  def _welcome(self, guest: transport.Guest, packet: bytes) -> None:
+  def _handle_hello(
+    self, connection: transport.Connection, packet: bytes
+  ) -> None:
     try:
       hello = sessions.read_hello(packet)
     except (TypeError, ValueError):
-      self._show_out(guest)
+      self._disconnect(connection)
       return
-    refusal = self._admit(hello, guest)
+    refusal = self._admit(hello, connection)
     if refusal is not None:
-      guest.refuse(refusal)
-      self._show_out(guest)
+      connection.refuse(refusal)
+      self._disconnect(connection)
 
   def _admit(
-    self, hello: sessions.Hello, guest: transport.Guest | None
+    self, hello: sessions.Hello, connection: transport.Connection | None
   ) -> str | None:
     """Begins a run of an actor. Returns why not, or None."""
     index = hello.index
@@ -297,45 +305,45 @@ class Server:
       return f'There is no actor {index} of {self._config.num_actors}.'
     known = self._sessions.get(index)
     if known is not None:
-      if known.guest is None and known.run_id == hello.run_id:
-        return None  # it said hello twice
+      if known.connection is None and known.run_id == hello.run_id:
+        return None  # a repeated hello
       self._end(known)
-    if guest is None:
+    if connection is None:
       frame = frames.Frame(self._frames)
     else:
-      frame = guest.admit(self._frames)
-      guest.index = index
+      frame = connection.admit(self._frames)
+      connection.index = index
     actor = self._agent.actor(self._info(index), self._config.envs_per_actor)
-    self._sessions[index] = sessions.Session(hello, actor, frame, guest)
+    self._sessions[index] = sessions.Session(hello, actor, frame, connection)
     return None
 
   def _end(self, session: sessions.Session) -> None:
     """Forgets a run, with the request that waits."""
     self._batcher.drop(session.index)
     del self._sessions[session.index]
-    if session.guest is not None:
-      session.guest.index = None
-      self._show_out(session.guest)
+    if session.connection is not None:
+      session.connection.index = None
+      self._disconnect(session.connection)
     session.close()
 
-  def _show_out(self, guest: transport.Guest) -> None:
+  def _disconnect(self, connection: transport.Connection) -> None:
     """Ends a connection, and the run of its actor."""
-    if guest.index is not None:
-      self._end(self._sessions[guest.index])
+    if connection.index is not None:
+      self._end(self._sessions[connection.index])
       return
-    descriptor = guest.fileno()
-    if self._guests.pop(descriptor, None) is not None:
+    descriptor = connection.fileno()
+    if self._connections.pop(descriptor, None) is not None:
       self._poll.unregister(descriptor)
-    guest.close()
+    connection.close()
 
-  def _leave(self) -> None:
+  def _disconnect_all(self) -> None:
     """Ends all connections."""
-    for guest in list(self._guests.values()):
-      self._show_out(guest)
+    for connection in list(self._connections.values()):
+      self._disconnect(connection)
     for session in list(self._sessions.values()):
       self._end(session)
     self._ready.clear()
-    self._ring()  # for calls that came in meanwhile
+    self._run_inbox()  # for calls that came in meanwhile
 
   def _ask(self, session: sessions.Session) -> None:
     now = time.monotonic()
@@ -359,7 +367,7 @@ class Server:
       raise transport.UnknownRun('The server has just been started.')
     call = sessions.Call()
     self._inbox.append(lambda: do(call))
-    os.eventfd_write(self._bell, 1)
+    os.eventfd_write(self._wakeup, 1)
     return call.wait(_CALL_S)
 
   def _serve(self, batch: list[sessions.Session]) -> None:

@@ -36,7 +36,7 @@ class Hello:
 
 
 def read_hello(packet: bytes) -> Hello:
-  """What came through the door first.
+  """Decodes the first packet of a connection.
 
   Raises:
     TypeError, ValueError: it is no hello.
@@ -80,7 +80,7 @@ class Session:
     index: rank of the actor.
     run_id: of this run.
     frame: its request and our reply.
-    guest: its connection, on this host; None over RPC.
+    connection: to an actor on this host; None over RPC.
     since: when the request that waits came in; None if none waits.
   """
 
@@ -89,12 +89,12 @@ class Session:
     hello: Hello,
     actor: base.Actor,
     frame: frames.Frame,
-    guest: transport.Guest | None = None,
+    connection: transport.Connection | None = None,
   ):
     self.index = hello.index
     self.run_id = hello.run_id
     self.frame = frame
-    self.guest = guest
+    self.connection = connection
     self.since: float | None = None
     self._actor: Any = actor
     self._rng = np.random.default_rng(hello.seed)
@@ -137,7 +137,7 @@ class Session:
     if step < frame.asked_step or (
       self.since is not None and step > frame.asked_step
     ):
-      # Calls may overtake one another; nobody waits for this one any more.
+      # Calls may overtake one another; the actor has given up on this one.
       call.fail(transport.Late(f'request {step} was overtaken'))
       return False
     frame.request_bytes[:] = request
@@ -179,12 +179,12 @@ class Session:
     calls, self._calls = self._calls, []
     for call in calls:
       call.fail(transport.UnknownRun(self.run_id))
-    if self.guest is not None:
-      self.guest.close()
+    if self.connection is not None:
+      self.connection.close()
 
   def _reply(self, step: int) -> None:
     calls, self._calls = self._calls, []
     for call in calls:
       call.finish(bytes(self.frame.reply_bytes))
-    if self.guest is not None:
-      self.guest.answered(step)
+    if self.connection is not None:
+      self.connection.answered(step)

@@ -1,9 +1,9 @@
-"""How frames travel: an actor's ends, and the door that a server keeps.
+"""How frames travel: the actor's links, and the server's listener.
 
 On one host the frame lies in memory that both have mapped, and a packet of
 eight bytes says that there is something to read. The memory has no name and the
-socket is no file: the kernel frees both with their last process, however that
-died. Between hosts the bytes of the frame go over RPC.
+socket is no file, so the kernel frees both when the last process that uses them
+ends, however it dies. Between hosts the bytes of the frame go over RPC.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from launch import rpc
 from launch.services.inference import frames
 
-# An actor looks up this often while it waits.
+# A wait for an answer is interrupted this often, to see whether to stop.
 _PATIENCE_S = 1.0
 _HELLO_BYTES = 4096
 _HELLO_S = 10.0
@@ -68,12 +68,12 @@ class SharedMemoryLink:
     """Connects.
 
     Args:
-      name: of the server's door.
+      name: of the server's listener.
       hello: see `sessions.Hello`.
       shapes: of the frame.
 
     Raises:
-      Lost: there is no server behind that door.
+      Lost: no server listens there.
       Refused: with the server's reason.
     """
     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,10 +83,10 @@ class SharedMemoryLink:
       self._socket.send(json.dumps(hello).encode())
       answer, fds, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)
       if not answer:
-        raise Lost('The inference server closed the door.')
+        raise Lost('The inference server closed the connection.')
     except OSError as e:
       self._socket.close()
-      raise Lost(f'No inference server behind its door: {e}') from e
+      raise Lost(f'The inference server does not listen: {e}') from e
     refusal = json.loads(answer)['error']
     if refusal is not None:
       self._socket.close()
@@ -112,7 +112,7 @@ class SharedMemoryLink:
         packet = self._socket.recv(8)
         if not packet:
           raise Lost('The inference server is gone.')
-        # An answer that came twice, as it was asked for twice, is old.
+        # A request that was sent twice is answered twice; skip the second.
         if int.from_bytes(packet, 'little') == step:
           return
     except BlockingIOError:  # The timeout.
@@ -160,7 +160,8 @@ class RpcLink:
     try:
       answer = self._server.act(*self._key, bytes(self.frame.request_bytes))
     except rpc.Unavailable as e:
-      # It may have run. The server answers a step once, and then remembers.
+      # The call may have run. The server keeps the answer to a step, so the
+      # same step can be sent again.
       raise Late(str(e)) from e
     except rpc.RemoteError as e:
       if e.type_name == 'UnknownRun':
@@ -181,11 +182,11 @@ Link = SharedMemoryLink | RpcLink
 # The server's side.
 
 
-class Door:
-  """Where actors of the same host come in.
+class Listener:
+  """Accepts actors of the same host.
 
   Attributes:
-    name: what they have to know.
+    name: of its socket.
   """
 
   def __init__(self):
@@ -199,8 +200,8 @@ class Door:
   def fileno(self) -> int:
     return self._socket.fileno()
 
-  def accept(self) -> Guest | None:
-    """Who knocks; None if he is gone, or of another user."""
+  def accept(self) -> Connection | None:
+    """The next connection; None if it was closed, or is of another user."""
     try:
       connection, _ = self._socket.accept()
     except OSError:
@@ -212,14 +213,14 @@ class Door:
     if user != os.getuid():
       connection.close()
       return None
-    return Guest(connection)
+    return Connection(connection)
 
   def close(self) -> None:
     self._socket.close()
 
 
-class Guest:
-  """One connection through the door.
+class Connection:
+  """The server's end of a `SharedMemoryLink`.
 
   Attributes:
     index: of the actor; None until it was admitted.
@@ -261,7 +262,7 @@ class Guest:
 
   def answered(self, step: int) -> None:
     """Says that the frame holds the answer to request `step`."""
-    # One who is gone is noticed when his connection ends.
+    # That the actor is gone is noticed when its connection ends.
     with contextlib.suppress(OSError):
       self._socket.send(step.to_bytes(8, 'little'))
 

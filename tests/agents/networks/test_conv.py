@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from agents import parameters
 from agents.networks import conv
+from environment_loops import environments
 
 SMALL = (36, 44, 2)  # the convolutions leave 1 x 2
 
@@ -148,13 +149,94 @@ def test_the_form_that_acts_is_traced_once_for_any_number_of_images():
   assert network._call.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize('shape', [(84, 84), (35, 84, 4), (84, 84, 4, 1)])
+@pytest.mark.parametrize('shape', [(35, 84, 4), (84,), (2, 84, 84, 4, 1)])
 def test_what_are_no_such_images_is_refused(shape):
-  with pytest.raises(ValueError, match='at least 36 x 36, got observations'):
+  with pytest.raises(ValueError, match='at least 36 x 36 .*, got observations'):
     conv.ConvNet(shape, 3)
 
 
 def test_the_shallow_one_takes_smaller_images():
   assert conv.ConvNet((20, 20, 4), 3, kind='shallow').shapes()
-  with pytest.raises(ValueError, match='at least 20 x 20'):
+  with pytest.raises(ValueError, match='at least 20 x 20 pixels'):
     conv.ConvNet((19, 20, 4), 3, kind='shallow')
+
+
+def _spec(shape, dtype='uint8', maximum=None):
+  return environments.Spec(
+    'Images-v0',
+    shape,
+    3,
+    observation_dtype=dtype,
+    observation_maximum=maximum,
+  )
+
+
+@pytest.mark.parametrize(
+  ('shape', 'dtype', 'expected'),
+  [
+    ((84, 84, 4), 'uint8', 'nature'),
+    ((3, 64, 64), 'uint8', 'nature'),
+    ((64, 64, 3), 'float32', 'nature'),
+    ((96, 96, 3), 'uint8', 'nature'),
+    ((84, 84), 'uint8', 'nature'),
+    ((4, 64, 64, 3), 'uint8', 'nature'),
+    ((210, 160, 3), 'uint8', 'strided'),
+    ((10, 10, 4), 'float32', 'strided'),
+    ((1, 1, 1), 'float32', 'strided'),
+    ((84, 84), 'float32', 'mlp'),
+    ((4,), 'float32', 'mlp'),
+    ((), 'float32', 'mlp'),
+  ],
+)
+def test_the_shape_of_the_observations_chooses_the_network(
+  shape, dtype, expected
+):
+  spec = _spec(shape, dtype)
+  assert conv.chosen('auto', spec) == expected
+  if expected != 'mlp':
+    network = conv.make(expected, spec, 3)
+    # A flat layer of 512 on 64 x 64 x 3 alone would have 6 million.
+    assert parameters.Layout(network.shapes()).size < 5_000_000
+
+
+@pytest.mark.parametrize(
+  ('network', 'shape', 'dtype', 'message'),
+  [
+    ('mlp', (64, 64, 3), 'uint8', 'as 12288 numbers.*network=auto, or use'),
+    ('nature', (20, 20, 3), 'uint8', 'at least 36 x 36.*network=auto'),
+    ('nature', (4,), 'float32', r'but Images-v0 has .*\(4,\).*network=auto'),
+  ],
+)
+def test_a_network_that_does_not_fit_is_refused_and_auto_always_does(
+  network, shape, dtype, message
+):
+  spec = _spec(shape, dtype)
+  with pytest.raises(environments.EnvironmentRefused, match=message):
+    conv.chosen(network, spec)
+  assert conv.chosen('auto', spec)
+
+
+@pytest.mark.parametrize('maximum', [1.0, 3.4e38, None])
+def test_images_reach_the_convolutions_alike_in_every_form(maximum):
+  layout, theta = _theta(conv.make('strided', _spec((20, 14, 3)), 3), 1)
+  images = _images(1, 2, shape=(20, 14, 3))
+
+  def q(images, dtype, maximum):
+    shape = images.shape[2:]
+    network = conv.make('strided', _spec(shape, dtype, maximum), 3)
+    acting = network.forward(network.prepare(layout.unpack(theta)), images)
+    variables = [tf.constant(v) for v in layout.unpack(theta[0])]
+    learned = network.make_sonnet()(variables, images[0])
+    np.testing.assert_allclose(acting[0], learned, rtol=1e-4, atol=1e-5)
+    return learned
+
+  expected = q(images, 'uint8', 255.0)
+  channels_first = images.transpose(0, 1, 4, 2, 3)
+  np.testing.assert_allclose(q(channels_first, 'uint8', None), expected)
+  scaled = (images / 255).astype(np.float32)
+  np.testing.assert_allclose(
+    q(scaled, 'float32', maximum), expected, rtol=1e-4, atol=1e-5
+  )
+  # A stack of one-channel images is their channels, in order.
+  stacked = np.moveaxis(images, -1, 2)[..., None]
+  np.testing.assert_allclose(q(stacked, 'uint8', None), expected)

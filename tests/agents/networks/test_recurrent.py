@@ -8,6 +8,7 @@ import tensorflow as tf
 from agents import parameters
 from agents.networks import recurrent
 from agents.unroll import network as unroll_network
+from environment_loops import environments
 from replay import blocks
 
 T, K = 6, 3
@@ -41,6 +42,12 @@ def test_the_stack_gives_the_numbers_of_the_vectors(vector):
     tf.zeros(start.shape, tf.bool),
   )
   np.testing.assert_allclose(unrolled[:, 0], expected, rtol=1e-5)
+
+
+SPEC = environments.Spec('Numbers-v0', (2, 2), 3)
+IMAGES = environments.Spec(
+  'Images-v0', (64, 64, 3), 3, observation_dtype='uint8'
+)
 
 
 def test_the_lstm_is_sonnets():
@@ -92,7 +99,7 @@ NETWORKS = [
 
 def _network(**options):
   return unroll_network.UnrollNetwork(
-    observation_shape=(2, 2), policy_size=3, hidden_sizes=(7, 6), **options
+    SPEC, policy_size=3, hidden_sizes=(7, 6), **options
   )
 
 
@@ -210,44 +217,52 @@ def test_the_first_policy_hardly_depends_on_what_is_seen():
   assert 0 < np.abs(outputs).max() < 0.05
 
 
-def test_convolutions_take_images_with_and_without_an_lstm():
-  shape = (36, 36, 2)
+@pytest.mark.parametrize(
+  ('shape', 'dtype', 'options'),
+  [
+    ((36, 36, 2), 'uint8', {'network': 'nature'}),
+    ((36, 36, 2), 'uint8', {'lstm_size': 5}),
+    ((3, 17, 17), 'float32', {'shared': False}),
+  ],
+)
+def test_convolutions_take_images_in_both_forms(shape, dtype, options):
+  spec = environments.Spec('Images-v0', shape, 3, observation_dtype=dtype)
   rng = np.random.default_rng(0)
-  for lstm_size in (0, 5):
-    network = unroll_network.UnrollNetwork(
-      shape, 3, (16,), torso='nature', lstm_size=lstm_size
-    )
-    layout, theta = _theta(network)
-    block_layout = blocks.BlockLayout(
-      2, K, shape, observation_dtype='uint8', core_size=network.core_size
-    )
-    block = block_layout.zeros()
-    block.observation[...] = rng.integers(0, 255, block.observation.shape)
-    got = network.make_unroll()(
-      [tf.constant(v) for v in layout.unpack(theta)],
-      blocks.Block(*(tf.constant(column[None]) for column in block)),
-      tf.zeros((2, K), tf.bool),
-    )
-    outputs, _ = network.step(
-      network.prepare(layout.unpack(theta[None])),
-      block.observation[0],
-      block.core,
-      np.ones(K, bool),
-    )
-    np.testing.assert_allclose(got.policy[0], outputs, rtol=1e-3, atol=1e-3)
+  network = unroll_network.UnrollNetwork(spec, 3, (16,), **options)
+  assert network.images
+  layout, theta = _theta(network)
+  block_layout = blocks.BlockLayout(
+    2, K, shape, observation_dtype=dtype, core_size=network.core_size
+  )
+  block = block_layout.zeros()
+  block.observation[...] = rng.integers(0, 255, block.observation.shape)
+  got = network.make_unroll()(
+    [tf.constant(v) for v in layout.unpack(theta)],
+    blocks.Block(*(tf.constant(column[None]) for column in block)),
+    tf.zeros((2, K), tf.bool),
+  )
+  outputs, _ = network.step(
+    network.prepare(layout.unpack(theta[None])),
+    block.observation[0],
+    block.core,
+    np.ones(K, bool),
+  )
+  np.testing.assert_allclose(got.policy[0], outputs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
     ({'lstm_size': 4, 'shared': False}, 'lstm_size=4 needs a shared torso'),
-    ({'torso': 'resnet'}, "torso='resnet' is not known.*'mlp', or 'nature'"),
-    ({'torso': 'nature', 'stack': 4}, 'take images as they are.*stack=4'),
+    ({'network': 'nature'}, "network='nature' takes images, but Numbers-v0"),
+    ({'spec': IMAGES, 'stack': 4}, 'take images one by one.*stack=4'),
   ],
 )
 def test_networks_that_cannot_be_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
-    _network(**options)
+    unroll_network.UnrollNetwork(
+      **{'spec': SPEC, 'policy_size': 3, 'hidden_sizes': (7, 6), **options}
+    )
 
 
 def test_a_stack_of_nothing_is_refused():

@@ -11,7 +11,7 @@ import pytest
 from launch import rpc
 from launch.services.inference import remote
 from launch.services.inference import sessions
-from launch.services.inference import transport
+from launch.services.inference import transport as transport_lib
 
 TRANSPORTS = ('shared_memory', 'rpc')
 ENVS = 4
@@ -122,7 +122,7 @@ def test_frames_of_another_shape_are_refused_and_the_others_go_on(
   wrong = dataclasses.replace(made.shapes, observation_shape=(5,))
   policy = remote.RemotePolicy(made.client, wrong, 1, 0, transport)
   with pytest.raises(
-    transport.Refused, match='the same agent, environment and'
+    transport_lib.Refused, match='the same agent, environment and'
   ):
     policy.start()
   with pytest.raises(ValueError, match=r'float32 \[4, 5\].*told.*\[4, 4\]'):
@@ -165,7 +165,9 @@ def test_calls_that_overtake_one_another_change_nothing(world):
   np.testing.assert_array_equal(policy.core, core)
   # A number that was left out is told, too.
   policy._step += 1
-  with pytest.raises(transport.Refused, match='number its requests one by one'):
+  with pytest.raises(
+    transport_lib.Refused, match='number its requests one by one'
+  ):
     policy.act(None, made.observation(rng), 0, None)
 
 
@@ -200,7 +202,7 @@ def test_what_no_parameters_can_act_on_is_refused_and_the_batch_goes_on(world):
   def ask():
     try:
       bad.act(None, made.observation(rng) * np.nan, 0, None)
-    except transport.Refused as e:
+    except transport_lib.Refused as e:
       errors.append(str(e))
 
   thread = threading.Thread(target=ask, daemon=True)
@@ -262,16 +264,16 @@ def test_nothing_that_has_a_name_is_left(world):
   policy = made.policy(0, 'shared_memory')
   policy.act(None, made.observation(np.random.default_rng(0)), 0, None)
   assert set(os.listdir('/dev/shm')) == memory
-  door = made.server._door.name
-  assert door in _sockets()
+  name = made.server._listener.name
+  assert name in _sockets()
   made.close()
-  assert door not in _sockets()
+  assert name not in _sockets()
 
 
 def test_another_host_cannot_share_memory(world, monkeypatch):
   made = world(num_actors=1)
   monkeypatch.setattr(
-    made.server, 'where', lambda: {'ready': True, 'host': 'x', 'door': 'y'}
+    made.server, 'where', lambda: {'ready': True, 'host': 'x', 'socket': 'y'}
   )
   policy = remote.RemotePolicy(made.client, made.shapes, 0, 0, 'shared_memory')
   with pytest.raises(ValueError, match='is on another host. Set it to auto'):
@@ -282,16 +284,20 @@ def test_another_host_cannot_share_memory(world, monkeypatch):
   policy.act(None, made.observation(np.random.default_rng(0)), 0, None)
 
 
-def test_who_comes_through_the_door_with_nonsense_is_shown_out(world):
+def test_a_connection_that_sends_nonsense_is_refused_or_closed(world):
   made = world(num_actors=1)
   made.policy(0, 'auto')
   hello = dataclasses.asdict(sessions.Hello(3, 1, 1, made.shapes.fingerprint))
-  with pytest.raises(transport.Refused, match='no actor 3 of 1'):
-    transport.SharedMemoryLink(made.server._door.name, hello, made.shapes)
-  with pytest.raises(transport.Lost):
-    transport.SharedMemoryLink(made.server._door.name, {'a': 1}, made.shapes)
-  with pytest.raises(transport.Lost):
-    transport.SharedMemoryLink('nobody', hello, made.shapes)
+  with pytest.raises(transport_lib.Refused, match='no actor 3 of 1'):
+    transport_lib.SharedMemoryLink(
+      made.server._listener.name, hello, made.shapes
+    )
+  with pytest.raises(transport_lib.Lost):
+    transport_lib.SharedMemoryLink(
+      made.server._listener.name, {'a': 1}, made.shapes
+    )
+  with pytest.raises(transport_lib.Lost):
+    transport_lib.SharedMemoryLink('nobody', hello, made.shapes)
   made.policy(0, 'auto')
 
 

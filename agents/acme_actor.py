@@ -1,0 +1,171 @@
+"""Our actors as `acme.core.Actor`: what acts, follows a learner and writes.
+
+An `Actor` has K environments. The node of actor_learner steps them together,
+with `act` and `record`; `acme.EnvironmentLoop` drives one of K = 1 by Acme's
+own methods. Both write the same experience, to the last number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from acme import core
+import dm_env
+import numpy as np
+
+from agents import base
+from environment_loops import stepping
+
+# Writes one step: (observation, action, step, version of the parameters).
+Write = Callable[[np.ndarray, np.ndarray, stepping.StepBatch, int], Any]
+
+
+class Source(Protocol):
+  """Where parameters come from, such as `variables.Follower`.
+
+  Attributes:
+    theta: the newest, [D].
+    version: learner steps that made them.
+  """
+
+  theta: np.ndarray
+  version: int
+
+  def fetch(self) -> bool:
+    """Takes newer parameters, if there are some."""
+
+  def fetch_newer(self, timeout_s: float) -> bool:
+    """Waits for newer parameters."""
+
+
+class Actor(core.Actor):
+  """Acts with the newest parameters for K environments, and writes it down.
+
+  Attributes:
+    steps: environment steps so far, of all K.
+    behaviour: how it explores, and what it remembers.
+    source: of its parameters.
+  """
+
+  def __init__(
+    self,
+    behaviour: base.Actor,
+    source: Source,
+    write: Write,
+    rng: np.random.Generator,
+    *,
+    reward_clip: float | None = None,
+    update_period: int = 1,
+    steps: int = 0,
+    abandon: Callable[[], None] = lambda: None,
+    wait_s: float = 30.0,
+  ):
+    """Makes an actor that has seen nothing.
+
+    Args:
+      behaviour: of this actor, `agent.actor(info, num_envs)`.
+      source: of the parameters; it has some already.
+      write: adds a step to replay, such as `TransitionAdder.add`.
+      rng: source of the exploration.
+      reward_clip: `agent.reward_clip`.
+      update_period: calls of `update` for one look for newer parameters.
+      steps: that it made before it was started again.
+      abandon: drops what is unfinished, such as `TransitionAdder.reset`: called
+        where an episode begins before the last one has ended.
+      wait_s: how long `update(wait=True)` waits for newer parameters.
+    """
+    self.behaviour = behaviour
+    self.source = source
+    self.steps = steps
+    self._write = write
+    self._rng = rng
+    self._reward_clip = reward_clip
+    self._update_period = update_period
+    self._abandon = abandon
+    self._wait_s = wait_s
+    self._updates = 0
+    self._observation: np.ndarray | None = None
+    self._version = 0
+    # The end of an episode: what is acted on next comes with the next one.
+    self._ended: tuple | None = None
+
+  # K environments that are stepped together.
+
+  def act(self, observation: np.ndarray) -> np.ndarray:
+    """Actions [K, ...] for `observation [K, ...]`."""
+    source = self.source
+    action = self.behaviour.act(
+      source.theta, observation, self.steps, self._rng
+    )
+    # With central inference this is known only now.
+    self._version = source.version
+    return action
+
+  def record(
+    self, observation: np.ndarray, action: np.ndarray, step: stepping.StepBatch
+  ) -> None:
+    """Writes what came of the last `act` in all environments.
+
+    Args:
+      observation: acted on, [K, ...].
+      action: of `act`, [K, ...].
+      step: where it led to.
+    """
+    kept = base.clipped(step, self._reward_clip)
+    self._write(observation, action, kept, self._version)
+    if step.last.any():
+      self.behaviour.ended(step.last)
+    self.steps += len(step.last)
+
+  # One environment, as Acme's loop has it.
+
+  def observe_first(self, timestep: dm_env.TimeStep) -> None:
+    if self._observation is not None:
+      self._abandon()
+      self.behaviour.ended(np.ones(1, np.bool_))
+    self._observation = np.asarray(timestep.observation)[None]
+    if self._ended is not None:
+      observation, action, step = self._ended
+      self._ended = None
+      step = step._replace(next_observation=self._observation)
+      self.record(observation, action, step)
+
+  def select_action(self, observation: np.ndarray) -> np.ndarray:
+    return self.act(np.asarray(observation)[None])[0]
+
+  def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
+    if self._observation is None:
+      raise ValueError(
+        'observe came before observe_first: an episode begins with its first '
+        'timestep.'
+      )
+    observation = self._observation
+    arrived = np.asarray(next_timestep.observation)[None]
+    step = stepping.StepBatch(
+      observation=arrived,
+      reward=np.array([next_timestep.reward], np.float32),
+      discount=np.array([next_timestep.discount], np.float32),
+      last=np.array([next_timestep.last()]),
+      next_observation=arrived,
+    )
+    taken = (observation, np.asarray(action)[None], step)
+    self._observation = arrived
+    if next_timestep.last():
+      self._ended, self._observation = taken, None
+    else:
+      self.record(*taken)
+
+  def update(self, wait: bool = False) -> None:
+    """Looks for newer parameters, every `update_period` calls."""
+    self._updates += 1
+    if wait:
+      self.source.fetch_newer(self._wait_s)
+    elif self._updates % self._update_period == 0:
+      self.source.fetch()
+
+  def finish(self) -> None:
+    """Writes the last step of the last episode, where no other one follows."""
+    if self._ended is not None:
+      ended, self._ended = self._ended, None
+      self.record(*ended)

@@ -1,0 +1,117 @@
+"""Acme's own DQN: its learner and its network, run by this project."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from agents import acme_agent
+from agents import settings
+from environment_loops import environments
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Acme's DQN. Defaults are those of acme.agents.tf.dqn unless marked."""
+
+  hidden_sizes: tuple[int, ...] = (64, 64)  # units; ours
+  learning_rate: settings.Positive = 1e-3  # per update
+  gamma: settings.Fraction = 0.99  # per environment step
+  # Environment steps in one return. Acme: 5; but its learner clips what it
+  # learns from, here the n-step sum, to [-1, 1].
+  n_step: settings.Whole = 1
+  batch_size: settings.Whole = 256  # transitions per update
+  huber_loss_parameter: settings.Positive = 1.0
+  max_gradient_norm: settings.Positive | None = None  # of the whole gradient
+  target_update_period: settings.Whole = 100  # learner steps
+  epsilon: settings.Fraction = 0.05  # chance of a random action
+  prioritized: bool = True  # replay by TD error, else uniform
+  priority_exponent: settings.Fraction = 0.6  # alpha
+  importance_exponent: settings.Fraction = 0.2  # beta
+  max_replay_size: settings.Whole = 1_000_000  # transitions
+  min_replay_size: settings.Whole = 1_000  # transitions before learning
+
+  def __post_init__(self):
+    settings.check(self, 'agent')
+
+
+class AcmeDQN(acme_agent.AcmeAgent):
+  """acme.agents.tf.dqn.DQNLearner and its epsilon-greedy policy."""
+
+  name = 'acme_dqn'
+
+  def __init__(self, config: Config, spec: environments.Spec):
+    """Makes the agent for one environment.
+
+    Raises:
+      environments.EnvironmentRefused: the actions are not discrete.
+    """
+    self._num_actions = environments.require_discrete(spec, "Acme's DQN")
+    self.config = config
+    super().__init__(
+      spec,
+      gamma=config.gamma,
+      n_step=config.n_step,
+      batch_size=config.batch_size,
+      learning_rate=config.learning_rate,
+      priority_exponent=(
+        config.priority_exponent if config.prioritized else None
+      ),
+    )
+
+  def _make_network(self) -> Any:
+    from acme.tf import utils
+    import sonnet as snt
+
+    network = snt.Sequential(
+      [
+        snt.Flatten(),
+        snt.nets.MLP([*self.config.hidden_sizes, self._num_actions]),
+      ]
+    )
+    utils.create_variables(network, [self.environment_spec.observations])
+    return network
+
+  def make_policy(self, explore):
+    import sonnet as snt
+    import trfl
+
+    epsilon = self.config.epsilon if explore else 0.0
+    return snt.Sequential(
+      [
+        self._make_network(),
+        lambda q: trfl.epsilon_greedy(q, epsilon=epsilon).sample(),
+      ]
+    )
+
+  def make_learner(self, dataset, replay_client, logger):
+    from acme.agents.tf.dqn import learning
+
+    config = self.config
+    if config.n_step > 1:
+      _logger.warning(
+        "Acme's DQN learner clips the sum of agent.n_step=%d rewards to "
+        '[-1, 1]: right where no sum is larger. Set agent.n_step=1 otherwise.',
+        config.n_step,
+      )
+    return learning.DQNLearner(
+      network=self._make_network(),
+      target_network=self._make_network(),
+      discount=config.gamma,
+      importance_sampling_exponent=config.importance_exponent,
+      learning_rate=config.learning_rate,
+      target_update_period=config.target_update_period,
+      dataset=dataset,
+      huber_loss_parameter=config.huber_loss_parameter,
+      replay_client=replay_client,
+      logger=logger,
+      checkpoint=False,
+      max_gradient_norm=config.max_gradient_norm,
+    )
+
+  def exploration(self, actor_steps):
+    del actor_steps
+    return self.config.epsilon

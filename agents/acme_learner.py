@@ -1,0 +1,318 @@
+"""Drives a stock `acme.Learner` as TFLearner is driven (learner.py).
+
+A stock learner pulls its batches from an iterator inside its own tf.function,
+pushes priorities to a Reverb client and metrics to a logger, and says of its
+variables only what actors need. Here all of these are ours: the iterator reads
+what `step` was given, the client and the logger keep what they are told, and
+the variables are found in the learner's modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents import feeds
+from agents import learner as learner_lib
+from agents.exchange import base as exchange_base
+from agents.exchange import local
+from replay import packing
+
+# Of the log row of a learner: Acme's counter, not what was learned.
+_COUNTS = ('steps', 'walltime')
+
+
+class AcmeLearner:
+  """A stock learner of one member, with the interface of TFLearner."""
+
+  def __init__(
+    self,
+    agent: Any,
+    theta: np.ndarray,
+    learning_rates: Sequence[float],
+    exchange: exchange_base.Exchange,
+    feed: feeds.Feed,
+    updates_per_call: int = 1,
+    seed: int = 0,
+  ):
+    """Makes a learner; takes the arguments of TFLearner.
+
+    Args:
+      agent: an `acme_agent.AcmeAgent`.
+      theta: [1, D]. A stock learner begins with what its networks begin with,
+        so only the shape counts.
+      learning_rates: not used; the stock learner has its own.
+      exchange: must be `Local`.
+      feed: must be `feeds.Transitions`.
+      updates_per_call: steps of the stock learner in one `step`.
+      seed: of its networks and of what it draws.
+
+    Raises:
+      ValueError: more than one member, or learners that exchange gradients.
+    """
+    del learning_rates
+    if np.shape(theta) != (1, agent.layout.size):
+      raise ValueError(
+        f'theta has shape {np.shape(theta)}, but a stock Acme learner has one '
+        f'member: needed (1, {agent.layout.size}). Run it under actor_learner.'
+      )
+    if not isinstance(exchange, local.Local):
+      raise ValueError(
+        f'{type(exchange).__name__} moves parameters between learners, and a '
+        'stock Acme learner gives no gradient away. Set actors.num_learners=1.'
+      )
+    if not isinstance(feed, feeds.Transitions):
+      raise ValueError(
+        f'A stock Acme learner here takes transitions, not {type(feed)}.'
+      )
+    self.agent = agent
+    self.num_members = 1
+    self.updates_per_call = updates_per_call
+    self.updates = 0
+    self._batches = Batches(feed.layout, feed.batch_size, updates_per_call)
+    self._priorities = _Priorities(updates_per_call * feed.batch_size)
+    self._log = _Log()
+    tf.random.set_seed(seed)
+    self._learner = agent.make_learner(
+      self._batches, self._priorities, self._log
+    )
+    self._variables: dict[str, tf.Variable] = {}
+    self._finite: Any = None
+
+  def trace(self, sample: Any, probabilities: Any = None) -> None:
+    """Builds the learner's step, and leaves it where it was."""
+    del sample, probabilities
+    self._complete()
+
+  def step(
+    self, sample: Any, probabilities: Any = None
+  ) -> learner_lib.StepResult:
+    """Makes `updates_per_call` updates; see `TFLearner.step`.
+
+    Raises:
+      LearnerFault: replay is prioritized, and the learner gives no priorities.
+    """
+    self._complete()
+    self._batches.put(sample, probabilities)
+    self._priorities.forget()
+    for _ in range(self.updates_per_call):
+      self._learner.step()
+    self.updates += self.updates_per_call
+    priorities, skipped = None, 0
+    if probabilities is not None:
+      priorities = self._priorities.found.astype(np.float32)
+      unknown = ~np.isfinite(priorities)
+      if unknown.all():
+        raise learner_lib.LearnerFault(
+          f'{type(self._learner).__name__} gave no finite priority, and replay '
+          'is prioritized. Set agent.prioritized=False, or give the learner '
+          'the replay client of make_learner.'
+        )
+      by_update = unknown.reshape(self.updates_per_call, -1)
+      skipped = int(by_update.any(axis=1).sum())
+    return learner_lib.StepResult(
+      self.updates_per_call,
+      {name: np.array([value]) for name, value in self._log.last.items()},
+      np.array([skipped]),
+      np.array([not self._finite()]),
+      priorities,
+    )
+
+  def parameters(self) -> np.ndarray:
+    """What acts, [1, D]."""
+    return self.acting()
+
+  def acting(self) -> np.ndarray:
+    """What the stock learner serves to its actors, [1, D], a copy."""
+    (variables,) = self._learner.get_variables([self.agent.served])
+    return self.agent.layout.pack(variables)[None]
+
+  def save(self) -> dict[str, np.ndarray]:
+    """Everything that learning needs to go on: all variables of the learner."""
+    self._complete()
+    arrays = {name: v.numpy() for name, v in self._variables.items()}
+    return {**arrays, 'updates': np.int64(self.updates)}
+
+  def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: an array is missing or has another shape.
+    """
+    self._complete()
+    for name, variable in self._variables.items():
+      got = arrays.get(name)
+      if got is None or got.shape != tuple(variable.shape):
+        raise ValueError(
+          f'The saved learner has {name} of shape '
+          f'{None if got is None else got.shape}; this one needs '
+          f'{tuple(variable.shape)}. Resume with the same config.'
+        )
+    for name, variable in self._variables.items():
+      variable.assign(arrays[name])
+    self.updates = int(arrays['updates'])
+
+  def _complete(self) -> None:
+    """Makes what a learner makes only in its first step: graph and slots.
+
+    The step is done on a batch of zeros and undone.
+    """
+    if self._variables:
+      return
+    before = {v.ref(): v.numpy() for v in _variables(self._learner).values()}
+    self._learner.step()
+    self._variables = _variables(self._learner)
+    for variable in self._variables.values():
+      # The slots of optimizers begin at zero.
+      zero = np.zeros(variable.shape, variable.dtype.as_numpy_dtype)
+      variable.assign(before.get(variable.ref(), zero))
+    self._batches.rewind()
+    numbers = [v for v in self._variables.values() if v.dtype.is_floating]
+    self._finite = tf.function(
+      lambda: tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(v)) for v in numbers]
+      )
+    )
+
+
+class Batches:
+  """The batches of a call, as a stock learner iterates over them.
+
+  A learner's tf.function runs `next` once, when it is traced. So a batch is
+  read, in the graph, from variables that hold the sample of the whole call.
+  """
+
+  def __init__(
+    self, layout: packing.TransitionLayout, batch_size: int, updates: int
+  ):
+    """Makes batches of zeros.
+
+    Args:
+      layout: of the packed transitions.
+      batch_size: transitions of a batch, B.
+      updates: batches of a call, U.
+    """
+    self._layout = layout
+    self._shape = (updates, batch_size)
+    self._packed = tf.Variable(
+      tf.zeros((*self._shape, layout.width), layout.dtype)
+    )
+    self._probabilities = tf.Variable(tf.ones(self._shape, tf.float64))
+    self._next = tf.Variable(0, dtype=tf.int64)
+
+  def put(self, packed: Any, probabilities: Any = None) -> None:
+    """Takes the sample of a call: the next batch is its first.
+
+    Args:
+      packed: transitions [U * B, W], or [U * B, 1, W].
+      probabilities: [U * B]; None: all alike.
+    """
+    self._packed.assign(tf.reshape(packed, self._packed.shape))
+    if probabilities is not None:
+      wanted = tf.cast(probabilities, tf.float64)
+      self._probabilities.assign(tf.reshape(wanted, self._shape))
+    self.rewind()
+
+  def rewind(self) -> None:
+    """Begins the call's batches again."""
+    self._next.assign(0)
+
+  def __iter__(self) -> Iterator[Any]:
+    return self
+
+  def __next__(self) -> Any:
+    from acme import types
+    import reverb
+
+    update = self._next.read_value()
+    self._next.assign_add(1)
+    fields = self._layout.unpack(tf.gather(self._packed, update))
+    batch_size = self._shape[1]
+    ones = tf.ones(batch_size, tf.int64)
+    return reverb.ReplaySample(
+      info=reverb.SampleInfo(
+        # Places in the call's sample: priorities come back by them.
+        key=tf.cast(
+          update * batch_size + tf.range(batch_size, dtype=tf.int64), tf.uint64
+        ),
+        probability=tf.gather(self._probabilities, update),
+        table_size=ones,
+        priority=tf.cast(ones, tf.float64),
+        times_sampled=tf.cast(ones, tf.int32),
+      ),
+      data=types.Transition(
+        observation=fields.o_tm1,
+        action=fields.a_tm1,
+        reward=fields.r_t,
+        # As Acme's adder: the n-step discount without its last gamma.
+        discount=fields.d_t,
+        next_observation=fields.o_t,
+      ),
+    )
+
+
+class _Priorities:
+  """Stands for a Reverb client: keeps the priorities of a call's sample."""
+
+  def __init__(self, size: int):
+    self.found = np.full(size, np.nan)
+
+  def forget(self) -> None:
+    self.found.fill(np.nan)
+
+  def mutate_priorities(self, table, updates=None, deletes=None) -> None:
+    del table, deletes
+    if updates:
+      keys = np.fromiter(updates.keys(), np.int64, len(updates))
+      self.found[keys] = np.fromiter(updates.values(), float, len(updates))
+
+
+class _Log:
+  """An Acme logger: what the learner wrote last, if it is one number each."""
+
+  def __init__(self):
+    self._row: dict[str, Any] = {}
+
+  @property
+  def last(self) -> dict[str, float]:
+    return {
+      name: float(value)
+      for name, value in self._row.items()
+      if name not in _COUNTS and np.ndim(value) == 0
+    }
+
+  def write(self, data: Any) -> None:
+    self._row = dict(data)
+
+  def close(self) -> None:
+    """Nothing is held."""
+
+
+def _variables(learner: Any) -> dict[str, tf.Variable]:
+  """The variables of a learner's attributes, each by one name."""
+  named, seen = {}, set()
+  for attribute, value in sorted(vars(learner).items()):
+    for index, variable in enumerate(_inside(value)):
+      if variable.ref() not in seen:
+        seen.add(variable.ref())
+        named[f'{attribute.strip("_")}.{index}'] = variable
+  return named
+
+
+def _inside(value: Any) -> Iterator[tf.Variable]:
+  """Variables of a module or an optimizer, or of a nest of them."""
+  if isinstance(value, tf.Variable):
+    yield value
+  elif isinstance(value, tf.Module):
+    yield from value.variables
+  elif isinstance(value, dict):
+    for _, part in sorted(value.items()):
+      yield from _inside(part)
+  elif isinstance(value, list | tuple):
+    for part in value:
+      yield from _inside(part)
+  elif isinstance(value, tf.keras.optimizers.legacy.Optimizer):
+    yield from value.variables()

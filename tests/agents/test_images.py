@@ -1,0 +1,96 @@
+"""Every agent on images: convolutions by themselves, or a clear refusal."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import a2c
+from agents import base
+from agents import d4pg
+from agents import ddpg
+from agents import dqn
+from agents import impala
+from agents import ppo
+from environment_loops import environments
+
+K, T = 2, 3
+UNROLLED = {'unroll_length': T, 'batch_size': K, 'hidden_sizes': (8,)}
+ROLLOUT = {**UNROLLED, 'rollout_steps': K * T, 'batch_size': K * T, 'epochs': 1}
+
+
+def _spec(shape, continuous=False, dtype='uint8'):
+  return environments.Spec(
+    'Images-v0',
+    shape,
+    num_actions=None if continuous else 3,
+    action_shape=(2,) if continuous else (),
+    action_minimum=(-1.0, -1.0) if continuous else None,
+    action_maximum=(1.0, 1.0) if continuous else None,
+    observation_dtype=dtype,
+  )
+
+
+@pytest.mark.parametrize('continuous', [False, True])
+@pytest.mark.parametrize(
+  ('agent', 'options'),
+  [
+    (impala.IMPALA, UNROLLED),
+    (impala.IMPALA, {**UNROLLED, 'shared_torso': False}),
+    (a2c.A2C, UNROLLED),
+    (ppo.PPO, ROLLOUT),
+    (ppo.PPO, {**ROLLOUT, 'shared_torso': True, 'lstm_size': 4}),
+  ],
+)
+def test_unroll_agents_act_and_learn_on_images(agent, options, continuous):
+  config = {impala.IMPALA: impala, a2c.A2C: a2c, ppo.PPO: ppo}[agent].Config
+  spec = _spec((3, 12, 10), continuous)
+  made = agent(config(**options), spec)
+  assert made.network.images and not made.compiled
+  theta = made.initial(0)
+  rng = np.random.default_rng(0)
+  block = made.block_layout(K).zeros()
+  block.observation[...] = rng.integers(0, 256, block.observation.shape)
+  block.discount[...] = 1.0
+  block.reward[...] = rng.normal(size=block.reward.shape)
+  actor = made.actor(base.ActorInfo(0, 1, 0), K)
+  for t in range(T):
+    block.action[t] = actor.act(theta, block.observation[t], 0, rng)
+    block.behaviour[t] = actor.behaviour
+  updates = made.updates_per_call or 1
+  arranged = made.feed(K).arrange(
+    type(block)(*(tf.constant(column[None]) for column in block)),
+    updates,
+    1,
+    tf.constant(theta[None]),
+  )
+  batch = tf.nest.map_structure(lambda x: x[0, 0], arranged)
+  variables = [tf.constant(v) for v in made.layout.unpack(theta)]
+  with tf.GradientTape() as tape:
+    tape.watch(variables)
+    out = made.loss(variables, variables, batch)
+  assert all(np.any(g) for g in tape.gradient(out.loss, variables))
+  np.testing.assert_allclose(
+    out.metrics['rho_mean' if 'rho_mean' in out.metrics else 'kl'],
+    1.0 if 'rho_mean' in out.metrics else 0.0,
+    atol=1e-5,
+  )  # the network that acts is the one that learns
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'float32'])
+@pytest.mark.parametrize('shape', [(64, 64, 3), (3, 64, 64), (96, 96, 3)])
+def test_no_agent_takes_images_as_one_long_vector(shape, dtype):
+  discrete = _spec(shape, dtype=dtype)
+  for made in (
+    dqn.DQN(dqn.Config(), discrete),
+    impala.IMPALA(impala.Config(), discrete),
+    ppo.PPO(ppo.Config(), discrete),
+  ):
+    widest = max(v.shape[0] for v in made.layout.variables if v.name[-1] == 'w')
+    assert widest < np.prod(shape)
+  continuous = _spec(shape, continuous=True, dtype=dtype)
+  for agent, config in ((ddpg.DDPG, ddpg.Config), (d4pg.D4PG, d4pg.Config)):
+    with pytest.raises(
+      environments.EnvironmentRefused,
+      match='has no convolutions.*PPO or IMPALA',
+    ):
+      agent(config(), continuous)

@@ -1,0 +1,133 @@
+"""Acme's own agents in our actor_learner, beside Acme's own programs.
+
+The same stock learner and networks, batch 256, 32 samples per insert, n = 5, in
+turns on one machine: DQN on CartPole-v1 (64 x 64, prioritized) and D4PG on
+Hopper-v5 (256 x 256, 51 atoms). Ours is a run as a user starts it: two actors,
+learner with replay, evaluator, counter. Acme's is its one-process agent. Rates
+are those of a window after the first update; acting, inserting, sampling and
+learning are all in them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+import sys
+from typing import Any, NamedTuple
+
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks.peers import run as peers  # noqa: E402
+
+_SETTLE_S = 3.0
+_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
+_BATCH, _RATIO = 256, 32
+_COMMON = (
+  f'--config.agent.batch_size={_BATCH}',
+  '--config.agent.n_step=5',
+  '--config.agent.min_replay_size=1000',
+  f'--config.actors.samples_per_insert={_RATIO}',
+  '--config.run.steps_per_agent=1000000000',
+  '--config.run.wall_clock_s=600',
+)
+
+
+class _Agent(NamedTuple):
+  """A stock agent: our script with its flags, and the peer."""
+
+  task: str
+  peer: str
+  flags: tuple[str, ...]
+
+  @property
+  def script(self) -> str:
+    return f'run_{self.peer}.py'
+
+
+_AGENTS = {
+  'DQN': _Agent('CartPole-v1', 'acme_dqn', ()),
+  'D4PG': _Agent(
+    'Hopper-v5',
+    'acme_d4pg',
+    (
+      '--config=hopper',
+      '--config.agent.policy_sizes=(256,256)',
+      '--config.agent.critic_sizes=(256,256)',
+      '--config.agent.v_min=0.0',
+      '--config.agent.v_max=400.0',
+      '--config.agent.critic_learning_rate=1e-4',
+    ),
+  ),
+}
+
+
+def measure(agent: _Agent, window_s: float) -> dict[str, float]:
+  """Rates of one of our runs."""
+  with common.swarm_run(*agent.flags, *_COMMON, script=agent.script) as run:
+    found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
+    first = run.learning()[0]['unix_time_s'] - run.started_at
+  return {
+    'env_steps_per_s': found['own_actor_steps'],
+    'updates_per_s': found['own_learner_steps'],
+    'first_update_s': first,
+  }
+
+
+def main() -> int:
+  args = common.arguments(__doc__)
+  repetitions = common.choose(args, 1, 2, 3)
+  window_s = common.choose(args, 5.0, 15.0, 20.0)
+  common.warn_if_busy()
+  found: dict[str, list[dict[str, Any]]] = {}
+
+  def note(name: str, numbers: dict[str, Any] | None) -> None:
+    if numbers is not None:
+      found.setdefault(name, []).append(numbers)
+      print(f'{name}: {numbers["updates_per_s"]:,.1f} updates/s', flush=True)
+
+  for _ in range(repetitions):
+    for name, agent in _AGENTS.items():
+      note(f'{name}, our actor_learner', measure(agent, window_s))
+      note(
+        f"{name}, Acme's program",
+        peers.measure(
+          agent.peer,
+          task=agent.task,
+          batch_size=_BATCH,
+          samples_per_insert=_RATIO,
+          seconds=window_s,
+        ),
+      )
+  rates, _ = common.rates_table(found)
+  medians = {
+    name: statistics.median(run['updates_per_s'] for run in runs)
+    for name, runs in found.items()
+  }
+  notes = []
+  for name in _AGENTS:
+    ours = medians[f'{name}, our actor_learner']
+    theirs = medians[f"{name}, Acme's program"]
+    notes.append(
+      f"Acme's {name}: {ours / theirs:.2f} times the updates of its own "
+      'program.'
+    )
+  notes.append(
+    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update. '
+    "Ours has one thread of TensorFlow in each node, Acme's as many as it "
+    'takes.'
+  )
+  common.publish(
+    common.Result(
+      "Acme's own agents here and at home, 32 samples per insert",
+      [rates],
+      notes,
+      {'runs': found},
+    ),
+    args,
+  )
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

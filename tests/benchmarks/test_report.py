@@ -1,0 +1,48 @@
+"""The pages show what was measured."""
+
+import pytest
+
+from tests.benchmarks import report
+
+
+def _runs(**systems):
+  return {
+    name: [
+      {'env_steps_per_s': rate, 'updates_per_s': rate / 10} for rate in rates
+    ]
+    for name, rates in systems.items()
+  }
+
+
+def test_the_pages_show_what_was_measured():
+  results = report.load()
+  page, readme = report.PAGE.read_text(), report.README.read_text()
+  again = 'python tests/benchmarks/report.py writes it'
+  assert f'{report.BEGIN}\n{report.markdown(results)}\n' in page, again
+  assert f'{report.BEGIN_SPEED}\n{report.speed(results)}\n' in readme, again
+
+
+def test_a_row_has_all_repetitions_and_the_ratio_of_their_medians():
+  runs = _runs(
+    **{
+      'Murmuration Ape-X': [3000.0, 5000.0],
+      'Stable-Baselines3 DQN': [1000.0, 3000.0],
+    }
+  )
+  (row,) = report.speed(
+    {'bench_apex': {'numbers': {'runs': runs}}}
+  ).splitlines()[2:]
+  assert '| 3,000 5,000 | Stable-Baselines3 DQN: 1,000 3,000 | 2.0 |' in row
+
+
+def test_a_peer_that_was_not_measured_has_no_row():
+  runs = _runs(**{'Murmuration Ape-X': [3000.0]})
+  table = report.speed({'bench_apex': {'numbers': {'runs': runs}}})
+  assert len(table.splitlines()) == 2
+
+
+def test_a_page_without_markers_is_refused(tmp_path):
+  page = tmp_path / 'page.md'
+  page.write_text('nothing here')
+  with pytest.raises(ValueError, match='needs a line begin'):
+    report._replace(page, 'begin', 'end', 'text')

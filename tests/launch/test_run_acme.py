@@ -1,0 +1,206 @@
+"""Acme's own agents in real runs: killed, resumed and looked into."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from agents import acme_d4pg
+from agents import acme_dqn
+from configs import acme_d4pg as d4pg_configs
+from configs import acme_dqn as dqn_configs
+from environment_loops import environments
+from launch import actors
+from launch import command_line
+from launch import experiment
+from launch.topologies import actor_learner
+from launch.topologies import single_process
+from run_records import run_directory
+
+HERE = pathlib.Path(__file__).parent
+SMALL = (
+  '--config.agent.batch_size=16',
+  '--config.agent.min_replay_size=100',
+  '--config.run.eval_episodes=2',
+  '--config.run.updates_per_call=2',
+  '--config.actors.num_actors=2',
+  '--config.actors.envs_per_actor=2',
+  '--config.actors.samples_per_insert=4',
+)
+NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
+
+
+def checkpoint(run):
+  path = run.directory / 'checkpoints' / 'learner.npz'
+  if not path.exists():
+    return {'updates': 0}
+  with np.load(path) as saved:
+    return dict(saved)
+
+
+def counted(saved):
+  """What the optimizers themselves say of their number of updates."""
+  return [
+    int(value)
+    for name, value in saved.items()
+    if 'optimizer' in name and value.dtype.kind == 'i'
+  ]
+
+
+def finished(run):
+  assert run.wait() == 0, run.output
+  run.assert_nothing_is_left()
+  directory = run_directory.open(run.directory)
+  assert directory.summary()['outcome'] == 'budget'
+  return directory
+
+
+PRESETS = [
+  (configs, agent, preset)
+  for configs, agent in (
+    (dqn_configs, (acme_dqn.Config, acme_dqn.AcmeDQN)),
+    (d4pg_configs, (acme_d4pg.Config, acme_d4pg.AcmeD4PG)),
+  )
+  for preset in configs.PRESETS
+]
+
+
+def make_experiment(configs, agent, preset, **options):
+  config = configs.get_config(preset)
+  numbers = command_line.make(agent[0], {**config.agent, **options})
+  spec = command_line.environment_spec(config.environment)
+  return config, experiment.Experiment(
+    make_agent=lambda: agent[1](numbers, spec),
+    environment=config.environment,
+    num_agents=1,
+    max_replay_size=numbers.max_replay_size,
+    min_replay_size=numbers.min_replay_size,
+    env_steps_per_update=numbers.env_steps_per_update,
+    run=command_line.make(experiment.RunConfig, config.run),
+  )
+
+
+@pytest.mark.parametrize('configs, agent, preset', PRESETS)
+def test_a_preset_can_be_run(configs, agent, preset):
+  config, made = make_experiment(configs, agent, preset)
+  paced = command_line.make(actors.Config, config.actors)
+  assert actor_learner.build(made, paced).groups
+  updates = config.actors.samples_per_insert / config.agent.batch_size
+  assert updates == 1 / config.agent.env_steps_per_update
+
+
+def test_what_a_stock_learner_cannot_do_is_refused():
+  _, made = make_experiment(*PRESETS[0])
+  with pytest.raises(ValueError, match='Set actors.num_learners to 1'):
+    actor_learner.build(made, actors.Config(num_learners=2))
+  with pytest.raises(ValueError, match='Use actor_learner'):
+    single_process.build(made)
+
+
+def test_building_a_program_starts_no_tensorflow():
+  code = """
+from tensorflow.python.eager import context
+import launchpad
+from launch.topologies import actor_learner
+from tests.launch import test_run_acme as own
+from launch import actors
+for preset in own.PRESETS:
+  actor_learner.build(own.make_experiment(*preset)[1], actors.Config())
+assert not context.context()._initialized, 'forked nodes would hang'
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    cwd=HERE.parents[1],
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_learner_of_acme_comes_back_with_its_optimizer(
+  start_run, tmp_path
+):
+  release = tmp_path / 'released'
+  run = start_run(
+    *SMALL,
+    '--config.agent.hidden_sizes=(16,)',
+    '--config.environment=faulty_environments:Slow-v0',
+    '--config.run.steps_per_agent=4000',
+    script='run_acme_dqn.py',
+    modules=HERE,
+    environment={'FAULTY_RELEASE': str(release)},
+  )
+  run.wait_until(lambda: checkpoint(run)['updates'] > 20, 'a checkpoint')
+  run.kill('learner/0')
+  left = checkpoint(run)
+  run.wait_until(
+    lambda: 'Going on from learner step' in run.log('learner/0'), 'the learner'
+  )
+  release.touch()
+  finished(run)
+  (step,) = re.findall(r'from learner step (\d+)', run.log('learner/0'))
+  assert int(step) == left['updates']
+  kept = checkpoint(run)
+  assert kept['updates'] > left['updates']
+  assert counted(left) == [left['updates']]
+  assert counted(kept) == [kept['updates']]
+
+
+@pytest.fixture(scope='module')
+def resumed(start_run):
+  first = start_run(
+    *SMALL,
+    *(f'--config.agent.{name}={sizes}' for name, sizes in NETWORK.items()),
+    '--config.run.steps_per_agent=1500',
+    script='run_acme_d4pg.py',
+  )
+  finished(first)
+  before = checkpoint(first)
+  second = start_run(
+    '--config.run.steps_per_agent=3000',
+    script='run_acme_d4pg.py',
+    resume=first.directory,
+  )
+  return before, finished(second), second
+
+
+def test_a_run_of_acme_s_d4pg_is_resumed_with_both_optimizers(resumed):
+  before, directory, second = resumed
+  assert f'from learner step {before["updates"]}' in second.log('learner/0')
+  after = checkpoint(second)
+  assert after['updates'] > before['updates'] > 0
+  assert counted(before) == [before['updates']] * 2
+  assert counted(after) == [after['updates']] * 2
+  assert set(after) == set(before)
+  row = directory.metrics('node_learner')[-1]
+  assert np.isfinite([row['critic_loss'], row['policy_loss']]).all()
+  assert row['policy_lag'] >= 0
+
+
+def test_what_is_kept_of_it_plays(resumed):
+  _, directory, _ = resumed
+  agent = acme_d4pg.AcmeD4PG(
+    acme_d4pg.Config(**NETWORK), environments.spec('InvertedPendulum-v5')
+  )
+  with np.load(directory.checkpoints / 'agents.npz') as saved:
+    (theta,) = saved['theta']
+  actions = agent.greedy(theta)(np.ones((5, 4), np.float32))
+  assert actions.shape == (5, 1) and np.isfinite(actions).all()
+
+
+def test_the_inspector_reads_its_replay(resumed):
+  _, directory, _ = resumed
+  done = subprocess.run(
+    [sys.executable, '-m', 'replay.inspect', str(directory.path)],
+    cwd=HERE.parents[1],
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  words = ' '.join(done.stdout.split())
+  assert 'observation [4], action float32 [1]' in words, done.stdout

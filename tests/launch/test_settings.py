@@ -1,0 +1,80 @@
+"""Fields of dataclasses from text and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launch import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Base:
+  size: int = 3  # units
+  rate: float | None = 0.5  # per update; None: it stays
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config(_Base):
+  rate: float | None = 0.25  # of this one
+  # A chance that
+  # takes two lines.
+  chance: float = 0.0
+  kinds: tuple[int, ...] = (1, 2)
+  point: tuple[int, float] | None = None
+  on: bool = False
+  word: str = 'a'
+
+
+@pytest.mark.parametrize(
+  'name, text, value',
+  [
+    ('size', '1_000', 1000),
+    ('rate', '1e-3', 1e-3),
+    ('rate', '2', 2.0),
+    ('rate', 'None', None),
+    ('kinds', '(3,)', (3,)),
+    ('kinds', '[3, 4]', (3, 4)),
+    ('kinds', '5', (5,)),
+    ('point', '(1, 0.5)', (1, 0.5)),
+    ('on', 'true', True),
+    ('on', 'False', False),
+    ('word', 'None', 'None'),
+  ],
+)
+def test_a_text_is_what_its_field_can_be(name, text, value):
+  found = settings.parse('agent', _Config, name, text)
+  assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+  'name, text',
+  [
+    ('size', '1.5'),
+    ('size', 'True'),
+    ('size', 'None'),
+    ('rate', 'fast'),
+    ('point', '(1, 2, 3)'),
+    ('on', '2'),
+    ('kinds', '(1'),
+  ],
+)
+def test_another_text_is_refused_with_the_flag_to_change(name, text):
+  with pytest.raises(ValueError, match=f'--config.agent.{name}'):
+    settings.parse('agent', _Config, name, text)
+
+
+def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
+  assert settings.make('agent', _Config, {'kinds': [7]}).kinds == (7,)
+  with pytest.raises(settings.Unknown, match='Did you mean "agent.chance"'):
+    settings.make('agent', _Config, {'chanse': 1.0})
+
+
+def test_comments_beside_and_above_a_field_are_read_own_before_inherited():
+  found = settings.describe(_Config)
+  assert list(found) == settings.names(_Config)
+  assert found['size'] == 'units'
+  assert found['rate'] == 'of this one'
+  assert found['chance'] == 'A chance that takes two lines.'
+  assert found['word'] == ''

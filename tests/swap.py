@@ -1,0 +1,100 @@
+"""Two workers that take each other's parameters now and then.
+
+An exchange and a topology of a user's own, in one file outside the project:
+
+  python launch/run.py dqn:cartpole --topology=swap:Swapping
+"""
+
+import contextlib
+import dataclasses
+import functools
+
+import launchpad as lp
+
+from agents import settings
+from agents.exchange import local
+from launch import experience
+from launch import rpc
+from launch.engines import restarts
+from launch.nodes import evaluator
+from launch.nodes import replay_host
+from launch.nodes import worker
+from launch.topologies import parts
+
+
+class Swap(local.Local):
+  """The gradient alone; between calls, the other worker's parameters."""
+
+  serves = ('swap',)
+
+  def __init__(self, period, other=None):
+    self._period, self._other = period, other
+    self._theirs, self._swaps = None, 0
+
+  def begin(self, worker):
+    self._worker, self._next = worker, worker.learner.updates + self._period
+
+  def swap(self, theta):
+    """Serves the worker that asks: takes its parameters, gives these."""
+    self._theirs = theta
+    return self._worker.theta
+
+  def sync(self):
+    if self._other is not None and self._worker.learner.updates >= self._next:
+      self._next += self._period
+      with contextlib.suppress(rpc.Unavailable, rpc.RemoteError):
+        self._theirs = self._other.swap(self._worker.theta)
+    if self._theirs is not None:
+      self._worker.learner.set_parameters(self._theirs)
+      self._theirs, self._swaps = None, self._swaps + 1
+
+  def metrics(self):
+    return {'swaps': self._swaps}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Of the section `swap`."""
+
+  period: settings.Whole = 50  # learner steps between two swaps
+
+  def __post_init__(self):
+    settings.check(self, 'swap')
+
+
+class Swapping:
+  """The topology: two workers that act, an evaluator of the first."""
+
+  SECTION = 'swap'
+  Config = Config
+
+  @staticmethod
+  def members(config):
+    return 2
+
+  @staticmethod
+  def build(experiment, config):
+    experience.check_members(experiment)
+    program = lp.Program('swap')
+    counter = parts.counter(program, experiment)
+    other = None
+    for i in (1, 0):
+      with program.group(f'worker_{i}'):
+        other = program.add_node(
+          replay_host.HostNode(
+            worker.Worker,
+            experiment,
+            f'worker_{i}/0',
+            [experiment.actor_info(i)],
+            counter,
+            exchange=functools.partial(Swap, config.period),
+            peers={} if i else {'other': other},
+            first_shard=i,
+          )
+        )
+    with program.group('evaluator'):
+      program.add_node(
+        lp.PyClassNode(evaluator.Evaluator, experiment, counter, other)
+      )
+    restarts.assign(program, {'counter': restarts.EndsRun()})
+    return program

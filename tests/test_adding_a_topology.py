@@ -1,0 +1,78 @@
+"""An exchange and a topology from outside (swap.py), for any kind of agent."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests import swap
+
+HERE = pathlib.Path(__file__).parent
+# Uniform replay, prioritized replay, a queue of rollouts.
+AGENTS = ('dqn:cartpole', 'apex_dqn:cartpole', 'ppo:cartpole')
+STEPS = {'ppo:cartpole': 4096}
+
+
+class _Worker:
+  """A worker whose learner has one vector."""
+
+  def __init__(self, theta):
+    self.theta, self.learner, self.updates = theta, self, 0
+
+  def set_parameters(self, theta):
+    self.theta = theta
+
+
+def test_two_workers_have_each_other_s_parameters_after_a_swap():
+  one, two = np.zeros((2, 3)), np.ones((2, 3))
+  second = swap.Swap(10)
+  first = swap.Swap(10, second)
+  workers = _Worker(one), _Worker(two)
+  for exchange, worker in zip((first, second), workers):
+    exchange.begin(worker)
+  first.sync()
+  assert workers[0].theta is one  # not yet
+  workers[0].updates = 10
+  for exchange in (first, second, first, second):
+    exchange.sync()
+  assert workers[0].theta is two and workers[1].theta is one
+  assert first.metrics() == second.metrics() == {'swaps': 1}
+
+
+@pytest.fixture(scope='module')
+def runs(start_run):
+  started = {
+    agent: start_run(
+      agent,
+      '--topology=swap:Swapping',
+      f'--config.run.steps_per_agent={STEPS.get(agent, 2000)}',
+      '--config.swap.period=20',
+      '--config.run.target_return=None',
+      script='run.py',
+      modules=HERE,
+    )
+    for agent in AGENTS
+  }
+  for run in started.values():
+    assert run.wait() == 0, run.output
+  return started
+
+
+@pytest.mark.parametrize('agent', AGENTS)
+def test_any_agent_swaps_by_the_word_of_a_topology(runs, agent):
+  metrics = runs[agent].directory / 'metrics'
+  for node in ('worker_0', 'worker_1'):
+    rows = (metrics / f'node_{node}.jsonl').read_text().splitlines()
+    assert json.loads(rows[-1])['swaps'] > 0
+
+
+@pytest.mark.parametrize('agent', AGENTS)
+def test_such_a_run_is_kept_as_any_other(runs, agent):
+  directory = runs[agent].directory
+  config = json.loads((directory / 'config.json').read_text())
+  assert config['topology'] == 'swap:Swapping'
+  assert config['swap'] == {'period': 20}
+  assert (directory / 'learning_curve.png').exists()
+  assert (directory / 'checkpoints' / 'worker_0-0.npz').exists()
+  assert (directory / 'checkpoints' / 'worker_1-0.npz').exists()
