@@ -11,8 +11,8 @@ any number of members P.
 
 A worker calls, in this order:
 
-    exchange.setup(learner, seed)             once, before anything is traced
     theta = exchange.initial(theta, again)    first parameters
+    exchange.setup(learner, seed)             once, before anything is traced
     exchange.begin(worker)                    the learner is built and restored
     loop:
       [acts, if it does: episode_ended(done) for each episode]

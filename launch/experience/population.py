@@ -200,19 +200,24 @@ class _Adders:
   def __init__(self, adders_of_members, num_envs: int):
     self._adders = adders_of_members
     self._num_envs = num_envs
+    self._made = [0] * len(adders_of_members)
+    self._told = 0
 
   @property
   def lost(self) -> int:
     return sum(adder.lost for adder in self._adders)
 
   def add(self, observation, action, step, version=0) -> int:
-    made = 0
     for member, adder in enumerate(self._adders):
       own = slice(member * self._num_envs, (member + 1) * self._num_envs)
       # `valid` is nearly always None.
       part = type(step)(*(x if x is None else x[own] for x in step))
-      made += adder.add(observation[own], action[own], part, version)
-    return made
+      self._made[member] += adder.add(
+        observation[own], action[own], part, version
+      )
+    # Each table has to fill, and a member whose episodes break makes less.
+    told, self._told = self._told, len(self._made) * min(self._made)
+    return self._told - told
 
   def flush(self) -> None:
     for adder in self._adders:

@@ -83,7 +83,7 @@ class Acting:
       for name in own:
         client.reset(name)
     info = client.server_info()
-    self._written = sum(info[name].current_size for name in own)
+    self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
       client, table, self._behaviour, self._priorities, should_stop
     )

@@ -135,7 +135,9 @@ def _method(instance: Any, name: str) -> Callable[..., Any]:
   served = [
     x
     for x in dir(instance)
-    if not x.startswith('_') and x != 'run' and callable(getattr(instance, x))
+    if not x.startswith('_')
+    and x != 'run'
+    and callable(getattr(instance, x, None))
   ]
   near = difflib.get_close_matches(name, served, 3) or served
   raise AttributeError(

@@ -213,7 +213,7 @@ def test_the_target_network_is_served_where_it_is_to(
   run.wait_until(lambda: run.counter.holds[1:] == [0])
   with np.load(tmp_path / 'checkpoints' / checkpoints.AGENTS) as saved:
     assert np.array_equal(saved['theta'][0], before) == serve_target
-  with np.load(tmp_path / 'checkpoints' / checkpoints.LEARNER) as saved:
+  with np.load(tmp_path / 'checkpoints' / 'learner-0.npz') as saved:
     assert not np.array_equal(saved['theta'][0], before)
 
 

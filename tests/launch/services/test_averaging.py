@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ class Direct:
     return self.master
 
   def join_learners(self, learner):
-    return self._get().join(learner)
+    return self._get().join_learners(learner)
 
   def contribute(self, learner, share):
     return self._get().contribute(learner, share)
@@ -106,21 +107,20 @@ class Team:
   def _run(self, rank, calls, saved, spoil):
     stopped = self.stop.is_set
     if rank:
-      reduce = averaging.Member(rank, self.client, stopped)
+      exchange = averaging.Follows(rank, self.client)
     else:
-      reduce = averaging.Master(self.count)
+      exchange = averaging.Leads(self.count)
     # Others than the master begin with something else, and take its.
-    learner = _learner(
-      average_exchange.Average(reduce), BATCH // self.count, rank
-    )
+    learner = _learner(exchange, BATCH // self.count, rank)
+    if saved is not None:
+      learner.restore(saved)
+    worker = types.SimpleNamespace(learner=learner, over=stopped)
     try:
-      if rank:
-        self._join(rank, learner, reduce)
-      else:
-        if saved is not None:
-          learner.restore(saved)
-        reduce.begin(learner.updates, learner.save, stopped)
-        self.client.master = reduce
+      exchange.begin(worker)
+      if not rank:
+        self.client.master = exchange
+      elif not stopped():
+        self.joined.append((rank, learner.updates))
       self.learners[rank] = learner
       for seed in calls:
         own = np.split(_packed(seed), self.count, axis=1)[rank]
@@ -130,13 +130,10 @@ class Team:
         try:
           learner.step(own)
         except exchange_base.OutOfStep:
-          self._join(rank, learner, reduce)
+          exchange.rejoin(learner)
+          self.joined.append((rank, learner.updates))
     except exchange_base.Stopped:
       pass
-
-  def _join(self, rank, learner, reduce):
-    learner.restore(reduce.join())
-    self.joined.append((rank, learner.updates))
 
 
 @pytest.fixture
