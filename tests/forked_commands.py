@@ -88,7 +88,7 @@ def _change(mode: str) -> None:
     os._exit(77)
 
   if mode == 'resolve':
-    session.run = resolve
+    session.run = resolve  # type: ignore[assignment]
   else:
     engines.run = start
   if mode == 'disk_full':
