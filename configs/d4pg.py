@@ -2,8 +2,8 @@
 
   python launch/run.py d4pg:hopper
 
-Values are specs/d4pg.md's small-scale table [R] unless a comment says
-otherwise; networks, gamma, reward scale and support are of specs/README.md.
+Small-scale defaults of this project, listed beside the paper's in
+docs/agents/d4pg.md; [T] marks what was chosen by trial.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       **_SMALL,
       'sigma': 0.3,
       'min_replay_size': 500,
-      # Not in the specs. One pair of runs, seed 0: without it half of the
+      # By trial. One pair of runs, seed 0: without it half of the
       # policy's tanhs saturate, and the mean of the last three evaluations is
       # -764 instead of -152.
       'normalize_observations': True,
@@ -98,7 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': -2.41,
       'reward_max': 0.0,
     },
-    # [T] With the specs' 100,000 and half the updates 1 of 5 seeds reaches -5.
+    # [T] With 100,000 and half the updates 1 of 5 seeds reaches -5.
     'run': {**_MUJOCO, 'steps_per_agent': 200_000},
   },
   'hopper': {
@@ -126,7 +126,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
-  # Not in the specs. A random policy has -1.5 a step, over 100 steps.
+  # A random policy has -1.5 a step, over 100 steps.
   'pusher': {
     'environment': 'Pusher-v5',
     'pace': _LARGE_PACE,

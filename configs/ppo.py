@@ -2,8 +2,8 @@
 
   python launch/run.py ppo:pendulum
 
-Values are the small-scale tables of specs/pso.md, section 4, and of
-specs/README.md [R], except those marked [T]: chosen by trial here.
+Small-scale defaults of this project (docs/agents/ppo.md); [T] marks what was
+chosen by trial.
 `run.steps_per_agent` counts the environment steps of all actors.
 
 One actor makes a rollout: `actors.envs_per_actor` environments of

@@ -55,6 +55,8 @@ def table() -> str:
     '| --- |' + ' --- |' * len(names),
   ]
   for agent in registry.agents():
+    if agent.startswith('pso_'):
+      continue  # an agent of this table, by the name of its swarm
     found = registry.agent(agent)
     cells = [_cell(agent, name, name == found.topology) for name in names]
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')

@@ -19,6 +19,8 @@ WAYS = [
   for engine in engines.NAMES
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
+  # pso_X is X by the name of its swarm: the same cells by another name.
+  if not agent.startswith('pso_') or topology == 'swarm'
 ]
 
 

@@ -56,7 +56,7 @@ def test_it_learns(tmp_path, name):
 
 @pytest.mark.timeout(600)
 def test_stored_priorities_follow_the_error(tmp_path):
-  """specs/apex_dqn.md: correlation above 0.3 after 10,000 steps."""
+  """Correlation above 0.3 after 10,000 steps."""
   from launch import registry
 
   run = _run(tmp_path / 'run', 'apex_dqn', '--config.run.steps_per_agent=10000')
