@@ -36,8 +36,7 @@ def _impass(steps: int, **agent) -> dict[str, Any]:
 
   Batches are of 4 sequences, of 16 they make too few updates; torsos have
   64 units everywhere. Single trials on Hopper-v5, seed 10, 300,000 steps: 64
-  units ended at 1,008, 256 at 1, and at 259 with a rate of 1e-4. Larger ones have
-  256 and T = 64.
+  units ended at 1,008, 256 at 1, and at 259 with a rate of 1e-4.
   """
   return {
     'shared_torso': False,
