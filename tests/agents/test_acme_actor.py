@@ -12,12 +12,12 @@ from agents import base
 from agents import d4pg
 from agents import dqn
 from agents import impala
-from environment_loops import counting
 from environment_loops import environments
 from replay import adders
 from replay import blocks
 from replay import packing
 from replay import tables
+from tests import counting
 
 N_STEP, GAMMA, UNROLL, EPISODES = 3, 0.9, 4, 40
 DISCRETE = environments.Spec('counting', (3,), 2)
