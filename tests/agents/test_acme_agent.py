@@ -9,9 +9,9 @@ import tensorflow as tf
 from agents import acme_d4pg
 from agents import acme_dqn
 from agents import base
-from agents import exchange
 from agents import feeds
 from agents import learner as learner_lib
+from agents.exchange import local
 from environment_loops import environments
 from replay import packing
 
@@ -52,8 +52,8 @@ def make_learner(agent, seed=3, **options):
   return agent.learner_class(
     agent,
     agent.initial(seed)[None],
-    [agent.learning_rate(base.ActorInfo(0, 1, 0), 'none')],
-    exchange.Local(),
+    [agent.learning_rate],
+    local.Local(),
     feeds.Transitions(layout_of(agent.spec), BATCH),
     **{'updates_per_call': UPDATES, 'seed': seed, **options},
   )
@@ -223,6 +223,6 @@ def test_more_than_one_member_is_refused(agent):
       agent,
       np.zeros((2, agent.layout.size)),
       [],
-      exchange.Local(),
+      local.Local(),
       feeds.Transitions(layout_of(agent.spec), BATCH),
     )

@@ -27,31 +27,27 @@ _COMMON = (
   f'--config.agent.batch_size={_BATCH}',
   '--config.agent.n_step=5',
   '--config.agent.min_replay_size=1000',
-  f'--config.actors.samples_per_insert={_RATIO}',
+  f'--config.pace.samples_per_insert={_RATIO}',
   '--config.run.steps_per_agent=1000000000',
   '--config.run.wall_clock_s=600',
 )
 
 
 class _Agent(NamedTuple):
-  """A stock agent: our script with its flags, and the peer."""
+  """A stock agent: the peer, and what run.py is given for the same."""
 
   task: str
   peer: str
   flags: tuple[str, ...]
 
-  @property
-  def script(self) -> str:
-    return f'run_{self.peer}.py'
-
 
 _AGENTS = {
-  'DQN': _Agent('CartPole-v1', 'acme_dqn', ()),
+  'DQN': _Agent('CartPole-v1', 'acme_dqn', ('acme_dqn:cartpole',)),
   'D4PG': _Agent(
     'Hopper-v5',
     'acme_d4pg',
     (
-      '--config=hopper',
+      'acme_d4pg:hopper',
       '--config.agent.policy_sizes=(256,256)',
       '--config.agent.critic_sizes=(256,256)',
       '--config.agent.v_min=0.0',
@@ -64,7 +60,7 @@ _AGENTS = {
 
 def measure(agent: _Agent, window_s: float) -> dict[str, float]:
   """Rates of one of our runs."""
-  with common.swarm_run(*agent.flags, *_COMMON, script=agent.script) as run:
+  with common.swarm_run(*agent.flags, *_COMMON, script='run.py') as run:
     found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
     first = run.learning()[0]['unix_time_s'] - run.started_at
   return {

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from agents import acme_d4pg
-from agents import acme_dqn
-from configs import acme_d4pg as d4pg_configs
-from configs import acme_dqn as dqn_configs
 from environment_loops import environments
-from launch import actors
-from launch import command_line
-from launch import experiment
-from launch.topologies import actor_learner
-from launch.topologies import single_process
+from launch import cell as cell_lib
+from launch import registry
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -28,13 +22,13 @@ SMALL = (
   '--config.run.updates_per_call=2',
   '--config.actors.num_actors=2',
   '--config.actors.envs_per_actor=2',
-  '--config.actors.samples_per_insert=4',
+  '--config.pace.samples_per_insert=4',
 )
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
 
 
 def checkpoint(run):
-  path = run.directory / 'checkpoints' / 'learner.npz'
+  path = run.directory / 'checkpoints' / 'learner-0.npz'
   if not path.exists():
     return {'updates': 0}
   with np.load(path) as saved:
@@ -59,56 +53,40 @@ def finished(run):
 
 
 PRESETS = [
-  (configs, agent, preset)
-  for configs, agent in (
-    (dqn_configs, (acme_dqn.Config, acme_dqn.AcmeDQN)),
-    (d4pg_configs, (acme_d4pg.Config, acme_d4pg.AcmeD4PG)),
-  )
-  for preset in configs.PRESETS
+  (agent, preset)
+  for agent in ('acme_dqn', 'acme_d4pg')
+  for preset in registry.agent(agent).presets
 ]
 
 
-def make_experiment(configs, agent, preset, **options):
-  config = configs.get_config(preset)
-  numbers = command_line.make(agent[0], {**config.agent, **options})
-  spec = command_line.environment_spec(config.environment)
-  return config, experiment.Experiment(
-    make_agent=lambda: agent[1](numbers, spec),
-    environment=config.environment,
-    num_agents=1,
-    max_replay_size=numbers.max_replay_size,
-    min_replay_size=numbers.min_replay_size,
-    env_steps_per_update=numbers.env_steps_per_update,
-    run=command_line.make(experiment.RunConfig, config.run),
-  )
+@pytest.mark.parametrize('agent, preset', PRESETS)
+def test_a_preset_can_be_run(agent, preset):
+  assert cell_lib.resolve(agent, preset).build().groups
 
 
-@pytest.mark.parametrize('configs, agent, preset', PRESETS)
-def test_a_preset_can_be_run(configs, agent, preset):
-  config, made = make_experiment(configs, agent, preset)
-  paced = command_line.make(actors.Config, config.actors)
-  assert actor_learner.build(made, paced).groups
-  updates = config.actors.samples_per_insert / config.agent.batch_size
-  assert updates == 1 / config.agent.env_steps_per_update
-
-
-def test_what_a_stock_learner_cannot_do_is_refused():
-  _, made = make_experiment(*PRESETS[0])
-  with pytest.raises(ValueError, match='Set actors.num_learners to 1'):
-    actor_learner.build(made, actors.Config(num_learners=2))
-  with pytest.raises(ValueError, match='Use actor_learner'):
-    single_process.build(made)
+@pytest.mark.parametrize(
+  'topology, overrides, message',
+  [
+    ('actor_learner', {'actors.num_learners': '2'}, 'num_learners to 1'),
+    ('single_process', {}, 'topology=actor_learner'),
+    ('swarm', {}, 'topology=actor_learner'),
+  ],
+)
+def test_what_a_stock_learner_cannot_do_is_refused(
+  topology, overrides, message
+):
+  cell = cell_lib.resolve('acme_d4pg', '', topology, overrides)
+  with pytest.raises(ValueError, match=message):
+    cell.build()
 
 
 def test_building_a_program_starts_no_tensorflow():
   code = """
 from tensorflow.python.eager import context
-import launchpad
-from launch.topologies import actor_learner
-from tests.launch import test_run_acme as own
-from launch import actors
-for preset in own.PRESETS:
-  actor_learner.build(own.make_experiment(*preset)[1], actors.Config())
+from launch import cell, registry
+for agent in ('acme_dqn', 'acme_d4pg'):
+  for preset in registry.agent(agent).presets:
+    cell.resolve(agent, preset).build()
 assert not context.context()._initialized, 'forked nodes would hang'
 """
   done = subprocess.run(
@@ -126,11 +104,11 @@ def test_a_killed_learner_of_acme_comes_back_with_its_optimizer(
 ):
   release = tmp_path / 'released'
   run = start_run(
+    'acme_dqn',
     *SMALL,
     '--config.agent.hidden_sizes=(16,)',
     '--config.environment=faulty_environments:Slow-v0',
     '--config.run.steps_per_agent=4000',
-    script='run_acme_dqn.py',
     modules=HERE,
     environment={'FAULTY_RELEASE': str(release)},
   )
@@ -153,16 +131,15 @@ def test_a_killed_learner_of_acme_comes_back_with_its_optimizer(
 @pytest.fixture(scope='module')
 def resumed(start_run):
   first = start_run(
+    'acme_d4pg:inverted_pendulum',
     *SMALL,
     *(f'--config.agent.{name}={sizes}' for name, sizes in NETWORK.items()),
     '--config.run.steps_per_agent=1500',
-    script='run_acme_d4pg.py',
   )
   finished(first)
   before = checkpoint(first)
   second = start_run(
     '--config.run.steps_per_agent=3000',
-    script='run_acme_d4pg.py',
     resume=first.directory,
   )
   return before, finished(second), second
