@@ -202,6 +202,11 @@ class Agent(abc.ABC):
   learner_class: type[Any] | None = None
 
   @property
+  def images(self) -> bool:
+    """Whether observations are images, which convolutions take in."""
+    return len(self.spec.observation_shape) == 3
+
+  @property
   def experience(self) -> str:
     """'transitions' from replay, or 'unrolls' (unroll/unrolls.py) in blocks."""
     return 'transitions' if self.unroll_length is None else 'unrolls'

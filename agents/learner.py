@@ -327,6 +327,13 @@ class TFLearner:
     if self.num_members == 1:
       one = loss(_each(lambda x: x[0], arguments))
       return tf.nest.map_structure(lambda x: x[None], one)
+    if self.agent.images:
+      # Convolutions cannot be mapped over filters: one after the other.
+      each = [
+        loss(_each(lambda x, member=member: x[member], arguments))
+        for member in range(self.num_members)
+      ]
+      return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
     if arguments[-1] is None:
       return tf.vectorized_map(
         lambda member: loss((*member, None)),

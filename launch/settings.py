@@ -1,22 +1,21 @@
-"""Settings: the fields of frozen dataclasses, from text and as text.
+"""Settings of a run, from text and as text.
 
-A run's settings are sections, such as `agent` and `run`; each is a dataclass
-whose fields have types, defaults, and comments that say the unit.
+They come in sections, such as `agent` and `run`: frozen dataclasses whose
+fields have bounds and comments (agents/settings.py).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import difflib
-import inspect
-import io
 import textwrap
-import tokenize
 import types
 import typing
-from typing import Any
+from typing import Any, Literal
+
+from agents import settings
 
 _WIDTH = 80
 
@@ -105,8 +104,8 @@ def parse(section: str, config_class: Any, name: str, text: str) -> Any:
 
 
 def _parsed(option: Any, text: str) -> Any:
-  if option is str:
-    return text
+  if option is str or typing.get_origin(option) is Literal:
+    return text  # the config checks which words there are
   if option is bool:
     word = text.lower()
     if word not in ('true', 'false', '1', '0'):
@@ -141,44 +140,8 @@ def _named(option: Any) -> str:
   }.get(option, str(option))
 
 
-def describe(config_class: Any) -> dict[str, str]:
-  """Each field's comment: that beside it, or on the lines above it."""
-  found: dict[str, str] = {}
-  for base in reversed(inspect.getmro(config_class)):
-    if dataclasses.is_dataclass(base):
-      found.update(_comments(base))
-  return {name: found.get(name, '') for name in names(config_class)}
-
-
-def _comments(config_class: Any) -> Iterator[tuple[str, str]]:
-  try:
-    source = textwrap.dedent(inspect.getsource(config_class))
-  except OSError:  # made where no file is
-    return
-  comments, alone = {}, set()
-  for token in tokenize.generate_tokens(io.StringIO(source).readline):
-    if token.type == tokenize.COMMENT:
-      line = token.start[0]
-      comments[line] = token.string.lstrip('# ')
-      if not token.line[: token.start[1]].strip():
-        alone.add(line)
-  (body,) = ast.parse(source).body
-  assert isinstance(body, ast.ClassDef)
-  for node in body.body:
-    if not (
-      isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    ):
-      continue
-    first, last = node.lineno, node.end_lineno or node.lineno
-    above = first
-    while above - 1 in alone:
-      above -= 1
-    words = [comments[i] for i in range(above, last + 1) if i in comments]
-    yield node.target.id, ' '.join(words)
-
-
 def listing(sections: Mapping[str, Any]) -> str:
-  """All settings of a run: name, value, type and comment, section by section.
+  """All settings of a run: name, value, bounds and comment, section by section.
 
   Args:
     sections: name to its config, or to a plain value.
@@ -188,13 +151,15 @@ def listing(sections: Mapping[str, Any]) -> str:
     if not dataclasses.is_dataclass(config):
       lines += [f'--config.{section}={config}', '']
       continue
-    kinds = {field.name: field.type for field in dataclasses.fields(config)}
-    for name, comment in describe(type(config)).items():
-      value = getattr(config, name)
-      lines.append(f'--config.{section}.{name}={value}')
-      text = f'{kinds[name]}' + (f'; {comment}' if comment else '')
+    for setting in settings.describe(type(config)):
+      value = getattr(config, setting.name)
+      lines.append(f'--config.{section}.{setting.name}={value}')
+      said = (setting.bounds or setting.type, setting.comment)
       lines += textwrap.wrap(
-        text, _WIDTH, initial_indent='    ', subsequent_indent='    '
+        '; '.join(filter(None, said)),
+        _WIDTH,
+        initial_indent='    ',
+        subsequent_indent='    ',
       )
     lines.append('')
   return '\n'.join(lines).rstrip()

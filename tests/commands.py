@@ -160,6 +160,8 @@ def run_commands():
       capture_output=True,
       text=True,
       cwd=ROOT,
+      # Where the environments of tests are.
+      env={**os.environ, 'PYTHONPATH': str(ROOT / 'tests' / 'launch')},
       timeout=_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr

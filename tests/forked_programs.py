@@ -15,6 +15,7 @@ import pathlib
 import signal
 import sys
 import traceback
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
@@ -30,7 +31,7 @@ _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor
 _AT_ONCE = 2  # programs
 # Section to what is set where the cell has it.
-_SMALL: dict[str, dict] = {
+_SMALL: dict[str, dict[str, Any]] = {
   'agent': {
     'hidden_sizes': (8,),
     'policy_sizes': (8,),
@@ -52,7 +53,7 @@ _SMALL: dict[str, dict] = {
   },
 }
 # By the name of a topology; one that is not here runs with its defaults.
-_OF_TOPOLOGY: dict[str, dict] = {
+_OF_TOPOLOGY: dict[str, dict[str, Any]] = {
   'actor_learner': {
     'num_actors': 2,
     'envs_per_actor': _ENVIRONMENTS,
@@ -65,7 +66,7 @@ _OF_TOPOLOGY: dict[str, dict] = {
 def flags(agent: str, topology: str) -> list[str]:
   """The small numbers, of those that the cell has."""
   own = settings.names(registry.agent(agent).config)
-  sections: dict[str, dict[str, object]] = {
+  sections: dict[str, dict[str, Any]] = {
     'agent': {k: v for k, v in _SMALL['agent'].items() if k in own},
     'run': _SMALL['run'],
     registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),

@@ -222,10 +222,11 @@ class StarServer:
     """What the counter and the live view show of the swarm."""
     with self._lock:
       machine = self._machine
-      star = machine.star
-      chosen = None if star is None else self._candidates.get(star)
-      # With none it was lucky at random: nothing has been learned.
-      learned = {'star_learner_steps': chosen.learner_step} if chosen else {}
+      # 0 of them: a random network that was lucky; nothing has been learned.
+      learned = {}
+      if machine.star is not None:
+        chosen = self._candidates[machine.star]
+        learned['star_learner_steps'] = chosen.learner_step
       return {
         'R_star': machine.r_star,
         'c': self._pull_weight(),

@@ -10,7 +10,9 @@ from agents import d4pg
 from agents import ddpg
 from agents import dqn
 from agents import impala
+from agents import learner as learner_lib
 from agents import ppo
+from agents.exchange import local
 from environment_loops import environments
 
 K, T = 2, 3
@@ -94,3 +96,33 @@ def test_no_agent_takes_images_as_one_long_vector(shape, dtype):
       match='has no convolutions.*PPO or IMPALA',
     ):
       agent(config(), continuous)
+
+
+def test_members_side_by_side_on_images_are_single_learners():
+  spec, members = _spec((12, 10, 1)), 2
+  made = dqn.DQN(dqn.Config(batch_size=3, hidden_sizes=(8,)), spec)
+  layout = made.transition_layout()
+  rng = np.random.default_rng(0)
+  theta = np.stack([made.initial(seed) for seed in range(members)])
+  images = rng.integers(0, 256, (2, 3, members, *spec.observation_shape))
+  images = images.astype(np.uint8)
+  actions = rng.integers(0, 3, (3, members)).astype(np.int32)
+  sample = layout.pack(images[0], actions, 1.0, 1.0, images[1])
+
+  def learned(first, last):
+    learner = learner_lib.TFLearner(
+      made,
+      theta[first:last],
+      [1e-3] * (last - first),
+      local.Local(),
+      made.feed(1),
+    )
+    learner.step(tf.constant(sample[:, first:last]))
+    return learner.parameters()
+
+  together = learned(0, members)
+  for member in range(members):
+    np.testing.assert_allclose(
+      together[member], learned(member, member + 1)[0], atol=1e-6
+    )
+    assert np.any(together[member] != theta[member])

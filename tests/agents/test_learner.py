@@ -255,7 +255,7 @@ def test_learning_ends_after_a_hundred_skips_in_a_row(linear_learner):
     learner.step(tf.constant(gradients))
   with pytest.raises(
     learner_lib.LearnerFault,
-    match='Member 1 skipped 100 .* agent.learning_rate',
+    match='Member 1 skipped 100 .*agent.learning_rate',
   ):
     learner.step(tf.constant(bad))
 

@@ -1,0 +1,69 @@
+"""What evaluate.py refuses before it plays, and what make says without RUN."""
+
+import json
+import subprocess
+
+import pytest
+
+from launch import session
+from run_records import film
+
+REFUSED = {
+  'no run': ([], 'RUN'),
+  'a run that is not there': (['nowhere'], 'nowhere'),
+  'no episodes': (['run', '--episodes=0'], '0 is below 1'),
+  'a film of another kind': (['run', '--video=film.avi'], '.gif or .mp4'),
+  'a film where nothing can be': (['run', '--video=run/config.json/a.gif'], ''),
+  'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
+}
+if not film.can_write_mp4():
+  REFUSED['mp4'] = (['run', '--video=film.mp4'], 'imageio-ffmpeg')
+
+
+@pytest.fixture(scope='module')
+def answers(run_commands, tmp_path_factory):
+  directory = tmp_path_factory.mktemp('evaluate')
+  (directory / 'run').mkdir()
+  # An agent is not even made: it would say that it is not known.
+  (directory / 'run' / 'config.json').write_text(json.dumps({}))
+  cases = {
+    'help': ['--help'],
+    **{name: argv for name, (argv, _) in REFUSED.items()},
+  }
+  found = run_commands(
+    [{'argv': argv, 'cwd': str(directory)} for argv in cases.values()],
+    script='evaluate.py',
+  )
+  return dict(zip(cases, found, strict=True))
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_cannot_be_played_or_filmed_is_refused_at_once(answers, name):
+  answer = answers[name]
+  assert answer['code'] == 2, answer
+  assert answer['stdout'] == ''
+  (line,) = answer['stderr'].splitlines()
+  assert line.startswith('error: ') and REFUSED[name][1] in line
+
+
+def test_help_shows_an_example_and_all_flags(answers):
+  text = answers['help']['stdout']
+  assert answers['help']['code'] == 0
+  assert 'python launch/evaluate.py runs/NAME' in text
+  for flag in ('--episodes', '--seed', '--video', '--film_steps'):
+    assert flag in text
+
+
+def test_make_evaluate_without_a_run_lists_those_that_there_are(tmp_path):
+  (tmp_path / 'Makefile').symlink_to(session.root() / 'Makefile')
+  (tmp_path / 'runs' / 'ppo-1').mkdir(parents=True)
+  done = subprocess.run(
+    # A Python that fails: nothing is built for a question.
+    ['make', 'evaluate', 'PYTHON=false'],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    timeout=20,
+  )
+  assert done.returncode == 2
+  assert 'Which run?' in done.stderr and 'runs/ppo-1/' in done.stderr
