@@ -1,6 +1,6 @@
 """From launch to the first learner update, against one import of TensorFlow.
 
-The clock starts before the process is made and is read again by the trainer
+The clock starts before the process is made and is read again by the worker
 right after its first update (metrics/first_update.jsonl). In turns with it, in
 the same run of this script: `python -c 'import tensorflow'`.
 """
