@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import acme_dqn
+from agents.acme import dqn as acme_dqn
 from launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {

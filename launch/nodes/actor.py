@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import reverb
 
-from agents import acme_actor
 from agents import base
+from agents.acme import actor as acme_actor
 from environment_loops import observers
 from environment_loops import vector
 from launch import actors

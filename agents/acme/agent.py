@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from agents import acme_learner
 from agents import base
 from agents import parameters
+from agents.acme import learner as acme_learner
 from environment_loops import environments
 
 if TYPE_CHECKING:

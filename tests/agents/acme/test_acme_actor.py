@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import acme_actor
 from agents import base
 from agents import d4pg
 from agents import dqn
 from agents import impala
+from agents.acme import actor as acme_actor
 from environment_loops import environments
 from replay import adders
 from replay import blocks

@@ -6,8 +6,8 @@ import dataclasses
 import logging
 from typing import Any
 
-from agents import acme_agent
 from agents import settings
+from agents.acme import agent as acme_agent
 from environment_loops import environments
 
 _logger = logging.getLogger(__name__)

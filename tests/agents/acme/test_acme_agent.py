@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from agents import acme_d4pg
-from agents import acme_dqn
 from agents import base
 from agents import feeds
 from agents import learner as learner_lib
+from agents.acme import dqn as acme_dqn
 from agents.exchange import local
 from environment_loops import environments
 from replay import packing

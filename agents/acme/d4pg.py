@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from agents import acme_agent
 from agents import settings
+from agents.acme import agent as acme_agent
 from agents.actor_critic import agent as actor_critic
 from environment_loops import environments
 
