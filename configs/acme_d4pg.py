@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import acme_d4pg
+from agents.acme import d4pg as acme_d4pg
 from launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {

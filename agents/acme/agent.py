@@ -4,7 +4,7 @@ Acme (Hoffman et al. 2020, arXiv:2006.00979) builds a TensorFlow agent of a
 policy, an `acme.Learner` that iterates over batches of transitions, and an
 adder of n-step transitions. An `AcmeAgent` brings the first two; adder, replay,
 processes and what survives them are those of every other agent here. See
-acme_learner.py for how the learner is driven, and docs/agents/acme.md.
+learner.py for how the learner is driven, and docs/agents/acme.md.
 
 Networks are made when they are first needed, never with the agent: agents are
 made in the process that nodes are forked from, and TensorFlow must not have

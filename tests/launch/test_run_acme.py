@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from agents import acme_d4pg
+from agents.acme import d4pg as acme_d4pg
 from environment_loops import environments
 from launch import cell as cell_lib
 from launch import registry

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import acme_d4pg
 from agents import base
 from agents import feeds
 from agents import learner as learner_lib
+from agents.acme import d4pg as acme_d4pg
 from agents.acme import dqn as acme_dqn
 from agents.exchange import local
 from environment_loops import environments
