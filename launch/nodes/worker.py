@@ -385,10 +385,10 @@ class Worker:
     asked = not self._stop.is_set()
     if asked:
       self._reporter.hold(_LAST_SAVE_S)
-      # What is saved is to be counted too.
-      self._reporter.report(self._numbers())
-      if self._evaluation is not None:
-        self._evaluation.last(self._theta, self.steps)
+    # What is saved is to be counted too, also of a run that is broken off.
+    self._reporter.report(self._numbers())
+    if asked and self._evaluation is not None:
+      self._evaluation.last(self._theta, self.steps)
     if self._acting is not None and not self._experience.queue:
       self._acting.flush()  # what is held back is to be kept too
     if self._source is not None:

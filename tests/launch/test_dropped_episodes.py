@@ -19,9 +19,11 @@ EPISODE = 5  # steps, the broken one included
 ITEM = 2  # transitions in an item of Ape-X DQN's replay
 STEPS = ACTORS * ENVS * EPISODE * 80
 EVALUATED = 2  # episodes
-COMMON = (
+OF_ACTORS = (
   f'--config.actors.num_actors={ACTORS}',
   f'--config.actors.envs_per_actor={ENVS}',
+)
+COMMON = (
   f'--config.run.steps_per_agent={STEPS}',
   '--config.run.target_return=None',
   '--config.run.updates_per_call=4',
@@ -81,9 +83,11 @@ CASES = {
 @pytest.fixture(scope='module', params=CASES)
 def run(request, start_run):
   agent, flags, item = CASES[request.param]
+  alone = request.param.endswith('alone')
+  if not alone:
+    flags = (*flags, *OF_ACTORS)
   found = start_run(agent, *flags, *COMMON, modules=HERE)
   found.item = item
-  alone = request.param.endswith('alone')
   found.acts = ['worker/0'] if alone else [f'actor/{i}' for i in range(ACTORS)]
   found.learns = 'worker' if alone else 'learner'
   found.code = found.wait()

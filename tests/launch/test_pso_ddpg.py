@@ -87,10 +87,6 @@ REFUSED = {
     ['--config.environment=unbounded_environment:Unbounded-v0'],
     ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
   ),
-  'prioritized replay': (
-    ['--config.agent.prioritized=True'],
-    ['agent.prioritized=True needs a priority for each transition'],
-  ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],
     ['learning begins after 1001 steps'],

@@ -373,6 +373,26 @@ def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
   # The fixture stops it, and asserts that it ends.
 
 
+def test_what_a_worker_did_before_it_was_stopped_is_counted(
+  recorder, make_worker, make_counter
+):
+  stop, counter = threading.Event(), make_counter(None)
+
+  class Stops(local.Local):
+    def begin(self, worker):
+      self.worker = worker
+
+    def updated(self, result):
+      if self.worker.learner.updates == 20:
+        stop.set()
+
+  worker = make_worker(_experiment(COUNTING), counter, exchange=Stops)
+  worker.run(stop)
+  totals = counter.totals()
+  assert totals['learner_steps'] == 2 * worker.learner.updates == 40
+  assert totals['actor_steps'] == 2 * worker.steps
+
+
 def test_settings_with_which_nothing_could_be_learned_are_refused():
   experiment = _cartpole(run={'steps_per_agent': 23})
   with pytest.raises(ValueError, match='after 23 steps'):
