@@ -108,7 +108,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   if agent.learner_class is not None:
     raise ValueError(
       f'{agent.name} has a learner of its own, for one agent whose actors are '
-      'apart. Use --topology=actor_learner.'
+      'apart. Use actor_learner: --topology=actor_learner.'
     )
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')

@@ -219,7 +219,9 @@ class Worker:
       self._experience.sample_specs(), self._experience.probability_specs()
     )
     self._exchange.begin(self)
-    self._updates = self._learner.updates
+    if self._learner.updates != self._updates:
+      self._updates = self._learner.updates
+      self._publish()
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
     theta = self._exchange.initial(
@@ -303,6 +305,7 @@ class Worker:
       except exchange_base.Stopped:
         return False
       self._updates = self._learner.updates
+      self._publish()
       return True
     except exchange_base.Stopped:
       self._count(self._learner.updates - self._updates)
@@ -347,7 +350,9 @@ class Worker:
         f'if that repeats, lower {" and ".join(self._agent.rate_settings)}.'
       )
     if theta is None:
-      theta = self._fresh(self.members[member], f'after step {self.steps}')
+      theta = self._agent.initial(
+        base.actor_seed(self.members[member], f'after step {self.steps}')
+      )
     _logger.warning(
       'The parameters of member %d are not finite: replaced.',
       self.members[member].index,

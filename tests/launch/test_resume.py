@@ -26,7 +26,7 @@ STEPS, MORE = 512, 1024
 RUNS = {
   'baseline': (
     ('dqn', *DQN, '--config.single.num_agents=2'),
-    {'trainer/0': 2},
+    {'worker/0': 2},
   ),
   'swarm': (('pso_dqn', *DQN, *SWARM), {'explorer/0': 3}),
 }

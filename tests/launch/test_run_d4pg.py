@@ -146,7 +146,7 @@ def test_one_process_does_the_same_alone(start_run):
   directory = _finished(run, 600)
   assert {path.stem for path in directory.logs.glob('*.log')} == {
     'counter-0',
-    'trainer-0',
+    'worker-0',
   }
   _kept(directory)
 

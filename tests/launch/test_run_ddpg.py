@@ -101,7 +101,7 @@ def test_td3_in_one_process(start_run):
   directory = _finished(run, 600)
   assert {path.stem for path in directory.logs.glob('*.log')} == {
     'counter-0',
-    'trainer-0',
+    'worker-0',
   }
   # Two critics in what it came to.
   one = ddpg.DDPG(

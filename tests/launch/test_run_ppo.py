@@ -13,7 +13,7 @@ BUDGET = ROLLOUTS * ROLLOUT
 UPDATES = EPOCHS * ROLLOUT // BATCH  # for each rollout
 NODES = {
   'actor_learner': ['actor-0', 'counter-0', 'evaluator-0', 'learner-0'],
-  'single_process': ['counter-0', 'trainer-0'],
+  'single_process': ['counter-0', 'worker-0'],
 }
 
 ACTING = {

@@ -196,7 +196,7 @@ def test_the_baseline_is_the_agent_alone(start_run):
   assert not directory.metrics('star')
   assert {path.stem for path in directory.logs.iterdir()} == {
     'counter-0',
-    'trainer-0',
+    'worker-0',
   }
   assert (directory.path / 'learning_curve.png').exists()
 
