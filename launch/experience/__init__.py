@@ -113,6 +113,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')
   found = of_members(experiment, 1)
+  assert found.steps_per_call > 0  # refuses a pace that one loop cannot have
   deadlock.check(found.plan)
   needed, budget = found.first_steps, experiment.run.steps_per_agent
   if needed > budget or (needed == budget and not found.queue):
