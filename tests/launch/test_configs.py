@@ -226,7 +226,7 @@ def test_a_wrong_command_says_what_is_meant_and_exits_with_2(answers, name):
   assert {**REFUSED, **OTHERS}[name][1] in answer['stderr']
 
 
-def test_all_settings_are_listed_with_value_type_and_comment(answers):
+def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
   text = answers['settings']['stdout']
   cell = cell_lib.resolve('d4pg', 'hopper')
   for section, values in cell.config.items():
@@ -234,7 +234,8 @@ def test_all_settings_are_listed_with_value_type_and_comment(answers):
       for name in values:
         assert f'--config.{section}.{name}=' in text, name
   assert (
-    '--config.agent.sigma=0.5\n    float; of the noise, in units of [-1, 1]\n'
+    '--config.agent.sigma=0.5\n'
+    '    a number that is not negative; of the noise, in units of [-1, 1]\n'
   ) in text
   assert '--config.agent.critic_sizes=(256, 256)\n' in text
   assert '--config.environment=Hopper-v5' in text

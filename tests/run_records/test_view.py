@@ -354,7 +354,7 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
 def test_the_end_says_how_much_the_star_has_learned(tmp_path, steps, said):
   run = run_directory.create(tmp_path / 'a', {}, {})
   snapshot = _snapshot(finished=True, reason='confirmed')
-  server = snapshot['nodes']['parameter_server/0']['metrics']
+  server = snapshot['nodes']['star/0']['metrics']
   server['star_learner_steps'] = steps
   text = _end(0, 'done', _NODES, run.path, snapshot)
   # Lines are padded to the width of the widest.
