@@ -175,10 +175,6 @@ REFUSED = {
     ['--config.agent.priority=age'],
     ["agent.priority='age'", "['mean', 'kl']"],
   ),
-  'prioritized replay without actors': (
-    ['--topology=single_process', '--config.agent.prioritized=True'],
-    ['agent.prioritized=True needs a priority for each transition'],
-  ),
   'too few steps': (
     ['--config.run.steps_per_agent=500'],
     ['steps_per_agent=500 leaves nothing to learn from'],
