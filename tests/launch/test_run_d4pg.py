@@ -173,7 +173,7 @@ REFUSED = {
   'one atom': (['--config.agent.num_atoms=1'], ['num_atoms=1', 'at least 2']),
   'a priority that is none': (
     ['--config.agent.priority=age'],
-    ["agent.priority='age'", "['mean', 'kl']"],
+    ["agent.priority='age'", "one of 'mean', 'kl'"],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=500'],

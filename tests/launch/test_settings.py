@@ -69,12 +69,3 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
   assert settings.make('agent', _Config, {'kinds': [7]}).kinds == (7,)
   with pytest.raises(settings.Unknown, match='Did you mean "agent.chance"'):
     settings.make('agent', _Config, {'chanse': 1.0})
-
-
-def test_comments_beside_and_above_a_field_are_read_own_before_inherited():
-  found = settings.describe(_Config)
-  assert list(found) == settings.names(_Config)
-  assert found['size'] == 'units'
-  assert found['rate'] == 'of this one'
-  assert found['chance'] == 'A chance that takes two lines.'
-  assert found['word'] == ''
