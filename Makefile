@@ -3,8 +3,10 @@
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
 #   make run              any agent, topology and engine;
 #                         ARGS='impala:cartpole --topology=swarm', ARGS=--help
-#   make test             the fast suite;                  ARGS='-k rpc ...'
-#   make test-learning   real runs that have to learn: minutes
+#   make test             the fast suite: units, wiring, a run of each topology;
+#                         ARGS='-k rpc ...'
+#   make test-all         the rest: every cell, every command, killed nodes
+#   make test-learning    real runs that have to learn: minutes
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -23,7 +25,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results evaluate docs test test-learning bench doctor \
+.PHONY: help environment swarm run results evaluate docs test test-all test-learning bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -50,7 +52,10 @@ evaluate:
 	@$(BIN)/python launch/evaluate.py $(RUN) $(ARGS)
 
 test: environment
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -m 'not long' $(ARGS)
+
+test-all: environment
+	@$(BIN)/python -m pytest -m long $(ARGS)
 
 test-learning: environment
 	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib tests/learning $(ARGS)
@@ -66,7 +71,7 @@ bench: environment
 doctor:
 	@$(PYTHON) requirements/doctor.py
 
-check: environment lint types test
+check: environment lint types test test-all
 
 lint: environment
 	@$(BIN)/ruff format --check .

@@ -27,3 +27,16 @@ def pytest_runtest_protocol():
     return (yield)
   finally:
     faulthandler.cancel_dump_traceback_later()
+
+
+# Who asks for one of these starts whole programs, or many commands.
+_WHOLE = {'start_run', 'programs', 'study_commands'}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+  """Marks as `long` what `make test` leaves to `make test-all`."""
+  for item in items:
+    whole = _WHOLE & set(item.fixturenames)
+    if whole and not item.get_closest_marker('main_job'):
+      item.add_marker('long')

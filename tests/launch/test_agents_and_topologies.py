@@ -24,6 +24,22 @@ WAYS = [
 ]
 
 
+# One for each topology is run by `make test`.
+MAIN = (
+  ('dqn', 'single_process'),
+  ('impala', 'actor_learner'),
+  ('pso_dqn', 'swarm'),
+)
+WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
+
+
+def _marked(ways):
+  return [
+    pytest.param(*way, marks=[pytest.mark.main_job] if way[:2] in MAIN else [])
+    for way in ways
+  ]
+
+
 def _refusal(agent, topology):
   """What the topology says of the agent's default preset, or None."""
   try:
@@ -34,9 +50,9 @@ def _refusal(agent, topology):
 
 
 class _Programs:
-  """All ways, run by one process; results are read as they are asked for."""
+  """Ways, run by one process; results are read as they are asked for."""
 
-  def __init__(self, directory):
+  def __init__(self, directory, ways):
     self.errors = directory / 'errors.txt'
     self._results = {}
     runs = directory / 'runs'
@@ -54,7 +70,7 @@ class _Programs:
         stderr=errors,
         text=True,
       )
-    json.dump(WAYS, self.process.stdin)
+    json.dump(ways, self.process.stdin)
     self.process.stdin.close()
 
   def result(self, way):
@@ -72,13 +88,21 @@ class _Programs:
 
 
 @pytest.fixture(scope='module')
-def programs(tmp_path_factory):
-  found = _Programs(tmp_path_factory.mktemp('programs'))
+def programs(request, tmp_path_factory):
+  # In their order, of all that were selected.
+  ways = [
+    tuple(
+      item.callspec.params[name] for name in ('agent', 'topology', 'engine')
+    )
+    for item in request.session.items
+    if getattr(item, 'originalname', '') == WAY_TEST
+  ]
+  found = _Programs(tmp_path_factory.mktemp('programs'), ways)
   yield found
   found.close()
 
 
-@pytest.mark.parametrize('agent, topology, engine', WAYS)
+@pytest.mark.parametrize('agent, topology, engine', _marked(WAYS))
 def test_a_way_is_built_launched_and_learns_or_is_refused(
   programs, agent, topology, engine
 ):

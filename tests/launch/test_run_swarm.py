@@ -45,6 +45,7 @@ def swarm(start_run):
   return run, _finished(run)
 
 
+@pytest.mark.main_job
 def test_a_swarm_uses_its_budget_and_says_so(swarm):
   run, directory = swarm
   summary = directory.summary()
@@ -55,6 +56,7 @@ def test_a_swarm_uses_its_budget_and_says_so(swarm):
   assert f'python launch/evaluate.py {run.directory}' in run.output
 
 
+@pytest.mark.main_job
 def test_the_resolved_config_and_versions_are_kept(swarm):
   _, directory = swarm
   config = directory.config()
@@ -69,6 +71,7 @@ def test_the_resolved_config_and_versions_are_kept(swarm):
   assert '--seed=3' in command and 'run_swarm.py' in command
 
 
+@pytest.mark.main_job
 def test_every_node_has_a_log(swarm):
   run, directory = swarm
   names = {path.stem for path in directory.logs.glob('*.log')}
@@ -85,6 +88,7 @@ def test_every_node_has_a_log(swarm):
     assert 'Traceback' not in run.log(name), run.log(name)
 
 
+@pytest.mark.main_job
 def test_rows_of_all_kinds_are_kept(swarm):
   _, directory = swarm
   # One for each quarter of the budget that somebody saw, and one at the end.
@@ -120,6 +124,7 @@ def test_rows_of_all_kinds_are_kept(swarm):
     assert name in server
 
 
+@pytest.mark.main_job
 def test_tensorboard_reads_what_the_json_lines_say(swarm):
   _, directory = swarm
   events = event_accumulator.EventAccumulator(str(directory.metrics_directory))
@@ -138,6 +143,7 @@ def test_tensorboard_reads_what_the_json_lines_say(swarm):
   assert 'star/R_star' in tags
 
 
+@pytest.mark.main_job
 def test_the_kept_star_is_a_policy_that_plays(swarm):
   _, directory = swarm
   agent = dqn.DQN(
@@ -151,12 +157,14 @@ def test_the_kept_star_is_a_policy_that_plays(swarm):
   assert actions.shape == (5,) and set(actions) <= {0, 1}
 
 
+@pytest.mark.main_job
 def test_a_learning_curve_is_drawn(swarm):
   _, directory = swarm
   picture = (directory.path / 'learning_curve.png').read_bytes()
   assert picture.startswith(b'\x89PNG') and len(picture) > 5_000
 
 
+@pytest.mark.main_job
 def test_plain_lines_show_the_run_where_there_is_no_terminal(swarm):
   run, _ = swarm
   assert '\x1b' not in run.output

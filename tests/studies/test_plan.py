@@ -107,7 +107,7 @@ def test_a_study_that_cannot_be_is_refused(changes, message):
 
 
 @pytest.fixture(scope='module')
-def answers(tmp_path_factory):
+def study_commands(tmp_path_factory):
   """(study, variant) to what its script makes of the command of seed 0."""
   directory = tmp_path_factory.mktemp('commands')
   jobs = [
@@ -141,11 +141,11 @@ def answers(tmp_path_factory):
   'study', declared.STUDIES.values(), ids=lambda s: s.name
 )
 def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
-  study, answers
+  study, study_commands
 ):
   networks, evaluations = set(), set()
   for label in study.variants:
-    answer = answers[study.name, label]
+    answer = study_commands[study.name, label]
     assert answer['code'] == 0, answer['stderr']
     config = json.loads(answer['stdout'])['config']
     assert config['environment'] == study.environment
@@ -164,9 +164,9 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
 
 
 @pytest.mark.parametrize('name', ['apex_cartpole', 'apex_acrobot'])
-def test_the_plain_dqn_samples_as_often_as_ape_x(name, answers):
-  plain = json.loads(answers[name, 'DQN']['stdout'])
-  apex = json.loads(answers[name, 'Ape-X DQN']['stdout'])
+def test_the_plain_dqn_samples_as_often_as_ape_x(name, study_commands):
+  plain = json.loads(study_commands[name, 'DQN']['stdout'])
+  apex = json.loads(study_commands[name, 'Ape-X DQN']['stdout'])
   assert plain['config']['pace'] == apex['config']['pace']
 
 
