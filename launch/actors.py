@@ -47,6 +47,22 @@ class Config:
       )
 
 
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that would change nothing in a run of this agent, and why."""
+  found = {}
+  if agent.experience == 'unrolls':
+    why = 'it is of transitions in replay, and this agent learns from unrolls'
+    found.update(dict.fromkeys(('transitions_per_item', 'error_buffer'), why))
+  else:
+    why = 'it is of unrolls in a queue, and this agent samples replay'
+    found.update(dict.fromkeys(('queue_batches', 'max_lag'), why))
+  if config.inference == 'local':
+    why = 'it is of a server that acts: --config.actors.inference=central'
+    for name in ('transport', 'max_wait_ms', 'max_batch'):
+      found[f'inference_{name}'] = why
+  return found
+
+
 def share(agent: Any, num_learners: int) -> int:
   """Of the agent's batch, what each learner takes.
 

@@ -61,6 +61,9 @@ class Topology(Protocol):
   Attributes:
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
+
+  It may have `ignored(agent, config) -> {name: why}` too: settings of its
+  section that a run would ignore, and that are refused on a command line.
   """
 
   SECTION: str

@@ -15,9 +15,9 @@ import numpy as np
 from run_records import curves
 from run_records import learning_statistics as statistics
 from run_records import run_directory
+from studies import candidates
 from studies import plan as study_plan
 from studies import runs as study_runs
-from studies import supervised
 
 _WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
@@ -42,7 +42,7 @@ class System:
   seconds: list[float]
   steps_per_s: list[float]
   records: list[dict[str, Any]]
-  filters: list[supervised.Filter] = dataclasses.field(default_factory=list)
+  filters: list[candidates.Filter] = dataclasses.field(default_factory=list)
 
 
 def read(
@@ -62,7 +62,7 @@ def read(
       own = [curves.of_run(job.path)]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
-    decided = supervised.of_run(job.path)
+    decided = candidates.of_run(job.path)
     if decided is not None:
       system.filters.append(decided)
     summary = run_directory.open(job.path).summary()
@@ -121,8 +121,8 @@ def collect(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
     if system.filters:
-      decided = sum(system.filters, start=supervised.Filter())
-      entry['supervised'] = dataclasses.asdict(decided)
+      decided = sum(system.filters, start=candidates.Filter())
+      entry['candidates'] = dataclasses.asdict(decided)
     if label != study.baseline:
       entry |= against(label, study.baseline)
     results['variants'][label] = entry

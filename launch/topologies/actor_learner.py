@@ -30,6 +30,7 @@ from launch.topologies import parts
 
 SECTION = 'actors'
 Config = actors.Config
+ignored = actors.ignored
 
 
 def members(config: Config) -> int:

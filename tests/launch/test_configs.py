@@ -125,6 +125,14 @@ OTHERS = {
     'actors.num_actors is a setting of actor_learner; this run is '
     'single_process',
   ),
+  'a queue of replay': (
+    ['d4pg', '--config.actors.queue_batches=2'],
+    'actors.queue_batches would change nothing here: it is of unrolls',
+  ),
+  'a server that is not there': (
+    ['impala', '--config.actors.inference_max_batch=4'],
+    '--config.actors.inference=central',
+  ),
   'a pace of unrolls': (
     ['impala', '--config.pace.samples_per_insert=3'],
     'of agents that sample replay',

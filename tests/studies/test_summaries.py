@@ -9,10 +9,10 @@ import pytest
 
 from run_records import curves
 from run_records import learning_statistics as statistics
+from studies import candidates
 from studies import plan as study_plan
 from studies import plots as study_plots
 from studies import summaries as study_results
-from studies import supervised
 from studies import tables as study_table
 
 BUDGET = 1000
@@ -244,8 +244,8 @@ def test_what_supervisors_rejected_is_summed_over_the_seeds(
   results, judged, fallen, said
 ):
   filters = [
-    supervised.Filter(10, 20, judged, fallen),
-    supervised.Filter(5, 5, 0, 0),
+    candidates.Filter(10, 20, judged, fallen),
+    candidates.Filter(5, 5, 0, 0),
   ]
   new = dataclasses.replace(SYSTEMS['New'], filters=filters)
   found = study_results.collect(_study(), {**SYSTEMS, 'New': new}, 'make it')
@@ -255,7 +255,7 @@ def test_what_supervisors_rejected_is_summed_over_the_seeds(
   assert 'DQN: supervisors' not in text
   # Runs that kept no such rows: the table is what it was.
   assert 'supervisors' not in study_table.render(results)
-  assert 'supervised' not in results['variants']['New']
+  assert 'candidates' not in results['variants']['New']
 
 
 def _picture(path):

@@ -4,7 +4,7 @@ import pytest
 
 from run_records import metrics
 from run_records import run_directory
-from studies import supervised
+from studies import candidates
 
 SERVER = {'accepted': 3, 'rejected': 1, 'actor_steps': 900}
 
@@ -35,13 +35,13 @@ def test_a_version_that_is_worse_for_certain_has_fallen(tmp_path):
     {1: noise, 2: higher, 3: noise, 4: [n - 0.1 for n in noise], 5: higher},
     trials={3: [1e6] * 9},  # trials chose, so they do not judge
   )
-  assert supervised.of_run(run) == supervised.Filter(3, 1, judged=4, fallen=1)
+  assert candidates.of_run(run) == candidates.Filter(3, 1, judged=4, fallen=1)
 
 
 def test_a_version_is_judged_by_five_confirmations_at_least(tmp_path):
   run = _run(tmp_path / 'a', {1: [9.0] * 5, 2: [1.0] * 4, 4: [0.0] * 5})
   # 2 has four only; 3 has none, so that 4 has nobody before it.
-  assert supervised.of_run(run) == supervised.Filter(3, 1, 0, 0)
+  assert candidates.of_run(run) == candidates.Filter(3, 1, 0, 0)
 
 
 def test_versions_are_compared_where_they_meet(tmp_path):
@@ -50,7 +50,7 @@ def test_versions_are_compared_where_they_meet(tmp_path):
     tmp_path / 'a',
     {1: [500.0] * 20 + [1.0] * 20, 2: [1.0] * 20 + [-500.0] * 20},
   )
-  assert supervised.of_run(run).fallen == 0
+  assert candidates.of_run(run).fallen == 0
 
 
 @pytest.mark.parametrize('confirmations', [{}, {1: [1.0]}])
@@ -60,12 +60,12 @@ def test_a_run_without_rows_of_a_supervisor_says_nothing(
   # As a plain agent, or as a swarm before the rows were kept.
   server = () if confirmations else (SERVER,)
   run = _run(tmp_path / 'a', confirmations, server)
-  assert supervised.of_run(run) is None
+  assert candidates.of_run(run) is None
 
 
 def test_runs_add_up():
   found = sum(
-    [supervised.Filter(1, 2, 3, 0), supervised.Filter(10, 20, 30, 4)],
-    start=supervised.Filter(),
+    [candidates.Filter(1, 2, 3, 0), candidates.Filter(10, 20, 30, 4)],
+    start=candidates.Filter(),
   )
-  assert found == supervised.Filter(11, 22, 33, 4)
+  assert found == candidates.Filter(11, 22, 33, 4)
