@@ -1,10 +1,12 @@
 """launch/rpc/directory.py: addresses by name, on one machine."""
 
 from concurrent import futures
-import multiprocessing
+import json
 import pathlib
 import pickle
 import socket
+import subprocess
+import sys
 
 import launchpad as lp
 import pytest
@@ -15,7 +17,7 @@ from launch.engines import prepare
 from launch.engines import restarts
 from launch.rpc import directory
 
-FORK = multiprocessing.get_context('fork')
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 class Service:
@@ -61,12 +63,31 @@ def test_a_name_whose_port_somebody_took_moves_and_says_so(local, caplog):
   assert f'replay/0 moves to {after}' in caplog.text
 
 
-def test_claims_of_many_processes_are_all_different(local):
-  names = [f'node/{i}' for i in range(40)]
-  with FORK.Pool(4) as pool:
-    addresses = pool.map(local.claim, names)
-  assert len(set(addresses)) == 40
-  assert [local.find(name) for name in names] == addresses
+CLAIM = """
+import json, pathlib, sys
+from launch.rpc import directory
+local = directory.Local(pathlib.Path(sys.argv[1]))
+print(json.dumps({name: local.claim(name) for name in sys.argv[2:]}))
+"""
+
+
+def test_claims_of_many_processes_are_all_different(tmp_path):
+  # Not forked: this process has threads of TensorFlow.
+  names = [[f'node/{i}/{j}' for j in range(20)] for i in range(3)]
+  processes = [
+    subprocess.Popen(
+      [sys.executable, '-c', CLAIM, str(tmp_path), *own],
+      stdout=subprocess.PIPE,
+      cwd=ROOT,
+    )
+    for own in names
+  ]
+  found = {}
+  for process in processes:
+    found.update(json.loads(process.communicate(timeout=120)[0]))
+  assert len(set(found.values())) == 60
+  local = directory.Local(tmp_path)
+  assert {name: local.find(name) for name in found} == found
 
 
 def test_a_directory_can_be_pickled(local):
