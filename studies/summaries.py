@@ -122,7 +122,7 @@ def collect(
     )
     if system.filters:
       decided = sum(system.filters, start=candidates.Filter())
-      entry['candidates'] = dataclasses.asdict(decided)
+      entry['supervised'] = dataclasses.asdict(decided)
     if label != study.baseline:
       entry |= against(label, study.baseline)
     results['variants'][label] = entry
