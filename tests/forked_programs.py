@@ -59,6 +59,7 @@ _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
     'envs_per_actor': _ENVIRONMENTS,
     'update_period': 64,
   },
+  'evolution': {'num_workers': 2, 'population': 4, 'pairs_per_task': 2},
   'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
 }
 
