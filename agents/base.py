@@ -345,7 +345,7 @@ class GreedyMembers:
 
     Args:
       theta: [P, D], copied.
-      act: `act(theta [P, D], observation [P, 1, ...])`, actions [P, 1, ...]. Its
+      act: (theta [P, D], observation [P, 1, ...]) -> actions [P, 1, ...]. Its
         theta is changed in place between calls.
     """
     self._theta = np.array(theta, np.float32)

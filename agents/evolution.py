@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 import zlib
 
 import numpy as np
@@ -65,6 +65,9 @@ class Config:
   # Share of episodes whose observations are counted, where an agent
   # normalizes; [C]: 0.01, of 10,000 episodes.
   obs_stat_prob: settings.Fraction = 0.25
+  # What workers are sent of a generation: 'theta', or all its 'returns', of
+  # which each makes the same update (the paper's algorithm 2).
+  broadcast: Literal['theta', 'returns'] = 'theta'
   table_size: settings.Whole = 2_000_000  # float32; [C]: 250,000,000
   table_seed: settings.Count = 123  # [C]: 123
   # Seconds after which a task that is not back is given to another worker too.
@@ -94,7 +97,7 @@ def noise_table(seed: int, size: int) -> np.ndarray:
 
 def checksum(table: np.ndarray) -> int:
   """Of the first numbers: whether two tables can be the same."""
-  return zlib.crc32(np.ascontiguousarray(table[:_CHECKED]))
+  return zlib.crc32(table[:_CHECKED].tobytes())
 
 
 def perturbed(layout: parameters.Layout) -> slice:
@@ -209,23 +212,27 @@ class Sums(NamedTuple):
   """Of raw observations, entry by entry, float64.
 
   Attributes:
-    count: [].
+    number: of observations, [].
     first: sum, [O].
     second: sum of squares, [O].
   """
 
-  count: float
+  number: float
   first: np.ndarray
   second: np.ndarray
 
   def plus(self, other: Sums) -> Sums:
     """Both together."""
-    return Sums(*(a + b for a, b in zip(self, other)))
+    return Sums(
+      self.number + other.number,
+      self.first + other.first,
+      self.second + other.second,
+    )
 
   def moments(self) -> tuple[np.ndarray, np.ndarray]:
     """Mean, and variance of at least 0.1^2."""
-    mean = self.first / self.count
-    variance = self.second / self.count - np.square(mean)
+    mean = self.first / self.number
+    variance = self.second / self.number - np.square(mean)
     return mean, np.maximum(variance, _NO_DEVIATION**2)
 
 
@@ -273,8 +280,13 @@ class Strategy:
     size = observation_size(layout)
     self._sums = Sums(_PRIOR, np.zeros(size), np.full(size, _PRIOR))
 
+  @property
+  def key(self) -> int:
+    """Tells generations apart, and those of two histories too."""
+    return zlib.crc32(self.theta.tobytes(), self.generation)
+
   def update(
-    self, indices: np.ndarray, returns: np.ndarray, sums: Sums | None = None
+    self, indices: np.ndarray, returns: np.ndarray, sums: tuple | None = None
   ) -> dict[str, float]:
     """Ends a generation.
 
@@ -282,13 +294,14 @@ class Strategy:
       indices: of the noise, [P].
       returns: [P, 2], of + and -; pairs with one that is not finite are left
         out.
-      sums: of observations.
+      sums: `Sums` of observations, or a tuple like it.
 
     Returns:
       What to log.
     """
     config = self._config
     self.generation += 1
+    returns = np.asarray(returns, np.float64)
     known = np.isfinite(returns).all(axis=1)
     indices, returns = indices[known], returns[known]
     flat = not len(returns) or bool(np.all(returns == returns.flat[0]))
@@ -299,8 +312,8 @@ class Strategy:
       g = gradient(centred_ranks(returns), noise, scale)
       size = float(np.linalg.norm(g))
       self._climb(ascent(g, self.theta[self.place], config.weight_decay))
-    if sums is not None and sums.count and len(sums.first):
-      self._sums = self._sums.plus(sums)
+    if sums is not None and sums[0] and len(self._sums.first):
+      self._sums = self._sums.plus(Sums(*sums))
       self._normalize()
     found = {
       'gradient_norm': size,
@@ -336,7 +349,7 @@ class Strategy:
   def _normalize(self) -> None:
     """Writes the statistics to where the agent's normalizer reads them."""
     mean, variance = self._sums.moments()
-    memory = min(self._sums.count / normalization.CAPACITY, 1.0)
+    memory = min(self._sums.number / normalization.CAPACITY, 1.0)
     theta = self.theta.copy()
     views = {
       variable.name: view
@@ -356,7 +369,7 @@ class Strategy:
       'slots': self._slots,
       'numbers': np.array([self.generation, self._moves], np.int64),
       'table': np.array(checksum(self._table), np.int64),
-      'observed': np.array(self._sums.count),
+      'observed': np.array(self._sums.number),
       'observations': np.stack([self._sums.first, self._sums.second]),
     }
 

@@ -51,6 +51,7 @@ class Worker:
     self._reporter = reporting.Reporter(f'worker/{index}', counter)
     self._environments: dict[int, vector.VectorEnvironment] = {}
     self._away = False
+    self._key = -1  # of theta
     self._played = {'tasks': 0, 'steps': 0}
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -63,6 +64,12 @@ class Worker:
     config = self._config
     self._agent = agent = self._experiment.make_agent()
     self._table = evolution.noise_table(config.table_seed, config.table_size)
+    self._theta = np.zeros(agent.layout.size, np.float32)
+    self._strategy: evolution.Strategy | None = None
+    if config.broadcast == 'returns':
+      self._strategy = evolution.Strategy(
+        config, agent.layout, self._theta, self._table
+      )
     try:
       refusal = rpc.retry(
         lambda: self._master.register(
@@ -84,15 +91,11 @@ class Worker:
         environment.close()
 
   def _loop(self) -> None:
-    key, theta = -1, np.zeros(0, np.float32)
     place = evolution.perturbed(self._agent.layout)
     while not self._over():
-      task = self._ask('next_task', self._index, key)
-      if task is None:
+      task = self._ask('next_task', self._index, self._key)
+      if task is None or not self._take(task):
         continue
-      if task['theta'] is not None:
-        _, theta = parameters.decode(self._agent.layout, task['theta'])
-        key = task['key']
       drawn = evolution.draws(
         self._config,
         self._experiment.seed,
@@ -102,22 +105,42 @@ class Worker:
       )
       # The master's word: it is what comes back with the returns.
       drawn = drawn._replace(indices=task['indices'])
-      played = self.play(theta, drawn)
+      played = self.play(self._theta, drawn)
       if played is None:
         return
       result, sums = played
       self._ask(
         'deliver',
         self._index,
-        key,
+        self._key,
         task['task'],
         drawn.indices,
         result.returns.astype(np.float32).reshape(-1, 2),
         result.lengths.astype(np.int32).reshape(-1, 2),
-        tuple(sums) if sums.count else None,
+        tuple(sums) if sums.number else None,
       )
       self._played['tasks'] += 1
       self._played['steps'] += int(result.lengths.sum())
+
+  def _take(self, task: dict[str, Any]) -> bool:
+    """Comes to the theta of a task. Returns whether it could."""
+    if 'theta' in task:
+      _, self._theta = parameters.decode(self._agent.layout, task['theta'])
+      self._key = task['key']
+    elif self._strategy is not None and self._key != task['key']:
+      if 'update' in task:
+        self._strategy.update(*task['update'])
+      else:
+        self._strategy.restore(task['state'])
+      self._theta, self._key = self._strategy.theta, self._strategy.key
+    if self._key != task['key']:
+      _logger.warning(
+        'Generation %d came out different from the same returns: taken over '
+        'from the master.',
+        task['generation'],
+      )
+      self._key = -1
+    return self._key == task['key']
 
   def play(
     self, theta: np.ndarray, drawn: evolution.Draws

@@ -7,7 +7,7 @@ generations.
 
     worker                                        master
     next_task(worker, has)  ------------------->  generation, task, indices
-                                                  [theta, if it has another]
+                                                  [theta, or what makes it]
     deliver(..., indices, returns, lengths) --->  updates when all are there
 """
 
@@ -20,13 +20,11 @@ import pathlib
 import threading
 import time
 from typing import Any, NamedTuple
-import zlib
 
 import numpy as np
 
 from agents import base
 from agents import evolution
-from agents import parameters
 from launch import experiment as experiment_lib
 from launch.nodes import saves
 from launch.services import variables
@@ -95,6 +93,8 @@ class Master:
     self._published = variables.Published(agent.layout)
     self._changed = threading.Condition()
     self._tasks: list[_Task] = []
+    # The key before the last update, and that update's arguments.
+    self._last: tuple[int, tuple] | None = None
     self._over = False
     self._taken = self._discarded = self._again = 0  # results, and tasks
     self._metrics: dict[str, float] = {}
@@ -139,8 +139,10 @@ class Master:
       has: `key` of the theta that it has; -1 for none.
 
     Returns:
-      'generation', 'task', 'indices', 'key', and 'theta' encoded, or None if
-      it has it; None: ask again.
+      'generation', 'task', 'indices', 'key'; and where that is another key, one
+      of 'theta', encoded, and with `broadcast='returns'` 'update', what makes
+      this generation of the one before, or 'state', of a `Strategy`. None: ask
+      again.
     """
     with self._changed:
       for task in self._tasks:
@@ -155,15 +157,12 @@ class Master:
       self._again += task.since > 0
       task.workers.add(worker)
       task.since = self._clock()
-      theta = None
-      if has != self._key:
-        theta = self._published.get(-1)['theta']
       return {
         'generation': self._strategy.generation,
         'task': number,
         'indices': task.indices,
         'key': self._key,
-        'theta': theta,
+        **self._news(has),
       }
 
   def deliver(
@@ -226,7 +225,10 @@ class Master:
         said = now
         self._say(now - since)
       if not complete and self._reporter.due():
-        self._end(self._reporter.report(self._metrics))
+        over = self._reporter.report(self._metrics)
+        with self._changed:
+          self._over = over
+          self._changed.notify_all()
     self._reporter.report(self._metrics)
     self._save()
     # The evaluator may still ask for the last theta.
@@ -236,42 +238,39 @@ class Master:
 
   def _end_generation(self, seconds: float) -> None:
     """Updates theta and begins the next generation."""
-    results = [task.result for task in self._tasks]
-    assert all(results)
-    returns = np.concatenate([r.returns for r in results])  # type: ignore[union-attr]
-    lengths = np.concatenate([r.lengths for r in results])  # type: ignore[union-attr]
+    # In the order of the tasks, whoever was first.
+    results = self._results()
+    returns = np.concatenate([result.returns for result in results])
+    lengths = np.concatenate([result.lengths for result in results])
     total: evolution.Sums | None = None
-    for result in results:  # in the order of the tasks, whoever was first
-      if result is not None and result.sums is not None:
+    for result in results:
+      if result.sums is not None:
         total = result.sums if total is None else total.plus(result.sums)
-    found = self._strategy.update(
-      np.concatenate([task.indices for task in self._tasks]),
-      returns.astype(np.float64),
-      total,
-    )
+    indices = np.concatenate([task.indices for task in self._tasks])
+    last = self._key, (indices, returns, total)
+    found = self._strategy.update(*last[1])
     row = {
       'generation': self._strategy.generation,
       'steps': int(lengths.sum()),
       **found,
+      'parameters': self._strategy.key,
     }
     self._reporter.count(
       actor_steps=int(lengths.sum()), episodes=lengths.size, learner_steps=1
     )
     self._reporter.count_dropped(int(np.isnan(returns).sum()))
-    with self._changed:
-      self._metrics = {
-        **row,
-        'generation_s': seconds,
-        'tasks_given_again': self._again,
-        'results_discarded': self._discarded,
-      }
+    self._metrics = {
+      **row,
+      'generation_s': seconds,
+      'tasks_given_again': self._again,
+      'results_discarded': self._discarded,
+    }
     # Said at each generation: the same one ends the run, however quick it was.
     over = self._reporter.report(self._metrics)
     with self._changed:
+      self._last, self._over = last, over
       self._open()
-      row['parameters'] = self._key
       self._changed.notify_all()
-    self._end(over)
     self._reporter.log('generation', row)
     if self._clock() - self._saved > _CHECKPOINT_PERIOD_S:
       self._save()
@@ -289,12 +288,6 @@ class Master:
       seconds,
       held,
     )
-
-  def _end(self, over: bool) -> None:
-    if over:
-      with self._changed:
-        self._over = True
-        self._changed.notify_all()
 
   def _save(self) -> None:
     self._saved = self._clock()
@@ -315,9 +308,19 @@ class Master:
     self._published.publish(self._strategy.generation, theta)
     # Of all that a task is a function of: a master that came back from its
     # checkpoint knows its own.
-    self._key = zlib.crc32(theta, self._strategy.generation)
+    self._key = self._strategy.key
     self._tasks = []
     self._add_population()
+
+  def _news(self, has: int) -> dict[str, Any]:
+    """What a worker with the theta `has` is told of the present one."""
+    if has == self._key:
+      return {}
+    if self._config.broadcast == 'theta':
+      return {'theta': self._published.get(-1)['theta']}
+    if self._last is not None and has == self._last[0]:
+      return {'update': self._last[1]}
+    return {'state': self._strategy.save()}
 
   def _add_population(self) -> None:
     for _ in range(self._config.tasks):
@@ -330,11 +333,16 @@ class Master:
       )
       self._tasks.append(_Task(drawn.indices))
 
+  def _results(self) -> list[Result]:
+    """Those that are there."""
+    return [t.result for t in self._tasks if t.result is not None]
+
   def _complete(self) -> bool:
     """Whether all tasks are back; adds some where steps are missing."""
-    if any(task.result is None for task in self._tasks):
+    results = self._results()
+    if len(results) < len(self._tasks):
       return False
-    steps = sum(int(task.result.lengths.sum()) for task in self._tasks)  # type: ignore[union-attr]
+    steps = sum(int(result.lengths.sum()) for result in results)
     if steps >= self._config.min_steps:
       return True
     self._add_population()

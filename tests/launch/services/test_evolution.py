@@ -80,7 +80,7 @@ def test_theta_is_sent_to_those_who_have_another(make_master):
   master = make_master()
   first = master.next_task(0, -1)
   assert first['theta'] is not None
-  assert master.next_task(0, first['key'])['theta'] is None
+  assert 'theta' not in master.next_task(0, first['key'])
 
 
 def test_what_a_worker_had_is_given_out_again_when_it_asks_anew(make_master):
@@ -233,6 +233,56 @@ def test_four_workers_make_the_generations_that_one_makes(run):
   np.testing.assert_array_equal(four._strategy.theta, alone._strategy.theta)
 
 
+def test_workers_that_update_for_themselves_have_what_the_master_has(
+  run, monkeypatch
+):
+  _, expected = run(1)
+  sent = []
+  news = service.Master._news
+  monkeypatch.setattr(
+    service.Master,
+    '_news',
+    lambda self, has: sent.append(news(self, has)) or sent[-1],
+  )
+  _, found = run(2, **{'evolution.broadcast': 'returns'})
+  assert found == expected
+  # All parameters once for each worker that was there from the beginning.
+  assert sum('state' in one for one in sent) <= 4
+  assert sum('update' in one for one in sent) >= len(expected) - 1
+  assert not any('theta' in one for one in sent)
+
+
+def test_a_worker_whose_update_came_out_different_takes_all_over(run):
+  experiment, config = _cell(**{'evolution.broadcast': 'returns'})
+
+  class Master:
+    asked = []
+
+    def register(self, *unused):
+      return ''
+
+    def next_task(self, worker, has):
+      self.asked.append(has)
+      if len(self.asked) == 1:
+        return {'generation': 1, 'key': 5, 'state': strategy.save()}
+      stop.set()
+
+  agent = experiment.make_agent()
+  table = evolution.noise_table(config.table_seed, config.table_size)
+  strategy = evolution.Strategy(config, agent.layout, agent.initial(0), table)
+  stop = threading.Event()
+
+  class Counter:
+    def with_deadline(self, timeout_s):
+      return self
+
+    def report(self, *unused):
+      return {'finished': False}
+
+  es_worker.Worker(experiment, config, 0, Counter(), Master()).run(stop)
+  assert Master.asked == [-1, -1]
+
+
 def test_lost_calls_change_nothing(run):
   _, expected = run(1)
   _, found = run(2, every=7)
@@ -270,4 +320,4 @@ def test_observations_are_counted_the_same_by_any_number_of_workers(run):
   assert found == expected
   size = evolution.observation_size(alone._layout)
   assert size == 4
-  assert alone._strategy._sums.count > 100
+  assert alone._strategy._sums.number > 100
