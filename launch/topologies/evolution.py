@@ -96,9 +96,8 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
   agent = experiment.make_agent()
   if agent.learner_class is not None:
     raise ValueError(
-      f'{agent.name} has a learner and networks of its own, of which no part '
-      'of one vector can be perturbed for many episodes at once. Use '
-      'actor_learner: --topology=actor_learner.'
+      f'{agent.name} has networks of its own, which cannot be perturbed here. '
+      'Use actor_learner: --topology=actor_learner.'
     )
   if atari.is_atari(experiment.environment):
     raise ValueError(
