@@ -45,7 +45,7 @@ class Agent:
     topology: where it runs if no other is asked for.
     presets: name to {'environment': id} and the numbers that are not defaults,
       a dict for each section: 'agent', 'pace', 'run', and those of topologies
-      ('actors', 'swarm', 'single'). The first is the default.
+      ('actors', 'swarm', 'single', 'evolution'). The first is the default.
   """
 
   name: str
