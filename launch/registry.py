@@ -64,7 +64,8 @@ class Topology(Protocol):
     Config: frozen dataclass of that section.
 
   It may have `ignored(agent, config) -> {name: why}` too: settings of its
-  section that a run would ignore, and that are refused on a command line.
+  section (others by section.name) that a run would ignore, and that are
+  refused on a command line.
   """
 
   SECTION: str

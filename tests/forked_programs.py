@@ -72,7 +72,7 @@ def flags(agent: str, topology: str) -> list[str]:
     'run': _SMALL['run'],
     registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),
   }
-  if 'unroll_length' not in own:
+  if 'unroll_length' not in own and topology != 'evolution':
     sections['pace'] = {'samples_per_insert': 8.0}
   return [
     f'--config.{section}.{name}={value}'

@@ -23,6 +23,19 @@ from launch.topologies import parts
 
 SECTION = 'evolution'
 Config = evolution.Config
+_RATE = 'evolution.learning_rate is the one that is used'
+# Of learning by gradient, and what there is in their place.
+_UNUSED = {
+  'agent.learning_rate': _RATE,
+  'agent.policy_learning_rate': _RATE,
+  'agent.critic_learning_rate': 'there is no critic',
+  'agent.optimizer': 'evolution.optimizer is the one that is used',
+  'agent.max_gradient_norm': 'there are no gradients',
+  'agent.gamma': 'returns are not discounted',
+  'agent.reward_scale': 'only the ranks of returns count',
+  'agent.reward_clip': 'returns are those of the environment',
+  'pace.samples_per_insert': 'there is no replay',
+}
 _LEAST = 100  # times the number of parameters: size of the noise table
 
 
@@ -35,7 +48,7 @@ def members(config: Config) -> int:
 def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del config
-  found = {}
+  found = dict(_UNUSED)
   if agent.spec.discrete:
     found['action_noise'] = f'actions of {agent.spec.name} are discrete'
   if agent.learner_class is None and not evolution.observation_size(

@@ -47,6 +47,16 @@ REFUSED = {
     {'evolution__action_noise': '0.1'},
     'are discrete',
   ),
+  'a rate that nobody reads': (
+    'dqn',
+    {'agent__learning_rate': '0.1'},
+    'evolution.learning_rate is the one',
+  ),
+  'a pace without replay': (
+    'dqn',
+    {'pace__samples_per_insert': '4'},
+    'pace.samples_per_insert would change nothing here: there is no replay',
+  ),
   'statistics that nobody reads': (
     'es_mlp',
     {'evolution__obs_stat_prob': '0.1'},
