@@ -161,6 +161,16 @@ class Actor(Protocol):
     """Says where an episode has ended, bool [K], for state that is kept."""
 
 
+class Members(Protocol):
+  """Greedy policies of P members, each in an environment of its own."""
+
+  def begin(self, member: int, theta: np.ndarray) -> None:
+    """An episode of this member begins, with parameters `theta [D]`."""
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    """Observations [P, ...] to actions [P, ...]."""
+
+
 class Agent(abc.ABC):
   """What is learned. One instance serves any number of members."""
 
@@ -319,6 +329,49 @@ class Agent(abc.ABC):
   @abc.abstractmethod
   def greedy(self, theta: np.ndarray) -> Policy:
     """The policy without exploration, for parameters `theta [D]`."""
+
+  def greedy_each(self, theta: np.ndarray) -> Members:
+    """As `greedy`, for `theta [P, D]`: in one pass where the agent can."""
+    return _OneByOne(self, theta)
+
+
+class GreedyMembers:
+  """Greedy policies that remember nothing, in one pass."""
+
+  def __init__(
+    self, theta: np.ndarray, act: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  ):
+    """Takes what acts.
+
+    Args:
+      theta: [P, D], copied.
+      act: (theta [P, D], observation [P, 1, ...]) -> actions [P, 1, ...]. Its
+        theta is changed in place between calls.
+    """
+    self._theta = np.array(theta, np.float32)
+    self._act = act
+
+  def begin(self, member: int, theta: np.ndarray) -> None:
+    self._theta[member] = theta
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    return self._act(self._theta, observation[:, None])[:, 0]
+
+
+class _OneByOne:
+  """Greedy policies of any agent, one after the other."""
+
+  def __init__(self, agent: Agent, theta: np.ndarray):
+    self._agent = agent
+    self._policies = [agent.greedy(one) for one in theta]
+
+  def begin(self, member: int, theta: np.ndarray) -> None:
+    self._policies[member] = self._agent.greedy(theta)
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    return np.concatenate(
+      [policy(one[None]) for policy, one in zip(self._policies, observation)]
+    )
 
 
 class _PlainActor:

@@ -255,6 +255,16 @@ class DQN(base.Agent):
 
     return policy
 
+  def greedy_each(self, theta: np.ndarray) -> base.Members:
+    if not self.compiled:  # what convolutions prepare follows no theta
+      return super().greedy_each(theta)
+    values = self.values()
+
+    def act(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+      return values(theta, observation).argmax(axis=-1).astype(np.int32)
+
+    return base.GreedyMembers(theta, act)
+
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """1, then linear to 0: see `Config.anneal_updates`."""
     config = self.config

@@ -19,7 +19,16 @@ def uniforms(seeds: Sequence[int]) -> list[Callable[..., np.ndarray]]:
   return [gymnasium.utils.seeding.np_random(seed)[0].uniform for seed in seeds]
 
 
-class CartPoles(stepping.EpisodeStepper):
+class _Drawn(stepping.EpisodeStepper):
+  """Environments that are random in their first states alone."""
+
+  _draws: list[Callable[..., np.ndarray]]
+
+  def reseed(self, index: int, seed: int) -> None:
+    (self._draws[index],) = uniforms([seed])
+
+
+class CartPoles(_Drawn):
   """Gymnasium's CartPoleVectorEnv with resets of our own.
 
   It resets in the step after the end: that step ignores its action and would
@@ -55,7 +64,7 @@ class CartPoles(stepping.EpisodeStepper):
     )
 
 
-class Acrobots(stepping.EpisodeStepper):
+class Acrobots(_Drawn):
   """Acrobot (Sutton 1996; the book's dynamics), as AcrobotEnv has it.
 
   Both links: mass 1, length 1, centre of mass at 1/2, moment of inertia 1;
@@ -135,7 +144,7 @@ class Acrobots(stepping.EpisodeStepper):
     return result
 
 
-class Pendulums(stepping.EpisodeStepper):
+class Pendulums(_Drawn):
   """The swing-up pendulum, as PendulumEnv has it with gravity 10.
 
   Mass 1, length 1, 0.05 s per step, torque within 2, speed within 8.

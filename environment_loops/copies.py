@@ -24,6 +24,9 @@ class Copies(stepping.EpisodeStepper):
     ]
     self._simulated = self._clocks[0].exists
 
+  def reseed(self, index: int, seed: int) -> None:
+    self._seeds[index] = seed
+
   def close(self) -> None:
     for environment in self._environments:
       environment.close()

@@ -113,6 +113,19 @@ class VectorEnvironment(abc.ABC):
       RuntimeError: `reset` was not called before the first step.
     """
 
+  def reseed(self, index: int, seed: int) -> None:
+    """Has the next episode of one environment begin as this seed says.
+
+    The present episode goes on, though where the environment is random in its
+    steps too, that may change from here on.
+
+    Raises:
+      NotImplementedError: episodes of these environments have no seeds.
+    """
+    raise NotImplementedError(
+      f'Episodes of {self._spec.name} cannot be given a seed one by one.'
+    )
+
   @abc.abstractmethod
   def close(self) -> None:
     """Frees what the environments hold."""

@@ -157,13 +157,11 @@ def _cell(
     for key in overrides:
       _check(key, classes, topology_name)
   sections = {name: section(name) for name in classes}
-  ignored = getattr(topology, 'ignored', lambda agent, config: {})
+  ignored: Any = getattr(topology, 'ignored', lambda agent, config: {})
   for name, why in ignored(make_agent(), sections[topology.SECTION]).items():
-    if f'{topology.SECTION}.{name}' in overrides:
-      raise ValueError(
-        f'{topology.SECTION}.{name} would change nothing here: {why}. Leave it '
-        'out.'
-      )
+    key = name if '.' in name else f'{topology.SECTION}.{name}'
+    if key in overrides:
+      raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')
   experiment = experiment_lib.Experiment(
     make_agent=make_agent,
     environment=environment,

@@ -27,6 +27,7 @@ TOPOLOGIES = {
   'single_process': 'launch.topologies.single_process',
   'actor_learner': 'launch.topologies.actor_learner',
   'swarm': 'launch.topologies.swarm',
+  'evolution': 'launch.topologies.evolution',
 }
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'
@@ -44,7 +45,7 @@ class Agent:
     topology: where it runs if no other is asked for.
     presets: name to {'environment': id} and the numbers that are not defaults,
       a dict for each section: 'agent', 'pace', 'run', and those of topologies
-      ('actors', 'swarm', 'single'). The first is the default.
+      ('actors', 'swarm', 'single', 'evolution'). The first is the default.
   """
 
   name: str
@@ -63,7 +64,8 @@ class Topology(Protocol):
     Config: frozen dataclass of that section.
 
   It may have `ignored(agent, config) -> {name: why}` too: settings of its
-  section that a run would ignore, and that are refused on a command line.
+  section (others by section.name) that a run would ignore, and that are
+  refused on a command line.
   """
 
   SECTION: str

@@ -59,6 +59,7 @@ _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
     'envs_per_actor': _ENVIRONMENTS,
     'update_period': 64,
   },
+  'evolution': {'num_workers': 2, 'population': 4, 'pairs_per_task': 2},
   'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
 }
 
@@ -71,7 +72,7 @@ def flags(agent: str, topology: str) -> list[str]:
     'run': _SMALL['run'],
     registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),
   }
-  if 'unroll_length' not in own:
+  if 'unroll_length' not in own and topology != 'evolution':
     sections['pace'] = {'samples_per_insert': 8.0}
   return [
     f'--config.{section}.{name}={value}'

@@ -134,9 +134,14 @@ def test_what_is_learned_knows_nothing_of_launchpad(package):
 
 
 def test_topologies_know_no_losses_networks_or_agents():
-  # agents.swarm holds the rules of supervisor and star server, not what is
+  # agents.swarm and agents.evolution hold the rules of services, not what is
   # learned; agents.settings words what is wrong with a number.
-  allowed = ('agents.base', 'agents.settings', 'agents.swarm')
+  allowed = (
+    'agents.base',
+    'agents.evolution',
+    'agents.settings',
+    'agents.swarm',
+  )
   learning = ('agents', 'tensorflow', 'sonnet', 'trfl', 'jax')
 
   def learns(module, name):

@@ -273,6 +273,13 @@ class ActorCritic(base.Agent):
 
     return policy
 
+  def greedy_each(self, theta: np.ndarray) -> base.Members:
+    def act(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+      actions = self.means(theta, observation)
+      return actions.reshape(actions.shape[:2] + self.spec.action_shape)
+
+    return base.GreedyMembers(theta, act)
+
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
     """What a user should hear of these metrics of the loss."""
     share = metrics['policy_saturation']

@@ -146,3 +146,27 @@ class GreedyPolicy:
     """Where episodes have ended, bool [K]."""
     if self._memory is not None:
       self._memory.ended(last)
+
+
+class GreedyMembers:
+  """`base.Members` of MLPs, stacked observations included: one pass for all."""
+
+  def __init__(self, policy: Policy, theta: np.ndarray):
+    self._policy = policy
+    self._theta = np.array(theta, np.float32)
+    # Views, which follow it.
+    self._parts = policy.network.prepare(policy.layout.unpack(self._theta))
+    self._core = np.zeros((len(theta), policy.network.core_size), np.float32)
+    self._fresh = np.ones(len(theta), np.bool_)
+
+  def begin(self, member: int, theta: np.ndarray) -> None:
+    self._theta[member] = theta
+    self._fresh[member] = True
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    outputs, self._core = self._policy.network.step(
+      self._parts, observation, self._core, self._fresh, len(self._theta)
+    )
+    self._fresh[:] = False
+    actions = self._policy.head.mode(outputs)
+    return actions.reshape(len(observation), *self._policy.action_shape)

@@ -149,3 +149,8 @@ class UnrollActorCritic(base.Agent):
 
   def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
     return unroll_acting.GreedyPolicy(self._policy, theta)
+
+  def greedy_each(self, theta: np.ndarray) -> base.Members:
+    if self.network.images or self.network.lstm is not None:
+      return super().greedy_each(theta)
+    return unroll_acting.GreedyMembers(self._policy, theta)

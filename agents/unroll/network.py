@@ -170,7 +170,7 @@ class UnrollNetwork:
     return arrays
 
   def prepare(self, variables: Sequence[np.ndarray]) -> dict[str, Any]:
-    """What `step` takes for views [1, *shape]; keep it while theta is."""
+    """What `step` takes for views [P, *shape]; keep it while theta is."""
     parts = self.split(variables)
     for name, part in self._parts.items():
       if name in ('lstm', 'normalizer'):
@@ -193,6 +193,7 @@ class UnrollNetwork:
     observation: np.ndarray,
     core: np.ndarray,
     fresh: np.ndarray,
+    members: int = 1,
   ) -> tuple[np.ndarray, np.ndarray]:
     """One step of K environments, in NumPy.
 
@@ -201,6 +202,8 @@ class UnrollNetwork:
       observation: [K, ...].
       core: [K, S]; where `fresh`, the state of a new episode is written to it.
       fresh: episodes that begin with this observation, bool [K].
+      members: whose parameters these are, with K / members environments each;
+        1 for an LSTM.
 
     Returns:
       The policy's outputs [K, policy_size] and the next core [K, S].
@@ -214,9 +217,9 @@ class UnrollNetwork:
       core[fresh, stacked:] = 0.0
     x = self.memory.step(core[:, :stacked], x)
     following = x[:, x.shape[1] - stacked :]
-    x = x[None]
+    x = x.reshape(members, -1, x.shape[1])
     if self.normalizer is not None:
-      each = x.reshape(1, -1, self.normalizer.size)
+      each = x.reshape(members, -1, self.normalizer.size)
       x = self.normalizer.normalize(parts['normalizer'], each).reshape(x.shape)
     if self.images:
       x = x.reshape(1, -1, *self.observation_shape)
@@ -229,7 +232,8 @@ class UnrollNetwork:
       following = np.concatenate([following, state], axis=1)
       x = state[None, :, : self.lstm_size]
     name = 'heads' if 'heads' in parts else 'policy'
-    outputs = self._parts[name].forward(parts[name], x)[0]
+    outputs = self._parts[name].forward(parts[name], x)
+    outputs = outputs.reshape(len(observation), -1)
     return outputs[:, : self.policy_size], following
 
   def make_unroll(self) -> Callable[..., Unrolled]:

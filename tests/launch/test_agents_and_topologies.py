@@ -19,8 +19,10 @@ WAYS = [
   for engine in engines.NAMES
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
-  # pso_X is X by the name of its swarm: the same cells by another name.
-  if not agent.startswith('pso_') or topology == 'swarm'
+  # pso_X is X by the name of its swarm, es_mlp is PPO's network under
+  # evolution: the same cells by another name.
+  if not agent.startswith(('pso_', 'es_'))
+  or topology == registry.agent(agent).topology
 ]
 
 
@@ -29,6 +31,7 @@ MAIN = (
   ('dqn', 'single_process'),
   ('impala', 'actor_learner'),
   ('pso_dqn', 'swarm'),
+  ('es_mlp', 'evolution'),
 )
 WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
 

@@ -24,6 +24,7 @@ RUNS = {
   'Ape-X DQN on Acrobot-v1': ('apex_dqn:acrobot', -100),
   'IMPALA on CartPole-v1': ('impala:cartpole', 475),
   'D4PG on InvertedPendulum-v5': ('d4pg:inverted_pendulum', 950),
+  'Evolution strategies on CartPole-v1': ('es_mlp:cartpole', 475),
   'D4PG on Pendulum-v1': ('d4pg:pendulum', -250),
 }
 

@@ -1,0 +1,462 @@
+"""Evolution strategies: Salimans et al. 2017, arXiv:1703.03864.
+
+    e_i = table[index_i : index_i + dim]          pairs theta + s e, theta - s e
+    u   = centred ranks of all 2 P returns
+    g   = 1 / (2 P s) sum_i (u_i+ - u_i-) e_i
+    theta <- theta + step of (g - l2 theta)
+
+Pure functions on flat vectors, and the state that a master keeps between
+generations. Everything random follows from (seed, generation, task): who plays
+a task does not matter (docs/topologies/evolution.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+from typing import Any, Literal, NamedTuple
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import optimizers
+from agents import parameters
+from agents import settings
+from agents.networks import normalization
+
+# What is part of theta, and neither learned nor perturbed.
+_STATE = ('normalizer', 'priority')
+_BLOCK = 256  # rows of noise that are in memory at once
+_CHECKED = 1000  # numbers of the table that are compared
+_NO_DEVIATION = 0.1  # floor of a standard deviation; starter code
+_PRIOR = 0.01  # observations of mean 0 and variance 1; starter code
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Evolution strategies. [C]: the authors' starter code, for Humanoid.
+
+  Defaults without a mark are small-scale values, of which those of
+  CartPole-v1 were tried (configs/es_mlp.py).
+  """
+
+  num_workers: settings.Whole = 2  # [C]: 1440, of a core each
+  population: settings.Whole = 20  # pairs of a generation, P; [C]: 5,000
+  # Environment steps of a generation: another population follows where they
+  # are fewer; [C]: 100,000.
+  min_steps: settings.Count = 0
+  pairs_per_task: settings.Whole = 10  # that a worker plays at once
+  # Of a worker; one that ends an episode begins the next one of its task.
+  envs_per_worker: settings.Whole = 20
+  sigma: settings.Positive = 0.05  # of the perturbations; [C]: 0.02
+  learning_rate: settings.Positive = 0.02  # per generation; [C]: 0.01
+  weight_decay: settings.NotNegative = 0.005  # l2; [C]: 0.005
+  optimizer: optimizers.Name = 'adam'  # 'adam' [C], 'momentum' or another
+  # False leaves 1/sigma out of g, as [C] does: the weight decay, which is not
+  # divided, then weighs 1/sigma times as much.
+  divide_by_sigma: bool = True
+  skip_flat: bool = True  # equal returns move nothing; else they decay theta
+  common_episode_seed: bool = False  # for both episodes of a pair; [C]: False
+  # Standard deviation, in units of [-1, 1], of what is added to continuous
+  # actions in perturbed episodes; [C]: 0.01.
+  action_noise: settings.NotNegative = 0.01
+  # Share of episodes whose observations are counted, where an agent
+  # normalizes; [C]: 0.01, of 10,000 episodes.
+  obs_stat_prob: settings.Fraction = 0.25
+  # What workers are sent of a generation: 'theta', or all its 'returns', of
+  # which each makes the same update (the paper's algorithm 2).
+  broadcast: Literal['theta', 'returns'] = 'theta'
+  table_size: settings.Whole = 2_000_000  # float32; [C]: 250,000,000
+  table_seed: settings.Count = 123  # [C]: 123
+  # Seconds after which a task that is not back is given to another worker too.
+  patience_s: settings.Positive = 60.0
+
+  def __post_init__(self):
+    settings.check(self, 'evolution')
+
+  @property
+  def tasks(self) -> int:
+    """Tasks of a population."""
+    return -(-self.population // self.pairs_per_task)
+
+  def pairs(self, task: int) -> int:
+    """Pairs of a task; those of later populations repeat the first's."""
+    before = task % self.tasks * self.pairs_per_task
+    return min(self.pairs_per_task, self.population - before)
+
+
+# Noise.
+
+
+def noise_table(seed: int, size: int) -> np.ndarray:
+  """Normal numbers, float32 [size]: the same in every process."""
+  return np.random.RandomState(seed).randn(size).astype(np.float32)
+
+
+def checksum(table: np.ndarray) -> int:
+  """Of the first numbers: whether two tables can be the same."""
+  return zlib.crc32(table[:_CHECKED].tobytes())
+
+
+def perturbed(layout: parameters.Layout) -> slice:
+  """Which part of theta is perturbed and learned.
+
+  The group `policy` where there is one. Agents without (Q-networks, or a torso
+  that is shared by policy and value): all of it but what no gradient moves, the
+  normalizer and the largest priority.
+
+  Raises:
+    ValueError: that would be two parts.
+  """
+  if 'policy' in layout.groups:
+    return layout.groups['policy']
+  learned = np.ones(layout.size, bool)
+  for name in _STATE:
+    if name in layout.groups:
+      learned[layout.groups[name]] = False
+  places = np.flatnonzero(learned)
+  start, stop = int(places[0]), int(places[-1]) + 1
+  if stop - start != len(places):
+    raise ValueError(
+      f'What is learned of {layout!r} is not in one piece. Order its variables '
+      'so, or give it a group `policy`.'
+    )
+  return slice(start, stop)
+
+
+class Draws(NamedTuple):
+  """All that is random in a task of n pairs, episode 2 i is pair i's +.
+
+  Attributes:
+    indices: into the table, int32 [n].
+    seeds: of the episodes, int [2 n].
+    observed: whether an episode's observations are counted, bool [2 n].
+    rng: of the noise on actions.
+  """
+
+  indices: np.ndarray
+  seeds: list[int]
+  observed: np.ndarray
+  rng: np.random.Generator
+
+
+def draws(
+  config: Config, seed: int, generation: int, task: int, dim: int
+) -> Draws:
+  """What is drawn for a task: a function of its numbers alone."""
+  rng = np.random.default_rng([seed, generation, task])
+  pairs = config.pairs(task)
+  indices = rng.integers(
+    0, config.table_size - dim, size=pairs, endpoint=True, dtype=np.int32
+  )
+  seeds = rng.integers(0, 2**31, size=2 * pairs)
+  if config.common_episode_seed:
+    seeds[1::2] = seeds[::2]
+  observed = rng.random(2 * pairs) < config.obs_stat_prob
+  return Draws(indices, [int(seed) for seed in seeds], observed, rng)
+
+
+# The estimate.
+
+
+def centred_ranks(returns: np.ndarray) -> np.ndarray:
+  """Ranks from -0.5 (the lowest) to 0.5, of the same shape; ties share one.
+
+  The starter code breaks ties by an unstable sort: where many returns are
+  equal, their signs are then random. Here a pair of equals gives 0.
+  """
+  flat = np.asarray(returns).ravel()
+  if len(flat) < 2:
+    return np.zeros(np.shape(returns))
+  _, place, counts = np.unique(flat, return_inverse=True, return_counts=True)
+  last = np.cumsum(counts)
+  ranks = (last - (counts + 1) / 2)[place.reshape(-1)]
+  return (ranks / (len(flat) - 1) - 0.5).reshape(np.shape(returns))
+
+
+def gradient(
+  shaped: np.ndarray, noise: Iterable[np.ndarray], scale: float
+) -> np.ndarray:
+  """`1 / (2 P scale) sum_i (u_i+ - u_i-) e_i`, [dim].
+
+  Args:
+    shaped: u, [P, 2].
+    noise: e_i [dim] for each pair.
+    scale: sigma, or 1.
+  """
+  weights = shaped[:, 0] - shaped[:, 1]
+  total: Any = 0.0
+  rows: list[np.ndarray] = []
+  used = 0
+  for row in noise:
+    rows.append(row)
+    if len(rows) == _BLOCK:
+      total = total + weights[used : used + _BLOCK] @ np.stack(rows)
+      used, rows = used + _BLOCK, []
+  if rows:
+    total = total + weights[used:] @ np.stack(rows)
+  return total / (2 * len(shaped) * scale)
+
+
+def ascent(g: np.ndarray, theta: np.ndarray, weight_decay: float) -> np.ndarray:
+  """The direction that is climbed, `g - l2 theta`, [dim]."""
+  return g - weight_decay * theta
+
+
+# The statistics of observations.
+
+
+class Sums(NamedTuple):
+  """Of raw observations, entry by entry, float64.
+
+  Attributes:
+    number: of observations, [].
+    first: sum, [O].
+    second: sum of squares, [O].
+  """
+
+  number: float
+  first: np.ndarray
+  second: np.ndarray
+
+  def plus(self, other: Sums) -> Sums:
+    """Both together."""
+    return Sums(
+      self.number + other.number,
+      self.first + other.first,
+      self.second + other.second,
+    )
+
+  def moments(self) -> tuple[np.ndarray, np.ndarray]:
+    """Mean, and variance of at least 0.1^2."""
+    mean = self.first / self.number
+    variance = self.second / self.number - np.square(mean)
+    return mean, np.maximum(variance, _NO_DEVIATION**2)
+
+
+def no_sums(size: int) -> Sums:
+  """Of no observations."""
+  return Sums(0.0, np.zeros(size), np.zeros(size))
+
+
+def observation_size(layout: parameters.Layout) -> int:
+  """Numbers of an observation that is normalized; 0 without a normalizer."""
+  sizes = [v.size for v in layout.variables if v.name == 'normalizer/mean']
+  return sizes[0] if sizes else 0
+
+
+# The state of a master.
+
+
+class Strategy:
+  """theta, and all that the next one depends on.
+
+  Attributes:
+    theta: float32 [D].
+    generation: updates made.
+    place: the part of theta that is perturbed.
+  """
+
+  def __init__(
+    self,
+    config: Config,
+    layout: parameters.Layout,
+    theta: np.ndarray,
+    table: np.ndarray,
+  ):
+    """Begins at `theta [D]`."""
+    self._config = config
+    self._layout = layout
+    self._table = table
+    self._optimizer = optimizers.make(config.optimizer)
+    self.theta = np.array(theta, np.float32)
+    self.generation = 0
+    self.place = perturbed(layout)
+    self.dim = self.place.stop - self.place.start
+    self._slots = np.zeros((self._optimizer.slots, 1, self.dim), np.float32)
+    self._moves = 0  # of the optimizer
+    size = observation_size(layout)
+    self._sums = Sums(_PRIOR, np.zeros(size), np.full(size, _PRIOR))
+
+  @property
+  def key(self) -> int:
+    """Tells generations apart, and those of two histories too."""
+    return zlib.crc32(self.theta.tobytes(), self.generation)
+
+  def update(
+    self, indices: np.ndarray, returns: np.ndarray, sums: tuple | None = None
+  ) -> dict[str, float]:
+    """Ends a generation.
+
+    Args:
+      indices: of the noise, [P].
+      returns: [P, 2], of + and -; pairs with one that is not finite are left
+        out.
+      sums: `Sums` of observations, or a tuple like it.
+
+    Returns:
+      What to log.
+    """
+    config = self._config
+    self.generation += 1
+    returns = np.asarray(returns, np.float64)
+    known = np.isfinite(returns).all(axis=1)
+    indices, returns = indices[known], returns[known]
+    flat = not len(returns) or bool(np.all(returns == returns.flat[0]))
+    size = 0.0
+    if len(returns) and not (flat and config.skip_flat):
+      noise = (self._table[i : i + self.dim] for i in indices)
+      scale = config.sigma if config.divide_by_sigma else 1.0
+      g = gradient(centred_ranks(returns), noise, scale)
+      size = float(np.linalg.norm(g))
+      self._climb(ascent(g, self.theta[self.place], config.weight_decay))
+    if sums is not None and sums[0] and len(self._sums.first):
+      self._sums = self._sums.plus(Sums(*sums))
+      self._normalize()
+    found = {
+      'gradient_norm': size,
+      'theta_norm': float(np.linalg.norm(self.theta[self.place])),
+      'flat': float(flat),
+      'dropped_pairs': float(np.count_nonzero(~known)),
+    }
+    if len(returns):
+      found.update(
+        return_mean=float(returns.mean()),
+        return_max=float(returns.max()),
+        return_min=float(returns.min()),
+      )
+    return found
+
+  def _climb(self, direction: np.ndarray) -> None:
+    """One step of the optimizer, which descends: of -direction."""
+    self._moves += 1
+    slots, step = self._optimizer.direction(
+      tuple(tf.constant(slot) for slot in self._slots),
+      tf.constant(-direction[None], tf.float32),
+      tf.constant([[self._moves]], tf.float32),
+    )
+    for own, slot in zip(self._slots, slots):
+      own[:] = slot.numpy()
+    # A new array: those who were given the old one keep it.
+    theta = self.theta.copy()
+    theta[self.place] -= (
+      np.float32(self._config.learning_rate) * step.numpy()[0]
+    )
+    self.theta = theta
+
+  def _normalize(self) -> None:
+    """Writes the statistics to where the agent's normalizer reads them."""
+    mean, variance = self._sums.moments()
+    memory = min(self._sums.number / normalization.CAPACITY, 1.0)
+    theta = self.theta.copy()
+    views = {
+      variable.name: view
+      for variable, view in zip(
+        self._layout.variables, self._layout.unpack(theta)
+      )
+    }
+    views['normalizer/mean'][:] = mean
+    views['normalizer/variance'][:] = variance
+    views['normalizer/memory'][:] = memory
+    self.theta = theta
+
+  def save(self) -> dict[str, np.ndarray]:
+    """All that it needs to go on."""
+    return {
+      'theta': self.theta,
+      'slots': self._slots,
+      'numbers': np.array([self.generation, self._moves], np.int64),
+      'table': np.array(checksum(self._table), np.int64),
+      'observed': np.array(self._sums.number),
+      'observations': np.stack([self._sums.first, self._sums.second]),
+    }
+
+  def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: they are of another network, optimizer or table.
+    """
+    own = self.save()
+    for name, array in arrays.items():
+      if np.shape(array) != own[name].shape:
+        raise ValueError(
+          f'The checkpoint has {name} of shape {np.shape(array)}, this run '
+          f'{own[name].shape}: it is of another network, optimizer or '
+          'environment. Resume it as it was started.'
+        )
+    if int(arrays['table']) != int(own['table']):
+      raise ValueError(
+        'The checkpoint is of another noise table. Leave '
+        'evolution.table_seed as it was.'
+      )
+    self.theta = np.array(arrays['theta'])
+    self._slots = np.array(arrays['slots'])
+    self.generation, self._moves = (int(n) for n in arrays['numbers'])
+    self._sums = Sums(
+      float(arrays['observed']), *np.array(arrays['observations'])
+    )
+
+
+class Perturbed:
+  """The policies of a task's episodes, for environments side by side.
+
+  What `environment_loops.episodes.play` asks of a policy, and the sums of
+  observations that it has seen.
+  """
+
+  def __init__(
+    self,
+    config: Config,
+    agent: base.Agent,
+    table: np.ndarray,
+    theta: np.ndarray,
+    drawn: Draws,
+    num_envs: int,
+  ):
+    """Makes the policies of the first episodes when those begin.
+
+    Args:
+      config: numbers.
+      agent: whose greedy policy is perturbed.
+      table: of noise.
+      theta: float32 [D].
+      drawn: for the task.
+      num_envs: environments, K.
+    """
+    self._sigma = np.float32(config.sigma)
+    self._table, self._theta, self._drawn = table, theta, drawn
+    self._place = perturbed(agent.layout)
+    self._policy = agent.greedy_each(np.tile(theta, (num_envs, 1)))
+    self._noise = 0.0 if agent.spec.discrete else config.action_noise
+    self._counted = np.zeros(num_envs, bool)
+    self.sums = no_sums(observation_size(agent.layout))
+
+  def begin(self, member: int, episode: int) -> None:
+    """Environment `member` begins an episode of the task."""
+    place, index = self._place, self._drawn.indices[episode // 2]
+    theta = self._theta.copy()
+    noise = self._table[index : index + place.stop - place.start]
+    theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
+    self._policy.begin(member, theta)
+    self._counted[member] = self._drawn.observed[episode]
+
+  def end(self, member: int) -> None:
+    """Environment `member` has no more episodes to play."""
+    self._counted[member] = False
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    if len(self.sums.first) and self._counted.any():
+      seen = observation[self._counted].reshape(-1, len(self.sums.first))
+      seen = seen.astype(np.float64)
+      self.sums = self.sums.plus(
+        Sums(len(seen), seen.sum(axis=0), np.square(seen).sum(axis=0))
+      )
+    actions = self._policy(observation)
+    if self._noise:
+      actions = actions + self._noise * self._drawn.rng.standard_normal(
+        actions.shape
+      )
+    return actions

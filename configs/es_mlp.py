@@ -1,0 +1,90 @@
+"""Evolution strategies: an MLP, for classic control and MuJoCo.
+
+  python launch/run.py es_mlp:acrobot
+
+The agent is PPO's policy network with its greedy action: the likeliest of a
+softmax, or a mean within [-1, 1]. Of PPO nothing else is used; any other agent
+has the topology too (`--topology=evolution`). `run.steps_per_agent` counts the
+steps of all perturbed episodes. Numbers are the small-scale ones of
+docs/topologies/evolution.md, where it says what was measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import ppo
+from launch import registry
+
+# As PPO's presets: a simulation that diverges costs its pair.
+_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
+
+
+def _preset(
+  environment: str,
+  hidden_sizes: tuple[int, ...],
+  evolution: dict[str, Any],
+  run: dict[str, Any],
+  **agent: Any,
+) -> dict[str, Any]:
+  return {
+    'environment': environment,
+    'agent': {'hidden_sizes': hidden_sizes, **agent},
+    'evolution': evolution,
+    'run': run,
+  }
+
+
+_COARSE: dict[str, Any] = {'sigma': 0.1, 'learning_rate': 0.05}
+# Where episodes differ much in length, environments that are done wait for the
+# longest: with 5 instead of 20 each plays four, and first policies took a third
+# less CPU per step.
+_UNEVEN: dict[str, Any] = {'envs_per_worker': 5}
+_FINE: dict[str, Any] = {'sigma': 0.05, 'learning_rate': 0.02}
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': _preset(
+    'CartPole-v1',
+    (16,),
+    _COARSE,
+    {'steps_per_agent': 300_000, 'target_return': 475.0},
+  ),
+  'acrobot': _preset(
+    'Acrobot-v1',
+    (32, 32),
+    _COARSE,
+    {'steps_per_agent': 1_000_000, 'target_return': -100.0},
+  ),
+  'inverted_pendulum': _preset(
+    'InvertedPendulum-v5',
+    (32, 32),
+    {**_COARSE, **_UNEVEN},
+    {**_MUJOCO, 'steps_per_agent': 500_000, 'target_return': 950.0},
+    tanh_mean=True,
+  ),
+  'swimmer': _preset(
+    'Swimmer-v5',
+    (32, 32),
+    _FINE,
+    {**_MUJOCO, 'steps_per_agent': 2_000_000, 'eval_episodes': 5},
+    tanh_mean=True,
+    normalize_observations=True,
+  ),
+  'hopper': _preset(
+    'Hopper-v5',
+    (64, 64),
+    {**_FINE, **_UNEVEN, 'population': 40},
+    {**_MUJOCO, 'steps_per_agent': 3_000_000, 'eval_episodes': 5},
+    tanh_mean=True,
+    normalize_observations=True,
+  ),
+}
+
+AGENT = registry.Agent(
+  name='es_mlp',
+  title='Evolution strategies',
+  agent=ppo.PPO,
+  config=ppo.Config,
+  topology='evolution',
+  presets=PRESETS,
+)

@@ -1,0 +1,96 @@
+"""Given episodes, each from a seed of its own, in K environments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from environment_loops import stepping
+
+
+class Policy(Protocol):
+  """What acts; it knows which episode each environment plays."""
+
+  def begin(self, member: int, episode: int) -> None:
+    """Environment `member` begins this episode."""
+
+  def end(self, member: int) -> None:
+    """Environment `member` plays no more: its actions do not matter."""
+
+  def __call__(self, observation: np.ndarray) -> np.ndarray:
+    """Observations [K, ...] to actions [K, ...]."""
+
+
+class Result(NamedTuple):
+  """Of E episodes.
+
+  Attributes:
+    returns: undiscounted, in the environment's units, float64 [E]; NaN where
+      the environment broke.
+    lengths: environment steps, int64 [E].
+  """
+
+  returns: np.ndarray
+  lengths: np.ndarray
+
+
+def play(
+  policy: Policy,
+  environment: stepping.VectorEnvironment,
+  seeds: Sequence[int],
+  should_stop: Callable[[], bool] = lambda: False,
+) -> Result | None:
+  """Plays whole episodes, however long each of them is.
+
+  Environment k plays episodes k, k + K, k + 2 K, ...: what an episode is
+  depends on nothing but its number and K.
+
+  Args:
+    policy: acts.
+    environment: of at most as many environments as there are episodes.
+    seeds: of each episode, [E].
+    should_stop: asked before each step.
+
+  Returns:
+    All of them, or None if stopped before the last one's end.
+  """
+  num, total = environment.num, len(seeds)
+  if num > total:
+    raise ValueError(f'{num} environments for {total} episodes are too many.')
+  result = Result(np.zeros(total), np.zeros(total, np.int64))
+  playing = np.arange(num)  # the episode of each environment
+  running = np.ones(num, bool)
+
+  def follow(member: int) -> None:
+    # Its next one begins by itself, in the step that ends this one.
+    following = playing[member] + num
+    if following < total:
+      environment.reseed(member, seeds[following])
+
+  for member in range(num):
+    environment.reseed(member, seeds[member])
+  observation = environment.reset()
+  for member in range(num):
+    policy.begin(member, member)
+    follow(member)
+  while running.any():
+    if should_stop():
+      return None
+    step = environment.step(policy(observation))
+    episodes = playing[running]
+    result.returns[episodes] += step.reward[running]
+    result.lengths[episodes] += 1
+    for member in np.flatnonzero(step.last & running):
+      if step.valid is not None and not step.valid[member]:
+        result.returns[playing[member]] = np.nan
+      playing[member] += num
+      if playing[member] < total:
+        policy.begin(member, playing[member])
+        follow(member)
+      else:
+        policy.end(member)
+        running[member] = False
+    observation = step.next_observation
+  return result

@@ -1,0 +1,188 @@
+"""A worker of evolution strategies: plays the episodes of perturbed policies.
+
+All episodes of a task are played side by side, in one vector of environments
+and one forward pass of as many parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+
+from agents import evolution
+from agents import parameters
+from environment_loops import episodes
+from environment_loops import vector
+from launch import experiment as experiment_lib
+from launch import rpc
+from run_records import reporting
+
+_logger = logging.getLogger(__name__)
+_PAUSE_S = 0.2  # before an unreachable master is asked again
+
+
+class Worker:
+  """Plays what the master asks for. It may die at any time."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: evolution.Config,
+    index: int,
+    counter: Any,
+    master: Any,
+  ):
+    """Takes its arguments in.
+
+    Args:
+      experiment: what is run.
+      config: numbers.
+      index: of this worker.
+      counter: client of the counter.
+      master: client of services.evolution.Master.
+    """
+    self._experiment = experiment
+    self._config = config
+    self._index = index
+    self._master = master
+    self._reporter = reporting.Reporter(f'worker/{index}', counter)
+    self._environments: dict[int, vector.VectorEnvironment] = {}
+    self._away = False
+    self._key = -1  # of theta
+    self._played = {'tasks': 0, 'steps': 0}
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Plays until the run is over."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    self._stop = stop
+    config = self._config
+    self._agent = agent = self._experiment.make_agent()
+    self._table = evolution.noise_table(config.table_seed, config.table_size)
+    self._theta = np.zeros(agent.layout.size, np.float32)
+    self._strategy: evolution.Strategy | None = None
+    if config.broadcast == 'returns':
+      self._strategy = evolution.Strategy(
+        config, agent.layout, self._theta, self._table
+      )
+    try:
+      refusal = rpc.retry(
+        lambda: self._master.register(
+          f'worker/{self._index}',
+          agent.layout.fingerprint,
+          repr(agent.layout),
+          evolution.checksum(self._table),
+        ),
+        should_stop=stop.is_set,
+      )
+      if refusal:
+        raise parameters.LayoutMismatch(refusal)
+      self._loop()
+    except rpc.Unavailable:
+      if not stop.is_set():
+        raise
+    finally:
+      for environment in self._environments.values():
+        environment.close()
+
+  def _loop(self) -> None:
+    place = evolution.perturbed(self._agent.layout)
+    while not self._over():
+      task = self._ask('next_task', self._index, self._key)
+      if task is None or not self._take(task):
+        continue
+      drawn = evolution.draws(
+        self._config,
+        self._experiment.seed,
+        task['generation'],
+        task['task'],
+        place.stop - place.start,
+      )
+      # The master's word: it is what comes back with the returns.
+      drawn = drawn._replace(indices=task['indices'])
+      played = self.play(self._theta, drawn)
+      if played is None:
+        return
+      result, sums = played
+      self._ask(
+        'deliver',
+        self._index,
+        self._key,
+        task['task'],
+        drawn.indices,
+        result.returns.astype(np.float32).reshape(-1, 2),
+        result.lengths.astype(np.int32).reshape(-1, 2),
+        tuple(sums) if sums.number else None,
+      )
+      self._played['tasks'] += 1
+      self._played['steps'] += int(result.lengths.sum())
+
+  def _take(self, task: dict[str, Any]) -> bool:
+    """Comes to the theta of a task. Returns whether it could."""
+    if 'theta' in task:
+      _, self._theta = parameters.decode(self._agent.layout, task['theta'])
+      self._key = task['key']
+    elif self._strategy is not None and self._key != task['key']:
+      if 'update' in task:
+        self._strategy.update(*task['update'])
+      else:
+        self._strategy.restore(task['state'])
+      self._theta, self._key = self._strategy.theta, self._strategy.key
+    if self._key != task['key']:
+      _logger.warning(
+        'Generation %d came out different from the same returns: taken over '
+        'from the master.',
+        task['generation'],
+      )
+      self._key = -1
+    return self._key == task['key']
+
+  def play(
+    self, theta: np.ndarray, drawn: evolution.Draws
+  ) -> tuple[episodes.Result, evolution.Sums] | None:
+    """The episodes of a task; None if the run ended meanwhile."""
+    num = min(self._config.envs_per_worker, len(drawn.seeds))
+    if num not in self._environments:
+      self._environments[num] = vector.make_vector(
+        self._experiment.environment,
+        num,
+        0,  # each episode has a seed of its own
+        on_fault=self._experiment.run.on_fault,
+      )
+    policy = evolution.Perturbed(
+      self._config, self._agent, self._table, theta, drawn, num
+    )
+    result = episodes.play(
+      policy, self._environments[num], drawn.seeds, self._over
+    )
+    return None if result is None else (result, policy.sums)
+
+  def _ask(self, method: str, *arguments: Any) -> Any:
+    """Calls the master; None where it does not answer.
+
+    A result that does not arrive is not sent again: the master gives its task
+    out once more.
+    """
+    try:
+      answer = getattr(self._master, method)(*arguments)
+    except rpc.Unavailable as e:
+      if not self._away and not self._stop.is_set():
+        _logger.warning('Waiting for the master: %s', e)
+      self._away = True
+      self._stop.wait(_PAUSE_S)
+      return None
+    if self._away:
+      self._away = False
+      _logger.info('The master is back.')
+    return answer
+
+  def _over(self) -> bool:
+    """Whether the run is over; also reports, when that is due."""
+    if self._stop.is_set() or self._reporter.finished:
+      return True
+    return self._reporter.due() and self._reporter.report(self._played)

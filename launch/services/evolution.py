@@ -1,0 +1,371 @@
+"""The master of evolution strategies: hands out noise, takes back returns.
+
+Workers keep nothing that matters. A task is a few numbers (generation, number,
+indices of noise), and whoever plays it, its result is the same: what a dead
+worker had is given out again, and any number of workers make the same
+generations.
+
+    worker                                        master
+    next_task(worker, has)  ------------------->  generation, task, indices
+                                                  [theta, or what makes it]
+    deliver(..., indices, returns, lengths) --->  updates when all are there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import logging
+import pathlib
+import threading
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agents import base
+from agents import evolution
+from launch import experiment as experiment_lib
+from launch.nodes import saves
+from launch.services import variables
+from run_records import checkpoints
+from run_records import reporting
+
+_logger = logging.getLogger(__name__)
+CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/
+_CHECKPOINT_PERIOD_S = 5.0
+_HOLD_S = 2.0  # how long a worker without a task is kept waiting, at most
+_TICK_S = 0.1
+_SAY_S = 10.0  # between two words of a generation that takes long
+_MANY_DISCARDED = 0.2  # share of results
+
+
+class Result(NamedTuple):
+  """Of a task of n pairs.
+
+  Attributes:
+    returns: of + and -, float32 [n, 2]; NaN where an environment broke.
+    lengths: environment steps, int32 [n, 2].
+    sums: of observations; None if none were counted.
+  """
+
+  returns: np.ndarray
+  lengths: np.ndarray
+  sums: evolution.Sums | None
+
+
+@dataclasses.dataclass
+class _Task:
+  indices: np.ndarray
+  result: Result | None = None
+  workers: set[int] = dataclasses.field(default_factory=set)
+  since: float = 0.0  # when it was given out last
+
+
+class Master:
+  """Keeps theta, its optimizer and the statistics of observations."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    config: evolution.Config,
+    counter: Any,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Begins, or goes on from its checkpoint in the run's directory.
+
+    Args:
+      experiment: what is run.
+      config: numbers.
+      counter: client of the counter.
+      clock: seconds, monotonic.
+    """
+    self._experiment = experiment
+    self._config = config
+    self._clock = clock
+    self._reporter = reporting.Reporter('master/0', counter)
+    agent = experiment.make_agent()
+    self._layout = agent.layout
+    table = evolution.noise_table(config.table_seed, config.table_size)
+    self._checksum = evolution.checksum(table)
+    theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
+    self._strategy = evolution.Strategy(config, agent.layout, theta, table)
+    self._published = variables.Published(agent.layout)
+    self._changed = threading.Condition()
+    self._tasks: list[_Task] = []
+    # The key before the last update, and that update's arguments.
+    self._last: tuple[int, tuple] | None = None
+    self._over = False
+    self._taken = self._discarded = self._again = 0  # results, and tasks
+    self._metrics: dict[str, float] = {}
+    self._path: pathlib.Path | None = None
+    if experiment.run_dir is not None:
+      self._path = checkpoints.directory(experiment.run_dir) / CHECKPOINT
+      if self._path.exists():
+        with np.load(self._path) as saved:
+          self._strategy.restore(dict(saved))
+        _logger.info('Going on from generation %d.', self._strategy.generation)
+    self._saved = clock()
+    with self._changed:
+      self._open()
+
+  # Served.
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """theta without noise, for whoever plays it; as a learner serves it."""
+    return self._published.get(have_version)
+
+  def register(
+    self, node: str, fingerprint: bytes, network: str, checksum: int
+  ) -> str:
+    """Compares at the start. Returns '' or why the worker does not fit."""
+    if fingerprint != self._layout.fingerprint:
+      return (
+        f'{node} has {network}, the master has {self._layout!r}. Start all '
+        'nodes with the same config.'
+      )
+    if checksum != self._checksum:
+      return (
+        f'{node} made another noise table of evolution.table_seed='
+        f'{self._config.table_seed} than the master. Use one version of NumPy.'
+      )
+    return ''
+
+  def next_task(self, worker: int, has: int) -> dict[str, Any] | None:
+    """What a worker is to play. Whatever it was playing is taken for lost.
+
+    Args:
+      worker: its index.
+      has: `key` of the theta that it has; -1 for none.
+
+    Returns:
+      'generation', 'task', 'indices', 'key'; and where that is another key, one
+      of 'theta', encoded, and with `broadcast='returns'` 'update', what makes
+      this generation of the one before, or 'state', of a `Strategy`. None: ask
+      again.
+    """
+    with self._changed:
+      for task in self._tasks:
+        task.workers.discard(worker)
+      self._changed.wait_for(
+        lambda: self._over or self._choose() is not None, _HOLD_S
+      )
+      number = self._choose()
+      if self._over or number is None:
+        return None
+      task = self._tasks[number]
+      self._again += task.since > 0
+      task.workers.add(worker)
+      task.since = self._clock()
+      return {
+        'generation': self._strategy.generation,
+        'task': number,
+        'indices': task.indices,
+        'key': self._key,
+        **self._news(has),
+      }
+
+  def deliver(
+    self,
+    worker: int,
+    key: int,
+    task: int,
+    indices: np.ndarray,
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    sums: tuple | None,
+  ) -> bool:
+    """Takes a result. Returns whether it was of use.
+
+    Args:
+      worker: who played.
+      key: of the theta that was perturbed.
+      task: its number.
+      indices: of the noise, int32 [n].
+      returns: float32 [n, 2].
+      lengths: int32 [n, 2].
+      sums: `evolution.Sums` of observations, or None.
+    """
+    with self._changed:
+      self._taken += 1
+      known = key == self._key and task < len(self._tasks)
+      if (
+        not known
+        or self._tasks[task].result is not None
+        or not np.array_equal(indices, self._tasks[task].indices)
+      ):
+        self._discard(lengths)
+        return False
+      found = self._tasks[task]
+      found.workers.discard(worker)
+      found.result = Result(
+        returns, lengths, None if sums is None else evolution.Sums(*sums)
+      )
+      if self._complete():
+        self._changed.notify_all()
+      return True
+
+  # The node.
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Makes a generation of each that is complete, until the run ends."""
+    if stop is None:
+      import launchpad as lp  # pylint: disable=g-import-not-at-top
+
+      stop = lp.stop_event()
+    since = said = self._clock()
+    while not stop.is_set() and not self._over:
+      with self._changed:
+        complete = self._changed.wait_for(self._complete, _TICK_S)
+      now = self._clock()
+      if complete:
+        self._end_generation(now - since)
+        since = said = now
+      elif now - said > _SAY_S:
+        said = now
+        self._say(now - since)
+      if not complete and self._reporter.due():
+        over = self._reporter.report(self._metrics)
+        with self._changed:
+          self._over = over
+          self._changed.notify_all()
+    self._reporter.report(self._metrics)
+    self._save()
+    # The evaluator may still ask for the last theta.
+    while not stop.wait(_TICK_S):
+      if self._reporter.due():
+        self._reporter.report(self._metrics)
+
+  def _end_generation(self, seconds: float) -> None:
+    """Updates theta and begins the next generation."""
+    # In the order of the tasks, whoever was first.
+    results = self._results()
+    returns = np.concatenate([result.returns for result in results])
+    lengths = np.concatenate([result.lengths for result in results])
+    total: evolution.Sums | None = None
+    for result in results:
+      if result.sums is not None:
+        total = result.sums if total is None else total.plus(result.sums)
+    indices = np.concatenate([task.indices for task in self._tasks])
+    last = self._key, (indices, returns, total)
+    found = self._strategy.update(*last[1])
+    row = {
+      'generation': self._strategy.generation,
+      'steps': int(lengths.sum()),
+      **found,
+      'parameters': self._strategy.key,
+    }
+    self._reporter.count(
+      actor_steps=int(lengths.sum()), episodes=lengths.size, learner_steps=1
+    )
+    self._reporter.count_dropped(int(np.isnan(returns).sum()))
+    self._metrics = {
+      **row,
+      'generation_s': seconds,
+      'tasks_given_again': self._again,
+      'results_discarded': self._discarded,
+    }
+    # Said at each generation: the same one ends the run, however quick it was.
+    over = self._reporter.report(self._metrics)
+    with self._changed:
+      self._last, self._over = last, over
+      self._open()
+      self._changed.notify_all()
+    self._reporter.log('generation', row)
+    if self._clock() - self._saved > _CHECKPOINT_PERIOD_S:
+      self._save()
+
+  def _say(self, seconds: float) -> None:
+    with self._changed:
+      missing = [i for i, t in enumerate(self._tasks) if t.result is None]
+      held = sorted({w for i in missing for w in self._tasks[i].workers})
+    _logger.warning(
+      'Generation %d waits for %d of %d tasks since %.0f s; workers %s have '
+      'them.',
+      self._strategy.generation,
+      len(missing),
+      len(self._tasks),
+      seconds,
+      held,
+    )
+
+  def _save(self) -> None:
+    self._saved = self._clock()
+    if self._path is None:
+      return
+    checkpoints.write(self._path, **self._strategy.save())
+    saves.write_acting(
+      self._experiment.run_dir,
+      self._strategy.theta[None],
+      self._strategy.generation,
+    )
+
+  # With the lock held.
+
+  def _open(self) -> None:
+    """Begins a generation."""
+    theta = self._strategy.theta
+    self._published.publish(self._strategy.generation, theta)
+    # Of all that a task is a function of: a master that came back from its
+    # checkpoint knows its own.
+    self._key = self._strategy.key
+    self._tasks = []
+    self._add_population()
+
+  def _news(self, has: int) -> dict[str, Any]:
+    """What a worker with the theta `has` is told of the present one."""
+    if has == self._key:
+      return {}
+    if self._config.broadcast == 'theta':
+      return {'theta': self._published.get(-1)['theta']}
+    if self._last is not None and has == self._last[0]:
+      return {'update': self._last[1]}
+    return {'state': self._strategy.save()}
+
+  def _add_population(self) -> None:
+    for _ in range(self._config.tasks):
+      drawn = evolution.draws(
+        self._config,
+        self._experiment.seed,
+        self._strategy.generation,
+        len(self._tasks),
+        self._strategy.dim,
+      )
+      self._tasks.append(_Task(drawn.indices))
+
+  def _results(self) -> list[Result]:
+    """Those that are there."""
+    return [t.result for t in self._tasks if t.result is not None]
+
+  def _complete(self) -> bool:
+    """Whether all tasks are back; adds some where steps are missing."""
+    results = self._results()
+    if len(results) < len(self._tasks):
+      return False
+    steps = sum(int(result.lengths.sum()) for result in results)
+    if steps >= self._config.min_steps:
+      return True
+    self._add_population()
+    self._changed.notify_all()
+    return False
+
+  def _choose(self) -> int | None:
+    """A task that nobody plays, or that somebody plays for too long."""
+    open_ = [i for i, task in enumerate(self._tasks) if task.result is None]
+    for i in open_:
+      if not self._tasks[i].workers:
+        return i
+    late = self._clock() - self._config.patience_s
+    return next((i for i in open_ if self._tasks[i].since < late), None)
+
+  def _discard(self, lengths: np.ndarray) -> None:
+    self._discarded += 1
+    self._reporter.count(discarded_steps=int(lengths.sum()))
+    share = self._discarded / self._taken
+    if self._taken >= 10 and share > _MANY_DISCARDED:
+      self._reporter.remark(
+        [
+          f'{share:.0%} of the results came too late or twice. Raise '
+          'evolution.patience_s, or lower evolution.pairs_per_task.'
+        ]
+      )

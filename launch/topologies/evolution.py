@@ -1,0 +1,134 @@
+"""Evolution strategies: N workers that play, a master that updates.
+
+Only indices of noise and returns travel to the master. May die and come back:
+workers (what they played is given out again), the master from its checkpoint,
+the evaluator, the counter. Nothing is learned by gradient: of the agent, its
+network and its greedy policy are used (docs/topologies/evolution.md).
+"""
+
+from __future__ import annotations
+
+import launchpad as lp
+
+from agents import base
+from agents import evolution
+from environment_loops import atari
+from launch import experiment as experiment_lib
+from launch import rpc
+from launch.engines import restarts
+from launch.nodes import es_worker
+from launch.nodes import evaluator
+from launch.services import evolution as master_lib
+from launch.topologies import parts
+
+SECTION = 'evolution'
+Config = evolution.Config
+_RATE = 'evolution.learning_rate is the one that is used'
+# Of learning by gradient, and what there is in their place.
+_UNUSED = {
+  'agent.learning_rate': _RATE,
+  'agent.policy_learning_rate': _RATE,
+  'agent.critic_learning_rate': 'there is no critic',
+  'agent.optimizer': 'evolution.optimizer is the one that is used',
+  'agent.max_gradient_norm': 'there are no gradients',
+  'agent.gamma': 'returns are not discounted',
+  'agent.reward_scale': 'only the ranks of returns count',
+  'agent.reward_clip': 'returns are those of the environment',
+  'pace.samples_per_insert': 'there is no replay',
+}
+_LEAST = 100  # times the number of parameters: size of the noise table
+
+
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  del config
+  return 1
+
+
+def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
+  """Settings that a run would ignore, and why."""
+  del config
+  found = dict(_UNUSED)
+  if agent.spec.discrete:
+    found['action_noise'] = f'actions of {agent.spec.name} are discrete'
+  if agent.learner_class is None and not evolution.observation_size(
+    agent.layout
+  ):
+    found['obs_stat_prob'] = (
+      'the agent does not normalize observations '
+      '(agent.normalize_observations=False, or it cannot)'
+    )
+  return found
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: the agent cannot be perturbed, or the numbers do not fit.
+  """
+  _check(experiment, config)
+  program = lp.Program('evolution')
+  counter = parts.counter(program, experiment)
+  with program.group('master'):
+    master = program.add_node(
+      rpc.Node(
+        master_lib.Master,
+        experiment,
+        config,
+        counter,
+        # Each worker's call may wait for a task, and one more of each.
+        thread_pool_size=16 + 2 * config.num_workers,
+      )
+    )
+  with program.group('worker'):
+    for i in range(config.num_workers):
+      program.add_node(
+        lp.PyClassNode(es_worker.Worker, experiment, config, i, counter, master)
+      )
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(
+        evaluator.Evaluator, experiment, counter, master, ends_run=True
+      )
+    )
+  comes_back = restarts.Restart()
+  restarts.assign(
+    program,
+    {
+      'counter': restarts.EndsRun(restart=comes_back),
+      'master': comes_back,
+      'worker': comes_back,
+      'evaluator': comes_back,
+    },
+  )
+  return program
+
+
+def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
+  agent = experiment.make_agent()
+  if agent.learner_class is not None:
+    raise ValueError(
+      f'{agent.name} has networks of its own, which cannot be perturbed here. '
+      'Use actor_learner: --topology=actor_learner.'
+    )
+  if atari.is_atari(experiment.environment):
+    raise ValueError(
+      f'{experiment.environment}: games are seeded all at once, and episodes '
+      'of evolution strategies have a seed each. Use actor_learner: '
+      '--topology=actor_learner.'
+    )
+  if experiment.run.replay != 'colocated':
+    raise ValueError(
+      f'run.replay={experiment.run.replay!r}: evolution has no replay. Leave '
+      'it out, or use actor_learner or swarm.'
+    )
+  place = evolution.perturbed(agent.layout)
+  dim = place.stop - place.start
+  if config.table_size < _LEAST * dim:
+    raise ValueError(
+      f'evolution.table_size={config.table_size} is less than {_LEAST} times '
+      f'the {dim} parameters that are perturbed: perturbations would overlap '
+      f'too often. Set it to {_LEAST * dim} or more, or make the network '
+      'smaller.'
+    )

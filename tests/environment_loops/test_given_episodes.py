@@ -1,0 +1,84 @@
+"""Given episodes: whole ones, each from its seed, whoever plays beside them."""
+
+import numpy as np
+import pytest
+
+from environment_loops import environments
+from environment_loops import episodes
+from environment_loops import vector
+
+NAMES = ('CartPole-v1', 'Acrobot-v1', 'Swimmer-v5', 'MountainCar-v0')
+
+
+class _Fixed:
+  """An episode's actions follow from its number and its step."""
+
+  def __init__(self, spec, num):
+    self._spec, self._episode = spec, np.zeros(num, int)
+    self._t = np.zeros(num, int)
+    self.begun = []
+
+  def begin(self, member, episode):
+    self._episode[member], self._t[member] = episode, 0
+    self.begun.append((member, episode))
+
+  def end(self, member):
+    self.begun.append((member, None))
+
+  def __call__(self, observation):
+    actions = [
+      action(self._spec, episode, t)
+      for episode, t in zip(self._episode, self._t)
+    ]
+    self._t += 1
+    return np.array(actions)
+
+
+def action(spec, episode, t):
+  rng = np.random.default_rng([episode, t])
+  if spec.discrete:
+    return int(rng.integers(spec.num_actions))
+  return rng.uniform(-1, 1, spec.action_shape)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_an_episode_is_that_of_an_environment_alone(name):
+  spec, seeds = environments.spec(name), [5, 6, 7, 8, 9]
+  environment = vector.make_vector(name, 2, 0)
+  policy = _Fixed(spec, 2)
+  for _ in range(2):  # environments are used again
+    found = episodes.play(policy, environment, seeds)
+  environment.close()
+  for number in (0, 3, 4):
+    alone = environments.make(name, seeds[number])
+    step, total, t = alone.reset(), 0.0, 0
+    while not step.last():
+      step = alone.step(np.asarray(action(spec, number, t)))
+      total += step.reward
+      t += 1
+    alone.close()
+    assert found.lengths[number] == t
+    assert found.returns[number] == pytest.approx(total, rel=1e-5, abs=1e-5)
+
+
+def test_each_environment_plays_its_own_list():
+  environment = vector.make_vector('CartPole-v1', 2, 0)
+  policy = _Fixed(environment.spec, 2)
+  found = episodes.play(policy, environment, [1, 2, 3, 4, 5])
+  begun = sorted(e for _, e in policy.begun if e is not None)
+  assert begun == list(range(5))
+  assert [e for m, e in policy.begun if m == 0] == [0, 2, 4, None]
+  # One point for each step: returns and lengths are of whole episodes alone.
+  np.testing.assert_array_equal(found.returns, found.lengths)
+
+
+def test_it_stops_when_asked_and_gives_nothing():
+  environment = vector.make_vector('CartPole-v1', 1, 0)
+  policy = _Fixed(environment.spec, 1)
+  assert episodes.play(policy, environment, [1], lambda: True) is None
+
+
+def test_more_environments_than_episodes_are_refused():
+  environment = vector.make_vector('CartPole-v1', 3, 0)
+  with pytest.raises(ValueError, match='too many'):
+    episodes.play(_Fixed(environment.spec, 3), environment, [1])

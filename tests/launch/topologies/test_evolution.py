@@ -1,0 +1,72 @@
+"""The program of evolution strategies, not started."""
+
+import pytest
+
+from launch import cell as cell_lib
+from launch import graph
+from launch.engines import restarts
+
+
+def _build(agent='es_mlp', **overrides):
+  named = {name.replace('__', '.'): v for name, v in overrides.items()}
+  return cell_lib.resolve(agent, topology='evolution', overrides=named).build()
+
+
+def test_workers_and_evaluator_talk_to_the_master():
+  program = _build(evolution__num_workers='3')
+  graph.check(program)
+  workers = [f'worker/{i}' for i in range(3)]
+  assert graph.nodes(program) == [
+    'counter/0',
+    'master/0',
+    *workers,
+    'evaluator/0',
+  ]
+  assert graph.edges(program) == {
+    ('master/0', 'counter/0'),
+    ('evaluator/0', 'counter/0'),
+    ('evaluator/0', 'master/0'),
+    *((worker, 'counter/0') for worker in workers),
+    *((worker, 'master/0') for worker in workers),
+  }
+
+
+def test_all_may_die_and_come_back():
+  found = restarts.of(_build())
+  for label in ('master', 'worker', 'evaluator'):
+    assert isinstance(found[label], restarts.Restart)
+  assert found['counter'].restart is not None
+
+
+REFUSED = {
+  'a small table': ('es_mlp', {'evolution__table_size': '1000'}, '100 times'),
+  'a learner of its own': ('acme_dqn', {}, 'networks of its own'),
+  'a replay node': ('dqn', {'run__replay': 'node'}, 'has no replay'),
+  'noise on discrete actions': (
+    'es_mlp',
+    {'evolution__action_noise': '0.1'},
+    'are discrete',
+  ),
+  'a rate that nobody reads': (
+    'dqn',
+    {'agent__learning_rate': '0.1'},
+    'evolution.learning_rate is the one',
+  ),
+  'a pace without replay': (
+    'dqn',
+    {'pace__samples_per_insert': '4'},
+    'pace.samples_per_insert would change nothing here: there is no replay',
+  ),
+  'statistics that nobody reads': (
+    'es_mlp',
+    {'evolution__obs_stat_prob': '0.1'},
+    'does not normalize observations',
+  ),
+}
+
+
+@pytest.mark.parametrize('what', REFUSED)
+def test_what_cannot_be_is_refused_with_the_reason(what):
+  agent, overrides, reason = REFUSED[what]
+  with pytest.raises(ValueError, match=reason):
+    _build(agent, **overrides)
