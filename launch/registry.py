@@ -27,6 +27,7 @@ TOPOLOGIES = {
   'single_process': 'launch.topologies.single_process',
   'actor_learner': 'launch.topologies.actor_learner',
   'swarm': 'launch.topologies.swarm',
+  'parameter_server': 'launch.topologies.parameter_server',
 }
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'
