@@ -229,23 +229,25 @@ class Slice:
       self._rule.absorb(self._slots, gradient)
       u = self._rule.direction(self._slots, gradient, self.version)
     else:
-      u = self._apply_delayed(gradient, self._due(made))
+      u = self._apply_delayed(gradient, self._due(made), self._delayed)
     u *= self._rates
     if self._factor is not None:
       u *= self._factor(made)
     self.theta -= u
 
-  def _apply_delayed(self, gradient: np.ndarray, late: bool) -> np.ndarray:
+  def _apply_delayed(
+    self, gradient: np.ndarray, late: bool, delayed: np.ndarray
+  ) -> np.ndarray:
     self._late += late
     before = [slot.copy() for slot in self._slots]
     self._rule.absorb(self._slots, gradient)
     u = self._rule.direction(self._slots, gradient, self.version)
     if late:
       others = self._rule.direction(self._slots, gradient, self._late)
-      return np.where(self._delayed, others, u)
+      return np.where(delayed, others, u)
     for slot, old in zip(self._slots, before):
-      np.copyto(slot, old, where=self._delayed)
-    u[self._delayed] = 0.0
+      np.copyto(slot, old, where=delayed)
+    u[delayed] = 0.0
     return u
 
   def save(self) -> dict[str, np.ndarray]:

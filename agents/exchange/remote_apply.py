@@ -122,7 +122,8 @@ class RemoteApply(base.Exchange):
     self._server = server
     self._filter = loss_filter
     self._others = 0  # environment steps of other learners
-    self._sent = self._rejected = self._discarded = 0
+    self._sent = self._discarded = 0
+    self._rejected = 0.0  # in shares of all parameters
     self._worker: base.Worker | None = None
 
   def setup(self, learner, seed):
