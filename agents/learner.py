@@ -225,7 +225,6 @@ class TFLearner:
         where step is -rate * u; None takes the step.
       operands: tensors that `combine` needs: random draws and variables.
     """
-    self._stopped.assign(gradient.stopped)
     made = gradient_step.make(self.agent, combine)(
       gradient.vector,
       gradient.stopped,
@@ -251,6 +250,7 @@ class TFLearner:
 
   def finish(self, gradient: base.Gradient) -> tf.Tensor:
     """The rest of an update, in the graph; [P] bool, False where skipped."""
+    self._stopped.assign(gradient.stopped)
     finite = self._exchange.apply(self, gradient)
     self._take_statistics(gradient.statistics, finite)
     self._follow_with_target()
@@ -362,17 +362,22 @@ class TFLearner:
 
   def _follow_with_target(self) -> None:
     rule = self.agent.target_update
-    updates = self._updates.assign_add(1)
+    before, after = self._exchange.passed(self._updates.assign_add(1))
+    # More than one where others' updates are counted too.
+    times = after // rule.period - before // rule.period
 
     def follow():
       theta = self.theta.read_value()
       if rule.tau != 1.0:
-        theta = rule.tau * theta + (1 - rule.tau) * self.target.read_value()
+        kept = tf.constant(1 - rule.tau)
+        many = kept ** tf.cast(times, tf.float32)
+        new = tf.where(times > 1, 1 - many, rule.tau)
+        kept = tf.where(times > 1, many, kept)
+        theta = new * theta + kept * self.target.read_value()
       self.target.assign(theta)
       return tf.constant(True)
 
-    due = tf.equal(updates % rule.period, 0)
-    tf.cond(due, follow, lambda: tf.constant(False))
+    tf.cond(times > 0, follow, lambda: tf.constant(False))
 
   def _count_skips(self, finite: np.ndarray) -> None:
     for row in finite:

@@ -28,6 +28,7 @@ TOPOLOGIES = {
   'actor_learner': 'launch.topologies.actor_learner',
   'swarm': 'launch.topologies.swarm',
   'evolution': 'launch.topologies.evolution',
+  'parameter_server': 'launch.topologies.parameter_server',
 }
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'

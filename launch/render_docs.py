@@ -37,6 +37,7 @@ def parts() -> dict[str, str]:
     'actor_learner graph': _picture(
       'apex_dqn', {'run.replay': 'node', 'actors.shards': '2'}
     ),
+    'parameter_server graph': _picture('gorila_dqn'),
     'agent table': table(),
     **{f'results of {name}': table for name, table in tables.items()},
   }

@@ -1,7 +1,8 @@
 """How parameters move besides the gradient: what a topology plugs in.
 
-base      the contract
-local     the gradient alone
-average   the mean of several learners' gradients
-pull      the gradient and a pull towards theta_star
+base          the contract
+local         the gradient alone
+average       the mean of several learners' gradients
+pull          the gradient and a pull towards theta_star
+remote_apply  a server applies the gradient, and theta comes back
 """

@@ -106,12 +106,15 @@ class Exchange(abc.ABC):
     keeps_learner: whether a worker that is started again within a run goes on
       as its learner was saved; if not, it begins from `initial`. A run that is
       resumed always goes on.
+    one_agent: whether all workers have the same parameters: the first of them
+      keeps those that act, for who wants to play them.
     serves: names of the methods that the worker serves to others.
   """
 
   on_host = False
   shared_start = False
   keeps_learner = True
+  one_agent = False
   serves: tuple[str, ...] = ()
 
   def setup(self, learner: Learner, seed: int) -> None:
@@ -123,6 +126,16 @@ class Exchange(abc.ABC):
   @abc.abstractmethod
   def apply(self, learner: Learner, gradient: base.Gradient) -> tf.Tensor:
     """One update of the learner; returns [P] bool, False where skipped."""
+
+  def passed(self, updates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Updates of the parameters before and after this one, int64 [].
+
+    What target networks follow by. Own ones, where no others are made.
+
+    Args:
+      updates: learner steps, this one included.
+    """
+    return updates - 1, updates
 
   # Between gradient and update.
 
@@ -170,6 +183,14 @@ class Exchange(abc.ABC):
 
   def sync(self) -> None:
     """Called between the learner's calls, and while the worker waits."""
+
+  def actor_steps(self, own: int) -> int:
+    """Environment steps by which exploration falls.
+
+    Args:
+      own: of each member of this worker.
+    """
+    return own
 
   def replacement(self, member: int) -> np.ndarray | None:
     """Parameters [D] for a member whose own are not finite, if there are."""

@@ -39,6 +39,7 @@ class Acting:
     steps: int,
     reporter: reporting.Reporter,
     episode_ended: Callable[[observers.Finished], None],
+    actor_steps: Callable[[int], int],
   ):
     """Makes the environments.
 
@@ -49,6 +50,7 @@ class Acting:
       steps: that each member has taken before.
       reporter: of the worker; steps and episodes are counted there.
       episode_ended: told of each training episode, index is the member.
+      actor_steps: steps by which exploration falls, of a member's own.
     """
     self.steps = steps
     self._experience = experience
@@ -57,6 +59,7 @@ class Acting:
     self._num_members = len(members)
     self._reporter = reporter
     self._episode_ended = episode_ended
+    self._actor_steps = actor_steps
     # A restarted node must not replay the episodes that it has seen.
     seed = base.actor_seed(members[0], f'from step {steps}')
     self._rng = np.random.default_rng(seed)
@@ -124,7 +127,8 @@ class Acting:
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults
     for _ in range(count):
-      action = behaviour.act(theta, observation, self.steps, self._rng)
+      steps = self._actor_steps(self.steps)
+      action = behaviour.act(theta, observation, steps, self._rng)
       step = environment.step(action)
       kept = base.clipped(step, self._reward_clip)
       self._written += self._record(observation, action, kept, version)
@@ -149,7 +153,9 @@ class Acting:
   def numbers(self) -> dict[str, float]:
     """For the log."""
     numbers = {
-      'epsilon': self._experience.agent.exploration(self.steps),
+      'epsilon': self._experience.agent.exploration(
+        self._actor_steps(self.steps)
+      ),
       'actor_steps_per_member': self.steps,
       'environment_faults': self._environment.faults,
     }

@@ -188,6 +188,7 @@ class Worker:
         steps,
         self._reporter,
         self._exchange.episode_ended,
+        self._exchange.actor_steps,
       )
     if self._evaluates:
       self._evaluation = self_evaluation.SelfEvaluation(
@@ -219,9 +220,9 @@ class Worker:
       self._experience.sample_specs(), self._experience.probability_specs()
     )
     self._exchange.begin(self)
-    if self._learner.updates != self._updates:
-      self._updates = self._learner.updates
-      self._publish()
+    # What it took over there acts.
+    self._updates = self._learner.updates
+    self._publish()
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
     theta = self._exchange.initial(
@@ -379,7 +380,8 @@ class Worker:
 
   def _save(self, last: bool = False) -> bool:
     kept = self._saves.save(self._learner, last)
-    if self._leads and not self._acts:
+    first = self._exchange.one_agent and self.members[0].index == 0
+    if self._leads and (first or not self._acts):
       saves.write_acting(
         self.experiment.run_dir, self._learner.acting(), self._updates
       )

@@ -1,0 +1,210 @@
+"""The update is made elsewhere: the gradient goes there, theta comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from agents.exchange import base
+
+
+class Message(NamedTuple):
+  """What one learner sends for an update.
+
+  Attributes:
+    vector: gradient [D], clipped; None where there is none to apply.
+    statistics: position in theta to what is to stand there from now on.
+    steps: environment steps that the learner's members have taken.
+  """
+
+  vector: np.ndarray | None
+  statistics: dict[int, np.ndarray]
+  steps: int
+
+
+class Answer(NamedTuple):
+  """What comes back.
+
+  Attributes:
+    theta: parameters [D] as they are now.
+    version: updates that made them, of all learners.
+    steps: environment steps of all learners.
+    accepted: share of the parameters that took the gradient.
+  """
+
+  theta: np.ndarray
+  version: int
+  steps: int
+  accepted: float = 1.0
+
+
+class Server(Protocol):
+  """Who has the parameters and the optimizer. Both may raise `base.Stopped`."""
+
+  def push(self, message: Message) -> Answer:
+    """Sends a message; what the server has after it."""
+
+  def pull(self) -> Answer:
+    """What the server has."""
+
+
+class LossFilter:
+  """Finds losses that are far above those before them (Nair et al. 2015).
+
+  discard if a > mean + sigmas * std, after `warmup` losses; a = |loss|
+
+  The test is made with the statistics before the loss. A discarded loss enters
+  them too, so that a lasting change is accepted after a while; one that is not
+  finite is discarded and never enters.
+  """
+
+  def __init__(self, sigmas: float, decay: float = 0.99, warmup: int = 100):
+    self._sigmas = sigmas
+    self._decay = decay
+    self._warmup = warmup
+    self._seen = 0
+    self.mean = self._variance = 0.0
+
+  @property
+  def std(self) -> float:
+    return math.sqrt(self._variance)
+
+  def discards(self, loss: float) -> bool:
+    """Whether the gradient of a batch with this loss is to be thrown away."""
+    a = abs(loss)
+    if not math.isfinite(a):
+      return True
+    limit = self.mean + self._sigmas * self.std
+    discarded = self._seen >= self._warmup and a > limit
+    if not self._seen:
+      self.mean = a
+    difference, forgotten = a - self.mean, 1 - self._decay
+    self.mean += forgotten * difference
+    self._variance = self._decay * (self._variance + forgotten * difference**2)
+    self._seen += 1
+    return discarded
+
+
+class RemoteApply(base.Exchange):
+  """The gradient of the one member goes to a server, and theta comes back.
+
+  Optimizer, learning rate and schedules are the server's; the learner keeps its
+  own target network. Three rules:
+
+  clipping    here, before the gradient is sent: the norm is that of all of it,
+              and it is the same whatever slices the server keeps it in.
+  statistics  what is not learned by gradient (means of observations, a largest
+              priority) is sent with it, and replaces what the server has: the
+              last learner wins.
+  target      follows where the server's version passes a multiple of its
+              period, so by the updates of all learners.
+  """
+
+  on_host = True
+  shared_start = True
+  one_agent = True
+
+  def __init__(
+    self,
+    server: Server,
+    loss_filter: LossFilter | None = None,
+  ):
+    """Takes the way to the server.
+
+    Args:
+      server: that makes the updates.
+      loss_filter: of this learner's losses; None discards none.
+    """
+    self._server = server
+    self._filter = loss_filter
+    self._others = 0  # environment steps of other learners
+    self._sent = self._discarded = 0
+    self._rejected = 0.0  # in shares of all parameters
+    self._worker: base.Worker | None = None
+
+  def setup(self, learner, seed):
+    if learner.num_members != 1:
+      raise ValueError(
+        f'{learner.num_members} members cannot share a parameter server: it '
+        'has the parameters of one.'
+      )
+    self._received = tf.Variable(learner.theta, name='received')
+    self._before = tf.Variable(0, dtype=tf.int64, name='before')
+    self._version = tf.Variable(0, dtype=tf.int64, name='version')
+    layout = learner.agent.layout
+    starts = np.cumsum((0, *layout.sizes))
+    self._starts = {
+      variable.name: int(start)
+      for variable, start in zip(layout.variables, starts)
+    }
+
+  def begin(self, worker):
+    self._worker = worker
+    with contextlib.suppress(base.Stopped):
+      answer = self._server.pull()
+      self._others = max(answer.steps - worker.steps, 0)
+      worker.learner.set_parameters(answer.theta[None])
+
+  def meet(self, learner, gradient):
+    vector = gradient.vector.numpy()[0]
+    statistics = {
+      self._starts[name]: np.ravel(value.numpy())
+      for name, value in gradient.statistics.items()
+    }
+    sound = bool(np.isfinite(vector).all())
+    if self._filter is not None and self._filter.discards(
+      float(gradient.metrics['loss'].numpy()[0])
+    ):
+      self._discarded += 1
+      sound = False
+    moves = sound and not bool(gradient.stopped.numpy()[0])
+    limit = learner.agent.max_gradient_norm
+    if moves and limit is not None:
+      vector = vector * (limit / max(np.linalg.norm(vector), limit))
+    steps = 0 if self._worker is None else self._worker.steps
+    answer = self._server.push(
+      Message(vector if moves else None, statistics if sound else {}, steps)
+    )
+    self._sent += moves
+    self._rejected += moves * (1 - answer.accepted)
+    self._others = answer.steps - steps
+    self._received.assign(answer.theta[None])
+    self._before.assign(self._version)
+    self._version.assign(answer.version)
+    return gradient._replace(
+      statistics={
+        name: tf.constant(
+          np.reshape(
+            answer.theta[self._starts[name] :][: int(tf.size(value))],
+            value.shape,
+          )
+        )
+        for name, value in gradient.statistics.items()
+      }
+    )
+
+  def apply(self, learner, gradient):
+    learner.theta.assign(self._received.read_value())
+    return tf.reduce_all(tf.math.is_finite(gradient.vector), axis=1)
+
+  def passed(self, updates):
+    del updates
+    return self._before.read_value(), self._version.read_value()
+
+  def actor_steps(self, own):
+    return own + self._others
+
+  def variables(self):
+    return {'server_version': self._version}
+
+  def metrics(self):
+    return {
+      'server_version': int(self._version.numpy()),
+      'gradients_sent': self._sent,
+      'gradients_rejected': self._rejected,
+      'losses_discarded': self._discarded,
+    }

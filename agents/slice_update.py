@@ -1,0 +1,338 @@
+"""One update of a slice of theta, in NumPy and in place: what a shard does.
+
+The same step as gradient_step.py makes of the whole of theta, for one member
+and after its clipping: all of it is elementwise, so that K slices together are
+one vector. NumPy, because the call of a TensorFlow function costs more than the
+arithmetic of a small slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents import base
+from agents import optimizers
+
+_AHEAD = 1024  # updates whose schedules are computed at once
+
+Slots = Sequence[np.ndarray]
+
+
+class Rule(NamedTuple):
+  """An optimizer of optimizers.py, in two parts.
+
+  Attributes:
+    absorb: (slots, gradient): takes the gradient into the slots, in place.
+    direction: (slots, gradient, count) -> u, with `count` updates from 1.
+  """
+
+  absorb: Callable[[Slots, np.ndarray], None]
+  direction: Callable[[Slots, np.ndarray, int], np.ndarray]
+
+
+def rule(optimizer: Any) -> Rule:
+  """The same equations as `optimizer.direction`.
+
+  Raises:
+    ValueError: it is none of optimizers.py.
+  """
+  for known, make in _RULES.items():
+    if isinstance(optimizer, known):
+      return make(optimizer)
+  raise ValueError(
+    f'{type(optimizer).__name__} has no form for parameter servers. Add one to '
+    'agents/slice_update.py, or choose another agent.optimizer.'
+  )
+
+
+def _follow(slot: np.ndarray, value: np.ndarray, decay: float) -> None:
+  """slot <- decay slot + (1 - decay) value, where `value` may be used up."""
+  value -= slot
+  value *= 1 - decay
+  slot += value
+
+
+def _sgd(optimizer: optimizers.SGD) -> Rule:
+  del optimizer
+  return Rule(lambda slots, g: None, lambda slots, g, count: g.copy())
+
+
+def _momentum(optimizer: optimizers.Momentum) -> Rule:
+  def absorb(slots, g):
+    slots[0] *= optimizer.momentum
+    slots[0] += g
+
+  def direction(slots, g, count):
+    del count
+    if optimizer.nesterov:
+      return g + optimizer.momentum * slots[0]
+    return slots[0].copy()
+
+  return Rule(absorb, direction)
+
+
+def _adam(optimizer: optimizers.Adam) -> Rule:
+  def absorb(slots, g):
+    _follow(slots[0], g.copy(), optimizer.beta1)
+    _follow(slots[1], np.square(g), optimizer.beta2)
+
+  def direction(slots, g, count):
+    del g
+    m, v = slots
+    root = math.sqrt(1 - optimizer.beta2**count)
+    u = m * (root / (1 - optimizer.beta1**count))
+    below = np.sqrt(v)
+    below += optimizer.epsilon * root
+    u /= below
+    return u
+
+  return Rule(absorb, direction)
+
+
+def _over_root(g: np.ndarray, square: np.ndarray, epsilon: float) -> np.ndarray:
+  """g / sqrt(square + epsilon)"""
+  below = square + epsilon
+  np.sqrt(below, out=below)
+  return np.divide(g, below, out=below)
+
+
+def _rmsprop(optimizer: optimizers.RMSProp) -> Rule:
+  return Rule(
+    lambda slots, g: _follow(slots[0], np.square(g), optimizer.decay),
+    lambda slots, g, count: _over_root(g, slots[0], optimizer.epsilon),
+  )
+
+
+def _centered_rmsprop(optimizer: optimizers.CenteredRMSProp) -> Rule:
+  def absorb(slots, g):
+    m, variance = slots
+    difference = g - m
+    m += (1 - optimizer.decay) * difference
+    variance += (1 - optimizer.decay) * np.square(difference)
+    variance *= optimizer.decay
+
+  return Rule(
+    absorb,
+    lambda slots, g, count: _over_root(g, slots[1], optimizer.epsilon),
+  )
+
+
+def _adagrad(optimizer: optimizers.Adagrad) -> Rule:
+  def absorb(slots, g):
+    slots[0] += np.square(g)  # from 0: `initial` is added below
+
+  floor = optimizer.initial + optimizer.epsilon
+  return Rule(absorb, lambda slots, g, count: _over_root(g, slots[0], floor))
+
+
+_RULES: dict[Any, Callable[[Any], Rule]] = {
+  optimizers.SGD: _sgd,
+  optimizers.Momentum: _momentum,
+  optimizers.Adam: _adam,
+  optimizers.RMSProp: _rmsprop,
+  optimizers.CenteredRMSProp: _centered_rmsprop,
+  optimizers.Adagrad: _adagrad,
+}
+
+
+def places(size: int, count: int) -> list[slice]:
+  """`size` parameters in `count` contiguous slices; sizes differ by 1 at most.
+
+  Raises:
+    ValueError: there are more slices than parameters.
+  """
+  if count > size:
+    raise ValueError(
+      f'{count} slices of {size} parameters: some would be empty. Use fewer '
+      'shards.'
+    )
+  ends = np.cumsum([len(part) for part in np.array_split(range(size), count)])
+  return [slice(int(a), int(b)) for a, b in zip((0, *ends[:-1]), ends)]
+
+
+class Verdict(NamedTuple):
+  """What became of a gradient.
+
+  Attributes:
+    accepted: whether it moved the slice.
+    staleness: updates of the slice since its parameters were pulled.
+  """
+
+  accepted: bool
+  staleness: int
+
+
+class Slice:
+  """A slice of theta, its optimizer's state, and how many updates made it.
+
+  Attributes:
+    theta: [n], changed in place.
+    version: accepted updates.
+  """
+
+  def __init__(
+    self,
+    theta: np.ndarray,
+    optimizer: optimizers.Optimizer,
+    rates: float | np.ndarray,
+    max_staleness: int | None = None,
+    delayed: np.ndarray | None = None,
+    factor: Callable[[int], float] | None = None,
+    due: Callable[[int], bool] = lambda update: True,
+  ):
+    """Makes a slice of version 0.
+
+    Args:
+      theta: first parameters [n]; copied.
+      optimizer: of optimizers.py.
+      rates: learning rate, [] or [n].
+      max_staleness: above which gradients are rejected; None: never.
+      delayed: [n] bool, what moves only in updates that are `due`.
+      factor: on the rate of update i, from 0; None: 1.
+      due: whether update i moves what is delayed.
+    """
+    self.theta = np.array(theta)
+    self.version = 0
+    self._slots = [np.zeros_like(self.theta) for _ in range(optimizer.slots)]
+    self._rule = rule(optimizer)
+    self._rates = rates
+    self._max_staleness = max_staleness
+    self._delayed = delayed
+    self._late = 0  # updates that moved what is delayed
+    self._factor = factor
+    self._due = due
+
+  def apply(self, gradient: np.ndarray, pulled: int) -> Verdict:
+    """One update, if the gradient is sound and not too old.
+
+    Args:
+      gradient: [n], of parameters of version `pulled`. A version that the slice
+        has not reached is of before a restart, and rejected.
+      pulled: that version.
+    """
+    staleness = self.version - pulled
+    limit = math.inf if self._max_staleness is None else self._max_staleness
+    accepted = 0 <= staleness <= limit and bool(np.isfinite(gradient).all())
+    if accepted:
+      self._apply(gradient)
+    return Verdict(accepted, staleness)
+
+  def _apply(self, gradient: np.ndarray) -> None:
+    made = self.version
+    self.version += 1
+    if self._delayed is None:
+      self._rule.absorb(self._slots, gradient)
+      u = self._rule.direction(self._slots, gradient, self.version)
+    else:
+      u = self._apply_delayed(gradient, self._due(made), self._delayed)
+    u *= self._rates
+    if self._factor is not None:
+      u *= self._factor(made)
+    self.theta -= u
+
+  def _apply_delayed(
+    self, gradient: np.ndarray, late: bool, delayed: np.ndarray
+  ) -> np.ndarray:
+    self._late += late
+    before = [slot.copy() for slot in self._slots]
+    self._rule.absorb(self._slots, gradient)
+    u = self._rule.direction(self._slots, gradient, self.version)
+    if late:
+      others = self._rule.direction(self._slots, gradient, self._late)
+      return np.where(delayed, others, u)
+    for slot, old in zip(self._slots, before):
+      np.copyto(slot, old, where=delayed)
+    u[delayed] = 0.0
+    return u
+
+  def save(self) -> dict[str, np.ndarray]:
+    """All that it goes on with, copied."""
+    counts = np.array([self.version, self._late])
+    slots = {f'slot_{i}': slot.copy() for i, slot in enumerate(self._slots)}
+    return {'theta': self.theta.copy(), 'counts': counts, **slots}
+
+  def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: they are of another slice.
+    """
+    own = self.save()
+    for name, array in own.items():
+      if name not in arrays or arrays[name].shape != array.shape:
+        raise ValueError(
+          f'The saved shard has no {name} of shape {array.shape}. Resume with '
+          'the same config, and as many shards.'
+        )
+    self.theta[:] = arrays['theta']
+    for i, slot in enumerate(self._slots):
+      slot[:] = arrays[f'slot_{i}']
+    self.version, self._late = (int(count) for count in arrays['counts'])
+
+
+def of(
+  agent: base.Agent,
+  theta: np.ndarray,
+  place: slice,
+  max_staleness: int | None = None,
+  gradients: int = 1,
+) -> Slice:
+  """A slice of the only member of an agent.
+
+  Args:
+    agent: says optimizer, rates, schedules and what is delayed.
+    theta: of all parameters [D].
+    place: which of them.
+    max_staleness: see `Slice`.
+    gradients: that one update is the mean of; rates fall by their number.
+  """
+  rates: Any = agent.learning_rate
+  if agent.learning_rate_scale is not None:
+    rates = (rates * agent.learning_rate_scale[place]).astype(np.float32)
+  factor: Callable[[int], float] | None = None
+  if agent.rate_factor(tf.constant(0, tf.int64)) is not None:
+    schedule = _Schedule(agent.rate_factor)
+
+    def factor(update):
+      return schedule(gradients * update)
+
+  return Slice(
+    theta[place],
+    agent.optimizer,
+    rates,
+    max_staleness,
+    None if agent.delayed is None else agent.delayed[place],
+    factor,
+    _Schedule(agent.due),
+  )
+
+
+class _Schedule:
+  """A schedule in TensorFlow, called for many updates at once."""
+
+  def __init__(self, function: Callable[[tf.Tensor], Any]):
+    self._function = tf.function(
+      lambda first: tf.map_fn(
+        function,
+        first + tf.range(_AHEAD, dtype=tf.int64),
+        fn_output_signature=tf.type_spec_from_value(
+          function(tf.constant(0, tf.int64))
+        ),
+      ),
+      autograph=False,
+    )
+    self._first = -_AHEAD
+    self._known: list[Any] = []
+
+  def __call__(self, update: int) -> Any:
+    at = update - self._first
+    if not 0 <= at < _AHEAD:
+      self._first, at = update, 0
+      found = self._function(tf.constant(update, tf.int64))
+      self._known = found.numpy().tolist()
+    return self._known[at]

@@ -1,0 +1,264 @@
+"""A learner's way to the shards of a parameter server, and a reader's.
+
+All shards are called at the same time. One that is away is waited for, so that
+no slice is left behind (`all_shards_required`); a gradient that it may have
+taken before it died is sent again with the same ticket. Or learning goes on
+with what is known of its slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent import futures
+import logging
+import threading
+import time
+from typing import Any
+import uuid
+
+import numpy as np
+
+from agents import parameters
+from agents import slice_update
+from agents.exchange import base as exchange_base
+from agents.exchange import remote_apply
+from launch import rpc
+from launch.services import shard as shard_lib
+
+_logger = logging.getLogger(__name__)
+_DEADLINE_S = 5.0
+_PAUSE_S = 0.2  # before a shard that is away is asked again
+_AWAY_S = 2.0  # likewise, where nobody waits for it
+_PATIENCE_S = 60.0  # for the first parameters
+_CONSISTENT_S = 1.0  # for versions that fit, at most
+
+
+class Shards:
+  """All shards as one server."""
+
+  def __init__(
+    self,
+    shards: Sequence[Any],
+    size: int,
+    learner: int = 0,
+    required: bool = True,
+    consistent: bool = False,
+    deadline_s: float = _DEADLINE_S,
+  ):
+    """Makes a client that has nothing yet.
+
+    Args:
+      shards: clients of `shard.Shard`s, in their order.
+      size: of theta.
+      learner: who asks.
+      required: whether a shard that is away is waited for.
+      consistent: whether slices are read again until all are of one version.
+      deadline_s: of each call.
+    """
+    self._shards = [client.with_deadline(deadline_s) for client in shards]
+    self._places = slice_update.places(size, len(self._shards))
+    self._learner = learner
+    self._required = required
+    self._consistent = consistent
+    self._pool = None
+    if len(self._shards) > 1:
+      self._pool = futures.ThreadPoolExecutor(len(self._shards), 'shard')
+    self._known: list[shard_lib.Reply] = []
+    self._back = [0.0] * len(self._shards)  # when one that is away is asked
+    self._said = [False] * len(self._shards)
+    self._run = uuid.uuid4().hex  # of tickets: another one after a restart
+    self._count = 0
+    self._one_asks = threading.Lock()
+    self.waited_s = 0.0
+    self.mixed = 0  # pulls of slices of several versions
+    self.over: Callable[[], bool] = lambda: False
+
+  def start(self) -> np.ndarray:
+    """First parameters [D].
+
+    Raises:
+      rpc.Unavailable: a shard was not there within a minute.
+    """
+    self._known = [
+      _reply(rpc.retry(client.pull, _PATIENCE_S)) for client in self._shards
+    ]
+    return self._joined()
+
+  def pull(self) -> remote_apply.Answer:
+    """The newest parameters."""
+    return self._answer(self._all(lambda i, client: client.pull()))
+
+  def push(self, message: remote_apply.Message) -> remote_apply.Answer:
+    """Sends each shard its slice, and returns what all of them have."""
+    self._count += 1
+    ticket = f'{self._run}-{self._count}'
+
+    def call(i, client):
+      place, pulled = self._places[i], self._known[i].version
+      vector = None if message.vector is None else message.vector[place]
+      own = tuple(_within(message.statistics, place))
+      return client.push(
+        self._learner, ticket, pulled, vector, own, message.steps
+      )
+
+    return self._answer(self._all(call))
+
+  def close(self) -> None:
+    if self._pool is not None:
+      self._pool.shutdown(wait=False, cancel_futures=True)
+
+  def _all(self, call: Callable[[int, Any], Any]) -> list[bool]:
+    """Calls all shards. Returns which of them took what was sent."""
+
+    def one(i: int) -> bool:
+      return self._ask(i, lambda: call(i, self._shards[i]))
+
+    count = range(len(self._shards))
+    begin = time.monotonic()
+    if self._pool is None:
+      accepted = [one(i) for i in count]
+    else:
+      accepted = list(self._pool.map(one, count))
+    self.waited_s += time.monotonic() - begin
+    return accepted
+
+  def _ask(self, i: int, call: Callable[[], Any]) -> bool:
+    while True:
+      if not self._required and time.monotonic() < self._back[i]:
+        return False
+      try:
+        reply = _reply(call())
+      except rpc.Unavailable as e:
+        if not self._said[i]:
+          what = 'Waiting for' if self._required else 'Learning without'
+          _logger.warning('%s shard %d: %s', what, i, e)
+        self._said[i] = True
+        with self._one_asks:  # it reports, when due
+          over = self.over()
+        if over:
+          raise exchange_base.Stopped from e
+        self._back[i] = time.monotonic() + _AWAY_S
+        if not self._required:
+          return False
+        time.sleep(_PAUSE_S)
+        continue
+      if self._said[i]:
+        _logger.warning('Shard %d is back at update %d.', i, reply.version)
+        self._said[i] = False
+      self._known[i] = reply
+      return reply.accepted
+
+  def _answer(self, accepted: list[bool]) -> remote_apply.Answer:
+    if self._consistent:
+      self._read_until_one_version()
+    versions = {reply.version for reply in self._known}
+    self.mixed += len(versions) > 1
+    sizes = [place.stop - place.start for place in self._places]
+    taken = sum(size for size, yes in zip(sizes, accepted) if yes)
+    return remote_apply.Answer(
+      self._joined(),
+      min(versions),
+      max(reply.steps for reply in self._known),
+      taken / sum(sizes),
+    )
+
+  def _read_until_one_version(self) -> None:
+    """Reads again what is behind, until nothing is."""
+    until = time.monotonic() + _CONSISTENT_S
+    while time.monotonic() < until and not self.over():
+      versions = [reply.version for reply in self._known]
+      if len(set(versions)) == 1:
+        return
+      for i, version in enumerate(versions):
+        if version < max(versions):
+          self._ask(i, self._shards[i].pull)
+
+  def _joined(self) -> np.ndarray:
+    return _join(self._known)
+
+
+class ServerExchange(remote_apply.RemoteApply):
+  """The update is made by the shards of a parameter server."""
+
+  def __init__(self, config: Any, size: int, learner: int, shards: list[Any]):
+    """Makes an exchange that reaches its shards from `initial` on.
+
+    Args:
+      config: `Config` of topologies/parameter_server.py.
+      size: of theta.
+      learner: number of this learner.
+      shards: clients of all shards, in their order.
+    """
+    loss_filter = None
+    if config.outlier_sigmas is not None:
+      loss_filter = remote_apply.LossFilter(
+        config.outlier_sigmas, config.outlier_decay, config.outlier_warmup
+      )
+    # A synchronous shard answers once all learners have come.
+    wait_s = config.sync_timeout_s if config.synchronous else 0.0
+    self._shards = Shards(
+      shards,
+      size,
+      learner,
+      config.all_shards_required,
+      config.consistent_pull,
+      _DEADLINE_S + wait_s,
+    )
+    super().__init__(self._shards, loss_filter)
+
+  def initial(self, theta, again):
+    del again
+    return np.broadcast_to(self._shards.start(), theta.shape)
+
+  def begin(self, worker):
+    self._shards.over = worker.over
+    super().begin(worker)
+
+  def metrics(self):
+    return {
+      **super().metrics(),
+      'mixed_pulls': self._shards.mixed,
+      'server_waited_s': self._shards.waited_s,
+    }
+
+  def close(self):
+    self._shards.close()
+
+
+class Reader:
+  """What an evaluator asks: the parameters of all shards, joined."""
+
+  def __init__(self, shards: Sequence[Any], layout: parameters.Layout):
+    self._shards = shards
+    self._layout = layout
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """{'version', 'theta'}: parameters if newer than `have_version`.
+
+    Raises:
+      rpc.Unavailable: a shard is away.
+    """
+    replies = [_reply(client.pull()) for client in self._shards]
+    version = min(reply.version for reply in replies)
+    if version == have_version:
+      return {'version': version, 'theta': None}
+    theta = parameters.encode(self._layout, version, _join(replies))
+    return {'version': version, 'theta': theta}
+
+
+def _join(replies: Sequence[shard_lib.Reply]) -> np.ndarray:
+  parts = [reply.theta for reply in replies]
+  return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _reply(answer: Any) -> shard_lib.Reply:
+  # Of a NamedTuple's name and fields, not of its class.
+  return shard_lib.Reply(*answer)
+
+
+def _within(statistics: dict[int, np.ndarray], place: slice):
+  """The parts of what lies in a slice: (start in it, values)."""
+  for start, values in statistics.items():
+    low, high = max(start, place.start), min(start + len(values), place.stop)
+    if low < high:
+      yield low - place.start, values[low - start : high - start]

@@ -1,0 +1,186 @@
+"""L learners that act, and K shards that hold theta and apply their gradients.
+
+Gorila (Nair et al. 2015): a learner is a bundle of an environment, a replay of
+its own and a learner. A3C (Mnih et al. 2016): one shard, and learners that
+learn from unrolls. May die and come back: learners (the others go on; its
+replay as it was checkpointed), shards (from their checkpoints; learners wait),
+the evaluator, the counter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import launchpad as lp
+
+from agents import base
+from agents import settings
+from launch import experience
+from launch import experiment as experiment_lib
+from launch import rpc
+from launch.engines import restarts
+from launch.nodes import evaluator
+from launch.nodes import replay_host
+from launch.nodes import worker
+from launch.services import shard
+from launch.services import shard_exchange
+from launch.topologies import parts
+
+SECTION = 'server'
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Learners, shards, and which gradients count.
+
+  [N]: Nair et al. 2015. What has no source was chosen here for a few processes
+  on one machine.
+  """
+
+  num_learners: settings.Whole = 4  # L; each acts too; [N]: 100
+  num_shards: settings.Whole = 1  # K; [N]: 31, A3C: 1
+  # Updates of a shard since its parameters were pulled, above which it rejects
+  # a gradient; None: never, as in A3C. [N] has such a limit, without a number.
+  max_staleness: settings.Count | None = None
+  # Standard deviations of its loss above which a learner discards a gradient;
+  # None: never. [N]: 'several'.
+  outlier_sigmas: settings.Positive | None = None
+  outlier_decay: settings.Fraction = 0.99  # of that mean and deviation
+  outlier_warmup: settings.Count = 100  # losses before the first is discarded
+  # Slices are read again until they are of one version; for tests.
+  consistent_pull: bool = False
+  # Learners wait for a shard that is away. [N]: False, and its slice stands
+  # still while the others move.
+  all_shards_required: bool = True
+  checkpoint_period: settings.Whole = 100  # updates of a shard
+  # The mean of all learners' gradients is applied: A2C.
+  synchronous: bool = False
+  sync_timeout_s: settings.Positive = 10.0  # for the others, in seconds
+
+  def __post_init__(self):
+    settings.check(self, SECTION)
+
+
+def members(config: Config) -> int:
+  """Agents in the whole program, whatever the number of its learners."""
+  del config
+  return 1
+
+
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that would change nothing in a run of this agent, and why."""
+  del agent
+  found = {}
+  if config.outlier_sigmas is None:
+    why = 'it is of a filter: --config.server.outlier_sigmas'
+    found.update(dict.fromkeys(('outlier_decay', 'outlier_warmup'), why))
+  if config.synchronous:
+    why = 'the shards take gradients of the present parameters only'
+    found['max_staleness'] = why
+  else:
+    found['sync_timeout_s'] = 'it is of --config.server.synchronous=True'
+  return found
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: the sizes do not fit together.
+  """
+  if experiment.run.replay != 'colocated':
+    raise ValueError(
+      f'run.replay={experiment.run.replay!r}: in parameter_server each learner '
+      'has its replay in its own process. Leave it out, or use actor_learner.'
+    )
+  agent = experiment.make_agent()
+  shares = [_with_share(experiment, config, i) for i in _learners(config)]
+  experience.check_members(shares[-1])
+  if config.num_shards > agent.layout.size:
+    raise ValueError(
+      f'server.num_shards={config.num_shards} are more than the '
+      f'{agent.layout.size} parameters of {agent.name}.'
+    )
+  program = lp.Program('parameter_server')
+  counter = parts.counter(program, experiment)
+  with program.group('shard'):
+    shards = [
+      program.add_node(
+        rpc.Node(
+          shard.Shard,
+          experiment,
+          config,
+          i,
+          counter,
+          # A call may wait for those of all other learners.
+          thread_pool_size=16 + 2 * config.num_learners,
+        )
+      )
+      for i in range(config.num_shards)
+    ]
+  learners = []
+  with program.group('learner'):
+    for i in _learners(config):
+      exchange = functools.partial(
+        shard_exchange.ServerExchange, config, agent.layout.size, i
+      )
+      node = replay_host.HostNode(
+        worker.Worker,
+        shares[i],
+        f'learner/{i}',
+        [base.ActorInfo(i, config.num_learners, experiment.seed)],
+        counter,
+        exchange=exchange,
+        peers={'shards': shards},
+        first_shard=i,
+      )
+      learners.append(program.add_node(node))
+  with program.group('evaluator'):
+    # Target networks are the learners'.
+    judged = learners[:1] if agent.serve_target else shards
+    program.add_node(
+      lp.PyClassNode(make_evaluator, experiment, counter, judged)
+    )
+  comes_back = restarts.Restart()
+  restarts.assign(
+    program,
+    {
+      'counter': restarts.EndsRun(restart=comes_back),
+      'shard': comes_back,
+      'learner': comes_back,
+      'evaluator': comes_back,
+    },
+  )
+  return program
+
+
+def make_evaluator(
+  experiment: experiment_lib.Experiment, counter: Any, judged: list[Any]
+) -> evaluator.Evaluator:
+  """Of what the shards have, or of what the first learner's target has."""
+  agent = experiment.make_agent()
+  server = judged[0]
+  if not agent.serve_target:
+    server = shard_exchange.Reader(judged, agent.layout)
+  return evaluator.Evaluator(experiment, counter, server, ends_run=True)
+
+
+def _learners(config: Config) -> range:
+  return range(config.num_learners)
+
+
+def _with_share(
+  experiment: experiment_lib.Experiment, config: Config, learner: int
+) -> experiment_lib.Experiment:
+  """The same for one learner, with its share of the steps."""
+  least, more = divmod(experiment.run.steps_per_agent, config.num_learners)
+  if not least:
+    raise ValueError(
+      f'run.steps_per_agent={experiment.run.steps_per_agent} are fewer than '
+      f'server.num_learners={config.num_learners}.'
+    )
+  share = least + (learner < more)
+  run = dataclasses.replace(experiment.run, steps_per_agent=share)
+  return dataclasses.replace(experiment, run=run)

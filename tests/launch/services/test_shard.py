@@ -1,0 +1,337 @@
+"""Shards and their learners, as threads that share no variable."""
+
+import dataclasses
+import functools
+import threading
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import base
+from agents import dqn
+from agents import feeds
+from agents import learner
+from agents import parameters
+from agents.exchange import base as exchange_base
+from agents.exchange import local as local_exchange
+from agents.exchange import remote_apply
+from environment_loops import environments
+from launch import experiment as experiment_lib
+from launch import rpc
+from launch.services import shard as shard_lib
+from launch.services import shard_exchange
+from launch.topologies import parameter_server
+from replay import packing
+
+BATCH, UPDATES = 8, 4
+SPEC = environments.spec('CartPole-v1')
+LAYOUT = packing.TransitionLayout(SPEC.observation_shape)
+AGENT = dqn.Config(
+  hidden_sizes=(16,),
+  batch_size=BATCH,
+  optimizer='adagrad',
+  learning_rate=0.05,
+  target_update_period=10,
+  max_gradient_norm=0.5,
+)
+
+
+def _experiment(run_dir=None):
+  return experiment_lib.Experiment(
+    make_agent=functools.partial(dqn.DQN, AGENT, SPEC),
+    environment='CartPole-v1',
+    num_agents=1,
+    max_replay_size=1000,
+    min_replay_size=100,
+    run_dir=run_dir,
+  )
+
+
+def _config(**changes):
+  return parameter_server.Config(**{'num_learners': 1, **changes})
+
+
+class Direct:
+  """Stands for a client of a shard; `shard` None: it is away."""
+
+  def __init__(self, shard=None):
+    self.shard = shard
+    self.lose_answers = 0
+
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self
+
+  def _call(self, method, *args):
+    if self.shard is None:
+      raise rpc.Unavailable('nowhere', method, False, 'nothing listens')
+    answer = getattr(self.shard, method)(*args)
+    if self.lose_answers:
+      self.lose_answers -= 1
+      raise rpc.Unavailable('nowhere', method, True, 'connection lost')
+    return tuple(answer)
+
+  def pull(self):
+    return self._call('pull')
+
+  def push(self, *args):
+    return self._call('push', *args)
+
+
+def _shards(config, run_dir=None):
+  return [
+    Direct(shard_lib.Shard(_experiment(run_dir), config, i))
+    for i in range(config.num_shards)
+  ]
+
+
+def _packed(seed):
+  rng = np.random.default_rng(seed)
+  shape = (UPDATES * BATCH,)
+  return tf.constant(
+    LAYOUT.pack(
+      rng.normal(size=(*shape, 4)),
+      rng.integers(0, 2, shape),
+      rng.normal(size=shape),
+      rng.integers(0, 2, shape),
+      rng.normal(size=(*shape, 4)),
+      np.ones(shape),
+    )
+  )
+
+
+def _learner(exchange, theta=None):
+  agent = _experiment().make_agent()
+  if theta is None:
+    seed = base.actor_seed(base.ActorInfo(0, 1, 0), 'initial from step 0')
+    theta = exchange.initial(agent.initial(seed)[None], False)
+  return learner.TFLearner(
+    agent,
+    theta,
+    [agent.learning_rate],
+    exchange,
+    feeds.Transitions(LAYOUT, BATCH),
+    updates_per_call=UPDATES,
+  )
+
+
+def _remote(config, shards, index=0, over=lambda: False):
+  agent = _experiment().make_agent()
+  exchange = shard_exchange.ServerExchange(
+    config, agent.layout.size, index, shards
+  )
+  made = _learner(exchange)
+  worker = types.SimpleNamespace(learner=made, steps=0, over=over)
+  exchange.begin(worker)
+  return made, exchange
+
+
+@pytest.mark.parametrize('num_shards', [1, 3])
+def test_one_learner_and_its_shards_are_the_plain_loop(num_shards):
+  config = _config(num_shards=num_shards)
+  apart, exchange = _remote(config, _shards(config))
+  alone = _learner(local_exchange.Local())
+  before = alone.parameters()
+  np.testing.assert_array_equal(apart.parameters(), before)
+  for seed in range(100):  # 400 updates
+    apart.step(_packed(seed))
+    alone.step(_packed(seed))
+  for name in ('theta', 'target'):
+    np.testing.assert_allclose(
+      apart.save()[name], alone.save()[name], rtol=1e-5, atol=1e-5
+    )
+  assert np.abs(alone.parameters() - before).max() > 0.05
+  numbers = exchange.metrics()
+  assert numbers['server_version'] == numbers['gradients_sent'] == 400
+  assert numbers['gradients_rejected'] == numbers['mixed_pulls'] == 0
+
+
+def test_many_shards_are_one_shard():
+  found = []
+  for num_shards in (1, 4):
+    config = _config(num_shards=num_shards, consistent_pull=True)
+    made, _ = _remote(config, _shards(config))
+    for seed in range(250):  # 1000 updates
+      made.step(_packed(seed))
+    found.append(made.parameters())
+  np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+
+
+def test_a_learner_that_lags_is_rejected_and_the_others_go_on():
+  config = _config(num_learners=2, max_staleness=2)
+  (client,) = _shards(config)
+  one, _ = _remote(config, [client], 0)
+  slow, exchange = _remote(config, [client], 1)
+  one.step(_packed(0))
+  slow.step(_packed(1))
+  # The first of its four was of 4 updates ago; then it has what is new.
+  assert exchange.metrics()['gradients_rejected'] == 1
+  assert client.shard.numbers()['gradients_rejected_of_1'] == 1
+  assert client.shard.numbers()['version'] == 2 * UPDATES - 1
+
+
+def test_a_gradient_that_was_sent_twice_counts_once():
+  config = _config(num_shards=2)
+  shards = _shards(config)
+  made, exchange = _remote(config, shards)
+  shards[1].lose_answers = 1
+  made.step(_packed(0))
+  versions = [client.shard.numbers()['version'] for client in shards]
+  assert versions == [UPDATES, UPDATES]
+  assert exchange.metrics()['gradients_rejected'] == 0
+
+
+def test_a_shard_that_is_away_is_waited_for(caplog):
+  config = _config(num_shards=2)
+  shards = _shards(config)
+  made, exchange = _remote(config, shards)
+  made.step(_packed(0))  # which traces
+  shard, shards[1].shard = shards[1].shard, None
+  timer = threading.Timer(0.5, lambda: setattr(shards[1], 'shard', shard))
+  timer.start()
+  made.step(_packed(1))
+  assert shard.numbers()['version'] == 2 * UPDATES
+  assert exchange.metrics()['server_waited_s'] > 0.3
+  assert caplog.text.count('Waiting for shard 1') == 1
+  assert 'Shard 1 is back' in caplog.text
+
+
+def test_or_the_others_move_without_it(caplog):
+  config = _config(num_shards=2, all_shards_required=False)
+  shards = _shards(config)
+  made, _ = _remote(config, shards)
+  before = made.parameters()[0]
+  shards[1].shard = None
+  made.step(_packed(0))
+  after = made.parameters()[0]
+  half = -(-before.size // 2)
+  assert (after[:half] != before[:half]).any()
+  np.testing.assert_array_equal(after[half:], before[half:])
+  assert caplog.text.count('Learning without shard 1') == 1
+
+
+def test_a_wait_ends_with_the_run():
+  config = _config()
+  shards = _shards(config)
+  over = threading.Event()
+  made, _ = _remote(config, shards, over=over.is_set)
+  shards[0].shard = None
+  threading.Timer(0.3, over.set).start()
+  with pytest.raises(exchange_base.Stopped):
+    made.step(_packed(0))
+
+
+def test_a_shard_goes_on_from_its_checkpoint(tmp_path):
+  config = _config(max_staleness=3)
+  shards = _shards(config, str(tmp_path))
+  made, exchange = _remote(config, shards)
+  made.step(_packed(0))
+  ended = threading.Event()
+  ended.set()
+  shards[0].shard.run(ended)  # which saves
+  kept = made.parameters()
+  made.step(_packed(1))
+  shards[0].shard = shard_lib.Shard(_experiment(str(tmp_path)), config, 0)
+  assert shards[0].shard.numbers()['version'] == UPDATES
+  np.testing.assert_array_equal(shards[0].shard.pull().theta, kept[0])
+  made.step(_packed(2))
+  # The first gradient was of the future; the three others are accepted.
+  assert exchange.metrics()['gradients_rejected'] == 1
+  assert shards[0].shard.numbers()['version'] == 2 * UPDATES - 1
+
+
+def test_steps_of_all_learners_are_added_up():
+  config = _config(num_learners=2)
+  (client,) = _shards(config)
+  for index, steps in ((0, 100), (1, 30), (0, 150), (1, 20)):
+    reply = client.shard.push(index, f'{index}-{steps}', 0, None, (), steps)
+  # A learner that came back has not taken its steps back.
+  assert reply.steps == 180
+
+
+def test_statistics_are_the_last_learner_s_and_go_to_their_shard():
+  size = _experiment().make_agent().layout.size
+  half = -(-size // 2)
+  config = _config(num_shards=2)
+  shards = _shards(config)
+  client = shard_exchange.Shards(shards, size)
+  client.start()
+  # Across the border of two shards.
+  message = remote_apply.Message(
+    np.zeros(size, np.float32), {half - 1: np.float32([7, 8, 9])}, 0
+  )
+  theta = client.push(message).theta
+  np.testing.assert_array_equal(theta[half - 1 : half + 2], [7, 8, 9])
+
+
+def test_a_reader_has_the_parameters_of_all_shards():
+  config = _config(num_shards=3)
+  shards = _shards(config)
+  made, _ = _remote(config, shards)
+  made.step(_packed(0))
+  layout = made.agent.layout
+  reader = shard_exchange.Reader(shards, layout)
+  found = reader.get_parameters(-1)
+  assert found['version'] == UPDATES
+  _, theta = parameters.decode(layout, found['theta'])
+  np.testing.assert_array_equal(theta, made.parameters()[0])
+  assert reader.get_parameters(UPDATES)['theta'] is None
+
+
+# A2C: the mean of all.
+
+
+def _together(config, shards, calls, count=2):
+  """Learners in threads; `calls[i]`: seeds of learner i."""
+  made = [_remote(config, shards, i) for i in range(count)]
+
+  def learn(index):
+    for seed in calls[index]:
+      made[index][0].step(_packed(seed))
+
+  threads = [
+    threading.Thread(target=learn, args=(i,), daemon=True) for i in range(count)
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+    assert not thread.is_alive()
+  return [one for one, _ in made]
+
+
+def test_synchronous_learners_apply_the_mean_of_their_gradients():
+  config = _config(num_learners=2, synchronous=True)
+  shards = _shards(config)
+  one, two = _together(config, shards, [range(5), range(5)])
+  np.testing.assert_array_equal(one.parameters(), two.parameters())
+  alone = _learner(local_exchange.Local())
+  for seed in range(5):
+    alone.step(_packed(seed))
+  # The mean of two equal gradients is each of them; so is the loop.
+  np.testing.assert_allclose(
+    one.parameters(), alone.parameters(), rtol=1e-5, atol=1e-5
+  )
+  assert shards[0].shard.numbers()['version'] == 5 * UPDATES
+
+
+def test_rates_fall_by_the_gradients_of_all():
+  agent = dqn.DQN(
+    dqn.Config(hidden_sizes=(4,), optimizer='sgd', anneal_updates=40), SPEC
+  )
+  experiment = dataclasses.replace(_experiment(), make_agent=lambda: agent)
+  config = _config(num_learners=2, synchronous=True)
+  shard = shard_lib.Shard(experiment, config, 0)
+  # After 10 updates of 2 gradients each: half of 40.
+  assert shard._slice._factor(10) == pytest.approx(0.5)
+
+
+def test_one_that_is_missing_is_waited_for_once(caplog):
+  config = _config(num_learners=2, synchronous=True, sync_timeout_s=0.3)
+  shards = _shards(config)
+  one, _ = _together(config, shards, [range(3), range(1)])
+  assert one.updates == 3 * UPDATES
+  assert shards[0].shard.numbers()['version'] == 3 * UPDATES
+  assert caplog.text.count('goes on without learner 1') == 1

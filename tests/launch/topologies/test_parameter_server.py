@@ -1,0 +1,84 @@
+"""parameter_server before it starts: its wiring, its shares, its refusals."""
+
+import pytest
+import reverb
+
+from launch import cell as cell_lib
+from launch import graph
+from launch.engines import restarts
+from launch.topologies import parameter_server
+
+
+def _build(agent='gorila_dqn', **overrides):
+  said = {name.replace('__', '.'): value for name, value in overrides.items()}
+  cell = cell_lib.resolve(agent, topology='parameter_server', overrides=said)
+  return cell.build()
+
+
+def test_learners_talk_to_all_shards_and_to_no_learner():
+  program = _build(server__num_learners='3', server__num_shards='2')
+  shards = ['shard/0', 'shard/1']
+  asking = [*(f'learner/{i}' for i in range(3)), 'evaluator/0']
+  assert graph.edges(program) == {
+    *((node, 'counter/0') for node in (*shards, *asking)),
+    *((node, shard) for node in asking for shard in shards),
+  }
+  graph.check(program)
+
+
+def test_target_networks_are_judged_where_they_are():
+  edges = graph.edges(_build(agent__serve_target='True'))
+  judged = {b for a, b in edges if a == 'evaluator/0'}
+  assert judged == {'counter/0', 'learner/0'}
+
+
+def test_a3c_has_one_shard_and_four_learners():
+  program = _build('a3c')
+  counts = {label: len(nodes) for label, nodes in program.groups.items()}
+  assert counts == {'counter': 1, 'shard': 1, 'learner': 4, 'evaluator': 1}
+
+
+def test_all_but_the_counter_come_back():
+  assigned = restarts.of(_build())
+  for group in ('shard', 'learner', 'evaluator'):
+    assert assigned[group] == restarts.Restart()
+  assert assigned['counter'] == restarts.EndsRun(restart=restarts.Restart())
+
+
+def test_shares_of_the_budget_add_up():
+  cell = cell_lib.resolve(
+    'gorila_dqn', overrides={'run.steps_per_agent': '5003'}
+  )
+  config = parameter_server.Config(num_learners=4)
+  shares = [
+    parameter_server._with_share(cell.experiment, config, i) for i in range(4)
+  ]
+  steps = [share.run.steps_per_agent for share in shares]
+  assert steps == [1251, 1251, 1251, 1250]
+  assert cell.experiment.total_steps == 5003
+
+
+@pytest.mark.parametrize(
+  'agent, overrides, message',
+  [
+    ('dqn', {'run.replay': 'node'}, 'Leave it out, or use actor_learner'),
+    ('dqn', {'run.steps_per_agent': '2000'}, 'leaves nothing to learn from'),
+    ('dqn', {'run.steps_per_agent': '3'}, 'num_learners=4'),
+    ('dqn', {'server.num_shards': '100000'}, 'are more than the 4610'),
+    ('dqn', {'server.num_learners': '0'}, 'server.num_learners=0 must be'),
+    ('a3c', {'server.outlier_decay': '0.5'}, 'it is of a filter'),
+    ('a3c', {'server.sync_timeout_s': '5'}, 'server.synchronous=True'),
+    ('acme_dqn', {}, 'has a learner of its own.*Use actor_learner'),
+  ],
+)
+def test_what_cannot_work_is_refused(agent, overrides, message):
+  with pytest.raises(ValueError, match=message):
+    cell_lib.resolve(
+      agent, topology='parameter_server', overrides=overrides
+    ).build()
+
+
+def test_building_makes_no_reverb_object(monkeypatch):
+  for name in ('Table', 'Server', 'Client'):
+    monkeypatch.setattr(reverb, name, None)
+  _build()
