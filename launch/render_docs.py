@@ -16,7 +16,6 @@ if not __package__:
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib
-from launch import engines
 from launch import graph
 from launch import registry
 from launch import session
@@ -49,6 +48,10 @@ def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
   return f'```mermaid\n{graph.to_mermaid(program).strip()}\n```'
 
 
+# Where agents run that are not named after a topology.
+_PLAIN = ('single_process', 'actor_learner')
+
+
 def table() -> str:
   """Agents by topologies as Markdown, with their defaults; refusals quoted."""
   names = tuple(registry.TOPOLOGIES)
@@ -57,9 +60,9 @@ def table() -> str:
     '| --- |' + ' --- |' * len(names),
   ]
   for agent in registry.agents():
-    if agent.startswith(('pso_', 'es_')):
-      continue  # an agent of this table, by the name of its topology
     found = registry.agent(agent)
+    if found.topology not in _PLAIN:
+      continue  # an agent of this table, by the name of its topology
     cells = [_cell(agent, name, name == found.topology) for name in names]
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')
   return '\n'.join(lines)
@@ -72,8 +75,7 @@ def _cell(agent: str, topology: str, default: bool) -> str:
     # The first sentence is the reason, the next what to do instead.
     return f'no: {str(e).partition(". ")[0]}'
   count = sum(len(nodes) for nodes in program.groups.values())
-  text = f'{count} nodes; ' + ', '.join(f'`{name}`' for name in engines.NAMES)
-  return f'**{text}**' if default else text
+  return f'**{count} nodes**' if default else f'{count} nodes'
 
 
 def render(text: str, found: dict[str, str]) -> str:

@@ -19,10 +19,10 @@ WAYS = [
   for engine in engines.NAMES
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
-  # pso_X is X by the name of its swarm, es_mlp is PPO's network under
-  # evolution: the same cells by another name.
-  if not agent.startswith(('pso_', 'es_'))
-  or topology == registry.agent(agent).topology
+  # pso_X, es_mlp, a3c and others are agents by the name of their topology: the
+  # same cells by another name.
+  if registry.agent(agent).topology
+  in ('single_process', 'actor_learner', topology)
 ]
 
 
