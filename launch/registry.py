@@ -27,6 +27,7 @@ TOPOLOGIES = {
   'single_process': 'launch.topologies.single_process',
   'actor_learner': 'launch.topologies.actor_learner',
   'swarm': 'launch.topologies.swarm',
+  'gossip': 'launch.topologies.gossip',
 }
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'
@@ -44,7 +45,7 @@ class Agent:
     topology: where it runs if no other is asked for.
     presets: name to {'environment': id} and the numbers that are not defaults,
       a dict for each section: 'agent', 'pace', 'run', and those of topologies
-      ('actors', 'swarm', 'single'). The first is the default.
+      ('actors', 'swarm', 'single', 'gossip'). The first is the default.
   """
 
   name: str
@@ -105,6 +106,11 @@ def swarm_of(
       for name, preset in agent.presets.items()
     },
   )
+
+
+def is_alias(name: str) -> bool:
+  """Whether an agent is another one by the name of a topology's presets."""
+  return name.startswith(('pso_', 'gala_', 'pala_'))
 
 
 def agents() -> list[str]:

@@ -32,6 +32,7 @@ def parts() -> dict[str, str]:
   }
   return {
     'swarm graph': _picture('pso_dqn'),
+    'gossip graph': _picture('pala_a2c'),
     # Two replay shards on nodes of their own.
     'actor_learner graph': _picture(
       'apex_dqn', {'run.replay': 'node', 'actors.shards': '2'}
@@ -55,8 +56,8 @@ def table() -> str:
     '| --- |' + ' --- |' * len(names),
   ]
   for agent in registry.agents():
-    if agent.startswith('pso_'):
-      continue  # an agent of this table, by the name of its swarm
+    if registry.is_alias(agent):
+      continue  # an agent of this table
     found = registry.agent(agent)
     cells = [_cell(agent, name, name == found.topology) for name in names]
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')

@@ -60,6 +60,7 @@ _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
     'update_period': 64,
   },
   'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
+  'gossip': {'num_learners': _MEMBERS},
 }
 
 

@@ -135,8 +135,14 @@ def test_what_is_learned_knows_nothing_of_launchpad(package):
 
 def test_topologies_know_no_losses_networks_or_agents():
   # agents.swarm holds the rules of supervisor and star server, not what is
-  # learned; agents.settings words what is wrong with a number.
-  allowed = ('agents.base', 'agents.settings', 'agents.swarm')
+  # learned; agents.exchange how parameters move besides; agents.settings words
+  # what is wrong with a number.
+  allowed = (
+    'agents.base',
+    'agents.exchange',
+    'agents.settings',
+    'agents.swarm',
+  )
   learning = ('agents', 'tensorflow', 'sonnet', 'trfl', 'jax')
 
   def learns(module, name):

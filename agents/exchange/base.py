@@ -18,7 +18,8 @@ A worker calls, in this order:
       [acts, if it does: episode_ended(done) for each episode]
       learner.step(sample)  ->  meet and apply, for each update
       exchange.updated(result)
-      exchange.sync()
+      exchange.sync()  ->  moved parameters act
+    exchange.ended()
     exchange.close()
 """
 
@@ -168,8 +169,12 @@ class Exchange(abc.ABC):
     """The learner made a call (`learner.StepResult`)."""
     del result
 
-  def sync(self) -> None:
-    """Called between the learner's calls, and while the worker waits."""
+  def sync(self) -> bool | None:
+    """Called between the learner's calls, and while the worker waits.
+
+    Returns:
+      Whether parameters moved, so that the new ones are to act from now on.
+    """
 
   def replacement(self, member: int) -> np.ndarray | None:
     """Parameters [D] for a member whose own are not finite, if there are."""
@@ -187,6 +192,9 @@ class Exchange(abc.ABC):
   def metrics(self) -> dict[str, float]:
     """What to log."""
     return {}
+
+  def ended(self) -> None:
+    """The worker learns no more; it serves until the program stops."""
 
   def close(self) -> None:
     """The loop is over."""

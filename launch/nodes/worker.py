@@ -219,9 +219,8 @@ class Worker:
       self._experience.sample_specs(), self._experience.probability_specs()
     )
     self._exchange.begin(self)
-    if self._learner.updates != self._updates:
-      self._updates = self._learner.updates
-      self._publish()
+    self._updates = self._learner.updates
+    self._publish()  # what it has changed acts too
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
     theta = self._exchange.initial(
@@ -279,7 +278,8 @@ class Worker:
           return
         if self._saves.due():
           self._save()
-      self._exchange.sync()
+      if self._exchange.sync():
+        self._publish()
       if evaluation is not None:
         self._measure()
 
@@ -389,6 +389,7 @@ class Worker:
     """Saves and waits for the stop. Returns whether replay is kept."""
     asked = not self._stop.is_set()
     if asked:
+      self._exchange.ended()
       self._reporter.hold(_LAST_SAVE_S)
     # What is saved is to be counted too, also of a run that is broken off.
     self._reporter.report(self._numbers())

@@ -20,7 +20,7 @@ WAYS = [
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
   # pso_X is X by the name of its swarm: the same cells by another name.
-  if not agent.startswith('pso_') or topology == 'swarm'
+  if not registry.is_alias(agent) or topology == registry.agent(agent).topology
 ]
 
 
@@ -29,6 +29,7 @@ MAIN = (
   ('dqn', 'single_process'),
   ('impala', 'actor_learner'),
   ('pso_dqn', 'swarm'),
+  ('gala_a2c', 'gossip'),
 )
 WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
 
