@@ -215,18 +215,18 @@ class Message(NamedTuple):
 
 
 class Carrier(Protocol):
-  """Brings messages; see launch/services/gossip.py.
+  """Brings messages; see launch/services/gossip.py and gossip_memory.py."""
 
-  Attributes:
-    received: messages so far, from all.
-    refused: of those, not finite or damaged.
-  """
+  @property
+  def received(self) -> int:
+    """Messages so far, from all."""
 
-  received: int
-  refused: int
+  @property
+  def refused(self) -> int:
+    """Of those, not finite or damaged."""
 
-  def start(self) -> None:
-    """Begins to send."""
+  def start(self, shape: tuple[int, ...]) -> None:
+    """Begins to carry parameters of this shape."""
 
   def send(self, receivers: Iterable[int], message: Message) -> None:
     """Sends, and returns at once; a newer message replaces an older one."""
@@ -239,9 +239,6 @@ class Carrier(Protocol):
 
   def wait(self, received: int, timeout_s: float) -> None:
     """Waits until there were more messages than `received`."""
-
-  def ask(self) -> Message | None:
-    """What a live neighbour has now; None if none answers."""
 
   def close(self) -> None:
     """Ends sending."""
@@ -283,6 +280,7 @@ class Mix(local.Local):
     lock_timeout_s: float = 10.0,
     avg_period: int = 0,
     average: Average | None = None,
+    ask: Callable[[], Message | None] = lambda: None,
   ):
     """Makes the exchange of one worker.
 
@@ -294,7 +292,9 @@ class Mix(local.Local):
       lock_timeout_s: how long it waits for one that is further behind.
       avg_period: iterations between two means of all; 0: none.
       average: finds them.
+      ask: what a live neighbour has now; None if none answers.
     """
+    self._ask = ask
     self._graph = graph
     self._index = index
     self._carrier = carrier
@@ -329,7 +329,7 @@ class Mix(local.Local):
   def begin(self, worker):
     self._worker = worker
     self._iteration = int(self._kept.numpy())
-    found = self._carrier.ask() if self._again else None
+    found = self._ask() if self._again else None
     behind = 0 if found is None else found.iteration - self._iteration
     # What the lock allows may be so in a run that is resumed.
     if behind > (0 if self._tau is None else self._tau + 1):
@@ -343,8 +343,9 @@ class Mix(local.Local):
       worker.learner.set_parameters(found.theta)
     self._first = self._iteration
     self._averaged_at = worker.steps
-    self._keep(worker.learner.parameters())
-    self._carrier.start()
+    theta = worker.learner.parameters()
+    self._keep(theta)
+    self._carrier.start(theta.shape)
     self._carrier.send(
       self._graph.all_receivers(self._index), Message(self._iteration)
     )

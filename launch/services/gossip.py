@@ -14,16 +14,18 @@ they are not waited for again before they come by themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+import functools
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, Literal
 import zlib
 
 import numpy as np
 
 from agents.exchange import mix
 from launch import rpc
+from launch.services import gossip_memory
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0
@@ -142,15 +144,12 @@ class RpcCarrier(Inbox):
   def __init__(self, own: int, neighbours: Mapping[int, Any]):
     """Takes the worker's index, and clients of all its neighbours."""
     super().__init__()
-    self._clients = {
-      index: client.with_deadline(_DEADLINE_S)
-      for index, client in neighbours.items()
-    }
     self._senders = {
-      index: _Sender(own, client) for index, client in self._clients.items()
+      index: _Sender(own, client) for index, client in neighbours.items()
     }
 
-  def start(self) -> None:
+  def start(self, shape: tuple[int, ...]) -> None:
+    del shape
     for sender in self._senders.values():
       sender.thread.start()
 
@@ -158,25 +157,27 @@ class RpcCarrier(Inbox):
     for receiver in receivers:
       self._senders[receiver].put(message)
 
-  def ask(self) -> mix.Message | None:
-    for client in self._clients.values():
-      try:
-        answer = client.gossip_state()
-      except (rpc.Unavailable, rpc.RemoteError):
-        continue
-      if answer is not None:
-        return mix.Message(*answer)
-    return None
-
   def close(self) -> None:
     for sender in self._senders.values():
       sender.close()
 
 
-class Gossip(mix.Mix):
-  """`Mix` over RPC: the worker serves its inbox, and what it has now."""
+def ask(neighbours: Mapping[int, Any]) -> mix.Message | None:
+  """What a live neighbour has now; None if none answers."""
+  for client in neighbours.values():
+    try:
+      answer = client.gossip_state()
+    except (rpc.Unavailable, rpc.RemoteError):
+      continue
+    if answer is not None:
+      return mix.Message(*answer)
+  return None
 
-  serves = ('push_message', 'gossip_state')
+
+class Gossip(mix.Mix):
+  """`Mix` with a carrier; the worker serves what the carrier needs."""
+
+  serves = ('push_message', 'gossip_memory', 'gossip_state')
 
   def __init__(
     self,
@@ -185,6 +186,7 @@ class Gossip(mix.Mix):
     neighbours: Mapping[int, Any],
     averager: Any = None,
     *,
+    carrier: Literal['rpc', 'shared_memory'] = 'rpc',
     lock_timeout_s: float = 10.0,
     **options,
   ):
@@ -195,14 +197,27 @@ class Gossip(mix.Mix):
       index: of this one.
       neighbours: clients of its in- and out-neighbours, by their indices.
       averager: client of the averager, if there is one.
+      carrier: of messages; memory is shared on one host only.
       lock_timeout_s: see `mix.Mix`, as the other options.
       **options: of `mix.Mix`.
     """
-    self._inbox = RpcCarrier(index, neighbours)
+    clients = {
+      j: client.with_deadline(_DEADLINE_S) for j, client in neighbours.items()
+    }
+    self._inbox: RpcCarrier | None = None
+    self._memory: gossip_memory.SharedMemoryCarrier | None = None
+    made: mix.Carrier
+    if carrier == 'rpc':
+      made = self._inbox = RpcCarrier(index, clients)
+    else:
+      made = self._memory = gossip_memory.SharedMemoryCarrier(
+        index, graph.size, clients
+      )
     super().__init__(
       graph,
       index,
-      self._inbox,
+      made,
+      ask=functools.partial(ask, clients),
       lock_timeout_s=lock_timeout_s,
       average=None
       if averager is None
@@ -219,11 +234,20 @@ class Gossip(mix.Mix):
     checksum: int,
   ) -> bool:
     """Takes a neighbour's message; False if it is refused."""
+    if self._inbox is None:
+      raise RuntimeError(
+        "This worker's messages come through shared memory. Give all workers "
+        'the same gossip.carrier.'
+      )
     if theta is not None and zlib.crc32(theta.data) != checksum:
       theta = np.full_like(theta, np.nan)
     return self._inbox.receive(
       sender, mix.Message(iteration, theta, largest_step)
     )
+
+  def gossip_memory(self) -> tuple[str, int, int] | None:
+    """Host, process and file descriptor of the memory for messages."""
+    return None if self._memory is None else self._memory.memory()
 
   def gossip_state(self) -> tuple | None:
     """What this worker has now, for one that is started again."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import launchpad as lp
 
@@ -41,6 +41,8 @@ class Config:
   topology: mix.Topology = 'ring'  # directed; GALA's program: full
   # p, in-neighbours that are mixed at once; GALA: 1.
   peers_per_iteration: settings.Whole = 1
+  # Of messages; GALA: shared memory, of one host.
+  carrier: Literal['rpc', 'shared_memory'] = 'rpc'
   # Iterations that an in-neighbour may be behind; None: any number. GALA's
   # example: 1e8, so none waits. 1 is this project's.
   tau: settings.Count | None = 1
@@ -114,6 +116,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         gossip.Gossip,
         graph,
         i,
+        carrier=config.carrier,
         tau=config.tau,
         lock_timeout_s=config.lock_timeout_s,
         avg_period=config.avg_period,

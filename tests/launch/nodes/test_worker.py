@@ -293,7 +293,7 @@ def test_what_an_exchange_moved_between_calls_acts_at_once(
       self.over += 1
 
   moves = Moves()
-  experiment = _cartpole(num_agents=1, run={"steps_per_agent": 400})
+  experiment = _cartpole(num_agents=1, run={'steps_per_agent': 400})
   counter = make_counter(None, _budget(experiment))
   run_worker(experiment, counter, exchange=lambda: moves)
   assert len(moves.acted) > 5

@@ -12,6 +12,7 @@ from agents.exchange import mix
 from launch import rpc
 from launch.rpc import directory
 from launch.services import gossip
+from launch.services import gossip_memory
 
 SIZE = 6
 
@@ -67,18 +68,15 @@ class _Direct(gossip.Inbox):
 
   def __init__(self, own, all_of_them):
     super().__init__()
-    self.own, self.all, self.cut, self.answer = own, all_of_them, False, None
+    self.own, self.all, self.cut = own, all_of_them, False
 
-  def start(self):
+  def start(self, shape):
     pass
 
   def send(self, receivers, message):
     for receiver in receivers:
       if not self.cut:
         self.all[receiver].receive(self.own, message)
-
-  def ask(self):
-    return self.answer
 
   def close(self):
     pass
@@ -253,8 +251,13 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
   def start(iteration, again=True, tau=1):
     carriers = []
     carriers.extend(_Direct(i, carriers) for i in range(2))
-    carriers[0].answer = mix.Message(iteration, theta)
-    exchange = mix.Mix(graph, 0, carriers[0], tau=tau)
+    exchange = mix.Mix(
+      graph,
+      0,
+      carriers[0],
+      tau=tau,
+      ask=lambda: mix.Message(iteration, theta),
+    )
     return _Worker(exchange, 1.0, again=again).begin()
 
   worker = start(30)
@@ -382,7 +385,7 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
 @pytest.fixture
 def served():
   """served(graph, ...): an exchange for each worker, served at an address."""
-  exchanges, contexts = [], []
+  exchanges, contexts, all_clients = [], [], {}
 
   def serve(graph, **options):
     addresses = [
@@ -394,10 +397,11 @@ def served():
         for j, address in enumerate(addresses)
         if j != i
       }
+      all_clients.update(clients)
       exchanges.append(gossip.Gossip(graph, i, clients, **options))
       contexts.append(rpc.serve(exchanges[-1], address))
       contexts[-1].__enter__()
-    return exchanges, contexts
+    return exchanges, all_clients
 
   yield serve
   for exchange in exchanges:
@@ -406,18 +410,96 @@ def served():
     context.__exit__(None, None, None)
 
 
-def test_over_rpc_workers_mix_and_one_that_comes_back_takes_over(served):
-  exchanges, _ = served(mix.Graph('ring', 3), tau=1)
+@pytest.mark.parametrize('carrier', ['rpc', 'shared_memory'])
+def test_workers_mix_and_one_that_comes_back_takes_over(served, carrier):
+  exchanges, clients = served(mix.Graph('ring', 3), tau=1, carrier=carrier)
   workers = [_Worker(x, float(i)).begin() for i, x in enumerate(exchanges)]
   assert _run(workers, 60, [0.002] * 3) <= 2
   values = [worker.value for worker in workers]
   assert np.ptp(values) < 0.2
   assert all(0 <= value <= 2 for value in values)
   assert all(_metrics(worker)['mixtures'] > 20 for worker in workers)
-  carrier = gossip.RpcCarrier(0, {1: exchanges[0]._inbox._clients[1]})
-  iteration, theta, _ = carrier.ask()
+  iteration, theta, _ = gossip.ask({1: clients[1]})
   assert iteration == 60
   np.testing.assert_array_equal(theta, workers[1].learner.theta)
+
+
+# Over shared memory.
+
+
+def _memories(count):
+  """Carriers of `count` workers, and what stands for their nodes."""
+
+  class Node:
+    carrier = None
+
+    def gossip_memory(self):
+      return None if self.carrier is None else self.carrier.memory()
+
+  nodes = [Node() for _ in range(count)]
+
+  def make(i):
+    others = {j: node for j, node in enumerate(nodes) if j != i}
+    nodes[i].carrier = gossip_memory.SharedMemoryCarrier(i, count, others)
+    nodes[i].carrier.start((1, SIZE))
+    return nodes[i].carrier
+
+  return [make(i) for i in range(count)], make
+
+
+def _until(condition):
+  deadline = time.monotonic() + 20
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def _message(iteration, value):
+  return mix.Message(iteration, np.full((1, SIZE), value, np.float32), 0.5)
+
+
+def test_shared_parameters_that_were_not_read_are_not_overwritten():
+  (first, second), _ = _memories(2)
+  first.send([1], _message(1, 1.0))
+  _until(lambda: second.heard(0) == (1, 1))  # also of before it was mapped
+  first.send([1], _message(2, 2.0))
+  assert second.heard(0) == (2, 2)
+  found = second.newest(0)
+  assert (found.iteration, found.theta[0, 0], found.largest_step) == (1, 1, 0.5)
+  first.send([1], _message(3, 3.0))
+  assert second.newest(0).iteration == 3
+  assert second.received == 3
+  second.wait(2, 5.0)  # there are more: at once
+  for carrier in (first, second):
+    carrier.close()
+
+
+def test_shared_parameters_are_refused_where_not_finite_or_not_whole():
+  (first, second), _ = _memories(2)
+  first.send([1], _message(1, np.nan))
+  _until(lambda: second.heard(0) == (1, 1))
+  assert second.newest(0) is None and second.refused == 1
+  first.send([1], _message(2, 2.0))
+  second._slots.thetas[0, 0, 0] = 9.0
+  assert second.newest(0) is None
+  second._slots.thetas[0, 0, 0] = 2.0
+  assert second.newest(0).iteration == 2
+  for carrier in (first, second):
+    carrier.close()
+
+
+def test_the_memory_of_a_receiver_that_came_back_is_found():
+  (first, second), make = _memories(2)
+  first.send([1], _message(1, 1.0))
+  _until(lambda: second.heard(0) == (1, 1))
+  second.close()
+  assert second.memory() is None
+  again = make(1)
+  _until(lambda: again.heard(0) == (1, 1))
+  first.send([1], _message(2, 2.0))
+  assert again.heard(0) == (2, 2)
+  for carrier in (first, again):
+    carrier.close()
 
 
 def test_a_damaged_message_is_refused(served):
