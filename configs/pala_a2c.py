@@ -1,4 +1,6 @@
-"""PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py) with means of all workers.
+"""PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py), over the network.
+
+With means of all workers now and then.
 
   python launch/run.py pala_a2c:acrobot
 
@@ -20,7 +22,14 @@ AGENT: registry.Agent = dataclasses.replace(
   name='pala_a2c',
   title='PALA-A2C',
   presets={
-    name: {**preset, 'gossip': {**preset['gossip'], 'avg_period': _AVG_PERIOD}}
+    name: {
+      **preset,
+      'gossip': {
+        **preset['gossip'],
+        'carrier': 'rpc',
+        'avg_period': _AVG_PERIOD,
+      },
+    }
     for name, preset in gala_a2c.PRESETS.items()
   },
 )

@@ -60,6 +60,7 @@ class Worker:
     learning_rates: Sequence[float] | None = None,
     evaluates: bool = False,
     leads: bool = True,
+    shown: bool = False,
   ):
     """Takes its arguments in; everything else is built in `run`.
 
@@ -80,6 +81,8 @@ class Worker:
       evaluates: whether it evaluates its members itself, in the same loop.
       leads: False for a worker of several with one set of parameters: another
         counts, serves and saves what this one learns too.
+      shown: whether what it has learned is what a run shows for itself, though
+        it acts itself and does not evaluate.
     """
     self.experiment = experiment
     self.members = list(members)
@@ -100,6 +103,7 @@ class Worker:
     self._rates = learning_rates
     self._evaluates = evaluates
     self._leads = leads
+    self._shown = shown or (leads and not self._acts)
     self._published = variables.Published(self._agent.layout)
     self._own_host: replay_host.ReplayHost | None = None
     self._acting: acting.Acting | None = None
@@ -379,7 +383,7 @@ class Worker:
 
   def _save(self, last: bool = False) -> bool:
     kept = self._saves.save(self._learner, last)
-    if self._leads and not self._acts:
+    if self._shown:
       saves.write_acting(
         self.experiment.run_dir, self._learner.acting(), self._updates
       )

@@ -124,6 +124,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       peers=peers,
       first_shard=i,
       learning_rates=[rate],
+      shown=i == 0,  # what the evaluator plays
     )
   with program.group('evaluator'):
     program.add_node(

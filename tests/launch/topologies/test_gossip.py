@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from launch import cell as cell_lib
@@ -143,12 +144,13 @@ def _go_on(run, nodes, what):
   )
 
 
-@pytest.fixture(scope='module')
-def killed(start_run, tmp_path_factory):
+@pytest.fixture(scope='module', params=['rpc', 'shared_memory'])
+def killed(request, start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
     'pala_a2c',
     *SMALL,
+    f'--config.gossip.carrier={request.param}',
     '--config.environment=faulty_environments:Slow-v0',
     modules=MODULES,
     environment={'FAULTY_RELEASE': str(release)},
@@ -172,6 +174,9 @@ def test_a_run_finishes_though_a_worker_and_the_averager_died(killed):
   for node, starts in (('worker/1', 2), ('averager/0', 2), ('worker/0', 1)):
     assert len(set(run.pids(node))) == starts, node
     assert 'Traceback' not in run.log(node), run.log(node)
+  # What `make evaluate` plays.
+  with np.load(run.directory / 'checkpoints' / 'agents.npz') as saved:
+    assert saved['theta'].shape[0] == 1
   run.assert_nothing_is_left()
 
 
