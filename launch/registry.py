@@ -29,6 +29,7 @@ TOPOLOGIES = {
   'swarm': 'launch.topologies.swarm',
   'evolution': 'launch.topologies.evolution',
   'parameter_server': 'launch.topologies.parameter_server',
+  'gossip': 'launch.topologies.gossip',
 }
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'
@@ -46,7 +47,7 @@ class Agent:
     topology: where it runs if no other is asked for.
     presets: name to {'environment': id} and the numbers that are not defaults,
       a dict for each section: 'agent', 'pace', 'run', and those of topologies
-      ('actors', 'swarm', 'single', 'evolution'). The first is the default.
+      ('actors', 'swarm', 'gossip', ...). The first is the default.
   """
 
   name: str
@@ -108,6 +109,11 @@ def swarm_of(
       for name, preset in agent.presets.items()
     },
   )
+
+
+def is_alias(name: str) -> bool:
+  """Whether an agent is another one by the name of a topology's presets."""
+  return agent(name).topology not in ('single_process', 'actor_learner')
 
 
 def agents() -> list[str]:

@@ -32,6 +32,7 @@ def parts() -> dict[str, str]:
   return {
     'swarm graph': _picture('pso_dqn'),
     'evolution graph': _picture('es_mlp'),
+    'gossip graph': _picture('pala_a2c'),
     # Two replay shards on nodes of their own.
     'actor_learner graph': _picture(
       'apex_dqn', {'run.replay': 'node', 'actors.shards': '2'}
@@ -48,10 +49,6 @@ def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
   return f'```mermaid\n{graph.to_mermaid(program).strip()}\n```'
 
 
-# Where agents run that are not named after a topology.
-_PLAIN = ('single_process', 'actor_learner')
-
-
 def table() -> str:
   """Agents by topologies as Markdown, with their defaults; refusals quoted."""
   names = tuple(registry.TOPOLOGIES)
@@ -60,9 +57,9 @@ def table() -> str:
     '| --- |' + ' --- |' * len(names),
   ]
   for agent in registry.agents():
-    found = registry.agent(agent)
-    if found.topology not in _PLAIN:
+    if registry.is_alias(agent):
       continue  # an agent of this table, by the name of its topology
+    found = registry.agent(agent)
     cells = [_cell(agent, name, name == found.topology) for name in names]
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')
   return '\n'.join(lines)

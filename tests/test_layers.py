@@ -135,10 +135,12 @@ def test_what_is_learned_knows_nothing_of_launchpad(package):
 
 def test_topologies_know_no_losses_networks_or_agents():
   # agents.swarm and agents.evolution hold the rules of services, not what is
-  # learned; agents.settings words what is wrong with a number.
+  # learned; agents.exchange how parameters move besides; agents.settings words
+  # what is wrong with a number.
   allowed = (
     'agents.base',
     'agents.evolution',
+    'agents.exchange',
     'agents.settings',
     'agents.swarm',
   )

@@ -3,6 +3,7 @@
 base          the contract
 local         the gradient alone
 average       the mean of several learners' gradients
+mix           gossip: the gradient, and between calls a mixture with neighbours
 pull          the gradient and a pull towards theta_star
 remote_apply  a server applies the gradient, and theta comes back
 """

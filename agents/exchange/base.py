@@ -18,7 +18,8 @@ A worker calls, in this order:
       [acts, if it does: episode_ended(done) for each episode]
       learner.step(sample)  ->  meet and apply, for each update
       exchange.updated(result)
-      exchange.sync()
+      exchange.sync()  ->  moved parameters act
+    exchange.ended()
     exchange.close()
 """
 
@@ -106,15 +107,12 @@ class Exchange(abc.ABC):
     keeps_learner: whether a worker that is started again within a run goes on
       as its learner was saved; if not, it begins from `initial`. A run that is
       resumed always goes on.
-    one_agent: whether all workers have the same parameters: the first of them
-      keeps those that act, for who wants to play them.
     serves: names of the methods that the worker serves to others.
   """
 
   on_host = False
   shared_start = False
   keeps_learner = True
-  one_agent = False
   serves: tuple[str, ...] = ()
 
   def setup(self, learner: Learner, seed: int) -> None:
@@ -181,8 +179,12 @@ class Exchange(abc.ABC):
     """The learner made a call (`learner.StepResult`)."""
     del result
 
-  def sync(self) -> None:
-    """Called between the learner's calls, and while the worker waits."""
+  def sync(self) -> bool | None:
+    """Called between the learner's calls, and while the worker waits.
+
+    Returns:
+      Whether parameters moved, so that the new ones are to act from now on.
+    """
 
   def actor_steps(self, own: int) -> int:
     """Environment steps by which exploration falls.
@@ -208,6 +210,9 @@ class Exchange(abc.ABC):
   def metrics(self) -> dict[str, float]:
     """What to log."""
     return {}
+
+  def ended(self) -> None:
+    """The worker learns no more; it serves until the program stops."""
 
   def close(self) -> None:
     """The loop is over."""

@@ -106,7 +106,6 @@ class RemoteApply(base.Exchange):
 
   on_host = True
   shared_start = True
-  one_agent = True
 
   def __init__(
     self,

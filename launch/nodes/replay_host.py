@@ -61,13 +61,20 @@ class HostNode(rpc.Node):
     addresses = [lp_address.Address(f'replay{i}') for i in range(shards)]
     self._shards = addresses
     super().__init__(
-      constructor,
-      *args,
-      addresses=[AddressHandle(address) for address in addresses],
-      **kwargs,
+      constructor, *args, addresses=self._own_handles(), **kwargs
     )
     for address in addresses:
       self.allocate_address(address)
+
+  def configure(self, *args, **kwargs):
+    """Gives the constructor its arguments after handles were made.
+
+    For nodes that call each other; see `lp.CourierNode.configure`.
+    """
+    super().configure(*args, addresses=self._own_handles(), **kwargs)
+
+  def _own_handles(self) -> list[AddressHandle]:
+    return [AddressHandle(address) for address in self._shards]
 
   def shard_handle(self, shard: int) -> AddressHandle:
     """For another node: the address of one of the servers."""

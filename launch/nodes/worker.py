@@ -60,6 +60,7 @@ class Worker:
     learning_rates: Sequence[float] | None = None,
     evaluates: bool = False,
     leads: bool = True,
+    shown: bool = False,
   ):
     """Takes its arguments in; everything else is built in `run`.
 
@@ -80,6 +81,8 @@ class Worker:
       evaluates: whether it evaluates its members itself, in the same loop.
       leads: False for a worker of several with one set of parameters: another
         counts, serves and saves what this one learns too.
+      shown: whether what it has learned is what a run shows for itself, though
+        it acts itself and does not evaluate.
     """
     self.experiment = experiment
     self.members = list(members)
@@ -100,6 +103,7 @@ class Worker:
     self._rates = learning_rates
     self._evaluates = evaluates
     self._leads = leads
+    self._shown = shown or (leads and not self._acts)
     self._published = variables.Published(self._agent.layout)
     self._own_host: replay_host.ReplayHost | None = None
     self._acting: acting.Acting | None = None
@@ -220,9 +224,8 @@ class Worker:
       self._experience.sample_specs(), self._experience.probability_specs()
     )
     self._exchange.begin(self)
-    # What it took over there acts.
     self._updates = self._learner.updates
-    self._publish()
+    self._publish()  # what it has changed acts too
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
     theta = self._exchange.initial(
@@ -280,7 +283,8 @@ class Worker:
           return
         if self._saves.due():
           self._save()
-      self._exchange.sync()
+      if self._exchange.sync():
+        self._publish()
       if evaluation is not None:
         self._measure()
 
@@ -380,8 +384,7 @@ class Worker:
 
   def _save(self, last: bool = False) -> bool:
     kept = self._saves.save(self._learner, last)
-    first = self._exchange.one_agent and self.members[0].index == 0
-    if self._leads and (first or not self._acts):
+    if self._shown:
       saves.write_acting(
         self.experiment.run_dir, self._learner.acting(), self._updates
       )
@@ -391,6 +394,7 @@ class Worker:
     """Saves and waits for the stop. Returns whether replay is kept."""
     asked = not self._stop.is_set()
     if asked:
+      self._exchange.ended()
       self._reporter.hold(_LAST_SAVE_S)
     # What is saved is to be counted too, also of a run that is broken off.
     self._reporter.report(self._numbers())

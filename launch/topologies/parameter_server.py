@@ -135,6 +135,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         exchange=exchange,
         peers={'shards': shards},
         first_shard=i,
+        shown=i == 0,  # all have the same parameters
       )
       learners.append(program.add_node(node))
   with program.group('evaluator'):

@@ -19,10 +19,9 @@ WAYS = [
   for engine in engines.NAMES
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
-  # pso_X, es_mlp, a3c and others are agents by the name of their topology: the
-  # same cells by another name.
-  if registry.agent(agent).topology
-  in ('single_process', 'actor_learner', topology)
+  # pso_X, a3c and others are agents by the name of their topology: the same
+  # cells by another name.
+  if not registry.is_alias(agent) or topology == registry.agent(agent).topology
 ]
 
 
@@ -32,6 +31,8 @@ MAIN = (
   ('impala', 'actor_learner'),
   ('pso_dqn', 'swarm'),
   ('es_mlp', 'evolution'),
+  ('gala_a2c', 'gossip'),
+  ('gorila_dqn', 'parameter_server'),
 )
 WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
 

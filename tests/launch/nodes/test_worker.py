@@ -267,6 +267,40 @@ def test_members_start_alike_where_their_exchange_says_so(
   assert len(np.unique(thetas, axis=0)) == (1 if shared else 3)
 
 
+def test_what_an_exchange_moved_between_calls_acts_at_once(
+  run_worker, make_counter
+):
+  class Moves(local.Local):
+    def __init__(self):
+      self.acted, self.made, self.over = [], 0, 0
+
+    def begin(self, worker):
+      self.worker = worker
+
+    def updated(self, result):
+      self.made += 1
+
+    def sync(self):
+      theta = self.worker.learner.parameters()
+      self.worker.learner.set_parameters(np.full_like(theta, self.made))
+      return True
+
+    def episode_ended(self, done):
+      if self.made:
+        self.acted.append((self.worker.theta[0, 0], self.made))
+
+    def ended(self):
+      self.over += 1
+
+  moves = Moves()
+  experiment = _cartpole(num_agents=1, run={'steps_per_agent': 400})
+  counter = make_counter(None, _budget(experiment))
+  run_worker(experiment, counter, exchange=lambda: moves)
+  assert len(moves.acted) > 5
+  assert all(theta == made for theta, made in moves.acted)
+  assert moves.over == 1
+
+
 def test_a_restarted_node_goes_on_where_its_reports_ended(
   recorder, run_worker, make_counter, tmp_path, monkeypatch
 ):

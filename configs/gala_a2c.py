@@ -1,0 +1,64 @@
+"""GALA-A2C: A2C's agent over gossip (Assran et al. 2019): presets.
+
+  python launch/run.py gala_a2c:acrobot
+
+Four workers of four environments. `run.steps_per_agent` counts the steps of one
+worker, so all of them together take four times as many. Small-scale values of
+this project [R]; optimizer, costs and bounds are those of GALA's code [C].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import a2c
+from launch import registry
+
+_WORKERS = 4  # [C]
+_ENVIRONMENTS = 4  # of each; [C]: 16
+
+
+def _preset(
+  environment: str, total_steps: int, unroll_length: int, target: float
+) -> dict[str, Any]:
+  return {
+    'environment': environment,
+    'agent': {
+      'batch_size': _ENVIRONMENTS,
+      'unroll_length': unroll_length,  # [R]; [C]: 5
+      'optimizer': 'rmsprop',  # [C]
+      'rmsprop_epsilon': 1e-5,  # [C]
+      'learning_rate': 1e-3,  # [R]; [C]: 7e-4
+      'entropy_cost': 0.01,  # [C]
+      # On half the squared error; [C]: 0.5 on the whole.
+      'baseline_cost': 1.0,
+      'max_gradient_norm': 0.5,  # [C]
+      'reward_scale': 0.1,  # as configs/a2c.py
+    },
+    'gossip': {
+      'num_learners': _WORKERS,
+      'topology': 'ring',  # [R]
+      'peers_per_iteration': 1,  # [C]
+      'carrier': 'shared_memory',  # [C]
+      'tau': 1,  # [R]
+    },
+    'run': {
+      'steps_per_agent': total_steps // _WORKERS,
+      'target_return': target,
+    },
+  }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'cartpole': _preset('CartPole-v1', 200_000, 5, 475.0),
+  'acrobot': _preset('Acrobot-v1', 400_000, 10, -100.0),
+}
+
+AGENT = registry.Agent(
+  name='gala_a2c',
+  title='GALA-A2C',
+  agent=a2c.A2C,
+  config=a2c.Config,
+  topology='gossip',
+  presets=PRESETS,
+)

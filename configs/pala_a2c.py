@@ -1,0 +1,35 @@
+"""PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py), over the network.
+
+With means of all workers now and then.
+
+  python launch/run.py pala_a2c:acrobot
+
+Of PALA only the abstract is public, and it gives no numbers: how often the mean
+is taken is this project's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs import gala_a2c
+from launch import registry
+
+_AVG_PERIOD = 50  # iterations
+
+AGENT: registry.Agent = dataclasses.replace(
+  gala_a2c.AGENT,
+  name='pala_a2c',
+  title='PALA-A2C',
+  presets={
+    name: {
+      **preset,
+      'gossip': {
+        **preset['gossip'],
+        'carrier': 'rpc',
+        'avg_period': _AVG_PERIOD,
+      },
+    }
+    for name, preset in gala_a2c.PRESETS.items()
+  },
+)

@@ -1,0 +1,223 @@
+"""Gossip through memory that workers of one host share, as GALA's.
+
+Each worker has one piece of memory without a name, with a slot for each sender;
+senders map it by the file descriptor of its process, which they ask for over
+RPC. As in GALA's code, parameters that have not been read are not overwritten:
+the sender goes on, and leaves only its iteration.
+
+Each field has one writer. Parameters are whole where their checksum says so,
+and until then they have not arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import logging
+import mmap
+import os
+import pathlib
+import threading
+import time
+from typing import Any
+import zlib
+
+import numpy as np
+
+from agents.exchange import mix
+from launch import rpc
+from launch.services.inference import transport
+
+_logger = logging.getLogger(__name__)
+_POLL_S = 2e-4
+_RETRY_S = 0.1
+_LOOK_S = 0.5  # between two looks whether a receiver is another process now
+_HEADER = np.dtype(
+  [
+    # Of the sender:
+    ('count', np.int64),  # messages
+    ('heard', np.int64),  # its newest iteration
+    ('written', np.int64),  # parameters written, times
+    ('iteration', np.int64),  # of them
+    ('largest_step', np.float64),
+    ('checksum', np.int64),
+    # Of the receiver:
+    ('read', np.int64),  # `written` when it last read
+    ('closed', np.int64),  # nobody reads any more
+  ]
+)
+
+
+class Slots:
+  """A mapped piece of memory: a header and parameters for each sender."""
+
+  def __init__(self, fd: int, workers: int, shape: tuple[int, ...]):
+    nbytes = workers * (_HEADER.itemsize + 4 * int(np.prod(shape)))
+    self._map = mmap.mmap(fd, nbytes)
+    self.headers = np.frombuffer(self._map, _HEADER, workers)
+    self.thetas = np.frombuffer(
+      self._map, np.float32, offset=workers * _HEADER.itemsize
+    ).reshape(workers, *shape)
+
+  def write(self, sender: int, message: mix.Message) -> bool:
+    """Leaves a message; returns whether its parameters are in it."""
+    header, theta = self.headers[sender : sender + 1], message.theta
+    free = header['written'] == header['read']
+    if theta is not None and free:
+      self.thetas[sender] = theta
+      header['iteration'] = message.iteration
+      header['largest_step'] = message.largest_step
+      header['checksum'] = zlib.crc32(np.ascontiguousarray(theta).data)
+      header['written'] += 1
+    header['heard'] = message.iteration
+    header['count'] += 1
+    return bool(free) and theta is not None
+
+  def read(self, sender: int) -> mix.Message | None:
+    """Parameters that have not been read; None if there are none."""
+    header = self.headers[sender : sender + 1]
+    written = int(header['written'][0])
+    if written == int(header['read'][0]):
+      return None
+    theta = self.thetas[sender].copy()
+    if zlib.crc32(theta.data) != int(header['checksum'][0]):
+      return None  # not all of it is there
+    message = mix.Message(
+      int(header['iteration'][0]), theta, float(header['largest_step'][0])
+    )
+    header['read'] = written
+    return message
+
+
+class _Link:
+  """A thread that keeps the memory of one receiver mapped."""
+
+  def __init__(self, own: int, client: Any, workers: int):
+    self._own, self._client, self._workers = own, client, workers
+    self._shape: tuple[int, ...] = ()
+    self._closed = threading.Event()
+    self._pid = 0
+    self._slots: Slots | None = None
+    self._last: mix.Message | None = None
+    self._lock = threading.Lock()
+    self._thread = threading.Thread(
+      target=self._run, name='gossip-link', daemon=True
+    )
+
+  def start(self, shape: tuple[int, ...]) -> None:
+    self._shape = shape
+    self._thread.start()
+
+  def put(self, message: mix.Message) -> None:
+    """Writes now, or as soon as there is a memory."""
+    with self._lock:
+      self._last = message
+      if self._slots is not None:
+        self._slots.write(self._own, message)
+
+  def close(self) -> None:
+    self._closed.set()
+
+  def _run(self) -> None:
+    while not self._closed.is_set():
+      slots = self._slots
+      if slots is not None and (
+        slots.headers['closed'].any()
+        or not pathlib.Path(f'/proc/{self._pid}').exists()
+      ):
+        self._slots = slots = None
+      if slots is None:
+        self._connect()
+      self._closed.wait(_RETRY_S if self._slots is None else _LOOK_S)
+
+  def _connect(self) -> None:
+    try:
+      found = self._client.gossip_memory()
+    except (rpc.Unavailable, rpc.RemoteError):
+      return
+    if found is None:
+      return  # it has not begun
+    host, pid, fd = found
+    if host != transport.host():
+      _logger.error(
+        "A neighbour runs on another host, and gossip.carrier='shared_memory' "
+        'needs one. Set --config.gossip.carrier=rpc.'
+      )
+      self._closed.set()
+      return
+    try:
+      own = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR)
+    except OSError:
+      return  # it has just died
+    try:
+      with self._lock:
+        self._slots, self._pid = Slots(own, self._workers, self._shape), pid
+        if self._last is not None:
+          self._slots.write(self._own, self._last)
+    finally:
+      os.close(own)
+
+
+class SharedMemoryCarrier:
+  """Messages through memory; see `mix.Carrier`."""
+
+  def __init__(self, own: int, workers: int, neighbours: Mapping[int, Any]):
+    """Takes the worker's index, how many there are, and its neighbours."""
+    self._own, self._workers = own, workers
+    self._links = {
+      index: _Link(own, client, workers) for index, client in neighbours.items()
+    }
+    self._newest: dict[int, mix.Message] = {}
+    self._slots: Slots | None = None
+    self._fd = -1
+    self.refused = 0
+
+  @property
+  def received(self) -> int:
+    return 0 if self._slots is None else int(self._slots.headers['count'].sum())
+
+  def start(self, shape: tuple[int, ...]) -> None:
+    fd = os.memfd_create('murmuration-gossip')
+    nbytes = self._workers * (_HEADER.itemsize + 4 * int(np.prod(shape)))
+    os.ftruncate(fd, nbytes)
+    self._slots, self._fd = Slots(fd, self._workers, shape), fd
+    for link in self._links.values():
+      link.start(shape)
+
+  def memory(self) -> tuple[str, int, int] | None:
+    """Where it is: host, process and file descriptor; None before `start`."""
+    if self._slots is None or self._slots.headers['closed'].any():
+      return None
+    return transport.host(), os.getpid(), self._fd
+
+  def send(self, receivers: Iterable[int], message: mix.Message) -> None:
+    for receiver in receivers:
+      self._links[receiver].put(message)
+
+  def newest(self, sender: int) -> mix.Message | None:
+    found = None if self._slots is None else self._slots.read(sender)
+    if found is not None:
+      assert found.theta is not None
+      if np.isfinite(found.theta).all():
+        self._newest[sender] = found
+      else:
+        self.refused += 1
+        _logger.warning('Refused parameters of worker %d.', sender)
+    return self._newest.get(sender)
+
+  def heard(self, sender: int) -> tuple[int, int]:
+    if self._slots is None:
+      return 0, 0
+    header = self._slots.headers[sender]
+    return int(header['count']), int(header['heard'])
+
+  def wait(self, received: int, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while self.received <= received and time.monotonic() < until:
+      time.sleep(_POLL_S)
+
+  def close(self) -> None:
+    for link in self._links.values():
+      link.close()
+    if self._slots is not None:
+      self._slots.headers['closed'] = 1
+      os.close(self._fd)

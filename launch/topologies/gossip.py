@@ -1,0 +1,145 @@
+"""Workers that act, learn, and mix their parameters with neighbours.
+
+Each worker is a whole agent with environments of its own; there is no parameter
+server and no global gradient. May die and come back: workers (they take
+parameters and iteration from a live neighbour; meanwhile the others go on
+without them), the averager (means are skipped), the evaluator, the counter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+import launchpad as lp
+
+from agents import settings
+from agents.exchange import mix
+from launch import experience
+from launch import experiment as experiment_lib
+from launch import rpc
+from launch.engines import restarts
+from launch.nodes import evaluator
+from launch.nodes import replay_host
+from launch.nodes import worker
+from launch.services import gossip
+from launch.topologies import parts
+
+SECTION = 'gossip'
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Who mixes with whom. An iteration is one call of the learner.
+
+  Defaults are GALA's (Assran et al. 2019) unless they say otherwise.
+  """
+
+  num_learners: settings.Whole = 4  # n, a process each; GALA's example: 4
+  topology: mix.Topology = 'ring'  # directed; GALA's program: full
+  # p, in-neighbours that are mixed at once; GALA: 1.
+  peers_per_iteration: settings.Whole = 1
+  # Of messages; GALA: shared memory, of one host.
+  carrier: Literal['rpc', 'shared_memory'] = 'rpc'
+  # Iterations that an in-neighbour may be behind; None: any number. GALA's
+  # example: 1e8, so none waits. 1 is this project's.
+  tau: settings.Count | None = 1
+  # Seconds of waiting after which a neighbour is taken for dead.
+  lock_timeout_s: settings.Positive = 10.0
+  # PALA: iterations between two means of all workers; 0: none.
+  avg_period: settings.Count = 0
+  # Whether the learning rate is multiplied by the square root of n.
+  scale_learning_rate: bool = False
+
+  def __post_init__(self):
+    settings.check(self, SECTION)
+    self.graph()  # refuses peers that a topology does not have
+
+  def graph(self) -> mix.Graph:
+    return mix.Graph(self.topology, self.num_learners, self.peers_per_iteration)
+
+
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  return config.num_learners
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: the sizes do not fit together.
+  """
+  if experiment.run.replay != 'colocated':
+    raise ValueError(
+      f'run.replay={experiment.run.replay!r}: gossip keeps its replay in the '
+      'processes that learn. Leave it out, or use actor_learner or swarm.'
+    )
+  experience.check_members(experiment)
+  agent, graph = experiment.make_agent(), config.graph()
+  program = lp.Program('gossip')
+  counter = parts.counter(program, experiment)
+  averager = None
+  if config.avg_period:
+    with program.group('averager'):
+      averager = program.add_node(
+        rpc.Node(
+          gossip.Averager,
+          config.num_learners,
+          config.lock_timeout_s,
+          # All workers' calls are held until the last has come.
+          thread_pool_size=8 + config.num_learners,
+        )
+      )
+  nodes = [
+    replay_host.HostNode(worker.Worker, thread_pool_size=16 + graph.size)
+    for _ in range(graph.size)
+  ]
+  with program.group('worker'):
+    workers = [program.add_node(node) for node in nodes]
+  rate = agent.learning_rate
+  if config.scale_learning_rate:
+    rate *= math.sqrt(graph.size)
+  for i, node in enumerate(nodes):
+    near = sorted({*graph.all_sources(i), *graph.all_receivers(i)})
+    peers: dict[str, Any] = {'neighbours': {j: workers[j] for j in near}}
+    if averager is not None:
+      peers['averager'] = averager
+    node.configure(
+      experiment,
+      f'worker/{i}',
+      [experiment.actor_info(i)],
+      counter,
+      exchange=functools.partial(
+        gossip.Gossip,
+        graph,
+        i,
+        carrier=config.carrier,
+        tau=config.tau,
+        lock_timeout_s=config.lock_timeout_s,
+        avg_period=config.avg_period,
+      ),
+      peers=peers,
+      first_shard=i,
+      learning_rates=[rate],
+      shown=i == 0,  # what the evaluator plays
+    )
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(
+        evaluator.Evaluator, experiment, counter, workers[0], ends_run=True
+      )
+    )
+  comes_back = restarts.Restart()
+  restarts.assign(
+    program,
+    {
+      'counter': restarts.EndsRun(restart=comes_back),
+      'worker': comes_back,
+      'evaluator': comes_back,
+      **({'averager': comes_back} if averager is not None else {}),
+    },
+  )
+  return program
