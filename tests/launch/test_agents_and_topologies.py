@@ -29,6 +29,7 @@ MAIN = (
   ('dqn', 'single_process'),
   ('impala', 'actor_learner'),
   ('pso_dqn', 'swarm'),
+  ('gorila_dqn', 'parameter_server'),
 )
 WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
 
