@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,10 @@ class OnHost:
     self._batches: Any = None
     self._weights: tf.Variable | None = None
     self._gradient = self._function(
-      lambda update: _gradient(learner, self._batches, self._weights, update)
+      # Not x[update]: XLA would compile a program for each value of it.
+      lambda update: _gradient(
+        learner, self._batches, self._weights, update, tf.gather
+      )
     )
     self._finish = self._function(
       lambda vector, stopped, statistics: learner.finish(
@@ -200,12 +204,16 @@ def _arranged(learner: Any, sample: Any, probabilities: Any):
 
 
 def _gradient(
-  learner: Any, batches: Any, weights: Any, update: tf.Tensor
+  learner: Any,
+  batches: Any,
+  weights: Any,
+  update: tf.Tensor,
+  take: Callable[[Any, tf.Tensor], tf.Tensor] = operator.getitem,
 ) -> base.Gradient:
   """On one update's share of what was arranged."""
   return learner.gradient(
-    tf.nest.map_structure(lambda x: x[update], batches),
-    None if weights is None else weights[update],
+    tf.nest.map_structure(lambda x: take(x, update), batches),
+    None if weights is None else take(weights, update),
   )
 
 
