@@ -30,7 +30,7 @@ def pytest_runtest_protocol():
 
 
 # Who asks for one of these starts whole programs, or many commands.
-_WHOLE = {'start_run', 'programs', 'study_commands'}
+_WHOLE = {'start_run', 'programs', 'study_commands', 'project', 'made'}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

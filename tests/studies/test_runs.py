@@ -316,6 +316,7 @@ def _command(tmp_path, *flags):
   ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   'number, of_a_terminal', [(signal.SIGINT, True), (signal.SIGTERM, False)]
 )
