@@ -195,10 +195,11 @@ def test_after_deaths_too_each_block_is_learned_from_at_most_once(killed):
   assert 0 <= limiter.samples - since <= UPDATES + 2, (limiter, since)
   # Steps of blocks that were open at a death, or lost with the queue, are
   # counted but never learned from. What the actor had written and not yet
-  # reported when it died is learned from but never counted: some blocks.
+  # reported when it died is learned from but never counted: some 5 blocks in
+  # each second since its last report, which a busy machine delays.
   totals = run_directory.open(run.directory).summary()['totals']
   learned = totals['learner_steps'] * BLOCK
-  assert 0 < learned < totals['actor_steps'] + 5 * BLOCK
+  assert 0 < learned < totals['actor_steps'] + 20 * BLOCK
 
 
 def test_where_parameters_move_a_lag_shows_in_rho(killed):

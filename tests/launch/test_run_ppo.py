@@ -65,7 +65,7 @@ def test_each_rollout_is_learned_once(run):
 
 
 def test_what_it_learns_from_is_finite_and_of_its_own_policy(run):
-  group = 'learner' if run.topology == 'actor_learner' else 'trainer'
+  group = 'learner' if run.topology == 'actor_learner' else 'worker'
   rows = [
     row
     for row in run_directory.open(run.directory).metrics(f'node_{group}')
