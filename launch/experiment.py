@@ -17,7 +17,8 @@ class RunConfig:
 
   # Actor steps of each agent or explorer.
   steps_per_agent: settings.Whole = 30_000
-  target_return: float | None = None  # a confirmed mean that ends the run
+  # A confirmed mean, of each agent that is evaluated, that ends the run.
+  target_return: float | None = None
   wall_clock_s: settings.Positive | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
