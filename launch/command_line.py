@@ -20,6 +20,7 @@ from launch import engines
 from launch import registry
 from launch import session
 from launch import settings
+from replay import isolation
 from run_records import metrics
 from run_records import run_directory
 
@@ -84,6 +85,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       config = metrics.to_jsonable(cell.config)
       print(json.dumps(config, indent=2, sort_keys=True))
       return 0
+    isolation.enter(_isolate(args.isolate, cell))
   except (ValueError, OSError) as e:
     return refuse(e)
   return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
@@ -145,6 +147,14 @@ def _parser(description: str | None) -> Parser:
     '--config.x.y=VALUE changes single values, for instance the budget',
   )
   parser.add_argument(
+    '--isolate',
+    default='auto',
+    metavar='MODE',
+    help='private network for all nodes: required, auto (where the system '
+    'allows it) or off, for environments that need the network; default: '
+    '%(default)s',
+  )
+  parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',
     metavar='VALUE',
     dest='unused',
@@ -161,6 +171,21 @@ def _parser(description: str | None) -> Parser:
     help='prints the resolved config as JSON, as config.json has it, and ends',
   )
   return parser
+
+
+def _isolate(mode: str, cell: cell_lib.Cell) -> str:
+  """The mode of isolation, with what the preset says of its environment."""
+  if mode not in isolation.MODES:
+    registry.unknown('way to isolate', mode, isolation.MODES)
+  if not cell.experiment.run.needs_network:
+    return mode
+  if mode == 'required':
+    raise ValueError(
+      '--isolate=required: run.needs_network says that this environment needs '
+      'the network. Set --config.run.needs_network=False, or leave --isolate '
+      'out.'
+    )
+  return 'off'
 
 
 def _overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -18,6 +18,8 @@ import launchpad as lp
 
 from launch import cell as cell_lib
 from launch import engines
+from replay.inspect import launcher
+from run_records import metrics
 from run_records import run_directory
 from run_records import view
 
@@ -53,6 +55,9 @@ def run(
     directory = run_directory.create(
       path, cell.config, versions(), resume=resume
     )
+    # By this the inspector finds the network of a run.
+    launched = directory.path / launcher.FILE
+    metrics.write_json(launched, launcher.record())
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return USAGE
@@ -63,6 +68,7 @@ def run(
     outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
   finally:
     live.close()
+    launched.unlink(missing_ok=True)
   # Not at the top: matplotlib takes as long to import as a node to start.
   from run_records import plots  # pylint: disable=g-import-not-at-top
 
