@@ -77,6 +77,8 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     args = _parser(description).parse(rest)
     if args.lp_launch_type not in engines.NAMES:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+    if args.isolate not in isolation.MODES:
+      registry.unknown('way to isolate', args.isolate, isolation.MODES)
     cell, run_dir = _cell(args, overrides)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -85,10 +87,15 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       config = metrics.to_jsonable(cell.config)
       print(json.dumps(config, indent=2, sort_keys=True))
       return 0
-    isolation.enter(_isolate(args.isolate, cell))
   except (ValueError, OSError) as e:
     return refuse(e)
-  return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
+  return session.run(
+    cell,
+    args.lp_launch_type,
+    run_dir,
+    bool(args.resume),
+    isolate=args.isolate,
+  )
 
 
 def refuse(error: BaseException) -> int:
@@ -171,21 +178,6 @@ def _parser(description: str | None) -> Parser:
     help='prints the resolved config as JSON, as config.json has it, and ends',
   )
   return parser
-
-
-def _isolate(mode: str, cell: cell_lib.Cell) -> str:
-  """The mode of isolation, with what the preset says of its environment."""
-  if mode not in isolation.MODES:
-    registry.unknown('way to isolate', mode, isolation.MODES)
-  if not cell.experiment.run.needs_network:
-    return mode
-  if mode == 'required':
-    raise ValueError(
-      '--isolate=required: run.needs_network says that this environment needs '
-      'the network. Set --config.run.needs_network=False, or leave --isolate '
-      'out.'
-    )
-  return 'off'
 
 
 def _overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

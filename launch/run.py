@@ -24,7 +24,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 from replay import isolation
 
 if __name__ == '__main__':
-  isolation.prepare()  # the imports below may start threads
+  isolation.prepare(sys.argv)  # the imports below may start threads
 
 from launch import command_line
 

@@ -18,6 +18,7 @@ import launchpad as lp
 
 from launch import cell as cell_lib
 from launch import engines
+from replay import isolation
 from replay.inspect import launcher
 from run_records import metrics
 from run_records import run_directory
@@ -35,6 +36,7 @@ def run(
   engine: str,
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
+  isolate: str = 'auto',
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -43,6 +45,7 @@ def run(
     engine: where its nodes run.
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
+    isolate: of `isolation.MODES`; this process changes its network.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -51,7 +54,9 @@ def run(
   environment = cell.experiment.environment
   path = run_dir or run_directory.default_path(cell.agent.name, environment)
   try:
-    cell.build(str(path))  # refuses before the directory exists
+    # What refuses comes before the directory exists.
+    cell.build(str(path))
+    isolation.enter(_isolation(isolate, cell))
     directory = run_directory.create(
       path, cell.config, versions(), resume=resume
     )
@@ -78,6 +83,23 @@ def run(
     print(f'No learning curve: {e}', file=sys.stderr)
   live.final(outcome, directory.path)
   return outcome.exit_code
+
+
+def _isolation(mode: str, cell: cell_lib.Cell) -> str:
+  """The mode, with what the settings say of the environment.
+
+  Raises:
+    isolation.Refused: the two contradict each other.
+  """
+  if not cell.experiment.run.needs_network:
+    return mode
+  if mode == 'required':
+    raise isolation.Refused(
+      '--isolate=required: run.needs_network says that the environment needs '
+      'the network. Set --config.run.needs_network=False, or leave --isolate '
+      'out.'
+    )
+  return 'off'
 
 
 def counter_of(program: lp.Program) -> Callable[[], Any]:

@@ -16,6 +16,7 @@ there by then (of a mathematics library) open no sockets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import contextlib
 import ctypes
 import errno
@@ -39,12 +40,17 @@ class Refused(ValueError):
   """The system gives no private network; the message says why."""
 
 
-def prepare() -> None:
+def prepare(argv: Sequence[str] = ()) -> None:
   """Takes the right to make networks, where this process has not got it.
 
   Call it before anything is imported that may start threads. Where the system
   refuses, nothing changes, and `enter` says so.
+
+  Args:
+    argv: a command line; with `--isolate=off` in it nothing changes either.
   """
+  if '--isolate=off' in argv:
+    return
   if _trial(_CLONE_NEWNET) and not _trial(_CLONE_NEWUSER | _CLONE_NEWNET):
     with contextlib.suppress(OSError):  # there is a second thread already
       _unshare(_CLONE_NEWUSER)

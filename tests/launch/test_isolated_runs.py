@@ -56,32 +56,35 @@ def refused(monkeypatch):
 
 
 @pytest.fixture
-def command(monkeypatch):
-  """command(*flags): the exit code; 0 where a program would start."""
-  monkeypatch.setattr(session, 'run', lambda *unused: 0)
-  return lambda *flags: command_line.main(['pso_dqn:cartpole', *flags])
+def command(monkeypatch, capsys):
+  """command(*flags): what a command says; a run ends where it would begin."""
+
+  def create(*unused, **unused_too):
+    raise ValueError('it begins')
+
+  monkeypatch.setattr(session.run_directory, 'create', create)
+
+  def say(*flags):
+    assert command_line.main(['pso_dqn:cartpole', *flags]) == 2
+    return capsys.readouterr().err
+
+  return say
 
 
-def test_the_command_goes_on_or_ends_as_it_was_asked_to(
-  refused, command, capsys
-):
-  assert command() == 0
-  assert capsys.readouterr().err.startswith('note: no private network')
-  assert command('--isolate=off') == 0
-  assert capsys.readouterr().err == ''
-  assert command('--isolate=required') == 2
-  said = capsys.readouterr().err
-  assert said.startswith('error: --isolate=required') and said.count('\n') == 1
-  assert command('--isolate=of') == 2
-  assert "Did you mean 'off'?" in capsys.readouterr().err
+def test_the_command_goes_on_or_ends_as_it_was_asked_to(refused, command):
+  note, begun = command().splitlines()
+  assert note.startswith('note: no private network (')
+  assert begun == 'error: it begins'
+  assert command('--isolate=off') == 'error: it begins\n'
+  (said,) = command('--isolate=required').splitlines()
+  assert said.startswith('error: --isolate=required: no private network')
+  assert "Did you mean 'off'?" in command('--isolate=of')
 
 
-def test_a_preset_can_say_that_it_needs_the_network(refused, command, capsys):
+def test_a_preset_can_say_that_it_needs_the_network(refused, command):
   needs = '--config.run.needs_network=True'
-  assert command(needs) == 0
-  assert capsys.readouterr().err == ''
-  assert command(needs, '--isolate=required') == 2
-  assert 'run.needs_network says' in capsys.readouterr().err
+  assert command(needs) == 'error: it begins\n'
+  assert 'run.needs_network says' in command(needs, '--isolate=required')
 
 
 # Whole programs.
