@@ -35,6 +35,8 @@ class RunConfig:
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # The environment talks to other machines or programs: no private network.
+  needs_network: bool = False
   # Of nodes that only measure or supervise.
   background_niceness: settings.Count = 5
 

@@ -114,9 +114,9 @@ def _run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
   engines.run = ended_soon  # type: ignore[assignment]
   run = session.run
 
-  def watched(cell, *arguments):
+  def watched(cell, *arguments, **options):
     found['members'] = cell.experiment.num_agents
-    return run(cell, *arguments)
+    return run(cell, *arguments, **options)
 
   session.run = watched
   found['code'] = command_line.main(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import launchpad as lp
 
 from agents import settings
-from agents.exchange import mix
+from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
@@ -36,7 +36,7 @@ class Config:
   """
 
   num_learners: settings.Whole = 4  # n, a process each; GALA's example: 4
-  topology: mix.Topology = 'ring'  # directed; GALA's program: full
+  topology: mixing.Topology = 'ring'  # directed; GALA's program: full
   # p, in-neighbours that are mixed at once; GALA: 1.
   peers_per_iteration: settings.Whole = 1
   # Of messages; GALA: shared memory, of one host.
@@ -55,8 +55,10 @@ class Config:
     settings.check(self, SECTION)
     self.graph()  # refuses peers that a topology does not have
 
-  def graph(self) -> mix.Graph:
-    return mix.Graph(self.topology, self.num_learners, self.peers_per_iteration)
+  def graph(self) -> mixing.Graph:
+    return mixing.Graph(
+      self.topology, self.num_learners, self.peers_per_iteration
+    )
 
 
 def members(config: Config) -> int:
