@@ -15,7 +15,7 @@ import functools
 
 import launchpad as lp
 
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
@@ -27,8 +27,8 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
-Config = actors.Config
-ignored = actors.ignored
+Config = actor_settings.Config
+ignored = actor_settings.ignored
 
 
 def members(config: Config) -> int:
