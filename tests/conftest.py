@@ -12,7 +12,7 @@ pytest_plugins = ['tests.commands']
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 # pytest-timeout raises in the main thread, which does nothing while that
-# thread waits inside Reverb or Courier. Past this, the process ends, with the
+# thread waits inside Reverb. Past this, the process ends, with the
 # stack of every thread.
 _HARD_LIMIT_S = 420
 
