@@ -11,9 +11,9 @@ pytest_plugins = ['tests.commands']
 # Before anything imports TensorFlow: its notes would bury a failing test's.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-# pytest-timeout raises in the main thread, which does nothing while that
-# thread waits inside Reverb. Past this, the process ends, with the
-# stack of every thread.
+# pytest-timeout raises in the main thread, which does nothing while that thread
+# waits inside Reverb. Past this, the process ends, with the stack of every
+# thread.
 _HARD_LIMIT_S = 420
 
 # A copy, as pytest puts a file in place of the error output.

@@ -5,8 +5,8 @@ back to the shard of their key. May die and come back: actors and the evaluator,
 unnoticed; replay nodes and the learner from their checkpoints; the counter.
 With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
 over a socket, and replay lives and dies with it. With
-`actors.inference='central'` one server acts for all actors (launch/services/inference);
-it may die and come back, and episodes begin anew.
+`actors.inference='central'` one server (services/inference) acts for all
+actors; it may die and come back, and episodes begin anew.
 """
 
 from __future__ import annotations
