@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from agents import base
 from agents import feeds
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from replay import deadlock
 from replay import priorities as priorities_lib
@@ -45,7 +45,7 @@ class Kind(abc.ABC):
   queue = False
 
   def __init__(
-    self, experiment: experiment_lib.Experiment, config: actors.Config
+    self, experiment: experiment_lib.Experiment, config: actor_settings.Config
   ):
     self.experiment = experiment
     self.config = config
@@ -53,7 +53,7 @@ class Kind(abc.ABC):
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
-    self.batch_size = actors.share(self.agent, config.num_learners)
+    self.batch_size = actor_settings.share(self.agent, config.num_learners)
 
   @property
   @abc.abstractmethod

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from launch import actors
+from launch import actor_settings
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
@@ -31,7 +31,7 @@ class _Own(kind.Local):
   knob = 'agent.min_replay_size'
 
   def __init__(self, experiment, members: int):
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1, envs_per_actor=members * self.envs_per_member
     )
     super().__init__(experiment, config)
@@ -137,7 +137,9 @@ class PrioritizedSteps(_Own):
 
   def __init__(self, experiment, members):
     super().__init__(experiment, members)
-    one = actors.Config(num_actors=1, envs_per_actor=self.envs_per_member)
+    one = actor_settings.Config(
+      num_actors=1, envs_per_actor=self.envs_per_member
+    )
     self._one = transitions.Transitions(experiment, one, free=True)
 
   @property

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from agents import base
 from agents.unroll import unrolls
-from launch import actors
+from launch import actor_settings
 from launch.experience import kind
 from launch.experience import population
 from replay import blocks
@@ -166,7 +166,7 @@ class OwnUnrolls(Unrolls, kind.Local):
   def __init__(self, experiment, members: int):
     agent: Any = experiment.make_agent()
     self.envs_per_member: int = agent.feed(1).sequences
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1,
       envs_per_actor=self.envs_per_member * members,
       queue_batches=1,

@@ -25,7 +25,7 @@ from agents import base
 from agents import learner as learner_lib
 from agents.exchange import base as exchange_base
 from agents.exchange import local
-from launch import actors as actors_lib
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.nodes import acting
@@ -53,7 +53,7 @@ class Worker:
     *,
     exchange: Callable[..., exchange_base.Exchange] = local.Local,
     peers: Mapping[str, Any] | None = None,
-    actors: actors_lib.Config | None = None,
+    actors: actor_settings.Config | None = None,
     hosts: Sequence[Any] | None = None,
     first_shard: int = 0,
     table: str = 'replay',
