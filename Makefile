@@ -1,6 +1,6 @@
-# Everything here installs the environment first if it is not there: CPython 3.11,
-# else 3.10. `make test PYTHON=python3.10` (a name or a path) takes another one,
-# with an environment of its own.
+# Everything here installs the environment first if it is not there, on CPython
+# 3.11 or else 3.10. `make test PYTHON=python3.10` (a name or a path) takes another
+# one, in an environment of its own, .venv-python3.10.
 #
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
 #   make run              any agent, topology and engine;
@@ -70,9 +70,12 @@ test-all: environment
 test-learning: environment
 	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib tests/learning $(ARGS)
 
+# Left out is what compares with Acme, TRFL or TensorFlow Probability.
 test-next:
 	@$(FINDER) requirements/environment.py next
-	@.venv-next/bin/python -m pytest -m 'not long' $(NEXT) $(ARGS)
+	@.venv-next/bin/python -m pytest -m 'not long' tests/environment_loops \
+	  tests/agents $(patsubst %,--ignore=tests/agents/%,acme test_policy_gradient.py \
+	  test_ppo.py test_vtrace.py) $(ARGS)
 
 docs: environment
 	@$(BIN)/python launch/render_docs.py
@@ -101,7 +104,7 @@ format: environment
 # Needs uv. The header and the index are left out, so that the file is the same
 # wherever it is made.
 lock:
-	cd requirements && uv pip compile --python 3.10 --override overrides.txt \
+	cd requirements && uv pip compile --python-version 3.10 --override overrides.txt \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  $(LOCK_ARGS) requirements.in -o lock.txt
 

@@ -128,6 +128,8 @@ class Environment:
       with open(self.stamp) as f:
         stamp = json.load(f)
     except (OSError, ValueError):
+      if self.name:
+        return 'create'
       raise SetupError(
         f'{self.directory} is there, but this script did not make it, so it is '
         f'left alone. Move it away (mv {self.directory} {self.directory}.old), '
