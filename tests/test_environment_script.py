@@ -1,4 +1,4 @@
-"""The set-up finds a CPython, takes up what was interrupted, or says why not."""
+"""The set-up finds a CPython, repairs what is broken, or says why not."""
 
 import importlib
 import os
