@@ -365,6 +365,19 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
     assert saved['steps'] == 100
 
 
+@pytest.mark.parametrize('target, ends', [(5.0, True), (500.0, False)])
+def test_a_lone_agent_that_holds_its_target_ends_the_run(
+  run_worker, make_counter, target, ends
+):
+  experiment = _cartpole(run={'target_return': target})
+  counter = make_counter(None, _budget(experiment))
+  run_worker(experiment, counter, evaluates=True)
+  found = counter.snapshot()
+  # Two members that learn nothing make about 9 steps an episode.
+  assert (found['totals'].get('actor_steps', 0) < 200) == ends
+  assert ('episodes, 5 was asked for' in found['reason']) == ends
+
+
 @pytest.mark.parametrize('serve', [False, True])
 def test_the_target_network_acts_where_it_is_to(
   run_worker, make_counter, tmp_path, serve
