@@ -20,25 +20,34 @@ import reverb
 # Batches of one shard that wait to be written.
 MAX_WAITING = 16
 
+# Reverb keeps sums of priorities in doubles of 16 digits. Beside one of 1e16
+# the rest of the table is rounded away: its sampler then adds the sums up anew
+# at each change, and a table of 100,000 items stands still for seconds.
+LARGEST = 1e8
+
 _logger = logging.getLogger(__name__)
 
 
 def repair(priorities: np.ndarray) -> tuple[np.ndarray, int]:
   """Replaces what is not finite by the largest finite value, 1 if none.
 
+  What is above LARGEST becomes LARGEST.
+
   Args:
     priorities: float [N].
 
   Returns:
     The priorities [N], the same array where nothing was wrong, and the number
-    of those replaced.
+    of those that were not finite.
   """
   finite = np.isfinite(priorities)
   if finite.all():
+    if np.max(priorities, initial=0.0) > LARGEST:
+      return np.minimum(priorities, LARGEST), 0
     return priorities, 0
   largest = np.max(priorities, where=finite, initial=-np.inf)
   repaired = np.where(finite, priorities, largest if finite.any() else 1.0)
-  return repaired, int(np.sum(~finite))
+  return np.minimum(repaired, LARGEST), int(np.sum(~finite))
 
 
 def check(priorities: np.ndarray) -> None:

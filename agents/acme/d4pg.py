@@ -15,8 +15,8 @@ from environment_loops import environments
 class Config:
   """Acme's D4PG. Defaults are those of acme.agents.tf.d4pg unless marked."""
 
-  policy_sizes: tuple[int, ...] = (256, 256)  # units; ours
-  critic_sizes: tuple[int, ...] = (256, 256)  # units; ours
+  policy_sizes: settings.Sizes = (256, 256)  # units; ours
+  critic_sizes: settings.Sizes = (256, 256)  # units; ours
   num_atoms: settings.Whole = 51  # of the support
   v_min: float = -150.0  # discounted return; Acme's control suite
   v_max: float = 150.0
