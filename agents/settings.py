@@ -93,6 +93,8 @@ NotNegative = Annotated[
 Fraction = Annotated[float, between(0, 1, 'between 0 and 1')]
 # Processes of one kind, or servers in them: more is a slip of the finger.
 Nodes = Annotated[int, whole(1, 4096)]
+# Of a table: Reverb counts its items in 32 bits.
+Items = Annotated[int, whole(1, 2**31 - 1)]
 # No clock here counts further, and no wait takes more: 10^8 s are three years.
 Seconds = Annotated[
   float, between(0, 1e8, 'a number of seconds above 0, at most 10^8', '(]')

@@ -101,15 +101,16 @@ def resume(
       'version, with which it can go on. Start a new run here.'
     )
   values = {k: v for k, v in config.items() if k not in _PLAIN}
+  wanted = {'agent_name': str, 'topology': str, 'seed': int, 'environment': str}
   broken = [
-    k
-    for k, v in values.items()
-    if k != 'environment' and not isinstance(v, dict)
+    name
+    for name, value in config.items()
+    if not isinstance(value, wanted.get(name, dict))
   ]
-  if broken or not isinstance(values.get('environment'), str):
+  if broken or 'environment' not in config:
     raise ValueError(
-      f'its config.json has no section {(broken or ["environment"])[0]!r} that '
-      'can be read. Put the file back from a copy, or start a new run.'
+      f'its config.json has no {(broken or ["environment"])[0]!r} that can be '
+      'read. Put the file back from a copy, or start a new run.'
     )
   try:
     return _cell(

@@ -28,8 +28,8 @@ class Config:
   batch_size: settings.Whole = 256  # transitions per update
   target_update_period: settings.Whole = 100  # learner steps
   sigma: settings.NotNegative = 0.3  # of the noise, in units of [-1, 1]
-  max_replay_size: settings.Whole = 1_000_000  # transitions
-  min_replay_size: settings.Whole = 1_000  # transitions before learning
+  max_replay_size: settings.Items = 1_000_000  # transitions
+  min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):
     settings.check(self, 'agent')

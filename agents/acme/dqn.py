@@ -31,8 +31,8 @@ class Config:
   prioritized: bool = True  # replay by TD error, else uniform
   priority_exponent: settings.Fraction = 0.6  # alpha
   importance_exponent: settings.Fraction = 0.2  # beta
-  max_replay_size: settings.Whole = 1_000_000  # transitions
-  min_replay_size: settings.Whole = 1_000  # transitions before learning
+  max_replay_size: settings.Items = 1_000_000  # transitions
+  min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):
     settings.check(self, 'agent')

@@ -49,7 +49,7 @@ def test_the_arithmetic_is_of_the_settings():
     (
       'dqn',
       {
-        'agent__max_replay_size': '1000000000000',
+        'agent__max_replay_size': '2000000000',
         'run__steps_per_agent': '1000000000000',
       },
       'Lower agent.max_replay_size',
@@ -79,6 +79,7 @@ def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
     ('dqn', {'run__updates_per_call': '10000000'}, 'from 1 to 10000'),
     ('dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
     ('apex_dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
+    ('dqn', {'agent__max_replay_size': '1000000000000'}, 'from 1 to 214748'),
     ('dqn', {'pace__samples_per_insert': '1e12'}, 'at most 10,000'),
     ('dqn', {'run__tf_threads': '1000000'}, 'from 1 to 1024'),
     ('acme_dqn', {'agent__hidden_sizes': '(2.5,)'}, 'whole numbers above 0'),
