@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 from agents import base
 from agents import settings
 from environment_loops import environments
-from replay import packing
 
-REPLAY_PLACEMENTS = ('colocated', 'node')
 _Ratio = Annotated[
   float, settings.between(0, 1e4, 'above 0 and at most 10,000', '(]')
 ]
@@ -23,7 +21,8 @@ class RunConfig:
 
   # Actor steps of each agent or explorer.
   steps_per_agent: settings.Whole = 30_000
-  target_return: float | None = None  # a confirmed mean that ends the run
+  # A confirmed mean, of each agent that is evaluated, that ends the run.
+  target_return: float | None = None
   wall_clock_s: settings.Seconds | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
@@ -47,6 +46,8 @@ class RunConfig:
   # all (docs/reliability.md says how far). Replay is then in that process, and
   # no server has it.
   deterministic: bool = False
+  # The environment talks to other machines or programs: no private network.
+  needs_network: bool = False
   # Of nodes that only measure or supervise.
   background_niceness: settings.Count = 5
 
@@ -132,13 +133,3 @@ class Experiment:
 
   def actor_info(self, index: int) -> base.ActorInfo:
     return base.ActorInfo(index, self.num_agents, self.seed)
-
-  def transitions(self) -> packing.TransitionLayout:
-    """How a transition of this environment is packed."""
-    spec = environments.spec(self.environment)
-    return packing.TransitionLayout(
-      spec.observation_shape,
-      spec.action_shape,
-      spec.discrete,
-      spec.observation_dtype,
-    )

@@ -32,6 +32,16 @@ _SYNC_PERIOD_S = 5.0
 class Counter:
   """Totals, rates, budget, and the metrics files of one run. Thread-safe."""
 
+  serves = (
+    'report',
+    'log',
+    'finish',
+    'hold',
+    'finished',
+    'totals',
+    'snapshot',
+  )
+
   def __init__(
     self,
     run_dir: str | os.PathLike[str] | None,
