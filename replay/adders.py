@@ -101,13 +101,18 @@ class TransitionAdder:
     self._item_shape: tuple[int, ...] = (layout.width,)
     if item_size > 1:
       self._item_shape = (item_size, layout.width)
-    self._writer = ring or writer.ItemWriter(
-      client,
-      table,
-      layout.signature(*self._item_shape[:-1]),
-      writer.chunks_within(
-        burst // item_size, item_size * layout.num_bytes, options
-      ),
+    # A ring without items is there too.
+    self._writer = (
+      ring
+      if ring is not None
+      else writer.ItemWriter(
+        client,
+        table,
+        layout.signature(*self._item_shape[:-1]),
+        writer.chunks_within(
+          burst // item_size, item_size * layout.num_bytes, options
+        ),
+      )
     )
 
   @property
@@ -244,11 +249,15 @@ class PopulationAdder:
     self.window = nstep.NStepWindow(num_members, n, gamma, layout)
     self._burst = burst
     self._held: list[np.ndarray] = []
-    self._writer = ring or writer.ItemWriter(
-      client,
-      table,
-      layout.signature(num_members),
-      writer.chunks_within(burst, num_members * layout.num_bytes, options),
+    self._writer = (
+      ring
+      if ring is not None
+      else writer.ItemWriter(
+        client,
+        table,
+        layout.signature(num_members),
+        writer.chunks_within(burst, num_members * layout.num_bytes, options),
+      )
     )
 
   @property
