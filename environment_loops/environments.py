@@ -252,9 +252,11 @@ class GymnasiumEnvironment(dm_env.Environment):
 
   def _observation(self, observation: Any) -> np.ndarray:
     # A copy: some environments return their own buffer and write to it later.
-    observation = np.array(observation, self._dtype)
-    faults.check_shape(
-      self._spec.name, observation.shape, self._spec.observation_shape
+    observation = np.array(
+      faults.observation(
+        self._spec.name, observation, self._spec.observation_shape, self._dtype
+      ),
+      self._dtype,
     )
     if self._dtype.kind == 'f' and not np.isfinite(observation).all():
       raise faults.fault(self._spec.name, self._t, 'observation', observation)
@@ -307,6 +309,12 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'{name} has observations of type {type(observation_space).__name__}, '
       f'but a Box (one array of numbers) is needed. Register a version with a '
       f'wrapper such as gymnasium.wrappers.FlattenObservation.'
+    )
+  if observation_space.dtype.kind not in 'fiub':
+    raise EnvironmentRefused(
+      f'{name} has observations of dtype {observation_space.dtype}, but real '
+      f'numbers are needed. Register a version with a wrapper that gives, for '
+      f'instance, real and imaginary parts side by side.'
     )
   registered = environment.spec
   assert registered is not None, name

@@ -136,20 +136,20 @@ def load(run: run_directory.RunDirectory) -> Kept:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
   agent = registry.make(run.config())
-  star = run.path / 'checkpoints' / checkpoints.STAR
-  if star.exists():
-    with np.load(star) as saved:
-      what = (
-        f'theta_star version {int(saved["version"])} of explorer '
-        f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
-      )
-      return Kept(agent, saved['theta'], what)
-  members = run.path / 'checkpoints' / checkpoints.AGENTS
-  if members.exists():
+  star = run.checkpoints / checkpoints.STAR
+  saved = checkpoints.read(star)
+  if saved is not None:
+    what = (
+      f'theta_star version {int(saved["version"])} of explorer '
+      f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
+    )
+    return Kept(agent, saved['theta'], what)
+  members = run.checkpoints / checkpoints.AGENTS
+  saved = checkpoints.read(members)
+  if saved is not None:
     rows = run.metrics('evaluation')
     returns = rows[-1].get('member_returns') if rows else None
-    with np.load(members) as saved:
-      theta, steps = saved['theta'], int(saved['steps'])
+    theta, steps = saved['theta'], int(saved['steps'])
     if returns is None and len(theta) == 1:
       return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
     best = 0

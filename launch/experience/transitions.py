@@ -85,7 +85,7 @@ class Transitions(kind.Kind):
     exponent = self.agent.priority_exponent
     return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
-  def adder(self, client, table, behaviour, priorities, should_stop):
+  def adder(self, client, table, behaviour, priorities, should_stop, ring=None):
     adder = adders.TransitionAdder(
       client,
       table,
@@ -100,6 +100,7 @@ class Transitions(kind.Kind):
       options=writer.WriteOptions(
         timeout_s=kind.WRITE_TIMEOUT_S, should_stop=should_stop
       ),
+      ring=ring,
     )
     return adder, adder.add
 

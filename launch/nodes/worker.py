@@ -95,6 +95,8 @@ class Worker:
       self._experience = experience.of_members(experiment, len(self.members))
     else:
       self._experience = experience.of_actors(experiment, actors)
+    if experiment.run.deterministic:
+      self._experience.keep_order(base.actor_seed(self.members[0], 'replay'))
     self._agent = self._experience.agent
     self._addresses = list(addresses)
     self._hosts = hosts
@@ -216,8 +218,10 @@ class Worker:
       hosts,
       run.replay_checkpoint_s,
     )
-    self._saves.restore(self._learner, self._exchange.keeps_learner)
+    saved = self._saves.restore(self._learner, self._exchange.keeps_learner)
     self._updates = self._learner.updates
+    if saved is not None and self._acting is not None and 'random' in saved:
+      self._acting.go_on(saved['random'])
     # Actors start with these while the update is traced.
     self._publish()
     if self._acting is not None:
@@ -261,6 +265,10 @@ class Worker:
       return self._hosts
     if not self._leads:
       return []
+    if self._acts and self._experience.rings:
+      rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
+      rings.restore()
+      return [rings]
     self._own_host = replay_host.ReplayHost(
       lambda: self._experience.tables(self._table),
       self.experiment.run_dir,
@@ -380,6 +388,8 @@ class Worker:
       numbers.update(self._experience.numbers(self._last, self._updates))
     if self._source is not None and self._experience.prioritized:
       numbers['priorities_dropped'] = self._source.dropped
+    if self._source is not None and self._source.not_finite:
+      numbers['items_not_finite'] = self._source.not_finite
     if self._metrics:
       numbers.update(self._exchange.metrics())
     return numbers
@@ -387,7 +397,10 @@ class Worker:
   # What survives.
 
   def _save(self, last: bool = False) -> bool:
-    kept = self._saves.save(self._learner, last)
+    beside = {}
+    if self._acting is not None:
+      beside['random'] = self._acting.random()
+    kept = self._saves.save(self._learner, last, beside)
     if self._shown:
       saves.write_acting(
         self.experiment.run_dir, self._learner.acting(), self._updates

@@ -104,9 +104,9 @@ class Master:
     self._path: pathlib.Path | None = None
     if experiment.run_dir is not None:
       self._path = checkpoints.directory(experiment.run_dir) / CHECKPOINT
-      if self._path.exists():
-        with np.load(self._path) as saved:
-          self._strategy.restore(dict(saved))
+      saved = checkpoints.read(self._path, repair=True)
+      if saved is not None:
+        self._strategy.restore(saved)
         _logger.info('Going on from generation %d.', self._strategy.generation)
     self._saved = clock()
     with self._changed:

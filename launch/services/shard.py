@@ -276,10 +276,9 @@ class Shard:
 
   def _restore(self) -> None:
     assert self._path is not None
-    if not self._path.exists():
+    arrays = checkpoints.read(self._path, repair=True)
+    if arrays is None:
       return
-    with np.load(self._path) as saved:
-      arrays = dict(saved)
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected
