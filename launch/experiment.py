@@ -37,6 +37,16 @@ class RunConfig:
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # Restarts of a node in a row, and seconds after which one is forgotten. A
+  # life that did something starts the count anew.
+  max_restarts: settings.Count = 5
+  restart_window_s: settings.Positive = 600.0
+  # Seconds until a node that shows no life is killed and started again, and
+  # until a run without a step or an update is ended.
+  silent_s: settings.Positive = 60.0
+  stall_s: settings.Positive = 180.0
+  # Environment steps of an evaluated episode where the task has no limit.
+  eval_max_steps: settings.Whole = 100_000
   # Of nodes that only measure or supervise.
   background_niceness: settings.Count = 5
 
@@ -109,6 +119,12 @@ class Experiment:
     if self.run.eval_epsilon:
       spec = environments.spec(self.environment)
       environments.require_discrete(spec, 'run.eval_epsilon')
+
+  @property
+  def eval_limit(self) -> int | None:
+    """Steps at which an evaluated episode is cut; None: the task ends it."""
+    spec = environments.spec(self.environment)
+    return None if spec.max_episode_steps else self.run.eval_max_steps
 
   @property
   def total_steps(self) -> int:

@@ -13,12 +13,16 @@ import re
 import time
 from typing import Any
 
+from launch import pulse
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 1.0
 _DEADLINE_S = 1.0
 _BACKOFF_CAP_S = 5.0
+# Counts that show that a run goes on. A supervisor's do not: it would play with
+# its theta_star for ever.
+_MOVES = ('actor_steps', 'learner_steps', 'samples')
 # At its start a node has nothing to do yet: it waits for a counter that is busy
 # with others, or is started again.
 _START_DEADLINE_S = 10.0
@@ -53,6 +57,8 @@ class Reporter:
   def count(self, **increments: int) -> None:
     """Adds to what the next report sends, for instance actor_steps=32."""
     self._pending.update(increments)
+    if any(increments.values()):
+      pulse.worked(moved=any(increments.get(name) for name in _MOVES))
 
   def count_dropped(self, episodes: int) -> None:
     """Adds episodes that broke; a run without any does not speak of them."""

@@ -36,6 +36,16 @@ class RunLog:
       self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
 
   @property
+  def trouble(self) -> str:
+    """Why rows wait in memory, in a sentence; '' if none do."""
+    if self._writer is None or self._writer.error is None:
+      return ''
+    return (
+      f'metrics cannot be written ({self._writer.error}): '
+      f'{self._writer.waiting:,} rows wait in memory for room'
+    )
+
+  @property
   def closed(self) -> bool:
     """Whether nothing is written: never, or no longer."""
     return self._writer is None

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from agents import base
 from launch import actors
+from launch import pulse
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
@@ -110,7 +111,7 @@ class Steps(_Own):
       self.agent.n_step,
       self.agent.gamma,
       self._members,
-      options=adders.WriteOptions(should_stop=should_stop),
+      options=adders.WriteOptions(should_stop=should_stop, say=pulse.waits),
     )
     return adder, adder.add
 
@@ -120,6 +121,7 @@ class Steps(_Own):
       table,
       self.plan.batch_size,
       should_stop=should_stop,
+      say=pulse.waits,
       signature=self._layout.signature(self._members),
     )
     return kind.Source(self, sampler, addresses, table)

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from launch import pulse
 from launch.services import rates
 from run_records import metrics as metrics_lib
 from run_records import run_log
@@ -78,6 +79,7 @@ class Counter:
       self._restore()
     self._started = clock()
     self._saved = -math.inf
+    self._unsaved: OSError | None = None  # why not
 
   def report(
     self,
@@ -236,11 +238,7 @@ class Counter:
     Args:
       stop: set when the program is being stopped; Launchpad's if None.
     """
-    if stop is None:
-      # Not lp.wait_for_stop: its exported form returns None in every case.
-      import launchpad as lp
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     while not stop.wait(_TICK_S):
       with self._lock:
         now = self._clock()
@@ -248,6 +246,9 @@ class Counter:
         self._save(now)
         if self.finished():
           break
+      trouble = self._trouble()
+      if trouble:
+        pulse.waits(trouble)
     told, deadline = self._clock(), self._clock() + _MAX_GRACE_S
     while not stop.wait(_TICK_S):
       now = self._clock()
@@ -266,19 +267,29 @@ class Counter:
         return
       now = self._clock()
       self._save(now, force=True)
-      metrics_lib.write_json(
-        self._run_dir / 'summary.json',
-        {
-          'finished': self.finished(),
-          'outcome': self._outcome or 'stopped',
-          'reason': self._reason or 'stopped before a goal or budget',
-          'totals': self._totals,
-          'elapsed_s': round(self._elapsed(now), 3),
-          'result': self._result,
-          'latest': self._files.latest,
-        },
-      )
+      with pulse.survives('summary.json'):
+        metrics_lib.write_json(
+          self._run_dir / 'summary.json',
+          {
+            'finished': self.finished(),
+            'outcome': self._outcome or 'stopped',
+            'reason': self._reason or 'stopped before a goal or budget',
+            'totals': self._totals,
+            'elapsed_s': round(self._elapsed(now), 3),
+            'result': self._result,
+            'latest': self._files.latest,
+          },
+        )
       self._files.close()
+
+  def _trouble(self) -> str:
+    """What cannot be written, in a sentence; '' if all can."""
+    if self._unsaved is None:
+      return self._files.trouble
+    return (
+      f'counts cannot be saved ({self._unsaved}): counting on in memory, and '
+      'saving again when there is room'
+    )
 
   def _untold(self, now: float) -> bool:
     with self._lock:
@@ -348,7 +359,11 @@ class Counter:
       'latest': self._files.latest,
       'curve': list(self._files.curve),
     }
-    metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
+    try:
+      metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
+      self._unsaved = None
+    except OSError as e:
+      self._unsaved = e
 
   def _restore(self) -> None:
     assert self._run_dir is not None

@@ -2,9 +2,15 @@
 
 import pytest
 
+from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import supervision
+from launch.engines import watch
+
+
+def slots(num):
+  return [pulse.Slot(memoryview(bytearray(1024))) for _ in range(num)]
 
 
 class Script:
@@ -13,10 +19,14 @@ class Script:
   Nodes in `deaf` do not end when they are asked to.
   """
 
+  kills = True
+
   def __init__(self, deaf=(), **exits):
     self.deaf = deaf
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
+    self.slots = slots(len(exits))
+    self.resumed = []
     self.started, self.stopped = [], []
     self.events = []
 
@@ -45,11 +55,17 @@ class Script:
       self.events.append(supervision.Event(index, 'exited'))
 
   def kill(self, indices):
-    self.events += [supervision.Event(i, 'exited') for i in indices]
+    self.events += [
+      supervision.Event(i, 'exited', failed=True, error='killed by SIGKILL')
+      for i in indices
+    ]
     return [''] * len(indices)
 
+  def resume(self, index):
+    self.resumed.append(self.names[index])
 
-def play(script, clients=None, **assigned):
+
+def play(script, clients=None, limits=restarts.DEFAULT, **assigned):
   nodes = [
     prepare.PreparedNode(
       name,
@@ -62,7 +78,13 @@ def play(script, clients=None, **assigned):
     for name in script.names
   ]
   return supervision.Supervisor(
-    script, nodes, [None] * len(nodes), supervision.Signals(), None, 0.1
+    script,
+    nodes,
+    [None] * len(nodes),
+    supervision.Signals(),
+    None,
+    0.1,
+    watch.Watch(script.slots, limits),
   ).run()
 
 
