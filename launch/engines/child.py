@@ -39,9 +39,9 @@ def run(
 
   Args:
     request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
-      modules), 'log' (file), 'names' (of its servers), 'restarts', 'scratch'
-      (directory for temporary files, and of the addresses), 'pulse' (file with
-      its signs of life) and 'index' (of those).
+      modules), 'log' (file), 'names' (of its servers, to their kinds),
+      'restarts', 'scratch' (directory for temporary files, and addresses),
+      'pulse' (file with its signs of life) and 'index' (of those).
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """

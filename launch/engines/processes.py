@@ -35,7 +35,6 @@ STACK = (
   'numpy',
   'gymnasium',
   'launchpad',
-  'courier',
   'tensorflow',
   'sonnet',
   'reverb',

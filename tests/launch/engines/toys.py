@@ -45,6 +45,8 @@ class Node:
 
 
 class Server(Node):
+  serves = ('echo', 'pid')
+
   def echo(self, x):
     return x
 

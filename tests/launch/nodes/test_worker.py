@@ -490,7 +490,7 @@ def test_what_an_exchange_serves_is_served_by_its_worker_and_no_more(
   make_worker, make_counter
 ):
   worker = make_worker(_cartpole(), make_counter(None), exchange=_Serves)
-  address = f'localhost:{directory.pick_port(set())}'
+  address = directory.of_this_node().claim('worker/0')
   with rpc.serve(worker, address):
     client = rpc.Client(address, timeout_s=10.0)
     assert client.hello('you') == 'hello you'

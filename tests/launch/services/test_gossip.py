@@ -389,7 +389,7 @@ def served():
 
   def serve(graph, **options):
     addresses = [
-      f'localhost:{directory.pick_port(set())}' for _ in range(graph.size)
+      directory.of_this_node().claim(f'worker/{i}') for i in range(graph.size)
     ]
     for i, address in enumerate(addresses):
       clients = {
