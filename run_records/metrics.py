@@ -98,6 +98,12 @@ class MetricsWriter:
   def waiting(self) -> int:
     return len(self._rows)
 
+  def retry(self) -> None:
+    """Writes rows that waited, if there is room now."""
+    with self._lock:
+      if not self._closed:
+        self._write()
+
   def _write(self) -> None:
     """Writes what waits; after a failure, not at once again. Locked."""
     if self.error is not None and time.monotonic() < self._next_try:

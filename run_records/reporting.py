@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import logging
+import os
 import re
 import time
 from typing import Any
@@ -51,6 +52,10 @@ class Reporter:
     self._clock = clock
     self._remarked: set[str] = set()
     self._pending: collections.Counter[str] = collections.Counter()
+    # What the counter has answered to, and in which life of this node: so it
+    # can tell what it has counted already, though its answer was lost.
+    self._counted: collections.Counter[str] = collections.Counter()
+    self._life = os.urandom(8).hex()
     self._next = clock()
     self._backoff_s = 0.0
 
@@ -72,10 +77,17 @@ class Reporter:
     """Sends now. Returns whether the run is finished."""
     sent = dict(self._pending)
     try:
-      answer = self._counter.report(self.node, sent, dict(metrics or {}), None)
+      answer = self._counter.report(
+        self.node,
+        sent,
+        dict(metrics or {}),
+        None,
+        (self._life, dict(self._counted)),
+      )
     except (rpc.Unavailable, rpc.RemoteError) as e:
       self._fail(e)
       return self.finished
+    self._counted.update(sent)
     self._pending.subtract(sent)
     self._pending += collections.Counter()  # drops zeros
     self._backoff_s = 0.0

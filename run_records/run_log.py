@@ -35,10 +35,12 @@ class RunLog:
     if run_dir is not None:
       self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
 
-  @property
   def trouble(self) -> str:
-    """Why rows wait in memory, in a sentence; '' if none do."""
+    """Why rows wait in memory, in a sentence; tried again. '' if none do."""
     if self._writer is None or self._writer.error is None:
+      return ''
+    self._writer.retry()
+    if self._writer.error is None:
       return ''
     return (
       f'metrics cannot be written ({self._writer.error}): '

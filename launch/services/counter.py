@@ -97,6 +97,7 @@ class Counter:
     counts: Mapping[str, int],
     metrics: Mapping[str, Any] | None = None,
     events: Sequence[Mapping[str, Any]] | None = None,
+    life: tuple[str, Mapping[str, int]] | None = None,
   ) -> dict[str, Any]:
     """Adds what a node did since its last report.
 
@@ -105,6 +106,8 @@ class Counter:
       counts: count name to increment, not negative.
       metrics: the node's present numbers; merged over its earlier ones.
       events: rows to log; each is of the kind in its 'kind', or 'event'.
+      life: which of the node's lives it is, and what it knows to be counted of
+        that. A report whose answer was lost is then counted once.
 
     Returns:
       {'totals': count name to total of all nodes, 'finished': bool}. A node
@@ -123,6 +126,8 @@ class Counter:
       now = self._clock()
       state = self._nodes.setdefault(node, rates.NodeRecord(now))
       state.seen = now
+      if life is not None:
+        counts = state.news(*life, counts)
       for name, count in counts.items():
         self._totals[name] = self._totals.get(name, 0) + int(count)
         state.totals[name] = state.totals.get(name, 0) + int(count)
@@ -256,7 +261,7 @@ class Counter:
         self._save(now)
         if self.finished():
           break
-      trouble = self._trouble()
+        trouble = self._trouble()
       if trouble:
         pulse.waits(trouble)
     told, deadline = self._clock(), self._clock() + _MAX_GRACE_S
@@ -295,7 +300,7 @@ class Counter:
   def _trouble(self) -> str:
     """What cannot be written, in a sentence; '' if all can."""
     if self._unsaved is None:
-      return self._files.trouble
+      return self._files.trouble()
     return (
       f'counts cannot be saved ({self._unsaved}): counting on in memory, and '
       'saving again when there is room'
@@ -362,6 +367,9 @@ class Counter:
     state = {
       'totals': self._totals,
       'node_totals': {name: node.totals for name, node in self._nodes.items()},
+      'lives': {
+        name: [node.life, node.of_life] for name, node in self._nodes.items()
+      },
       'elapsed_s': self._elapsed(now),
       'outcome': self._outcome,
       'reason': self._reason,
@@ -388,7 +396,9 @@ class Counter:
     self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
     now = self._clock()
     for name, totals in state['node_totals'].items():
-      self._nodes[name] = rates.NodeRecord(now, dict(totals))
+      record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
+      # Of an older version, there are none.
+      record.life, record.of_life = state.get('lives', {}).get(name, ('', {}))
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, a counter died after the goal was reached,
     # and nobody will tell it again. A spent budget shows by itself.

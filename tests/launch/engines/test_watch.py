@@ -20,7 +20,8 @@ class Nodes:
       pulse.Slot(memoryview(bytearray(pulse._BYTES))) for _ in range(2)
     ]
     self.states = [
-      state.NodeState(name, state='running') for name in ('learner/0', 'actor/0')
+      state.NodeState(name, state='running')
+      for name in ('learner/0', 'actor/0')
     ]
     self.watch = watch_lib.Watch(
       self.slots, restarts.Limits(**limits), lambda: self.now
