@@ -87,7 +87,7 @@ def spec(name: str) -> Spec:
   try:
     return _spec_of(name, environment)
   finally:
-    environment.close()
+    building.close(name, environment)
 
 
 def require_discrete(environment_spec: Spec, agent: str = 'this agent') -> int:
@@ -248,7 +248,7 @@ class GymnasiumEnvironment(dm_env.Environment):
       return self._side_view.frame()
 
   def close(self) -> None:
-    self._environment.close()
+    building.close(self._spec.name, self._environment)
 
   def _observation(self, observation: Any) -> np.ndarray:
     # A copy: some environments return their own buffer and write to it later.

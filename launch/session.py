@@ -74,6 +74,14 @@ def run(
     print(f'error: {e}', file=sys.stderr)
     return USAGE
   program = cell.build(str(directory.path))
+  limit = cell.experiment.eval_limit
+  if limit is not None:
+    print(
+      f'{environment} has no step limit: its episodes may never end, and then '
+      'training has no return to show. Evaluated episodes are cut after '
+      f'{limit:,} steps (run.eval_max_steps).',
+      flush=True,
+    )
   title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
   try:

@@ -22,8 +22,9 @@ from replay import ring as ring_lib
 from replay import sampler as sampler_lib
 
 # How long an actor waits for a table that takes nothing. Its learner may have
-# died: it is started again with back-off, and traces its update anew.
-WRITE_TIMEOUT_S = 600.0
+# died: it is started again with back-off, and traces its update anew. The run
+# says what is waited for, and ends before this if nothing moves (watch.py).
+WRITE_TIMEOUT_S = 300.0
 _PRIORITIES_FLUSH_S = 5.0
 
 _logger = logging.getLogger(__name__)

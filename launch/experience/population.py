@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from agents import base
 from launch import actor_settings
+from launch import pulse
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
@@ -111,7 +112,7 @@ class Steps(_Own):
       self.agent.n_step,
       self.agent.gamma,
       self._members,
-      options=adders.WriteOptions(should_stop=should_stop),
+      options=adders.WriteOptions(should_stop=should_stop, say=pulse.waits),
       ring=self.rings[0] if self.rings else None,
     )
     return adder, adder.add
@@ -136,6 +137,7 @@ class Steps(_Own):
       table,
       self.plan.batch_size,
       should_stop=should_stop,
+      say=pulse.waits,
       signature=self._layout.signature(self._members),
     )
     return kind.Source(self, sampler, addresses, table)

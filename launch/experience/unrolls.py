@@ -10,6 +10,7 @@ import tensorflow as tf
 from agents import base
 from agents.unroll import unrolls
 from launch import actor_settings
+from launch import pulse
 from launch.experience import kind
 from launch.experience import population
 from replay import block_adder
@@ -93,6 +94,7 @@ class Unrolls(kind.Kind):
         max_in_flight=block_adder.OPTIONS.max_in_flight,
         timeout_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
+        say=pulse.waits,
       ),
     )
     acting: Any = behaviour
@@ -114,6 +116,7 @@ class Unrolls(kind.Kind):
       table,
       self._blocks,
       should_stop=should_stop,
+      say=pulse.waits,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       signature=self._layout.signature(),
     )

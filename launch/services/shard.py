@@ -23,6 +23,7 @@ import numpy as np
 from agents import base
 from agents import slice_update
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.services import averaging
 from run_records import checkpoints
 from run_records import reporting
@@ -221,10 +222,7 @@ class Shard:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Saves and reports until the program stops."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
       if self._slice.version >= self._saved + self._config.checkpoint_period:
         self._save()
@@ -272,7 +270,8 @@ class Shard:
       ]
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
-    checkpoints.write(self._path, learners=learners, **arrays)
+    with pulse.survives('the checkpoint of a shard'):
+      checkpoints.write(self._path, learners=learners, **arrays)
 
   def _restore(self) -> None:
     assert self._path is not None
