@@ -52,7 +52,13 @@ class Copies(stepping.EpisodeStepper):
       arrival, reward[index], terminated[index], truncated[index], _ = step(
         native[index]
       )
-      observation[index] = arrival
+      try:
+        observation[index] = arrival
+      except ValueError:
+        faults.check_shape(
+          self._spec.name, np.shape(arrival), self._spec.observation_shape
+        )
+        raise
     unstable = None
     if self._simulated:
       unstable = np.array([clock.went_back() for clock in self._clocks])

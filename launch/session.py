@@ -33,6 +33,7 @@ def run(
   engine: str,
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
+  on_tick: Callable[[], None] = lambda: None,
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -41,6 +42,7 @@ def run(
     engine: where its nodes run.
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
+    on_tick: called by the engine now and then; must not wait.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -59,8 +61,13 @@ def run(
   program = cell.build(str(directory.path))
   title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
+
+  def tick(state: engines.RunState) -> None:
+    live(state)
+    on_tick()
+
   try:
-    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
+    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=tick)
   finally:
     live.close()
   # Not at the top: matplotlib takes as long to import as a node to start.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agents import d4pg
-from launch import evaluate
+from launch import playing
 from run_records import run_directory
 
 BUDGET = 600
@@ -39,7 +39,7 @@ def test_a_swarm_of_d4pg_uses_its_budget_and_its_star_plays(directory):
   # Of the categorical critic, in the explorers.
   rows = [r for r in directory.metrics('node_explorer') if 'loss' in r]
   assert rows and np.isfinite([r['target_clipped'] for r in rows]).all()
-  kept = evaluate.load(directory)
+  kept = playing.load(directory)
   assert isinstance(kept.agent, d4pg.D4PG)
   assert kept.what.startswith('theta_star version')
   assert kept.policy()(np.ones((5, 3), np.float32)).shape == (5, 1)
