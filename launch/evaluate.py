@@ -3,8 +3,9 @@
   python launch/evaluate.py runs/NAME
   python launch/evaluate.py runs/NAME --episodes=100 --video=film.mp4
 
-The best policy is theta_star of a swarm, the best member of a baseline, or the
-newest parameters of a run with actors and a learner.
+The best policy is theta_star of a swarm, the member of a baseline that was best
+at the end, or the parameters that were evaluated best; where nothing was
+evaluated yet, the newest.
 """
 
 from __future__ import annotations

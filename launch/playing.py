@@ -104,6 +104,14 @@ def load(run: run_directory.RunDirectory) -> Kept:
         f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
       )
       return Kept(agent, saved['theta'], what)
+  best = run.path / 'checkpoints' / checkpoints.BEST
+  if best.exists():
+    with np.load(best) as saved:
+      what = (
+        f'the best that was evaluated: return {float(saved["return_mean"]):.1f}'
+        f' after {int(saved["steps"]):,} steps'
+      )
+      return Kept(agent, saved['theta'], what)
   members = run.path / 'checkpoints' / checkpoints.AGENTS
   if members.exists():
     rows = run.metrics('evaluation')

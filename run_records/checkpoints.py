@@ -11,6 +11,7 @@ import numpy as np
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer
 AGENTS = 'agents.npz'  # theta [P, D], steps
+BEST = 'best.npz'  # theta [D], return_mean, steps, confirmed
 STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch.nodes import best
 from launch.nodes import saves
 from run_records import reporting
 
@@ -44,6 +45,8 @@ class SelfEvaluation:
     self._next = self._after(steps - 1)
     self._played_at = -1
     self._started = time.monotonic()
+    # Of several members, who is best is said by their last evaluation.
+    self._best = best.Best(experiment.run_dir if len(members) == 1 else None)
 
   def _after(self, steps: int) -> int:
     period = self._experiment.eval_period
@@ -94,4 +97,5 @@ class SelfEvaluation:
         'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )
+    self._best.offer(thetas[0], means[0], steps)
     saves.write_acting(self._experiment.run_dir, thetas, steps)
