@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import math
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -149,6 +150,10 @@ class UnrollActorCritic(base.Agent):
 
   def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
     return unroll_acting.GreedyPolicy(self._policy, theta)
+
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    found = self.network.operations(self.layout.unpack(theta))
+    return found + self.head.operations()
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     if self.network.images or self.network.lstm is not None:
