@@ -2,7 +2,7 @@
 
   murmuration export runs/NAME                       # RUN/policy.py
   murmuration export runs/NAME --format=savedmodel   # RUN/policy/, TensorFlow's
-  murmuration export runs/NAME --to=policy.npz       # data of the zoo
+  murmuration export runs/NAME --to=policy.npz --score=100   # for the zoo
 
 With normalization and action scaling: observations in, what env.step takes out.
 The Python file needs nothing but NumPy: `from policy import policy`.
@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from environment_loops import evaluation
 from launch import command_line
 from launch import playing
 from murmuration import portable
 from run_records import run_directory
 
 FORMATS = ('numpy', 'savedmodel')
+_SCORE_SEED = 1_000_000  # no run's own
 _NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy'}
 
 
@@ -38,10 +40,20 @@ def main() -> int:
     '--format', default='numpy', help=f'{" or ".join(FORMATS)}; default: numpy'
   )
   parser.add_argument('--to', help='where to; default: RUN/policy.py or policy')
+  parser.add_argument(
+    '--score',
+    type=command_line.at_least(2),
+    metavar='EPISODES',
+    help='plays so many, and writes command, seed, mean return and its interval '
+    'into the file',
+  )
   try:
     args = parser.parse(sys.argv[1:])
     path = export(
-      pathlib.Path(args.run), args.format, args.to and pathlib.Path(args.to)
+      pathlib.Path(args.run),
+      args.format,
+      args.to and pathlib.Path(args.to),
+      args.score,
     )
   except (ValueError, OSError) as e:
     return command_line.refuse(e)
@@ -50,7 +62,10 @@ def main() -> int:
 
 
 def export(
-  run_dir: pathlib.Path, format: str = 'numpy', to: pathlib.Path | None = None
+  run_dir: pathlib.Path,
+  format: str = 'numpy',
+  to: pathlib.Path | None = None,
+  score: int | None = None,
 ) -> pathlib.Path:
   """Writes the best policy of a run.
 
@@ -58,6 +73,7 @@ def export(
     run_dir: of the run.
     format: 'numpy' or 'savedmodel'.
     to: the file (.py, or .npz without code), or SavedModel's directory.
+    score: episodes to play, for `scored`; None plays none.
 
   Returns:
     Where it is.
@@ -74,8 +90,9 @@ def export(
     )
   if format not in FORMATS:
     raise ValueError(f'format={format!r}: choose from {", ".join(FORMATS)}.')
-  kept = playing.load(run_directory.open(run_dir))
-  data = packed(kept)
+  run = run_directory.open(run_dir)
+  kept = playing.load(run)
+  data = packed(kept, **(scored(run, kept, score) if score else {}))
   to = run_dir / _NAMES[format] if to is None else to
   to.parent.mkdir(parents=True, exist_ok=True)
   if format == 'savedmodel':
@@ -85,6 +102,28 @@ def export(
   else:
     to.write_text(_source(data), encoding='utf-8')
   return to
+
+
+def scored(
+  run: run_directory.RunDirectory, kept: playing.Kept, episodes: int
+) -> dict[str, Any]:
+  """What a policy of the zoo says of itself: where it is from, its worth.
+
+  The interval is of the mean return, 95%, by a normal approximation.
+  """
+  config = run.config()
+  found = evaluation.evaluate_vector(
+    kept.policy(), config['environment'], episodes, _SCORE_SEED
+  )
+  assert found is not None  # nothing stops it
+  half = 1.96 * found.std / np.sqrt(max(len(found.returns) - 1, 1))
+  return {
+    'command': run.commands()[0],
+    'seed': config['seed'],
+    'score': found.mean,
+    'interval': [round(found.mean - half, 2), round(found.mean + half, 2)],
+    'episodes': len(found.returns),
+  }
 
 
 def packed(kept: playing.Kept, **about: Any) -> bytes:
@@ -137,9 +176,8 @@ def _source(data: bytes) -> str:
   code = pathlib.Path(portable.__file__).read_text(encoding='utf-8')
   return (
     f'# {about["agent"]} on {about["environment"]}: {about["what"]}.\n{code}'
-    '\n\nimport base64  # noqa: E402\n\npolicy = Policy(\n  base64.b64decode("""'
-    + '\n'.join(lines)
-    + '""")\n)\n'
+    '\n\nimport base64  # noqa: E402\n\n'
+    'policy = Policy(\n  base64.b64decode("""' + '\n'.join(lines) + '""")\n)\n'
   )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from environment_loops import evaluation
 from launch import playing
 from launch import registry
+from murmuration import export as export_lib
 from murmuration import given
 from run_records import plots
 from run_records import run_directory
@@ -101,6 +102,10 @@ def film(
   )
 
 
+def export(path: pathlib.Path, to: pathlib.Path, format: str) -> pathlib.Path:
+  return export_lib.export(path, format, to)
+
+
 OPERATIONS = {
   operation.__name__: operation
   for operation in (
@@ -114,5 +119,6 @@ OPERATIONS = {
     metrics,
     plot,
     film,
+    export,
   )
 }
