@@ -44,8 +44,8 @@ def main() -> int:
     '--score',
     type=command_line.at_least(2),
     metavar='EPISODES',
-    help='plays so many, and writes command, seed, mean return and its interval '
-    'into the file',
+    help='plays so many, and writes command, seed, mean return and its '
+    'interval into the file',
   )
   try:
     args = parser.parse(sys.argv[1:])
