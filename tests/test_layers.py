@@ -15,6 +15,7 @@ PACKAGES = (
   'launch',
   'run_records',
   'configs',
+  'murmuration',
   'studies',
 )
 
@@ -24,7 +25,7 @@ LAYERS = (
   ('agents',),
   ('launch', 'run_records'),
   ('configs',),
-  ('studies',),
+  ('murmuration', 'studies'),
 )
 MAIN = "__name__ == '__main__'"
 SCRIPTS = len(LAYERS)  # Entry points see everything, and nothing sees them.
@@ -57,7 +58,10 @@ TREES = {
 
 def layer(module):
   """Index into LAYERS, or SCRIPTS."""
-  if module.split('.')[0] in ('launch', 'studies') and module.count('.') == 1:
+  if (
+    module.split('.')[0] in ('launch', 'murmuration', 'studies')
+    and module.count('.') == 1
+  ):
     if module in TREES and is_script(TREES[module]):
       return SCRIPTS
   for index, packages in enumerate(LAYERS):
