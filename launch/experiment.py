@@ -9,9 +9,6 @@ from typing import Literal
 from agents import base
 from agents import settings
 from environment_loops import environments
-from replay import packing
-
-REPLAY_PLACEMENTS = ('colocated', 'node')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +17,8 @@ class RunConfig:
 
   # Actor steps of each agent or explorer.
   steps_per_agent: settings.Whole = 30_000
-  target_return: float | None = None  # a confirmed mean that ends the run
+  # A confirmed mean, of each agent that is evaluated, that ends the run.
+  target_return: float | None = None
   wall_clock_s: settings.Positive | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
@@ -37,6 +35,8 @@ class RunConfig:
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # The environment talks to other machines or programs: no private network.
+  needs_network: bool = False
   # Of nodes that only measure or supervise.
   background_niceness: settings.Count = 5
 
@@ -122,13 +122,3 @@ class Experiment:
 
   def actor_info(self, index: int) -> base.ActorInfo:
     return base.ActorInfo(index, self.num_agents, self.seed)
-
-  def transitions(self) -> packing.TransitionLayout:
-    """How a transition of this environment is packed."""
-    spec = environments.spec(self.environment)
-    return packing.TransitionLayout(
-      spec.observation_shape,
-      spec.action_shape,
-      spec.discrete,
-      spec.observation_dtype,
-    )

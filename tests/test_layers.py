@@ -58,10 +58,7 @@ TREES = {
 
 def layer(module):
   """Index into LAYERS, or SCRIPTS."""
-  if (
-    module.split('.')[0] in ('launch', 'murmuration', 'studies')
-    and module.count('.') == 1
-  ):
+  if module.split('.')[0] in ('launch', 'studies') and module.count('.') == 1:
     if module in TREES and is_script(TREES[module]):
       return SCRIPTS
   for index, packages in enumerate(LAYERS):
@@ -169,6 +166,23 @@ def test_agents_know_nothing_of_the_swarm():
     )
 
   assert breaches(swarm) == []
+
+
+def test_no_module_loads_pickles():
+  # They run what they say: docs/security.md.
+  loaders = ('pickle', 'cloudpickle', 'dill', 'joblib', 'shelve')
+
+  def loads(module, name):
+    return name.split('.')[0] in loaders
+
+  assert breaches(loads) == []
+  allowed = [
+    f'{module}:{node.value.lineno}'
+    for module, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.keyword) and node.arg == 'allow_pickle'
+  ]
+  assert allowed == []
 
 
 def test_all_imports_are_absolute():

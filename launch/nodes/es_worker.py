@@ -14,6 +14,7 @@ import numpy as np
 
 from agents import evolution
 from agents import parameters
+from agents import strategy
 from environment_loops import episodes
 from environment_loops import vector
 from launch import experiment as experiment_lib
@@ -65,9 +66,9 @@ class Worker:
     self._agent = agent = self._experiment.make_agent()
     self._table = evolution.noise_table(config.table_seed, config.table_size)
     self._theta = np.zeros(agent.layout.size, np.float32)
-    self._strategy: evolution.Strategy | None = None
+    self._strategy: strategy.Strategy | None = None
     if config.broadcast == 'returns':
-      self._strategy = evolution.Strategy(
+      self._strategy = strategy.Strategy(
         config, agent.layout, self._theta, self._table
       )
     try:

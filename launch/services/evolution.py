@@ -25,6 +25,7 @@ import numpy as np
 
 from agents import base
 from agents import evolution
+from agents import strategy
 from launch import experiment as experiment_lib
 from launch.nodes import saves
 from launch.services import variables
@@ -65,6 +66,8 @@ class _Task:
 class Master:
   """Keeps theta, its optimizer and the statistics of observations."""
 
+  serves = ('get_parameters', 'register', 'next_task', 'deliver')
+
   def __init__(
     self,
     experiment: experiment_lib.Experiment,
@@ -89,7 +92,7 @@ class Master:
     table = evolution.noise_table(config.table_seed, config.table_size)
     self._checksum = evolution.checksum(table)
     theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
-    self._strategy = evolution.Strategy(config, agent.layout, theta, table)
+    self._strategy = strategy.Strategy(config, agent.layout, theta, table)
     self._published = variables.Published(agent.layout)
     self._changed = threading.Condition()
     self._tasks: list[_Task] = []

@@ -24,6 +24,7 @@ import zlib
 import numpy as np
 
 from agents.exchange import mix
+from agents.exchange import mixing
 from launch import rpc
 from launch.services import gossip_memory
 
@@ -181,7 +182,7 @@ class Gossip(mix.Mix):
 
   def __init__(
     self,
-    graph: mix.Graph,
+    graph: mixing.Graph,
     index: int,
     neighbours: Mapping[int, Any],
     averager: Any = None,
@@ -267,6 +268,8 @@ class _Round:
 class Averager:
   """Finds the mean of all workers, round by round. Keeps nothing else."""
 
+  serves = ('average', 'leave')
+
   def __init__(self, num_workers: int, timeout_s: float):
     """Takes how many there are, and how long a round waits for the last."""
     self._timeout_s = timeout_s
@@ -319,7 +322,7 @@ class Averager:
       _logger.warning('A mean without the workers %s.', sorted(late))
       self._here -= late
     order = sorted(own.parts)
-    own.mean = mix.average(
+    own.mean = mixing.average(
       [own.parts[j][1] for j in order], [own.parts[j][0] for j in order]
     )
     self._changed.notify_all()

@@ -16,12 +16,10 @@ from typing import Any, Literal
 import launchpad as lp
 
 from agents import settings
-from agents.exchange import mix
+from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import gossip
@@ -38,7 +36,7 @@ class Config:
   """
 
   num_learners: settings.Whole = 4  # n, a process each; GALA's example: 4
-  topology: mix.Topology = 'ring'  # directed; GALA's program: full
+  topology: mixing.Topology = 'ring'  # directed; GALA's program: full
   # p, in-neighbours that are mixed at once; GALA: 1.
   peers_per_iteration: settings.Whole = 1
   # Of messages; GALA: shared memory, of one host.
@@ -57,8 +55,10 @@ class Config:
     settings.check(self, SECTION)
     self.graph()  # refuses peers that a topology does not have
 
-  def graph(self) -> mix.Graph:
-    return mix.Graph(self.topology, self.num_learners, self.peers_per_iteration)
+  def graph(self) -> mixing.Graph:
+    return mixing.Graph(
+      self.topology, self.num_learners, self.peers_per_iteration
+    )
 
 
 def members(config: Config) -> int:
@@ -72,11 +72,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: gossip keeps its replay in the '
-      'processes that learn. Leave it out, or use actor_learner or swarm.'
-    )
+  parts.require_colocated(experiment, SECTION)
   experience.check_members(experiment)
   agent, graph = experiment.make_agent(), config.graph()
   program = lp.Program('gossip')
@@ -126,20 +122,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       learning_rates=[rate],
       shown=i == 0,  # what the evaluator plays
     )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(
-        evaluator.Evaluator, experiment, counter, workers[0], ends_run=True
-      )
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'worker': comes_back,
-      'evaluator': comes_back,
-      **({'averager': comes_back} if averager is not None else {}),
-    },
-  )
+  parts.evaluator(program, experiment, counter, workers[0])
+  parts.let_all_come_back(program)
   return program

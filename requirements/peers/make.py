@@ -3,6 +3,7 @@
     python requirements/peers/make.py sb3
     python requirements/peers/make.py sbx
     python requirements/peers/make.py sample_factory
+    python requirements/peers/make.py evotorch
 
 The benchmarks that compare with these frameworks need it, nothing else does.
 It goes to .peers/NAME and holds what requirements/peers/NAME.txt pins; pip

@@ -109,9 +109,10 @@ small = {
   'batch_size': 32, 'hidden_sizes': (16,), 'min_replay_size': 64,
   'eval_episodes': 2, 'evaluations': 4,
 }
+far = lambda: Own(2.0)
 runs = [
   mm.train('dqn', environment, steps=600, topology=topology, **small)
-  for environment, topology in ((Own, None), (lambda: Own(2.0), 'actor_learner'))
+  for environment, topology in ((Own, None), (far, 'actor_learner'))
 ]
 found = {'environments': [run.config()['environment'] for run in runs]}
 found['action'] = int(runs[0].policy(np.array([0.5])))
@@ -127,11 +128,11 @@ stopped = mm.train(
   **small
 )
 found['stopped'] = [stopped.stopped, stopped.config()['environment']]
-for arguments in (
-  ('dqn', Own()), ('dqm', 'CartPole-v1'), ('dqn', 'CartPole-v1', 100, 'x')[:2],
+for agent, environment in (
+  ('dqn', Own()), ('dqm', 'CartPole-v1'), ('dqn', 'CartPole-v1'),
 ):
   try:
-    mm.train(*arguments, **({'learning_rat': 1} if arguments[0] == 'dqn' else {}))
+    mm.train(agent, environment, learning_rat=1)
   except ValueError as e:
     found.setdefault('refused', []).append(str(e))
 

@@ -3,7 +3,7 @@
   python tests/benchmarks/peers/run.py sb3 --algorithm ddpg --seconds 20
 
 Peers: acme_dqn, acme_d4pg and acme_impala run in this interpreter's
-environment; sb3, sbx and sample_factory in .peers/NAME, which is optional
+environment; sb3, sbx, sample_factory and evotorch in .peers/NAME, optional
 (`python requirements/peers/make.py NAME`). Other flags go to the peer's
 script. Exit code 2: the optional environment is not there.
 """
@@ -47,6 +47,7 @@ PEERS = {
   'acme_d4pg': _Peer('acme_d4pg.py'),
   'acme_impala': _Peer('acme_impala.py'),
   'sb3': _Peer('sb3.py', 'sb3'),
+  'evotorch': _Peer('evotorch_es.py', 'evotorch'),
   'sbx': _Peer('sbx_ddpg.py', 'sbx'),
   'sample_factory': _Peer('sample_factory_appo.py', 'sample_factory'),
 }

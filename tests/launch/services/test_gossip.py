@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from agents.exchange import mix
+from agents.exchange import mixing
 from launch import rpc
 from launch.rpc import directory
 from launch.services import gossip
@@ -100,7 +101,7 @@ def _metrics(worker):
 
 
 def test_a_message_is_mixed_with_equal_weights_and_only_once():
-  (first, second), _ = _workers(mix.Graph('ring', 2), [1.0, 5.0], tau=None)
+  (first, second), _ = _workers(mixing.Graph('ring', 2), [1.0, 5.0], tau=None)
   assert not first.iterate()  # nothing has come: its own is kept
   assert first.value == 1.0
   assert second.iterate()
@@ -114,7 +115,7 @@ def test_a_message_is_mixed_with_equal_weights_and_only_once():
 
 def test_what_is_sent_is_the_own_update_before_the_mixture():
   (first, second), carriers = _workers(
-    mix.Graph('ring', 2), [0.0, 0.0], step=1.0, tau=None
+    mixing.Graph('ring', 2), [0.0, 0.0], step=1.0, tau=None
   )
   first.iterate()
   second.iterate()
@@ -129,7 +130,7 @@ def _run(workers, iterations, pauses):
   leads, errors = [], []
 
   def run(i):
-    worker, graph = workers[i], mix.Graph('ring', len(workers))
+    worker, graph = workers[i], mixing.Graph('ring', len(workers))
     rng = np.random.default_rng(i)
 
     def look():
@@ -159,7 +160,7 @@ def _run(workers, iterations, pauses):
 
 @pytest.mark.parametrize('tau', [0, 1, 3])
 def test_the_lock_never_lets_a_worker_be_more_than_tau_and_one_ahead(tau):
-  workers, _ = _workers(mix.Graph('ring', 4), tau=tau)
+  workers, _ = _workers(mixing.Graph('ring', 4), tau=tau)
   # One is five times slower than the others.
   lead = _run(workers, 40, [0.002, 0.002, 0.01, 0.002])
   assert 0 < lead <= tau + 1
@@ -168,13 +169,13 @@ def test_the_lock_never_lets_a_worker_be_more_than_tau_and_one_ahead(tau):
 
 
 def test_without_a_bound_nobody_waits():
-  workers, _ = _workers(mix.Graph('ring', 4), tau=None)
+  workers, _ = _workers(mixing.Graph('ring', 4), tau=None)
   _run(workers, 20, [0.0, 0.0, 0.01, 0.0])
   assert all(_metrics(w)['gossip_waited_s'] < 0.05 for w in workers)
 
 
 def test_workers_come_together_and_stay_within_the_bound():
-  graph = mix.Graph('ring', 4)
+  graph = mixing.Graph('ring', 4)
   workers, _ = _workers(graph, [0.0] * 4, tau=0)
   for i, worker in enumerate(workers):
     worker._step = 0.01 * i  # they pull apart
@@ -188,7 +189,7 @@ def test_workers_come_together_and_stay_within_the_bound():
 
 def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
   (first, second), carriers = _workers(
-    mix.Graph('ring', 2), [0.0, 4.0], tau=0, lock_timeout_s=0.2
+    mixing.Graph('ring', 2), [0.0, 4.0], tau=0, lock_timeout_s=0.2
   )
   carriers[1].cut = True
   begin = time.monotonic()
@@ -209,18 +210,18 @@ def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
 
 def test_the_row_without_a_dead_neighbour_is_renormalised():
   workers, carriers = _workers(
-    mix.Graph('full', 3, 2), [0.0, 3.0, 6.0], tau=0, lock_timeout_s=0.2
+    mixing.Graph('full', 3, 2), [0.0, 3.0, 6.0], tau=0, lock_timeout_s=0.2
   )
   carriers[2].cut = True
   carriers[1].send([0], mix.Message(1, workers[1].learner.theta))
   workers[0].iterate()
   assert workers[0].value == 1.5  # halves, not thirds
   # One that lives and has sent nothing new leaves its share to the own.
-  assert mix.mix_row(np.float32([0.0]), [np.float32([3.0])], 2)[0] == 1.0
+  assert mixing.mix_row(np.float32([0.0]), [np.float32([3.0])], 2)[0] == 1.0
 
 
 def test_parameters_that_are_not_finite_are_refused_and_not_sent(caplog):
-  (first, second), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, second), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   second.learner.theta[:] = np.nan
   second.iterate()
   assert carriers[0].newest(1) is None
@@ -235,7 +236,7 @@ def test_parameters_that_are_not_finite_are_refused_and_not_sent(caplog):
 
 
 def test_an_older_message_is_dropped():
-  (first, _), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, _), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   for iteration, value in ((5, 2.0), (3, 9.0)):
     theta = np.full((1, SIZE), value, np.float32)
     carriers[0].receive(1, mix.Message(iteration, theta))
@@ -245,7 +246,7 @@ def test_an_older_message_is_dropped():
 
 
 def test_a_worker_started_again_goes_on_where_a_neighbour_is():
-  graph = mix.Graph('ring', 2)
+  graph = mixing.Graph('ring', 2)
   theta = np.full((1, SIZE), 7.0, np.float32)
 
   def start(iteration, again=True, tau=1):
@@ -272,7 +273,7 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
 
 
 def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
-  (first, _), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, _), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   assert first.exchange.replacement(0) is None
   carriers[0].receive(1, mix.Message(1, np.full((1, SIZE), 3, np.float32)))
   np.testing.assert_array_equal(first.exchange.replacement(0), [3] * SIZE)
@@ -362,7 +363,7 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
   carriers = [None, gossip.Inbox()]
   carriers[0] = _Direct(0, carriers)
   exchange = mix.Mix(
-    mix.Graph('ring', 2),
+    mixing.Graph('ring', 2),
     0,
     carriers[0],
     tau=None,
@@ -389,7 +390,7 @@ def served():
 
   def serve(graph, **options):
     addresses = [
-      f'localhost:{directory.pick_port(set())}' for _ in range(graph.size)
+      directory.of_this_node().claim(f'worker/{i}') for i in range(graph.size)
     ]
     for i, address in enumerate(addresses):
       clients = {
@@ -412,7 +413,7 @@ def served():
 
 @pytest.mark.parametrize('carrier', ['rpc', 'shared_memory'])
 def test_workers_mix_and_one_that_comes_back_takes_over(served, carrier):
-  exchanges, clients = served(mix.Graph('ring', 3), tau=1, carrier=carrier)
+  exchanges, clients = served(mixing.Graph('ring', 3), tau=1, carrier=carrier)
   workers = [_Worker(x, float(i)).begin() for i, x in enumerate(exchanges)]
   assert _run(workers, 60, [0.002] * 3) <= 2
   values = [worker.value for worker in workers]
@@ -503,7 +504,7 @@ def test_the_memory_of_a_receiver_that_came_back_is_found():
 
 
 def test_a_damaged_message_is_refused(served):
-  (exchange, _), _ = served(mix.Graph('ring', 2))
+  (exchange, _), _ = served(mixing.Graph('ring', 2))
   theta = np.ones((1, SIZE), np.float32)
   push = functools.partial(exchange.push_message, 1, 1, theta, 0.0)
   assert not push(12345)
@@ -524,7 +525,7 @@ def test_a_receiver_that_hangs_does_not_stop_learning():
       self.taken.append(iteration)
       release.wait(20)
 
-  graph, client = mix.Graph('ring', 2), Hangs()
+  graph, client = mixing.Graph('ring', 2), Hangs()
   exchange = gossip.Gossip(graph, 0, {1: client}, tau=None)
   worker = _Worker(exchange, 1.0).begin()
   while not client.taken:

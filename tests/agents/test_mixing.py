@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from agents.exchange import mix
+from agents.exchange import mixing
 
 GRAPHS = [
   ('ring', 1, 1),
@@ -29,7 +29,7 @@ def _mixed(weights, stacked):
   for worker, row in enumerate(weights):
     sources = [j for j in np.flatnonzero(row) if j != worker]
     arrived = [stacked[j] for j in sources]
-    rows.append(mix.mix_row(stacked[worker], arrived, len(sources)))
+    rows.append(mixing.mix_row(stacked[worker], arrived, len(sources)))
   return np.stack(rows)
 
 
@@ -67,7 +67,7 @@ def test_push_sum_is_that_of_the_vectors(vector):
   num, weight = np.array(vector.inputs['X']), np.ones(len(vector.inputs['X']))
   tolerance = vector.tolerance['float64']
   for done in range(1, max(vector.inputs['rounds']) + 1):
-    num, weight = mix.push_sum(np.array(vector.inputs['A']), num, weight)
+    num, weight = mixing.push_sum(np.array(vector.inputs['A']), num, weight)
     expected = vector.expected.get(str(done))
     if expected is not None:
       np.testing.assert_allclose(num, expected['num'], **tolerance)
@@ -80,7 +80,7 @@ def test_push_sum_is_that_of_the_vectors(vector):
 @pytest.mark.vectors('gossip', kind='average')
 def test_the_weighted_mean_is_that_of_the_vectors(vector):
   np.testing.assert_allclose(
-    mix.average(np.array(vector.inputs['X']), vector.inputs['weights']),
+    mixing.average(np.array(vector.inputs['X']), vector.inputs['weights']),
     vector.expected['average'],
     **vector.tolerance['float64'],
   )
@@ -90,28 +90,28 @@ def test_the_matrices_of_the_rings_are_those_that_one_would_write():
   half, third = np.eye(4) / 2, np.eye(4) / 3
   before, after = np.roll(np.eye(4), -1, 1), np.roll(np.eye(4), 1, 1)
   np.testing.assert_array_equal(
-    mix.Graph('ring', 4).matrix(0), half + before / 2
+    mixing.Graph('ring', 4).matrix(0), half + before / 2
   )
   np.testing.assert_allclose(
-    mix.Graph('bidirectional_ring', 4, 2).matrix(0),
+    mixing.Graph('bidirectional_ring', 4, 2).matrix(0),
     third + (before + after) / 3,
   )
   np.testing.assert_array_equal(
-    mix.Graph('full', 4, 3).matrix(0), np.full((4, 4), 0.25)
+    mixing.Graph('full', 4, 3).matrix(0), np.full((4, 4), 0.25)
   )
 
 
 def test_peers_of_an_exponential_graph_come_in_turn():
-  graph = mix.Graph('exponential', 8)
+  graph = mixing.Graph('exponential', 8)
   assert [graph.sources(0, k) for k in range(4)] == [[7], [6], [4], [7]]
   assert [graph.receivers(0, k) for k in range(4)] == [[1], [2], [4], [1]]
   assert graph.all_receivers(0) == [1, 2, 4]
-  assert (graph.cycle, mix.Graph('exponential', 8, 2).cycle) == (3, 3)
+  assert (graph.cycle, mixing.Graph('exponential', 8, 2).cycle) == (3, 3)
 
 
 @pytest.mark.parametrize('topology, size, peers', GRAPHS)
 def test_mixing_leaves_the_mean_where_it_is(topology, size, peers):
-  graph = mix.Graph(topology, size, peers)
+  graph = mixing.Graph(topology, size, peers)
   rng = np.random.default_rng(size)
   for k in range(graph.cycle + 1):
     weights = graph.matrix(k)
@@ -132,8 +132,8 @@ def test_mixing_leaves_the_mean_where_it_is(topology, size, peers):
 
 @pytest.mark.parametrize('topology, size, peers', GRAPHS)
 def test_deviations_from_the_mean_stay_below_the_bound(topology, size, peers):
-  graph = mix.Graph(topology, size, peers)
-  factor = mix.bound_factor(graph)
+  graph = mixing.Graph(topology, size, peers)
+  factor = mixing.bound_factor(graph)
   assert math.isfinite(factor)
   rng = np.random.default_rng(0)
   stacked, largest = np.zeros((size, 20)), 0.0
@@ -147,22 +147,24 @@ def test_deviations_from_the_mean_stay_below_the_bound(topology, size, peers):
 
 
 def test_the_contraction_of_a_directed_ring_is_known():
-  beta = mix.contraction(mix.Graph('ring', 4).matrix(0))
+  beta = mixing.contraction(mixing.Graph('ring', 4).matrix(0))
   assert beta == pytest.approx(math.cos(math.pi / 4))
-  assert mix.bound_factor(mix.Graph('ring', 4)) == pytest.approx(
+  assert mixing.bound_factor(mixing.Graph('ring', 4)) == pytest.approx(
     beta / (1 - beta)
   )
-  assert mix.bound_factor(mix.Graph('full', 4, 3)) == pytest.approx(0, abs=1e-9)
+  assert mixing.bound_factor(mixing.Graph('full', 4, 3)) == pytest.approx(
+    0, abs=1e-9
+  )
 
 
 def test_the_lock_counts_iterations():
-  assert mix.may_begin(5, 5, 0) and not mix.may_begin(5, 4, 0)
-  assert mix.may_begin(5, 4, 1) and not mix.may_begin(5, 3, 1)
-  assert mix.may_begin(5, 0, None)
+  assert mixing.may_begin(5, 5, 0) and not mixing.may_begin(5, 4, 0)
+  assert mixing.may_begin(5, 4, 1) and not mixing.may_begin(5, 3, 1)
+  assert mixing.may_begin(5, 0, None)
 
 
 def test_peers_that_a_topology_has_not_are_refused():
   with pytest.raises(ValueError, match='must be from 1 to 1'):
-    mix.Graph('ring', 4, 2)
+    mixing.Graph('ring', 4, 2)
   with pytest.raises(ValueError, match='is not known'):
-    mix.Graph('star', 4)
+    mixing.Graph('star', 4)
