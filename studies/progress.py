@@ -145,7 +145,7 @@ def _share(job: study_plan.Job) -> float:
   with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
     state = metrics.read_json(job.path / 'metrics' / 'counter.json')
     row = state['latest']['evaluation']
-    return min(1.0, row['actor_steps_per_member'] / job.budget)
+    return min(1.0, row['actor_steps_per_member'] * job.shared_by / job.budget)
   return 0.0
 
 
