@@ -9,9 +9,6 @@ from typing import Literal
 from agents import base
 from agents import settings
 from environment_loops import environments
-from replay import packing
-
-REPLAY_PLACEMENTS = ('colocated', 'node')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +119,3 @@ class Experiment:
 
   def actor_info(self, index: int) -> base.ActorInfo:
     return base.ActorInfo(index, self.num_agents, self.seed)
-
-  def transitions(self) -> packing.TransitionLayout:
-    """How a transition of this environment is packed."""
-    spec = environments.spec(self.environment)
-    return packing.TransitionLayout(
-      spec.observation_shape,
-      spec.action_shape,
-      spec.discrete,
-      spec.observation_dtype,
-    )

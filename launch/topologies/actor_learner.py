@@ -19,9 +19,7 @@ from launch import actors
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
 from launch.nodes import actor
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import averaging
@@ -121,24 +119,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           shards[i % config.shards],
         )
       )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(
-        evaluator.Evaluator, experiment, counter, learner, ends_run=True
-      )
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'learner': comes_back,
-      'actor': comes_back,
-      'evaluator': comes_back,
-      **({'replay': comes_back} if hosts is not None else {}),
-      **({'inference': comes_back} if policy is not None else {}),
-    },
-  )
+  parts.evaluator(program, experiment, counter, learner)
+  parts.let_all_come_back(program)
   return program
 
 

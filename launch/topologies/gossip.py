@@ -20,8 +20,6 @@ from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import gossip
@@ -74,11 +72,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: gossip keeps its replay in the '
-      'processes that learn. Leave it out, or use actor_learner or swarm.'
-    )
+  parts.require_colocated(experiment, SECTION)
   experience.check_members(experiment)
   agent, graph = experiment.make_agent(), config.graph()
   program = lp.Program('gossip')
@@ -128,20 +122,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       learning_rates=[rate],
       shown=i == 0,  # what the evaluator plays
     )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(
-        evaluator.Evaluator, experiment, counter, workers[0], ends_run=True
-      )
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'worker': comes_back,
-      'evaluator': comes_back,
-      **({'averager': comes_back} if averager is not None else {}),
-    },
-  )
+  parts.evaluator(program, experiment, counter, workers[0])
+  parts.let_all_come_back(program)
   return program

@@ -20,7 +20,6 @@ from agents import settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
 from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
@@ -90,11 +89,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: in parameter_server each learner '
-      'has its replay in its own process. Leave it out, or use actor_learner.'
-    )
+  parts.require_colocated(experiment, 'parameter_server')
   agent = experiment.make_agent()
   shares = [_with_share(experiment, config, i) for i in _learners(config)]
   experience.check_members(shares[-1])
@@ -144,16 +139,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     program.add_node(
       lp.PyClassNode(make_evaluator, experiment, counter, judged)
     )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'shard': comes_back,
-      'learner': comes_back,
-      'evaluator': comes_back,
-    },
-  )
+  parts.let_all_come_back(program)
   return program
 
 

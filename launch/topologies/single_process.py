@@ -45,11 +45,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: single_process keeps its replay '
-      'in the process that learns. Leave it out, or use actor_learner or swarm.'
-    )
+  parts.require_colocated(experiment, 'single_process')
   experience.check_members(experiment)
   program = lp.Program('single_process')
   counter = parts.counter(program, experiment)

@@ -159,7 +159,7 @@ def test_what_is_logged_of_a_sample_is_of_all_its_shards(serve):
   source = found.source(addresses, 'replay', lambda: False)
   sample = found.prepare(next(source), 0)
   source.close()
-  place = found.experiment.transitions().slices
+  place = found.agent.transition_layout().slices
   rows = np.asarray(sample.data)
   lags = [1500 - float(row[place.version][0]) for row in rows]
   # Both shards, and neither a few rows nor the first of each update tell.

@@ -120,7 +120,7 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
     max_size=1000,
     rate_limiter=reverb.rate_limiters.MinSize(1),
     max_times_sampled=1,
-    signature=experiment.transitions().signature(members),
+    signature=experiment.make_agent().transition_layout().signature(members),
   )
   checkpointer = reverb.checkpointers.DefaultCheckpointer(path=str(tmp_path))
   server = reverb.Server([table], None, checkpointer)
@@ -147,7 +147,7 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
     ]
   finally:
     server.stop()
-  layout = experiment.transitions()
+  layout = experiment.make_agent().transition_layout()
   (environment,) = recorder
   episodes = set()
   for member, rows in enumerate(environment.steps):

@@ -101,7 +101,7 @@ def test_the_rate_may_be_scaled_by_the_root_of_the_workers():
   'agent, overrides, message',
   [
     ('acme_dqn', {}, 'has a learner of its own'),
-    ('dqn', {'run__replay': 'node'}, "run.replay='node': gossip keeps"),
+    ('dqn', {'run__replay': 'node'}, "run.replay='node': gossip has no"),
     ('dqn', {'run__steps_per_agent': '10'}, 'leaves nothing to learn from'),
   ],
 )
