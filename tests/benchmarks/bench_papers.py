@@ -26,16 +26,10 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from tests.benchmarks import common  # noqa: E402
 from tests.benchmarks.peers import run as peers  # noqa: E402
 
-_SETTLE_S = 3.0
 # Environment steps/s of GALA's agent, 2 learners x 16 environments, on another
 # machine with two cores: not of this script.
 _GALA = 8_828.0
 _EVOSAX = 1_830_000.0  # all compiled; likewise
-_ENDLESS = (
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
-  common.NO_TARGET,
-)
 _STEPS, _UPDATES, _EPISODES = (
   'own_actor_steps',
   'own_learner_steps',
@@ -61,8 +55,12 @@ def measure(kind: str, num_nodes: int, window_s: float, *flags: str) -> Numbers:
     *flags: of run.py.
   """
   kinds = {_STEPS: kind, _UPDATES: kind, _EPISODES: kind}
-  with common.swarm_run(*flags, *_ENDLESS, script='run.py') as run:
-    found = common.window_rates(run, kinds, _SETTLE_S, window_s, num_nodes)
+  with common.swarm_run(
+    *flags, *common.NO_END, common.NO_TARGET, script='run.py'
+  ) as run:
+    found = common.window_rates(
+      run, kinds, common.SETTLE_S, window_s, num_nodes
+    )
     first = run.learning()[0]['unix_time_s'] - run.started_at
     row = run.rows(kind)[-1]
   more = {}
@@ -150,19 +148,12 @@ def main() -> int:
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 12.0, 20.0)
   common.warn_if_busy()
-  found: dict[str, list[Numbers]] = {}
-  for _ in range(repetitions):
-    for name, run in systems(window_s).items():
-      if args.only not in name:
-        continue
-      numbers = run()
-      if numbers is not None:
-        found.setdefault(name, []).append(numbers)
-        print(
-          f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s, '
-          f'{numbers["updates_per_s"]:,.1f} updates/s',
-          flush=True,
-        )
+  chosen = {
+    name: measure
+    for name, measure in systems(window_s).items()
+    if args.only in name
+  }
+  found = common.in_turns(chosen, repetitions)
   common.publish(_result(found, window_s), args)
   return 0
 
@@ -232,9 +223,8 @@ def _result(found: dict[str, list[Numbers]], window_s: float) -> common.Result:
       f'{100 * rejected:.1f} % (one bundle) came too late and were rejected.'
     )
   notes.append(
-    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update. '
-    'Episodes of evolution strategies grow while they learn, for ours and for '
-    'EvoTorch alike.'
+    f'{common.window_note(window_s)} Episodes of evolution strategies grow '
+    'while they learn, for ours and for EvoTorch alike.'
   )
   return common.Result(
     'Gossip, A3C, Gorila and evolution strategies beside their peers',

@@ -51,7 +51,7 @@ _SPEED = (
   (
     'IMPALA, Pong: env steps/s',
     'bench_pong',
-  'bench_papers',
+    'bench_papers',
     'Murmuration, preset',
     'dm-acme IMPALA, 2 actors',
     _STEPS,
