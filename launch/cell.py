@@ -152,13 +152,18 @@ def _cell(
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
-  if make_agent().unroll_length is not None:
+  made_agent = make_agent()
+  if made_agent.unroll_length is not None:
     del classes['pace']
     for key in overrides:
       _check(key, classes, topology_name)
   sections = {name: section(name) for name in classes}
   ignored: Any = getattr(topology, 'ignored', lambda agent, config: {})
-  for name, why in ignored(make_agent(), sections[topology.SECTION]).items():
+  unused = ignored(made_agent, sections[topology.SECTION])
+  if made_agent.updates_per_call is not None:
+    why = f'{made_agent.name} makes {made_agent.updates_per_call} in each call'
+    unused = {**unused, 'run.updates_per_call': why}
+  for name, why in unused.items():
     key = name if '.' in name else f'{topology.SECTION}.{name}'
     if key in overrides:
       raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')

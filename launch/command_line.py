@@ -20,6 +20,7 @@ from launch import engines
 from launch import registry
 from launch import session
 from launch import settings
+from replay import isolation
 from run_records import metrics
 from run_records import run_directory
 
@@ -76,6 +77,8 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     args = _parser(description).parse(rest)
     if args.lp_launch_type not in engines.NAMES:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+    if args.isolate not in isolation.MODES:
+      registry.unknown('way to isolate', args.isolate, isolation.MODES)
     cell, run_dir = _cell(args, overrides)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -86,7 +89,13 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       return 0
   except (ValueError, OSError) as e:
     return refuse(e)
-  return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
+  return session.run(
+    cell,
+    args.lp_launch_type,
+    run_dir,
+    bool(args.resume),
+    isolate=args.isolate,
+  )
 
 
 def refuse(error: BaseException) -> int:
@@ -143,6 +152,14 @@ def _parser(description: str | None) -> Parser:
     metavar='RUN',
     help='directory of a run to go on with, as it was started; '
     '--config.x.y=VALUE changes single values, for instance the budget',
+  )
+  parser.add_argument(
+    '--isolate',
+    default='auto',
+    metavar='MODE',
+    help='private network for all nodes: required, auto (where the system '
+    'allows it) or off, for environments that need the network; default: '
+    '%(default)s',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

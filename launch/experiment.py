@@ -17,7 +17,8 @@ class RunConfig:
 
   # Actor steps of each agent or explorer.
   steps_per_agent: settings.Whole = 30_000
-  target_return: float | None = None  # a confirmed mean that ends the run
+  # A confirmed mean, of each agent that is evaluated, that ends the run.
+  target_return: float | None = None
   wall_clock_s: settings.Positive | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
@@ -34,6 +35,8 @@ class RunConfig:
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # The environment talks to other machines or programs: no private network.
+  needs_network: bool = False
   # Of nodes that only measure or supervise.
   background_niceness: settings.Count = 5
 

@@ -18,6 +18,9 @@ import launchpad as lp
 
 from launch import cell as cell_lib
 from launch import engines
+from replay import isolation
+from replay.inspect import launcher
+from run_records import metrics
 from run_records import run_directory
 from run_records import view
 
@@ -33,6 +36,7 @@ def run(
   engine: str,
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
+  isolate: str = 'auto',
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -41,6 +45,7 @@ def run(
     engine: where its nodes run.
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
+    isolate: of `isolation.MODES`; this process changes its network.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -49,10 +54,15 @@ def run(
   environment = cell.experiment.environment
   path = run_dir or run_directory.default_path(cell.agent.name, environment)
   try:
-    cell.build(str(path))  # refuses before the directory exists
+    # What refuses comes before the directory exists.
+    cell.build(str(path))
+    isolation.enter(_isolation(isolate, cell))
     directory = run_directory.create(
       path, cell.config, versions(), resume=resume
     )
+    # By this the inspector finds the network of a run.
+    launched = directory.path / launcher.FILE
+    metrics.write_json(launched, launcher.record())
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return USAGE
@@ -63,6 +73,7 @@ def run(
     outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
   finally:
     live.close()
+    launched.unlink(missing_ok=True)
   # Not at the top: matplotlib takes as long to import as a node to start.
   from run_records import plots  # pylint: disable=g-import-not-at-top
 
@@ -72,6 +83,23 @@ def run(
     print(f'No learning curve: {e}', file=sys.stderr)
   live.final(outcome, directory.path)
   return outcome.exit_code
+
+
+def _isolation(mode: str, cell: cell_lib.Cell) -> str:
+  """The mode, with what the settings say of the environment.
+
+  Raises:
+    isolation.Refused: the two contradict each other.
+  """
+  if not cell.experiment.run.needs_network:
+    return mode
+  if mode == 'required':
+    raise isolation.Refused(
+      '--isolate=required: run.needs_network says that the environment needs '
+      'the network. Set --config.run.needs_network=False, or leave --isolate '
+      'out.'
+    )
+  return 'off'
 
 
 def counter_of(program: lp.Program) -> Callable[[], Any]:

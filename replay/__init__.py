@@ -14,6 +14,7 @@ readers       batches of one table, by a thread
 shards        how the batches of several shards mix
 sampler       samples for the learner, mixed from all shards
 priorities    checked, repaired, and written back to their shard
+isolation     a private network, as Reverb has no password
 checkpoints/  save and restore a server
 inspect/      `python -m replay.inspect`
 """

@@ -78,7 +78,7 @@ def _change(mode: str) -> None:
   from launch import engines
   from launch import session
 
-  def resolve(cell, engine, run_dir, resume):
+  def resolve(cell, engine, run_dir, resume, **unused):
     cell.build('nowhere')
     found = {
       'agent': cell.agent.name,

@@ -37,8 +37,8 @@ def run(
 
   Args:
     request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
-      modules), 'log' (file), 'names' (of its servers), 'restarts', 'scratch'
-      (directory for temporary files, and of the addresses).
+      modules), 'log' (file), 'names' (of its servers, to their kinds),
+      'restarts', 'scratch' (directory for temporary files, and addresses).
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """

@@ -1,6 +1,6 @@
 """From a Launchpad program to nodes that can be started, for every engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import os
 import signal
@@ -13,6 +13,7 @@ import launchpad as lp
 from launchpad.nodes.courier import node as courier_node
 
 from launch import graph
+from launch import rpc
 from launch.engines import restarts
 from launch.rpc import directory as directory_lib
 
@@ -29,7 +30,7 @@ class PreparedNode:
     node: the Launchpad node.
     executable: what Launchpad made of it for this launch type.
     policy: what to do when it dies.
-    names: of its servers, which it claims when it starts.
+    names: of its servers, which it claims when it starts, and their kinds.
     clients: names of the nodes that hold a handle of it.
   """
 
@@ -37,7 +38,7 @@ class PreparedNode:
   node: Any
   executable: Any
   policy: restarts.Policy
-  names: list[str]
+  names: dict[str, directory_lib.Kind]
   clients: frozenset[str]
 
 
@@ -100,23 +101,31 @@ def prepare(
 
 def _name_addresses(
   owner: str, node: Any, directory: directory_lib.Directory
-) -> list[str]:
+) -> dict[str, directory_lib.Kind]:
   """Binds a name to each address of a node; returns the names."""
-  names = []
+  # A node may be several in one process.
+  ours = [
+    inner._address
+    for inner in (node, *getattr(node, 'nodes', ()))
+    if isinstance(inner, rpc.Node)
+  ]
+  names: dict[str, directory_lib.Kind] = {}
   for address in node.addresses:
     # The address that a node is called at has the node's own name.
     own = address.name in (None, courier_node.COURIER_PORT_NAME)
     name = owner if own else f'{owner}/{address.name}'
     address.bind(directory_lib.Name(name, directory))
-    names.append(name)
+    names[name] = 'rpc' if address in ours else 'port'
   return names
 
 
-def start(names: Sequence[str], directory: directory_lib.Directory) -> None:
+def start(
+  names: Mapping[str, directory_lib.Kind], directory: directory_lib.Directory
+) -> None:
   """For the thread in which a node is about to run: claims its addresses."""
   directory_lib.use(directory)
-  for name in names:
-    directory.claim(name)
+  for name, kind in names.items():
+    directory.claim(name, kind)
 
 
 def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:

@@ -32,7 +32,6 @@ STACK = (
   'numpy',
   'gymnasium',
   'launchpad',
-  'courier',
   'tensorflow',
   'sonnet',
   'reverb',

@@ -22,7 +22,7 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _LOOK_S = 0.05  # between looks at the counter for the next evaluation
-_CONFIRMATION_EPISODES = 20
+CONFIRMATION_EPISODES = 20
 _LAST_EVALUATIONS_S = 120.0  # after the end, at most
 
 
@@ -177,7 +177,7 @@ class Evaluator:
     if self._target is not None and found.mean >= self._target:
       # The best of many evaluations is partly luck: played again, and longer.
       again = self._play(
-        policy, _CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
+        policy, CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
       )
       if again is not None and again.mean >= self._target:
         count = len(again.returns)

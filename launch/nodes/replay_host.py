@@ -84,6 +84,8 @@ class HostNode(rpc.Node):
 class ReplayHost:
   """The shards of one node; `run` makes it a node of its own."""
 
+  serves = ('save',)
+
   def __init__(
     self,
     make_tables: Callable[[], list[reverb.Table]],

@@ -115,12 +115,16 @@ class Worker:
 
   # Served.
 
+  @property
+  def serves(self) -> tuple[str, ...]:
+    """What the exchange serves is served by its worker."""
+    return 'get_parameters', *self._exchange.serves
+
   def get_parameters(self, have_version: int) -> dict[str, Any]:
     """{'version', 'theta'}: parameters if newer than `have_version`."""
     return self._published.get(have_version)
 
   def __getattr__(self, name: str) -> Any:
-    """What the exchange serves is served by its worker."""
     exchange = self.__dict__.get('_exchange')
     if exchange is not None and name in exchange.serves:
       return getattr(exchange, name)

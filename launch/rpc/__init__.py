@@ -1,12 +1,17 @@
-"""Remote calls: Courier with a codec and a deadline.
+"""Remote calls: plain sockets, a codec that runs no code, a deadline.
 
-Plain Courier hangs for ever when an argument holds a NumPy array or scalar, and
-when the server is gone. Here every call is one bytes argument to one Courier
-method, has a deadline, and reconnects at once to a server that came back, also
-at another address (directory.py).
+A call has a deadline, runs at most once, and reconnects at once to a server
+that came back, also at another address (directory.py). A server answers only
+the methods that its object lists in `serves`, and only its own user (unix
+sockets) or who has the run's certificate (TLS).
 
-Courier listens on all interfaces without authentication and unpickles what it
-is sent: run on a machine and network that you trust.
+  client    calls; one channel.py for each call that is under way
+  server    a node, and `serve`: which methods, and what they answer
+  serving   the socket and the threads behind it; connection.py is one of them
+  codec     values <-> messages
+  sockets   addresses, and who is at the other end
+  tls       the certificates of a run on several machines
+  directory where servers are, by name
 """
 
 from launch.rpc.client import Client

@@ -1,6 +1,7 @@
 """The end of a remote call that calls."""
 
 from collections.abc import Callable
+import contextlib
 import functools
 import itertools
 import logging
@@ -15,6 +16,7 @@ from launch.rpc import channel as channel_lib
 from launch.rpc import codec
 from launch.rpc import directory
 from launch.rpc import errors
+from launch.rpc import tls
 
 _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)
@@ -39,15 +41,16 @@ class Client:
     """Makes a client; connects at the first call.
 
     Args:
-      address: host:port, or a name, which is looked up at each connection.
+      address: unix:PATH, or a name, which is looked up at each connection.
       timeout_s: deadline of every call, in seconds.
     """
     if not timeout_s > 0:
       raise ValueError(f'timeout_s={timeout_s}: a call needs a deadline > 0.')
     self._server = address
     self._timeout_s = timeout_s
-    self._lock = threading.Lock()
-    self._channel: channel_lib.Channel | None = None
+    # Connections that carry no call now. One carries one call at a time, so
+    # there are as many as threads that call at once.
+    self._idle: list[channel_lib.Channel] = []
     # In a node, waits for a server that is gone end when the program stops.
     try:
       self._stop_event = worker_manager.get_worker_manager().stop_event()
@@ -56,7 +59,7 @@ class Client:
 
   @property
   def address(self) -> str:
-    """For messages: host:port, and the name of a server that has one."""
+    """For messages: where it is, and the name of a server that has one."""
     return str(self._server)
 
   @property
@@ -66,7 +69,7 @@ class Client:
   def with_deadline(self, timeout_s: float) -> 'Client':
     """Returns a client of the same server with another deadline."""
     client = Client(self._server, timeout_s)
-    client._stop_event = self._stop_event
+    client._stop_event, client._idle = self._stop_event, self._idle
     return client
 
   def __reduce__(self):
@@ -81,83 +84,83 @@ class Client:
     return functools.partial(self._call, method)
 
   def _call(self, method: str, /, *args, **kwargs) -> Any:
-    message = codec.encode((method, args, kwargs))
+    parts = codec.encode_parts((method, args, kwargs))
     deadline = time.monotonic() + self._timeout_s
     while True:
-      channel = self._connect(method, deadline)
+      channel, is_new = self._connect(method, deadline)
       left = max(deadline - time.monotonic(), 1e-3)
       try:
-        answer = channel.call(message, left)
+        answer = channel.call(parts, left)
         break
-      except channel_lib.Error as e:
-        self._check_retry(channel, method, deadline, e.status)
+      except TimeoutError:
+        why = f'no answer within {self._timeout_s:g} s'
+        raise self._unavailable(method, True, why) from None
+      except channel_lib.NotDelivered as e:
+        # An old connection of a server that was started again may be sent to
+        # once more; a new one that breaks at once is given time.
+        if time.monotonic() >= deadline:
+          why = f'the connection was refused ({e})'
+          raise self._unavailable(method, False, why) from None
+        if is_new:
+          time.sleep(_PROBE_PERIOD_S[0])
+      except channel_lib.NoServer as e:
+        why = f'what listens there is no server: {e}'
+        raise self._unavailable(method, False, why) from None
+      except OSError as e:
+        why = f'connection lost ({e})'
+        raise self._unavailable(method, True, why) from None
+    self._idle.append(channel)
     status, result = codec.decode(answer)
     if status == channel_lib.ERROR:
       raise errors.RemoteError(*result)
     return result
 
-  def _check_retry(
-    self,
-    channel: channel_lib.Channel,
-    method: str,
-    deadline: float,
-    status: Any,
-  ) -> None:
-    """Returns if the call may be sent again; raises Unavailable if not."""
-    code, text = status.code(), status.message()
-    if code.name == 'DEADLINE_EXCEEDED':
-      raise errors.Unavailable(
-        self.address, method, True, f'no answer within {self._timeout_s:g} s'
-      ) from None
-    with self._lock:
-      if self._channel is channel:
-        self._channel = None
-    if 'failed to connect' not in text:
-      raise errors.Unavailable(
-        self.address, method, True, f'connection lost ({text})'
-      ) from None
-    if time.monotonic() >= deadline:
-      raise errors.Unavailable(
-        self.address, method, False, f'what listens there is no server: {text}'
-      ) from None
-    time.sleep(_PROBE_PERIOD_S[0])
+  def _unavailable(
+    self, method: str, delivered: bool, why: str
+  ) -> errors.Unavailable:
+    return errors.Unavailable(self.address, method, delivered, why)
 
-  def _connect(self, method: str, deadline: float) -> channel_lib.Channel:
-    """Returns a channel to a server that accepts connections."""
+  def _connect(
+    self, method: str, deadline: float
+  ) -> tuple[channel_lib.Channel, bool]:
+    """Returns a connection to the server, and whether it is a new one."""
+    while self._idle:
+      with contextlib.suppress(IndexError):  # another thread was faster
+        channel = self._idle.pop()
+        if channel.is_usable():
+          return channel, False
     pause, longest = _PROBE_PERIOD_S
     while True:
-      with self._lock:
-        if self._channel:
-          return self._channel
       left = deadline - time.monotonic()
       # Looked up every time: the server may come back elsewhere.
       address = self._find()
-      if address is not None and channel_lib.accepts(
-        address, min(max(left, 1e-3), _CONNECT_TIMEOUT_S)
-      ):
-        with self._lock:
-          self._channel = self._channel or channel_lib.Channel(address)
-          return self._channel
-      state = (
-        'it has not started' if address is None else ('nothing listens there')
-      )
+      state = 'it has not started'
+      if address is not None:
+        try:
+          timeout_s = min(max(left, 1e-3), _CONNECT_TIMEOUT_S)
+          return channel_lib.Channel(
+            address, timeout_s, self._credentials()
+          ), True
+        except OSError as e:
+          state = 'nothing listens there'
+          if not isinstance(e, (ConnectionError, FileNotFoundError)):
+            state = f'{state} ({e})'
       left = deadline - time.monotonic()
       if left <= 0:
-        raise errors.Unavailable(
-          self.address,
-          method,
-          False,
-          f'{state} (waited {self._timeout_s:g} s)',
-        )
+        why = f'{state} (waited {self._timeout_s:g} s)'
+        raise self._unavailable(method, False, why)
       if self._stop_event.wait(min(pause, left)):
-        raise errors.Unavailable(
-          self.address, method, False, f'{state}, and the program is stopping'
-        )
+        why = f'{state}, and the program is stopping'
+        raise self._unavailable(method, False, why)
       pause = min(2 * pause, longest)
 
   def _find(self) -> str | None:
     server = self._server
     return server if isinstance(server, str) else server.find()
+
+  def _credentials(self) -> tls.Credentials | None:
+    server = self._server
+    return None if isinstance(server, str) else server.directory.credentials
 
 
 def retry(

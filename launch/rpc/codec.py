@@ -1,13 +1,14 @@
 """Python values <-> bytes, with NumPy arrays as raw buffers.
 
-Courier hangs for ever on an argument that holds a NumPy array or scalar, so
-every call crosses the wire as one bytes object made here:
+A call and its answer cross the wire as a message each, which is made here:
 
-    magic [4] | structure size, uint32 | structure | pad | buffer | pad | ...
+    magic [4] | structure size, uint32 | size of all, uint64
+    | structure | pad | buffer | pad | ...
 
 The structure is msgpack; arrays and long byte strings stand in it as references
-to the buffers behind it. Encoding copies an array once, into the message.
-Decoding copies nothing: the arrays are read-only views of the message.
+to the buffers behind it. Neither end copies an array: `encode_parts` gives the
+arrays' own memory to whoever sends, and `decode` makes read-only views of what
+was received. Nothing in a message names code, so decoding one runs none.
 """
 
 import collections
@@ -18,10 +19,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
-_MAGIC = b'MUR1'
-_HEADER = struct.Struct('<4sI')
-# Bytes objects start 16-byte aligned in memory, so the buffers do as well.
+_MAGIC = b'MUR2'
+_HEADER = struct.Struct('<4sIQ')
+HEADER_BYTES = _HEADER.size
+MAX_BYTES = 1 << 30
+# Messages start 16-byte aligned in memory, so the buffers do as well.
 _ALIGNMENT = 16
+_PADDING = bytes(_ALIGNMENT)
 _LONG_BYTES = 1024
 
 _TUPLE, _NAMED_TUPLE, _ARRAY, _SCALAR, _BYTES, _BIG_INT, _COMPLEX = range(1, 8)
@@ -41,23 +45,52 @@ def encode(value: Any) -> bytes:
   Raises:
     TypeError: the value holds something else; says where and what to do.
   """
+  return b''.join(encode_parts(value))
+
+
+def encode_parts(value: Any) -> list[Any]:
+  """As `encode`; the message in pieces, some of them the arrays' own memory.
+
+  They must be sent, or joined, before an array of the value changes.
+  """
   buffers: list[Any] = []
   structure = _pack(_lower(value, buffers, 'value'))
-  parts = [_HEADER.pack(_MAGIC, len(structure)), structure]
-  size = _HEADER.size + len(structure)
+  parts = [b'', structure]
+  size = HEADER_BYTES + len(structure)
   for buffer in buffers:
     padding = -size % _ALIGNMENT
-    parts.append(bytes(padding))
+    if padding:
+      parts.append(_PADDING[:padding])
     parts.append(buffer)
     size += padding + _num_bytes(buffer)
-  return b''.join(parts)
+  if size > MAX_BYTES:
+    raise TypeError(
+      f'This is a message of {size} bytes; an RPC carries {MAX_BYTES} at most. '
+      'Send it in parts.'
+    )
+  parts[0] = _HEADER.pack(_MAGIC, len(structure), size)
+  return parts
 
 
-def decode(message: bytes) -> Any:
+def message_size(head: Any) -> int:
+  """Bytes of the whole message that begins with `head`, HEADER_BYTES or more.
+
+  Raises:
+    ValueError: no message of ours begins like that, or it is too long.
+  """
+  magic, structure_size, size = _HEADER.unpack_from(head)
+  if magic != _MAGIC:
+    raise ValueError('it is no message of launch/rpc')
+  if not HEADER_BYTES + structure_size <= size <= MAX_BYTES:
+    raise ValueError(f'a message claims more than {MAX_BYTES} bytes, or none')
+  return size
+
+
+def decode(message: Any) -> Any:
   """Decodes what `encode` made.
 
   Args:
-    message: the bytes; the arrays in the result are views of it.
+    message: the bytes, in any buffer; the arrays in the result are views of it.
 
   Returns:
     The value. Arrays are read-only. A NamedTuple comes back as one of the same
@@ -67,15 +100,15 @@ def decode(message: bytes) -> Any:
     ValueError: the message was not made by `encode` or is cut short.
   """
   try:
-    magic, structure_size = _HEADER.unpack_from(message)
+    magic, structure_size, size = _HEADER.unpack_from(message)
     if magic != _MAGIC:
       raise ValueError(f'starts with {magic!r}')
-    start = _HEADER.size
-    view = memoryview(message)
-    return _Decoder(view, start + structure_size).unpack(
-      view[start : start + structure_size]
-    )
-  except (struct.error, msgpack.UnpackException, ValueError, TypeError) as e:
+    if size != len(message):
+      raise ValueError(f'it says {size}')
+    end = HEADER_BYTES + structure_size
+    view = memoryview(message).toreadonly()
+    return _Decoder(view, end).unpack(view[HEADER_BYTES:end])
+  except Exception as e:  # Whatever nonsense does to msgpack and NumPy.
     raise ValueError(
       f'This is not a whole message of launch/rpc ({len(message)} bytes: '
       f'{e}). Both ends must run the same version of this project.'
@@ -192,9 +225,10 @@ class _Decoder:
     if code == _ARRAY:
       index, size, dtype, shape = msgpack.unpackb(data)
       buffer = self._buffer(index, size)
-      if not size:
-        return np.zeros(shape, dtype)
-      return np.frombuffer(buffer, dtype).reshape(shape)
+      if size:
+        return np.frombuffer(buffer, dtype).reshape(shape)
+      # The shape is a claim too: it must not make more than there is.
+      return np.zeros(0, dtype).reshape(shape)
     if code == _SCALAR:
       dtype, raw = msgpack.unpackb(data)
       if not np.dtype(dtype).itemsize:

@@ -6,7 +6,8 @@ a node may come back at another one. Names are those of nodes ('counter/0'), and
 of further servers in a node ('learner/0/replay1').
 
 An engine says with `use` which directory a node asks. `Local` serves the
-engines of one machine; one for a cluster needs the same two methods.
+engines of one machine; one for a cluster needs the same methods, gives
+addresses tls://HOST:PORT, and holds the certificates of its run.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ import socket
 import tempfile
 import threading
 import time
+from typing import Literal
+import urllib.parse
 import weakref
 
 from launchpad import address as lp_address
 from launchpad.launch import worker_manager
 
+from launch.rpc import tls
+
+Kind = Literal['rpc', 'port']
 _WAIT_S = 60.0
 _PROBE_PERIOD_S = 0.05
 _logger = logging.getLogger(__name__)
@@ -41,50 +47,71 @@ class Directory(abc.ABC):
   """Knows where the servers of one run listen. Can be pickled."""
 
   @abc.abstractmethod
-  def claim(self, name: str) -> str:
-    """Returns the 'host:port' that a server which starts now listens on.
+  def claim(self, name: str, kind: Kind = 'rpc') -> str:
+    """Returns the address that a server which starts now listens on.
 
     No other name has it. It is the one of before, if that is still free.
+
+    Args:
+      name: of the server.
+      kind: 'rpc': an address of `rpc.serve`. 'port': 'host:port', for a server
+        that is not ours and knows nothing else, as Reverb.
     """
 
   @abc.abstractmethod
   def find(self, name: str) -> str | None:
-    """Returns the 'host:port' of a server; None if it has never started."""
+    """Returns the address of a server; None if it has never started."""
+
+  @property
+  def credentials(self) -> tls.Credentials | None:
+    """Certificates of the run, if its servers can be reached from elsewhere."""
+    return None
 
 
 class Local(Directory):
-  """One machine: a small file, which only the user who runs it can read."""
+  """One machine: a small file, which only the user who runs it can read.
+
+  Servers of ours listen on sockets beside it, others on ports.
+  """
 
   def __init__(self, path: pathlib.Path | None = None):
     """Makes a directory.
 
     Args:
-      path: where its file is; None makes a temporary place, which goes away
+      path: where its files are; None makes a temporary place, which goes away
         with this object.
     """
     if path is None:
       path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
       weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
     self._file = path / 'addresses.json'
+    self._sockets = path / 'sockets'
 
   def __reduce__(self):
     return Local, (self._file.parent,)
 
-  def claim(self, name: str) -> str:
+  def claim(self, name: str, kind: Kind = 'rpc') -> str:
     with self._locked():
       addresses = self._read()
-      taken = {_port(address) for address in addresses.values()}
       before = addresses.get(name)
-      if before is not None and is_free(_port(before)):
-        return before
-      address = addresses[name] = f'localhost:{pick_port(taken)}'
-      if before is not None:
-        _logger.warning(
-          '%s moves to %s: another process listens at %s, where it was.',
-          name,
-          address,
-          before,
-        )
+      if kind == 'rpc':
+        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        # A name may hold slashes, and no two have the same file.
+        file = urllib.parse.quote(name, safe='')
+        address = f'unix:{self._sockets / file}'
+      else:
+        taken = {_port(x) for x in addresses.values() if x[:5] != 'unix:'}
+        if before is not None and is_free(_port(before)):
+          return before
+        address = f'localhost:{pick_port(taken)}'
+        if before is not None:
+          _logger.warning(
+            '%s moves to %s: another process listens at %s, where it was.',
+            name,
+            address,
+            before,
+          )
+      addresses[name] = address
       new = self._file.with_suffix('.new')
       new.write_text(json.dumps(addresses))
       new.rename(self._file)
@@ -117,8 +144,8 @@ class Name(lp_address.AbstractAddressBuilder):
     address = self.find()
     return f'{self.name} ({address})' if address else self.name
 
-  def claim(self) -> str:
-    return self.directory.claim(self.name)
+  def claim(self, kind: Kind = 'rpc') -> str:
+    return self.directory.claim(self.name, kind)
 
   def find(self) -> str | None:
     return self.directory.find(self.name)
@@ -154,7 +181,7 @@ def of_this_node() -> Directory:
   """The run's directory, for a node's own thread; elsewhere one that is empty.
 
   A node that opens a server of its own claims the address here:
-  `directory.of_this_node().claim('explorer/3/replay')`.
+  `directory.of_this_node().claim('explorer/3/replay', 'port')`.
   """
   return getattr(_this_thread, 'directory', None) or _without_engine()
 

@@ -1,24 +1,22 @@
 """The end of a remote call that answers, as a node and without one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import difflib
 import functools
-import threading
 import traceback
 from typing import Any
 
-import courier
 import launchpad as lp
 from launchpad import address as lp_address
 from launchpad.nodes import base
 
-from launch.rpc import channel as channel_lib
+from launch.rpc import channel
 from launch.rpc import client
 from launch.rpc import codec
 from launch.rpc import directory
-
-_STOP_GRACE_S = 1.0
+from launch.rpc import serving
+from launch.rpc import tls
 
 
 class Handle(base.Handle[client.Client]):
@@ -33,12 +31,13 @@ class Handle(base.Handle[client.Client]):
 
 
 class Node(lp.CourierNode):
-  """Serves every public method of an object, except `run`, over RPC.
+  """Serves the methods of an object that its attribute `serves` lists.
 
   If the object has a `run` method, it is called while the object is served, and
   serving ends when it returns. Otherwise the object is served until the program
   stops. Handles inside a dataclass argument are not connected (Launchpad does
-  not see them): pass them as arguments, or in lists, tuples or dicts.
+  not see them): pass them as arguments, or in lists, tuples or dicts. An array
+  that a method returns is sent as it lies, and must not change any more.
   """
 
   def __init__(
@@ -70,7 +69,8 @@ class Node(lp.CourierNode):
     self._instance = None
     instance = self._construct_instance()
     address = self._address.resolve()
-    with serve(instance, address, self._thread_pool_size):
+    credentials = directory.of_this_node().credentials
+    with serve(instance, address, self._thread_pool_size, credentials):
       if self._should_run and hasattr(instance, 'run'):
         instance.run()
       else:
@@ -78,69 +78,64 @@ class Node(lp.CourierNode):
 
 
 @contextlib.contextmanager
-def serve(instance: Any, address: str, thread_pool_size: int = 16):
-  """Serves the public methods of an object while the context is open.
+def serve(
+  instance: Any,
+  address: str,
+  thread_pool_size: int = 16,
+  credentials: tls.Credentials | None = None,
+) -> Iterator[None]:
+  """Serves the methods that an object lists while the context is open.
 
   Args:
-    instance: the object.
-    address: host:port; the port is listened on, on all interfaces.
+    instance: the object. Its attribute `serves` holds the names of the methods
+      that others may call; there are no others.
+    address: unix:PATH, or tls://HOST:PORT.
     thread_pool_size: how many calls are answered at the same time.
+    credentials: of the run, for an address that other machines can reach.
 
   Yields:
     Nothing.
 
   Raises:
-    OSError: the port is in use.
+    OSError: the address is in use.
+    TypeError: `serves` names what is no public method.
   """
-  port = lp_address.get_port_from_address(address)
-  server = courier.Server(port=port, thread_pool_size=thread_pool_size)
-  server.Bind(channel_lib.METHOD, functools.partial(_answer, instance))
-  try:
-    server.Start()
-  except channel_lib.Error as e:
-    raise OSError(
-      f'Cannot listen on port {port} ({e}). Another process probably uses it: '
-      f'look with `ss -ltnp sport = :{port}`, end it, and start the run again.'
-    ) from e
+  methods = _methods(instance)
+  answer = functools.partial(_answer, type(instance).__name__, methods)
+  server = serving.Server(answer, address, thread_pool_size, credentials)
   try:
     yield
   finally:
-    # A call that never returns must not keep the node from ending.
-    thread = threading.Thread(target=_stop_server, args=(server,), daemon=True)
-    thread.start()
-    thread.join(_STOP_GRACE_S)
+    server.stop()
 
 
-def _stop_server(server: courier.Server) -> None:
-  server.Stop()
-  server.Join()
+def _methods(instance: Any) -> dict[str, Callable[..., Any]]:
+  """What an object serves, by name."""
+  names = getattr(instance, 'serves', ())
+  methods = {name: getattr(instance, name, None) for name in names}
+  for name, method in methods.items():
+    if name.startswith('_') or name == 'run' or not callable(method):
+      raise TypeError(
+        f'{type(instance).__name__}.serves holds {name!r}, which is no public '
+        'method that others can call.'
+      )
+  return methods
 
 
-def _answer(instance: Any, message: bytes) -> bytes:
-  """Runs one call on the server."""
+def _answer(
+  owner: str, methods: Mapping[str, Callable[..., Any]], message: Any
+) -> list[Any]:
+  """Runs one call; returns the parts of what answers it."""
   try:
     method, args, kwargs = codec.decode(message)
-    return codec.encode(
-      (channel_lib.OK, _method(instance, method)(*args, **kwargs))
-    )
+    if method not in methods:
+      near = difflib.get_close_matches(str(method), methods, 3) or methods
+      raise AttributeError(
+        f'{owner} does not serve a method {method!r}. It serves '
+        f'{", ".join(near) or "none: name them in its attribute `serves`"}.'
+      )
+    result = methods[method](*args, **kwargs)
+    return codec.encode_parts((channel.OK, result))
   except BaseException as e:  # Whatever it is, the caller must hear of it.
     error = (type(e).__name__, str(e), traceback.format_exc())
-    return codec.encode((channel_lib.ERROR, error))
-
-
-def _method(instance: Any, name: str) -> Callable[..., Any]:
-  method = getattr(instance, name, None)
-  if not name.startswith('_') and name != 'run' and callable(method):
-    return method
-  served = [
-    x
-    for x in dir(instance)
-    if not x.startswith('_')
-    and x != 'run'
-    and callable(getattr(instance, x, None))
-  ]
-  near = difflib.get_close_matches(name, served, 3) or served
-  raise AttributeError(
-    f'{type(instance).__name__} does not serve a method {name!r}. '
-    f'It serves {", ".join(near)}.'
-  )
+    return codec.encode_parts((channel.ERROR, error))

@@ -30,6 +30,16 @@ _SAVE_PERIOD_S = 0.5
 class Counter:
   """Totals, rates, budget, and the metrics files of one run. Thread-safe."""
 
+  serves = (
+    'report',
+    'log',
+    'finish',
+    'hold',
+    'finished',
+    'totals',
+    'snapshot',
+  )
+
   def __init__(
     self,
     run_dir: str | os.PathLike[str] | None,

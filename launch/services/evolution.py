@@ -66,6 +66,8 @@ class _Task:
 class Master:
   """Keeps theta, its optimizer and the statistics of observations."""
 
+  serves = ('get_parameters', 'register', 'next_task', 'deliver')
+
   def __init__(
     self,
     experiment: experiment_lib.Experiment,

@@ -38,6 +38,8 @@ class _Round:
 class Averager:
   """Finds the mean of all workers, round by round. Keeps nothing else."""
 
+  serves = ('average', 'leave')
+
   def __init__(self, num_workers: int, timeout_s: float):
     """Takes how many there are, and how long a round waits for the last."""
     self._timeout_s = timeout_s

@@ -27,6 +27,8 @@ _PAUSE_S = 0.5  # before a proxy that is away is called again
 class Proxy:
   """The inbox of a worker, and what sends its messages on."""
 
+  serves = ('push_message', 'forward', 'collect')
+
   def __init__(self, own: int, neighbours: Mapping[int, Any]):
     """Takes the worker's index, and clients of its neighbours' proxies."""
     self._carrier = gossip_rpc.RpcCarrier(

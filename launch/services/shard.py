@@ -73,6 +73,8 @@ class Round:
 class Shard:
   """Serves one slice. `push` and `pull` are called by any number of threads."""
 
+  serves = ('pull', 'push')
+
   def __init__(
     self,
     experiment: experiment_lib.Experiment,

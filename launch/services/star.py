@@ -44,6 +44,15 @@ class _Running:
 class StarServer:
   """Serves theta_star to explorers, and episodes to supervisors."""
 
+  serves = (
+    'register',
+    'get_parameters',
+    'get_star',
+    'offer',
+    'next_episode',
+    'report_episode',
+  )
+
   def __init__(
     self,
     config: explorers.Config,

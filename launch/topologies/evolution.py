@@ -33,6 +33,9 @@ _UNUSED = {
   'agent.reward_scale': 'only the ranks of returns count',
   'agent.reward_clip': 'returns are those of the environment',
   'pace.samples_per_insert': 'there is no replay',
+  'run.replay_checkpoint_s': 'there is no replay',
+  'run.updates_per_call': 'a call is one update, of evolution.population',
+  'run.tf_threads': 'it is of workers that learn by gradient',
 }
 _LEAST = 100  # times the number of parameters: size of the noise table
 

@@ -7,6 +7,7 @@ worker's last checkpoint, replay included.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import launchpad as lp
 
@@ -37,6 +38,12 @@ class Config:
 def members(config: Config) -> int:
   """Agents in the whole program."""
   return config.num_agents
+
+
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that a run would ignore, and why."""
+  del agent, config
+  return {'run.background_niceness': 'one process does all the work'}
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:

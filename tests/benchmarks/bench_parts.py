@@ -15,7 +15,6 @@ import pathlib
 import sys
 
 import numpy as np
-import portpicker
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -33,6 +32,7 @@ from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import rpc  # noqa: E402
+from launch.rpc import directory  # noqa: E402
 from launch.services import star  # noqa: E402
 from replay import adders  # noqa: E402
 from replay import limiters  # noqa: E402
@@ -62,7 +62,8 @@ def serve_star(address: str, layout: parameters.Layout, stop) -> None:
 def measure_rpc(agent: dqn.DQN, seconds: float) -> dict[str, Cost]:
   """Has to come first: nothing may have started threads before the fork."""
   context = multiprocessing.get_context('fork')
-  stop, address = context.Event(), f'localhost:{portpicker.pick_unused_port()}'
+  stop = context.Event()
+  address = directory.of_this_node().claim('star/0')
   process = context.Process(
     target=serve_star, args=(address, agent.layout, stop), daemon=True
   )

@@ -44,6 +44,8 @@ _GRACE_S = 1.0  # after the end, for actors to leave first
 class Server:
   """A node that acts for all actors, with one forward pass for many."""
 
+  serves = ('where', 'join', 'act', 'priorities', 'newer_than')
+
   def __init__(
     self,
     experiment: experiment_lib.Experiment,

@@ -16,6 +16,8 @@ from launch.engines import supervision
 
 
 class Server:
+  serves = ('echo', 'identity')
+
   def echo(self, x):
     return x
 

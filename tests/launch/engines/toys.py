@@ -44,6 +44,8 @@ class Node:
 
 
 class Server(Node):
+  serves = ('echo', 'pid')
+
   def echo(self, x):
     return x
 

@@ -365,6 +365,19 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
     assert saved['steps'] == 100
 
 
+@pytest.mark.parametrize('target, ends', [(5.0, True), (500.0, False)])
+def test_a_lone_agent_that_holds_its_target_ends_the_run(
+  run_worker, make_counter, target, ends
+):
+  experiment = _cartpole(run={'target_return': target})
+  counter = make_counter(None, _budget(experiment))
+  run_worker(experiment, counter, evaluates=True)
+  found = counter.snapshot()
+  # Two members that learn nothing make about 9 steps an episode.
+  assert (found['totals'].get('actor_steps', 0) < 200) == ends
+  assert ('episodes, 5 was asked for' in found['reason']) == ends
+
+
 @pytest.mark.parametrize('serve', [False, True])
 def test_the_target_network_acts_where_it_is_to(
   run_worker, make_counter, tmp_path, serve
@@ -490,7 +503,7 @@ def test_what_an_exchange_serves_is_served_by_its_worker_and_no_more(
   make_worker, make_counter
 ):
   worker = make_worker(_cartpole(), make_counter(None), exchange=_Serves)
-  address = f'localhost:{directory.pick_port(set())}'
+  address = directory.of_this_node().claim('worker/0')
   with rpc.serve(worker, address):
     client = rpc.Client(address, timeout_s=10.0)
     assert client.hello('you') == 'hello you'

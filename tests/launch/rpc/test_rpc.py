@@ -4,8 +4,6 @@ from concurrent import futures
 import contextlib
 import pickle
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,26 +14,12 @@ import pytest
 from launch import rpc
 from launch.engines import prepare
 from launch.rpc import directory
-
-# Plain Courier, and an argument that it cannot take: the call does not return,
-# though the method would at once.
-PLAIN_COURIER = """
-import courier, numpy, os, portpicker, sys
-server = courier.Server(port=portpicker.pick_unused_port())
-server.Bind('echo', lambda x: 'answer')
-server.Start()
-client = courier.Client(server.address, call_timeout=1.0)
-print(client.echo(1.0), flush=True)
-try:
-  client.echo(numpy.float64(1.0))
-  print('answer', flush=True)
-except Exception as e:
-  print(e, flush=True)
-os._exit(0)
-"""
+from launch.rpc import sockets
 
 
 class Service:
+  serves = ('echo', 'fail', 'unspeakable', 'block')
+
   def __init__(self):
     self.calls = 0
     self.release = threading.Event()
@@ -58,13 +42,16 @@ class Service:
   def run(self):
     raise AssertionError('must not be called')
 
+  def unlisted(self):
+    raise AssertionError('must not be called')
+
   def _private(self):
     raise AssertionError('must not be called')
 
 
 @pytest.fixture
-def address():
-  return f'localhost:{directory.pick_port(set())}'
+def address(tmp_path):
+  return f'unix:{tmp_path}/server'
 
 
 @pytest.fixture
@@ -84,15 +71,7 @@ def test_arrays_cross_in_arguments_and_results(service, address):
   np.testing.assert_array_equal(kwargs['key'], array[1])
 
 
-def test_numpy_scalars_make_plain_courier_hang_but_not_this(service, address):
-  plain = subprocess.run(
-    [sys.executable, '-c', PLAIN_COURIER],
-    stdout=subprocess.PIPE,
-    text=True,
-    timeout=30,
-    check=True,
-  )
-  assert plain.stdout.splitlines() == ['answer', 'Deadline Exceeded']
+def test_numpy_scalars_cross(service, address):
   client = rpc.Client(address, timeout_s=1.0)
   (got,), _ = client.echo({'return': [np.float64(1.5), np.zeros(())]})
   assert got == {'return': [1.5, 0.0]}
@@ -117,13 +96,13 @@ def test_what_cannot_cross_is_a_type_error_at_its_end(service, address):
     client.unspeakable()
 
 
-def test_only_public_methods_are_served_and_the_nearest_is_named(
+def test_only_listed_methods_are_served_and_the_nearest_is_named(
   service, address
 ):
   client = rpc.Client(address)
   with pytest.raises(rpc.RemoteError, match=r"'ecko'. It serves echo"):
     client.ecko()
-  for method in ('run', '_private', 'not_callable', '__init__'):
+  for method in ('unlisted', 'run', '_private', 'not_callable', '__init__'):
     with pytest.raises(rpc.RemoteError, match='does not serve'):
       client._call(method)
 
@@ -151,11 +130,12 @@ def test_a_call_that_is_not_answered_ends_at_the_deadline(service, address):
   assert client.echo(1) == ((1,), {})
 
 
-def test_something_that_listens_but_is_no_server_ends_at_the_deadline():
-  with socket.socket() as listener:
-    listener.bind(('localhost', 0))
+def test_something_that_listens_but_is_no_server_ends_at_the_deadline(
+  address, tmp_path
+):
+  with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(f'{tmp_path}/server')
     listener.listen()
-    address = f'localhost:{listener.getsockname()[1]}'
     start = time.monotonic()
     with pytest.raises(rpc.Unavailable):
       rpc.Client(address, timeout_s=0.5).echo()
@@ -233,8 +213,28 @@ def test_a_port_in_use_is_named():
     listener.listen()
     port = listener.getsockname()[1]
     with pytest.raises(OSError, match=f'port {port}.*Another process'):
-      with rpc.serve(Service(), f'localhost:{port}'):
-        pass
+      sockets.listen(f'tls://localhost:{port}')
+
+
+def test_a_socket_in_use_is_named_and_the_rest_of_a_dead_one_is_not_in_the_way(
+  address, service
+):
+  with pytest.raises(OSError, match=f'listen on {address}.*Another process'):
+    with rpc.serve(Service(), address):
+      pass
+  assert rpc.Client(address).echo() == ((), {})
+  sockets.listen(f'{address}-2').close()  # Its file is still there.
+  with rpc.serve(Service(), f'{address}-2'):
+    assert rpc.Client(f'{address}-2').echo() == ((), {})
+
+
+@pytest.mark.parametrize('names', [['_private'], ['run'], ['nothing']])
+def test_what_is_listed_but_cannot_be_served_is_named(names, address):
+  instance = Service()
+  instance.serves = names
+  with pytest.raises(TypeError, match=f'Service.serves holds {names[0]!r}'):
+    with rpc.serve(instance, address):
+      pass
 
 
 def test_a_handle_becomes_a_client_with_the_deadline_of_its_node():

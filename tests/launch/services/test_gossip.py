@@ -484,11 +484,11 @@ def served():
     contexts[-1].__enter__()
 
   def serve(graph, **options):
-    ports: set = set()
-    for _ in range(2 * graph.size):
-      ports.add(directory.pick_port(ports))
-    free = [f'localhost:{port}' for port in sorted(ports)]
-    addresses, of_proxies = free[: graph.size], free[graph.size :]
+    names = directory.of_this_node()
+    addresses, of_proxies = (
+      [names.claim(f'{label}/{i}') for i in range(graph.size)]
+      for label in ('worker', 'proxy')
+    )
     if options.get('carrier') == 'proxy':
       for i, address in enumerate(of_proxies):
         near = {j: rpc.Client(of_proxies[j]) for j in graph.neighbours(i)}

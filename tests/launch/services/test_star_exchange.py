@@ -44,7 +44,7 @@ def server(clock):
 
 @pytest.fixture
 def address():
-  return f'localhost:{directory.pick_port(set())}'
+  return directory.of_this_node().claim('star/0')
 
 
 @pytest.fixture

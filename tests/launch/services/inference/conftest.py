@@ -15,7 +15,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import portpicker
 import pytest
 
 from agents import base
@@ -26,6 +25,7 @@ from environment_loops import environments
 from launch import actors
 from launch import experiment as experiment_lib
 from launch import rpc
+from launch.rpc import directory
 from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
@@ -106,7 +106,7 @@ class World:
     self.agent = self.experiment.make_agent()
     self.shapes = frames.layout(self.experiment, config)
     self.learner, self.counter = _Learner(self.agent), _Quiet()
-    self.address = f'localhost:{portpicker.pick_unused_port()}'
+    self.address = directory.of_this_node().claim(f'inference/{id(self)}')
     self.client = rpc.Client(self.address, timeout_s=5.0)
     self.policies = []
     self.over = threading.Event()

@@ -1,0 +1,140 @@
+"""A server's end of one connection: bytes in, messages out, never a wait."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from typing import Any
+
+import numpy as np
+
+from launch.rpc import channel
+from launch.rpc import codec
+
+# A message or an answer under way, and a handshake, may last so long and then
+# as long as it takes at the least rate.
+_GRACE_S = 30.0
+_LEAST_BYTES_PER_S = 1e6
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Refused(ConnectionError):
+  """What came is not ours."""
+
+
+class Connection:
+  """Handled by one thread at a time.
+
+  Attributes:
+    wants_to_send: whether it waits until it can send, rather than receive.
+    late_at: when the other end is too slow; None while nothing is under way.
+  """
+
+  def __init__(self, accepted: socket.socket):
+    self._socket = accepted
+    self._shaken = not isinstance(accepted, ssl.SSLSocket)
+    self._head = b''  # less than a header
+    self._message: np.ndarray | None = None  # of which `_filled` bytes are here
+    self._filled = 0
+    self._answer: list[Any] = []  # what is left of it
+    self.wants_to_send = False
+    self.late_at: float | None = None
+    if not self._shaken:
+      self._expect(0)
+
+  def fileno(self) -> int:
+    return self._socket.fileno()
+
+  def proceed(self) -> Any:
+    """Does what can be done now. Returns a whole message, or None.
+
+    Raises:
+      Refused: what came is no message.
+      EOFError: the other end has closed the connection.
+      OSError: it broke.
+    """
+    try:
+      if not self._shaken:
+        self.wants_to_send = False
+        self._socket.do_handshake()  # type: ignore[attr-defined]
+        self._shaken, self.late_at = True, None
+      if self._answer:
+        self._flush()
+      return self._receive()
+    except _WOULD_BLOCK as e:
+      self.wants_to_send = bool(self._answer) or isinstance(
+        e, ssl.SSLWantWriteError
+      )
+      return None
+
+  def answer(self, parts: list[Any]) -> None:
+    """Sends as much as can be sent now; `proceed` sends the rest."""
+    self._answer = channel.pieces(parts, self._socket)
+    try:
+      self._flush()
+    except _WOULD_BLOCK:
+      self.wants_to_send = True
+      self._expect(sum(len(part) for part in self._answer))
+
+  def _flush(self) -> None:
+    while self._answer:
+      sent = channel.send(self._socket, self._answer)
+      self._answer = channel.unsent(self._answer, sent)
+    self.wants_to_send, self.late_at = False, None
+
+  def _receive(self) -> Any:
+    if self._message is None:
+      chunk = self._begin()
+      if self._message is None:
+        return chunk  # that was all of it
+    message = self._message
+    view = memoryview(message)
+    while self._filled < len(message):
+      count = self._socket.recv_into(view[self._filled :])
+      if not count:
+        raise EOFError
+      self._filled += count
+    self._message, self.late_at = None, None
+    return message
+
+  def _begin(self) -> bytes:
+    """The beginning of a message, or the whole; makes room for the rest."""
+    while True:
+      chunk = self._socket.recv(channel.CHUNK_BYTES)
+      if not chunk:
+        raise EOFError
+      self._head += chunk
+      if len(self._head) >= codec.HEADER_BYTES:
+        break
+      if self.late_at is None:
+        self._expect(0)
+    chunk, self._head = self._head, b''
+    try:
+      size = codec.message_size(chunk)
+    except ValueError as e:
+      raise Refused(str(e)) from e
+    if len(chunk) > size:
+      raise Refused('it sends more before it has its answer')
+    self.late_at = None
+    if len(chunk) < size:
+      # Pages of it that nothing was written to take no memory, so a claim
+      # that is not kept costs nothing.
+      self._message = np.empty(size, np.uint8)
+      self._message[: len(chunk)] = np.frombuffer(chunk, np.uint8)
+      self._filled = len(chunk)
+      self._expect(size)
+    return chunk
+
+  def _expect(self, size: int) -> None:
+    self.late_at = time.monotonic() + _GRACE_S + size / _LEAST_BYTES_PER_S
+
+  def shut_down(self) -> None:
+    """Ends it while another thread may use it, which then closes it."""
+    try:
+      self._socket.shutdown(socket.SHUT_RDWR)
+    except OSError:
+      pass  # the other end was faster
+
+  def close(self) -> None:
+    self._socket.close()

@@ -1,0 +1,124 @@
+"""Certificates of one run, for servers and clients on several machines.
+
+`make` founds a certificate authority for the run, has it sign one certificate,
+and throws its key away: nobody can be given another one later. All nodes of the
+run hold that certificate, and each end of a connection accepts no other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import ssl
+import subprocess
+import tempfile
+
+_DAYS = 365
+_CONFIG = """
+[req]
+distinguished_name = name
+[name]
+[ca]
+basicConstraints = critical, CA:TRUE, pathlen:0
+keyUsage = critical, keyCertSign
+[node]
+basicConstraints = critical, CA:FALSE
+extendedKeyUsage = serverAuth, clientAuth
+"""
+_KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
+
+
+@dataclasses.dataclass(frozen=True)
+class Credentials:
+  """What a node of the run shows, and what it asks the other end for.
+
+  Attributes:
+    authority: certificate of the run's authority, PEM.
+    certificate: of the run's nodes, PEM.
+    key: of that certificate, PEM. Whoever has it belongs to the run.
+  """
+
+  authority: str
+  certificate: str
+  key: str = dataclasses.field(repr=False)
+
+  def server_context(self) -> ssl.SSLContext:
+    return _context(self, ssl.PROTOCOL_TLS_SERVER)
+
+  def client_context(self) -> ssl.SSLContext:
+    return _context(self, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def make() -> Credentials:
+  """Makes the credentials of a new run with the `openssl` command.
+
+  Raises:
+    RuntimeError: the command is not there, or fails.
+  """
+  with tempfile.TemporaryDirectory(prefix='murmuration-') as made:
+    where = pathlib.Path(made)  # For this user alone, and gone at once.
+    (where / 'made.cnf').write_text(_CONFIG)
+    config = ('-config', 'made.cnf')
+    _openssl(
+      where,
+      *('req', '-x509', *_KEY, *config, '-extensions', 'ca'),
+      *('-subj', '/CN=murmuration run', '-days', str(_DAYS)),
+      *('-keyout', 'ca.key', '-out', 'ca.pem'),
+    )
+    _openssl(
+      where,
+      *('req', '-new', *_KEY, *config, '-subj', '/CN=murmuration node'),
+      *('-keyout', 'node.key', '-out', 'node.csr'),
+    )
+    _openssl(
+      where,
+      *('x509', '-req', '-in', 'node.csr', '-CA', 'ca.pem', '-CAkey', 'ca.key'),
+      *('-set_serial', '1', '-days', str(_DAYS), '-out', 'node.pem'),
+      *('-extfile', 'made.cnf', '-extensions', 'node'),
+    )
+    return Credentials(
+      *((where / name).read_text() for name in ('ca.pem', 'node.pem')),
+      key=(where / 'node.key').read_text(),
+    )
+
+
+def _openssl(where: pathlib.Path, *arguments: str) -> None:
+  try:
+    done = subprocess.run(
+      ['openssl', *arguments],
+      cwd=where,
+      capture_output=True,
+      text=True,
+      timeout=60,
+      check=False,
+    )
+  except (OSError, subprocess.TimeoutExpired) as e:
+    raise RuntimeError(
+      f'No certificates for this run: the command openssl did not run ({e}). '
+      'Install OpenSSL (`apt-get install openssl`), or run on one machine.'
+    ) from e
+  if done.returncode:
+    raise RuntimeError(
+      f'No certificates for this run: `openssl {arguments[0]}` failed:\n'
+      f'{done.stderr}'
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _context(credentials: Credentials, protocol: int) -> ssl.SSLContext:
+  context = ssl.SSLContext(protocol)
+  context.minimum_version = ssl.TLSVersion.TLSv1_3
+  # Each node has the run's one certificate, on whatever host it is: what
+  # counts is who signed it.
+  context.check_hostname = False
+  context.verify_mode = ssl.CERT_REQUIRED
+  if protocol == ssl.PROTOCOL_TLS_SERVER:
+    context.num_tickets = 0  # A client could take one for an answer.
+  context.load_verify_locations(cadata=credentials.authority)
+  with tempfile.NamedTemporaryFile('w', prefix='murmuration-') as file:
+    # The library reads these two from a file only; this one is mode 0600.
+    file.write(credentials.certificate + credentials.key)
+    file.flush()
+    context.load_cert_chain(file.name)
+  return context
