@@ -266,6 +266,8 @@ class Master:
       'tasks_given_again': self._again,
       'results_discarded': self._discarded,
     }
+    if self._last is None:
+      self._reporter.log('first_update', {'unix_time_s': time.time()})
     # Said at each generation: the same one ends the run, however quick it was.
     over = self._reporter.report(self._metrics)
     with self._changed:
