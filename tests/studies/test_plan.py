@@ -124,8 +124,8 @@ def study_commands(tmp_path_factory):
     ]
     # One process imports the stack and forks for each command.
     done = subprocess.run(
-      [sys.executable, str(FORKER), str(script)],
-      input=json.dumps(cases),
+      [sys.executable, str(FORKER)],
+      input=json.dumps({'script': str(script), 'cases': cases}) + '\n',
       capture_output=True,
       text=True,
       cwd=session.root(),
