@@ -177,7 +177,7 @@ while True:
 @pytest.mark.long
 def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
   reached = 0
-  for wait_s in np.random.default_rng(0).uniform(0.0, 0.4, 12):
+  for wait_s in np.random.default_rng(0).uniform(0.0, 0.4, 8):
     writer = subprocess.Popen(
       [sys.executable, '-c', WRITES, str(tmp_path)],
       stdout=subprocess.PIPE,
