@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -254,6 +254,10 @@ class DQN(base.Agent):
       return q[0].argmax(axis=-1).astype(np.int32)
 
     return policy
+
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    variables = self.layout.unpack(theta)
+    return [['float'], *self._network.operations(variables), ['argmax']]
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     if not self.compiled:  # what convolutions prepare follows no theta

@@ -29,7 +29,7 @@ class Copies(stepping.EpisodeStepper):
 
   def close(self) -> None:
     for environment in self._environments:
-      environment.close()
+      building.close(self._spec.name, environment)
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     first, _ = self._environments[index].reset(seed=self._seeds[index])

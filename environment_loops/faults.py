@@ -1,5 +1,6 @@
 """What an environment can do wrong, and how it is said."""
 
+import traceback
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ class EnvironmentRefused(ValueError):
 
 class EnvironmentFault(RuntimeError):
   """A running environment produced something that is not experience."""
+
+
+def gist(error: BaseException) -> str:
+  """An error in a line, with the place that raised it."""
+  frames = traceback.extract_tb(error.__traceback__)
+  place = f' ({frames[-1].filename}:{frames[-1].lineno})' if frames else ''
+  return f'{type(error).__name__}: {error}{place}'
 
 
 def observation(

@@ -144,7 +144,12 @@ def _cell(
   }
   for key in overrides:
     _check(key, classes, topology_name)
-  environment = overrides.get('environment', values['environment'])
+  environment = overrides.get('environment', values.get('environment'))
+  if environment is None:
+    raise ValueError(
+      f'which environment? {agent_name} has no preset that says. Set '
+      '--config.environment=ID.'
+    )
   spec = environments.spec(environment)
 
   def section(name: str) -> Any:

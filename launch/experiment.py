@@ -46,6 +46,16 @@ class RunConfig:
   # all (docs/reliability.md says how far). Replay is then in that process, and
   # no server has it.
   deterministic: bool = False
+  # Restarts of a node in a row, and seconds after which one is forgotten. A
+  # life that did something starts the count anew.
+  max_restarts: settings.Count = 5
+  restart_window_s: settings.Positive = 600.0
+  # Seconds until a node that shows no life is killed and started again, and
+  # until a run without a step or an update is ended.
+  silent_s: settings.Positive = 60.0
+  stall_s: settings.Positive = 180.0
+  # Environment steps of an evaluated episode where the task has no limit.
+  eval_max_steps: settings.Whole = 100_000
   # The environment talks to other machines or programs: no private network.
   needs_network: bool = False
   # Of nodes that only measure or supervise.
@@ -120,6 +130,12 @@ class Experiment:
     if self.run.eval_epsilon:
       spec = environments.spec(self.environment)
       environments.require_discrete(spec, 'run.eval_epsilon')
+
+  @property
+  def eval_limit(self) -> int | None:
+    """Steps at which an evaluated episode is cut; None: the task ends it."""
+    spec = environments.spec(self.environment)
+    return None if spec.max_episode_steps else self.run.eval_max_steps
 
   @property
   def total_steps(self) -> int:

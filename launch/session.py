@@ -42,6 +42,7 @@ def run(
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
   isolate: str = 'auto',
+  on_tick: Callable[[], None] = lambda: None,
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -51,6 +52,7 @@ def run(
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
     isolate: of `isolation.MODES`; this process changes its network.
+    on_tick: called by the engine now and then; must not wait.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -74,10 +76,23 @@ def run(
     print(f'error: {e}', file=sys.stderr)
     return USAGE
   program = cell.build(str(directory.path))
+  limit = cell.experiment.eval_limit
+  if limit is not None:
+    print(
+      f'{environment} has no step limit: its episodes may never end, and then '
+      'training has no return to show. Evaluated episodes are cut after '
+      f'{limit:,} steps (run.eval_max_steps).',
+      flush=True,
+    )
   title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
+
+  def tick(state: engines.RunState) -> None:
+    live(state)
+    on_tick()
+
   try:
-    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
+    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=tick)
   finally:
     live.close()
     launched.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from run_records import metrics
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer
 AGENTS = 'agents.npz'  # theta [P, D], steps
+BEST = 'best.npz'  # theta [D], return_mean, steps, confirmed
 STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 # In RUN/metrics/: totals and curve, see launch/services/counter.py.
 COUNTER = 'counter.json'

@@ -6,8 +6,11 @@ plots read one kind without sifting. The TensorBoard file lies beside them.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
+import contextlib
 import dataclasses
+import errno
 import io
 import json
 import math
@@ -27,6 +30,8 @@ from tensorboard.summary.writer import record_writer
 from run_records import durable
 
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
+_WAITING = 100_000  # rows
+_RETRY_S = 1.0
 _NON_FINITE = {
   'inf': math.inf,
   '-inf': -math.inf,
@@ -38,7 +43,13 @@ class MetricsWriter:
   """Appends rows to JSON lines and scalars to TensorBoard. Thread-safe.
 
   Every row is on its way to the disk when the call returns: a node that is
-  killed loses nothing it has written.
+  killed loses nothing it has written. A disk that takes nothing costs no row
+  while there is memory for it: rows wait for room (the newest _WAITING of
+  them), and scalars are left out.
+
+  Attributes:
+    error: why nothing can be written now, None if all is well.
+    waiting: rows that wait for room.
   """
 
   def __init__(self, directory: str | os.PathLike[str]):
@@ -51,7 +62,12 @@ class MetricsWriter:
     self._directory = pathlib.Path(directory)
     self._directory.mkdir(parents=True, exist_ok=True)
     self._lock = threading.Lock()
-    self._files: dict[str, io.TextIOWrapper] = {}
+    self._files: dict[str, io.FileIO] = {}
+    self._rows: collections.deque[tuple[str, bytes]] = collections.deque(
+      maxlen=_WAITING
+    )
+    self._next_try = 0.0
+    self.error: OSError | None = None
     self._events: record_writer.RecordWriter | None = None
     self._closed = False
 
@@ -77,10 +93,45 @@ class MetricsWriter:
     with self._lock:
       if self._closed:
         return
-      if kind not in self._files:
-        self._files[kind] = _open_for_append(self._directory / f'{kind}.jsonl')
-      self._files[kind].write(line + '\n')
-      self._files[kind].flush()
+      self._rows.append((kind, f'{line}\n'.encode()))
+      self._write()
+
+  @property
+  def waiting(self) -> int:
+    return len(self._rows)
+
+  def retry(self) -> None:
+    """Writes rows that waited, if there is room now."""
+    with self._lock:
+      if not self._closed:
+        self._write()
+
+  def _write(self) -> None:
+    """Writes what waits; after a failure, not at once again. Locked."""
+    if self.error is not None and time.monotonic() < self._next_try:
+      return
+    try:
+      while self._rows:
+        kind, line = self._rows[0]
+        if kind not in self._files:
+          path = self._directory / f'{kind}.jsonl'
+          self._files[kind] = _open_for_append(path)
+        file = self._files[kind]
+        if file.write(line) != len(line):
+          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        self._rows.popleft()
+    except OSError as e:
+      self._failed(e)
+      # Opened again, it is cut to whole lines.
+      broken = self._files.pop(kind, None)
+      if broken is not None:
+        broken.close()
+    else:
+      self.error = None
+
+  def _failed(self, error: OSError) -> None:
+    self.error = error
+    self._next_try = time.monotonic() + _RETRY_S
 
   def scalars(
     self,
@@ -108,22 +159,30 @@ class MetricsWriter:
     now = time.time() if wall_time_s is None else wall_time_s
     event = event_pb2.Event(wall_time=now, step=int(step), summary=summary)
     with self._lock:
-      if self._closed:
+      if self._closed or self.error is not None:
         return
-      if self._events is None:
-        self._events = _new_event_file(self._directory, now)
-      self._events.write(event.SerializeToString())
-      self._events.flush()
+      try:
+        if self._events is None:
+          self._events = _new_event_file(self._directory, now)
+        self._events.write(event.SerializeToString())
+        self._events.flush()
+      except OSError as e:
+        self._failed(e)
+        # What is in its buffer cannot be written. The next is another file.
+        self._events = None
 
   def close(self) -> None:
     """Closes the files. Later rows are dropped without an error."""
     with self._lock:
+      self._next_try = 0.0
+      self._write()
       self._closed = True
       for file in self._files.values():
         file.close()
       self._files.clear()
       if self._events is not None:
-        self._events.close()
+        with contextlib.suppress(OSError):
+          self._events.close()
         self._events = None
 
 
@@ -228,7 +287,7 @@ def _number(value: Any) -> float | None:
   return None
 
 
-def _open_for_append(path: pathlib.Path) -> io.TextIOWrapper:
+def _open_for_append(path: pathlib.Path) -> io.FileIO:
   if path.exists():
     content = path.read_bytes()
     # A writer that was killed may have left half a line: the next row must
@@ -236,7 +295,7 @@ def _open_for_append(path: pathlib.Path) -> io.TextIOWrapper:
     whole = content.rfind(b'\n') + 1
     if whole != len(content):
       os.truncate(path, whole)
-  return path.open('a', encoding='utf-8')
+  return io.FileIO(path, 'a')
 
 
 def _new_event_file(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch.experience import kind
 from launch.experience import population
@@ -25,7 +25,7 @@ from replay import deadlock
 
 
 def of_actors(
-  experiment: experiment_lib.Experiment, config: actors.Config
+  experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> kind.Kind:
   """What actors send to the learners of one agent."""
   if experiment.make_agent().experience == 'unrolls':
@@ -46,7 +46,7 @@ def of_members(
 
 
 def check_actors(
-  experiment: experiment_lib.Experiment, config: actors.Config
+  experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> None:
   """Refuses numbers with which the run could never learn or would lock.
 

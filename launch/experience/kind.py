@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from agents import base
 from agents import feeds
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from replay import deadlock
 from replay import priorities as priorities_lib
@@ -22,8 +22,9 @@ from replay import ring as ring_lib
 from replay import sampler as sampler_lib
 
 # How long an actor waits for a table that takes nothing. Its learner may have
-# died: it is started again with back-off, and traces its update anew.
-WRITE_TIMEOUT_S = 600.0
+# died: it is started again with back-off, and traces its update anew. The run
+# says what is waited for, and ends before this if nothing moves (watch.py).
+WRITE_TIMEOUT_S = 300.0
 _PRIORITIES_FLUSH_S = 5.0
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Kind(abc.ABC):
   queue = False
 
   def __init__(
-    self, experiment: experiment_lib.Experiment, config: actors.Config
+    self, experiment: experiment_lib.Experiment, config: actor_settings.Config
   ):
     self.experiment = experiment
     self.config = config
@@ -58,7 +59,7 @@ class Kind(abc.ABC):
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
-    self.batch_size = actors.share(self.agent, config.num_learners)
+    self.batch_size = actor_settings.share(self.agent, config.num_learners)
 
   @property
   @abc.abstractmethod

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from launch import actors
+from launch import actor_settings
+from launch import pulse
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
@@ -32,7 +33,7 @@ class _Own(kind.Local):
   knob = 'agent.min_replay_size'
 
   def __init__(self, experiment, members: int):
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1, envs_per_actor=members * self.envs_per_member
     )
     super().__init__(experiment, config)
@@ -111,7 +112,7 @@ class Steps(_Own):
       self.agent.n_step,
       self.agent.gamma,
       self._members,
-      options=adders.WriteOptions(should_stop=should_stop),
+      options=adders.WriteOptions(should_stop=should_stop, say=pulse.waits),
       ring=self.rings[0] if self.rings else None,
     )
     return adder, adder.add
@@ -136,6 +137,7 @@ class Steps(_Own):
       table,
       self.plan.batch_size,
       should_stop=should_stop,
+      say=pulse.waits,
       signature=self._layout.signature(self._members),
     )
     return kind.Source(self, sampler, addresses, table)
@@ -153,7 +155,9 @@ class PrioritizedSteps(_Own):
 
   def __init__(self, experiment, members):
     super().__init__(experiment, members)
-    one = actors.Config(num_actors=1, envs_per_actor=self.envs_per_member)
+    one = actor_settings.Config(
+      num_actors=1, envs_per_actor=self.envs_per_member
+    )
     self._one = transitions.Transitions(experiment, one, free=True)
 
   @property

@@ -25,9 +25,10 @@ from agents import base
 from agents import learner as learner_lib
 from agents.exchange import base as exchange_base
 from agents.exchange import local
-from launch import actors as actors_lib
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.nodes import acting
 from launch.nodes import replay_host
 from launch.nodes import saves
@@ -38,6 +39,9 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # after the end, at most
 _WAIT_S = 0.1
+# How long may take at most what takes long: environments, networks and graphs,
+# checkpoints of a full replay, a call of the learner.
+_LONG_S = 300.0
 
 
 class Worker:
@@ -53,7 +57,7 @@ class Worker:
     *,
     exchange: Callable[..., exchange_base.Exchange] = local.Local,
     peers: Mapping[str, Any] | None = None,
-    actors: actors_lib.Config | None = None,
+    actors: actor_settings.Config | None = None,
     hosts: Sequence[Any] | None = None,
     first_shard: int = 0,
     table: str = 'replay',
@@ -158,14 +162,11 @@ class Worker:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Learns; returns when told to stop."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
+    self._stop = stop = pulse.stop_event(stop)
     kept = False
     try:
-      self._build()
+      with pulse.busy('building learner, replay and environments', _LONG_S):
+        self._build()
       self._loop()
       kept = self._finish()
     finally:
@@ -315,7 +316,8 @@ class Worker:
       sample.probabilities if self._experience.prioritized else None
     )
     try:
-      result = self._learner.step(sample.data, probabilities)
+      with pulse.busy('a call of the learner', _LONG_S):
+        result = self._learner.step(sample.data, probabilities)
     except exchange_base.OutOfStep:
       try:
         self._exchange.rejoin(self._learner)
@@ -397,14 +399,16 @@ class Worker:
   # What survives.
 
   def _save(self, last: bool = False) -> bool:
+    kept = False
     beside = {}
     if self._acting is not None:
       beside['random'] = self._acting.random()
-    kept = self._saves.save(self._learner, last, beside)
-    if self._shown:
-      saves.write_acting(
-        self.experiment.run_dir, self._learner.acting(), self._updates
-      )
+    with pulse.busy('a checkpoint', _LONG_S), pulse.survives('a checkpoint'):
+      kept = self._saves.save(self._learner, last, beside)
+      if self._shown:
+        saves.write_acting(
+          self.experiment.run_dir, self._learner.acting(), self._updates
+        )
     return kept
 
   def _finish(self) -> bool:

@@ -11,7 +11,7 @@ from agents import base
 from agents import dqn
 from environment_loops import environments
 from environment_loops import vector
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.rpc import directory
@@ -42,7 +42,7 @@ def _experience(agent=None, **config):
     pace=experiment_lib.Pace(config.pop('samples_per_insert', None)),
     run=experiment_lib.RunConfig(steps_per_agent=5000, updates_per_call=2),
   )
-  config = actors.Config(
+  config = actor_settings.Config(
     **{
       'num_actors': 1,
       'envs_per_actor': ENVS,
