@@ -8,7 +8,7 @@ memory, with an LSTM, or with stacked observations (docs/agents/impass.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Literal
@@ -20,7 +20,6 @@ from agents import optimizers
 from agents import settings
 from agents.losses import policy_gradient
 from agents.losses import vtrace
-from agents.networks import conv
 from agents.unroll import agent as unroll_agent
 from agents.unroll import network as unroll_network
 from environment_loops import environments
@@ -31,21 +30,15 @@ _MAX_LOG_RHO = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(unroll_agent.Config):
   """IMPALA. Defaults are small-scale values for CartPole-v1.
 
   Losses are means over the valid steps of a batch, not sums as in the paper:
   learning rates and `rmsprop_epsilon` are for that.
   """
 
-  hidden_sizes: settings.Sizes = (64, 64)  # units
-  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
-  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
-  network: conv.Name = 'auto'
   shared_torso: bool = True  # one for policy and value; IMPASS: False
-  lstm_size: settings.Count = 0  # units; 0 for no LSTM
   stack: settings.Whole = 1  # observations seen at once; IMPASS: 4
-  normalize_observations: bool = False  # by running mean and variance
   # T, environment steps; paper: 20 (Atari), 100.
   unroll_length: settings.Whole = 20
   batch_size: settings.Whole = 32  # B, sequences per update; paper: 32
@@ -55,11 +48,7 @@ class Config:
   optimizer: optimizers.Name = 'adam'
   # Paper: 0.1, for a loss summed over the batch.
   rmsprop_epsilon: settings.Positive = 0.01
-  # Until the learning rate is 0, linear.
-  anneal_env_steps: settings.Whole | None = None
   max_gradient_norm: settings.Positive | None = 40.0  # paper: 40
-  gamma: settings.Fraction = 0.99  # per environment step
-  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
   # Of rewards in the loss; paper: 1 (Atari).
   reward_clip: settings.Positive | None = None
   entropy_cost: settings.NotNegative = 0.01  # paper: 0.01 (Atari)
@@ -72,21 +61,15 @@ class Config:
   c_bar: settings.Positive | None = 1.0  # paper: 1
   pg_rho_bar: settings.Positive | None = 1.0  # paper: 1
   normalize_advantages: bool = False  # within a batch; IMPASS: True
-  # Of a Gaussian policy, in units of [-1, 1].
-  sigma_min: settings.NotNegative = 1e-3
-  sigma_max: settings.Positive | None = 2.0  # in the same units; None has none
-  tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
 
   def __post_init__(self):
-    settings.check(self, 'agent')
+    super().__post_init__()
     bar = math.inf if self.rho_bar is None else self.rho_bar
     if (math.inf if self.c_bar is None else self.c_bar) > bar:
       raise ValueError(
         f'agent.c_bar={self.c_bar} is above rho_bar={self.rho_bar}. Lower '
         'c_bar.'
       )
-    why = 'they are the bounds of the standard deviation.'
-    settings.ordered(self, 'agent.sigma_min', 'agent.sigma_max', why)
 
 
 class IMPALA(unroll_agent.UnrollActorCritic):
@@ -105,34 +88,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      ValueError: parts that do not go together.
-    """
-    head = unroll_agent.make_head(
-      spec, config.sigma_min, config.sigma_max, config.tanh_mean
-    )
-    network = unroll_network.UnrollNetwork(
-      spec=spec,
-      policy_size=head.size,
-      hidden_sizes=tuple(config.hidden_sizes),
-      activation=config.activation,
-      network=config.network,
-      shared=config.shared_torso,
-      lstm_size=config.lstm_size,
-      stack=config.stack,
-      normalize=config.normalize_observations,
-    )
-    super().__init__(spec, head, network, config.learning_rate)
-    self.config = config
-    self.gamma = config.gamma
-    self.unroll_length = config.unroll_length
-    self.batch_size = config.batch_size
-    self.max_gradient_norm = config.max_gradient_norm
-    # Measured, CPU per update: 64x64, T=20, B=8 530 us and 265 compiled, B=32
-    # 990 and 750; 256x256, T=64, B=16 the same; with an LSTM 7.8 and 21.7 ms.
-    self.compiled = not (network.images or config.lstm_size)
+    super().__init__(config, spec)
     options = {}
     if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon
@@ -144,7 +100,6 @@ class IMPALA(unroll_agent.UnrollActorCritic):
         'agent.anneal_env_steps',
         total,
       )
-    self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
   def loss(
     self,
@@ -159,8 +114,6 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     out whole.
     """
     del target_variables, importance
-    if self._unroll is None:
-      self._unroll = self.network.make_unroll()
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)
     discount = major(batch.discount)
@@ -169,7 +122,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     valid = major(batch.valid) & sound
     mask = tf.cast(valid, tf.float32)
     truncated = last & (discount > 0) & valid
-    unrolled = self._unroll(variables, batch, truncated)
+    unrolled = self.unroll(variables, batch, truncated)
 
     log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
     log_rho = tf.clip_by_value(

@@ -8,11 +8,11 @@ continuous ones (Gaussian), with and without memory (docs/agents/ppo.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tensorflow as tf
 
@@ -23,7 +23,6 @@ from agents.losses import gae
 from agents.losses import policy_gradient
 from agents.losses import ppo as losses
 from agents.losses import vtrace
-from agents.networks import conv
 from agents.unroll import agent as unroll_agent
 from agents.unroll import network as unroll_network
 from agents.unroll import rollouts
@@ -35,18 +34,12 @@ _KL_MARGIN = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(unroll_agent.Config):
   """PPO. Defaults are small-scale values for CartPole-v1."""
 
-  hidden_sizes: settings.Sizes = (64, 64)  # units
-  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
-  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
-  network: conv.Name = 'auto'
   shared_torso: bool = False  # one for policy and value
   # Units; 0 for no LSTM; others need a shared torso.
   lstm_size: settings.Count = 0
-  stack: settings.Whole = 1  # observations seen at once
-  normalize_observations: bool = False  # by running mean and variance
   # Between updates, of all actors; paper: 2048.
   rollout_steps: settings.Whole = 512
   unroll_length: settings.Whole = 64  # T of a block, environment steps
@@ -54,11 +47,8 @@ class Config:
   batch_size: settings.Whole = 64  # M, steps of one minibatch; paper: 64
   learning_rate: settings.Positive = 3e-4  # per update, Adam; paper: 3e-4
   adam_epsilon: settings.Positive = 1e-5  # usual since OpenAI's baselines
-  # Until the learning rate is 0, linear.
-  anneal_env_steps: settings.Whole | None = None
   # Usual since OpenAI's baselines.
   max_gradient_norm: settings.Positive | None = 0.5
-  gamma: settings.Fraction = 0.99  # per environment step; paper: 0.99
   gae_lambda: settings.Fraction = 0.95  # factor on the trace; paper: 0.95
   clip: Annotated[
     float, settings.between(0, 1, 'above 0 and below 1', '()')
@@ -70,18 +60,11 @@ class Config:
   normalize_advantages: bool = True  # within a minibatch
   # Of a rollout's updates; usual: 0.01 to 0.03.
   target_kl: settings.Positive | None = None
-  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
   # Of rewards that are learned from.
   reward_clip: settings.Positive | None = None
-  # Of a Gaussian policy, in units of [-1, 1].
-  sigma_min: settings.NotNegative = 1e-3
-  sigma_max: settings.Positive | None = 2.0  # in the same units; None has none
-  tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
 
   def __post_init__(self):
-    settings.check(self, 'agent')
-    why = 'they are the bounds of the standard deviation.'
-    settings.ordered(self, 'agent.sigma_min', 'agent.sigma_max', why)
+    super().__post_init__()
     if self.rollout_steps % self.batch_size:
       raise ValueError(
         f'agent.rollout_steps={self.rollout_steps} is no whole number of '
@@ -126,36 +109,9 @@ class PPO(unroll_agent.UnrollActorCritic):
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      ValueError: parts that do not go together.
-    """
-    head = unroll_agent.make_head(
-      spec, config.sigma_min, config.sigma_max, config.tanh_mean
-    )
-    network = unroll_network.UnrollNetwork(
-      spec=spec,
-      policy_size=head.size,
-      hidden_sizes=tuple(config.hidden_sizes),
-      activation=config.activation,
-      network=config.network,
-      shared=config.shared_torso,
-      lstm_size=config.lstm_size,
-      stack=config.stack,
-      normalize=config.normalize_observations,
-    )
-    super().__init__(spec, head, network, config.learning_rate)
-    self.config = config
-    self.gamma = config.gamma
-    self.unroll_length = config.unroll_length
-    self.batch_size = config.batch_size
+    super().__init__(config, spec)
     self.updates_per_call = config.updates_per_rollout
-    self.max_gradient_norm = config.max_gradient_norm
     self.reward_clip = config.reward_clip
-    # A call of 80 updates took a fifth of the time; with convolutions or an
-    # LSTM it would take longer.
-    self.compiled = not (network.images or config.lstm_size)
     self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
     total = config.anneal_env_steps
     if total is not None:
@@ -164,7 +120,6 @@ class PPO(unroll_agent.UnrollActorCritic):
         'agent.anneal_env_steps',
         total,
       )
-    self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
   def feed(
     self, num_envs: int, batch_size: int | None = None, seed: int = 0
@@ -197,7 +152,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     sound = tf.reduce_all(tf.math.is_finite(behaviour), axis=0)
     valid = major(batch.valid) & sound
     truncated = last & (discount > 0) & valid
-    unrolled = self._apply(variables, batch, truncated)
+    unrolled = self.unroll(variables, batch, truncated)
     values = unrolled.values
     found = gae.gae(
       config.reward_scale * major(batch.reward),
@@ -235,7 +190,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     block = batch.block
     mask = major(batch.mask)
     mean = functools.partial(policy_gradient.masked_mean, mask=mask)
-    unrolled = self._apply(variables, block, tf.zeros_like(major(block.last)))
+    unrolled = self.unroll(variables, block, tf.zeros_like(major(block.last)))
     values = unrolled.values[:-1]
     log_pi = self.head.log_prob(unrolled.policy, self.actions(block))
     log_mu = tf.where(mask > 0, major(block.behaviour)[..., 0], log_pi)
@@ -279,11 +234,6 @@ class PPO(unroll_agent.UnrollActorCritic):
       self._statistics(variables, batch),
       stopped,
     )
-
-  def _apply(self, variables, block, truncated) -> unroll_network.Unrolled:
-    if self._unroll is None:
-      self._unroll = self.network.make_unroll()
-    return self._unroll(variables, block, truncated)
 
   def _explained(self, batch: rollouts.Minibatch, mask: tf.Tensor) -> tf.Tensor:
     """1 - Var(ret - V) / Var(ret), [], with V before the updates."""

@@ -38,18 +38,6 @@ class EpisodeTracker:
     self._returns = np.zeros(num, np.float64)
     self._lengths = np.zeros(num, np.int64)
     self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
-    self._num_episodes = 0
-    self._num_steps = 0
-
-  @property
-  def num_episodes(self) -> int:
-    """Episodes that ended so far."""
-    return self._num_episodes
-
-  @property
-  def num_steps(self) -> int:
-    """Environment steps seen so far, over all K environments."""
-    return self._num_steps
 
   @property
   def recent_mean(self) -> float | None:
@@ -69,7 +57,6 @@ class EpisodeTracker:
     """
     self._returns += step.reward
     self._lengths += 1
-    self._num_steps += len(self._returns)
     if not step.last.any():
       return []
     finished = []
@@ -83,7 +70,6 @@ class EpisodeTracker:
       )
     self._returns[step.last] = 0.0
     self._lengths[step.last] = 0
-    self._num_episodes += len(finished)
     self._recent.extend(finished)
     return finished
 

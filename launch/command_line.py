@@ -20,6 +20,7 @@ from launch import engines
 from launch import registry
 from launch import session
 from launch import settings
+from replay import isolation
 from run_records import metrics
 from run_records import run_directory
 
@@ -28,7 +29,13 @@ _CONFIG = '--config'
 
 
 class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one sentence; shows examples as they are."""
+  """Says what is wrong in one sentence; shows examples as they are.
+
+  Attributes:
+    settings: flags that another reader takes, for `Did you mean`.
+  """
+
+  settings: Sequence[str] = ()
 
   def __init__(self, description: str | None, **options: Any):
     super().__init__(
@@ -52,7 +59,10 @@ class Parser(argparse.ArgumentParser):
       word = rest[0].partition('=')[0]
       if not word.startswith('-'):
         self.error(f'{word!r} is one word too many')
-      near = difflib.get_close_matches(word, self._option_string_actions, 1)
+      known = [*self._option_string_actions, *self.settings]
+      near = difflib.get_close_matches(word, known, 1) or [
+        one for one in known if len(word) > 3 and word.strip('-') in one
+      ]
       self.error(
         f'there is no flag {word}'
         + (f'. Did you mean {near[0]}?' if near else '')
@@ -76,6 +86,8 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     args = _parser(description).parse(rest)
     if args.lp_launch_type not in engines.NAMES:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+    if args.isolate not in isolation.MODES:
+      registry.unknown('way to isolate', args.isolate, isolation.MODES)
     cell, run_dir = _cell(args, overrides)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -86,7 +98,13 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       return 0
   except (ValueError, OSError) as e:
     return refuse(e)
-  return session.run(cell, args.lp_launch_type, run_dir, bool(args.resume))
+  return session.run(
+    cell,
+    args.lp_launch_type,
+    run_dir,
+    bool(args.resume),
+    isolate=args.isolate,
+  )
 
 
 def refuse(error: BaseException) -> int:
@@ -117,6 +135,7 @@ def _parser(description: str | None) -> Parser:
     'Presets are in configs/AGENT.py. An agent or a topology of your own is\n'
     'module:Name, where the current directory or PYTHONPATH has the module.',
   )
+  parser.settings = [f'{_CONFIG}.environment']
   parser.add_argument(
     'agent',
     nargs='?',
@@ -143,6 +162,14 @@ def _parser(description: str | None) -> Parser:
     metavar='RUN',
     help='directory of a run to go on with, as it was started; '
     '--config.x.y=VALUE changes single values, for instance the budget',
+  )
+  parser.add_argument(
+    '--isolate',
+    default='auto',
+    metavar='MODE',
+    help='private network for all nodes: required, auto (where the system '
+    'allows it) or off, for environments that need the network; default: '
+    '%(default)s',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

@@ -16,6 +16,7 @@ if not __package__:
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib
+from launch import command_line
 from launch import graph
 from launch import registry
 from launch import session
@@ -92,6 +93,10 @@ def pages() -> list[pathlib.Path]:
 
 
 def main() -> int:
+  try:
+    command_line.Parser(__doc__).parse(sys.argv[1:])
+  except ValueError as e:
+    return command_line.refuse(e)
   found = parts()
   for page in pages():
     old = page.read_text(encoding='utf-8')

@@ -21,6 +21,11 @@ if not __package__:
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from replay import isolation
+
+if __name__ == '__main__':
+  isolation.prepare(sys.argv)  # the imports below may start threads
+
 from launch import command_line
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ nstep         n-step windows over environments stepped together
 blocks        unrolls: T steps of K environments as one item
 adders        steps become items of a table, in bursts
 writer        writes items: bounded in flight, and through restarts
-quiet         drops what Reverb says of each burst
+stderr        drops what Reverb says of each burst
 tables        Reverb tables with their numbers checked
 limiters      rate limiters: who waits for whom
 deadlock      whether limiter, batch and items in flight can block each other
@@ -14,6 +14,7 @@ readers       batches of one table, by a thread
 shards        how the batches of several shards mix
 sampler       samples for the learner, mixed from all shards
 priorities    checked, repaired, and written back to their shard
+isolation     a private network, as Reverb has no password
 checkpoints/  save and restore a server
 inspect/      `python -m replay.inspect`
 """

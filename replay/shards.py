@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 import functools
-import logging
 import queue
 import time
 from typing import Any, NamedTuple
@@ -12,8 +11,6 @@ import reverb
 import tensorflow as tf
 
 from replay import readers
-
-_logger = logging.getLogger(__name__)
 
 
 class Sample(NamedTuple):

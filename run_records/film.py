@@ -1,15 +1,13 @@
-"""Frames to a moving picture: GIF always, MP4 where ffmpeg is installed."""
+"""Frames to a moving picture: GIF or MP4."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-import importlib.util
 import itertools
 import os
 import pathlib
-from typing import Any
 
-from imageio import v2 as imageio
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -56,7 +54,7 @@ def record_gif(
 def record_mp4(
   frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: float = 30.0
 ) -> pathlib.Path:
-  """Writes an MP4; needs the package imageio-ffmpeg.
+  """Writes an MP4.
 
   Args:
     frames: as for `record_gif`.
@@ -64,20 +62,23 @@ def record_mp4(
     fps: frames per second.
 
   Raises:
-    RuntimeError: imageio-ffmpeg is not installed.
+    RuntimeError: OpenCV cannot write it here.
     ValueError: no frames, or frames that are not pictures.
   """
-  check(path)
   path = pathlib.Path(path)
   checked = _checked(frames)
   first = next(checked)
   path.parent.mkdir(parents=True, exist_ok=True)
-  get_writer: Any = imageio.get_writer  # Its types know no format by name.
-  with get_writer(
-    path, 'FFMPEG', mode='I', fps=fps, macro_block_size=2
-  ) as writer:
-    for frame in itertools.chain([first], checked):
-      writer.append_data(frame)
+  height, width = first.shape[:2]
+  code = cv2.VideoWriter.fourcc(*'mp4v')
+  writer = cv2.VideoWriter(str(path), code, fps, (width, height))
+  if not writer.isOpened():
+    raise RuntimeError(
+      f'OpenCV cannot write {path}. Give a name that ends in .gif.'
+    )
+  for frame in itertools.chain([first], checked):
+    writer.write(np.ascontiguousarray(frame[..., ::-1]))  # blue first
+  writer.release()
   return path
 
 
@@ -88,7 +89,6 @@ def record(
 
   Raises:
     ValueError: another ending, or frames that cannot be written.
-    RuntimeError: an MP4 without imageio-ffmpeg.
   """
   check(path)
   if pathlib.Path(path).suffix.lower() == '.gif':
@@ -101,7 +101,6 @@ def check(path: str | os.PathLike[str]) -> None:
 
   Raises:
     ValueError: another ending than .gif or .mp4.
-    RuntimeError: an MP4 without imageio-ffmpeg.
     OSError: a directory is there, or no right to write.
   """
   path = pathlib.Path(path)
@@ -110,11 +109,6 @@ def check(path: str | os.PathLike[str]) -> None:
     raise ValueError(
       f'{path} ends in {ending!r}; a video ends in .gif or .mp4.'
     )
-  if ending == '.mp4' and not can_write_mp4():
-    raise RuntimeError(
-      f'{path} cannot be written: MP4 needs the package imageio-ffmpeg. '
-      'Install it, or give a name that ends in .gif.'
-    )
   there = path if path.exists() else path.parent
   while not there.exists():
     there = there.parent
@@ -122,10 +116,6 @@ def check(path: str | os.PathLike[str]) -> None:
     raise OSError(f'{path} cannot be written: {there} is in the way.')
   if not os.access(there, os.W_OK):
     raise OSError(f'{path} cannot be written: no right to write to {there}.')
-
-
-def can_write_mp4() -> bool:
-  return importlib.util.find_spec('imageio_ffmpeg') is not None
 
 
 def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

@@ -7,7 +7,6 @@ count; a crashed run counts as a random policy for the rest of its budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +23,6 @@ class Reference(NamedTuple):
 
   random: float
   threshold: float
-
-  def normalised(self, value: float) -> float:
-    """0 for the random policy, 1 at the threshold."""
-    return (value - self.random) / (self.threshold - self.random)
 
 
 # Random: measured with gymnasium 1.3. Thresholds: registered ones where there
@@ -212,20 +207,6 @@ def verdict(difference: Difference, reference: Reference | None = None) -> str:
       within = difference.high < 0
       return 'worse, within the margin' if within else 'not inferior'
   return 'inferior' if difference.high < 0 else 'not shown'
-
-
-def solved(
-  last_means: Sequence[float], threshold: float, share: float = 0.8
-) -> bool:
-  """Whether enough seeds end at the threshold.
-
-  Args:
-    last_means: `last_evaluations` of each seed, [K].
-    threshold: mean return to reach.
-    share: of the seeds that must reach it.
-  """
-  reached = _sample('last_means', last_means) >= threshold
-  return bool(reached.mean() >= share)
 
 
 def _curve(

@@ -103,9 +103,7 @@ def run_all(
       while waiting and len(running) < parallel:
         job = waiting.popleft()
         began[job] = time.time()
-        progress.started(job)
         running[job] = _start(job)
-      progress.tick()
       time.sleep(_POLL_S)
       for job, process in list(running.items()):
         code = process.poll()
@@ -117,6 +115,7 @@ def run_all(
             f'{job.study}/{job.path.name} ended with exit code {code} and has '
             f'no result. The end of its log, {job.log}:\n{_tail(job.log)}'
           )
+        took_s = time.time() - began[job]
         metrics.write_json(
           job.record,
           {
@@ -124,16 +123,15 @@ def run_all(
             'config': digest(metrics.read_json(job.path / 'config.json')),
             'exit_code': code,
             'began_unix_s': began[job],
-            'process_s': time.time() - began[job],
+            'process_s': took_s,
             'at_a_time': parallel,
             'code': revision(),
             'machine': machine(),
           },
         )
-        progress.ended(job, code)
+        progress.ended(job, code, took_s)
   finally:
     _stop(running.values())
-    progress.close()
 
 
 def record(job: study_plan.Job) -> dict[str, Any]:

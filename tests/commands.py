@@ -152,22 +152,34 @@ def run_commands():
   seconds each. A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the
   modes. Returns a list of {'code', 'stdout', 'stderr'}.
   """
+  processes = []
 
   def run(cases, script='run.py'):
-    done = subprocess.run(
-      [sys.executable, str(FORKER), str(LAUNCH / script)],
-      input=json.dumps(cases),
-      capture_output=True,
-      text=True,
-      cwd=ROOT,
-      # Where the environments of tests are.
-      env={**os.environ, 'PYTHONPATH': str(ROOT / 'tests' / 'launch')},
-      timeout=_TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    if not processes:
+      processes.append(
+        subprocess.Popen(
+          [sys.executable, str(FORKER)],
+          stdin=subprocess.PIPE,
+          stdout=subprocess.PIPE,
+          text=True,
+          cwd=ROOT,
+          # Where the environments of tests are.
+          env={**os.environ, 'PYTHONPATH': str(ROOT / 'tests' / 'launch')},
+        )
+      )
+    (process,) = processes
+    json.dump({'script': str(LAUNCH / script), 'cases': cases}, process.stdin)
+    process.stdin.write('\n')
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    assert answer, 'forked_commands.py ended; it says above why'
+    return json.loads(answer)
 
-  return run
+  yield run
+  for process in processes:
+    process.stdin.close()
+    process.wait(_TIMEOUT_S)
+    process.stdout.close()
 
 
 # Workers without a program, in the test's own process.

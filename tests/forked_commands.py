@@ -1,9 +1,11 @@
-"""Runs a script with many command lines, each in a fork; a helper of tests.
+"""Runs scripts with many command lines, each in a fork; a helper of tests.
 
-  python tests/forked_commands.py SCRIPT < cases.json
+  python tests/forked_commands.py
 
-A case is {'argv': [...], 'cwd': directory, 'mode': one of the below}. The last
-line of the output is a JSON list of {'code', 'stdout', 'stderr'}.
+Each line of the input is {'script': path, 'cases': [...]}, and is answered by a
+line of JSON: [{'code', 'stdout', 'stderr'}, ...]. So the stack is imported once
+for the command lines of all tests. A case is {'argv': [...], 'cwd': directory,
+'mode': one of the below}.
 
 Modes: 'run' changes nothing; 'resolve' prints the resolved config, engine and
 run directory as JSON where the program would start; 'disk_full' and
@@ -19,14 +21,18 @@ import shutil
 import sys
 import tempfile
 
-SCRIPT = pathlib.Path(sys.argv[1]).resolve()
-sys.path.insert(0, str(SCRIPT.parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 def main() -> None:
-  cases = json.load(sys.stdin)
+  for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps(_answers(asked['script'], asked['cases'])), flush=True)
+
+
+def _answers(script: str, cases: list) -> list:
   # What the script imports, once for all.
-  runpy.run_path(str(SCRIPT), run_name='imported')
+  runpy.run_path(script, run_name='imported')
   results = []
   for case in cases:
     with (
@@ -37,7 +43,7 @@ def main() -> None:
       if not pid:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
-        os._exit(_child(case))
+        os._exit(_child(script, case))
       _, status = os.waitpid(pid, 0)
       out.seek(0)
       err.seek(0)
@@ -48,16 +54,16 @@ def main() -> None:
           'stderr': err.read(),
         }
       )
-  print(json.dumps(results))
+  return results
 
 
-def _child(case) -> int:
-  sys.argv = [str(SCRIPT), *case['argv']]
+def _child(script: str, case) -> int:
+  sys.argv = [script, *case['argv']]
   os.chdir(case['cwd'])
   _change(case.get('mode', 'run'))
   code: object = 0
   try:
-    runpy.run_path(str(SCRIPT), run_name='__main__')
+    runpy.run_path(script, run_name='__main__')
   except SystemExit as e:
     code = e.code
   except BaseException:
@@ -72,7 +78,7 @@ def _change(mode: str) -> None:
   from launch import engines
   from launch import session
 
-  def resolve(cell, engine, run_dir, resume):
+  def resolve(cell, engine, run_dir, resume, **unused):
     cell.build('nowhere')
     found = {
       'agent': cell.agent.name,

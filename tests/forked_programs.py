@@ -49,7 +49,6 @@ _SMALL: dict[str, dict[str, Any]] = {
     'target_return': None,
     'evaluations': 1,
     'eval_episodes': 1,
-    'updates_per_call': 1,
   },
 }
 # By the name of a topology; one that is not here runs with its defaults.
@@ -67,7 +66,8 @@ _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
 
 def flags(agent: str, topology: str) -> list[str]:
   """The small numbers, of those that the cell has."""
-  own = settings.names(registry.agent(agent).config)
+  found: Any = registry.agent(agent)
+  own = settings.names(found.config)
   sections: dict[str, dict[str, Any]] = {
     'agent': {k: v for k, v in _SMALL['agent'].items() if k in own},
     'run': _SMALL['run'],
@@ -75,6 +75,11 @@ def flags(agent: str, topology: str) -> list[str]:
   }
   if 'unroll_length' not in own and topology != 'evolution':
     sections['pace'] = {'samples_per_insert': 8.0}
+  # PPO's call is a rollout, A2C's an update, evolution's a population.
+  if not ('epochs' in own or found.agent.updates_per_call) and (
+    topology != 'evolution'
+  ):
+    sections['run'] = {**_SMALL['run'], 'updates_per_call': 1}
   return [
     f'--config.{section}.{name}={value}'
     for section, values in sections.items()
@@ -109,9 +114,9 @@ def _run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
   engines.run = ended_soon  # type: ignore[assignment]
   run = session.run
 
-  def watched(cell, *arguments):
+  def watched(cell, *arguments, **options):
     found['members'] = cell.experiment.num_agents
-    return run(cell, *arguments)
+    return run(cell, *arguments, **options)
 
   session.run = watched
   found['code'] = command_line.main(

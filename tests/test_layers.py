@@ -15,6 +15,7 @@ PACKAGES = (
   'launch',
   'run_records',
   'configs',
+  'murmuration',
   'studies',
 )
 
@@ -24,7 +25,7 @@ LAYERS = (
   ('agents',),
   ('launch', 'run_records'),
   ('configs',),
-  ('studies',),
+  ('murmuration', 'studies'),
 )
 MAIN = "__name__ == '__main__'"
 SCRIPTS = len(LAYERS)  # Entry points see everything, and nothing sees them.
@@ -165,6 +166,23 @@ def test_agents_know_nothing_of_the_swarm():
     )
 
   assert breaches(swarm) == []
+
+
+def test_no_module_loads_pickles():
+  # They run what they say: docs/security.md.
+  loaders = ('pickle', 'cloudpickle', 'dill', 'joblib', 'shelve')
+
+  def loads(module, name):
+    return name.split('.')[0] in loaders
+
+  assert breaches(loads) == []
+  allowed = [
+    f'{module}:{node.value.lineno}'
+    for module, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.keyword) and node.arg == 'allow_pickle'
+  ]
+  assert allowed == []
 
 
 def test_all_imports_are_absolute():

@@ -10,194 +10,32 @@ out-neighbours, then the mixture of what its in-neighbours have sent. An
 iteration is one call of the learner. There is no server and no barrier: a
 worker waits only while an in-neighbour is more than `tau` iterations behind.
 
-The first half of this module is pure functions, on vectors; `Mix` is the
-exchange. What carries messages is behind `Carrier`.
+Graphs and arithmetic are in mixing.py. What carries messages is behind
+`Carrier`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-import dataclasses
+from collections.abc import Callable, Iterable
 import logging
 import math
 import time
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from agents import optimizers
 from agents.exchange import local
+from agents.exchange import mixing
 
 _logger = logging.getLogger(__name__)
-
-Topology = Literal['ring', 'bidirectional_ring', 'exponential', 'full']
 
 # Iteration of a worker that learns no more: nobody waits for it.
 LEFT = 2**62
 _LOOK_AROUND_S = 0.5
 # A worker that was never heard of may still trace its update.
 _FIRST_PATIENCE_S = 120.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Graph:
-  """Who sends to whom, in which iteration: workers on a circle.
-
-  In iteration k worker i hears `peers` of its in-neighbours, and as many hear
-  it: those at the next distances of the topology, in turn. So each W has equal
-  weights 1/(p+1) and is doubly stochastic.
-
-  Attributes:
-    topology: name.
-    size: workers, n.
-    peers: in-neighbours of one iteration, p.
-  """
-
-  topology: Topology
-  size: int
-  peers: int = 1
-
-  def __post_init__(self):
-    known = get_args(Topology)
-    if self.topology not in known:
-      raise ValueError(
-        f'topology={self.topology!r} is not known. Choose one of {known}.'
-      )
-    most = max(1, len(self.distances))
-    if not 1 <= self.peers <= most:
-      raise ValueError(
-        f'peers_per_iteration={self.peers} must be from 1 to {most}: a '
-        f'{self.topology} of {self.size} workers has so many in-neighbours.'
-      )
-
-  @property
-  def distances(self) -> list[int]:
-    """How far behind a worker on the circle its in-neighbours are."""
-    n = self.size
-    found = {
-      'ring': [1],
-      'bidirectional_ring': [1, -1],
-      'exponential': [2**e for e in range(n.bit_length()) if 2**e < n],
-      'full': list(range(1, n)),
-    }[self.topology]
-    return list(dict.fromkeys(d % n for d in found if d % n))
-
-  @property
-  def cycle(self) -> int:
-    """Iterations after which the turns repeat."""
-    count = max(1, len(self.distances))
-    return count // math.gcd(count, self.peers)
-
-  def _turn(self, iteration: int) -> list[int]:
-    own = self.distances
-    first = iteration * self.peers
-    return [own[(first + i) % len(own)] for i in range(self.peers) if own]
-
-  def sources(self, worker: int, iteration: int) -> list[int]:
-    """In-neighbours of a worker in an iteration."""
-    return [(worker - d) % self.size for d in self._turn(iteration)]
-
-  def receivers(self, worker: int, iteration: int) -> list[int]:
-    """Out-neighbours of a worker in an iteration."""
-    return [(worker + d) % self.size for d in self._turn(iteration)]
-
-  def all_sources(self, worker: int) -> list[int]:
-    """In-neighbours of a worker in any iteration."""
-    return [(worker - d) % self.size for d in self.distances]
-
-  def all_receivers(self, worker: int) -> list[int]:
-    """Out-neighbours of a worker in any iteration."""
-    return [(worker + d) % self.size for d in self.distances]
-
-  def matrix(self, iteration: int) -> np.ndarray:
-    """`W [n, n]` of an iteration: row i is what worker i takes of each."""
-    weights = np.eye(self.size)
-    for worker in range(self.size):
-      weights[worker, self.sources(worker, iteration)] = 1.0
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def mix_row(
-  own: np.ndarray, arrived: Sequence[np.ndarray], expected: int
-) -> np.ndarray:
-  """One row of W: equal weights; what has not arrived is replaced by `own`.
-
-  Args:
-    own: parameters of this worker.
-    arrived: those of in-neighbours, not mixed before.
-    expected: in-neighbours of this iteration that live.
-  """
-  share = own.dtype.type(1 / (expected + 1))
-  mixed = (1 - share * len(arrived)) * own
-  for theirs in arrived:
-    mixed += share * theirs
-  return mixed
-
-
-def push_sum(
-  shares: np.ndarray, numerators: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """One round of push-sum, for graphs of which W is not doubly stochastic.
-
-  Every `Graph` is regular, so `Mix` needs none of it.
-
-  Args:
-    shares: [n, n], column j is what worker j sends to each; columns sum to 1.
-    numerators: [n, D].
-    weights: [n]; a worker's parameters are its numerator over its weight.
-  """
-  return shares @ numerators, shares @ weights
-
-
-def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
-  """`sum_j q_j theta_j`, with `q_j = m_j / sum m` of environment steps m."""
-  weights = np.asarray(steps, np.float64)
-  weights = weights / weights.sum()
-  total = np.zeros_like(vectors[0])
-  for weight, vector in zip(weights, vectors):
-    total += vector.dtype.type(weight) * vector
-  return total
-
-
-def contraction(weights: np.ndarray) -> float:
-  """beta: by what a doubly stochastic `W [n, n]` shrinks deviations at least.
-
-  Its second largest singular value: the largest once the mean is taken off.
-  """
-  size = len(weights)
-  return float(np.linalg.norm(weights - np.full((size, size), 1 / size), 2))
-
-
-def bound_factor(graph: Graph) -> float:
-  """What times `max_k ||rate G_k||_F` bounds the deviation from the mean.
-
-  With one matrix: `D <- beta (D + g)`, so `D <= beta / (1 - beta) g`. With
-  matrices in turn, of a cycle that begins anywhere: the sum over its steps of
-  the contraction of what follows them, over 1 less that of the whole cycle.
-  """
-  if graph.size == 1:
-    return 0.0
-  matrices = [graph.matrix(k) for k in range(graph.cycle)]
-  worst = 0.0
-  for first in range(graph.cycle):
-    product, total = np.eye(graph.size), 0.0
-    for weights in reversed(matrices[first:] + matrices[:first]):
-      product = product @ weights
-      total += contraction(product)
-    beta = contraction(product)
-    worst = max(worst, total / (1 - beta) if beta < 1 else math.inf)
-  return worst
-
-
-def may_begin(iteration: int, heard: int, tau: int | None) -> bool:
-  """The lock: whether a worker may begin the iteration after this one.
-
-  Args:
-    iteration: that it has ended.
-    heard: newest iteration that it knows of an in-neighbour.
-    tau: iterations that one may be behind; None: any number.
-  """
-  return tau is None or heard >= iteration - tau
 
 
 class Message(NamedTuple):
@@ -273,13 +111,14 @@ class Mix(local.Local):
 
   def __init__(
     self,
-    graph: Graph,
+    graph: mixing.Graph,
     index: int,
     carrier: Carrier,
     tau: int | None = 1,
     lock_timeout_s: float = 10.0,
     avg_period: int = 0,
     average: Average | None = None,
+    average_moments: bool = False,
     ask: Callable[[], Message | None] = lambda: None,
   ):
     """Makes the exchange of one worker.
@@ -292,6 +131,7 @@ class Mix(local.Local):
       lock_timeout_s: how long it waits for one that is further behind.
       avg_period: iterations between two means of all; 0: none.
       average: finds them.
+      average_moments: whether the means are also of second moments.
       ask: what a live neighbour has now; None if none answers.
     """
     self._ask = ask
@@ -302,8 +142,9 @@ class Mix(local.Local):
     self._timeout_s = lock_timeout_s
     self._period = avg_period if average is not None else 0
     self._average = average
+    self._average_moments = average_moments
     self._sources = graph.all_sources(index)
-    self._bound_factor = bound_factor(graph)
+    self._bound_factor = mixing.bound_factor(graph)
     self._again = self._due = False
     self._begun: Message | None = None  # what this worker has now
     self._last: np.ndarray | None = None  # parameters after the last mixture
@@ -317,6 +158,9 @@ class Mix(local.Local):
     self._waited_s = 0.0
 
   def setup(self, learner, seed):
+    self._moments = None
+    if self._average_moments:
+      self._moments = _second_moments(learner.agent.optimizer)
     self._kept = tf.Variable(0, dtype=tf.int64, name='gossip_iteration')
 
   def variables(self):
@@ -471,7 +315,7 @@ class Mix(local.Local):
     count, heard = self._carrier.heard(source)
     # At the start all have the same, whatever their number.
     heard = max(heard, self._first) if count else self._first
-    return not may_begin(iteration, heard, self._tau)
+    return not mixing.may_begin(iteration, heard, self._tau)
 
   def _readmit(self) -> None:
     for source, before in list(self._dead.items()):
@@ -500,18 +344,39 @@ class Mix(local.Local):
     if not arrived or not np.isfinite(own).all():
       return own
     self._mixtures += 1
-    return mix_row(own, arrived, len(living))
+    return mixing.mix_row(own, arrived, len(living))
 
   def _mean(self, number: int, theta: np.ndarray) -> np.ndarray:
     assert self._average is not None
     steps = self._worker.steps
     begin = time.monotonic()
+    learner, slot = self._worker.learner, self._moments
+    brought = theta
+    if slot is not None:
+      brought = np.concatenate([theta, learner.save()[slot]], axis=1)
     found = self._average(
-      number, max(1, steps - self._averaged_at), theta, self._worker.over
+      number, max(1, steps - self._averaged_at), brought, self._worker.over
     )
     self._waited_s += time.monotonic() - begin
     self._averaged_at = steps
     if found is None:
       return theta
     self._averages += 1
+    if slot is not None:
+      found, moments = np.split(found, 2, axis=1)
+      learner.restore({**learner.save(), slot: moments})
     return found
+
+
+def _second_moments(optimizer: Any) -> str:
+  """What a learner calls the slot of its squared gradients.
+
+  Raises:
+    ValueError: the optimizer keeps none.
+  """
+  if isinstance(optimizer, (optimizers.SGD, optimizers.Momentum)):
+    raise ValueError(
+      f'{type(optimizer).__name__} has no second moments to average. Leave '
+      'gossip.average_moments out, or choose another agent.optimizer.'
+    )
+  return f'slot_{optimizer.slots - 1}'  # the last one, in optimizers.py

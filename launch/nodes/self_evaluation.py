@@ -10,6 +10,9 @@ import numpy as np
 from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch import pulse
+from launch.nodes import best
+from launch.nodes import evaluator
 from launch.nodes import saves
 from run_records import reporting
 
@@ -44,6 +47,8 @@ class SelfEvaluation:
     self._next = self._after(steps - 1)
     self._played_at = -1
     self._started = time.monotonic()
+    # Of several members, who is best is said by their last evaluation.
+    self._best = best.Best(experiment.run_dir if len(members) == 1 else None)
 
   def _after(self, steps: int) -> int:
     period = self._experiment.eval_period
@@ -60,25 +65,17 @@ class SelfEvaluation:
     if self._played_at < steps:
       self._play(theta, steps)
 
+  def _over(self) -> bool:
+    pulse.worked(moved=True)  # the run waits for these steps too
+    return self._should_stop()
+
   def _play(self, thetas: np.ndarray, steps: int) -> None:
     run = self._experiment.run
-    # The same environments for each member: fewer seeds to explain, and the
-    # training environments' randomness is not touched.
-    seed = base.actor_seed(self._first, f'evaluation at {steps}')
-    results = []
-    for theta in thetas:
-      found = evaluation.evaluate_vector(
-        self._agent.greedy(theta),
-        self._experiment.environment,
-        run.eval_episodes,
-        seed,
-        should_stop=self._should_stop,
-        on_fault=run.on_fault,
-        epsilon=run.eval_epsilon,
-      )
-      if found is None:
-        return
-      results.append(found)
+    results = self._episodes(
+      thetas, run.eval_episodes, f'evaluation at {steps}'
+    )
+    if results is None:
+      return
     self._played_at = steps
     means = [result.mean for result in results]
     self._reporter.log(
@@ -94,4 +91,47 @@ class SelfEvaluation:
         'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )
+    self._best.offer(thetas[0], means[0], steps)
     saves.write_acting(self._experiment.run_dir, thetas, steps)
+    if run.target_return is not None and np.min(means) >= run.target_return:
+      self._confirm(thetas, steps, run.target_return)
+
+  def _confirm(self, thetas: np.ndarray, steps: int, target: float) -> None:
+    """Ends the run if each member holds the target over more episodes."""
+    count = evaluator.CONFIRMATION_EPISODES
+    results = self._episodes(thetas, count, f'confirmation at {steps}')
+    if results is None:
+      return
+    least = float(np.min([result.mean for result in results]))
+    if least >= target:
+      self._best.offer(thetas[0], least, steps, confirmed=True)
+      self._reporter.finish(
+        f'greedy return {least:.1f} over {count} episodes, {target:g} was '
+        'asked for',
+        {'return_mean': least, 'episodes': count},
+      )
+
+  def _episodes(
+    self, thetas: np.ndarray, count: int, purpose: str
+  ) -> list[evaluation.VectorResult] | None:
+    """`count` greedy episodes of each member; None if told to stop."""
+    run = self._experiment.run
+    # The same environments for each member: fewer seeds to explain, and the
+    # training environments' randomness is not touched.
+    seed = base.actor_seed(self._first, purpose)
+    results = []
+    for theta in thetas:
+      found = evaluation.evaluate_vector(
+        self._agent.greedy(theta),
+        self._experiment.environment,
+        count,
+        seed,
+        max_steps=self._experiment.eval_limit,
+        should_stop=self._over,
+        on_fault=run.on_fault,
+        epsilon=run.eval_epsilon,
+      )
+      if found is None:
+        return None
+      results.append(found)
+    return results

@@ -5,8 +5,8 @@ back to the shard of their key. May die and come back: actors and the evaluator,
 unnoticed; replay nodes and the learner from their checkpoints; the counter.
 With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
 over a socket, and replay lives and dies with it. With
-`actors.inference='central'` one server acts for all actors (launch/inference);
-it may die and come back, and episodes begin anew.
+`actors.inference='central'` one server (services/inference) acts for all
+actors; it may die and come back, and episodes begin anew.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import functools
 
 import launchpad as lp
 
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
 from launch.nodes import actor
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import averaging
@@ -29,8 +27,8 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
-Config = actors.Config
-ignored = actors.ignored
+Config = actor_settings.Config
+ignored = actor_settings.ignored
 
 
 def members(config: Config) -> int:
@@ -121,24 +119,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           shards[i % config.shards],
         )
       )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(
-        evaluator.Evaluator, experiment, counter, learner, ends_run=True
-      )
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'learner': comes_back,
-      'actor': comes_back,
-      'evaluator': comes_back,
-      **({'replay': comes_back} if hosts is not None else {}),
-      **({'inference': comes_back} if policy is not None else {}),
-    },
-  )
+  parts.evaluator(program, experiment, counter, learner)
+  parts.let_all_come_back(program)
   return program
 
 

@@ -15,9 +15,7 @@ from agents import evolution
 from environment_loops import atari
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
 from launch.nodes import es_worker
-from launch.nodes import evaluator
 from launch.services import evolution as master_lib
 from launch.topologies import parts
 
@@ -35,6 +33,9 @@ _UNUSED = {
   'agent.reward_scale': 'only the ranks of returns count',
   'agent.reward_clip': 'returns are those of the environment',
   'pace.samples_per_insert': 'there is no replay',
+  'run.replay_checkpoint_s': 'there is no replay',
+  'run.updates_per_call': 'a call is one update, of evolution.population',
+  'run.tf_threads': 'it is of workers that learn by gradient',
 }
 _LEAST = 100  # times the number of parameters: size of the noise table
 
@@ -86,22 +87,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       program.add_node(
         lp.PyClassNode(es_worker.Worker, experiment, config, i, counter, master)
       )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(
-        evaluator.Evaluator, experiment, counter, master, ends_run=True
-      )
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'master': comes_back,
-      'worker': comes_back,
-      'evaluator': comes_back,
-    },
-  )
+  parts.evaluator(program, experiment, counter, master)
+  parts.let_all_come_back(program)
   return program
 
 
@@ -118,11 +105,7 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       'of evolution strategies have a seed each. Use actor_learner: '
       '--topology=actor_learner.'
     )
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: evolution has no replay. Leave '
-      'it out, or use actor_learner or swarm.'
-    )
+  parts.require_colocated(experiment, SECTION)
   place = evolution.perturbed(agent.layout)
   dim = place.stop - place.start
   if config.table_size < _LEAST * dim:

@@ -1,4 +1,4 @@
-"""Nodes that every topology has."""
+"""What several topologies have: nodes, who comes back, a refusal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ import launchpad as lp
 
 from launch import experiment as experiment_lib
 from launch import rpc
+from launch.engines import restarts
+from launch.nodes import evaluator as evaluator_lib
 from launch.services import counter as counter_lib
 
 
 def counter(program: lp.Program, experiment: experiment_lib.Experiment) -> Any:
-  """Adds the counter, which ends the run. Returns its handle."""
+  """Adds the counter, which ends the run, and limits. Returns its handle."""
+  run = experiment.run
+  restarts.limit(
+    program,
+    restarts.Limits(
+      max_restarts=run.max_restarts,
+      restart_window_s=run.restart_window_s,
+      silent_s=run.silent_s,
+      stall_s=run.stall_s,
+    ),
+  )
   with program.group('counter'):
     return program.add_node(
       rpc.Node(
@@ -21,4 +33,47 @@ def counter(program: lp.Program, experiment: experiment_lib.Experiment) -> Any:
         {'actor_steps': experiment.total_steps},
         experiment.run.wall_clock_s,
       )
+    )
+
+
+def evaluator(
+  program: lp.Program,
+  experiment: experiment_lib.Experiment,
+  counter: Any,
+  server: Any,
+  ends_run: bool = True,
+) -> None:
+  """Adds the evaluator of the parameters that `server` has."""
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(
+        evaluator_lib.Evaluator, experiment, counter, server, ends_run=ends_run
+      )
+    )
+
+
+def let_all_come_back(program: lp.Program) -> None:
+  """Whatever node dies is started again; the counter's end is that of all."""
+  again = restarts.Restart()
+  restarts.assign(
+    program,
+    {
+      label: restarts.EndsRun(again) if label == 'counter' else again
+      for label in program.groups
+    },
+  )
+
+
+def require_colocated(
+  experiment: experiment_lib.Experiment, topology: str
+) -> None:
+  """Refuses replay nodes where each process that learns has its own replay.
+
+  Raises:
+    ValueError: `run.replay` asks for them.
+  """
+  if experiment.run.replay != 'colocated':
+    raise ValueError(
+      f'run.replay={experiment.run.replay!r}: {topology} has no replay nodes. '
+      'Leave it out, or use actor_learner or swarm.'
     )

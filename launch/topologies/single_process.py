@@ -7,6 +7,7 @@ worker's last checkpoint, replay included.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import launchpad as lp
 
@@ -27,7 +28,7 @@ class Config:
   """Independent agents that share a process."""
 
   # k seeds of a baseline for little more than the price of one.
-  num_agents: settings.Whole = 1
+  num_agents: settings.Nodes = 1
   lr_spread: explorers.Spread = 'none'  # of learning rates over them
 
   def __post_init__(self):
@@ -39,17 +40,19 @@ def members(config: Config) -> int:
   return config.num_agents
 
 
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that a run would ignore, and why."""
+  del agent, config
+  return {'run.background_niceness': 'one process does all the work'}
+
+
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:
     ValueError: the sizes do not fit together.
   """
-  if experiment.run.replay != 'colocated':
-    raise ValueError(
-      f'run.replay={experiment.run.replay!r}: single_process keeps its replay '
-      'in the process that learns. Leave it out, or use actor_learner or swarm.'
-    )
+  parts.require_colocated(experiment, 'single_process')
   experience.check_members(experiment)
   program = lp.Program('single_process')
   counter = parts.counter(program, experiment)

@@ -17,8 +17,6 @@ from agents.swarm import explorers
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.engines import restarts
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import supervisor
 from launch.nodes import worker
@@ -117,22 +115,9 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           supervisor.Supervisor, experiment, config, i, counter, server
         )
       )
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(evaluator.Evaluator, experiment, counter, server)
-    )
-  comes_back = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      'counter': restarts.EndsRun(restart=comes_back),
-      'star': comes_back,
-      'explorer': comes_back,
-      'supervisor': comes_back,
-      'evaluator': comes_back,
-      **({'replay': comes_back} if host is not None else {}),
-    },
-  )
+  # The star ends the run.
+  parts.evaluator(program, experiment, counter, server, ends_run=False)
+  parts.let_all_come_back(program)
   return program
 
 

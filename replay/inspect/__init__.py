@@ -1,6 +1,7 @@
 """`python -m replay.inspect` looks into replay, running or saved.
 
 command  the command line
+launcher the network of a run: who launched it, how to join it
 target   from what was typed to servers and checkpoints
 read     the state of servers and checkpoints
 items    a look at some items

@@ -7,7 +7,7 @@ import sys
 from replay.inspect import command
 
 if __name__ == '__main__':
-  code = command.main()
+  code = command.main(own_process=True)
   with contextlib.suppress(BrokenPipeError):
     sys.stdout.flush()
   sys.stderr.flush()

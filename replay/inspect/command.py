@@ -24,6 +24,8 @@ from typing import Any
 
 # Nothing that takes seconds to import, so that --help and a usage error are
 # answered at once.
+from replay import isolation
+from replay.inspect import launcher
 from replay.inspect import target as inspect_target
 
 USAGE = 2
@@ -35,8 +37,14 @@ _WATCH_LOOK_S = 10.0
 _PATIENCE_S = 1.0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command and returns its exit code: 0, or 2 with a sentence."""
+def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
+  """Runs the command and returns its exit code: 0, or 2 with a sentence.
+
+  Args:
+    argv: the command line; that of this process if None.
+    own_process: whether this process has nothing else to do, and may change
+      its network.
+  """
   args = _parse(argv)
   try:
     target = inspect_target.find(args.target)
@@ -44,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise inspect_target.Unknown(
         '--watch is for live servers: a checkpoint does not change.'
       )
-  except inspect_target.Unknown as e:
+    if own_process:
+      _enter_network(target)  # before there are threads
+  except (inspect_target.Unknown, launcher.Refused) as e:
     return _fail(str(e))
   # Without TensorFlow's notes before the answer.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -60,6 +70,21 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     return 0 if args.watch else 130
   return 0
+
+
+def _enter_network(target: inspect_target.Target) -> None:
+  """Goes where the servers are; away from others for one of its own.
+
+  Raises:
+    launcher.Refused: the run's network cannot be joined.
+  """
+  live = bool(target.addresses)
+  if live and target.metrics is not None:
+    live = launcher.join(target.metrics.parent)
+  if not live:
+    # A checkpoint is read by a server in this process.
+    isolation.prepare()
+    isolation.enter('auto')
 
 
 def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:

@@ -76,7 +76,7 @@ class Table:
     size, max_size: items.
     max_times_sampled: samples after which an item goes; 0: never.
     sampler, remover: `KeyDistributionOptions` of Reverb.
-    episodes, deleted_episodes: that items refer to, or did.
+    episodes: that items refer to.
     unique_samples: items sampled for the first time.
     bytes_per_item: of an item's data, uncompressed, from the signature; None
       where it does not say.
@@ -92,7 +92,6 @@ class Table:
   remover: Any
   limiter: Limiter
   episodes: int | None
-  deleted_episodes: int
   unique_samples: int
   bytes_per_item: int | None
   signature: Any
@@ -271,7 +270,6 @@ def _from_info(info: Any) -> Table:
     remover=info.remover_options,
     limiter=live_limiter(info),
     episodes=info.num_episodes,
-    deleted_episodes=info.num_deleted_episodes,
     unique_samples=info.num_unique_samples,
     bytes_per_item=bytes_per_item(info.signature),
     signature=info.signature,
@@ -307,7 +305,6 @@ def _from_files(path: pathlib.Path) -> dict[str, Table]:
         limiter.sample_count,
       ),
       episodes=None,
-      deleted_episodes=table.num_deleted_episodes,
       unique_samples=table.num_unique_samples,
       bytes_per_item=bytes_per_item(signature),
       signature=signature,

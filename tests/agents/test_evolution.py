@@ -12,6 +12,7 @@ from agents import evolution
 from agents import impala
 from agents import parameters
 from agents import ppo
+from agents import strategy as strategy_lib
 from environment_loops import environments
 
 CARTPOLE = environments.spec('CartPole-v1')
@@ -97,7 +98,7 @@ def _strategy(layout=LAYOUT, theta=None, **numbers):
   config = evolution.Config(**{'weight_decay': 0.0, **numbers})
   if theta is None:
     theta = np.ones(layout.size)
-  return evolution.Strategy(config, layout, theta, TABLE)
+  return strategy_lib.Strategy(config, layout, theta, TABLE)
 
 
 def test_the_estimate_points_where_the_function_rises():

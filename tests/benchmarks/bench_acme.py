@@ -10,6 +10,8 @@ learning are all in them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import functools
 import pathlib
 import statistics
 import sys
@@ -20,16 +22,13 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from tests.benchmarks import common  # noqa: E402
 from tests.benchmarks.peers import run as peers  # noqa: E402
 
-_SETTLE_S = 3.0
-_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _BATCH, _RATIO = 256, 32
 _COMMON = (
   f'--config.agent.batch_size={_BATCH}',
   '--config.agent.n_step=5',
   '--config.agent.min_replay_size=1000',
   f'--config.pace.samples_per_insert={_RATIO}',
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
+  *common.NO_END,
 )
 
 
@@ -58,43 +57,25 @@ _AGENTS = {
 }
 
 
-def measure(agent: _Agent, window_s: float) -> dict[str, float]:
-  """Rates of one of our runs."""
-  with common.swarm_run(*agent.flags, *_COMMON, script='run.py') as run:
-    found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
-    first = run.learning()[0]['unix_time_s'] - run.started_at
-  return {
-    'env_steps_per_s': found['own_actor_steps'],
-    'updates_per_s': found['own_learner_steps'],
-    'first_update_s': first,
-  }
-
-
 def main() -> int:
   args = common.arguments(__doc__)
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 15.0, 20.0)
   common.warn_if_busy()
-  found: dict[str, list[dict[str, Any]]] = {}
-
-  def note(name: str, numbers: dict[str, Any] | None) -> None:
-    if numbers is not None:
-      found.setdefault(name, []).append(numbers)
-      print(f'{name}: {numbers["updates_per_s"]:,.1f} updates/s', flush=True)
-
-  for _ in range(repetitions):
-    for name, agent in _AGENTS.items():
-      note(f'{name}, our actor_learner', measure(agent, window_s))
-      note(
-        f"{name}, Acme's program",
-        peers.measure(
-          agent.peer,
-          task=agent.task,
-          batch_size=_BATCH,
-          samples_per_insert=_RATIO,
-          seconds=window_s,
-        ),
-      )
+  systems: dict[str, Callable[[], dict[str, Any] | None]] = {}
+  for name, agent in _AGENTS.items():
+    systems[f'{name}, our actor_learner'] = functools.partial(
+      common.actors_and_learner, (*agent.flags, *_COMMON), window_s
+    )
+    systems[f"{name}, Acme's program"] = functools.partial(
+      peers.measure,
+      agent.peer,
+      task=agent.task,
+      batch_size=_BATCH,
+      samples_per_insert=_RATIO,
+      seconds=window_s,
+    )
+  found = common.in_turns(systems, repetitions, 'updates_per_s')
   rates, _ = common.rates_table(found)
   medians = {
     name: statistics.median(run['updates_per_s'] for run in runs)
@@ -103,13 +84,15 @@ def main() -> int:
   notes = []
   for name in _AGENTS:
     ours = medians[f'{name}, our actor_learner']
-    theirs = medians[f"{name}, Acme's program"]
+    theirs = medians.get(f"{name}, Acme's program")
+    if theirs is None:
+      continue
     notes.append(
       f"Acme's {name}: {ours / theirs:.2f} times the updates of its own "
       'program.'
     )
   notes.append(
-    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update. '
+    f'{common.window_note(window_s)} '
     "Ours has one thread of TensorFlow in each node, Acme's as many as it "
     'takes.'
   )

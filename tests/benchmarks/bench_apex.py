@@ -10,6 +10,8 @@ inserting, sampling, learning, priorities and parameters are all in them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import functools
 import pathlib
 import sys
 from typing import Any
@@ -19,14 +21,12 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from tests.benchmarks import common  # noqa: E402
 from tests.benchmarks.peers import run as peers  # noqa: E402
 
-_SETTLE_S = 3.0
-_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _COMMON = (
+  'apex_dqn',
   # 32 learner steps in a TensorFlow call: an option of every run.
   '--config.run.updates_per_call=32',
   '--config.agent.batch_size=256',
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
+  *common.NO_END,
 )
 _RATIO = (*_COMMON, '--config.pace.samples_per_insert=32')
 _FREE = (
@@ -41,39 +41,34 @@ _SHARED = f'{_OURS}, 8 to an item'
 _FREELY = f'{_OURS}, 8 to an item, free-running'
 
 
-def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
-  """Rates of one of our runs."""
-  with common.swarm_run('apex_dqn', *flags, script='run.py') as run:
-    found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
-    first = run.learning()[0]['unix_time_s'] - run.started_at
-  return {
-    'env_steps_per_s': found['own_actor_steps'],
-    'updates_per_s': found['own_learner_steps'],
-    'first_update_s': first,
-  }
-
-
 def main() -> int:
   args = common.arguments(__doc__)
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 15.0, 20.0)
   common.warn_if_busy()
-  found: dict[str, list[dict[str, Any]]] = {}
-
-  def note(name: str, numbers: dict[str, Any] | None) -> None:
-    if numbers is not None:
-      found.setdefault(name, []).append(numbers)
-      print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
-
-  for _ in range(repetitions):
-    note(_OURS, measure(_RATIO, window_s))
-    for count in (1, 8):
-      flag = f'--config.actors.transitions_per_item={count}'
-      name = f'{_OURS}, {count} to an item'
-      note(name, measure((*_RATIO, flag), window_s))
-    note('dm-acme DQN', peers.measure('acme_dqn', seconds=window_s))
-    note('Stable-Baselines3 DQN', peers.measure('sb3', seconds=window_s))
-    note(_FREELY, measure(_FREE, window_s))
+  flags = {
+    _OURS: _RATIO,
+    **{
+      f'{_OURS}, {count} to an item': (
+        *_RATIO, f'--config.actors.transitions_per_item={count}'
+      )
+      for count in (1, 8)
+    },
+  }  # fmt: skip
+  systems: dict[str, Callable[[], dict[str, Any] | None]] = {
+    name: functools.partial(common.actors_and_learner, own, window_s)
+    for name, own in flags.items()
+  }
+  systems |= {
+    name: functools.partial(peers.measure, peer, seconds=window_s)
+    for name, peer in (
+      ('dm-acme DQN', 'acme_dqn'), ('Stable-Baselines3 DQN', 'sb3')
+    )
+  }  # fmt: skip
+  systems[_FREELY] = functools.partial(
+    common.actors_and_learner, _FREE, window_s
+  )
+  found = common.in_turns(systems, repetitions)
   rates, medians = common.rates_table(found)
   notes = [
     f'{name}: {medians[name] / medians[peer]:.1f} times the environment steps '
@@ -85,7 +80,7 @@ def main() -> int:
   free = medians[_FREELY]
   notes += [
     f'Free-running: median {free:,.0f} environment steps/s; needed 30,000.',
-    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
+    common.window_note(window_s),
     'SB3: one torch thread, train_freq 8, one gradient step of 256.',
   ]
   common.publish(

@@ -59,8 +59,7 @@ _AGENT: dict[str, Any] = {
 }
 _COMMON = (
   *(f'--config.agent.{name}={value}' for name, value in _AGENT.items()),
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
+  *common.NO_END,
   common.NO_TARGET,
 )
 _D4PG = (

@@ -20,9 +20,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from tests.benchmarks import common  # noqa: E402
 from tests.benchmarks.peers import run as peers  # noqa: E402
 
-_SETTLE_S = 3.0
 _UNROLL, _BATCH = 20, 8
-_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _NEEDED = 50_000  # environment steps/s
 _ACME, _SAMPLE_FACTORY = 'dm-acme IMPALA', 'Sample Factory APPO'
 # Sample Factory with EnvPool: a peer to be told, not a goal that was set.
@@ -41,8 +39,7 @@ def sized(actors: int, envs: int, updates: int = 8) -> tuple[str, ...]:
     # New parameters are asked for before each unroll.
     f'--config.actors.update_period={_UNROLL * envs}',
     f'--config.run.updates_per_call={updates}',
-    '--config.run.steps_per_agent=1000000000',
-    '--config.run.wall_clock_s=600',
+    *common.NO_END,
     common.NO_TARGET,
   )
 
@@ -65,24 +62,19 @@ def measure(
   Raises:
     RuntimeError: most of what was acted was not learned from.
   """
-  with common.swarm_run(*flags, script='run.py') as run:
-    found = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
-    first = run.learning()[0]['unix_time_s'] - run.started_at
+
+  def lag(run: common.Run, rates: dict[str, float]) -> dict[str, float]:
+    updates, steps = rates['updates_per_s'], rates['env_steps_per_s']
+    learned = updates * _UNROLL * batch_size / steps
+    if not 0.8 < learned < 1.2:
+      raise RuntimeError(
+        f'{learned:.2f} of the steps that were acted were learned from in the '
+        'window, where each should be once: take a longer one.'
+      )
     row = run.rows('node_learner')[-1]
-  steps, updates = found['own_actor_steps'], found['own_learner_steps']
-  learned = updates * _UNROLL * batch_size / steps
-  if not 0.8 < learned < 1.2:
-    raise RuntimeError(
-      f'{learned:.2f} of the steps that were acted were learned from in the '
-      'window, where each should be once: take a longer one.'
-    )
-  return {
-    'env_steps_per_s': steps,
-    'updates_per_s': updates,
-    'first_update_s': first,
-    'policy_lag': row['policy_lag'],
-    'policy_lag_max': row['policy_lag_max'],
-  }
+    return {name: row[name] for name in ('policy_lag', 'policy_lag_max')}
+
+  return common.actors_and_learner(flags, window_s, lag)
 
 
 def main() -> int:
@@ -90,7 +82,6 @@ def main() -> int:
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 15.0, 20.0)
   common.warn_if_busy()
-  found: dict[str, list[dict[str, Any]]] = {}
   systems: dict[str, Callable[[], dict[str, Any] | None]] = {
     'Murmuration, preset (2 x 32)': lambda: measure(_PRESET, window_s),
     'Murmuration, wide (2 x 64)': lambda: measure(_WIDE, window_s),
@@ -102,12 +93,7 @@ def main() -> int:
     'Murmuration, 1 actor x 64': lambda: measure(_SCALING[1], window_s),
     'Murmuration, 3 actors x 64': lambda: measure(_SCALING[3], window_s),
   }
-  for _ in range(repetitions):
-    for name, run in systems.items():
-      numbers = run()
-      if numbers is not None:
-        found.setdefault(name, []).append(numbers)
-        print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  found = common.in_turns(systems, repetitions)
   common.publish(_result(found, window_s), args)
   return 0
 
@@ -147,7 +133,7 @@ def _result(
   )
   notes += [
     f'Two actors are {two / one:.2f} times one, three {three / one:.2f} times.',
-    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
+    common.window_note(window_s),
     'Batch: sequences of 20 steps; Sample Factory: steps. Lag: learner steps.',
   ]
   return common.Result(

@@ -8,6 +8,7 @@ the same machine. Rates are those of a window after the first update.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import statistics
 import sys
@@ -16,9 +17,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from tests.benchmarks import common  # noqa: E402
 
-_SETTLE_S = 3.0
 _UNROLL, _BATCH, _ACTORS, _ENVS = 20, 8, 2, 32
-_KINDS = {'own_actor_steps': 'node_actor', 'own_learner_steps': 'node_learner'}
 _NEEDED = 0.6  # of local acting's steps/s
 _SERVED = ('mean_batch', 'passes_per_step', 'pass_ms', 'wait_p99_ms')
 _PRESET = (
@@ -29,8 +28,7 @@ _PRESET = (
   f'--config.actors.num_actors={_ACTORS}',
   f'--config.actors.envs_per_actor={_ENVS}',
   f'--config.actors.update_period={_UNROLL * _ENVS}',
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
+  *common.NO_END,
   common.NO_TARGET,
 )
 _LOCAL, _MEMORY, _RPC = 'local', 'central, shared memory', 'central, RPC'
@@ -44,17 +42,16 @@ _SYSTEMS = {
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
   """Rates of one run, and what its server says of itself if it has one."""
-  with common.swarm_run(*_PRESET, *flags, script='run.py') as run:
-    rates = common.window_rates(run, _KINDS, _SETTLE_S, window_s)
-    found = {
-      'env_steps_per_s': rates['own_actor_steps'],
-      'updates_per_s': rates['own_learner_steps'],
-      'policy_lag': run.rows('node_learner')[-1]['policy_lag'],
-    }
+
+  def served(run: common.Run, rates: dict[str, float]) -> dict[str, float]:
+    del rates
+    found = {'policy_lag': run.rows('node_learner')[-1]['policy_lag']}
     rows = [row for row in run.rows('node_inference') if 'mean_batch' in row]
     for name in _SERVED if rows else ():
       found[name] = statistics.median(row[name] for row in rows)
-  return found
+    return found
+
+  return common.actors_and_learner((*_PRESET, *flags), window_s, served)
 
 
 def main() -> int:
@@ -62,12 +59,13 @@ def main() -> int:
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 15.0, 20.0)
   common.warn_if_busy()
-  found: dict[str, list[dict[str, float]]] = {name: [] for name in _SYSTEMS}
-  for _ in range(repetitions):
-    for name, flags in _SYSTEMS.items():
-      numbers = measure(flags, window_s)
-      found[name].append(numbers)
-      print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  found = common.in_turns(
+    {
+      name: functools.partial(measure, flags, window_s)
+      for name, flags in _SYSTEMS.items()
+    },
+    repetitions,
+  )
   common.publish(_result(found, window_s), args)
   return 0
 
@@ -105,7 +103,7 @@ def _result(
     'Batch: environments in one forward pass. Passes: for each environment '
     f'step; local acting makes {1 / _ENVS:.3f}. Pass, 99th percentile of the '
     'time from request to reply: milliseconds, on the server.',
-    f'Window: {window_s:g} s, from {_SETTLE_S:g} s after the first update.',
+    common.window_note(window_s),
   ]
   return common.Result(
     'Central inference beside local acting, IMPALA on CartPole-v1, 2 x 32',

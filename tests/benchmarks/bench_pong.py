@@ -8,6 +8,8 @@ after the first update.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import functools
 import pathlib
 import sys
 from typing import Any
@@ -26,8 +28,7 @@ _ACME = ('dm-acme IMPALA', 'dm-acme IMPALA, 2 actors')
 _PRESET = (
   'impala:pong',
   '--config.agent.anneal_env_steps=None',
-  '--config.run.steps_per_agent=1000000000',
-  '--config.run.wall_clock_s=600',
+  *common.NO_END,
   common.NO_TARGET,
 )
 
@@ -37,26 +38,24 @@ def main() -> int:
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 10.0, 20.0, 30.0)
   common.warn_if_busy()
-  found: dict[str, list[dict[str, Any]]] = {}
-  for _ in range(repetitions):
-    for name in (_OURS, *_ACME):
-      numbers: Any
-      if name == _OURS:
-        numbers = bench_impala.measure(_PRESET, window_s, _BATCH)
-      else:
-        numbers = peers.measure(
-          'acme_impala',
-          task=_TASK,
-          batch_size=_BATCH,
-          seconds=window_s,
-          actors=2 if name.endswith('actors') else 0,
-        )
-      found.setdefault(name, []).append(numbers)
-      print(f'{name}: {numbers["env_steps_per_s"]:,.0f} steps/s', flush=True)
+  systems: dict[str, Callable[[], dict[str, Any] | None]] = {
+    _OURS: lambda: bench_impala.measure(_PRESET, window_s, _BATCH)
+  }
+  for name in _ACME:
+    systems[name] = functools.partial(
+      peers.measure,
+      'acme_impala',
+      task=_TASK,
+      batch_size=_BATCH,
+      seconds=window_s,
+      actors=2 if name.endswith('actors') else 0,
+    )
+  found = common.in_turns(systems, repetitions)
   rates, medians = common.rates_table(found)
   notes = [
     f'{medians[_OURS] / medians[name]:.1f} times {name}; needed {_NEEDED}.'
     for name in _ACME
+    if name in medians
   ]
   notes.append(f'Window: {window_s:g} s after the first update.')
   common.publish(

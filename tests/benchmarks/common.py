@@ -30,6 +30,12 @@ from tests.benchmarks import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NO_TARGET = '--config.run.target_return=None'
+# Steps that no run comes to the end of.
+NO_END = (
+  '--config.run.steps_per_agent=1000000000',
+  '--config.run.wall_clock_s=600',
+)
+SETTLE_S = 3.0  # from the first update of actors and a learner to the window
 _BUSY_LOAD = 0.5  # of other programs, from which figures are worth little
 _STOP_S = 20.0
 _POLL_S = 0.25
@@ -332,6 +338,64 @@ def window_rates(
       / (rows[-1]['elapsed_s'] - rows[0]['elapsed_s'])
       for rows in by_node.values()
     )
+  return found
+
+
+def actors_and_learner(
+  flags: Sequence[str],
+  window_s: float,
+  more: Callable[[Run, dict[str, float]], dict[str, float]] | None = None,
+) -> dict[str, float]:
+  """Rates of one run of run.py with actors and a learner.
+
+  Args:
+    flags: of run.py.
+    window_s: seconds of the window.
+    more: of the run and its rates, further numbers.
+  """
+  kinds = {'actor_steps': 'node_actor', 'learner_steps': 'node_learner'}
+  with swarm_run(*flags, script='run.py') as run:
+    found = window_rates(
+      run, {f'own_{k}': v for k, v in kinds.items()}, SETTLE_S, window_s
+    )
+    numbers = {
+      'env_steps_per_s': found['own_actor_steps'],
+      'updates_per_s': found['own_learner_steps'],
+      'first_update_s': run.learning()[0]['unix_time_s'] - run.started_at,
+    }
+    return {**numbers, **(more(run, numbers) if more else {})}
+
+
+def window_note(window_s: float) -> str:
+  """When the rates of `actors_and_learner` are from."""
+  return f'Window: {window_s:g} s, from {SETTLE_S:g} s after the first update.'
+
+
+def in_turns(
+  systems: dict[str, Callable[[], dict[str, Any] | None]],
+  repetitions: int,
+  what: str = 'env_steps_per_s',
+) -> dict[str, list[dict[str, Any]]]:
+  """Measures systems one after the other, so often, and prints as it goes.
+
+  Args:
+    systems: name to its measurement, which gives None where it is not there.
+    repetitions: of all of them.
+    what: number that is printed of each.
+
+  Returns:
+    System to its runs, for `rates_table`.
+  """
+  found: dict[str, list[dict[str, Any]]] = {}
+  for _ in range(repetitions):
+    for name, measure in systems.items():
+      numbers = measure()
+      if numbers is not None:
+        found.setdefault(name, []).append(numbers)
+        shown = numbers[what]
+        print(
+          f'{name}: {shown:,.{0 if shown > 999 else 1}f} {what}', flush=True
+        )
   return found
 
 

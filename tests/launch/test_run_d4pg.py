@@ -1,4 +1,4 @@
-"""D4PG by the command: real runs of both topologies, and refusals."""
+"""D4PG by the command: presets, a real run with actors, and refusals."""
 
 import gymnasium
 import numpy as np
@@ -80,7 +80,7 @@ def test_rewards_are_between_those_that_a_preset_states(preset, num_steps):
   assert min(rewards) < 0.9 * config.reward_min
 
 
-# Real runs.
+# A real run.
 
 
 def _finished(run, budget):
@@ -135,20 +135,6 @@ def test_actors_and_a_learner_with_prioritized_replay(start_run):
   # since critics that know nothing expect 50 and the rewards say 1.
   agent, theta = _kept(directory, prioritized=True)
   assert theta[agent.layout.groups['priority']][0] > 1.0
-
-
-def test_one_process_does_the_same_alone(start_run):
-  run = start_run(
-    *SMALL,
-    '--topology=single_process',
-    '--config.run.steps_per_agent=600',
-  )
-  directory = _finished(run, 600)
-  assert {path.stem for path in directory.logs.glob('*.log')} == {
-    'counter-0',
-    'worker-0',
-  }
-  _kept(directory)
 
 
 # What cannot work: one sentence, exit code 2.

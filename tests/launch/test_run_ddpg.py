@@ -1,4 +1,4 @@
-"""DDPG and TD3 by the command: real runs of both topologies."""
+"""DDPG and TD3 by the command: presets, and a real run of TD3 alone."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from agents import ddpg
 from environment_loops import environments
 from launch import cell as cell_lib
-from launch import evaluate
+from launch import playing
 from launch import registry
 from run_records import run_directory
 
@@ -41,7 +41,7 @@ def test_td3_is_the_task_of_ddpg_with_the_options_of_its_paper(task):
   assert td3['agent']['target_update_period'] == td3['agent']['policy_delay']
 
 
-# Real runs.
+# A real run.
 
 
 def _finished(run, budget):
@@ -60,34 +60,11 @@ def _finished(run, budget):
 
 def _played(directory):
   """What `make evaluate` would play."""
-  kept = evaluate.load(directory)
+  kept = playing.load(directory)
   assert isinstance(kept.agent, ddpg.DDPG) and np.isfinite(kept.theta).all()
   actions = kept.policy()(np.ones((5, 3), np.float32))
   assert actions.shape == (5, 1) and (np.abs(actions) <= 1).all()
   return kept
-
-
-def test_actors_and_a_learner_with_prioritized_replay(start_run):
-  run = start_run(
-    'ddpg:pendulum',
-    *SMALL,
-    '--config.actors.envs_per_actor=2',
-    '--config.agent.prioritized=True',
-    '--config.run.steps_per_agent=1500',
-  )
-  directory = _finished(run, 1500)
-  assert {path.stem for path in directory.logs.glob('*.log')} == {
-    'counter-0',
-    'learner-0',
-    'actor-0',
-    'actor-1',
-    'evaluator-0',
-  }
-  assert directory.metrics('node_learner')[-1]['skipped_updates'] == 0
-  # Priorities come from the learner: the largest has left its first value 1.
-  kept = _played(directory)
-  (largest,) = kept.theta[kept.agent.layout.groups['priority']]
-  assert largest > 1.0
 
 
 def test_td3_in_one_process(start_run):

@@ -29,14 +29,13 @@ def test_a_preset_s_policy_is_deterministic_and_bounded(preset):
   np.testing.assert_array_equal(actions, policy(observation.astype(np.float32)))
 
 
-@pytest.fixture(scope='module', params=['local_mp', 'local_mt'])
-def learned(request, start_run):
+@pytest.fixture(scope='module')
+def learned(start_run):
   run = start_run(
     'es_mlp:cartpole',
     '--config.run.steps_per_agent=100_000',
     '--config.run.evaluations=5',
     '--config.run.target_return=None',
-    f'--lp_launch_type={request.param}',
   )
   assert run.wait() == 0, run.output
   run.assert_nothing_is_left()

@@ -25,7 +25,6 @@ def table(size, limiter, max_size=5000, **others):
     'remover': None,
     'limiter': limiter,
     'episodes': 3,
-    'deleted_episodes': 0,
     'unique_samples': 0,
     'bytes_per_item': 50,
     'signature': None,

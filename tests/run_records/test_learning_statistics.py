@@ -125,22 +125,11 @@ def test_without_a_reference_not_inferior_cannot_be_said():
   assert statistics.verdict(statistics.Difference(1, -0.1, 2)) == 'not shown'
 
 
-def test_solved_means_four_of_five_seeds():
-  assert statistics.solved([475, 500, 480, 490, 20], 475)
-  assert not statistics.solved([475, 500, 480, 474, 20], 475)
-
-
 def test_last_evaluations_are_the_last_three():
   assert statistics.last_evaluations([0, 1, 2, 3]) == 2.0
   assert statistics.last_evaluations([4.0]) == 4.0
   with pytest.raises(ValueError, match='crashed'):
     statistics.last_evaluations([])
-
-
-def test_a_normalised_return_is_zero_for_random_and_one_at_the_threshold():
-  reference = statistics.REFERENCES['Acrobot-v1']
-  assert reference.normalised(-500) == 0.0
-  assert reference.normalised(-100) == 1.0
 
 
 @pytest.mark.parametrize('a', [[], [1.0, float('inf')], [[1.0]]])

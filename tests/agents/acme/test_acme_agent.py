@@ -80,7 +80,10 @@ def probabilities(agent, seed=0):
   return rng.uniform(0.1, 1, UPDATES * BATCH).astype(np.float32)
 
 
-@pytest.fixture(params=sorted(SPECS))
+# Its networks take seconds to trace, again in each test.
+@pytest.fixture(
+  params=['acme_dqn', pytest.param('acme_d4pg', marks=pytest.mark.long)]
+)
 def agent(request):
   return make_agent(request.param)
 

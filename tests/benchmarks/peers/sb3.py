@@ -1,11 +1,12 @@
-"""One peer: Stable-Baselines3's DQN or DDPG, one torch thread.
+"""One peer: Stable-Baselines3's DQN, DDPG or A2C, one torch thread.
 
   .peers/sb3/bin/python tests/benchmarks/peers/sb3.py --algorithm ddpg
 
 dqn: CartPole-v1, 64x64, batch 256, one update every 8 steps: 32 samples per
 insert, uniform replay, n = 1. ddpg: Hopper-v5, 256x256, batch 256, one update
-per step: 256 samples per insert.
-Needs an environment of its own: `python requirements/peers/make.py sb3`.
+per step: 256 samples per insert. a2c: CartPole-v1, 64x64, 16 environments in
+one process, 5 steps.
+Needs an environment of its own: `python requirements/environment.py sb3`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common import callbacks
+from stable_baselines3.common import env_util
 from stable_baselines3.common import noise
 import torch
 
@@ -22,7 +24,8 @@ import torch
 import window
 
 _BATCH = 256
-_TASKS = {'dqn': 'CartPole-v1', 'ddpg': 'Hopper-v5'}
+_TASKS = {'dqn': 'CartPole-v1', 'ddpg': 'Hopper-v5', 'a2c': 'CartPole-v1'}
+_A2C_ENVIRONMENTS, _A2C_STEPS = 16, 5
 _PACKAGES = ['stable-baselines3', 'torch', 'numpy', 'gymnasium']
 
 
@@ -37,7 +40,16 @@ class _Watch(callbacks.BaseCallback):
     return self._view.see(self.num_timesteps, self.model._n_updates)
 
 
-def make_model(algorithm: str, task: str):
+def make_model(algorithm: str, task: str, batch_size: int, train_freq: int):
+  if algorithm == 'a2c':
+    return stable_baselines3.A2C(
+      'MlpPolicy',
+      env_util.make_vec_env(task, n_envs=_A2C_ENVIRONMENTS, seed=0),
+      n_steps=_A2C_STEPS,
+      policy_kwargs={'net_arch': [64, 64]},
+      seed=0,
+      device='cpu',
+    )
   if algorithm == 'dqn':
     return stable_baselines3.DQN(
       'MlpPolicy',
@@ -45,8 +57,8 @@ def make_model(algorithm: str, task: str):
       learning_rate=1e-3,
       buffer_size=100_000,
       learning_starts=1_000,
-      batch_size=_BATCH,
-      train_freq=8,
+      batch_size=batch_size,
+      train_freq=train_freq,
       gradient_steps=1,
       target_update_interval=800,
       # A schedule over 10**9 steps would act at random, and without the
@@ -62,7 +74,7 @@ def make_model(algorithm: str, task: str):
     task,
     buffer_size=100_000,
     learning_starts=1_000,
-    batch_size=_BATCH,
+    batch_size=batch_size,
     train_freq=1,
     gradient_steps=1,
     policy_kwargs={'net_arch': [256, 256]},
@@ -80,6 +92,10 @@ def main() -> int:
   parser = window.parser(__doc__)
   parser.add_argument('--algorithm', choices=_TASKS, default='dqn')
   parser.add_argument('--task', help='default: CartPole-v1 or Hopper-v5')
+  parser.add_argument('--batch_size', type=int, default=_BATCH)
+  parser.add_argument(
+    '--train_freq', type=int, default=8, help='steps per update of dqn'
+  )
   parser.add_argument(
     '--threads', type=int, default=1, help='of torch (default 1)'
   )
@@ -88,13 +104,18 @@ def main() -> int:
   torch.set_num_threads(args.threads)
   view = window.Window(args.seconds)
   with window.scratch():
-    make_model(args.algorithm, task).learn(10**9, _Watch(view))
+    model = make_model(args.algorithm, task, args.batch_size, args.train_freq)
+    model.learn(10**9, _Watch(view))
+  environments, batch = 1, args.batch_size
+  if args.algorithm == 'a2c':
+    environments, batch = _A2C_ENVIRONMENTS, _A2C_ENVIRONMENTS * _A2C_STEPS
   window.report(
     view.result(
       f'sb3_{args.algorithm}',
       task,
-      f'one process, 1 environment, torch threads: {args.threads}',
-      _BATCH,
+      f'one process, environments: {environments}, torch threads: '
+      f'{args.threads}',
+      batch,
       _PACKAGES,
     )
   )

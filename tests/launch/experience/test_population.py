@@ -73,7 +73,7 @@ def test_each_member_learns_from_exactly_what_it_acted(
     {tuple(row[0]): start for start, row in enumerate(rows)}
     for rows in environment.steps
   ]
-  layout = experiment.transitions()
+  layout = experiment.make_agent().transition_layout()
   assert len(seen) > 20
   for packed, probabilities, result in seen:
     shape = (UPDATES * BATCH, MEMBERS)

@@ -120,7 +120,7 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
     max_size=1000,
     rate_limiter=reverb.rate_limiters.MinSize(1),
     max_times_sampled=1,
-    signature=experiment.transitions().signature(members),
+    signature=experiment.make_agent().transition_layout().signature(members),
   )
   checkpointer = reverb.checkpointers.DefaultCheckpointer(path=str(tmp_path))
   server = reverb.Server([table], None, checkpointer)
@@ -147,7 +147,7 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
     ]
   finally:
     server.stop()
-  layout = experiment.transitions()
+  layout = experiment.make_agent().transition_layout()
   (environment,) = recorder
   episodes = set()
   for member, rows in enumerate(environment.steps):
@@ -363,6 +363,19 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
   with np.load(path) as saved:
     np.testing.assert_array_equal(saved['theta'], worker.theta)
     assert saved['steps'] == 100
+
+
+@pytest.mark.parametrize('target, ends', [(5.0, True), (500.0, False)])
+def test_a_lone_agent_that_holds_its_target_ends_the_run(
+  run_worker, make_counter, target, ends
+):
+  experiment = _cartpole(run={'target_return': target})
+  counter = make_counter(None, _budget(experiment))
+  run_worker(experiment, counter, evaluates=True)
+  found = counter.snapshot()
+  # Two members that learn nothing make about 9 steps an episode.
+  assert (found['totals'].get('actor_steps', 0) < 200) == ends
+  assert ('episodes, 5 was asked for' in found['reason']) == ends
 
 
 @pytest.mark.parametrize('serve', [False, True])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agents import evolution
+from agents import strategy as strategy_lib
 from launch import cell as cell_lib
 from launch import rpc
 from launch.nodes import es_worker
@@ -269,7 +270,9 @@ def test_a_worker_whose_update_came_out_different_takes_all_over(run):
 
   agent = experiment.make_agent()
   table = evolution.noise_table(config.table_seed, config.table_size)
-  strategy = evolution.Strategy(config, agent.layout, agent.initial(0), table)
+  strategy = strategy_lib.Strategy(
+    config, agent.layout, agent.initial(0), table
+  )
   stop = threading.Event()
 
   class Counter:

@@ -3,16 +3,23 @@
 import functools
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents import optimizers
+from agents import parameters
 from agents.exchange import mix
+from agents.exchange import mixing
 from launch import rpc
 from launch.rpc import directory
 from launch.services import gossip
+from launch.services import gossip_averager
 from launch.services import gossip_memory
+from launch.services import gossip_proxy
+from launch.services import gossip_rpc
 
 SIZE = 6
 
@@ -22,6 +29,14 @@ class _Learner:
 
   def __init__(self, value):
     self.theta = np.full((1, SIZE), value, np.float32)
+    self.agent = types.SimpleNamespace(optimizer=optimizers.RMSProp())
+    self.slots = np.zeros((1, SIZE), np.float32)
+
+  def save(self):
+    return {'theta': self.theta.copy(), 'slot_0': self.slots}
+
+  def restore(self, arrays):
+    self.theta, self.slots = arrays['theta'], arrays['slot_0']
 
   def parameters(self):
     return self.theta.copy()
@@ -63,7 +78,7 @@ class _Worker:
     return float(self.learner.theta[0, 0])
 
 
-class _Direct(gossip.Inbox):
+class _Direct(gossip_rpc.Inbox):
   """A carrier without a wire: `all_of_them[i]` is the inbox of worker i."""
 
   def __init__(self, own, all_of_them):
@@ -100,7 +115,7 @@ def _metrics(worker):
 
 
 def test_a_message_is_mixed_with_equal_weights_and_only_once():
-  (first, second), _ = _workers(mix.Graph('ring', 2), [1.0, 5.0], tau=None)
+  (first, second), _ = _workers(mixing.Graph('ring', 2), [1.0, 5.0], tau=None)
   assert not first.iterate()  # nothing has come: its own is kept
   assert first.value == 1.0
   assert second.iterate()
@@ -114,7 +129,7 @@ def test_a_message_is_mixed_with_equal_weights_and_only_once():
 
 def test_what_is_sent_is_the_own_update_before_the_mixture():
   (first, second), carriers = _workers(
-    mix.Graph('ring', 2), [0.0, 0.0], step=1.0, tau=None
+    mixing.Graph('ring', 2), [0.0, 0.0], step=1.0, tau=None
   )
   first.iterate()
   second.iterate()
@@ -129,7 +144,7 @@ def _run(workers, iterations, pauses):
   leads, errors = [], []
 
   def run(i):
-    worker, graph = workers[i], mix.Graph('ring', len(workers))
+    worker, graph = workers[i], mixing.Graph('ring', len(workers))
     rng = np.random.default_rng(i)
 
     def look():
@@ -159,7 +174,7 @@ def _run(workers, iterations, pauses):
 
 @pytest.mark.parametrize('tau', [0, 1, 3])
 def test_the_lock_never_lets_a_worker_be_more_than_tau_and_one_ahead(tau):
-  workers, _ = _workers(mix.Graph('ring', 4), tau=tau)
+  workers, _ = _workers(mixing.Graph('ring', 4), tau=tau)
   # One is five times slower than the others.
   lead = _run(workers, 40, [0.002, 0.002, 0.01, 0.002])
   assert 0 < lead <= tau + 1
@@ -168,13 +183,13 @@ def test_the_lock_never_lets_a_worker_be_more_than_tau_and_one_ahead(tau):
 
 
 def test_without_a_bound_nobody_waits():
-  workers, _ = _workers(mix.Graph('ring', 4), tau=None)
+  workers, _ = _workers(mixing.Graph('ring', 4), tau=None)
   _run(workers, 20, [0.0, 0.0, 0.01, 0.0])
   assert all(_metrics(w)['gossip_waited_s'] < 0.05 for w in workers)
 
 
 def test_workers_come_together_and_stay_within_the_bound():
-  graph = mix.Graph('ring', 4)
+  graph = mixing.Graph('ring', 4)
   workers, _ = _workers(graph, [0.0] * 4, tau=0)
   for i, worker in enumerate(workers):
     worker._step = 0.01 * i  # they pull apart
@@ -188,7 +203,7 @@ def test_workers_come_together_and_stay_within_the_bound():
 
 def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
   (first, second), carriers = _workers(
-    mix.Graph('ring', 2), [0.0, 4.0], tau=0, lock_timeout_s=0.2
+    mixing.Graph('ring', 2), [0.0, 4.0], tau=0, lock_timeout_s=0.2
   )
   carriers[1].cut = True
   begin = time.monotonic()
@@ -209,18 +224,18 @@ def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
 
 def test_the_row_without_a_dead_neighbour_is_renormalised():
   workers, carriers = _workers(
-    mix.Graph('full', 3, 2), [0.0, 3.0, 6.0], tau=0, lock_timeout_s=0.2
+    mixing.Graph('full', 3, 2), [0.0, 3.0, 6.0], tau=0, lock_timeout_s=0.2
   )
   carriers[2].cut = True
   carriers[1].send([0], mix.Message(1, workers[1].learner.theta))
   workers[0].iterate()
   assert workers[0].value == 1.5  # halves, not thirds
   # One that lives and has sent nothing new leaves its share to the own.
-  assert mix.mix_row(np.float32([0.0]), [np.float32([3.0])], 2)[0] == 1.0
+  assert mixing.mix_row(np.float32([0.0]), [np.float32([3.0])], 2)[0] == 1.0
 
 
 def test_parameters_that_are_not_finite_are_refused_and_not_sent(caplog):
-  (first, second), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, second), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   second.learner.theta[:] = np.nan
   second.iterate()
   assert carriers[0].newest(1) is None
@@ -235,7 +250,7 @@ def test_parameters_that_are_not_finite_are_refused_and_not_sent(caplog):
 
 
 def test_an_older_message_is_dropped():
-  (first, _), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, _), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   for iteration, value in ((5, 2.0), (3, 9.0)):
     theta = np.full((1, SIZE), value, np.float32)
     carriers[0].receive(1, mix.Message(iteration, theta))
@@ -245,7 +260,7 @@ def test_an_older_message_is_dropped():
 
 
 def test_a_worker_started_again_goes_on_where_a_neighbour_is():
-  graph = mix.Graph('ring', 2)
+  graph = mixing.Graph('ring', 2)
   theta = np.full((1, SIZE), 7.0, np.float32)
 
   def start(iteration, again=True, tau=1):
@@ -272,7 +287,7 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
 
 
 def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
-  (first, _), carriers = _workers(mix.Graph('ring', 2), tau=None)
+  (first, _), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   assert first.exchange.replacement(0) is None
   carriers[0].receive(1, mix.Message(1, np.full((1, SIZE), 3, np.float32)))
   np.testing.assert_array_equal(first.exchange.replacement(0), [3] * SIZE)
@@ -280,7 +295,7 @@ def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
 
 def test_parameters_of_a_device_are_copied_to_the_host():
   message = mix.Message(3, tf.Variable(np.ones((1, SIZE), np.float32)).numpy())
-  iteration, theta, _, checksum = gossip.packed(message)
+  iteration, theta, _, checksum = gossip_rpc.packed(message)
   assert (iteration, theta.dtype, theta.flags.c_contiguous) == (
     3,
     np.float32,
@@ -311,7 +326,7 @@ def _average(averager, parts):
 
 
 def test_a_mean_weighs_workers_by_their_steps():
-  averager = gossip.Averager(2, timeout_s=10)
+  averager = gossip_averager.Averager(2, timeout_s=10)
   assert _average(averager, [(0, 1, 10, 0.0), (1, 1, 30, 4.0)]) == {
     0: 3.0,
     1: 3.0,
@@ -319,7 +334,7 @@ def test_a_mean_weighs_workers_by_their_steps():
 
 
 def test_a_mean_waits_once_for_who_is_late_and_no_more():
-  averager = gossip.Averager(3, timeout_s=0.3)
+  averager = gossip_averager.Averager(3, timeout_s=0.3)
   two = [(0, 1, 10, 0.0), (1, 1, 10, 4.0)]
   begin = time.monotonic()
   assert _average(averager, two) == {0: 2.0, 1: 2.0}
@@ -335,13 +350,13 @@ def test_a_mean_waits_once_for_who_is_late_and_no_more():
 
 
 def test_a_mean_has_nothing_that_is_not_finite():
-  averager = gossip.Averager(2, timeout_s=0.2)
+  averager = gossip_averager.Averager(2, timeout_s=0.2)
   parts = [(0, 1, 10, 1.0), (1, 1, 10, float('nan'))]
   assert _average(averager, parts) == {0: 1.0, 1: None}
 
 
 def test_who_has_left_is_not_waited_for():
-  averager = gossip.Averager(2, timeout_s=30)
+  averager = gossip_averager.Averager(2, timeout_s=30)
   averager.leave(1)
   assert _average(averager, [(0, 1, 10, 1.0)]) == {0: 1.0}
 
@@ -359,10 +374,10 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
     def leave(self):
       pass
 
-  carriers = [None, gossip.Inbox()]
+  carriers = [None, gossip_rpc.Inbox()]
   carriers[0] = _Direct(0, carriers)
   exchange = mix.Mix(
-    mix.Graph('ring', 2),
+    mixing.Graph('ring', 2),
     0,
     carriers[0],
     tau=None,
@@ -379,6 +394,83 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
   assert _metrics(worker)['averages'] == 1
 
 
+def test_second_moments_are_averaged_with_the_parameters():
+  averager = gossip_averager.Averager(2, timeout_s=10)
+
+  class Average:
+    def __init__(self, worker):
+      self.worker = worker
+
+    def __call__(self, number, steps, theta, over):
+      assert theta.shape == (1, 2 * SIZE)
+      closed, mean = False, None
+      while not closed:
+        closed, mean = averager.average(self.worker, number, steps, theta)
+      return mean
+
+    def leave(self):
+      pass
+
+  graph, carriers = mixing.Graph('ring', 2), []
+  carriers.extend(_Direct(i, carriers) for i in range(2))
+  workers = [
+    _Worker(
+      mix.Mix(
+        graph,
+        i,
+        carriers[i],
+        tau=None,
+        avg_period=1,
+        average=Average(i),
+        average_moments=True,
+      ),
+      2.0 * i,
+    ).begin()
+    for i in range(2)
+  ]
+  for i, worker in enumerate(workers):
+    worker.learner.slots = np.full((1, SIZE), 10.0 * i, np.float32)
+  _run(workers, 1, [0.0, 0.0])
+  for worker in workers:
+    assert worker.learner.slots.tolist() == [[5.0] * SIZE]
+
+
+def test_an_optimizer_without_second_moments_is_refused():
+  learner = _Learner(0.0)
+  learner.agent = types.SimpleNamespace(optimizer=optimizers.Momentum(0.9))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2), 0, _Direct(0, []), average_moments=True
+  )
+  with pytest.raises(ValueError, match='Momentum has no second moments'):
+    exchange.setup(learner, 0)
+
+
+def test_the_mean_of_workers_is_of_those_that_answer():
+  layout = parameters.Layout([('w', (SIZE,))])
+
+  class Client:
+    def __init__(self, value):
+      self.value = value
+
+    def get_parameters(self, have_version):
+      assert have_version == -1
+      if self.value is None:
+        raise rpc.Unavailable('nowhere', 'get_parameters', False, 'dead')
+      theta = np.full(SIZE, self.value, np.float32)
+      encoded = parameters.encode(layout, int(self.value), theta)
+      return {'version': int(self.value), 'theta': encoded}
+
+  clients = [Client(1.0), Client(None), Client(4.0)]
+  mean = gossip_averager.Mean(clients, layout)
+  found = mean.get_parameters(-1)
+  assert found['version'] == 1
+  theta = parameters.decode(layout, found['theta'])[1]
+  assert theta.tolist() == [2.5] * SIZE
+  assert mean.get_parameters(1)['theta'] is None
+  with pytest.raises(rpc.Unavailable):
+    gossip_averager.Mean(clients[1:2], layout).get_parameters(-1)
+
+
 # Over real RPC.
 
 
@@ -387,10 +479,20 @@ def served():
   """served(graph, ...): an exchange for each worker, served at an address."""
   exchanges, contexts, all_clients = [], [], {}
 
+  def start(served, address):
+    contexts.append(rpc.serve(served, address))
+    contexts[-1].__enter__()
+
   def serve(graph, **options):
-    addresses = [
-      directory.of_this_node().claim(f'worker/{i}') for i in range(graph.size)
-    ]
+    names = directory.of_this_node()
+    addresses, of_proxies = (
+      [names.claim(f'{label}/{i}') for i in range(graph.size)]
+      for label in ('worker', 'proxy')
+    )
+    if options.get('carrier') == 'proxy':
+      for i, address in enumerate(of_proxies):
+        near = {j: rpc.Client(of_proxies[j]) for j in graph.neighbours(i)}
+        start(gossip_proxy.Proxy(i, near), address)
     for i, address in enumerate(addresses):
       clients = {
         j: rpc.Client(address, timeout_s=1.0)
@@ -398,9 +500,9 @@ def served():
         if j != i
       }
       all_clients.update(clients)
-      exchanges.append(gossip.Gossip(graph, i, clients, **options))
-      contexts.append(rpc.serve(exchanges[-1], address))
-      contexts[-1].__enter__()
+      proxy = rpc.Client(of_proxies[i])
+      exchanges.append(gossip.Gossip(graph, i, clients, proxy=proxy, **options))
+      start(exchanges[-1], address)
     return exchanges, all_clients
 
   yield serve
@@ -410,9 +512,9 @@ def served():
     context.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize('carrier', ['rpc', 'shared_memory'])
+@pytest.mark.parametrize('carrier', ['rpc', 'shared_memory', 'proxy'])
 def test_workers_mix_and_one_that_comes_back_takes_over(served, carrier):
-  exchanges, clients = served(mix.Graph('ring', 3), tau=1, carrier=carrier)
+  exchanges, clients = served(mixing.Graph('ring', 3), tau=1, carrier=carrier)
   workers = [_Worker(x, float(i)).begin() for i, x in enumerate(exchanges)]
   assert _run(workers, 60, [0.002] * 3) <= 2
   values = [worker.value for worker in workers]
@@ -503,11 +605,11 @@ def test_the_memory_of_a_receiver_that_came_back_is_found():
 
 
 def test_a_damaged_message_is_refused(served):
-  (exchange, _), _ = served(mix.Graph('ring', 2))
+  (exchange, _), _ = served(mixing.Graph('ring', 2))
   theta = np.ones((1, SIZE), np.float32)
   push = functools.partial(exchange.push_message, 1, 1, theta, 0.0)
   assert not push(12345)
-  assert push(gossip.packed(mix.Message(1, theta))[-1])
+  assert push(gossip_rpc.packed(mix.Message(1, theta))[-1])
 
 
 def test_a_receiver_that_hangs_does_not_stop_learning():
@@ -524,7 +626,7 @@ def test_a_receiver_that_hangs_does_not_stop_learning():
       self.taken.append(iteration)
       release.wait(20)
 
-  graph, client = mix.Graph('ring', 2), Hangs()
+  graph, client = mixing.Graph('ring', 2), Hangs()
   exchange = gossip.Gossip(graph, 0, {1: client}, tau=None)
   worker = _Worker(exchange, 1.0).begin()
   while not client.taken:

@@ -77,7 +77,7 @@ def test_a_replay_node_has_one_table_per_explorer_node():
     'replay_1',
     'replay_2',
   ]
-  width = experiment.transitions().width
+  width = experiment.make_agent().transition_layout().width
   shapes = [table.info.signature.shape.as_list() for table in tables]
   assert shapes == [[2, width], [2, width], [1, width]]
   assert {table.info.max_size for table in tables} == {1000}

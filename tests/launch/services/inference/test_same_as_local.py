@@ -117,7 +117,7 @@ def test_first_priorities_are_the_servers(world, agent):
     policy._server = None  # is not asked again
     assert policy.priorities(None, np.zeros((3, 1), np.float32)) is None
     return
-  layout = made.experiment.transitions()
+  layout = made.agent.transition_layout()
   packed = np.random.default_rng(0).random((5, layout.width), np.float32)
   np.testing.assert_allclose(
     policy.priorities(None, packed),

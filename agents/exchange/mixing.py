@@ -1,0 +1,181 @@
+"""Who mixes with whom, and the arithmetic of mixing: pure functions on vectors.
+
+Assran et al. 2019 (GALA, arXiv:1906.04585); docs/topologies/gossip.md has the
+equations beside the functions. The exchange is mix.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Literal, get_args
+
+import numpy as np
+
+Topology = Literal['ring', 'bidirectional_ring', 'exponential', 'full']
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+  """Who sends to whom, in which iteration: workers on a circle.
+
+  In iteration k worker i hears `peers` of its in-neighbours, and as many hear
+  it: those at the next distances of the topology, in turn. So each W has equal
+  weights 1/(p+1) and is doubly stochastic.
+
+  Attributes:
+    topology: name.
+    size: workers, n.
+    peers: in-neighbours of one iteration, p.
+  """
+
+  topology: Topology
+  size: int
+  peers: int = 1
+
+  def __post_init__(self):
+    known = get_args(Topology)
+    if self.topology not in known:
+      raise ValueError(
+        f'topology={self.topology!r} is not known. Choose one of {known}.'
+      )
+    most = max(1, len(self.distances))
+    if not 1 <= self.peers <= most:
+      raise ValueError(
+        f'peers_per_iteration={self.peers} must be from 1 to {most}: a '
+        f'{self.topology} of {self.size} workers has so many in-neighbours.'
+      )
+
+  @property
+  def distances(self) -> list[int]:
+    """How far behind a worker on the circle its in-neighbours are."""
+    n = self.size
+    found = {
+      'ring': [1],
+      'bidirectional_ring': [1, -1],
+      'exponential': [2**e for e in range(n.bit_length()) if 2**e < n],
+      'full': list(range(1, n)),
+    }[self.topology]
+    return list(dict.fromkeys(d % n for d in found if d % n))
+
+  @property
+  def cycle(self) -> int:
+    """Iterations after which the turns repeat."""
+    count = max(1, len(self.distances))
+    return count // math.gcd(count, self.peers)
+
+  def _turn(self, iteration: int) -> list[int]:
+    own = self.distances
+    first = iteration * self.peers
+    return [own[(first + i) % len(own)] for i in range(self.peers) if own]
+
+  def sources(self, worker: int, iteration: int) -> list[int]:
+    """In-neighbours of a worker in an iteration."""
+    return [(worker - d) % self.size for d in self._turn(iteration)]
+
+  def receivers(self, worker: int, iteration: int) -> list[int]:
+    """Out-neighbours of a worker in an iteration."""
+    return [(worker + d) % self.size for d in self._turn(iteration)]
+
+  def all_sources(self, worker: int) -> list[int]:
+    """In-neighbours of a worker in any iteration."""
+    return [(worker - d) % self.size for d in self.distances]
+
+  def all_receivers(self, worker: int) -> list[int]:
+    """Out-neighbours of a worker in any iteration."""
+    return [(worker + d) % self.size for d in self.distances]
+
+  def neighbours(self, worker: int) -> list[int]:
+    """In- and out-neighbours of a worker in any iteration."""
+    return sorted({*self.all_sources(worker), *self.all_receivers(worker)})
+
+  def matrix(self, iteration: int) -> np.ndarray:
+    """`W [n, n]` of an iteration: row i is what worker i takes of each."""
+    weights = np.eye(self.size)
+    for worker in range(self.size):
+      weights[worker, self.sources(worker, iteration)] = 1.0
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def mix_row(
+  own: np.ndarray, arrived: Sequence[np.ndarray], expected: int
+) -> np.ndarray:
+  """One row of W: equal weights; what has not arrived is replaced by `own`.
+
+  Args:
+    own: parameters of this worker.
+    arrived: those of in-neighbours, not mixed before.
+    expected: in-neighbours of this iteration that live.
+  """
+  share = own.dtype.type(1 / (expected + 1))
+  mixed = (1 - share * len(arrived)) * own
+  for theirs in arrived:
+    mixed += share * theirs
+  return mixed
+
+
+def push_sum(
+  shares: np.ndarray, numerators: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """One round of push-sum, for graphs of which W is not doubly stochastic.
+
+  Every `Graph` is regular, so `Mix` needs none of it.
+
+  Args:
+    shares: [n, n], column j is what worker j sends to each; columns sum to 1.
+    numerators: [n, D].
+    weights: [n]; a worker's parameters are its numerator over its weight.
+  """
+  return shares @ numerators, shares @ weights
+
+
+def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
+  """`sum_j q_j theta_j`, with `q_j = m_j / sum m` of environment steps m."""
+  weights = np.asarray(steps, np.float64)
+  weights = weights / weights.sum()
+  total = np.zeros_like(vectors[0])
+  for weight, vector in zip(weights, vectors):
+    total += vector.dtype.type(weight) * vector
+  return total
+
+
+def contraction(weights: np.ndarray) -> float:
+  """beta: by what a doubly stochastic `W [n, n]` shrinks deviations at least.
+
+  Its second largest singular value: the largest once the mean is taken off.
+  """
+  size = len(weights)
+  return float(np.linalg.norm(weights - np.full((size, size), 1 / size), 2))
+
+
+def bound_factor(graph: Graph) -> float:
+  """What times `max_k ||rate G_k||_F` bounds the deviation from the mean.
+
+  With one matrix: `D <- beta (D + g)`, so `D <= beta / (1 - beta) g`. With
+  matrices in turn, of a cycle that begins anywhere: the sum over its steps of
+  the contraction of what follows them, over 1 less that of the whole cycle.
+  """
+  if graph.size == 1:
+    return 0.0
+  matrices = [graph.matrix(k) for k in range(graph.cycle)]
+  worst = 0.0
+  for first in range(graph.cycle):
+    product, total = np.eye(graph.size), 0.0
+    for weights in reversed(matrices[first:] + matrices[:first]):
+      product = product @ weights
+      total += contraction(product)
+    beta = contraction(product)
+    worst = max(worst, total / (1 - beta) if beta < 1 else math.inf)
+  return worst
+
+
+def may_begin(iteration: int, heard: int, tau: int | None) -> bool:
+  """The lock: whether a worker may begin the iteration after this one.
+
+  Args:
+    iteration: that it has ended.
+    heard: newest iteration that it knows of an in-neighbour.
+    tau: iterations that one may be behind; None: any number.
+  """
+  return tau is None or heard >= iteration - tau

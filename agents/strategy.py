@@ -1,0 +1,168 @@
+"""What evolution strategies keep between generations (agents/evolution.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from agents import evolution
+from agents import optimizers
+from agents import parameters
+from agents.networks import normalization
+
+_PRIOR = 0.01  # observations of mean 0 and variance 1; starter code
+
+
+class Strategy:
+  """theta, and all that the next one depends on.
+
+  Attributes:
+    theta: float32 [D].
+    generation: updates made.
+    place: the part of theta that is perturbed.
+  """
+
+  def __init__(
+    self,
+    config: evolution.Config,
+    layout: parameters.Layout,
+    theta: np.ndarray,
+    table: np.ndarray,
+  ):
+    """Begins at `theta [D]`."""
+    self._config = config
+    self._layout = layout
+    self._table = table
+    self._optimizer = optimizers.make(config.optimizer)
+    self.theta = np.array(theta, np.float32)
+    self.generation = 0
+    self.place = evolution.perturbed(layout)
+    self.dim = self.place.stop - self.place.start
+    self._slots = np.zeros((self._optimizer.slots, 1, self.dim), np.float32)
+    self._moves = 0  # of the optimizer
+    size = evolution.observation_size(layout)
+    self._sums = evolution.Sums(_PRIOR, np.zeros(size), np.full(size, _PRIOR))
+
+  @property
+  def key(self) -> int:
+    """Tells generations apart, and those of two histories too."""
+    return zlib.crc32(self.theta.tobytes(), self.generation)
+
+  def update(
+    self, indices: np.ndarray, returns: np.ndarray, sums: tuple | None = None
+  ) -> dict[str, float]:
+    """Ends a generation.
+
+    Args:
+      indices: of the noise, [P].
+      returns: [P, 2], of + and -; pairs with one that is not finite are left
+        out.
+      sums: `Sums` of observations, or a tuple like it.
+
+    Returns:
+      What to log.
+    """
+    config = self._config
+    self.generation += 1
+    returns = np.asarray(returns, np.float64)
+    known = np.isfinite(returns).all(axis=1)
+    indices, returns = indices[known], returns[known]
+    flat = not len(returns) or bool(np.all(returns == returns.flat[0]))
+    size = 0.0
+    if len(returns) and not (flat and config.skip_flat):
+      noise = (self._table[i : i + self.dim] for i in indices)
+      scale = config.sigma if config.divide_by_sigma else 1.0
+      g = evolution.gradient(evolution.centred_ranks(returns), noise, scale)
+      size = float(np.linalg.norm(g))
+      self._climb(
+        evolution.ascent(g, self.theta[self.place], config.weight_decay)
+      )
+    if sums is not None and sums[0] and len(self._sums.first):
+      self._sums = self._sums.plus(evolution.Sums(*sums))
+      self._normalize()
+    found = {
+      'gradient_norm': size,
+      'theta_norm': float(np.linalg.norm(self.theta[self.place])),
+      'flat': float(flat),
+      'dropped_pairs': float(np.count_nonzero(~known)),
+    }
+    if len(returns):
+      found.update(
+        return_mean=float(returns.mean()),
+        return_max=float(returns.max()),
+        return_min=float(returns.min()),
+      )
+    return found
+
+  def _climb(self, direction: np.ndarray) -> None:
+    """One step of the optimizer, which descends: of -direction."""
+    self._moves += 1
+    slots, step = self._optimizer.direction(
+      tuple(tf.constant(slot) for slot in self._slots),
+      tf.constant(-direction[None], tf.float32),
+      tf.constant([[self._moves]], tf.float32),
+    )
+    for own, slot in zip(self._slots, slots):
+      own[:] = slot.numpy()
+    # A new array: those who were given the old one keep it.
+    theta = self.theta.copy()
+    theta[self.place] -= (
+      np.float32(self._config.learning_rate) * step.numpy()[0]
+    )
+    self.theta = theta
+
+  def _normalize(self) -> None:
+    """Writes the statistics to where the agent's normalizer reads them."""
+    mean, variance = self._sums.moments()
+    memory = min(self._sums.number / normalization.CAPACITY, 1.0)
+    theta = self.theta.copy()
+    views = {
+      variable.name: view
+      for variable, view in zip(
+        self._layout.variables, self._layout.unpack(theta)
+      )
+    }
+    views['normalizer/mean'][:] = mean
+    views['normalizer/variance'][:] = variance
+    views['normalizer/memory'][:] = memory
+    self.theta = theta
+
+  def save(self) -> dict[str, np.ndarray]:
+    """All that it needs to go on."""
+    return {
+      'theta': self.theta,
+      'slots': self._slots,
+      'numbers': np.array([self.generation, self._moves], np.int64),
+      'table': np.array(evolution.checksum(self._table), np.int64),
+      'observed': np.array(self._sums.number),
+      'observations': np.stack([self._sums.first, self._sums.second]),
+    }
+
+  def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+    """Takes the arrays of `save` back.
+
+    Raises:
+      ValueError: they are of another network, optimizer or table.
+    """
+    own = self.save()
+    for name, array in arrays.items():
+      if np.shape(array) != own[name].shape:
+        raise ValueError(
+          f'The checkpoint has {name} of shape {np.shape(array)}, this run '
+          f'{own[name].shape}: it is of another network, optimizer or '
+          'environment. Resume it as it was started.'
+        )
+    if int(arrays['table']) != int(own['table']):
+      raise ValueError(
+        'The checkpoint is of another noise table. Leave '
+        'evolution.table_seed as it was.'
+      )
+    self.theta = np.array(arrays['theta'])
+    self._slots = np.array(arrays['slots'])
+    self.generation, self._moves = (int(n) for n in arrays['numbers'])
+    self._sums = evolution.Sums(
+      float(arrays['observed']), *np.array(arrays['observations'])
+    )

@@ -1,0 +1,170 @@
+"""Gossip's pure functions against their vectors and against slow loops."""
+
+import math
+
+import numpy as np
+import pytest
+
+from agents.exchange import mixing
+
+GRAPHS = [
+  ('ring', 1, 1),
+  ('ring', 2, 1),
+  ('ring', 4, 1),
+  ('bidirectional_ring', 2, 1),
+  ('bidirectional_ring', 4, 1),
+  ('bidirectional_ring', 5, 2),
+  ('exponential', 4, 1),
+  ('exponential', 8, 1),
+  ('exponential', 8, 2),
+  ('full', 4, 1),
+  ('full', 4, 3),
+  ('full', 7, 2),
+]
+
+
+def _mixed(weights, stacked):
+  """Each worker's row of W alone, as the exchange does it."""
+  rows = []
+  for worker, row in enumerate(weights):
+    sources = [j for j in np.flatnonzero(row) if j != worker]
+    arrived = [stacked[j] for j in sources]
+    rows.append(mixing.mix_row(stacked[worker], arrived, len(sources)))
+  return np.stack(rows)
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32'])
+@pytest.mark.vectors('gossip', kind='mix')
+def test_rounds_of_mixing_are_those_of_the_vectors(vector, dtype):
+  stacked = np.array(vector.inputs['X'], dtype)
+  expected, tolerance = vector.expected, vector.tolerance[dtype]
+  for done in range(1, max(vector.inputs['rounds']) + 1):
+    stacked = _mixed(np.array(vector.inputs['W']), stacked)
+    if f'after_{done}' in expected:
+      np.testing.assert_allclose(
+        stacked, expected[f'after_{done}'], **tolerance
+      )
+    if f'max_distance_to_mean_{done}' in expected:
+      distance = np.linalg.norm(stacked - stacked.mean(axis=0), axis=1).max()
+      np.testing.assert_allclose(
+        distance, expected[f'max_distance_to_mean_{done}'], **tolerance
+      )
+
+
+@pytest.mark.vectors('gossip', kind='step_mix')
+def test_a_step_comes_before_the_mixture(vector):
+  inputs = vector.inputs
+  stepped = np.array(inputs['X']) - inputs['lr'] * np.array(inputs['grads'])
+  np.testing.assert_allclose(
+    _mixed(np.array(inputs['W']), stepped),
+    vector.expected['X'],
+    **vector.tolerance['float64'],
+  )
+
+
+@pytest.mark.vectors('gossip', kind='push_sum')
+def test_push_sum_is_that_of_the_vectors(vector):
+  num, weight = np.array(vector.inputs['X']), np.ones(len(vector.inputs['X']))
+  tolerance = vector.tolerance['float64']
+  for done in range(1, max(vector.inputs['rounds']) + 1):
+    num, weight = mixing.push_sum(np.array(vector.inputs['A']), num, weight)
+    expected = vector.expected.get(str(done))
+    if expected is not None:
+      np.testing.assert_allclose(num, expected['num'], **tolerance)
+      np.testing.assert_allclose(weight, expected['w'], **tolerance)
+      np.testing.assert_allclose(
+        num / weight[:, None], expected['est'], **tolerance
+      )
+
+
+@pytest.mark.vectors('gossip', kind='average')
+def test_the_weighted_mean_is_that_of_the_vectors(vector):
+  np.testing.assert_allclose(
+    mixing.average(np.array(vector.inputs['X']), vector.inputs['weights']),
+    vector.expected['average'],
+    **vector.tolerance['float64'],
+  )
+
+
+def test_the_matrices_of_the_rings_are_those_that_one_would_write():
+  half, third = np.eye(4) / 2, np.eye(4) / 3
+  before, after = np.roll(np.eye(4), -1, 1), np.roll(np.eye(4), 1, 1)
+  np.testing.assert_array_equal(
+    mixing.Graph('ring', 4).matrix(0), half + before / 2
+  )
+  np.testing.assert_allclose(
+    mixing.Graph('bidirectional_ring', 4, 2).matrix(0),
+    third + (before + after) / 3,
+  )
+  np.testing.assert_array_equal(
+    mixing.Graph('full', 4, 3).matrix(0), np.full((4, 4), 0.25)
+  )
+
+
+def test_peers_of_an_exponential_graph_come_in_turn():
+  graph = mixing.Graph('exponential', 8)
+  assert [graph.sources(0, k) for k in range(4)] == [[7], [6], [4], [7]]
+  assert [graph.receivers(0, k) for k in range(4)] == [[1], [2], [4], [1]]
+  assert graph.all_receivers(0) == [1, 2, 4]
+  assert (graph.cycle, mixing.Graph('exponential', 8, 2).cycle) == (3, 3)
+
+
+@pytest.mark.parametrize('topology, size, peers', GRAPHS)
+def test_mixing_leaves_the_mean_where_it_is(topology, size, peers):
+  graph = mixing.Graph(topology, size, peers)
+  rng = np.random.default_rng(size)
+  for k in range(graph.cycle + 1):
+    weights = graph.matrix(k)
+    np.testing.assert_allclose(weights.sum(axis=0), 1)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    stacked = rng.normal(size=(size, 50)).astype(np.float32)
+    np.testing.assert_allclose(
+      _mixed(weights, stacked).mean(axis=0), stacked.mean(axis=0), atol=1e-6
+    )
+    np.testing.assert_allclose(
+      _mixed(weights, stacked), weights @ stacked, atol=1e-6
+    )
+    # Who hears me is whom I send to.
+    for worker in range(size):
+      for receiver in graph.receivers(worker, k):
+        assert worker in graph.sources(receiver, k)
+
+
+@pytest.mark.parametrize('topology, size, peers', GRAPHS)
+def test_deviations_from_the_mean_stay_below_the_bound(topology, size, peers):
+  graph = mixing.Graph(topology, size, peers)
+  factor = mixing.bound_factor(graph)
+  assert math.isfinite(factor)
+  rng = np.random.default_rng(0)
+  stacked, largest = np.zeros((size, 20)), 0.0
+  for k in range(200):
+    step = rng.normal(size=stacked.shape) + np.arange(size)[:, None]
+    step /= np.linalg.norm(step)  # so that g is 1
+    stacked = graph.matrix(k) @ (stacked - step)
+    deviation = np.linalg.norm(stacked - stacked.mean(axis=0))
+    largest = max(largest, deviation)
+  assert largest <= factor + 1e-9
+
+
+def test_the_contraction_of_a_directed_ring_is_known():
+  beta = mixing.contraction(mixing.Graph('ring', 4).matrix(0))
+  assert beta == pytest.approx(math.cos(math.pi / 4))
+  assert mixing.bound_factor(mixing.Graph('ring', 4)) == pytest.approx(
+    beta / (1 - beta)
+  )
+  assert mixing.bound_factor(mixing.Graph('full', 4, 3)) == pytest.approx(
+    0, abs=1e-9
+  )
+
+
+def test_the_lock_counts_iterations():
+  assert mixing.may_begin(5, 5, 0) and not mixing.may_begin(5, 4, 0)
+  assert mixing.may_begin(5, 4, 1) and not mixing.may_begin(5, 3, 1)
+  assert mixing.may_begin(5, 0, None)
+
+
+def test_peers_that_a_topology_has_not_are_refused():
+  with pytest.raises(ValueError, match='must be from 1 to 1'):
+    mixing.Graph('ring', 4, 2)
+  with pytest.raises(ValueError, match='is not known'):
+    mixing.Graph('star', 4)

@@ -1,0 +1,208 @@
+"""Private networks: who gets one, who can look in, what a refusal says."""
+
+import errno
+import json
+import os
+import pathlib
+import socket
+import threading
+
+import pytest
+
+from replay import isolation
+from replay.inspect import launcher
+from tests import strangers
+
+
+def enter_and_look(times=1):
+  """A server on all interfaces, and its own client; or the refusal."""
+  before = os.readlink('/proc/self/ns/net')
+  for _ in range(times):
+    try:
+      isolation.prepare()
+      isolation.enter('required')
+    except isolation.Refused as e:
+      return str(e)
+    # As a process that this one has started.
+    isolation._entered = False
+  with socket.create_server(('::', 0), family=socket.AF_INET6) as server:
+    reached = strangers.connects(server.getsockname()[1])
+  return {
+    'moved': os.readlink('/proc/self/ns/net') != before,
+    'reached': reached,
+    'user': os.geteuid(),
+    'interfaces': [name for _, name in socket.if_nameindex()][:1],
+  }
+
+
+@pytest.fixture
+def refused(monkeypatch):
+  """A system that has no namespaces for us."""
+
+  def unshare(kinds):
+    raise OSError(errno.EPERM, 'unshare')
+
+  monkeypatch.setattr(isolation, '_unshare', unshare)
+
+
+@pytest.mark.parametrize('stranger', [False, True])
+@pytest.mark.parametrize('times', [1, 2])
+def test_a_private_network_has_a_loopback_and_the_same_user(stranger, times):
+  user = strangers.in_a_child(os.geteuid, stranger=stranger)
+  seen = strangers.in_a_child(enter_and_look, times, stranger=stranger)
+  if strangers.in_a_child(isolation.found, stranger=stranger)[:2] == 'no':
+    assert isinstance(seen, str) and 'no private network' in seen
+  else:
+    assert seen == {
+      'moved': True,
+      'reached': True,
+      'user': user,
+      'interfaces': ['lo'],
+    }
+
+
+def test_entering_again_stays_in_the_network_of_the_first_run():
+  def twice():
+    isolation.enter('auto')
+    first = os.readlink('/proc/self/ns/net')
+    isolation.enter('auto')
+    return first == os.readlink('/proc/self/ns/net')
+
+  assert strangers.in_a_child(twice) is True
+
+
+def test_auto_says_in_one_line_what_stays_open(refused, capsys):
+  isolation.prepare()
+  isolation.enter('auto')
+  said = capsys.readouterr().err
+  assert said.count('\n') == 1
+  assert said.startswith('note: no private network (')
+  assert 'read, change and stop the replay' in said
+  assert isolation.found().startswith('no private network: ')
+
+
+def test_required_refuses_where_the_system_does(refused, capsys):
+  with pytest.raises(isolation.Refused, match='--isolate=required: no private'):
+    isolation.enter('required')
+  assert capsys.readouterr().err == ''
+
+
+def test_off_asks_the_system_for_nothing(monkeypatch, capsys):
+  before = os.readlink('/proc/self/ns/net')
+  monkeypatch.setattr(isolation, '_trial', None)
+  isolation.prepare(['run.py', '--isolate=off'])
+  isolation.enter('off')
+  assert capsys.readouterr().err == ''
+  assert os.readlink('/proc/self/ns/net') == before
+
+
+@pytest.mark.parametrize(
+  'user,number,words',
+  [
+    (0, errno.EPERM, 'CAP_SETFCAP'),
+    (1000, errno.EPERM, 'apparmor_restrict_unprivileged_userns'),
+    (1000, errno.ENOSPC, 'max_user_namespaces'),
+    (1000, errno.ENOSYS, 'not implemented'),
+    (1000, 255, 'unknown error'),
+  ],
+)
+def test_a_refusal_has_a_reason(monkeypatch, user, number, words):
+  monkeypatch.setattr(os, 'geteuid', lambda: user)
+  assert words in isolation._why(number)
+
+
+# Looking in.
+
+
+@pytest.fixture
+def isolated(tmp_path, monkeypatch, request):
+  """A run with a network of its own: (directory, a port in it).
+
+  The parameter says whether an unprivileged user runs it. The directory is a
+  relative path: other users may not pass through those above it.
+  """
+  tmp_path.chmod(0o755)
+  monkeypatch.chdir(tmp_path)
+  reading, writing = os.pipe()
+  ended, end = os.pipe()
+
+  def serve():
+    os.close(end)
+    isolation.prepare()
+    isolation.enter('auto')
+    with socket.create_server(('127.0.0.1', 0)) as server:
+      found = {'port': server.getsockname()[1], 'record': launcher.record()}
+      os.write(writing, json.dumps(found).encode())
+      os.read(ended, 1)
+
+  thread = threading.Thread(
+    target=strangers.in_a_child,
+    args=(serve,),
+    kwargs={'stranger': getattr(request, 'param', False)},
+  )
+  thread.start()
+  found = json.loads(os.read(reading, 4096))
+  (tmp_path / launcher.FILE).write_text(json.dumps(found['record']))
+  yield pathlib.Path(), found['port']
+  for file in (end, ended, reading, writing):
+    os.close(file)
+  thread.join()
+
+
+def look_in(run, port):
+  return launcher.join(run), strangers.connects(port)
+
+
+@pytest.mark.parametrize('isolated', [False, True], indirect=True)
+def test_who_joins_reaches_the_servers(isolated, request):
+  run, port = isolated
+  stranger = request.node.callspec.params['isolated']
+  found = strangers.in_a_child(isolation.found, stranger=stranger)
+  private = not found.startswith('no ')
+  assert strangers.connects(port) is not private
+  seen = strangers.in_a_child(look_in, run, port, stranger=stranger)
+  assert seen == (True, True)
+
+
+def test_another_user_is_refused(isolated):
+  run, port = isolated
+  seen = strangers.in_a_child(look_in, run, port, stranger=True)
+  if os.geteuid() == 0:
+    assert isinstance(seen, launcher.Refused)
+    assert 'only user 0 can look into it' in str(seen)
+  else:
+    assert seen == (True, True)
+
+
+def test_root_is_refused_in_the_name_of_a_user(isolated, monkeypatch):
+  run, port = isolated
+  monkeypatch.setattr(os, 'geteuid', lambda: 4711)
+  with pytest.raises(launcher.Refused, match='this is user 4711'):
+    launcher.join(run)
+
+
+def test_a_process_with_the_number_of_a_dead_launcher_is_not_joined(isolated):
+  run, port = isolated
+  record = json.loads((run / launcher.FILE).read_text())
+  record['started'] -= 1
+  (run / launcher.FILE).write_text(json.dumps(record))
+  assert strangers.in_a_child(launcher.join, run) is False
+
+
+def test_a_run_of_this_network_moves_nobody(tmp_path):
+  before = os.readlink('/proc/self/ns/net')
+  assert launcher.join(tmp_path) is True  # it does not say what it is
+  (tmp_path / launcher.FILE).write_text(json.dumps(launcher.record()))
+  assert launcher.join(tmp_path) is True
+  (tmp_path / launcher.FILE).write_text(
+    json.dumps({'pid': 2**22 + 1, 'started': 1})  # above the largest number
+  )
+  assert launcher.join(tmp_path) is False
+  assert os.readlink('/proc/self/ns/net') == before
+
+
+def test_a_broken_record_is_named(tmp_path):
+  for text in ('', '[1]', '{"pid": 1}'):
+    (tmp_path / launcher.FILE).write_text(text)
+    with pytest.raises(launcher.Refused, match='launcher.json is not readable'):
+      launcher.join(tmp_path)
