@@ -10,6 +10,7 @@
 #   make test-all         the rest: every cell, every command, killed nodes
 #   make test-learning    real runs that have to learn: minutes
 #   make test-next        what needs no Reverb, on the next Python (3.13)
+#   make chaos            kill and stop nodes of four systems at random
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -35,7 +36,8 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results evaluate docs test test-all test-learning test-next bench doctor \
+.PHONY: help environment swarm run results chaos evaluate docs test test-all test-learning test-next \
+  bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -52,6 +54,9 @@ run: environment
 
 results: environment
 	@$(BIN)/python studies/results.py --publish $(ARGS)
+
+chaos: environment
+	@$(BIN)/python studies/chaos.py $(ARGS)
 
 evaluate:
 	@test -n '$(RUN)' || { \

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from agents import base
 from agents.unroll import unrolls
-from launch import actors
+from launch import actor_settings
+from launch import pulse
 from launch.experience import kind
 from launch.experience import population
 from replay import block_adder
@@ -93,6 +94,7 @@ class Unrolls(kind.Kind):
         max_in_flight=block_adder.OPTIONS.max_in_flight,
         timeout_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
+        say=pulse.waits,
       ),
     )
     acting: Any = behaviour
@@ -114,6 +116,7 @@ class Unrolls(kind.Kind):
       table,
       self._blocks,
       should_stop=should_stop,
+      say=pulse.waits,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       signature=self._layout.signature(),
     )
@@ -167,7 +170,7 @@ class OwnUnrolls(Unrolls, kind.Local):
   def __init__(self, experiment, members: int):
     agent: Any = experiment.make_agent()
     self.envs_per_member: int = agent.feed(1).sequences
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1,
       envs_per_actor=self.envs_per_member * members,
       queue_batches=1,
