@@ -23,6 +23,7 @@ import numpy as np
 from agents import base
 from agents import slice_update
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.services import averaging
 from run_records import checkpoints
 from run_records import reporting
@@ -234,10 +235,7 @@ class Shard:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Saves and reports until the program stops."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
       if self._slice.version >= self._saved + self._config.checkpoint_period:
         self._save()
@@ -289,14 +287,14 @@ class Shard:
       ]
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
-    checkpoints.write(self._path, learners=learners, **arrays)
+    with pulse.survives('the checkpoint of a shard'):
+      checkpoints.write(self._path, learners=learners, **arrays)
 
   def _restore(self) -> None:
     assert self._path is not None
-    if not self._path.exists():
+    arrays = checkpoints.read(self._path, repair=True)
+    if arrays is None:
       return
-    with np.load(self._path) as saved:
-      arrays = dict(saved)
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected

@@ -21,6 +21,7 @@ import numpy as np
 from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import remote_apply
+from launch import pulse
 from launch import rpc
 from launch.services import shard as shard_lib
 
@@ -61,7 +62,9 @@ class Shards:
     self._consistent = consistent
     self._pool = None
     if len(self._shards) > 1:
-      self._pool = futures.ThreadPoolExecutor(len(self._shards), 'shard')
+      self._pool = futures.ThreadPoolExecutor(
+        len(self._shards), 'shard', pulse.use, (pulse.here(),)
+      )
     self._known: list[shard_lib.Reply] = []
     self._back = [0.0] * len(self._shards)  # when one that is away is asked
     self._said = [False] * len(self._shards)

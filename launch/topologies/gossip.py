@@ -38,7 +38,7 @@ class Config:
   Defaults are GALA's (Assran et al. 2019) unless they say otherwise.
   """
 
-  num_learners: settings.Whole = 4  # n, a process each; GALA's example: 4
+  num_learners: settings.Nodes = 4  # n, a process each; GALA's example: 4
   topology: mixing.Topology = 'ring'  # directed; GALA's program: full
   # p, in-neighbours that are mixed at once; GALA: 1.
   peers_per_iteration: settings.Whole = 1
@@ -49,7 +49,7 @@ class Config:
   # example: 1e8, so none waits. 1 is this project's.
   tau: settings.Count | None = 1
   # Seconds of waiting after which a neighbour is taken for dead.
-  lock_timeout_s: settings.Positive = 10.0
+  lock_timeout_s: settings.Seconds = 10.0
   # PALA: iterations between two means of all workers; 0: none.
   avg_period: settings.Count = 0
   # Whether that mean is also one of the optimizers' second moments.

@@ -38,8 +38,8 @@ class Config:
   on one machine.
   """
 
-  num_learners: settings.Whole = 4  # L; each acts too; [N]: 100
-  num_shards: settings.Whole = 1  # K; [N]: 31, A3C: 1
+  num_learners: settings.Nodes = 4  # L; each acts too; [N]: 100
+  num_shards: settings.Nodes = 1  # K; [N]: 31, A3C: 1
   # Slices of equal size, or such that no variable is in two of them.
   slices: Literal['even', 'variables'] = 'even'
   # Updates of a shard since its parameters were pulled, above which it rejects
@@ -58,7 +58,7 @@ class Config:
   checkpoint_period: settings.Whole = 100  # updates of a shard
   # The mean of all learners' gradients is applied: A2C.
   synchronous: bool = False
-  sync_timeout_s: settings.Positive = 10.0  # for the others, in seconds
+  sync_timeout_s: settings.Seconds = 10.0  # for the others, in seconds
 
   def __post_init__(self):
     settings.check(self, SECTION)

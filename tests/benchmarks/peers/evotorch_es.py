@@ -5,7 +5,7 @@
 64 policies of 64x64 with tanh in a generation, an episode each: mirrored pairs,
 centred ranks, Adam, as ours. One torch thread; with --actors policies are
 spread over as many processes of Ray.
-Needs an environment of its own: `python requirements/peers/make.py evotorch`.
+Needs an environment of its own: `python requirements/environment.py evotorch`.
 """
 
 from __future__ import annotations
