@@ -9,11 +9,13 @@ first here, and the caller's modules after them.
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing.connection
 import os
 import pathlib
 import pickle
 import select
+import signal
 import sys
 import time
 from typing import Any
@@ -22,6 +24,8 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from replay import isolation
 
 _TICK_S = 0.4
 
@@ -44,6 +48,14 @@ class Ticks:
     self._next = time.monotonic() + _TICK_S
     if not last and not select.select([], [self._connection], [], 0)[1]:
       return
+    try:
+      self._tell()
+    except OSError:
+      # The caller is gone, and its runs with it.
+      self._next = math.inf
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  def _tell(self) -> None:
     found = totals(self._run)
     if found:
       self._connection.send(
@@ -93,8 +105,9 @@ def train(
   from murmuration import choices
   from run_records import run_directory
 
-  # A run does not outlive its caller.
-  linux.die_with_parent(os.getppid())
+  # A run does not outlive its caller, not even a killed one. What comes after
+  # (isolation) may take this away: then the next tick finds nobody.
+  linux.die_with_parent(os.getppid(), signal.SIGTERM)
   if engine not in engines.NAMES:
     registry.unknown('engine', engine, engines.NAMES)
   if resume:
@@ -124,6 +137,8 @@ def train(
 def main(connection: Any) -> None:
   """Serves operations until the caller closes its end."""
   hello = connection.recv()
+  if hello['trains']:
+    isolation.prepare()  # the imports below may start threads
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service
 
@@ -146,6 +161,7 @@ def main(connection: Any) -> None:
         if isinstance(e, kind)
       )
       answer = 'error', (kind, str(e)), number
+    sys.stdout.flush()
     connection.send(answer)
 
 

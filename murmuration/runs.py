@@ -180,9 +180,10 @@ class Run:
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
-    self.stopped = True
-    if self._helper is not None:
+    # Once: a second signal would not let the nodes save.
+    if self._helper is not None and not self.stopped:
       self._helper.stop()
+      self.stopped = True
 
   def resume(
     self,
@@ -217,7 +218,8 @@ class Run:
     """Trains to the end, in a helper process of its own."""
     self.stopped, self._policy = False, None
     bar = progress_lib.Bar(progress)
-    self._helper = helper = process.Helper(self._given)
+    self._helper = helper = process.Helper(self._given, trains=True)
+    message: tuple | None = None
     try:
       helper.begin('train', path=self.path, **arguments)
       while True:
@@ -229,9 +231,10 @@ class Run:
         self._take(*message, bar)
       code = helper.result(message)
     finally:
-      # After an exception, Ctrl-C also: the run is to save and to end.
-      if helper.process.poll() is None:
-        helper.stop()
+      if message is None or message[0] not in ('done', 'error'):
+        # An exception, Ctrl-C also: the run is to save and to end.
+        self.stop()
+        helper.drain()
       output = helper.close()
       self._helper = None
       bar.close()
@@ -257,7 +260,7 @@ class Run:
   def _called(self, name: str, content: dict[str, Any]) -> None:
     callback = self._callbacks.get(name)
     if callback is not None and callback(self, content) is STOP:
-      self.stop()
+      self.stop()  # nothing where the run is over
 
   def _call(self, operation: str, **arguments: Any) -> Any:
     return process.service(self._given).call(
