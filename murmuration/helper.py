@@ -95,8 +95,8 @@ def train(
   seed: int = 0,
   chosen: bool = True,
   resume: bool = False,
-) -> int:
-  """Trains; returns the exit code of the run."""
+) -> tuple[int, dict[str, Any] | None]:
+  """Trains; returns the exit code of the run, and its summary."""
   from launch import cell as cell_lib
   from launch import engines
   from launch import registry
@@ -129,9 +129,10 @@ def train(
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
   code = session.run(cell, engine, path, resume, on_tick=ticks)
-  if code != session.USAGE:
-    ticks(last=True)
-  return code
+  if code == session.USAGE:
+    return code, None
+  ticks(last=True)
+  return code, run_directory.RunDirectory(path).summary()
 
 
 def main(connection: Any) -> None:
@@ -160,7 +161,8 @@ def main(connection: Any) -> None:
         for kind in (ValueError, OSError, RuntimeError, TypeError, Exception)
         if isinstance(e, kind)
       )
-      answer = 'error', (kind, str(e)), number
+      text = f'{type(e).__name__}: {e}' if kind == 'Exception' else str(e)
+      answer = 'error', (kind, text), number
     sys.stdout.flush()
     connection.send(answer)
 
