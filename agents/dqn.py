@@ -63,9 +63,9 @@ class Config:
   target_update_period: settings.Whole = 100  # learner steps
   target_update_tau: settings.Share = 1.0  # 1 copies the online network
   serve_target: bool = False  # the target network acts and is judged
-  max_replay_size: settings.Whole = 20_000  # transitions per member
+  max_replay_size: settings.Items = 20_000  # transitions per member
   # Transitions per member before learning.
-  min_replay_size: settings.Whole = 500
+  min_replay_size: settings.Items = 500
   prioritized: bool = False  # replay by TD error, else uniform
   # Alpha; of prioritized replay only.
   priority_exponent: settings.Fraction = 0.6

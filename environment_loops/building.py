@@ -68,6 +68,18 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     ) from error
 
 
+def close(name: str, environment: gymnasium.Env) -> None:
+  """Closes an environment; one that fails at that has done its work."""
+  try:
+    environment.close()
+  except Exception as error:
+    _logger.warning(
+      'close() of %s failed, which costs nothing here: %s',
+      name,
+      faults.gist(error),
+    )
+
+
 def _check_registered(name: str) -> None:
   """Refuses a name that gymnasium does not know, with the nearest ones."""
   if not isinstance(name, str) or not name:
@@ -86,6 +98,12 @@ def _check_registered(name: str) -> None:
       raise faults.EnvironmentRefused(
         f'{name} needs the module {module!r}, which does not import: {error}. '
         f'Install {"ale-py" if module == "ale_py" else "the package of it"}.'
+      ) from error
+    except (Exception, SystemExit) as error:
+      raise faults.EnvironmentRefused(
+        f'{name} needs the module {module!r}, which fails where it is '
+        f'imported: {faults.gist(error)}. See whether `python -c "import '
+        f'{module}"` works by itself.'
       ) from error
   if identifier in gymnasium.registry:
     return

@@ -88,7 +88,7 @@ def spec(name: str) -> Spec:
   try:
     return _spec_of(name, environment)
   finally:
-    environment.close()
+    building.close(name, environment)
 
 
 def require_discrete(environment_spec: Spec, agent: str = 'this agent') -> int:
@@ -249,13 +249,15 @@ class GymnasiumEnvironment(dm_env.Environment):
       return self._side_view.frame()
 
   def close(self) -> None:
-    self._environment.close()
+    building.close(self._spec.name, self._environment)
 
   def _observation(self, observation: Any) -> np.ndarray:
     # A copy: some environments return their own buffer and write to it later.
-    observation = np.array(observation, self._dtype)
-    faults.check_shape(
-      self._spec.name, observation.shape, self._spec.observation_shape
+    observation = np.array(
+      faults.observation(
+        self._spec.name, observation, self._spec.observation_shape, self._dtype
+      ),
+      self._dtype,
     )
     if self._dtype.kind == 'f' and not np.isfinite(observation).all():
       raise faults.fault(self._spec.name, self._t, 'observation', observation)
@@ -321,6 +323,12 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'{name} has observations of type {type(observation_space).__name__}, '
       f'but a Box (one array of numbers) is needed. Give one that is wrapped: '
       f'gymnasium.wrappers.FlattenObservation(env). {_PAGE}'
+    )
+  if observation_space.dtype.kind not in 'fiub':
+    raise EnvironmentRefused(
+      f'{name} has observations of dtype {observation_space.dtype}, but real '
+      f'numbers are needed. Register a version with a wrapper that gives, for '
+      f'instance, real and imaginary parts side by side.'
     )
   registered = environment.spec
   assert registered is not None, name

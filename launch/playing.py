@@ -96,28 +96,26 @@ def load(run: run_directory.RunDirectory) -> Kept:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
   agent = registry.make(run.config())
-  star = run.path / 'checkpoints' / checkpoints.STAR
-  if star.exists():
-    with np.load(star) as saved:
-      what = (
-        f'theta_star version {int(saved["version"])} of explorer '
-        f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
-      )
-      return Kept(agent, saved['theta'], what)
-  best = run.path / 'checkpoints' / checkpoints.BEST
-  if best.exists():
-    with np.load(best) as saved:
-      what = (
-        f'the best that was evaluated: return {float(saved["return_mean"]):.1f}'
-        f' after {int(saved["steps"]):,} steps'
-      )
-      return Kept(agent, saved['theta'], what)
-  members = run.path / 'checkpoints' / checkpoints.AGENTS
-  if members.exists():
+  kept = run.path / 'checkpoints'
+  saved = checkpoints.read(kept / checkpoints.STAR)
+  if saved is not None:
+    what = (
+      f'theta_star version {int(saved["version"])} of explorer '
+      f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
+    )
+    return Kept(agent, saved['theta'], what)
+  saved = checkpoints.read(kept / checkpoints.BEST)
+  if saved is not None:
+    what = (
+      f'the best that was evaluated: return {float(saved["return_mean"]):.1f}'
+      f' after {int(saved["steps"]):,} steps'
+    )
+    return Kept(agent, saved['theta'], what)
+  saved = checkpoints.read(kept / checkpoints.AGENTS)
+  if saved is not None:
     rows = run.metrics('evaluation')
     returns = rows[-1].get('member_returns') if rows else None
-    with np.load(members) as saved:
-      theta, steps = saved['theta'], int(saved['steps'])
+    theta, steps = saved['theta'], int(saved['steps'])
     if returns is None and len(theta) == 1:
       return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
     best = 0
@@ -126,8 +124,8 @@ def load(run: run_directory.RunDirectory) -> Kept:
       best = int(np.nanargmax(returns))
     return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
   raise ValueError(
-    f'{run.path} keeps no parameters yet: it has neither {star.name} nor '
-    f'{members.name} in checkpoints/. Let the run go on a little.'
+    f'{run.path} keeps no parameters yet: it has neither {checkpoints.STAR} '
+    f'nor {checkpoints.AGENTS} in checkpoints/. Let the run go on a little.'
   )
 
 

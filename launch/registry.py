@@ -263,6 +263,12 @@ def _outside(name: str) -> Any:
       if path == module:
         return None
       break
+    except Exception as e:  # whatever a module of the user's does
+      # A SyntaxError says itself in which file and line.
+      raise ValueError(
+        f'{name} cannot be imported: {type(e).__name__}: {e}. '
+        f'`python -c "import {path}"` shows where.'
+      ) from e
     if path != module:
       return found
     if hasattr(found, attribute):

@@ -100,8 +100,8 @@ def parse(section: str, config_class: Any, name: str, text: str) -> Any:
   for option in options:
     try:
       return _parsed(option, text)
-    except (ValueError, SyntaxError, TypeError):
-      continue
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+      continue  # the last two: brackets in brackets in brackets
   wanted = ' or '.join(_named(option) for option in options)
   raise ValueError(
     f'{section}.{name}={text!r} is not {wanted}. Set --config.{section}.{name}.'

@@ -1,7 +1,7 @@
 """The picture of one run, and the looks that all pictures share.
 
 Reads run directories only, so that a plot can be made again at any time.
-Several systems are drawn by study_plots.py.
+Several systems are drawn by studies/plots.py.
 """
 
 from __future__ import annotations

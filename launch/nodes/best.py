@@ -28,13 +28,13 @@ class Best:
     if run_dir is None:
       return
     self._path = checkpoints.directory(run_dir) / checkpoints.BEST
-    if self._path.exists():
-      with np.load(self._path) as kept:
-        self._rank = (
-          bool(kept['confirmed']),
-          float(kept['return_mean']),
-          int(kept['steps']),
-        )
+    kept = checkpoints.read(self._path)
+    if kept is not None:
+      self._rank = (
+        bool(kept['confirmed']),
+        float(kept['return_mean']),
+        int(kept['steps']),
+      )
 
   def offer(
     self, theta: np.ndarray, mean: float, steps: int, confirmed: bool = False

@@ -16,6 +16,7 @@ from agents import base
 from agents import parameters
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch import rpc
 from launch.nodes import best
 from run_records import reporting
@@ -72,10 +73,7 @@ class Evaluator:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, until the end."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     be_nice(self._experiment)
     over = threading.Event()
     taking = threading.Thread(
@@ -90,6 +88,7 @@ class Evaluator:
       except queue.Empty:
         continue
       self._evaluate(snapshot, stop)
+      pulse.worked()
     over.set()
     taking.join()
     if not stop.is_set():
@@ -197,6 +196,7 @@ class Evaluator:
       self._experiment.environment,
       episodes,
       base.actor_seed(self._experiment.actor_info(0), purpose),
+      max_steps=self._experiment.eval_limit,
       should_stop=stop.is_set,
       on_fault=self._experiment.run.on_fault,
       epsilon=self._experiment.run.eval_epsilon,

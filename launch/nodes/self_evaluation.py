@@ -10,6 +10,7 @@ import numpy as np
 from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.nodes import best
 from launch.nodes import evaluator
 from launch.nodes import saves
@@ -63,6 +64,10 @@ class SelfEvaluation:
     """What the run came to is played too, unless it has been."""
     if self._played_at < steps:
       self._play(theta, steps)
+
+  def _over(self) -> bool:
+    pulse.worked(moved=True)  # the run waits for these steps too
+    return self._should_stop()
 
   def _play(self, thetas: np.ndarray, steps: int) -> None:
     run = self._experiment.run
@@ -121,7 +126,8 @@ class SelfEvaluation:
         self._experiment.environment,
         count,
         seed,
-        should_stop=self._should_stop,
+        max_steps=self._experiment.eval_limit,
+        should_stop=self._over,
         on_fault=run.on_fault,
         epsilon=run.eval_epsilon,
       )
