@@ -77,10 +77,10 @@ class Ticks:
 
 def totals(run: Any) -> dict[str, Any]:
   """What the counter of a run has counted; {} before it has."""
-  from run_records import metrics
+  from run_records import checkpoints
 
-  path = run.path / 'metrics' / 'counter.json'
-  return metrics.read_json(path) if path.exists() else {}
+  path = run.metrics_directory / checkpoints.COUNTER
+  return checkpoints.read_state(path) or {}
 
 
 def train(
