@@ -132,7 +132,8 @@ def _conv(xp, x, bias, weights, stride, padding):
   if padding == 'SAME':
     needed = [(-(-side // stride) - 1) * stride + kernel for side in sides]
     more = [max(n - side, 0) for n, side in zip(needed, sides)]
-    x = xp.pad(x, [(0, 0), *((m // 2, m - m // 2) for m in more), (0, 0)])
+    edges = [(0, 0), *((m // 2, m - m // 2) for m in more), (0, 0)]
+    x = xp.pad(x, edges, 'constant')
   high, wide = ((side - kernel) // stride + 1 for side in x.shape[1:3])
   total = bias
   for i in range(kernel):
