@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from agents import base
 from agents import settings
 from environment_loops import environments
+
+_Ratio = Annotated[
+  float, settings.between(0, 1e4, 'above 0 and at most 10,000', '(]')
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,22 +23,39 @@ class RunConfig:
   steps_per_agent: settings.Whole = 30_000
   # A confirmed mean, of each agent that is evaluated, that ends the run.
   target_return: float | None = None
-  wall_clock_s: settings.Positive | None = None  # seconds that end the run
+  wall_clock_s: settings.Seconds | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
   eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
   # a greedy policy can wait for ever for a ball that it never serves.
   eval_epsilon: settings.Fraction = 0.0
-  updates_per_call: settings.Whole = 8  # learner steps in one TensorFlow call
+  # Learner steps in one TensorFlow call.
+  updates_per_call: Annotated[int, settings.whole(1, 10_000)] = 8
   # With the learner, or a 'node' of its own.
   replay: Literal['colocated', 'node'] = 'colocated'
   # Seconds between checkpoints, at least.
-  replay_checkpoint_s: settings.Positive = 120.0
-  tf_threads: settings.Whole = 1  # per node; several nodes share the cores
+  replay_checkpoint_s: settings.Seconds = 120.0
+  tf_threads: Annotated[int, settings.whole(1, 1024)] = (
+    1  # per node; several nodes share the cores
+  )
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # The same numbers from the same seed, bit for bit, where one process does it
+  # all (docs/reliability.md says how far). Replay is then in that process, and
+  # no server has it.
+  deterministic: bool = False
+  # Restarts of a node in a row, and seconds after which one is forgotten. A
+  # life that did something starts the count anew.
+  max_restarts: settings.Count = 5
+  restart_window_s: settings.Positive = 600.0
+  # Seconds until a node that shows no life is killed and started again, and
+  # until a run without a step or an update is ended.
+  silent_s: settings.Positive = 60.0
+  stall_s: settings.Positive = 180.0
+  # Environment steps of an evaluated episode where the task has no limit.
+  eval_max_steps: settings.Whole = 100_000
   # The environment talks to other machines or programs: no private network.
   needs_network: bool = False
   # Of nodes that only measure or supervise.
@@ -54,7 +75,7 @@ class Pace:
 
   # Times that a transition is sampled on average; None: free-running, as in
   # Ape-X's paper, where acting and learning do not wait for each other.
-  samples_per_insert: settings.Positive | None = 8.0
+  samples_per_insert: _Ratio | None = 8.0
 
   def __post_init__(self):
     settings.check(self, 'pace')
@@ -109,6 +130,12 @@ class Experiment:
     if self.run.eval_epsilon:
       spec = environments.spec(self.environment)
       environments.require_discrete(spec, 'run.eval_epsilon')
+
+  @property
+  def eval_limit(self) -> int | None:
+    """Steps at which an evaluated episode is cut; None: the task ends it."""
+    spec = environments.spec(self.environment)
+    return None if spec.max_episode_steps else self.run.eval_max_steps
 
   @property
   def total_steps(self) -> int:

@@ -53,6 +53,7 @@ class ShardedSampler:
     batches_ahead: int = 1,
     max_in_flight: int = MAX_IN_FLIGHT,
     connect_timeout_s: float = 60.0,
+    say: Callable[[str], None] = lambda text: None,
     **dataset_options: Any,
   ):
     """Makes a sampler and begins to read ahead.
@@ -67,6 +68,7 @@ class ShardedSampler:
       max_in_flight: items of each shard asked ahead of those.
       connect_timeout_s: how long to wait for a shard that was never there, and
         for any where all are away.
+      say: told now and then what a long wait is for.
       **dataset_options: of `readers.make_dataset`.
 
     Raises:
@@ -95,6 +97,7 @@ class ShardedSampler:
     self._updates = updates
     self._should_stop = should_stop
     self._connect_timeout_s = connect_timeout_s
+    self._say = say
     self._turn = 0
     self._streams = [
       shards.Stream(
@@ -216,9 +219,13 @@ class ShardedSampler:
     """What a shard that gives nothing says, None if it is not there."""
     address = stream.address
     info = table_checks.now(reverb.Client(address), self._table)
-    if info is not None and not stream.said_waiting:
+    if info is None:
+      self._say(f'replay shard {stream.index} at {address} does not answer')
+      return None
+    why = table_checks.why_starved(self._table, address, info)
+    self._say(why)
+    if not stream.said_waiting:
       stream.said_waiting = True
-      why = table_checks.why_starved(self._table, address, info)
       _logger.info('%s', why)
     return info
 

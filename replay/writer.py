@@ -72,6 +72,7 @@ class WriteOptions:
     chunk_length: items of one column that `ItemWriter.extend` stores together;
       None: what `chunk_length` says of their size.
     should_stop: ends a wait early, without an error.
+    say: told twice a second what a long wait is for.
   """
 
   max_in_flight: int = MAX_IN_FLIGHT
@@ -80,6 +81,7 @@ class WriteOptions:
   reconnect_s: float = 30.0
   chunk_length: int | None = None
   should_stop: Callable[[], bool] = lambda: False
+  say: Callable[[str], None] = lambda text: None
 
   def __post_init__(self):
     if self.max_in_flight < 1:
@@ -294,11 +296,13 @@ class ItemWriter:
       now = time.monotonic()
       if now >= deadline:
         raise self._blocked(timeout_s)
-      if now - start >= _PATIENCE_S:
-        self._look(now)
+      if now - start < _PATIENCE_S:
+        continue
+      self._look(now)
+      why = table_checks.why_blocked(self._client, self._table, now - start)
+      self._options.say(why)
       if now - start >= say_after_s:
         say_after_s *= 2
-        why = table_checks.why_blocked(self._client, self._table, now - start)
         _logger.warning('Still waiting to write. %s', why)
 
   def close(self) -> None:
@@ -356,6 +360,9 @@ class ItemWriter:
         return False
       if time.monotonic() >= deadline:
         raise self._blocked(time.monotonic() - start) from error
+      self._options.say(
+        f'the Reverb server at {self._client.server_address} does not answer'
+      )
       time.sleep(0.1)
     self._finalize()
     self._open()

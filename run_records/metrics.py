@@ -6,8 +6,11 @@ plots read one kind without sifting. The TensorBoard file lies beside them.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
+import contextlib
 import dataclasses
+import errno
 import io
 import json
 import math
@@ -24,7 +27,11 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.summary.writer import record_writer
 
+from run_records import durable
+
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
+_WAITING = 100_000  # rows
+_RETRY_S = 1.0
 _NON_FINITE = {
   'inf': math.inf,
   '-inf': -math.inf,
@@ -36,7 +43,13 @@ class MetricsWriter:
   """Appends rows to JSON lines and scalars to TensorBoard. Thread-safe.
 
   Every row is on its way to the disk when the call returns: a node that is
-  killed loses nothing it has written.
+  killed loses nothing it has written. A disk that takes nothing costs no row
+  while there is memory for it: rows wait for room (the newest _WAITING of
+  them), and scalars are left out.
+
+  Attributes:
+    error: why nothing can be written now, None if all is well.
+    waiting: rows that wait for room.
   """
 
   def __init__(self, directory: str | os.PathLike[str]):
@@ -49,7 +62,12 @@ class MetricsWriter:
     self._directory = pathlib.Path(directory)
     self._directory.mkdir(parents=True, exist_ok=True)
     self._lock = threading.Lock()
-    self._files: dict[str, io.TextIOWrapper] = {}
+    self._files: dict[str, io.FileIO] = {}
+    self._rows: collections.deque[tuple[str, bytes]] = collections.deque(
+      maxlen=_WAITING
+    )
+    self._next_try = 0.0
+    self.error: OSError | None = None
     self._events: record_writer.RecordWriter | None = None
     self._closed = False
 
@@ -75,10 +93,45 @@ class MetricsWriter:
     with self._lock:
       if self._closed:
         return
-      if kind not in self._files:
-        self._files[kind] = _open_for_append(self._directory / f'{kind}.jsonl')
-      self._files[kind].write(line + '\n')
-      self._files[kind].flush()
+      self._rows.append((kind, f'{line}\n'.encode()))
+      self._write()
+
+  @property
+  def waiting(self) -> int:
+    return len(self._rows)
+
+  def retry(self) -> None:
+    """Writes rows that waited, if there is room now."""
+    with self._lock:
+      if not self._closed:
+        self._write()
+
+  def _write(self) -> None:
+    """Writes what waits; after a failure, not at once again. Locked."""
+    if self.error is not None and time.monotonic() < self._next_try:
+      return
+    try:
+      while self._rows:
+        kind, line = self._rows[0]
+        if kind not in self._files:
+          path = self._directory / f'{kind}.jsonl'
+          self._files[kind] = _open_for_append(path)
+        file = self._files[kind]
+        if file.write(line) != len(line):
+          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        self._rows.popleft()
+    except OSError as e:
+      self._failed(e)
+      # Opened again, it is cut to whole lines.
+      broken = self._files.pop(kind, None)
+      if broken is not None:
+        broken.close()
+    else:
+      self.error = None
+
+  def _failed(self, error: OSError) -> None:
+    self.error = error
+    self._next_try = time.monotonic() + _RETRY_S
 
   def scalars(
     self,
@@ -106,22 +159,30 @@ class MetricsWriter:
     now = time.time() if wall_time_s is None else wall_time_s
     event = event_pb2.Event(wall_time=now, step=int(step), summary=summary)
     with self._lock:
-      if self._closed:
+      if self._closed or self.error is not None:
         return
-      if self._events is None:
-        self._events = _new_event_file(self._directory, now)
-      self._events.write(event.SerializeToString())
-      self._events.flush()
+      try:
+        if self._events is None:
+          self._events = _new_event_file(self._directory, now)
+        self._events.write(event.SerializeToString())
+        self._events.flush()
+      except OSError as e:
+        self._failed(e)
+        # What is in its buffer cannot be written. The next is another file.
+        self._events = None
 
   def close(self) -> None:
     """Closes the files. Later rows are dropped without an error."""
     with self._lock:
+      self._next_try = 0.0
+      self._write()
       self._closed = True
       for file in self._files.values():
         file.close()
       self._files.clear()
       if self._events is not None:
-        self._events.close()
+        with contextlib.suppress(OSError):
+          self._events.close()
         self._events = None
 
 
@@ -143,7 +204,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not line:
       continue
     try:
-      rows.append(_from_jsonable(json.loads(line)))
+      rows.append(from_jsonable(json.loads(line)))
     except json.JSONDecodeError as error:
       raise ValueError(
         f'{path}:{number} is not a JSON line ({error}). The file was changed '
@@ -198,30 +259,23 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
   """Writes indented JSON so that a reader sees the old file or the new one."""
   path = pathlib.Path(path)
   text = json.dumps(to_jsonable(value), indent=2, allow_nan=False) + '\n'
-  # The thread's id too: nodes of local_mt share the process.
-  partial = path.with_name(
-    f'.{path.name}.{os.getpid()}.{threading.get_ident()}'
-  )
-  try:
-    partial.write_text(text, encoding='utf-8')
-    os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)
+  durable.replace(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
   """Reads what `write_json` wrote, non-finite numbers included."""
   text = pathlib.Path(path).read_text(encoding='utf-8')
-  return _from_jsonable(json.loads(text))
+  return from_jsonable(json.loads(text))
 
 
-def _from_jsonable(value: Any) -> Any:
+def from_jsonable(value: Any) -> Any:
+  """What `to_jsonable` made strings of, as numbers again."""
   if isinstance(value, str):
     return _NON_FINITE.get(value, value)
   if isinstance(value, list):
-    return [_from_jsonable(item) for item in value]
+    return [from_jsonable(item) for item in value]
   if isinstance(value, dict):
-    return {key: _from_jsonable(item) for key, item in value.items()}
+    return {key: from_jsonable(item) for key, item in value.items()}
   return value
 
 
@@ -233,7 +287,7 @@ def _number(value: Any) -> float | None:
   return None
 
 
-def _open_for_append(path: pathlib.Path) -> io.TextIOWrapper:
+def _open_for_append(path: pathlib.Path) -> io.FileIO:
   if path.exists():
     content = path.read_bytes()
     # A writer that was killed may have left half a line: the next row must
@@ -241,7 +295,7 @@ def _open_for_append(path: pathlib.Path) -> io.TextIOWrapper:
     whole = content.rfind(b'\n') + 1
     if whole != len(content):
       os.truncate(path, whole)
-  return path.open('a', encoding='utf-8')
+  return io.FileIO(path, 'a')
 
 
 def _new_event_file(

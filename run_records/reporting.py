@@ -9,16 +9,21 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import logging
+import os
 import re
 import time
 from typing import Any
 
+from launch import pulse
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 1.0
 _DEADLINE_S = 1.0
 _BACKOFF_CAP_S = 5.0
+# Counts that show that a run goes on. A supervisor's do not: it would play with
+# its theta_star for ever.
+_MOVES = ('actor_steps', 'learner_steps', 'samples')
 # At its start a node has nothing to do yet: it waits for a counter that is busy
 # with others, or is started again.
 _START_DEADLINE_S = 10.0
@@ -47,12 +52,18 @@ class Reporter:
     self._clock = clock
     self._remarked: set[str] = set()
     self._pending: collections.Counter[str] = collections.Counter()
+    # What the counter has answered to, and in which life of this node: so it
+    # can tell what it has counted already, though its answer was lost.
+    self._counted: collections.Counter[str] = collections.Counter()
+    self._life = os.urandom(8).hex()
     self._next = clock()
     self._backoff_s = 0.0
 
   def count(self, **increments: int) -> None:
     """Adds to what the next report sends, for instance actor_steps=32."""
     self._pending.update(increments)
+    if any(increments.values()):
+      pulse.worked(moved=any(increments.get(name) for name in _MOVES))
 
   def count_dropped(self, episodes: int) -> None:
     """Adds episodes that broke; a run without any does not speak of them."""
@@ -66,10 +77,17 @@ class Reporter:
     """Sends now. Returns whether the run is finished."""
     sent = dict(self._pending)
     try:
-      answer = self._counter.report(self.node, sent, dict(metrics or {}), None)
+      answer = self._counter.report(
+        self.node,
+        sent,
+        dict(metrics or {}),
+        None,
+        (self._life, dict(self._counted)),
+      )
     except (rpc.Unavailable, rpc.RemoteError) as e:
       self._fail(e)
       return self.finished
+    self._counted.update(sent)
     self._pending.subtract(sent)
     self._pending += collections.Counter()  # drops zeros
     self._backoff_s = 0.0

@@ -35,6 +35,18 @@ class RunLog:
     if run_dir is not None:
       self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
 
+  def trouble(self) -> str:
+    """Why rows wait in memory, in a sentence; tried again. '' if none do."""
+    if self._writer is None or self._writer.error is None:
+      return ''
+    self._writer.retry()
+    if self._writer.error is None:
+      return ''
+    return (
+      f'metrics cannot be written ({self._writer.error}): '
+      f'{self._writer.waiting:,} rows wait in memory for room'
+    )
+
   @property
   def closed(self) -> bool:
     """Whether nothing is written: never, or no longer."""

@@ -77,6 +77,7 @@ class LiveView:
     self._threads: list[threading.Thread] = []
     self._live: rich_live.Live | None = None
     self._shown: dict[str, tuple[str, int]] = {}
+    self._noticed: dict[str, str] = {}
 
   def __call__(self, state: Any) -> None:
     """Takes the engine's RunState; returns at once."""
@@ -206,6 +207,10 @@ class LiveView:
     now = view_text.clock((snapshot or {}).get('elapsed_s', state.elapsed_s))
     news: dict[str, list[str]] = {}
     for node in state.nodes:
+      noticed = self._noticed.get(node.name, '')
+      if node.notice != noticed:
+        self._noticed[node.name] = node.notice
+        self._print(f'[{now}] {node.name} {node.notice or "goes on"}')
       seen = (node.state, node.restarts)
       before = self._shown.get(node.name)
       if seen == before:
@@ -238,5 +243,6 @@ class LiveView:
 
 def _states(state: Any) -> list[tuple[Any, ...]]:
   return [
-    (node.name, node.state, node.restarts, node.pid) for node in state.nodes
+    (node.name, node.state, node.restarts, node.pid, node.notice)
+    for node in state.nodes
   ] + [('', state.stopping)]

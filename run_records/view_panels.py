@@ -208,9 +208,13 @@ def _errors(
   nodes: Sequence[Any], width: int
 ) -> list[rich_console.RenderableType]:
   """What went wrong, the nodes that are down first."""
+  lines: list[rich_console.RenderableType] = []
+  for node in [node for node in nodes if node.notice][:_MAX_ERRORS]:
+    line = text.Text(f'{node.name} {node.notice}', 'yellow')
+    line.truncate(width, overflow='ellipsis')
+    lines.append(line)
   broken = [node for node in nodes if node.last_error]
   broken.sort(key=lambda node: node.state in ('running', 'finished', 'stopped'))
-  lines: list[rich_console.RenderableType] = []
   for node in broken[:_MAX_ERRORS]:
     style = 'red' if node.state == 'failed' else 'yellow'
     line = text.Text.assemble(

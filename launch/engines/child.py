@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import contextlib
 import datetime
 import faulthandler
+import io
 import os
 import pathlib
 import random
@@ -19,6 +20,7 @@ from absl import logging
 from launchpad.launch import worker_manager
 import numpy as np
 
+from launch import pulse
 from launch.engines import linux
 from launch.engines import prepare
 from launch.rpc import directory
@@ -38,13 +40,15 @@ def run(
   Args:
     request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
       modules), 'log' (file), 'names' (of its servers, to their kinds),
-      'restarts', 'scratch' (directory for temporary files, and addresses).
+      'restarts', 'scratch' (directory for temporary files, and addresses),
+      'pulse' (file with its signs of life) and 'index' (of those).
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
   exit_code = 1
   try:
     os.setpgid(0, 0)
+    pulse.use(pulse.open_slot(request['pulse'], request['index']))
     linux.die_with_parent(zygote_pid)
     _redirect_output(request['log'])
     _reset_inherited_state()
@@ -59,10 +63,17 @@ def run(
     prepare.start(
       request['names'], directory.Local(pathlib.Path(request['scratch']))
     )
-    exit_code = _run_command(request['command'], notify_running)
-  except BaseException as e:
-    # The launcher reads the end of the log for the traceback.
-    print(prepare.format_error(e), end='', file=sys.stderr)
+    _run_command(request['command'], notify_running)
+    exit_code = 0
+    pulse.done()
+  except BaseException as e:  # also sys.exit(0): whose work is done returns
+    # The launcher reads the end of the log for the traceback; with a disk that
+    # is full there is none.
+    error = prepare.format_error(e)
+    pulse.done(error=error)
+    print(error, end='', file=sys.stderr)
+    if isinstance(e, SystemExit) and isinstance(e.code, int):
+      exit_code = e.code or 1
   finally:
     with contextlib.suppress(BaseException):
       atexit._run_exitfuncs()
@@ -74,6 +85,19 @@ def run(
     os._exit(exit_code)
 
 
+class _Log(io.TextIOWrapper):
+  """What a node prints is lost on a full disk, and not the node with it."""
+
+  def write(self, text: str) -> int:
+    with contextlib.suppress(OSError):
+      super().write(text)
+    return len(text)
+
+  def flush(self) -> None:
+    with contextlib.suppress(OSError):
+      super().flush()
+
+
 def _redirect_output(log_path: str) -> None:
   log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
   null = os.open(os.devnull, os.O_RDONLY)
@@ -83,8 +107,11 @@ def _redirect_output(log_path: str) -> None:
   os.close(log)
   os.close(null)
   for name, fd in (('stdout', 1), ('stderr', 2)):
-    stream = os.fdopen(
-      fd, 'w', buffering=1, closefd=False, errors='backslashreplace'
+    stream = _Log(
+      os.fdopen(fd, 'wb', closefd=False),
+      encoding='utf-8',
+      errors='backslashreplace',
+      line_buffering=True,
     )
     setattr(sys, name, stream)
     setattr(sys, f'__{name}__', stream)
@@ -131,13 +158,16 @@ def _print_header(request: Mapping[str, Any]) -> None:
   print(f'--- {request["name"]}, pid {os.getpid()}, {now}{restarts}')
 
 
-def _run_command(command: list[str], notify_running: Callable[[], None]) -> int:
-  """Runs what Launchpad would have executed; returns the exit code."""
+def _run_command(
+  command: list[str], notify_running: Callable[[], None]
+) -> None:
+  """Runs what Launchpad would have executed."""
   # With this flag a crashed node would wait for a debugger.
   command = [arg for arg in command if arg != '--pdb_post_mortem']
   if not command[1].endswith(_ENTRY_SCRIPT):
     # A kind of node with a program of its own.
     notify_running()
+    pulse.done()  # its exit code says the rest
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(command[0], command)
   # Defines the flags that the command sets, so not before the fork.
@@ -151,11 +181,4 @@ def _run_command(command: list[str], notify_running: Callable[[], None]) -> int:
   if flags.FLAGS['verbosity'].using_default_value:
     logging.set_verbosity(logging.INFO)
   notify_running()
-  try:
-    process_entry.main(sys.argv)
-  except SystemExit as e:
-    if e.code is None or isinstance(e.code, int):
-      return e.code or 0
-    print(e.code, file=sys.stderr)
-    return 1
-  return 0
+  process_entry.main(sys.argv)

@@ -23,6 +23,15 @@ def adopt_orphans() -> None:
   _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def process_state(pid: int) -> str:
+  """The kernel's letter: 'T' stopped, 't' traced, '' if there is no process."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    return text.rsplit(')', 1)[1].split()[0]
+  except (OSError, IndexError):
+    return ''
+
+
 def set_title(title: str) -> None:
   """Sets what ps and top show for this process."""
   with contextlib.suppress(OSError):

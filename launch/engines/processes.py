@@ -21,10 +21,13 @@ import time
 import launchpad as lp
 import psutil
 
+from launch import pulse
 from launch.engines import child
 from launch.engines import prepare
+from launch.engines import restarts
 from launch.engines import state as state_lib
 from launch.engines import supervision
+from launch.engines import watch as watch_lib
 from launch.engines import zygote
 from launch.rpc import directory
 
@@ -38,7 +41,11 @@ STACK = (
 )
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_DUMP_S = 0.1
+_DUMP_S = 1.0  # for a node to write its stacks, at most
+_LEFT = (
+  'it left with exit code 0 in the middle of its work: something in it called '
+  'os._exit(0), perhaps its environment. A node whose work is done returns.'
+)
 
 
 def warm_up(modules: Iterable[str] = STACK) -> None:
@@ -77,9 +84,11 @@ def run(
       logs = (run_dir or scratch) / 'logs'
       logs.mkdir(parents=True, exist_ok=True)
       paths = [logs / f'{n.name.replace("/", "-")}.log' for n in nodes]
-      with _Backend(nodes, paths, scratch) as backend:
+      board = pulse.Board(scratch, len(nodes))
+      watch = watch_lib.Watch(board.slots, restarts.limits_of(program))
+      with _Backend(nodes, paths, scratch, watch) as backend:
         outcome = supervision.Supervisor(
-          backend, nodes, paths, signals, on_tick, tick_s
+          backend, nodes, paths, signals, on_tick, tick_s, watch
         ).run()
     if run_dir is None:
       for state in outcome.nodes:
@@ -92,13 +101,17 @@ def run(
 class _Backend:
   """Nodes as processes; a supervision.Backend."""
 
+  kills = True
+
   def __init__(
     self,
     nodes: list[prepare.PreparedNode],
     log_paths: list[pathlib.Path],
     scratch: pathlib.Path,
+    watch: watch_lib.Watch,
   ):
     self._nodes = nodes
+    self._watch = watch
     self._log_paths = log_paths
     self._scratch = scratch
     self._log_starts = [0] * len(nodes)
@@ -121,7 +134,7 @@ class _Backend:
           if process.environ().get('TMPDIR') == str(self._scratch):
             process.kill()
 
-  def start(self, index: int, restarts: int) -> None:
+  def start(self, index: int, again: int) -> None:
     node = self._nodes[index]
     with contextlib.suppress(FileNotFoundError):
       self._log_starts[index] = self._log_paths[index].stat().st_size
@@ -133,10 +146,11 @@ class _Backend:
       env=self._zygote.changed_environment(node.executable.env_overrides),
       log=str(self._log_paths[index]),
       names=node.names,
-      restarts=restarts,
+      restarts=again,
       cwd=os.getcwd(),
       path=sys.path,
       scratch=str(self._scratch),
+      pulse=str(self._scratch / pulse.FILE),
     )
 
   def stop(self, index: int) -> None:
@@ -149,13 +163,16 @@ class _Backend:
     sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
     for index in indices:
       self._signal(index, child.DUMP_SIGNAL)
-    time.sleep(_DUMP_S)
+    _wait_until_written(paths, sizes)
     for index in indices:
       self._signal(index, signal.SIGKILL)
     return [
-      '\n'.join(_log_since(path, size)[:_ERROR_LINES])
+      '\n'.join(_log_since(path, size)[-_ERROR_LINES:])
       for path, size in zip(paths, sizes, strict=True)
     ]
+
+  def resume(self, index: int) -> None:
+    self._signal(index, signal.SIGCONT)
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -174,8 +191,17 @@ class _Backend:
         continue
       self._pids.pop(index, None)
       code = message['code']
-      error = self._error(index, code) if code else None
-      events.append(supervision.Event(index, 'exited', pid, bool(code), error))
+      failed = bool(code) or not self._watch.done(index)
+      events.append(
+        supervision.Event(
+          index,
+          'exited',
+          pid,
+          failed,
+          self._error(index, code) if failed else None,
+          killed=code == -signal.SIGKILL,
+        )
+      )
     return events
 
   def _signal(self, index: int, number: int) -> None:
@@ -184,14 +210,31 @@ class _Backend:
   def _error(self, index: int, code: int) -> str:
     lines = _log_since(self._log_paths[index], self._log_starts[index])
     lines = [line for line in lines if not line.startswith('--- ')]
+    if code == 0:
+      return _LEFT
     if code > 0:
-      return _last(lines, 'Traceback (most recent call last)') or '\n'.join(
-        [*lines[-_LAST_LINES:], f'exit code {code}']
+      return (
+        _last(lines, 'Traceback (most recent call last)')
+        or self._watch.last_words(index)
+        or '\n'.join([*lines[-_LAST_LINES:], f'exit code {code}'])
       )
     name = signal.Signals(-code).name
     hint = ' (out of memory? see `dmesg`)' if name == 'SIGKILL' else ''
     where = _last(lines, 'Fatal Python error')
     return f'{where}\nkilled by {name}{hint}'.lstrip()
+
+
+def _wait_until_written(
+  paths: Sequence[pathlib.Path], sizes: Sequence[int]
+) -> None:
+  """Until each file has grown and grows no more, or for `_DUMP_S`."""
+  until, before = time.monotonic() + _DUMP_S, list(sizes)
+  while time.monotonic() < until:
+    time.sleep(_DUMP_S / 10)
+    now = [path.stat().st_size if path.exists() else 0 for path in paths]
+    if now == before and all(a > b for a, b in zip(now, sizes, strict=True)):
+      return
+    before = now
 
 
 def _log_since(path: pathlib.Path, start: int) -> list[str]:

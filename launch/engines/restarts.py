@@ -1,4 +1,4 @@
-"""What to do when a node dies: a policy per node group."""
+"""What to do when a node dies or hangs: a policy per node group, and limits."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -12,18 +12,19 @@ class Restart:
   """Start the node again, after a pause that doubles.
 
   A node that died more than max_restarts times in a row has failed for good,
-  and ends the run. A node that then ran for healthy_s starts counting anew.
+  and ends the run. A life that worked starts the count anew: one that did
+  something for the run, and lasted for healthy_s or was ended from outside.
   """
 
-  max_restarts: int = 5  # in a row
+  max_restarts: int | None = None  # in a row; None: as the program's limits say
   first_backoff_s: float = 0.2
   backoff_cap_s: float = 5.0
-  healthy_s: float = 60.0
+  healthy_s: float = 10.0
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if value < 0:
+      if value is not None and value < 0:
         raise ValueError(f'Restart.{field.name}={value} must be at least 0.')
 
   def backoff_s(self, restarts: int) -> float:
@@ -51,9 +52,36 @@ class EndsRun:
 
 Policy = Restart | Stop | EndsRun
 
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """How much a program's nodes may die, hang and wait."""
+
+  max_restarts: int = 5  # of a node, in a row
+  restart_window_s: float = 600.0  # older restarts are forgotten
+  max_silences: int = 3  # of a node, in that window
+  silent_s: float = 60.0  # until a node that shows no life is restarted
+  stall_s: float = 180.0  # until a run in which nothing moves is ended
+
+
+DEFAULT = Limits()
+
 _POLICIES: 'weakref.WeakKeyDictionary[lp.Program, dict[str, Policy]]' = (
   weakref.WeakKeyDictionary()
 )
+_LIMITS: 'weakref.WeakKeyDictionary[lp.Program, Limits]' = (
+  weakref.WeakKeyDictionary()
+)
+
+
+def limit(program: lp.Program, limits: Limits) -> None:
+  """Sets the limits of a program."""
+  _LIMITS[program] = limits
+
+
+def limits_of(program: lp.Program) -> Limits:
+  """Returns the limits of a program."""
+  return _LIMITS.get(program, DEFAULT)
 
 
 def assign(program: lp.Program, policies: Mapping[str, Policy]) -> None:

@@ -23,6 +23,7 @@ class NodeState:
       'finished' (returned), 'failed' (for good) or 'stopped' (by the engine).
     restarts: how often it was started again.
     last_error: why it died last, with the traceback or the signal's name.
+    notice: what is odd about it now, such as 'silent for 12 s'; '' if nothing.
     log_path: file with its output, None where it has none.
   """
 
@@ -31,6 +32,7 @@ class NodeState:
   state: str = 'starting'
   restarts: int = 0
   last_error: str | None = None
+  notice: str = ''
   log_path: pathlib.Path | None = None
 
   @property

@@ -1,4 +1,4 @@
-"""Keeps a program going: policies, restarts, the stop, the exit code.
+"""Keeps a program going: policies, restarts, silence, the stop, the exit code.
 
 Knows nothing of processes or threads: a backend starts nodes, asks them to
 stop, and says which ones ended.
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import copy
 import dataclasses
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Protocol
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import state as state_lib
+from launch.engines import watch as watch_lib
 
 # From the request to stop to the kill; a whole stop stays below 10 s.
 STOP_GRACE_S = 8.0
@@ -28,6 +30,9 @@ SERVERS_LATER_S = 2.0
 _MOST_RANKS = 3  # chains of servers that are stopped one after the other
 _POLL_S = 0.05
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
+_DEBUGGER = re.compile(
+  r'/(bdb|pydevd)\w*\.py'
+)  # who looks at a thread in peace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Event:
     pid: its process, if it has one of its own.
     failed: for 'exited': it did not return normally.
     error: for 'exited': why.
+    killed: for 'exited': by somebody else's SIGKILL.
   """
 
   index: int
@@ -47,6 +53,7 @@ class Event:
   pid: int | None = None
   failed: bool = False
   error: str | None = None
+  killed: bool = False
 
 
 class BackendLost(RuntimeError):
@@ -54,7 +61,13 @@ class BackendLost(RuntimeError):
 
 
 class Backend(Protocol):
-  """Starts and ends nodes."""
+  """Starts and ends nodes.
+
+  Attributes:
+    kills: whether `kill` ends a node whatever it does.
+  """
+
+  kills: bool
 
   def start(self, index: int, restarts: int) -> None:
     """Starts a node, for the first time or again."""
@@ -67,6 +80,9 @@ class Backend(Protocol):
 
   def kill(self, indices: Sequence[int]) -> list[str]:
     """Ends nodes at once; returns where each of them hung, '' if unknown."""
+
+  def resume(self, index: int) -> None:
+    """Lets a node go on that somebody stopped."""
 
 
 class Signals:
@@ -113,7 +129,7 @@ class Signals:
 
 
 @dataclasses.dataclass
-class _Watch:
+class _Record:
   """What the supervisor remembers of a node besides its public state."""
 
   policy: restarts.Policy
@@ -121,7 +137,9 @@ class _Watch:
   rank: int
   started_at: float = 0.0
   restart_at: float | None = None
-  restarts_in_a_row: int = 0
+  deaths: list[float] = dataclasses.field(default_factory=list)  # in a row
+  silences: list[float] = dataclasses.field(default_factory=list)
+  silence: str = ''  # why it was killed just now
   asked: bool = False
   killed: bool = False
 
@@ -137,8 +155,10 @@ class Supervisor:
     signals: Signals,
     on_tick: state_lib.OnTick | None,
     tick_s: float,
+    watch: watch_lib.Watch,
   ):
     self._backend = backend
+    self._watch = watch
     self._nodes = [
       state_lib.NodeState(node.name, log_path=log_path)
       for node, log_path in zip(nodes, log_paths, strict=True)
@@ -148,8 +168,8 @@ class Supervisor:
       for node in nodes
     ]
     ranks = _ranks(clients)
-    self._watches = [
-      _Watch(node.policy, clients[i], ranks[i]) for i, node in enumerate(nodes)
+    self._records = [
+      _Record(node.policy, clients[i], ranks[i]) for i, node in enumerate(nodes)
     ]
     self._signals = signals
     self._on_tick = on_tick
@@ -169,6 +189,7 @@ class Supervisor:
         self._handle(self._backend.poll(_POLL_S))
         self._check_signals()
         self._restart_due()
+        self._look()
         self._check_finished()
         self._tick()
         if self._exit_code is not None and self._ended():
@@ -183,9 +204,10 @@ class Supervisor:
     return state_lib.Outcome(self._exit_code, self._reason, self._nodes)
 
   def _start(self, index: int) -> None:
-    watch = self._watches[index]
-    watch.started_at, watch.restart_at = time.monotonic(), None
+    record = self._records[index]
+    record.started_at, record.restart_at = time.monotonic(), None
     self._nodes[index].state = 'starting'
+    self._watch.started(index)
     self._backend.start(index, self._nodes[index].restarts)
 
   def _handle(self, events: list[Event]) -> None:
@@ -193,54 +215,91 @@ class Supervisor:
     for event in sorted(events, key=lambda e: (e.kind == 'exited', e.failed)):
       node = self._nodes[event.index]
       if event.kind == 'exited':
-        self._handle_exit(event, node, self._watches[event.index])
+        self._handle_exit(event, node, self._records[event.index])
       else:
         node.pid = event.pid
         if event.kind == 'running' and node.alive:
           node.state = 'running'
 
   def _handle_exit(
-    self, event: Event, node: state_lib.NodeState, watch: _Watch
+    self, event: Event, node: state_lib.NodeState, record: _Record
   ) -> None:
     node.pid = None
     if self._exit_code is not None:
-      node.state = 'stopped' if event.failed or watch.asked else 'finished'
+      node.state = 'stopped' if event.failed or record.asked else 'finished'
       return
-    policy = watch.policy
+    policy = record.policy
     if not event.failed:
       node.state = 'finished'
       if isinstance(policy, restarts.EndsRun):
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
-    node.last_error = event.error
+    now, limits = time.monotonic(), self._watch.limits
+    error = event.error
+    if record.silence:
+      error, record.silence = record.silence, ''
+      record.silences = _recent(record.silences, now, limits.restart_window_s)
+      record.silences.append(now)
+    node.last_error = error
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
     if not isinstance(restart, restarts.Restart):
       node.state = 'failed'
-      self._end(state_lib.FAILED, f'{node.name} failed: {_gist(event.error)}')
+      self._end(state_lib.FAILED, f'{node.name} failed: {_gist(error)}')
       return
-    now = time.monotonic()
-    if now - watch.started_at >= restart.healthy_s:
-      watch.restarts_in_a_row = 0
-    if watch.restarts_in_a_row >= restart.max_restarts:
+    long = event.killed or now - record.started_at >= restart.healthy_s
+    if long and error == event.error and self._watch.worked(event.index):
+      record.deaths = []
+    record.deaths = _recent(record.deaths, now, limits.restart_window_s)
+    most = restart.max_restarts
+    most = limits.max_restarts if most is None else most
+    silent = len(record.silences) >= limits.max_silences
+    if len(record.deaths) >= most or silent:
       node.state = 'failed'
+      often = f'{len(record.deaths)} restarts in a row'
+      if silent:
+        often = f'it was silent {len(record.silences)} times'
       self._end(
-        state_lib.FAILED,
-        f'{node.name} failed after {watch.restarts_in_a_row} restarts in a '
-        f'row: {_gist(event.error)}',
+        state_lib.FAILED, f'{node.name} failed after {often}: {_gist(error)}'
       )
       return
     node.state = 'restarting'
-    watch.restart_at = now + restart.backoff_s(watch.restarts_in_a_row)
+    record.restart_at = now + restart.backoff_s(len(record.deaths))
+    record.deaths.append(now)
 
   def _restart_due(self) -> None:
     if self._exit_code is not None:
       return
     now = time.monotonic()
-    for index, watch in enumerate(self._watches):
-      if watch.restart_at is not None and watch.restart_at <= now:
-        watch.restarts_in_a_row += 1
+    for index, record in enumerate(self._records):
+      if record.restart_at is not None and record.restart_at <= now:
         self._nodes[index].restarts += 1
         self._start(index)
+
+  def _look(self) -> None:
+    """Kills what is silent, and continues what was stopped."""
+    if self._exit_code is not None:
+      return
+    for index, what, why in self._watch.look(self._nodes):
+      node, record = self._nodes[index], self._records[index]
+      if what == watch_lib.RESUME:
+        self._backend.resume(index)
+      elif not record.silence:
+        (where,) = self._backend.kill([index])
+        if not self._backend.kills and _DEBUGGER.search(where):
+          continue
+        why += _innermost(where)
+        record.silence = f'it was here:\n{where}\n{why}' if where else why
+        if not self._backend.kills:
+          node.last_error = record.silence
+          self._end(
+            state_lib.FAILED,
+            f'{node.name} failed: {why}. A thread cannot be killed and started '
+            'again; with --lp_launch_type=local_mp it would be.',
+          )
+          return
+    stalled = self._watch.stalled(self._nodes)
+    if stalled:
+      self._end(state_lib.FAILED, stalled)
 
   def _check_signals(self) -> None:
     signals = self._signals
@@ -276,14 +335,14 @@ class Supervisor:
     now = time.monotonic()
     since_s = now - (self._kill_at - STOP_GRACE_S)
     for index in alive:
-      watch = self._watches[index]
-      needed = any(self._nodes[i].alive for i in watch.clients)
-      late = since_s >= watch.rank * SERVERS_LATER_S
-      if not watch.asked and (late or not needed):
-        watch.asked = True
+      record = self._records[index]
+      needed = any(self._nodes[i].alive for i in record.clients)
+      late = since_s >= record.rank * SERVERS_LATER_S
+      if not record.asked and (late or not needed):
+        record.asked = True
         self._backend.stop(index)
     if now >= self._kill_at:
-      self._kill([i for i in alive if not self._watches[i].killed])
+      self._kill([i for i in alive if not self._records[i].killed])
       if now >= self._kill_at + KILL_GRACE_S:
         # Only a thread can still be there: it cannot be killed.
         names = ', '.join(self._nodes[i].name for i in alive)
@@ -296,7 +355,7 @@ class Supervisor:
     if self._signals.interrupts:
       why = 'killed at the second Ctrl-C'
     for index, where in zip(indices, self._backend.kill(indices), strict=True):
-      self._watches[index].killed = True
+      self._records[index].killed = True
       if where:
         where = f'; it was here:\n{where}'
       self._nodes[index].last_error = why + where
@@ -327,6 +386,22 @@ def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
   for _ in range(_MOST_RANKS):
     ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
   return ranks
+
+
+def _innermost(where: str) -> str:
+  """Where the main thread was, from the stacks of all or of it alone."""
+  # faulthandler's stacks begin with the innermost frame, Python's end with it.
+  frames = re.findall(
+    r'hread [^\n]*\n  File "([^"]+)", line (\d+) in (\w+)', where
+  ) or re.findall(r'File "([^"]+)", line (\d+), in (\w+)', where)
+  if not frames:
+    return ''
+  path, line, function = frames[-1]
+  return f', in {function} ({pathlib.Path(path).name}, line {line})'
+
+
+def _recent(times: list[float], now: float, window_s: float) -> list[float]:
+  return [time_ for time_ in times if now - time_ < window_s]
 
 
 def _gist(error: str | None) -> str:

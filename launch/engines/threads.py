@@ -19,9 +19,12 @@ from typing import Any
 import launchpad as lp
 from launchpad.launch import worker_manager
 
+from launch import pulse
 from launch.engines import prepare
+from launch.engines import restarts
 from launch.engines import state as state_lib
 from launch.engines import supervision
+from launch.engines import watch
 from launch.rpc import directory
 
 
@@ -44,13 +47,15 @@ def run(
     nodes = prepare.prepare(
       program, lp.LaunchType.LOCAL_MULTI_THREADING, addresses, signals.ask
     )
+    board = pulse.Board(scratch, len(nodes))
     return supervision.Supervisor(
-      _Backend(nodes, addresses),
+      _Backend(nodes, addresses, board.slots),
       nodes,
       [None] * len(nodes),
       signals,
       on_tick,
       tick_s,
+      watch.Watch(board.slots, restarts.limits_of(program)),
     ).run()
 
 
@@ -83,12 +88,16 @@ class _Manager(worker_manager.WorkerManager):
 class _Backend:
   """Nodes as threads; a supervision.Backend."""
 
+  kills = False
+
   def __init__(
     self,
     nodes: list[prepare.PreparedNode],
     addresses: directory.Directory,
+    slots: Sequence[pulse.Slot],
   ):
     self._nodes = nodes
+    self._slots = slots
     self._addresses = addresses
     self._events: queue.SimpleQueue[supervision.Event] = queue.SimpleQueue()
     self._threads: dict[int, threading.Thread] = {}
@@ -119,6 +128,9 @@ class _Backend:
     found = [frames.get(self._threads[i].ident or 0) for i in indices]
     return [''.join(traceback.format_stack(f)) if f else '' for f in found]
 
+  def resume(self, index: int) -> None:
+    pass  # nobody can stop one thread
+
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
     with contextlib.suppress(queue.Empty):
@@ -133,12 +145,11 @@ class _Backend:
     worker_manager._WORKER_MANAGERS.manager = manager
     error = None
     try:
+      pulse.use(self._slots[index])
       prepare.start(node.names, self._addresses)
       self._events.put(supervision.Event(index, 'running'))
       node.executable()
-    except SystemExit as e:
-      error = f'SystemExit: {e.code}' if e.code not in (None, 0) else None
-    except BaseException as e:
+    except BaseException as e:  # also sys.exit(0): whose work is done returns
       error = prepare.format_error(e)
       if not manager.stop_event().is_set():
         print(f'--- {node.name} died:\n{error}', end='', file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from launch import pulse
 from launch.experience import kind
 from replay import adders
 from replay import deadlock
@@ -85,7 +86,7 @@ class Transitions(kind.Kind):
     exponent = self.agent.priority_exponent
     return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
-  def adder(self, client, table, behaviour, priorities, should_stop):
+  def adder(self, client, table, behaviour, priorities, should_stop, ring=None):
     adder = adders.TransitionAdder(
       client,
       table,
@@ -98,8 +99,11 @@ class Transitions(kind.Kind):
       priority_exponent=self.agent.priority_exponent or 0.0,
       burst=_BURST,
       options=writer.WriteOptions(
-        timeout_s=kind.WRITE_TIMEOUT_S, should_stop=should_stop
+        timeout_s=kind.WRITE_TIMEOUT_S,
+        should_stop=should_stop,
+        say=pulse.waits,
       ),
+      ring=ring,
     )
     return adder, adder.add
 
@@ -117,6 +121,7 @@ class Transitions(kind.Kind):
       num_workers=2,
       max_in_flight=self.plan.max_in_flight,
       should_stop=should_stop,
+      say=pulse.waits,
       signature=self._signature,
     )
     return kind.Source(self, found, addresses, table)

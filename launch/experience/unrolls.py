@@ -10,8 +10,10 @@ import tensorflow as tf
 from agents import base
 from agents.unroll import unrolls
 from launch import actor_settings
+from launch import pulse
 from launch.experience import kind
 from launch.experience import population
+from replay import block_adder
 from replay import blocks
 from replay import deadlock
 from replay import packing
@@ -73,7 +75,7 @@ class Unrolls(kind.Kind):
       batch_size=learners * self._blocks,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       writers=self.config.num_actors,
-      in_flight_per_writer=blocks.OPTIONS.max_in_flight,
+      in_flight_per_writer=block_adder.OPTIONS.max_in_flight,
       shards=self.config.shards,
       queue=True,
     )
@@ -84,14 +86,15 @@ class Unrolls(kind.Kind):
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del priorities
-    adder = blocks.BlockAdder(
+    adder = block_adder.BlockAdder(
       client,
       table,
       self._layout,
       options=writer.WriteOptions(
-        max_in_flight=blocks.OPTIONS.max_in_flight,
+        max_in_flight=block_adder.OPTIONS.max_in_flight,
         timeout_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
+        say=pulse.waits,
       ),
     )
     acting: Any = behaviour
@@ -113,6 +116,7 @@ class Unrolls(kind.Kind):
       table,
       self._blocks,
       should_stop=should_stop,
+      say=pulse.waits,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       signature=self._layout.signature(),
     )

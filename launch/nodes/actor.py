@@ -22,6 +22,7 @@ from environment_loops import vector
 from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
@@ -33,6 +34,7 @@ _RECENT_EPISODES = 20
 # How long an actor on policy waits for the learner.
 _ON_POLICY_WAIT_S = 30.0
 _LOOK_AROUND_S = 0.5
+_LONG_S = 300.0  # its environments and policy may take to build
 
 
 class Actor:
@@ -79,12 +81,9 @@ class Actor:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Acts; returns when told to stop."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
-    self._build()
+    self._stop = stop = pulse.stop_event(stop)
+    with pulse.busy('building environments and policy', _LONG_S):
+      self._build()
     try:
       self._loop()
       self._idle()

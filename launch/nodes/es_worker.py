@@ -18,6 +18,7 @@ from agents import strategy
 from environment_loops import episodes
 from environment_loops import vector
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch import rpc
 from run_records import reporting
 
@@ -57,11 +58,7 @@ class Worker:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Plays until the run is over."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
+    self._stop = stop = pulse.stop_event(stop)
     config = self._config
     self._agent = agent = self._experiment.make_agent()
     self._table = evolution.noise_table(config.table_seed, config.table_size)
@@ -120,6 +117,7 @@ class Worker:
         result.lengths.astype(np.int32).reshape(-1, 2),
         tuple(sums) if sums.number else None,
       )
+      pulse.worked()
       self._played['tasks'] += 1
       self._played['steps'] += int(result.lengths.sum())
 

@@ -16,7 +16,9 @@ from agents import base
 from agents import parameters
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch import rpc
+from launch.nodes import best
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
@@ -67,13 +69,11 @@ class Evaluator:
     self._target = experiment.run.target_return if ends_run else None
     self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
     self._taken = -1  # steps of the newest snapshot
+    self._best = best.Best(experiment.run_dir)
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, until the end."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     be_nice(self._experiment)
     over = threading.Event()
     taking = threading.Thread(
@@ -88,6 +88,7 @@ class Evaluator:
       except queue.Empty:
         continue
       self._evaluate(snapshot, stop)
+      pulse.worked()
     over.set()
     taking.join()
     if not stop.is_set():
@@ -161,6 +162,7 @@ class Evaluator:
     found = self._play(policy, episodes, f'evaluation at {steps}', stop)
     if found is None:
       return
+    self._best.offer(snapshot.theta, found.mean, steps)
     self._reporter.log(
       'evaluation',
       {
@@ -180,6 +182,7 @@ class Evaluator:
         policy, CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
       )
       if again is not None and again.mean >= self._target:
+        self._best.offer(snapshot.theta, again.mean, steps, confirmed=True)
         count = len(again.returns)
         self._reporter.finish(
           f'greedy return {again.mean:.1f} over {count} episodes, '
@@ -193,6 +196,7 @@ class Evaluator:
       self._experiment.environment,
       episodes,
       base.actor_seed(self._experiment.actor_info(0), purpose),
+      max_steps=self._experiment.eval_limit,
       should_stop=stop.is_set,
       on_fault=self._experiment.run.on_fault,
       epsilon=self._experiment.run.eval_epsilon,

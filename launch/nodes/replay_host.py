@@ -19,6 +19,7 @@ from launchpad import address as lp_address
 from launchpad.nodes import base
 import reverb
 
+from launch import pulse
 from launch import rpc
 from launch.nodes import replay_saves
 from replay.checkpoints import save as checkpoints
@@ -29,6 +30,7 @@ _logger = logging.getLogger(__name__)
 # Seconds between two looks at the stop event. A signal that one of Reverb's
 # threads handles does not wake the main thread, so each wait has an end.
 _LOOK_UP_S = 0.5
+_LONG_S = 300.0  # a full table may take to restore
 
 
 class AddressHandle(base.Handle[str]):
@@ -197,11 +199,9 @@ class ReplayHost:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Serves until the program stops."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self.start()
+    stop = pulse.stop_event(stop)
+    with pulse.busy('restoring replay', _LONG_S):
+      self.start()
     while not stop.wait(_LOOK_UP_S):
       pass
     self.stop(lost=not self._keep())

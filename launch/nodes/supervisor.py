@@ -17,6 +17,7 @@ from environment_loops import evaluation
 from environment_loops import faults
 from environment_loops import vector
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch import rpc
 from launch.nodes import evaluator
 from run_records import reporting
@@ -47,10 +48,7 @@ class Supervisor:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Plays until the program stops."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     evaluator.be_nice(self._experiment)
     # A restarted supervisor plays other episodes than the one that died.
     seed = np.random.SeedSequence(
@@ -84,7 +82,10 @@ class Supervisor:
     assert self._policy is not None
     try:
       result = evaluation.run_episode(
-        self._policy, environment, should_stop=stop.is_set
+        self._policy,
+        environment,
+        self._experiment.eval_limit,
+        should_stop=stop.is_set,
       )
     except faults.EnvironmentFault as e:
       if self._experiment.run.on_fault == vector.RAISE:

@@ -28,6 +28,7 @@ from agents.exchange import local
 from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.nodes import acting
 from launch.nodes import replay_host
 from launch.nodes import saves
@@ -38,6 +39,9 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # after the end, at most
 _WAIT_S = 0.1
+# How long may take at most what takes long: environments, networks and graphs,
+# checkpoints of a full replay, a call of the learner.
+_LONG_S = 300.0
 
 
 class Worker:
@@ -95,6 +99,8 @@ class Worker:
       self._experience = experience.of_members(experiment, len(self.members))
     else:
       self._experience = experience.of_actors(experiment, actors)
+    if experiment.run.deterministic:
+      self._experience.keep_order(base.actor_seed(self.members[0], 'replay'))
     self._agent = self._experience.agent
     self._addresses = list(addresses)
     self._hosts = hosts
@@ -156,14 +162,11 @@ class Worker:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Learns; returns when told to stop."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
+    self._stop = stop = pulse.stop_event(stop)
     kept = False
     try:
-      self._build()
+      with pulse.busy('building learner, replay and environments', _LONG_S):
+        self._build()
       self._loop()
       kept = self._finish()
     finally:
@@ -216,8 +219,10 @@ class Worker:
       hosts,
       run.replay_checkpoint_s,
     )
-    self._saves.restore(self._learner, self._exchange.keeps_learner)
+    saved = self._saves.restore(self._learner, self._exchange.keeps_learner)
     self._updates = self._learner.updates
+    if saved is not None and self._acting is not None and 'random' in saved:
+      self._acting.go_on(saved['random'])
     # Actors start with these while the update is traced.
     self._publish()
     if self._acting is not None:
@@ -261,6 +266,10 @@ class Worker:
       return self._hosts
     if not self._leads:
       return []
+    if self._acts and self._experience.rings:
+      rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
+      rings.restore()
+      return [rings]
     self._own_host = replay_host.ReplayHost(
       lambda: self._experience.tables(self._table),
       self.experiment.run_dir,
@@ -307,7 +316,8 @@ class Worker:
       sample.probabilities if self._experience.prioritized else None
     )
     try:
-      result = self._learner.step(sample.data, probabilities)
+      with pulse.busy('a call of the learner', _LONG_S):
+        result = self._learner.step(sample.data, probabilities)
     except exchange_base.OutOfStep:
       try:
         self._exchange.rejoin(self._learner)
@@ -380,6 +390,8 @@ class Worker:
       numbers.update(self._experience.numbers(self._last, self._updates))
     if self._source is not None and self._experience.prioritized:
       numbers['priorities_dropped'] = self._source.dropped
+    if self._source is not None and self._source.not_finite:
+      numbers['items_not_finite'] = self._source.not_finite
     if self._metrics:
       numbers.update(self._exchange.metrics())
     return numbers
@@ -387,11 +399,16 @@ class Worker:
   # What survives.
 
   def _save(self, last: bool = False) -> bool:
-    kept = self._saves.save(self._learner, last)
-    if self._shown:
-      saves.write_acting(
-        self.experiment.run_dir, self._learner.acting(), self._updates
-      )
+    kept = False
+    beside = {}
+    if self._acting is not None:
+      beside['random'] = self._acting.random()
+    with pulse.busy('a checkpoint', _LONG_S), pulse.survives('a checkpoint'):
+      kept = self._saves.save(self._learner, last, beside)
+      if self._shown:
+        saves.write_acting(
+          self.experiment.run_dir, self._learner.acting(), self._updates
+        )
     return kept
 
   def _finish(self) -> bool:

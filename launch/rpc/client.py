@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from launchpad.launch import worker_manager
 
+from launch import pulse
 from launch.rpc import channel as channel_lib
 from launch.rpc import codec
 from launch.rpc import directory
@@ -199,6 +200,7 @@ def retry(
       if waited >= connect_timeout_s:
         why = f'{e.why} (gave up after {attempt} tries in {waited:.1f} s)'
         raise errors.Unavailable(e.address, e.method, e.delivered, why) from e
+      pulse.waits(str(e))
       if attempt == 1:
         logging.getLogger(__name__).warning('%s; trying again', e)
       while (
@@ -206,6 +208,7 @@ def retry(
       ) > 0:
         if should_stop is not None and should_stop():
           raise
+        pulse.beat()
         time.sleep(min(left, 0.1))
     pause = min(2 * pause, cap)
   raise AssertionError('unreachable')

@@ -27,6 +27,7 @@ import numpy as np
 
 from agents.exchange import average
 from agents.exchange import base as exchange_base
+from launch import pulse
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
@@ -276,6 +277,7 @@ class Member:
         if not away:
           _logger.warning('Waiting for learner 0: %s', e)
         away = True
+        pulse.waits(f'learner 0 is away: {e}')
         time.sleep(_PAUSE_S)
         continue
       if answer is not None:

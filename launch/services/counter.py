@@ -16,7 +16,9 @@ import threading
 import time
 from typing import Any
 
+from launch import pulse
 from launch.services import rates
+from run_records import checkpoints
 from run_records import metrics as metrics_lib
 from run_records import run_log
 
@@ -25,6 +27,7 @@ _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
 _SAVE_PERIOD_S = 0.5
+_SYNC_PERIOD_S = 5.0
 
 
 class Counter:
@@ -87,7 +90,8 @@ class Counter:
     if self._run_dir is not None:
       self._restore()
     self._started = clock()
-    self._saved = -math.inf
+    self._saved = self._synced = -math.inf
+    self._unsaved: OSError | None = None  # why not
 
   def report(
     self,
@@ -95,6 +99,7 @@ class Counter:
     counts: Mapping[str, int],
     metrics: Mapping[str, Any] | None = None,
     events: Sequence[Mapping[str, Any]] | None = None,
+    life: tuple[str, Mapping[str, int]] | None = None,
   ) -> dict[str, Any]:
     """Adds what a node did since its last report.
 
@@ -103,6 +108,8 @@ class Counter:
       counts: count name to increment, not negative.
       metrics: the node's present numbers; merged over its earlier ones.
       events: rows to log; each is of the kind in its 'kind', or 'event'.
+      life: which of the node's lives it is, and what it knows to be counted of
+        that. A report whose answer was lost is then counted once.
 
     Returns:
       {'totals': count name to total of all nodes, 'finished': bool}. A node
@@ -121,6 +128,8 @@ class Counter:
       now = self._clock()
       state = self._nodes.setdefault(node, rates.NodeRecord(now))
       state.seen = now
+      if life is not None:
+        counts = state.news(*life, counts)
       for name, count in counts.items():
         self._totals[name] = self._totals.get(name, 0) + int(count)
         state.totals[name] = state.totals.get(name, 0) + int(count)
@@ -246,11 +255,7 @@ class Counter:
     Args:
       stop: set when the program is being stopped; Launchpad's if None.
     """
-    if stop is None:
-      # Not lp.wait_for_stop: its exported form returns None in every case.
-      import launchpad as lp
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     while not stop.wait(_TICK_S):
       with self._lock:
         now = self._clock()
@@ -258,6 +263,9 @@ class Counter:
         self._save(now)
         if self.finished():
           break
+        trouble = self._trouble()
+      if trouble:
+        pulse.waits(trouble)
     told, deadline = self._clock(), self._clock() + _MAX_GRACE_S
     while not stop.wait(_TICK_S):
       now = self._clock()
@@ -276,19 +284,29 @@ class Counter:
         return
       now = self._clock()
       self._save(now, force=True)
-      metrics_lib.write_json(
-        self._run_dir / 'summary.json',
-        {
-          'finished': self.finished(),
-          'outcome': self._outcome or 'stopped',
-          'reason': self._reason or 'stopped before a goal or budget',
-          'totals': self._totals,
-          'elapsed_s': round(self._elapsed(now), 3),
-          'result': self._result,
-          'latest': self._files.latest,
-        },
-      )
+      with pulse.survives('summary.json'):
+        metrics_lib.write_json(
+          self._run_dir / 'summary.json',
+          {
+            'finished': self.finished(),
+            'outcome': self._outcome or 'stopped',
+            'reason': self._reason or 'stopped before a goal or budget',
+            'totals': self._totals,
+            'elapsed_s': round(self._elapsed(now), 3),
+            'result': self._result,
+            'latest': self._files.latest,
+          },
+        )
       self._files.close()
+
+  def _trouble(self) -> str:
+    """What cannot be written, in a sentence; '' if all can."""
+    if self._unsaved is None:
+      return self._files.trouble()
+    return (
+      f'counts cannot be saved ({self._unsaved}): counting on in memory, and '
+      'saving again when there is room'
+    )
 
   def _untold(self, now: float) -> bool:
     with self._lock:
@@ -351,6 +369,9 @@ class Counter:
     state = {
       'totals': self._totals,
       'node_totals': {name: node.totals for name, node in self._nodes.items()},
+      'lives': {
+        name: [node.life, node.of_life] for name, node in self._nodes.items()
+      },
       'elapsed_s': self._elapsed(now),
       'outcome': self._outcome,
       'reason': self._reason,
@@ -358,22 +379,34 @@ class Counter:
       'latest': self._files.latest,
       'curve': list(self._files.curve),
     }
-    metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
+    # Each report survives this process. On disk, so that it survives the
+    # machine too, it is put now and then: that takes milliseconds.
+    sync = self.finished() or now - self._synced >= _SYNC_PERIOD_S
+    if sync:
+      self._synced = now
+    path = self._run_dir / 'metrics' / checkpoints.COUNTER
+    try:
+      checkpoints.write_state(path, state, sync)
+      self._unsaved = None
+    except OSError as e:
+      self._unsaved = e
 
   def _restore(self) -> None:
     assert self._run_dir is not None
-    path = self._run_dir / 'metrics' / 'counter.json'
+    path = self._run_dir / 'metrics' / checkpoints.COUNTER
     summary = self._run_dir / 'summary.json'
-    if not path.exists():
+    state = checkpoints.read_state(path, repair=True)
+    if state is None:
       return
-    state = metrics_lib.read_json(path)
     self._totals = {k: int(v) for k, v in state['totals'].items()}
     self._elapsed_before_s = float(state['elapsed_s'])
     self._files.latest = state['latest']
     self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
     now = self._clock()
     for name, totals in state['node_totals'].items():
-      self._nodes[name] = rates.NodeRecord(now, dict(totals))
+      record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
+      # Of an older version, there are none.
+      record.life, record.of_life = state.get('lives', {}).get(name, ('', {}))
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, a counter died after the goal was reached,
     # and nobody will tell it again. A spent budget shows by itself.

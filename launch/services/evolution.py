@@ -27,6 +27,7 @@ from agents import base
 from agents import evolution
 from agents import strategy
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.nodes import saves
 from launch.services import variables
 from run_records import checkpoints
@@ -104,9 +105,9 @@ class Master:
     self._path: pathlib.Path | None = None
     if experiment.run_dir is not None:
       self._path = checkpoints.directory(experiment.run_dir) / CHECKPOINT
-      if self._path.exists():
-        with np.load(self._path) as saved:
-          self._strategy.restore(dict(saved))
+      saved = checkpoints.read(self._path, repair=True)
+      if saved is not None:
+        self._strategy.restore(saved)
         _logger.info('Going on from generation %d.', self._strategy.generation)
     self._saved = clock()
     with self._changed:
@@ -212,10 +213,7 @@ class Master:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Makes a generation of each that is complete, until the run ends."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     since = said = self._clock()
     while not stop.is_set() and not self._over:
       with self._changed:
@@ -268,6 +266,8 @@ class Master:
       'tasks_given_again': self._again,
       'results_discarded': self._discarded,
     }
+    if self._last is None:
+      self._reporter.log('first_update', {'unix_time_s': time.time()})
     # Said at each generation: the same one ends the run, however quick it was.
     over = self._reporter.report(self._metrics)
     with self._changed:
@@ -296,12 +296,13 @@ class Master:
     self._saved = self._clock()
     if self._path is None:
       return
-    checkpoints.write(self._path, **self._strategy.save())
-    saves.write_acting(
-      self._experiment.run_dir,
-      self._strategy.theta[None],
-      self._strategy.generation,
-    )
+    with pulse.survives('a checkpoint'):
+      checkpoints.write(self._path, **self._strategy.save())
+      saves.write_acting(
+        self._experiment.run_dir,
+        self._strategy.theta[None],
+        self._strategy.generation,
+      )
 
   # With the lock held.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 import math
 from typing import Any
 
@@ -58,6 +59,8 @@ class NodeRecord:
     seen: time of its last report.
     logged: time at which its metrics were last written.
     told: whether it has read that the run is finished.
+    life: which of the node's lives reported last.
+    of_life: count name to its total in that life.
   """
 
   def __init__(self, now: float, totals: dict[str, int] | None = None):
@@ -67,3 +70,27 @@ class NodeRecord:
     self.seen = now
     self.logged = -math.inf
     self.told = False
+    self.life = ''
+    self.of_life: dict[str, int] = {}
+
+  def news(
+    self, life: str, counted: Mapping[str, int], counts: Mapping[str, int]
+  ) -> dict[str, int]:
+    """What of a report is not counted yet.
+
+    Args:
+      life: of the node.
+      counted: what it knows to be counted, in this life.
+      counts: its increments since then.
+    """
+    if life != self.life:
+      # Of a life that a counter has forgotten, it is told all.
+      self.life, self.of_life = life, {}
+    news = {}
+    for name in {**counted, **counts}:
+      known = self.of_life.get(name, 0)
+      # Not less than that, where a report was overtaken by the next.
+      total = int(counted.get(name, 0)) + int(counts.get(name, 0))
+      self.of_life[name] = max(known, total)
+      news[name] = self.of_life[name] - known
+    return news

@@ -23,6 +23,7 @@ import numpy as np
 from agents import base
 from agents import slice_update
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.services import averaging
 from run_records import checkpoints
 from run_records import reporting
@@ -33,6 +34,16 @@ _REJECTING_S = 60.0  # without an accepted gradient, after which it is said
 
 # What a statistic is and where it begins in the slice.
 Statistics = Sequence[tuple[int, np.ndarray]]
+
+
+def places(agent: base.Agent, config: Any) -> list[slice]:
+  """The slice of each shard, by `Config` of topologies/parameter_server.py.
+
+  Raises:
+    ValueError: there are more shards than parameters, or variables.
+  """
+  sizes = agent.layout.sizes if config.slices == 'variables' else None
+  return slice_update.places(agent.layout.size, config.num_shards, sizes)
 
 
 class Reply(NamedTuple):
@@ -87,7 +98,7 @@ class Shard:
     self._config = config
     self._index = index
     seed = base.actor_seed(experiment.actor_info(0), 'initial from step 0')
-    place = slice_update.places(agent.layout.size, config.num_shards)[index]
+    place = places(agent, config)[index]
     self._slice = slice_update.of(
       agent,
       agent.initial(seed),
@@ -99,7 +110,8 @@ class Shard:
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
     self._rejected: dict[int, int] = {}
-    self._staleness = 0  # of the last gradient
+    self._staleness: dict[int, int] = {}  # of each learner's last gradient
+    self._oldest = 0  # largest staleness so far
     self._last = time.monotonic()  # when one was accepted
     self._since = 0  # rejected since then
     self._round = Round()
@@ -169,7 +181,9 @@ class Shard:
   def _apply(
     self, gradient: np.ndarray, pulled: int, learners: Sequence[int]
   ) -> bool:
-    accepted, self._staleness = self._slice.apply(gradient, pulled)
+    accepted, staleness = self._slice.apply(gradient, pulled)
+    self._staleness.update(dict.fromkeys(learners, staleness))
+    self._oldest = max(self._oldest, staleness)
     if accepted:
       self._last, self._since = time.monotonic(), 0
     else:
@@ -221,10 +235,7 @@ class Shard:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Saves and reports until the program stops."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
       if self._slice.version >= self._saved + self._config.checkpoint_period:
         self._save()
@@ -238,7 +249,11 @@ class Shard:
     with self._changed:
       return {
         'version': self._slice.version,
-        'staleness': self._staleness,
+        'staleness_max': self._oldest,
+        **{
+          f'staleness_of_{learner}': updates
+          for learner, updates in sorted(self._staleness.items())
+        },
         'gradients_rejected': sum(self._rejected.values()),
         **{
           f'gradients_rejected_of_{learner}': count
@@ -272,14 +287,14 @@ class Shard:
       ]
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
-    checkpoints.write(self._path, learners=learners, **arrays)
+    with pulse.survives('the checkpoint of a shard'):
+      checkpoints.write(self._path, learners=learners, **arrays)
 
   def _restore(self) -> None:
     assert self._path is not None
-    if not self._path.exists():
+    arrays = checkpoints.read(self._path, repair=True)
+    if arrays is None:
       return
-    with np.load(self._path) as saved:
-      arrays = dict(saved)
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected

@@ -22,6 +22,7 @@ import numpy as np
 from agents import parameters
 from agents.swarm import explorers
 from agents.swarm import supervision
+from launch import pulse
 from launch.services import swarm_state
 from run_records import checkpoints
 from run_records import reporting
@@ -254,10 +255,7 @@ class StarServer:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Reports, logs and checkpoints until the run ends."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
+    stop = pulse.stop_event(stop)
     reporter = reporting.Reporter('star/0', self._counter)
     while not stop.wait(_TICK_S):
       self._flush(reporter)
@@ -283,7 +281,8 @@ class StarServer:
         self._offers,
         dict(self._candidates),
       )
-    swarm_state.write(self._directory, self._layout, state, r_star)
+    with pulse.survives('the checkpoint of theta_star'):
+      swarm_state.write(self._directory, self._layout, state, r_star)
 
   # With the lock held.
 

@@ -19,7 +19,7 @@ _BACKOFF_CAP_S = 5.0
 _POLL_S = 0.002
 # How long an actor waits for a learner: it may have died, and is then started
 # again with back-off.
-_PATIENCE_S = 600.0
+_PATIENCE_S = 300.0
 
 
 class Published:
@@ -99,7 +99,7 @@ class Follower:
     """Waits for the first parameters.
 
     Raises:
-      rpc.Unavailable: there were none within ten minutes.
+      rpc.Unavailable: there were none within five minutes.
     """
 
     def first():

@@ -14,7 +14,17 @@ from launch.services import counter as counter_lib
 
 
 def counter(program: lp.Program, experiment: experiment_lib.Experiment) -> Any:
-  """Adds the counter, which ends the run. Returns its handle."""
+  """Adds the counter, which ends the run, and limits. Returns its handle."""
+  run = experiment.run
+  restarts.limit(
+    program,
+    restarts.Limits(
+      max_restarts=run.max_restarts,
+      restart_window_s=run.restart_window_s,
+      silent_s=run.silent_s,
+      stall_s=run.stall_s,
+    ),
+  )
   with program.group('counter'):
     return program.add_node(
       rpc.Node(

@@ -67,7 +67,10 @@ def test_a_dataset_alone_ends_when_its_table_starves(serve):
 def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
   caplog.set_level(logging.INFO, 'replay.sampler')
-  sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 4)
+  said = []
+  sampler = sampler_lib.ShardedSampler(
+    [_address(server)], 'table', 4, say=said.append
+  )
   client = server.localhost_client()
   _write(client, 'table', range(3))
   writer = threading.Timer(3.0, _write, (client, 'table', range(3, 6)))
@@ -77,6 +80,7 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
   assert batch.data.shape == (4, 2)
   (message,) = [record.getMessage() for record in caplog.records]
   assert 'holds 3 items and gives samples from 5 on' in message
+  assert set(said) == {message}  # as long as it waits
 
 
 def test_a_sampler_stops_when_asked_while_it_waits(serve):

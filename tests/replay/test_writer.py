@@ -180,6 +180,17 @@ def test_a_stop_request_ends_the_wait_without_an_error(serve):
   assert time.monotonic() - start < 15
 
 
+def test_a_long_wait_for_a_queue_without_consumers_is_said(serve, monkeypatch):
+  monkeypatch.setattr(writer, '_PATIENCE_S', 0.2)
+  server = serve(tables.queue('small', 1, ROW))
+  said = []
+  options = writer.WriteOptions(max_in_flight=2, timeout_s=2.0, say=said.append)
+  items = writer.ItemWriter(server.localhost_client(), 'small', ROW, options)
+  with pytest.raises(writer.WriteBlocked):
+    items.extend(_rows(10), [1.0] * 10)
+  assert said and all("Table 'small' at" in text for text in said)
+
+
 @pytest.fixture
 def impatient(monkeypatch):
   monkeypatch.setattr(writer, '_PATIENCE_S', 0.2)

@@ -37,7 +37,7 @@ class _Counter:
     if self.away is not None:
       raise self.away
 
-  def report(self, node, counts, metrics, events):
+  def report(self, node, counts, metrics, events, life):
     self._check()
     self.sent.append((node, counts, metrics))
     return {'totals': {}, 'finished': self.finished}

@@ -20,7 +20,7 @@ from launch.services.inference import waiting
 _logger = logging.getLogger(__name__)
 # How long a server may be away, or there and silent; likewise a table
 # (experience.py). It may itself wait for a learner that is started again.
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 _PROBE_S = 2.0  # for a server to say how it is
 _WAIT_S = 1.0  # for newer parameters, in one call
 _NONE = np.zeros(0, np.float32)

@@ -24,6 +24,7 @@ import numpy as np
 from agents import base
 from launch import actor_settings
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.services import variables
 from launch.services.inference import batching
 from launch.services.inference import figures
@@ -136,15 +137,12 @@ class Server:
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Serves until told to stop."""
-    if stop is None:
-      import launchpad as lp  # pylint: disable=g-import-not-at-top
-
-      stop = lp.stop_event()
-    self._stop = stop
+    self._stop = stop = pulse.stop_event(stop)
     with contextlib.ExitStack() as stack:
       self._build(stack)
       threading.Thread(target=self._follow, daemon=True).start()
       self._ready.set()
+      pulse.worked()
       self._loop()
 
   def _build(self, stack: contextlib.ExitStack) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 import logging
 import time
 
+from launch import pulse
+
 _logger = logging.getLogger(__name__)
 # After how long it says what it waits for; the next time after twice as long.
 SAY_S = 15.0
+_TELL_S = 2.0  # after which the launcher knows
 
 
 class NoAnswer(TimeoutError):
@@ -35,6 +38,8 @@ class Wait:
   def say(self, why: Callable[[], str]) -> None:
     """To be called now and then: says, if that is due, what is waited for."""
     waited_s = self._clock() - self._since
+    if waited_s >= _TELL_S:
+      pulse.waits(why())
     if waited_s >= self._say_after_s:
       self._say_after_s *= 2
       _logger.warning('Still waiting, for %.0f s so far. %s', waited_s, why())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -57,6 +58,10 @@ class Run:
     path = self.directory / 'state.json'
     wait_until(path.exists)
     return json.loads(path.read_text())
+
+  def notices(self):
+    path = self.directory / 'notices'
+    return path.read_text() if path.exists() else ''
 
   def log(self, name):
     return (self.directory / 'logs' / f'{name}-0.log').read_text()
@@ -132,7 +137,49 @@ def test_a_crash_in_native_code_names_the_signal_and_the_place(launch):
 
 
 def test_a_node_that_exits_with_a_code_has_failed(launch):
-  assert launch('leaves').wait()[:2] == (1, 'leaver/0 failed: exit code 3')
+  assert launch('leaves').wait()[:2] == (1, 'leaver/0 failed: SystemExit: 3')
+
+
+def test_a_node_that_exits_with_0_in_the_middle_has_failed(launch):
+  code, reason, nodes = launch('leaves_with_0').wait()
+  assert (code, reason) == (1, 'leaver/0 failed: SystemExit: 0')
+  assert 'sys.exit(0)' in nodes['leaver/0'][2]  # and where
+
+
+def test_a_node_that_ends_its_process_with_0_has_failed(launch):
+  code, reason, _ = launch('leaves_at_once').wait()
+  assert code == 1
+  assert 'leaver/0 failed: it left with exit code 0' in reason
+  assert 'os._exit(0)' in reason
+
+
+def test_a_silent_node_is_dumped_and_restarted_and_then_given_up(launch):
+  run = launch('hangs')
+  code, reason, nodes = run.wait()
+  assert code == 1
+  assert re.match(
+    r'hanger/0 failed after it was silent 2 times: silent for \d+ s, in '
+    r'stuck_in_here \(toys.py, line \d+\)$',
+    reason,
+  )
+  assert nodes['hanger/0'][:2] == ['failed', 1]
+  assert 'stuck_in_here' in run.log('hanger')  # the stacks
+  assert 'silent for' in (run.directory / 'notices').read_text()
+  assert_nothing_is_left(run)
+
+
+def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
+  run = launch('beats')
+  pid = run.pid('beater')
+  os.kill(pid, signal.SIGSTOP)
+  wait_until(lambda: 'stopped (SIGSTOP)' in run.notices())
+  wait_until(
+    lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED, 30.0
+  )
+  (run.directory / 'enough').touch()
+  code, _, nodes = run.wait()
+  assert code == 0
+  assert nodes['beater/0'][:2] == ['finished', 0]
 
 
 def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(launch):

@@ -1,10 +1,18 @@
 """Policies, as the supervisor applies them to a backend that is made up."""
 
+import time
+
 import pytest
 
+from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import supervision
+from launch.engines import watch
+
+
+def slots(num):
+  return [pulse.Slot(memoryview(bytearray(1024))) for _ in range(num)]
 
 
 class Script:
@@ -13,10 +21,15 @@ class Script:
   Nodes in `deaf` do not end when they are asked to.
   """
 
-  def __init__(self, deaf=(), **exits):
+  kills = True
+
+  def __init__(self, deaf=(), killed=False, **exits):
     self.deaf = deaf
+    self.killed = killed
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
+    self.slots = slots(len(exits))
+    self.resumed = []
     self.started, self.stopped = [], []
     self.events = []
 
@@ -29,7 +42,11 @@ class Script:
       failed = end != 'returns'
       self.events.append(
         supervision.Event(
-          index, 'exited', failed=failed, error=end if failed else None
+          index,
+          'exited',
+          failed=failed,
+          error=end if failed else None,
+          killed=self.killed,
         )
       )
 
@@ -45,11 +62,17 @@ class Script:
       self.events.append(supervision.Event(index, 'exited'))
 
   def kill(self, indices):
-    self.events += [supervision.Event(i, 'exited') for i in indices]
+    self.events += [
+      supervision.Event(i, 'exited', failed=True, error='killed by SIGKILL')
+      for i in indices
+    ]
     return [''] * len(indices)
 
+  def resume(self, index):
+    self.resumed.append(self.names[index])
 
-def play(script, clients=None, **assigned):
+
+def play(script, clients=None, limits=restarts.DEFAULT, **assigned):
   nodes = [
     prepare.PreparedNode(
       name,
@@ -62,7 +85,13 @@ def play(script, clients=None, **assigned):
     for name in script.names
   ]
   return supervision.Supervisor(
-    script, nodes, [None] * len(nodes), supervision.Signals(), None, 0.1
+    script,
+    nodes,
+    [None] * len(nodes),
+    supervision.Signals(),
+    None,
+    0.1,
+    watch.Watch(script.slots, limits),
   ).run()
 
 
@@ -91,6 +120,96 @@ def test_a_healthy_stretch_makes_restarts_count_anew():
   outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=0.0))
   assert outcome.exit_code == 0
   assert outcome.nodes[0].restarts == 4
+
+
+def test_a_life_that_did_nothing_does_not_start_the_count_anew():
+  script = Script(a=['x'] * 4)
+  for slot in script.slots:  # a life that has begun, whatever is cleared
+    slot.clear = lambda slot=slot: slot.add(pulse._BEATS)
+  outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=0.0))
+  assert outcome.exit_code == 1
+  assert outcome.nodes[0].restarts == 1
+
+
+@pytest.mark.parametrize(('killed', 'code'), [(True, 0), (False, 1)])
+def test_a_short_life_that_worked_counts_if_it_was_ended_from_outside(
+  killed, code
+):
+  script = Script(killed=killed, a=['x'] * 4 + ['returns'])
+  for slot in script.slots:
+    slot.clear = lambda slot=slot: slot.add(pulse._WORK)
+  outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=60.0))
+  assert outcome.exit_code == code
+
+
+def test_restarts_are_forgotten_after_the_window():
+  script = Script(a=['x'] * 4 + ['returns'])
+  limits = restarts.Limits(max_restarts=1, restart_window_s=1e-6)
+  outcome = play(script, limits=limits, a=restarts.Restart(None, 0.0))
+  assert outcome.exit_code == 0
+
+
+def test_the_programs_limits_count_where_a_policy_says_nothing():
+  script = Script(a=['x'] * 9)
+  limits = restarts.Limits(max_restarts=3)
+  outcome = play(script, limits=limits, a=restarts.Restart(None, 0.0))
+  assert (outcome.exit_code, outcome.nodes[0].restarts) == (1, 3)
+
+
+class Hangs(Script):
+  """Nodes that begin, and then show no life; `where` they are."""
+
+  where = 'Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n'
+
+  def start(self, index, restarts):
+    super().start(index, restarts)
+    self.slots[index].add(pulse._BEATS)
+
+  def kill(self, indices):
+    return [self.where for _ in super().kill(indices)]
+
+
+def test_a_silent_node_is_started_again_and_given_up_when_that_repeats():
+  script = Hangs(a=[])
+  limits = restarts.Limits(silent_s=1.0, max_silences=3)
+  outcome = play(script, limits=limits, a=restarts.Restart(None, 0.0))
+  assert outcome.exit_code == 1
+  assert outcome.reason == (
+    'a failed after it was silent 3 times: silent for 1 s, in f (a.py, line 3)'
+  )
+  assert script.started == [('a', 0), ('a', 1), ('a', 2)]
+  assert 'most recent call first' in outcome.nodes[0].last_error
+
+
+def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
+  outcome = play(Hangs(a=[]), limits=restarts.Limits(silent_s=1.0))
+  assert outcome.reason == 'a failed: silent for 1 s, in f (a.py, line 3)'
+
+
+class Threads(Hangs):
+  kills = False
+
+  def kill(self, indices):
+    return [self.where] * len(indices)
+
+
+def test_a_silent_thread_ends_the_run_as_it_cannot_be_killed():
+  outcome = play(Threads(a=[]), limits=restarts.Limits(silent_s=1.0))
+  assert outcome.exit_code == 1
+  assert 'a failed: silent for 1 s' in outcome.reason
+  assert 'A thread cannot be killed' in outcome.reason
+
+
+def test_a_run_in_which_nothing_moves_is_ended():
+  class Beats(Script):
+    def poll(self, timeout_s):
+      time.sleep(0.02)
+      self.slots[0].add(pulse._BEATS)
+      return super().poll(timeout_s)
+
+  outcome = play(Beats(a=[]), limits=restarts.Limits(stall_s=1.0))
+  assert outcome.exit_code == 1
+  assert outcome.reason.startswith('no step and no update for 1 s')
 
 
 def test_a_node_that_ends_the_run_counts_before_one_that_fails_with_it():

@@ -18,6 +18,7 @@ import launchpad as lp
 import numpy as np
 
 from launch import engines
+from launch import pulse
 from launch import rpc
 from launch.engines import restarts
 
@@ -99,6 +100,35 @@ class Crasher(Node):
 class Leaver(Node):
   def run(self):
     sys.exit(3)
+
+
+class LeaverWith0(Node):
+  def run(self):
+    sys.exit(0)
+
+
+class LeaverAtOnce(Node):
+  def run(self):
+    os._exit(0)
+
+
+class Hanger(Node):
+  """Shows life for a moment, and then hangs."""
+
+  def run(self):
+    stop = pulse.stop_event()
+    stop.wait(0.2)
+    while True:
+      stuck_in_here()
+
+
+class Beater(Node):
+  """Shows life until it is told that this was enough."""
+
+  def run(self):
+    stop = pulse.stop_event()
+    while not (self.run_dir / 'enough').exists():
+      stop.wait(0.05)
 
 
 class Returner(Node):
@@ -236,6 +266,36 @@ def leaves(run_dir):
 
 
 @scenario
+def leaves_with_0(run_dir):
+  program = lp.Program('leaves_with_0')
+  add(program, 'leaver', LeaverWith0, run_dir)
+  return program
+
+
+@scenario
+def leaves_at_once(run_dir):
+  program = lp.Program('leaves_at_once')
+  add(program, 'leaver', LeaverAtOnce, run_dir)
+  return program
+
+
+@scenario
+def hangs(run_dir):
+  program = lp.Program('hangs')
+  add(program, 'hanger', Hanger, run_dir)
+  restarts.assign(program, {'hanger': restarts.Restart(5, 0.05)})
+  restarts.limit(program, restarts.Limits(silent_s=3.0, max_silences=2))
+  return program
+
+
+@scenario
+def beats(run_dir):
+  program = lp.Program('beats')
+  add(program, 'beater', Beater, run_dir)
+  return program
+
+
+@scenario
 def raises_again_and_again(run_dir):
   program = lp.Program('raises_again_and_again')
   add(program, 'waiter', Waiter, run_dir)
@@ -311,6 +371,9 @@ def main():
     def write_state(run_state):
       rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
       write(run_dir / 'state.json', json.dumps(rows))
+      with (run_dir / 'notices').open('a') as notices:
+        for node in run_state.nodes:
+          notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
 
     start = time.monotonic()
     outcome = engines.run(

@@ -215,3 +215,28 @@ def test_a_signature_says_what_an_item_holds():
   (table,) = _experience().tables('replay')
   layout = packing.from_signature(table.info.signature)
   assert table.info.signature.shape == (SIZE, layout.width)
+
+
+def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
+  found = _experience()
+  address = serve(found)
+  written = _fill(found, address, 60)
+  client = reverb.Client(address)
+  # By somebody who checks nothing, with a priority to be drawn by.
+  broken = np.full((SIZE, written.shape[1]), np.nan, np.float32)
+  with client.writer(1) as writer:
+    writer.append(broken)
+    writer.create_item('replay', 1, 1e4)
+  source = found.source([address], 'replay', lambda: False)
+  deadline = time.monotonic() + 60
+  while not source.not_finite:
+    assert time.monotonic() < deadline
+    sample = next(source)
+    assert np.isfinite(np.asarray(sample.data)).all()
+    assert len(sample.keys) == len(sample.data) == 2 * BATCH // SIZE
+  assert 'items_not_finite in the metrics' in caplog.text
+  size = client.server_info()['replay'].current_size
+  while client.server_info()['replay'].current_size == size:
+    assert time.monotonic() < deadline  # it is drawn no more
+    time.sleep(0.05)
+  source.close()

@@ -1,10 +1,15 @@
 """The counter adds up, ends the run once, and survives its own death."""
 
+import errno
+import io
 import math
+import pathlib
 import threading
+import time
 
 import pytest
 
+from launch import pulse
 from launch.services import counter as counter_lib
 from run_records import metrics
 from run_records import run_directory
@@ -264,3 +269,86 @@ def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
   assert snapshot['curve'] == [(20, 2.0), (50, 5.0)]
   counter.log('e/0', 'star', {'actor_steps': 60, 'age_s': 7.0})
   assert counter.snapshot()['latest']['star']['elapsed_s'] == 3.0
+
+
+def test_a_report_whose_answer_was_lost_is_counted_once(tmp_path):
+  counter = counter_lib.Counter(tmp_path)
+  counter.report('e/0', {'actor_steps': 5}, life=('a', {}))
+  # It died after it had saved, before it answered.
+  counter = counter_lib.Counter(tmp_path)
+  counter.report('e/0', {'actor_steps': 7}, life=('a', {}))
+  assert counter.totals() == {'actor_steps': 7}
+  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  assert counter.totals() == {'actor_steps': 8}
+  # The next life of that node begins at nothing.
+  counter.report('e/0', {'actor_steps': 2}, life=('b', {}))
+  assert counter.totals() == {'actor_steps': 10}
+
+
+def test_counts_that_a_counter_could_not_save_are_told_again():
+  counter = counter_lib.Counter(None)
+  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  assert counter.totals() == {'actor_steps': 8}
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+  """full_disk(True): nothing can be written; full_disk(False): again."""
+  disk = {'full': False}
+  error = OSError(errno.ENOSPC, 'No space left on device')
+  write_text = pathlib.Path.write_text
+
+  class Full(io.FileIO):
+    def write(self, data):
+      if not disk['full']:
+        return super().write(data)
+      # What fits, as a real one.
+      return super().write(data[:3])
+
+  def text(self, *args, **options):
+    if disk['full']:
+      raise error
+    return write_text(self, *args, **options)
+
+  monkeypatch.setattr(io, 'FileIO', Full)
+  monkeypatch.setattr(pathlib.Path, 'write_text', text)
+  return lambda full: disk.update(full=full)
+
+
+def test_a_full_disk_costs_neither_counts_nor_rows(tmp_path, full_disk):
+  slot = pulse.Slot(memoryview(bytearray(pulse._BYTES)))
+  counter = counter_lib.Counter(tmp_path, {'actor_steps': 100})
+  counter.report('e/0', {'actor_steps': 1})
+  counter.log('e/0', 'episode', {'length': 0})
+  stop = threading.Event()
+
+  def run():
+    pulse.use(slot)
+    counter.run(stop)
+
+  thread = threading.Thread(target=run)
+  thread.start()
+  try:
+    full_disk(True)
+    for number in range(1, 5):
+      counter.report('e/0', {'actor_steps': 1})
+      counter.log('e/0', 'episode', {'length': number})
+    assert counter.totals() == {'actor_steps': 5}
+    _wait_until(lambda: 'No space left' in slot.text)
+    full_disk(False)
+    counter.report('e/0', {'actor_steps': 1})
+    counter.log('e/0', 'episode', {'length': 5})
+    rows = tmp_path / 'metrics' / 'episode.jsonl'
+    _wait_until(lambda: len(metrics.read_jsonl(rows)) == 6)
+  finally:
+    stop.set()
+    thread.join()
+  assert [row['length'] for row in metrics.read_jsonl(rows)] == [*range(6)]
+  assert counter_lib.Counter(tmp_path).totals() == {'actor_steps': 6}
+
+
+def _wait_until(condition, timeout_s=20.0):
+  deadline = time.monotonic() + timeout_s
+  while not condition():
+    assert time.monotonic() < deadline, 'waited in vain'
+    time.sleep(0.02)

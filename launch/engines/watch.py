@@ -1,0 +1,189 @@
+"""Notices what is silent, stopped or stuck, from the nodes' signs of life.
+
+Knows what each sign means and how long it may last; what is then done is the
+supervisor's. Time is counted in looks: a machine that slept, or is too busy for
+the launcher too, makes nobody silent.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import time
+
+from launch import pulse
+from launch.engines import linux
+from launch.engines import restarts
+from launch.engines import state as state_lib
+
+_LOOK_S = 0.5
+_MAX_LOOK_S = 1.0  # what one look counts for, at most
+_SAY_S = 10.0  # until the first word; the next after twice as long
+_STOPPED_S = 10.0  # until a node that somebody stopped is continued
+_FRESH_S = 5.0  # who waits says so again within that time
+
+RESUME = 'resume'
+KILL = 'kill'
+
+
+@dataclasses.dataclass
+class _Seen:
+  """What the last look saw of a node, and for how many seconds."""
+
+  beats: int = 0
+  moved: int = 0
+  said: int = 0
+  silent_s: float = 0.0
+  stopped_s: float = 0.0
+  resumed_s: float = 0.0  # of stopped_s, when it was last continued
+  unsaid_s: float = _FRESH_S
+  waiting_s: float = 0.0
+  notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next word
+
+
+class Watch:
+  """Looks after the nodes of one program."""
+
+  def __init__(
+    self,
+    slots: Sequence[pulse.Slot],
+    limits: restarts.Limits = restarts.DEFAULT,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Makes a watch.
+
+    Args:
+      slots: of the nodes, in program order.
+      limits: of the program.
+      clock: seconds, monotonic.
+    """
+    self.limits = limits
+    self._slots = slots
+    self._clock = clock
+    self._seen = [_Seen() for _ in slots]
+    self._looked = self._clock()
+    self._still_s = 0.0
+
+  def started(self, index: int) -> None:
+    """To be called before a node begins a life."""
+    self._slots[index].clear()
+    self._seen[index] = _Seen()
+
+  def done(self, index: int) -> bool:
+    """Whether a node that has ended had returned from its code."""
+    return self._slots[index].done
+
+  def last_words(self, index: int) -> str:
+    """What a node that could not write its log said of its end."""
+    slot = self._slots[index]
+    return slot.text if slot.dead else ''
+
+  def worked(self, index: int) -> bool:
+    """Whether a node's life did something; of one that shows nothing: yes."""
+    slot = self._slots[index]
+    return slot.beats == 0 or slot.work > 0
+
+  def look(
+    self, nodes: Sequence[state_lib.NodeState]
+  ) -> list[tuple[int, str, str]]:
+    """Updates the nodes' notices.
+
+    Returns:
+      (index, RESUME or KILL, why) of those about which something is to be done.
+    """
+    now = self._clock()
+    if now - self._looked < _LOOK_S:
+      return []
+    passed_s = min(now - self._looked, _MAX_LOOK_S)
+    self._looked = now
+    moved = excused = False
+    verdicts = []
+    for index, node in enumerate(nodes):
+      slot, seen = self._slots[index], self._seen[index]
+      if not node.alive:
+        node.notice = ''
+        continue
+      self._count(slot, seen, node.pid, passed_s)
+      moved |= slot.moved != seen.moved
+      seen.moved = slot.moved
+      # A wait in the middle of something long is no work.
+      excused |= _FRESH_S < seen.silent_s < slot.limit_s
+      what = self._verdict(slot, seen)
+      self._notice(slot, seen, node, what)
+      if what:
+        verdicts.append((index, what, _silence(slot, seen)))
+    watched = any(slot.beats for slot in self._slots)
+    self._still_s += passed_s
+    if moved or excused or not watched:
+      self._still_s = 0.0
+    return verdicts
+
+  def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
+    """Why the run cannot go on, if nothing has moved for too long; or ''."""
+    if self._still_s < self.limits.stall_s:
+      return ''
+    notices = [f'{n.name} {n.notice}' for n in nodes if n.notice]
+    return f'no step and no update for {self._still_s:.0f} s: ' + (
+      '; '.join(notices) or 'no node says why; see their logs'
+    )
+
+  def _count(
+    self, slot: pulse.Slot, seen: _Seen, pid: int | None, passed_s: float
+  ) -> None:
+    state = linux.process_state(pid) if pid else ''
+    if state == 'T':
+      seen.stopped_s += passed_s
+    else:
+      seen.stopped_s = seen.resumed_s = 0.0
+    # A debugger holds it: that is no silence.
+    still = slot.beats and slot.beats == seen.beats and state != 't'
+    seen.silent_s = seen.silent_s + passed_s if still else 0.0
+    seen.beats = slot.beats
+    seen.unsaid_s = 0.0 if slot.said != seen.said else seen.unsaid_s + passed_s
+    seen.said = slot.said
+    waits = seen.unsaid_s < _FRESH_S and slot.limit_s == 0 and slot.text
+    seen.waiting_s = seen.waiting_s + passed_s if waits else 0.0
+
+  def _verdict(self, slot: pulse.Slot, seen: _Seen) -> str:
+    if seen.silent_s >= max(self.limits.silent_s, slot.limit_s):
+      return KILL
+    if seen.stopped_s - seen.resumed_s >= _STOPPED_S:
+      seen.resumed_s = seen.stopped_s
+      return RESUME
+    return ''
+
+  def _notice(
+    self,
+    slot: pulse.Slot,
+    seen: _Seen,
+    node: state_lib.NodeState,
+    verdict: str,
+  ) -> None:
+    """Words for what is odd: when it begins to be, and at twice the time."""
+    say_s = min(_SAY_S, self.limits.silent_s / 2)
+    for kind, seconds in (
+      ('stopped', seen.stopped_s),
+      ('silent', seen.silent_s),
+      ('waiting', seen.waiting_s),
+    ):
+      if seconds >= (say_s / 2 if kind == 'stopped' else say_s):
+        break
+    else:
+      node.notice, seen.notice = '', ('', 0.0)
+      return
+    if seen.notice[0] == kind and seconds < seen.notice[1] and not verdict:
+      return
+    seen.notice = (kind, 2 * seconds)
+    if kind == 'stopped':
+      node.notice = f'stopped (SIGSTOP) for {seconds:.0f} s'
+      if verdict == RESUME:
+        node.notice += ': it is continued'
+    elif kind == 'silent':
+      node.notice = _silence(slot, seen)
+    else:
+      node.notice = f'for {seconds:.0f} s now: {slot.text}'
+
+
+def _silence(slot: pulse.Slot, seen: _Seen) -> str:
+  words = f'silent for {seen.silent_s:.0f} s'
+  if slot.limit_s > 0:
+    words += f', busy with {slot.text} (for {slot.limit_s:.0f} s at most)'
+  return words

@@ -1,0 +1,268 @@
+"""Runs whose nodes are killed and stopped at random, and what came of them.
+
+    make chaos                                  # minutes for each system
+    python studies/chaos.py --systems=impala --events=10 --seed=3
+
+A seeded monkey kills (SIGKILL) or stops (SIGSTOP) a random node every 3 to 6
+seconds, never the launcher. A run has survived if it ends with exit code 0 and
+exactly its budget of steps, has reached its task's bar, and leaves nothing
+behind. Where a run ends before the monkey is done, another begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from run_records import run_directory
+
+_COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
+_PAUSE_S = (3.0, 6.0)
+_END_S = 480.0  # from the last event to the end of the run, at most
+_GONE_S = 5.0
+_SHARED = pathlib.Path('/dev/shm')
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+  """What is run, and the greedy return that it has to reach."""
+
+  words: tuple[str, ...]
+  bar: float
+
+
+# Of each the same as its results have, but that no goal ends it early.
+SYSTEMS = {
+  'apex': System(('apex_dqn:cartpole', '--config.run.replay=node'), 475.0),
+  'impala': System(('impala:cartpole',), 475.0),
+  'swarm': System(
+    (
+      'pso_dqn:cartpole',
+      '--config.swarm.num_explorers=8',
+      '--config.swarm.explorers_per_node=4',
+    ),
+    475.0,
+  ),
+  'd4pg': System(('d4pg:inverted_pendulum',), 950.0),
+}
+
+
+class Monkey:
+  """Kills and stops; draws all that it does from a seed."""
+
+  def __init__(self, seed: int, events: int):
+    self._random = random.Random(seed)
+    self.left = events
+    self.kills = self.stops = 0
+    self.rest()
+
+  def rest(self) -> None:
+    self._next = time.monotonic() + self._random.uniform(*_PAUSE_S)
+
+  def visit(self, launcher: psutil.Process) -> None:
+    """Does something, if that is due and something can be done."""
+    if not self.left or time.monotonic() < self._next:
+      return
+    self.rest()
+    nodes = dict(sorted(_nodes(launcher).items()))
+    if not nodes:
+      return
+    name = self._random.choice(list(nodes))
+    number = self._random.choice((signal.SIGKILL, signal.SIGSTOP))
+    with contextlib.suppress(psutil.Error):
+      nodes[name].send_signal(number)
+      self.left -= 1
+      self.kills += number == signal.SIGKILL
+      self.stops += number == signal.SIGSTOP
+      print(f'  {time.strftime("%X")} {number.name} {name}', flush=True)
+
+
+@dataclasses.dataclass
+class Result:
+  """One run."""
+
+  system: str
+  seed: int
+  kills: int
+  stops: int
+  seconds: float
+  exit_code: int | None
+  steps: int
+  budget: int
+  best: float
+  left: list[str]
+
+  @property
+  def faults(self) -> list[str]:
+    """What was promised and does not hold."""
+    bar = SYSTEMS[self.system].bar
+    return [
+      words
+      for broken, words in (
+        (self.exit_code != 0, f'exit code {self.exit_code}'),
+        (self.steps != self.budget, f'{self.steps:,} of {self.budget:,} steps'),
+        (not self.best >= bar, f'bar of {bar:g} not reached'),
+        (bool(self.left), f'left behind: {", ".join(self.left)}'),
+      )
+      if broken
+    ]
+
+
+def run(
+  name: str, seed: int, monkey: Monkey, out: pathlib.Path, flags: Sequence[str]
+) -> Result:
+  """One run of a system, with the monkey about."""
+  path = out / f'{name}-{seed}'
+  temporary = pathlib.Path(tempfile.mkdtemp(prefix='chaos-'))
+  before = _shared()
+  kills, stops, began = monkey.kills, monkey.stops, time.monotonic()
+  monkey.rest()
+  with path.with_suffix('.txt').open('w') as printed:
+    process = subprocess.Popen(
+      [
+        sys.executable,
+        str(_COMMAND),
+        *SYSTEMS[name].words,
+        '--config.run.target_return=None',
+        f'--seed={seed}',
+        f'--run_dir={path}',
+        *flags,
+      ],
+      stdout=printed,
+      stderr=subprocess.STDOUT,
+      stdin=subprocess.DEVNULL,
+      env={**os.environ, 'TMPDIR': str(temporary)},
+      start_new_session=True,
+    )
+  launcher, until = psutil.Process(process.pid), time.monotonic() + _END_S
+  while process.poll() is None and time.monotonic() < until:
+    time.sleep(0.1)
+    if monkey.left:
+      until = time.monotonic() + _END_S
+      with contextlib.suppress(psutil.Error):
+        monkey.visit(launcher)
+  code = process.poll()
+  if code is None:
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(15)
+  left = _remains(temporary) + [str(p) for p in sorted(_shared() - before)]
+  process.kill()
+  process.wait()
+  shutil.rmtree(temporary, ignore_errors=True)
+  directory = run_directory.RunDirectory(path)
+  evaluations = directory.metrics('evaluation')
+  with contextlib.suppress(OSError, ValueError):
+    totals = directory.summary()['totals']
+    config = directory.config()
+    members = config.get('swarm', {}).get('num_explorers', 1)
+    return Result(
+      name,
+      seed,
+      monkey.kills - kills,
+      monkey.stops - stops,
+      time.monotonic() - began,
+      code,
+      totals.get('actor_steps', 0),
+      members * config['run']['steps_per_agent'],
+      max((row['return_mean'] for row in evaluations), default=float('nan')),
+      left,
+    )
+  raise SystemExit(f'{path} has no summary: see {path.with_suffix(".txt")}.')
+
+
+def _nodes(launcher: psutil.Process) -> dict[str, psutil.Process]:
+  """Living nodes by name: processes that are called what they are."""
+  found = {}
+  for process in launcher.children(recursive=True):
+    with contextlib.suppress(psutil.Error):
+      title = ''.join(process.cmdline()[:1]).rstrip('\0')
+      name = title.removeprefix('murmuration: ')
+      if name != title and '/' in name:
+        found[name] = process
+  return found
+
+
+def _remains(temporary: pathlib.Path) -> list[str]:
+  """Processes and files of a run that has ended."""
+  until = time.monotonic() + _GONE_S
+  while True:
+    found = [str(path) for path in temporary.iterdir()]
+    for process in psutil.process_iter():
+      with contextlib.suppress(psutil.Error):
+        mine = process.environ().get('TMPDIR', '').startswith(str(temporary))
+        if mine and process.status() != psutil.STATUS_ZOMBIE:
+          # With it its ports.
+          found.append(f'process {process.pid} ({process.name()})')
+    if not found or time.monotonic() > until:
+      return found
+    time.sleep(0.2)
+
+
+def _shared() -> set[pathlib.Path]:
+  return set(_SHARED.iterdir()) if _SHARED.is_dir() else set()
+
+
+def table(results: Sequence[Result]) -> str:
+  """What came of all runs, in Markdown."""
+  rows = [
+    '| system | seed | killed | stopped | exit | steps | best greedy return | '
+    'left behind | seconds |',
+    '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+  ]
+  for r in results:
+    rows.append(
+      f'| {r.system} | {r.seed} | {r.kills} | {r.stops} | {r.exit_code} | '
+      f'{r.steps:,} of {r.budget:,} | {r.best:.0f} of '
+      f'{SYSTEMS[r.system].bar:g} | {len(r.left) or "nothing"} | '
+      f'{r.seconds:.0f} |'
+    )
+  return '\n'.join(rows)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Returns 0 if all runs survived."""
+  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+  parser.add_argument(
+    '--systems', default=','.join(SYSTEMS), help='default: %(default)s'
+  )
+  parser.add_argument(
+    '--events', type=int, default=25, help='of each system; default: 25'
+  )
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--out', type=pathlib.Path, default='runs/chaos')
+  args, flags = parser.parse_known_args(argv)
+  args.out.mkdir(parents=True, exist_ok=True)
+  results: list[Result] = []
+  for name in args.systems.split(','):
+    if name not in SYSTEMS:
+      parser.error(f'there is no system {name!r}: {", ".join(SYSTEMS)}')
+    monkey, seed = Monkey(args.seed, args.events), args.seed
+    while monkey.left:
+      print(f'{name}, seed {seed}', flush=True)
+      shutil.rmtree(args.out / f'{name}-{seed}', ignore_errors=True)
+      results.append(run(name, seed, monkey, args.out, flags))
+      for fault in results[-1].faults:
+        print(f'  BROKEN: {fault}', flush=True)
+      seed += 1
+  print(table(results))
+  return int(any(result.faults for result in results))
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""What the watch makes of signs of life; time is made up."""
+
+import os
+
+import pytest
+
+from launch import pulse
+from launch.engines import linux
+from launch.engines import restarts
+from launch.engines import state
+from launch.engines import watch as watch_lib
+
+
+class Nodes:
+  """Two nodes and a watch, whose seconds pass as the test says."""
+
+  def __init__(self, **limits):
+    self.now = 0.0
+    self.slots = [
+      pulse.Slot(memoryview(bytearray(pulse._BYTES))) for _ in range(2)
+    ]
+    self.states = [
+      state.NodeState(name, state='running')
+      for name in ('learner/0', 'actor/0')
+    ]
+    self.watch = watch_lib.Watch(
+      self.slots, restarts.Limits(**limits), lambda: self.now
+    )
+    self.verdicts = []
+    self.notices = []
+
+  def live(self, seconds, *beating, step_s=0.5):
+    """Lets time pass in which the nodes `beating` show life."""
+    end = self.now + seconds
+    while self.now < end:
+      self.now += step_s
+      for index in beating:
+        self.slots[index].add(pulse._BEATS)
+      self.verdicts += self.watch.look(self.states)
+      notice = self.states[0].notice
+      if not self.notices or self.notices[-1] != notice:
+        self.notices.append(notice)
+
+
+@pytest.fixture
+def in_node():
+  """in_node(slot): what the thread does is the doing of that node."""
+  yield pulse.use
+  pulse.use(None)
+
+
+def test_who_beats_is_not_spoken_of():
+  nodes = Nodes()
+  nodes.live(300, 0, 1)
+  assert nodes.notices == [''] and nodes.verdicts == []
+
+
+def test_who_never_beat_is_not_watched():
+  nodes = Nodes()
+  nodes.live(300)
+  assert nodes.notices == [''] and nodes.verdicts == []
+  assert nodes.watch.stalled(nodes.states) == ''
+
+
+def test_silence_is_said_within_15_s_and_then_at_twice_the_time():
+  nodes = Nodes()
+  nodes.live(1, 0)
+  nodes.live(59)
+  assert nodes.notices == [
+    '',
+    'silent for 10 s',
+    'silent for 20 s',
+    'silent for 40 s',
+  ]
+  nodes.live(1, 0)
+  assert nodes.states[0].notice == ''
+
+
+def test_silence_past_its_limit_is_a_verdict():
+  nodes = Nodes(silent_s=30.0)
+  nodes.live(1, 0, 1)
+  nodes.live(29.5, 1)
+  assert nodes.verdicts == []
+  nodes.live(0.5, 1)
+  assert nodes.verdicts == [(0, watch_lib.KILL, 'silent for 30 s')]
+
+
+def test_who_is_busy_has_the_time_that_it_asked_for(in_node):
+  nodes = Nodes(silent_s=30.0)
+  in_node(nodes.slots[0])
+  with pulse.busy('tracing', 100.0):
+    nodes.live(99, 1)
+    assert nodes.verdicts == []
+    assert 'silent for 10 s, busy with tracing (for 100 s at most)' in (
+      nodes.notices
+    )
+    nodes.live(2, 1)
+  assert nodes.verdicts[0][:2] == (0, watch_lib.KILL)
+  nodes.watch.started(0)
+  nodes.verdicts.clear()
+  pulse.beat()
+  nodes.live(31)
+  assert nodes.verdicts, 'it is busy no more'
+
+
+def test_who_waits_says_what_for(in_node):
+  nodes = Nodes()
+  for _ in range(12):
+    in_node(nodes.slots[0])
+    pulse.waits('the table is full')
+    nodes.live(1)
+  assert nodes.states[0].notice == 'for 10 s now: the table is full'
+  nodes.live(6, 0)
+  assert nodes.states[0].notice == ''
+
+
+def test_a_run_in_which_nothing_moves_has_stalled_and_says_who_waits(in_node):
+  nodes = Nodes(stall_s=60.0)
+  in_node(nodes.slots[0])
+  for _ in range(100):
+    pulse.worked(moved=True)
+    nodes.live(1, 1)
+  assert nodes.watch.stalled(nodes.states) == ''
+  for _ in range(60):
+    pulse.waits('the table is full')
+    nodes.live(1, 1)
+  why = nodes.watch.stalled(nodes.states)
+  assert why.startswith('no step and no update for 60 s: learner/0 for ')
+  assert 'the table is full' in why
+
+
+def test_a_run_whose_learner_is_busy_has_not_stalled(in_node):
+  nodes = Nodes(stall_s=60.0)
+  in_node(nodes.slots[0])
+  with pulse.busy('tracing', 300.0):
+    nodes.live(200, 1)
+    assert nodes.watch.stalled(nodes.states) == ''
+
+
+def test_a_launcher_that_slept_makes_nobody_silent():
+  nodes = Nodes()
+  nodes.live(1, 0, 1)
+  nodes.live(3000, step_s=1000)
+  assert nodes.verdicts == [] and nodes.states[0].notice == ''
+
+
+def test_a_stopped_process_is_said_and_continued(monkeypatch):
+  nodes = Nodes()
+  nodes.states[0].pid = 7
+  monkeypatch.setattr(linux, 'process_state', lambda pid: 'T')
+  nodes.live(1, 0, 1)
+  nodes.live(21, 1)
+  assert nodes.notices[1].startswith('stopped (SIGSTOP) for 5 s')
+  assert [what for _, what, _ in nodes.verdicts] == [watch_lib.RESUME] * 2
+  assert 'it is continued' in nodes.notices[-1]
+
+
+def test_a_process_that_a_debugger_holds_is_left_alone(monkeypatch):
+  nodes = Nodes()
+  nodes.states[0].pid = 7
+  monkeypatch.setattr(linux, 'process_state', lambda pid: 't')
+  nodes.live(1, 0, 1)
+  nodes.live(300, 1)
+  assert nodes.verdicts == []
+
+
+def test_the_kernel_says_what_this_process_does():
+  assert linux.process_state(os.getpid()) in 'RS'
+  assert linux.process_state(2**22 + 1) == ''
+
+
+def test_a_new_life_begins_with_nothing():
+  nodes = Nodes(silent_s=30.0)
+  nodes.live(1, 0)
+  nodes.live(25)
+  nodes.watch.started(0)
+  nodes.live(100, 1)
+  assert nodes.verdicts == []
+  assert nodes.watch.worked(0)  # it shows nothing, so nothing is known
+
+
+def test_a_life_that_did_nothing_has_not_worked(in_node):
+  nodes = Nodes()
+  in_node(nodes.slots[0])
+  pulse.beat()
+  assert not nodes.watch.worked(0)
+  pulse.worked()
+  assert nodes.watch.worked(0)
