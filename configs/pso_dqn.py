@@ -8,4 +8,8 @@ from __future__ import annotations
 from configs import dqn
 from launch import registry
 
-AGENT = registry.swarm_of(dqn.AGENT)
+# [T] 1.8% of untrained networks hold a mean of 475 over 20 episodes of
+# CartPole-v1, so that 30 to 43% of swarms of 31 start with one.
+_LEARNED = {'cartpole': {'offer_after_updates': 1_000}}
+
+AGENT = registry.swarm_of(dqn.AGENT, of_preset=_LEARNED)

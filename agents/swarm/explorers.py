@@ -47,6 +47,9 @@ class Config:
   # 'return' [R]; 'target' is literal [S].
   claim_mode: Literal['return', 'target'] = 'return'
   claim_episodes: settings.Whole = 5  # episodes in a claim
+  # Learner steps of an explorer before it offers [R]: some untrained networks
+  # do well by luck, and a swarm that stops at one has learned nothing.
+  offer_after_updates: settings.Count = 1
   # 'default' [R]; 'literal' [S].
   supervisor: Literal['default', 'literal'] = 'default'
   window: settings.Whole = 20  # episodes in R_star

@@ -263,8 +263,9 @@ class StarExchange(pull.Pull):
     self._client.close()
 
   def _offer(self, member: int, claim: float) -> None:
-    if claim > self._client.star.bar:
-      worker = self._worker
+    worker = self._worker
+    learned = worker.learner.updates >= self._config.offer_after_updates
+    if learned and claim > self._client.star.bar:
       index = worker.members[member].index
       self._client.offer(
         worker.theta[member], claim, index, worker.learner.updates

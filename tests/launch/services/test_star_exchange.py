@@ -4,6 +4,7 @@ import functools
 import math
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -278,3 +279,26 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
     )
   assert worker.steps == 2 * BEFORE
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
+
+
+def test_an_explorer_offers_nothing_before_it_has_learned():
+  _, exchange, _, _ = _explorers(offer_after_updates=3, claim_episodes=1)
+  offered = []
+  client = types.SimpleNamespace(
+    star=types.SimpleNamespace(bar=-math.inf),
+    offer=lambda theta, *rest: offered.append(rest),
+  )
+  made = exchange(server=None)
+  made._client = client
+  worker = types.SimpleNamespace(
+    theta=np.zeros((MEMBERS, 2)),
+    members=[types.SimpleNamespace(index=i) for i in range(MEMBERS)],
+    learner=types.SimpleNamespace(updates=2),
+  )
+  made.begin(worker)
+  done = types.SimpleNamespace(index=1, episode_return=500.0)
+  made.episode_ended(done)
+  assert not offered
+  worker.learner.updates = 3
+  made.episode_ended(done)
+  assert offered == [(500.0, 1, 3)]
