@@ -4,8 +4,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -13,8 +11,6 @@ from launch import session
 from run_records import learning_statistics as statistics
 from studies import declared
 from studies import plan as study_plan
-
-FORKER = pathlib.Path(__file__).resolve().parents[1] / 'forked_commands.py'
 
 
 def _study(**changes):
@@ -119,7 +115,7 @@ def test_agents_that_share_a_budget_have_their_part_of_it(tmp_path):
 
 
 @pytest.fixture(scope='module')
-def study_commands(tmp_path_factory):
+def study_commands(tmp_path_factory, run_commands):
   """(study, variant) to what its script makes of the command of seed 0."""
   directory = tmp_path_factory.mktemp('commands')
   jobs = [
@@ -134,17 +130,7 @@ def study_commands(tmp_path_factory):
       {'argv': job.arguments, 'cwd': str(directory), 'mode': 'resolve'}
       for job in own
     ]
-    # One process imports the stack and forks for each command.
-    done = subprocess.run(
-      [sys.executable, str(FORKER)],
-      input=json.dumps({'script': str(script), 'cases': cases}) + '\n',
-      capture_output=True,
-      text=True,
-      cwd=session.root(),
-      timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = run_commands(cases, script)
     found.update({(job.study, job.variant): a for job, a in zip(own, said)})
   return found
 
