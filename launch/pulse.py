@@ -42,7 +42,7 @@ class Slot:
     work: rises with whatever the node does for the run.
     moved: rises with environment steps and updates alone.
     done: whether the node's code returned.
-    said: rises with each `text`.
+    said: rises with each word on a wait.
     limit_s: how long the node may be busy with `text`; 0 while it is not.
     dead: whether `text` is what it died of.
   """
@@ -82,7 +82,6 @@ class Slot:
     self._numbers[_LENGTH] = len(encoded)
     if limit_s is not None:
       self._limit[0] = limit_s
-    self._numbers[_SAID] += 1
 
 
 class Board:
@@ -141,6 +140,7 @@ def waits(what: str) -> None:
   if slot is not None:
     slot.add(_BEATS)
     slot.say(what)
+    slot.add(_SAID)
 
 
 def done(error: str = '') -> None:
