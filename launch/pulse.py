@@ -154,20 +154,27 @@ def done(error: str = '') -> None:
     slot.add(_DONE)
 
 
-@contextlib.contextmanager
-def busy(what: str, limit_s: float) -> Iterator[None]:
-  """Something is about to take long, and rightly so, but not longer."""
-  slot = here()
-  if slot is None:
-    yield
-    return
-  slot.say(what, limit_s)
-  slot.add(_BEATS)
-  try:
-    yield
-  finally:
-    slot.say('', 0.0)
-    slot.add(_BEATS)
+class busy:  # noqa: N801  # used as a function is
+  """Something is about to take long, and rightly so, but not longer.
+
+  with pulse.busy('a checkpoint', 300.0): ...
+  """
+
+  def __init__(self, what: str, limit_s: float):
+    self._what, self._limit_s = what, limit_s
+    self._slot: Slot | None = None
+
+  def __enter__(self) -> None:
+    slot = self._slot = here()
+    if slot is not None:
+      slot.say(self._what, self._limit_s)
+      slot.add(_BEATS)
+
+  def __exit__(self, *unused: Any) -> None:
+    slot, self._slot = self._slot, None
+    if slot is not None:
+      slot.say('', 0.0)
+      slot.add(_BEATS)
 
 
 @contextlib.contextmanager
