@@ -154,7 +154,7 @@ def done(error: str = '') -> None:
     slot.add(_DONE)
 
 
-class busy:  # noqa: N801  # used as a function is
+class busy:
   """Something is about to take long, and rightly so, but not longer.
 
   with pulse.busy('a checkpoint', 300.0): ...
