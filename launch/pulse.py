@@ -26,9 +26,9 @@ from typing import Any
 
 _logger = logging.getLogger(__name__)
 _BYTES = 1024  # of a node
-_BEATS, _WORK, _MOVED, _DONE, _SAID, _LENGTH = range(6)
-_LIMIT = 48  # where it is in a slot, in bytes
-_TEXT = 56
+_BEATS, _WORK, _MOVED, _DONE, _SAID, _LENGTH, _LIFE = range(7)
+_LIMIT = 56  # where it is in a slot, in bytes
+_TEXT = 64
 FILE = 'pulse'  # in the scratch directory
 _SLICE_S = 1.0  # a long wait beats so often
 _here = threading.local()
@@ -45,9 +45,12 @@ class Slot:
     said: rises with each word on a wait.
     limit_s: how long the node may be busy with `text`; 0 while it is not.
     dead: whether `text` is what it died of.
+    life: the number of the node's present life; written by the launcher.
+    run: the same for all lives of all nodes of one start of a program.
   """
 
-  def __init__(self, memory: memoryview):
+  def __init__(self, memory: memoryview, run: str = ''):
+    self.run = run
     self._numbers = memory[:_LIMIT].cast('Q')
     self._limit = memory[_LIMIT:_TEXT].cast('d')
     self._text = memory[_TEXT:]
@@ -56,6 +59,7 @@ class Slot:
   work = property(lambda self: self._numbers[_WORK])
   moved = property(lambda self: self._numbers[_MOVED])
   done = property(lambda self: bool(self._numbers[_DONE]))
+  life = property(lambda self: self._numbers[_LIFE])
   said = property(lambda self: self._numbers[_SAID])
   limit_s = property(lambda self: self._limit[0])
   dead = property(lambda self: self._limit[0] < 0)
@@ -68,8 +72,9 @@ class Slot:
 
   def clear(self) -> None:
     """Before the node's next life."""
-    for index in range(len(self._numbers)):
+    for index in range(_LIFE):
       self._numbers[index] = 0
+    self._numbers[_LIFE] += 1
     self._limit[0] = 0.0
 
   def add(self, index: int) -> None:
@@ -104,7 +109,8 @@ def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
   """The slot of one node."""
   with open(path, 'r+b') as file:
     memory = memoryview(mmap.mmap(file.fileno(), 0))
-  return Slot(memory[index * _BYTES : (index + 1) * _BYTES])
+  own = memory[index * _BYTES : (index + 1) * _BYTES]
+  return Slot(own, pathlib.Path(path).parent.name)
 
 
 def use(slot: Slot | None) -> None:
@@ -115,6 +121,14 @@ def use(slot: Slot | None) -> None:
 def here() -> Slot | None:
   """The slot of this thread's node; None in a thread that is not its loop."""
   return getattr(_here, 'slot', None)
+
+
+def life() -> tuple[str, int]:
+  """The run and the number of this life of the node, which rises in a run."""
+  slot = here()
+  if slot is None:
+    return os.urandom(8).hex(), 0
+  return slot.run, slot.life
 
 
 def beat() -> None:

@@ -273,21 +273,40 @@ def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
 
 def test_a_report_whose_answer_was_lost_is_counted_once(tmp_path):
   counter = counter_lib.Counter(tmp_path)
-  counter.report('e/0', {'actor_steps': 5}, life=('a', {}))
+  counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
   # It died after it had saved, before it answered.
   counter = counter_lib.Counter(tmp_path)
-  counter.report('e/0', {'actor_steps': 7}, life=('a', {}))
+  counter.report('e/0', {'actor_steps': 7}, life=(('run', 1), {}))
   assert counter.totals() == {'actor_steps': 7}
-  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  counter.report(
+    'e/0', {'actor_steps': 1}, life=(('run', 1), {'actor_steps': 7})
+  )
   assert counter.totals() == {'actor_steps': 8}
   # The next life of that node begins at nothing.
-  counter.report('e/0', {'actor_steps': 2}, life=('b', {}))
+  counter.report('e/0', {'actor_steps': 2}, life=(('run', 2), {}))
   assert counter.totals() == {'actor_steps': 10}
+
+
+def test_a_report_of_a_life_that_is_over_counts_no_more(tmp_path):
+  counter = counter_lib.Counter(tmp_path)
+  counter.begin('e/0', ('run', 1))
+  counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
+  assert counter.begin('e/0', ('run', 2)) == {'actor_steps': 5}
+  counter.report('e/0', {'actor_steps': 3}, life=(('run', 2), {}))
+  # On its way since before the first life's end: the second does it again.
+  for late in (counter, counter_lib.Counter(tmp_path)):
+    late.begin('e/0', ('run', 1))  # so may that be
+    late.report(
+      'e/0', {'actor_steps': 3}, life=(('run', 1), {'actor_steps': 5})
+    )
+    assert late.totals() == {'actor_steps': 8}
 
 
 def test_counts_that_a_counter_could_not_save_are_told_again():
   counter = counter_lib.Counter(None)
-  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  counter.report(
+    'e/0', {'actor_steps': 1}, life=(('run', 1), {'actor_steps': 7})
+  )
   assert counter.totals() == {'actor_steps': 8}
 
 
