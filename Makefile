@@ -1,4 +1,6 @@
-# Everything here makes the environment first if it is not there.
+# Everything here installs the environment first if it is not there, on CPython
+# 3.11 or else 3.10. `make test PYTHON=python3.10` (a name or a path) takes another
+# one, in an environment of its own, .venv-python3.10.
 #
 #   make swarm            run the swarm with its defaults; ARGS='--seed=1 ...'
 #   make run              any agent, topology and engine;
@@ -7,6 +9,7 @@
 #                         ARGS='-k rpc ...'
 #   make test-all         the rest: every cell, every command, killed nodes
 #   make test-learning    real runs that have to learn: minutes
+#   make test-next        what needs no Reverb, on the next Python (3.13)
 #   make chaos            kill and stop nodes of four systems at random
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
@@ -15,25 +18,33 @@
 #   make bench            speed and memory, as ratios in one run
 #   make doctor           versions, what is wrong, and the fix
 #   make check            format, lint, types, tests
-#   make clean            remove caches;  make distclean: .venv too
+#   make clean            remove caches;  make distclean: .venv* too
 
 SHELL := /bin/sh
-# Any Python 3: it only finds CPython 3.10 and makes .venv with it.
-PYTHON ?= python3
-BIN := .venv/bin
+# Any Python 3, which finds the CPython that .venv is made with.
+FINDER := $(shell command -v python3 || echo python)
+# From the command line only: a shell may have a PYTHON of its own.
+ifeq ($(origin PYTHON),command line)
+  VENV := .venv-$(notdir $(PYTHON))
+  NAMED := --python=$(PYTHON)
+else
+  VENV := .venv
+endif
+BIN := $(VENV)/bin
 ARGS ?=
 RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results chaos evaluate docs test test-all test-learning bench doctor \
+.PHONY: help environment swarm run results chaos evaluate docs test test-all test-learning test-next \
+  bench doctor \
   check format lint types lock clean distclean
 
 help:
 	@sed -n '3,/^$$/s/^# *//p' Makefile
 
 environment:
-	@$(PYTHON) requirements/environment.py
+	@$(FINDER) requirements/environment.py $(NAMED)
 
 swarm: environment
 	@$(BIN)/python launch/run_swarm.py --lp_launch_type=local_mp $(ARGS)
@@ -52,7 +63,7 @@ evaluate:
 	  echo 'Which run? make evaluate RUN=runs/NAME. There are:' >&2; \
 	  ls -d runs/*/ >&2 2>/dev/null || echo '  none yet: make swarm' >&2; \
 	  exit 2; }
-	@$(PYTHON) requirements/environment.py
+	@$(FINDER) requirements/environment.py $(NAMED)
 	@$(BIN)/python launch/evaluate.py $(RUN) $(ARGS)
 
 test: environment
@@ -64,6 +75,13 @@ test-all: environment
 test-learning: environment
 	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib tests/learning $(ARGS)
 
+# Left out is what compares with Acme, TRFL or TensorFlow Probability.
+test-next:
+	@$(FINDER) requirements/environment.py next
+	@.venv-next/bin/python -m pytest -m 'not long' tests/environment_loops \
+	  tests/agents $(patsubst %,--ignore=tests/agents/%,acme test_policy_gradient.py \
+	  test_ppo.py test_vtrace.py) $(ARGS)
+
 docs: environment
 	@$(BIN)/python launch/render_docs.py
 
@@ -73,7 +91,7 @@ bench: environment
 	done; exit $$failed
 
 doctor:
-	@$(PYTHON) requirements/doctor.py
+	@$(FINDER) requirements/doctor.py $(NAMED)
 
 check: environment lint types test test-all
 
@@ -91,13 +109,13 @@ format: environment
 # Needs uv. The header and the index are left out, so that the file is the same
 # wherever it is made.
 lock:
-	cd requirements && uv pip compile --python 3.10 --override overrides.txt \
+	cd requirements && uv pip compile --python-version 3.10 --override overrides.txt \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  $(LOCK_ARGS) requirements.in -o lock.txt
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv
+	rm -rf .venv .venv-*

@@ -330,6 +330,17 @@ class Agent(abc.ABC):
   def greedy(self, theta: np.ndarray) -> Policy:
     """The policy without exploration, for parameters `theta [D]`."""
 
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    """`greedy` as operations of murmuration/portable.py, to be exported.
+
+    Raises:
+      ValueError: this agent does not say them.
+    """
+    raise ValueError(
+      f'{self.name} cannot be exported: it does not say its policy as '
+      'operations. Give its class `operations(theta)`, as agents/dqn.py has it.'
+    )
+
   def greedy_each(self, theta: np.ndarray) -> Members:
     """As `greedy`, for `theta [P, D]`: in one pass where the agent can."""
     return _OneByOne(self, theta)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -63,9 +63,9 @@ class Config:
   target_update_period: settings.Whole = 100  # learner steps
   target_update_tau: settings.Share = 1.0  # 1 copies the online network
   serve_target: bool = False  # the target network acts and is judged
-  max_replay_size: settings.Whole = 20_000  # transitions per member
+  max_replay_size: settings.Items = 20_000  # transitions per member
   # Transitions per member before learning.
-  min_replay_size: settings.Whole = 500
+  min_replay_size: settings.Items = 500
   prioritized: bool = False  # replay by TD error, else uniform
   # Alpha; of prioritized replay only.
   priority_exponent: settings.Fraction = 0.6
@@ -254,6 +254,10 @@ class DQN(base.Agent):
       return q[0].argmax(axis=-1).astype(np.int32)
 
     return policy
+
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    variables = self.layout.unpack(theta)
+    return [['float'], *self._network.operations(variables), ['argmax']]
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     if not self.compiled:  # what convolutions prepare follows no theta

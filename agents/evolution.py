@@ -39,7 +39,7 @@ class Config:
   CartPole-v1 were tried (configs/es_mlp.py).
   """
 
-  num_workers: settings.Whole = 2  # [C]: 1440, of a core each
+  num_workers: settings.Nodes = 2  # [C]: 1440, of a core each
   population: settings.Whole = 20  # pairs of a generation, P; [C]: 5,000
   # Environment steps of a generation: another population follows where they
   # are fewer; [C]: 100,000.
@@ -68,7 +68,7 @@ class Config:
   table_size: settings.Whole = 2_000_000  # float32; [C]: 250,000,000
   table_seed: settings.Count = 123  # [C]: 123
   # Seconds after which a task that is not back is given to another worker too.
-  patience_s: settings.Positive = 60.0
+  patience_s: settings.Seconds = 60.0
 
   def __post_init__(self):
     settings.check(self, 'evolution')

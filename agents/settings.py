@@ -56,6 +56,14 @@ def at_least(limit: int) -> Bounds:
   )
 
 
+def whole(low: int, high: int) -> Bounds:
+  """A whole number from `low` to `high`."""
+  return Bounds(
+    f'a whole number from {low} to {high}',
+    lambda x: _is_whole(x) and low <= x <= high,
+  )
+
+
 def between(low: float, high: float, words: str, ends: str = '[]') -> Bounds:
   """A finite number from `low` to `high`; '(' and ')' leave an end out."""
 
@@ -83,6 +91,15 @@ NotNegative = Annotated[
   float, between(0, math.inf, 'a number that is not negative')
 ]
 Fraction = Annotated[float, between(0, 1, 'between 0 and 1')]
+# Processes of one kind, or servers in them: more is a slip of the finger.
+Nodes = Annotated[int, whole(1, 4096)]
+# Of a table: Reverb counts its items in 32 bits.
+Items = Annotated[int, whole(1, 2**31 - 1)]
+# No clock here counts further, and no wait takes more: 10^8 s are three years.
+Seconds = Annotated[
+  float, between(0, 1e8, 'a number of seconds above 0, at most 10^8', '(]')
+]
+Pause = Annotated[float, between(0, 1e8, 'a number of seconds from 0 to 10^8')]
 Share = Annotated[float, between(0, 1, 'above 0 and at most 1', '(]')]
 Sizes = Annotated[
   tuple[int, ...], Bounds('one or more whole numbers above 0', _are_sizes)

@@ -140,19 +140,35 @@ _RULES: dict[Any, Callable[[Any], Rule]] = {
 }
 
 
-def places(size: int, count: int) -> list[slice]:
+def places(
+  size: int, count: int, variables: Sequence[int] | None = None
+) -> list[slice]:
   """`size` parameters in `count` contiguous slices; sizes differ by 1 at most.
 
+  Args:
+    size: parameters.
+    count: slices.
+    variables: sizes of the variables, to cut between them only, each time at
+      the end that is nearest to an even cut; None cuts anywhere.
+
   Raises:
-    ValueError: there are more slices than parameters.
+    ValueError: there are more slices than parameters, or variables.
   """
-  if count > size:
+  cuts = np.arange(1, size + 1) if variables is None else np.cumsum(variables)
+  if count > len(cuts):
+    what = 'parameters' if variables is None else 'variables'
     raise ValueError(
-      f'{count} slices of {size} parameters: some would be empty. Use fewer '
+      f'{count} slices of {len(cuts)} {what}: some would be empty. Use fewer '
       'shards.'
     )
-  ends = np.cumsum([len(part) for part in np.array_split(range(size), count)])
-  return [slice(int(a), int(b)) for a, b in zip((0, *ends[:-1]), ends)]
+  even = np.cumsum([len(part) for part in np.array_split(range(size), count)])
+  ends, first = [], 0
+  for left, wanted in zip(range(count - 1, -1, -1), even):
+    able = cuts[first : len(cuts) - left]  # leaves one to each that follows
+    found = int(np.argmin(np.abs(able - wanted))) if left else len(able) - 1
+    ends.append(int(able[found]))
+    first += found + 1
+  return [slice(a, b) for a, b in zip((0, *ends[:-1]), ends)]
 
 
 class Verdict(NamedTuple):

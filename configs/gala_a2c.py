@@ -19,7 +19,12 @@ _ENVIRONMENTS = 4  # of each; [C]: 16
 
 
 def _preset(
-  environment: str, total_steps: int, unroll_length: int, target: float
+  environment: str,
+  total_steps: int,
+  unroll_length: int,
+  target: float | None,
+  run: dict[str, Any] | None = None,
+  **agent: Any,
 ) -> dict[str, Any]:
   return {
     'environment': environment,
@@ -34,6 +39,7 @@ def _preset(
       'baseline_cost': 1.0,
       'max_gradient_norm': 0.5,  # [C]
       'reward_scale': 0.1,  # as configs/a2c.py
+      **agent,
     },
     'gossip': {
       'num_learners': _WORKERS,
@@ -45,13 +51,38 @@ def _preset(
     'run': {
       'steps_per_agent': total_steps // _WORKERS,
       'target_return': target,
+      **(run or {}),
     },
   }
+
+
+# A Gaussian, with networks of its own as A3C's (configs/a3c.py).
+_CONTINUOUS: dict[str, Any] = {'shared_torso': False, 'entropy_cost': 0.0}
 
 
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': _preset('CartPole-v1', 200_000, 5, 475.0),
   'acrobot': _preset('Acrobot-v1', 400_000, 10, -100.0),
+  'pendulum': _preset(
+    'Pendulum-v1',
+    1_000_000,
+    20,
+    None,
+    learning_rate=7e-4,
+    gamma=0.95,
+    **_CONTINUOUS,
+  ),
+  'hopper': _preset(
+    'Hopper-v5',
+    1_000_000,
+    16,
+    None,
+    {'on_fault': 'drop', 'eval_episodes': 5},
+    learning_rate=3e-4,
+    hidden_sizes=(256, 256),
+    normalize_observations=True,
+    **_CONTINUOUS,
+  ),
 }
 
 AGENT = registry.Agent(

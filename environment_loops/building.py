@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import logging
+import sys
 from typing import Any
 
 import gymnasium
@@ -21,7 +22,15 @@ def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
     EnvironmentRefused: an id it does not know.
   """
   _check_registered(name)
-  return gymnasium.registry[atari.split(name)[0].rpartition(':')[2]]
+  module, _, identifier = atari.split(name)[0].rpartition(':')
+  if identifier in gymnasium.registry:
+    return gymnasium.registry[identifier]
+  found = getattr(importlib.import_module(module), identifier)
+  return gymnasium.envs.registration.EnvSpec(
+    identifier,
+    found,
+    max_episode_steps=getattr(found, 'max_episode_steps', None),
+  )
 
 
 def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
@@ -43,7 +52,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       _log_mujoco_warnings()
     # The checker tests each step again and doubles the cost of a small one;
     # what matters of it (shape, finiteness) is checked here.
-    return gymnasium.make(name, disable_env_checker=True, **options)
+    return gymnasium.make(registered(name), disable_env_checker=True, **options)
   except faults.EnvironmentRefused:
     raise
   except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -98,6 +107,8 @@ def _check_registered(name: str) -> None:
       ) from error
   if identifier in gymnasium.registry:
     return
+  if module and callable(getattr(sys.modules[module], identifier, None)):
+    return  # a class or a function that makes one
   by_lower = {known.lower(): known for known in gymnasium.registry}
   near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
   if near:

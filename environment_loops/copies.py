@@ -35,10 +35,7 @@ class Copies(stepping.EpisodeStepper):
     first, _ = self._environments[index].reset(seed=self._seeds[index])
     # Seeding again would replay the same episode for ever.
     self._seeds[index] = None
-    faults.check_shape(
-      self._spec.name, np.shape(first), self._spec.observation_shape
-    )
-    out[index] = first
+    out[index] = self._observed(first)
     if self._simulated:
       self._clocks[index].restart()
 
@@ -52,12 +49,18 @@ class Copies(stepping.EpisodeStepper):
       arrival, reward[index], terminated[index], truncated[index], _ = step(
         native[index]
       )
-      observation[index] = arrival
+      observation[index] = self._observed(arrival)
     unstable = None
     if self._simulated:
       unstable = np.array([clock.went_back() for clock in self._clocks])
     return stepping.Arrival(
       observation, reward, terminated, truncated, unstable
+    )
+
+  def _observed(self, value: Any) -> np.ndarray:
+    spec = self._spec
+    return faults.observation(
+      spec.name, value, spec.observation_shape, self._dtype
     )
 
   def _native(self, actions: np.ndarray) -> Any:

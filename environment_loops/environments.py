@@ -32,6 +32,7 @@ EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
 _logger = logging.getLogger(__name__)
+_PAGE = 'See docs/your_environment.md.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,9 +253,11 @@ class GymnasiumEnvironment(dm_env.Environment):
 
   def _observation(self, observation: Any) -> np.ndarray:
     # A copy: some environments return their own buffer and write to it later.
-    observation = np.array(observation, self._dtype)
-    faults.check_shape(
-      self._spec.name, observation.shape, self._spec.observation_shape
+    observation = np.array(
+      faults.observation(
+        self._spec.name, observation, self._spec.observation_shape, self._dtype
+      ),
+      self._dtype,
     )
     if self._dtype.kind == 'f' and not np.isfinite(observation).all():
       raise faults.fault(self._spec.name, self._t, 'observation', observation)
@@ -300,13 +303,32 @@ def check_seed(seed: int) -> None:
     raise ValueError(f'seed={seed} is negative; give one from 0 up.')
 
 
+def _how_to_count(space: gymnasium.Space) -> str:
+  """Advice for actions that are neither a number nor an array of floats."""
+  if not isinstance(space, gymnasium.spaces.MultiDiscrete):
+    return 'Give one that is wrapped, whose actions are one of both.'
+  count = int(np.prod(space.nvec, dtype=np.int64))
+  return (
+    f'Give one that is wrapped, with a number for each of their {count:,} '
+    f'combinations: gymnasium.wrappers.TransformAction(env, lambda action: '
+    f'np.array(np.unravel_index(action, env.action_space.nvec)), '
+    f'gymnasium.spaces.Discrete({count})).'
+  )
+
+
 def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   observation_space: Any = environment.observation_space
   if not isinstance(observation_space, gymnasium.spaces.Box):
     raise EnvironmentRefused(
       f'{name} has observations of type {type(observation_space).__name__}, '
-      f'but a Box (one array of numbers) is needed. Register a version with a '
-      f'wrapper such as gymnasium.wrappers.FlattenObservation.'
+      f'but a Box (one array of numbers) is needed. Give one that is wrapped: '
+      f'gymnasium.wrappers.FlattenObservation(env). {_PAGE}'
+    )
+  if observation_space.dtype.kind not in 'fiub':
+    raise EnvironmentRefused(
+      f'{name} has observations of dtype {observation_space.dtype}, but real '
+      f'numbers are needed. Register a version with a wrapper that gives, for '
+      f'instance, real and imaginary parts side by side.'
     )
   registered = environment.spec
   assert registered is not None, name
@@ -331,13 +353,14 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   if not isinstance(space, gymnasium.spaces.Box):
     raise EnvironmentRefused(
       f'{name} takes actions of type {type(space).__name__}, but Discrete or '
-      f'Box actions are needed. Register a version with a wrapper that '
-      f'flattens them.'
+      f'Box actions are needed. {_how_to_count(space)} {_PAGE}'
     )
   if space.dtype is None or space.dtype.kind != 'f':
     raise EnvironmentRefused(
       f'{name} takes Box actions of dtype {space.dtype}, but floats are '
-      f'needed. Register a version with Discrete actions instead.'
+      f'needed. Give one that is wrapped, with Discrete actions: '
+      f'gymnasium.wrappers.TransformAction(env, lambda action: ..., '
+      f'gymnasium.spaces.Discrete(n)). {_PAGE}'
     )
   if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
     raise EnvironmentRefused(

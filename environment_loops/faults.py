@@ -5,6 +5,10 @@ from typing import Any
 
 import numpy as np
 
+_KEEP = 'The environment must keep to the space it declares.'
+# Kinds of numbers that become uint8 or float32 without loss of meaning.
+_TAKES = {'u': 'u', 'f': 'fiub'}
+
 
 class EnvironmentRefused(ValueError):
   """The environment cannot be used; the message says why and what to do."""
@@ -21,16 +25,37 @@ def gist(error: BaseException) -> str:
   return f'{type(error).__name__}: {error}{place}'
 
 
-def check_shape(
-  name: str, shape: tuple[int, ...], needed: tuple[int, ...]
-) -> None:
-  """Raises EnvironmentFault unless an observation has the declared shape."""
-  if shape != needed:
+def observation(
+  name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+  """An observation as an array, which may be the environment's own.
+
+  Args:
+    name: of the environment.
+    value: what it returned.
+    shape: of its observation space.
+    dtype: that observations are stored as: uint8, or float32 for all numbers.
+
+  Raises:
+    EnvironmentFault: another shape, or numbers that the dtype cannot take.
+  """
+  try:
+    found = np.asarray(value)
+  except ValueError as e:  # lists of different lengths
     raise EnvironmentFault(
-      f'{name} returned an observation of shape {shape}, but its observation '
-      f'space has shape {needed}. The environment must keep to the space it '
-      f'declares.'
+      f'{name} returned an observation that is no array ({e}). {_KEEP}'
+    ) from e
+  if found.shape != shape:
+    raise EnvironmentFault(
+      f'{name} returned an observation of shape {found.shape}, but its '
+      f'observation space has shape {shape}. {_KEEP}'
     )
+  if found.dtype.kind not in _TAKES[dtype.kind]:
+    raise EnvironmentFault(
+      f'{name} returned an observation of dtype {found.dtype}, but '
+      f'observations of it are {dtype}. {_KEEP}'
+    )
+  return found
 
 
 def fault(

@@ -101,6 +101,17 @@ def resume(
       'version, with which it can go on. Start a new run here.'
     )
   values = {k: v for k, v in config.items() if k not in _PLAIN}
+  wanted = {'agent_name': str, 'topology': str, 'seed': int, 'environment': str}
+  broken = [
+    name
+    for name, value in config.items()
+    if not isinstance(value, wanted.get(name, dict))
+  ]
+  if broken or 'environment' not in config:
+    raise ValueError(
+      f'its config.json has no {(broken or ["environment"])[0]!r} that can be '
+      'read. Put the file back from a copy, or start a new run.'
+    )
   try:
     return _cell(
       config['agent_name'],
@@ -133,7 +144,12 @@ def _cell(
   }
   for key in overrides:
     _check(key, classes, topology_name)
-  environment = overrides.get('environment', values['environment'])
+  environment = overrides.get('environment', values.get('environment'))
+  if environment is None:
+    raise ValueError(
+      f'which environment? {agent_name} has no preset that says. Set '
+      '--config.environment=ID.'
+    )
   spec = environments.spec(environment)
 
   def section(name: str) -> Any:
@@ -167,6 +183,8 @@ def _cell(
     key = name if '.' in name else f'{topology.SECTION}.{name}'
     if key in overrides:
       raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')
+  if sections['run'].deterministic:
+    _check_deterministic(topology, sections['run'])
   experiment = experiment_lib.Experiment(
     make_agent=make_agent,
     environment=environment,
@@ -224,6 +242,24 @@ def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
         f'out, or set --topology={other}.'
       )
   raise ValueError(f'There is no setting {key!r}.{settings.near(key, known)}')
+
+
+def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
+  """Refuses what no seed can repeat.
+
+  Raises:
+    ValueError: which it is.
+  """
+  if topology.SECTION != 'single':
+    raise ValueError(
+      'run.deterministic=True is for one process: how the processes of this '
+      'topology take turns follows from no seed. Set --topology=single_process.'
+    )
+  if run.tf_threads != 1:
+    raise ValueError(
+      f'run.deterministic=True needs run.tf_threads=1, not {run.tf_threads}: '
+      'how threads share out a sum changes its last bits.'
+    )
 
 
 def _check_sections(values: Mapping[str, Any], topology_name: str) -> None:

@@ -29,7 +29,13 @@ _CONFIG = '--config'
 
 
 class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one sentence; shows examples as they are."""
+  """Says what is wrong in one sentence; shows examples as they are.
+
+  Attributes:
+    settings: flags that another reader takes, for `Did you mean`.
+  """
+
+  settings: Sequence[str] = ()
 
   def __init__(self, description: str | None, **options: Any):
     super().__init__(
@@ -53,7 +59,10 @@ class Parser(argparse.ArgumentParser):
       word = rest[0].partition('=')[0]
       if not word.startswith('-'):
         self.error(f'{word!r} is one word too many')
-      near = difflib.get_close_matches(word, self._option_string_actions, 1)
+      known = [*self._option_string_actions, *self.settings]
+      near = difflib.get_close_matches(word, known, 1) or [
+        one for one in known if len(word) > 3 and word.strip('-') in one
+      ]
       self.error(
         f'there is no flag {word}'
         + (f'. Did you mean {near[0]}?' if near else '')
@@ -126,6 +135,7 @@ def _parser(description: str | None) -> Parser:
     'Presets are in configs/AGENT.py. An agent or a topology of your own is\n'
     'module:Name, where the current directory or PYTHONPATH has the module.',
   )
+  parser.settings = [f'{_CONFIG}.environment']
   parser.add_argument(
     'agent',
     nargs='?',

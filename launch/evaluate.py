@@ -3,8 +3,9 @@
   python launch/evaluate.py runs/NAME
   python launch/evaluate.py runs/NAME --episodes=100 --video=film.mp4
 
-The best policy is theta_star of a swarm, the best member of a baseline, or the
-newest parameters of a run with actors and a learner.
+The best policy is theta_star of a swarm, the member of a baseline that was best
+at the end, or the parameters that were evaluated best; where nothing was
+evaluated yet, the newest.
 """
 
 from __future__ import annotations
@@ -12,42 +13,18 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from typing import NamedTuple
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-# Frames are drawn without a screen and without a sound card.
-os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
-os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
-os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
 
-import numpy as np
-
-from agents import base
-from environment_loops import atari
 from environment_loops import environments
 from environment_loops import evaluation
 from launch import command_line
-from launch import registry
-from run_records import checkpoints
+from launch import playing
 from run_records import film
 from run_records import run_directory
-
-_FPS = 30.0  # where the environment does not say
-
-
-class Kept(NamedTuple):
-  """A run's best parameters: the agent, theta [D], and where they are from."""
-
-  agent: base.Agent
-  theta: np.ndarray
-  what: str
-
-  def policy(self) -> base.Policy:
-    """The greedy policy, anew: it may remember the episode it is in."""
-    return self.agent.greedy(self.theta)
 
 
 def main() -> int:
@@ -58,7 +35,7 @@ def main() -> int:
     film_path = run.path / 'policy.gif' if args.video is None else args.video
     if film_path:
       film.check(film_path)
-    kept = load(run)
+    kept = playing.load(run)
   except (ValueError, RuntimeError, OSError) as e:
     return command_line.refuse(e)
   name = run.config()['environment']
@@ -86,7 +63,7 @@ def main() -> int:
   if not film_path:
     return 0
   try:
-    path = record(
+    path = playing.record(
       kept.policy(),
       name,
       args.seed,
@@ -127,78 +104,6 @@ def _parser() -> command_line.Parser:
     help='environment steps of the film at most; default: %(default)s',
   )
   return parser
-
-
-def load(run: run_directory.RunDirectory) -> Kept:
-  """The run's best parameters.
-
-  Raises:
-    ValueError: the agent is not known, or the run keeps no parameters yet.
-  """
-  agent = registry.make(run.config())
-  star = run.path / 'checkpoints' / checkpoints.STAR
-  if star.exists():
-    with np.load(star) as saved:
-      what = (
-        f'theta_star version {int(saved["version"])} of explorer '
-        f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
-      )
-      return Kept(agent, saved['theta'], what)
-  members = run.path / 'checkpoints' / checkpoints.AGENTS
-  if members.exists():
-    rows = run.metrics('evaluation')
-    returns = rows[-1].get('member_returns') if rows else None
-    with np.load(members) as saved:
-      theta, steps = saved['theta'], int(saved['steps'])
-    if returns is None and len(theta) == 1:
-      return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
-    best = 0
-    # A member whose episodes broke has NaN; all of them may.
-    if returns and np.isfinite(returns).any():
-      best = int(np.nanargmax(returns))
-    return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
-  raise ValueError(
-    f'{run.path} keeps no parameters yet: it has neither {star.name} nor '
-    f'{members.name} in checkpoints/. Let the run go on a little.'
-  )
-
-
-def record(
-  policy: base.Policy,
-  name: str,
-  seed: int,
-  path: str | os.PathLike[str],
-  max_steps: int | None = None,
-) -> pathlib.Path:
-  """Films one episode.
-
-  Args:
-    policy: greedy, at the start of an episode.
-    name: of the environment.
-    seed: of the episode.
-    path: of the film, .gif or .mp4.
-    max_steps: of the film; a longer episode is cut.
-
-  Raises:
-    ValueError, RuntimeError: the environment gives no pictures, or they
-      cannot be written.
-  """
-  environment = environments.make(
-    atari.whole_games(name), seed, render_mode='rgb_array'
-  )
-  frames = []
-
-  def watch(observation):
-    frames.append(environment.render())
-    return policy(observation)
-
-  try:
-    evaluation.run_episode(watch, environment, max_steps)
-    frames.append(environment.render())
-    fps = environment.frames_per_second or _FPS
-  finally:
-    environment.close()
-  return film.record(frames, path, fps)
 
 
 if __name__ == '__main__':

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from agents import base
 from agents import settings
 from environment_loops import environments
+
+_Ratio = Annotated[
+  float, settings.between(0, 1e4, 'above 0 and at most 10,000', '(]')
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,22 +23,29 @@ class RunConfig:
   steps_per_agent: settings.Whole = 30_000
   # A confirmed mean, of each agent that is evaluated, that ends the run.
   target_return: float | None = None
-  wall_clock_s: settings.Positive | None = None  # seconds that end the run
+  wall_clock_s: settings.Seconds | None = None  # seconds that end the run
   # Evaluations in the budget.
   evaluations: settings.Whole = 20
   eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
   # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
   # a greedy policy can wait for ever for a ball that it never serves.
   eval_epsilon: settings.Fraction = 0.0
-  updates_per_call: settings.Whole = 8  # learner steps in one TensorFlow call
+  # Learner steps in one TensorFlow call.
+  updates_per_call: Annotated[int, settings.whole(1, 10_000)] = 8
   # With the learner, or a 'node' of its own.
   replay: Literal['colocated', 'node'] = 'colocated'
   # Seconds between checkpoints, at least.
-  replay_checkpoint_s: settings.Positive = 120.0
-  tf_threads: settings.Whole = 1  # per node; several nodes share the cores
+  replay_checkpoint_s: settings.Seconds = 120.0
+  tf_threads: Annotated[int, settings.whole(1, 1024)] = (
+    1  # per node; several nodes share the cores
+  )
   # A broken environment: 'raise' fails its node, 'drop' loses the episode and
   # counts it, as the presets of MuJoCo's tasks do.
   on_fault: Literal['raise', 'drop'] = 'raise'
+  # The same numbers from the same seed, bit for bit, where one process does it
+  # all (docs/reliability.md says how far). Replay is then in that process, and
+  # no server has it.
+  deterministic: bool = False
   # Restarts of a node in a row, and seconds after which one is forgotten. A
   # life that did something starts the count anew.
   max_restarts: settings.Count = 5
@@ -64,7 +75,7 @@ class Pace:
 
   # Times that a transition is sampled on average; None: free-running, as in
   # Ape-X's paper, where acting and learning do not wait for each other.
-  samples_per_insert: settings.Positive | None = 8.0
+  samples_per_insert: _Ratio | None = 8.0
 
   def __post_init__(self):
     settings.check(self, 'pace')

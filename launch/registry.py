@@ -13,6 +13,7 @@ import difflib
 import importlib
 import pathlib
 import re
+import typing
 from typing import Any, NoReturn, Protocol
 
 import launchpad as lp
@@ -147,12 +148,48 @@ def agent(name: str) -> Agent:
   found = _outside(name)
   if found is None:
     unknown('agent', name.partition(':')[0], agents(), _OWN)
+  if is_agent_class(found):
+    return of_class(found)
   if not isinstance(found, Agent):
     raise ValueError(
       f'{name} is {_kind(found)}, not an agent: it has to be a '
-      'launch.registry.Agent.'
+      'launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
   return found
+
+
+def is_agent_class(found: Any) -> bool:
+  return isinstance(found, type) and issubclass(found, base.Agent)
+
+
+def of_class(found: type[base.Agent], config: Any = None) -> Agent:
+  """An agent with one preset, which names no environment.
+
+  Args:
+    found: made as `found(config, spec)`.
+    config: class of its config; None: what its parameter `config` is annotated
+      with.
+
+  Raises:
+    ValueError: it does not say what its config is.
+  """
+  if config is None:
+    config = typing.get_type_hints(found.__init__).get('config')
+  if not dataclasses.is_dataclass(config):
+    raise ValueError(
+      f'{found.__name__} does not say of which class its config is: write '
+      f'def __init__(self, config: Config, spec), where Config is a frozen '
+      'dataclass of its numbers.'
+    )
+  title = found.__name__
+  return Agent(
+    getattr(found, 'name', title),
+    title,
+    found,
+    config,
+    'single_process',
+    {'default': {}},
+  )
 
 
 def topology(name: str) -> Topology:
@@ -226,6 +263,12 @@ def _outside(name: str) -> Any:
       if path == module:
         return None
       break
+    except Exception as e:  # whatever a module of the user's does
+      # A SyntaxError says itself in which file and line.
+      raise ValueError(
+        f'{name} cannot be imported: {type(e).__name__}: {e}. '
+        f'`python -c "import {path}"` shows where.'
+      ) from e
     if path != module:
       return found
     if hasattr(found, attribute):

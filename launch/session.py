@@ -8,18 +8,23 @@ So every cell is started, shown, stopped and kept in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
+import dataclasses
+import functools
 import importlib.metadata
 import pathlib
 import platform
 import sys
+import time
 from typing import Any
 
 import launchpad as lp
 
 from launch import cell as cell_lib
 from launch import engines
+from launch import needs
 from replay import isolation
 from replay.inspect import launcher
+from run_records import checkpoints
 from run_records import metrics
 from run_records import run_directory
 from run_records import view
@@ -37,6 +42,7 @@ def run(
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
   isolate: str = 'auto',
+  on_tick: Callable[[], None] = lambda: None,
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -46,6 +52,7 @@ def run(
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
     isolate: of `isolation.MODES`; this process changes its network.
+    on_tick: called by the engine now and then; must not wait.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -55,8 +62,10 @@ def run(
   path = run_dir or run_directory.default_path(cell.agent.name, environment)
   try:
     # What refuses comes before the directory exists.
-    cell.build(str(path))
+    needs.check(cell.experiment, cell.build(str(path)))
     isolation.enter(_isolation(isolate, cell))
+    if resume:
+      checkpoints.check(path, functools.partial(_warn, path))
     directory = run_directory.create(
       path, cell.config, versions(), resume=resume
     )
@@ -77,8 +86,13 @@ def run(
     )
   title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
+
+  def tick(state: engines.RunState) -> None:
+    live(state)
+    on_tick()
+
   try:
-    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=live)
+    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=tick)
   finally:
     live.close()
     launched.unlink(missing_ok=True)
@@ -89,8 +103,30 @@ def run(
     plots.learning_curve(directory.path)
   except (ValueError, OSError) as e:
     print(f'No learning curve: {e}', file=sys.stderr)
+  outcome = _honest(outcome, directory)
   live.final(outcome, directory.path)
   return outcome.exit_code
+
+
+def _honest(
+  outcome: engines.Outcome, directory: run_directory.RunDirectory
+) -> engines.Outcome:
+  """The outcome; a failure where a run came to its end and learned nothing."""
+  summary = directory.summary()
+  if outcome.exit_code != 0 or summary is None:
+    return outcome
+  # A goal that was reached without an update is reached all the same.
+  if summary['outcome'] == 'goal' or summary['totals'].get('learner_steps'):
+    return outcome
+  steps = summary['totals'].get('actor_steps', 0)
+  return dataclasses.replace(
+    outcome,
+    exit_code=1,
+    reason=f'no update was made in {steps:,} environment steps '
+    f'({summary["reason"]}). Raise run.steps_per_agent or run.wall_clock_s, or '
+    'lower run.updates_per_call and what comes before the first update '
+    '(agent.min_replay_size, unroll_length)',
+  )
 
 
 def _isolation(mode: str, cell: cell_lib.Cell) -> str:
@@ -114,6 +150,13 @@ def counter_of(program: lp.Program) -> Callable[[], Any]:
   """Makes a client of the program's counter, once its address is bound."""
   (node,) = program.groups['counter']
   return lambda: node.create_handle().dereference()
+
+
+def _warn(path: pathlib.Path, sentence: str) -> None:
+  """Says something of a run on screen and in its log."""
+  print(f'warning: {sentence}', file=sys.stderr)
+  with (path / 'logs' / 'launcher.log').open('a', encoding='utf-8') as file:
+    file.write(f'{time.strftime("%Y-%m-%d %H:%M:%S")} {sentence}\n')
 
 
 def versions() -> dict[str, str]:

@@ -73,6 +73,11 @@ def near(word: str, known: list[str]) -> str:
   found = difflib.get_close_matches(
     word, [one for one in known if names_of[one] in close], 1, 0.6
   )
+  if not found:
+    # A word of the name, such as the `tau` of target_update_tau.
+    words = {part: one for one in known for part in names_of[one].split('_')}
+    own = word.rpartition('.')[2]
+    found = [words[w] for w in difflib.get_close_matches(own, words, 1, 0.6)]
   if found:
     return f' Did you mean "{found[0]}"?'
   return ' --list-settings shows all that there are.'
@@ -95,8 +100,8 @@ def parse(section: str, config_class: Any, name: str, text: str) -> Any:
   for option in options:
     try:
       return _parsed(option, text)
-    except (ValueError, SyntaxError, TypeError):
-      continue
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+      continue  # the last two: brackets in brackets in brackets
   wanted = ' or '.join(_named(option) for option in options)
   raise ValueError(
     f'{section}.{name}={text!r} is not {wanted}. Set --config.{section}.{name}.'

@@ -5,7 +5,7 @@ nstep         n-step windows over environments stepped together
 blocks        unrolls: T steps of K environments as one item
 adders        steps become items of a table, in bursts
 writer        writes items: bounded in flight, and through restarts
-quiet         drops what Reverb says of each burst
+stderr        drops what Reverb says of each burst
 tables        Reverb tables with their numbers checked
 limiters      rate limiters: who waits for whom
 deadlock      whether limiter, batch and items in flight can block each other

@@ -57,6 +57,7 @@ class TransitionAdder:
     priority_exponent: float = 1.0,
     burst: int = TRANSITION_BURST,
     options: WriteOptions = writer.DEFAULT_OPTIONS,
+    ring: Any = None,
   ):
     """Makes an adder that has seen no step.
 
@@ -77,6 +78,7 @@ class TransitionAdder:
       burst: transitions that are held back and written in one go. A rate
         limiter with a ratio must have an error buffer for them.
       options: see `writer.WriteOptions`.
+      ring: `ring.Ring` that takes the items in place of a server's table.
 
     Raises:
       ConnectionError: the server does not answer.
@@ -99,13 +101,18 @@ class TransitionAdder:
     self._item_shape: tuple[int, ...] = (layout.width,)
     if item_size > 1:
       self._item_shape = (item_size, layout.width)
-    self._writer = writer.ItemWriter(
-      client,
-      table,
-      layout.signature(*self._item_shape[:-1]),
-      writer.chunks_within(
-        burst // item_size, item_size * layout.num_bytes, options
-      ),
+    # A ring without items is there too.
+    self._writer = (
+      ring
+      if ring is not None
+      else writer.ItemWriter(
+        client,
+        table,
+        layout.signature(*self._item_shape[:-1]),
+        writer.chunks_within(
+          burst // item_size, item_size * layout.num_bytes, options
+        ),
+      )
     )
 
   @property
@@ -217,6 +224,7 @@ class PopulationAdder:
     *,
     burst: int = POPULATION_BURST,
     options: WriteOptions = writer.DEFAULT_OPTIONS,
+    ring: Any = None,
   ):
     """Makes an adder that has seen no step.
 
@@ -230,6 +238,7 @@ class PopulationAdder:
       burst: items written in one go. A rate limiter with a ratio must have an
         error buffer for them: count them as writers in limiters.py.
       options: see `writer.WriteOptions`.
+      ring: `ring.Ring` that takes the items in place of a server's table.
 
     Raises:
       ConnectionError: the server does not answer.
@@ -240,11 +249,15 @@ class PopulationAdder:
     self.window = nstep.NStepWindow(num_members, n, gamma, layout)
     self._burst = burst
     self._held: list[np.ndarray] = []
-    self._writer = writer.ItemWriter(
-      client,
-      table,
-      layout.signature(num_members),
-      writer.chunks_within(burst, num_members * layout.num_bytes, options),
+    self._writer = (
+      ring
+      if ring is not None
+      else writer.ItemWriter(
+        client,
+        table,
+        layout.signature(num_members),
+        writer.chunks_within(burst, num_members * layout.num_bytes, options),
+      )
     )
 
   @property

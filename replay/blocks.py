@@ -11,10 +11,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-import reverb
-
-from replay import packing
-from replay import writer as writer_lib
 
 
 class Block(NamedTuple):
@@ -50,9 +46,6 @@ class Block(NamedTuple):
   version: Any
   written_at: Any
 
-
-# Blocks are large, and each one in flight adds to the policy lag.
-OPTIONS = writer_lib.WriteOptions(max_in_flight=2)
 
 # Where each column has its environments; the rest are one for the whole block.
 ENVIRONMENT_AXIS = {
@@ -167,153 +160,3 @@ class BlockLayout:
   def nbytes(self) -> int:
     """Bytes of one block, before compression."""
     return sum(column.nbytes for column in self.zeros())
-
-
-class BlockAdder:
-  """Writes T steps of K environments as one item.
-
-  An unfinished block is never written: it is gone when its actor is.
-
-  A block has room for one true end per environment that a time limit made. If
-  an environment makes a second within T steps, the step of the earlier one is
-  marked as no experience: what it would bootstrap from is lost.
-
-  Attributes:
-    overwritten: steps so marked.
-  """
-
-  def __init__(
-    self,
-    client: reverb.Client,
-    table: str,
-    layout: BlockLayout,
-    *,
-    options: writer_lib.WriteOptions = OPTIONS,
-  ):
-    """Makes an adder with an empty block.
-
-    Args:
-      client: client of the server that holds the table.
-      table: name of the table; its items are `layout.signature()`.
-      layout: shapes of the blocks.
-      options: see `writer.WriteOptions`; start from `OPTIONS`.
-
-    Raises:
-      ConnectionError: the server does not answer.
-      ValueError: no such table, or one of other items.
-    """
-    self.layout = layout
-    self._block = layout.zeros()
-    self._t = 0
-    self.overwritten = 0
-    self._truncated_at = np.full(layout.num_envs, -1)
-    self._writer = writer_lib.ItemWriter(
-      client, table, layout.signature(), options
-    )
-
-  @property
-  def lost(self) -> int:
-    """Items that went with a lost server."""
-    return self._writer.lost
-
-  def add(
-    self,
-    observation: np.ndarray,
-    action: np.ndarray,
-    step: Any,
-    behaviour: np.ndarray,
-    core: np.ndarray,
-    version: int,
-  ) -> int:
-    """Adds one step of all environments.
-
-    Args:
-      observation: acted on, [K, ...].
-      action: as the policy chose it, [K, ...].
-      step: what the environments did, a `vector.StepBatch`.
-      behaviour: of the policy at this step, [K, A'].
-      core: recurrent state before this step, [K, S]; kept at a block's first.
-      version: learner steps of the parameters that acted; likewise.
-
-    Returns:
-      Number of items written: 0, or 1 with the last step of a block.
-
-    Raises:
-      WriteBlocked: the table took no items for timeout_s.
-      ValueError: an array does not fit the layout.
-    """
-    block, t = self._block, self._t
-    if t == 0:
-      self._check(observation, action, behaviour, core)
-      block.core[...] = core
-      block.version[...] = version
-      block.valid[...] = True
-      self._truncated_at.fill(-1)
-    block.observation[t] = observation
-    block.action[t] = action
-    block.reward[t] = step.reward
-    block.discount[t] = step.discount
-    block.last[t] = step.last
-    block.behaviour[t] = behaviour
-    if step.valid is not None:
-      block.valid[t] = step.valid
-    if step.last.any():
-      self._take_ends(step)
-    self._t = t + 1
-    if self._t < self.layout.unroll_length:
-      return 0
-    block.observation[t + 1] = step.next_observation
-    block.written_at[...] = packing.written_now()
-    self._t = 0
-    self._writer.append(block, 1.0)
-    return 1
-
-  def _check(self, *given: np.ndarray) -> None:
-    """Raises ValueError where NumPy would broadcast or cut off in silence."""
-    block = self._block
-    wanted = {
-      'observation': block.observation[0],
-      'action': block.action[0],
-      'behaviour': block.behaviour[0],
-      'core': block.core,
-    }
-    for (name, place), got in zip(wanted.items(), given):
-      got = np.asarray(got)
-      if got.shape != place.shape or not np.can_cast(
-        got.dtype, place.dtype, 'same_kind'
-      ):
-        raise ValueError(
-          f'{name} is {got.dtype} {list(got.shape)}, but this layout needs '
-          f'{place.dtype} {list(place.shape)}. Make the layout from the spec '
-          'of the environment and from the agent that acts.'
-        )
-
-  def _take_ends(self, step: Any) -> None:
-    """Keeps the true last observations of episodes cut by a time limit."""
-    block, t = self._block, self._t
-    cut = step.last & (step.discount > 0) & block.valid[t]
-    if not cut.any():
-      return
-    block.final_observation[cut] = step.observation[cut]
-    earlier = self._truncated_at[cut]
-    twice = earlier >= 0
-    if twice.any():
-      block.valid[earlier[twice], np.flatnonzero(cut)[twice]] = False
-      self.overwritten += int(twice.sum())
-    self._truncated_at[cut] = t
-
-  def flush(self, timeout_s: float | None = None) -> None:
-    """Waits until the server has all items; the open block stays open.
-
-    Raises:
-      WriteBlocked: timeout_s (None: that of the options) has passed.
-    """
-    self._writer.flush(timeout_s)
-
-  def reset(self) -> None:
-    """Drops the open block: the next step begins another."""
-    self._t = 0
-
-  def close(self) -> None:
-    """Ends the writer; the open block is dropped."""
-    self._writer.close()

@@ -11,7 +11,7 @@ one thread:
 
 A network namespace belongs to a thread and to what that thread starts: `enter`
 is for the main thread, before it starts a server or a node. Threads that are
-there by then (of a mathematics library) open no sockets.
+there by then (NumPy and TensorFlow start one each) open no sockets.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ import reverb
 from reverb import pybind
 import tensorflow as tf
 
-from replay import quiet
+from replay import stderr
 from replay import table_checks
 
 # Items unconfirmed by the server. Half of them are waited for when the bound is
@@ -164,7 +164,7 @@ class ItemWriter:
     self._away_since: float | None = None
     self._back_since: float | None = None
     if options.max_in_flight >= _REVERB_COMPLAINS:
-      quiet.drop_notes_of_writers()
+      stderr.drop_notes_of_writers()
     table_checks.signature(client, table, signature, options.connect_timeout_s)
     self._open()
 

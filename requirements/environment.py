@@ -1,65 +1,73 @@
-"""Makes .venv with the locked stack.
+"""Makes an environment of pinned packages, or leaves it if it is right.
 
-    python3 requirements/environment.py     # make or repair .venv
+    python3 requirements/environment.py                  # .venv
+    python3 requirements/environment.py --python=python3.10
+    python3 requirements/environment.py next             # .venv-next
+    python3 requirements/environment.py sb3              # .peers/sb3
 
-Needs only the standard library, and runs on any Python 3.6 or newer; the
-environment itself needs CPython 3.10 (interpreters.py looks for one). The
-packages are exactly those of lock.txt, checked against its hashes; uv installs
-them where it is on PATH, else pip. A call that finds nothing to do returns at
-once; what an interrupted call left behind is repaired by the next one.
-doctor.py says what is wrong, should anything be.
+Without a name it is the locked stack, on CPython 3.11 or else 3.10, each
+package checked against its hash; `--python` names another interpreter, and
+takes a directory beside .venv. `next` is for what needs no Reverb, on a Python
+that Reverb has no file for. The rest are what benchmarks compare with.
+
+Needs any Python 3.6 or newer. uv installs where it is on PATH, else pip. An
+interrupted call is taken up by the next one; a finished environment is left at
+once, without the network. doctor.py says what is wrong, should anything be.
 """
 
-import collections
-from concurrent import futures
+import argparse
 import fcntl
 import glob
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
-
-import interpreters
+import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-LOCK = os.path.join(HERE, 'lock.txt')
-VENV = os.path.join(ROOT, '.venv')
-STAMP = 'murmuration.json'
+NEEDED_DISK = 4 * 10**9  # bytes: 2.3 GB stay, and room to unpack
+LAUNCHPAD = 'dm-launchpad-nightly'
 
-# Bytes: what .venv takes (3.3 GB) and room to unpack a download.
-NEEDED_DISK = 5 * 10**9
+# Directory, pins, Pythons (preferred first) of an environment by its name; the
+# others are peers. '' is the stack.
+PLACES = {
+  '': ('.venv', 'lock.txt', ('3.11', '3.10')),
+  'next': ('.venv-next', 'next.txt', ('3.13',)),
+}
 
-# Packages of which each takes as long to install as twenty others.
-LARGE = ('tensorflow', 'jaxlib', 'ray', 'mypy', 'scipy', 'mujoco')
-
-# Everything the project or one of its libraries imports, in an order in which
-# a failure explains those that follow.
-STACK = """
-numpy scipy tensorflow sonnet trfl tensorflow_probability tree dm_env jax reverb
-launchpad courier acme acme.adders.reverb gymnasium Box2D pygame mujoco ale_py
-cv2 imageio PIL ray msgpack cloudpickle google.protobuf portpicker psutil absl
-ml_collections rliable rich matplotlib tensorboard pytest hypothesis
+# What fails explains what fails after it.
+IMPORTS = """
+numpy scipy tensorflow sonnet tree reverb launchpad acme.agents.tf.d4pg trfl
+gymnasium Box2D pygame mujoco ale_py cv2 imageio msgpack psutil rich matplotlib
+tensorboard pytest hypothesis agents environment_loops replay launch configs
 """.split()
+
+# Run with -I by an interpreter: what it is, and where it stays when an
+# environment that it belongs to is deleted.
+DESCRIBE = """
+import platform, sys
+import ensurepip, venv
+print(getattr(sys, '_base_executable', None) or sys.executable)
+print(platform.python_implementation(), '%d.%d' % sys.version_info[:2])
+"""
 
 # One line per name, marked: the libraries print too.
 IMPORT = """
-import importlib, json, sys, time
+import importlib, sys, time
 for name in sys.argv[1:]:
-  started = time.time()
+  started, error = time.time(), ''
   try:
     importlib.import_module(name)
-    error = None
   except BaseException as e:
-    error = type(e).__name__ + ': ' + str(e)
-  print('\\n@' + json.dumps([name, error, time.time() - started]), flush=True)
+    error = ' '.join((type(e).__name__ + ': ' + str(e)).split())
+  print('\\n@%s|%.2f|%s' % (name, time.time() - started, error), flush=True)
 """
-
-Result = collections.namedtuple('Result', 'name error seconds')
 
 
 class SetupError(Exception):
@@ -70,100 +78,144 @@ def say(message):
   print('environment: ' + message, flush=True)
 
 
-# --- What is there, and what has to be done -----------------------------------
+class Environment:
+  """Where an environment is, what it holds, and which Pythons it may have."""
+
+  def __init__(self, name='', python='', root=ROOT):
+    self.name, self.python, self.root = name, python, root
+    peer = (f'.peers/{name}', f'peers/{name}.txt', ('3.11',))
+    where, pins, self.series = PLACES.get(name, peer)
+    if python:
+      where += '-' + os.path.basename(python)
+    self.pins = os.path.join(HERE, pins)
+    self.directory = os.path.join(root, where)
+    self.stamp = os.path.join(self.directory, 'murmuration.json')
+    self.log = os.path.join(self.directory, 'install.log')
+    self.bin = os.path.join(self.directory, 'bin', 'python')
+
+  @property
+  def site(self):
+    """Its site-packages."""
+    lib = os.path.join(glob.escape(self.directory), 'lib')
+    return glob.glob(os.path.join(lib, 'python3*', 'site-packages'))[0]
+
+  def wanted(self):
+    """What a finished environment of this checkout says about itself."""
+    stamp = {'root': self.root}
+    for key, path in (('pins', self.pins), ('script', __file__)):
+      with open(path, 'rb') as f:
+        stamp[key] = hashlib.sha256(f.read()).hexdigest()
+    return stamp
+
+  def write_stamp(self, stamp):
+    with open(self.stamp + '.new', 'w') as f:
+      json.dump(stamp, f)
+    os.replace(self.stamp + '.new', self.stamp)
+
+  def needed(self):
+    """What is to be done: 'nothing', 'finish' or 'create'.
+
+    'finish' takes up what was interrupted; 'create' begins anew, also where
+    other pins made the environment, or where it was moved (its scripts name
+    their interpreter by its full path).
+
+    Raises:
+      SetupError: the directory is there, but this script did not make it.
+    """
+    if not os.path.lexists(self.directory) or os.listdir(self.directory) == []:
+      return 'create'
+    try:
+      with open(self.stamp) as f:
+        stamp = json.load(f)
+    except (OSError, ValueError):
+      if self.name:
+        return 'create'
+      raise SetupError(
+        f'{self.directory} is there, but this script did not make it, so it is '
+        f'left alone. Move it away (mv {self.directory} {self.directory}.old), '
+        'then run the same command again.'
+      ) from None
+    wanted = self.wanted()
+    same = all(stamp.get(key) == wanted[key] for key in ('root', 'pins'))
+    if not (same and os.path.exists(self.bin)):
+      return 'create'
+    return 'nothing' if stamp == wanted else 'finish'
 
 
-def python_of(venv=VENV):
-  return os.path.join(venv, 'bin', 'python')
+# --- Finding a CPython --------------------------------------------------------
 
 
-def site_of(venv=VENV):
-  return os.path.join(venv, 'lib', 'python3.10', 'site-packages')
+def candidates(series, environ):
+  """Yields paths that may be such a CPython, nearest to the user first."""
+  yield sys.executable
+  for directory in environ.get('PATH', os.defpath).split(os.pathsep):
+    path = os.path.join(directory or '.', 'python' + series)
+    if os.access(path, os.X_OK):
+      yield path
+  home = environ.get('HOME') or os.path.expanduser('~')
+  pyenv = environ.get('PYENV_ROOT') or os.path.join(home, '.pyenv')
+  data = environ.get('XDG_DATA_HOME') or os.path.join(home, '.local', 'share')
+  for start in (f'{pyenv}/versions/', f'{data}/uv/python/cpython-'):
+    found = glob.glob(f'{glob.escape(start)}{series}.*/bin/python{series}')
+    # 3.11.13 before 3.11.9.
+    yield from sorted(
+      found, key=lambda p: [int(n) for n in re.findall(r'\d+', p)], reverse=True
+    )
 
 
-def wanted_stamp():
-  """What a finished .venv of this checkout says about itself."""
+def examine(path, series):
+  """(path of the interpreter itself, why it cannot be used or '').
 
-  def digest(path):
-    with open(path, 'rb') as f:
-      return hashlib.sha256(f.read()).hexdigest()
+  A pyenv shim is there and executable even when it leads nowhere, so only
+  running it tells.
+  """
+  try:
+    said = subprocess.check_output(
+      [path, '-I', '-c', DESCRIBE], stderr=subprocess.STDOUT, timeout=20
+    )
+    executable, kind = said.decode().splitlines()
+  except subprocess.CalledProcessError as e:
+    words = e.output.decode(errors='replace').split('\n')
+    hint = ''
+    if "'ensurepip'" in words[-2:][0]:
+      hint = f' (Debian, Ubuntu: apt install python{series[0]}-venv)'
+    return path, f'does not run: {words[-2:][0]}{hint}'
+  except (OSError, ValueError, subprocess.TimeoutExpired) as e:
+    return path, f'does not run: {e}'
+  right = kind in ['CPython ' + s for s in series]
+  return executable, '' if right else 'is ' + kind
 
-  script = os.path.join(HERE, 'environment.py')
-  return {'root': ROOT, 'lock': digest(LOCK), 'script': digest(script)}
 
+def find(series, named='', environ=os.environ):
+  """The path of a CPython that can make environments.
 
-def write_stamp(stamp, venv=VENV):
-  path = os.path.join(venv, STAMP)
-  with open(path + '.new', 'w') as f:
-    json.dump(stamp, f)
-  os.replace(path + '.new', path)
-
-
-def needed(wanted, venv=VENV):
-  """What is to be done: 'nothing', 'check', 'rebuild' or 'create'.
-
-  'check' is for an installed .venv of which the last steps are to be done
-  again; 'rebuild' for one that is unfinished, that another lock made, or that
-  was moved (its scripts name their interpreter by its full path).
+  Args:
+    series: versions such as '3.11', preferred first.
+    named: what the user asked for: a name such as python3.10, which is looked
+      for, or else a path, which is used or refused, never passed over.
+    environ: variables of the shell.
 
   Raises:
-    SetupError: there is a .venv that this script did not make.
+    SetupError: there is none; with what was looked at and how to get one.
   """
-  if not os.path.lexists(venv):
-    return 'create'
-  if os.path.isdir(venv) and not os.listdir(venv):
-    return 'create'
-  try:
-    with open(os.path.join(venv, STAMP)) as f:
-      stamp = json.load(f)
-  except (OSError, ValueError):
-    raise SetupError(
-      f'{venv} is there, but this script did not make it, so it is left '
-      'alone. Move it away (mv .venv .venv.old) or delete it (make '
-      'distclean), then run the same command again.'
-    ) from None
-  if not os.path.exists(python_of(venv)):
-    return 'rebuild'
-  if any(stamp.get(key) != wanted[key] for key in ('root', 'lock')):
-    return 'rebuild'
-  return 'nothing' if stamp == wanted else 'check'
-
-
-def refuse_platform():
-  """Raises SetupError where the stack has no wheels."""
-  machine = platform.machine()
-  if sys.platform != 'linux' or machine not in ('x86_64', 'AMD64'):
-    raise SetupError(
-      f'this is {sys.platform} on {machine}; Launchpad and Reverb have wheels '
-      'for Linux on x86-64 only. Use such a machine, a virtual machine, or a '
-      'container (on Windows: WSL 2).'
-    )
-
-
-def refuse_full_disk(path=ROOT):
-  """Raises SetupError when the stack would not fit."""
-  free = shutil.disk_usage(path).free
-  if free < NEEDED_DISK:
-    raise SetupError(
-      f'{free / 1e9:.1f} GB are free on the disk of {path}; the stack needs '
-      f'{NEEDED_DISK / 1e9:.0f} GB. Free some, or clone to another disk.'
-    )
-
-
-def hold(path=LOCK):
-  """Waits for another set-up, if one is running; returns the held file."""
-  f = open(path)  # Held until the process ends.
-  # Inherited by pip, so that a pip that outlived its killed parent is waited
-  # for, instead of having .venv deleted under it.
-  os.set_inheritable(f.fileno(), True)
-  try:
-    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    say('another set-up is running; waiting for it')
-    fcntl.flock(f, fcntl.LOCK_EX)
-  except OSError:
-    pass  # A file system without locks: go on without.
-  return f
+  if named in ['python' + s for s in series]:
+    series, named = [named[len('python') :]], ''
+  looked = []
+  for wanted in series:
+    for path in [named] if named else candidates(wanted, environ):
+      found, reason = examine(path, series if named else [wanted])
+      if not reason:
+        return found
+      looked.append(f'  {path} {reason}\n')
+  raise SetupError(
+    f'CPython {" or ".join(series)} was not found. Looked at:\n'
+    + ''.join(dict.fromkeys(looked))
+    + 'Ways to get one; none of them touches the Python you have:\n'
+    f'  uv python install {series[0]}\n'
+    f'  pyenv install {series[0]}\n'
+    f'  apt install python{series[0]} python{series[0]}-venv\n'
+    'Then run the same command again, or name one: make PYTHON=PATH ...'
+  )
 
 
 # --- Making it ----------------------------------------------------------------
@@ -171,21 +223,22 @@ def hold(path=LOCK):
 
 def clean_environ():
   """os.environ without what would put packages elsewhere or hide them."""
-  unwanted = 'PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT'.split()
-  unwanted += 'PIP_REQUIREMENT PIP_CONSTRAINT PIP_NO_BINARY'.split()
-  environ = {k: v for k, v in os.environ.items() if k not in unwanted}
-  environ['PIP_USER'] = '0'
-  environ['PIP_DISABLE_PIP_VERSION_CHECK'] = '1'
-  environ['PYTHONNOUSERSITE'] = '1'
-  environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-  environ['PYGAME_HIDE_SUPPORT_PROMPT'] = '1'
+  unwanted = 'PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PIP_TARGET '
+  unwanted += 'PIP_PREFIX PIP_ROOT PIP_REQUIREMENT PIP_CONSTRAINT PIP_NO_BINARY'
+  environ = {k: v for k, v in os.environ.items() if k not in unwanted.split()}
+  environ.update(PIP_USER='0', PIP_DISABLE_PIP_VERSION_CHECK='1')
+  environ.update(PYTHONNOUSERSITE='1', TF_CPP_MIN_LOG_LEVEL='3')
   return environ
 
 
-def run(command, log):
-  """Runs a command, its output at the end of the log; True if it succeeded."""
-  with open(log, 'ab') as f:
-    return not subprocess.call(
+def run(command, environment, complaint):
+  """Runs a command, its output at the end of the environment's log.
+
+  Raises:
+    SetupError: it failed; with the complaint and the end of the log.
+  """
+  with open(environment.log, 'ab') as f:
+    code = subprocess.call(
       command,
       stdin=subprocess.DEVNULL,
       stdout=f,
@@ -193,211 +246,206 @@ def run(command, log):
       env=clean_environ(),
       close_fds=False,
     )
+  if code:
+    with open(environment.log, errors='replace') as f:
+      end = ''.join(f.readlines()[-25:])
+    raise SetupError(f'{complaint} The end of {environment.log}:\n{end}')
 
 
-def tail(log):
-  with open(log, errors='replace') as f:
-    return ''.join(f.readlines()[-25:])
-
-
-def read_lock(path=LOCK):
-  """The lock as {name: its lines, hashes included}, in file order."""
-  entries: dict = {}
+def read_pins(path):
+  """{name: its lines, hashes included}, in file order."""
   with open(path) as f:
-    for line in f.read().splitlines():
-      if not line.strip() or line.lstrip().startswith('#'):
-        continue
-      if not line[0].isspace():
-        name = line.split('==')[0].strip()
-        entries[name] = []
-      entries[name].append(line)
-  return {name: '\n'.join(lines) for name, lines in entries.items()}
+    found = re.findall(r'^([\w.-]+)(==.*\n(?: +.*\n)*)', f.read(), re.M)
+  return {name: name + rest for name, rest in found}
 
 
-def deal(names, size=20):
-  """Splits names into what one pip installs: the large ones alone, first."""
-  rest = [n for n in names if n not in LARGE]
-  return [[n] for n in LARGE if n in names] + [
-    rest[i : i + size] for i in range(0, len(rest), size)
-  ]
-
-
-def create(python, venv=VENV):
-  """Makes an empty virtual environment, in place of what was there."""
-  if os.path.islink(venv):
-    os.unlink(venv)
-  elif os.path.isdir(venv):
-    shutil.rmtree(venv)
-  os.makedirs(venv)
-  # First of all: what has a stamp without 'lock' is ours, and unfinished.
-  write_stamp({'root': ROOT}, venv)
-  log = os.path.join(venv, 'install.log')
-  if not run([python, '-I', '-m', 'venv', venv], log):
-    raise SetupError(f'{python} -m venv failed:\n{tail(log)}')
-
-
-def install(entries, venv=VENV):
-  """Installs the locked packages: with uv, or else with one pip per core.
-
-  Most of the time goes into unpacking and compiling, and one pip uses one
-  core. As --no-deps makes the packages independent, they can be dealt out.
+def install(environment):
+  """Installs the pins: with uv where it is and works, else with pip.
 
   Raises:
-    SetupError: it failed, twice with pip; the message has the end of the log.
+    SetupError: pip failed.
   """
-  log = os.path.join(venv, 'install.log')
-  started = time.time()
-  options = ['--no-deps', '--require-hashes', '--no-build-isolation']
-  pip = [python_of(venv), '-I', '-m', 'pip', 'install', '--use-pep517']
-  pip += ['--progress-bar', 'off']
-  # A few packages come as source. What builds them is locked too; without
-  # this, pip would fetch some setuptools of the day for each of them.
-  builders = [n for n in ('setuptools', 'wheel') if n in entries]
-
-  def with_tool(tool, name, names):
-    path = os.path.join(venv, f'requirements-{name}.txt')
-    with open(path, 'w') as f:
-      f.write('\n'.join(entries[n] for n in names) + '\n')
-    return run(tool + options + ['-r', path], log)
-
-  found = shutil.which('uv')
-  if found:
-    uv = [found, 'pip', 'install', '--python', python_of(venv)]
-    uv.append('--compile-bytecode')
-    if with_tool(uv, 'builders', builders) and with_tool(uv, 'all', entries):
-      return
-    # It does not read pip's configuration, which may name another index.
-    say(f'uv failed ({log} says why); trying pip')
-  ok = with_tool(pip, 'builders', builders)
-  done = len(builders)
-  with futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-    chunks = deal([n for n in entries if n not in builders])
-    waiting = {
-      pool.submit(with_tool, pip, i, names): names
-      for i, names in enumerate(chunks)
-    }
+  pins = read_pins(environment.pins)
+  launchpad = pins.pop(LAUNCHPAD, '')
+  # First what builds the packages that come as source.
+  builders = {n: pins[n] for n in ('setuptools', 'wheel') if n in pins}
+  pip = [environment.bin, '-I', '-m', 'pip']
+  tools = [pip + ['install', '--progress-bar=off']]
+  if shutil.which('uv'):
+    uv = ['uv', 'pip', 'install', '--compile-bytecode']
+    tools.insert(0, uv + ['--python', environment.bin])
+  while tools:
+    tool = tools.pop(0)
     try:
-      for future in futures.as_completed(waiting):
-        ok = future.result() and ok
-        done += len(waiting[future]) if future.result() else 0
-        seconds = time.time() - started
-        say(f'installed {done:3d} of {len(entries)} ({seconds:.0f} s)')
-    finally:
-      for future in waiting:
-        future.cancel()
-  if ok:
+      for part in (builders, pins):
+        if environment.name:
+          options = ['-r', environment.pins]
+        else:
+          options = ['--no-deps', '--require-hashes', '--no-build-isolation']
+          options += ['-r', write(environment, ''.join(part.values()))]
+        run(
+          tool + options,
+          environment,
+          f'could not install {environment.pins}. Not found: pip needs an '
+          'index that has it, and a network that reaches it (pip config, '
+          'PIP_INDEX_URL, https_proxy). Another hash: the index serves a file '
+          'that is not the locked one. Then run the same command again.',
+        )
+      break
+    except SetupError:
+      if not tools:
+        raise
+      # It does not read pip's configuration, which may name another index.
+      say(f'uv failed ({environment.log} says why); trying pip')
+  if launchpad:
+    install_launchpad(environment, pip, launchpad)
+
+
+def write(environment, text):
+  path = os.path.join(environment.directory, 'requirements.txt')
+  with open(path, 'w') as f:
+    f.write(text)
+  return path
+
+
+def install_launchpad(environment, pip, pin):
+  """Unpacks the Python half of Launchpad's last file, on any CPython.
+
+  Its compiled half is Courier: for CPython 3.10 and TensorFlow 2.12 only. The
+  nodes of this project do not talk over it, so that a stub (courier.py) is
+  enough for Launchpad to be imported.
+  """
+  shutil.copy(os.path.join(HERE, 'courier.py'), environment.site)
+  if glob.glob(os.path.join(environment.site, 'dm_launchpad_nightly-*')):
     return
-  # A lost connection, or two pips in each other's way: once more, alone.
-  say('some packages failed; once more, one after the other')
-  if not with_tool(pip, 'all', entries):
+  where = os.path.join(environment.directory, 'launchpad')
+  command = pip + ['download', '--no-deps', '--require-hashes', '-d', where]
+  command += ['--python-version=3.10', '--only-binary=:all:']
+  command += ['-r', write(environment, pin)]
+  run(command, environment, f'pip could not download {LAUNCHPAD}.')
+  with zipfile.ZipFile(glob.glob(os.path.join(where, '*.whl'))[0]) as wheel:
+    # What says that it is there comes last, and not its list of files.
+    for wanted in (r'launchpad/', r'.*/METADATA$'):
+      names = [n for n in wheel.namelist() if re.match(wanted, n)]
+      wheel.extractall(environment.site, names)
+  shutil.rmtree(where)
+
+
+def check(environment, names=IMPORTS):
+  """Imports all in one fresh process; yields (name, seconds, error or '').
+
+  If the interpreter itself dies, its exit code is the error of the last one.
+  """
+  process = subprocess.run(
+    [environment.bin, '-c', IMPORT] + names,
+    cwd=environment.directory,  # The project would hide a missing link.
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    env=clean_environ(),
+  )
+  lines = process.stdout.decode(errors='replace').splitlines()
+  found = [line[1:].split('|', 2) for line in lines if line.startswith('@')]
+  for name, seconds, error in found:
+    yield name, float(seconds), error
+  if len(found) < len(names):
+    error = f'the interpreter ended with code {process.returncode}'
+    yield names[len(found)], 0.0, error
+
+
+def refuse_machine():
+  """Raises SetupError where the packages have no files, or would not fit."""
+  system, machine = sys.platform, platform.machine()
+  if (system, machine) != ('linux', 'x86_64'):
     raise SetupError(
-      f'pip could not install the stack. The end of {log}:\n{tail(log)}\n'
-      'A package was not found: pip needs an index that has it, and a network '
-      'that reaches it (pip config, PIP_INDEX_URL, https_proxy).\n'
-      'A hash differs: the index serves another file than the locked one.\n'
-      'Then run the same command again.'
+      f'this is {system} on {machine}; Reverb has files for Linux on x86-64 '
+      'only. Use such a machine, a virtual machine, or a container (on '
+      'Windows: WSL 2).'
+    )
+  free = shutil.disk_usage(ROOT).free
+  if free < NEEDED_DISK:
+    raise SetupError(
+      f'{free / 1e9:.1f} GB are free on the disk of {ROOT}; the packages need '
+      f'{NEEDED_DISK / 1e9:.0f} GB. Free some, or clone to another disk.'
     )
 
 
-def link_project(venv=VENV, root=ROOT):
-  """Makes the project's packages importable from any directory.
-
-  A path file rather than `pip install -e`: the finder that setuptools would
-  install comes after sys.path, so that a directory `configs` where the user
-  happens to be would be taken for ours (as a namespace package).
-  """
-  with open(os.path.join(site_of(venv), 'murmuration.pth'), 'w') as f:
-    f.write(root + '\n')
-
-
-def own_packages(root=ROOT):
-  """The project's own top-level packages."""
-  found = glob.glob(os.path.join(glob.escape(root), '*', '__init__.py'))
-  return sorted(os.path.basename(os.path.dirname(path)) for path in found)
-
-
-def check(names, venv=VENV):
-  """Imports `names` in one fresh process of `venv`.
-
-  Returns:
-    [Result(name, error or None, seconds)] in the order of `names`. Where the
-    interpreter itself died, its exit code or signal is the error, and the
-    names after it are tried in a new process.
-  """
-  results: list = []
-  while len(results) < len(names):
-    left = names[len(results) :]
-    process = subprocess.run(
-      [python_of(venv), '-c', IMPORT, *left],
-      cwd=venv,  # Not the project, whose directory would hide a missing link.
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      env=clean_environ(),
-      close_fds=False,
-    )
-    lines = process.stdout.decode(errors='replace').splitlines()
-    found = [json.loads(line[1:]) for line in lines if line.startswith('@[')]
-    results += [Result(*f) for f in found]
-    if len(found) < len(left):
-      reason = f'the interpreter ended with code {process.returncode}'
-      results.append(Result(left[len(found)], reason, 0.0))
-  return results
+def create(environment):
+  """Makes an empty virtual environment in place of what was there."""
+  refuse_machine()
+  python = find(environment.series, environment.python)
+  say(f'making {environment.directory} with {python}: some minutes')
+  if os.path.islink(environment.directory):
+    os.unlink(environment.directory)
+  shutil.rmtree(environment.directory, ignore_errors=True)
+  os.makedirs(environment.directory)
+  # First of all: what has a stamp, even half of one, is ours.
+  environment.write_stamp({'root': environment.root})
+  command = [python, '-I', '-m', 'venv', environment.directory]
+  run(command, environment, f'{python} -m venv failed.')
+  stamp = environment.wanted()
+  del stamp['script']  # comes when all is done
+  environment.write_stamp(stamp)
 
 
-def make():
-  """Makes, repairs or leaves .venv.
+def make(environment):
+  """Makes, finishes or leaves an environment.
 
   Raises:
-    SetupError, interpreters.NoInterpreter: with what to do about it.
+    SetupError: with what to do about it.
   """
-  wanted = wanted_stamp()
-  if needed(wanted) == 'nothing':
+  if environment.needed() == 'nothing':
     return
-  refuse_platform()
-  held = hold()
-  todo = needed(wanted)  # Perhaps the one we waited for has done it all.
+  # Held until the process ends, and inherited by pip: one that outlived its
+  # killed parent is waited for, instead of losing its directory.
+  held = open(environment.pins)
+  os.set_inheritable(held.fileno(), True)
+  try:
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    say('another set-up is running; waiting for it')
+    fcntl.flock(held, fcntl.LOCK_EX)
+  started = time.time()
+  todo = environment.needed()  # Perhaps the one we waited for has done it all.
   if todo == 'nothing':
     return
-  started = time.time()
-  if todo != 'check':
-    python = interpreters.find()
-    if todo == 'create':
-      refuse_full_disk()
-    say(f'{todo} .venv with {python}')
-    create(python)
-    entries = read_lock()
-    say(
-      f'installing {len(entries)} packages: a minute or two, and the first '
-      'time a download of about 1.2 GB'
-    )
-    install(entries)
-  link_project()
-  # From here on, a call that takes over has only the checks to do.
-  write_stamp({'root': ROOT, 'lock': wanted['lock']})
-  say('checking every import')
-  broken = [r for r in check(STACK + own_packages()) if r.error]
-  if broken:
-    lines = '\n'.join(f'  {r.name}: {r.error}' for r in broken)
-    raise SetupError(
-      f'installed, but these do not import:\n{lines}\n'
-      '`make doctor` looks for the reason.'
-    )
-  write_stamp(wanted)
-  held.close()
-  say(f'ready in {time.time() - started:.0f} s: .venv')
+  if todo == 'create':
+    create(environment)
+  install(environment)
+  if not environment.name:
+    # A path file rather than `pip install -e`, whose finder comes after
+    # sys.path: a directory `configs` where the user is would be taken for ours.
+    with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
+      f.write(environment.root + '\n')
+    say('checking every import')
+    broken = [
+      f'  {n}: {error}\n' for n, _, error in check(environment) if error
+    ]
+    if broken:
+      raise SetupError(
+        f'installed, but these do not import:\n{"".join(broken)}'
+        '`make doctor` looks for the reason; `make distclean` starts anew.'
+      )
+  environment.write_stamp(environment.wanted())
+  say(f'ready after {time.time() - started:.0f} s: {environment.directory}')
 
 
 def main():
+  peers = sorted(os.listdir(os.path.join(HERE, 'peers')))
+  names = list(PLACES) + [p[:-4] for p in peers if p.endswith('.txt')]
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('name', nargs='?', default='', choices=names)
+  parser.add_argument('--python', default='', help='a name or a path')
+  args = parser.parse_args()
   try:
-    make()
-  except (SetupError, interpreters.NoInterpreter) as e:
+    make(Environment(args.name, args.python))
+  except SetupError as e:
     print(f'environment: {e}', file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print(
-      'environment: interrupted; the same command repairs it', file=sys.stderr
-    )
+    print('environment: interrupted; the same command goes on', file=sys.stderr)
     return 130
   return 0
 

@@ -1,17 +1,35 @@
-"""Checkpoint files of a run: their names, and writing that survives a kill."""
+"""Checkpoint files of a run: their names, and what they hold.
+
+Arrays as .npz and state as JSON, each with a checksum, in two generations
+(durable.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+import json
+import logging
 import os
 import pathlib
 from typing import Any
+import zipfile
+import zlib
 
 import numpy as np
+
+from run_records import durable
+from run_records import metrics
 
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer
 AGENTS = 'agents.npz'  # theta [P, D], steps
+BEST = 'best.npz'  # theta [D], return_mean, steps, confirmed
 STAR_SERVER = 'star_server.npz'  # all that it needs to go on
+# In RUN/metrics/: totals and curve, see launch/services/counter.py.
+COUNTER = 'counter.json'
+
+_CHECKSUM = 'crc32'
+_logger = logging.getLogger(__name__)
 
 
 def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -22,27 +40,87 @@ def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def write(path: pathlib.Path, **arrays: Any) -> None:
-  """Writes an .npz so that a reader sees the old file or the new one.
+  """Writes a new generation of an .npz, on disk when this returns."""
+  # First, so that a directory of the zip that is cut still has it.
+  whole = {_CHECKSUM: np.uint32(_checksum_of(arrays)), **arrays}
+  durable.write(path, lambda file: np.savez(file, **whole))
 
-  What a writer of this file left unfinished when it was killed is removed.
+
+def read(path: pathlib.Path, **options: Any) -> dict[str, np.ndarray] | None:
+  """The newest generation of an .npz that is whole; see `durable.read`."""
+  return durable.read(path, _load_arrays, **options)
+
+
+def write_state(
+  path: pathlib.Path, state: Mapping[str, Any], sync: bool = True
+) -> None:
+  """Writes a new generation of a JSON file; see `durable.write`."""
+  plain = metrics.to_jsonable(state)
+  text = json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=2)
+  durable.write(path, lambda file: file.write(f'{text}\n'.encode()), sync)
+
+
+def read_state(path: pathlib.Path, **options: Any) -> dict[str, Any] | None:
+  """The newest generation of a JSON file that is whole."""
+  return durable.read(path, _load_state, **options)
+
+
+def check(
+  run_dir: str | os.PathLike[str], say: Callable[[str], Any] = _logger.warning
+) -> None:
+  """Looks at all that a run goes on from; nothing may be using it.
+
+  What killed writers left is removed; a newest generation that is broken is put
+  aside.
+
+  Args:
+    run_dir: of the run.
+    say: gets a sentence for each file of which an older generation is taken.
+
+  Raises:
+    durable.Broken: a file is missing or broken, with its older generation.
   """
-  for left in path.parent.glob(f'.{path.name}.*'):
-    if not _is_alive(left.suffix[1:]):
-      left.unlink(missing_ok=True)
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  with open(temporary, 'wb') as file:
-    np.savez(file, **arrays)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
+  run = pathlib.Path(run_dir)
+  for part in (run, run / 'checkpoints', run / 'metrics', run / 'replay'):
+    durable.sweep(part)
+    for name in durable.saved(part):
+      reader = read_state if name.endswith('.json') else read
+      reader(part / name, repair=True, say=say)
 
 
-def _is_alive(pid: str) -> bool:
-  """Whether there is such a process on this host; True if that is unclear."""
-  try:
-    os.kill(int(pid), 0)
-  except ProcessLookupError:
-    return False
-  except (ValueError, OverflowError, PermissionError):
-    return True  # not ours
-  return True
+def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  with zipfile.ZipFile(path) as whole:
+    # Before any of it is made sense of.
+    broken = whole.testzip()
+  if broken is not None:
+    raise ValueError(f'the checksum of {broken} does not fit')
+  with np.load(path) as saved:
+    arrays = dict(saved)
+  # Files of earlier versions have none.
+  expected = arrays.pop(_CHECKSUM, None)
+  if expected is not None and expected != _checksum_of(arrays):
+    raise ValueError('its checksum does not fit: an array is missing')
+  return arrays
+
+
+def _load_state(path: pathlib.Path) -> dict[str, Any]:
+  state = json.loads(path.read_text(encoding='utf-8'))
+  # Files of earlier versions have none.
+  expected = state.pop(_CHECKSUM, None)
+  if expected is not None and expected != _checksum(state):
+    raise ValueError('its checksum does not fit')
+  return metrics.from_jsonable(state)
+
+
+def _checksum_of(arrays: Mapping[str, Any]) -> int:
+  """Of names and contents; the zip's own are of each content alone."""
+  found = 0
+  for name, value in sorted(arrays.items()):
+    array = np.asarray(value)
+    found = zlib.crc32(f'{name} {array.dtype} {array.shape}'.encode(), found)
+    found = zlib.crc32(array.tobytes(), found)
+  return found
+
+
+def _checksum(plain: Any) -> int:
+  return zlib.crc32(json.dumps(plain, sort_keys=True).encode())

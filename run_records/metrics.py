@@ -27,6 +27,8 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.summary.writer import record_writer
 
+from run_records import durable
+
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
@@ -202,7 +204,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not line:
       continue
     try:
-      rows.append(_from_jsonable(json.loads(line)))
+      rows.append(from_jsonable(json.loads(line)))
     except json.JSONDecodeError as error:
       raise ValueError(
         f'{path}:{number} is not a JSON line ({error}). The file was changed '
@@ -257,30 +259,23 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
   """Writes indented JSON so that a reader sees the old file or the new one."""
   path = pathlib.Path(path)
   text = json.dumps(to_jsonable(value), indent=2, allow_nan=False) + '\n'
-  # The thread's id too: nodes of local_mt share the process.
-  partial = path.with_name(
-    f'.{path.name}.{os.getpid()}.{threading.get_ident()}'
-  )
-  try:
-    partial.write_text(text, encoding='utf-8')
-    os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)
+  durable.replace(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
   """Reads what `write_json` wrote, non-finite numbers included."""
   text = pathlib.Path(path).read_text(encoding='utf-8')
-  return _from_jsonable(json.loads(text))
+  return from_jsonable(json.loads(text))
 
 
-def _from_jsonable(value: Any) -> Any:
+def from_jsonable(value: Any) -> Any:
+  """What `to_jsonable` made strings of, as numbers again."""
   if isinstance(value, str):
     return _NON_FINITE.get(value, value)
   if isinstance(value, list):
-    return [_from_jsonable(item) for item in value]
+    return [from_jsonable(item) for item in value]
   if isinstance(value, dict):
-    return {key: _from_jsonable(item) for key, item in value.items()}
+    return {key: from_jsonable(item) for key, item in value.items()}
   return value
 
 

@@ -1,7 +1,7 @@
 """The picture of one run, and the looks that all pictures share.
 
 Reads run directories only, so that a plot can be made again at any time.
-Several systems are drawn by study_plots.py.
+Several systems are drawn by studies/plots.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def learning_curve(
   Args:
     run_dir: of the run, finished or not.
     path: of the PNG; RUN/learning_curve.png if None.
-    title: the run's name if None.
+    title: agent, environment, topology and seed if None.
     threshold: return that counts as solved; that of the environment named in
       the run's config if None and known.
 
@@ -103,7 +103,7 @@ def learning_curve(
       _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
     draw_threshold(top, threshold)
     _label(bottom, members, evaluations[-1]['actor_steps'])
-    top.set_title(title or run.name)
+    top.set_title(title or _title(run))
     top.set_ylabel('episode return')
     top.set_xlim(left=0)
     handles, labels = top.get_legend_handles_labels()
@@ -130,6 +130,16 @@ def canvas(
     yield figure
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, format='png')
+
+
+def _title(run: run_directory.RunDirectory) -> str:
+  config = run.config()
+  if 'agent_name' not in config:
+    return run.name
+  return (
+    f'{config["agent_name"]} on {config.get("environment")}, '
+    f'{config.get("topology")}, seed {config.get("seed")}'
+  )
 
 
 def _draw_evaluations(

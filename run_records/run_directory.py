@@ -26,10 +26,13 @@ import sys
 import tempfile
 from typing import Any
 
+from run_records import durable
 from run_records import metrics
 
 MIN_FREE_BYTES = 200_000_000
 
+_PUT_BACK = 'Put it back from a copy, or start a new run.'
+_NEW = 'new-run'  # of a directory that is being made
 _SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
 
 
@@ -51,8 +54,22 @@ class RunDirectory:
     return self.path.resolve().name
 
   def config(self) -> dict[str, Any]:
-    """The resolved config, as nested dicts."""
-    return metrics.read_json(self.path / 'config.json')
+    """The resolved config, as nested dicts.
+
+    Raises:
+      ValueError: the file does not hold one; names it.
+    """
+    path = self.path / 'config.json'
+    try:
+      found = metrics.read_json(path)
+    except ValueError as e:  # cut, or no JSON at all
+      raise ValueError(f'{path} cannot be read ({e}). {_PUT_BACK}') from e
+    if not isinstance(found, dict):
+      raise ValueError(
+        f'{path} holds {str(found)[:40]}, which is no config of a run. '
+        f'{_PUT_BACK}'
+      )
+    return found
 
   def versions(self) -> dict[str, str]:
     """Package name to version."""
@@ -250,8 +267,9 @@ def _create(
   path: pathlib.Path, config: Any, versions: Any, line: str
 ) -> RunDirectory:
   path.parent.mkdir(parents=True, exist_ok=True)
+  durable.sweep(path.parent, _NEW)
   partial = pathlib.Path(
-    tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent)
+    tempfile.mkdtemp(prefix=f'.{_NEW}.{os.getpid()}.', dir=path.parent)
   )
   try:
     partial.chmod(0o777 & ~_umask())

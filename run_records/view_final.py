@@ -91,9 +91,7 @@ def _commands(
   python = pathlib.Path(os.path.relpath(sys.executable))
   checkpoints = run_dir / 'checkpoints'
   if checkpoints.is_dir() and any(checkpoints.iterdir()):
-    commands.append(
-      ('watch the best policy', f'{python} launch/evaluate.py {run_dir}')
-    )
+    commands.append(('watch the best policy', f'{_evaluate(python)} {run_dir}'))
   commands.append(
     (
       'all curves in the browser',
@@ -105,6 +103,13 @@ def _commands(
       ('what the nodes said last', f'tail -n 20 {run_dir / "logs"}/*.log')
     )
   return commands
+
+
+def _evaluate(python: pathlib.Path) -> str:
+  """By the file where there is one, else by the installed command."""
+  if pathlib.Path('launch', 'evaluate.py').exists():
+    return f'{python} launch/evaluate.py'
+  return f'{python.with_name("murmuration")} evaluate'
 
 
 def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ A new one is an entry here. Rules and words: docs/results/README.md.
 
 from __future__ import annotations
 
+from studies import declared_papers
 from studies import plan as study_plan
 
 _BOTH = (study_plan.STEPS, study_plan.SECONDS)
@@ -156,31 +157,6 @@ def _apex_dqn(
   )
 
 
-def _solves(
-  name: str,
-  agent: str,
-  label: str,
-  environment: str,
-  budget: int,
-  threshold: float,
-  seeds: int,
-  reached: int | None = None,
-) -> study_plan.Study:
-  """One system alone: does it reach the threshold in every seed?"""
-  return study_plan.Study(
-    name=name,
-    environment=environment,
-    budget=budget,
-    threshold=threshold,
-    seeds=seeds,
-    variants={label: study_plan.Variant((agent,))},
-    baseline=label,
-    goals=(
-      study_plan.Goal(label, threshold, reached=reached or seeds, seeds=seeds),
-    ),
-  )
-
-
 _ALL = (
   _swarm('cartpole', 'DQN', 'dqn:cartpole', 'CartPole-v1', 30_000, 475.0, 10),
   _swarm('acrobot', 'DQN', 'dqn:acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
@@ -201,7 +177,7 @@ _ALL = (
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
     samples_per_insert=32.0,
   ),
-  _solves(
+  study_plan.solves(
     'apex_lunar_lander',
     'apex_dqn:lunar_lander',
     'Ape-X DQN',
@@ -211,7 +187,7 @@ _ALL = (
     seeds=5,
     reached=4,
   ),
-  _solves(
+  study_plan.solves(
     'impala_cartpole',
     'impala:cartpole',
     'IMPALA',
@@ -220,7 +196,7 @@ _ALL = (
     475.0,
     10,
   ),
-  _solves(
+  study_plan.solves(
     'impala_acrobot',
     'impala:acrobot',
     'IMPALA',
@@ -239,7 +215,7 @@ _ALL = (
     )
   ),
   *(
-    _solves(
+    study_plan.solves(
       f'd4pg_{preset}',
       f'd4pg:{preset}',
       'D4PG',
@@ -294,7 +270,7 @@ _ALL = (
     950.0,
   ),
   *(
-    _solves(
+    study_plan.solves(
       f'ppo_{preset}',
       f'ppo:{preset}',
       'PPO',
@@ -309,6 +285,7 @@ _ALL = (
       ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0),
     )
   ),
+  *declared_papers.STUDIES,
 )
 
 STUDIES = {study.name: study for study in _ALL}

@@ -32,6 +32,8 @@ class Variant:
     best_of: each seed is a process with so many independent agents
       (single.num_agents), and whoever is best at an evaluation counts: see
       curves.of_best_member. 0: not so.
+    shared_by: agents that share the budget of one: each takes its part of it,
+      and curves are by the steps of all of them together.
     script: a file in launch/, or the path of another that takes --run_dir,
       --seed and --config.run.*.
   """
@@ -40,6 +42,7 @@ class Variant:
   together: bool = False
   budget: int | None = None
   best_of: int = 0
+  shared_by: int = 1
   script: str = 'run.py'
 
   def __post_init__(self):
@@ -47,6 +50,11 @@ class Variant:
       raise ValueError(
         f'together=True makes a seed of each agent of a process, '
         f'best_of={self.best_of} one of all. Give one of them.'
+      )
+    if self.shared_by < 1 or (self.shared_by > 1 and self.together):
+      raise ValueError(
+        f'shared_by={self.shared_by} must be at least 1, and 1 with '
+        'together=True, whose agents are a seed each.'
       )
 
 
@@ -192,6 +200,29 @@ class Study:
     )
 
 
+def solves(
+  name: str,
+  agent: str,
+  label: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
+  reached: int | None = None,
+) -> Study:
+  """One system alone: does it reach the threshold in every seed?"""
+  return Study(
+    name=name,
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=seeds,
+    variants={label: Variant((agent,))},
+    baseline=label,
+    goals=(Goal(label, threshold, reached=reached or seeds, seeds=seeds),),
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
   """One process of a study.
@@ -204,6 +235,7 @@ class Job:
     script: file that is run.
     arguments: of the script, without the run directory.
     budget: environment steps of each agent.
+    shared_by: of the variant.
   """
 
   study: str
@@ -213,6 +245,7 @@ class Job:
   script: pathlib.Path
   arguments: tuple[str, ...]
   budget: int
+  shared_by: int = 1
 
   @property
   def log(self) -> pathlib.Path:
@@ -259,6 +292,7 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
           _LAUNCH / variant.script,
           (*arguments(study, label), f'--seed={seed}'),
           study.budget_of(label),
+          variant.shared_by,
         )
       )
   return found
@@ -271,7 +305,8 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
   return (
     *variant.flags,
     *((f'--config.single.num_agents={agents}',) if agents else ()),
-    f'--config.run.steps_per_agent={study.budget_of(label)}',
+    '--config.run.steps_per_agent='
+    f'{study.budget_of(label) // variant.shared_by}',
     # Whole budgets: a run that stops at its goal has no area to compare.
     '--config.run.target_return=None',
   )

@@ -60,6 +60,7 @@ def read(
       own = [curves.of_best_member(job.path)]
     else:
       own = [curves.of_run(job.path)]
+    own = [c._replace(steps=c.steps * job.shared_by) for c in own]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
     decided = candidates.of_run(job.path)

@@ -12,7 +12,7 @@ def render(results: Mapping[str, Any]) -> str:
   """The tables of a study, then every seed.
 
   Args:
-    results: from study_results.collect.
+    results: from summaries.collect.
   """
   base = results['baseline']
   lines = [

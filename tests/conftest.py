@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import sys
 
 import pytest
 
@@ -10,9 +11,9 @@ pytest_plugins = ['tests.commands']
 # Before anything imports TensorFlow: its notes would bury a failing test's.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-# pytest-timeout raises in the main thread, which does nothing while that
-# thread waits inside Reverb or Courier. Past this, the process ends, with the
-# stack of every thread.
+# pytest-timeout raises in the main thread, which does nothing while that thread
+# waits inside Reverb. Past this, the process ends, with the stack of every
+# thread.
 _HARD_LIMIT_S = 420
 
 # A copy, as pytest puts a file in place of the error output.
@@ -40,3 +41,21 @@ def pytest_collection_modifyitems(items):
     whole = _WHOLE & set(item.fixturenames)
     if whole and not item.get_closest_marker('main_job'):
       item.add_marker('long')
+
+
+@pytest.fixture(autouse=True)
+def _not_compiled(request, monkeypatch):
+  """Learners in the test's process are not compiled by XLA.
+
+  That takes seconds, and a test makes a few calls. Tests that compare both have
+  a parameter `compiled`; programs in processes of their own compile.
+  """
+  updates = sys.modules.get('agents.updates')
+  if updates is None or 'compiled' in request.fixturenames:
+    return
+  make = updates.make
+  monkeypatch.setattr(
+    updates,
+    'make',
+    lambda learner, exchange, compiled: make(learner, exchange, False),
+  )

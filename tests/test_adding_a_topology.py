@@ -76,3 +76,8 @@ def test_such_a_run_is_kept_as_any_other(runs, agent):
   assert (directory / 'learning_curve.png').exists()
   assert (directory / 'checkpoints' / 'worker_0-0.npz').exists()
   assert (directory / 'checkpoints' / 'worker_1-0.npz').exists()
+
+
+def test_the_page_shows_this_file():
+  page = HERE.parent / 'docs' / 'adding_a_topology.md'
+  assert f'```python\n{(HERE / "swap.py").read_text()}```' in page.read_text()

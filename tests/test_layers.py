@@ -15,6 +15,7 @@ PACKAGES = (
   'launch',
   'run_records',
   'configs',
+  'murmuration',
   'studies',
 )
 
@@ -24,7 +25,7 @@ LAYERS = (
   ('agents',),
   ('launch', 'run_records'),
   ('configs',),
-  ('studies',),
+  ('murmuration', 'studies'),
 )
 MAIN = "__name__ == '__main__'"
 SCRIPTS = len(LAYERS)  # Entry points see everything, and nothing sees them.

@@ -15,8 +15,8 @@ from environment_loops import environments
 class Config:
   """Acme's D4PG. Defaults are those of acme.agents.tf.d4pg unless marked."""
 
-  policy_sizes: tuple[int, ...] = (256, 256)  # units; ours
-  critic_sizes: tuple[int, ...] = (256, 256)  # units; ours
+  policy_sizes: settings.Sizes = (256, 256)  # units; ours
+  critic_sizes: settings.Sizes = (256, 256)  # units; ours
   num_atoms: settings.Whole = 51  # of the support
   v_min: float = -150.0  # discounted return; Acme's control suite
   v_max: float = 150.0
@@ -28,8 +28,8 @@ class Config:
   batch_size: settings.Whole = 256  # transitions per update
   target_update_period: settings.Whole = 100  # learner steps
   sigma: settings.NotNegative = 0.3  # of the noise, in units of [-1, 1]
-  max_replay_size: settings.Whole = 1_000_000  # transitions
-  min_replay_size: settings.Whole = 1_000  # transitions before learning
+  max_replay_size: settings.Items = 1_000_000  # transitions
+  min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):
     settings.check(self, 'agent')

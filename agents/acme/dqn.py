@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 class Config:
   """Acme's DQN. Defaults are those of acme.agents.tf.dqn unless marked."""
 
-  hidden_sizes: tuple[int, ...] = (64, 64)  # units; ours
+  hidden_sizes: settings.Sizes = (64, 64)  # units; ours
   learning_rate: settings.Positive = 1e-3  # per update
   gamma: settings.Fraction = 0.99  # per environment step
   # Environment steps in one return. Acme: 5; but its learner clips what it
@@ -31,8 +31,8 @@ class Config:
   prioritized: bool = True  # replay by TD error, else uniform
   priority_exponent: settings.Fraction = 0.6  # alpha
   importance_exponent: settings.Fraction = 0.2  # beta
-  max_replay_size: settings.Whole = 1_000_000  # transitions
-  min_replay_size: settings.Whole = 1_000  # transitions before learning
+  max_replay_size: settings.Items = 1_000_000  # transitions
+  min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):
     settings.check(self, 'agent')

@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -272,6 +272,9 @@ class ActorCritic(base.Agent):
       return actions.reshape(actions.shape[:1] + self.spec.action_shape)
 
     return policy
+
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    return self._networks.operations(self.layout.unpack(theta))
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     def act(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:

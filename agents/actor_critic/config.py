@@ -51,9 +51,9 @@ class Config:
   prioritized: bool = False  # prioritized replay instead of uniform
   priority_exponent: settings.Fraction = 0.6  # alpha
   importance_exponent: settings.Fraction = 0.4  # beta
-  max_replay_size: settings.Whole = 100_000  # transitions per member
+  max_replay_size: settings.Items = 100_000  # transitions per member
   # Transitions per member before learning.
-  min_replay_size: settings.Whole = 1_000
+  min_replay_size: settings.Items = 1_000
 
   def __post_init__(self):
     settings.check(self, 'agent')

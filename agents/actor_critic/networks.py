@@ -152,6 +152,14 @@ class Networks:
     x = self._policy.forward(parts['policy'], self.scaled(parts, flat))
     return np.tanh(x, out=x)
 
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    """`means` as murmuration/portable.py has it, for views `[*shape]`."""
+    parts = self.split(variables)
+    found: list[list[Any]] = [['float'], ['flatten', self._observation_size]]
+    if self._normalizer is not None:
+      found += self._normalizer.operations(parts['normalizer'])
+    return [*found, *self._policy.operations(parts['policy']), ['tanh']]
+
   def largest_priority(self, theta: np.ndarray) -> float | None:
     """The largest priority so far, from `theta [D]`; None if none is kept."""
     if not self._prioritized:

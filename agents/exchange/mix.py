@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable
 import logging
 import math
 import time
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from agents import optimizers
 from agents.exchange import local
 from agents.exchange import mixing
 
@@ -117,6 +118,7 @@ class Mix(local.Local):
     lock_timeout_s: float = 10.0,
     avg_period: int = 0,
     average: Average | None = None,
+    average_moments: bool = False,
     ask: Callable[[], Message | None] = lambda: None,
   ):
     """Makes the exchange of one worker.
@@ -129,6 +131,7 @@ class Mix(local.Local):
       lock_timeout_s: how long it waits for one that is further behind.
       avg_period: iterations between two means of all; 0: none.
       average: finds them.
+      average_moments: whether the means are also of second moments.
       ask: what a live neighbour has now; None if none answers.
     """
     self._ask = ask
@@ -139,6 +142,7 @@ class Mix(local.Local):
     self._timeout_s = lock_timeout_s
     self._period = avg_period if average is not None else 0
     self._average = average
+    self._average_moments = average_moments
     self._sources = graph.all_sources(index)
     self._bound_factor = mixing.bound_factor(graph)
     self._again = self._due = False
@@ -154,6 +158,9 @@ class Mix(local.Local):
     self._waited_s = 0.0
 
   def setup(self, learner, seed):
+    self._moments = None
+    if self._average_moments:
+      self._moments = _second_moments(learner.agent.optimizer)
     self._kept = tf.Variable(0, dtype=tf.int64, name='gossip_iteration')
 
   def variables(self):
@@ -343,12 +350,33 @@ class Mix(local.Local):
     assert self._average is not None
     steps = self._worker.steps
     begin = time.monotonic()
+    learner, slot = self._worker.learner, self._moments
+    brought = theta
+    if slot is not None:
+      brought = np.concatenate([theta, learner.save()[slot]], axis=1)
     found = self._average(
-      number, max(1, steps - self._averaged_at), theta, self._worker.over
+      number, max(1, steps - self._averaged_at), brought, self._worker.over
     )
     self._waited_s += time.monotonic() - begin
     self._averaged_at = steps
     if found is None:
       return theta
     self._averages += 1
+    if slot is not None:
+      found, moments = np.split(found, 2, axis=1)
+      learner.restore({**learner.save(), slot: moments})
     return found
+
+
+def _second_moments(optimizer: Any) -> str:
+  """What a learner calls the slot of its squared gradients.
+
+  Raises:
+    ValueError: the optimizer keeps none.
+  """
+  if isinstance(optimizer, (optimizers.SGD, optimizers.Momentum)):
+    raise ValueError(
+      f'{type(optimizer).__name__} has no second moments to average. Leave '
+      'gossip.average_moments out, or choose another agent.optimizer.'
+    )
+  return f'slot_{optimizer.slots - 1}'  # the last one, in optimizers.py

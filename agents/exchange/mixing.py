@@ -86,6 +86,10 @@ class Graph:
     """Out-neighbours of a worker in any iteration."""
     return [(worker + d) % self.size for d in self.distances]
 
+  def neighbours(self, worker: int) -> list[int]:
+    """In- and out-neighbours of a worker in any iteration."""
+    return sorted({*self.all_sources(worker), *self.all_receivers(worker)})
+
   def matrix(self, iteration: int) -> np.ndarray:
     """`W [n, n]` of an iteration: row i is what worker i takes of each."""
     weights = np.eye(self.size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import contextlib
+import logging
 import math
 from typing import NamedTuple, Protocol
 
@@ -10,6 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from agents.exchange import base
+
+_logger = logging.getLogger(__name__)
+_LITTLE, _EARLY = 0.05, 0.1  # shares of the first entropy, and of the budget
 
 
 class Message(NamedTuple):
@@ -70,6 +75,16 @@ class LossFilter:
     self.mean = self._variance = 0.0
 
   @property
+  def state(self) -> list[float]:
+    """What it goes on with: losses seen, mean, variance."""
+    return [self._seen, self.mean, self._variance]
+
+  @state.setter
+  def state(self, state: Sequence[float]) -> None:
+    seen, self.mean, self._variance = map(float, state)
+    self._seen = int(seen)
+
+  @property
   def std(self) -> float:
     return math.sqrt(self._variance)
 
@@ -87,6 +102,33 @@ class LossFilter:
     self._variance = self._decay * (self._variance + forgotten * difference**2)
     self._seen += 1
     return discarded
+
+
+class EntropyWatch:
+  """Notices a policy that hardly explores any more, early in a run.
+
+  Its entropy is below a twentieth of the first one's before a tenth of the
+  budget is used.
+  """
+
+  def __init__(self, budget: int):
+    self._budget = budget
+    self._first: float | None = None
+    self._said = False
+
+  def remark(self, entropy: float, steps: int) -> str | None:
+    """What to say of an update's mean entropy, once; None most of the time."""
+    if self._first is None:
+      self._first = entropy
+    early = steps < _EARLY * self._budget
+    if self._said or not early or not entropy < _LITTLE * self._first:
+      return None
+    self._said = True
+    return (
+      f'The entropy of the policy fell from {self._first:.3g} to {entropy:.3g} '
+      f'in the first {steps} of {self._budget} steps: it hardly explores. '
+      'Raise agent.entropy_cost, or lower agent.learning_rate.'
+    )
 
 
 class RemoteApply(base.Exchange):
@@ -111,15 +153,18 @@ class RemoteApply(base.Exchange):
     self,
     server: Server,
     loss_filter: LossFilter | None = None,
+    budget: int | None = None,
   ):
     """Takes the way to the server.
 
     Args:
       server: that makes the updates.
       loss_filter: of this learner's losses; None discards none.
+      budget: environment steps of all learners, to tell what is early.
     """
     self._server = server
     self._filter = loss_filter
+    self._entropy = None if budget is None else EntropyWatch(budget)
     self._others = 0  # environment steps of other learners
     self._sent = self._discarded = 0
     self._rejected = 0.0  # in shares of all parameters
@@ -134,6 +179,7 @@ class RemoteApply(base.Exchange):
     self._received = tf.Variable(learner.theta, name='received')
     self._before = tf.Variable(0, dtype=tf.int64, name='before')
     self._version = tf.Variable(0, dtype=tf.int64, name='version')
+    self._filtered = tf.Variable(np.zeros(3), name='loss_filter')
     layout = learner.agent.layout
     starts = np.cumsum((0, *layout.sizes))
     self._starts = {
@@ -143,6 +189,8 @@ class RemoteApply(base.Exchange):
 
   def begin(self, worker):
     self._worker = worker
+    if self._filter is not None:
+      self._filter.state = self._filtered.numpy().tolist()
     with contextlib.suppress(base.Stopped):
       answer = self._server.pull()
       self._others = max(answer.steps - worker.steps, 0)
@@ -160,6 +208,8 @@ class RemoteApply(base.Exchange):
     ):
       self._discarded += 1
       sound = False
+    if self._filter is not None:
+      self._filtered.assign(self._filter.state)
     moves = sound and not bool(gradient.stopped.numpy()[0])
     limit = learner.agent.max_gradient_norm
     if moves and limit is not None:
@@ -190,6 +240,16 @@ class RemoteApply(base.Exchange):
     learner.theta.assign(self._received.read_value())
     return tf.reduce_all(tf.math.is_finite(gradient.vector), axis=1)
 
+  def updated(self, result):
+    entropy = result.metrics.get('entropy')
+    if self._entropy is None or entropy is None or self._worker is None:
+      return
+    said = self._entropy.remark(
+      float(np.mean(entropy)), self.actor_steps(self._worker.steps)
+    )
+    if said:
+      _logger.warning(said)
+
   def passed(self, updates):
     del updates
     return self._before.read_value(), self._version.read_value()
@@ -198,7 +258,10 @@ class RemoteApply(base.Exchange):
     return own + self._others
 
   def variables(self):
-    return {'server_version': self._version}
+    found = {'server_version': self._version}
+    if self._filter is not None:
+      found['loss_filter'] = self._filtered
+    return found
 
   def metrics(self):
     return {

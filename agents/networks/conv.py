@@ -286,6 +286,22 @@ class ConvNet:
       ]
     )
 
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    shape = self.observation_shape
+    found: list[list[Any]] = [['float'], ['divide', self.maximum]]
+    # Channels last, as `_channels_last` has them.
+    if len(shape) == 4:
+      first = _channels_first(shape[1:])
+      found.append(['transpose', (0, 3, 4, 1, 2) if first else (0, 2, 3, 1, 4)])
+    elif len(shape) == 3 and _channels_first(shape):
+      found.append(['transpose', (0, 2, 3, 1)])
+    found.append(['reshape', self._image])
+    for i, (_, _, stride) in enumerate(self._layers):
+      bias, weights = variables[2 * i : 2 * i + 2]
+      found += [['conv', bias, weights, stride, self._padding], ['relu']]
+    rest = variables[2 * len(self._layers) :]
+    return found + self._head.operations(rest)
+
   @functools.cached_property
   def _call(self) -> Any:
     """The graph that acts; made by the first call, so in the acting node."""

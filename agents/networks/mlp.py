@@ -49,6 +49,9 @@ class Network(Protocol):
   def forward(self, variables: Any, inputs: np.ndarray) -> np.ndarray:
     """The form that acts: inputs [P, K, ...] to outputs [P, K, ...]."""
 
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    """The same as murmuration/portable.py has it, for views `[*shape]`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class MLP:
@@ -143,6 +146,12 @@ class MLP:
       if i < last:
         x = _NUMPY_ACTIVATIONS[self.activation](x)
     return x
+
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    found: list[list[Any]] = [['flatten', self.input_size]]
+    for i in range(0, len(variables), 2):
+      found += [['dense', variables[i], variables[i + 1]], [self.activation]]
+    return found[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +248,15 @@ class DuelingMLP:
     q = advantage.forward(of_advantage, x)
     q += value.forward(of_value, x) - q.mean(axis=-1, keepdims=True)
     return q
+
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    shared, *streams = self._parts
+    of_shared, *of_streams = self._split(variables)
+    found: list[list[Any]] = []
+    if shared is not None:
+      found = [*shared.operations(of_shared), [self.activation]]
+    both = [part.operations(own) for part, own in zip(streams, of_streams)]
+    return [*found, ['dueling', *both]]
 
 
 def functional(

@@ -70,6 +70,11 @@ class Normalizer:
     scaled = (observation - mean) * tf.math.rsqrt(variance + _FLOOR)
     return tf.clip_by_value(scaled, -LIMIT, LIMIT)
 
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    """`normalize` as murmuration/portable.py has it, for views `[*shape]`."""
+    _, mean, variance = variables
+    return [['normalize', mean, np.sqrt(variance + _FLOOR), LIMIT]]
+
   def updated(
     self,
     variables: Sequence[tf.Tensor],

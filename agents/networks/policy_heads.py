@@ -40,6 +40,9 @@ class Head(Protocol):
   def mode(self, outputs: np.ndarray) -> np.ndarray:
     """The action that is evaluated, [..., *action_shape]."""
 
+  def operations(self) -> list[list]:
+    """`mode` as murmuration/portable.py has it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Softmax:
@@ -65,6 +68,9 @@ class Softmax:
 
   def mode(self, outputs):
     return outputs.argmax(axis=-1).astype(np.int32)
+
+  def operations(self):
+    return [['argmax']]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +126,9 @@ class Gaussian:
   def mode(self, outputs):
     mean = outputs[..., : self.action_size]
     return np.tanh(mean) if self.tanh_mean else mean
+
+  def operations(self):
+    return [['take', self.action_size], *([['tanh']] if self.tanh_mean else [])]
 
 
 def _at_most(x: tf.Tensor, limit: float) -> tf.Tensor:

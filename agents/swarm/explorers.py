@@ -23,9 +23,9 @@ Spread = Literal['decades', 'paper', 'none']
 class Config:
   """The swarm. [S] Liu et al. 2018; [R] chosen here, for small scale."""
 
-  num_explorers: settings.Whole = 31  # [S] section 5.1
+  num_explorers: settings.Nodes = 31  # [S] section 5.1
   explorers_per_node: settings.Whole = 16  # members hosted by one node
-  num_supervisors: settings.Whole = 1  # [S] section 5.1
+  num_supervisors: settings.Nodes = 1  # [S] section 5.1
   k: settings.Positive = 200.0  # [S] equation 4; Algorithm 4 prints 2
   b: settings.Whole = 3  # episodes; wins above which theta_star pulls [R]
   # Clamp of the pull [R]; None is literal.
@@ -53,11 +53,11 @@ class Config:
   # Confirmations before any claim gets a trial, 2b.
   idle_episodes: settings.Whole = 6
   # Seconds; a longer trial is dropped.
-  trial_timeout_s: settings.Positive = 120.0
+  trial_timeout_s: settings.Seconds = 120.0
   # Seconds between confirmation episodes.
-  confirmation_period_s: settings.NotNegative = 0.1
+  confirmation_period_s: settings.Pause = 0.1
   # Seconds; then c halves per period.
-  star_max_age_s: settings.Positive | None = None
+  star_max_age_s: settings.Seconds | None = None
 
   def __post_init__(self):
     settings.check(self, 'swarm')

@@ -134,6 +134,12 @@ class GreedyPolicy:
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     if self._memory is None:
       self._memory = _Memory(self._policy, len(observation))
+    remembered = len(self._memory.core)
+    if self._policy.network.core_size and len(observation) != remembered:
+      raise ValueError(
+        f'This policy remembers {remembered} episodes, and got '
+        f'{len(observation)} observations. Let it `reset` where others begin.'
+      )
     outputs = self._memory.step(self._theta, observation)
     actions = self._policy.head.mode(outputs)
     return actions.reshape(len(observation), *self._policy.action_shape)

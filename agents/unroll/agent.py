@@ -209,6 +209,10 @@ class UnrollActorCritic(base.Agent):
   def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
     return unroll_acting.GreedyPolicy(self._policy, theta)
 
+  def operations(self, theta: np.ndarray) -> list[list[Any]]:
+    found = self.network.operations(self.layout.unpack(theta))
+    return found + self.head.operations()
+
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     if self.network.images or self.network.lstm is not None:
       return super().greedy_each(theta)

@@ -236,6 +236,25 @@ class UnrollNetwork:
     outputs = outputs.reshape(len(observation), -1)
     return outputs[:, : self.policy_size], following
 
+  def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
+    """`step` as murmuration/portable.py has it, for views `[*shape]`."""
+    parts = self.split(variables)
+    found: list[list[Any]] = []
+    if not self.images:
+      size = math.prod(self.observation_shape)
+      found = [['float'], ['flatten', size]]
+      if self.normalizer is not None:
+        # Before the stack: each observation is scaled by itself.
+        found += self.normalizer.operations(parts['normalizer'])
+      if self.stack > 1:
+        found.append(['stack', self.stack, size])
+    if self.lstm is not None:
+      found += self._parts['torso'].operations(parts['torso'])
+      found += [[self.activation], ['lstm', *parts['lstm']]]
+    name = 'heads' if 'heads' in parts else 'policy'
+    found += self._parts[name].operations(parts[name])
+    return [*found, ['take', self.policy_size]]
+
   def make_unroll(self) -> Callable[..., Unrolled]:
     """`unroll(variables, block [b, ...], truncated [T, B])`, in TensorFlow."""
     applies = {

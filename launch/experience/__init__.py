@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch.experience import kind
 from launch.experience import population
@@ -25,7 +25,7 @@ from replay import deadlock
 
 
 def of_actors(
-  experiment: experiment_lib.Experiment, config: actors.Config
+  experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> kind.Kind:
   """What actors send to the learners of one agent."""
   if experiment.make_agent().experience == 'unrolls':
@@ -46,7 +46,7 @@ def of_members(
 
 
 def check_actors(
-  experiment: experiment_lib.Experiment, config: actors.Config
+  experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> None:
   """Refuses numbers with which the run could never learn or would lock.
 
@@ -86,6 +86,16 @@ def check_actors(
     )
   deadlock.check(plan)
   total, needed = experiment.total_steps, found.first_steps
+  ratio = experiment.pace.samples_per_insert
+  call = found.updates_per_call * found.agent.batch_size
+  if not found.queue and ratio is not None and call / ratio > total:
+    raise ValueError(
+      f'run.steps_per_agent={total} leaves no update: one call of the learner '
+      f'(run.updates_per_call={found.updates_per_call}) takes {call:,} '
+      f'samples, for which pace.samples_per_insert={ratio:g} asks '
+      f'{call / ratio:,.0f} environment steps. Lower run.updates_per_call or '
+      'raise run.steps_per_agent.'
+    )
   if needed >= total:
     raise ValueError(
       f'run.steps_per_agent={total} leaves nothing to learn from: learning '
@@ -121,4 +131,14 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
       f'run.steps_per_agent={budget} leaves nothing to learn from: learning '
       f'begins after {needed} steps ({found.why}). Raise run.steps_per_agent '
       f'or lower {found.knob}.'
+    )
+  # A call that the budget cuts short learns nothing.
+  calls = int(budget / found.steps_per_call)
+  if not found.queue and calls * found.steps_per_call < needed:
+    raise ValueError(
+      f'run.steps_per_agent={budget} leaves no update: one call of the learner '
+      f'(run.updates_per_call={found.updates_per_call}) comes with '
+      f'{found.steps_per_call:,.0f} environment steps, and learning begins '
+      f'after {needed}. Lower run.updates_per_call or raise '
+      'run.steps_per_agent.'
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+import logging
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ import tensorflow as tf
 
 from agents import base
 from agents import feeds
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from replay import deadlock
 from replay import priorities as priorities_lib
+from replay import ring as ring_lib
 from replay import sampler as sampler_lib
 
 # How long an actor waits for a table that takes nothing. Its learner may have
@@ -23,6 +26,8 @@ from replay import sampler as sampler_lib
 # says what is waited for, and ends before this if nothing moves (watch.py).
 WRITE_TIMEOUT_S = 300.0
 _PRIORITIES_FLUSH_S = 5.0
+
+_logger = logging.getLogger(__name__)
 
 # (observation, action, step, version) -> items made: one step of environments.
 Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
@@ -46,7 +51,7 @@ class Kind(abc.ABC):
   queue = False
 
   def __init__(
-    self, experiment: experiment_lib.Experiment, config: actors.Config
+    self, experiment: experiment_lib.Experiment, config: actor_settings.Config
   ):
     self.experiment = experiment
     self.config = config
@@ -54,7 +59,7 @@ class Kind(abc.ABC):
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
-    self.batch_size = actors.share(self.agent, config.num_learners)
+    self.batch_size = actor_settings.share(self.agent, config.num_learners)
 
   @property
   @abc.abstractmethod
@@ -131,10 +136,15 @@ class Local(Kind):
   Attributes:
     envs_per_member: environments of one member.
     knob: the setting to lower where the budget is too small.
+    rings: in place of the tables of a server, where the run is repeatable.
   """
 
   envs_per_member: int
   knob: str
+  rings: Sequence[ring_lib.Ring] = ()
+
+  def keep_order(self, seed: int) -> None:
+    """Has each draw follow from `seed`; a queue has an order anyway."""
 
   @property
   @abc.abstractmethod
@@ -157,7 +167,11 @@ class Local(Kind):
 
 
 class Source:
-  """Samples for a learner's calls, and the way back for their priorities."""
+  """Samples for a learner's calls, and the way back for their priorities.
+
+  Attributes:
+    not_finite: items with NaN or infinity that were sampled, and removed.
+  """
 
   def __init__(
     self,
@@ -168,10 +182,12 @@ class Source:
   ):
     self._kind = kind
     self._sampler = sampler
+    self._table = table
+    self._clients = [reverb.Client(address) for address in addresses]
     self._writer: priorities_lib.PriorityWriter | None = None
     if kind.prioritized:
-      clients = [reverb.Client(address) for address in addresses]
-      self._writer = priorities_lib.PriorityWriter(clients, table)
+      self._writer = priorities_lib.PriorityWriter(self._clients, table)
+    self.not_finite = 0
 
   @property
   def dropped(self) -> int:
@@ -179,7 +195,45 @@ class Source:
     return 0 if self._writer is None else self._writer.dropped
 
   def __next__(self) -> sampler_lib.Sample:
-    return next(self._sampler)
+    while True:
+      sample = next(self._sampler)
+      bad = _not_finite(sample.data)
+      if bad is None:
+        return sample
+      self._remove(sample, bad)
+      good = np.flatnonzero(~bad)
+      if good.size:
+        # Others of the sample stand in, so that its size is what it was.
+        order = np.arange(len(bad))
+        order[bad] = good[np.arange(bad.sum()) % good.size]
+        return sampler_lib.Sample(
+          _take(sample.data, order),
+          *(part[order] for part in sample[1:]),
+        )
+
+  def _remove(self, sample: sampler_lib.Sample, bad: np.ndarray) -> None:
+    """Takes items out of their tables: one NaN would reach every parameter."""
+    if not self.not_finite:
+      _logger.warning(
+        '%d of %d items sampled from table %r hold NaN or infinity: they are '
+        'removed, and others learned from. Look at who writes them: an '
+        'environment without checks, or another program. Said once; '
+        'items_not_finite in the metrics counts them.',
+        bad.sum(),
+        len(bad),
+        self._table,
+      )
+    self.not_finite += int(bad.sum())
+    if self._kind.queue:
+      return  # sampling took them out
+    for shard in np.unique(sample.shards[bad]):
+      keys = sample.keys[bad & (sample.shards == shard)].tolist()
+      # In a thread, as a server that is away is waited for.
+      threading.Thread(
+        target=_delete,
+        args=(self._clients[shard], self._table, keys),
+        daemon=True,
+      ).start()
 
   def give_back(
     self, sample: sampler_lib.Sample, priorities: np.ndarray
@@ -204,3 +258,29 @@ class Source:
     if self._writer is not None:
       self._writer.close()
     self._sampler.close()
+
+
+def _not_finite(data: Any) -> np.ndarray | None:
+  """Which of the items have NaN or infinity, bool [N]; None if none."""
+  found: np.ndarray | None = None
+  for leaf in tf.nest.flatten(data):
+    if not leaf.dtype.is_floating:
+      continue
+    values = np.asarray(leaf)
+    # The sum of finite numbers that overflows is looked at more closely.
+    if np.isfinite(np.sum(values)):
+      continue
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    found = ~finite if found is None else found | ~finite
+  return found if found is not None and found.any() else None
+
+
+def _take(data: Any, order: np.ndarray) -> Any:
+  return tf.nest.map_structure(lambda x: tf.gather(x, order), data)
+
+
+def _delete(client: reverb.Client, table: str, keys: list[int]) -> None:
+  try:
+    client.mutate_priorities(table, deletes=keys)
+  except Exception as e:  # they are drawn, and removed, again
+    _logger.info('Items were not removed: %s', e)

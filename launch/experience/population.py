@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from launch import actors
+from launch import actor_settings
 from launch import pulse
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
 from replay import deadlock
+from replay import ring
 from replay import sampler as sampler_lib
 from replay import tables as tables_lib
 
@@ -32,7 +33,7 @@ class _Own(kind.Local):
   knob = 'agent.min_replay_size'
 
   def __init__(self, experiment, members: int):
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1, envs_per_actor=members * self.envs_per_member
     )
     super().__init__(experiment, config)
@@ -112,10 +113,25 @@ class Steps(_Own):
       self.agent.gamma,
       self._members,
       options=adders.WriteOptions(should_stop=should_stop, say=pulse.waits),
+      ring=self.rings[0] if self.rings else None,
     )
     return adder, adder.add
 
+  def keep_order(self, seed):
+    plan, item = self.plan, self._layout.signature(self._members)
+    self.rings = [
+      ring.Ring(
+        plan.max_size,
+        plan.batch_size,
+        item.shape,
+        item.dtype.as_numpy_dtype,
+        seed,
+      )
+    ]
+
   def source(self, addresses, table, should_stop):
+    if self.rings:
+      return self.rings[0]
     sampler = sampler_lib.ShardedSampler(
       addresses,
       table,
@@ -139,7 +155,9 @@ class PrioritizedSteps(_Own):
 
   def __init__(self, experiment, members):
     super().__init__(experiment, members)
-    one = actors.Config(num_actors=1, envs_per_actor=self.envs_per_member)
+    one = actor_settings.Config(
+      num_actors=1, envs_per_actor=self.envs_per_member
+    )
     self._one = transitions.Transitions(experiment, one, free=True)
 
   @property
@@ -171,13 +189,30 @@ class PrioritizedSteps(_Own):
         behaviour,
         lambda _, packed, member=member: priorities(member, packed),
         should_stop,
+        self.rings[member] if self.rings else None,
       )[0]
       for member, own in enumerate(self._names(table))
     ]
     adder = _Adders(found, self.envs_per_member)
     return adder, adder.add
 
+  def keep_order(self, seed):
+    plan, item = self.plan, self._layout.signature()
+    self.rings = [
+      ring.Ring(
+        plan.max_size,
+        plan.batch_size,
+        item.shape,
+        item.dtype.as_numpy_dtype,
+        seed + member,
+        self.agent.priority_exponent,
+      )
+      for member in range(self._members)
+    ]
+
   def source(self, addresses, table, should_stop):
+    if self.rings:
+      return _Sources(self.rings)
     return _Sources(
       [
         self._one.source(addresses, own, should_stop)
@@ -233,13 +268,17 @@ class _Adders:
 class _Sources:
   """The samples of all members' tables side by side."""
 
-  def __init__(self, sources: Sequence[kind.Source]):
+  def __init__(self, sources: Sequence[Any]):
     self._sources = sources
     self._parts: list[sampler_lib.Sample] = []
 
   @property
   def dropped(self) -> int:
     return sum(source.dropped for source in self._sources)
+
+  @property
+  def not_finite(self) -> int:
+    return sum(source.not_finite for source in self._sources)
 
   def __next__(self) -> sampler_lib.Sample:
     self._parts = parts = [next(source) for source in self._sources]

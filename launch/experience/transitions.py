@@ -86,7 +86,7 @@ class Transitions(kind.Kind):
     exponent = self.agent.priority_exponent
     return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
-  def adder(self, client, table, behaviour, priorities, should_stop):
+  def adder(self, client, table, behaviour, priorities, should_stop, ring=None):
     adder = adders.TransitionAdder(
       client,
       table,
@@ -103,6 +103,7 @@ class Transitions(kind.Kind):
         should_stop=should_stop,
         say=pulse.waits,
       ),
+      ring=ring,
     )
     return adder, adder.add
 

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from agents import base
 from agents.unroll import unrolls
-from launch import actors
+from launch import actor_settings
 from launch import pulse
 from launch.experience import kind
 from launch.experience import population
+from replay import block_adder
 from replay import blocks
 from replay import deadlock
 from replay import packing
@@ -74,7 +75,7 @@ class Unrolls(kind.Kind):
       batch_size=learners * self._blocks,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       writers=self.config.num_actors,
-      in_flight_per_writer=blocks.OPTIONS.max_in_flight,
+      in_flight_per_writer=block_adder.OPTIONS.max_in_flight,
       shards=self.config.shards,
       queue=True,
     )
@@ -85,12 +86,12 @@ class Unrolls(kind.Kind):
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del priorities
-    adder = blocks.BlockAdder(
+    adder = block_adder.BlockAdder(
       client,
       table,
       self._layout,
       options=writer.WriteOptions(
-        max_in_flight=blocks.OPTIONS.max_in_flight,
+        max_in_flight=block_adder.OPTIONS.max_in_flight,
         timeout_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
         say=pulse.waits,
@@ -169,7 +170,7 @@ class OwnUnrolls(Unrolls, kind.Local):
   def __init__(self, experiment, members: int):
     agent: Any = experiment.make_agent()
     self.envs_per_member: int = agent.feed(1).sequences
-    config = actors.Config(
+    config = actor_settings.Config(
       num_actors=1,
       envs_per_actor=self.envs_per_member * members,
       queue_batches=1,

@@ -19,6 +19,7 @@ from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch.experience import kind
+from replay import ring
 from run_records import reporting
 
 # Episodes that the reported training return averages over, per member.
@@ -81,13 +82,17 @@ class Acting:
     self, client: reverb.Client, table: str, should_stop: kind.ShouldStop
   ) -> None:
     """Begins to write to the tables of this worker."""
-    own = [t.name for t in self._experience.tables(table)]
-    if self._experience.queue:
-      # Blocks of a predecessor would shift the bounds of all rollouts to come.
-      for name in own:
-        client.reset(name)
-    info = client.server_info()
-    self._written = len(own) * min(info[name].current_size for name in own)
+    rings = self._experience.rings
+    if rings:
+      self._written = len(rings) * min(map(len, rings))
+    else:
+      own = [t.name for t in self._experience.tables(table)]
+      if self._experience.queue:
+        # Blocks of a predecessor would shift the bounds of all rollouts.
+        for name in own:
+          client.reset(name)
+      info = client.server_info()
+      self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
       client, table, self._behaviour, self._priorities, should_stop
     )
@@ -147,6 +152,14 @@ class Acting:
     done_steps = (self.steps - start) * self._num_members
     self._reporter.count(actor_steps=done_steps, episodes=episodes)
     self._reporter.count_dropped(environment.faults - faults)
+
+  def random(self) -> np.ndarray:
+    """The state of the random numbers of acting, to be saved."""
+    return ring.pack_random(self._rng)
+
+  def go_on(self, random: np.ndarray) -> None:
+    """Draws on from a state that was saved. Environments begin anew."""
+    ring.unpack_random(self._rng, random)
 
   def flush(self) -> None:
     """Waits until replay has what was written."""

@@ -19,7 +19,7 @@ from agents import base
 from agents.acme import actor as acme_actor
 from environment_loops import observers
 from environment_loops import vector
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
@@ -43,7 +43,7 @@ class Actor:
   def __init__(
     self,
     experiment: experiment_lib.Experiment,
-    config: actors.Config,
+    config: actor_settings.Config,
     index: int,
     counter: Any,
     policy: Any,

@@ -18,6 +18,7 @@ from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch import rpc
+from launch.nodes import best
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Evaluator:
     self._target = experiment.run.target_return if ends_run else None
     self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
     self._taken = -1  # steps of the newest snapshot
+    self._best = best.Best(experiment.run_dir)
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, until the end."""
@@ -160,6 +162,7 @@ class Evaluator:
     found = self._play(policy, episodes, f'evaluation at {steps}', stop)
     if found is None:
       return
+    self._best.offer(snapshot.theta, found.mean, steps)
     self._reporter.log(
       'evaluation',
       {
@@ -179,6 +182,7 @@ class Evaluator:
         policy, CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
       )
       if again is not None and again.mean >= self._target:
+        self._best.offer(snapshot.theta, again.mean, steps, confirmed=True)
         count = len(again.returns)
         self._reporter.finish(
           f'greedy return {again.mean:.1f} over {count} episodes, '

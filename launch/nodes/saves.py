@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import logging
 import pathlib
 import time
@@ -45,7 +45,9 @@ class Saves:
     self._replay_saves = replay_saves.ReplaySaves(hosts, replay_period_s)
     self._saved = time.monotonic()
 
-  def restore(self, learner: Any, again: bool) -> bool:
+  def restore(
+    self, learner: Any, again: bool
+  ) -> Mapping[str, np.ndarray] | None:
     """Gives a learner what was saved, if there is something for it.
 
     Args:
@@ -54,26 +56,42 @@ class Saves:
         only what an earlier one has, which is resumed. What a node had that
         died may be what killed it.
 
+    Returns:
+      All that was saved, also what `save` got beside the learner; None where
+      the learner is new.
+
     Raises:
       ValueError: it was another learner, with other members or networks.
+      durable.Broken: it was saved, and can be read no more.
     """
-    if self._path is None or not self._path.exists():
-      return False
-    with np.load(self._path) as saved:
-      arrays = dict(saved)
+    if self._path is None:
+      return None
+    arrays = checkpoints.read(self._path, repair=True)
+    if arrays is None:
+      return None
     start = int(arrays.pop('start'))
     if start >= self._start and not again:
-      return False
+      return None
     learner.restore(arrays)
     _logger.info('Going on from learner step %d.', learner.updates)
-    return True
+    return arrays
 
   def due(self) -> bool:
     """Whether it is time for the next."""
     return time.monotonic() - self._saved >= _PERIOD_S
 
-  def save(self, learner: Any, last: bool = False) -> bool:
+  def save(
+    self,
+    learner: Any,
+    last: bool = False,
+    beside: Mapping[str, np.ndarray] | None = None,
+  ) -> bool:
     """Saves the learner, and replay where that is due or this is the last.
+
+    Args:
+      learner: whose arrays are saved.
+      last: whether nothing comes after it.
+      beside: more arrays, of names that no learner has.
 
     Returns:
       Whether replay is kept as it is now.
@@ -81,10 +99,43 @@ class Saves:
     self._saved = time.monotonic()
     if self._path is None:
       return True
-    checkpoints.write(self._path, start=self._start, **learner.save())
+    checkpoints.write(
+      self._path, start=self._start, **learner.save(), **(beside or {})
+    )
     if last or self._replay_saves.due():
       return self._replay_saves.save(learner.updates, last=last)
     return False
+
+
+class Rings:
+  """Saves replay that is in a worker's own process, as a host of it would."""
+
+  def __init__(self, run_dir: str | None, rings: Sequence[Any]):
+    """Takes rings in: `ring.Ring`s of the worker, in their order."""
+    self._paths = []
+    if run_dir is not None:
+      directory = checkpoints.directory(run_dir)
+      self._paths = [directory / f'ring-{i}.npz' for i in range(len(rings))]
+    self._rings = list(rings)
+
+  def restore(self) -> None:
+    """Gives the rings what was saved of them.
+
+    Raises:
+      ValueError: they were of other items.
+      durable.Broken: they were saved, and can be read no more.
+    """
+    for path, ring in zip(self._paths, self._rings):
+      arrays = checkpoints.read(path, repair=True)
+      if arrays is not None:
+        ring.restore(arrays)
+        _logger.info('Replay goes on with %d items.', len(ring))
+
+  def save(self, meta: Mapping[str, Any], last: bool = False) -> None:
+    """As `replay_host.ReplayHost.save`."""
+    del meta, last
+    for path, ring in zip(self._paths, self._rings):
+      checkpoints.write(path, **ring.save())
 
 
 def write_acting(run_dir: str | None, theta: np.ndarray, steps: int) -> None:

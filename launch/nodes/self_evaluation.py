@@ -11,6 +11,7 @@ from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch.nodes import best
 from launch.nodes import evaluator
 from launch.nodes import saves
 from run_records import reporting
@@ -46,6 +47,8 @@ class SelfEvaluation:
     self._next = self._after(steps - 1)
     self._played_at = -1
     self._started = time.monotonic()
+    # Of several members, who is best is said by their last evaluation.
+    self._best = best.Best(experiment.run_dir if len(members) == 1 else None)
 
   def _after(self, steps: int) -> int:
     period = self._experiment.eval_period
@@ -88,6 +91,7 @@ class SelfEvaluation:
         'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )
+    self._best.offer(thetas[0], means[0], steps)
     saves.write_acting(self._experiment.run_dir, thetas, steps)
     if run.target_return is not None and np.min(means) >= run.target_return:
       self._confirm(thetas, steps, run.target_return)
@@ -100,6 +104,7 @@ class SelfEvaluation:
       return
     least = float(np.min([result.mean for result in results]))
     if least >= target:
+      self._best.offer(thetas[0], least, steps, confirmed=True)
       self._reporter.finish(
         f'greedy return {least:.1f} over {count} episodes, {target:g} was '
         'asked for',

@@ -25,7 +25,7 @@ from agents import base
 from agents import learner as learner_lib
 from agents.exchange import base as exchange_base
 from agents.exchange import local
-from launch import actors as actors_lib
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
@@ -57,7 +57,7 @@ class Worker:
     *,
     exchange: Callable[..., exchange_base.Exchange] = local.Local,
     peers: Mapping[str, Any] | None = None,
-    actors: actors_lib.Config | None = None,
+    actors: actor_settings.Config | None = None,
     hosts: Sequence[Any] | None = None,
     first_shard: int = 0,
     table: str = 'replay',
@@ -99,6 +99,8 @@ class Worker:
       self._experience = experience.of_members(experiment, len(self.members))
     else:
       self._experience = experience.of_actors(experiment, actors)
+    if experiment.run.deterministic:
+      self._experience.keep_order(base.actor_seed(self.members[0], 'replay'))
     self._agent = self._experience.agent
     self._addresses = list(addresses)
     self._hosts = hosts
@@ -217,8 +219,10 @@ class Worker:
       hosts,
       run.replay_checkpoint_s,
     )
-    self._saves.restore(self._learner, self._exchange.keeps_learner)
+    saved = self._saves.restore(self._learner, self._exchange.keeps_learner)
     self._updates = self._learner.updates
+    if saved is not None and self._acting is not None and 'random' in saved:
+      self._acting.go_on(saved['random'])
     # Actors start with these while the update is traced.
     self._publish()
     if self._acting is not None:
@@ -262,6 +266,10 @@ class Worker:
       return self._hosts
     if not self._leads:
       return []
+    if self._acts and self._experience.rings:
+      rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
+      rings.restore()
+      return [rings]
     self._own_host = replay_host.ReplayHost(
       lambda: self._experience.tables(self._table),
       self.experiment.run_dir,
@@ -382,6 +390,8 @@ class Worker:
       numbers.update(self._experience.numbers(self._last, self._updates))
     if self._source is not None and self._experience.prioritized:
       numbers['priorities_dropped'] = self._source.dropped
+    if self._source is not None and self._source.not_finite:
+      numbers['items_not_finite'] = self._source.not_finite
     if self._metrics:
       numbers.update(self._exchange.metrics())
     return numbers
@@ -390,8 +400,11 @@ class Worker:
 
   def _save(self, last: bool = False) -> bool:
     kept = False
+    beside = {}
+    if self._acting is not None:
+      beside['random'] = self._acting.random()
     with pulse.busy('a checkpoint', _LONG_S), pulse.survives('a checkpoint'):
-      kept = self._saves.save(self._learner, last)
+      kept = self._saves.save(self._learner, last, beside)
       if self._shown:
         saves.write_acting(
           self.experiment.run_dir, self._learner.acting(), self._updates

@@ -18,6 +18,7 @@ from typing import Any
 
 from launch import pulse
 from launch.services import rates
+from run_records import checkpoints
 from run_records import metrics as metrics_lib
 from run_records import run_log
 
@@ -26,6 +27,7 @@ _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
 _SAVE_PERIOD_S = 0.5
+_SYNC_PERIOD_S = 5.0
 
 
 class Counter:
@@ -89,7 +91,7 @@ class Counter:
     if self._run_dir is not None:
       self._restore()
     self._started = clock()
-    self._saved = -math.inf
+    self._saved = self._synced = -math.inf
     self._unsaved: OSError | None = None  # why not
 
   def begin(self, node: str, life: tuple[str, int]) -> dict[str, int]:
@@ -394,19 +396,25 @@ class Counter:
       'latest': self._files.latest,
       'curve': list(self._files.curve),
     }
+    # Each report survives this process. On disk, so that it survives the
+    # machine too, it is put now and then: that takes milliseconds.
+    sync = self.finished() or now - self._synced >= _SYNC_PERIOD_S
+    if sync:
+      self._synced = now
+    path = self._run_dir / 'metrics' / checkpoints.COUNTER
     try:
-      metrics_lib.write_json(self._run_dir / 'metrics' / 'counter.json', state)
+      checkpoints.write_state(path, state, sync)
       self._unsaved = None
     except OSError as e:
       self._unsaved = e
 
   def _restore(self) -> None:
     assert self._run_dir is not None
-    path = self._run_dir / 'metrics' / 'counter.json'
+    path = self._run_dir / 'metrics' / checkpoints.COUNTER
     summary = self._run_dir / 'summary.json'
-    if not path.exists():
+    state = checkpoints.read_state(path, repair=True)
+    if state is None:
       return
-    state = metrics_lib.read_json(path)
     self._totals = {k: int(v) for k, v in state['totals'].items()}
     self._elapsed_before_s = float(state['elapsed_s'])
     self._files.latest = state['latest']

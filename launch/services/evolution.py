@@ -105,9 +105,9 @@ class Master:
     self._path: pathlib.Path | None = None
     if experiment.run_dir is not None:
       self._path = checkpoints.directory(experiment.run_dir) / CHECKPOINT
-      if self._path.exists():
-        with np.load(self._path) as saved:
-          self._strategy.restore(dict(saved))
+      saved = checkpoints.read(self._path, repair=True)
+      if saved is not None:
+        self._strategy.restore(saved)
         _logger.info('Going on from generation %d.', self._strategy.generation)
     self._saved = clock()
     with self._changed:
@@ -266,6 +266,8 @@ class Master:
       'tasks_given_again': self._again,
       'results_discarded': self._discarded,
     }
+    if self._last is None:
+      self._reporter.log('first_update', {'unix_time_s': time.time()})
     # Said at each generation: the same one ends the run, however quick it was.
     over = self._reporter.report(self._metrics)
     with self._changed:

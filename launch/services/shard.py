@@ -36,6 +36,16 @@ _REJECTING_S = 60.0  # without an accepted gradient, after which it is said
 Statistics = Sequence[tuple[int, np.ndarray]]
 
 
+def places(agent: base.Agent, config: Any) -> list[slice]:
+  """The slice of each shard, by `Config` of topologies/parameter_server.py.
+
+  Raises:
+    ValueError: there are more shards than parameters, or variables.
+  """
+  sizes = agent.layout.sizes if config.slices == 'variables' else None
+  return slice_update.places(agent.layout.size, config.num_shards, sizes)
+
+
 class Reply(NamedTuple):
   """What a shard says.
 
@@ -88,7 +98,7 @@ class Shard:
     self._config = config
     self._index = index
     seed = base.actor_seed(experiment.actor_info(0), 'initial from step 0')
-    place = slice_update.places(agent.layout.size, config.num_shards)[index]
+    place = places(agent, config)[index]
     self._slice = slice_update.of(
       agent,
       agent.initial(seed),
@@ -100,7 +110,8 @@ class Shard:
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
     self._rejected: dict[int, int] = {}
-    self._staleness = 0  # of the last gradient
+    self._staleness: dict[int, int] = {}  # of each learner's last gradient
+    self._oldest = 0  # largest staleness so far
     self._last = time.monotonic()  # when one was accepted
     self._since = 0  # rejected since then
     self._round = Round()
@@ -170,7 +181,9 @@ class Shard:
   def _apply(
     self, gradient: np.ndarray, pulled: int, learners: Sequence[int]
   ) -> bool:
-    accepted, self._staleness = self._slice.apply(gradient, pulled)
+    accepted, staleness = self._slice.apply(gradient, pulled)
+    self._staleness.update(dict.fromkeys(learners, staleness))
+    self._oldest = max(self._oldest, staleness)
     if accepted:
       self._last, self._since = time.monotonic(), 0
     else:
@@ -236,7 +249,11 @@ class Shard:
     with self._changed:
       return {
         'version': self._slice.version,
-        'staleness': self._staleness,
+        'staleness_max': self._oldest,
+        **{
+          f'staleness_of_{learner}': updates
+          for learner, updates in sorted(self._staleness.items())
+        },
         'gradients_rejected': sum(self._rejected.values()),
         **{
           f'gradients_rejected_of_{learner}': count
@@ -275,10 +292,9 @@ class Shard:
 
   def _restore(self) -> None:
     assert self._path is not None
-    if not self._path.exists():
+    arrays = checkpoints.read(self._path, repair=True)
+    if arrays is None:
       return
-    with np.load(self._path) as saved:
-      arrays = dict(saved)
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected

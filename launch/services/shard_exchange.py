@@ -19,7 +19,6 @@ import uuid
 import numpy as np
 
 from agents import parameters
-from agents import slice_update
 from agents.exchange import base as exchange_base
 from agents.exchange import remote_apply
 from launch import pulse
@@ -40,7 +39,7 @@ class Shards:
   def __init__(
     self,
     shards: Sequence[Any],
-    size: int,
+    places: Sequence[slice],
     learner: int = 0,
     required: bool = True,
     consistent: bool = False,
@@ -50,14 +49,14 @@ class Shards:
 
     Args:
       shards: clients of `shard.Shard`s, in their order.
-      size: of theta.
+      places: the slice of each, in their order.
       learner: who asks.
       required: whether a shard that is away is waited for.
       consistent: whether slices are read again until all are of one version.
       deadline_s: of each call.
     """
     self._shards = [client.with_deadline(deadline_s) for client in shards]
-    self._places = slice_update.places(size, len(self._shards))
+    self._places = places
     self._learner = learner
     self._required = required
     self._consistent = consistent
@@ -183,14 +182,22 @@ class Shards:
 class ServerExchange(remote_apply.RemoteApply):
   """The update is made by the shards of a parameter server."""
 
-  def __init__(self, config: Any, size: int, learner: int, shards: list[Any]):
+  def __init__(
+    self,
+    config: Any,
+    places: Sequence[slice],
+    learner: int,
+    shards: list[Any],
+    budget: int | None = None,
+  ):
     """Makes an exchange that reaches its shards from `initial` on.
 
     Args:
       config: `Config` of topologies/parameter_server.py.
-      size: of theta.
+      places: the slice of each shard.
       learner: number of this learner.
       shards: clients of all shards, in their order.
+      budget: environment steps of all learners; None: not known.
     """
     loss_filter = None
     if config.outlier_sigmas is not None:
@@ -201,13 +208,13 @@ class ServerExchange(remote_apply.RemoteApply):
     wait_s = config.sync_timeout_s if config.synchronous else 0.0
     self._shards = Shards(
       shards,
-      size,
+      places,
       learner,
       config.all_shards_required,
       config.consistent_pull,
       _DEADLINE_S + wait_s,
     )
-    super().__init__(self._shards, loss_filter)
+    super().__init__(self._shards, loss_filter, budget)
 
   def initial(self, theta, again):
     del again

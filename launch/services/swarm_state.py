@@ -107,15 +107,14 @@ def read(directory: pathlib.Path, layout: parameters.Layout) -> State | None:
   Raises:
     parameters.LayoutMismatch: it is of another network.
   """
-  path = directory / checkpoints.STAR_SERVER
-  if not path.exists():
+  saved = checkpoints.read(directory / checkpoints.STAR_SERVER, repair=True)
+  if saved is None:
     return None
-  with np.load(path) as saved:
-    kept = json.loads(str(saved['state']))
-    candidates = {
-      int(i): Candidate(saved[f'theta_{i}'].tobytes(), claim, explorer, step)
-      for i, (claim, explorer, step) in kept['candidates'].items()
-    }
+  kept = json.loads(str(saved['state']))
+  candidates = {
+    int(i): Candidate(saved[f'theta_{i}'].tobytes(), claim, explorer, step)
+    for i, (claim, explorer, step) in kept['candidates'].items()
+  }
   for candidate in candidates.values():
     parameters.check_encoded(layout, candidate.theta)
   counts = {name: kept[name] for name in _COUNTS}

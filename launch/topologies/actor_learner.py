@@ -5,8 +5,8 @@ back to the shard of their key. May die and come back: actors and the evaluator,
 unnoticed; replay nodes and the learner from their checkpoints; the counter.
 With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
 over a socket, and replay lives and dies with it. With
-`actors.inference='central'` one server acts for all actors (launch/inference);
-it may die and come back, and episodes begin anew.
+`actors.inference='central'` one server (services/inference) acts for all
+actors; it may die and come back, and episodes begin anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 
 import launchpad as lp
 
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
@@ -27,8 +27,8 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
-Config = actors.Config
-ignored = actors.ignored
+Config = actor_settings.Config
+ignored = actor_settings.ignored
 
 
 def members(config: Config) -> int:

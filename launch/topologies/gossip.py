@@ -20,9 +20,12 @@ from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
+from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import gossip
+from launch.services import gossip_averager
+from launch.services import gossip_proxy
 from launch.topologies import parts
 
 SECTION = 'gossip'
@@ -35,24 +38,34 @@ class Config:
   Defaults are GALA's (Assran et al. 2019) unless they say otherwise.
   """
 
-  num_learners: settings.Whole = 4  # n, a process each; GALA's example: 4
+  num_learners: settings.Nodes = 4  # n, a process each; GALA's example: 4
   topology: mixing.Topology = 'ring'  # directed; GALA's program: full
   # p, in-neighbours that are mixed at once; GALA: 1.
   peers_per_iteration: settings.Whole = 1
-  # Of messages; GALA: shared memory, of one host.
-  carrier: Literal['rpc', 'shared_memory'] = 'rpc'
+  # Of messages; GALA: shared memory, of one host. 'proxy': RPC between nodes
+  # of their own, one for each worker, as PALA's.
+  carrier: Literal['rpc', 'shared_memory', 'proxy'] = 'rpc'
   # Iterations that an in-neighbour may be behind; None: any number. GALA's
   # example: 1e8, so none waits. 1 is this project's.
   tau: settings.Count | None = 1
   # Seconds of waiting after which a neighbour is taken for dead.
-  lock_timeout_s: settings.Positive = 10.0
+  lock_timeout_s: settings.Seconds = 10.0
   # PALA: iterations between two means of all workers; 0: none.
   avg_period: settings.Count = 0
+  # Whether that mean is also one of the optimizers' second moments.
+  average_moments: bool = False
+  # What is evaluated: worker 0, or the mean of all workers' parameters.
+  evaluated: Literal['first', 'mean'] = 'first'
   # Whether the learning rate is multiplied by the square root of n.
   scale_learning_rate: bool = False
 
   def __post_init__(self):
     settings.check(self, SECTION)
+    if self.average_moments and not self.avg_period:
+      raise ValueError(
+        'gossip.average_moments=True is part of the mean of all workers, and '
+        'gossip.avg_period=0 makes none. Set a period, or leave it out.'
+      )
     self.graph()  # refuses peers that a topology does not have
 
   def graph(self) -> mixing.Graph:
@@ -82,13 +95,16 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     with program.group('averager'):
       averager = program.add_node(
         rpc.Node(
-          gossip.Averager,
+          gossip_averager.Averager,
           config.num_learners,
           config.lock_timeout_s,
           # All workers' calls are held until the last has come.
           thread_pool_size=8 + config.num_learners,
         )
       )
+  proxies: list[Any] = []
+  if config.carrier == 'proxy':
+    proxies = _proxies(program, graph)
   nodes = [
     replay_host.HostNode(worker.Worker, thread_pool_size=16 + graph.size)
     for _ in range(graph.size)
@@ -99,10 +115,12 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   if config.scale_learning_rate:
     rate *= math.sqrt(graph.size)
   for i, node in enumerate(nodes):
-    near = sorted({*graph.all_sources(i), *graph.all_receivers(i)})
+    near = graph.neighbours(i)
     peers: dict[str, Any] = {'neighbours': {j: workers[j] for j in near}}
     if averager is not None:
       peers['averager'] = averager
+    if proxies:
+      peers['proxy'] = proxies[i]
     node.configure(
       experiment,
       f'worker/{i}',
@@ -116,12 +134,41 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         tau=config.tau,
         lock_timeout_s=config.lock_timeout_s,
         avg_period=config.avg_period,
+        average_moments=config.average_moments,
       ),
       peers=peers,
       first_shard=i,
       learning_rates=[rate],
       shown=i == 0,  # what the evaluator plays
     )
-  parts.evaluator(program, experiment, counter, workers[0])
+  judged = workers if config.evaluated == 'mean' else workers[:1]
+  with program.group('evaluator'):
+    program.add_node(
+      lp.PyClassNode(make_evaluator, experiment, counter, judged)
+    )
   parts.let_all_come_back(program)
   return program
+
+
+def make_evaluator(
+  experiment: experiment_lib.Experiment, counter: Any, judged: list[Any]
+) -> evaluator.Evaluator:
+  """Of the only worker that is judged, or of the mean of all of them."""
+  server = judged[0]
+  if len(judged) > 1:
+    layout = experiment.make_agent().layout
+    server = gossip_averager.Mean(judged, layout)
+  return evaluator.Evaluator(experiment, counter, server, ends_run=True)
+
+
+def _proxies(program: lp.Program, graph: mixing.Graph) -> list[Any]:
+  """Adds a proxy for each worker; they know those of its neighbours."""
+  nodes = [
+    rpc.Node(gossip_proxy.Proxy, thread_pool_size=8 + graph.size)
+    for _ in range(graph.size)
+  ]
+  with program.group('proxy'):
+    proxies = [program.add_node(node) for node in nodes]
+  for i, node in enumerate(nodes):
+    node.configure(i, {j: proxies[j] for j in graph.neighbours(i)})
+  return proxies

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import launchpad as lp
 
@@ -38,8 +38,10 @@ class Config:
   on one machine.
   """
 
-  num_learners: settings.Whole = 4  # L; each acts too; [N]: 100
-  num_shards: settings.Whole = 1  # K; [N]: 31, A3C: 1
+  num_learners: settings.Nodes = 4  # L; each acts too; [N]: 100
+  num_shards: settings.Nodes = 1  # K; [N]: 31, A3C: 1
+  # Slices of equal size, or such that no variable is in two of them.
+  slices: Literal['even', 'variables'] = 'even'
   # Updates of a shard since its parameters were pulled, above which it rejects
   # a gradient; None: never, as in A3C. [N] has such a limit, without a number.
   max_staleness: settings.Count | None = None
@@ -56,7 +58,7 @@ class Config:
   checkpoint_period: settings.Whole = 100  # updates of a shard
   # The mean of all learners' gradients is applied: A2C.
   synchronous: bool = False
-  sync_timeout_s: settings.Positive = 10.0  # for the others, in seconds
+  sync_timeout_s: settings.Seconds = 10.0  # for the others, in seconds
 
   def __post_init__(self):
     settings.check(self, SECTION)
@@ -89,17 +91,15 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
-  parts.require_colocated(experiment, 'parameter_server')
   agent = experiment.make_agent()
   shares = [_with_share(experiment, config, i) for i in _learners(config)]
   experience.check_members(shares[-1])
-  if config.num_shards > agent.layout.size:
-    raise ValueError(
-      f'server.num_shards={config.num_shards} are more than the '
-      f'{agent.layout.size} parameters of {agent.name}.'
-    )
+  shard.places(agent, config)  # refuses shards that would be empty
   program = lp.Program('parameter_server')
   counter = parts.counter(program, experiment)
+  replay = None
+  if experiment.run.replay == 'node':
+    replay, address = _global_replay(program, experiment)
   with program.group('shard'):
     shards = [
       program.add_node(
@@ -119,18 +119,31 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   with program.group('learner'):
     for i in _learners(config):
       exchange = functools.partial(
-        shard_exchange.ServerExchange, config, agent.layout.size, i
+        shard_exchange.ServerExchange,
+        config,
+        shard.places(agent, config),
+        i,
+        budget=experiment.total_steps,
       )
-      node = replay_host.HostNode(
+      options: dict[str, Any] = {
+        'exchange': exchange,
+        'peers': {'shards': shards},
+        'first_shard': i,
+        'shown': i == 0,  # all have the same parameters
+      }
+      make: Any = replay_host.HostNode
+      if replay is not None:
+        make = rpc.Node
+        # One of them has the node saved.
+        hosts = [] if i else [replay]
+        options |= {'addresses': [address], 'hosts': hosts}
+      node = make(
         worker.Worker,
         shares[i],
         f'learner/{i}',
         [base.ActorInfo(i, config.num_learners, experiment.seed)],
         counter,
-        exchange=exchange,
-        peers={'shards': shards},
-        first_shard=i,
-        shown=i == 0,  # all have the same parameters
+        **options,
       )
       learners.append(program.add_node(node))
   with program.group('evaluator'):
@@ -141,6 +154,37 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     )
   parts.let_all_come_back(program)
   return program
+
+
+def _global_replay(
+  program: lp.Program, experiment: experiment_lib.Experiment
+) -> tuple[Any, Any]:
+  """Adds a node with one table, which all learners fill and sample.
+
+  Returns:
+    Its handle, and the handle of its address.
+
+  Raises:
+    ValueError: the agent learns each unroll once, from a queue of its own.
+  """
+  agent = experiment.make_agent()
+  if experience.of_members(experiment, 1).queue:
+    raise ValueError(
+      f"run.replay='node': {agent.name} has no replay that learners could "
+      'share; each learns from its own rollouts. Leave it out.'
+    )
+  node = replay_host.HostNode(
+    replay_host.ReplayHost,
+    functools.partial(_tables, experiment),
+    experiment.run_dir,
+    timeout_s=60.0,
+  )
+  with program.group('replay'):
+    return program.add_node(node), node.shard_handle(0)
+
+
+def _tables(experiment: experiment_lib.Experiment) -> list[Any]:
+  return experience.of_members(experiment, 1).tables('replay')
 
 
 def make_evaluator(

@@ -28,7 +28,7 @@ class Config:
   """Independent agents that share a process."""
 
   # k seeds of a baseline for little more than the price of one.
-  num_agents: settings.Whole = 1
+  num_agents: settings.Nodes = 1
   lr_spread: explorers.Spread = 'none'  # of learning rates over them
 
   def __post_init__(self):

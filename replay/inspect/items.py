@@ -22,7 +22,7 @@ import tensorflow as tf
 import tree
 
 from replay import packing
-from replay import quiet
+from replay import stderr
 from replay.checkpoints import files
 from replay.checkpoints import restore
 from replay.inspect import read as reading
@@ -240,7 +240,7 @@ def _restored(
       str(copy.with_name('none')), fallback_checkpoint_path=str(copy)
     )
     # Reverb's notes on its start would come between the user and the answer.
-    with quiet.muted():
+    with stderr.muted():
       server = reverb.Server([queue], None, checkpointer)
       try:
         samples = server.localhost_client().sample(

@@ -353,7 +353,6 @@ def test_what_pays_becomes_likelier(spec, options):
     'entropy_cost': 0.0, **options,
   }  # fmt: skip
   agent = _agent(spec, **options)
-  agent.compiled = False  # it takes longer than these few calls
   learner = _learner(agent, agent.initial(0), num_envs=16)
   actor, rng = agent.actor(INFO, 16), np.random.default_rng(0)
   returns = []
@@ -434,7 +433,6 @@ def test_the_normalizer_moves_once_in_a_rollout_and_counts_each_step_once():
     moved = [not np.array_equal(found[name], now[name]) for name in found]
     assert all(moved) if update == UPDATES - 1 else not any(moved)
   learner = _learner(agent, agent.initial(0))
-  agent.compiled = False
   learner.step(sample)
   after = dict(zip(names, agent.layout.unpack(learner.parameters()[0])))
   valid = sample.valid.numpy()
@@ -473,7 +471,6 @@ def test_from_the_first_update_too_far_on_the_rest_of_a_rollout_is_left():
   # The rate is too small to move the policy: only one step of the rollout is
   # far from it, and so each epoch's minibatch that has this step.
   agent = _agent(target_kl=0.01, learning_rate=1e-8, epochs=2)
-  agent.compiled = False
   theta, rng = _theta(agent), np.random.default_rng(0)
   actor = agent.actor(INFO, K)
   rollout = [_acted(agent, theta, actor, rng, _good) for _ in range(BLOCKS)]

@@ -32,7 +32,6 @@ def _agent(spec=DISCRETE, **options):
     ),
     spec,
   )
-  agent.compiled = False  # it takes longer than these few calls
   return agent
 
 

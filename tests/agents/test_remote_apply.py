@@ -25,6 +25,29 @@ def test_losses_are_discarded_as_in_the_vectors(vector):
     np.testing.assert_allclose(losses.std, wanted['std'], **tolerance)
 
 
+def test_a_jump_of_all_losses_is_discarded_at_onset_and_accepted_later():
+  losses = remote_apply.LossFilter(sigmas=4.0, decay=0.99, warmup=100)
+  rng = np.random.default_rng(0)
+  for loss in rng.normal(1.0, 0.1, 200):
+    losses.discards(loss)
+  # Rewards times 1000: a loss that is huge, and stays so.
+  discarded = [losses.discards(1e3 * x) for x in rng.normal(1.0, 0.1, 100)]
+  assert all(discarded[:5])
+  assert 5 <= sum(discarded) < 20  # the rule takes a lasting level for true
+
+
+def test_an_entropy_that_is_gone_early_is_said_once():
+  watch = remote_apply.EntropyWatch(budget=1000)
+  assert watch.remark(0.7, 0) is None
+  assert watch.remark(0.04, 10) is None  # more than a twentieth
+  said = watch.remark(0.03, 20)
+  assert said and 'fell from 0.7 to 0.03 in the first 20 of 1000 steps' in said
+  assert watch.remark(0.01, 30) is None
+  late = remote_apply.EntropyWatch(budget=1000)
+  late.remark(0.7, 0)
+  assert late.remark(0.01, 100) is None  # as it should, late in a run
+
+
 class Server:
   """A parameter server in the same process, of one slice."""
 

@@ -17,13 +17,13 @@ from agents import impala
 from agents import ppo
 from agents import settings
 from agents.swarm import explorers
-from launch import actors
+from launch import actor_settings
 from launch import experiment
 
 CONFIGS = [
   *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo)),
   explorers.Config,
-  actors.Config,
+  actor_settings.Config,
   experiment.RunConfig,
 ]
 
@@ -138,4 +138,4 @@ def test_every_setting_of_the_project_says_what_it_is(config):
 
 def test_a_lag_below_zero_would_drop_every_block():
   with pytest.raises(ValueError, match='actors.max_lag=-1 must be'):
-    actors.Config(max_lag=-1)
+    actor_settings.Config(max_lag=-1)

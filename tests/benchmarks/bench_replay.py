@@ -23,6 +23,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 import numpy as np  # noqa: E402
 import reverb  # noqa: E402
 
+from replay import block_adder  # noqa: E402
 from replay import blocks  # noqa: E402
 from replay import packing  # noqa: E402
 from replay import priorities  # noqa: E402
@@ -46,7 +47,7 @@ def serve_queue(port: int) -> None:
 
 def write_blocks(port: int) -> None:
   """Writes blocks until it is ended."""
-  adder = blocks.BlockAdder(
+  adder = block_adder.BlockAdder(
     reverb.Client(f'localhost:{port}'),
     'queue',
     _LAYOUT,

@@ -32,7 +32,7 @@ from agents.exchange import local as local_exchange  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
-from launch import actors  # noqa: E402
+from launch import actor_settings  # noqa: E402
 from launch import experience  # noqa: E402
 from launch import experiment as experiment_lib  # noqa: E402
 from launch.experience import kind  # noqa: E402
@@ -111,7 +111,7 @@ def measure_apex(seconds: float) -> Costs:
   )
   found = experience.of_actors(
     _experiment(dqn.DQN, config, updates=32),
-    actors.Config(),
+    actor_settings.Config(),
   )
   server = reverb.Server(found.tables('replay'))
   client = server.localhost_client()
@@ -149,7 +149,7 @@ def measure_impala(seconds: float) -> Costs:
   config = impala.Config(unroll_length=20, batch_size=8, reward_scale=0.1)
   found = experience.of_actors(
     _experiment(impala.IMPALA, config, updates=8),
-    actors.Config(envs_per_actor=32, update_period=640),
+    actor_settings.Config(envs_per_actor=32, update_period=640),
   )
   server = reverb.Server(found.tables('replay'))
   client = server.localhost_client()

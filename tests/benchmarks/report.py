@@ -51,8 +51,30 @@ _SPEED = (
   (
     'IMPALA, Pong: env steps/s',
     'bench_pong',
+    'bench_papers',
     'Murmuration, preset',
     'dm-acme IMPALA, 2 actors',
+    _STEPS,
+  ),
+  (
+    'A2C over gossip, CartPole-v1, 2 x 16: env steps/s',
+    'bench_papers',
+    'Murmuration GALA, 2 x 16',
+    'Stable-Baselines3 A2C',
+    _STEPS,
+  ),
+  (
+    'Gorila DQN, CartPole-v1, batch 32: updates/s',
+    'bench_papers',
+    'Murmuration Gorila',
+    'Stable-Baselines3 DQN',
+    _UPDATES,
+  ),
+  (
+    'Evolution strategies, CartPole-v1: env steps/s',
+    'bench_papers',
+    'Murmuration ES',
+    'EvoTorch PGPE',
     _STEPS,
   ),
   (

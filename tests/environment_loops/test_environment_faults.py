@@ -3,6 +3,7 @@
 import logging
 import os
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -155,3 +156,65 @@ def test_dropped_episodes_are_no_finished_ones(register):
   for _ in range(5):
     finished.extend(tracker.observe(batch.step(np.ones(2, np.int64))))
   assert [done.episode_return for done in finished] == [3.0, 3.0]
+  assert tracker.num_episodes == 2
+
+
+class _Changes(gymnasium.Env):
+  """From its third step on it returns what an argument says."""
+
+  action_space = gymnasium.spaces.Discrete(2)
+  observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+  def __init__(self, later):
+    self._later = later
+    self._t = 0
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    return np.zeros(2, np.float32), {}
+
+  def step(self, action):
+    self._t += 1
+    observation = self._later if self._t > 2 else np.zeros(2)
+    return observation, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+  'later, said',
+  [
+    (np.zeros(3), r'shape \(3,\), but its observation space has shape \(2,\)'),
+    (np.zeros(1), r'shape \(1,\)'),  # NumPy would spread it
+    (0.5, r'shape \(\)'),
+    (np.zeros(2, complex), 'dtype complex128, but observations .* float32'),
+    (np.array(['a', 'b']), 'dtype <U1'),
+    (None, r'shape \(\)'),
+    ([[1.0], [1.0, 2.0]], 'that is no array'),
+  ],
+)
+@pytest.mark.parametrize('batched', [True, False])
+def test_observations_that_change_are_a_fault(request, later, said, batched):
+  name = f'Changes{request.node.nodeid.__hash__() % 10**9}-v0'
+  gymnasium.register(
+    name, entry_point=_Changes, kwargs={'later': later}, max_episode_steps=9
+  )
+  if batched:
+    environment = vector.make_vector(name, 2, seed=0)
+    action = np.zeros(2, np.int32)
+  else:
+    environment, action = environments.make(name, seed=0), 0
+  environment.reset()
+  for _ in range(2):
+    environment.step(action)
+  with pytest.raises(environments.EnvironmentFault, match=said):
+    environment.step(action)
+  environment.close()
+
+
+def test_complex_observations_are_refused_before_the_start():
+  class Waves(_Changes):
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+  Waves.observation_space.dtype = np.dtype(np.complex64)
+  gymnasium.register('Waves-v0', entry_point=Waves, kwargs={'later': None})
+  with pytest.raises(environments.EnvironmentRefused, match='real numbers'):
+    environments.spec('Waves-v0')

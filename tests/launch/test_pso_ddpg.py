@@ -6,7 +6,7 @@ import pytest
 from agents import ddpg
 from environment_loops import environments
 from launch import command_line
-from launch import evaluate
+from launch import playing
 from run_records import run_directory
 
 AGENT = 'pso_ddpg:inverted_pendulum'
@@ -73,7 +73,7 @@ def test_the_kept_star_is_a_policy_that_plays(directory):
   assert version == directory.metrics('star')[-1]['version'] >= 1
   # Policy and critic: theta_star pulls both.
   assert theta.shape == (agent.layout.size,) and np.isfinite(theta).all()
-  kept = evaluate.load(directory)
+  kept = playing.load(directory)
   assert kept.what.startswith('theta_star version')
   actions = kept.policy()(np.ones((5, 4), np.float32))
   assert actions.shape == (5, 1) and (np.abs(actions) <= 1).all()

@@ -6,7 +6,7 @@ import pytest
 from agents import ddpg
 from environment_loops import environments
 from launch import cell as cell_lib
-from launch import evaluate
+from launch import playing
 from launch import registry
 from run_records import run_directory
 
@@ -60,7 +60,7 @@ def _finished(run, budget):
 
 def _played(directory):
   """What `make evaluate` would play."""
-  kept = evaluate.load(directory)
+  kept = playing.load(directory)
   assert isinstance(kept.agent, ddpg.DDPG) and np.isfinite(kept.theta).all()
   actions = kept.policy()(np.ones((5, 3), np.float32))
   assert actions.shape == (5, 1) and (np.abs(actions) <= 1).all()

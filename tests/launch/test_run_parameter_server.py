@@ -37,10 +37,10 @@ def test_one_worker_of_a3c_is_the_sequential_loop(run_worker, make_counter):
     options = {}
     if apart:
       shard = shard_lib.Shard(cell.experiment, config, 0)
-      size = cell.experiment.make_agent().layout.size
+      places = shard_lib.places(cell.experiment.make_agent(), config)
       options = {
         'exchange': functools.partial(
-          shard_exchange.ServerExchange, config, size, 0
+          shard_exchange.ServerExchange, config, places, 0
         ),
         'peers': {'shards': [Direct(shard)]},
       }
@@ -134,10 +134,21 @@ def test_a_killed_learner_comes_back_and_disturbs_nobody(killed):
   assert 'Traceback' not in killed.log('shard/0'), killed.log('shard/0')
 
 
-@pytest.mark.parametrize('agent', list(SMALL))
-def test_a_run_uses_its_budget_and_is_kept(agent, start_run):
+@pytest.mark.parametrize(
+  'agent, replay',
+  [
+    ('gorila_dqn', 'colocated'),
+    pytest.param('gorila_dqn', 'node', marks=pytest.mark.long),
+    ('a3c', 'colocated'),
+  ],
+)
+def test_a_run_uses_its_budget_and_is_kept(agent, replay, start_run):
   run = start_run(
-    agent, *SMALL[agent], '--config.run.steps_per_agent=6000', '--seed=3'
+    agent,
+    *SMALL[agent],
+    '--config.run.steps_per_agent=6000',
+    f'--config.run.replay={replay}',
+    '--seed=3',
   )
   assert run.wait() == 0, run.output
   summary = run_directory.open(run.directory).summary()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from replay import block_adder
 from replay import blocks
 from replay import readers
 from replay import tables
@@ -134,7 +135,7 @@ def _written(serve, layout, record):
   """Everything that a queue gives back after `record`, in order."""
   server = serve(tables.queue('queue', 100, layout.signature()))
   client = server.localhost_client()
-  adder = blocks.BlockAdder(client, 'queue', layout)
+  adder = block_adder.BlockAdder(client, 'queue', layout)
   try:
     number = sum(adder.add(*row) for row in record)
     adder.flush()
@@ -171,7 +172,7 @@ def test_an_unfinished_block_is_never_written(serve):
 def test_after_a_reset_a_block_begins_with_the_next_step(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
-  adder = blocks.BlockAdder(server.localhost_client(), 'queue', layout)
+  adder = block_adder.BlockAdder(server.localhost_client(), 'queue', layout)
   record = _steps(T, layout, ends=0.9)
   # Two time limits of one environment, before the reset and after it, are in
   # two blocks.
@@ -215,7 +216,7 @@ def test_a_batch_has_the_columns_of_a_block(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
   client = server.localhost_client()
-  adder = blocks.BlockAdder(client, 'queue', layout)
+  adder = block_adder.BlockAdder(client, 'queue', layout)
   record = _steps(2 * T, layout)
   for row in record:
     adder.add(*row)
@@ -232,7 +233,7 @@ def test_a_batch_has_the_columns_of_a_block(serve):
 def test_a_table_of_other_blocks_is_refused(serve):
   server = serve(tables.queue('queue', 100, LAYOUTS[0].signature()))
   with pytest.raises(ValueError, match="Table 'queue' at"):
-    blocks.BlockAdder(server.localhost_client(), 'queue', LAYOUTS[1])
+    block_adder.BlockAdder(server.localhost_client(), 'queue', LAYOUTS[1])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_a_table_of_other_blocks_is_refused(serve):
 def test_arrays_that_do_not_fit_are_refused(serve, place, value, message):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
-  adder = blocks.BlockAdder(server.localhost_client(), 'queue', layout)
+  adder = block_adder.BlockAdder(server.localhost_client(), 'queue', layout)
   row = list(_steps(1, layout)[0])
   row[place] = value
   with pytest.raises(ValueError, match=message):
@@ -290,7 +291,7 @@ def test_a_blocked_queue_says_so(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 1, layout.signature()))
   options = blocks.writer_lib.WriteOptions(max_in_flight=1, timeout_s=0.2)
-  adder = blocks.BlockAdder(
+  adder = block_adder.BlockAdder(
     server.localhost_client(), 'queue', layout, options=options
   )
   with pytest.raises(blocks.writer_lib.WriteBlocked, match="Table 'queue'"):

@@ -9,7 +9,7 @@ from PIL import Image
 import pytest
 
 from agents import dqn
-from launch import evaluate
+from launch import playing
 from launch import registry
 from launch import session
 from run_records import run_directory
@@ -105,8 +105,9 @@ def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):
     timeout=200,
   )
   assert done.returncode == 0, done.stderr
-  steps = run.summary()['totals']['learner_steps']
-  assert f'Playing the policy after {steps:,} learner steps' in done.stdout
+  best = max(row['return_mean'] for row in run.metrics('evaluation'))
+  said = f'Playing the best that was evaluated: return {best:.1f} after'
+  assert said in done.stdout
   assert '3 episodes' in done.stdout and 'mean ' in done.stdout
   with Image.open(film) as image:
     # A frame before each step and one after the last; equal ones are merged.
@@ -116,7 +117,7 @@ def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):
 def test_the_best_member_of_a_baseline_is_played(made):
   run = _open(made, 'dqn-of-2')
   returns = run.metrics('evaluation')[-1]['member_returns']
-  kept = evaluate.load(run)
+  kept = playing.load(run)
   best = int(np.argmax(returns))
   assert kept.what == f'agent {best} after 800 steps'
   with np.load(run.checkpoints / 'agents.npz') as saved:
@@ -134,7 +135,7 @@ def test_a_member_whose_episodes_broke_is_not_the_best(
   run = _open(made, 'dqn-of-2')
   rows = [{'member_returns': returns}]
   monkeypatch.setattr(run, 'metrics', lambda kind: rows)
-  assert evaluate.load(run).what == f'agent {best} after 800 steps'
+  assert playing.load(run).what == f'agent {best} after 800 steps'
 
 
 def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):
@@ -145,7 +146,7 @@ def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):
   }
   run = run_directory.create(tmp_path / 'run', config, {}, min_free_bytes=0)
   with pytest.raises(ValueError, match='keeps no parameters yet'):
-    evaluate.load(run)
+    playing.load(run)
 
 
 def test_an_unknown_agent_names_the_known_ones():

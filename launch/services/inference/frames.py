@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from environment_loops import environments
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 
 OK, ERROR = 0, 1
@@ -102,7 +102,7 @@ class FrameLayout:
 
 
 def layout(
-  experiment: experiment_lib.Experiment, config: actors.Config
+  experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> FrameLayout:
   """The frames of an experiment's actors."""
   agent = experiment.make_agent()

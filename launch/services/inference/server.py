@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from agents import base
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch.services import variables
@@ -50,7 +50,7 @@ class Server:
   def __init__(
     self,
     experiment: experiment_lib.Experiment,
-    config: actors.Config,
+    config: actor_settings.Config,
     counter: Any,
     learner: Any,
   ):

@@ -14,6 +14,7 @@ from agents import impala
 from agents.acme import actor as acme_actor
 from environment_loops import environments
 from replay import adders
+from replay import block_adder
 from replay import blocks
 from replay import packing
 from replay import tables
@@ -121,7 +122,7 @@ def written(tmp_path):
     client = reverb.Client(f'localhost:{server.port}')
     behaviour = agent.actor(base.ActorInfo(0, 1, 0), 1)
     if agent.unroll_length:
-      adder = blocks.BlockAdder(client, 'replay', layout)
+      adder = block_adder.BlockAdder(client, 'replay', layout)
 
       def write(observation, action, step, version):
         adder.add(

@@ -5,7 +5,7 @@
 64 policies of 64x64 with tanh in a generation, an episode each: mirrored pairs,
 centred ranks, Adam, as ours. One torch thread; with --actors policies are
 spread over as many processes of Ray.
-Needs an environment of its own: `python requirements/peers/make.py evotorch`.
+Needs an environment of its own: `python requirements/environment.py evotorch`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ def main() -> int:
     '--actors', type=int, default=0, help='processes of Ray; 0: none'
   )
   args = parser.parse_args()
+  torch.manual_seed(1)
   torch.set_num_threads(1)
   with window.scratch():
-    problem = neuroevolution.GymNE(
-      args.task, _NETWORK, num_actors=args.actors, seed=1
-    )
+    problem = neuroevolution.GymNE(args.task, _NETWORK, num_actors=args.actors)
     searcher = algorithms.PGPE(
       problem,
       popsize=_POPULATION,
@@ -63,7 +62,8 @@ def main() -> int:
       _POPULATION,
       _PACKAGES,
     )
-    problem.kill_actors()
+    if args.actors:
+      problem.kill_actors()
   found['episodes_per_s'] = round(
     (episodes[-1] - episodes[0]) / found['seconds'], 1
   )

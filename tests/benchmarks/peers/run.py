@@ -4,7 +4,7 @@
 
 Peers: acme_dqn, acme_d4pg and acme_impala run in this interpreter's
 environment; sb3, sbx, sample_factory and evotorch in .peers/NAME, optional
-(`python requirements/peers/make.py NAME`). Other flags go to the peer's
+(`python requirements/environment.py NAME`). Other flags go to the peer's
 script. Exit code 2: the optional environment is not there.
 """
 
@@ -27,7 +27,7 @@ _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
 sys.path.insert(0, str(_ROOT))
 
-from requirements.peers import make  # noqa: E402
+from requirements import environment  # noqa: E402
 
 # Imports, filling replay, compiling and stopping, on a busy machine.
 _AROUND_S = 240.0
@@ -73,11 +73,16 @@ def measure(peer: str, **options: Any) -> dict[str, Any] | None:
   found = PEERS[peer]
   python = sys.executable
   if found.environment is not None:
-    fault = make.fault(found.environment)
-    if fault:
-      print(f'{peer} is left out. {fault}', flush=True)
+    place = environment.Environment(found.environment)
+    if place.needed() != 'nothing':
+      print(
+        f'{peer} is left out. {place.directory} is not there, or not what '
+        f'{place.pins} says: python requirements/environment.py '
+        f'{found.environment} makes it.',
+        flush=True,
+      )
       return None
-    python = str(make.python_of(found.environment))
+    python = place.bin
   flags = [f'--{name}={value}' for name, value in options.items()]
   limit_s = float(options.get('seconds', 20.0)) + _AROUND_S
   # A peer that is killed does not remove what it wrote.

@@ -9,7 +9,7 @@ what its own EnvPool examples (sf_examples/envpool) do, with two workers.
 (sf_examples/train_gym_env.py): 2 workers x 20 environments, batch 512, about a
 tenth as fast. 64x64 without memory, each step used once, in both.
 Needs an environment of its own:
-`python requirements/peers/make.py sample_factory`.
+`python requirements/environment.py sample_factory`.
 """
 
 from __future__ import annotations

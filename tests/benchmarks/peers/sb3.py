@@ -6,7 +6,7 @@ dqn: CartPole-v1, 64x64, batch 256, one update every 8 steps: 32 samples per
 insert, uniform replay, n = 1. ddpg: Hopper-v5, 256x256, batch 256, one update
 per step: 256 samples per insert. a2c: CartPole-v1, 64x64, 16 environments in
 one process, 5 steps.
-Needs an environment of its own: `python requirements/peers/make.py sb3`.
+Needs an environment of its own: `python requirements/environment.py sb3`.
 """
 
 from __future__ import annotations

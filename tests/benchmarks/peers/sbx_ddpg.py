@@ -4,7 +4,7 @@
 
 256x256, batch 256, one update per step, one environment: what sb3.py measures
 with --algorithm ddpg.
-Needs an environment of its own: `python requirements/peers/make.py sbx`.
+Needs an environment of its own: `python requirements/environment.py sbx`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from agents import base
 from agents import dqn
 from environment_loops import environments
 from environment_loops import vector
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.rpc import directory
@@ -41,7 +41,7 @@ def _experience(agent=None, **config):
     pace=experiment_lib.Pace(config.pop('samples_per_insert', None)),
     run=experiment_lib.RunConfig(steps_per_agent=5000, updates_per_call=2),
   )
-  config = actors.Config(
+  config = actor_settings.Config(
     **{
       'num_actors': 1,
       'envs_per_actor': ENVS,
@@ -215,3 +215,28 @@ def test_a_signature_says_what_an_item_holds():
   (table,) = _experience().tables('replay')
   layout = packing.from_signature(table.info.signature)
   assert table.info.signature.shape == (SIZE, layout.width)
+
+
+def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
+  found = _experience()
+  address = serve(found)
+  written = _fill(found, address, 60)
+  client = reverb.Client(address)
+  # By somebody who checks nothing, with a priority to be drawn by.
+  broken = np.full((SIZE, written.shape[1]), np.nan, np.float32)
+  with client.writer(1) as writer:
+    writer.append(broken)
+    writer.create_item('replay', 1, 1e4)
+  source = found.source([address], 'replay', lambda: False)
+  deadline = time.monotonic() + 60
+  while not source.not_finite:
+    assert time.monotonic() < deadline
+    sample = next(source)
+    assert np.isfinite(np.asarray(sample.data)).all()
+    assert len(sample.keys) == len(sample.data) == 2 * BATCH // SIZE
+  assert 'items_not_finite in the metrics' in caplog.text
+  size = client.server_info()['replay'].current_size
+  while client.server_info()['replay'].current_size == size:
+    assert time.monotonic() < deadline  # it is drawn no more
+    time.sleep(0.05)
+  source.close()

@@ -14,7 +14,7 @@ from agents import learner
 from agents import parameters
 from environment_loops import environments
 from environment_loops import vector
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.nodes import worker as worker_lib
@@ -67,7 +67,7 @@ class Alone:
   """A learner in a thread, and an actor that does what a test says."""
 
   def __init__(self, run_dir=None, serve_target=False, **config):
-    self.config = actors.Config(
+    self.config = actor_settings.Config(
       num_actors=1, envs_per_actor=ENVS, **{'queue_batches': 200, **config}
     )
     self.experiment = experiment_lib.Experiment(

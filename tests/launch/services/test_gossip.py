@@ -3,17 +3,23 @@
 import functools
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents import optimizers
+from agents import parameters
 from agents.exchange import mix
 from agents.exchange import mixing
 from launch import rpc
 from launch.rpc import directory
 from launch.services import gossip
+from launch.services import gossip_averager
 from launch.services import gossip_memory
+from launch.services import gossip_proxy
+from launch.services import gossip_rpc
 
 SIZE = 6
 
@@ -23,6 +29,14 @@ class _Learner:
 
   def __init__(self, value):
     self.theta = np.full((1, SIZE), value, np.float32)
+    self.agent = types.SimpleNamespace(optimizer=optimizers.RMSProp())
+    self.slots = np.zeros((1, SIZE), np.float32)
+
+  def save(self):
+    return {'theta': self.theta.copy(), 'slot_0': self.slots}
+
+  def restore(self, arrays):
+    self.theta, self.slots = arrays['theta'], arrays['slot_0']
 
   def parameters(self):
     return self.theta.copy()
@@ -64,7 +78,7 @@ class _Worker:
     return float(self.learner.theta[0, 0])
 
 
-class _Direct(gossip.Inbox):
+class _Direct(gossip_rpc.Inbox):
   """A carrier without a wire: `all_of_them[i]` is the inbox of worker i."""
 
   def __init__(self, own, all_of_them):
@@ -281,7 +295,7 @@ def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
 
 def test_parameters_of_a_device_are_copied_to_the_host():
   message = mix.Message(3, tf.Variable(np.ones((1, SIZE), np.float32)).numpy())
-  iteration, theta, _, checksum = gossip.packed(message)
+  iteration, theta, _, checksum = gossip_rpc.packed(message)
   assert (iteration, theta.dtype, theta.flags.c_contiguous) == (
     3,
     np.float32,
@@ -312,7 +326,7 @@ def _average(averager, parts):
 
 
 def test_a_mean_weighs_workers_by_their_steps():
-  averager = gossip.Averager(2, timeout_s=10)
+  averager = gossip_averager.Averager(2, timeout_s=10)
   assert _average(averager, [(0, 1, 10, 0.0), (1, 1, 30, 4.0)]) == {
     0: 3.0,
     1: 3.0,
@@ -320,7 +334,7 @@ def test_a_mean_weighs_workers_by_their_steps():
 
 
 def test_a_mean_waits_once_for_who_is_late_and_no_more():
-  averager = gossip.Averager(3, timeout_s=0.3)
+  averager = gossip_averager.Averager(3, timeout_s=0.3)
   two = [(0, 1, 10, 0.0), (1, 1, 10, 4.0)]
   begin = time.monotonic()
   assert _average(averager, two) == {0: 2.0, 1: 2.0}
@@ -336,13 +350,13 @@ def test_a_mean_waits_once_for_who_is_late_and_no_more():
 
 
 def test_a_mean_has_nothing_that_is_not_finite():
-  averager = gossip.Averager(2, timeout_s=0.2)
+  averager = gossip_averager.Averager(2, timeout_s=0.2)
   parts = [(0, 1, 10, 1.0), (1, 1, 10, float('nan'))]
   assert _average(averager, parts) == {0: 1.0, 1: None}
 
 
 def test_who_has_left_is_not_waited_for():
-  averager = gossip.Averager(2, timeout_s=30)
+  averager = gossip_averager.Averager(2, timeout_s=30)
   averager.leave(1)
   assert _average(averager, [(0, 1, 10, 1.0)]) == {0: 1.0}
 
@@ -360,7 +374,7 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
     def leave(self):
       pass
 
-  carriers = [None, gossip.Inbox()]
+  carriers = [None, gossip_rpc.Inbox()]
   carriers[0] = _Direct(0, carriers)
   exchange = mix.Mix(
     mixing.Graph('ring', 2),
@@ -380,6 +394,83 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
   assert _metrics(worker)['averages'] == 1
 
 
+def test_second_moments_are_averaged_with_the_parameters():
+  averager = gossip_averager.Averager(2, timeout_s=10)
+
+  class Average:
+    def __init__(self, worker):
+      self.worker = worker
+
+    def __call__(self, number, steps, theta, over):
+      assert theta.shape == (1, 2 * SIZE)
+      closed, mean = False, None
+      while not closed:
+        closed, mean = averager.average(self.worker, number, steps, theta)
+      return mean
+
+    def leave(self):
+      pass
+
+  graph, carriers = mixing.Graph('ring', 2), []
+  carriers.extend(_Direct(i, carriers) for i in range(2))
+  workers = [
+    _Worker(
+      mix.Mix(
+        graph,
+        i,
+        carriers[i],
+        tau=None,
+        avg_period=1,
+        average=Average(i),
+        average_moments=True,
+      ),
+      2.0 * i,
+    ).begin()
+    for i in range(2)
+  ]
+  for i, worker in enumerate(workers):
+    worker.learner.slots = np.full((1, SIZE), 10.0 * i, np.float32)
+  _run(workers, 1, [0.0, 0.0])
+  for worker in workers:
+    assert worker.learner.slots.tolist() == [[5.0] * SIZE]
+
+
+def test_an_optimizer_without_second_moments_is_refused():
+  learner = _Learner(0.0)
+  learner.agent = types.SimpleNamespace(optimizer=optimizers.Momentum(0.9))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2), 0, _Direct(0, []), average_moments=True
+  )
+  with pytest.raises(ValueError, match='Momentum has no second moments'):
+    exchange.setup(learner, 0)
+
+
+def test_the_mean_of_workers_is_of_those_that_answer():
+  layout = parameters.Layout([('w', (SIZE,))])
+
+  class Client:
+    def __init__(self, value):
+      self.value = value
+
+    def get_parameters(self, have_version):
+      assert have_version == -1
+      if self.value is None:
+        raise rpc.Unavailable('nowhere', 'get_parameters', False, 'dead')
+      theta = np.full(SIZE, self.value, np.float32)
+      encoded = parameters.encode(layout, int(self.value), theta)
+      return {'version': int(self.value), 'theta': encoded}
+
+  clients = [Client(1.0), Client(None), Client(4.0)]
+  mean = gossip_averager.Mean(clients, layout)
+  found = mean.get_parameters(-1)
+  assert found['version'] == 1
+  theta = parameters.decode(layout, found['theta'])[1]
+  assert theta.tolist() == [2.5] * SIZE
+  assert mean.get_parameters(1)['theta'] is None
+  with pytest.raises(rpc.Unavailable):
+    gossip_averager.Mean(clients[1:2], layout).get_parameters(-1)
+
+
 # Over real RPC.
 
 
@@ -388,10 +479,20 @@ def served():
   """served(graph, ...): an exchange for each worker, served at an address."""
   exchanges, contexts, all_clients = [], [], {}
 
+  def start(served, address):
+    contexts.append(rpc.serve(served, address))
+    contexts[-1].__enter__()
+
   def serve(graph, **options):
-    addresses = [
-      directory.of_this_node().claim(f'worker/{i}') for i in range(graph.size)
-    ]
+    names = directory.of_this_node()
+    addresses, of_proxies = (
+      [names.claim(f'{label}/{i}') for i in range(graph.size)]
+      for label in ('worker', 'proxy')
+    )
+    if options.get('carrier') == 'proxy':
+      for i, address in enumerate(of_proxies):
+        near = {j: rpc.Client(of_proxies[j]) for j in graph.neighbours(i)}
+        start(gossip_proxy.Proxy(i, near), address)
     for i, address in enumerate(addresses):
       clients = {
         j: rpc.Client(address, timeout_s=1.0)
@@ -399,9 +500,9 @@ def served():
         if j != i
       }
       all_clients.update(clients)
-      exchanges.append(gossip.Gossip(graph, i, clients, **options))
-      contexts.append(rpc.serve(exchanges[-1], address))
-      contexts[-1].__enter__()
+      proxy = rpc.Client(of_proxies[i])
+      exchanges.append(gossip.Gossip(graph, i, clients, proxy=proxy, **options))
+      start(exchanges[-1], address)
     return exchanges, all_clients
 
   yield serve
@@ -411,7 +512,7 @@ def served():
     context.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize('carrier', ['rpc', 'shared_memory'])
+@pytest.mark.parametrize('carrier', ['rpc', 'shared_memory', 'proxy'])
 def test_workers_mix_and_one_that_comes_back_takes_over(served, carrier):
   exchanges, clients = served(mixing.Graph('ring', 3), tau=1, carrier=carrier)
   workers = [_Worker(x, float(i)).begin() for i, x in enumerate(exchanges)]
@@ -508,7 +609,7 @@ def test_a_damaged_message_is_refused(served):
   theta = np.ones((1, SIZE), np.float32)
   push = functools.partial(exchange.push_message, 1, 1, theta, 0.0)
   assert not push(12345)
-  assert push(gossip.packed(mix.Message(1, theta))[-1])
+  assert push(gossip_rpc.packed(mix.Message(1, theta))[-1])
 
 
 def test_a_receiver_that_hangs_does_not_stop_learning():

@@ -118,10 +118,8 @@ def _learner(exchange, theta=None):
 
 
 def _remote(config, shards, index=0, over=lambda: False):
-  agent = _experiment().make_agent()
-  exchange = shard_exchange.ServerExchange(
-    config, agent.layout.size, index, shards
-  )
+  places = shard_lib.places(_experiment().make_agent(), config)
+  exchange = shard_exchange.ServerExchange(config, places, index, shards)
   made = _learner(exchange)
   worker = types.SimpleNamespace(learner=made, steps=0, over=over)
   exchange.begin(worker)
@@ -135,7 +133,7 @@ def test_one_learner_and_its_shards_are_the_plain_loop(num_shards):
   alone = _learner(local_exchange.Local())
   before = alone.parameters()
   np.testing.assert_array_equal(apart.parameters(), before)
-  for seed in range(100):  # 400 updates
+  for seed in range(250):  # 1000 updates
     apart.step(_packed(seed))
     alone.step(_packed(seed))
   for name in ('theta', 'target'):
@@ -144,7 +142,7 @@ def test_one_learner_and_its_shards_are_the_plain_loop(num_shards):
     )
   assert np.abs(alone.parameters() - before).max() > 0.05
   numbers = exchange.metrics()
-  assert numbers['server_version'] == numbers['gradients_sent'] == 400
+  assert numbers['server_version'] == numbers['gradients_sent'] == 1000
   assert numbers['gradients_rejected'] == numbers['mixed_pulls'] == 0
 
 
@@ -169,7 +167,64 @@ def test_a_learner_that_lags_is_rejected_and_the_others_go_on():
   # The first of its four was of 4 updates ago; then it has what is new.
   assert exchange.metrics()['gradients_rejected'] == 1
   assert client.shard.numbers()['gradients_rejected_of_1'] == 1
-  assert client.shard.numbers()['version'] == 2 * UPDATES - 1
+  numbers = client.shard.numbers()
+  assert numbers['version'] == 2 * UPDATES - 1
+  assert numbers['staleness_max'] == UPDATES
+  assert (numbers['staleness_of_0'], numbers['staleness_of_1']) == (0, 0)
+
+
+def test_a_learner_late_by_fifty_updates_moves_nothing_and_costs_nothing():
+  config = _config(num_learners=2, max_staleness=4)
+  alone, beside = _shards(config), _shards(config)
+  found = []
+  for shards in (alone, beside):
+    made, _ = _remote(config, shards, 0)
+    for seed in range(15):  # 60 updates
+      made.step(_packed(seed))
+      if shards is beside and seed >= 13:  # of a version 52 and more ago
+        late = shards[0].shard.push(
+          1, f'late-{seed}', 0, np.ones_like(made.parameters()[0]), (), 0
+        )
+        assert not late.accepted
+    found.append(made.parameters())
+  np.testing.assert_array_equal(found[0], found[1])
+  assert beside[0].shard.numbers()['gradients_rejected_of_1'] == 2
+  assert beside[0].shard.numbers()['staleness_max'] == 60
+
+
+def test_a_minute_of_rejections_is_said_with_the_counters(monkeypatch, caplog):
+  monkeypatch.setattr(shard_lib, '_REJECTING_S', 0.0)
+  (client,) = _shards(_config(num_learners=2, max_staleness=4))
+  gradient = np.zeros(client.shard.pull().theta.shape, np.float32)
+  client.shard.push(1, 'a', 7, gradient, (), 0)  # of the future
+  client.shard._say_if_rejecting()
+  assert 'Rejected so far, by learner: {1: 1}' in caplog.text
+
+
+def test_slices_by_variable_are_one_shard_too():
+  found = []
+  for changes in ({}, {'num_shards': 3, 'slices': 'variables'}):
+    config = _config(**changes)
+    made, _ = _remote(config, _shards(config))
+    for seed in range(20):
+      made.step(_packed(seed))
+    found.append(made.parameters())
+  np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+
+
+def test_a_filter_of_losses_survives_its_learner():
+  config = _config(outlier_sigmas=4.0)
+  shards = _shards(config)
+  made, exchange = _remote(config, shards)
+  for seed in range(5):
+    made.step(_packed(seed))
+  kept = made.save()
+  assert exchange._filter.state[0] == 5 * UPDATES
+  again, restarted = _remote(config, shards)
+  again.restore(kept)
+  worker = types.SimpleNamespace(learner=again, steps=0, over=lambda: False)
+  restarted.begin(worker)
+  np.testing.assert_array_equal(restarted._filter.state, exchange._filter.state)
 
 
 def test_a_gradient_that_was_sent_twice_counts_once():
@@ -256,7 +311,8 @@ def test_statistics_are_the_last_learner_s_and_go_to_their_shard():
   half = -(-size // 2)
   config = _config(num_shards=2)
   shards = _shards(config)
-  client = shard_exchange.Shards(shards, size)
+  places = shard_lib.places(_experiment().make_agent(), config)
+  client = shard_exchange.Shards(shards, places)
   client.start()
   # Across the border of two shards.
   message = remote_apply.Message(

@@ -8,7 +8,7 @@ import reverb
 
 from agents import dqn
 from environment_loops import environments
-from launch import actors
+from launch import actor_settings
 from launch import cell as cell_lib
 from launch import experience
 from launch import experiment as experiment_lib
@@ -42,7 +42,9 @@ ACTORS = [f'actor/{i}' for i in range(3)]
 
 
 def test_a_colocated_learner_is_all_that_actors_talk_to():
-  program = actor_learner.build(_experiment(), actors.Config(num_actors=3))
+  program = actor_learner.build(
+    _experiment(), actor_settings.Config(num_actors=3)
+  )
   asking = [*ACTORS, 'evaluator/0']
   assert graph.edges(program) == {
     ('learner/0', 'counter/0'),
@@ -54,7 +56,7 @@ def test_a_colocated_learner_is_all_that_actors_talk_to():
 
 def test_actor_i_writes_to_shard_i_mod_the_number_of_shards():
   program = actor_learner.build(
-    _experiment(replay='node'), actors.Config(num_actors=3, shards=2)
+    _experiment(replay='node'), actor_settings.Config(num_actors=3, shards=2)
   )
   writes = {e for e in graph.edges(program) if e[1].startswith('replay')}
   assert writes == {
@@ -69,7 +71,7 @@ def test_actor_i_writes_to_shard_i_mod_the_number_of_shards():
 
 def test_a_colocated_learner_has_an_address_for_each_shard():
   program = actor_learner.build(
-    _experiment(), actors.Config(num_actors=3, shards=2)
+    _experiment(), actor_settings.Config(num_actors=3, shards=2)
   )
   (learner,) = program.groups['learner']
   # One for its parameters, and one for each shard.
@@ -78,7 +80,7 @@ def test_a_colocated_learner_has_an_address_for_each_shard():
 
 def test_all_but_the_counter_come_back():
   program = actor_learner.build(
-    _experiment(replay='node'), actors.Config(num_actors=1)
+    _experiment(replay='node'), actor_settings.Config(num_actors=1)
   )
   assigned = restarts.of(program)
   back = ('actor', 'learner', 'replay', 'evaluator')
@@ -87,7 +89,7 @@ def test_all_but_the_counter_come_back():
 
 
 def test_each_shard_holds_its_part():
-  config = actors.Config(num_actors=2, shards=2)
+  config = actor_settings.Config(num_actors=2, shards=2)
   free = dataclasses.replace(
     _experiment({'max_replay_size': 1001}), pace=experiment_lib.Pace(None)
   )
@@ -100,7 +102,7 @@ def test_each_shard_holds_its_part():
   'agent, kind', [({}, 'uniform'), ({'prioritized': True}, 'prioritized')]
 )
 def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
-  (table,) = _tables(_experiment(agent), actors.Config())
+  (table,) = _tables(_experiment(agent), actor_settings.Config())
   options = table.info.sampler_options
   assert options.uniform == (kind == 'uniform')
   if kind == 'prioritized':
@@ -109,7 +111,7 @@ def test_the_agent_says_how_its_replay_is_sampled(agent, kind):
 
 def test_the_limiter_keeps_the_ratio():
   paced = dataclasses.replace(_experiment(), pace=experiment_lib.Pace(4.0))
-  (table,) = _tables(paced, actors.Config())
+  (table,) = _tables(paced, actor_settings.Config())
   limiter = table.info.rate_limiter_info
   assert limiter.samples_per_insert == 4.0
   assert limiter.min_size_to_sample == 100
@@ -137,25 +139,29 @@ def test_the_limiter_keeps_the_ratio():
 )
 def test_numbers_that_cannot_work_are_refused(experiment, config, message):
   with pytest.raises(ValueError, match=message):
-    actor_learner.build(_experiment(**experiment), actors.Config(**config))
+    actor_learner.build(
+      _experiment(**experiment), actor_settings.Config(**config)
+    )
 
 
 def test_on_policy_each_shard_needs_as_many_actors():
   experiment = cell_lib.resolve('a2c').experiment
   sizes = {'num_actors': 4, 'envs_per_actor': 4}
-  experience.check_actors(experiment, actors.Config(**sizes, shards=2))
+  experience.check_actors(experiment, actor_settings.Config(**sizes, shards=2))
   with pytest.raises(ValueError, match='num_actors a multiple of shards'):
-    experience.check_actors(experiment, actors.Config(**sizes, shards=3))
+    experience.check_actors(
+      experiment, actor_settings.Config(**sizes, shards=3)
+    )
 
 
 def test_more_than_one_agent_is_refused():
   experiment = dataclasses.replace(_experiment(), num_agents=2)
   with pytest.raises(ValueError, match='num_agents=2'):
-    experience.check_actors(experiment, actors.Config())
+    experience.check_actors(experiment, actor_settings.Config())
 
 
 def test_the_plan_that_is_checked_is_the_one_that_runs():
-  config = actors.Config(num_actors=3)
+  config = actor_settings.Config(num_actors=3)
   plan = experience.of_actors(_experiment({'batch_size': 16}), config).plan
   assert (plan.writers, plan.burst) == (3, 64)
   assert plan.batch_size == 16 * experiment_lib.RunConfig().updates_per_call
@@ -169,7 +175,7 @@ def test_building_makes_no_reverb_object(monkeypatch, replay):
     monkeypatch.setattr(reverb, name, None)
   for module in ('selectors', 'rate_limiters'):
     monkeypatch.setattr(reverb, module, None)
-  actor_learner.build(_experiment(replay=replay), actors.Config())
+  actor_learner.build(_experiment(replay=replay), actor_settings.Config())
 
 
 @pytest.mark.parametrize(
@@ -182,7 +188,7 @@ def test_building_makes_no_reverb_object(monkeypatch, replay):
 )
 def test_shares_of_the_budget_add_up(sizes, wanted):
   experiment = _experiment(steps_per_agent=5003)
-  config = actors.Config(**sizes)
+  config = actor_settings.Config(**sizes)
   shares = [
     actor.Actor(experiment, config, i, _Silent(), None, '').share
     for i in range(config.num_actors)

@@ -65,9 +65,34 @@ def test_means_have_a_node_of_their_own():
   graph.check(program)
 
 
+def test_proxies_talk_to_those_of_neighbours_and_workers_to_their_own():
+  program = _program('pala_a2c', gossip__carrier='proxy')
+  edges = graph.edges(program)
+  ring = {(0, 1), (1, 2), (2, 3), (3, 0)}
+  assert {
+    (int(a[-1]), int(b[-1]))
+    for a, b in edges
+    if a.startswith('proxy') and b.startswith('proxy')
+  } == ring | {(b, a) for a, b in ring}
+  own = {e for e in edges if e[0].startswith('worker') and 'proxy' in e[1]}
+  assert own == {(f'worker/{i}', f'proxy/{i}') for i in range(4)}
+  graph.check(program)
+
+
+def test_the_mean_of_all_workers_may_be_judged():
+  edges = graph.edges(_program(gossip__evaluated='mean'))
+  judged = {b for a, b in edges if a == 'evaluator/0'}
+  assert judged == {'counter/0', *(f'worker/{i}' for i in range(4))}
+
+
+def test_moments_without_means_are_refused():
+  with pytest.raises(ValueError, match='avg_period=0 makes none'):
+    gossip.Config(average_moments=True)
+
+
 def test_what_may_die_comes_back():
-  found = restarts.of(_program('pala_a2c'))
-  for label in ('worker', 'averager', 'evaluator'):
+  found = restarts.of(_program('pala_a2c', gossip__carrier='proxy'))
+  for label in ('worker', 'averager', 'proxy', 'evaluator'):
     assert found[label] == restarts.Restart()
   assert isinstance(found['counter'], restarts.EndsRun)
 
@@ -144,7 +169,7 @@ def _go_on(run, nodes, what):
   )
 
 
-@pytest.fixture(scope='module', params=['rpc', 'shared_memory'])
+@pytest.fixture(scope='module', params=['rpc', 'shared_memory', 'proxy'])
 def killed(request, start_run, tmp_path_factory):
   release = tmp_path_factory.mktemp('release') / 'released'
   run = start_run(
@@ -159,6 +184,9 @@ def killed(request, start_run, tmp_path_factory):
   _go_on(run, nodes, 'learning')
   run.kill('worker/1')
   _go_on(run, nodes, 'learning after a worker died')
+  if request.param == 'proxy':
+    run.kill('proxy/2')
+    _go_on(run, nodes, 'learning after a proxy died')
   run.kill('averager/0')
   _go_on(run, nodes, 'learning after the averager died')
   release.touch()

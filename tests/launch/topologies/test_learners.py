@@ -11,7 +11,7 @@ from agents import a2c
 from agents import dqn
 from agents import impala
 from environment_loops import environments
-from launch import actors
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
@@ -42,7 +42,7 @@ def _dqn(**options):
 def test_all_learners_sample_and_only_the_first_serves():
   program = actor_learner.build(
     _experiment(config=impala.Config(batch_size=12)),
-    actors.Config(num_learners=3, envs_per_actor=4),
+    actor_settings.Config(num_learners=3, envs_per_actor=4),
   )
   learners = [f'learner/{i}' for i in range(3)]
   others = [*learners[1:], 'actor/0', 'actor/1', 'evaluator/0']
@@ -55,11 +55,13 @@ def test_all_learners_sample_and_only_the_first_serves():
 
 
 def test_replay_nodes_are_sampled_by_all_learners():
-  program = actor_learner.build(_dqn(), actors.Config(num_learners=2, shards=2))
+  program = actor_learner.build(
+    _dqn(), actor_settings.Config(num_learners=2, shards=2)
+  )
   assert ('learner/1', 'learner/0') in graph.edges(program)
   program = actor_learner.build(
     _experiment(dqn.DQN, dqn.Config(hidden_sizes=(8,)), replay='node'),
-    actors.Config(num_learners=2, shards=2),
+    actor_settings.Config(num_learners=2, shards=2),
   )
   edges = graph.edges(program)
   for learner in ('learner/0', 'learner/1'):
@@ -71,7 +73,7 @@ def test_each_learner_takes_its_share_and_all_together_the_batch():
   one, two = (
     experience.of_actors(
       _experiment(updates_per_call=4),
-      actors.Config(envs_per_actor=2, num_learners=count),
+      actor_settings.Config(envs_per_actor=2, num_learners=count),
     )
     for count in (1, 2)
   )
@@ -86,7 +88,9 @@ def test_each_learner_takes_its_share_and_all_together_the_batch():
 
 def test_transitions_are_shared_out_too():
   one, two = (
-    experience.of_actors(_dqn(batch_size=64), actors.Config(num_learners=count))
+    experience.of_actors(
+      _dqn(batch_size=64), actor_settings.Config(num_learners=count)
+    )
     for count in (1, 2)
   )
   assert one.sample_specs().shape[0] == 2 * two.sample_specs().shape[0]
@@ -117,7 +121,7 @@ REFUSED = [
 )
 def test_what_learners_cannot_share_is_refused(experiment, options, message):
   with pytest.raises(ValueError, match=message):
-    actor_learner.build(experiment, actors.Config(**options))
+    actor_learner.build(experiment, actor_settings.Config(**options))
 
 
 # A run in which learners die.

@@ -32,6 +32,17 @@ def test_target_networks_are_judged_where_they_are():
   assert judged == {'counter/0', 'learner/0'}
 
 
+def test_one_replay_may_be_that_of_all_learners():
+  program = _build(server__num_learners='3', run__replay='node')
+  edges = graph.edges(program)
+  assert {a for a, b in edges if b == 'replay/0'} == {
+    f'learner/{i}' for i in range(3)
+  }
+  saved_by = [node._kwargs['hosts'] for node in program.groups['learner']]
+  assert [len(hosts) for hosts in saved_by] == [1, 0, 0]
+  graph.check(program)
+
+
 def test_a3c_has_one_shard_and_four_learners():
   program = _build('a3c')
   counts = {label: len(nodes) for label, nodes in program.groups.items()}
@@ -61,10 +72,10 @@ def test_shares_of_the_budget_add_up():
 @pytest.mark.parametrize(
   'agent, overrides, message',
   [
-    ('dqn', {'run.replay': 'node'}, 'Leave it out, or use actor_learner'),
+    ('a3c', {'run.replay': 'node'}, 'learns from its own rollouts'),
     ('dqn', {'run.steps_per_agent': '2000'}, 'leaves nothing to learn from'),
     ('dqn', {'run.steps_per_agent': '3'}, 'num_learners=4'),
-    ('dqn', {'server.num_shards': '100000'}, 'are more than the 4610'),
+    ('dqn', {'server.num_shards': '100000'}, '100000 slices of 4610 param'),
     ('dqn', {'server.num_learners': '0'}, 'server.num_learners=0 must be'),
     ('a3c', {'server.outlier_decay': '0.5'}, 'it is of a filter'),
     ('a3c', {'server.sync_timeout_s': '5'}, 'server.synchronous=True'),

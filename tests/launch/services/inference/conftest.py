@@ -22,7 +22,7 @@ from agents import d4pg
 from agents import dqn
 from agents import impala
 from environment_loops import environments
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import rpc
 from launch.rpc import directory
@@ -184,7 +184,7 @@ def world():
       options = {
         'num_actors': COUNT, 'envs_per_actor': ENVS, **options
       }  # fmt: skip
-      made = World(agent, actors.Config(inference='central', **options))
+      made = World(agent, actor_settings.Config(inference='central', **options))
       stack.callback(made.close)
       return made
 

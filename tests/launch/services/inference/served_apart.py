@@ -10,14 +10,14 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4]))
 
-from launch import actors
+from launch import actor_settings
 from tests.launch.services.inference import conftest
 
 
 def main() -> None:
   world = conftest.World(
     'impala',
-    actors.Config(
+    actor_settings.Config(
       inference='central', num_actors=1, envs_per_actor=conftest.ENVS
     ),
   )

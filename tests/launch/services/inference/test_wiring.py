@@ -7,7 +7,7 @@ import pytest
 
 from agents import impala
 from environment_loops import environments
-from launch import actors
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import graph
 from launch.engines import restarts
@@ -30,7 +30,7 @@ def _experiment():
 
 
 def _program(**options):
-  return actor_learner.build(_experiment(), actors.Config(**options))
+  return actor_learner.build(_experiment(), actor_settings.Config(**options))
 
 
 def test_actors_ask_the_server_and_the_server_asks_the_learner():
@@ -72,12 +72,14 @@ def test_local_inference_has_no_server():
 )
 def test_settings_that_mean_nothing_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
-    actors.Config(**options)
+    actor_settings.Config(**options)
 
 
 def test_frames_tell_other_sizes_apart():
   found = {
-    frames.layout(_experiment(), actors.Config(envs_per_actor=k)).fingerprint
+    frames.layout(
+      _experiment(), actor_settings.Config(envs_per_actor=k)
+    ).fingerprint
     for k in (1, 2, 2)
   }
   assert len(found) == 2

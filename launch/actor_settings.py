@@ -12,18 +12,18 @@ from agents import settings
 class Config:
   """The actor side of `actor_learner`."""
 
-  num_actors: settings.Whole = 2  # N, a process each
+  num_actors: settings.Nodes = 2  # N, a process each
   envs_per_actor: settings.Whole = 8  # K, stepped together
   # Environment steps of an actor between fetches.
   update_period: settings.Whole = 64
-  max_param_age_s: settings.Positive = 60.0  # older than this, the actor waits
+  max_param_age_s: settings.Seconds = 60.0  # older than this, the actor waits
   # Samples either side may be ahead.
   error_buffer: settings.Positive | None = None
   # G: of replay, drawn together; paper: 1.
   transitions_per_item: settings.Whole = 1
   # L, a process each; they average their gradients.
-  num_learners: settings.Whole = 1
-  shards: settings.Whole = 1  # replay servers; actor i writes to shard i mod S
+  num_learners: settings.Nodes = 1
+  shards: settings.Nodes = 1  # replay servers; actor i writes to shard i mod S
   # Of unrolls: batches that may wait to be learned from.
   queue_batches: settings.Whole = 4
   # Of unrolls: older blocks, in learner steps, drop.

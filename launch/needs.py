@@ -1,0 +1,171 @@
+"""What a run needs of the machine, estimated before anything starts.
+
+    needs.check(experiment, program)     ValueError for what cannot be
+
+The figures are of what grows with the settings: replay, one call of a learner,
+parameters and processes. TensorFlow, environments and Reverb's own memory come
+on top.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import pathlib
+import resource
+from typing import Any
+
+import launchpad as lp
+
+from environment_loops import environments
+from launch import experiment as experiment_lib
+
+_logger = logging.getLogger(__name__)
+# Reverb compresses what it holds: frames of games to about a tenth, numbers
+# hardly at all. Only what would not fit at this factor is refused.
+_COMPRESSION = 20
+# Of a node, before it does anything: its own part of a forked process.
+_PROCESS_BYTES = 20_000_000
+# Reverb and gRPC beside TensorFlow's own.
+_THREADS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+  """An estimate of a run, or what a machine has.
+
+  Attributes:
+    replay_bytes: of all shards, when they are full or the budget is used.
+    call_bytes: of what the learners sample for one call.
+    parameter_bytes: theta, target and optimizer of all members.
+    processes: nodes of the program.
+    threads: of all of them.
+  """
+
+  replay_bytes: int
+  call_bytes: int
+  parameter_bytes: int
+  processes: int
+  threads: int
+
+  @property
+  def least_bytes(self) -> int:
+    """Memory below which the run cannot be."""
+    return (
+      self.replay_bytes // _COMPRESSION
+      + self.call_bytes
+      + self.parameter_bytes
+      + self.processes * _PROCESS_BYTES
+    )
+
+  def __str__(self) -> str:
+    return (
+      f'about {_gb(self.replay_bytes)} for replay (uncompressed), '
+      f'{_gb(self.call_bytes)} for a call of the learner, '
+      f'{_gb(self.parameter_bytes)} for parameters, and {self.processes:,} '
+      f'processes with {self.threads:,} threads'
+    )
+
+
+def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
+  """Estimates what a program needs."""
+  agent: Any = experiment.make_agent()
+  run, members = experiment.run, experiment.num_agents
+  updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
+  replay, batch = 0, getattr(agent, 'batch_size', 0)
+  layout = getattr(agent, 'transition_layout', None)
+  if layout is not None and getattr(agent, 'experience', '') != 'unrolls':
+    item = layout().num_bytes
+    # More is never written than is lived through.
+    items = min(experiment.max_replay_size, run.steps_per_agent)
+    replay = members * items * item
+  else:
+    item = _observation_bytes(experiment)
+  slots = getattr(getattr(agent, 'optimizer', None), 'slots', 0)
+  processes = sum(map(len, program.groups.values()))
+  return Needs(
+    replay_bytes=replay,
+    call_bytes=members * updates * batch * item,
+    parameter_bytes=members * agent.layout.size * 4 * (2 + slots),
+    processes=processes,
+    threads=processes * (run.tf_threads + _THREADS),
+  )
+
+
+def check(experiment: experiment_lib.Experiment, program: lp.Program) -> None:
+  """Refuses a run that this machine cannot hold.
+
+  Raises:
+    ValueError: with the arithmetic, and what to lower.
+  """
+  needs = of(experiment, program)
+  memory, processes = memory_bytes(), max_processes()
+  if needs.least_bytes > memory:
+    largest, lower = max(
+      (needs.replay_bytes // _COMPRESSION, 'agent.max_replay_size'),
+      (needs.call_bytes, 'agent.batch_size or run.updates_per_call'),
+      (needs.parameter_bytes, 'the sizes of the networks'),
+      (needs.processes * _PROCESS_BYTES, 'the number of nodes'),
+    )
+    del largest
+    raise ValueError(
+      f'This run needs {needs}: {_gb(needs.least_bytes)} at the very least, '
+      f'however well replay is compressed. The machine has {_gb(memory)}. '
+      f'Lower {lower}.'
+    )
+  # Threads count as processes for Linux.
+  if needs.threads > processes:
+    raise ValueError(
+      f'This run needs {needs}. The machine lets a user have {processes:,} of '
+      'these together. Lower run.tf_threads or the number of nodes.'
+    )
+  if needs.replay_bytes > memory:
+    _logger.warning(
+      'This run needs %s; the machine has %s. It fits only if replay '
+      'compresses to %.0f%%.',
+      needs,
+      _gb(memory),
+      100 * memory / needs.replay_bytes,
+    )
+
+
+def memory_bytes() -> int:
+  """Memory that this process and its children may have."""
+  have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  return min(have, _of_group('memory.max', have))
+
+
+def max_processes() -> int:
+  """Processes and threads that a user may have here."""
+  limits = [_of_group('pids.max', 1 << 62)]
+  for name in ('pid_max', 'threads-max'):
+    with contextlib.suppress(OSError, ValueError):
+      limits.append(int(pathlib.Path('/proc/sys/kernel', name).read_text()))
+  soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+  if soft != resource.RLIM_INFINITY:
+    limits.append(soft)
+  return min(limits)
+
+
+def _of_group(name: str, default: int) -> int:
+  """A limit of this process's control group."""
+  try:
+    return int(pathlib.Path('/sys/fs/cgroup', name).read_text())
+  except (OSError, ValueError):  # 'max', or no such group
+    return default
+
+
+def _observation_bytes(experiment: experiment_lib.Experiment) -> int:
+  spec = environments.spec(experiment.environment)
+  size = 1 if spec.observation_dtype == 'uint8' else 4
+  for length in spec.observation_shape:
+    size *= length
+  return size
+
+
+def _gb(num_bytes: float) -> str:
+  """'0.003 GB', '1.2 GB', '56,000 GB'."""
+  gigabytes = num_bytes / 1e9
+  return f'{gigabytes:,.0f} GB' if gigabytes >= 10 else f'{gigabytes:.2g} GB'

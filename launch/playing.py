@@ -1,0 +1,167 @@
+"""The policy of a run, from what it keeps: loaded, asked, and filmed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+# Frames are drawn without a screen and without a sound card.
+os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
+os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+
+import numpy as np
+
+from agents import base
+from environment_loops import actions
+from environment_loops import atari
+from environment_loops import environments
+from environment_loops import evaluation
+from launch import registry
+from run_records import checkpoints
+from run_records import film
+from run_records import run_directory
+
+_FPS = 30.0  # where the environment does not say
+
+
+class Kept(NamedTuple):
+  """A run's best parameters: the agent, theta [D], and where they are from."""
+
+  agent: base.Agent
+  theta: np.ndarray
+  what: str
+
+  def policy(self) -> base.Policy:
+    """The greedy policy, anew: it may remember the episode it is in."""
+    return self.agent.greedy(self.theta)
+
+
+class Native:
+  """A greedy policy in an environment's own units, for whoever steps it.
+
+  Takes one observation or a batch [N, ...]; gives what `env.step` takes, or as
+  many.
+  """
+
+  def __init__(self, kept: Kept):
+    """Makes the policy of kept parameters; episodes begin."""
+    self._spec = kept.agent.spec
+    self._policy: Any = kept.policy()
+    environment = environments.build(self._spec.name)
+    self.space: Any = environment.action_space
+    environment.close()
+
+  def __call__(self, observation: Any) -> Any:
+    """Actions for observations.
+
+    Raises:
+      ValueError: they have another shape than the environment's.
+    """
+    spec = self._spec
+    observation = np.asarray(observation, spec.observation_dtype)
+    needed = tuple(spec.observation_shape)
+    single = observation.shape == needed
+    if not single and observation.shape[1:] != needed:
+      raise ValueError(
+        f'observation has shape {observation.shape}; {spec.name} has '
+        f'observations of shape {needed}, or [N, ...] for a batch of them.'
+      )
+    batch = observation[None] if single else observation
+    found = np.asarray(self._policy(batch))
+    lead = (len(batch),)
+    if spec.num_actions is not None:
+      found = actions.to_discrete(spec.name, spec.num_actions, found, lead)
+      found = found + int(self.space.start)
+    else:
+      found = actions.to_native(spec.name, self.space, found, lead)
+    return found[0] if single else found
+
+  def reset(self) -> None:
+    """All episodes begin anew."""
+    if hasattr(self._policy, 'reset'):
+      self._policy.reset()
+
+  def ended(self, last: np.ndarray) -> None:
+    """Where episodes of a batch have ended, bool [N]."""
+    if hasattr(self._policy, 'ended'):
+      self._policy.ended(last)
+
+
+def load(run: run_directory.RunDirectory) -> Kept:
+  """The run's best parameters.
+
+  Raises:
+    ValueError: the agent is not known, or the run keeps no parameters yet.
+  """
+  agent = registry.make(run.config())
+  kept = run.path / 'checkpoints'
+  saved = checkpoints.read(kept / checkpoints.STAR)
+  if saved is not None:
+    what = (
+      f'theta_star version {int(saved["version"])} of explorer '
+      f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
+    )
+    return Kept(agent, saved['theta'], what)
+  saved = checkpoints.read(kept / checkpoints.BEST)
+  if saved is not None:
+    what = (
+      f'the best that was evaluated: return {float(saved["return_mean"]):.1f}'
+      f' after {int(saved["steps"]):,} steps'
+    )
+    return Kept(agent, saved['theta'], what)
+  saved = checkpoints.read(kept / checkpoints.AGENTS)
+  if saved is not None:
+    rows = run.metrics('evaluation')
+    returns = rows[-1].get('member_returns') if rows else None
+    theta, steps = saved['theta'], int(saved['steps'])
+    if returns is None and len(theta) == 1:
+      return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
+    best = 0
+    # A member whose episodes broke has NaN; all of them may.
+    if returns and np.isfinite(returns).any():
+      best = int(np.nanargmax(returns))
+    return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
+  raise ValueError(
+    f'{run.path} keeps no parameters yet: it has neither {checkpoints.STAR} '
+    f'nor {checkpoints.AGENTS} in checkpoints/. Let the run go on a little.'
+  )
+
+
+def record(
+  policy: base.Policy,
+  name: str,
+  seed: int,
+  path: str | os.PathLike[str],
+  max_steps: int | None = None,
+) -> pathlib.Path:
+  """Films one episode.
+
+  Args:
+    policy: greedy, at the start of an episode.
+    name: of the environment.
+    seed: of the episode.
+    path: of the film, .gif or .mp4.
+    max_steps: of the film; a longer episode is cut.
+
+  Raises:
+    ValueError, RuntimeError: the environment gives no pictures, or they
+      cannot be written.
+  """
+  environment = environments.make(
+    atari.whole_games(name), seed, render_mode='rgb_array'
+  )
+  frames = []
+
+  def watch(observation):
+    frames.append(environment.render())
+    return policy(observation)
+
+  try:
+    evaluation.run_episode(watch, environment, max_steps)
+    frames.append(environment.render())
+    fps = environment.frames_per_second or _FPS
+  finally:
+    environment.close()
+  return film.record(frames, path, fps)

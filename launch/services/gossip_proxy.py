@@ -1,0 +1,146 @@
+"""Gossip through a proxy of each worker, a node of its own, as PALA's.
+
+    worker j =forward=> proxy j =push_message=> proxy i <=collect= worker i
+
+A proxy keeps the newest message of each in-neighbour, and sends to the
+out-neighbours of its worker. So what a worker spends on its messages does not
+depend on how many neighbours it has or how far they are, and its inbox outlives
+it. A proxy that dies comes back empty, and is full again after one iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import threading
+from typing import Any
+
+import numpy as np
+
+from agents.exchange import mix
+from launch import rpc
+from launch.services import gossip_rpc
+
+_HOLD_S = 1.0  # how long a worker's call waits for a message
+_PAUSE_S = 0.5  # before a proxy that is away is called again
+
+
+class Proxy:
+  """The inbox of a worker, and what sends its messages on."""
+
+  serves = ('push_message', 'forward', 'collect')
+
+  def __init__(self, own: int, neighbours: Mapping[int, Any]):
+    """Takes the worker's index, and clients of its neighbours' proxies."""
+    self._carrier = gossip_rpc.RpcCarrier(
+      own,
+      {
+        j: client.with_deadline(gossip_rpc.DEADLINE_S)
+        for j, client in neighbours.items()
+      },
+    )
+    self._carrier.start(())
+
+  def push_message(
+    self,
+    sender: int,
+    iteration: int,
+    theta: np.ndarray | None,
+    largest_step: float,
+    checksum: int,
+  ) -> bool:
+    """Takes the message of a neighbour; False if it is refused."""
+    return self._carrier.take(sender, iteration, theta, largest_step, checksum)
+
+  def forward(
+    self,
+    receiver: int,
+    iteration: int,
+    theta: np.ndarray | None,
+    largest_step: float,
+    checksum: int,
+  ) -> None:
+    """Takes a message of its own worker to a neighbour."""
+    message = gossip_rpc.unpacked(iteration, theta, largest_step, checksum)
+    self._carrier.send([receiver], message)
+
+  def collect(
+    self, received: int, told: Sequence[tuple[int, int, int]]
+  ) -> tuple[int, list[tuple]]:
+    """What has come since the last call; waits up to a second for it.
+
+    Args:
+      received: what the last call returned; 0 at first.
+      told: (sender, messages, iteration of its parameters) that the worker has.
+
+    Returns:
+      Messages so far, and (sender, messages from it, its newest iteration,
+      packed message with parameters that are new, or None).
+    """
+    carrier = self._carrier
+    if received <= carrier.received:  # else it is of before a restart
+      carrier.wait(received, _HOLD_S)
+    received, found = carrier.received, []
+    known = {sender: (count, theta) for sender, count, theta in told}
+    for sender in carrier.senders():
+      count, iteration = carrier.heard(sender)
+      before, had = known.get(sender, (0, -1))
+      if count == before:
+        continue
+      newest = carrier.newest(sender)
+      packed = None
+      if newest is not None and newest.iteration != had:
+        packed = gossip_rpc.packed(newest)
+      found.append((sender, count, iteration, packed))
+    return received, found
+
+
+class _Via:
+  """A client of a neighbour, through the worker's own proxy."""
+
+  def __init__(self, proxy: Any, receiver: int):
+    self._proxy, self._receiver = proxy, receiver
+
+  def push_message(self, sender: int, *message: Any) -> None:
+    del sender  # the proxy knows whose it is
+    self._proxy.forward(self._receiver, *message)
+
+
+class ProxyCarrier(gossip_rpc.RpcCarrier):
+  """A worker's side; its inbox is a copy of the proxy's."""
+
+  def __init__(self, own: int, neighbours: Iterable[int], proxy: Any):
+    """Takes the worker's index, its neighbours', and its proxy's client."""
+    client = proxy.with_deadline(_HOLD_S + gossip_rpc.DEADLINE_S)
+    super().__init__(own, {j: _Via(client, j) for j in neighbours})
+    self._proxy = client
+    self._closed = threading.Event()
+
+  def start(self, shape):
+    super().start(shape)
+    threading.Thread(
+      target=self._collect, name='gossip-collector', daemon=True
+    ).start()
+
+  def close(self):
+    super().close()
+    self._closed.set()
+
+  def _collect(self) -> None:
+    received = 0
+    told: dict[int, tuple[int, int]] = {}
+    while not self._closed.is_set():
+      try:
+        received, found = self._proxy.collect(
+          received, [(sender, *has) for sender, has in told.items()]
+        )
+      except (rpc.Unavailable, rpc.RemoteError):
+        received, told = 0, {}
+        self._closed.wait(_PAUSE_S)
+        continue
+      for sender, count, iteration, packed in found:
+        has = told.get(sender, (0, -1))[1]
+        if packed is not None:
+          has = packed[0]
+          self.take(sender, *packed)
+        told[sender] = count, has
+        self.receive(sender, mix.Message(iteration))

@@ -1,0 +1,169 @@
+"""Messages of gossip over RPC, from an inbox in the worker's own process.
+
+Each worker serves `push_message` into its inbox: one slot for each sender, in
+which the newest message wins. It sends with a thread for each receiver, from
+one slot likewise: a receiver that is slow or dead costs learning nothing.
+
+    worker j: sync -> slot -> thread ==push_message==> worker i: slot -> sync
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import logging
+import threading
+from typing import Any
+import zlib
+
+import numpy as np
+
+from agents.exchange import mix
+from launch import rpc
+
+_logger = logging.getLogger(__name__)
+DEADLINE_S = 2.0
+_PAUSE_S = 0.5  # before a receiver that is away is called again
+
+
+class Inbox:
+  """The messages that have come in: one slot for each sender."""
+
+  def __init__(self):
+    self._changed = threading.Condition()
+    self._newest: dict[int, mix.Message] = {}
+    self._heard: dict[int, tuple[int, int]] = {}
+    self.received = 0
+    self.refused = 0
+
+  def receive(self, sender: int, message: mix.Message) -> bool:
+    """Takes a message; False if it is refused, as it is not finite."""
+    sound = message.theta is None or bool(np.isfinite(message.theta).all())
+    with self._changed:
+      self.received += 1
+      if not sound:
+        self.refused += 1
+        if self.refused == 1:
+          _logger.warning(
+            'Refused parameters of worker %d, iteration %d: not finite, or '
+            'damaged.',
+            sender,
+            message.iteration,
+          )
+      count, iteration = self._heard.get(sender, (0, 0))
+      self._heard[sender] = count + 1, max(iteration, message.iteration)
+      before = self._newest.get(sender)
+      newer = before is None or message.iteration > before.iteration
+      if sound and newer and message.theta is not None:
+        self._newest[sender] = message
+      self._changed.notify_all()
+    return sound
+
+  def take(self, sender: int, *message: Any) -> bool:
+    """Takes a `packed` message; False if it is refused."""
+    return self.receive(sender, unpacked(*message))
+
+  def senders(self) -> list[int]:
+    """Those that something has come from."""
+    return sorted(self._heard)
+
+  def newest(self, sender: int) -> mix.Message | None:
+    return self._newest.get(sender)
+
+  def heard(self, sender: int) -> tuple[int, int]:
+    return self._heard.get(sender, (0, 0))
+
+  def wait(self, received: int, timeout_s: float) -> None:
+    with self._changed:
+      self._changed.wait_for(lambda: self.received > received, timeout_s)
+
+
+class _Sender:
+  """A thread that brings the newest messages to one receiver."""
+
+  def __init__(self, own: int, client: Any):
+    self._own, self._client = own, client
+    self._changed = threading.Condition()
+    self._waiting: list[mix.Message] = []
+    self._closed = threading.Event()
+    self.thread = threading.Thread(
+      target=self._run, name='gossip-sender', daemon=True
+    )
+
+  def put(self, message: mix.Message) -> None:
+    with self._changed:
+      self._waiting = _newest([*self._waiting, message])
+      self._changed.notify_all()
+
+  def close(self) -> None:
+    self._closed.set()
+    with self._changed:
+      self._changed.notify_all()
+
+  def _run(self) -> None:
+    away = False
+    while not self._closed.is_set():
+      with self._changed:
+        self._changed.wait_for(lambda: self._waiting or self._closed.is_set())
+        taken, self._waiting = self._waiting, []
+      try:
+        while taken:
+          self._client.push_message(self._own, *packed(taken[0]))
+          taken.pop(0)
+          away = False
+      except (rpc.Unavailable, rpc.RemoteError) as e:
+        if not away and not self._closed.is_set():
+          _logger.warning('A neighbour does not answer: %s', e)
+        away = True
+        with self._changed:
+          self._waiting = _newest([*taken, *self._waiting])
+        self._closed.wait(_PAUSE_S)
+
+
+def _newest(messages: list[mix.Message]) -> list[mix.Message]:
+  """The newest message with parameters, and a newer one without, if any."""
+  full = [m for m in messages if m.theta is not None][-1:]
+  if full and messages[-1] is full[0]:
+    return full
+  return [*full, *messages[-1:]]
+
+
+def packed(message: mix.Message) -> tuple:
+  """A message as it crosses the wire, with a checksum of its parameters."""
+  if message.theta is None:
+    return message.iteration, None, message.largest_step, 0
+  # On the host already, in one piece: a device tensor was copied before.
+  theta = np.ascontiguousarray(message.theta, np.float32)
+  return message.iteration, theta, message.largest_step, zlib.crc32(theta.data)
+
+
+def unpacked(
+  iteration: int, theta: np.ndarray | None, largest_step: float, checksum: int
+) -> mix.Message:
+  """The message of `packed`; what was damaged on its way is not finite."""
+  if theta is not None and zlib.crc32(theta.data) != checksum:
+    theta = np.full_like(theta, np.nan)
+  return mix.Message(iteration, theta, largest_step)
+
+
+class RpcCarrier(Inbox):
+  """Messages over RPC, from an inbox in the worker's own process."""
+
+  def __init__(self, own: int, neighbours: Mapping[int, Any]):
+    """Takes the worker's index, and clients of all its neighbours."""
+    super().__init__()
+    self._senders = {
+      index: _Sender(own, client) for index, client in neighbours.items()
+    }
+
+  def start(self, shape: tuple[int, ...]) -> None:
+    del shape
+    for sender in self._senders.values():
+      sender.thread.start()
+
+  def send(self, receivers: Iterable[int], message: mix.Message) -> None:
+    for receiver in receivers:
+      self._senders[receiver].put(message)
+
+  def close(self) -> None:
+    for sender in self._senders.values():
+      sender.close()

@@ -1,0 +1,91 @@
+"""The command `murmuration`: one word for each of the project's commands.
+
+murmuration run impala:cartpole        train; --help has the flags
+murmuration evaluate runs/NAME         play the best policy, and film it
+murmuration play impala:cartpole       play a policy of the zoo
+murmuration export runs/NAME           a policy to take home
+murmuration inspect runs/NAME          look into its replay
+murmuration results                    tables and plots of docs/results
+murmuration doctor                     versions, and what is wrong
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import difflib
+import importlib.metadata
+import os
+import pathlib
+import platform
+import runpy
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Words to modules that are run as `python -m`.
+COMMANDS = {
+  'run': 'launch.run',
+  'evaluate': 'launch.evaluate',
+  'play': 'murmuration.play',
+  'export': 'murmuration.export',
+  'inspect': 'replay.inspect',
+  'results': 'studies.results',
+}
+_DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
+_USAGE = 2
+_STACK = (
+  'tensorflow', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
+  'gymnasium', 'numpy', 'protobuf', 'cloudpickle',
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command; returns its exit code."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  if not words or words[0] in ('-h', '--help'):
+    print(__doc__.strip())
+    return 0 if words else _USAGE
+  name, *rest = words
+  # The project's packages come before a caller's modules of the same names.
+  sys.path.insert(0, str(ROOT))
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  if name == 'doctor':
+    return _doctor()
+  if name not in COMMANDS:
+    near = difflib.get_close_matches(name, [*COMMANDS, 'doctor'], 1)
+    print(
+      f'error: there is no command {name!r}.'
+      + (f' Did you mean {near[0]!r}?' if near else '')
+      + f' There are {", ".join([*COMMANDS, "doctor"])}.',
+      file=sys.stderr,
+    )
+    return _USAGE
+  sys.argv = [f'murmuration {name}', *rest]
+  try:
+    runpy.run_module(COMMANDS[name], run_name='__main__')
+  except SystemExit as e:
+    return e.code if isinstance(e.code, int) else int(e.code is not None)
+  return 0
+
+
+def _doctor() -> int:
+  script = ROOT / _DOCTOR
+  if script.exists():
+    os.execv(sys.executable, [sys.executable, str(script)])
+  print(f'python {platform.python_version()}')
+  missing = []
+  for package in _STACK:
+    try:
+      print(f'  {package:24s} {importlib.metadata.version(package)}')
+    except importlib.metadata.PackageNotFoundError:
+      missing.append(package)
+  if missing:
+    print(
+      f'error: {", ".join(missing)} not installed. Install the locked stack: '
+      'pip install --no-deps --require-hashes -r requirements/lock.txt',
+      file=sys.stderr,
+    )
+  return int(bool(missing))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

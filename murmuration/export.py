@@ -1,0 +1,221 @@
+"""Writes the policy of a run for use without this project.
+
+  murmuration export runs/NAME                       # RUN/policy.py
+  murmuration export runs/NAME --format=savedmodel   # RUN/policy/, TensorFlow's
+  murmuration export runs/NAME --to=policy.npz --score=100   # for the zoo
+
+With normalization and action scaling: observations in, what env.step takes out.
+The Python file needs nothing but NumPy: `from policy import policy`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import pathlib
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+
+from environment_loops import evaluation
+from launch import command_line
+from launch import playing
+from murmuration import portable
+from run_records import run_directory
+
+FORMATS = ('numpy', 'savedmodel')
+_SCORE_SEED = 1_000_000  # no run's own
+_NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy'}
+
+
+def main() -> int:
+  sys.path.append(os.getcwd())  # for agents of the user's own
+  parser = command_line.Parser(__doc__)
+  parser.add_argument('run', metavar='RUN', help='directory of a run')
+  parser.add_argument(
+    '--format', default='numpy', help=f'{" or ".join(FORMATS)}; default: numpy'
+  )
+  parser.add_argument('--to', help='where to; default: RUN/policy.py or policy')
+  parser.add_argument(
+    '--score',
+    type=command_line.at_least(2),
+    metavar='EPISODES',
+    help='plays so many, and writes command, seed, mean return and its '
+    'interval into the file',
+  )
+  try:
+    args = parser.parse(sys.argv[1:])
+    path = export(
+      pathlib.Path(args.run),
+      args.format,
+      args.to and pathlib.Path(args.to),
+      args.score,
+    )
+  except (ValueError, OSError) as e:
+    return command_line.refuse(e)
+  print(path)
+  return 0
+
+
+def export(
+  run_dir: pathlib.Path,
+  format: str = 'numpy',
+  to: pathlib.Path | None = None,
+  score: int | None = None,
+) -> pathlib.Path:
+  """Writes the best policy of a run.
+
+  Args:
+    run_dir: of the run.
+    format: 'numpy' or 'savedmodel'.
+    to: the file (.py, or .npz without code), or SavedModel's directory.
+    score: episodes to play, for `scored`; None plays none.
+
+  Returns:
+    Where it is.
+
+  Raises:
+    ValueError: the format is not known, the run keeps no parameters, or its
+      agent does not say its policy as operations.
+    FileExistsError: a SavedModel is there.
+  """
+  if format == 'onnx':
+    raise ValueError(
+      'There is no ONNX here: its package is not in requirements/lock.txt '
+      '(docs/library.md says why). From a SavedModel, tf2onnx makes it.'
+    )
+  if format not in FORMATS:
+    raise ValueError(f'format={format!r}: choose from {", ".join(FORMATS)}.')
+  run = run_directory.open(run_dir)
+  kept = playing.load(run)
+  data = packed(kept, **(scored(run, kept, score) if score else {}))
+  to = run_dir / _NAMES[format] if to is None else to
+  to.parent.mkdir(parents=True, exist_ok=True)
+  if format == 'savedmodel':
+    _save_model(portable.Policy(data), to)
+  elif to.suffix == '.npz':
+    to.write_bytes(data)
+  else:
+    to.write_text(_source(data), encoding='utf-8')
+  return to
+
+
+def scored(
+  run: run_directory.RunDirectory, kept: playing.Kept, episodes: int
+) -> dict[str, Any]:
+  """What a policy of the zoo says of itself: where it is from, its worth.
+
+  The interval is of the mean return, 95%, by a normal approximation.
+  """
+  config = run.config()
+  found = evaluation.evaluate_vector(
+    kept.policy(), config['environment'], episodes, _SCORE_SEED
+  )
+  assert found is not None  # nothing stops it
+  half = 1.96 * found.std / np.sqrt(max(len(found.returns) - 1, 1))
+  return {
+    'command': run.commands()[0],
+    'seed': config['seed'],
+    'score': found.mean,
+    'interval': [round(found.mean - half, 2), round(found.mean + half, 2)],
+    'episodes': len(found.returns),
+  }
+
+
+def packed(kept: playing.Kept, **about: Any) -> bytes:
+  """What `portable.Policy` reads.
+
+  Args:
+    kept: agent and parameters.
+    **about: what else it is to say of itself.
+  """
+  agent, spec = kept.agent, kept.agent.spec
+  space = playing.Native(kept).space
+  operations = agent.operations(np.array(kept.theta, np.float32))
+  if spec.num_actions is not None:
+    operations = [*operations, ['offset', int(space.start)]]
+  else:
+    low, high = (x.astype(np.float64) for x in (space.low, space.high))
+    bound = ['bound', low, high, space.dtype.name]
+    operations = [*operations, ['reshape', spec.action_shape], bound]
+  arrays: list[np.ndarray] = []
+
+  def taken(found: Any) -> Any:
+    if isinstance(found, np.ndarray):
+      arrays.append(found)
+      return {'array': len(arrays) - 1}
+    if isinstance(found, (list, tuple)):
+      return [taken(one) for one in found]
+    return found
+
+  text = json.dumps(
+    {
+      'agent': agent.name,
+      'environment': spec.name,
+      'what': kept.what,
+      'observation_shape': spec.observation_shape,
+      'observation_dtype': spec.observation_dtype,
+      **about,
+      'operations': taken(operations),
+    }
+  )
+  file = io.BytesIO()
+  named = {f'array_{i}': array for i, array in enumerate(arrays)}
+  np.savez_compressed(file, about=np.array(text), **named)
+  return file.getvalue()
+
+
+def _source(data: bytes) -> str:
+  """One file of Python that holds the code and the numbers."""
+  about = portable.Policy(data).about
+  lines = textwrap.wrap(base64.b64encode(data).decode(), 76)
+  code = pathlib.Path(portable.__file__).read_text(encoding='utf-8')
+  return (
+    f'# {about["agent"]} on {about["environment"]}: {about["what"]}.\n{code}'
+    '\n\nimport base64  # noqa: E402\n\n'
+    'policy = Policy(\n  base64.b64decode("""' + '\n'.join(lines) + '""")\n)\n'
+  )
+
+
+def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
+  """A SavedModel with one signature.
+
+  Observations [N, ...] to 'action'; of a policy that remembers also 'state'
+  [N, S] and 'fresh' (an episode begins, bool [N]), and the next 'state' back.
+  """
+  import tensorflow as tf
+  import tensorflow.experimental.numpy as tnp
+
+  if to.exists():
+    raise FileExistsError(f'{to} is there already. Give another name.')
+  about = policy.about
+  inputs = [
+    tf.TensorSpec(
+      (None, *about['observation_shape']),
+      about['observation_dtype'],
+      name='observation',
+    )
+  ]
+  if policy.size:
+    inputs.append(tf.TensorSpec((None, policy.size), tf.float32, name='state'))
+    inputs.append(tf.TensorSpec((None,), tf.bool, name='fresh'))
+
+  @tf.function(input_signature=inputs)
+  def act(observation, state=None, fresh=None):
+    action, state = portable.apply(
+      tnp, policy.operations, observation, state, fresh
+    )
+    found = {'action': action}
+    return {**found, 'state': state} if policy.size else found
+
+  module = tf.Module()
+  module.act = act
+  tf.saved_model.save(module, str(to), signatures=act)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

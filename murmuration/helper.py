@@ -1,0 +1,153 @@
+"""What a helper process does: it trains one run, or serves many policies.
+
+  python murmuration/helper.py FILE_DESCRIPTOR
+
+Started by process.py, of which it is the other end. The project's packages come
+first here, and the caller's modules after them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing.connection
+import os
+import pathlib
+import pickle
+import select
+import sys
+import time
+from typing import Any
+
+# Run as a file, Python would look for modules in murmuration/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+_TICK_S = 0.4
+
+
+class Ticks:
+  """Tells the caller how far a run is. Never waits: ticks may be left out."""
+
+  def __init__(self, connection: Any, path: pathlib.Path, budget: int):
+    from run_records import run_directory
+
+    self._connection = connection
+    self._run = run_directory.RunDirectory(path)
+    self._budget = budget
+    self._next = 0.0
+    self._told = len(self._run.metrics('evaluation'))
+
+  def __call__(self, last: bool = False) -> None:
+    if not last and time.monotonic() < self._next:
+      return
+    self._next = time.monotonic() + _TICK_S
+    if not last and not select.select([], [self._connection], [], 0)[1]:
+      return
+    found = totals(self._run)
+    if found:
+      self._connection.send(
+        (
+          'tick',
+          {
+            'steps': found['totals'].get('actor_steps', 0),
+            'budget': self._budget,
+            'elapsed_s': found['elapsed_s'],
+            'totals': found['totals'],
+          },
+        )
+      )
+    rows = self._run.metrics('evaluation')
+    for row in rows[self._told :]:
+      self._connection.send(('evaluation', row))
+    self._told = len(rows)
+
+
+def totals(run: Any) -> dict[str, Any]:
+  """What the counter of a run has counted; {} before it has."""
+  from run_records import metrics
+
+  path = run.path / 'metrics' / 'counter.json'
+  return metrics.read_json(path) if path.exists() else {}
+
+
+def train(
+  connection: Any,
+  path: pathlib.Path,
+  settings: dict[str, Any],
+  engine: str,
+  steps: int | None,
+  agent: str = '',
+  environment: str | None = None,
+  topology: str | None = None,
+  seed: int = 0,
+  chosen: bool = True,
+  resume: bool = False,
+) -> int:
+  """Trains; returns the exit code of the run."""
+  from launch import cell as cell_lib
+  from launch import engines
+  from launch import registry
+  from launch import session
+  from launch.engines import linux
+  from murmuration import choices
+  from run_records import run_directory
+
+  # A run does not outlive its caller.
+  linux.die_with_parent(os.getppid())
+  if engine not in engines.NAMES:
+    registry.unknown('engine', engine, engines.NAMES)
+  if resume:
+    run = run_directory.open(path)
+    cell = cell_lib.resume(run.config())
+    named = choices.named(settings, cell.sections)
+    if steps is not None:
+      made = totals(run).get('totals', {}).get('actor_steps', 0)
+      steps += made // cell.experiment.num_agents
+      named['run.steps_per_agent'] = str(steps)
+    cell = cell_lib.resume(run.config(), named)
+  else:
+    cell = choices.cell(agent, environment, topology, settings, steps, seed)
+    if not chosen:
+      path = run_directory.default_path(
+        cell.agent.name, cell.experiment.environment
+      )
+  path = path.absolute()
+  connection.send(('path', path))
+  ticks = Ticks(connection, path, cell.experiment.total_steps)
+  code = session.run(cell, engine, path, resume, on_tick=ticks)
+  if code != session.USAGE:
+    ticks(last=True)
+  return code
+
+
+def main(connection: Any) -> None:
+  """Serves operations until the caller closes its end."""
+  hello = connection.recv()
+  sys.path += [path for path in hello['path'] if path not in sys.path]
+  from murmuration import service
+
+  if hello['given'] is not None:
+    service.take(pickle.loads(hello['given']))
+  operations = {'train': train, **service.OPERATIONS}
+  for number in itertools.count(1):
+    try:
+      operation, arguments = connection.recv()
+    except EOFError:
+      return
+    if operation == 'train':
+      arguments['connection'] = connection
+    try:
+      answer = 'done', operations[operation](**arguments), number
+    except Exception as e:
+      kind = next(
+        kind.__name__
+        for kind in (ValueError, OSError, RuntimeError, TypeError, Exception)
+        if isinstance(e, kind)
+      )
+      answer = 'error', (kind, str(e)), number
+    connection.send(answer)
+
+
+if __name__ == '__main__':
+  main(multiprocessing.connection.Connection(int(sys.argv[1])))

@@ -1,0 +1,152 @@
+"""Agents, environments and topologies of a caller, as names and as bytes.
+
+The caller's process never imports the project's other packages: their
+top-level names (`agents`, `launch`, ...) may be those of files of the caller's
+own. So what is to run goes to a helper process, as a name where it has an
+importable one, else by value (cloudpickle).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import sys
+import types
+import typing
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGES = (
+  'agents',
+  'configs',
+  'environment_loops',
+  'launch',
+  'murmuration',
+  'replay',
+  'run_records',
+  'studies',
+)
+GIVEN = 'murmuration.given'
+
+
+class Objects:
+  """What goes to helper processes beside names."""
+
+  def __init__(self) -> None:
+    self._objects: dict[str, Any] = {}
+    self._ids: dict[str, Any] = {}  # of gymnasium's registry
+
+  def name(self, thing: Any, kind: str) -> str:
+    """The name under which a helper process finds `thing`.
+
+    Args:
+      thing: a name already, or a class, a function, a module, an object.
+      kind: 'agent', 'environment' or 'topology'.
+
+    Raises:
+      ValueError: it cannot be used as one.
+    """
+    if isinstance(thing, str):
+      if kind == 'environment':
+        self._keep_id(thing)
+      return thing
+    if kind == 'environment':
+      _check_makes_environments(thing)
+    found = _importable(thing)
+    if found:
+      return found
+    name = getattr(thing, '__name__', None) or getattr(thing, 'name', None)
+    name = re.sub(r'\W+', '_', str(name or kind)).strip('_') or kind
+    if name == 'lambda':
+      name = kind
+    self._objects[name] = (thing, _config_of(thing))
+    return f'{GIVEN}:{name}'
+
+  def _keep_id(self, name: str) -> None:
+    """Takes what this process has registered at gymnasium along."""
+    gymnasium = sys.modules.get('gymnasium')
+    spec = getattr(gymnasium, 'registry', {}).get(name)
+    if spec and not str(spec.entry_point).startswith('gymnasium.'):
+      self._ids[name] = spec
+
+  def pickled(self) -> bytes | None:
+    """{'objects', 'ids'} by value; None if there are none."""
+    if not (self._objects or self._ids):
+      return None
+    import cloudpickle  # only who defines objects pays for it
+
+    own = [module for name, module in sys.modules.items() if _hides(name)]
+    for module in own:
+      cloudpickle.register_pickle_by_value(module)
+    try:
+      return cloudpickle.dumps({'objects': self._objects, 'ids': self._ids})
+    finally:
+      for module in own:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def search_path() -> list[str]:
+  """Where this process finds modules."""
+  return [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
+
+
+def _hides(module: str) -> bool:
+  """Whether a loaded module has a name of the project's and is not of it."""
+  if module.partition('.')[0] not in PACKAGES:
+    return False
+  file = getattr(sys.modules[module], '__file__', None)
+  return file is not None and ROOT not in pathlib.Path(file).resolve().parents
+
+
+def _importable(thing: Any) -> str | None:
+  """`module:Name` of what another process can import, else None."""
+  if isinstance(thing, types.ModuleType):
+    package, _, name = thing.__name__.rpartition('.')
+    return f'{package}:{name}' if package and not _hides(package) else None
+  if hasattr(thing, '__qualname__'):
+    places = [(thing.__module__, thing.__qualname__)]
+  else:
+    places = [
+      (module, name)
+      for module, found in list(sys.modules.items())
+      for name, value in list(getattr(found, '__dict__', {}).items())
+      if value is thing
+    ]
+  for module, name in places:
+    loaded = sys.modules.get(module)
+    if (
+      name.isidentifier()
+      and getattr(loaded, '__spec__', None) is not None
+      and module not in ('__main__', '__mp_main__')
+      and not _hides(module)
+      and getattr(loaded, name, None) is thing
+    ):
+      return f'{module}:{name}'
+  return None
+
+
+def _config_of(thing: Any) -> Any:
+  """What the parameter `config` of a class is annotated with, or None.
+
+  Looked up here, as a class that is sent by value leaves the names in its
+  annotations behind.
+  """
+  if not isinstance(thing, type):
+    return None
+  try:
+    return typing.get_type_hints(thing.__init__).get('config')
+  except NameError:
+    return None
+
+
+def _check_makes_environments(thing: Any) -> None:
+  if isinstance(thing, type) or (
+    callable(thing) and not hasattr(thing, 'step')
+  ):
+    return
+  raise ValueError(
+    f'environment={thing!r} is one environment, but a run makes many, in '
+    'several processes. Give what makes one: a gymnasium id, a class, '
+    "'module:Name', or a function, such as environment=lambda: MyEnv(size=8)."
+  )

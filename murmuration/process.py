@@ -1,0 +1,165 @@
+"""A helper process: where all that needs TensorFlow is done for a caller."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from murmuration import objects
+
+_SCRIPT = pathlib.Path(__file__).with_name('helper.py')
+# The engine gives its nodes 8 s to save and to end.
+_STOP_S = 30.0
+_TAIL = 40  # lines of output that are shown of a helper that failed
+_ERRORS = {
+  error.__name__: error
+  for error in (ValueError, RuntimeError, OSError, TypeError)
+}
+
+
+class Helper:
+  """A process that runs helper.py, and what it says.
+
+  What it prints goes to a file without a name, which goes with it.
+  """
+
+  def __init__(self, given: objects.Objects):
+    """Starts the process.
+
+    Args:
+      given: objects that it has to know beside importable names.
+    """
+    self._output: Any = tempfile.TemporaryFile()
+    self._lock = threading.Lock()
+    self._calls = 0
+    self.connection, theirs = multiprocessing.Pipe()
+    self.owner = os.getpid()
+    self.process = subprocess.Popen(
+      [sys.executable, str(_SCRIPT), str(theirs.fileno())],
+      stdin=subprocess.DEVNULL,
+      stdout=self._output,
+      stderr=self._output,
+      pass_fds=[theirs.fileno()],
+      # Ctrl-C in a terminal is for the caller, who stops the helper.
+      start_new_session=True,
+    )
+    theirs.close()
+    self.connection.send(
+      {'path': objects.search_path(), 'given': given.pickled()}
+    )
+
+  def call(self, operation: str, **arguments: Any) -> Any:
+    """Asks for an operation of helper.py and waits for its answer.
+
+    Raises:
+      ValueError, RuntimeError, OSError: of the operation, with its sentence.
+    """
+    with self._lock:
+      self.begin(operation, **arguments)
+      # An answer that an interrupt left behind comes first.
+      while (message := self.receive(60.0)) is None or (
+        message[-1] != self._calls
+      ):
+        pass
+    return self.result(message)
+
+  def begin(self, operation: str, **arguments: Any) -> None:
+    """Asks only; `receive` has what comes."""
+    self._calls += 1
+    try:
+      self.connection.send((operation, arguments))
+    except OSError:
+      self._has_died()
+
+  def receive(self, timeout_s: float) -> tuple | None:
+    """The next message; None if there was none in that time.
+
+    Raises:
+      RuntimeError: the process has died.
+    """
+    try:
+      if self.connection.poll(timeout_s):
+        return self.connection.recv()
+    except (EOFError, OSError):
+      self._has_died()
+    # Nodes hold copies of its end, so that the end of the file may not come.
+    if self.process.poll() is not None and not self.connection.poll(0):
+      self._has_died()
+    return None
+
+  def result(self, message: tuple) -> Any:
+    """What a last message says, or raises."""
+    said, content, _ = message
+    if said == 'error':
+      kind, text = content
+      raise _ERRORS.get(kind, RuntimeError)(text)
+    return content
+
+  def output(self) -> str:
+    """The last lines that it printed."""
+    self._output.seek(0)
+    text = self._output.read().decode(errors='replace')
+    return '\n'.join(text.splitlines()[-_TAIL:])
+
+  def stop(self) -> None:
+    """Asks the process to end what it does and to save."""
+    with contextlib.suppress(ProcessLookupError):
+      self.process.send_signal(signal.SIGTERM)
+
+  def close(self) -> str:
+    """Ends the process; returns its last output when it is gone."""
+    if self.owner != os.getpid():
+      return ''
+    self.connection.close()
+    deadline = time.monotonic() + _STOP_S
+    while self.process.poll() is None and time.monotonic() < deadline:
+      time.sleep(0.01)
+    if self.process.poll() is None:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(self.process.pid, signal.SIGKILL)
+    self.process.wait()
+    output = self.output()
+    self._output.close()
+    return output
+
+  def _has_died(self) -> None:
+    code = self.process.wait(timeout=_STOP_S)
+    raise RuntimeError(
+      f'The helper process ended with exit code {code}. Its last output:\n'
+      f'{self.output()}'
+    )
+
+
+_services: dict[bytes | None, Helper] = {}
+
+
+def service(given: objects.Objects) -> Helper:
+  """The process that plays policies for this one; started at the first call.
+
+  One for all runs, but for those of objects, which have one for each set.
+  """
+  key = given.pickled()
+  found = _services.get(key)
+  if (
+    found is None
+    or found.owner != os.getpid()
+    or found.process.poll() is not None
+  ):
+    found = _services[key] = Helper(given)
+  return found
+
+
+@atexit.register
+def _close() -> None:
+  for helper in _services.values():
+    helper.close()

@@ -1,0 +1,403 @@
+"""Runs as a caller has them: train, evaluate, play, keep, go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import os
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+from murmuration import objects
+from murmuration import process
+from murmuration import progress as progress_lib
+
+Path = str | os.PathLike[str]
+# Called with the run, and with what has come: see `train`.
+Callback = Callable[['Run', dict[str, Any]], Any]
+
+_POLL_S = 0.1
+_USAGE = 2  # exit codes of launch/session.py
+_BROKEN_OFF = (130, 143)
+
+
+class _Stop:
+  def __repr__(self) -> str:
+    return 'murmuration.STOP'
+
+
+STOP = _Stop()  # what a callback returns to end its run
+
+
+class Evaluation(NamedTuple):
+  """Episodes of a greedy policy.
+
+  Attributes:
+    mean: of the returns, undiscounted, in the environment's units of reward.
+    std: their standard deviation.
+    returns: of each episode.
+    broken: episodes that broke, and that others were played for.
+  """
+
+  mean: float
+  std: float
+  returns: Any  # np.ndarray, float64 [episodes]
+  broken: int = 0
+
+
+class Policy:
+  """The greedy policy of a run, by the agent's own acting code.
+
+  `policy(observation)` is what `env.step` takes: for one observation one
+  action, for a batch [N, ...] as many. A policy that remembers (an LSTM, or
+  stacked observations) follows its episodes from call to call: `reset` where
+  they begin anew, `ended(last)` where some of a batch do.
+  """
+
+  def __init__(self, helper: process.Helper, path: pathlib.Path):
+    self._helper = helper
+    self._number = helper.call('policy', path=path)
+
+  def __call__(self, observation: Any) -> Any:
+    """Actions in the environment's own units.
+
+    Raises:
+      ValueError: observations of another shape than the environment's.
+    """
+    return self._helper.call(
+      'act', number=self._number, observation=observation
+    )
+
+  def reset(self) -> None:
+    """All episodes begin anew."""
+    self._helper.call('reset', number=self._number)
+
+  def ended(self, last: Any) -> None:
+    """Where episodes of a batch have ended, bool [N]."""
+    self._helper.call('ended', number=self._number, last=last)
+
+
+class Run:
+  """A run and its directory. Made by `train` and `load`.
+
+  Attributes:
+    path: its directory: config, metrics, checkpoints, logs.
+    stopped: whether it was broken off, by `stop`, a callback or Ctrl-C.
+  """
+
+  def __init__(self, path: Path, given: objects.Objects):
+    self.path = pathlib.Path(path)
+    self.stopped = False
+    self._given = given
+    self._helper: process.Helper | None = None
+    self._policy: Policy | None = None
+    self._callbacks: dict[str, Any] = {}
+
+  def __repr__(self) -> str:
+    return f'murmuration.Run({os.fspath(self.path)!r})'
+
+  def evaluate(self, episodes: int = 20, seed: int = 0) -> Evaluation:
+    """Plays whole episodes with the best parameters that were kept.
+
+    Args:
+      episodes: how many, side by side.
+      seed: of the episodes.
+
+    Raises:
+      ValueError: the run keeps no parameters yet.
+    """
+    return Evaluation(
+      *self._call('evaluate', episodes=int(episodes), seed=int(seed))
+    )
+
+  @property
+  def policy(self) -> Policy:
+    """The greedy policy of the best parameters that were kept."""
+    if self._policy is None:
+      self._policy = Policy(process.service(self._given), self.path.absolute())
+    return self._policy
+
+  def config(self) -> dict[str, Any]:
+    """All settings, section by section."""
+    return self._call('config')
+
+  def summary(self) -> dict[str, Any] | None:
+    """Why it ended, totals and result; None if it was killed."""
+    return self._call('summary')
+
+  def metrics(self, kind: str = 'evaluation') -> list[dict[str, Any]]:
+    """Rows that were logged: a table, as pandas.DataFrame takes it.
+
+    Args:
+      kind: 'evaluation', or another of those that the run has, such as
+        'node_learner'.
+
+    Raises:
+      ValueError: it has no such rows; names those that it has.
+    """
+    return self._call('metrics', kind=kind)
+
+  def plot(self, path: Path | None = None) -> pathlib.Path:
+    """Draws the learning curve.
+
+    Args:
+      path: of the PNG; learning_curve.png in the run's directory if None.
+
+    Returns:
+      Where it is.
+
+    Raises:
+      ValueError: nothing was evaluated yet.
+    """
+    return self._call('plot', to=_absolute(path))
+
+  def film(self, path: Path, seed: int = 0, steps: int = 1500) -> pathlib.Path:
+    """Films one episode.
+
+    Args:
+      path: of the film, .gif, or .mp4 where imageio-ffmpeg is installed.
+      seed: of the episode.
+      steps: environment steps at most.
+    """
+    return self._call('film', to=_absolute(path), seed=seed, steps=steps)
+
+  def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
+    """Writes the policy for use without this project: see export.py.
+
+    Args:
+      path: of the file, or of SavedModel's directory.
+      format: 'numpy' or 'savedmodel'.
+    """
+    return self._call('export', to=_absolute(path), format=format)
+
+  def save(self, path: Path) -> pathlib.Path:
+    """Copies the run, so that `load(path)` has all of it.
+
+    Raises:
+      FileExistsError: there is something at `path`.
+    """
+    return pathlib.Path(shutil.copytree(self.path, path))
+
+  def stop(self) -> None:
+    """Ends a run that is training, from a callback or another thread."""
+    self.stopped = True
+    if self._helper is not None:
+      self._helper.stop()
+
+  def resume(
+    self,
+    steps: int | None = None,
+    *,
+    engine: str = 'local_mp',
+    progress: bool | None = None,
+    **config: Any,
+  ) -> Run:
+    """Goes on training in the same directory, with the same callbacks.
+
+    Args:
+      steps: environment steps of each agent beside those that were made; None:
+        what is left of the budget.
+      engine: as for `train`.
+      progress: as for `train`.
+      **config: settings that change.
+
+    Returns:
+      This run.
+    """
+    self._train(
+      progress,
+      engine=engine,
+      resume=True,
+      steps=_whole(steps),
+      settings=_plain(config),
+    )
+    return self
+
+  def _train(self, progress: bool | None, **arguments: Any) -> None:
+    """Trains to the end, in a helper process of its own."""
+    self.stopped, self._policy = False, None
+    bar = progress_lib.Bar(progress)
+    self._helper = helper = process.Helper(self._given)
+    try:
+      helper.begin('train', path=self.path, **arguments)
+      while True:
+        message = helper.receive(_POLL_S)
+        if message is None:
+          continue
+        if message[0] in ('done', 'error'):
+          break
+        self._take(*message, bar)
+      code = helper.result(message)
+    finally:
+      # After an exception, Ctrl-C also: the run is to save and to end.
+      if helper.process.poll() is None:
+        helper.stop()
+      output = helper.close()
+      self._helper = None
+      bar.close()
+    if code == _USAGE:
+      said = [line for line in output.splitlines() if line.startswith('error:')]
+      raise ValueError(said[-1].partition(' ')[2] if said else output)
+    if code and code not in _BROKEN_OFF:
+      raise RuntimeError(
+        f'The run failed; {self.path / "logs"} has what its nodes said.\n'
+        f'{output}'
+      )
+    self.stopped = code in _BROKEN_OFF
+    self._called('on_end', {'stopped': self.stopped, **(self.summary() or {})})
+
+  def _take(self, kind: str, content: Any, bar: progress_lib.Bar) -> None:
+    """What a helper says while it trains."""
+    if kind == 'path':
+      self.path = content
+      return
+    bar.show(kind, content)
+    self._called(f'on_{kind}', content)
+
+  def _called(self, name: str, content: dict[str, Any]) -> None:
+    callback = self._callbacks.get(name)
+    if callback is not None and callback(self, content) is STOP:
+      self.stop()
+
+  def _call(self, operation: str, **arguments: Any) -> Any:
+    return process.service(self._given).call(
+      operation, path=self.path.absolute(), **arguments
+    )
+
+
+def train(
+  agent: Any,
+  environment: Any = None,
+  steps: int | None = None,
+  *,
+  topology: Any = None,
+  engine: str = 'local_mp',
+  seed: int = 0,
+  run_dir: Path | None = None,
+  progress: bool | None = None,
+  on_tick: Callback | None = None,
+  on_evaluation: Callback | None = None,
+  on_end: Callback | None = None,
+  **config: Any,
+) -> Run:
+  """Trains an agent on an environment, to the end of its budget or its target.
+
+  The program runs in a process of its own, as `murmuration run` does: whatever
+  this one has started, and as often as it is called.
+
+  Args:
+    agent: a name, with a preset or without ('ppo', 'ppo:pendulum'), or
+      'module:Name', or a `launch.registry.Agent`, or a subclass of
+      `agents.base.Agent` whose `__init__(self, config: Config, spec)` says of
+      which class its config is.
+    environment: a gymnasium id, 'module:Name', or a class or function that
+      makes a gymnasium environment. None: that of the preset.
+    steps: environment steps of each agent (of all actors together); None: of
+      the preset.
+    topology: a name, 'module:Name', or an object that is one; None: the
+      agent's own.
+    engine: 'local_mp' (processes) or 'local_mt' (threads of one process).
+    seed: of the whole run.
+    run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
+    progress: whether a bar shows how far it is; None: in a terminal and in a
+      notebook.
+    on_tick: called about twice a second with the run and {'steps', 'budget',
+      'elapsed_s', 'totals'}.
+    on_evaluation: called with the run and each evaluation: {'actor_steps',
+      'return_mean', 'returns', ...}.
+    on_end: called with the run and its summary. A callback that returns
+      `STOP`, or calls `run.stop()`, ends the run, which is kept.
+    **config: settings by name: learning_rate=1e-3, num_actors=2; by section
+      where two have the name: run={'eval_episodes': 5}. `murmuration run
+      AGENT --list-settings` shows them all.
+
+  A preset's own environment brings its numbers and its target, which ends the
+  run; another environment gets those of the agent's first preset, and no
+  target.
+
+  Returns:
+    The run, when it is over.
+
+  Raises:
+    ValueError: something that cannot work, with the reason.
+    RuntimeError: a node failed for good, with what it said.
+  """
+  given = objects.Objects()
+  run = Run('' if run_dir is None else run_dir, given)
+  run._callbacks = {
+    'on_tick': on_tick,
+    'on_evaluation': on_evaluation,
+    'on_end': on_end,
+  }
+  run._train(
+    progress,
+    agent=given.name(agent, 'agent'),
+    environment=environment and given.name(environment, 'environment'),
+    topology=topology and given.name(topology, 'topology'),
+    engine=engine,
+    seed=int(seed),
+    steps=_whole(steps),
+    settings=_plain(config),
+    chosen=run_dir is not None,
+  )
+  return run
+
+
+def load(
+  path: Path,
+  *,
+  agent: Any = None,
+  environment: Any = None,
+  topology: Any = None,
+) -> Run:
+  """A run that was kept: `Run.path`, or where it was saved.
+
+  Args:
+    path: its directory.
+    agent: the object that it was trained with, where that was defined in a
+      script or a notebook; what has an importable name is found by itself.
+    environment: likewise.
+    topology: likewise.
+
+  Raises:
+    ValueError: there is no run.
+  """
+  given = objects.Objects()
+  for kind, thing in (
+    ('agent', agent),
+    ('environment', environment),
+    ('topology', topology),
+  ):
+    if thing is not None:
+      given.name(thing, kind)
+  if not (pathlib.Path(path) / 'config.json').is_file():
+    raise ValueError(
+      f'{path} holds no run: a run is a directory with a config.json, such as '
+      'runs/NAME, or what Run.save made.'
+    )
+  return Run(path, given)
+
+
+def _whole(steps: Any) -> int | None:
+  """1e5 as 100000.
+
+  Raises:
+    ValueError: no whole number from 1 up.
+  """
+  if steps is None:
+    return None
+  if int(steps) != steps or steps < 1:
+    raise ValueError(f'steps={steps!r} is no whole number from 1 up.')
+  return int(steps)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Settings as text, as a command line has them."""
+  return {
+    name: _plain(value) if isinstance(value, Mapping) else str(value)
+    for name, value in config.items()
+  }
+
+
+def _absolute(path: Path | None) -> pathlib.Path | None:
+  return None if path is None else pathlib.Path(path).absolute()

@@ -1,0 +1,124 @@
+"""What a helper process does beside training: it plays, reads and draws."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from environment_loops import evaluation
+from launch import playing
+from launch import registry
+from murmuration import export as export_lib
+from murmuration import given
+from run_records import plots
+from run_records import run_directory
+
+_policies: dict[int, playing.Native] = {}
+_numbers = itertools.count()
+
+
+def take(found: dict[str, Any]) -> None:
+  """Makes the caller's objects known by their names.
+
+  Args:
+    found: 'objects', name to (object, class of its config or None), and 'ids',
+      of gymnasium's registry.
+  """
+  for name, (thing, config) in found['objects'].items():
+    if registry.is_agent_class(thing):
+      thing = registry.of_class(thing, config)
+    vars(given)[name] = thing
+  for name, spec in found['ids'].items():
+    gymnasium.registry.setdefault(name, spec)
+
+
+def evaluate(path: pathlib.Path, episodes: int, seed: int) -> tuple:
+  """(mean, std, returns, broken) of whole episodes."""
+  run = run_directory.open(path)
+  config = run.config()
+  result = evaluation.evaluate_vector(
+    playing.load(run).policy(),
+    config['environment'],
+    episodes,
+    seed,
+    epsilon=config['run'].get('eval_epsilon', 0.0),
+  )
+  assert result is not None  # nothing stops it
+  return result.mean, result.std, result.returns, result.broken
+
+
+def policy(path: pathlib.Path) -> int:
+  """Keeps the policy of a run; returns its number."""
+  number = next(_numbers)
+  _policies[number] = playing.Native(playing.load(run_directory.open(path)))
+  return number
+
+
+def act(number: int, observation: Any) -> Any:
+  return _policies[number](observation)
+
+
+def reset(number: int) -> None:
+  _policies[number].reset()
+
+
+def ended(number: int, last: Any) -> None:
+  _policies[number].ended(np.asarray(last))
+
+
+def config(path: pathlib.Path) -> dict[str, Any]:
+  return run_directory.open(path).config()
+
+
+def summary(path: pathlib.Path) -> dict[str, Any] | None:
+  return run_directory.open(path).summary()
+
+
+def metrics(path: pathlib.Path, kind: str) -> list[dict[str, Any]]:
+  run = run_directory.open(path)
+  if kind not in run.kinds():
+    registry.unknown('kind of metrics', kind, run.kinds())
+  return run.metrics(kind)
+
+
+def plot(path: pathlib.Path, to: pathlib.Path | None) -> pathlib.Path:
+  drawn = plots.learning_curve(path, to)
+  if drawn is None:
+    raise ValueError(f'{path} has no evaluation to draw yet.')
+  return drawn
+
+
+def film(
+  path: pathlib.Path, to: pathlib.Path, seed: int, steps: int
+) -> pathlib.Path:
+  run = run_directory.open(path)
+  environment = run.config()['environment']
+  return playing.record(
+    playing.load(run).policy(), environment, seed, to, steps
+  )
+
+
+def export(path: pathlib.Path, to: pathlib.Path, format: str) -> pathlib.Path:
+  return export_lib.export(path, format, to)
+
+
+OPERATIONS = {
+  operation.__name__: operation
+  for operation in (
+    evaluate,
+    policy,
+    act,
+    reset,
+    ended,
+    config,
+    summary,
+    metrics,
+    plot,
+    film,
+    export,
+  )
+}

@@ -1,0 +1,152 @@
+"""Studies of gossip, the parameter server and evolution strategies.
+
+Listed with the others in declared.py.
+"""
+
+from __future__ import annotations
+
+from studies import plan as study_plan
+
+_BOTH = (study_plan.STEPS, study_plan.SECONDS)
+
+
+def _gossip(
+  preset: str, environment: str, budget: int, threshold: float, seeds: int
+) -> study_plan.Study:
+  """GALA and PALA at equal steps of all: what does mixing bring?
+
+  Sixteen environments each. A2C and the four that do not mix have GALA's own
+  settings, so that mixing is the difference; A3C has its preset.
+  """
+  gala = f'gala_a2c:{preset}'
+  alone = study_plan.Variant(
+    (gala, '--topology=single_process', '--config.single.num_agents=4'),
+    shared_by=4,
+  )
+  return study_plan.Study(
+    name=f'gossip_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=seeds,
+    variants={
+      'A2C': study_plan.Variant(
+        (
+          gala,
+          '--topology=actor_learner',
+          '--config.agent.batch_size=16',
+          '--config.actors.num_actors=1',
+          '--config.actors.envs_per_actor=16',
+        )
+      ),
+      'mean of 4 A2C': alone,
+      'GALA': study_plan.Variant((gala,), shared_by=4),
+      'PALA': study_plan.Variant((f'pala_a2c:{preset}',), shared_by=4),
+      'A3C': study_plan.Variant(
+        (f'a3c:{preset}', f'--config.agent.anneal_env_steps={budget}')
+      ),
+    },
+    baseline='A2C',
+    x_axes=_BOTH,
+    goals=(
+      study_plan.Goal('GALA', threshold, reached=seeds, seeds=seeds),
+      study_plan.Goal('PALA', threshold, reached=seeds, seeds=seeds),
+    ),
+    contrasts=(
+      study_plan.Contrast('Mixing alone', 'GALA', 'mean of 4 A2C'),
+      study_plan.Contrast('PALA beside GALA', 'PALA', 'GALA'),
+    ),
+  )
+
+
+def _gorila(
+  preset: str, environment: str, budget: int, threshold: float, last: float
+) -> study_plan.Study:
+  """Gorila against DQN with its optimizer, gradients per step and replay."""
+  gorila = f'gorila_dqn:{preset}'
+  replay = {'cartpole': 80_000, 'acrobot': 200_000}[preset]  # of all bundles
+  return study_plan.Study(
+    name=f'gorila_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=5,
+    variants={
+      'DQN': study_plan.Variant(
+        (
+          gorila,
+          '--topology=single_process',
+          f'--config.agent.max_replay_size={replay}',
+        )
+      ),
+      'Gorila DQN': study_plan.Variant((gorila,)),
+    },
+    baseline='DQN',
+    goals=(study_plan.Goal('Gorila DQN', last, reached=4, seeds=5),),
+  )
+
+
+def _evolution(
+  preset: str, environment: str, budget: int, threshold: float, last: float
+) -> study_plan.Study:
+  """Evolution strategies against the swarm and PPO, at equal steps of all."""
+  return study_plan.Study(
+    name=f'evolution_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=5,
+    variants={
+      'ES': study_plan.Variant((f'es_mlp:{preset}',)),
+      'PPO': study_plan.Variant((f'ppo:{preset}',)),
+      'PSO-PPO': study_plan.Variant(
+        (
+          f'pso_ppo:{preset}',
+          '--config.swarm.num_explorers=8',
+          '--config.swarm.explorers_per_node=8',
+        ),
+        shared_by=8,
+      ),
+    },
+    baseline='ES',
+    x_axes=_BOTH,
+    goals=(study_plan.Goal('ES', last, reached=5, seeds=5),),
+  )
+
+
+STUDIES = (
+  _gossip('cartpole', 'CartPole-v1', 200_000, 475.0, 10),
+  _gossip('acrobot', 'Acrobot-v1', 400_000, -100.0, 10),
+  _gossip('hopper', 'Hopper-v5', 300_000, 1000.0, 5),
+  _gorila('cartpole', 'CartPole-v1', 100_000, 475.0, 400.0),
+  _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
+  _evolution('cartpole', 'CartPole-v1', 300_000, 475.0, 475.0),
+  _evolution('inverted_pendulum', 'InvertedPendulum-v5', 500_000, 950.0, 950.0),
+  *(
+    study_plan.solves(
+      f'{agent}_{preset}',
+      f'{agent}:{preset}',
+      label,
+      environment,
+      budget,
+      last,
+      5,
+      reached=reached,
+    )
+    for agent, label, preset, environment, budget, last, reached in (
+      ('a3c', 'A3C', 'cartpole', 'CartPole-v1', 300_000, 450.0, 4),
+      ('a3c', 'A3C', 'acrobot', 'Acrobot-v1', 500_000, -120.0, 4),
+      (
+        'a3c',
+        'A3C',
+        'inverted_pendulum',
+        'InvertedPendulum-v5',
+        400_000,
+        800.0,
+        3,
+      ),
+      ('es_mlp', 'ES', 'acrobot', 'Acrobot-v1', 1_000_000, -110.0, 4),
+      ('es_mlp', 'ES', 'swimmer', 'Swimmer-v5', 2_000_000, 100.0, 3),
+    )
+  ),
+)

@@ -1,0 +1,235 @@
+"""Kills a run's launcher (-9) at random moments, and resumes it each time.
+
+python studies/kill_resume.py --times=50
+python studies/kill_resume.py --times=10 -- impala:cartpole --seed=1
+
+Half of the kills come at any moment from the start of Python on, half once the
+run has saved something. After each kill nothing may be left running; each
+resume must go on; at the end the run must come to its budget with exit code 0.
+Prints a line for each kill and a summary; the exit code is 0 if all of that
+held.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+# Run as a file, Python would look for modules in studies/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import psutil
+
+from run_records import checkpoints
+from run_records import durable
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DEFAULT = (
+  'dqn', '--config.agent.hidden_sizes=(32,)', '--config.run.evaluations=2',
+  '--config.run.eval_episodes=1', '--config.run.target_return=None',
+)  # fmt: skip
+# What a run may lose: 5 s between checkpoints, and what one takes.
+STATED_S = 6.0
+_MARK = 'KILL_RESUME'
+_SPREAD_S = 6.0
+_START_S = 120.0  # until a run has saved something, on a busy machine
+_GONE_S = 20.0
+_END_STEPS = 4000  # that the last start makes beyond what was reached
+
+
+@dataclasses.dataclass
+class Kill:
+  """One kill and what was seen of it.
+
+  Attributes:
+    after_s: from the start of the process to the kill.
+    lost_s: age of the newest checkpoint of a learner; None if none was due.
+    left: processes that were still there _GONE_S later.
+    steps: of all actors, as counted on disk.
+    learner_steps: in the checkpoint.
+  """
+
+  after_s: float
+  lost_s: float | None
+  left: int
+  steps: int
+  learner_steps: int
+
+
+class Campaign:
+  """One run directory, its kills, and the complaints about them."""
+
+  def __init__(self, directory: pathlib.Path, command: Sequence[str]):
+    self.run = directory / 'run'
+    self.kills: list[Kill] = []
+    self.complaints: list[str] = []
+    self._directory = directory
+    self._command = list(command)
+    self._mark = uuid.uuid4().hex
+    self._output = directory / 'output.txt'
+
+  def start(self, *flags: str) -> subprocess.Popen:
+    """Starts or, once there is a config, resumes the run."""
+    words = [*self._command, f'--run_dir={self.run}']
+    if (self.run / 'config.json').exists():
+      words = [f'--resume={self.run}']
+    temporary = self._directory / 'tmp'
+    temporary.mkdir(exist_ok=True)
+    with self._output.open('w') as file:
+      return subprocess.Popen(
+        [sys.executable, str(ROOT / 'launch' / 'run.py'), *words, *flags],
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, _MARK: self._mark, 'TMPDIR': str(temporary)},
+        start_new_session=True,
+      )
+
+  def kill_once(self, rng: random.Random) -> None:
+    """Starts the run, kills its launcher, and looks at what is left."""
+    before = self.steps(), self.learner_steps()
+    process, started = (
+      self.start(f'--config.run.steps_per_agent={10**9}'),
+      _now(),
+    )
+    if rng.random() < 0.5:
+      self._wait_for_a_save(process, started)
+    time.sleep(rng.uniform(0.0, _SPREAD_S))
+    if process.poll() is not None:
+      self._complain(f'ended by itself with code {process.returncode}')
+      return
+    newest = self._newest_save()
+    saved_now = newest is not None and newest > started
+    process.send_signal(signal.SIGKILL)
+    killed = _now()
+    process.wait()
+    deadline = killed + _GONE_S
+    while self._living() and _now() < deadline:
+      time.sleep(0.1)
+    living = self._living()
+    for left in living:
+      left.kill()
+    kill = Kill(
+      after_s=killed - started,
+      lost_s=killed - newest if saved_now and newest else None,
+      left=len(living),
+      steps=self.steps(),
+      learner_steps=self.learner_steps(),
+    )
+    self.kills.append(kill)
+    if living:
+      self._complain(f'{len(living)} processes outlived it by {_GONE_S:g} s')
+    if (kill.steps, kill.learner_steps) < before and saved_now:
+      self._complain(f'fell back from {before} to {kill}')
+    if kill.lost_s is not None and kill.lost_s > STATED_S:
+      self._complain(f'lost {kill.lost_s:.1f} s')
+
+  def finish(self) -> None:
+    """Lets the run come to its end."""
+    steps = self.steps() + _END_STEPS
+    process = self.start(f'--config.run.steps_per_agent={steps}')
+    code = process.wait(timeout=600)
+    if code != 0:
+      self._complain(f'the last start ended with code {code}')
+
+  def steps(self) -> int:
+    """Environment steps that the run has counted."""
+    path = self.run / 'metrics' / checkpoints.COUNTER
+    state = checkpoints.read_state(path)
+    return 0 if state is None else int(state['totals'].get('actor_steps', 0))
+
+  def learner_steps(self) -> int:
+    """The sum over the learners' checkpoints."""
+    found = 0
+    for path in self._learners():
+      arrays = checkpoints.read(path)
+      found += 0 if arrays is None else int(arrays['updates'])
+    return found
+
+  def _learners(self) -> list[pathlib.Path]:
+    names = durable.saved(self.run / 'checkpoints')
+    kinds = ('worker', 'learner', 'explorer')
+    return [
+      self.run / 'checkpoints' / name
+      for name in names
+      if name.startswith(kinds)
+    ]
+
+  def _newest_save(self) -> float | None:
+    times = [path.stat().st_mtime for path in self._learners()]
+    return min(times, default=None)
+
+  def _wait_for_a_save(self, process: subprocess.Popen, started: float) -> None:
+    while process.poll() is None and _now() - started < _START_S:
+      newest = self._newest_save()
+      if newest is not None and newest > started:
+        return
+      time.sleep(0.1)
+
+  def _living(self) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+      try:
+        marked = process.environ().get(_MARK) == self._mark
+        if marked and process.status() != psutil.STATUS_ZOMBIE:
+          found.append(process)
+      except psutil.Error:
+        continue
+    return found
+
+  def _complain(self, what: str) -> None:
+    self.complaints.append(f'kill {len(self.kills)}: {what}')
+    print(self.complaints[-1], flush=True)
+    print(self._output.read_text()[-2000:], flush=True)
+
+
+def _now() -> float:
+  return time.time()  # as files have it
+
+
+def main(argv: Sequence[str]) -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('--times', type=int, default=50, help='kills')
+  parser.add_argument('--seed', type=int, default=0, help='of their moments')
+  parser.add_argument('--keep', help='where the run stays; default: nowhere')
+  parser.add_argument('command', nargs='*', help='of run.py, after --')
+  args = parser.parse_args(argv)
+  directory = pathlib.Path(args.keep or tempfile.mkdtemp(prefix='kill_resume'))
+  directory.mkdir(parents=True, exist_ok=True)
+  campaign = Campaign(directory, args.command or DEFAULT)
+  rng = random.Random(args.seed)
+  try:
+    for number in range(1, args.times + 1):
+      campaign.kill_once(rng)
+      if campaign.kills:
+        kill = dataclasses.asdict(campaign.kills[-1])
+        print(f'{number}/{args.times} {json.dumps(kill)}', flush=True)
+    campaign.finish()
+  finally:
+    if not args.keep:
+      shutil.rmtree(directory, ignore_errors=True)
+  lost = [kill.lost_s for kill in campaign.kills if kill.lost_s is not None]
+  print(
+    f'{len(campaign.kills)} kills, {len(campaign.complaints)} complaints; '
+    f'most lost: {max(lost, default=0.0):.1f} s of learning.'
+  )
+  return 1 if campaign.complaints else 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

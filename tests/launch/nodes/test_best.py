@@ -1,0 +1,39 @@
+"""Which parameters of a run are kept as its best."""
+
+import numpy as np
+import pytest
+
+from launch.nodes import best
+from run_records import checkpoints
+
+
+def _kept(tmp_path):
+  with np.load(tmp_path / 'checkpoints' / checkpoints.BEST) as saved:
+    return float(saved['theta'][0])
+
+
+@pytest.mark.parametrize(
+  ('offers', 'kept'),
+  [
+    # (mean, steps, confirmed)
+    ([(5, 1, False), (7, 2, False), (6, 3, False)], 1),
+    ([(5, 2, False), (5, 1, False)], 0),  # of equals the later in steps
+    ([(5, 1, False), (5, 2, False)], 1),
+    ([(5, 1, True), (9, 2, False)], 0),  # what was confirmed counts more
+    ([(5, 1, False), (np.nan, 2, False)], 0),
+  ],
+)
+def test_the_best_of_what_was_evaluated_is_kept(tmp_path, offers, kept):
+  keeper = best.Best(tmp_path)
+  for i, offer in enumerate(offers):
+    keeper.offer(np.full(3, i, np.float32), *offer)
+  assert _kept(tmp_path) == kept
+
+
+def test_a_resumed_run_keeps_what_was_better_before(tmp_path):
+  best.Best(tmp_path).offer(np.zeros(3), 8.0, 10)
+  again = best.Best(tmp_path)
+  again.offer(np.ones(3), 7.0, 20)
+  assert _kept(tmp_path) == 0
+  again.offer(np.ones(3), 9.0, 30)
+  assert _kept(tmp_path) == 1

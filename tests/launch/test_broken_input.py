@@ -1,0 +1,104 @@
+"""What is broken is named in one sentence, with exit code 2, not in a trace."""
+
+import json
+
+import pytest
+
+from launch import command_line
+from run_records import checkpoints
+from run_records import run_directory
+
+
+def refused(capsys, *argv):
+  """What a command says that cannot work."""
+  assert command_line.main(list(argv)) == command_line.USAGE
+  said = capsys.readouterr().err
+  assert said.count('\n') == 1 and 'Traceback' not in said
+  return said
+
+
+@pytest.mark.parametrize(
+  'source, said',
+  [
+    ('AGENT = (', 'SyntaxError'),
+    ('1 / 0', 'ZeroDivisionError: division by zero'),
+    ('raise RuntimeError("no licence")', 'no licence'),
+  ],
+)
+def test_a_module_of_the_users_that_cannot_be_imported(
+  capsys, tmp_path, monkeypatch, source, said
+):
+  (tmp_path / 'my_broken_module.py').write_text(source)
+  monkeypatch.syspath_prepend(tmp_path)
+  for flags in (
+    ['my_broken_module:AGENT'],
+    ['dqn', '--topology=my_broken_module:Topology'],
+  ):
+    sentence = refused(capsys, *flags)
+    assert 'my_broken_module' in sentence and said in sentence
+
+
+def test_a_value_that_is_no_python(capsys):
+  for text in ('(2,', '(' * 5000, 'x\0y'):
+    sentence = refused(capsys, 'dqn', f'--config.agent.hidden_sizes={text}')
+    assert 'agent.hidden_sizes' in sentence
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The directory of a run of dqn that has saved something."""
+  from launch import cell  # pylint: disable=g-import-not-at-top
+
+  config = cell.resolve('dqn').config
+  path = run_directory.create(tmp_path / 'run', config, {}).path
+  for steps in (1, 2):
+    checkpoints.write_state(
+      path / 'metrics' / checkpoints.COUNTER, {'steps': steps}
+    )
+  return path
+
+
+@pytest.mark.parametrize(
+  'content',
+  ['[1]', 'null', '', '{"agent": ', '3', '"dqn"', b'\xff\xfe', '{}'],
+)
+def test_a_config_that_is_none_is_named(capsys, run, content):
+  path = run / 'config.json'
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  sentence = refused(capsys, f'--resume={run}')
+  assert 'config.json' in sentence and str(run) in sentence
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'agent': 3},
+    {'agent': {'hidden_sizes': 'wide'}},
+    {'environment': None},
+    {'seed': 'x'},
+    {'topology': 7},
+    {'agent_name': []},
+  ],
+)
+def test_a_config_with_something_else_in_it_is_named(capsys, run, change):
+  path = run / 'config.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+  assert str(run) in refused(capsys, f'--resume={run}')
+
+
+def test_a_run_is_not_resumed_as_another(capsys, run):
+  for words, said in (
+    (['ppo'], 'a run of agent_name=dqn: it cannot go on as ppo'),
+    (['--topology=swarm'], 'a run of topology=single_process'),
+    (['--seed=3'], 'a run of seed=0'),
+    (['--config.swarm.b=3'], 'swarm'),
+  ):
+    assert said in refused(capsys, *words, f'--resume={run}')
+
+
+def test_a_run_that_lost_a_file_is_not_begun_anew(capsys, run):
+  path = run / 'metrics' / checkpoints.COUNTER
+  path.unlink()
+  path.with_name(f'{path.name}.older').unlink()
+  sentence = refused(capsys, f'--resume={run}')
+  assert 'counter.json is missing' in sentence and str(run) in sentence

@@ -1,0 +1,98 @@
+"""What a run needs is said before it starts, and what cannot be is refused."""
+
+import pytest
+
+from launch import cell as cell_lib
+from launch import needs
+from launch import registry
+
+
+def check(agent, topology=None, **overrides):
+  cell = cell_lib.resolve(
+    agent,
+    topology=topology,
+    overrides={key.replace('__', '.'): v for key, v in overrides.items()},
+  )
+  program = cell.build()
+  needs.check(cell.experiment, program)
+  return needs.of(cell.experiment, program)
+
+
+@pytest.mark.parametrize('agent', registry.agents())
+def test_every_preset_is_let_through_on_64_gb(agent, monkeypatch):
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 64 * 10**9)
+  for preset in registry.agent(agent).presets:
+    cell = cell_lib.resolve(agent, preset)
+    needs.check(cell.experiment, cell.build())
+
+
+def test_the_arithmetic_is_of_the_settings():
+  found = check('dqn', agent__hidden_sizes='(16,)', run__updates_per_call='2')
+  cell = cell_lib.resolve('dqn')
+  agent, run = cell.experiment.make_agent(), cell.experiment.run
+  item = agent.transition_layout().num_bytes
+  kept = min(cell.experiment.max_replay_size, run.steps_per_agent)
+  assert found.replay_bytes == kept * item
+  assert found.call_bytes == 2 * agent.batch_size * item
+  assert found.processes == 2
+
+
+@pytest.mark.parametrize(
+  'agent, overrides, said',
+  [
+    ('dqn', {'agent__batch_size': '1000000000'}, 'Lower agent.batch_size'),
+    (
+      'dqn',
+      {'agent__hidden_sizes': '(1000000,1000000)'},
+      'Lower the sizes of the networks',
+    ),
+    (
+      'dqn',
+      {
+        'agent__max_replay_size': '2000000000',
+        'run__steps_per_agent': '1000000000000',
+      },
+      'Lower agent.max_replay_size',
+    ),
+    ('pso_dqn', {'swarm__num_supervisors': '4000'}, 'the number of nodes'),
+  ],
+)
+def test_what_no_machine_holds_is_refused_with_the_arithmetic(
+  agent, overrides, said, monkeypatch
+):
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 16 * 10**9)
+  with pytest.raises(ValueError) as caught:
+    check(agent, **overrides)
+  for word in (said, 'GB for replay', 'The machine has 16 GB', 'processes'):
+    assert word in str(caught.value)
+
+
+def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
+  monkeypatch.setattr(needs, 'max_processes', lambda: 1000)
+  with pytest.raises(ValueError, match='have 1,000 of these together'):
+    check('dqn', run__tf_threads='1000')
+
+
+@pytest.mark.parametrize(
+  'agent, overrides, said',
+  [
+    ('dqn', {'run__updates_per_call': '10000000'}, 'from 1 to 10000'),
+    ('dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
+    ('apex_dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
+    ('dqn', {'agent__max_replay_size': '1000000000000'}, 'from 1 to 214748'),
+    ('dqn', {'pace__samples_per_insert': '1e12'}, 'at most 10,000'),
+    ('dqn', {'run__tf_threads': '1000000'}, 'from 1 to 1024'),
+    ('acme_dqn', {'agent__hidden_sizes': '(2.5,)'}, 'whole numbers above 0'),
+    ('acme_d4pg', {'agent__policy_sizes': '(2.5,)'}, 'whole numbers above 0'),
+    ('pso_dqn', {'swarm__confirmation_period_s': 'inf'}, 'from 0 to 10'),
+    ('pso_dqn', {'swarm__confirmation_period_s': '1e300'}, 'from 0 to 10'),
+    ('pso_dqn', {'swarm__num_supervisors': '100000'}, 'from 1 to 4096'),
+    ('dqn', {'agent__hidden_sizes': '(' * 5000}, 'hidden_sizes'),
+  ],
+)
+def test_what_was_accepted_and_broke_is_refused_by_its_bounds(
+  agent, overrides, said
+):
+  with pytest.raises(ValueError) as caught:
+    check(agent, **overrides)
+  assert said in str(caught.value)

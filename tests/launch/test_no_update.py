@@ -1,0 +1,40 @@
+"""Exit code 0 is not said of a run that learned nothing."""
+
+import pytest
+
+from launch import engines
+from launch import session
+from run_records import metrics
+from run_records import run_directory
+
+
+@pytest.mark.parametrize(
+  'code, outcome, updates, said',
+  [
+    (0, 'budget', 0, 1),
+    (0, 'wall_clock', 0, 1),
+    (0, 'budget', 8, 0),
+    (0, 'goal', 0, 0),  # what was asked for is there
+    (1, 'budget', 0, 1),
+    (130, 'stopped', 0, 130),
+  ],
+)
+def test_a_run_without_an_update_has_failed(
+  tmp_path, code, outcome, updates, said
+):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  metrics.write_json(
+    run.path / 'summary.json',
+    {
+      'outcome': outcome,
+      'reason': 'the budget is used',
+      'totals': {'actor_steps': 1200, 'learner_steps': updates},
+    },
+  )
+  found = session._honest(engines.Outcome(code, 'ended', []), run)
+  assert found.exit_code == said
+  if (code, said) == (0, 1):
+    assert 'no update was made in 1,200 environment steps' in found.reason
+    assert 'the budget is used' in found.reason
+  else:
+    assert found.reason == 'ended'

@@ -1,0 +1,149 @@
+"""One process and one seed: the same parameters, bit for bit."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from agents import d4pg
+from agents import dqn
+from agents import impala
+from agents import ppo
+from environment_loops import environments
+from launch import cell as cell_lib
+from launch import experience
+from launch import experiment as experiment_lib
+from run_records import checkpoints
+from run_records import run_directory
+
+STEPS = 600
+SMALL = {'hidden_sizes': (16,)}
+REPLAY = {'min_replay_size': 50, 'batch_size': 16}
+# Agent, its config, and its task.
+AGENTS = {
+  'dqn': (dqn.DQN, dqn.Config(**SMALL, **REPLAY), 'CartPole-v1'),
+  'dqn with priorities': (
+    dqn.DQN,
+    dqn.Config(**SMALL, **REPLAY, prioritized=True),
+    'CartPole-v1',
+  ),
+  'd4pg': (
+    d4pg.D4PG,
+    d4pg.Config(**REPLAY, policy_sizes=(16,), critic_sizes=(16,)),
+    'Pendulum-v1',
+  ),
+  'ppo': (
+    ppo.PPO,
+    ppo.Config(**SMALL, rollout_steps=128, unroll_length=32, epochs=2),
+    'CartPole-v1',
+  ),
+  'impala': (
+    impala.IMPALA,
+    impala.Config(**SMALL, unroll_length=5, batch_size=4),
+    'CartPole-v1',
+  ),
+}
+
+
+def experiment_of(name, run_dir, seed=0, steps=STEPS):
+  agent, config, task = AGENTS[name]
+  make = functools.partial(agent, config, environments.spec(task))
+  return experiment_lib.Experiment(
+    make,
+    task,
+    1,
+    getattr(config, 'max_replay_size', 1),
+    getattr(config, 'min_replay_size', 1),
+    seed=seed,
+    run=experiment_lib.RunConfig(
+      steps_per_agent=steps, updates_per_call=4, deterministic=True
+    ),
+    run_dir=str(run_dir),
+  )
+
+
+@pytest.fixture
+def run(run_worker, make_counter, tmp_path):
+  """run(agent, directory, ...): what its learner came to, by array."""
+
+  def start(name, directory, resume=False, **options):
+    path = tmp_path / directory
+    run_directory.create(path, {}, {}, resume=resume)
+    experiment = experiment_of(name, path, **options)
+    counter = make_counter(path, {'actor_steps': experiment.total_steps})
+    worker = run_worker(experiment, counter)
+    counter.close()
+    return worker.learner.save()
+
+  return start
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'dqn',
+    *(
+      pytest.param(name, marks=pytest.mark.long)
+      for name in AGENTS
+      if name != 'dqn'
+    ),
+  ],
+)
+def test_a_seed_gives_the_same_parameters_twice(run, name):
+  first, second = run(name, 'a'), run(name, 'b')
+  assert first['updates'] > 20
+  for array in first:
+    np.testing.assert_array_equal(first[array], second[array], array)
+  other = run(name, 'c', seed=1)
+  assert (other['theta'] != first['theta']).any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', ['dqn', 'd4pg'])
+def test_what_is_resumed_is_as_repeatable(run, name):
+  # Environments cannot be saved: their episodes begin anew, with seeds of the
+  # step. All the rest goes on, so that two resumptions of one state are equal.
+  found = []
+  for directory in ('a', 'b'):
+    run(name, directory)
+    found.append(run(name, directory, resume=True, steps=2 * STEPS))
+  for array in found[0]:
+    np.testing.assert_array_equal(found[0][array], found[1][array], array)
+
+
+def test_random_numbers_of_acting_go_on(run_worker, make_counter, tmp_path):
+  path = tmp_path / 'run'
+  run_directory.create(path, {}, {})
+  counter = make_counter(path, {'actor_steps': STEPS})
+  worker = run_worker(experiment_of('dqn', path), counter)
+  counter.close()
+  rng = worker._acting._rng
+  saved = checkpoints.read(path / 'checkpoints' / 'worker-0.npz')
+  ring = checkpoints.read(path / 'checkpoints' / 'ring-0.npz')
+  wanted = rng.random(5)
+  run_directory.create(path, {}, {}, resume=True)
+  counter = make_counter(path, {'actor_steps': STEPS})
+  # With its budget used a resumed worker takes no step.
+  again = run_worker(experiment_of('dqn', path), counter)
+  drawn = again._acting._rng.random(5)
+  counter.close()
+  np.testing.assert_array_equal(wanted, drawn)
+  assert int(ring['count']) > 500 and int(saved['updates']) > 20
+
+
+def test_what_no_seed_can_repeat_is_refused():
+  for topology, overrides, why in (
+    ('swarm', {}, 'is for one process'),
+    ('single_process', {'run.tf_threads': '2'}, 'needs run.tf_threads=1'),
+  ):
+    overrides = {'run.deterministic': 'True', **overrides}
+    with pytest.raises(ValueError, match=why):
+      cell_lib.resolve('dqn', topology=topology, overrides=overrides)
+
+
+def test_a_repeatable_run_asks_no_server(tmp_path):
+  found = experience.of_members(experiment_of('dqn', tmp_path), 1)
+  found.keep_order(3)
+  adder, _ = found.adder(None, 'replay', None, None, lambda: False)
+  assert found.source([], 'replay', lambda: False) is found.rings[0]
+  adder.close()

@@ -1,0 +1,70 @@
+"""The command `murmuration`, and the zoo that it plays."""
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from launch import command_line
+from murmuration import command
+from murmuration import play
+
+
+def test_help_names_every_command(capsys):
+  assert command.main(['--help']) == 0
+  shown = capsys.readouterr().out
+  for word in (*command.COMMANDS, 'doctor'):
+    assert f'murmuration {word}' in shown
+
+
+def test_a_misspelt_command_is_refused_with_a_near_one(capsys):
+  assert command.main(['evalute']) == 2
+  assert "Did you mean 'evaluate'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('word', ['run', 'evaluate', 'export', 'play'])
+def test_a_word_is_the_command_of_its_module(word, capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', [*sys.argv])
+  assert command.main([word, '--help']) == 0
+  assert f'usage: murmuration {word}' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ('flags', 'said'),
+  [
+    (['ddpg', '--config.agent.tua=1'], 'agent.target_update_tau'),
+    (['ppo', '--env=CartPole-v1'], '--config.environment'),
+    (['ppo', '--environment=CartPole-v1'], '--config.environment'),
+  ],
+)
+def test_what_is_nearly_a_flag_gets_a_hint(flags, said, capsys):
+  assert command_line.main(flags) == 2
+  error = capsys.readouterr().err
+  assert 'Did you mean' in error and said in error
+
+
+# The zoo.
+
+
+@pytest.mark.parametrize('name', play.policies())
+def test_a_policy_of_the_zoo_is_small_and_as_good_as_it_says(name):
+  assert play.policies()[name].stat().st_size < 100_000
+  policy = play.load(name)
+  about = policy.about
+  assert name in about['command'] and about['seed'] >= 0
+  low, high = about['interval']
+  assert low <= about['score'] <= high and about['episodes'] == 100
+  environment = gymnasium.make(about['environment'])
+  returns, frames = play.play(policy, 5, 77, environment)
+  assert frames == []
+  # Five episodes of a policy that scored so over a hundred.
+  spread = (high - low) / 3.92 * np.sqrt(99 / 5)
+  assert returns.mean() >= about['score'] - 4 * spread - 1e-6
+
+
+def test_the_zoo_has_what_the_pages_name():
+  assert 'impala:cartpole' in play.policies()
+  with pytest.raises(ValueError, match='impala:cartpole'):
+    play.load('impala:cartpol')

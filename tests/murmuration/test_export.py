@@ -1,0 +1,180 @@
+"""Exported policies do what the live ones do."""
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import base
+from agents import d4pg
+from agents import ddpg
+from agents import dqn
+from agents import impala
+from agents import ppo
+from environment_loops import environments
+from launch import playing
+from murmuration import export
+from murmuration import portable
+
+PENDULUM = 'Pendulum-v1'
+CARTPOLE = 'CartPole-v1'
+POLICIES = {
+  'dqn': (dqn.DQN, dqn.Config(), CARTPOLE),
+  'dueling': (dqn.DQN, dqn.Config(dueling=True), CARTPOLE),
+  'one layer dueling': (
+    dqn.DQN,
+    dqn.Config(dueling=True, hidden_sizes=(32,), activation='relu'),
+    CARTPOLE,
+  ),
+  'ppo': (ppo.PPO, ppo.Config(), CARTPOLE),
+  'gaussian': (ppo.PPO, ppo.Config(normalize_observations=True), PENDULUM),
+  'tanh mean': (ppo.PPO, ppo.Config(tanh_mean=True), PENDULUM),
+  'ddpg': (ddpg.DDPG, ddpg.Config(), PENDULUM),
+  'd4pg': (d4pg.D4PG, d4pg.Config(normalize_observations=True), PENDULUM),
+  'stack': (
+    impala.IMPALA,
+    impala.Config(stack=4, shared_torso=False, normalize_observations=True),
+    PENDULUM,
+  ),
+  'lstm': (impala.IMPALA, impala.Config(lstm_size=16), CARTPOLE),
+  'lstm and stack': (
+    impala.IMPALA,
+    impala.Config(lstm_size=16, stack=3, activation='relu'),
+    PENDULUM,
+  ),
+}
+
+
+def _kept(agent):
+  """An agent with random parameters, of a trained one's size."""
+  rng = np.random.default_rng(0)
+  theta = agent.initial(1)
+  theta = theta + 0.3 * rng.standard_normal(len(theta)).astype(np.float32)
+  for variable in agent.layout.variables:
+    if variable.name == 'normalizer/variance':
+      theta[variable.slice] = rng.uniform(0.1, 4, variable.size)
+  return playing.Kept(agent, theta.astype(np.float32), 'a test')
+
+
+def _named(name):
+  agent, config, environment = POLICIES[name]
+  return _kept(agent(config, environments.spec(environment)))
+
+
+def _observations(kept, steps, rows):
+  shape = (steps, rows, *kept.agent.spec.observation_shape)
+  return np.random.default_rng(3).normal(0, 2, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize('name', POLICIES)
+def test_the_exported_policy_equals_the_live_one(name):
+  kept = _named(name)
+  live, ours = playing.Native(kept), portable.Policy(export.packed(kept))
+  last = np.random.default_rng(4)
+  for observation in _observations(kept, 20, 50):  # 1,000 of them
+    want, got = live(observation), ours(observation)
+    assert got.shape == want.shape and got.dtype.kind == want.dtype.kind
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5)
+    ends = last.random(50) < 0.1
+    live.ended(ends)
+    ours.ended(ends)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'dtype', 'network'),
+  [
+    ((84, 84, 4), 'uint8', 'nature'),
+    ((3, 40, 42), 'uint8', 'auto'),
+    ((21, 17), 'uint8', 'strided'),
+    ((4, 3, 33, 33), 'float32', 'strided'),
+  ],
+)
+def test_convolutions_in_numpy_equal_those_of_tensorflow(shape, dtype, network):
+  spec = environments.Spec('Images-v0', shape, 5, observation_dtype=dtype)
+  config = dqn.Config(network=network, dueling=True)
+  agent = dqn.DQN(config, spec)
+  theta = agent.initial(0)
+  images = np.random.default_rng(1).integers(0, 256, (6, *shape)).astype(dtype)
+  want = agent.values()(theta[None], images[None])[0]
+  *values, _ = agent.operations(theta)
+  got, _ = portable.apply(np, values, images, None, None)
+  np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['dueling', 'gaussian', 'lstm and stack'])
+def test_a_saved_model_equals_the_live_policy(name, tmp_path):
+  kept = _named(name)
+  policy = portable.Policy(export.packed(kept))
+  export._save_model(policy, tmp_path / 'model')
+  act = tf.saved_model.load(str(tmp_path / 'model')).signatures[
+    'serving_default'
+  ]
+  live = playing.Native(kept)
+  state, fresh = np.zeros((250, policy.size), np.float32), np.ones(250, bool)
+  for observation in _observations(kept, 4, 250):
+    memory = {'state': tf.constant(state), 'fresh': tf.constant(fresh)}
+    found = act(
+      observation=tf.constant(observation), **(memory if policy.size else {})
+    )
+    np.testing.assert_allclose(
+      found['action'], live(observation), atol=1e-5, rtol=1e-5
+    )
+    fresh = np.zeros(250, bool)
+    state = found.get('state', state)
+
+
+def test_the_file_needs_numpy_alone(tmp_path):
+  kept = _named('gaussian')
+  (tmp_path / 'policy.py').write_text(export._source(export.packed(kept)))
+  observation = _observations(kept, 1, 3)[0]
+  np.save(tmp_path / 'observation.npy', observation)
+  code = (
+    'import sys, numpy as np\n'
+    'before = set(sys.modules)\n'
+    'sys.path.insert(0, ".")\n'
+    'from policy import policy\n'
+    'np.save("action.npy", policy(np.load("observation.npy")))\n'
+    'new = {name.partition(".")[0] for name in set(sys.modules) - before}\n'
+    'assert new - set(sys.stdlib_module_names) <= {"policy", "numpy"}, new\n'
+  )
+  subprocess.run(
+    [sys.executable, '-I', '-c', code], cwd=tmp_path, check=True, timeout=60
+  )
+  np.testing.assert_allclose(
+    np.load(tmp_path / 'action.npy'),
+    playing.Native(kept)(observation),
+    atol=1e-5,
+  )
+
+
+def test_one_observation_gives_one_action_and_a_wrong_one_is_refused():
+  kept = _named('ddpg')
+  for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):
+    assert policy(np.zeros(3)).shape == (1,)
+    assert policy(np.zeros((2, 3))).shape == (2, 1)
+    with pytest.raises(ValueError, match=r'\(4,\).*\(3,\)'):
+      policy(np.zeros(4))
+
+
+def test_another_number_of_episodes_than_it_remembers_is_refused():
+  kept = _named('stack')
+  for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):
+    policy(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match='remembers 2 episodes'):
+      policy(np.zeros((3, 3)))
+    policy.reset()
+    policy(np.zeros((3, 3)))
+
+
+def test_an_agent_without_operations_and_other_formats_are_refused(tmp_path):
+  for format, said in (('onnx', 'tf2onnx'), ('torch', 'numpy, savedmodel')):
+    with pytest.raises(ValueError, match=said):
+      export.export(tmp_path, format)
+  spec = environments.spec(CARTPOLE)
+  own = ppo.PPO(ppo.Config(), spec)
+  own.operations = functools.partial(base.Agent.operations, own)
+  with pytest.raises(ValueError, match='cannot be exported'):
+    export.packed(_kept(own))

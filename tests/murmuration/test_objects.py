@@ -1,0 +1,148 @@
+"""Under which names helper processes find what a caller gives."""
+
+import pickle
+import subprocess
+import sys
+import types
+
+import gymnasium
+from gymnasium.envs.classic_control import cartpole
+import pytest
+
+from launch import cell as cell_lib
+from launch import registry
+import murmuration
+from murmuration import choices
+from murmuration import given
+from murmuration import objects
+from murmuration import progress
+
+
+def test_importing_it_imports_nothing_heavy():
+  code = (
+    'import sys, murmuration\n'
+    'heavy = {"tensorflow", "launchpad", "gymnasium", "numpy", "launch"}\n'
+    'assert not heavy & set(sys.modules), heavy & set(sys.modules)\n'
+  )
+  subprocess.run(
+    [sys.executable, '-c', code], cwd=objects.ROOT, check=True, timeout=60
+  )
+
+
+def test_names_stay_and_importable_things_are_named():
+  found = objects.Objects()
+  assert found.name('ppo:cartpole', 'agent') == 'ppo:cartpole'
+  name = 'gymnasium.envs.classic_control.cartpole:CartPoleEnv'
+  assert found.name(cartpole.CartPoleEnv, 'environment') == name
+  assert found.name(registry.agent('ppo'), 'agent') == 'configs.ppo:AGENT'
+  assert found.name(registry.topology('gossip'), 'topology') == (
+    'launch.topologies:gossip'
+  )
+  assert found.pickled() is None
+
+
+def test_what_no_other_process_can_import_goes_by_value():
+  found = objects.Objects()
+  own = type('Own', (cartpole.CartPoleEnv,), {'__module__': '__main__'})
+  assert found.name(own, 'environment') == 'murmuration.given:Own'
+  function = found.name(lambda: own(), 'environment')
+  assert function == 'murmuration.given:environment'
+  sent = pickle.loads(found.pickled())['objects']
+  assert set(sent) == {'Own', 'environment'}
+  assert isinstance(sent['environment'][0](), gymnasium.Env)
+
+
+def test_a_module_that_hides_one_of_the_project_s_goes_by_value(monkeypatch):
+  module = types.ModuleType('studies')
+  module.__file__ = '/somewhere/studies.py'
+  exec('class Own:\n  kind = 7', module.__dict__)
+  monkeypatch.setitem(sys.modules, 'studies', module)
+  found = objects.Objects()
+  assert found.name(module.Own, 'environment') == 'murmuration.given:Own'
+  data = found.pickled()
+  monkeypatch.delitem(sys.modules, 'studies')
+  assert pickle.loads(data)['objects']['Own'][0].kind == 7
+
+
+def test_ids_that_this_process_registered_go_along():
+  gymnasium.register('Registered-v0', cartpole.CartPoleEnv)
+  try:
+    found = objects.Objects()
+    found.name('Registered-v0', 'environment')
+    found.name('CartPole-v1', 'environment')  # every process has it
+    assert set(pickle.loads(found.pickled())['ids']) == {'Registered-v0'}
+  finally:
+    del gymnasium.registry['Registered-v0']
+
+
+def test_an_object_that_is_not_here_says_where_it_is():
+  with pytest.raises(ValueError, match='murmuration.load'):
+    registry.agent('murmuration.given:Own')
+  with pytest.raises(AttributeError):
+    getattr(given, '__wrapped__')  # noqa: B009 - importlib asks so
+
+
+def test_load_refuses_what_is_no_run(tmp_path):
+  with pytest.raises(ValueError, match='holds no run'):
+    murmuration.load(tmp_path)
+
+
+@pytest.mark.parametrize('steps', [0, 1.5, -3])
+def test_steps_are_whole(steps):
+  with pytest.raises(ValueError, match='whole number'):
+    murmuration.train('ppo', 'CartPole-v1', steps=steps)
+
+
+# choices.py
+
+
+def _config(agent, environment=None, topology=None, steps=None, **settings):
+  return choices.cell(agent, environment, topology, settings, steps, 0).config
+
+
+def test_an_environment_brings_its_preset():
+  config = _config('ppo', 'Pendulum-v1')
+  assert config == cell_lib.resolve('ppo', 'pendulum').config
+  assert _config('ppo:pendulum') == config
+
+
+def test_another_environment_has_no_target():
+  config = _config('ppo', 'MountainCar-v0')
+  assert config['run']['target_return'] is None
+  assert config['agent'] == cell_lib.resolve('ppo').config['agent']
+
+
+def test_a_rate_that_falls_over_the_run_falls_over_this_one():
+  config = _config('impala', 'CartPole-v1', steps=5000)
+  assert config['run']['steps_per_agent'] == 5000
+  assert config['agent']['anneal_env_steps'] == 5000
+
+
+def test_settings_are_found_by_their_names():
+  config = _config(
+    'impala',
+    topology='swarm',
+    num_explorers='3',
+    run={'eval_episodes': '2'},
+    **{'agent.gamma': '0.9'},
+  )
+  assert config['swarm']['num_explorers'] == 3
+  assert config['run']['eval_episodes'] == 2
+  assert config['agent']['gamma'] == 0.9
+  with pytest.raises(ValueError, match='"agent.learning_rate"'):
+    _config('dqn', learning_rat='1')
+
+
+# progress.py
+
+
+def test_the_bar_says_how_far_it_is(capsys):
+  bar = progress.Bar(True)
+  tick = {'steps': 500, 'budget': 1000, 'elapsed_s': 2.0}
+  bar.show('evaluation', {'return_mean': 21.0})
+  bar.show('tick', tick)
+  bar.close()
+  shown = capsys.readouterr().err
+  assert ' 50%' in shown and '250/s' in shown and 'return 21.0' in shown
+  progress.Bar(False).show('tick', tick)
+  assert capsys.readouterr().err == ''

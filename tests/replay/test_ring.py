@@ -1,0 +1,91 @@
+"""Replay in an order of our own: repeatable, and drawn as a table is."""
+
+import numpy as np
+import pytest
+
+from replay import ring as ring_lib
+
+
+def make(max_size=8, batch_size=4, seed=0, exponent=None):
+  return ring_lib.Ring(max_size, batch_size, (2,), np.float32, seed, exponent)
+
+
+def fill(ring, first, last, priority=1.0):
+  rows = np.arange(first, last, dtype=np.float32)[:, None] * np.ones(2)
+  ring.extend(rows, [priority] * len(rows))
+
+
+def drawn(ring):
+  return next(ring).data.numpy()[:, 0].astype(int)
+
+
+@pytest.mark.parametrize('exponent', [None, 0.6])
+def test_the_same_seed_draws_the_same_items(exponent):
+  rings = [make(seed=s, exponent=exponent) for s in (3, 3, 4)]
+  found = []
+  for ring in rings:
+    fill(ring, 0, 8)
+    found.append(np.stack([drawn(ring) for _ in range(20)]))
+  np.testing.assert_array_equal(found[0], found[1])
+  assert (found[0] != found[2]).any()
+
+
+def test_the_oldest_leave_and_keys_name_the_item():
+  ring = make(max_size=8, batch_size=200)
+  fill(ring, 0, 5)
+  assert len(ring) == 5 and set(drawn(ring)) == set(range(5))
+  fill(ring, 5, 13)
+  assert len(ring) == 8
+  sample = next(ring)
+  items = sample.data.numpy()[:, 0].astype(int)
+  assert set(items) == set(range(5, 13))
+  # An item's key is its number of all that were written.
+  np.testing.assert_array_equal(sample.keys, items)
+  assert (sample.times_sampled >= 1).all()
+
+
+def test_items_are_drawn_by_the_power_of_their_priority():
+  ring = make(batch_size=20_000, exponent=0.5)
+  for item, priority in enumerate([1.0, 4.0, 16.0, 0.0]):
+    fill(ring, item, item + 1, priority)
+  sample = next(ring)
+  counts = np.bincount(sample.data.numpy()[:, 0].astype(int), minlength=4)
+  np.testing.assert_allclose(
+    counts / 20_000, [1 / 7, 2 / 7, 4 / 7, 0], atol=0.02
+  )
+  for item, chance in enumerate([1 / 7, 2 / 7, 4 / 7]):
+    own = sample.data.numpy()[:, 0] == item
+    np.testing.assert_allclose(sample.probabilities[own], chance, rtol=1e-6)
+
+
+def test_new_priorities_go_to_their_items_and_to_no_later_ones():
+  ring = make(max_size=4, batch_size=64, exponent=1.0)
+  fill(ring, 0, 4)
+  sample = next(ring)
+  fill(ring, 4, 6)  # in the places of 0 and 1
+  # 2 is drawn no more, 3 has no new priority, 0 and 1 are gone.
+  new = np.where(sample.keys == 2, 0.0, 100.0)
+  new[sample.keys == 3] = np.nan
+  ring.give_back(sample, new)
+  after = next(ring)
+  items = after.data.numpy()[:, 0]
+  assert set(items) == {3, 4, 5}
+  np.testing.assert_allclose(after.probabilities, 1 / 3, rtol=1e-6)
+
+
+def test_a_restored_ring_draws_what_the_saved_one_would_have():
+  ring = make(exponent=0.6)
+  fill(ring, 0, 13)
+  next(ring)
+  saved = {name: value.copy() for name, value in ring.save().items()}
+  wanted = [drawn(ring) for _ in range(5)]
+  again = make(seed=99, exponent=0.6)
+  again.restore(saved)
+  np.testing.assert_array_equal(wanted, [drawn(again) for _ in range(5)])
+
+
+def test_a_ring_of_another_size_is_refused():
+  ring = make(max_size=8)
+  fill(ring, 0, 8)
+  with pytest.raises(ValueError, match='Resume with the same config'):
+    make(max_size=4).restore(ring.save())

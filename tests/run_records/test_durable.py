@@ -1,0 +1,156 @@
+"""Files that a run goes on from: whole, in two generations, or refused."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from run_records import checkpoints
+from run_records import durable
+
+KILLED = """
+import os, pathlib, signal, sys
+import numpy as np
+from run_records import checkpoints
+np.savez = lambda file, **arrays: (
+  file.write(b'half'), file.flush(), os.kill(os.getpid(), signal.SIGKILL)
+)
+checkpoints.write(pathlib.Path(sys.argv[1]), theta=np.ones(3))
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+  return checkpoints.directory(tmp_path) / 'learner-0.npz'
+
+
+@pytest.fixture
+def state(tmp_path):
+  (tmp_path / 'metrics').mkdir()
+  return tmp_path / 'metrics' / checkpoints.COUNTER
+
+
+def test_what_was_never_written_is_none(path, state):
+  assert checkpoints.read(path) is None
+  assert checkpoints.read_state(state) is None
+
+
+def test_the_newest_is_read_and_the_one_before_is_kept(path, state):
+  for number in range(3):
+    checkpoints.write(path, theta=np.full(2, number))
+    checkpoints.write_state(state, {'total': number, 'mean': float('inf')})
+  np.testing.assert_array_equal(checkpoints.read(path)['theta'], [2, 2])
+  np.testing.assert_array_equal(np.load(durable.older(path))['theta'], [1, 1])
+  assert checkpoints.read_state(state) == {'total': 2, 'mean': float('inf')}
+  assert json.loads(durable.older(state).read_text())['total'] == 1
+
+
+def test_no_changed_byte_gives_other_arrays(path):
+  theta = np.arange(3, dtype=np.float32)
+  checkpoints.write(path, theta=theta, start=3)
+  whole = path.read_bytes()
+  refused = 0
+  for place in range(0, len(whole), 2):
+    changed = bytearray(whole)
+    changed[place] ^= 0x55
+    path.write_bytes(changed)
+    try:
+      found = checkpoints.read(path)
+    except durable.Broken:
+      refused += 1
+      continue
+    # Dates and the like: nobody reads them.
+    np.testing.assert_array_equal(found['theta'], theta)
+    assert found['start'] == 3 and len(found) == 2
+  assert refused > len(whole) / 2
+
+
+def test_no_changed_byte_gives_another_state(state):
+  checkpoints.write_state(state, {'totals': {'steps': 12}, 'reason': ''})
+  whole = state.read_bytes()
+  for place in range(0, len(whole), 2):
+    changed = bytearray(whole)
+    changed[place] ^= 0x01
+    state.write_bytes(changed)
+    try:
+      found = checkpoints.read_state(state)
+    except durable.Broken:
+      continue
+    assert found['totals'] == {'steps': 12} and found['reason'] == '', place
+
+
+@pytest.mark.parametrize('harm', ['cut', 'emptied', 'removed'])
+def test_the_generation_before_is_taken_and_it_is_said(path, caplog, harm):
+  checkpoints.write(path, theta=np.zeros(2))
+  checkpoints.write(path, theta=np.ones(2))
+  if harm == 'removed':
+    path.unlink()
+  else:
+    path.write_bytes(path.read_bytes()[:40] if harm == 'cut' else b'')
+  with caplog.at_level(logging.WARNING):
+    found = checkpoints.read(path, repair=True)
+  np.testing.assert_array_equal(found['theta'], np.zeros(2))
+  assert 'Going on from learner-0.npz.older' in caplog.text
+  # What is broken is not what the next write keeps.
+  checkpoints.write(path, theta=np.full(2, 2))
+  np.testing.assert_array_equal(np.load(durable.older(path))['theta'], [0, 0])
+
+
+def test_a_file_that_is_lost_is_not_taken_for_one_that_never_was(path):
+  checkpoints.write(path, theta=np.zeros(2))
+  checkpoints.write(path, theta=np.ones(2))
+  path.unlink()
+  durable.older(path).write_bytes(b'PK no zip')
+  with pytest.raises(durable.Broken) as caught:
+    checkpoints.read(path)
+  for word in ('learner-0.npz is missing', 'older is broken', 'from a copy'):
+    assert word in str(caught.value)
+  durable.older(path).unlink()
+  with pytest.raises(durable.Broken, match='is missing and .* is missing'):
+    checkpoints.read(path)
+
+
+def test_what_is_written_without_sync_leaves_the_older_one_alone(state):
+  for number, sync in enumerate([True, True, False, False]):
+    checkpoints.write_state(state, {'total': number}, sync)
+  assert checkpoints.read_state(state) == {'total': 3}
+  state.write_bytes(b'')  # as after a power cut
+  assert checkpoints.read_state(state) == {'total': 0}
+
+
+def test_all_files_of_a_run_are_looked_at(path, state, tmp_path):
+  checkpoints.write_state(state, {'total': 1})
+  for value in range(2):
+    checkpoints.write(path, theta=np.full(2, value))
+  said = []
+  checkpoints.check(tmp_path, said.append)
+  assert said == []
+  path.write_bytes(b'')
+  checkpoints.check(tmp_path, said.append)
+  assert len(said) == 1 and 'learner-0.npz is broken' in said[0]
+  assert path.with_name('learner-0.npz.broken').exists()
+  state.unlink()
+  with pytest.raises(durable.Broken, match='counter.json is missing'):
+    checkpoints.check(tmp_path, said.append)
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(path):
+  checkpoints.write(path, theta=np.zeros(2))
+  done = subprocess.run([sys.executable, '-c', KILLED, str(path)], timeout=60)
+  assert done.returncode == -signal.SIGKILL
+
+  def left():
+    return [p for p in path.parent.iterdir() if p.suffix[1:].isdigit()]
+
+  assert len(left()) == 1
+  np.testing.assert_array_equal(np.load(path)['theta'], np.zeros(2))
+  # Not what a writer that lives is writing.
+  living = path.with_name(f'.{path.name}.{os.getppid()}.1')
+  living.write_bytes(b'half')
+  durable.sweep(path.parent)
+  assert left() == [living]

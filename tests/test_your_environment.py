@@ -1,0 +1,136 @@
+"""The code on docs/your_environment.md works as it stands there."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from environment_loops import environments
+from environment_loops import vector
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / 'docs' / 'your_environment.md'
+# What the page wraps: an environment of each kind.
+RAW = """
+import gymnasium
+from gymnasium import spaces
+import numpy as np
+
+
+class Raw(gymnasium.Env):
+  observation_space = spaces.Box(0, 1, (2,), np.float32)
+  action_space = spaces.Discrete(2)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self.observation_space.seed(seed)
+    return self.observation_space.sample(), {}
+
+  def step(self, action):
+    assert self.action_space.contains(action), action
+    return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class WithDict(Raw):
+  observation_space = spaces.Dict(
+    {'arm': spaces.Box(0, 1, (2, 2)), 'at': spaces.Discrete(3)}
+  )
+
+
+class WithStates(Raw):
+  observation_space = spaces.Discrete(5)
+
+
+class WithButtons(Raw):
+  action_space = spaces.MultiDiscrete([3, 2])
+
+
+class Unbounded(Raw):
+  action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class WithLevels(Raw):
+  action_space = spaces.Box(0, 3, (1,), np.int64)
+
+
+class Endless(Raw):
+  pass
+"""
+# Function of the page to: the class that it wraps, what the refusal shows, and
+# observation shape, number of actions and limit of what it makes.
+WRAPPED = {
+  'flat': ('WithDict', 'wrappers.FlattenObservation(env)', (7,), 2, None),
+  'one_hot': ('WithStates', 'wrappers.FlattenObservation(env)', (5,), 2, None),
+  'combined': (
+    'WithButtons',
+    'np.unravel_index(action, env.action_space.nvec)), '
+    'gymnasium.spaces.Discrete(6))',
+    (2,),
+    6,
+    None,
+  ),
+  'bounded': ('Unbounded', 'spaces.Box(low, high, (2,))', (2,), None, None),
+  'counted': ('WithLevels', 'wrappers.TransformAction(', (2,), 4, None),
+  'limited': ('Endless', None, (2,), 2, 100),
+}
+
+
+@pytest.fixture(scope='module')
+def directory(tmp_path_factory):
+  """A user's directory with the files of the page."""
+  corridor, script, wrapped = re.findall(
+    r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL
+  )
+  made = tmp_path_factory.mktemp('user')
+  (made / 'my_env.py').write_text(corridor)
+  (made / 'script.py').write_text(script)
+  (made / 'wrapped.py').write_text(wrapped)
+  (made / 'raw.py').write_text(RAW)
+  return made
+
+
+@pytest.fixture
+def modules(directory, monkeypatch):
+  monkeypatch.syspath_prepend(directory)
+
+
+@pytest.mark.parametrize('name', WRAPPED)
+def test_each_refusal_shows_the_line_that_mends_it(modules, name):
+  raw, said, shape, num_actions, limit = WRAPPED[name]
+  if said is not None:
+    with pytest.raises(environments.EnvironmentRefused) as refused:
+      environments.spec(f'raw:{raw}')
+    assert said in str(refused.value)
+  spec = environments.spec(f'wrapped:{name}')
+  assert spec.observation_shape == shape
+  assert spec.num_actions == num_actions
+  assert spec.max_episode_steps == limit
+  copies = vector.make_vector(f'wrapped:{name}', 3, seed=1)
+  assert copies.reset().shape == (3, *shape)
+  zeros = [0] * 3 if num_actions else [[0.0, 0.0]] * 3
+  assert copies.step(np.array(zeros)).observation.shape == (3, *shape)
+
+
+def test_a_class_is_an_environment_by_its_module_and_name(modules):
+  spec = environments.spec('my_env:Corridor')
+  assert spec.max_episode_steps == 50 and spec.num_actions == 2
+  with pytest.raises(environments.EnvironmentRefused, match='Corridr'):
+    environments.spec('my_env:Corridr')
+
+
+@pytest.mark.long
+def test_the_page_s_script_learns_the_corridor(directory):
+  done = subprocess.run(
+    [sys.executable, 'script.py'],
+    cwd=directory,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=200,
+  )
+  assert done.returncode == 0, done.stderr
+  assert float(done.stdout.splitlines()[-1]) > 0.5  # 0.8 is the best
