@@ -3,7 +3,6 @@
 import errno
 import io
 import math
-import pathlib
 import threading
 import time
 
@@ -11,6 +10,7 @@ import pytest
 
 from launch import pulse
 from launch.services import counter as counter_lib
+from run_records import durable
 from run_records import metrics
 from run_records import run_directory
 
@@ -315,7 +315,7 @@ def full_disk(monkeypatch):
   """full_disk(True): nothing can be written; full_disk(False): again."""
   disk = {'full': False}
   error = OSError(errno.ENOSPC, 'No space left on device')
-  write_text = pathlib.Path.write_text
+  write_durably = durable.write
 
   class Full(io.FileIO):
     def write(self, data):
@@ -324,13 +324,13 @@ def full_disk(monkeypatch):
       # What fits, as a real one.
       return super().write(data[:3])
 
-  def text(self, *args, **options):
+  def write(*args, **options):
     if disk['full']:
       raise error
-    return write_text(self, *args, **options)
+    return write_durably(*args, **options)
 
   monkeypatch.setattr(io, 'FileIO', Full)
-  monkeypatch.setattr(pathlib.Path, 'write_text', text)
+  monkeypatch.setattr(durable, 'write', write)
   return lambda full: disk.update(full=full)
 
 
