@@ -176,6 +176,7 @@ class _Backend:
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
+    self._zygote.wake()
     while select.select([self._zygote.channel], [], [], timeout_s)[0]:
       timeout_s = 0.0
       message = zygote.receive(self._zygote.channel)
