@@ -318,6 +318,17 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   assert_nothing_is_left(run)
 
 
+def test_a_zygote_that_is_stopped_goes_on(launch):
+  run = launch('waits')
+  waiter = psutil.Process(run.pid('waiter'))
+  run.pid('child')
+  waiter.parent().suspend()
+  waiter.kill()
+  code, reason, _ = run.wait()
+  assert code == 1 and reason.startswith('waiter/0 failed: killed by SIGKILL')
+  assert_nothing_is_left(run)
+
+
 def test_a_node_shows_its_name_in_its_log_and_in_ps(launch):
   run = launch('waits')
   pid = run.pid('waiter')
