@@ -101,8 +101,12 @@ def test_a_study_that_cannot_be_is_refused(changes, message):
 
 def test_agents_that_share_a_budget_have_their_part_of_it(tmp_path):
   shared = study_plan.Variant(('dqn:cartpole',), shared_by=4)
-  study = _study(variants={'one': study_plan.Variant(()), 'four': shared})
-  study = dataclasses.replace(study, baseline='one', goals=(), contrasts=())
+  study = _study(
+    variants={'one': study_plan.Variant(()), 'four': shared},
+    baseline='one',
+    goals=(),
+    contrasts=(),
+  )
   part = f'--config.run.steps_per_agent={study.budget // 4}'
   assert part in study_plan.arguments(study, 'four')
   jobs = study_plan.jobs(study, tmp_path)
