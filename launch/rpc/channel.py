@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import ssl
+import struct
 import time
 from typing import Any
 
@@ -19,6 +20,8 @@ OK, ERROR = 0, 1  # the first part of an answer
 CHUNK_BYTES = 1 << 16
 _JOINED_BYTES = 1 << 15
 _MAX_PIECES = 512  # The kernel takes 1,024.
+_TIMEVAL = struct.Struct('2l')
+_TIMED_OUT = (TimeoutError, BlockingIOError)  # Python's and the kernel's
 
 
 class NotDelivered(ConnectionError):
@@ -40,7 +43,9 @@ class Channel:
   ):
     """Connects; see `sockets.connect`."""
     self._socket = sockets.connect(address, timeout_s, credentials)
-    self._timeout_s = timeout_s
+    self._timeout_s = 0.0  # not set
+    is_tls = isinstance(self._socket, ssl.SSLSocket)
+    self._all = 0 if is_tls else socket.MSG_WAITALL
     self._process = os.getpid()
 
   def is_usable(self) -> bool:
@@ -52,8 +57,13 @@ class Channel:
       self._timeout_s = 0.0  # `is_closed` has changed it
     return True
 
-  def call(self, parts: list[Any], timeout_s: float) -> Any:
+  def call(self, parts: list[Any], timeout_s: float, deadline: float) -> Any:
     """Sends a message; returns the one that answers it.
+
+    Args:
+      parts: of the message.
+      timeout_s: longest wait for one piece.
+      deadline: of `time.monotonic`, for the whole.
 
     Raises:
       TimeoutError: there was no answer in time.
@@ -61,15 +71,17 @@ class Channel:
       NoServer: the answer makes no sense.
       ConnectionError: the connection broke; the call may have run.
     """
-    deadline = time.monotonic() + timeout_s
     self._set_timeout(timeout_s)
     try:
       self._send(parts, deadline)
-    except TimeoutError:
-      raise
+    except _TIMED_OUT:
+      raise TimeoutError from None
     except OSError as e:
       raise NotDelivered(str(e)) from e
-    return self._receive(deadline)
+    try:
+      return self._receive(deadline)
+    except _TIMED_OUT:
+      raise TimeoutError from None
 
   def close(self) -> None:
     self._socket.close()
@@ -80,9 +92,17 @@ class Channel:
 
   def _set_timeout(self, timeout_s: float) -> None:
     # A call to the kernel, so only if it has changed.
-    if timeout_s != self._timeout_s:
+    if timeout_s == self._timeout_s:
+      return
+    self._timeout_s = timeout_s
+    if isinstance(self._socket, ssl.SSLSocket):
       self._socket.settimeout(timeout_s)
-      self._timeout_s = timeout_s
+      return
+    # The kernel's own: Python's would be one more call before each other.
+    self._socket.settimeout(None)
+    span = _TIMEVAL.pack(*divmod(max(int(1e6 * timeout_s), 1), 10**6))
+    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+      self._socket.setsockopt(socket.SOL_SOCKET, side, span)
 
   def _wait_until(self, deadline: float) -> None:
     left = deadline - time.monotonic()
@@ -120,7 +140,7 @@ class Channel:
     done = len(chunk)
     while done < size:
       self._wait_until(deadline)
-      count = self._socket.recv_into(view[done:])
+      count = self._socket.recv_into(view[done:], 0, self._all)
       if not count:
         raise ConnectionError('the server closed the connection')
       done += count

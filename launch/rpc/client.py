@@ -1,7 +1,6 @@
 """The end of a remote call that calls."""
 
 from collections.abc import Callable
-import contextlib
 import functools
 import itertools
 import logging
@@ -85,13 +84,15 @@ class Client:
     return functools.partial(self._call, method)
 
   def _call(self, method: str, /, *args, **kwargs) -> Any:
-    parts = codec.encode_parts((method, args, kwargs))
+    parts = codec.encode_parts([method, list(args), kwargs])
     deadline = time.monotonic() + self._timeout_s
     while True:
       channel, is_new = self._connect(method, deadline)
-      left = max(deadline - time.monotonic(), 1e-3)
+      left = self._timeout_s
+      if is_new:  # Some of it may be over.
+        left = max(deadline - time.monotonic(), 1e-3)
       try:
-        answer = channel.call(parts, left)
+        answer = channel.call(parts, left, deadline)
         break
       except TimeoutError:
         why = f'no answer within {self._timeout_s:g} s'
@@ -126,10 +127,12 @@ class Client:
   ) -> tuple[channel_lib.Channel, bool]:
     """Returns a connection to the server, and whether it is a new one."""
     while self._idle:
-      with contextlib.suppress(IndexError):  # another thread was faster
+      try:
         channel = self._idle.pop()
-        if channel.is_usable():
-          return channel, False
+      except IndexError:  # another thread was faster
+        break
+      if channel.is_usable():
+        return channel, False
     pause, longest = _PROBE_PERIOD_S
     while True:
       left = deadline - time.monotonic()

@@ -14,6 +14,7 @@ was received. Nothing in a message names code, so decoding one runs none.
 import collections
 import functools
 import struct
+import threading
 from typing import Any
 
 import msgpack
@@ -27,6 +28,8 @@ MAX_BYTES = 1 << 30
 _ALIGNMENT = 16
 _PADDING = bytes(_ALIGNMENT)
 _LONG_BYTES = 1024
+
+_this_thread = threading.local()
 
 _TUPLE, _NAMED_TUPLE, _ARRAY, _SCALAR, _BYTES, _BIG_INT, _COMPLEX = range(1, 8)
 
@@ -54,7 +57,7 @@ def encode_parts(value: Any) -> list[Any]:
   They must be sent, or joined, before an array of the value changes.
   """
   buffers: list[Any] = []
-  structure = _pack(_lower(value, buffers, 'value'))
+  structure = _pack(_lower(value, buffers, ()))
   parts = [b'', structure]
   size = HEADER_BYTES + len(structure)
   for buffer in buffers:
@@ -116,15 +119,23 @@ def decode(message: Any) -> Any:
 
 
 def _pack(value: Any) -> bytes:
-  return msgpack.packb(value, use_bin_type=True)
+  # A packer has a buffer of its own, which takes longer to make than to fill.
+  try:
+    return _this_thread.packer.pack(value)
+  except AttributeError:
+    _this_thread.packer = msgpack.Packer(use_bin_type=True)
+    return _this_thread.packer.pack(value)
 
 
 def _num_bytes(buffer: Any) -> int:
   return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
-def _lower(value: Any, buffers: list[Any], where: str) -> Any:
-  """Rewrites a value into what msgpack knows; big data goes to buffers."""
+def _lower(value: Any, buffers: list[Any], where: tuple) -> Any:
+  """Rewrites a value into what msgpack knows; big data goes to buffers.
+
+  `where` is () or (where what holds it is, its key): see `_place`.
+  """
   kind = type(value)
   if value is None or kind in (bool, float, str):
     return value
@@ -144,9 +155,9 @@ def _lower(value: Any, buffers: list[Any], where: str) -> Any:
     buffers.append(value)
     return msgpack.ExtType(_BYTES, _pack([len(buffers) - 1, len(value)]))
   if isinstance(value, list):
-    return [_lower(x, buffers, f'{where}[{i}]') for i, x in enumerate(value)]
+    return [_lower(x, buffers, (where, i)) for i, x in enumerate(value)]
   if isinstance(value, tuple):
-    items = [_lower(x, buffers, f'{where}[{i}]') for i, x in enumerate(value)]
+    items = [_lower(x, buffers, (where, i)) for i, x in enumerate(value)]
     fields = getattr(kind, '_fields', None)
     if fields is None:
       return msgpack.ExtType(_TUPLE, _pack(items))
@@ -154,22 +165,20 @@ def _lower(value: Any, buffers: list[Any], where: str) -> Any:
     return msgpack.ExtType(_NAMED_TUPLE, _pack([names, items]))
   if isinstance(value, dict):
     return {
-      _lower(k, buffers, f'key {k!r} of {where}'): _lower(
-        v, buffers, f'{where}[{k!r}]'
-      )
+      _lower(k, buffers, (where, k, 'key')): _lower(v, buffers, (where, k))
       for k, v in value.items()
     }
   if kind is complex:
     return msgpack.ExtType(_COMPLEX, struct.pack('<dd', value.real, value.imag))
   raise TypeError(
-    f'{where} is a {kind.__module__}.{kind.__qualname__}, which cannot cross '
-    'an RPC. Send None, bool, int, float, str, bytes, NumPy arrays or scalars, '
+    f'{_place(where)} is a {kind.__module__}.{kind.__qualname__}, which cannot '
+    'cross an RPC. Send None, bool, int, float, str, bytes, NumPy arrays or scalars, '
     'or lists, tuples and dicts of these (a TensorFlow tensor: .numpy(); a '
     'dataclass: dataclasses.asdict).'
   )
 
 
-def _lower_array(array: np.ndarray, buffers: list[Any], where: str) -> Any:
+def _lower_array(array: np.ndarray, buffers: list[Any], where: tuple) -> Any:
   dtype = _dtype_name(array.dtype, where)
   # ascontiguousarray would turn a 0-d array into [1]: the shape is kept apart.
   shape = list(array.shape)
@@ -181,11 +190,21 @@ def _lower_array(array: np.ndarray, buffers: list[Any], where: str) -> Any:
   return msgpack.ExtType(_ARRAY, _pack([index, size, dtype, shape]))
 
 
-def _dtype_name(dtype: np.dtype, where: str) -> str:
+def _place(where: tuple) -> str:
+  """What is at fault, in words."""
+  if not where:
+    return 'value'
+  holder, key, *is_key = where
+  if is_key:
+    return f'key {key!r} of {_place(holder)}'
+  return f'{_place(holder)}[{key!r}]'
+
+
+def _dtype_name(dtype: np.dtype, where: tuple) -> str:
   if dtype.hasobject or dtype.kind == 'V':
     raise TypeError(
-      f'{where} is a NumPy array of dtype {dtype}, which cannot cross an RPC. '
-      'Send arrays of numbers, booleans, strings or dates, or a dict of them.'
+      f'{_place(where)} is a NumPy array of dtype {dtype}, which cannot cross '
+      'an RPC. Send arrays of numbers, booleans, strings or dates, or a dict of them.'
     )
   return dtype.str
 

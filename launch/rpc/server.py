@@ -137,7 +137,7 @@ def _answer(
         f'{", ".join(near) or "none: name them in its attribute `serves`"}.'
       )
     result = methods[method](*args, **kwargs)
-    return codec.encode_parts((channel.OK, result))
+    return codec.encode_parts([channel.OK, result])
   except BaseException as e:  # Whatever it is, the caller must hear of it.
-    error = (type(e).__name__, str(e), traceback.format_exc())
-    return codec.encode_parts((channel.ERROR, error))
+    error = [type(e).__name__, str(e), traceback.format_exc()]
+    return codec.encode_parts([channel.ERROR, error])

@@ -10,7 +10,6 @@ way at one time.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import errno
 import logging
 import os
@@ -133,8 +132,10 @@ class Server:
       with self._lock:
         self._idle += 1  # before anything more can come in
       if again is not None and mask:
-        with contextlib.suppress(OSError, ValueError):  # closed by `stop`
+        try:
           self._poll.modify(again, mask | select.EPOLLONESHOT)
+        except (OSError, ValueError):
+          pass  # closed by `stop`
 
   def _serve(self, connection: connection_lib.Connection) -> int:
     """Goes on with a connection as far as possible now.

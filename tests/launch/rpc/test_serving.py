@@ -122,7 +122,7 @@ def test_a_message_in_single_bytes_is_a_message(serve, connect):
   connection = connect()
   for byte in call(5):
     connection.sendall(bytes([byte]))
-  assert codec.decode(connection.recv(1000)) == (0, 5)
+  assert codec.decode(connection.recv(1000)) == [0, 5]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_peers_that_stay_slow_are_ended(
   assert 0 < got < 5_000_000
   # One that is only idle is left alone, and a good one is served.
   idle.sendall(call(3))
-  assert codec.decode(idle.recv(1000)) == (0, 3)
+  assert codec.decode(idle.recv(1000)) == [0, 3]
   assert caplog.text.count('too slow') == 1
 
 
@@ -239,7 +239,7 @@ def test_a_thousand_connections_cost_no_threads(serve, connect, address):
     for i, connection in enumerate(connections):
       connection.sendall(call(i))
     for i, connection in enumerate(connections):
-      assert codec.decode(connection.recv(1000)) == (0, i)
+      assert codec.decode(connection.recv(1000)) == [0, i]
     assert threading.active_count() <= before[1] + 4
     assert client.echo(1) == 1
     for connection in connections:
@@ -257,7 +257,7 @@ def test_connections_take_no_more_than_half_of_the_descriptors(
   kept = [connect() for _ in range(10)]
   for i, connection in enumerate(kept):
     connection.sendall(call(i))
-    assert codec.decode(connection.recv(1000)) == (0, i)
+    assert codec.decode(connection.recv(1000)) == [0, i]
   for _ in range(5):
     assert is_closed(connect())
   assert caplog.text.count('refused a connection: there are 10') == 1
