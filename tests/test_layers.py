@@ -171,9 +171,12 @@ def test_agents_know_nothing_of_the_swarm():
 def test_no_module_loads_pickles():
   # They run what they say: docs/security.md.
   loaders = ('pickle', 'cloudpickle', 'dill', 'joblib', 'shelve')
+  # A caller's own objects, to a child of the caller, by a pair of sockets that
+  # nobody else has; never from a file.
+  own = ('murmuration.helper', 'murmuration.objects')
 
   def loads(module, name):
-    return name.split('.')[0] in loaders
+    return name.split('.')[0] in loaders and module not in own
 
   assert breaches(loads) == []
   allowed = [
