@@ -168,4 +168,7 @@ def main(connection: Any) -> None:
 
 
 if __name__ == '__main__':
+  from replay import isolation
+
+  isolation.prepare()  # before there are threads
   main(multiprocessing.connection.Connection(int(sys.argv[1])))

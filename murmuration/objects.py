@@ -139,7 +139,7 @@ def _config_of(thing: Any) -> Any:
   if not isinstance(thing, type):
     return None
   try:
-    return typing.get_type_hints(thing.__init__).get('config')
+    return typing.get_type_hints(thing.__init__).get('config')  # type: ignore[misc]
   except NameError:
     return None
 

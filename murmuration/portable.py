@@ -24,7 +24,8 @@ class Policy:
       self.operations = _filled(self.about.pop('operations'), kept)
     self.size = sum(map(state_size, self.operations))
     self._shape = tuple(self.about['observation_shape'])
-    self.reset()
+    self._state: np.ndarray | None = None
+    self._fresh: np.ndarray | None = None
 
   def __call__(self, observation):
     x = np.asarray(observation)

@@ -190,7 +190,7 @@ class Run:
     self.stopped, self._policy = False, None
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
-    message: tuple | None = None
+    message: tuple[str, Any] | None = None
     try:
       helper.begin('train', path=self.path, **arguments)
       while True:

@@ -69,7 +69,12 @@ def flags(agent: str, topology: str) -> list[str]:
   found: Any = registry.agent(agent)
   own = settings.names(found.config)
   sections: dict[str, dict[str, Any]] = {
-    'agent': {k: v for k, v in _SMALL['agent'].items() if k in own},
+    'agent': {
+      name: value
+      for name, value in _SMALL['agent'].items()
+      if name in own
+      and (topology != 'evolution' or name in ('hidden_sizes', 'policy_sizes'))
+    },
     'run': _SMALL['run'],
     registry.topology(topology).SECTION: _OF_TOPOLOGY.get(topology, {}),
   }

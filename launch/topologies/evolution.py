@@ -8,6 +8,8 @@ network and its greedy policy are used (docs/topologies/evolution.md).
 
 from __future__ import annotations
 
+import dataclasses
+
 import launchpad as lp
 
 from agents import base
@@ -21,17 +23,21 @@ from launch.topologies import parts
 
 SECTION = 'evolution'
 Config = evolution.Config
-_RATE = 'evolution.learning_rate is the one that is used'
-# Of learning by gradient, and what there is in their place.
+# Settings of an agent that its greedy policy is made of. The others are of
+# learning by gradient, of exploration or of replay.
+_OF_POLICY = (
+  'network',
+  'hidden_sizes',
+  'policy_sizes',
+  'activation',
+  'dueling',
+  'shared_torso',
+  'lstm_size',
+  'stack',
+  'normalize_observations',
+  'tanh_mean',
+)
 _UNUSED = {
-  'agent.learning_rate': _RATE,
-  'agent.policy_learning_rate': _RATE,
-  'agent.critic_learning_rate': 'there is no critic',
-  'agent.optimizer': 'evolution.optimizer is the one that is used',
-  'agent.max_gradient_norm': 'there are no gradients',
-  'agent.gamma': 'returns are not discounted',
-  'agent.reward_scale': 'only the ranks of returns count',
-  'agent.reward_clip': 'returns are those of the environment',
   'pace.samples_per_insert': 'there is no replay',
   'run.replay_checkpoint_s': 'there is no replay',
   'run.updates_per_call': 'a call is one update, of evolution.population',
@@ -50,6 +56,14 @@ def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del config
   found = dict(_UNUSED)
+  of_agent = getattr(agent, 'config', None)
+  if dataclasses.is_dataclass(of_agent):
+    for field in dataclasses.fields(of_agent):
+      if field.name not in _OF_POLICY:
+        found[f'agent.{field.name}'] = (
+          'of the agent, its greedy policy is used; numbers of learning are '
+          'those of the section evolution'
+        )
   if agent.spec.discrete:
     found['action_noise'] = f'actions of {agent.spec.name} are discrete'
   if agent.learner_class is None and not evolution.observation_size(

@@ -44,8 +44,15 @@ WAY_TEST = 'test_a_way_is_built_launched_and_learns_or_is_refused'
 
 
 def _marked(ways):
+  # The swarm in processes is the run of test_run_swarm.py.
+  elsewhere = ('pso_dqn', 'swarm', 'local_mp')
   return [
-    pytest.param(*way, marks=[pytest.mark.main_job] if way[:2] in MAIN else [])
+    pytest.param(
+      *way,
+      marks=[pytest.mark.main_job]
+      if way[:2] in MAIN and way != elsewhere
+      else [],
+    )
     for way in ways
   ]
 

@@ -6,6 +6,7 @@ import pytest
 
 from launch import cell as cell_lib
 from launch import command_line
+from launch import needs
 from launch import registry
 from launch import session
 from launch import settings
@@ -18,9 +19,10 @@ PRESETS = [
 
 
 @pytest.mark.parametrize('name, preset', PRESETS)
-def test_a_preset_can_be_run(name, preset):
+def test_a_preset_can_be_run_on_64_gb(name, preset, monkeypatch):
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 64 * 10**9)
   cell = cell_lib.resolve(name, preset)
-  assert cell.build().groups
+  needs.check(cell.experiment, cell.build())
   for section, config in cell.sections.items():
     if section != 'environment':
       assert set(cell.config[section]) == set(settings.names(type(config)))

@@ -4,7 +4,6 @@ import pytest
 
 from launch import cell as cell_lib
 from launch import needs
-from launch import registry
 
 
 def check(agent, topology=None, **overrides):
@@ -16,14 +15,6 @@ def check(agent, topology=None, **overrides):
   program = cell.build()
   needs.check(cell.experiment, program)
   return needs.of(cell.experiment, program)
-
-
-@pytest.mark.parametrize('agent', registry.agents())
-def test_every_preset_is_let_through_on_64_gb(agent, monkeypatch):
-  monkeypatch.setattr(needs, 'memory_bytes', lambda: 64 * 10**9)
-  for preset in registry.agent(agent).presets:
-    cell = cell_lib.resolve(agent, preset)
-    needs.check(cell.experiment, cell.build())
 
 
 def test_the_arithmetic_is_of_the_settings():
@@ -40,7 +31,14 @@ def test_the_arithmetic_is_of_the_settings():
 @pytest.mark.parametrize(
   'agent, overrides, said',
   [
-    ('dqn', {'agent__batch_size': '1000000000'}, 'Lower agent.batch_size'),
+    (
+      'dqn',
+      {
+        'agent__batch_size': '1000000000',
+        'run__steps_per_agent': '1000000000000',
+      },
+      'Lower agent.batch_size',
+    ),
     (
       'dqn',
       {'agent__hidden_sizes': '(1000000,1000000)'},
@@ -60,10 +58,10 @@ def test_the_arithmetic_is_of_the_settings():
 def test_what_no_machine_holds_is_refused_with_the_arithmetic(
   agent, overrides, said, monkeypatch
 ):
-  monkeypatch.setattr(needs, 'memory_bytes', lambda: 16 * 10**9)
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 4 * 10**9)
   with pytest.raises(ValueError) as caught:
     check(agent, **overrides)
-  for word in (said, 'GB for replay', 'The machine has 16 GB', 'processes'):
+  for word in (said, 'GB for replay', 'The machine has 4 GB', 'processes'):
     assert word in str(caught.value)
 
 
@@ -77,8 +75,12 @@ def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
   'agent, overrides, said',
   [
     ('dqn', {'run__updates_per_call': '10000000'}, 'from 1 to 10000'),
-    ('dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
-    ('apex_dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
+    ('dqn', {'agent__batch_size': '1000000000'}, 'leaves no update'),
+    (
+      'd4pg',
+      {'run__updates_per_call': '10000', 'run__steps_per_agent': '3000'},
+      'leaves no update',
+    ),
     ('dqn', {'agent__max_replay_size': '1000000000000'}, 'from 1 to 214748'),
     ('dqn', {'pace__samples_per_insert': '1e12'}, 'at most 10,000'),
     ('dqn', {'run__tf_threads': '1000000'}, 'from 1 to 1024'),

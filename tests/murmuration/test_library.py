@@ -112,7 +112,7 @@ small = {
 far = lambda: Own(2.0)
 runs = [
   mm.train('dqn', environment, steps=600, topology=topology, **small)
-  for environment, topology in ((Own, None), (far, 'actor_learner'))
+  for environment, topology in ((Own, None), (far, 'single_process'))
 ]
 found = {'environments': [run.config()['environment'] for run in runs]}
 found['action'] = int(runs[0].policy(np.array([0.5])))

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -13,8 +11,6 @@ from launch import session
 from run_records import learning_statistics as statistics
 from studies import declared
 from studies import plan as study_plan
-
-FORKER = pathlib.Path(__file__).resolve().parents[1] / 'forked_commands.py'
 
 
 def _study(**changes):
@@ -103,11 +99,27 @@ def test_a_study_that_cannot_be_is_refused(changes, message):
     _study(**changes)
 
 
+def test_agents_that_share_a_budget_have_their_part_of_it(tmp_path):
+  shared = study_plan.Variant(('dqn:cartpole',), shared_by=4)
+  study = _study(
+    variants={'one': study_plan.Variant(()), 'four': shared},
+    baseline='one',
+    goals=(),
+    contrasts=(),
+  )
+  part = f'--config.run.steps_per_agent={study.budget // 4}'
+  assert part in study_plan.arguments(study, 'four')
+  jobs = study_plan.jobs(study, tmp_path)
+  assert {job.variant: job.shared_by for job in jobs} == {'one': 1, 'four': 4}
+  with pytest.raises(ValueError, match='shared_by=4'):
+    study_plan.Variant((), together=True, shared_by=4)
+
+
 # Those of the project.
 
 
 @pytest.fixture(scope='module')
-def study_commands(tmp_path_factory):
+def study_commands(tmp_path_factory, run_commands):
   """(study, variant) to what its script makes of the command of seed 0."""
   directory = tmp_path_factory.mktemp('commands')
   jobs = [
@@ -122,17 +134,7 @@ def study_commands(tmp_path_factory):
       {'argv': job.arguments, 'cwd': str(directory), 'mode': 'resolve'}
       for job in own
     ]
-    # One process imports the stack and forks for each command.
-    done = subprocess.run(
-      [sys.executable, str(FORKER), str(script)],
-      input=json.dumps(cases),
-      capture_output=True,
-      text=True,
-      cwd=session.root(),
-      timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = run_commands(cases, script)
     found.update({(job.study, job.variant): a for job, a in zip(own, said)})
   return found
 
@@ -149,7 +151,8 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
     assert answer['code'] == 0, answer['stderr']
     config = json.loads(answer['stdout'])['config']
     assert config['environment'] == study.environment
-    assert config['run']['steps_per_agent'] == study.budget_of(label)
+    share = study.budget_of(label) // study.variants[label].shared_by
+    assert config['run']['steps_per_agent'] == share
     assert config['run']['target_return'] is None
     agent = config['agent']
     sizes = agent.get('hidden_sizes') or agent['policy_sizes']

@@ -7,7 +7,6 @@ test_results.py has real ones.
 import dataclasses
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -21,8 +20,6 @@ from studies import plan as study_plan
 from studies import results
 from studies import runs as study_runs
 from studies import summaries as study_results
-
-FORKER = pathlib.Path(__file__).resolve().parents[1] / 'forked_commands.py'
 
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
 # 'crash' dies after the second, 'fail' before anything, 'wait' does not end.
@@ -377,7 +374,7 @@ REFUSED = {
 
 
 @pytest.fixture(scope='module')
-def refusals(tmp_path_factory):
+def refusals(tmp_path_factory, run_commands):
   """Answers to all wrong commands, from forks of one process."""
   directory = tmp_path_factory.mktemp('commands')
   _studies_file(directory)
@@ -385,17 +382,9 @@ def refusals(tmp_path_factory):
     {'argv': [*_command(directory)[2:], *argv], 'cwd': str(directory)}
     for argv, _ in REFUSED.values()
   ]
-  done = subprocess.run(
-    [sys.executable, str(FORKER), _command(directory)[1]],
-    input=json.dumps(cases),
-    capture_output=True,
-    text=True,
-    cwd=session.root(),
-    timeout=200,
-  )
-  assert done.returncode == 0, done.stderr
+  answers = run_commands(cases, _command(directory)[1])
   assert not (directory / 'out').exists()
-  return dict(zip(REFUSED, json.loads(done.stdout.splitlines()[-1])))
+  return dict(zip(REFUSED, answers, strict=True))
 
 
 @pytest.mark.parametrize('name', REFUSED)

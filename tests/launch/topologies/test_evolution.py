@@ -50,7 +50,17 @@ REFUSED = {
   'a rate that nobody reads': (
     'dqn',
     {'agent__learning_rate': '0.1'},
-    'evolution.learning_rate is the one',
+    'numbers of learning are those of the section evolution',
+  ),
+  'a batch that nobody draws': (
+    'ppo',
+    {'agent__batch_size': '8'},
+    'agent.batch_size would change nothing here',
+  ),
+  'threads of a learner': (
+    'dqn',
+    {'run__tf_threads': '2'},
+    'run.tf_threads would change nothing here',
   ),
   'a pace without replay': (
     'dqn',
