@@ -324,7 +324,7 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'but a Box (one array of numbers) is needed. Give one that is wrapped: '
       f'gymnasium.wrappers.FlattenObservation(env). {_PAGE}'
     )
-  if observation_space.dtype.kind not in 'fiub':
+  if np.dtype(observation_space.dtype).kind not in 'fiub':
     raise EnvironmentRefused(
       f'{name} has observations of dtype {observation_space.dtype}, but real '
       f'numbers are needed. Register a version with a wrapper that gives, for '

@@ -26,9 +26,9 @@ from typing import Any
 
 _logger = logging.getLogger(__name__)
 _BYTES = 1024  # of a node
-_BEATS, _WORK, _MOVED, _DONE, _SAID, _LENGTH = range(6)
-_LIMIT = 48  # where it is in a slot, in bytes
-_TEXT = 56
+_BEATS, _WORK, _MOVED, _DONE, _SAID, _LENGTH, _LIFE = range(7)
+_LIMIT = 56  # where it is in a slot, in bytes
+_TEXT = 64
 FILE = 'pulse'  # in the scratch directory
 _SLICE_S = 1.0  # a long wait beats so often
 _here = threading.local()
@@ -42,12 +42,15 @@ class Slot:
     work: rises with whatever the node does for the run.
     moved: rises with environment steps and updates alone.
     done: whether the node's code returned.
-    said: rises with each `text`.
+    said: rises with each word on a wait.
     limit_s: how long the node may be busy with `text`; 0 while it is not.
     dead: whether `text` is what it died of.
+    life: the number of the node's present life; written by the launcher.
+    run: the same for all lives of all nodes of one start of a program.
   """
 
-  def __init__(self, memory: memoryview):
+  def __init__(self, memory: memoryview, run: str = ''):
+    self.run = run
     self._numbers = memory[:_LIMIT].cast('Q')
     self._limit = memory[_LIMIT:_TEXT].cast('d')
     self._text = memory[_TEXT:]
@@ -56,6 +59,7 @@ class Slot:
   work = property(lambda self: self._numbers[_WORK])
   moved = property(lambda self: self._numbers[_MOVED])
   done = property(lambda self: bool(self._numbers[_DONE]))
+  life = property(lambda self: self._numbers[_LIFE])
   said = property(lambda self: self._numbers[_SAID])
   limit_s = property(lambda self: self._limit[0])
   dead = property(lambda self: self._limit[0] < 0)
@@ -68,8 +72,9 @@ class Slot:
 
   def clear(self) -> None:
     """Before the node's next life."""
-    for index in range(len(self._numbers)):
+    for index in range(_LIFE):
       self._numbers[index] = 0
+    self._numbers[_LIFE] += 1
     self._limit[0] = 0.0
 
   def add(self, index: int) -> None:
@@ -82,7 +87,6 @@ class Slot:
     self._numbers[_LENGTH] = len(encoded)
     if limit_s is not None:
       self._limit[0] = limit_s
-    self._numbers[_SAID] += 1
 
 
 class Board:
@@ -105,7 +109,8 @@ def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
   """The slot of one node."""
   with open(path, 'r+b') as file:
     memory = memoryview(mmap.mmap(file.fileno(), 0))
-  return Slot(memory[index * _BYTES : (index + 1) * _BYTES])
+  own = memory[index * _BYTES : (index + 1) * _BYTES]
+  return Slot(own, pathlib.Path(path).parent.name)
 
 
 def use(slot: Slot | None) -> None:
@@ -116,6 +121,14 @@ def use(slot: Slot | None) -> None:
 def here() -> Slot | None:
   """The slot of this thread's node; None in a thread that is not its loop."""
   return getattr(_here, 'slot', None)
+
+
+def life() -> tuple[str, int]:
+  """The run and the number of this life of the node, which rises in a run."""
+  slot = here()
+  if slot is None:
+    return os.urandom(8).hex(), 0
+  return slot.run, slot.life
 
 
 def beat() -> None:
@@ -141,6 +154,7 @@ def waits(what: str) -> None:
   if slot is not None:
     slot.add(_BEATS)
     slot.say(what)
+    slot.add(_SAID)
 
 
 def done(error: str = '') -> None:
@@ -154,20 +168,27 @@ def done(error: str = '') -> None:
     slot.add(_DONE)
 
 
-@contextlib.contextmanager
-def busy(what: str, limit_s: float) -> Iterator[None]:
-  """Something is about to take long, and rightly so, but not longer."""
-  slot = here()
-  if slot is None:
-    yield
-    return
-  slot.say(what, limit_s)
-  slot.add(_BEATS)
-  try:
-    yield
-  finally:
-    slot.say('', 0.0)
-    slot.add(_BEATS)
+class busy:
+  """Something is about to take long, and rightly so, but not longer.
+
+  with pulse.busy('a checkpoint', 300.0): ...
+  """
+
+  def __init__(self, what: str, limit_s: float):
+    self._what, self._limit_s = what, limit_s
+    self._slot: Slot | None = None
+
+  def __enter__(self) -> None:
+    slot = self._slot = here()
+    if slot is not None:
+      slot.say(self._what, self._limit_s)
+      slot.add(_BEATS)
+
+  def __exit__(self, *unused: Any) -> None:
+    slot, self._slot = self._slot, None
+    if slot is not None:
+      slot.say('', 0.0)
+      slot.add(_BEATS)
 
 
 @contextlib.contextmanager

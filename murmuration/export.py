@@ -118,7 +118,9 @@ def scored(
   assert found is not None  # nothing stops it
   half = 1.96 * found.std / np.sqrt(max(len(found.returns) - 1, 1))
   return {
-    'command': run.commands()[0],
+    'command': run.commands()[0].replace(
+      "'murmuration run'", 'murmuration run'
+    ),
     'seed': config['seed'],
     'score': found.mean,
     'interval': [round(found.mean - half, 2), round(found.mean + half, 2)],

@@ -9,11 +9,13 @@ first here, and the caller's modules after them.
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing.connection
 import os
 import pathlib
 import pickle
 import select
+import signal
 import sys
 import time
 from typing import Any
@@ -22,6 +24,8 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from replay import isolation
 
 _TICK_S = 0.4
 
@@ -44,6 +48,14 @@ class Ticks:
     self._next = time.monotonic() + _TICK_S
     if not last and not select.select([], [self._connection], [], 0)[1]:
       return
+    try:
+      self._tell()
+    except OSError:
+      # The caller is gone, and its runs with it.
+      self._next = math.inf
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  def _tell(self) -> None:
     found = totals(self._run)
     if found:
       self._connection.send(
@@ -65,10 +77,10 @@ class Ticks:
 
 def totals(run: Any) -> dict[str, Any]:
   """What the counter of a run has counted; {} before it has."""
-  from run_records import metrics
+  from run_records import checkpoints
 
-  path = run.path / 'metrics' / 'counter.json'
-  return metrics.read_json(path) if path.exists() else {}
+  path = run.metrics_directory / checkpoints.COUNTER
+  return checkpoints.read_state(path) or {}
 
 
 def train(
@@ -83,8 +95,8 @@ def train(
   seed: int = 0,
   chosen: bool = True,
   resume: bool = False,
-) -> int:
-  """Trains; returns the exit code of the run."""
+) -> tuple[int, dict[str, Any] | None]:
+  """Trains; returns the exit code of the run, and its summary."""
   from launch import cell as cell_lib
   from launch import engines
   from launch import registry
@@ -93,8 +105,9 @@ def train(
   from murmuration import choices
   from run_records import run_directory
 
-  # A run does not outlive its caller.
-  linux.die_with_parent(os.getppid())
+  # A run does not outlive its caller, not even a killed one. What comes after
+  # (isolation) may take this away: then the next tick finds nobody.
+  linux.die_with_parent(os.getppid(), signal.SIGTERM)
   if engine not in engines.NAMES:
     registry.unknown('engine', engine, engines.NAMES)
   if resume:
@@ -116,14 +129,17 @@ def train(
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
   code = session.run(cell, engine, path, resume, on_tick=ticks)
-  if code != session.USAGE:
-    ticks(last=True)
-  return code
+  if code == session.USAGE:
+    return code, None
+  ticks(last=True)
+  return code, run_directory.RunDirectory(path).summary()
 
 
 def main(connection: Any) -> None:
   """Serves operations until the caller closes its end."""
   hello = connection.recv()
+  if hello['trains']:
+    isolation.prepare()  # the imports below may start threads
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service
 
@@ -145,9 +161,14 @@ def main(connection: Any) -> None:
         for kind in (ValueError, OSError, RuntimeError, TypeError, Exception)
         if isinstance(e, kind)
       )
-      answer = 'error', (kind, str(e)), number
+      text = f'{type(e).__name__}: {e}' if kind == 'Exception' else str(e)
+      answer = 'error', (kind, text), number
+    sys.stdout.flush()
     connection.send(answer)
 
 
 if __name__ == '__main__':
+  from replay import isolation
+
+  isolation.prepare()  # before there are threads
   main(multiprocessing.connection.Connection(int(sys.argv[1])))

@@ -36,6 +36,7 @@ class Objects:
   def __init__(self) -> None:
     self._objects: dict[str, Any] = {}
     self._ids: dict[str, Any] = {}  # of gymnasium's registry
+    self._pickled: bytes | None = None
 
   def name(self, thing: Any, kind: str) -> str:
     """The name under which a helper process finds `thing`.
@@ -47,6 +48,7 @@ class Objects:
     Raises:
       ValueError: it cannot be used as one.
     """
+    self._pickled = None
     if isinstance(thing, str):
       if kind == 'environment':
         self._keep_id(thing)
@@ -72,15 +74,17 @@ class Objects:
 
   def pickled(self) -> bytes | None:
     """{'objects', 'ids'} by value; None if there are none."""
-    if not (self._objects or self._ids):
-      return None
+    if self._pickled is not None or not (self._objects or self._ids):
+      return self._pickled
     import cloudpickle  # only who defines objects pays for it
 
     own = [module for name, module in sys.modules.items() if _hides(name)]
     for module in own:
       cloudpickle.register_pickle_by_value(module)
     try:
-      return cloudpickle.dumps({'objects': self._objects, 'ids': self._ids})
+      found = {'objects': self._objects, 'ids': self._ids}
+      self._pickled = cloudpickle.dumps(found)
+      return self._pickled
     finally:
       for module in own:
         cloudpickle.unregister_pickle_by_value(module)
@@ -135,7 +139,7 @@ def _config_of(thing: Any) -> Any:
   if not isinstance(thing, type):
     return None
   try:
-    return typing.get_type_hints(thing.__init__).get('config')
+    return typing.get_type_hints(thing.__init__).get('config')  # type: ignore[misc]
   except NameError:
     return None
 

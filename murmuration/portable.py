@@ -24,7 +24,8 @@ class Policy:
       self.operations = _filled(self.about.pop('operations'), kept)
     self.size = sum(map(state_size, self.operations))
     self._shape = tuple(self.about['observation_shape'])
-    self.reset()
+    self._state: np.ndarray | None = None
+    self._fresh: np.ndarray | None = None
 
   def __call__(self, observation):
     x = np.asarray(observation)
@@ -132,7 +133,8 @@ def _conv(xp, x, bias, weights, stride, padding):
   if padding == 'SAME':
     needed = [(-(-side // stride) - 1) * stride + kernel for side in sides]
     more = [max(n - side, 0) for n, side in zip(needed, sides)]
-    x = xp.pad(x, [(0, 0), *((m // 2, m - m // 2) for m in more), (0, 0)])
+    edges = [(0, 0), *((m // 2, m - m // 2) for m in more), (0, 0)]
+    x = xp.pad(x, edges, 'constant')
   high, wide = ((side - kernel) // stride + 1 for side in x.shape[1:3])
   total = bias
   for i in range(kernel):

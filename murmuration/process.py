@@ -33,11 +33,12 @@ class Helper:
   What it prints goes to a file without a name, which goes with it.
   """
 
-  def __init__(self, given: objects.Objects):
+  def __init__(self, given: objects.Objects, trains: bool = False):
     """Starts the process.
 
     Args:
       given: objects that it has to know beside importable names.
+      trains: whether it is to train one run, or to serve.
     """
     self._output: Any = tempfile.TemporaryFile()
     self._lock = threading.Lock()
@@ -55,7 +56,11 @@ class Helper:
     )
     theirs.close()
     self.connection.send(
-      {'path': objects.search_path(), 'given': given.pickled()}
+      {
+        'path': objects.search_path(),
+        'given': given.pickled(),
+        'trains': trains,
+      }
     )
 
   def call(self, operation: str, **arguments: Any) -> Any:
@@ -115,6 +120,15 @@ class Helper:
     """Asks the process to end what it does and to save."""
     with contextlib.suppress(ProcessLookupError):
       self.process.send_signal(signal.SIGTERM)
+
+  def drain(self) -> None:
+    """Waits until what it does is over, whatever it says."""
+    deadline = time.monotonic() + _STOP_S
+    with contextlib.suppress(RuntimeError):
+      while time.monotonic() < deadline:
+        message = self.receive(0.1)
+        if message is not None and message[0] in ('done', 'error'):
+          return
 
   def close(self) -> str:
     """Ends the process; returns its last output when it is gone."""

@@ -9,6 +9,7 @@ import shutil
 from typing import Any, NamedTuple
 
 from murmuration import objects
+from murmuration import policy as policy_lib
 from murmuration import process
 from murmuration import progress as progress_lib
 
@@ -45,38 +46,6 @@ class Evaluation(NamedTuple):
   broken: int = 0
 
 
-class Policy:
-  """The greedy policy of a run, by the agent's own acting code.
-
-  `policy(observation)` is what `env.step` takes: for one observation one
-  action, for a batch [N, ...] as many. A policy that remembers (an LSTM, or
-  stacked observations) follows its episodes from call to call: `reset` where
-  they begin anew, `ended(last)` where some of a batch do.
-  """
-
-  def __init__(self, helper: process.Helper, path: pathlib.Path):
-    self._helper = helper
-    self._number = helper.call('policy', path=path)
-
-  def __call__(self, observation: Any) -> Any:
-    """Actions in the environment's own units.
-
-    Raises:
-      ValueError: observations of another shape than the environment's.
-    """
-    return self._helper.call(
-      'act', number=self._number, observation=observation
-    )
-
-  def reset(self) -> None:
-    """All episodes begin anew."""
-    self._helper.call('reset', number=self._number)
-
-  def ended(self, last: Any) -> None:
-    """Where episodes of a batch have ended, bool [N]."""
-    self._helper.call('ended', number=self._number, last=last)
-
-
 class Run:
   """A run and its directory. Made by `train` and `load`.
 
@@ -90,7 +59,7 @@ class Run:
     self.stopped = False
     self._given = given
     self._helper: process.Helper | None = None
-    self._policy: Policy | None = None
+    self._policy: policy_lib.Policy | None = None
     self._callbacks: dict[str, Any] = {}
 
   def __repr__(self) -> str:
@@ -111,10 +80,12 @@ class Run:
     )
 
   @property
-  def policy(self) -> Policy:
+  def policy(self) -> policy_lib.Policy:
     """The greedy policy of the best parameters that were kept."""
     if self._policy is None:
-      self._policy = Policy(process.service(self._given), self.path.absolute())
+      self._policy = policy_lib.Policy(
+        process.service(self._given), self.path.absolute()
+      )
     return self._policy
 
   def config(self) -> dict[str, Any]:
@@ -155,7 +126,7 @@ class Run:
     """Films one episode.
 
     Args:
-      path: of the film, .gif, or .mp4 where imageio-ffmpeg is installed.
+      path: of the film, .gif or .mp4.
       seed: of the episode.
       steps: environment steps at most.
     """
@@ -180,9 +151,10 @@ class Run:
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
-    self.stopped = True
-    if self._helper is not None:
+    # Once: a second signal would not let the nodes save.
+    if self._helper is not None and not self.stopped:
       self._helper.stop()
+      self.stopped = True
 
   def resume(
     self,
@@ -217,7 +189,8 @@ class Run:
     """Trains to the end, in a helper process of its own."""
     self.stopped, self._policy = False, None
     bar = progress_lib.Bar(progress)
-    self._helper = helper = process.Helper(self._given)
+    self._helper = helper = process.Helper(self._given, trains=True)
+    message: tuple[str, Any] | None = None
     try:
       helper.begin('train', path=self.path, **arguments)
       while True:
@@ -227,11 +200,12 @@ class Run:
         if message[0] in ('done', 'error'):
           break
         self._take(*message, bar)
-      code = helper.result(message)
+      code, summary = helper.result(message)
     finally:
-      # After an exception, Ctrl-C also: the run is to save and to end.
-      if helper.process.poll() is None:
-        helper.stop()
+      if message is None or message[0] not in ('done', 'error'):
+        # An exception, Ctrl-C also: the run is to save and to end.
+        self.stop()
+        helper.drain()
       output = helper.close()
       self._helper = None
       bar.close()
@@ -244,7 +218,7 @@ class Run:
         f'{output}'
       )
     self.stopped = code in _BROKEN_OFF
-    self._called('on_end', {'stopped': self.stopped, **(self.summary() or {})})
+    self._called('on_end', {'stopped': self.stopped, **(summary or {})})
 
   def _take(self, kind: str, content: Any, bar: progress_lib.Bar) -> None:
     """What a helper says while it trains."""
@@ -257,7 +231,7 @@ class Run:
   def _called(self, name: str, content: dict[str, Any]) -> None:
     callback = self._callbacks.get(name)
     if callback is not None and callback(self, content) is STOP:
-      self.stop()
+      self.stop()  # nothing where the run is over
 
   def _call(self, operation: str, **arguments: Any) -> Any:
     return process.service(self._given).call(

@@ -12,9 +12,7 @@ import numpy as np
 from environment_loops import evaluation
 from launch import playing
 from launch import registry
-from murmuration import export as export_lib
 from murmuration import given
-from run_records import plots
 from run_records import run_directory
 
 _policies: dict[int, playing.Native] = {}
@@ -86,6 +84,8 @@ def metrics(path: pathlib.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def plot(path: pathlib.Path, to: pathlib.Path | None) -> pathlib.Path:
+  from run_records import plots  # matplotlib, which a run starts without
+
   drawn = plots.learning_curve(path, to)
   if drawn is None:
     raise ValueError(f'{path} has no evaluation to draw yet.')
@@ -103,6 +103,8 @@ def film(
 
 
 def export(path: pathlib.Path, to: pathlib.Path, format: str) -> pathlib.Path:
+  from murmuration import export as export_lib
+
   return export_lib.export(path, format, to)
 
 

@@ -30,11 +30,12 @@ class BlockAdder:
 
   def __init__(
     self,
-    client: reverb.Client,
+    client: reverb.Client | None,
     table: str,
     layout: blocks.BlockLayout,
     *,
     options: writer_lib.WriteOptions = OPTIONS,
+    writer: Any = None,
   ):
     """Makes an adder with an empty block.
 
@@ -43,6 +44,8 @@ class BlockAdder:
       table: name of the table; its items are `layout.signature()`.
       layout: shapes of the blocks.
       options: see `writer.WriteOptions`; start from `OPTIONS`.
+      writer: takes the blocks instead of the table, as an `ItemWriter` does. A
+        block is written to again: it keeps a copy.
 
     Raises:
       ConnectionError: the server does not answer.
@@ -53,9 +56,10 @@ class BlockAdder:
     self._t = 0
     self.overwritten = 0
     self._truncated_at = np.full(layout.num_envs, -1)
-    self._writer = writer_lib.ItemWriter(
-      client, table, layout.signature(), options
-    )
+    if writer is None:
+      assert client is not None, 'without a writer it needs a server'
+      writer = writer_lib.ItemWriter(client, table, layout.signature(), options)
+    self._writer = writer
 
   @property
   def lost(self) -> int:

@@ -127,5 +127,17 @@ def main():
   return 1
 
 
+def network_of_runs():
+  """Whether runs get a private network on this machine, in one line."""
+  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  sys.path.append(root)
+  try:
+    from replay import isolation
+  except (ImportError, SyntaxError):  # no Linux, or a Python before 3.7
+    return 'no private network here'
+  return isolation.found()
+
+
 if __name__ == '__main__':
+  print(f'network     {network_of_runs()}')
   sys.exit(main())

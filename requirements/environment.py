@@ -45,7 +45,7 @@ PLACES = {
 IMPORTS = """
 numpy scipy tensorflow sonnet tree reverb launchpad acme.agents.tf.d4pg trfl
 gymnasium Box2D pygame mujoco ale_py cv2 imageio msgpack psutil rich matplotlib
-tensorboard pytest hypothesis agents environment_loops replay launch configs
+tensorboard pytest hypothesis agents environment_loops replay launch murmuration
 """.split()
 
 # Run with -I by an interpreter: what it is, and where it stays when an
@@ -267,24 +267,21 @@ def install(environment):
   """
   pins = read_pins(environment.pins)
   launchpad = pins.pop(LAUNCHPAD, '')
-  # First what builds the packages that come as source.
-  builders = {n: pins[n] for n in ('setuptools', 'wheel') if n in pins}
   pip = [environment.bin, '-I', '-m', 'pip']
   tools = [pip + ['install', '--progress-bar=off']]
   if shutil.which('uv'):
     uv = ['uv', 'pip', 'install', '--compile-bytecode']
     tools.insert(0, uv + ['--python', environment.bin])
-  while tools:
-    tool = tools.pop(0)
+  options, parts = [], [''.join(pins.values())]
+  if not environment.name:
+    options = ['--no-deps', '--require-hashes', '--no-build-isolation']
+    # First what builds the packages that come as source.
+    parts.insert(0, pins['setuptools'] + pins['wheel'])
+  for tool in tools:
     try:
-      for part in (builders, pins):
-        if environment.name:
-          options = ['-r', environment.pins]
-        else:
-          options = ['--no-deps', '--require-hashes', '--no-build-isolation']
-          options += ['-r', write(environment, ''.join(part.values()))]
+      for part in parts:
         run(
-          tool + options,
+          tool + options + ['-r', write(environment, part)],
           environment,
           f'could not install {environment.pins}. Not found: pip needs an '
           'index that has it, and a network that reaches it (pip config, '
@@ -293,7 +290,7 @@ def install(environment):
         )
       break
     except SetupError:
-      if not tools:
+      if tool is tools[-1]:
         raise
       # It does not read pip's configuration, which may name another index.
       say(f'uv failed ({environment.log} says why); trying pip')

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import logging
-import os
 import re
 import time
 from typing import Any
@@ -55,7 +54,7 @@ class Reporter:
     # What the counter has answered to, and in which life of this node: so it
     # can tell what it has counted already, though its answer was lost.
     self._counted: collections.Counter[str] = collections.Counter()
-    self._life = os.urandom(8).hex()
+    self._life = pulse.life()
     self._next = clock()
     self._backoff_s = 0.0
 
@@ -133,9 +132,11 @@ class Reporter:
     """
     counter = self._counter.with_deadline(_START_DEADLINE_S)
     try:
-      nodes = rpc.retry(
-        counter.snapshot, _START_PATIENCE_S, should_stop=should_stop
-      )['nodes']
+      totals = rpc.retry(
+        lambda: counter.begin(self.node, self._life),
+        _START_PATIENCE_S,
+        should_stop=should_stop,
+      )
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning(
         '%s begins at step 0, and does again what it may have done before: the '
@@ -144,7 +145,7 @@ class Reporter:
         e,
       )
       return 0
-    return int(nodes.get(self.node, {}).get('totals', {}).get('actor_steps', 0))
+    return int(totals.get('actor_steps', 0))
 
   def _fail(self, error: Exception) -> None:
     if not self._backoff_s:

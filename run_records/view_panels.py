@@ -18,7 +18,6 @@ from rich import text
 
 from run_records import view_text
 
-_SILENT_S = 5.0  # Nodes report once per second.
 _DIM = 'grey58'
 _STYLES = {
   'starting': 'cyan',
@@ -152,7 +151,7 @@ def _node_row(
 ) -> list[text.Text]:
   counters = [reported[node.name] for node in members if node.name in reported]
   own = {'nodes': dict(enumerate(counters))}
-  style, word = _group_state(members, counters)
+  style, word = _group_state(members)
   if len(members) > 1:
     label = f'{label} x {len(members)}'
   pid = members[0].pid if len(members) == 1 else None
@@ -171,18 +170,17 @@ def _node_row(
   return cells if wide else cells[:2] + cells[3:]
 
 
-def _group_state(
-  members: Sequence[Any], counters: Sequence[Mapping[str, Any]]
-) -> tuple[str, str]:
+def _group_state(members: Sequence[Any]) -> tuple[str, str]:
   """Style and word for nodes shown in one line: the worst of them."""
   states = [node.state for node in members]
   worst = max(states, key=lambda s: _ORDER.index(s) if s in _ORDER else -1)
   style = _STYLES.get(worst, '')
   same = states.count(worst)
   word = worst if same == len(members) else f'{same} {worst}'
-  silent_s = max((c.get('age_s', 0.0) for c in counters), default=0.0)
-  if worst == 'running' and silent_s > _SILENT_S:
-    return 'yellow', f'silent {view_text.clock(silent_s)}'
+  odd = [node.notice.split()[0] for node in members if node.notice]
+  if worst == 'running' and odd:
+    # Of a notice 'for 12 s now: ...', which stands below, what it is about.
+    return 'yellow', 'waiting' if odd[0] == 'for' else odd[0]
   return style, word
 
 

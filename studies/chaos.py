@@ -167,23 +167,21 @@ def run(
   shutil.rmtree(temporary, ignore_errors=True)
   directory = run_directory.RunDirectory(path)
   evaluations = directory.metrics('evaluation')
-  with contextlib.suppress(OSError, ValueError):
-    totals = directory.summary()['totals']
-    config = directory.config()
-    members = config.get('swarm', {}).get('num_explorers', 1)
-    return Result(
-      name,
-      seed,
-      monkey.kills - kills,
-      monkey.stops - stops,
-      time.monotonic() - began,
-      code,
-      totals.get('actor_steps', 0),
-      members * config['run']['steps_per_agent'],
-      max((row['return_mean'] for row in evaluations), default=float('nan')),
-      left,
-    )
-  raise SystemExit(f'{path} has no summary: see {path.with_suffix(".txt")}.')
+  totals = (directory.summary() or {}).get('totals', {})
+  config = directory.config()
+  members = config.get('swarm', {}).get('num_explorers', 1)
+  return Result(
+    name,
+    seed,
+    monkey.kills - kills,
+    monkey.stops - stops,
+    time.monotonic() - began,
+    code,
+    totals.get('actor_steps', 0),
+    members * config['run']['steps_per_agent'],
+    max((row['return_mean'] for row in evaluations), default=float('nan')),
+    left,
+  )
 
 
 def _nodes(launcher: psutil.Process) -> dict[str, psutil.Process]:

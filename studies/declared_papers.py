@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from studies import plan as study_plan
 
+_NETWORK = '--config.agent.hidden_sizes=(32, 32)'
 _BOTH = (study_plan.STEPS, study_plan.SECONDS)
 
 
@@ -97,11 +98,12 @@ def _evolution(
     threshold=threshold,
     seeds=5,
     variants={
-      'ES': study_plan.Variant((f'es_mlp:{preset}',)),
-      'PPO': study_plan.Variant((f'ppo:{preset}',)),
+      'ES': study_plan.Variant((f'es_mlp:{preset}', _NETWORK)),
+      'PPO': study_plan.Variant((f'ppo:{preset}', _NETWORK)),
       'PSO-PPO': study_plan.Variant(
         (
           f'pso_ppo:{preset}',
+          _NETWORK,
           '--config.swarm.num_explorers=8',
           '--config.swarm.explorers_per_node=8',
         ),

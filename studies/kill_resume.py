@@ -119,23 +119,28 @@ class Campaign:
     deadline = killed + _GONE_S
     while self._living() and _now() < deadline:
       time.sleep(0.1)
-    living = self._living()
-    for left in living:
-      left.kill()
+    living = self.end()
     kill = Kill(
       after_s=killed - started,
       lost_s=killed - newest if saved_now and newest else None,
-      left=len(living),
+      left=living,
       steps=self.steps(),
       learner_steps=self.learner_steps(),
     )
     self.kills.append(kill)
-    if living:
-      self._complain(f'{len(living)} processes outlived it by {_GONE_S:g} s')
+    if kill.left:
+      self._complain(f'{kill.left} processes outlived it by {_GONE_S:g} s')
     if (kill.steps, kill.learner_steps) < before and saved_now:
       self._complain(f'fell back from {before} to {kill}')
     if kill.lost_s is not None and kill.lost_s > STATED_S:
       self._complain(f'lost {kill.lost_s:.1f} s')
+
+  def end(self) -> int:
+    """Kills what is left of the run. Returns how many processes that were."""
+    living = self._living()
+    for left in living:
+      left.kill()
+    return len(living)
 
   def finish(self) -> None:
     """Lets the run come to its end."""
@@ -213,6 +218,8 @@ def main(argv: Sequence[str]) -> int:
   directory.mkdir(parents=True, exist_ok=True)
   campaign = Campaign(directory, args.command or DEFAULT)
   rng = random.Random(args.seed)
+  # By default Python would leave the run behind.
+  signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   try:
     for number in range(1, args.times + 1):
       campaign.kill_once(rng)
@@ -221,6 +228,7 @@ def main(argv: Sequence[str]) -> int:
         print(f'{number}/{args.times} {json.dumps(kill)}', flush=True)
     campaign.finish()
   finally:
+    campaign.end()
     if not args.keep:
       shutil.rmtree(directory, ignore_errors=True)
   lost = [kill.lost_s for kill in campaign.kills if kill.lost_s is not None]

@@ -115,6 +115,8 @@ def collect(
     entry['crashed'] = sum(not whole(c, budget) for c in system.curves)
     if study.variants[label].best_of:
       entry['best_of'] = study.variants[label].best_of
+    if study.variants[label].shared_by > 1:
+      entry['shared_by'] = study.variants[label].shared_by
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s

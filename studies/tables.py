@@ -75,6 +75,11 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         'evaluation the best of them on two fifths of the episodes is scored '
         'on the others.'
       )
+    if 'shared_by' in entry:
+      notes.append(
+        f'{label}: {entry["shared_by"]} agents share the steps of one; curves '
+        'are by the steps of all.'
+      )
     if entry['crashed']:
       notes.append(
         f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '

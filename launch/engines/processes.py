@@ -25,6 +25,7 @@ from launch import pulse
 from launch.engines import child
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import supervision
 from launch.engines import watch as watch_lib
@@ -73,7 +74,7 @@ def run(
   """Runs a program with one process per node; see engines.run."""
   scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
   try:
-    with supervision.Signals() as signals:
+    with signals_lib.Signals() as signals:
       with _launchpad_files_in(scratch):
         nodes = prepare.prepare(
           program,
@@ -176,6 +177,7 @@ class _Backend:
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
+    self._zygote.wake()
     while select.select([self._zygote.channel], [], [], timeout_s)[0]:
       timeout_s = 0.0
       message = zygote.receive(self._zygote.channel)

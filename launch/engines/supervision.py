@@ -9,15 +9,14 @@ import copy
 import dataclasses
 import pathlib
 import re
-import signal
 import sys
-import threading
 import time
 import traceback
 from typing import Protocol
 
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import watch as watch_lib
 
@@ -29,7 +28,6 @@ KILL_GRACE_S = 1.0
 SERVERS_LATER_S = 2.0
 _MOST_RANKS = 3  # chains of servers that are stopped one after the other
 _POLL_S = 0.05
-_NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 _DEBUGGER = re.compile(
   r'/(bdb|pydevd)\w*\.py'
 )  # who looks at a thread in peace
@@ -85,49 +83,6 @@ class Backend(Protocol):
     """Lets a node go on that somebody stopped."""
 
 
-class Signals:
-  """Signals as flags, inside a context.
-
-  Attributes:
-    interrupts: Ctrl-Cs that nothing was done about.
-    terminated: SIGTERM came.
-    asked: a node called lp.stop(); from another process, that is STOP_SIGNAL.
-  """
-
-  def __init__(self):
-    self.interrupts = 0
-    self.terminated = False
-    self.asked = False
-    self._previous = {}
-
-  def __enter__(self) -> 'Signals':
-    # Python allows it in the main thread only.
-    if threading.current_thread() is threading.main_thread():
-      for number, handler in (
-        (signal.SIGINT, self.interrupt),
-        (signal.SIGHUP, self.interrupt),
-        (signal.SIGTERM, self.terminate),
-        (prepare.STOP_SIGNAL, self.ask),
-      ):
-        if (number, signal.getsignal(number)) == _NOHUP:
-          continue
-        self._previous[number] = signal.signal(number, handler)
-    return self
-
-  def __exit__(self, *unused) -> None:
-    for number, handler in self._previous.items():
-      signal.signal(number, handler)
-
-  def interrupt(self, *unused) -> None:
-    self.interrupts += 1
-
-  def terminate(self, *unused) -> None:
-    self.terminated = True
-
-  def ask(self, *unused) -> None:
-    self.asked = True
-
-
 @dataclasses.dataclass
 class _Record:
   """What the supervisor remembers of a node besides its public state."""
@@ -152,7 +107,7 @@ class Supervisor:
     backend: Backend,
     nodes: Sequence[prepare.PreparedNode],
     log_paths: Sequence[pathlib.Path | None],
-    signals: Signals,
+    signals: signals_lib.Signals,
     on_tick: state_lib.OnTick | None,
     tick_s: float,
     watch: watch_lib.Watch,

@@ -22,6 +22,7 @@ from launchpad.launch import worker_manager
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import supervision
 from launch.engines import watch
@@ -38,7 +39,7 @@ def run(
   """Runs a program with one thread per node; see engines.run."""
   del run_dir  # Threads share the output of the process.
   with (
-    supervision.Signals() as signals,
+    signals_lib.Signals() as signals,
     _stop_handlers(),
     _scratch() as scratch,
   ):

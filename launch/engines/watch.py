@@ -101,9 +101,7 @@ class Watch:
       if not node.alive:
         node.notice = ''
         continue
-      self._count(slot, seen, node.pid, passed_s)
-      moved |= slot.moved != seen.moved
-      seen.moved = slot.moved
+      moved |= self._count(slot, seen, node.pid, passed_s)
       # A wait in the middle of something long is no work.
       excused |= _FRESH_S < seen.silent_s < slot.limit_s
       what = self._verdict(slot, seen)
@@ -127,7 +125,8 @@ class Watch:
 
   def _count(
     self, slot: pulse.Slot, seen: _Seen, pid: int | None, passed_s: float
-  ) -> None:
+  ) -> bool:
+    """Counts the seconds of a look; returns whether the node moved in it."""
     state = linux.process_state(pid) if pid else ''
     if state == 'T':
       seen.stopped_s += passed_s
@@ -139,8 +138,10 @@ class Watch:
     seen.beats = slot.beats
     seen.unsaid_s = 0.0 if slot.said != seen.said else seen.unsaid_s + passed_s
     seen.said = slot.said
-    waits = seen.unsaid_s < _FRESH_S and slot.limit_s == 0 and slot.text
+    moved, seen.moved = slot.moved != seen.moved, slot.moved
+    waits = seen.unsaid_s < _FRESH_S and slot.text and not moved
     seen.waiting_s = seen.waiting_s + passed_s if waits else 0.0
+    return moved
 
   def _verdict(self, slot: pulse.Slot, seen: _Seen) -> str:
     if seen.silent_s >= max(self.limits.silent_s, slot.limit_s):

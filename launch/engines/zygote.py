@@ -236,6 +236,11 @@ class Launcher:
       self.channel.close()
     return self._pid is not None
 
+  def wake(self) -> None:
+    """Lets it go on if somebody has stopped it: nobody else starts nodes."""
+    if self._pid is not None and linux.process_state(self._pid) == 'T':
+      os.kill(self._pid, signal.SIGCONT)
+
   def end_run(self) -> None:
     """Returns when no process of the run is left."""
     self.send(op='end')

@@ -94,7 +94,7 @@ def check_actors(
       f'(run.updates_per_call={found.updates_per_call}) takes {call:,} '
       f'samples, for which pace.samples_per_insert={ratio:g} asks '
       f'{call / ratio:,.0f} environment steps. Lower run.updates_per_call or '
-      'raise run.steps_per_agent.'
+      'agent.batch_size, or raise run.steps_per_agent.'
     )
   if needed >= total:
     raise ValueError(
@@ -139,6 +139,6 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
       f'run.steps_per_agent={budget} leaves no update: one call of the learner '
       f'(run.updates_per_call={found.updates_per_call}) comes with '
       f'{found.steps_per_call:,.0f} environment steps, and learning begins '
-      f'after {needed}. Lower run.updates_per_call or raise '
-      'run.steps_per_agent.'
+      f'after {needed}. Lower run.updates_per_call or agent.batch_size, or '
+      'raise run.steps_per_agent.'
     )

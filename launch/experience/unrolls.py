@@ -97,6 +97,9 @@ class Unrolls(kind.Kind):
         say=pulse.waits,
       ),
     )
+    return self._recorded(adder, behaviour)
+
+  def _recorded(self, adder, behaviour):
     acting: Any = behaviour
 
     def record(observation, action, step, version):
@@ -159,10 +162,9 @@ class OwnUnrolls(Unrolls, kind.Local):
   """Rollouts of the members of a worker: each is learned before the next.
 
   A member has as many environments as a rollout (or, without rollouts, a batch)
-  has sequences, so that a block holds it whole. They go through a queue
-  although one thread writes and reads them: so the way from environment to loss
-  is the one of actors and a learner, and `python -m replay.inspect` can look
-  into it. It costs about 1 ms of a rollout.
+  has sequences, so that a block holds it whole. One thread writes and reads
+  them, so they are handed over in its process, and the table stays empty: its
+  way took most of the time of a short rollout.
   """
 
   knob = 'agent.unroll_length'
@@ -176,6 +178,18 @@ class OwnUnrolls(Unrolls, kind.Local):
       queue_batches=1,
     )
     super().__init__(experiment, config, members)
+    self._hand = _Hand(self._blocks)
+
+  def adder(self, client, table, behaviour, priorities, should_stop):
+    del client, priorities, should_stop
+    return self._recorded(
+      block_adder.BlockAdder(None, table, self._layout, writer=self._hand),
+      behaviour,
+    )
+
+  def source(self, addresses, table, should_stop):
+    del addresses, table, should_stop
+    return self._hand
 
   @property
   def why(self):
@@ -194,3 +208,48 @@ class OwnUnrolls(Unrolls, kind.Local):
 
   def behaviour(self, infos):
     return population.Unrolling(self.agent, infos, self.envs_per_member)
+
+
+class _Hand:
+  """Blocks from the thread that acts to the same one that learns.
+
+  A writer of `block_adder.BlockAdder`, and a `kind.Source`.
+  """
+
+  dropped = lost = 0
+
+  def __init__(self, count: int):
+    """Takes the blocks of one sample."""
+    self._count = count
+    self._blocks: list[blocks.Block] = []
+
+  def append(self, block: blocks.Block, priority: float) -> None:
+    del priority
+    self._blocks.append(blocks.Block(*(column.copy() for column in block)))
+
+  def __next__(self) -> shards.Sample:
+    count = self._count
+    # One thread: what is not here would be waited for in vain.
+    assert len(self._blocks) >= count, (len(self._blocks), count)
+    taken, self._blocks = self._blocks[:count], self._blocks[count:]
+    data = blocks.Block(
+      *(
+        columns[0][None] if count == 1 else np.stack(columns)
+        for columns in zip(*taken)
+      )
+    )
+    none = np.zeros(count, np.int64)
+    return shards.Sample(
+      data=blocks.Block(*map(tf.constant, data)),
+      keys=none.astype(np.uint64),
+      probabilities=np.ones(count, np.float32),
+      table_sizes=none + len(self._blocks),
+      shards=none.astype(np.int32),
+      times_sampled=np.ones(count, np.int32),
+    )
+
+  def flush(self, timeout_s: float | None = None) -> None:
+    """Nothing is held back."""
+
+  def close(self) -> None:
+    """Nothing is open."""

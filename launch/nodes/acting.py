@@ -17,6 +17,7 @@ from agents import base
 from environment_loops import observers
 from environment_loops import vector
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.experience import kind
 from replay import ring
 from run_records import reporting
@@ -132,6 +133,7 @@ class Acting:
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults
     for _ in range(count):
+      pulse.beat()
       steps = self._actor_steps(self.steps)
       action = behaviour.act(theta, observation, steps, self._rng)
       step = environment.step(action)

@@ -225,6 +225,7 @@ class Actor:
     episodes, start, faults = 0, self.steps, environment.faults
     try:
       for _ in range(count):
+        pulse.beat()
         action = actor.act(observation)
         step = environment.step(action)
         actor.record(observation, action, step)

@@ -23,6 +23,7 @@ from launch import rpc
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
+_LONG_S = 300.0
 _PAUSE_S = 0.2  # before an unreachable master is asked again
 
 
@@ -61,7 +62,8 @@ class Worker:
     self._stop = stop = pulse.stop_event(stop)
     config = self._config
     self._agent = agent = self._experiment.make_agent()
-    self._table = evolution.noise_table(config.table_seed, config.table_size)
+    with pulse.busy('making the table of noise', _LONG_S):
+      self._table = evolution.noise_table(config.table_seed, config.table_size)
     self._theta = np.zeros(agent.layout.size, np.float32)
     self._strategy: strategy.Strategy | None = None
     if config.broadcast == 'returns':

@@ -115,7 +115,7 @@ class Channel:
     if len(chunk) > size:
       raise NoServer('it sends more than it says')
     message = np.empty(size, np.uint8)
-    view = memoryview(message)
+    view = message.data
     view[: len(chunk)] = chunk
     done = len(chunk)
     while done < size:

@@ -89,7 +89,7 @@ class Connection:
       if self._message is None:
         return chunk  # that was all of it
     message = self._message
-    view = memoryview(message)
+    view = message.data
     while self._filled < len(message):
       count = self._socket.recv_into(view[self._filled :])
       if not count:

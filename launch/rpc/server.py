@@ -112,7 +112,9 @@ def serve(
 def _methods(instance: Any) -> dict[str, Callable[..., Any]]:
   """What an object serves, by name."""
   names = getattr(instance, 'serves', ())
-  methods = {name: getattr(instance, name, None) for name in names}
+  methods: dict[str, Any] = {
+    name: getattr(instance, name, None) for name in names
+  }
   for name, method in methods.items():
     if name.startswith('_') or name == 'run' or not callable(method):
       raise TypeError(

@@ -123,15 +123,25 @@ class Server:
       with self._lock:
         self._idle -= 1
       descriptor, _ = events[0]
+      again: Any = None
       if descriptor == self._listener.fileno():
         self._accept()
+        again, mask = self._listener, select.EPOLLIN
       elif descriptor != self._wakeup:
-        self._serve(self._connections[descriptor])
+        again = self._connections[descriptor]
+        mask = self._serve(again)
       with self._lock:
-        self._idle += 1
+        self._idle += 1  # before anything more can come in
+      if again is not None and mask:
+        with contextlib.suppress(OSError, ValueError):  # closed by `stop`
+          self._poll.modify(again, mask | select.EPOLLONESHOT)
 
-  def _serve(self, connection: connection_lib.Connection) -> None:
-    """Goes on with a connection as far as possible now."""
+  def _serve(self, connection: connection_lib.Connection) -> int:
+    """Goes on with a connection as far as possible now.
+
+    Returns:
+      What to wait for on it; 0 if it is over.
+    """
     try:
       message = connection.proceed()
       if message is not None:
@@ -144,20 +154,15 @@ class Server:
             self._start_thread()
         connection.answer(self._answer(message))
         del message
-      if self._stopping and not connection.wants_to_send:
-        self._forget(connection)
-        return
-      self._poll.modify(
-        connection,
-        select.EPOLLONESHOT
-        | (select.EPOLLOUT if connection.wants_to_send else select.EPOLLIN),
-      )
+      return select.EPOLLOUT if connection.wants_to_send else select.EPOLLIN
     except EOFError:
-      self._forget(connection)
+      pass
     except (OSError, connection_lib.Refused) as e:
       if isinstance(e, (ssl.SSLError, connection_lib.Refused)):
         self._say(f'refused a connection: {e}')
-      self._forget(connection)
+    self._connections.pop(connection.fileno(), None)
+    connection.close()
+    return 0
 
   def _accept(self) -> None:
     """Takes in all who wait."""
@@ -186,12 +191,6 @@ class Server:
         continue
       self._connections[connection.fileno()] = connection
       self._poll.register(connection, select.EPOLLIN | select.EPOLLONESHOT)
-    with contextlib.suppress(OSError, ValueError):  # closed by `stop`
-      self._poll.modify(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
-
-  def _forget(self, connection: connection_lib.Connection) -> None:
-    self._connections.pop(connection.fileno(), None)
-    connection.close()
 
   def _end_slow(self) -> None:
     """Ends connections whose message, or whose reading, takes too long."""

@@ -77,10 +77,8 @@ def make() -> Credentials:
       *('-set_serial', '1', '-days', str(_DAYS), '-out', 'node.pem'),
       *('-extfile', 'made.cnf', '-extensions', 'node'),
     )
-    return Credentials(
-      *((where / name).read_text() for name in ('ca.pem', 'node.pem')),
-      key=(where / 'node.key').read_text(),
-    )
+    names = ('ca.pem', 'node.pem', 'node.key')
+    return Credentials(*((where / name).read_text() for name in names))
 
 
 def _openssl(where: pathlib.Path, *arguments: str) -> None:

@@ -34,6 +34,7 @@ class Counter:
   """Totals, rates, budget, and the metrics files of one run. Thread-safe."""
 
   serves = (
+    'begin',
     'report',
     'log',
     'finish',
@@ -93,13 +94,29 @@ class Counter:
     self._saved = self._synced = -math.inf
     self._unsaved: OSError | None = None  # why not
 
+  def begin(self, node: str, life: tuple[str, int]) -> dict[str, int]:
+    """A node begins a life: what is still on its way from older ones is void.
+
+    It does again what it had not been told is counted; counted too, when it
+    arrives late, that would be counted twice.
+
+    Returns:
+      Count name to the node's total.
+    """
+    with self._lock:
+      now = self._clock()
+      state = self._nodes.setdefault(node, rates.NodeRecord(now))
+      state.begin(life)
+      self._save(now, force=True)
+      return dict(state.totals)
+
   def report(
     self,
     node: str,
     counts: Mapping[str, int],
     metrics: Mapping[str, Any] | None = None,
     events: Sequence[Mapping[str, Any]] | None = None,
-    life: tuple[str, Mapping[str, int]] | None = None,
+    life: tuple[tuple[str, int], Mapping[str, int]] | None = None,
   ) -> dict[str, Any]:
     """Adds what a node did since its last report.
 
@@ -406,7 +423,8 @@ class Counter:
     for name, totals in state['node_totals'].items():
       record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
       # Of an older version, there are none.
-      record.life, record.of_life = state.get('lives', {}).get(name, ('', {}))
+      life, record.of_life = state.get('lives', {}).get(name, (('', 0), {}))
+      record.life = (life[0], life[1])
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, a counter died after the goal was reached,
     # and nobody will tell it again. A spent budget shows by itself.

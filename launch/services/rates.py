@@ -59,8 +59,8 @@ class NodeRecord:
     seen: time of its last report.
     logged: time at which its metrics were last written.
     told: whether it has read that the run is finished.
-    life: which of the node's lives reported last.
-    of_life: count name to its total in that life.
+    life: the newest of the node, see `pulse.life`.
+    of_life: count name to its total in that.
   """
 
   def __init__(self, now: float, totals: dict[str, int] | None = None):
@@ -70,11 +70,23 @@ class NodeRecord:
     self.seen = now
     self.logged = -math.inf
     self.told = False
-    self.life = ''
+    self.life: tuple[str, int] = ('', 0)
     self.of_life: dict[str, int] = {}
 
+  def begin(self, life: tuple[str, int]) -> bool:
+    """From now on this life counts, and none before it. False: it is one."""
+    (run, number), (known, newest) = life, self.life
+    if run == known and number < newest:
+      return False
+    if (run, number) != (known, newest):
+      self.life, self.of_life = (run, number), {}
+    return True
+
   def news(
-    self, life: str, counted: Mapping[str, int], counts: Mapping[str, int]
+    self,
+    life: tuple[str, int],
+    counted: Mapping[str, int],
+    counts: Mapping[str, int],
   ) -> dict[str, int]:
     """What of a report is not counted yet.
 
@@ -83,9 +95,8 @@ class NodeRecord:
       counted: what it knows to be counted, in this life.
       counts: its increments since then.
     """
-    if life != self.life:
-      # Of a life that a counter has forgotten, it is told all.
-      self.life, self.of_life = life, {}
+    if not self.begin(life):
+      return {}
     news = {}
     for name in {**counted, **counts}:
       known = self.of_life.get(name, 0)

@@ -121,7 +121,8 @@ def newest(directory: str | os.PathLike[str]) -> Manifest | None:
       return manifest
     except files.Broken as e:
       _logger.warning('Generation %s is left out: %s', path.name, e)
-  _logger.info(
+  _logger.log(
+    logging.WARNING if paths else logging.INFO,
     'No %scheckpoint in %s: replay starts empty.',
     'valid ' if paths else '',
     root,

@@ -51,7 +51,6 @@ _SPEED = (
   (
     'IMPALA, Pong: env steps/s',
     'bench_pong',
-    'bench_papers',
     'Murmuration, preset',
     'dm-acme IMPALA, 2 actors',
     _STEPS,

@@ -52,6 +52,8 @@ def test_random_steps_with_resets_equal_gymnasium_to_1e_6(name):
       action = actions[index]
       if not batch.spec.discrete:
         action = actions_lib.to_native(name, single.action_space, action)
+        # As float32, NumPy 2 would compute Pendulum's torque in it.
+        action = np.float64(action)
       observation, reward, terminated, truncated, _ = single.step(action)
       arrivals.append(observation)
       rewards.append(reward)

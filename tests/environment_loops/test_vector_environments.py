@@ -37,7 +37,8 @@ def _arrays(step):
 def _native(space, action):
   if isinstance(space, gymnasium.spaces.Discrete):
     return int(action) + int(space.start)
-  return (space.high * action).astype(space.dtype)
+  # As float32, NumPy 2 would compute the torque of Pendulum in it.
+  return (space.high * action).astype(space.dtype).astype(np.float64)
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -36,7 +36,7 @@ class _Counter:
   def totals(self):
     return {'actor_steps': self.steps}
 
-  def report(self, node, counts, metrics, events):
+  def report(self, node, counts, metrics, events, life):
     del node, counts, metrics, events
     self.left -= 1
     return {'totals': {}, 'finished': self.finished()}
@@ -159,7 +159,7 @@ class _Hasty(_Counter):
     self.steps = min(self.steps + 5, 100)
     return super().totals()
 
-  def report(self, node, counts, metrics, events):
+  def report(self, node, counts, metrics, events, life):
     del node, counts, metrics, events
     return {'totals': {}, 'finished': self.finished()}
 

@@ -31,7 +31,14 @@ def test_the_arithmetic_is_of_the_settings():
 @pytest.mark.parametrize(
   'agent, overrides, said',
   [
-    ('dqn', {'agent__batch_size': '1000000000'}, 'Lower agent.batch_size'),
+    (
+      'dqn',
+      {
+        'agent__batch_size': '1000000000',
+        'run__steps_per_agent': '1000000000000',
+      },
+      'Lower agent.batch_size',
+    ),
     (
       'dqn',
       {'agent__hidden_sizes': '(1000000,1000000)'},
@@ -51,10 +58,10 @@ def test_the_arithmetic_is_of_the_settings():
 def test_what_no_machine_holds_is_refused_with_the_arithmetic(
   agent, overrides, said, monkeypatch
 ):
-  monkeypatch.setattr(needs, 'memory_bytes', lambda: 16 * 10**9)
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 4 * 10**9)
   with pytest.raises(ValueError) as caught:
     check(agent, **overrides)
-  for word in (said, 'GB for replay', 'The machine has 16 GB', 'processes'):
+  for word in (said, 'GB for replay', 'The machine has 4 GB', 'processes'):
     assert word in str(caught.value)
 
 
@@ -68,8 +75,12 @@ def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
   'agent, overrides, said',
   [
     ('dqn', {'run__updates_per_call': '10000000'}, 'from 1 to 10000'),
-    ('dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
-    ('apex_dqn', {'run__updates_per_call': '9000'}, 'leaves no update'),
+    ('dqn', {'agent__batch_size': '1000000000'}, 'leaves no update'),
+    (
+      'd4pg',
+      {'run__updates_per_call': '10000', 'run__steps_per_agent': '3000'},
+      'leaves no update',
+    ),
     ('dqn', {'agent__max_replay_size': '1000000000000'}, 'from 1 to 214748'),
     ('dqn', {'pace__samples_per_insert': '1e12'}, 'at most 10,000'),
     ('dqn', {'run__tf_threads': '1000000'}, 'from 1 to 1024'),

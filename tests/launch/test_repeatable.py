@@ -1,6 +1,7 @@
 """One process and one seed: the same parameters, bit for bit."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from run_records import checkpoints
 from run_records import run_directory
 
 STEPS = 600
-SMALL = {'hidden_sizes': (16,)}
-REPLAY = {'min_replay_size': 50, 'batch_size': 16}
+SMALL: dict[str, Any] = {'hidden_sizes': (16,)}
+REPLAY: dict[str, Any] = {'min_replay_size': 50, 'batch_size': 16}
 # Agent, its config, and its task.
 AGENTS = {
   'dqn': (dqn.DQN, dqn.Config(**SMALL, **REPLAY), 'CartPole-v1'),

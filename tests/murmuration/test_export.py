@@ -98,6 +98,8 @@ def test_convolutions_in_numpy_equal_those_of_tensorflow(shape, dtype, network):
   agent = dqn.DQN(config, spec)
   theta = agent.initial(0)
   images = np.random.default_rng(1).integers(0, 256, (6, *shape)).astype(dtype)
+  if dtype == 'float32':
+    images /= 255
   want = agent.values()(theta[None], images[None])[0]
   *values, _ = agent.operations(theta)
   got, _ = portable.apply(np, values, images, None, None)

@@ -9,6 +9,8 @@ import gymnasium
 from gymnasium.envs.classic_control import cartpole
 import pytest
 
+from agents import base
+from agents import dqn
 from launch import cell as cell_lib
 from launch import registry
 import murmuration
@@ -116,6 +118,18 @@ def test_a_rate_that_falls_over_the_run_falls_over_this_one():
   config = _config('impala', 'CartPole-v1', steps=5000)
   assert config['run']['steps_per_agent'] == 5000
   assert config['agent']['anneal_env_steps'] == 5000
+
+
+def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
+  assert registry.agent('agents.dqn:DQN').config is dqn.Config
+  config = _config('agents.dqn:DQN', 'CartPole-v1', learning_rate='0.5')
+  assert config['agent_name'] == 'agents.dqn:DQN'
+  assert config['topology'] == 'single_process'
+  assert config['agent']['learning_rate'] == 0.5
+  with pytest.raises(ValueError, match='which environment'):
+    _config('agents.dqn:DQN')
+  with pytest.raises(ValueError, match='def __init__'):
+    registry.of_class(type('Silent', (base.Agent,), {}))
 
 
 def test_settings_are_found_by_their_names():

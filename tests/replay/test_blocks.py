@@ -11,6 +11,7 @@ from replay import block_adder
 from replay import blocks
 from replay import readers
 from replay import tables
+from replay import writer as writer_lib
 
 T, K = 4, 3
 
@@ -290,11 +291,11 @@ def test_a_blocks_size_is_known():
 def test_a_blocked_queue_says_so(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 1, layout.signature()))
-  options = blocks.writer_lib.WriteOptions(max_in_flight=1, timeout_s=0.2)
+  options = writer_lib.WriteOptions(max_in_flight=1, timeout_s=0.2)
   adder = block_adder.BlockAdder(
     server.localhost_client(), 'queue', layout, options=options
   )
-  with pytest.raises(blocks.writer_lib.WriteBlocked, match="Table 'queue'"):
+  with pytest.raises(writer_lib.WriteBlocked, match="Table 'queue'"):
     for row in _steps(3 * T, layout):
       adder.add(*row)
   adder.close()

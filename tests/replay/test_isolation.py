@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from replay import isolation
 from replay.inspect import launcher
 from tests import strangers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def enter_and_look(times=1):
@@ -206,3 +210,18 @@ def test_a_broken_record_is_named(tmp_path):
     (tmp_path / launcher.FILE).write_text(text)
     with pytest.raises(launcher.Refused, match='launcher.json is not readable'):
       launcher.join(tmp_path)
+
+
+def test_the_doctor_says_what_runs_get_here():
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      'import doctor; print(doctor.network_of_runs())',
+    ],
+    env={**os.environ, 'PYTHONPATH': str(ROOT / 'requirements')},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.stdout.strip() == isolation.found(), done.stderr

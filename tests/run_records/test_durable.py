@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -154,3 +155,41 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(path):
   living.write_bytes(b'half')
   durable.sweep(path.parent)
   assert left() == [living]
+
+
+WRITES = """
+import pathlib, sys
+import numpy as np
+from run_records import checkpoints
+run = pathlib.Path(sys.argv[1])
+checkpoints.check(run, print)
+path = checkpoints.directory(run) / 'learner-0.npz'
+state = run / checkpoints.COUNTER
+number = int((checkpoints.read(path) or {'number': 0})['number'])
+print('from', number, flush=True)
+while True:
+  number += 1
+  checkpoints.write(path, number=number, theta=np.full(10_000, number))
+  checkpoints.write_state(state, {'number': number}, number % 5 == 0)
+"""
+
+
+@pytest.mark.long
+def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
+  reached = 0
+  for wait_s in np.random.default_rng(0).uniform(0.0, 0.4, 8):
+    writer = subprocess.Popen(
+      [sys.executable, '-c', WRITES, str(tmp_path)],
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    said = writer.stdout.readline()
+    assert said.startswith('from ') and int(said.split()[1]) >= reached, said
+    time.sleep(wait_s)
+    writer.kill()
+    writer.communicate()
+    found = checkpoints.read(tmp_path / 'checkpoints' / 'learner-0.npz')
+    if found is not None:
+      reached = int(found['number'])
+      assert (found['theta'] == reached).all()
+  assert reached > 20

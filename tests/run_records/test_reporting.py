@@ -50,9 +50,9 @@ class _Counter:
     self._check()
     self.results.append((reason, result))
 
-  def snapshot(self):
+  def begin(self, node, life):
     self._check()
-    return {'nodes': self.nodes}
+    return self.nodes.get(node, {})
 
 
 AWAY = rpc.Unavailable('localhost:1', 'report', False, 'nothing listens there')
@@ -161,8 +161,8 @@ def test_a_goal_is_said_again_until_it_is_heard(reporter, counter):
 def test_a_restarted_node_hears_how_far_it_was(reporter, counter):
   assert reporter.steps_done() == 0
   counter.nodes = {
-    'explorer/0': {'totals': {'actor_steps': 320}},
-    'explorer/1': {'totals': {'actor_steps': 999}},
+    'explorer/0': {'actor_steps': 320},
+    'explorer/1': {'actor_steps': 999},
   }
   assert reporter.steps_done() == 320
 
@@ -170,7 +170,7 @@ def test_a_restarted_node_hears_how_far_it_was(reporter, counter):
 def test_a_restarted_node_waits_for_a_counter_that_is_away(
   reporter, counter, monkeypatch
 ):
-  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  counter.nodes = {'explorer/0': {'actor_steps': 320}}
   errors = iter([AWAY, AWAY])
 
   def check():
@@ -188,7 +188,7 @@ def test_a_node_that_has_to_begin_at_0_says_so(
   reporter, counter, monkeypatch, caplog, error
 ):
   monkeypatch.setattr(reporting, '_START_PATIENCE_S', 0.05)
-  counter.nodes = {'explorer/0': {'totals': {'actor_steps': 320}}}
+  counter.nodes = {'explorer/0': {'actor_steps': 320}}
   counter.away = error
   assert reporter.steps_done() == 0
   assert 'explorer/0 begins at step 0' in caplog.text

@@ -157,11 +157,17 @@ def test_many_nodes_become_one_line_per_group_with_the_worst_state():
   assert 'explorer/4: SIGKILL' in shown
 
 
-def test_a_node_that_does_not_report_is_called_silent():
-  snapshot = _snapshot()
-  snapshot['nodes']['explorer/1']['age_s'] = 65.0
-  shown = _drawn(_state(*_NODES), snapshot)
-  assert 'silent 1:05' in shown
+@pytest.mark.parametrize(
+  ('notice', 'word'),
+  [('silent for 12 s', 'silent'), ('for 20 s now: no table', 'waiting')],
+)
+def test_what_is_odd_about_a_node_stands_beside_it_and_below(notice, word):
+  shown = _drawn(_state(_node('explorer/1', notice=notice)), _snapshot())
+  (row,) = [
+    x for x in shown.splitlines() if f' {word} ' in x and notice not in x
+  ]
+  assert 'explorer/1' in row
+  assert f'explorer/1 {notice}' in shown
 
 
 def test_brackets_in_names_and_errors_are_not_taken_for_styles():
@@ -242,6 +248,17 @@ def test_a_dead_node_is_said_at_once_and_once(tmp_path):
   assert text.count('explorer/0: ValueError: NaN') == 1
   assert text.count(str(log)) == 1
   assert 'running again (1): explorer/0' in text
+
+
+def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end():
+  live, stream = _plain(_Client(_snapshot()))
+  for notice in ('', *3 * ['silent for 12 s'], *3 * ['']):
+    live(_state(_node('learner/0', notice=notice)))
+    time.sleep(0.1)
+  live.close()
+  text = stream.getvalue()
+  assert text.count('learner/0 silent for 12 s') == 1
+  assert text.count('learner/0 goes on') == 1
 
 
 def test_a_counter_that_hangs_holds_up_nothing():

@@ -99,6 +99,22 @@ def test_a_study_that_cannot_be_is_refused(changes, message):
     _study(**changes)
 
 
+def test_agents_that_share_a_budget_have_their_part_of_it(tmp_path):
+  shared = study_plan.Variant(('dqn:cartpole',), shared_by=4)
+  study = _study(
+    variants={'one': study_plan.Variant(()), 'four': shared},
+    baseline='one',
+    goals=(),
+    contrasts=(),
+  )
+  part = f'--config.run.steps_per_agent={study.budget // 4}'
+  assert part in study_plan.arguments(study, 'four')
+  jobs = study_plan.jobs(study, tmp_path)
+  assert {job.variant: job.shared_by for job in jobs} == {'one': 1, 'four': 4}
+  with pytest.raises(ValueError, match='shared_by=4'):
+    study_plan.Variant((), together=True, shared_by=4)
+
+
 # Those of the project.
 
 
@@ -135,7 +151,8 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
     assert answer['code'] == 0, answer['stderr']
     config = json.loads(answer['stdout'])['config']
     assert config['environment'] == study.environment
-    assert config['run']['steps_per_agent'] == study.budget_of(label)
+    share = study.budget_of(label) // study.variants[label].shared_by
+    assert config['run']['steps_per_agent'] == share
     assert config['run']['target_return'] is None
     agent = config['agent']
     sizes = agent.get('hidden_sizes') or agent['policy_sizes']

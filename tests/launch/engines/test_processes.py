@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -319,6 +318,17 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   assert_nothing_is_left(run)
 
 
+def test_a_zygote_that_is_stopped_goes_on(launch):
+  run = launch('waits')
+  waiter = psutil.Process(run.pid('waiter'))
+  run.pid('child')
+  waiter.parent().suspend()
+  waiter.kill()
+  code, reason, _ = run.wait()
+  assert code == 1 and reason.startswith('waiter/0 failed: killed by SIGKILL')
+  assert_nothing_is_left(run)
+
+
 def test_a_node_shows_its_name_in_its_log_and_in_ps(launch):
   run = launch('waits')
   pid = run.pid('waiter')
@@ -326,21 +336,21 @@ def test_a_node_shows_its_name_in_its_log_and_in_ps(launch):
   assert psutil.Process(pid).cmdline()[0] == 'murmuration: waiter/0'
 
 
-def test_ports_are_free_after_the_run(launch):
+def test_servers_listen_on_sockets_alone_which_go_with_the_run(launch):
   run = launch('waits')
   server = psutil.Process(run.pid('server'))
 
-  def listening():
-    connections = server.net_connections('tcp')
-    return [c.laddr.port for c in connections if c.status == 'LISTEN']
+  def sockets():
+    connections = server.net_connections('unix')
+    return [c.laddr for c in connections if c.laddr.endswith('server%2F0')]
 
-  wait_until(listening)
-  (port,) = set(listening())
+  wait_until(sockets)
+  (path,) = map(pathlib.Path, sockets()[:1])
+  assert path.parent.stat().st_mode & 0o777 == 0o700
+  assert not server.net_connections('tcp')
   os.kill(run.process.pid, signal.SIGINT)
   run.wait()
-  with socket.socket() as probe:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    probe.bind(('', port))
+  assert not path.parent.exists()
 
 
 def test_a_killed_reverb_server_comes_back_and_tensorflow_runs_in_nodes(launch):

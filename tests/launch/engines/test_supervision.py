@@ -7,6 +7,7 @@ import pytest
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import signals
 from launch.engines import supervision
 from launch.engines import watch
 
@@ -88,7 +89,7 @@ def play(script, clients=None, limits=restarts.DEFAULT, **assigned):
     script,
     nodes,
     [None] * len(nodes),
-    supervision.Signals(),
+    signals.Signals(),
     None,
     0.1,
     watch.Watch(script.slots, limits),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from launch import engines
+from launch import pulse
 from launch import rpc
 from launch.engines import restarts
 from launch.engines import supervision
@@ -192,6 +194,37 @@ def test_a_thread_that_does_not_stop_is_named(monkeypatch):
   assert outcome.exit_code == 0
   assert outcome.reason == 'last/0 finished; still there: deaf/0'
   assert 'in deaf' in outcome.nodes[0].last_error
+
+
+def test_a_silent_thread_ends_the_run_with_a_sentence(monkeypatch):
+  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.2)
+  monkeypatch.setattr(supervision, 'KILL_GRACE_S', 0.1)
+  program = lp.Program('test')
+  release = threading.Event()
+
+  def hangs():
+    pulse.stop_event()
+    release.wait(60)
+
+  call(program, 'hanger', hangs)
+  restarts.limit(program, restarts.Limits(silent_s=1.0))
+  outcome, _ = run(program, {'hanger': restarts.Restart()})
+  release.set()
+  assert outcome.exit_code == 1
+  assert outcome.reason.startswith('hanger/0 failed: silent for 1 s, in ')
+  assert 'A thread cannot be killed' in outcome.reason
+  assert 'in hangs' in outcome.nodes[0].last_error
+
+
+def test_a_thread_that_exits_in_the_middle_has_failed():
+  program = lp.Program('test')
+  wait(program)
+  call(program, 'leaver', lambda: sys.exit(0))
+  outcome, _ = run(program)
+  assert (outcome.exit_code, outcome.reason) == (
+    1,
+    'leaver/0 failed: SystemExit: 0',
+  )
 
 
 def test_no_thread_of_the_engine_is_left():

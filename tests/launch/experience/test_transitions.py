@@ -16,6 +16,7 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch.rpc import directory
 from replay import packing
+from replay import writer
 
 ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
 
@@ -224,9 +225,10 @@ def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
   client = reverb.Client(address)
   # By somebody who checks nothing, with a priority to be drawn by.
   broken = np.full((SIZE, written.shape[1]), np.nan, np.float32)
-  with client.writer(1) as writer:
-    writer.append(broken)
-    writer.create_item('replay', 1, 1e4)
+  own = writer.ItemWriter(client, 'replay', found._layout.signature(SIZE))
+  own.append([broken], 1e4)
+  own.flush()
+  own.close()
   source = found.source([address], 'replay', lambda: False)
   deadline = time.monotonic() + 60
   while not source.not_finite:

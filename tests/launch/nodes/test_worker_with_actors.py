@@ -39,11 +39,11 @@ class Counter:
     del timeout_s
     return self
 
-  def snapshot(self):
-    return {'nodes': {}}
+  def begin(self, node, life):
+    return {}
 
-  def report(self, node, increments, metrics, own):
-    del node, own
+  def report(self, node, increments, metrics, own, life):
+    del node, own, life
     for name, count in increments.items():
       self.totals[name] = self.totals.get(name, 0) + count
     self.metrics.update(metrics)

@@ -3,7 +3,6 @@
 import errno
 import io
 import math
-import pathlib
 import threading
 import time
 
@@ -11,6 +10,7 @@ import pytest
 
 from launch import pulse
 from launch.services import counter as counter_lib
+from run_records import durable
 from run_records import metrics
 from run_records import run_directory
 
@@ -273,21 +273,40 @@ def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
 
 def test_a_report_whose_answer_was_lost_is_counted_once(tmp_path):
   counter = counter_lib.Counter(tmp_path)
-  counter.report('e/0', {'actor_steps': 5}, life=('a', {}))
+  counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
   # It died after it had saved, before it answered.
   counter = counter_lib.Counter(tmp_path)
-  counter.report('e/0', {'actor_steps': 7}, life=('a', {}))
+  counter.report('e/0', {'actor_steps': 7}, life=(('run', 1), {}))
   assert counter.totals() == {'actor_steps': 7}
-  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  counter.report(
+    'e/0', {'actor_steps': 1}, life=(('run', 1), {'actor_steps': 7})
+  )
   assert counter.totals() == {'actor_steps': 8}
   # The next life of that node begins at nothing.
-  counter.report('e/0', {'actor_steps': 2}, life=('b', {}))
+  counter.report('e/0', {'actor_steps': 2}, life=(('run', 2), {}))
   assert counter.totals() == {'actor_steps': 10}
+
+
+def test_a_report_of_a_life_that_is_over_counts_no_more(tmp_path):
+  counter = counter_lib.Counter(tmp_path)
+  counter.begin('e/0', ('run', 1))
+  counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
+  assert counter.begin('e/0', ('run', 2)) == {'actor_steps': 5}
+  counter.report('e/0', {'actor_steps': 3}, life=(('run', 2), {}))
+  # On its way since before the first life's end: the second does it again.
+  for late in (counter, counter_lib.Counter(tmp_path)):
+    late.begin('e/0', ('run', 1))  # so may that be
+    late.report(
+      'e/0', {'actor_steps': 3}, life=(('run', 1), {'actor_steps': 5})
+    )
+    assert late.totals() == {'actor_steps': 8}
 
 
 def test_counts_that_a_counter_could_not_save_are_told_again():
   counter = counter_lib.Counter(None)
-  counter.report('e/0', {'actor_steps': 1}, life=('a', {'actor_steps': 7}))
+  counter.report(
+    'e/0', {'actor_steps': 1}, life=(('run', 1), {'actor_steps': 7})
+  )
   assert counter.totals() == {'actor_steps': 8}
 
 
@@ -296,7 +315,7 @@ def full_disk(monkeypatch):
   """full_disk(True): nothing can be written; full_disk(False): again."""
   disk = {'full': False}
   error = OSError(errno.ENOSPC, 'No space left on device')
-  write_text = pathlib.Path.write_text
+  write_durably = durable.write
 
   class Full(io.FileIO):
     def write(self, data):
@@ -305,13 +324,13 @@ def full_disk(monkeypatch):
       # What fits, as a real one.
       return super().write(data[:3])
 
-  def text(self, *args, **options):
+  def write(*args, **options):
     if disk['full']:
       raise error
-    return write_text(self, *args, **options)
+    return write_durably(*args, **options)
 
   monkeypatch.setattr(io, 'FileIO', Full)
-  monkeypatch.setattr(pathlib.Path, 'write_text', text)
+  monkeypatch.setattr(durable, 'write', write)
   return lambda full: disk.update(full=full)
 
 

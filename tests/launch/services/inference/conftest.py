@@ -58,13 +58,13 @@ class _Quiet:
     del timeout_s
     return self
 
-  def report(self, node, increments, metrics, evaluation):
-    del increments, evaluation
+  def report(self, node, increments, metrics, evaluation, life):
+    del increments, evaluation, life
     self.node, self.metrics = node, metrics
     return {'finished': False}
 
-  def snapshot(self):
-    return {'nodes': {}}
+  def begin(self, node, life):
+    return {}
 
 
 class _Learner(_Quiet):

@@ -1,0 +1,129 @@
+"""launch/rpc between machines: who has no certificate of the run is refused."""
+
+import contextlib
+import socket
+import ssl
+
+import numpy as np
+import pytest
+
+from launch import rpc
+from launch.rpc import directory
+from launch.rpc import tls
+
+
+class Service:
+  serves = ('echo',)
+
+  def echo(self, x):
+    return x
+
+
+class Network(directory.Directory):
+  """Of one server, at a free port."""
+
+  def __init__(self, credentials):
+    self._credentials = credentials
+    self._address = f'tls://localhost:{directory.pick_port(set())}'
+
+  @property
+  def credentials(self):
+    return self._credentials
+
+  def claim(self, name, kind='rpc'):
+    return self._address
+
+  find = claim
+
+  def connect(self):
+    host, port = self._address.removeprefix('tls://').split(':')
+    return socket.create_connection((host, int(port)), 10)
+
+
+@pytest.fixture(scope='module')
+def credentials():
+  return tls.make()
+
+
+@pytest.fixture
+def network(credentials):
+  return Network(credentials)
+
+
+@pytest.fixture
+def serving(network, credentials):
+  address = network.claim('server/0')
+  with rpc.serve(Service(), address, 1, credentials):
+    yield network
+
+
+def client_of(network):
+  return rpc.Client(directory.Name('server/0', network), timeout_s=10.0)
+
+
+@pytest.mark.parametrize('size', [0, 1, 5_000, 70_000, 3_000_000])
+def test_arrays_cross_in_both_directions(serving, size):
+  array = np.random.default_rng(0).integers(0, 255, size, np.uint8)
+  np.testing.assert_array_equal(client_of(serving).echo(array), array)
+
+
+def test_a_server_that_was_started_again_is_found(network, credentials):
+  client = client_of(network)
+  for i in range(3):
+    with rpc.serve(Service(), network.claim('x'), 4, credentials):
+      assert client.echo(i) == i
+
+
+def test_another_run_is_refused_by_both_ends(serving, caplog):
+  stranger = Network(tls.make())
+  stranger._address = serving._address
+  with pytest.raises(rpc.Unavailable):
+    rpc.Client(directory.Name('server/0', stranger), timeout_s=0.5).echo(1)
+  # Also if it does not care who the server is.
+  context = stranger.credentials.client_context()
+  careless = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+  careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
+  with pytest.raises((ssl.SSLError, ConnectionError)):
+    with careless.wrap_socket(serving.connect()) as connection:
+      connection.sendall(b'anything')
+      if connection.recv(1) == b'':
+        raise ConnectionError
+  assert context.verify_mode == ssl.CERT_REQUIRED
+  assert 'refused a connection' in caplog.text
+  assert client_of(serving).echo(1) == 1
+
+
+def test_what_is_no_tls_is_refused_and_what_is_silent_holds_nobody(serving):
+  silent = [serving.connect() for _ in range(20)]
+  with serving.connect() as connection:
+    connection.sendall(b'GET / HTTP/1.1\r\n\r\n' * 10)
+    with contextlib.suppress(ConnectionError):
+      while connection.recv(1000):  # at most an alert
+        pass
+  assert client_of(serving).echo(1) == 1
+  for connection in silent:
+    connection.close()
+
+
+def test_an_address_that_others_reach_needs_certificates(network):
+  with pytest.raises(ValueError, match='needs the certificates'):
+    with rpc.serve(Service(), network.claim('server/0')):
+      pass
+  with pytest.raises(ValueError, match='needs the certificates'):
+    rpc.Client(network.claim('server/0'), timeout_s=1.0).echo(1)
+
+
+def test_an_address_without_a_kind_is_refused():
+  with pytest.raises(ValueError, match='unix:PATH or tls://HOST:PORT'):
+    rpc.Client('localhost:8000').echo(1)
+
+
+def test_the_key_is_not_printed(credentials):
+  assert 'PRIVATE' in credentials.key
+  assert credentials.key not in repr(credentials)
+
+
+def test_without_openssl_it_says_what_to_install(monkeypatch):
+  monkeypatch.setenv('PATH', '/nowhere')
+  with pytest.raises(RuntimeError, match='apt-get install openssl'):
+    tls.make()
