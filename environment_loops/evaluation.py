@@ -16,8 +16,6 @@ from environment_loops import vector
 _logger = logging.getLogger(__name__)
 # Broken episodes in a row, in one environment, that give up an evaluation.
 _MAX_BROKEN = 10
-# Steps after which an episode is cut that nothing else ends.
-_UNLIMITED_STEPS = 100_000
 
 # Observations [N, ...] to actions [N] or [N, ...].
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -148,8 +146,7 @@ def first_episodes(
       remembers the episodes it is in, it has `ended(last)`, which is told
       where they broke.
     environment: K environments; they are reset first.
-    max_steps: cut each episode after so many environment steps; None: after
-      100,000 where the environment has no limit of its own, with a warning.
+    max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
     on_fault: as for `evaluate_vector`.
 
@@ -160,9 +157,6 @@ def first_episodes(
     EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
   """
   _check_positive('max_steps', max_steps)
-  unlimited = max_steps is None and environment.spec.max_episode_steps is None
-  if unlimited:
-    max_steps = _UNLIMITED_STEPS
   observation = environment.reset()
   returns = np.zeros(environment.num, np.float64)
   running = np.ones(environment.num, np.bool_)
@@ -188,13 +182,6 @@ def first_episodes(
         policy.ended(step.last)
     running &= ~ends
     observation = step.next_observation
-  if unlimited and lengths.max() >= _UNLIMITED_STEPS:
-    _logger.warning(
-      'Episodes of %s have no limit, and were cut after %d steps to be '
-      'measured. Give it one: max_episode_steps (docs/your_environment.md).',
-      environment.spec.name,
-      _UNLIMITED_STEPS,
-    )
   if broken.any():
     _logger.warning(
       '%d episodes of %s broke while a policy was evaluated; others were '

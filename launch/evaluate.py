@@ -20,7 +20,6 @@ if not __package__:
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from environment_loops import environments
-from environment_loops import evaluation
 from launch import command_line
 from launch import playing
 from run_records import film
@@ -41,17 +40,10 @@ def main() -> int:
   name = run.config()['environment']
   print(f'Playing {kept.what} on {name}, {args.episodes} episodes.')
   try:
-    result = evaluation.evaluate_vector(
-      kept.policy(),
-      name,
-      args.episodes,
-      args.seed,
-      epsilon=run.config()['run'].get('eval_epsilon', 0.0),
-    )
+    result = playing.evaluate(run, kept, args.episodes, args.seed)
   except environments.EnvironmentFault as e:
     print(f'No returns: {e}', file=sys.stderr)
     return 1
-  assert result is not None
   returns = result.returns
   print('  ' + ' '.join(f'{r:.0f}' for r in returns))
   print(

@@ -23,6 +23,7 @@ from run_records import checkpoints
 from run_records import film
 from run_records import run_directory
 
+_MAX_STEPS = 100_000
 _FPS = 30.0  # where the environment does not say
 
 
@@ -127,6 +128,29 @@ def load(run: run_directory.RunDirectory) -> Kept:
     f'{run.path} keeps no parameters yet: it has neither {checkpoints.STAR} '
     f'nor {checkpoints.AGENTS} in checkpoints/. Let the run go on a little.'
   )
+
+
+def evaluate(
+  run: run_directory.RunDirectory, kept: Kept, episodes: int, seed: int
+) -> evaluation.VectorResult:
+  """Plays whole episodes, as the run's own evaluations do.
+
+  Raises:
+    environments.EnvironmentFault: hardly anything but broken episodes.
+  """
+  name, settings = run.config()['environment'], run.config()['run']
+  limited = environments.spec(name).max_episode_steps is not None
+  result = evaluation.evaluate_vector(
+    kept.policy(),
+    name,
+    episodes,
+    seed,
+    # Runs of earlier versions have no such setting.
+    None if limited else settings.get('eval_max_steps', _MAX_STEPS),
+    epsilon=settings.get('eval_epsilon', 0.0),
+  )
+  assert result is not None  # nothing stops it
+  return result
 
 
 def record(

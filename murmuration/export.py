@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import evaluation
 from launch import command_line
 from launch import playing
 from murmuration import portable
@@ -112,10 +111,7 @@ def scored(
   The interval is of the mean return, 95%, by a normal approximation.
   """
   config = run.config()
-  found = evaluation.evaluate_vector(
-    kept.policy(), config['environment'], episodes, _SCORE_SEED
-  )
-  assert found is not None  # nothing stops it
+  found = playing.evaluate(run, kept, episodes, _SCORE_SEED)
   half = 1.96 * found.std / np.sqrt(max(len(found.returns) - 1, 1))
   return {
     'command': run.commands()[0].replace(

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from environment_loops import evaluation
 from launch import playing
 from launch import registry
 from murmuration import given
@@ -37,15 +36,7 @@ def take(found: dict[str, Any]) -> None:
 def evaluate(path: pathlib.Path, episodes: int, seed: int) -> tuple:
   """(mean, std, returns, broken) of whole episodes."""
   run = run_directory.open(path)
-  config = run.config()
-  result = evaluation.evaluate_vector(
-    playing.load(run).policy(),
-    config['environment'],
-    episodes,
-    seed,
-    epsilon=config['run'].get('eval_epsilon', 0.0),
-  )
-  assert result is not None  # nothing stops it
+  result = playing.evaluate(run, playing.load(run), episodes, seed)
   return result.mean, result.std, result.returns, result.broken
 
 

@@ -197,6 +197,24 @@ def test_another_interpreter_has_a_directory_of_its_own(environment):
   assert venv.directory == '/here/.venv-python3.10'
 
 
+@pytest.mark.parametrize(
+  ('given', 'wanted'),
+  [
+    (['PYTHON=python3.10'], '.venv-python3.10/bin/python -m pytest'),
+    ([], '.venv/bin/python -m pytest'),
+  ],
+)
+def test_make_takes_a_python_from_its_command_line_only(given, wanted):
+  commands = subprocess.check_output(
+    ['make', '--no-print-directory', '-n', 'test', *given],
+    cwd=REQUIREMENTS.parent,
+    env={**os.environ, 'PYTHON': '/another/python', 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert wanted in commands
+  assert ('--python=python3.10' in commands) == bool(given)
+
+
 def test_a_full_disk_is_refused(environment, monkeypatch):
   monkeypatch.setattr(environment, 'NEEDED_DISK', 10**18)
   with pytest.raises(environment.SetupError, match='are free on the disk of'):

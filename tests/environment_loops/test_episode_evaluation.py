@@ -238,12 +238,3 @@ def test_counts_below_one_are_refused():
     evaluation.evaluate_vector(_zeros, 'CartPole-v1', -1, seed=0)
   with pytest.raises(ValueError, match='max_steps=0'):
     evaluation.run_episode(_zeros, counting.make(), max_steps=0)
-
-
-def test_an_episode_without_a_limit_is_cut_and_that_is_said(
-  monkeypatch, caplog
-):
-  monkeypatch.setattr(evaluation, '_UNLIMITED_STEPS', 2)
-  result = evaluation.first_episodes(_zeros, _Breaks(3, set()))
-  assert len(result.returns) == 3
-  assert 'have no limit, and were cut after 2 steps' in caplog.text

@@ -112,7 +112,7 @@ small = {
 far = lambda: Own(2.0)
 runs = [
   mm.train('dqn', environment, steps=600, topology=topology, **small)
-  for environment, topology in ((Own, None), (far, 'actor_learner'))
+  for environment, topology in ((Own, None), (far, 'single_process'))
 ]
 found = {'environments': [run.config()['environment'] for run in runs]}
 found['action'] = int(runs[0].policy(np.array([0.5])))
@@ -135,19 +135,29 @@ for agent, environment in (
     mm.train(agent, environment, learning_rat=1)
   except ValueError as e:
     found.setdefault('refused', []).append(str(e))
+print(json.dumps(found))
+'''
+
+BROKEN = """
+import json
+
+import agents
+import murmuration as mm
+
+found = {}
 
 
-class Broken(Own):
+class Broken(agents.Corridor):
   def step(self, action):
     raise RuntimeError('the lift is stuck')
 
 
 try:
-  mm.train('dqn', Broken, steps=600, **small)
+  mm.train('dqn', Broken, steps=600)
 except RuntimeError as e:
   found['failed'] = str(e)
 print(json.dumps(found))
-'''
+"""
 
 
 @pytest.fixture(scope='module')
@@ -194,7 +204,7 @@ def test_train_evaluate_act_save_load_resume_export(directory):
 
 
 @pytest.mark.long
-def test_objects_stop_refusals_and_failures(directory):
+def test_objects_stop_and_refusals(directory):
   found = _found(directory, OBJECTS)
   assert found['environments'] == [
     'murmuration.given:Own',
@@ -208,4 +218,8 @@ def test_objects_stop_refusals_and_failures(directory):
   assert 'a function' in one
   assert 'Did you mean' in agent
   assert 'agent.learning_rate' in setting
-  assert 'the lift is stuck' in found['failed']
+
+
+@pytest.mark.long
+def test_a_run_whose_environment_breaks_says_what_the_node_said(directory):
+  assert 'the lift is stuck' in _found(directory, BROKEN)['failed']

@@ -62,7 +62,7 @@ def wheel(tmp_path_factory):
 def environment(wheel, tmp_path_factory):
   """An empty environment that sees the locked stack, with the wheel."""
   directory = tmp_path_factory.mktemp('environment')
-  venv.create(directory, with_pip=False)
+  venv.create(directory, symlinks=True)
   python = directory / 'bin' / 'python'
   (purelib,) = directory.glob('lib/python*/site-packages')
   # The stack's own path files are not read: the clone is not on the path.
