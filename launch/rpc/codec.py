@@ -172,9 +172,9 @@ def _lower(value: Any, buffers: list[Any], where: tuple) -> Any:
     return msgpack.ExtType(_COMPLEX, struct.pack('<dd', value.real, value.imag))
   raise TypeError(
     f'{_place(where)} is a {kind.__module__}.{kind.__qualname__}, which cannot '
-    'cross an RPC. Send None, bool, int, float, str, bytes, NumPy arrays or scalars, '
-    'or lists, tuples and dicts of these (a TensorFlow tensor: .numpy(); a '
-    'dataclass: dataclasses.asdict).'
+    'cross an RPC. Send None, bool, int, float, str, bytes, NumPy arrays or '
+    'scalars, or lists, tuples and dicts of these (a TensorFlow tensor: '
+    '.numpy(); a dataclass: dataclasses.asdict).'
   )
 
 
@@ -204,7 +204,8 @@ def _dtype_name(dtype: np.dtype, where: tuple) -> str:
   if dtype.hasobject or dtype.kind == 'V':
     raise TypeError(
       f'{_place(where)} is a NumPy array of dtype {dtype}, which cannot cross '
-      'an RPC. Send arrays of numbers, booleans, strings or dates, or a dict of them.'
+      'an RPC. Send arrays of numbers, booleans, strings or dates, or a dict '
+      'of them.'
     )
   return dtype.str
 
