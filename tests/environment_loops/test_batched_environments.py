@@ -53,7 +53,7 @@ def test_random_steps_with_resets_equal_gymnasium_to_1e_6(name):
       if not batch.spec.discrete:
         action = actions_lib.to_native(name, single.action_space, action)
         # As float32, NumPy 2 would compute Pendulum's torque in it.
-        action = np.float64(action)
+        action = np.asarray(action, np.float64)
       observation, reward, terminated, truncated, _ = single.step(action)
       arrivals.append(observation)
       rewards.append(reward)

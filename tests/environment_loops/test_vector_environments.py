@@ -309,7 +309,7 @@ def test_a_fault_names_the_one_environment_that_is_not_finite():
   environment = vector.make_vector('CartPole-v1', 4, seed=0)
   environment.reset()
   # CartPole itself never fails: break the state of its third copy.
-  environment._vector.state[1, 2] = np.nan
+  environment._state[1, 2] = np.nan
   match = 'CartPole-v1 returned observation nan .* step 1 .* environment 2'
   with pytest.raises(environments.EnvironmentFault, match=match):
     environment.step(np.zeros(4, np.int64))
