@@ -42,7 +42,7 @@ STACK = (
 )
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_DUMP_S = 1.0  # for a node to write its stacks, at most
+_DUMP_S = 0.5  # for a node to write its stacks, at most
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'

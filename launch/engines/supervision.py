@@ -131,7 +131,7 @@ class Supervisor:
     self._tick_s = tick_s
     self._exit_code: int | None = None
     self._reason = ''
-    self._kill_at = float('inf')
+    self._kill_at = self._killed_at = float('inf')
     self._begin = time.monotonic()
     self._next_tick = 0.0
 
@@ -297,8 +297,11 @@ class Supervisor:
         record.asked = True
         self._backend.stop(index)
     if now >= self._kill_at:
-      self._kill([i for i in alive if not self._records[i].killed])
-      if now >= self._kill_at + KILL_GRACE_S:
+      living = [i for i in alive if not self._records[i].killed]
+      if living:
+        self._kill(living)
+        self._killed_at = time.monotonic()  # their stacks took a moment
+      if now >= self._killed_at + KILL_GRACE_S:
         # Only a thread can still be there: it cannot be killed.
         names = ', '.join(self._nodes[i].name for i in alive)
         self._reason += f'; still there: {names}'
