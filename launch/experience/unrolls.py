@@ -216,7 +216,7 @@ class _Hand:
   A writer of `block_adder.BlockAdder`, and a `kind.Source`.
   """
 
-  dropped = lost = 0
+  dropped = lost = not_finite = 0
 
   def __init__(self, count: int):
     """Takes the blocks of one sample."""
