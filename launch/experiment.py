@@ -46,13 +46,13 @@ class RunConfig:
   # all (docs/reliability.md says how far). Replay is then in that process, and
   # no server has it.
   deterministic: bool = False
-  # Restarts of a node in a row, and seconds after which one is forgotten. A
-  # life that did something starts the count anew.
+  # Restarts of a node in a row. A life that did something starts the count anew.
   max_restarts: settings.Count = 5
+  # Seconds after which a restart is forgotten.
   restart_window_s: settings.Positive = 600.0
-  # Seconds until a node that shows no life is killed and started again, and
-  # until a run without a step or an update is ended.
+  # Seconds until a node that shows no life is killed and started again.
   silent_s: settings.Positive = 60.0
+  # Seconds until a run without a step or an update is ended.
   stall_s: settings.Positive = 180.0
   # Environment steps of an evaluated episode where the task has no limit.
   eval_max_steps: settings.Whole = 100_000

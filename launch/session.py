@@ -31,7 +31,7 @@ from run_records import view
 
 USAGE = 2  # exit code of a command that cannot work
 _PACKAGES = (
-  'tensorflow', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
+  'tensorflow-cpu', 'dm-reverb', 'dm-sonnet', 'dm-acme',
   'gymnasium', 'mujoco', 'numpy', 'murmuration',
 )  # fmt: skip
 

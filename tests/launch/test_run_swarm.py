@@ -27,6 +27,7 @@ SWARM = (
   '--config.swarm.num_explorers=3',
   '--config.swarm.explorers_per_node=2',
   '--config.swarm.b=1',
+  '--config.swarm.offer_after_updates=1',
 )
 
 
@@ -65,7 +66,7 @@ def test_the_resolved_config_and_versions_are_kept(swarm):
   assert config['swarm']['num_explorers'] == 3
   assert (config['seed'], config['agent_name']) == (3, 'pso_dqn')
   versions = directory.versions()
-  for package in ('python', 'tensorflow', 'dm-reverb', 'gymnasium'):
+  for package in ('python', 'tensorflow-cpu', 'dm-reverb', 'gymnasium'):
     assert re.match(r'\d+\.\d+', versions[package])
   (command,) = directory.commands()
   assert '--seed=3' in command and 'run_swarm.py' in command
@@ -251,11 +252,11 @@ REFUSED = {
   ),
   'negative explorers': (
     ['--config.swarm.num_explorers=-1'],
-    ['num_explorers=-1', 'at least 1'],
+    ['num_explorers=-1', 'from 1 to'],
   ),
   'no supervisor': (
     ['--config.swarm.num_supervisors=0'],
-    ['num_supervisors=0', 'at least 1'],
+    ['num_supervisors=0', 'from 1 to'],
   ),
   'negative steps': (
     ['--config.run.steps_per_agent=-5'],

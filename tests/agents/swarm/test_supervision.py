@@ -362,8 +362,8 @@ def test_a_checkpoint_is_a_copy():
     ({'inertia': 1.0}, 'swarm.inertia=1.0 must be at least 0 and below'),
     ({'inertia': -0.1}, 'swarm.inertia=-0.1 must be at least 0 and below'),
     ({'b': 5, 'window': 5}, 'swarm.b=5 must be below swarm.window=5'),
-    ({'trial_timeout_s': 0.0}, 'swarm.trial_timeout_s=0.0 must be a positive'),
-    ({'star_max_age_s': -1.0}, 'swarm.star_max_age_s=-1.0 must be a positive'),
+    ({'trial_timeout_s': 0.0}, 'swarm.trial_timeout_s=0.0 must be'),
+    ({'star_max_age_s': -1.0}, 'swarm.star_max_age_s=-1.0 must be'),
     ({'confirmation_period_s': -1.0}, 'swarm.confirmation_period_s=-1.0'),
   ],
 )

@@ -64,6 +64,7 @@ def _supervise(monkeypatch, make_counter, on_fault):
   monkeypatch.setattr(
     environments, 'make', lambda *unused: _Breaks(counting.Plan())
   )
+  monkeypatch.setattr(environments, 'spec', lambda *unused: COUNTING)
   stop = threading.Event()
   server = _Server(experiment.make_agent().layout, stop, episodes=4)
   supervisor = supervisor_lib.Supervisor(

@@ -24,6 +24,7 @@ from run_records import checkpoints
 
 UNROLL, ENVS = 3, 4
 TIMEOUT_S = 60
+TOO_MUCH = 3e38  # a reward that is finite, of which the gradient is not
 
 
 class Counter:
@@ -187,7 +188,7 @@ def alone():
 def test_an_update_that_is_not_finite_is_skipped_and_counted(alone):
   run = alone()
   _, before = run.served()
-  run.act(3, version=0, reward=np.nan)
+  run.act(3, version=0, reward=TOO_MUCH)
   run.wait_for(skipped_updates=3)
   version, theta = run.served()
   assert version == 3
@@ -220,10 +221,10 @@ def test_the_target_network_is_served_where_it_is_to(
 def test_a_hundred_in_a_row_end_the_learner_with_the_reason(alone):
   run = alone()
   most = learner.MAX_SKIPPED_IN_A_ROW
-  run.act(most - 1, version=0, reward=np.nan)
+  run.act(most - 1, version=0, reward=TOO_MUCH)
   run.wait_for(skipped_updates=most - 1)
   run.act(1, version=0)  # which is finite: the row is broken
-  run.act(most, version=0, reward=np.nan)
+  run.act(most, version=0, reward=TOO_MUCH)
   run.end()
   assert isinstance(run.error, learner.LearnerFault)
   message = f'skipped {most} updates in a row because its gradient is not'

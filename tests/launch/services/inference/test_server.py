@@ -10,6 +10,7 @@ import pytest
 
 from launch import rpc
 from launch.services.inference import remote
+from launch.services.inference import server as server_lib
 from launch.services.inference import sessions
 from launch.services.inference import transport as transport_lib
 
@@ -271,10 +272,12 @@ def test_nothing_that_has_a_name_is_left(world):
 
 
 def test_another_host_cannot_share_memory(world, monkeypatch):
-  made = world(num_actors=1)
   monkeypatch.setattr(
-    made.server, 'where', lambda: {'ready': True, 'host': 'x', 'socket': 'y'}
+    server_lib.Server,
+    'where',
+    lambda self: {'ready': True, 'host': 'x', 'socket': 'y'},
   )
+  made = world(num_actors=1)
   policy = remote.RemotePolicy(made.client, made.shapes, 0, 0, 'shared_memory')
   with pytest.raises(ValueError, match='is on another host. Set it to auto'):
     policy.start()
