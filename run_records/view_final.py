@@ -106,10 +106,12 @@ def _commands(
 
 
 def _evaluate(python: pathlib.Path) -> str:
-  """By the file where there is one, else by the installed command."""
-  if pathlib.Path('launch', 'evaluate.py').exists():
-    return f'{python} launch/evaluate.py'
-  return f'{python.with_name("murmuration")} evaluate'
+  """By the installed command where there is one, else by the file."""
+  command = python.with_name('murmuration')
+  if command.exists():
+    return f'{command} evaluate'
+  script = pathlib.Path(__file__).resolve().parents[1] / 'launch/evaluate.py'
+  return f'{python} {os.path.relpath(script)}'
 
 
 def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:
