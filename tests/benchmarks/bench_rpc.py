@@ -84,7 +84,7 @@ def latency_us(echo: Callable[[Any], Any], value: Any, seconds: float) -> float:
   """The median of calls, one at a time."""
   for _ in range(5):
     echo(value)
-  times = []
+  times: list[float] = []
   end = time.perf_counter() + seconds
   while (start := time.perf_counter()) < end or len(times) < 20:
     echo(value)

@@ -75,7 +75,11 @@ def test_shares_of_the_budget_add_up():
     ('a3c', {'run.replay': 'node'}, 'learns from its own rollouts'),
     ('dqn', {'run.steps_per_agent': '2000'}, 'leaves nothing to learn from'),
     ('dqn', {'run.steps_per_agent': '3'}, 'num_learners=4'),
-    ('dqn', {'server.num_shards': '100000'}, 'server.num_shards=100000 must be'),
+    (
+      'dqn',
+      {'server.num_shards': '100000'},
+      'server.num_shards=100000 must be',
+    ),
     ('dqn', {'server.num_learners': '0'}, 'server.num_learners=0 must be'),
     ('a3c', {'server.outlier_decay': '0.5'}, 'it is of a filter'),
     ('a3c', {'server.sync_timeout_s': '5'}, 'server.synchronous=True'),
