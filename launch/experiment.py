@@ -46,7 +46,7 @@ class RunConfig:
   # all (docs/reliability.md says how far). Replay is then in that process, and
   # no server has it.
   deterministic: bool = False
-  # Restarts of a node in a row. A life that did something starts the count anew.
+  # Restarts of a node in a row. A life that did something begins a new count.
   max_restarts: settings.Count = 5
   # Seconds after which a restart is forgotten.
   restart_window_s: settings.Positive = 600.0
