@@ -16,6 +16,7 @@ once, without the network. doctor.py says what is wrong, should anything be.
 """
 
 import argparse
+from concurrent import futures
 import fcntl
 import glob
 import hashlib
@@ -33,6 +34,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 NEEDED_DISK = 4 * 10**9  # bytes: 2.3 GB stay, and room to unpack
 LAUNCHPAD = 'dm-launchpad-nightly'
+BUILDERS = ('setuptools', 'wheel')  # of packages that come as source
 
 # Directory, pins, Pythons (preferred first) of an environment by its name; the
 # others are peers. '' is the stack.
@@ -272,22 +274,9 @@ def install(environment):
   if shutil.which('uv'):
     uv = ['uv', 'pip', 'install', '--compile-bytecode']
     tools.insert(0, uv + ['--python', environment.bin])
-  options, parts = [], [''.join(pins.values())]
-  if not environment.name:
-    options = ['--no-deps', '--require-hashes', '--no-build-isolation']
-    # First what builds the packages that come as source.
-    parts.insert(0, pins['setuptools'] + pins['wheel'])
   for tool in tools:
     try:
-      for part in parts:
-        run(
-          tool + options + ['-r', write(environment, part)],
-          environment,
-          f'could not install {environment.pins}. Not found: pip needs an '
-          'index that has it, and a network that reaches it (pip config, '
-          'PIP_INDEX_URL, https_proxy). Another hash: the index serves a file '
-          'that is not the locked one. Then run the same command again.',
-        )
+      install_with(tool, environment, pins)
       break
     except SetupError:
       if tool is tools[-1]:
@@ -298,8 +287,46 @@ def install(environment):
     install_launchpad(environment, pip, launchpad)
 
 
-def write(environment, text):
-  path = os.path.join(environment.directory, 'requirements.txt')
+def install_with(tool, environment, pins):
+  """Installs the pins with one tool, and says how far it is.
+
+  One pip uses one core, most of the time to unpack and to compile. Where all is
+  locked, packages are independent of each other and are dealt out.
+
+  Raises:
+    SetupError: it failed.
+  """
+  options, stages = [], [[list(pins)]]
+  if not environment.name:
+    options = ['--no-deps', '--require-hashes', '--no-build-isolation']
+    # First what builds the packages that come as source.
+    rest = [name for name in pins if name not in BUILDERS]
+    count = 1 if tool[0] == 'uv' else min(12, len(rest))
+    stages = [[list(BUILDERS)], [rest[i::count] for i in range(count)]]
+  started, done = time.time(), 0
+
+  def one(names):
+    path = write(environment, ''.join(pins[name] for name in names), names[0])
+    run(
+      tool + options + ['-r', path],
+      environment,
+      f'could not install {environment.pins}. Not found: pip needs an '
+      'index that has it, and a network that reaches it (pip config, '
+      'PIP_INDEX_URL, https_proxy). Another hash: the index serves a file '
+      'that is not the locked one. Then run the same command again.',
+    )
+    return len(names)
+
+  for parts in stages:
+    with futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+      for count in pool.map(one, parts):
+        done += count
+        seconds = time.time() - started
+        say(f'installed {done:3d} of {len(pins)} ({seconds:.0f} s)')
+
+
+def write(environment, text, name):
+  path = os.path.join(environment.directory, f'requirements-{name}.txt')
   with open(path, 'w') as f:
     f.write(text)
   return path
@@ -318,7 +345,7 @@ def install_launchpad(environment, pip, pin):
   where = os.path.join(environment.directory, 'launchpad')
   command = pip + ['download', '--no-deps', '--require-hashes', '-d', where]
   command += ['--python-version=3.10', '--only-binary=:all:']
-  command += ['-r', write(environment, pin)]
+  command += ['-r', write(environment, pin, LAUNCHPAD)]
   run(command, environment, f'pip could not download {LAUNCHPAD}.')
   with zipfile.ZipFile(glob.glob(os.path.join(where, '*.whl'))[0]) as wheel:
     # What says that it is there comes last, and not its list of files.
