@@ -142,7 +142,8 @@ def write_acting(run_dir: str | None, theta: np.ndarray, steps: int) -> None:
   """Writes what acts, `theta [P, D]`, for whoever wants to play it."""
   if run_dir is not None:
     path = checkpoints.directory(run_dir) / checkpoints.AGENTS
-    checkpoints.write(path, theta=theta, steps=steps)
+    # A run goes on without it, so it need not outlive a power cut.
+    checkpoints.write(path, sync=False, theta=theta, steps=steps)
 
 
 def _starts(run_dir: Any) -> int:
