@@ -99,9 +99,8 @@ class Saves:
     self._saved = time.monotonic()
     if self._path is None:
       return True
-    checkpoints.write(
-      self._path, start=self._start, **learner.save(), **(beside or {})
-    )
+    arrays: dict[str, Any] = {**learner.save(), **(beside or {})}
+    checkpoints.write(self._path, start=self._start, **arrays)
     if last or self._replay_saves.due():
       return self._replay_saves.save(learner.updates, last=last)
     return False
