@@ -50,7 +50,8 @@ def observation(
       f'{name} returned an observation of shape {found.shape}, but its '
       f'observation space has shape {shape}. {_KEEP}'
     )
-  if found.dtype.kind not in _TAKES[dtype.kind]:
+  wraps = dtype.kind == 'u' and found.dtype.itemsize > dtype.itemsize
+  if wraps or found.dtype.kind not in _TAKES[dtype.kind]:
     raise EnvironmentFault(
       f'{name} returned an observation of dtype {found.dtype}, but '
       f'observations of it are {dtype}. {_KEEP}'

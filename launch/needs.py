@@ -21,6 +21,7 @@ import launchpad as lp
 
 from environment_loops import environments
 from launch import experiment as experiment_lib
+from launch.nodes import worker
 
 _logger = logging.getLogger(__name__)
 # Reverb compresses what it holds: frames of games to about a tenth, numbers
@@ -42,6 +43,8 @@ class Needs:
     parameter_bytes: theta, target and optimizer of all members.
     processes: nodes of the program.
     threads: of all of them.
+    least_threads: where the nodes are threads of one process, which share
+      those of TensorFlow.
   """
 
   replay_bytes: int
@@ -49,6 +52,7 @@ class Needs:
   parameter_bytes: int
   processes: int
   threads: int
+  least_threads: int
 
   @property
   def least_bytes(self) -> int:
@@ -74,7 +78,7 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
   agent: Any = experiment.make_agent()
   run, members = experiment.run, experiment.num_agents
   updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
-  replay, batch = 0, getattr(agent, 'batch_size', 0)
+  replay, sampled = 0, updates * getattr(agent, 'batch_size', 0)
   layout = getattr(agent, 'transition_layout', None)
   if layout is not None and getattr(agent, 'experience', '') != 'unrolls':
     item = layout().num_bytes
@@ -83,14 +87,20 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
     replay = members * items * item
   else:
     item = _observation_bytes(experiment)
+    # A batch counts unrolls; but of a rollout, which is learned from several
+    # times, minibatches of its steps.
+    rollout = getattr(getattr(agent, 'config', None), 'rollout_steps', 0)
+    sampled = rollout or sampled * getattr(agent, 'unroll_length', 1)
   slots = getattr(getattr(agent, 'optimizer', None), 'slots', 0)
-  processes = sum(map(len, program.groups.values()))
+  nodes = [node for group in program.groups.values() for node in group]
+  learning = sum(map(_learns, nodes))
   return Needs(
     replay_bytes=replay,
-    call_bytes=members * updates * batch * item,
+    call_bytes=members * sampled * item,
     parameter_bytes=members * agent.layout.size * 4 * (2 + slots),
-    processes=processes,
-    threads=processes * (run.tf_threads + _THREADS),
+    processes=len(nodes),
+    threads=len(nodes) * _THREADS + learning * run.tf_threads,
+    least_threads=len(nodes) + (run.tf_threads if learning else 0),
   )
 
 
@@ -116,10 +126,16 @@ def check(experiment: experiment_lib.Experiment, program: lp.Program) -> None:
       f'Lower {lower}.'
     )
   # Threads count as processes for Linux.
-  if needs.threads > processes:
+  if needs.least_threads > processes:
     raise ValueError(
       f'This run needs {needs}. The machine lets a user have {processes:,} of '
       'these together. Lower run.tf_threads or the number of nodes.'
+    )
+  if needs.threads > processes:
+    _logger.warning(
+      'This run needs %s; the machine lets a user have %s of these together.',
+      needs,
+      f'{processes:,}',
     )
   if needs.replay_bytes > memory:
     _logger.warning(
@@ -144,7 +160,8 @@ def max_processes() -> int:
     with contextlib.suppress(OSError, ValueError):
       limits.append(int(pathlib.Path('/proc/sys/kernel', name).read_text()))
   soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-  if soft != resource.RLIM_INFINITY:
+  # Root is not held to it.
+  if soft != resource.RLIM_INFINITY and os.geteuid():
     limits.append(soft)
   return min(limits)
 
@@ -155,6 +172,12 @@ def _of_group(name: str, default: int) -> int:
     return int(pathlib.Path('/sys/fs/cgroup', name).read_text())
   except (OSError, ValueError):  # 'max', or no such group
     return default
+
+
+def _learns(node: Any) -> bool:
+  """Whether a node has the threads of run.tf_threads."""
+  made = getattr(node, '_constructor', None)
+  return isinstance(made, type) and issubclass(made, worker.Worker)
 
 
 def _observation_bytes(experiment: experiment_lib.Experiment) -> int:

@@ -8,6 +8,7 @@ first here, and the caller's modules after them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import multiprocessing.connection
@@ -28,6 +29,20 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 from replay import isolation
 
 _TICK_S = 0.4
+_STOPPED = 143  # as the engine says it
+
+
+class _Asked:
+  """Whether SIGTERM came while no engine was there to take it."""
+
+  def __init__(self):
+    self.stop = False
+
+  def __call__(self, *unused: Any) -> None:
+    self.stop = True
+
+
+_asked = _Asked()
 
 
 class Ticks:
@@ -43,22 +58,32 @@ class Ticks:
     self._told = len(self._run.metrics('evaluation'))
 
   def __call__(self, last: bool = False) -> None:
+    if _asked.stop and not last:
+      # Of before the engine began; it has this one, and saves.
+      _asked.stop = False
+      os.kill(os.getpid(), signal.SIGTERM)
     if not last and time.monotonic() < self._next:
       return
     self._next = time.monotonic() + _TICK_S
     if not last and not select.select([], [self._connection], [], 0)[1]:
       return
-    try:
+    # What cannot be read now is left out, or told the next time.
+    with contextlib.suppress(OSError):
       self._tell()
+
+  def _send(self, message: tuple[str, Any]) -> None:
+    try:
+      self._connection.send(message)
     except OSError:
       # The caller is gone, and its runs with it.
       self._next = math.inf
       os.kill(os.getpid(), signal.SIGTERM)
+      raise
 
   def _tell(self) -> None:
     found = totals(self._run)
     if found:
-      self._connection.send(
+      self._send(
         (
           'tick',
           {
@@ -71,7 +96,7 @@ class Ticks:
       )
     rows = self._run.metrics('evaluation')
     for row in rows[self._told :]:
-      self._connection.send(('evaluation', row))
+      self._send(('evaluation', row))
     self._told = len(rows)
 
 
@@ -126,6 +151,8 @@ def train(
         cell.agent.name, cell.experiment.environment
       )
   path = path.absolute()
+  if _asked.stop:
+    return _STOPPED, None
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
   code = session.run(cell, engine, path, resume, on_tick=ticks)
@@ -140,6 +167,7 @@ def main(connection: Any) -> None:
   hello = connection.recv()
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads
+    signal.signal(signal.SIGTERM, _asked)
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+from murmuration import objects
 from murmuration import process
 
 
@@ -17,9 +18,18 @@ class Policy:
   they begin anew, `ended(last)` where some of a batch do.
   """
 
-  def __init__(self, helper: process.Helper, path: pathlib.Path):
-    self._helper = helper
-    self._number = helper.call('policy', path=path)
+  def __init__(self, given: objects.Objects, path: pathlib.Path):
+    self._given, self._path = given, path
+    self._helper: process.Helper | None = None
+    self._call('reset')
+
+  def _call(self, operation: str, **arguments: Any) -> Any:
+    helper = process.service(self._given)
+    if helper is not self._helper:
+      # Another one, which has begun no episodes: the one before was closed.
+      self._number = helper.call('policy', path=self._path)
+      self._helper = helper
+    return helper.call(operation, number=self._number, **arguments)
 
   def __call__(self, observation: Any) -> Any:
     """Actions in the environment's own units.
@@ -27,14 +37,12 @@ class Policy:
     Raises:
       ValueError: observations of another shape than the environment's.
     """
-    return self._helper.call(
-      'act', number=self._number, observation=observation
-    )
+    return self._call('act', observation=observation)
 
   def reset(self) -> None:
     """All episodes begin anew."""
-    self._helper.call('reset', number=self._number)
+    self._call('reset')
 
   def ended(self, last: Any) -> None:
     """Where episodes of a batch have ended, bool [N]."""
-    self._helper.call('ended', number=self._number, last=last)
+    self._call('ended', last=last)

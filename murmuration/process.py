@@ -80,11 +80,12 @@ class Helper:
 
   def begin(self, operation: str, **arguments: Any) -> None:
     """Asks only; `receive` has what comes."""
-    self._calls += 1
     try:
       self.connection.send((operation, arguments))
     except OSError:
       self._has_died()
+    # Nothing is sent of what cannot be pickled, and nothing answers it.
+    self._calls += 1
 
   def receive(self, timeout_s: float) -> tuple | None:
     """The next message; None if there was none in that time.
@@ -130,6 +131,11 @@ class Helper:
         if message is not None and message[0] in ('done', 'error'):
           return
 
+  def let_go(self) -> None:
+    """Tells a process that serves to end, without waiting for it."""
+    if self.owner == os.getpid():
+      self.connection.close()
+
   def close(self) -> str:
     """Ends the process; returns its last output when it is gone."""
     if self.owner != os.getpid():
@@ -154,7 +160,8 @@ class Helper:
     )
 
 
-_services: dict[bytes | None, Helper] = {}
+_MOST_SERVICES = 2  # each is a process with TensorFlow
+_services: dict[bytes | None, Helper] = {}  # the one asked last is last
 
 
 def service(given: objects.Objects) -> Helper:
@@ -163,17 +170,26 @@ def service(given: objects.Objects) -> Helper:
   One for all runs, but for those of objects, which have one for each set.
   """
   key = given.pickled()
-  found = _services.get(key)
+  found = _services.pop(key, None)
   if (
     found is None
     or found.owner != os.getpid()
     or found.process.poll() is not None
   ):
-    found = _services[key] = Helper(given)
+    if found is not None:
+      found.close()
+    while len(_services) >= _MOST_SERVICES:
+      oldest = _services.pop(next(iter(_services)))
+      with oldest._lock:  # another thread may wait for its answer
+        oldest.close()
+    found = Helper(given)
+  _services[key] = found
   return found
 
 
 @atexit.register
 def _close() -> None:
+  for helper in _services.values():
+    helper.let_go()  # of all first: they end side by side
   for helper in _services.values():
     helper.close()

@@ -83,9 +83,7 @@ class Run:
   def policy(self) -> policy_lib.Policy:
     """The greedy policy of the best parameters that were kept."""
     if self._policy is None:
-      self._policy = policy_lib.Policy(
-        process.service(self._given), self.path.absolute()
-      )
+      self._policy = policy_lib.Policy(self._given, self.path.absolute())
     return self._policy
 
   def config(self) -> dict[str, Any]:

@@ -28,6 +28,8 @@ STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 # In RUN/metrics/: totals and curve, see launch/services/counter.py.
 COUNTER = 'counter.json'
 
+# Nothing goes on from these: they are there to be played.
+_TO_PLAY = (AGENTS, BEST)
 _CHECKSUM = 'crc32'
 _logger = logging.getLogger(__name__)
 
@@ -39,16 +41,28 @@ def directory(run_dir: str | os.PathLike[str]) -> pathlib.Path:
   return path
 
 
-def write(path: pathlib.Path, **arrays: Any) -> None:
-  """Writes a new generation of an .npz, on disk when this returns."""
+def write(path: pathlib.Path, *, sync: bool = True, **arrays: Any) -> None:
+  """Writes a new generation of an .npz; see `durable.write`."""
   # First, so that a directory of the zip that is cut still has it.
   whole = {_CHECKSUM: np.uint32(_checksum_of(arrays)), **arrays}
-  durable.write(path, lambda file: np.savez(file, **whole))
+  durable.write(path, lambda file: np.savez(file, **whole), sync)
 
 
 def read(path: pathlib.Path, **options: Any) -> dict[str, np.ndarray] | None:
   """The newest generation of an .npz that is whole; see `durable.read`."""
   return durable.read(path, _load_arrays, **options)
+
+
+def read_to_play(
+  path: pathlib.Path, say: Callable[[str], Any] = _logger.warning
+) -> dict[str, np.ndarray] | None:
+  """As `read`, for who writes it; what is broken is put aside, and is None."""
+  try:
+    return read(path, repair=True, say=say)
+  except durable.Broken:
+    durable.put_aside(path)
+    say(f'{path} cannot be read and is put aside: it will be written anew.')
+    return None
 
 
 def write_state(
@@ -78,14 +92,18 @@ def check(
     say: gets a sentence for each file of which an older generation is taken.
 
   Raises:
-    durable.Broken: a file is missing or broken, with its older generation.
+    durable.Broken: a file is missing or broken, with its older generation,
+      and it is not one that is only there to be played.
   """
   run = pathlib.Path(run_dir)
   for part in (run, run / 'checkpoints', run / 'metrics', run / 'replay'):
     durable.sweep(part)
     for name in durable.saved(part):
-      reader = read_state if name.endswith('.json') else read
-      reader(part / name, repair=True, say=say)
+      if name in _TO_PLAY:
+        read_to_play(part / name, say)
+      else:
+        reader = read_state if name.endswith('.json') else read
+        reader(part / name, repair=True, say=say)
 
 
 def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -33,6 +33,8 @@ _PARTIAL = re.compile(r'\.(?P<name>.+)\.(?P<pid>\d+)\.\w+')
 _T = TypeVar('_T')
 # By this process: noted, and without leftovers of others.
 _written: set[pathlib.Path] = set()
+# Whose newest generation this process has put on disk.
+_on_disk: set[pathlib.Path] = set()
 
 
 class Broken(ValueError):
@@ -87,7 +89,10 @@ def write(
     sweep(path.parent, path.name)
   if sync:
     _keep(path)
+  _on_disk.discard(path)
   replace(path, save, sync)
+  if sync:
+    _on_disk.add(path)
   if path not in _written:
     # After the file: a name without a file would be a loss.
     _note(path)
@@ -132,7 +137,9 @@ def read(
         'generation before it.'
       )
       if repair:
-        _put_aside(path, candidate)
+        _put_aside(path)
+        os.replace(candidate, path)
+        _sync(path.parent)
     return value
   gone = all(reason.endswith('is missing') for reason in reasons)
   if gone and not (path.parent / WRITTEN / path.name).exists():
@@ -146,6 +153,15 @@ def read(
 def exists(path: pathlib.Path) -> bool:
   """Whether some generation is there, whole or not."""
   return path.exists() or older(path).exists()
+
+
+def put_aside(path: pathlib.Path) -> None:
+  """Puts all generations of a file aside, as if it had never been written."""
+  for generation in (path, older(path)):
+    _put_aside(generation)
+  (path.parent / WRITTEN / path.name).unlink(missing_ok=True)
+  _written.discard(path)
+  _on_disk.discard(path)
 
 
 def saved(directory: pathlib.Path) -> list[str]:
@@ -174,7 +190,8 @@ def _keep(path: pathlib.Path) -> None:
   """Makes what is newest now the older generation. It stays the newest too."""
   second = path.with_name(f'.{path.name}.{os.getpid()}.older')
   try:
-    _sync(path)  # it may have been written without
+    if path not in _on_disk:
+      _sync(path)  # it may have been written without
     second.unlink(missing_ok=True)
     try:
       os.link(path, second)
@@ -190,11 +207,9 @@ def _keep(path: pathlib.Path) -> None:
     second.unlink(missing_ok=True)
 
 
-def _put_aside(path: pathlib.Path, whole: pathlib.Path) -> None:
+def _put_aside(path: pathlib.Path) -> None:
   with contextlib.suppress(FileNotFoundError):
     os.replace(path, path.with_name(f'{path.name}.broken'))
-  os.replace(whole, path)
-  _sync(path.parent)
 
 
 def _note(path: pathlib.Path) -> None:

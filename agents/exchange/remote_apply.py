@@ -108,7 +108,7 @@ class EntropyWatch:
   """Notices a policy that hardly explores any more, early in a run.
 
   Its entropy is below a twentieth of the first one's before a tenth of the
-  budget is used.
+  budget is used. For discrete actions: that of a density has no least value.
   """
 
   def __init__(self, budget: int):
@@ -119,6 +119,8 @@ class EntropyWatch:
   def remark(self, entropy: float, steps: int) -> str | None:
     """What to say of an update's mean entropy, once; None most of the time."""
     if self._first is None:
+      if not 0 < entropy < math.inf:
+        return None
       self._first = entropy
     early = steps < _EARLY * self._budget
     if self._said or not early or not entropy < _LITTLE * self._first:
@@ -180,6 +182,9 @@ class RemoteApply(base.Exchange):
     self._before = tf.Variable(0, dtype=tf.int64, name='before')
     self._version = tf.Variable(0, dtype=tf.int64, name='version')
     self._filtered = tf.Variable(np.zeros(3), name='loss_filter')
+    spec = getattr(learner.agent, 'spec', None)
+    if spec is not None and not spec.discrete:
+      self._entropy = None
     layout = learner.agent.layout
     starts = np.cumsum((0, *layout.sizes))
     self._starts = {

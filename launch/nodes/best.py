@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from launch import pulse
 from run_records import checkpoints
 
 
@@ -28,7 +29,7 @@ class Best:
     if run_dir is None:
       return
     self._path = checkpoints.directory(run_dir) / checkpoints.BEST
-    kept = checkpoints.read(self._path)
+    kept = checkpoints.read_to_play(self._path)
     if kept is not None:
       self._rank = (
         bool(kept['confirmed']),
@@ -50,8 +51,9 @@ class Best:
     rank = (confirmed, float(mean), steps)
     if self._path is None or np.isnan(mean) or rank < self._rank:
       return
-    self._rank = rank
-    checkpoints.write(
-      self._path, theta=theta, return_mean=mean, steps=steps,
-      confirmed=confirmed,
-    )  # fmt: skip
+    with pulse.survives(checkpoints.BEST):
+      checkpoints.write(
+        self._path, theta=theta, return_mean=mean, steps=steps,
+        confirmed=confirmed,
+      )  # fmt: skip
+      self._rank = rank

@@ -159,7 +159,7 @@ class Worker:
       self._config, self._agent, self._table, theta, drawn, num
     )
     result = episodes.play(
-      policy, self._environments[num], drawn.seeds, self._over
+      policy, self._environments[num], drawn.seeds, self._stepped
     )
     return None if result is None else (result, policy.sums)
 
@@ -181,6 +181,11 @@ class Worker:
       self._away = False
       _logger.info('The master is back.')
     return answer
+
+  def _stepped(self) -> bool:
+    """As `_over`, between steps: a task alone may take minutes."""
+    pulse.worked(moved=True)
+    return self._over()
 
   def _over(self) -> bool:
     """Whether the run is over; also reports, when that is due."""

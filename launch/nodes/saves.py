@@ -99,9 +99,8 @@ class Saves:
     self._saved = time.monotonic()
     if self._path is None:
       return True
-    checkpoints.write(
-      self._path, start=self._start, **learner.save(), **(beside or {})
-    )
+    arrays: dict[str, Any] = {**learner.save(), **(beside or {})}
+    checkpoints.write(self._path, start=self._start, **arrays)
     if last or self._replay_saves.due():
       return self._replay_saves.save(learner.updates, last=last)
     return False
@@ -142,7 +141,8 @@ def write_acting(run_dir: str | None, theta: np.ndarray, steps: int) -> None:
   """Writes what acts, `theta [P, D]`, for whoever wants to play it."""
   if run_dir is not None:
     path = checkpoints.directory(run_dir) / checkpoints.AGENTS
-    checkpoints.write(path, theta=theta, steps=steps)
+    # A run goes on without it, so it need not outlive a power cut.
+    checkpoints.write(path, sync=False, theta=theta, steps=steps)
 
 
 def _starts(run_dir: Any) -> int:

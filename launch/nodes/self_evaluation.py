@@ -14,6 +14,7 @@ from launch import pulse
 from launch.nodes import best
 from launch.nodes import evaluator
 from launch.nodes import saves
+from run_records import checkpoints
 from run_records import reporting
 
 
@@ -92,7 +93,8 @@ class SelfEvaluation:
       },
     )
     self._best.offer(thetas[0], means[0], steps)
-    saves.write_acting(self._experiment.run_dir, thetas, steps)
+    with pulse.survives(checkpoints.AGENTS):
+      saves.write_acting(self._experiment.run_dir, thetas, steps)
     if run.target_return is not None and np.min(means) >= run.target_return:
       self._confirm(thetas, steps, run.target_return)
 

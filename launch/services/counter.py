@@ -79,6 +79,9 @@ class Counter:
     self._metrics_period_s = metrics_period_s
     self._clock = clock
     self._lock = threading.RLock()
+    # Of counter.json. Taken before the other one, so that nobody who reports
+    # waits for the disk with that in hand.
+    self._writing = threading.RLock()
     self._nodes: dict[str, rates.NodeRecord] = {}
     self._rates = rates.Rates()
     self._totals: dict[str, int] = {}
@@ -92,6 +95,8 @@ class Counter:
       self._restore()
     self._started = clock()
     self._saved = self._synced = -math.inf
+    self._changes = self._kept = 0  # that must not be lost; those in the file
+    self._end_kept = False
     self._unsaved: OSError | None = None  # why not
 
   def begin(self, node: str, life: tuple[str, int]) -> dict[str, int]:
@@ -107,8 +112,10 @@ class Counter:
       now = self._clock()
       state = self._nodes.setdefault(node, rates.NodeRecord(now))
       state.begin(life)
-      self._save(now, force=True)
-      return dict(state.totals)
+      self._changes += 1
+      totals = dict(state.totals)
+    self._save()
+    return totals
 
   def report(
     self,
@@ -168,9 +175,11 @@ class Counter:
         row = dict(event)
         self._log(node, str(row.pop('kind', 'event')), row)
       self._check_limits(now)
-      # What a node was told is counted must survive this process: the node
-      # will not report it again, and the budget would never be reached.
-      self._save(now, force=any(counts.values()))
+      self._changes += any(counts.values())
+    # What a node was told is counted must survive this process: the node will
+    # not report it again, and the budget would never be reached.
+    self._save()
+    with self._lock:
       state.told = self.finished()
       return {'totals': dict(self._totals), 'finished': self.finished()}
 
@@ -199,7 +208,8 @@ class Counter:
       if self.finished():
         return False
       self._end('goal', reason, dict(result or {}))
-      return True
+    self._save()
+    return True
 
   def hold(self, node: str, seconds: float) -> None:
     """Keeps the program up after the end for what a node still has to do.
@@ -275,9 +285,9 @@ class Counter:
     stop = pulse.stop_event(stop)
     while not stop.wait(_TICK_S):
       with self._lock:
-        now = self._clock()
-        self._check_limits(now)
-        self._save(now)
+        self._check_limits(self._clock())
+      self._save()
+      with self._lock:
         if self.finished():
           break
         trouble = self._trouble()
@@ -296,11 +306,11 @@ class Counter:
 
   def close(self) -> None:
     """Writes summary.json and closes the files. Safe to call twice."""
-    with self._lock:
+    with self._writing, self._lock:
       if self._run_dir is None or self._files.closed:
         return
       now = self._clock()
-      self._save(now, force=True)
+      self._save(last=True)
       with pulse.survives('summary.json'):
         metrics_lib.write_json(
           self._run_dir / 'summary.json',
@@ -315,6 +325,41 @@ class Counter:
           },
         )
       self._files.close()
+
+  def _save(self, last: bool = False) -> None:
+    """Writes counter.json where that is due; not with the lock held.
+
+    Who waits here for another's writing mostly finds that it holds what they
+    have changed, too.
+    """
+    if self._run_dir is None:
+      return
+    path = self._run_dir / 'metrics' / checkpoints.COUNTER
+    with self._writing:
+      with self._lock:
+        now = self._clock()
+        due = self._changes > self._kept or now - self._saved >= _SAVE_PERIOD_S
+        if self._files.closed or not (due or last):
+          return
+        self._saved, self._kept = now, self._changes
+        state = self._state(now)
+        ended = self.finished()
+      # Each report survives this process. On disk, so that it survives the
+      # machine too, it is put now and then: that takes milliseconds.
+      sync = (
+        last
+        or (ended and not self._end_kept)
+        or now - self._synced >= _SYNC_PERIOD_S
+      )
+      if sync:
+        self._synced = now
+      try:
+        checkpoints.write_state(path, state, sync)
+      except OSError as e:
+        self._unsaved = e
+      else:
+        self._unsaved = None
+        self._end_kept = ended
 
   def _trouble(self) -> str:
     """What cannot be written, in a sentence; '' if all can."""
@@ -336,7 +381,7 @@ class Counter:
 
   def _end(self, outcome: str, reason: str, result: dict[str, Any]) -> None:
     self._outcome, self._reason, self._result = outcome, reason, result
-    self._save(self._clock(), force=True)
+    self._changes += 1
 
   def _check_limits(self, now: float) -> None:
     if self.finished():
@@ -377,36 +422,24 @@ class Counter:
         left.append((limit - self._totals[name]) / rate)
     return max(0.0, min(left)) if left else None
 
-  def _save(self, now: float, force: bool = False) -> None:
-    if self._run_dir is None or self._files.closed:
-      return
-    if not force and now - self._saved < _SAVE_PERIOD_S:
-      return
-    self._saved = now
-    state = {
-      'totals': self._totals,
-      'node_totals': {name: node.totals for name, node in self._nodes.items()},
+  def _state(self, now: float) -> dict[str, Any]:
+    """What a next counter goes on from; it changes no more."""
+    return {
+      'totals': dict(self._totals),
+      'node_totals': {
+        name: dict(node.totals) for name, node in self._nodes.items()
+      },
       'lives': {
-        name: [node.life, node.of_life] for name, node in self._nodes.items()
+        name: [node.life, dict(node.of_life)]
+        for name, node in self._nodes.items()
       },
       'elapsed_s': self._elapsed(now),
       'outcome': self._outcome,
       'reason': self._reason,
-      'result': self._result,
-      'latest': self._files.latest,
+      'result': dict(self._result),
+      'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
       'curve': list(self._files.curve),
     }
-    # Each report survives this process. On disk, so that it survives the
-    # machine too, it is put now and then: that takes milliseconds.
-    sync = self.finished() or now - self._synced >= _SYNC_PERIOD_S
-    if sync:
-      self._synced = now
-    path = self._run_dir / 'metrics' / checkpoints.COUNTER
-    try:
-      checkpoints.write_state(path, state, sync)
-      self._unsaved = None
-    except OSError as e:
-      self._unsaved = e
 
   def _restore(self) -> None:
     assert self._run_dir is not None

@@ -46,6 +46,11 @@ def test_an_entropy_that_is_gone_early_is_said_once():
   late = remote_apply.EntropyWatch(budget=1000)
   late.remark(0.7, 0)
   assert late.remark(0.01, 100) is None  # as it should, late in a run
+  for first in (float('nan'), float('inf'), -0.3, 0.0):
+    odd = remote_apply.EntropyWatch(budget=1000)
+    assert odd.remark(first, 0) is None
+    assert odd.remark(0.7, 10) is None
+    assert 'from 0.7 to 0.01' in odd.remark(0.01, 20)
 
 
 class Server:

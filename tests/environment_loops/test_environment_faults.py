@@ -1,5 +1,6 @@
 """What becomes of environments that break, and of their neighbours."""
 
+import functools
 import logging
 import os
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from environment_loops import environments
+from environment_loops import faults
 from environment_loops import observers
 from environment_loops import vector
 
@@ -217,3 +219,12 @@ def test_complex_observations_are_refused_before_the_start():
   gymnasium.register('Waves-v0', entry_point=Waves, kwargs={'later': None})
   with pytest.raises(environments.EnvironmentRefused, match='real numbers'):
     environments.spec('Waves-v0')
+
+
+def test_wider_numbers_do_not_wrap_into_bytes():
+  take = functools.partial(faults.observation, 'Wide', shape=(2,))
+  byte = np.dtype(np.uint8)
+  assert take(np.full(2, 255, np.uint8), dtype=byte).max() == 255
+  with pytest.raises(environments.EnvironmentFault, match='dtype uint16'):
+    take(np.full(2, 256, np.uint16), dtype=byte)
+  assert take(np.full(2, 256, np.int64), dtype=np.dtype(np.float32)).any()

@@ -4,6 +4,7 @@ import pytest
 
 from launch import cell as cell_lib
 from launch import needs
+from launch import registry
 
 
 def check(agent, topology=None, **overrides):
@@ -26,6 +27,51 @@ def test_the_arithmetic_is_of_the_settings():
   assert found.replay_bytes == kept * item
   assert found.call_bytes == 2 * agent.batch_size * item
   assert found.processes == 2
+
+
+def test_a_rollout_is_sampled_once_and_unrolls_are_whole():
+  # CartPole has 4 float32 in an observation.
+  found = check('ppo', agent__rollout_steps='1024', agent__epochs='7')
+  assert found.call_bytes == 1024 * 16
+  found = check(
+    'impala', agent__unroll_length='10', agent__batch_size='4',
+    run__updates_per_call='8',
+  )  # fmt: skip
+  assert found.call_bytes == 8 * 4 * 10 * 16
+
+
+def test_threads_of_tensorflow_are_of_nodes_that_learn():
+  found = check('es_mlp', run__eval_episodes='5')
+  assert found.threads == 10 * found.processes
+  assert found.least_threads == found.processes
+  found = check('dqn', run__tf_threads='3')
+  assert (found.threads, found.least_threads) == (23, 5)
+
+
+@pytest.mark.parametrize(
+  'name, preset',
+  [
+    (name, preset)
+    for name in registry.agents()
+    for preset in registry.agent(name).presets
+  ],
+)
+def test_every_preset_runs_on_a_small_machine(name, preset, monkeypatch):
+  monkeypatch.setattr(needs, 'memory_bytes', lambda: 8 * 10**9)
+  monkeypatch.setattr(needs, 'max_processes', lambda: 4096)
+  cell = cell_lib.resolve(name, preset)
+  needs.check(cell.experiment, cell.build())
+
+
+def test_root_has_no_limit_of_processes(monkeypatch):
+  limit = needs.resource.RLIMIT_NPROC
+  monkeypatch.setattr(
+    needs.resource, 'getrlimit', lambda kind: (7, 7) if kind == limit else None
+  )
+  monkeypatch.setattr(needs.os, 'geteuid', lambda: 1000)
+  assert needs.max_processes() == 7
+  monkeypatch.setattr(needs.os, 'geteuid', lambda: 0)
+  assert needs.max_processes() > 7
 
 
 @pytest.mark.parametrize(

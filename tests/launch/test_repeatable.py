@@ -1,6 +1,7 @@
 """One process and one seed: the same parameters, bit for bit."""
 
 import functools
+import logging
 from typing import Any
 
 import numpy as np
@@ -101,13 +102,18 @@ def test_a_seed_gives_the_same_parameters_twice(run, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize('name', ['dqn', 'd4pg'])
-def test_what_is_resumed_is_as_repeatable(run, name):
+def test_what_is_resumed_is_as_repeatable(run, name, caplog):
+  caplog.set_level(logging.INFO)
   # Environments cannot be saved: their episodes begin anew, with seeds of the
   # step. All the rest goes on, so that two resumptions of one state are equal.
   found = []
   for directory in ('a', 'b'):
-    run(name, directory)
+    first = run(name, directory)
     found.append(run(name, directory, resume=True, steps=2 * STEPS))
+    assert f'Going on from learner step {first["updates"]}.' in caplog.text
+    assert 'Replay goes on with' in caplog.text
+    caplog.clear()
+    assert found[-1]['updates'] > 1.9 * first['updates'] > 0
   for array in found[0]:
     np.testing.assert_array_equal(found[0][array], found[1][array], array)
 
@@ -126,6 +132,10 @@ def test_random_numbers_of_acting_go_on(run_worker, make_counter, tmp_path):
   counter = make_counter(path, {'actor_steps': STEPS})
   # With its budget used a resumed worker takes no step.
   again = run_worker(experiment_of('dqn', path), counter)
+  assert again.learner.updates == saved['updates']
+  for restored in again._experience.rings:
+    for name, array in restored.save().items():
+      np.testing.assert_array_equal(array, ring[name], name)
   drawn = again._acting._rng.random(5)
   counter.close()
   np.testing.assert_array_equal(wanted, drawn)

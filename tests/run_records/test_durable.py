@@ -193,3 +193,38 @@ def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
       reached = int(found['number'])
       assert (found['theta'] == reached).all()
   assert reached > 20
+
+
+@pytest.fixture
+def flushes(monkeypatch):
+  """Grows with each wait for the disk."""
+  found, fsync = [], os.fsync
+  monkeypatch.setattr(os, 'fsync', lambda fd: found.append(fd) or fsync(fd))
+  return found
+
+
+def test_a_generation_that_is_on_disk_is_not_put_there_again(path, flushes):
+  checkpoints.write(path, theta=np.zeros(2))
+  for sync, wanted in [(True, 2), (False, 0), (True, 3), (True, 2)]:
+    flushes.clear()
+    checkpoints.write(path, sync=sync, theta=np.zeros(2))
+    assert len(flushes) == wanted  # 3: the one before was written without
+
+
+@pytest.mark.parametrize('name', [checkpoints.BEST, checkpoints.AGENTS])
+def test_what_is_only_played_refuses_no_resumption(path, tmp_path, name):
+  checkpoints.write(path, theta=np.zeros(2))
+  played = path.with_name(name)
+  for _ in range(2):
+    checkpoints.write(played, theta=np.zeros(2))
+  for generation in (played, durable.older(played)):
+    generation.write_bytes(b'')
+  said = []
+  checkpoints.check(tmp_path, said.append)
+  assert len(said) == 1 and 'put aside' in said[0]
+  assert checkpoints.read(played) is None
+  assert played.with_name(f'{name}.broken').exists()
+  checkpoints.write(played, theta=np.ones(2))
+  assert not durable.older(played).exists()
+  checkpoints.check(tmp_path, said.append)
+  assert len(said) == 1

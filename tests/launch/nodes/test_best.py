@@ -1,5 +1,7 @@
 """Which parameters of a run are kept as its best."""
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -37,3 +39,28 @@ def test_a_resumed_run_keeps_what_was_better_before(tmp_path):
   assert _kept(tmp_path) == 0
   again.offer(np.ones(3), 9.0, 30)
   assert _kept(tmp_path) == 1
+
+
+def test_what_a_full_disk_did_not_take_is_not_what_is_kept(
+  tmp_path, monkeypatch
+):
+  keeper = best.Best(tmp_path)
+  keeper.offer(np.zeros(3), 1.0, 1)
+  with monkeypatch.context() as patch:
+
+    def full(*args, **options):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+
+    patch.setattr(checkpoints, 'write', full)
+    keeper.offer(np.full(3, 2), 9.0, 2)
+  assert _kept(tmp_path) == 0
+  keeper.offer(np.full(3, 3), 5.0, 3)
+  assert _kept(tmp_path) == 3
+
+
+def test_one_that_is_broken_is_begun_anew(tmp_path, caplog):
+  best.Best(tmp_path).offer(np.zeros(3), 8.0, 10)
+  (tmp_path / 'checkpoints' / checkpoints.BEST).write_bytes(b'PK no zip')
+  best.Best(tmp_path).offer(np.ones(3), 7.0, 20)
+  assert _kept(tmp_path) == 1
+  assert 'written anew' in caplog.text

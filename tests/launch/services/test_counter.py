@@ -10,6 +10,7 @@ import pytest
 
 from launch import pulse
 from launch.services import counter as counter_lib
+from run_records import checkpoints
 from run_records import durable
 from run_records import metrics
 from run_records import run_directory
@@ -371,3 +372,52 @@ def _wait_until(condition, timeout_s=20.0):
   while not condition():
     assert time.monotonic() < deadline, 'waited in vain'
     time.sleep(0.02)
+
+
+def test_who_reports_does_not_wait_for_anothers_disk(tmp_path, monkeypatch):
+  counter = counter_lib.Counter(tmp_path)
+  write_state = checkpoints.write_state
+  writing, goes_on = threading.Event(), threading.Event()
+
+  def slow(*args):
+    writing.set()
+    assert goes_on.wait(10)
+    write_state(*args)
+
+  monkeypatch.setattr(checkpoints, 'write_state', slow)
+  first = threading.Thread(
+    target=counter.report, args=('e/0', {'actor_steps': 1})
+  )
+  first.start()
+  assert writing.wait(10)
+  counter.hold('e/1', 0.0)
+  assert counter.totals() == counter.snapshot()['totals'] == {'actor_steps': 1}
+  others = [
+    threading.Thread(target=counter.report, args=(f'e/{i}', {'actor_steps': 1}))
+    for i in range(2, 5)
+  ]
+  for other in others:
+    other.start()
+  _wait_until(lambda: counter.totals() == {'actor_steps': 4})
+  # Nobody is told before what was counted is kept.
+  assert all(other.is_alive() for other in others)
+  goes_on.set()
+  for thread in (first, *others):
+    thread.join(10)
+  assert counter_lib.Counter(tmp_path).totals() == {'actor_steps': 4}
+
+
+def test_the_end_is_put_on_disk_once(tmp_path, monkeypatch):
+  counter = counter_lib.Counter(tmp_path, {'actor_steps': 2})
+  syncs, write_state = [], checkpoints.write_state
+
+  def write(path, state, sync):
+    syncs.append(sync)
+    write_state(path, state, sync)
+
+  monkeypatch.setattr(checkpoints, 'write_state', write)
+  for _ in range(4):
+    counter.report('e/0', {'actor_steps': 1})
+  assert syncs == [True, True, False, False]  # the first, and the end
+  counter.close()
+  assert syncs[-1] and len(syncs) == 5

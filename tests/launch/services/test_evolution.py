@@ -324,3 +324,12 @@ def test_observations_are_counted_the_same_by_any_number_of_workers(run):
   size = evolution.observation_size(alone._layout)
   assert size == 4
   assert alone._strategy._sums.number > 100
+
+
+def test_each_step_of_a_task_shows_that_the_run_moves(run, monkeypatch):
+  said = []
+  monkeypatch.setattr(
+    es_worker.pulse, 'worked', lambda moved=False: said.append(moved)
+  )
+  _, rows = run(1)
+  assert sum(said) > len(rows)
