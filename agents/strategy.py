@@ -131,10 +131,10 @@ class Strategy:
     self.theta = theta
 
   def save(self) -> dict[str, np.ndarray]:
-    """All that it needs to go on."""
+    """All that it needs to go on; nothing of it changes any more."""
     return {
       'theta': self.theta,
-      'slots': self._slots,
+      'slots': self._slots.copy(),
       'numbers': np.array([self.generation, self._moves], np.int64),
       'table': np.array(evolution.checksum(self._table), np.int64),
       'observed': np.array(self._sums.number),

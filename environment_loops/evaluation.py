@@ -1,6 +1,7 @@
 """Episodes played to measure a policy: undiscounted, unscaled returns."""
 
 from collections.abc import Callable
+import contextlib
 import logging
 import math
 from typing import Any, NamedTuple
@@ -92,6 +93,7 @@ def evaluate_vector(
   should_stop: Callable[[], bool] | None = None,
   on_fault: str = vector.RAISE,
   epsilon: float = 0.0,
+  building: contextlib.AbstractContextManager[Any] | None = None,
 ) -> VectorResult | None:
   """Plays `num_episodes` episodes side by side, in an environment each.
 
@@ -107,6 +109,7 @@ def evaluate_vector(
       breaks: `vector.RAISE`, or `vector.DROP`, which gives it up.
     epsilon: chance of a random action instead of the policy's; discrete
       actions only.
+    building: is open while the environments are made.
 
   Returns:
     Returns of whole episodes, or None if stopped before the last end.
@@ -117,9 +120,10 @@ def evaluate_vector(
   """
   _check_positive('num_episodes', num_episodes)
   # One broken simulation costs its episode, not the evaluation.
-  environment = vector.make_vector(
-    atari.whole_games(name), num_episodes, seed, on_fault=vector.DROP
-  )
+  with building or contextlib.nullcontext():
+    environment = vector.make_vector(
+      atari.whole_games(name), num_episodes, seed, on_fault=vector.DROP
+    )
   if epsilon:
     policy = _Randomized(policy, environment.spec, epsilon, seed)
   try:

@@ -49,7 +49,8 @@ def prepare(argv: Sequence[str] = ()) -> None:
   Args:
     argv: a command line; with `--isolate=off` in it nothing changes either.
   """
-  if '--isolate=off' in argv:
+  two_words = ('--isolate', 'off') in zip(argv, argv[1:])
+  if '--isolate=off' in argv or two_words:
     return
   if _trial(_CLONE_NEWNET) and not _trial(_CLONE_NEWUSER | _CLONE_NEWNET):
     with contextlib.suppress(OSError):  # there is a second thread already

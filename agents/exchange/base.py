@@ -26,7 +26,7 @@ A worker calls, in this order:
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,12 +108,15 @@ class Exchange(abc.ABC):
       as its learner was saved; if not, it begins from `initial`. A run that is
       resumed always goes on.
     serves: names of the methods that the worker serves to others.
+    should_stop: whether the program stops, for waits before `begin`; the worker
+      sets it before it asks for anything.
   """
 
   on_host = False
   shared_start = False
   keeps_learner = True
   serves: tuple[str, ...] = ()
+  should_stop: Callable[[], bool] = staticmethod(lambda: False)
 
   def setup(self, learner: Learner, seed: int) -> None:
     """Makes variables; called once, before the first update is traced."""

@@ -156,6 +156,8 @@ class _Backend:
 
   def stop(self, index: int) -> None:
     self._signal(index, signal.SIGTERM)
+    # Somebody may have stopped it: then it hears nothing until it goes on.
+    self._signal(index, signal.SIGCONT)
 
   def kill(self, indices: Sequence[int]) -> list[str]:
     if not indices:

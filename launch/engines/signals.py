@@ -21,6 +21,7 @@ class Signals:
     self.interrupts = 0
     self.terminated = False
     self.asked = False
+    self._hung_up = False
     self._previous = {}
 
   def __enter__(self) -> 'Signals':
@@ -28,7 +29,7 @@ class Signals:
     if threading.current_thread() is threading.main_thread():
       for number, handler in (
         (signal.SIGINT, self.interrupt),
-        (signal.SIGHUP, self.interrupt),
+        (signal.SIGHUP, self.hang_up),
         (signal.SIGTERM, self.terminate),
         (prepare.STOP_SIGNAL, self.ask),
       ):
@@ -43,6 +44,12 @@ class Signals:
 
   def interrupt(self, *unused) -> None:
     self.interrupts += 1
+
+  def hang_up(self, *unused) -> None:
+    # The shell and the kernel both say so; that is no second Ctrl-C.
+    if not self._hung_up:
+      self._hung_up = True
+      self.interrupt()
 
   def terminate(self, *unused) -> None:
     self.terminated = True

@@ -18,7 +18,12 @@ _LOOK_S = 0.5
 _MAX_LOOK_S = 1.0  # what one look counts for, at most
 _SAY_S = 10.0  # until the first word; the next after twice as long
 _STOPPED_S = 10.0  # until a node that somebody stopped is continued
-_FRESH_S = 5.0  # who waits says so again within that time
+_FRESH_S = 5.0  # without a beat, from which on who is busy is waited for
+_UNSAID_S = (
+  20.0  # who waits says so again within that time: its tries take long
+)
+
+_TRACED = 't'  # state of a process that a debugger holds
 
 RESUME = 'resume'
 KILL = 'kill'
@@ -34,7 +39,7 @@ class _Seen:
   silent_s: float = 0.0
   stopped_s: float = 0.0
   resumed_s: float = 0.0  # of stopped_s, when it was last continued
-  unsaid_s: float = _FRESH_S
+  unsaid_s: float = _UNSAID_S
   waiting_s: float = 0.0
   notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next word
 
@@ -61,6 +66,7 @@ class Watch:
     self._seen = [_Seen() for _ in slots]
     self._looked = self._clock()
     self._still_s = 0.0
+    self._counts = False  # whether anybody has ever counted or said something
 
   def started(self, index: int) -> None:
     """To be called before a node begins a life."""
@@ -101,16 +107,19 @@ class Watch:
       if not node.alive:
         node.notice = ''
         continue
-      moved |= self._count(slot, seen, node.pid, passed_s)
-      # A wait in the middle of something long is no work.
-      excused |= _FRESH_S < seen.silent_s < slot.limit_s
+      state = linux.process_state(node.pid) if node.pid else ''
+      moved |= self._count(slot, seen, state, passed_s)
+      # A wait in the middle of something long is no work. Who is looked at in
+      # a debugger may be what the others wait for.
+      excused |= _FRESH_S < seen.silent_s < slot.limit_s or state == _TRACED
       what = self._verdict(slot, seen)
       self._notice(slot, seen, node, what)
       if what:
         verdicts.append((index, what, _silence(slot, seen)))
-    watched = any(slot.beats for slot in self._slots)
+    # Nodes of another's program may beat and never count.
+    self._counts |= moved or any(slot.said for slot in self._slots)
     self._still_s += passed_s
-    if moved or excused or not watched:
+    if moved or excused or not self._counts:
       self._still_s = 0.0
     return verdicts
 
@@ -124,23 +133,28 @@ class Watch:
     )
 
   def _count(
-    self, slot: pulse.Slot, seen: _Seen, pid: int | None, passed_s: float
+    self, slot: pulse.Slot, seen: _Seen, state: str, passed_s: float
   ) -> bool:
     """Counts the seconds of a look; returns whether the node moved in it."""
-    state = linux.process_state(pid) if pid else ''
     if state == 'T':
       seen.stopped_s += passed_s
     else:
       seen.stopped_s = seen.resumed_s = 0.0
     # A debugger holds it: that is no silence.
-    still = slot.beats and slot.beats == seen.beats and state != 't'
+    still = slot.beats and slot.beats == seen.beats and state != _TRACED
     seen.silent_s = seen.silent_s + passed_s if still else 0.0
     seen.beats = slot.beats
-    seen.unsaid_s = 0.0 if slot.said != seen.said else seen.unsaid_s + passed_s
-    seen.said = slot.said
     moved, seen.moved = slot.moved != seen.moved, slot.moved
-    waits = seen.unsaid_s < _FRESH_S and slot.text and not moved
-    seen.waiting_s = seen.waiting_s + passed_s if waits else 0.0
+    unsaid_s = seen.unsaid_s + passed_s
+    if moved or not slot.text or unsaid_s >= _UNSAID_S:
+      seen.waiting_s = 0.0
+    if slot.said == seen.said:
+      seen.unsaid_s = unsaid_s
+      return moved
+    # From its first word to its newest: nobody knows when a wait has ended.
+    if slot.text and not moved:
+      seen.waiting_s += unsaid_s if unsaid_s < _UNSAID_S else passed_s
+    seen.said, seen.unsaid_s = slot.said, 0.0
     return moved
 
   def _verdict(self, slot: pulse.Slot, seen: _Seen) -> str:

@@ -65,6 +65,7 @@ class Zygote:
     self._scratch: str | None = None
     self._nodes: dict[int, int] = {}  # pid -> index
     self._terminated = False
+    self._pid = os.getpid()
 
   def run(self) -> NoReturn:
     try:
@@ -91,6 +92,8 @@ class Zygote:
       os._exit(0)
 
   def _terminate(self, *unused) -> None:
+    if os.getpid() != self._pid:  # a node that has just been forked
+      os._exit(128 + signal.SIGTERM)
     self._terminated = True
 
   def _loop(self) -> None:

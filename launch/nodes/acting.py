@@ -24,6 +24,7 @@ from run_records import reporting
 
 # Episodes that the reported training return averages over, per member.
 _RECENT_EPISODES = 10
+_LONG_S = 300.0  # its environments may take to reset
 
 
 class Acting:
@@ -129,14 +130,15 @@ class Acting:
     behaviour, environment = self._behaviour, self._environment
     own = self._experience.envs_per_member
     if self._observation is None:
-      self._observation = environment.reset()
+      with pulse.busy('the first reset of its environments', _LONG_S):
+        self._observation = environment.reset()
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults
     for _ in range(count):
-      pulse.beat()
       steps = self._actor_steps(self.steps)
       action = behaviour.act(theta, observation, steps, self._rng)
       step = environment.step(action)
+      pulse.worked(moved=True)  # each: a slow environment reports seldom
       kept = base.clipped(step, self._reward_clip)
       self._written += self._record(observation, action, kept, version)
       if step.last.any():

@@ -34,7 +34,7 @@ _RECENT_EPISODES = 20
 # How long an actor on policy waits for the learner.
 _ON_POLICY_WAIT_S = 30.0
 _LOOK_AROUND_S = 0.5
-_LONG_S = 300.0  # its environments and policy may take to build
+_LONG_S = 300.0  # its environments and policy may take to build, or to reset
 
 
 class Actor:
@@ -154,7 +154,7 @@ class Actor:
   def _loop(self) -> None:
     num_envs, share = self._environment.num, self.share
     chunk = max(1, self._experience.acting_steps // num_envs)
-    observation = self._environment.reset()
+    observation = self._reset()
     count = 0  # steps of each environment until the next look for parameters
     # On policy, or where shards are held to one pace, the others cannot go on
     # alone: an actor that has used its share before them (one of them died, or
@@ -183,7 +183,11 @@ class Actor:
     """After what the policy remembers was lost: no half sequence is kept."""
     self._adder.reset()
     self._tracker.restart()
-    return self._environment.reset()
+    return self._reset()
+
+  def _reset(self) -> np.ndarray:
+    with pulse.busy('the first reset of its environments', _LONG_S):
+      return self._environment.reset()
 
   def _fetch(self) -> None:
     if not (self._agent.on_policy and self._acted):
@@ -225,9 +229,11 @@ class Actor:
     episodes, start, faults = 0, self.steps, environment.faults
     try:
       for _ in range(count):
-        pulse.beat()
         action = actor.act(observation)
         step = environment.step(action)
+        # Each: a slow environment reports seldom. Those that count no more
+        # keep no run alive.
+        pulse.worked(moved=self.steps < self.share)
         actor.record(observation, action, step)
         episodes += len(self._tracker.observe(step))
         observation = step.next_observation

@@ -149,12 +149,13 @@ class Worker:
     """The episodes of a task; None if the run ended meanwhile."""
     num = min(self._config.envs_per_worker, len(drawn.seeds))
     if num not in self._environments:
-      self._environments[num] = vector.make_vector(
-        self._experiment.environment,
-        num,
-        0,  # each episode has a seed of its own
-        on_fault=self._experiment.run.on_fault,
-      )
+      with pulse.busy('building environments', _LONG_S):
+        self._environments[num] = vector.make_vector(
+          self._experiment.environment,
+          num,
+          0,  # each episode has a seed of its own
+          on_fault=self._experiment.run.on_fault,
+        )
     policy = evolution.Perturbed(
       self._config, self._agent, self._table, theta, drawn, num
     )

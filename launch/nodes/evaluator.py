@@ -23,8 +23,10 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
+_JOIN_S = 1.0
 _LOOK_S = 0.05  # between looks at the counter for the next evaluation
 CONFIRMATION_EPISODES = 20
+_LONG_S = 300.0  # its environments may take to build
 _LAST_EVALUATIONS_S = 120.0  # after the end, at most
 
 
@@ -90,7 +92,9 @@ class Evaluator:
       self._evaluate(snapshot, stop)
       pulse.worked()
     over.set()
-    taking.join()
+    while taking.is_alive():  # it may wait for an answer
+      taking.join(_JOIN_S)
+      pulse.beat()
     if not stop.is_set():
       self._finish(stop)
 
@@ -123,6 +127,7 @@ class Evaluator:
           self._waiting.qsize(),
         )
         break
+      pulse.worked(moved=True)  # the run waits for these steps too
       self._evaluate(self._waiting.get(), stop)
     self._reporter.hold(0)
 
@@ -200,6 +205,7 @@ class Evaluator:
       should_stop=stop.is_set,
       on_fault=self._experiment.run.on_fault,
       epsilon=self._experiment.run.eval_epsilon,
+      building=pulse.busy('building environments', _LONG_S),
     )
 
 

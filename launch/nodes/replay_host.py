@@ -115,6 +115,7 @@ class ReplayHost:
   def start(self) -> None:
     """Starts the servers, with what their newest checkpoints hold."""
     for shard, address in enumerate(self._addresses, self._first):
+      pulse.beat()  # what limits its node limits each
       opened = checkpoints.open_server(
         self._make_tables(),
         port=lp_address.get_port_from_address(address),
@@ -174,6 +175,7 @@ class ReplayHost:
         )
       self._meta = dict(meta)
       for shard, opened in enumerate(self._opened, self._first):
+        pulse.beat()
         directory = self._directory(shard)
         if directory is None:
           continue

@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any
 
+from launch import pulse
 from replay.checkpoints import files as checkpoint_files
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ReplaySaves:
     """
     began, whole = time.monotonic(), True
     for host in self._hosts:
+      pulse.beat()  # the limit is that of each
       try:
         host.save({'learner_steps': learner_steps}, last)
       except FAILURES as e:

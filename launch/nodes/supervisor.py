@@ -24,6 +24,7 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
+_LONG_S = 300.0  # its environment may take to build
 
 
 class Supervisor:
@@ -54,9 +55,10 @@ class Supervisor:
     seed = np.random.SeedSequence(
       [self._experiment.seed, self._index, time.time_ns()]
     )
-    environment = environments.make(
-      self._experiment.environment, int(seed.generate_state(1)[0] >> 1)
-    )
+    with pulse.busy('building an environment', _LONG_S):
+      environment = environments.make(
+        self._experiment.environment, int(seed.generate_state(1)[0] >> 1)
+      )
     try:
       while not stop.is_set():
         rpc.retry(

@@ -42,6 +42,7 @@ _WAIT_S = 0.1
 # How long may take at most what takes long: environments, networks and graphs,
 # checkpoints of a full replay, a call of the learner.
 _LONG_S = 300.0
+_UPDATE_S = 1.0  # likewise, each update of a call
 
 
 class Worker:
@@ -163,6 +164,7 @@ class Worker:
   def run(self, stop: threading.Event | None = None) -> None:
     """Learns; returns when told to stop."""
     self._stop = stop = pulse.stop_event(stop)
+    self._exchange.should_stop = stop.is_set
     kept = False
     try:
       with pulse.busy('building learner, replay and environments', _LONG_S):
@@ -201,6 +203,7 @@ class Worker:
         self._exchange.episode_ended,
         self._exchange.actor_steps,
       )
+      pulse.beat()
     if self._evaluates:
       self._evaluation = self_evaluation.SelfEvaluation(
         self.experiment,
@@ -210,9 +213,12 @@ class Worker:
         steps,
         self._stop.is_set,
       )
+    pulse.beat()  # the limit is that of each piece
     # A restarted worker draws other numbers than the one that died.
     self._learner = self._make_learner(f'from step {steps}', again=done > 0)
+    pulse.beat()
     hosts = self._open_replay()
+    pulse.beat()
     self._saves = saves.Saves(
       self.experiment.run_dir if self._leads else None,
       self._reporter.node,
@@ -223,15 +229,18 @@ class Worker:
     self._updates = self._learner.updates
     if saved is not None and self._acting is not None and 'random' in saved:
       self._acting.go_on(saved['random'])
+    pulse.beat()
     # Actors start with these while the update is traced.
     self._publish()
     if self._acting is not None:
       # Written where it is read: a worker that acts has one shard.
       client = reverb.Client(self._addresses[0])
       self._acting.open(client, self._table, self._stop.is_set)
+    pulse.beat()
     self._learner.trace(
       self._experience.sample_specs(), self._experience.probability_specs()
     )
+    pulse.beat()
     self._exchange.begin(self)
     self._updates = self._learner.updates
     self._publish()  # what it has changed acts too
@@ -316,7 +325,9 @@ class Worker:
       sample.probabilities if self._experience.prioritized else None
     )
     try:
-      with pulse.busy('a call of the learner', _LONG_S):
+      # The first one may trace; each update of a call takes its time.
+      limit_s = _LONG_S + _UPDATE_S * self._experience.updates_per_call
+      with pulse.busy('a call of the learner', limit_s):
         result = self._learner.step(sample.data, probabilities)
     except exchange_base.OutOfStep:
       try:
@@ -403,7 +414,7 @@ class Worker:
     beside = {}
     if self._acting is not None:
       beside['random'] = self._acting.random()
-    with pulse.busy('a checkpoint', _LONG_S), pulse.survives('a checkpoint'):
+    with pulse.survives('a checkpoint'), pulse.busy('a checkpoint', _LONG_S):
       kept = self._saves.save(self._learner, last, beside)
       if self._shown:
         saves.write_acting(

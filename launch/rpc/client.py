@@ -203,7 +203,7 @@ def retry(
       if waited >= connect_timeout_s:
         why = f'{e.why} (gave up after {attempt} tries in {waited:.1f} s)'
         raise errors.Unavailable(e.address, e.method, e.delivered, why) from e
-      pulse.waits(str(e))
+      why = str(e)
       if attempt == 1:
         logging.getLogger(__name__).warning('%s; trying again', e)
       while (
@@ -211,7 +211,7 @@ def retry(
       ) > 0:
         if should_stop is not None and should_stop():
           raise
-        pulse.beat()
+        pulse.waits(why)
         time.sleep(min(left, 0.1))
     pause = min(2 * pause, cap)
   raise AssertionError('unreachable')

@@ -28,6 +28,7 @@ MAX_BYTES = 1 << 30
 _ALIGNMENT = 16
 _PADDING = bytes(_ALIGNMENT)
 _LONG_BYTES = 1024
+MAX_DEPTH = 64  # of what holds what holds ...
 
 _this_thread = threading.local()
 
@@ -131,7 +132,7 @@ def _num_bytes(buffer: Any) -> int:
   return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
-def _lower(value: Any, buffers: list[Any], where: tuple) -> Any:
+def _lower(value: Any, buffers: list[Any], where: tuple, depth: int = 0) -> Any:
   """Rewrites a value into what msgpack knows; big data goes to buffers.
 
   `where` is () or (where what holds it is, its key): see `_place`.
@@ -154,10 +155,16 @@ def _lower(value: Any, buffers: list[Any], where: tuple) -> Any:
       return value
     buffers.append(value)
     return msgpack.ExtType(_BYTES, _pack([len(buffers) - 1, len(value)]))
+  depth += 1
+  if depth > MAX_DEPTH and isinstance(value, (list, tuple, dict)):
+    raise TypeError(
+      f'The value holds lists, tuples or dicts in more than {MAX_DEPTH} '
+      'levels, or itself; an RPC carries no more. Send it flat.'
+    )
   if isinstance(value, list):
-    return [_lower(x, buffers, (where, i)) for i, x in enumerate(value)]
+    return [_lower(x, buffers, (where, i), depth) for i, x in enumerate(value)]
   if isinstance(value, tuple):
-    items = [_lower(x, buffers, (where, i)) for i, x in enumerate(value)]
+    items = [_lower(x, buffers, (where, i), depth) for i, x in enumerate(value)]
     fields = getattr(kind, '_fields', None)
     if fields is None:
       return msgpack.ExtType(_TUPLE, _pack(items))
@@ -165,7 +172,9 @@ def _lower(value: Any, buffers: list[Any], where: tuple) -> Any:
     return msgpack.ExtType(_NAMED_TUPLE, _pack([names, items]))
   if isinstance(value, dict):
     return {
-      _lower(k, buffers, (where, k, 'key')): _lower(v, buffers, (where, k))
+      _lower(k, buffers, (where, k, 'key'), depth): _lower(
+        v, buffers, (where, k), depth
+      )
       for k, v in value.items()
     }
   if kind is complex:
@@ -216,15 +225,21 @@ class _Decoder:
   def __init__(self, view: memoryview, end_of_structure: int):
     self._view = view
     self._ends = [end_of_structure]
+    self._depth = -1  # of tuples: each is unpacked inside the one around it
 
   def unpack(self, structure: Any) -> Any:
-    return msgpack.unpackb(
+    self._depth += 1
+    if self._depth > MAX_DEPTH:
+      raise ValueError(f'tuples in more than {MAX_DEPTH} levels')
+    value = msgpack.unpackb(
       structure,
       raw=False,
       use_list=True,
       strict_map_key=False,
       ext_hook=self._ext,
     )
+    self._depth -= 1
+    return value
 
   def _buffer(self, index: int, size: int) -> memoryview:
     # References come in the order of the buffers, each exactly once.

@@ -99,6 +99,8 @@ class Local(Directory):
         # A name may hold slashes, and no two have the same file.
         file = urllib.parse.quote(name, safe='')
         address = f'unix:{self._sockets / file}'
+        if before == address:  # a disk that is full keeps nobody from it
+          return before
       else:
         taken = {_port(x) for x in addresses.values() if x[:5] != 'unix:'}
         if before is not None and is_free(_port(before)):

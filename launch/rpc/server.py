@@ -140,4 +140,6 @@ def _answer(
     return codec.encode_parts([channel.OK, result])
   except BaseException as e:  # Whatever it is, the caller must hear of it.
     error = [type(e).__name__, str(e), traceback.format_exc()]
-    return codec.encode_parts([channel.ERROR, error])
+    # A text may hold half characters, for instance of a file's name.
+    sent = [text.encode(errors='replace').decode() for text in error]
+    return codec.encode_parts([channel.ERROR, sent])

@@ -71,13 +71,15 @@ class Server:
     self._idle = self._running = 0  # threads
     self._threads: list[threading.Thread] = []
     self._stopping = False
-    self._start_thread()
+    with self._lock:
+      self._start_thread()
 
   def stop(self) -> None:
     """Takes no more calls; waits a second for those that are under way."""
     with self._lock:
       self._stopping = True
-    os.eventfd_write(self._wakeup, 1)
+      if self._running:  # else the last thread has closed it
+        os.eventfd_write(self._wakeup, 1)
     deadline = time.monotonic() + _STOP_GRACE_S
     for thread in self._threads:
       thread.join(max(deadline - time.monotonic(), 0.0))
@@ -88,13 +90,21 @@ class Server:
     # thread closes the rest, whenever that is.
 
   def _start_thread(self) -> None:
+    """With the lock held. RuntimeError: there can be no more threads."""
     thread = threading.Thread(
       target=self._work, name=f'rpc {self._address}', daemon=True
     )
+    thread.start()  # counted only if it runs; it waits for the lock
     self._threads.append(thread)
     self._running += 1
     self._idle += 1  # until it takes its first event
-    thread.start()
+
+  def _try_to_start_thread(self) -> None:
+    try:
+      self._start_thread()
+    except RuntimeError as e:
+      count = len(self._threads)
+      self._say(f'answers {count} calls at a time, not more: {e}')
 
   def _work(self) -> None:
     try:
@@ -152,7 +162,7 @@ class Server:
             and len(self._threads) < self._max_threads
             and not self._stopping
           ):
-            self._start_thread()
+            self._try_to_start_thread()
         connection.answer(self._answer(message))
         del message
       return select.EPOLLOUT if connection.wants_to_send else select.EPOLLIN
@@ -161,6 +171,8 @@ class Server:
     except (OSError, connection_lib.Refused) as e:
       if isinstance(e, (ssl.SSLError, connection_lib.Refused)):
         self._say(f'refused a connection: {e}')
+    except Exception as e:  # the thread is to answer others
+      self._say(f'ended a connection: {type(e).__name__}: {e}')
     self._connections.pop(connection.fileno(), None)
     connection.close()
     return 0
@@ -177,6 +189,7 @@ class Server:
           self._say(f'cannot take connections in: {e}')
           time.sleep(_ACCEPT_PAUSE_S)
         break
+      connection: Any = None
       try:
         if len(self._connections) >= self._max_connections:
           raise sockets.Stranger(
@@ -186,12 +199,14 @@ class Server:
         connection = connection_lib.Connection(
           sockets.accepted(accepted, self._credentials)
         )
+        self._connections[connection.fileno()] = connection
+        self._poll.register(connection, select.EPOLLIN | select.EPOLLONESHOT)
       except (OSError, ValueError) as e:
         self._say(f'refused a connection: {e}')
         accepted.close()
-        continue
-      self._connections[connection.fileno()] = connection
-      self._poll.register(connection, select.EPOLLIN | select.EPOLLONESHOT)
+        if connection is not None:
+          self._connections.pop(connection.fileno(), None)
+          connection.close()
 
   def _end_slow(self) -> None:
     """Ends connections whose message, or whose reading, takes too long."""

@@ -36,6 +36,7 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/
 _CHECKPOINT_PERIOD_S = 5.0
+_LONG_S = 300.0  # a checkpoint may take
 _HOLD_S = 2.0  # how long a worker without a task is kept waiting, at most
 _TICK_S = 0.1
 _SAY_S = 10.0  # between two words of a generation that takes long
@@ -296,7 +297,8 @@ class Master:
     self._saved = self._clock()
     if self._path is None:
       return
-    with pulse.survives('a checkpoint'):
+    what = 'a checkpoint'
+    with pulse.survives(what), pulse.busy(what, _LONG_S):
       checkpoints.write(self._path, **self._strategy.save())
       saves.write_acting(
         self._experiment.run_dir,

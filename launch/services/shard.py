@@ -30,6 +30,7 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1
+_LONG_S = 300.0  # a checkpoint may take
 _REJECTING_S = 60.0  # without an accepted gradient, after which it is said
 
 # What a statistic is and where it begins in the slice.
@@ -287,7 +288,8 @@ class Shard:
       ]
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
-    with pulse.survives('the checkpoint of a shard'):
+    what = 'the checkpoint of a shard'
+    with pulse.survives(what), pulse.busy(what, _LONG_S):
       checkpoints.write(self._path, learners=learners, **arrays)
 
   def _restore(self) -> None:

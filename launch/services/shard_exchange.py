@@ -75,14 +75,16 @@ class Shards:
     self.mixed = 0  # pulls of slices of several versions
     self.over: Callable[[], bool] = lambda: False
 
-  def start(self) -> np.ndarray:
+  def start(self, should_stop: Callable[[], bool] | None = None) -> np.ndarray:
     """First parameters [D].
 
     Raises:
-      rpc.Unavailable: a shard was not there within a minute.
+      rpc.Unavailable: a shard was not there within a minute, or the program
+        stops.
     """
     self._known = [
-      _reply(rpc.retry(client.pull, _PATIENCE_S)) for client in self._shards
+      _reply(rpc.retry(client.pull, _PATIENCE_S, should_stop=should_stop))
+      for client in self._shards
     ]
     return self._joined()
 
@@ -218,7 +220,8 @@ class ServerExchange(remote_apply.RemoteApply):
 
   def initial(self, theta, again):
     del again
-    return np.broadcast_to(self._shards.start(), theta.shape)
+    own = self._shards.start(self.should_stop)
+    return np.broadcast_to(own, theta.shape)
 
   def begin(self, worker):
     self._shards.over = worker.over

@@ -30,6 +30,7 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
+_LONG_S = 300.0  # a checkpoint may take
 # A supervisor that is silent this long has lost its episode.
 _EPISODE_TIMEOUT_S = 60.0
 
@@ -281,7 +282,8 @@ class StarServer:
         self._offers,
         dict(self._candidates),
       )
-    with pulse.survives('the checkpoint of theta_star'):
+    what = 'the checkpoint of theta_star'
+    with pulse.survives(what), pulse.busy(what, _LONG_S):
       swarm_state.write(self._directory, self._layout, state, r_star)
 
   # With the lock held.

@@ -91,10 +91,11 @@ def test_required_refuses_where_the_system_does(refused, capsys):
   assert capsys.readouterr().err == ''
 
 
-def test_off_asks_the_system_for_nothing(monkeypatch, capsys):
+@pytest.mark.parametrize('words', [['--isolate=off'], ['--isolate', 'off']])
+def test_off_asks_the_system_for_nothing(words, monkeypatch, capsys):
   before = os.readlink('/proc/self/ns/net')
   monkeypatch.setattr(isolation, '_trial', None)
-  isolation.prepare(['run.py', '--isolate=off'])
+  isolation.prepare(['run.py', *words])
   isolation.enter('off')
   assert capsys.readouterr().err == ''
   assert os.readlink('/proc/self/ns/net') == before

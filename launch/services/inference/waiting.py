@@ -34,15 +34,22 @@ class Wait:
     self._clock = clock
     self._since = clock()
     self._say_after_s = SAY_S
+    self._why = ''  # as it was when it was last asked for
 
   def say(self, why: Callable[[], str]) -> None:
     """To be called now and then: says, if that is due, what is waited for."""
     waited_s = self._clock() - self._since
-    if waited_s >= _TELL_S:
-      pulse.waits(why())
-    if waited_s >= self._say_after_s:
+    due = waited_s >= self._say_after_s
+    if not due and waited_s < _TELL_S:
+      return
+    if due or not self._why:
+      self._why = why()  # may ask the server, which takes its time
+    pulse.waits(self._why)
+    if due:
       self._say_after_s *= 2
-      _logger.warning('Still waiting, for %.0f s so far. %s', waited_s, why())
+      _logger.warning(
+        'Still waiting, for %.0f s so far. %s', waited_s, self._why
+      )
 
   def go_on(self, why: Callable[[], str]) -> None:
     """As `say`; also ends the wait.

@@ -110,8 +110,25 @@ def test_who_waits_says_what_for(in_node):
     pulse.waits('the table is full')
     nodes.live(1)
   assert nodes.states[0].notice == 'for 10 s now: the table is full'
-  nodes.live(6, 0)
+  nodes.live(20, 0)
   assert nodes.states[0].notice == ''
+
+
+def test_who_says_it_between_long_tries_waits_too(in_node):
+  nodes = Nodes()
+  in_node(nodes.slots[0])
+  for _ in range(3):
+    pulse.waits('no server')
+    nodes.live(15, 0)
+  assert nodes.states[0].notice.endswith(' s now: no server')
+
+
+def test_one_word_is_no_wait(in_node):
+  nodes = Nodes()
+  in_node(nodes.slots[0])
+  pulse.waits('a checkpoint was not written')
+  nodes.live(60, 0)
+  assert nodes.notices == ['']
 
 
 def test_a_run_in_which_nothing_moves_has_stalled_and_says_who_waits(in_node):
@@ -135,6 +152,26 @@ def test_a_run_whose_learner_is_busy_has_not_stalled(in_node):
   with pulse.busy('tracing', 300.0):
     nodes.live(200, 1)
     assert nodes.watch.stalled(nodes.states) == ''
+
+
+def test_a_run_in_which_nobody_ever_counts_has_not_stalled(in_node):
+  nodes = Nodes(stall_s=60.0)
+  nodes.live(200, 0, 1)
+  assert nodes.watch.stalled(nodes.states) == ''
+  in_node(nodes.slots[0])
+  pulse.waits('the counter')
+  nodes.live(60, 0, 1)
+  assert 'no step' in nodes.watch.stalled(nodes.states)
+
+
+def test_a_run_that_waits_for_a_debugger_has_not_stalled(in_node, monkeypatch):
+  nodes = Nodes(stall_s=60.0)
+  nodes.states[0].pid = 7
+  monkeypatch.setattr(linux, 'process_state', lambda pid: 't')
+  in_node(nodes.slots[1])
+  pulse.worked(moved=True)
+  nodes.live(300, 1)
+  assert nodes.watch.stalled(nodes.states) == ''
 
 
 def test_a_launcher_that_slept_makes_nobody_silent():

@@ -125,6 +125,28 @@ def test_other_values_are_refused_with_their_place(value, where):
     codec.encode(value)
 
 
+def nested(levels):
+  value = ()
+  for _ in range(levels - 1):
+    value = (value,)
+  return value
+
+
+def test_what_is_nested_too_deep_is_refused_at_both_ends(monkeypatch):
+  assert round_trip(nested(64)) == nested(64)
+  with pytest.raises(TypeError, match='more than 64 levels'):
+    codec.encode(nested(65))
+  endless = []
+  endless.append(endless)
+  with pytest.raises(TypeError, match='or itself'):
+    codec.encode(endless)
+  with monkeypatch.context() as patch:
+    patch.setattr(codec, 'MAX_DEPTH', 900)
+    message = codec.encode(nested(200))
+  with pytest.raises(ValueError, match='more than 64 levels'):
+    codec.decode(message)
+
+
 @pytest.mark.parametrize(
   'message',
   [b'', b'short', b'XXXX' + bytes(20), codec.encode(np.zeros(99))[:-8]],

@@ -57,6 +57,18 @@ def test_a_name_that_is_claimed_again_keeps_its_address(local):
     assert local.claim(f'learner/0/{kind}', kind) == address
 
 
+def test_a_name_is_claimed_again_where_nothing_can_be_written(
+  local, monkeypatch
+):
+  address = local.claim('counter/0')
+
+  def full(*unused, **unused_too):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(pathlib.Path, 'write_text', full)
+  assert local.claim('counter/0') == address
+
+
 def test_a_name_whose_port_somebody_took_moves_and_says_so(local, caplog):
   before = local.claim('replay/0', 'port')
   with listen(before):

@@ -18,7 +18,13 @@ from launch.rpc import sockets
 
 
 class Service:
-  serves = ('echo', 'fail', 'unspeakable', 'block')
+  serves = (
+    'echo',
+    'fail',
+    'fail_on_half_a_character',
+    'unspeakable',
+    'block',
+  )
 
   def __init__(self):
     self.calls = 0
@@ -31,6 +37,9 @@ class Service:
 
   def fail(self):
     raise KeyError('no such key')
+
+  def fail_on_half_a_character(self):
+    raise FileNotFoundError('no file \udcff')
 
   def unspeakable(self):
     return object()
@@ -85,6 +94,13 @@ def test_an_error_of_the_server_comes_back_with_its_traceback(service, address):
   assert (error.type_name, error.message) == ('KeyError', "'no such key'")
   assert 'in fail' in error.remote_traceback and 'in fail' in str(error)
   assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_half_a_character_does_not_keep_an_error_from_its_caller(
+  service, address
+):
+  with pytest.raises(rpc.RemoteError, match=r'no file \?'):
+    rpc.Client(address).fail_on_half_a_character()
 
 
 def test_what_cannot_cross_is_a_type_error_at_its_end(service, address):

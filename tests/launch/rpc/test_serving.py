@@ -345,6 +345,59 @@ def test_one_caller_costs_two_threads_at_most(serve, address):
   assert threading.active_count() <= before + 2
 
 
+def test_without_room_for_threads_calls_are_answered_one_by_one(
+  serve, address, monkeypatch, caplog
+):
+  serve(threads=16)
+
+  def no_room(thread):
+    raise RuntimeError("can't start new thread")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(threading.Thread, 'start', no_room)
+    client = rpc.Client(address)
+    assert [client.echo(i) for i in range(3)] == [0, 1, 2]
+  assert caplog.text.count("can't start new thread") == 1
+  assert client.echo(4) == 4
+
+
+def test_an_error_of_one_connection_ends_it_alone(
+  serve, address, monkeypatch, caplog
+):
+  serve(threads=2)
+  client = rpc.Client(address, timeout_s=2.0)
+  with monkeypatch.context() as patch:
+
+    def fail(connection, parts):
+      raise MemoryError('no room')
+
+    patch.setattr(connection_lib.Connection, 'answer', fail)
+    for _ in range(4):
+      with pytest.raises(rpc.Unavailable, match='connection lost'):
+        client.echo(1)
+  assert client.echo(2) == 2
+  assert caplog.text.count('MemoryError: no room') == 1
+
+
+def test_a_connection_that_cannot_be_watched_is_refused(
+  serve, connect, address, monkeypatch, caplog
+):
+  serve(threads=1)
+  made = connection_lib.Connection
+  number = iter([0])
+
+  class Unwatched(made):
+    def __init__(self, accepted):
+      super().__init__(accepted)
+      if next(number, None) is not None:
+        self.fileno = lambda: 99_999
+
+  monkeypatch.setattr(connection_lib, 'Connection', Unwatched)
+  assert is_closed(connect())
+  assert 'refused a connection' in caplog.text
+  assert rpc.Client(address).echo(1) == 1
+
+
 def test_what_a_server_held_goes_with_it(address, tmp_path):
   before = held()
   client = rpc.Client(address)
