@@ -92,12 +92,15 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
     rollout = getattr(getattr(agent, 'config', None), 'rollout_steps', 0)
     sampled = rollout or sampled * getattr(agent, 'unroll_length', 1)
   slots = getattr(getattr(agent, 'optimizer', None), 'slots', 0)
+  # The layout of an agent with a learner of its own is read from networks that
+  # TensorFlow makes, and nodes cannot be forked once it runs.
+  parameters = 0 if agent.learner_class else agent.layout.size
   nodes = [node for group in program.groups.values() for node in group]
   learning = sum(map(_learns, nodes))
   return Needs(
     replay_bytes=replay,
     call_bytes=members * sampled * item,
-    parameter_bytes=members * agent.layout.size * 4 * (2 + slots),
+    parameter_bytes=members * parameters * 4 * (2 + slots),
     processes=len(nodes),
     threads=len(nodes) * _THREADS + learning * run.tf_threads,
     least_threads=len(nodes) + (run.tf_threads if learning else 0),

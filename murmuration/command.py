@@ -33,7 +33,7 @@ COMMANDS = {
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
 _USAGE = 2
 _STACK = (
-  'tensorflow', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
+  'tensorflow-cpu', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
   'gymnasium', 'numpy', 'protobuf', 'cloudpickle',
 )  # fmt: skip
 

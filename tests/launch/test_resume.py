@@ -20,6 +20,7 @@ DQN = (*SMALL, '--config.agent.min_replay_size=50')
 SWARM = (
   '--config.swarm.num_explorers=3',
   '--config.swarm.b=1',
+  '--config.swarm.offer_after_updates=1',
 )
 STEPS, MORE = 512, 1024
 # Flags; nodes and their members.

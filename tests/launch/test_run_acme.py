@@ -83,10 +83,11 @@ def test_what_a_stock_learner_cannot_do_is_refused(
 def test_building_a_program_starts_no_tensorflow():
   code = """
 from tensorflow.python.eager import context
-from launch import cell, registry
+from launch import cell, needs, registry
 for agent in ('acme_dqn', 'acme_d4pg'):
   for preset in registry.agent(agent).presets:
-    cell.resolve(agent, preset).build()
+    made = cell.resolve(agent, preset)
+    needs.check(made.experiment, made.build())
 assert not context.context()._initialized, 'forked nodes would hang'
 """
   done = subprocess.run(

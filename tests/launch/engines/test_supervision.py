@@ -203,9 +203,14 @@ def test_a_silent_thread_ends_the_run_as_it_cannot_be_killed():
 
 def test_a_run_in_which_nothing_moves_is_ended():
   class Beats(Script):
+    moved = False
+
     def poll(self, timeout_s):
       time.sleep(0.02)
       self.slots[0].add(pulse._BEATS)
+      if not self.moved:  # once, and then never again
+        self.slots[0].add(pulse._MOVED)
+        self.moved = True
       return super().poll(timeout_s)
 
   outcome = play(Beats(a=[]), limits=restarts.Limits(stall_s=1.0))
