@@ -91,7 +91,8 @@ def test_episodes_without_end_are_announced_and_cut_in_evaluations(start):
   assert 'Endless-v0 has no step limit' in run.output.splitlines()[0]
   assert 'cut after 70 steps' in run.output
   rows = run_directory.open(run.directory).metrics('evaluation')
-  assert [max(row['returns']) for row in rows] == [70.0] * len(rows) != []
+  # A step that its pole would not have survived pays nothing.
+  assert rows and all(0 < x <= 70 for row in rows for x in row['returns'])
 
 
 def test_a_run_in_which_nothing_moves_says_who_waits_for_what_and_ends(start):
