@@ -197,6 +197,7 @@ def test_peers_that_stay_slow_are_ended(
   serve()
   idle = connect()
   slow = [connect() for _ in range(5)]
+  until(lambda: accepted(address) == 6, 'they are not accepted')
   for connection in slow[:4]:
     connection.sendall(call(np.zeros(999))[:50])
   slow[4].sendall(codec.encode(('zeros', (5_000_000,), {})))
