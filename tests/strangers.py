@@ -7,6 +7,8 @@ import os
 import pickle
 import socket
 
+from replay import isolation
+
 _NOBODY = 65534
 _PR_SET_DUMPABLE = 4
 
@@ -28,6 +30,7 @@ def in_a_child(function, *args, stranger=False):
       os.close(reading)
       if stranger:
         _become_nobody()
+      isolation._entered = False
       found = function(*args)
     except BaseException as e:
       found = e

@@ -53,7 +53,6 @@ def refused(monkeypatch):
     raise OSError(errno.EPERM, 'unshare')
 
   monkeypatch.setattr(isolation, '_unshare', unshare)
-  # A test before this one may have had a run in this process.
   monkeypatch.setattr(isolation, '_entered', False)
 
 

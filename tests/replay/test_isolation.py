@@ -47,6 +47,7 @@ def refused(monkeypatch):
     raise OSError(errno.EPERM, 'unshare')
 
   monkeypatch.setattr(isolation, '_unshare', unshare)
+  monkeypatch.setattr(isolation, '_entered', False)
 
 
 @pytest.mark.parametrize('stranger', [False, True])
