@@ -161,16 +161,9 @@ class Counter:
         state.rates.add(name, int(count), now)
       if metrics:
         state.metrics.update(metrics)
+        state.unlogged = True
         if now - state.logged >= self._metrics_period_s:
-          state.logged = now
-          self._files.node(
-            node,
-            state.metrics,
-            state.rates.per_second(now),
-            state.totals,
-            self._totals.get('actor_steps', 0),
-            self._elapsed(now),
-          )
+          self._log_node(node, state, now)
       for event in events or ():
         row = dict(event)
         self._log(node, str(row.pop('kind', 'event')), row)
@@ -310,6 +303,9 @@ class Counter:
       if self._run_dir is None or self._files.closed:
         return
       now = self._clock()
+      for name, node in self._nodes.items():
+        if node.unlogged:  # what it said last, too soon after a row
+          self._log_node(name, node, now)
       self._save(last=True)
       with pulse.survives('summary.json'):
         metrics_lib.write_json(
@@ -405,6 +401,17 @@ class Counter:
     elapsed_s = self._elapsed(self._clock()) - row.pop('age_s', 0.0)
     row.setdefault('elapsed_s', round(elapsed_s, 3))
     self._files.add(kind, row)
+
+  def _log_node(self, name: str, node: rates.NodeRecord, now: float) -> None:
+    node.logged, node.unlogged = now, False
+    self._files.node(
+      name,
+      node.metrics,
+      node.rates.per_second(now),
+      node.totals,
+      self._totals.get('actor_steps', 0),
+      self._elapsed(now),
+    )
 
   def _elapsed(self, now: float) -> float:
     return self._elapsed_before_s + now - self._started

@@ -58,6 +58,7 @@ class NodeRecord:
     rates: of its counts.
     seen: time of its last report.
     logged: time at which its metrics were last written.
+    unlogged: whether it has given newer ones since.
     told: whether it has read that the run is finished.
     life: the newest of the node, see `pulse.life`.
     of_life: count name to its total in that.
@@ -69,6 +70,7 @@ class NodeRecord:
     self.rates = Rates()
     self.seen = now
     self.logged = -math.inf
+    self.unlogged = False
     self.told = False
     self.life: tuple[str, int] = ('', 0)
     self.of_life: dict[str, int] = {}

@@ -151,7 +151,13 @@ def test_metrics_of_a_node_are_logged_at_most_once_per_period(tmp_path):
   assert [row['loss'] for row in rows] == [0.0, 2.0, 4.0]
   assert {row['node'] for row in rows} == {'explorer/3'}
   assert counter.snapshot()['nodes']['explorer/3']['metrics'] == {'loss': 4.0}
+  counter.report('explorer/3', {'actor_steps': 1}, {'loss': 5.0})
+  counter.report('explorer/3', {'actor_steps': 1}, {'loss': 6.0})
   counter.close()
+  rows = run_directory.RunDirectory(tmp_path).metrics('node_explorer')
+  # What it said last is never lost.
+  assert [row['loss'] for row in rows] == [0.0, 2.0, 4.0, 6.0]
+  assert rows[-1]['actor_steps'] == 7
 
 
 def test_run_returns_after_the_goal_and_leaves_a_summary(tmp_path):
