@@ -2,10 +2,20 @@
 
 import signal
 
+import pytest
+
 from launch.engines import signals as signals_lib
 
 
-def test_a_hang_up_that_comes_twice_is_one():
+@pytest.fixture
+def of_a_terminal():
+  """A hang-up ends this process: under nohup it would be ignored."""
+  before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  yield
+  signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_that_comes_twice_is_one(of_a_terminal):
   with signals_lib.Signals() as signals:
     signal.raise_signal(signal.SIGHUP)
     signal.raise_signal(signal.SIGHUP)
