@@ -100,7 +100,7 @@ class Run:
     return _processes_of(self.temporary)
 
   def assert_nothing_is_left(self):
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + 15.0
     while self.remains() and time.monotonic() < deadline:
       time.sleep(0.05)
     assert self.remains() == []

