@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import optimizers
+from agents import replay_agent
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
 from agents.losses import value
@@ -54,7 +54,7 @@ class CriticLoss(NamedTuple):
   metrics: dict[str, tf.Tensor]
 
 
-class ActorCritic(base.Agent):
+class ActorCritic(replay_agent.ReplayAgent):
   """A policy that climbs the value its critics give it."""
 
   metrics = {
@@ -94,19 +94,8 @@ class ActorCritic(base.Agent):
         'no convolutions, and as numbers they would make its first layers '
         'huge. Use PPO or IMPALA, or make them few numbers with a wrapper.'
       )
-    self.config = config
-    self.spec = spec
-    self.gamma = config.gamma
-    self.n_step = config.n_step
-    self.batch_size = config.batch_size
-    self.max_gradient_norm = config.max_gradient_norm
-    if config.prioritized:
-      self.priority_exponent = config.priority_exponent
-      self.importance_exponent = config.importance_exponent
-    self.optimizer = optimizers.make(config.optimizer)
-    self.target_update = base.TargetUpdate(
-      config.target_update_period, config.target_update_tau
-    )
+    self.config: actor_critic_config.Config = config
+    super().__init__(config, spec)
     self._networks = actor_critic_networks.Networks(
       math.prod(spec.observation_shape),
       math.prod(spec.action_shape),
@@ -121,10 +110,6 @@ class ActorCritic(base.Agent):
     self.learning_rate = config.critic_learning_rate
     self.learning_rate_scale: np.ndarray = np.ones(self.layout.size, np.float32)
     self._set_rate('policy', config.policy_learning_rate)
-    if config.anneal_updates is not None:
-      self.rate_end = base.RateEnd(
-        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
-      )
     self._exploration = self.make_exploration()
 
   def _set_rate(self, group: str, rate: float) -> None:
@@ -232,13 +217,6 @@ class ActorCritic(base.Agent):
         for name in self.metrics
       },
       nets.statistics(online, raw, priorities, weight),
-    )
-
-  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """1, then linear to 0: see `Config.anneal_updates`."""
-    config = self.config
-    return optimizers.annealed(
-      update, config.anneal_updates, config.anneal_after
     )
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:

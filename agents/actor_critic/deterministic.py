@@ -52,7 +52,6 @@ class Deterministic(actor_critic.ActorCritic):
       critic_outputs=critic_outputs,
       num_critics=2 if config.twin_critics else 1,
     )
-    self.serve_target = config.serve_target
     if config.policy_delay > 1:
       self.delayed = np.zeros(self.layout.size, bool)
       self.delayed[self.layout.groups['policy']] = True
