@@ -19,6 +19,7 @@ import tensorflow as tf
 from agents import settings
 from agents.actor_critic import agent as actor_critic
 from agents.actor_critic import config as actor_critic_config
+from agents.actor_critic import deterministic
 from agents.losses import categorical
 from environment_loops import environments
 
@@ -29,7 +30,7 @@ _CLIPPED_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(actor_critic_config.Config):
+class Config(actor_critic_config.Deterministic):
   """D4PG. Defaults are small-scale values (docs/agents/d4pg.md)."""
 
   policy_learning_rate: settings.Positive = 3e-4  # per update; paper: 1e-4
@@ -52,12 +53,12 @@ class Config(actor_critic_config.Config):
     settings.ordered(self, 'agent.v_min', 'agent.v_max', why)
 
 
-class D4PG(actor_critic.ActorCritic):
+class D4PG(deterministic.Deterministic):
   """Deterministic policy gradient with a categorical critic."""
 
   name = 'd4pg'
   metrics = {
-    **actor_critic.ActorCritic.metrics,
+    **deterministic.Deterministic.metrics,
     'target_clipped': 'mean',  # mass of targets outside the support
     # Reward sums as if they went on for ever. No target is clipped exactly
     # where the support holds both: R + D v_min >= v_min is v_min <= R / (1 - D)

@@ -1,107 +1,31 @@
 """DQN: Mnih et al. 2015, with the parts that were added later as options.
 
-Double Q-learning, n-step returns, a dueling head, prioritized replay, a ladder
-of epsilons. The same agent is the plain baseline (one member), the explorers of
-PSO-DQN (P members, swarm topology) and Ape-X DQN (actors and a learner).
+Double Q-learning here; n-step returns, a dueling head, prioritized replay and a
+ladder of epsilons in value_agent.py. The same agent is the plain baseline (one
+member), the explorers of PSO-DQN (P members, swarm topology) and Ape-X DQN
+(actors and a learner).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
-import math
-from typing import Any, Literal
 
-import numpy as np
-import tensorflow as tf
-
-from agents import base
-from agents import dqn_actor
-from agents import exploration as exploration_lib
-from agents import optimizers
-from agents import parameters
-from agents import settings
-from agents.losses import priorities
+from agents import value_agent
 from agents.losses import value
-from agents.networks import conv
-from agents.networks import mlp
 from environment_loops import environments
-from replay import packing
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-  """DQN. Defaults are small-scale values for CartPole-v1.
+class Config(value_agent.Config):
+  """DQN."""
 
-  Those marked [T] were chosen by trial (docs/agents/pso_dqn.md): with ReLU, one
-  step and no double learning the values of CartPole-v1 need 30k updates to
-  rise to their level, and overshoot with faster targets.
-  """
-
-  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
-  network: conv.Name = 'auto'
-  hidden_sizes: settings.Sizes = (64, 64)  # units, of 'mlp'
-  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
-  dueling: bool = False  # Q = V + A - mean A, two streams
-  # Per update; paper of the swarm: 0.01.
-  learning_rate: settings.Positive = 1e-3
-  # Learner steps at which the rate has fallen to 0, in a line that begins
-  # after `anneal_after` of them; None: it stays.
-  anneal_updates: settings.Whole | None = None
-  anneal_after: settings.Count = 0  # learner steps
-  optimizer: optimizers.Name = 'adam'  # or another of optimizers.py
-  # Of the whole gradient; Ape-X: 40.
-  max_gradient_norm: settings.Positive | None = None
-  gamma: settings.Fraction = 0.99  # per environment step
-  n_step: settings.Whole = 5  # environment steps in one return [T]; paper: 1
-  batch_size: settings.Whole = 64  # transitions per update
-  loss: Literal['huber', 'squared'] = 'huber'  # 'huber' (delta 1) or 'squared'
   double: bool = True  # double Q-learning [T]; False is equation 5
-  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
-  # Each reward, never an n-step sum, to [-c, c] before it is stored; Atari: 1.
-  reward_clip: settings.Positive | None = None
-  target_update_period: settings.Whole = 100  # learner steps
-  target_update_tau: settings.Share = 1.0  # 1 copies the online network
-  serve_target: bool = False  # the target network acts and is judged
-  max_replay_size: settings.Items = 20_000  # transitions per member
-  # Transitions per member before learning.
-  min_replay_size: settings.Items = 500
-  prioritized: bool = False  # replay by TD error, else uniform
-  # Alpha; of prioritized replay only.
-  priority_exponent: settings.Fraction = 0.6
-  # Beta; of prioritized replay only.
-  importance_exponent: settings.Fraction = 0.4
-  # 'schedule' falls; 'ladder' is Ape-X's.
-  exploration: Literal['schedule', 'ladder'] = 'schedule'
-  epsilon: settings.Fraction = 0.4  # of 'ladder': its first, the largest
-  # Of 'ladder': down to epsilon^(1 + alpha).
-  epsilon_alpha: settings.NotNegative = 7.0
-  # Of 'schedule': chance of a random action.
-  epsilon_start: settings.Fraction = 1.0
-  epsilon_end: settings.Fraction = 0.05  # of 'schedule': after epsilon_steps
-  epsilon_steps: settings.Count = 5_000  # actor steps from start to end, linear
-
-  def __post_init__(self):
-    settings.check(self, 'agent')
-    why = 'the rate would have no time to fall.'
-    settings.ordered(self, 'agent.anneal_after', 'agent.anneal_updates', why)
-    low, high = 'agent.min_replay_size', 'agent.max_replay_size'
-    settings.ordered(self, low, high, 'learning could never start.', equal=True)
 
 
-_LOSSES = {'huber': value.huber, 'squared': value.squared}
-
-
-class DQN(base.Agent):
+class DQN(value_agent.ValueAgent):
   """Q-learning from replay with a target network."""
 
   name = 'dqn'
-  metrics = {
-    'loss': 'mean',
-    'q_mean': 'mean',
-    'td_error': 'mean',
-    'target_max': 'max',  # read by swarm.claim_mode='target'
-  }
 
   def __init__(self, config: Config, spec: environments.Spec):
     """Makes the agent for one environment.
@@ -110,184 +34,13 @@ class DQN(base.Agent):
       environments.EnvironmentRefused: the actions are not discrete, or the
         observations are not what the network takes.
     """
-    self.config = config
-    self.spec = spec
-    self.gamma = config.gamma
-    self.n_step = config.n_step
-    self.batch_size = config.batch_size
-    self.learning_rate = config.learning_rate
-    self.optimizer = optimizers.make(config.optimizer)
-    if config.anneal_updates is not None:
-      self.rate_end = base.RateEnd(
-        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
-      )
-    self.target_update = base.TargetUpdate(
-      config.target_update_period, config.target_update_tau
-    )
-    self.serve_target = config.serve_target
-    self.max_gradient_norm = config.max_gradient_norm
-    self.reward_clip = config.reward_clip
-    if config.prioritized:
-      self.priority_exponent = config.priority_exponent
-      self.importance_exponent = config.importance_exponent
-    self._network = _make_network(config, spec)
-    self.compiled = not isinstance(self._network, conv.ConvNet)
-    self.layout = parameters.Layout(
-      self._network.shapes(),
-      groups={'q': [name for name, _ in self._network.shapes()]},
-    )
-    self._values = dqn_actor.Values(self._network, self.layout)
-    self._apply: mlp.Apply | None = None
+    super().__init__(config, spec)
+    self._double = config.double
 
-  def initial(self, seed: int) -> np.ndarray:
-    return self.layout.pack(self._network.initial(np.random.default_rng(seed)))
-
-  def loss(
-    self,
-    variables: Sequence[tf.Tensor],
-    target_variables: Sequence[tf.Tensor],
-    batch: packing.Transition,
-    importance: tf.Tensor | None = None,
-  ) -> base.LossOutput:
-    """Mean loss over the valid transitions `[B]`.
-
-    Equation 5 of docs/agents/pso_dqn.md; with importance,
-    (docs/agents/apex_dqn.md) the sum of w h(delta) over the number of valid
-    transitions, not over the sum of the weights.
-    """
-    transition = batch
-    if self._apply is None:
-      self._apply = self._network.make_sonnet()
-    config, apply = self.config, self._apply
-    q_tm1 = apply(variables, transition.o_tm1)
-    q_t = apply(target_variables, transition.o_t)
-    # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
-    discount_t = config.gamma * transition.d_t
-    r_t = config.reward_scale * transition.r_t
-    if config.double:
-      selector = apply(variables, transition.o_t)
-      td_error = value.double_q_learning(
-        q_tm1, transition.a_tm1, r_t, discount_t, q_t, selector
-      )
-    else:
-      td_error = value.q_learning(q_tm1, transition.a_tm1, r_t, discount_t, q_t)
-    weight = transition.weight
-    total = tf.maximum(tf.reduce_sum(weight), 1.0)
-    losses = weight * _LOSSES[config.loss](td_error)
-    if importance is not None:
-      losses *= importance
-    mean = tf.reduce_sum(losses) / total
-    metrics = {
-      'loss': mean,
-      'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,
-      'td_error': tf.reduce_sum(weight * tf.abs(td_error)) / total,
-      # Padding (weight 0) has no target.
-      'target_max': tf.reduce_max(
-        tf.where(
-          weight > 0,
-          td_error + value.select(q_tm1, transition.a_tm1),
-          -math.inf,
-        )
-      ),
-    }
-    return base.LossOutput(mean, priorities.proportional(td_error), metrics)
-
-  def exploration(self, actor_steps: int) -> float:
-    """Epsilon after so many steps; of a ladder, its most curious."""
-    config = self.config
-    if config.exploration == 'ladder':
-      return config.epsilon
-    return exploration_lib.linear(
-      config.epsilon_start,
-      config.epsilon_end,
-      config.epsilon_steps,
-      actor_steps,
-    )
-
-  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    """As in base; a ladder spans the K environments of each member."""
-    epsilon = self.epsilons(
-      base.ActorInfo(0, 1, 0), observation.shape[1], actor_steps
-    )
-    q = self._values(theta, observation)
-    return exploration_lib.epsilon_greedy(q, epsilon, rng)
-
-  def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
-    config = self.config
-    # A ladder is constant in time: computed once.
-    ladder = config.exploration == 'ladder'
-    constant = self.epsilons(info, num_envs, 0) if ladder else None
-
-    def epsilons(actor_steps: int) -> np.ndarray:
-      if constant is not None:
-        return constant
-      return self.epsilons(info, num_envs, actor_steps)
-
-    return dqn_actor.Actor(
-      self.values(),
-      epsilons,
-      self.transition_layout() if config.prioritized else None,
-      config.gamma,
-      config.reward_scale,
-    )
-
-  def epsilons(
-    self, info: base.ActorInfo, num_envs: int, actor_steps: int
-  ) -> np.ndarray:
-    """Chance of a random action in each environment of an actor, [K]."""
-    config = self.config
-    if config.exploration == 'ladder':
-      return exploration_lib.actor_epsilons(
-        info.index, info.count, num_envs, config.epsilon, config.epsilon_alpha
-      )
-    return np.full(num_envs, self.exploration(actor_steps))
-
-  def values(self) -> dqn_actor.Values:
-    """Q of this network as actors compute it, with a memory of its own."""
-    return dqn_actor.Values(self._network, self.layout)
-
-  def greedy(self, theta: np.ndarray) -> base.Policy:
-    theta, values = np.array(theta, np.float32), self.values()
-
-    def policy(observation: np.ndarray) -> np.ndarray:
-      q = values(theta, observation[None])
-      return q[0].argmax(axis=-1).astype(np.int32)
-
-    return policy
-
-  def operations(self, theta: np.ndarray) -> list[list[Any]]:
-    variables = self.layout.unpack(theta)
-    return [['float'], *self._network.operations(variables), ['argmax']]
-
-  def greedy_each(self, theta: np.ndarray) -> base.Members:
-    if not self.compiled:  # what convolutions prepare follows no theta
-      return super().greedy_each(theta)
-    values = self.values()
-
-    def act(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
-      return values(theta, observation).argmax(axis=-1).astype(np.int32)
-
-    return base.GreedyMembers(theta, act)
-
-  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """1, then linear to 0: see `Config.anneal_updates`."""
-    config = self.config
-    return optimizers.annealed(
-      update, config.anneal_updates, config.anneal_after
-    )
-
-
-def _make_network(config: Config, spec: environments.Spec) -> mlp.Network:
-  """The network of a config for the observations of an environment."""
-  num_actions = environments.require_discrete(spec, 'DQN')
-  network = conv.chosen(config.network, spec)
-  if network != 'mlp':
-    return conv.make(network, spec, num_actions, config.dueling, name='q')
-  kind = mlp.DuelingMLP if config.dueling else mlp.MLP
-  return kind(
-    math.prod(spec.observation_shape),
-    tuple(config.hidden_sizes),
-    num_actions,
-    config.activation,
-    name='q',
-  )
+  def td_error(self, q_tm1, online, target, transition):
+    """Equation 5 of docs/agents/pso_dqn.md, or double Q-learning."""
+    of_step = (transition.a_tm1, transition.r_t, transition.d_t)
+    q_t = target(transition.o_t)
+    if not self._double:
+      return value.q_learning(q_tm1, *of_step, q_t)
+    return value.double_q_learning(q_tm1, *of_step, q_t, online(transition.o_t))

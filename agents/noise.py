@@ -101,12 +101,12 @@ class Exploration:
     self._random_steps = random_steps
 
   def __call__(
-    self, actions: np.ndarray, actor_steps: int, rng: np.random.Generator
+    self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
   ) -> np.ndarray:
     """Exploring actions in [-1, 1] for the policy's own, [P, K, A]."""
     if actor_steps < self._random_steps:
-      return rng.uniform(-1.0, 1.0, actions.shape).astype(np.float32)
-    noisy = actions + self._process.draw(rng, actions.shape)
+      return rng.uniform(-1.0, 1.0, outputs.shape).astype(np.float32)
+    noisy = outputs + self._process.draw(rng, outputs.shape)
     return np.clip(noisy, -1.0, 1.0, out=noisy)
 
   def ended(self, last: np.ndarray) -> None:

@@ -1,36 +1,43 @@
-"""What DDPG and D4PG share: a deterministic policy, critics, and their updates.
+"""What DDPG, D4PG and SAC share: a policy that climbs critics, from replay.
 
-What theta holds: networks.py. One loss serves both networks: it is
-the sum of the critics' and the policy's, and each group sees only its own.
-
-The options of TD3 (Fujimoto et al. 2018) are here too, so both agents have
-them: `twin_critics`, `policy_delay`, `smoothing_sigma`.
+What theta holds: networks.py. One loss serves all networks: it is the sum of
+the critics' and the policy's, and each group sees only its own. Critics are
+scalar and learn by squared TD error, unless an agent says otherwise.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from agents import base
-from agents import noise
-from agents import optimizers
+from agents import replay_agent
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
-from agents.losses import policy as policy_losses
+from agents.losses import value
 from agents.networks import conv
 from environment_loops import environments
 from replay import packing
 
 # Added to priorities: an item of priority 0 would never be drawn again.
 _PRIORITY_FLOOR = 1e-6
-# From this share of flat tanhs on the policy hardly learns.
-_SATURATED_SHARE = 0.9
+
+
+class Exploration(Protocol):
+  """How an actor explores; may keep a state for each environment."""
+
+  def __call__(
+    self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Actions [P, K, A] for what `ActorCritic.acting` gives, [P, K, ...]."""
+
+  def ended(self, last: np.ndarray) -> None:
+    """Says where an episode has ended, bool [K] or [P, K]."""
 
 
 class CriticLoss(NamedTuple):
@@ -47,33 +54,35 @@ class CriticLoss(NamedTuple):
   metrics: dict[str, tf.Tensor]
 
 
-class ActorCritic(base.Agent):
-  """A deterministic policy that climbs the value its critics give it."""
+class ActorCritic(replay_agent.ReplayAgent):
+  """A policy that climbs the value its critics give it."""
 
   metrics = {
     'loss': 'mean',  # of the critics
-    'policy_loss': 'mean',  # -Q(s, mu(s))
+    'policy_loss': 'mean',
     'q_mean': 'mean',
     'td_error': 'mean',
     'target_max': 'max',  # read by swarm.claim_mode='target'
     'target_min': 'min',
-    'policy_saturation': 'mean',
   }
 
-  rate_settings = ('agent.policy_learning_rate', 'agent.critic_learning_rate')
+  rate_settings: tuple[str, ...] = (
+    'agent.policy_learning_rate',
+    'agent.critic_learning_rate',
+  )
 
   def __init__(
     self,
     config: actor_critic_config.Config,
     spec: environments.Spec,
-    critic_outputs: int,
+    **networks: Any,
   ):
     """Makes the agent for one environment.
 
     Args:
       config: numbers.
       spec: of the environment.
-      critic_outputs: outputs of one critic.
+      **networks: what `networks.Networks` is to have, of its own.
 
     Raises:
       environments.EnvironmentRefused: discrete or unbounded actions.
@@ -85,57 +94,36 @@ class ActorCritic(base.Agent):
         'no convolutions, and as numbers they would make its first layers '
         'huge. Use PPO or IMPALA, or make them few numbers with a wrapper.'
       )
-    self.config = config
-    self.spec = spec
-    self.gamma = config.gamma
-    self.n_step = config.n_step
-    self.batch_size = config.batch_size
-    self.max_gradient_norm = config.max_gradient_norm
-    if config.prioritized:
-      self.priority_exponent = config.priority_exponent
-      self.importance_exponent = config.importance_exponent
-    self.optimizer = optimizers.make(config.optimizer)
-    self.target_update = base.TargetUpdate(
-      config.target_update_period, config.target_update_tau
-    )
-    self.serve_target = config.serve_target
+    self.config: actor_critic_config.Config = config
+    super().__init__(config, spec)
     self._networks = actor_critic_networks.Networks(
       math.prod(spec.observation_shape),
       math.prod(spec.action_shape),
       config.policy_sizes,
       config.critic_sizes,
-      critic_outputs,
-      config.activation,
-      num_critics=2 if config.twin_critics else 1,
+      activation=config.activation,
       normalize=config.normalize_observations,
       prioritized=config.prioritized,
+      **networks,
     )
     self.layout = self._networks.layout
-    # The policy's rate keeps its ratio to the critic's, whatever the latter is
-    # in one member.
     self.learning_rate = config.critic_learning_rate
-    scale = np.ones(self.layout.size, np.float32)
-    scale[self.layout.groups['policy']] = (
-      config.policy_learning_rate / config.critic_learning_rate
-    )
-    self.learning_rate_scale = scale
-    if config.anneal_updates is not None:
-      self.rate_end = base.RateEnd(
-        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
-      )
-    if config.policy_delay > 1:
-      self.delayed = np.zeros(self.layout.size, bool)
-      self.delayed[self.layout.groups['policy']] = True
+    self.learning_rate_scale: np.ndarray = np.ones(self.layout.size, np.float32)
+    self._set_rate('policy', config.policy_learning_rate)
     self._exploration = self.make_exploration()
+
+  def _set_rate(self, group: str, rate: float) -> None:
+    """A group's rate, as a ratio to the critic's, which differs by member."""
+    place = self.layout.groups[group]
+    self.learning_rate_scale[place] = rate / self.learning_rate
 
   def initial(self, seed: int) -> np.ndarray:
     return self._networks.initial(np.random.default_rng(seed))
 
-  @abc.abstractmethod
   def _values(self, outputs: tf.Tensor) -> tf.Tensor:
     """Q [B] from a critic's outputs [B, ...]."""
+    return tf.squeeze(outputs, axis=-1)
 
-  @abc.abstractmethod
   def _critic_loss(
     self,
     outputs: Sequence[tf.Tensor],
@@ -143,15 +131,54 @@ class ActorCritic(base.Agent):
     r_t: tf.Tensor,
     discount_t: tf.Tensor,
   ) -> CriticLoss:
-    """The critics' loss.
+    """The critics' loss: half the squared TD error of each.
 
     Args:
       outputs: of each online critic at (s_{t-1}, a_{t-1}), [B, ...].
-      target_outputs: of each target critic at s_t and the target policy's
-        action there, [B, ...].
+      target_outputs: of each target critic at s_t and the action there,
+        [B, ...].
       r_t: scaled n-step reward sum, [B].
       discount_t: all of gamma, 0 after a termination, [B].
     """
+    # Fujimoto et al., Eq. 10: the smaller of two is less often too large.
+    q_t = self._values(tf.reduce_min(tf.stack(target_outputs), axis=0))
+    target = tf.stop_gradient(r_t + discount_t * q_t)
+    q_tm1 = [self._values(o) for o in outputs]
+    errors = [target - q for q in q_tm1]
+    size = tf.add_n([tf.abs(e) for e in errors]) / len(errors)
+    return CriticLoss(
+      tf.add_n([value.squared(e) for e in errors]),
+      size,
+      {
+        'q_mean': q_tm1[0],
+        'td_error': size,
+        'target_max': target,
+        'target_min': target,
+      },
+    )
+
+  @abc.abstractmethod
+  def _target_action(
+    self,
+    online: actor_critic_networks.Parts,
+    target: actor_critic_networks.Parts,
+    o_t: tf.Tensor,
+    batch: packing.Transition,
+  ) -> tuple[tf.Tensor, Any]:
+    """The action [B, A] at s_t, and what its value is more than Q', [B]."""
+
+  @abc.abstractmethod
+  def _policy_loss(
+    self,
+    online: actor_critic_networks.Parts,
+    o_tm1: tf.Tensor,
+    batch: packing.Transition,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Losses [B] of all that the critics' leaves alone, and metrics [B]."""
+
+  @abc.abstractmethod
+  def make_exploration(self) -> Exploration:
+    """A new one, as the config says."""
 
   def loss(
     self,
@@ -160,21 +187,23 @@ class ActorCritic(base.Agent):
     batch: packing.Transition,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """The critics' loss and the policy's (docs/agents/d4pg.md)."""
+    """The critics' loss and the policy's (docs/agents/d4pg.md, sac.md)."""
     nets = self._networks
     online, target = nets.split(variables), nets.split(target_variables)
     raw = nets.flat(batch.o_tm1)
     # Target networks use the online normalizer: it is not learned.
     o_tm1 = nets.scaled(online, raw)
     o_t = nets.scaled(online, nets.flat(batch.o_t))
+    # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
+    discount_t = self.config.gamma * batch.d_t
+    a_t, more = self._target_action(online, target, o_t, batch)
     critic = self._critic_loss(
       nets.critics(online, o_tm1, batch.a_tm1),
-      nets.critics(target, o_t, self._target_action(target, o_t, batch)),
-      self.config.reward_scale * batch.r_t,
-      # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
-      self.config.gamma * batch.d_t,
+      nets.critics(target, o_t, a_t),
+      self.config.reward_scale * batch.r_t + discount_t * more,
+      discount_t,
     )
-    policy, metrics = self._policy_loss(online, o_tm1)
+    policy, metrics = self._policy_loss(online, o_tm1, batch)
     metrics.update(critic.metrics, loss=critic.losses)
     weight = batch.weight
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
@@ -190,47 +219,9 @@ class ActorCritic(base.Agent):
       nets.statistics(online, raw, priorities, weight),
     )
 
-  def _target_action(self, target, o_t, batch) -> tf.Tensor:
-    a_t = tf.tanh(self._networks.preactivation(target, o_t))
-    config = self.config
-    if config.smoothing_sigma:
-      draws = policy_losses.noise_like(a_t, batch.o_t, batch.r_t)
-      a_t = policy_losses.smoothed(
-        a_t, config.smoothing_sigma * draws, config.smoothing_limit
-      )
-    return a_t
-
-  def _policy_loss(self, online, o_tm1) -> tuple[tf.Tensor, dict]:
-    nets = self._networks
-    preactivation = nets.preactivation(online, o_tm1)
-    a_tm1 = tf.tanh(preactivation)
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch(a_tm1)
-      q = self._values(nets.critics(online, o_tm1, a_tm1, count=1)[0])
-    losses = policy_losses.deterministic_policy_gradient(
-      a_tm1, tape.gradient(q, a_tm1), self.config.max_dq_da
-    )
-    saturation = policy_losses.saturation(preactivation)
-    return losses, {'policy_loss': -q, 'policy_saturation': saturation}
-
-  def due(self, update: tf.Tensor) -> tf.Tensor:
-    return tf.equal((update + 1) % self.config.policy_delay, 0)
-
-  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """1, then linear to 0: see `Config.anneal_updates`."""
-    config = self.config
-    return optimizers.annealed(
-      update, config.anneal_updates, config.anneal_after
-    )
-
-  def exploration(self, actor_steps: int) -> float:
-    """Sigma of the noise; 1 while actions are random."""
-    config = self.config
-    return 1.0 if actor_steps < config.random_steps else config.sigma
-
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    """Actions [P, K, *action_shape]. The agent keeps the noise's state: one
-    instance acts for one set of environments."""
+    """Actions [P, K, *action_shape]. The agent keeps the state of the
+    exploration: one instance acts for one set of environments."""
     return self.explore(theta, observation, actor_steps, rng, self._exploration)
 
   def ended(self, last: np.ndarray) -> None:
@@ -243,22 +234,20 @@ class ActorCritic(base.Agent):
     observation: np.ndarray,
     actor_steps: int,
     rng: np.random.Generator,
-    exploration: noise.Exploration,
+    exploration: Exploration,
   ) -> np.ndarray:
     """As `act`, with an exploration of the caller's."""
-    means = self.means(theta, observation)
-    actions = exploration(means, actor_steps, rng)
+    outputs = self.acting(theta, observation)
+    actions = exploration(outputs, actor_steps, rng)
     return actions.reshape(actions.shape[:2] + self.spec.action_shape)
 
   def means(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """The policy's own actions, flat: [P, K, A]."""
     return self._networks.means(self.layout.unpack(theta), observation)
 
-  def make_exploration(self) -> noise.Exploration:
-    """A new one, as the config says."""
-    config = self.config
-    process = noise.make(config.noise, config.sigma, config.noise_theta)
-    return noise.Exploration(process, config.random_steps)
+  def acting(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
+    """What the exploration takes: the policy's own actions."""
+    return self.means(theta, observation)
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
     del info, num_envs
@@ -283,21 +272,9 @@ class ActorCritic(base.Agent):
 
     return base.GreedyMembers(theta, act)
 
-  def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-    """What a user should hear of these metrics of the loss."""
-    share = metrics['policy_saturation']
-    if share < _SATURATED_SHARE:
-      return []
-    return [
-      f"{share:.0%} of the policy's actions are at the ends of their range, "
-      'where tanh is flat: it hardly learns. Set '
-      'agent.normalize_observations=True and agent.max_dq_da=1, or lower '
-      'agent.policy_learning_rate.'
-    ]
-
 
 class _Explorer:
-  """The behaviour of one actor, with a noise of its own."""
+  """The behaviour of one actor, with an exploration of its own."""
 
   def __init__(
     self,
@@ -319,15 +296,19 @@ class _Explorer:
     return observation, np.full(len(observation), actor_steps)
 
   def forward(self, theta, observation, actor_steps):
-    return self._agent.means(theta[None], observation[None])[0], actor_steps
+    return self._agent.acting(theta[None], observation[None])[0], actor_steps
 
   def choose(self, outputs, streams):
-    means, actor_steps = outputs
-    actions = np.empty_like(means)
-    for (rows, rng), explorer in zip(streams.parts, streams.actors):
-      explore, steps = explorer._exploration, actor_steps[rows.start]
-      actions[rows] = explore(means[None, rows], steps, rng)[0]
-    return (actions.reshape(len(means), *self._agent.spec.action_shape),)
+    found, actor_steps = outputs
+    actions = np.concatenate(
+      [
+        explorer._exploration(found[None, rows], actor_steps[rows.start], rng)[
+          0
+        ]
+        for (rows, rng), explorer in zip(streams.parts, streams.actors)
+      ]
+    )
+    return (actions.reshape(len(found), *self._agent.spec.action_shape),)
 
   def take(self, actions):
     return actions
@@ -346,7 +327,7 @@ class _Explorer:
 
 
 def require_continuous(spec: environments.Spec, agent: str) -> None:
-  """Refuses an environment that a bounded deterministic policy cannot act in.
+  """Refuses an environment that a policy in [-1, 1] cannot act in.
 
   Raises:
     environments.EnvironmentRefused: discrete or unbounded actions.

@@ -1,15 +1,16 @@
 """The networks of an actor-critic agent, as parts of one flat vector.
 
 theta holds, in this order: the group 'policy'; the group 'critic' of one or two
-critics; 'normalizer' if observations are normalised; 'priority', the largest
-priority so far, if replay is prioritized. The last two are not learned by
-gradient: the learner writes them as statistics, and they reach the actors as
-part of theta.
+critics; 'temperature', the logarithm of SAC's, if there is one; 'normalizer' if
+observations are normalised; 'priority', the largest priority so far, if replay
+is prioritized. The last two are not learned by gradient: the learner writes
+them as statistics, and they reach the actors as part of theta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import math
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ Parts = Mapping[str, Sequence[Any]]
 
 
 class Networks:
-  """A deterministic policy that ends in a tanh, and its critics."""
+  """A policy whose means end in a tanh, and its critics."""
 
   def __init__(
     self,
@@ -37,9 +38,11 @@ class Networks:
     action_size: int,
     policy_sizes: Sequence[int],
     critic_sizes: Sequence[int],
-    critic_outputs: int,
     activation: str,
+    critic_outputs: int = 1,
     num_critics: int = 1,
+    policy_outputs: int = 1,
+    temperature: float | None = None,
     normalize: bool = False,
     prioritized: bool = False,
   ):
@@ -50,16 +53,23 @@ class Networks:
       action_size: numbers in one action.
       policy_sizes: units of the policy's hidden layers.
       critic_sizes: units of each critic's.
-      critic_outputs: outputs of one critic.
       activation: 'relu' or 'tanh'.
+      critic_outputs: outputs of one critic.
       num_critics: how many critics there are.
+      policy_outputs: for each number of an action; the first is its mean
+        before the tanh.
+      temperature: the first; None: there is none.
       normalize: whether observations are normalised.
       prioritized: whether the largest priority is kept.
     """
     self._observation_size = observation_size
     self._action_size = action_size
     self._policy = mlp.MLP(
-      observation_size, tuple(policy_sizes), action_size, activation, 'policy'
+      observation_size,
+      tuple(policy_sizes),
+      policy_outputs * action_size,
+      activation,
+      'policy',
     )
     self._critics = [
       mlp.MLP(
@@ -74,6 +84,7 @@ class Networks:
     self._normalizer = (
       normalization.Normalizer(observation_size) if normalize else None
     )
+    self._temperature = temperature
     self._prioritized = prioritized
     self._applies: dict[str, mlp.Apply] = {}
     self.layout, self._places = self._make_layout()
@@ -81,6 +92,8 @@ class Networks:
   def _make_layout(self) -> tuple[parameters.Layout, dict[str, slice]]:
     """The layout, and which of its variables belong to which part."""
     parts = {n.name: n.shapes() for n in (self._policy, *self._critics)}
+    if self._temperature is not None:
+      parts['temperature'] = [('temperature/log', (1,))]
     if self._normalizer:
       parts['normalizer'] = self._normalizer.shapes()
     if self._prioritized:
@@ -101,6 +114,8 @@ class Networks:
     arrays[-1] *= _LAST_LAYER_SCALE
     for critic in self._critics:
       arrays += critic.initial(rng)
+    if self._temperature is not None:
+      arrays.append(np.full(1, math.log(self._temperature), np.float32))
     if self._normalizer:
       arrays += self._normalizer.initial()
     if self._prioritized:
@@ -121,8 +136,8 @@ class Networks:
       return observation
     return self._normalizer.normalize(parts['normalizer'], observation)
 
-  def preactivation(self, parts: Parts, observation: tf.Tensor) -> tf.Tensor:
-    """The policy before its tanh, [B, A], for scaled [B, O]."""
+  def policy(self, parts: Parts, observation: tf.Tensor) -> tf.Tensor:
+    """Before its tanh, [B, policy_outputs * A], for scaled [B, O]."""
     return self._apply('policy', parts, observation)
 
   def critics(
@@ -143,13 +158,19 @@ class Networks:
     inputs = tf.concat([observation, action], axis=-1)
     return [self._apply(c.name, parts, inputs) for c in self._critics[:count]]
 
+  def outputs(
+    self, variables: Sequence[np.ndarray], observation: np.ndarray
+  ) -> np.ndarray:
+    """`policy` in NumPy: [P, K, ...] of views `[P, *shape]` and [P, K, ...]."""
+    parts = self.split(variables)
+    flat = observation.reshape(observation.shape[:2] + (-1,))
+    return self._policy.forward(parts['policy'], self.scaled(parts, flat))
+
   def means(
     self, variables: Sequence[np.ndarray], observation: np.ndarray
   ) -> np.ndarray:
-    """mu(s) in NumPy, [P, K, A], from views `[P, *shape]` and [P, K, ...]."""
-    parts = self.split(variables)
-    flat = observation.reshape(observation.shape[:2] + (-1,))
-    x = self._policy.forward(parts['policy'], self.scaled(parts, flat))
+    """mu(s) in NumPy, [P, K, A], likewise."""
+    x = self.outputs(variables, observation)[..., : self._action_size]
     return np.tanh(x, out=x)
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
@@ -158,7 +179,8 @@ class Networks:
     found: list[list[Any]] = [['float'], ['flatten', self._observation_size]]
     if self._normalizer is not None:
       found += self._normalizer.operations(parts['normalizer'])
-    return [*found, *self._policy.operations(parts['policy']), ['tanh']]
+    found += self._policy.operations(parts['policy'])
+    return [*found, ['take', self._action_size], ['tanh']]
 
   def largest_priority(self, theta: np.ndarray) -> float | None:
     """The largest priority so far, from `theta [D]`; None if none is kept."""

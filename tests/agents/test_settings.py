@@ -15,13 +15,14 @@ from agents import ddpg
 from agents import dqn
 from agents import impala
 from agents import ppo
+from agents import sac
 from agents import settings
 from agents.swarm import explorers
 from launch import actor_settings
 from launch import experiment
 
 CONFIGS = [
-  *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo)),
+  *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo, sac)),
   explorers.Config,
   actor_settings.Config,
   experiment.RunConfig,

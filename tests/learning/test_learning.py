@@ -26,6 +26,7 @@ RUNS = {
   'D4PG on InvertedPendulum-v5': ('d4pg:inverted_pendulum', 950),
   'Evolution strategies on CartPole-v1': ('es_mlp:cartpole', 475),
   'D4PG on Pendulum-v1': ('d4pg:pendulum', -250),
+  'SAC on Pendulum-v1': ('sac:pendulum', -200),
 }
 
 

@@ -14,6 +14,7 @@ from agents import ddpg
 from agents import dqn
 from agents import impala
 from agents import ppo
+from agents import sac
 from environment_loops import environments
 from launch import playing
 from murmuration import export
@@ -34,6 +35,7 @@ POLICIES = {
   'tanh mean': (ppo.PPO, ppo.Config(tanh_mean=True), PENDULUM),
   'ddpg': (ddpg.DDPG, ddpg.Config(), PENDULUM),
   'd4pg': (d4pg.D4PG, d4pg.Config(normalize_observations=True), PENDULUM),
+  'sac': (sac.SAC, sac.Config(normalize_observations=True), PENDULUM),
   'stack': (
     impala.IMPALA,
     impala.Config(stack=4, shared_torso=False, normalize_observations=True),

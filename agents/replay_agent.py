@@ -1,0 +1,81 @@
+"""What agents that sample replay share: its numbers, and what they set.
+
+Agents of values (value_agent.py) and actor-critics (actor_critic/) build on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from agents import base
+from agents import optimizers
+from agents import settings
+from environment_loops import environments
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Numbers of replay, returns, target networks and the optimizer."""
+
+  # Learner steps at which rates have fallen to 0, in a line that begins after
+  # `anneal_after` of them; None: they stay.
+  anneal_updates: settings.Whole | None = None
+  anneal_after: settings.Count = 0  # learner steps
+  optimizer: optimizers.Name = 'adam'  # or another of optimizers.py
+  # Of the whole gradient; Ape-X: 40.
+  max_gradient_norm: settings.Positive | None = None
+  gamma: settings.Fraction = 0.99  # per environment step
+  n_step: settings.Whole = 1  # environment steps in one return
+  batch_size: settings.Whole = 64  # transitions per update
+  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
+  target_update_period: settings.Whole = 1  # learner steps
+  target_update_tau: settings.Share = 1.0  # 1 copies the online networks
+  serve_target: bool = False  # target networks act and are judged; Acme: True
+  prioritized: bool = False  # replay by TD error, else uniform
+  # Alpha; of prioritized replay only.
+  priority_exponent: settings.Fraction = 0.6
+  # Beta; of prioritized replay only.
+  importance_exponent: settings.Fraction = 0.4
+  max_replay_size: settings.Items = 100_000  # transitions per member
+  # Transitions per member before learning.
+  min_replay_size: settings.Items = 1_000
+
+  def __post_init__(self):
+    settings.check(self, 'agent')
+    why = 'the rate would have no time to fall.'
+    settings.ordered(self, 'agent.anneal_after', 'agent.anneal_updates', why)
+    low, high = 'agent.min_replay_size', 'agent.max_replay_size'
+    settings.ordered(self, low, high, 'learning could never start.', equal=True)
+
+
+class ReplayAgent(base.Agent):
+  """Learns from transitions of replay, beside target networks."""
+
+  def __init__(self, config: Config, spec: environments.Spec):
+    self.config = config
+    self.spec = spec
+    self.gamma = config.gamma
+    self.n_step = config.n_step
+    self.batch_size = config.batch_size
+    self.max_gradient_norm = config.max_gradient_norm
+    self.optimizer = optimizers.make(config.optimizer)
+    self.target_update = base.TargetUpdate(
+      config.target_update_period, config.target_update_tau
+    )
+    self.serve_target = config.serve_target
+    if config.prioritized:
+      self.priority_exponent = config.priority_exponent
+      self.importance_exponent = config.importance_exponent
+    if config.anneal_updates is not None:
+      self.rate_end = base.RateEnd(
+        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
+      )
+
+  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
+    """1, then linear to 0: see `Config.anneal_updates`."""
+    config = self.config
+    return optimizers.annealed(
+      update, config.anneal_updates, config.anneal_after
+    )

@@ -1,0 +1,57 @@
+"""SAC: presets for each environment.
+
+  python launch/run.py sac:hopper
+
+Defaults are the paper's and Stable-Baselines3's (docs/agents/sac.md). An update
+for every environment step, as both have it, is `samples_per_insert` of the
+batch, 256.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import sac
+from launch import registry
+
+PRESETS: dict[str, dict[str, Any]] = {
+  'pendulum': {
+    'environment': 'Pendulum-v1',
+    'pace': {'samples_per_insert': 256.0},
+    # Rates and sizes for a small task, as SB3's zoo has the first.
+    'agent': {
+      'policy_sizes': (64, 64),
+      'critic_sizes': (64, 64),
+      'policy_learning_rate': 1e-3,
+      'critic_learning_rate': 1e-3,
+      'temperature_learning_rate': 1e-3,
+      'max_replay_size': 20_000,
+    },
+    'run': {'steps_per_agent': 10_000},
+  },
+  'hopper': {
+    'environment': 'Hopper-v5',
+    'pace': {'samples_per_insert': 256.0},
+    # Random at first, as SB3's zoo has it on MuJoCo's tasks; so has the paper.
+    'agent': {
+      'random_steps': 10_000,
+      'min_replay_size': 10_000,
+      'max_replay_size': 1_000_000,
+    },
+    # A simulation that diverges costs its episode, and not a run of hours.
+    'run': {
+      'on_fault': 'drop',
+      'steps_per_agent': 200_000,
+      'eval_episodes': 5,
+    },
+  },
+}
+
+AGENT = registry.Agent(
+  name='sac',
+  title='SAC',
+  agent=sac.SAC,
+  config=sac.Config,
+  topology='actor_learner',
+  presets=PRESETS,
+)
