@@ -40,7 +40,8 @@ def _plan(*argv):
     (['dqn', 'gamma=0.9', '--lp_launch_type=local'], 'local_mp'),
     # Too few steps in the first of two rounds.
     (
-      ['dqn', 'gamma=0.9,0.8,0.7', '--how=halving', '--steps=900'],
+      ['dqn', 'gamma=0.9,0.8,0.7', '--how=halving', '--steps=900']
+      + ['--least=300'],
       'min_replay',
     ),
     (['dqn'], 'nothing is to be tried'),
