@@ -82,13 +82,13 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
   """
   sys.path.append(os.getcwd())  # for module:Name
   try:
-    rest, overrides = _overrides(argv)
+    rest, changed = overrides(argv)
     args = _parser(description).parse(rest)
     if args.lp_launch_type not in engines.NAMES:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
     if args.isolate not in isolation.MODES:
       registry.unknown('way to isolate', args.isolate, isolation.MODES)
-    cell, run_dir = _cell(args, overrides)
+    cell, run_dir = _cell(args, changed)
     if args.list_settings:
       print(settings.listing(cell.sections))
       return 0
@@ -190,7 +190,7 @@ def _parser(description: str | None) -> Parser:
   return parser
 
 
-def _overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   """The command without `--config.x.y=value`, and those: x.y to value."""
   rest, found, words = [], {}, list(argv)
   while words:

@@ -45,14 +45,20 @@ def cell(
     if environment != values.get('environment'):
       chosen['run.target_return'] = 'None'
   if steps is not None:
-    chosen['run.steps_per_agent'] = str(steps)
-    # A rate that falls over the whole run falls over the whole of this one.
-    budget = values.get('run', {}).get('steps_per_agent')
-    if budget and values.get('agent', {}).get('anneal_env_steps') == budget:
-      chosen['agent.anneal_env_steps'] = str(steps)
+    chosen.update(budget(values, steps))
   sections = cell_lib.resolve(name, preset, topology, chosen, seed).sections
   chosen.update(named(settings, sections))
   return cell_lib.resolve(name, preset, topology, chosen, seed)
+
+
+def budget(values: Mapping[str, Any], steps: int) -> dict[str, str]:
+  """The settings that make `steps` the budget of a preset."""
+  found = {'run.steps_per_agent': str(steps)}
+  # A rate that falls over the whole run falls over the whole of this one.
+  own = values.get('run', {}).get('steps_per_agent')
+  if own and values.get('agent', {}).get('anneal_env_steps') == own:
+    found['agent.anneal_env_steps'] = str(steps)
+  return found
 
 
 def named(

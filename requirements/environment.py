@@ -3,12 +3,16 @@
     python3 requirements/environment.py                  # .venv
     python3 requirements/environment.py --python=python3.10
     python3 requirements/environment.py next             # .venv-next
+    python3 requirements/environment.py extras           # .venv-extras
+    python3 requirements/environment.py site             # .venv-site
     python3 requirements/environment.py sb3              # .peers/sb3
 
 Without a name it is the locked stack, on CPython 3.11 or else 3.10, each
 package checked against its hash; `--python` names another interpreter, and
 takes a directory beside .venv. `next` is for what needs no Reverb, on a Python
-that Reverb has no file for. The rest are what benchmarks compare with.
+that Reverb has no file for. `extras` is what a run can use and none needs; it
+sees the stack, which has to be there. `site` makes pages of docs/. The rest are
+what benchmarks compare with.
 
 Needs any Python 3.6 or newer. uv installs where it is on PATH, else pip. An
 interrupted call is taken up by the next one; a finished environment is left at
@@ -41,6 +45,8 @@ BUILDERS = ('setuptools', 'wheel')  # of packages that come as source
 PLACES = {
   '': ('.venv', 'lock.txt', ('3.11', '3.10')),
   'next': ('.venv-next', 'next.txt', ('3.13',)),
+  'extras': ('.venv-extras', 'extras.txt', ('3.11', '3.10')),
+  'site': ('.venv-site', 'site.txt', ('3.11', '3.10')),
 }
 
 # What fails explains what fails after it.
@@ -94,6 +100,8 @@ class Environment:
     self.stamp = os.path.join(self.directory, 'murmuration.json')
     self.log = os.path.join(self.directory, 'install.log')
     self.bin = os.path.join(self.directory, 'bin', 'python')
+    # What it sees besides its own packages.
+    self.stack = Environment('', python, root) if name == 'extras' else None
 
   @property
   def site(self):
@@ -297,7 +305,9 @@ def install_with(tool, environment, pins):
     SetupError: it failed.
   """
   options, stages = [], [[list(pins)]]
-  if not environment.name:
+  if environment.stack:
+    options = ['--no-deps']  # some of them are in the stack
+  elif not environment.name:
     options = ['--no-deps', '--require-hashes', '--no-build-isolation']
     # First what builds the packages that come as source.
     rest = [name for name in pins if name not in BUILDERS]
@@ -397,7 +407,14 @@ def refuse_machine():
 def create(environment):
   """Makes an empty virtual environment in place of what was there."""
   refuse_machine()
-  python = find(environment.series, environment.python)
+  named, stack = environment.python, environment.stack
+  if stack:
+    if not os.path.exists(stack.bin):
+      raise SetupError(
+        f'{stack.directory} has to be there first: make environment'
+      )
+    named = stack.bin  # of the same version
+  python = find(environment.series, named)
   say(f'making {environment.directory} with {python}: some minutes')
   if os.path.islink(environment.directory):
     os.unlink(environment.directory)
@@ -436,6 +453,9 @@ def make(environment):
   if todo == 'create':
     create(environment)
   install(environment)
+  if environment.stack:
+    with open(os.path.join(environment.site, 'stack.pth'), 'w') as f:
+      f.write(environment.stack.site + '\n' + environment.root + '\n')
   if not environment.name:
     # A path file rather than `pip install -e`, whose finder comes after
     # sys.path: a directory `configs` where the user is would be taken for ours.

@@ -236,6 +236,8 @@ class Job:
     arguments: of the script, without the run directory.
     budget: environment steps of each agent.
     shared_by: of the variant.
+    stage: of the record's name, where a run goes on after its record.
+    resumes: whether what is in the directory goes on; else it is made anew.
   """
 
   study: str
@@ -246,6 +248,8 @@ class Job:
   arguments: tuple[str, ...]
   budget: int
   shared_by: int = 1
+  stage: str = ''
+  resumes: bool = False
 
   @property
   def log(self) -> pathlib.Path:
@@ -260,7 +264,7 @@ class Job:
   @property
   def record(self) -> pathlib.Path:
     """How it ended; only there when it has."""
-    return self.path.with_name(f'{self.path.name}.json')
+    return self.path.with_name(f'{self.path.name}{self.stage}.json')
 
 
 def jobs(study: Study, directory: pathlib.Path) -> list[Job]:

@@ -239,12 +239,14 @@ def _settings(config: Any, name: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def _start(job: study_plan.Job) -> subprocess.Popen:
-  if job.path.exists():
+  resumes = job.resumes and job.begun
+  if job.path.exists() and not resumes:
     shutil.rmtree(job.path)
   job.path.parent.mkdir(parents=True, exist_ok=True)
-  with open(job.log, 'w', encoding='utf-8') as file:
+  where = 'resume' if resumes else 'run_dir'
+  with open(job.log, 'a' if resumes else 'w', encoding='utf-8') as file:
     return subprocess.Popen(
-      [sys.executable, job.script, f'--run_dir={job.path}', *job.arguments],
+      [sys.executable, job.script, f'--{where}={job.path}', *job.arguments],
       stdout=file,
       stderr=subprocess.STDOUT,
       stdin=subprocess.DEVNULL,

@@ -1,0 +1,180 @@
+"""What a sweep tries: values of settings, trials of them, rungs of halving.
+
+Pure: nothing here reads a run or starts one. studies/sweep.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+_RANGE = re.compile(r'(uniform|log|int)\((.*)\)')
+_TRIES = 100  # draws for each trial that is wanted, as some come twice
+
+Trial = dict[str, str]  # setting to the text of its value
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+  """Values of one setting.
+
+  Attributes:
+    values: texts to choose from; () for a range.
+    kind: of a range: 'uniform', 'log' (log-uniform) or 'int' (whole numbers,
+      both ends included); '' for values.
+    low: of a range.
+    high: of a range.
+  """
+
+  values: tuple[str, ...] = ()
+  kind: str = ''
+  low: float = 0.0
+  high: float = 0.0
+
+  def draw(self, rng: np.random.Generator) -> str:
+    if not self.kind:
+      return self.values[rng.integers(len(self.values))]
+    if self.kind == 'int':
+      return str(rng.integers(int(self.low), int(self.high) + 1))
+    if self.kind == 'log':
+      drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+    else:
+      drawn = rng.uniform(self.low, self.high)
+    return f'{drawn:.4g}'
+
+
+def parse(name: str, text: str) -> Space:
+  """A space from a command line.
+
+  Args:
+    name: of the setting, for errors.
+    text: '1e-3,3e-4', where commas in brackets do not separate, or
+      'log(1e-4,1e-2)', 'uniform(0.9,1)', 'int(1,8)'.
+
+  Raises:
+    ValueError: it is neither.
+  """
+  found = _RANGE.fullmatch(text)
+  if found is None:
+    values = tuple(_split(text))
+    if '' in values or len(set(values)) < len(values):
+      raise ValueError(
+        f'{name}={text}: values stand between commas, each once. For instance '
+        f'{name}=1,2 or {name}=log(1e-4,1e-2).'
+      )
+    return Space(values)
+  kind, ends = found.group(1), found.group(2).split(',')
+  try:
+    low, high = (float(end) for end in ends)
+  except ValueError:
+    raise ValueError(
+      f'{name}={text}: a range has two numbers, {kind}(LOW,HIGH).'
+    ) from None
+  if not (math.isfinite(low) and low < high < math.inf):
+    raise ValueError(f'{name}={text}: {low:g} must be below {high:g}.')
+  if kind == 'log' and low <= 0:
+    raise ValueError(f'{name}={text}: {low:g} has no logarithm; begin above 0.')
+  if kind == 'int' and (low % 1 or high % 1):
+    raise ValueError(f'{name}={text}: int(LOW,HIGH) needs whole numbers.')
+  return Space((), kind, low, high)
+
+
+def grid(spaces: Mapping[str, Space]) -> list[Trial]:
+  """All combinations, the last setting changing first.
+
+  Raises:
+    ValueError: a range has no list of values.
+  """
+  for name, space in spaces.items():
+    if space.kind:
+      raise ValueError(
+        f'{name}={space.kind}({space.low:g},{space.high:g}) is a range, and a '
+        'grid needs values between commas. Give those, or --how=random.'
+      )
+  combined = itertools.product(*(space.values for space in spaces.values()))
+  return [dict(zip(spaces, values)) for values in combined]
+
+
+def draw(spaces: Mapping[str, Space], count: int, seed: int) -> list[Trial]:
+  """Different trials at random; fewer where there are no more.
+
+  The first ones do not depend on `count`: a larger sweep has them too.
+  """
+  rng = np.random.default_rng(seed)
+  found: dict[tuple[str, ...], Trial] = {}
+  for _ in range(_TRIES * count):
+    trial = {name: space.draw(rng) for name, space in spaces.items()}
+    found.setdefault(tuple(trial.values()), trial)
+    if len(found) == count:
+      break
+  return list(found.values())
+
+
+class Rung(NamedTuple):
+  """One round of successive halving: so many trials get so many steps."""
+
+  trials: int
+  steps: int
+
+
+def rungs(trials: int, steps: int, keep: int, least: int) -> list[Rung]:
+  """The rounds of successive halving, Jamieson & Talwalkar 2016, Figure 1.
+
+  arXiv:1502.07943. One in `keep` goes on with `keep` times the steps, as in
+  Hyperband (arXiv:1603.06560); theirs is 2. Runs go on where they were, so the
+  steps are in all, not of a round.
+
+  Args:
+    trials: in the first round.
+    steps: environment steps of each agent by the end of the last one.
+    keep: one in how many, at least 2.
+    least: steps of the first round; fewer rounds rather than less.
+
+  Raises:
+    ValueError: no round can have so many steps.
+  """
+  if not 1 <= least <= steps:
+    raise ValueError(f'--least={least:,} must be from 1 to --steps, {steps:,}.')
+  rounds = 1
+  while keep**rounds <= trials and steps // keep**rounds >= least:
+    rounds += 1
+  return [
+    Rung(trials // keep**r, steps // keep ** (rounds - 1 - r))
+    for r in range(rounds)
+  ]
+
+
+def survivors(scores: Mapping[str, float | None], count: int) -> list[str]:
+  """The best `count`, best first; what has no score (it crashed) is out.
+
+  Of equal ones the earlier is taken.
+  """
+  scored = [
+    (score, name) for name, score in scores.items() if score is not None
+  ]
+  scored.sort(key=lambda pair: -pair[0])
+  return [name for _, name in scored[:count]]
+
+
+def mean(scores: Sequence[float | None]) -> float | None:
+  """The mean over seeds; None where a seed has none."""
+  known = [score for score in scores if score is not None]
+  return sum(known) / len(known) if len(known) == len(scores) else None
+
+
+def _split(text: str) -> list[str]:
+  """Words between commas; those within brackets do not count."""
+  words, depth = [''], 0
+  for letter in text:
+    depth += (letter in '([{') - (letter in ')]}')
+    if letter == ',' and not depth:
+      words.append('')
+    else:
+      words[-1] += letter
+  return [word.strip() for word in words]

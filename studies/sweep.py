@@ -1,0 +1,488 @@
+"""Tries settings of an agent with several seeds, and says which were best.
+
+murmuration sweep ppo:cartpole learning_rate=1e-4,1e-3 gamma=0.99,0.999
+murmuration sweep ppo:cartpole --how=random --trials=20 \\
+    'agent.learning_rate=log(1e-5,1e-2)' 'hidden_sizes=(32,),(64,64)'
+murmuration sweep dqn --how=halving --trials=9 'learning_rate=log(1e-5,1e-2)'
+
+grid: all combinations. random: --trials of them, drawn. halving: all trials get
+a part of the steps, and one in --keep goes on with more, as often as there are
+some left. A trial is scored by the mean over its seeds of the last three
+evaluations. May be interrupted: the same command goes on; runs whose settings
+are the same are not made again, and more --steps go on where runs ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import csv
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import signal
+import sys
+from typing import Any
+
+# Run as a file, Python would look for modules in studies/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from launch import cell as cell_lib
+from launch import command_line
+from launch import engines
+from launch import registry
+from launch import session
+from murmuration import choices
+from replay import isolation
+from run_records import checkpoints
+from run_records import curves
+from run_records import durable
+from run_records import learning_statistics as statistics
+from run_records import metrics
+from run_records import run_directory
+from studies import plan as study_plan
+from studies import plots as study_plots
+from studies import progress as study_progress
+from studies import runs as study_runs
+from studies import search
+
+HOW = ('grid', 'random', 'halving')
+_SPACE = re.compile(r'[A-Za-z]\w*(\.\w+)?=.*')
+_DRAWN = 6  # systems in the picture, as many as it has colours
+_NEW_SEED = 1000  # that chose nothing
+_STEPS = 'run.steps_per_agent'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What is tried.
+
+  Attributes:
+    directory: of its runs and tables.
+    flags: of every run: agent, topology, engine, settings that stay.
+    trials: name, which is a hash of all settings but the steps, to those that
+      are tried.
+    seeds: runs of each trial: seeds 0 to seeds - 1.
+    rungs: trials and steps of each round; a grid has one.
+    environment: gymnasium id.
+  """
+
+  directory: pathlib.Path
+  flags: tuple[str, ...]
+  trials: Mapping[str, search.Trial]
+  seeds: int
+  rungs: Sequence[search.Rung]
+  environment: str
+
+  def job(self, name: str, seed: int, steps: int) -> study_plan.Job:
+    """The run of a trial with a seed, up to so many steps."""
+    changed = {**self.trials[name], _STEPS: str(steps)}
+    return study_plan.Job(
+      study=self.directory.name,
+      variant=name,
+      seeds=(seed,),
+      path=self.directory / 'runs' / f'{name}-{seed}',
+      script=session.root() / 'launch' / 'run.py',
+      arguments=(*self.flags, *_as_flags(changed), f'--seed={seed}'),
+      budget=steps,
+      stage=f'.{steps}',
+      resumes=True,
+    )
+
+  def jobs(self, names: Sequence[str], steps: int) -> list[study_plan.Job]:
+    """Seed by seed, so that what else the machine does meets all alike."""
+    return [
+      self.job(name, seed, steps)
+      for seed in range(self.seeds)
+      for name in names
+    ]
+
+
+def main() -> int:
+  # A terminal that closes and a polite kill end it as Ctrl-C does.
+  for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, signal.default_int_handler)
+  sys.path.append(os.getcwd())  # for module:Name
+  try:
+    spaces, words = _spaces(sys.argv[1:])
+    rest, fixed = command_line.overrides(words)
+    args = _parser().parse(rest)
+    sweep = plan(args, spaces, fixed)
+    if args.plan:
+      print(_planned(sweep))
+      return 0
+    return run(sweep, args.jobs, args.retry_crashed)
+  except (ValueError, OSError) as e:
+    return command_line.refuse(e)
+  except KeyboardInterrupt:
+    print('Interrupted. The same command goes on from here.', file=sys.stderr)
+    return 130
+
+
+def plan(
+  args: argparse.Namespace,
+  spaces: Mapping[str, search.Space],
+  fixed: Mapping[str, str],
+) -> Sweep:
+  """All that is to be run, each trial checked as its run would check it.
+
+  Args:
+    args: of the command line.
+    spaces: setting to what it is to be.
+    fixed: section.name to the text of settings that stay.
+
+  Raises:
+    ValueError: something cannot be.
+  """
+  if args.lp_launch_type not in engines.NAMES:
+    registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+  if args.isolate not in isolation.MODES:
+    registry.unknown('way to isolate', args.isolate, isolation.MODES)
+  if args.how not in HOW:
+    registry.unknown('kind of sweep', args.how, HOW)
+  if args.how == 'grid' and args.trials is not None:
+    raise ValueError('--trials is for random and halving: a grid has them all.')
+  if not spaces:
+    raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
+  name, preset = registry.split(args.agent)
+
+  def resolve(changed: Mapping[str, str]) -> cell_lib.Cell:
+    return cell_lib.resolve(name, preset, args.topology, {**fixed, **changed})
+
+  # A run that stops at its goal has fewer steps than those beside it.
+  stays = {'run.target_return': 'None', **fixed}
+  sections = resolve({}).sections
+  presets = registry.agent(name).presets
+  if args.steps is not None:
+    values = presets[preset or next(iter(presets))]
+    stays = {**choices.budget(values, args.steps), **stays}
+  steps = args.steps or sections['run'].steps_per_agent
+  full = {
+    next(iter(choices.named({key: ''}, sections))): space
+    for key, space in spaces.items()
+  }
+  for key in (*full, *(fixed if args.steps is not None else ())):
+    if key == _STEPS:
+      raise ValueError(f'{_STEPS} is what --steps says. Leave it out.')
+  for key in full:
+    if key in fixed:
+      raise ValueError(f'{key} is both tried and fixed. Leave one out.')
+  if args.how == 'grid':
+    found = search.grid(full)
+  else:
+    found = search.draw(full, args.trials or 9, args.draw_seed)
+  rungs = [search.Rung(len(found), steps)]
+  if args.how == 'halving':
+    least = args.least or min(steps, 1000)
+    rungs = search.rungs(len(found), steps, args.keep, least)
+  trials, config = {}, {}
+  for trial in found:
+    # The first round's steps may be too few to learn from.
+    cell = resolve({**stays, **trial, _STEPS: str(rungs[0].steps)})
+    cell.build()
+    config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
+    config['run'].pop('steps_per_agent')
+    trials[study_runs.digest(config)[:8]] = trial
+  stays.pop(_STEPS, None)
+  topology = (f'--topology={args.topology}',) if args.topology else ()
+  default = run_directory.default_path(name, config['environment']).name
+  return Sweep(
+    args.dir or pathlib.Path('runs') / f'sweep-{default.rsplit("-", 2)[0]}',
+    (
+      args.agent,
+      *topology,
+      f'--lp_launch_type={args.lp_launch_type}',
+      f'--isolate={args.isolate}',
+      *_as_flags(stays),
+    ),
+    trials,
+    args.seeds,
+    rungs,
+    config['environment'],
+  )
+
+
+def run(sweep: Sweep, parallel: int = 1, retry_crashed: bool = False) -> int:
+  """Makes the runs that are not there; then table and picture.
+
+  Args:
+    sweep: what is tried.
+    parallel: runs at a time.
+    retry_crashed: go on with crashed runs.
+
+  Returns:
+    1 if a run crashed, else 0.
+
+  Raises:
+    ValueError: a run refused its flags, or was stopped.
+  """
+  sweep.directory.mkdir(parents=True, exist_ok=True)
+  with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
+    file.write(shlex.join(sys.argv) + '\n')
+  print(_planned(sweep), flush=True)
+  names = list(sweep.trials)
+  reached: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+  for number, rung in enumerate(sweep.rungs):
+    jobs = sweep.jobs(names, rung.steps)
+    missing = [
+      job
+      for job in jobs
+      if not job.record.exists()
+      or (retry_crashed and study_runs.record(job)['exit_code'])
+    ]
+    progress = study_progress.Progress(
+      jobs, missing, {sweep.directory.name: parallel}
+    )
+    study_runs.run_all(missing, parallel, progress)
+    # All before the next round, which adds evaluations to these runs.
+    records: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for job in jobs:
+      records[job.variant].append(scored(job))
+    reached.update({name: (rung.steps, own) for name, own in records.items()})
+    if number + 1 < len(sweep.rungs):
+      scores = {
+        name: search.mean([r['score'] for r in own])
+        for name, own in records.items()
+      }
+      names = search.survivors(scores, sweep.rungs[number + 1].trials)
+      if not names:
+        break
+  table = rows(sweep, reached)
+  _write_csv(sweep.directory / 'table.csv', table)
+  print(f'\n{text_table(table)}\n\n{_ending(sweep, table)}')
+  return int(any(row['crashed'] for row in table))
+
+
+def scored(job: study_plan.Job) -> dict[str, Any]:
+  """The record of a run that ended, with its score, made once.
+
+  Score: the mean of its last three evaluations; None if it crashed or has
+  none. `env_steps`: of all its agents since its start.
+  """
+  record = study_runs.record(job)
+  if 'score' not in record:
+    returns = curves.of_run(job.path).returns
+    whole = not record['exit_code'] and len(returns)
+    record['score'] = statistics.last_evaluations(returns) if whole else None
+    record['env_steps'] = _steps_made(job.path)
+    metrics.write_json(job.record, record)
+  return record
+
+
+def rows(
+  sweep: Sweep, reached: Mapping[str, tuple[int, Sequence[Mapping[str, Any]]]]
+) -> list[dict[str, Any]]:
+  """The table: the best first, and those that got further before others.
+
+  Args:
+    sweep: what was tried.
+    reached: trial to its steps and the records of its seeds.
+  """
+  found = []
+  for name, (steps, records) in reached.items():
+    scores = [record['score'] for record in records]
+    known = [score for score in scores if score is not None]
+    found.append(
+      {
+        **sweep.trials[name],
+        'steps': steps,
+        'score': search.mean(scores),
+        'worst': min(known) if known else None,
+        'best': max(known) if known else None,
+        'crashed': sum(bool(record['exit_code']) for record in records),
+        'env_steps': sum(record['env_steps'] for record in records),
+        'run': f'{name}-*',
+      }
+    )
+  none = float('-inf')
+  return sorted(
+    found,
+    key=lambda row: (
+      row['score'] is None,
+      -row['steps'],
+      -(none if row['score'] is None else row['score']),
+    ),
+  )
+
+
+def text_table(table: Sequence[Mapping[str, Any]]) -> str:
+  """Rows in columns for a terminal."""
+  cells = [list(table[0])] + [
+    [_short(v) for v in row.values()] for row in table
+  ]
+  wide = [max(map(len, column)) for column in zip(*cells)]
+  return '\n'.join(
+    '  '.join(cell.rjust(width) for cell, width in zip(row, wide))
+    for row in cells
+  )
+
+
+def _ending(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
+  """Samples, picture, and what to type next."""
+  runs, steps = (
+    len(sweep.trials) * sweep.seeds,
+    sum(r['env_steps'] for r in table),
+  )
+  said = [f'{steps:,} environment steps in all {runs} runs.']
+  best = table[0]
+  groups = {}
+  for row in table[:_DRAWN]:
+    paths = (sweep.directory / 'runs').glob(row['run'])
+    kept = (curves.of_run(p) for p in sorted(paths) if p.is_dir())
+    groups[_label({k: row[k] for k in sweep.trials[_name(row)]})] = [*kept]
+  try:
+    said.append(
+      'Picture: '
+      + str(
+        study_plots.compare_curves(
+          groups,
+          sweep.directory / 'curves.png',
+          budget=sweep.rungs[-1].steps,
+          title=f'{sweep.environment}: the best of {len(table)}',
+          threshold=curves.threshold(sweep.environment),
+        )
+      )
+    )
+  except ValueError as e:  # no evaluation at all
+    said.append(f'No picture: {e}')
+  said.append(f'Table: {sweep.directory / "table.csv"}')
+  if best['score'] is not None:
+    trial = sweep.trials[_name(best)]
+    again = [*sweep.flags, *_as_flags({**trial, _STEPS: str(best['steps'])})]
+    said += [
+      f'Best: {_label(trial)}: {best["score"]:.1f}. The best of several looks '
+      'better than it is. With a seed that chose nothing:',
+      f'  murmuration run {shlex.join(again)} --seed={_NEW_SEED}',
+    ]
+  return '\n'.join(said)
+
+
+def _planned(sweep: Sweep) -> str:
+  lines = [f'{len(sweep.trials)} trials, {sweep.seeds} seeds each:']
+  lines += [f'  {name}  {_label(t)}' for name, t in sweep.trials.items()]
+  lines += [
+    f'  {rung.trials} of them up to {rung.steps:,} steps of each agent'
+    for rung in sweep.rungs
+  ]
+  return '\n'.join([*lines, f'In {sweep.directory}'])
+
+
+def _steps_made(path: pathlib.Path) -> int:
+  """Environment steps of all agents of a run, also of one that crashed."""
+  found = run_directory.open(path).summary()
+  try:
+    counter = path / 'metrics' / checkpoints.COUNTER
+    found = found or checkpoints.read_state(counter)
+  except durable.Broken:
+    found = None
+  return int((found or {}).get('totals', {}).get('actor_steps', 0))
+
+
+def _write_csv(path: pathlib.Path, table: Sequence[Mapping[str, Any]]) -> None:
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.DictWriter(file, list(table[0]))
+    writer.writeheader()
+    writer.writerows(table)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+  return row['run'].removesuffix('-*')
+
+
+def _label(trial: search.Trial) -> str:
+  return ', '.join(f'{k.partition(".")[2]}={v}' for k, v in trial.items())
+
+
+def _short(value: Any) -> str:
+  if value is None:
+    return '-'
+  if isinstance(value, float):
+    return f'{value:.1f}'
+  return f'{value:,}' if isinstance(value, int) else str(value)
+
+
+def _as_flags(changed: Mapping[str, str]) -> list[str]:
+  return [f'--config.{name}={value}' for name, value in changed.items()]
+
+
+def _spaces(
+  argv: Sequence[str],
+) -> tuple[dict[str, search.Space], list[str]]:
+  """SETTING=VALUES to what they say, and the other words.
+
+  Raises:
+    ValueError: no values, or a setting twice.
+  """
+  found: dict[str, search.Space] = {}
+  rest = []
+  for word in argv:
+    if not _SPACE.fullmatch(word):
+      rest.append(word)
+      continue
+    name, _, text = word.partition('=')
+    if name in found:
+      raise ValueError(f'{name} is there twice: give all values in one word.')
+    found[name] = search.parse(name, text)
+  return found, rest
+
+
+def _parser() -> command_line.Parser:
+  at_least = command_line.at_least
+  parser = command_line.Parser(__doc__)
+  parser.add_argument(
+    'agent', metavar='AGENT[:PRESET]', help='as of `murmuration run`'
+  )
+  parser.add_argument('--how', default='grid', help=f'{", ".join(HOW)}')
+  parser.add_argument(
+    '--trials', type=at_least(1), help='of random and halving; default: 9'
+  )
+  parser.add_argument(
+    '--draw_seed', type=at_least(0), default=0, help='of what is drawn'
+  )
+  parser.add_argument(
+    '--seeds', type=at_least(1), default=3, help='of each trial; default: 3'
+  )
+  parser.add_argument(
+    '--steps',
+    type=at_least(1),
+    help="environment steps of each agent; default: the preset's",
+  )
+  parser.add_argument(
+    '--keep', type=at_least(2), default=3, help='halving: one in so many'
+  )
+  parser.add_argument(
+    '--least', type=at_least(1), help='halving: steps of the first round'
+  )
+  parser.add_argument(
+    '--jobs', type=at_least(1), default=1, help='runs at a time; default: 1'
+  )
+  parser.add_argument(
+    '--dir',
+    type=pathlib.Path,
+    help='where runs and tables are; default: runs/sweep-AGENT-TASK',
+  )
+  parser.add_argument(
+    '--plan', action='store_true', help='shows what would be run, and ends'
+  )
+  parser.add_argument(
+    '--retry_crashed', action='store_true', help='go on with crashed runs'
+  )
+  parser.add_argument('--topology', help="default: the agent's own")
+  parser.add_argument('--lp_launch_type', default='local_mp', metavar='ENGINE')
+  parser.add_argument('--isolate', default='auto', metavar='MODE')
+  parser.add_argument(
+    '--config.SECTION.NAME',
+    metavar='VALUE',
+    dest='unused',
+    help='a setting that stays; --config.environment=ID is the task',
+  )
+  return parser
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,149 @@
+"""A sweep of real runs; what it refuses before any; its table."""
+
+import contextlib
+import csv
+import io
+import json
+
+import pytest
+
+from launch import command_line
+from run_records import run_directory
+from studies import sweep
+
+_SMALL = (
+  '--config.agent.min_replay_size=50',
+  '--config.run.evaluations=3',
+  '--config.run.eval_episodes=2',
+)
+
+
+def _plan(*argv):
+  spaces, words = sweep._spaces(argv)
+  rest, fixed = command_line.overrides(words)
+  return sweep.plan(sweep._parser().parse(rest), spaces, fixed)
+
+
+@pytest.mark.parametrize(
+  ('argv', 'said'),
+  [
+    (['dqn', 'learning_rat=1,2'], 'agent.learning_rate'),
+    (['dqn', 'learning_rate=1e-3,-1'], 'positive'),
+    (['dqn', 'learning_rate=1e-3,x'], 'not a number'),
+    (['dqn', 'learning_rate=1,1e-3', '--config.agent.tua=1'], 'tau'),
+    (['dqn', 'steps_per_agent=1,2'], '--steps'),
+    (['dqn', 'gamma=0.9', '--config.agent.gamma=0.8'], 'both tried and fixed'),
+    (['dqn', 'gamma=0.9', '--how=gird'], 'grid'),
+    (['dqn', 'gamma=0.9', '--trials=3'], 'a grid has them all'),
+    (['dqn', 'gamma=uniform(0,1)'], 'a grid needs values'),
+    (['dqn', 'gamma=0.9', 'gamma=0.8'], 'twice'),
+    (['dqn', 'gamma=0.9', '--lp_launch_type=local'], 'local_mp'),
+    # Too few steps in the first of two rounds.
+    (
+      ['dqn', 'gamma=0.9,0.8,0.7', '--how=halving', '--steps=900']
+      + ['--least=300'],
+      'min_replay',
+    ),
+    (['dqn'], 'nothing is to be tried'),
+    (['dqn', 'gamma=0.9', '--job=2'], '--jobs'),
+    # A combination that cannot be, found by checking every trial.
+    (['ppo', 'rollout_steps=100', 'unroll_length=100,7'], 'rollout_steps'),
+  ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(argv, said):
+  with pytest.raises(ValueError, match='.') as error:
+    _plan(*argv)
+  assert said in str(error.value)
+
+
+def test_runs_are_named_by_their_settings_and_not_by_their_place():
+  few = _plan('dqn', 'learning_rate=1e-3,1e-4', '--steps=600', '--seeds=2')
+  more = _plan('dqn', 'learning_rate=1e-5,0.0001,1e-3', '--steps=900')
+  assert set(few.trials) < set(more.trials)
+  other = _plan('dqn', 'learning_rate=1e-3', '--config.agent.gamma=0.5')
+  assert not set(other.trials) & set(more.trials)
+  jobs = few.jobs(list(few.trials), 600)
+  assert len({job.path for job in jobs}) == len(jobs) == 4
+  for job in jobs:
+    assert '--config.run.steps_per_agent=600' in job.arguments
+    assert '--config.run.target_return=None' in job.arguments
+
+
+def test_a_rate_that_falls_falls_over_the_steps_of_the_sweep():
+  found = _plan('impala:cartpole', 'gamma=0.9', '--steps=5000')
+  assert '--config.agent.anneal_env_steps=5000' in found.flags
+  # Of no round: a trial that goes on keeps its schedule.
+  assert not any('steps_per_agent' in flag for flag in found.flags)
+
+
+def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
+  found = _plan('dqn', 'gamma=0.5,0.6,0.7,0.8', '--seeds=2')
+  a, b, c, d = found.trials
+
+  def record(score, code=0):
+    return {'score': score, 'exit_code': code, 'env_steps': 10}
+
+  table = sweep.rows(
+    found,
+    {
+      a: (100, [record(9.0), record(11.0)]),
+      b: (300, [record(5.0), record(6.0)]),
+      c: (300, [record(None, 1), record(99.0)]),
+      d: (300, [record(7.0), record(8.0)]),
+    },
+  )
+  assert [row['run'] for row in table] == [f'{n}-*' for n in (d, b, a, c)]
+  assert [row['score'] for row in table] == [7.5, 5.5, 10.0, None]
+  assert table[3]['crashed'] == 1 and table[0]['env_steps'] == 20
+  header, first, *_ = sweep.text_table(table).splitlines()
+  assert header.split()[0] == 'agent.gamma' and first.split()[0] == '0.8'
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  out = tmp_path_factory.mktemp('sweep') / 'out'
+  argv = ['dqn:cartpole', 'num_agents=1,2', '--how=halving', '--steps=600']
+  argv += ['--least=300', '--keep=2', '--seeds=1', f'--dir={out}', *_SMALL]
+
+  def run():
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+      assert sweep.run(_plan(*argv), parallel=2) == 0
+    return said.getvalue()
+
+  return out, run(), run
+
+
+def test_a_sweep_halves_counts_every_sample_and_goes_on(made):
+  out, said, run = made
+  with open(out / 'table.csv', newline='') as file:
+    table = list(csv.DictReader(file))
+  assert [int(row['steps']) for row in table] == [600, 300]
+  for row in table:
+    (path,) = (p for p in (out / 'runs').glob(row['run']) if p.is_dir())
+    found = run_directory.open(path)
+    members = int(row['single.num_agents'])
+    assert found.config()['single']['num_agents'] == members
+    assert found.summary()['totals']['actor_steps'] == int(row['env_steps'])
+    # All its agents, and both rounds of the one that went on.
+    assert int(row['env_steps']) >= members * int(row['steps'])
+    assert len(found.commands()) == (2 if row['steps'] == '600' else 1)
+  # The one that went on was the best of the first round.
+  scores = {
+    path.name: json.loads(path.read_text())['score']
+    for path in (out / 'runs').glob('*.300.json')
+  }
+  winner = table[0]['run'].removesuffix('*')
+  assert scores[f'{winner}0.300.json'] == max(scores.values())
+  total = sum(int(row['env_steps']) for row in table)
+  assert f'{total:,} environment steps in all 2 runs' in said
+  assert 'murmuration run dqn:cartpole' in said
+  assert (out / 'curves.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_what_is_there_is_not_made_again(made):
+  out, said, run = made
+  before = {p: p.stat().st_mtime_ns for p in out.glob('runs/*.json')}
+  assert run().splitlines()[-1] == said.splitlines()[-1]
+  after = {p: p.stat().st_mtime_ns for p in out.glob('runs/*.json')}
+  assert after == before and len(after) == 3
