@@ -1,10 +1,10 @@
 """TensorFlow functions whose small arguments and results are one vector each.
 
 A tensor that goes into a call of TensorFlow or comes out of it costs 10 to 50
-us of Python, and the call itself 300 us unless it is of one traced function: more
-than the mathematics of a small update. So arrays travel side by side in one
-vector of 32-bit words, bits as they are; large ones, and those of other types,
-travel alone.
+us of Python, and the call 300 us unless it is of one traced function: more than
+the mathematics of a small update. So arrays travel side by side in one vector
+of 32-bit words, bits as they are; large ones, and those of other types, travel
+alone.
 """
 
 from __future__ import annotations
