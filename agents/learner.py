@@ -118,6 +118,7 @@ class TFLearner:
     )
     self._feed = feed
     self._exchange = exchange
+    self._acting: np.ndarray | None = None  # known since the last call
     self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
     self._said_late = False
     exchange.setup(self, seed)
@@ -155,8 +156,9 @@ class TFLearner:
     Raises:
       LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
     """
-    metrics, finite, priorities = self._call(sample, probabilities)
-    finite = np.asarray(finite)
+    self._acting = None
+    metrics, finite, priorities, acting = self._call(sample, probabilities)
+    self._acting = acting
     skipped = (~finite).sum(axis=0)
     self._count_skips(finite)
     self._say_if_late()
@@ -164,8 +166,10 @@ class TFLearner:
     if skipped.any():
       broken = ~np.isfinite(self.parameters()).all(axis=1)
     pooled = {
-      name: getattr(np, how)(np.asarray(metrics[name]), axis=0)
-      for name, how in self.agent.metrics.items()
+      name: values[0] if len(values) == 1 else getattr(np, how)(values, axis=0)
+      for (name, how), values in zip(
+        self.agent.metrics.items(), metrics.values()
+      )
     }
     return StepResult(
       self.updates_per_call,
@@ -256,22 +260,33 @@ class TFLearner:
     self._follow_with_target()
     return finite
 
+  @property
+  def acts(self) -> tf.Variable:
+    """What acts and is judged [P, D]: theta, or the target networks."""
+    return self.target if self.agent.serve_target else self.theta
+
   def parameters(self) -> np.ndarray:
-    """`theta [P, D]`, a copy."""
-    return self.theta.numpy()
+    """`theta [P, D]`, not to be changed."""
+    return self.theta.numpy() if self.agent.serve_target else self.acting()
 
   def acting(self) -> np.ndarray:
-    """What acts and is judged [P, D], a copy: theta, or the target networks."""
-    return (self.target if self.agent.serve_target else self.theta).numpy()
+    """What `acts` [P, D], not to be changed; the same array until it moves."""
+    if self._acting is None:
+      self._acting = self.acts.numpy()
+    return self._acting
 
   def set_parameters(self, theta: np.ndarray) -> None:
     """Puts all members at `theta [P, D]`; targets and optimizers go on."""
-    self.theta.assign(np.asarray(theta, np.float32))
+    theta = np.array(theta, np.float32)
+    self.theta.assign(theta)
+    if not self.agent.serve_target:
+      self._acting = theta
 
   def set_member(self, member: int, theta: np.ndarray) -> None:
     """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
     row = np.asarray(theta, np.float32)[None]
     index = [[member]]
+    self._acting = None
     for variable, value in (
       (self.theta, row),
       (self.target, row),
@@ -293,6 +308,7 @@ class TFLearner:
       ValueError: an array is missing or has another shape.
     """
     variables = self._variables()
+    self._acting = None
     for name, variable in variables.items():
       got = arrays.get(name)
       if got is None or got.shape != tuple(variable.shape):
@@ -380,6 +396,9 @@ class TFLearner:
     tf.cond(times > 0, follow, lambda: tf.constant(False))
 
   def _count_skips(self, finite: np.ndarray) -> None:
+    if finite.all():
+      self._skipped_in_a_row[:] = 0
+      return
     for row in finite:
       self._skipped_in_a_row = np.where(row, 0, self._skipped_in_a_row + 1)
       worst = int(self._skipped_in_a_row.max())

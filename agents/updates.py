@@ -15,17 +15,30 @@ from __future__ import annotations
 from collections.abc import Callable
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import words
 from agents.exchange import base as exchange_base
 
-# Metrics name to [U, P]; whether finite, bool [U, P]; priorities [U, B, P],
-# None where the sample came without probabilities. Tensors, or arrays.
-Results = tuple[dict[str, Any], Any, Any]
+
+class Results(NamedTuple):
+  """What the updates of one call did, as arrays.
+
+  Attributes:
+    metrics: name to [U, P].
+    finite: bool [U, P].
+    priorities: [U, B, P]; None where the sample came without probabilities.
+    acting: what acts after them, [P, D].
+  """
+
+  metrics: dict[str, np.ndarray]
+  finite: np.ndarray
+  priorities: np.ndarray | None
+  acting: np.ndarray
 
 
 def make(
@@ -49,16 +62,26 @@ class InGraph:
   def __init__(self, learner: Any, compiled: bool):
     self._learner = learner
     self._compiled = compiled
-    self.function = tf.function(
-      self._updates, autograph=False, jit_compile=compiled
-    )
+    self._call = words.Function(self._updates, compiled)
+
+  @property
+  def function(self) -> Any:
+    """The tf.function of the last call."""
+    return self._call.last.function
 
   def __call__(self, sample: Any, probabilities: tf.Tensor | None) -> Results:
-    return self.function(sample, probabilities)
+    given = _arguments(sample, probabilities)
+    metrics, finite, priorities, acting = self._call(*given)
+    return Results(
+      dict(zip(self._learner.agent.metrics, metrics)),
+      finite,
+      priorities[0] if priorities else None,
+      acting,
+    )
 
   def trace(self, sample: Any, probabilities: Any) -> None:
     """Builds the call for samples of these specs, and updates nothing."""
-    self.function.get_concrete_function(sample, probabilities)
+    self._call.trace(*_arguments(sample, probabilities))
     if self._compiled:
       # XLA compiles at the first call.
       _on_nothing(self._learner, self, sample, probabilities)
@@ -92,16 +115,19 @@ class InGraph:
       ),
       parallel_iterations=1,
     )
-    metrics = {name: array.stack() for name, array in zip(names, arrays)}
-    new = priorities[0].stack() if priorities else None
-    return metrics, finites.stack(), new
+    return (
+      tf.stack([array.stack() for array in arrays]),
+      finites.stack(),
+      [array.stack() for array in priorities],
+      learner.acts.read_value(),
+    )
 
 
 class OnHost:
   """Two TensorFlow calls for each update; in between, `exchange.meet`.
 
-  The batches wait in variables: what goes into a call costs about 50 us of
-  Python for each tensor, here the index of an update or one gradient.
+  The second one begins the next update: it finishes one, and makes the next
+  gradient. The batches wait in variables meanwhile.
   """
 
   def __init__(
@@ -115,17 +141,6 @@ class OnHost:
     self._compiled = compiled
     self._batches: Any = None
     self._weights: tf.Variable | None = None
-    self._gradient = self._function(
-      # Not x[update]: XLA would compile a program for each value of it.
-      lambda update: _gradient(
-        learner, self._batches, self._weights, update, tf.gather
-      )
-    )
-    self._finish = self._function(
-      lambda vector, stopped, statistics: learner.finish(
-        base.Gradient(vector, tf.zeros(()), {}, stopped, statistics)
-      )
-    )
 
   def __call__(self, sample: Any, probabilities: tf.Tensor | None) -> Results:
     def meet(gradient):
@@ -141,55 +156,85 @@ class OnHost:
 
     _on_nothing(self._learner, alone, sample, probabilities)
 
-  def _function(self, python: Callable[..., Any]) -> Callable[..., Any]:
-    return tf.function(python, autograph=False, jit_compile=self._compiled)
-
   def _updates(self, sample, probabilities, meet) -> Results:
+    given = _arguments(sample, probabilities)
     if self._batches is None:
-      self._make_variables(sample, probabilities)
-    self._arrange(sample, probabilities)
+      self._build(given)
+    count = self._learner.updates_per_call
     gradients, finites, priorities = [], [], []
-    for update in range(self._learner.updates_per_call):
-      gradient = self._gradient(tf.constant(update))
+    gradient = self._first(*given)
+    for update in range(count):
       common = meet(gradient)
-      finite = self._finish(
-        common.vector, common.stopped, common.statistics
-      ).numpy()
       gradients.append(gradient)
+      carried = (
+        common.vector,
+        common.stopped,
+        common.statistics,
+        self._exchange.brought(),
+      )
+      if update + 1 < count:
+        finite, gradient = self._next(*carried, np.int32(update + 1))
+      else:
+        finite, acting = self._last(*carried)
       finites.append(finite)
       # As in `InGraph`.
-      new = np.where(finite[:, None], gradient.priorities.numpy(), np.nan)
+      new = np.where(finite[:, None], gradients[-1].priorities, np.nan)
       priorities.append(new.T)
     metrics = {
       name: np.stack([gradient.metrics[name] for gradient in gradients])
       for name in self._learner.agent.metrics
     }
     known = None if self._weights is None else np.stack(priorities)
-    return metrics, np.stack(finites), known
+    return Results(metrics, np.stack(finites), known, acting)
 
-  def _make_variables(self, sample, probabilities) -> None:
-    """For what `_arranged` makes of such samples."""
-    learner = self._learner
+  def _build(self, given: list[Any]) -> None:
+    """Variables for what `_arranged` makes of such samples, and the calls."""
+    learner, exchange = self._learner, self._exchange
 
-    def arranged(sample, probabilities):
+    def arranged(sample, probabilities=None):
       return _arranged(learner, sample, probabilities)
 
-    made = tf.function(arranged, autograph=False).get_concrete_function(
-      sample, probabilities
-    )
+    specs = words.specs_of(given)
+    made = tf.function(arranged, autograph=False).get_concrete_function(*specs)
     batches, weights = tf.nest.map_structure(
       lambda x: x if x is None else tf.Variable(tf.zeros(x.shape, x.dtype)),
       made.structured_outputs,
     )
+    self._batches, self._weights = batches, weights
 
-    def arrange(sample, probabilities):
+    def gradient(update):
+      # Not x[update]: XLA would compile a program for each value of it.
+      return _gradient(learner, batches, weights, update, tf.gather)
+
+    def first(sample, probabilities=None):
       new_batches, new_weights = arranged(sample, probabilities)
       tf.nest.map_structure(lambda v, x: v.assign(x), batches, new_batches)
       if weights is not None:
         weights.assign(new_weights)
+      return gradient(tf.constant(0))
 
-    self._batches, self._weights = batches, weights
-    self._arrange = self._function(arrange)
+    def finish(vector, stopped, statistics, brought):
+      exchange.take(brought)
+      return learner.finish(
+        base.Gradient(vector, tf.zeros(()), {}, stopped, statistics)
+      )
+
+    def following(vector, stopped, statistics, brought, update):
+      finite = finish(vector, stopped, statistics, brought)
+      return finite, gradient(update)
+
+    def last(vector, stopped, statistics, brought):
+      finite = finish(vector, stopped, statistics, brought)
+      return finite, learner.acts.read_value()
+
+    self._first, self._next, self._last = (
+      words.Function(python, self._compiled)
+      for python in (first, following, last)
+    )
+
+
+def _arguments(sample: Any, probabilities: Any) -> list[Any]:
+  return [sample] if probabilities is None else [sample, probabilities]
 
 
 def _arranged(learner: Any, sample: Any, probabilities: Any):

@@ -43,7 +43,7 @@ class CartPoles(_Drawn):
   _LIMITS = np.array([[2.4], [12 * 2 * math.pi / 360]])
 
   def _make(self, seeds: Sequence[int]) -> None:
-    self._state = np.zeros((4, self._num))
+    self._state, self._slope = np.zeros((2, 4, self._num))
     self._draws = uniforms(seeds)
 
   def _begin(self, index: int, out: np.ndarray) -> None:
@@ -52,7 +52,7 @@ class CartPoles(_Drawn):
     out[index] = state
 
   def _advance(self, actions: np.ndarray) -> stepping.Arrival:
-    force = self._FORCES[self._discrete(actions)]
+    force = self._FORCES.take(self._discrete(actions))
     _, x_dot, angle, angle_dot = self._state
     cos, sin = np.cos(angle), np.sin(angle)
     moment, total = self._POLE * self._HALF, self._TOTAL
@@ -61,14 +61,15 @@ class CartPoles(_Drawn):
       self._HALF * (4.0 / 3.0 - self._POLE * np.square(cos) / total)
     )
     x_acc = pushed - moment * angle_acc * cos / total
-    self._state = self._state + self._DT * np.stack(
-      (x_dot, x_acc, angle_dot, angle_acc)
-    )
-    terminated = (np.abs(self._state[::2]) > self._LIMITS).any(axis=0)
+    slope = self._slope
+    slope[0], slope[1], slope[2], slope[3] = x_dot, x_acc, angle_dot, angle_acc
+    slope *= self._DT
+    self._state += slope
+    outside = np.abs(self._state[::2]) > self._LIMITS
     return stepping.Arrival(
       self._state.T.astype(np.float32, order='C'),
       np.ones(self._num, np.float32),
-      terminated,
+      outside[0] | outside[1],
     )
 
 

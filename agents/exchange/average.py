@@ -7,7 +7,6 @@ from typing import NamedTuple
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from agents.exchange import local
 
@@ -58,14 +57,9 @@ class Average(local.Local):
     common = self._reduce(
       Share(
         update,
-        gradient.vector.numpy(),
-        {name: value.numpy() for name, value in gradient.statistics.items()},
+        np.asarray(gradient.vector),
+        {name: np.asarray(x) for name, x in gradient.statistics.items()},
         checksum,
       )
     )
-    return gradient._replace(
-      vector=tf.constant(common.vector),
-      statistics={
-        name: tf.constant(value) for name, value in common.statistics.items()
-      },
-    )
+    return gradient._replace(vector=common.vector, statistics=common.statistics)

@@ -150,6 +150,17 @@ class Exchange(abc.ABC):
     del learner
     return gradient
 
+  def brought(self) -> dict[str, np.ndarray]:
+    """What `meet` has brought besides a gradient, of the same shapes each time.
+
+    It goes to `take` before the update is finished.
+    """
+    return {}
+
+  def take(self, brought: dict[str, tf.Tensor]) -> None:
+    """In the graph: puts what was `brought` where `apply` needs it."""
+    del brought
+
   # Between calls of the learner.
 
   def initial(self, theta: np.ndarray, again: bool) -> np.ndarray:

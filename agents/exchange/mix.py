@@ -164,6 +164,8 @@ class Mix(local.Local):
     self._kept = tf.Variable(0, dtype=tf.int64, name='gossip_iteration')
 
   def variables(self):
+    if self._begun is not None:
+      self._kept.assign(self._iteration)  # only whoever saves needs it
     return {'gossip_iteration': self._kept}
 
   def initial(self, theta, again):
@@ -183,7 +185,7 @@ class Mix(local.Local):
         found.iteration,
         self._iteration,
       )
-      self._count(found.iteration)
+      self._iteration = found.iteration
       worker.learner.set_parameters(found.theta)
     self._first = self._iteration
     self._averaged_at = worker.steps
@@ -199,7 +201,7 @@ class Mix(local.Local):
     return self._begun
 
   def updated(self, result):
-    self._count(self._iteration + 1)
+    self._iteration += 1
     self._due = True
 
   def sync(self):
@@ -263,10 +265,6 @@ class Mix(local.Local):
     self._carrier.close()
 
   # The parts of an iteration.
-
-  def _count(self, iteration: int) -> None:
-    self._iteration = iteration
-    self._kept.assign(iteration)
 
   def _keep(self, theta: np.ndarray) -> None:
     self._last = theta

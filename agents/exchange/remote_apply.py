@@ -178,14 +178,18 @@ class RemoteApply(base.Exchange):
         f'{learner.num_members} members cannot share a parameter server: it '
         'has the parameters of one.'
       )
-    self._received = tf.Variable(learner.theta, name='received')
-    self._before = tf.Variable(0, dtype=tf.int64, name='before')
     self._version = tf.Variable(0, dtype=tf.int64, name='version')
     self._filtered = tf.Variable(np.zeros(3), name='loss_filter')
     spec = getattr(learner.agent, 'spec', None)
     if spec is not None and not spec.discrete:
       self._entropy = None
     layout = learner.agent.layout
+    self._brought = {
+      'theta': np.zeros((1, layout.size), np.float32),
+      'before': np.int64(0),
+      'version': np.int64(0),
+      'filter': np.zeros(3),
+    }
     starts = np.cumsum((0, *layout.sizes))
     self._starts = {
       variable.name: int(start)
@@ -194,6 +198,8 @@ class RemoteApply(base.Exchange):
 
   def begin(self, worker):
     self._worker = worker
+    self._brought['version'] = self._version.numpy()
+    self._brought['filter'] = self._filtered.numpy()
     if self._filter is not None:
       self._filter.state = self._filtered.numpy().tolist()
     with contextlib.suppress(base.Stopped):
@@ -202,20 +208,18 @@ class RemoteApply(base.Exchange):
       worker.learner.set_parameters(answer.theta[None])
 
   def meet(self, learner, gradient):
-    vector = gradient.vector.numpy()[0]
+    vector = np.asarray(gradient.vector)[0]
     statistics = {
-      self._starts[name]: np.ravel(value.numpy())
+      self._starts[name]: np.ravel(value)
       for name, value in gradient.statistics.items()
     }
     sound = bool(np.isfinite(vector).all())
-    if self._filter is not None and self._filter.discards(
-      float(gradient.metrics['loss'].numpy()[0])
-    ):
-      self._discarded += 1
-      sound = False
     if self._filter is not None:
-      self._filtered.assign(self._filter.state)
-    moves = sound and not bool(gradient.stopped.numpy()[0])
+      if self._filter.discards(float(gradient.metrics['loss'][0])):
+        self._discarded += 1
+        sound = False
+      self._brought['filter'] = np.asarray(self._filter.state)
+    moves = sound and not bool(gradient.stopped[0])
     limit = learner.agent.max_gradient_norm
     if moves and limit is not None:
       vector = vector * (limit / max(np.linalg.norm(vector), limit))
@@ -226,23 +230,28 @@ class RemoteApply(base.Exchange):
     self._sent += moves
     self._rejected += moves * (1 - answer.accepted)
     self._others = answer.steps - steps
-    self._received.assign(answer.theta[None])
-    self._before.assign(self._version)
-    self._version.assign(answer.version)
+    self._brought['theta'] = answer.theta[None]
+    self._brought['before'] = self._brought['version']
+    self._brought['version'] = np.int64(answer.version)
     return gradient._replace(
       statistics={
-        name: tf.constant(
-          np.reshape(
-            answer.theta[self._starts[name] :][: int(tf.size(value))],
-            value.shape,
-          )
+        name: np.reshape(
+          answer.theta[self._starts[name] :][: np.size(value)], np.shape(value)
         )
         for name, value in gradient.statistics.items()
       }
     )
 
+  def brought(self):
+    return self._brought
+
+  def take(self, brought):
+    self._version.assign(brought['version'])
+    self._filtered.assign(brought['filter'])
+    self._in_graph = brought
+
   def apply(self, learner, gradient):
-    learner.theta.assign(self._received.read_value())
+    learner.theta.assign(self._in_graph['theta'])
     return tf.reduce_all(tf.math.is_finite(gradient.vector), axis=1)
 
   def updated(self, result):
@@ -257,7 +266,7 @@ class RemoteApply(base.Exchange):
 
   def passed(self, updates):
     del updates
-    return self._before.read_value(), self._version.read_value()
+    return self._in_graph['before'], self._in_graph['version']
 
   def actor_steps(self, own):
     return own + self._others
@@ -270,7 +279,7 @@ class RemoteApply(base.Exchange):
 
   def metrics(self):
     return {
-      'server_version': int(self._version.numpy()),
+      'server_version': int(self._brought['version']),
       'gradients_sent': self._sent,
       'gradients_rejected': self._rejected,
       'losses_discarded': self._discarded,

@@ -140,11 +140,12 @@ class MLP:
     """
     x = inputs.reshape(inputs.shape[:2] + (-1,))
     last = len(variables) - 2
+    activation = _NUMPY_ACTIVATIONS[self.activation]
     for i in range(0, len(variables), 2):
       x = np.matmul(x, variables[i + 1])
       x += variables[i][:, None, :]
       if i < last:
-        x = _NUMPY_ACTIVATIONS[self.activation](x)
+        x = activation(x)
     return x
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:

@@ -57,14 +57,17 @@ class Softmax:
     return policy_gradient.categorical_entropy(outputs)
 
   def sample(self, outputs, rng):
-    logits = outputs - outputs.max(axis=-1, keepdims=True)
-    weights = np.exp(logits)
-    sums = weights.cumsum(axis=-1)
-    total = sums[..., -1:]
+    # The ufuncs' own methods: for a few numbers, NumPy's functions around them
+    # cost twice what they do.
+    logits = outputs - np.maximum.reduce(outputs, axis=-1, keepdims=True)
+    sums = np.add.accumulate(np.exp(logits), axis=-1)
+    total = sums[..., -1]
     draws = rng.random(total.shape, np.float32) * total
-    actions = (draws >= sums[..., :-1]).sum(axis=-1, dtype=np.int32)
-    chosen = np.take_along_axis(logits, actions[..., None], axis=-1)
-    return actions, (chosen - np.log(total))[..., 0]
+    passed = draws[..., None] >= sums[..., :-1]
+    actions = np.add.reduce(passed, axis=-1, dtype=np.int32)
+    rows = logits.reshape(-1, self.size)
+    chosen = rows[np.arange(len(rows)), actions.reshape(-1)]
+    return actions, chosen.reshape(total.shape) - np.log(total)
 
   def mode(self, outputs):
     return outputs.argmax(axis=-1).astype(np.int32)

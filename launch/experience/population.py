@@ -334,6 +334,8 @@ class _Ranked:
     if theta is not self._theta:
       # Actors prepare a vector once, and know it by its identity.
       self._theta, self.rows = theta, list(theta)
+    if len(self.actors) == 1:
+      return self.actors[0].act(self.rows[0], observation, actor_steps, rng)
     own = np.split(observation, len(self.actors))
     return np.concatenate(
       [
@@ -347,6 +349,8 @@ class _Ranked:
     return self.actors[member].priorities(self.rows[member], packed)
 
   def ended(self, last: np.ndarray) -> None:
+    if len(self.actors) == 1:
+      return self.actors[0].ended(last)
     for actor, own in zip(self.actors, np.split(last, len(self.actors))):
       actor.ended(own)
 
@@ -357,9 +361,13 @@ class Unrolling(_Ranked):
   @property
   def behaviour(self) -> np.ndarray:
     """What the policies said of the last actions, float32 [P * K, A']."""
-    return np.concatenate([actor.behaviour for actor in self.actors])
+    return _joined([actor.behaviour for actor in self.actors])
 
   @property
   def core(self) -> np.ndarray:
     """Recurrent states with which they were chosen, float32 [P * K, S]."""
-    return np.concatenate([actor.core for actor in self.actors])
+    return _joined([actor.core for actor in self.actors])
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+  return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -239,7 +239,7 @@ class _Hand:
     )
     none = np.zeros(count, np.int64)
     return shards.Sample(
-      data=blocks.Block(*map(tf.constant, data)),
+      data=data,
       keys=none.astype(np.uint64),
       probabilities=np.ones(count, np.float32),
       table_sizes=none + len(self._blocks),

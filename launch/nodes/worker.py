@@ -351,7 +351,8 @@ class Worker:
     self._exchange.updated(result)
     self._skipped += int(result.skipped.sum())
     self._metrics = {
-      name: float(np.mean(values)) for name, values in result.metrics.items()
+      name: float(values[0] if len(values) == 1 else np.mean(values))
+      for name, values in result.metrics.items()
     }
     self._reporter.remark(self._agent.remarks(self._metrics))
     self._last = sample
