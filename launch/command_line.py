@@ -117,7 +117,7 @@ def _ray(args: argparse.Namespace) -> engines.Options | None:
   """
   options = engines.Options(args.ray_address or '', args.cluster or ())
   if args.lp_launch_type == 'ray':
-    engines.check_ray()
+    engines.check_ray(options.address)
     return options
   for flag in ('ray_address', 'cluster'):
     if getattr(args, flag):

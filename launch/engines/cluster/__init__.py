@@ -6,6 +6,8 @@
   backend     places nodes, starts them on their hosts, and hears how they end
   actors      what runs in Ray's processes: a seat for each node, the names
   host        the agent of a host: its zygote, its addresses, its nodes' signs
+  addresses   where the servers of a host are, and the way to those of others
+  tunnel      carries Reverb from host to host
   forkserver  the process that a host's nodes are forked from
 
 A node is a process of its own, forked from one that imported the stack, as with

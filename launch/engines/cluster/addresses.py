@@ -9,6 +9,7 @@ import time
 from typing import Any
 import urllib.parse
 
+from launch.rpc import client
 from launch.rpc import directory
 
 _ASK_S = 10.0  # for the actor of names to answer
@@ -24,7 +25,7 @@ class Addresses:
     host: str,
     ip: str,
     place: pathlib.Path,
-    several: bool,
+    tunnel: client.Client | None,
   ):
     """Makes the addresses of a host.
 
@@ -33,10 +34,10 @@ class Addresses:
       host: id of this host.
       ip: at which others reach it.
       place: directory of the run here.
-      several: whether there may be other hosts.
+      tunnel: of this host; None where there are no other hosts.
     """
     self._names = names
-    self._host, self._ip, self._several = host, ip, several
+    self._host, self._ip, self._tunnel = host, ip, tunnel
     self._sockets = place / 'sockets'
     self._sockets.mkdir(mode=0o700)
     self._ports: dict[str, int] = {}
@@ -50,25 +51,35 @@ class Addresses:
       # A name may hold slashes, and no two have the same file.
       file = self._sockets / urllib.parse.quote(name, safe='')
       place['here'] = address = f'unix:{file}'
-      if self._several:
+      if self._tunnel is not None:
         place['there'] = f'tls://{self._ip}:{self._port(name)}'
         address = f'{address} {place["there"]}'
     else:
       port = self._port(name)
       place['here'] = address = f'localhost:{port}'
-      place['there'] = f'{self._ip}:{port}'
+      place['port'] = port
+      if self._tunnel is not None:
+        place['gate'] = self._tunnel.gate()
     self._ask(self._names.claim.remote(name, place))
     return address
 
   def find(self, name: str) -> str | None:
     """As Directory.find: the way to a server from this host."""
+    place = self.place(name)
+    if place is None:
+      return None
+    if self._tunnel is not None and 'port' in place:
+      # Also to one that is here now: it may come back elsewhere.
+      return f'localhost:{self._tunnel.entry(name)}'
+    return place['here' if place['host'] == self._host else 'there']
+
+  def place(self, name: str) -> dict[str, Any] | None:
+    """Where a server is, as `claim` has made it; None before that."""
     when, place = self._fresh.get(name, (0.0, None))
     if time.monotonic() - when > _FRESH_S:
       place = self._ask(self._names.find.remote(name))
       self._fresh[name] = time.monotonic(), place
-    if place is None:
-      return None
-    return place['here' if place['host'] == self._host else 'there']
+    return place
 
   def desk(
     self, credentials: Sequence[str] | None, ask_to_stop: Callable[[], None]
@@ -92,7 +103,7 @@ class Addresses:
 class Desk:
   """What nodes of this host call; see rpc/hosts.py."""
 
-  serves = ('claim', 'find', 'credentials', 'ask_to_stop')
+  serves = ('claim', 'find', 'place', 'credentials', 'ask_to_stop')
 
   def __init__(
     self,
@@ -100,7 +111,7 @@ class Desk:
     credentials: Sequence[str] | None,
     ask_to_stop: Callable[[], None],
   ):
-    self.claim, self.find = own.claim, own.find
+    self.claim, self.find, self.place = own.claim, own.find, own.place
     self.ask_to_stop = ask_to_stop
     self._credentials = credentials
 

@@ -32,6 +32,7 @@ class _Host:
     agent: the actor.
     call: its answer that is waited for: of describe, then of poll.
     name: for people; '' until it has described itself.
+    shown: the same, where there may be several.
     place: directory of the run there.
     ready: whether nodes can be forked there.
     waiting: nodes to start when it is.
@@ -41,6 +42,7 @@ class _Host:
   agent: Any
   call: Any
   name: str = ''
+  shown: str = ''
   place: str = ''
   ready: bool = False
   waiting: list[int] = dataclasses.field(default_factory=list)
@@ -199,7 +201,7 @@ class Backend(processes.Backend):
     if not host.name:
       host.name, host.place = answer['name'], answer['place']
       if self._plan.credentials is not None:
-        host.name = answer['ip']  # several may have one name
+        host.name = host.shown = answer['ip']  # several may have one name
       host.problem = answer['problem']
       if host.problem:
         host.problem = f'{host.name} cannot run nodes: {host.problem}'
@@ -239,7 +241,7 @@ class Backend(processes.Backend):
       else:
         self._seats[index].pid = pid
         self._events.append(
-          supervision.Event(index, message['event'], pid, host=host.name)
+          supervision.Event(index, message['event'], pid, host=host.shown)
         )
 
   def _on(self, ray_id: str) -> list[int]:

@@ -64,12 +64,20 @@ class Options:
     resources.parse(self.resources)
 
 
-def check() -> None:
+def check(address: str = '') -> None:
   """Refuses where there is no Ray.
+
+  Args:
+    address: of a cluster; '' for a Ray of our own.
 
   Raises:
     Refused: with what to do.
   """
+  if not address and 'ray' not in sys.modules:
+    # One that is started here takes orders from this process alone. Ray reads
+    # it when it is imported.
+    os.environ.setdefault('RAY_AUTH_MODE', 'token')
+    os.environ.setdefault('RAY_AUTH_TOKEN', os.urandom(32).hex())
   try:
     import ray  # noqa: F401
   except ImportError as e:
@@ -93,7 +101,7 @@ def run(
     Refused: there is no Ray, or the program cannot run on it.
   """
   options = options or Options()
-  check()
+  check(options.address)
   labels = list(program.groups)
   said = resources.parse(options.resources)
   of_group = resources.of_groups(labels, said)

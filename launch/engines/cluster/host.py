@@ -26,8 +26,10 @@ from launch.engines import linux
 from launch.engines import zygote
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
+from launch.engines.cluster import tunnel as tunnel_lib
 from launch.rpc import hosts
 from launch.rpc import server
+from launch.rpc import tls
 
 # A host that hears nothing from the launcher for so long ends its nodes: the
 # launcher may have started them again on others.
@@ -101,8 +103,13 @@ class Agent:
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_bytes(data)
     self._slots = pulse.Board(self._place, plan.num_nodes).slots
+    tunnel = None
+    if plan.credentials is not None:
+      self._tunnel, tunnel = tunnel_lib.start(
+        self._place, self._ip, tls.Credentials(*plan.credentials)
+      )
     self._addresses = addresses.Addresses(
-      names, self._id, self._ip, self._place, plan.credentials is not None
+      names, self._id, self._ip, self._place, tunnel
     )
     self._serving = server.serve(
       self._addresses.desk(plan.credentials, self._ask),
@@ -147,7 +154,8 @@ class Agent:
 
   def _spawn(self) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    not_its = (*_OURS, 'RAY_')
+    own = {k: v for k, v in os.environ.items() if not k.startswith(not_its)}
     own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
     descriptor = theirs.fileno()
     with (self._place / 'forkserver.log').open('wb') as log:
