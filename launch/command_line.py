@@ -88,6 +88,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
     if args.isolate not in isolation.MODES:
       registry.unknown('way to isolate', args.isolate, isolation.MODES)
+    ray = _ray(args)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -104,7 +105,27 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     run_dir,
     bool(args.resume),
     isolate=args.isolate,
+    ray=ray,
   )
+
+
+def _ray(args: argparse.Namespace) -> engines.Options | None:
+  """What flags say of Ray; None for another engine.
+
+  Raises:
+    ValueError: one of them is wrong, or there is no Ray.
+  """
+  options = engines.Options(args.ray_address or '', args.cluster or ())
+  if args.lp_launch_type == 'ray':
+    engines.check_ray(options.address)
+    return options
+  for flag in ('ray_address', 'cluster'):
+    if getattr(args, flag):
+      raise ValueError(
+        f'--{flag} is for --lp_launch_type=ray, and this run is '
+        f'{args.lp_launch_type}. Leave one of them out.'
+      )
+  return None
 
 
 def refuse(error: BaseException) -> int:
@@ -170,6 +191,19 @@ def _parser(description: str | None) -> Parser:
     help='private network for all nodes: required, auto (where the system '
     'allows it) or off, for environments that need the network; default: '
     '%(default)s',
+  )
+  parser.add_argument(
+    '--ray_address',
+    metavar='HOST:PORT',
+    help='of the Ray cluster to run on, or auto for the one of this host; '
+    'default: a local Ray, for this run alone',
+  )
+  parser.add_argument(
+    '--cluster',
+    action='append',
+    metavar='GROUP:NAME=NUMBER,...',
+    help='what each node of a group asks of its host, for Ray: cpus, gpus, '
+    'memory (bytes) or a resource of your own; default: cpus=1',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

@@ -54,6 +54,7 @@ class Slot:
     self._numbers = memory[:_LIMIT].cast('Q')
     self._limit = memory[_LIMIT:_TEXT].cast('d')
     self._text = memory[_TEXT:]
+    self._all = memory
 
   beats = property(lambda self: self._numbers[_BEATS])
   work = property(lambda self: self._numbers[_WORK])
@@ -70,6 +71,13 @@ class Slot:
     length = min(self._numbers[_LENGTH], len(self._text))
     return bytes(self._text[:length]).decode(errors='replace')
 
+  def read(self) -> bytes:
+    """All that it shows, for `write` on another host."""
+    return bytes(self._all)
+
+  def write(self, shown: bytes) -> None:
+    self._all[:] = shown
+
   def clear(self) -> None:
     """Before the node's next life."""
     for index in range(_LIFE):
@@ -79,6 +87,10 @@ class Slot:
 
   def add(self, index: int) -> None:
     self._numbers[index] += 1
+
+  def waits(self, text: str) -> None:
+    self.say(text)
+    self.add(_SAID)
 
   def say(self, text: str, limit_s: float | None = None) -> None:
     encoded = text.encode(errors='replace')[: len(self._text)]
@@ -153,8 +165,7 @@ def waits(what: str) -> None:
   slot = here()
   if slot is not None:
     slot.add(_BEATS)
-    slot.say(what)
-    slot.add(_SAID)
+    slot.waits(what)
 
 
 def done(error: str = '') -> None:

@@ -43,6 +43,7 @@ def run(
   resume: bool = False,
   isolate: str = 'auto',
   on_tick: Callable[[], None] = lambda: None,
+  ray: engines.Options | None = None,
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -53,6 +54,7 @@ def run(
     resume: whether run_dir holds a run to go on with.
     isolate: of `isolation.MODES`; this process changes its network.
     on_tick: called by the engine now and then; must not wait.
+    ray: of the engine `ray`.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -63,7 +65,7 @@ def run(
   try:
     # What refuses comes before the directory exists.
     needs.check(cell.experiment, cell.build(str(path)))
-    isolation.enter(_isolation(isolate, cell))
+    isolation.enter(_isolation(isolate, cell, ray))
     if resume:
       checkpoints.check(path, functools.partial(_warn, path))
     directory = run_directory.create(
@@ -92,7 +94,12 @@ def run(
     on_tick()
 
   try:
-    outcome = engines.run(program, engine, run_dir=directory.path, on_tick=tick)
+    outcome = engines.run(
+      program, engine, run_dir=directory.path, on_tick=tick, ray=ray
+    )
+  except engines.Refused as e:
+    print(f'error: {e}', file=sys.stderr)
+    return USAGE
   finally:
     live.close()
     launched.unlink(missing_ok=True)
@@ -129,12 +136,22 @@ def _honest(
   )
 
 
-def _isolation(mode: str, cell: cell_lib.Cell) -> str:
+def _isolation(
+  mode: str, cell: cell_lib.Cell, ray: engines.Options | None
+) -> str:
   """The mode, with what the settings say of the environment.
 
   Raises:
     isolation.Refused: the two contradict each other.
   """
+  if ray is not None and ray.address:
+    if mode == 'required':
+      raise isolation.Refused(
+        '--isolate=required: a run on a Ray cluster is in the network of its '
+        'hosts. Leave --isolate out, or --ray_address for a Ray of this '
+        'machine alone.'
+      )
+    return 'off'
   if not cell.experiment.run.needs_network:
     return mode
   if mode == 'required':

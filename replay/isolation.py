@@ -47,10 +47,12 @@ def prepare(argv: Sequence[str] = ()) -> None:
   refuses, nothing changes, and `enter` says so.
 
   Args:
-    argv: a command line; with `--isolate=off` in it nothing changes either.
+    argv: a command line; with `--isolate=off` in it nothing changes either, nor
+      with a `--ray_address`.
   """
   two_words = ('--isolate', 'off') in zip(argv, argv[1:])
-  if '--isolate=off' in argv or two_words:
+  cluster = any(word.startswith('--ray_address') for word in argv)
+  if '--isolate=off' in argv or two_words or cluster:
     return
   if _trial(_CLONE_NEWNET) and not _trial(_CLONE_NEWUSER | _CLONE_NEWNET):
     with contextlib.suppress(OSError):  # there is a second thread already

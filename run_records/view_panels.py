@@ -154,14 +154,16 @@ def _node_row(
   style, word = _group_state(members)
   if len(members) > 1:
     label = f'{label} x {len(members)}'
-  pid = members[0].pid if len(members) == 1 else None
+  place = ''
+  if len(members) == 1 and members[0].pid is not None:
+    place = f'{members[0].host} {members[0].pid}'.strip()
   restarts = sum(node.restarts for node in members)
   cells = [
     text.Text(label),
     text.Text.assemble(
       (word, style), (f', {restarts} restarts' if restarts else '', 'yellow')
     ),
-    text.Text('' if pid is None else str(pid), _DIM),
+    text.Text(place, _DIM),
     text.Text(_sum_rate(counters, 'actor_steps')),
     text.Text(_sum_rate(counters, 'learner_steps')),
     text.Text(_or_blank(view_text.mean_metric(own, 'episode_return'))),

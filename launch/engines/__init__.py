@@ -1,26 +1,40 @@
 """Where a program runs: `engines.run(program, how)`."""
 
 import pathlib
+from typing import Any
 
 import launchpad as lp
 
 from launch.engines import processes
 from launch.engines import threads
+from launch.engines.cluster import engine as cluster
+from launch.engines.cluster.engine import Options
+from launch.engines.cluster.engine import Refused
+from launch.engines.cluster.engine import check as check_ray
 from launch.engines.processes import warm_up
 from launch.engines.state import NodeState
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
 
-_ENGINES = {'local_mt': threads.run, 'local_mp': processes.run}
+_ENGINES = {
+  'local_mt': threads.run,
+  'local_mp': processes.run,
+  'ray': cluster.run,
+}
 NAMES = tuple(_ENGINES)
+LOCAL = ('local_mt', 'local_mp')
 
 __all__ = [
+  'LOCAL',
   'NAMES',
   'NodeState',
   'OnTick',
+  'Options',
   'Outcome',
+  'Refused',
   'RunState',
+  'check_ray',
   'run',
   'warm_up',
 ]
@@ -33,6 +47,7 @@ def run(
   run_dir: pathlib.Path | None = None,
   on_tick: OnTick | None = None,
   tick_s: float = 0.2,
+  ray: Options | None = None,
 ) -> Outcome:
   """Runs a program to its end.
 
@@ -43,20 +58,26 @@ def run(
 
   Args:
     program: a Launchpad program, not yet launched.
-    how: 'local_mt' (threads of this process) or 'local_mp' (processes).
-    run_dir: local_mp writes a log per node to run_dir/logs.
+    how: 'local_mt' (threads of this process), 'local_mp' (processes) or 'ray'
+      (processes on the hosts of a Ray cluster).
+    run_dir: a log per node is in run_dir/logs, but of local_mt.
     on_tick: called from this thread about every tick_s, and once at the end.
     tick_s: seconds.
+    ray: which Ray, and what nodes ask of it; only for 'ray'.
 
   Returns:
     The exit code, the reason, and the nodes.
 
   Raises:
     ValueError: unknown engine, or a program that cannot run.
+    Refused: a ValueError of Ray: it is missing, or cannot take the program.
     RuntimeError: TensorFlow ran in this process already (local_mp).
   """
   if how not in _ENGINES:
     raise ValueError(
       f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
-  return _ENGINES[how](program, run_dir=run_dir, on_tick=on_tick, tick_s=tick_s)
+  options: dict[str, Any] = {'options': ray} if how == 'ray' else {}
+  return _ENGINES[how](
+    program, run_dir=run_dir, on_tick=on_tick, tick_s=tick_s, **options
+  )

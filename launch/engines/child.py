@@ -24,6 +24,7 @@ from launch import pulse
 from launch.engines import linux
 from launch.engines import prepare
 from launch.rpc import directory
+from launch.rpc import hosts
 
 # On this signal a node writes the stack of every thread to its log.
 DUMP_SIGNAL = signal.SIGUSR2
@@ -41,7 +42,8 @@ def run(
     request: 'name', 'command' (Launchpad's), 'env' (changes), 'cwd', 'path' (of
       modules), 'log' (file), 'names' (of its servers, to their kinds),
       'restarts', 'scratch' (directory for temporary files, and addresses),
-      'pulse' (file with its signs of life) and 'index' (of those).
+      'pulse' (file with its signs of life) and 'index' (of those); 'cluster':
+      whether the directory of addresses is that of the host's agent.
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
@@ -60,9 +62,9 @@ def run(
     sys.path[:] = request['path']
     # Files that a library leaves there are removed with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
-    prepare.start(
-      request['names'], directory.Local(pathlib.Path(request['scratch']))
-    )
+    where = pathlib.Path(request['scratch'])
+    run = hosts.Directory(where) if request.get('cluster') else None
+    prepare.start(request['names'], run or directory.Local(where))
     _run_command(request['command'], notify_running)
     exit_code = 0
     pulse.done()

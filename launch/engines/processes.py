@@ -17,12 +17,14 @@ import signal
 import sys
 import tempfile
 import time
+from typing import Any
 
 import launchpad as lp
 import psutil
 
 from launch import pulse
 from launch.engines import child
+from launch.engines import node_logs
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import signals as signals_lib
@@ -39,13 +41,6 @@ STACK = (
   'tensorflow',
   'sonnet',
   'reverb',
-)
-_ERROR_LINES = 40
-_LAST_LINES = 5
-_DUMP_S = 0.5  # for a node to write its stacks, at most
-_LEFT = (
-  'it left with exit code 0 in the middle of its work: something in it called '
-  'os._exit(0), perhaps its environment. A node whose work is done returns.'
 )
 
 
@@ -75,19 +70,17 @@ def run(
   scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
   try:
     with signals_lib.Signals() as signals:
-      with _launchpad_files_in(scratch):
+      with launchpad_files_in(scratch):
         nodes = prepare.prepare(
           program,
           lp.LaunchType.LOCAL_MULTI_PROCESSING,
           directory.Local(scratch),
           functools.partial(prepare.ask_to_stop, os.getpid()),
         )
-      logs = (run_dir or scratch) / 'logs'
-      logs.mkdir(parents=True, exist_ok=True)
-      paths = [logs / f'{n.name.replace("/", "-")}.log' for n in nodes]
+      paths = log_paths(nodes, run_dir or scratch)
       board = pulse.Board(scratch, len(nodes))
       watch = watch_lib.Watch(board.slots, restarts.limits_of(program))
-      with _Backend(nodes, paths, scratch, watch) as backend:
+      with _Local(nodes, paths, watch, scratch) as backend:
         outcome = supervision.Supervisor(
           backend, nodes, paths, signals, on_tick, tick_s, watch
         ).run()
@@ -99,26 +92,86 @@ def run(
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-class _Backend:
-  """Nodes as processes; a supervision.Backend."""
+class Backend:
+  """Nodes as processes of zygotes, wherever those are: a supervision.Backend.
+
+  A subclass says how a zygote is reached.
+  """
 
   kills = True
 
   def __init__(
     self,
-    nodes: list[prepare.PreparedNode],
-    log_paths: list[pathlib.Path],
-    scratch: pathlib.Path,
+    nodes: Sequence[prepare.PreparedNode],
+    log_paths: Sequence[pathlib.Path],
     watch: watch_lib.Watch,
   ):
     self._nodes = nodes
     self._watch = watch
-    self._log_paths = log_paths
+    self._logs = node_logs.Logs(log_paths)
+
+  def _signal(self, index: int, number: int) -> None:
+    """Sends a signal to a node's process."""
+    raise NotImplementedError
+
+  def _request(self, index: int, again: int) -> dict[str, Any]:
+    """What child.run asks for, as far as it is the same on all hosts."""
+    self._logs.begins(index)
+    node = self._nodes[index]
+    return {
+      'index': index,
+      'name': node.name,
+      'command': node.executable.command_as_list,
+      'log': str(self._logs.paths[index]),
+      'names': node.names,
+      'restarts': again,
+      'cwd': os.getcwd(),
+      'path': sys.path,
+    }
+
+  def stop(self, index: int) -> None:
+    self._signal(index, signal.SIGTERM)
+    # Somebody may have stopped it: then it hears nothing until it goes on.
+    self._signal(index, signal.SIGCONT)
+
+  def kill(self, indices: Sequence[int]) -> list[str]:
+    if not indices:
+      return []
+    where = self._logs.stacks(
+      indices, lambda index: self._signal(index, child.DUMP_SIGNAL)
+    )
+    for index in indices:
+      self._signal(index, signal.SIGKILL)
+    return where
+
+  def resume(self, index: int) -> None:
+    self._signal(index, signal.SIGCONT)
+
+  def _exited(self, index: int, pid: int, code: int) -> supervision.Event:
+    """What a zygote's word on an ended process means."""
+    failed = bool(code) or not self._watch.done(index)
+    error = None
+    if failed:
+      error = self._logs.error(index, code, self._watch.last_words(index))
+    killed = code == -signal.SIGKILL
+    return supervision.Event(index, 'exited', pid, failed, error, killed)
+
+
+class _Local(Backend):
+  """The zygote is a child of this process."""
+
+  def __init__(
+    self,
+    nodes: Sequence[prepare.PreparedNode],
+    log_paths: Sequence[pathlib.Path],
+    watch: watch_lib.Watch,
+    scratch: pathlib.Path,
+  ):
+    super().__init__(nodes, log_paths, watch)
     self._scratch = scratch
-    self._log_starts = [0] * len(nodes)
     self._pids: dict[int, int] = {}  # index -> pid
 
-  def __enter__(self) -> '_Backend':
+  def __enter__(self) -> '_Local':
     self._zygote = zygote.get()
     self._zygote.send(op='begin', scratch=str(self._scratch))
     return self
@@ -136,46 +189,14 @@ class _Backend:
             process.kill()
 
   def start(self, index: int, again: int) -> None:
-    node = self._nodes[index]
-    with contextlib.suppress(FileNotFoundError):
-      self._log_starts[index] = self._log_paths[index].stat().st_size
+    overrides = self._nodes[index].executable.env_overrides
     self._zygote.send(
       op='start',
-      index=index,
-      name=node.name,
-      command=node.executable.command_as_list,
-      env=self._zygote.changed_environment(node.executable.env_overrides),
-      log=str(self._log_paths[index]),
-      names=node.names,
-      restarts=again,
-      cwd=os.getcwd(),
-      path=sys.path,
+      **self._request(index, again),
+      env=self._zygote.changed_environment(overrides),
       scratch=str(self._scratch),
       pulse=str(self._scratch / pulse.FILE),
     )
-
-  def stop(self, index: int) -> None:
-    self._signal(index, signal.SIGTERM)
-    # Somebody may have stopped it: then it hears nothing until it goes on.
-    self._signal(index, signal.SIGCONT)
-
-  def kill(self, indices: Sequence[int]) -> list[str]:
-    if not indices:
-      return []
-    paths = [self._log_paths[index] for index in indices]
-    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-    for index in indices:
-      self._signal(index, child.DUMP_SIGNAL)
-    _wait_until_written(paths, sizes)
-    for index in indices:
-      self._signal(index, signal.SIGKILL)
-    return [
-      '\n'.join(_log_since(path, size)[-_ERROR_LINES:])
-      for path, size in zip(paths, sizes, strict=True)
-    ]
-
-  def resume(self, index: int) -> None:
-    self._signal(index, signal.SIGCONT)
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -194,76 +215,24 @@ class _Backend:
         events.append(supervision.Event(index, message['event'], pid))
         continue
       self._pids.pop(index, None)
-      code = message['code']
-      failed = bool(code) or not self._watch.done(index)
-      events.append(
-        supervision.Event(
-          index,
-          'exited',
-          pid,
-          failed,
-          self._error(index, code) if failed else None,
-          killed=code == -signal.SIGKILL,
-        )
-      )
+      events.append(self._exited(index, pid, message['code']))
     return events
 
   def _signal(self, index: int, number: int) -> None:
     self._zygote.send(op='signal', index=index, number=int(number))
 
-  def _error(self, index: int, code: int) -> str:
-    lines = _log_since(self._log_paths[index], self._log_starts[index])
-    lines = [line for line in lines if not line.startswith('--- ')]
-    if code == 0:
-      return _LEFT
-    if code > 0:
-      return (
-        _last(lines, 'Traceback (most recent call last)')
-        or self._watch.last_words(index)
-        or '\n'.join([*lines[-_LAST_LINES:], f'exit code {code}'])
-      )
-    name = signal.Signals(-code).name
-    hint = ' (out of memory? see `dmesg`)' if name == 'SIGKILL' else ''
-    where = _last(lines, 'Fatal Python error')
-    return f'{where}\nkilled by {name}{hint}'.lstrip()
 
-
-def _wait_until_written(
-  paths: Sequence[pathlib.Path], sizes: Sequence[int]
-) -> None:
-  """Until each file has grown and grows no more, or for `_DUMP_S`."""
-  until, before = time.monotonic() + _DUMP_S, list(sizes)
-  while time.monotonic() < until:
-    time.sleep(_DUMP_S / 10)
-    now = [path.stat().st_size if path.exists() else 0 for path in paths]
-    if now == before and all(a > b for a, b in zip(now, sizes, strict=True)):
-      return
-    before = now
-
-
-def _log_since(path: pathlib.Path, start: int) -> list[str]:
-  """The lines of a log from some place on, the last 64 kB of them."""
-  try:
-    with path.open('rb') as log:
-      log.seek(max(start, path.stat().st_size - (1 << 16)))
-      return log.read().decode(errors='replace').splitlines()
-  except OSError:
-    return []
-
-
-def _last(lines: list[str], mark: str) -> str:
-  """The lines from the last mark on; without the middle if they are many."""
-  for i in range(len(lines) - 1, -1, -1):
-    if lines[i].startswith(mark):
-      lines = lines[i:]
-      if len(lines) > _ERROR_LINES:
-        lines = [lines[0], '  ...', *lines[2 - _ERROR_LINES :]]
-      return '\n'.join(lines)
-  return ''
+def log_paths(
+  nodes: Sequence[prepare.PreparedNode], directory: pathlib.Path
+) -> list[pathlib.Path]:
+  """The log of each node, in a directory that is made if there is none."""
+  logs = directory / 'logs'
+  logs.mkdir(parents=True, exist_ok=True)
+  return [logs / f'{node.name.replace("/", "-")}.log' for node in nodes]
 
 
 @contextlib.contextmanager
-def _launchpad_files_in(scratch: pathlib.Path):
+def launchpad_files_in(scratch: pathlib.Path):
   """Has Launchpad write its pickled nodes there, to be removed with the run."""
   previous = tempfile.tempdir
   tempfile.tempdir = str(scratch)

@@ -19,6 +19,7 @@ class NodeState:
   Attributes:
     name: group label and index, such as 'explorer/0'.
     pid: process id, None while there is no process (always in local_mt).
+    host: where it is, '' if all nodes are on one machine.
     state: 'starting', 'running', 'restarting' (died, waits for its next start),
       'finished' (returned), 'failed' (for good) or 'stopped' (by the engine).
     restarts: how often it was started again.
@@ -29,6 +30,7 @@ class NodeState:
 
   name: str
   pid: int | None = None
+  host: str = ''
   state: str = 'starting'
   restarts: int = 0
   last_error: str | None = None

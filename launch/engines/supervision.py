@@ -43,7 +43,8 @@ class Event:
     pid: its process, if it has one of its own.
     failed: for 'exited': it did not return normally.
     error: for 'exited': why.
-    killed: for 'exited': by somebody else's SIGKILL.
+    killed: for 'exited': by somebody else's SIGKILL, or with its host.
+    host: where it is, as NodeState.host.
   """
 
   index: int
@@ -52,6 +53,7 @@ class Event:
   failed: bool = False
   error: str | None = None
   killed: bool = False
+  host: str = ''
 
 
 class BackendLost(RuntimeError):
@@ -172,7 +174,7 @@ class Supervisor:
       if event.kind == 'exited':
         self._handle_exit(event, node, self._records[event.index])
       else:
-        node.pid = event.pid
+        node.pid, node.host = event.pid, event.host
         if event.kind == 'running' and node.alive:
           node.state = 'running'
 

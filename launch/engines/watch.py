@@ -52,6 +52,7 @@ class Watch:
     slots: Sequence[pulse.Slot],
     limits: restarts.Limits = restarts.DEFAULT,
     clock: Callable[[], float] = time.monotonic,
+    process_state: Callable[[state_lib.NodeState], str] | None = None,
   ):
     """Makes a watch.
 
@@ -59,7 +60,10 @@ class Watch:
       slots: of the nodes, in program order.
       limits: of the program.
       clock: seconds, monotonic.
+      process_state: the kernel's letter for a node's process, as
+        linux.process_state, for nodes of other hosts.
     """
+    self._state = process_state or _state_here
     self.limits = limits
     self._slots = slots
     self._clock = clock
@@ -107,7 +111,7 @@ class Watch:
       if not node.alive:
         node.notice = ''
         continue
-      state = linux.process_state(node.pid) if node.pid else ''
+      state = self._state(node)
       moved |= self._count(slot, seen, state, passed_s)
       # A wait in the middle of something long is no work. Who is looked at in
       # a debugger may be what the others wait for.
@@ -195,6 +199,10 @@ class Watch:
       node.notice = _silence(slot, seen)
     else:
       node.notice = f'for {seconds:.0f} s now: {slot.text}'
+
+
+def _state_here(node: state_lib.NodeState) -> str:
+  return linux.process_state(node.pid) if node.pid else ''
 
 
 def _silence(slot: pulse.Slot, seen: _Seen) -> str:

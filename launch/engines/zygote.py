@@ -59,7 +59,14 @@ def receive(channel: socket.socket) -> dict[str, Any] | None:
 class Zygote:
   """Lives in the forked process; see the module's docstring."""
 
-  def __init__(self, channel: socket.socket, launcher_pid: int):
+  def __init__(self, channel: socket.socket, launcher_pid: int | None):
+    """Makes a zygote.
+
+    Args:
+      channel: to its launcher.
+      launcher_pid: whose child this process is; None if it is nobody's, and
+        notices by the channel that its launcher is gone.
+    """
     self._channel = channel
     self._launcher_pid = launcher_pid
     self._scratch: str | None = None
@@ -78,7 +85,8 @@ class Zygote:
       signal.signal(signal.SIGINT, signal.SIG_IGN)
       signal.signal(signal.SIGHUP, signal.SIG_IGN)
       linux.adopt_orphans()
-      linux.die_with_parent(self._launcher_pid, signal.SIGTERM)
+      if self._launcher_pid is not None:
+        linux.die_with_parent(self._launcher_pid, signal.SIGTERM)
       linux.set_title('murmuration: zygote')
       # Objects that the collector does not touch stay shared between nodes.
       gc.collect()

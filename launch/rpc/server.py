@@ -89,7 +89,8 @@ def serve(
   Args:
     instance: the object. Its attribute `serves` holds the names of the methods
       that others may call; there are no others.
-    address: unix:PATH, or tls://HOST:PORT.
+    address: unix:PATH, or tls://HOST:PORT, or the first and the second with a
+      space between them.
     thread_pool_size: how many calls are answered at the same time.
     credentials: of the run, for an address that other machines can reach.
 
@@ -102,11 +103,11 @@ def serve(
   """
   methods = _methods(instance)
   answer = functools.partial(_answer, type(instance).__name__, methods)
-  server = serving.Server(answer, address, thread_pool_size, credentials)
-  try:
+  with contextlib.ExitStack() as servers:
+    for one in address.replace(' tls://', '\0tls://').split('\0'):
+      server = serving.Server(answer, one, thread_pool_size, credentials)
+      servers.callback(server.stop)
     yield
-  finally:
-    server.stop()
 
 
 def _methods(instance: Any) -> dict[str, Callable[..., Any]]:

@@ -35,7 +35,7 @@ def _is_of_its_own(agent, topology, engine):
 
 WAYS = [
   (agent, topology, engine)
-  for engine in engines.NAMES
+  for engine in engines.LOCAL
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
   if _is_of_its_own(agent, topology, engine)

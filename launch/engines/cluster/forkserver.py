@@ -1,0 +1,29 @@
+"""The process of a host that imports the stack, and from which nodes fork.
+
+    python -m launch.engines.cluster.forkserver DESCRIPTOR
+
+It is nobody's child, so that it outlives an agent that is killed for as long as
+it takes to end the nodes and to remove their files.
+"""
+
+import os
+import socket
+import sys
+
+
+def main() -> None:
+  if os.fork():
+    os._exit(0)
+  channel = socket.socket(fileno=int(sys.argv[1]))
+  channel.set_inheritable(False)
+  # Not at the top: the first process only forks.
+  from launch.engines import processes
+  from launch.engines import zygote
+
+  processes.warm_up()
+  zygote.send(channel, event='ready', index=-1, pid=os.getpid())
+  zygote.Zygote(channel, None).run()
+
+
+if __name__ == '__main__':
+  main()

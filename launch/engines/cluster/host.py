@@ -1,0 +1,268 @@
+"""The agent of a host: starts the run's nodes there, and speaks for them.
+
+An actor of Ray. It has no node in it: those are forked from a process of its
+own (forkserver.py), and end with the agent, whatever ends that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from launch import pulse
+from launch.engines import linux
+from launch.engines import zygote
+from launch.engines.cluster import addresses
+from launch.engines.cluster import code
+from launch.engines.cluster import tunnel as tunnel_lib
+from launch.rpc import hosts
+from launch.rpc import server
+from launch.rpc import tls
+
+# A host that hears nothing from the launcher for so long ends its nodes: the
+# launcher may have started them again on others.
+LEASE_S = 20.0
+_QUIT_S = 5.0
+# Variables of nodes that are the launcher's and not the host's: Ray sets some
+# for its own processes.
+_OURS = ('OMP_', 'OPENBLAS_', 'MKL_', 'TF_', 'XLA_', 'MUJOCO_', 'GRPC_')
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What every agent of a run is told.
+
+  Attributes:
+    run: the name of its directory on each host.
+    num_nodes: of the program.
+    where: the launcher's directory of files, to which commands refer.
+    files: those files, by their paths in it.
+    token: a file that each host has to see, and what it holds.
+    code: the project that the launcher runs, as code.version() says it.
+    environment: of nodes, as far as it is the launcher's.
+    credentials: of the run, in a run on several hosts.
+  """
+
+  run: str
+  num_nodes: int
+  where: str
+  files: Mapping[str, bytes]
+  token: tuple[str, str]
+  code: str
+  environment: Mapping[str, str]
+  credentials: tuple[str, str, str] | None
+
+
+def environment() -> dict[str, str]:
+  """The launcher's variables for nodes of all hosts."""
+  return {k: v for k, v in os.environ.items() if k.startswith(_OURS)}
+
+
+class Agent:
+  """One for each host that has nodes of the run."""
+
+  def __init__(self, plan: Plan, names: Any):
+    """Starts the process that nodes are forked from.
+
+    Args:
+      plan: of the run.
+      names: the actor that knows all addresses.
+    """
+    import ray
+
+    self._plan = plan
+    self._id = ray.get_runtime_context().get_node_id()
+    (self._ip,) = [
+      node['NodeManagerAddress']
+      for node in ray.nodes()
+      if node['NodeID'] == self._id
+    ]
+    self._asked = False
+    self._pid = 0  # of the zygote
+    self._pids: dict[int, int] = {}
+    self._sent: dict[int, bytes] = {}  # what poll said last
+    self._polled = time.monotonic()
+    self._top = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+    # Its name is the same on all hosts: nodes know their run by it.
+    self._place = self._top / plan.run
+    self._place.mkdir()
+    for name, data in plan.files.items():
+      path = self._place / 'program' / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(data)
+    self._slots = pulse.Board(self._place, plan.num_nodes).slots
+    tunnel = None
+    if plan.credentials is not None:
+      self._tunnel, tunnel = tunnel_lib.start(
+        self._place, self._ip, tls.Credentials(*plan.credentials)
+      )
+    self._addresses = addresses.Addresses(
+      names, self._id, self._ip, self._place, tunnel
+    )
+    self._serving = server.serve(
+      self._addresses.desk(plan.credentials, self._ask),
+      f'unix:{self._place / hosts.SOCKET}',
+    )
+    self._serving.__enter__()
+    self._channel = self._spawn()
+    zygote.send(self._channel, op='begin', scratch=str(self._top))
+    threading.Thread(target=self._watch_lease, daemon=True).start()
+
+  def describe(self) -> dict[str, Any]:
+    """Where it is; 'problem' says why no node can run here."""
+    return {
+      'id': self._id,
+      'name': socket.gethostname(),
+      'ip': self._ip,
+      'place': str(self._place),
+      'problem': self._problem(),
+    }
+
+  def _problem(self) -> str:
+    path, text = self._plan.token
+    try:
+      seen = pathlib.Path(path).read_text(encoding='utf-8')
+    except OSError as e:
+      seen = str(e)
+    if seen != text:
+      return (
+        f'it does not see the run directory: {path}, which the launcher has '
+        f'just written, is not there or another ({seen.strip()[:200]}). Put '
+        'the run on a file system that all hosts mount at the same path: '
+        '--run_dir=...'
+      )
+    here = code.version()
+    if here != self._plan.code:
+      return (
+        f'it has another version of the project or of its packages '
+        f'({here}; the launcher {self._plan.code}). Install the same on all '
+        'hosts, and start Ray there with that Python'
+      )
+    return ''
+
+  def _spawn(self) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    not_its = (*_OURS, 'RAY_')
+    own = {k: v for k, v in os.environ.items() if not k.startswith(not_its)}
+    own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
+    descriptor = theirs.fileno()
+    with (self._place / 'forkserver.log').open('wb') as log:
+      subprocess.run(
+        [sys.executable, '-m', f'{__package__}.forkserver', str(descriptor)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={**own, **self._plan.environment},
+        start_new_session=True,
+        check=True,
+      )
+    theirs.close()
+    return ours
+
+  def start(
+    self, request: dict[str, Any], env: Mapping[str, Any], slot: bytes
+  ) -> None:
+    """Starts a node.
+
+    Args:
+      request: as child.run has it, without what is different on each host.
+      env: variables of the node alone.
+      slot: what it shows before its first beat.
+    """
+    index = request['index']
+    self._slots[index].write(slot)
+    self._sent[index] = slot
+    there, here = self._plan.where, str(self._place / 'program')
+    command = [word.replace(there, here, 1) for word in request['command']]
+    paths = [path for path in request['path'] if os.path.exists(path)]
+    directory = request['cwd']
+    zygote.send(
+      self._channel,
+      op='start',
+      **{
+        **request,
+        'command': command,
+        'env': {key: str(value) for key, value in env.items()},
+        'path': [*dict.fromkeys([*paths, *sys.path])],
+        'cwd': directory if os.path.isdir(directory) else str(self._place),
+        'scratch': str(self._place),
+        'pulse': str(self._place / pulse.FILE),
+        'cluster': True,
+      },
+    )
+
+  def signal(self, index: int, number: int) -> None:
+    zygote.send(self._channel, op='signal', index=index, number=number)
+
+  def poll(self, timeout_s: float) -> dict[str, Any]:
+    """What happened since the last call; waits so long for something.
+
+    Returns:
+      'messages' of the zygote, see zygote.py, and None if it is gone; 'slots'
+      that changed; 'states' of processes, as linux.process_state; and whether a
+      node 'asked' to stop the run.
+    """
+    self._polled = time.monotonic()
+    if self._pid and linux.process_state(self._pid) == 'T':
+      os.kill(self._pid, signal.SIGCONT)
+    messages = []
+    while select.select([self._channel], [], [], timeout_s)[0]:
+      timeout_s = 0.0
+      message = zygote.receive(self._channel)
+      messages.append(message)
+      if message is None:
+        break
+      index = message['index']
+      if message['event'] == 'ready':
+        self._pid = message['pid']
+      elif message['event'] == 'exited':
+        self._pids.pop(index, None)
+      else:
+        self._pids[index] = message['pid']
+    slots = {}
+    for index in [*self._sent]:
+      shown = self._slots[index].read()
+      if shown != self._sent[index]:
+        slots[index] = self._sent[index] = shown
+    states = {i: linux.process_state(pid) for i, pid in self._pids.items()}
+    return {
+      'messages': messages,
+      'slots': slots,
+      'states': states,
+      'asked': self._asked,
+    }
+
+  def end(self) -> None:
+    """Returns when no process and no file of the run is left here."""
+    self._polled = float('inf')
+    self._serving.__exit__(None, None, None)
+    try:
+      zygote.send(self._channel, op='quit')
+    except OSError:
+      pass  # it was killed, or the lease has ended it
+    deadline = time.monotonic() + _QUIT_S
+    while linux.process_state(self._pid) and time.monotonic() < deadline:
+      time.sleep(0.01)
+    shutil.rmtree(self._top, ignore_errors=True)
+
+  def _ask(self) -> None:
+    self._asked = True
+
+  def _watch_lease(self) -> None:
+    while time.monotonic() - self._polled < LEASE_S:
+      time.sleep(1.0)
+    if self._polled != float('inf'):
+      self._channel.shutdown(socket.SHUT_RDWR)

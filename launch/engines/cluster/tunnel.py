@@ -1,0 +1,221 @@
+"""Carries connections to Reverb from host to host, in TLS; one for each host.
+
+    client -> localhost:ENTRY -> TLS -> the other host's gate -> localhost:PORT
+
+Reverb's clients keep the address that they were given, and know no TLS. An
+entry is that address: it stays the same when the server comes back on another
+host, as each connection asks anew where the server is.
+
+    python -m launch.engines.cluster.tunnel IP < its plan, as JSON
+
+It ends when its standard input does, and with that the agent's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from launch.rpc import client
+from launch.rpc import directory
+from launch.rpc import hosts
+from launch.rpc import server
+from launch.rpc import sockets
+from launch.rpc import tls
+
+SOCKET = 'tunnel'  # in a run's directory on a host
+_CHUNK_BYTES = 1 << 18
+_CONNECT_S = 5.0
+_NAME_BYTES = 1024
+_START_S = 30.0
+
+
+def start(
+  place: pathlib.Path, ip: str, credentials: tls.Credentials
+) -> tuple[subprocess.Popen, client.Client]:
+  """Starts the tunnel of this host; returns it, and what calls it."""
+  own = {**os.environ}
+  own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
+  with (place / 'tunnel.log').open('wb') as log:
+    process = subprocess.Popen(
+      [sys.executable, '-m', __name__, ip],
+      stdin=subprocess.PIPE,
+      stdout=log,
+      stderr=log,
+      env=own,
+      start_new_session=True,
+    )
+  plan = {
+    'place': str(place),
+    'credentials': [
+      credentials.authority,
+      credentials.certificate,
+      credentials.key,
+    ],
+  }
+  assert process.stdin is not None
+  process.stdin.write(json.dumps(plan).encode() + b'\n')
+  process.stdin.flush()
+  return process, client.Client(f'unix:{place / SOCKET}', _START_S)
+
+
+class Tunnel:
+  """Lives in a process of its own.
+
+  Attributes:
+    serves: what the agent calls.
+  """
+
+  serves = ('gate', 'entry')
+
+  def __init__(
+    self, place: pathlib.Path, ip: str, credentials: tls.Credentials
+  ):
+    self._ip = ip
+    self._agent = client.Client(f'unix:{place / hosts.SOCKET}', _CONNECT_S)
+    self._to_gate = credentials.client_context()
+    self._at_gate = credentials.server_context()
+    self._loop = asyncio.new_event_loop()
+    self._entries: dict[str, int] = {}
+    self._lock = threading.Lock()
+    self._port = directory.pick_port(set())
+
+  def run(self) -> None:
+    self._loop.create_task(
+      asyncio.start_server(
+        self._from_outside,
+        self._ip,
+        self._port,
+        ssl=self._at_gate,
+        ssl_handshake_timeout=_CONNECT_S,
+      )
+    )
+    self._loop.run_forever()
+
+  def gate(self) -> str:
+    """Where other hosts connect to: 'IP:PORT'."""
+    return f'{self._ip}:{self._port}'
+
+  def entry(self, name: str) -> int:
+    """The port of this host at which a server of any host is reached."""
+    with self._lock:
+      if name not in self._entries:
+        listener = socket.create_server(('localhost', 0))
+        accept = asyncio.start_server(
+          lambda r, w: self._from_here(name, r, w), sock=listener
+        )
+        asyncio.run_coroutine_threadsafe(accept, self._loop).result()
+        self._entries[name] = listener.getsockname()[1]
+      return self._entries[name]
+
+  async def _ask(self, name: str) -> dict[str, Any] | None:
+    return await self._loop.run_in_executor(None, self._agent.place, name)
+
+  async def _from_here(
+    self,
+    name: str,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+  ) -> None:
+    """A client of this host: on to where the server is now."""
+    with contextlib.ExitStack() as stack:
+      stack.callback(writer.close)
+      try:
+        place = await self._ask(name)
+        if place is None:
+          return
+        if place['gate'] == self.gate():
+          there = await _connect('localhost', place['port'])
+        else:
+          host, port = place['gate'].rsplit(':', 1)
+          there = await _connect(host, int(port), self._to_gate)
+          there[1].write(f'{name}\n'.encode())
+      except Exception as e:  # whatever it is, the client tries again
+        _say(f'no way to {name}: {type(e).__name__}: {e}')
+        return
+      await _carry((reader, writer), there)
+
+  async def _from_outside(
+    self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+  ) -> None:
+    """A host of this run: on to a server here."""
+    with contextlib.ExitStack() as stack:
+      stack.callback(writer.close)
+      try:
+        line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
+        place = await self._ask(line.decode().rstrip('\n'))
+        if place is None or place['gate'] != self.gate():
+          return  # it is somewhere else by now
+        there = await _connect('localhost', place['port'])
+      except Exception as e:
+        _say(f'a connection from outside: {type(e).__name__}: {e}')
+        return
+      await _carry((reader, writer), there)
+
+
+async def _connect(host: str, port: int, context: Any = None) -> Any:
+  connection = asyncio.open_connection(host, port, ssl=context)
+  reader, writer = await asyncio.wait_for(connection, _CONNECT_S)
+  plain = writer.get_extra_info('socket')
+  if plain is not None:
+    sockets.tune(plain)
+  return reader, writer
+
+
+async def _carry(one: Any, other: Any) -> None:
+  """Both ways, until either end closes."""
+  ways = [
+    asyncio.create_task(_copy(one[0], other[1])),
+    asyncio.create_task(_copy(other[0], one[1])),
+  ]
+  try:
+    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+  finally:
+    for way in ways:
+      way.cancel()
+    other[1].close()
+
+
+async def _copy(
+  reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+  with contextlib.suppress(OSError):
+    while data := await reader.read(_CHUNK_BYTES):
+      writer.write(data)
+      await writer.drain()
+
+
+_said: set[str] = set()
+
+
+def _say(what: str) -> None:
+  """Each thing once."""
+  if what not in _said and len(_said) < 100:
+    _said.add(what)
+    print(what, file=sys.stderr, flush=True)
+
+
+def _end_with_input() -> None:
+  sys.stdin.buffer.read()
+  os._exit(0)
+
+
+def main() -> None:
+  plan = json.loads(sys.stdin.buffer.readline())
+  place = pathlib.Path(plan['place'])
+  tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*plan['credentials']))
+  threading.Thread(target=_end_with_input, daemon=True).start()
+  with server.serve(tunnel, f'unix:{place / SOCKET}'):
+    tunnel.run()
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,230 @@
+"""A cluster of hosts on this machine, of which one is lost in mid-run.
+
+    make cluster-demo
+    python studies/cluster_demo.py --systems=impala,swarm
+
+Ray runs on a head and on two hosts with addresses of their own
+(namespaces.py). A program is started on the head; once it learns, a host
+loses its link and all its processes; later a new host joins. Printed is what
+was lost, how long the work of each of its nodes stood still, and how the run
+ended. The head has the launcher alone: it is the one host that Ray cannot lose.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import datetime
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from run_records import metrics
+from studies import namespaces
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PORT = 6379
+_LEARNS_S = 240.0  # from the start of a run to its first update, at most
+_END_S = 900.0
+# How soon Ray takes a silent host for lost: its own numbers make about 30 s.
+_HEALTH = {
+  'RAY_health_check_initial_delay_ms': '2000',
+  'RAY_health_check_period_ms': '1000',
+  'RAY_health_check_timeout_ms': '2000',
+  'RAY_health_check_failure_threshold': '3',
+  'RAY_memory_monitor_refresh_ms': '0',
+}
+SYSTEMS = {
+  'apex': (
+    'apex_dqn:cartpole',
+    '--config.run.replay=node',
+    '--config.actors.shards=2',
+    '--config.actors.num_actors=4',
+  ),
+  'impala': ('impala:cartpole',),
+  'swarm': (
+    'pso_dqn:cartpole',
+    '--config.swarm.num_explorers=8',
+    '--config.swarm.explorers_per_node=4',
+  ),
+  'gossip': ('gala_a2c:cartpole',),
+}
+
+
+class Cluster:
+  """Ray on a head and some hosts."""
+
+  def __init__(self, directory: pathlib.Path):
+    self._directory = directory
+    self.hosts: dict[str, namespaces.Host] = {}
+    self.head = self._add(cpus=0)
+
+  def join(self, cpus: int) -> namespaces.Host:
+    return self._add(cpus)
+
+  def _add(self, cpus: int) -> namespaces.Host:
+    number = len(self.hosts) + 1
+    host = namespaces.Host(number)
+    self.hosts[host.name] = host
+    first = number == 1
+    ray = str(pathlib.Path(sys.executable).with_name('ray'))
+    where = ['--head', f'--port={_PORT}', f'--temp-dir={host.files}/ray']
+    if not first:
+      where = [f'--address={self.head.address}:{_PORT}']
+    host.run(
+      ray,
+      'start',
+      *where,
+      f'--node-ip-address={host.address}',
+      f'--num-cpus={cpus}',
+      f'--object-store-memory={80 << 20}',
+      '--disable-usage-stats',
+      *(['--include-dashboard=false'] if first else []),
+      environment=_HEALTH,
+    )
+    return host
+
+  def lose(self, host: namespaces.Host) -> None:
+    host.pull_the_plug()
+
+  def close(self) -> None:
+    for host in self.hosts.values():
+      host.close()
+
+
+@dataclasses.dataclass
+class Start:
+  """A life of a node, from the header of its log."""
+
+  pid: int
+  at: float
+
+
+def starts(run: pathlib.Path) -> dict[str, list[Start]]:
+  """Every start of every node."""
+  found: dict[str, list[Start]] = {}
+  for path in sorted((run / 'logs').glob('*.log')):
+    text = path.read_text(errors='replace')
+    for name, pid, day in re.findall(
+      r'^--- (\S+), pid (\d+), (\S+ [\d:]+)', text, re.M
+    ):
+      at = datetime.datetime.fromisoformat(day).timestamp()
+      found.setdefault(name, []).append(Start(int(pid), at))
+  return found
+
+
+def gap(run: pathlib.Path, around: float) -> float | None:
+  """Longest time without a row of the learners' after some time, in seconds."""
+  times = [
+    row['time']
+    for path in (run / 'metrics').glob('learner*.jsonl')
+    for row in metrics.read_jsonl(path)
+    if 'time' in row and row['time'] > around - 30
+  ]
+  times.sort()
+  gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > around]
+  return max(gaps, default=None)
+
+
+def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
+  """Runs one system; returns whether it ended as it should."""
+  directory.mkdir(parents=True)
+  cluster = Cluster(directory)
+  where = directory / 'run'
+  output = directory / 'output.txt'
+  try:
+    hosts = [cluster.join(cpus=12), cluster.join(cpus=12)]
+    began = time.monotonic()
+    launcher = cluster.head.start(
+      sys.executable,
+      str(_ROOT / 'launch' / 'run.py'),
+      *SYSTEMS[system],
+      '--lp_launch_type=ray',
+      f'--ray_address={cluster.head.address}:{_PORT}',
+      f'--run_dir={where}',
+      *extra,
+      output=output,
+    )
+    _wait(launcher, lambda: _learns(where), _LEARNS_S, 'update')
+    print(
+      f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
+    )
+    lost, here = hosts[0], starts(where)
+    at = time.time()
+    cluster.lose(lost)
+    print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
+    time.sleep(20.0)
+    joined = cluster.join(cpus=12)
+    print(f'{system}: {joined.name} ({joined.address}) joined', flush=True)
+    launcher.wait(_END_S)
+  except (subprocess.TimeoutExpired, RuntimeError) as e:
+    print(f'{system}: {e}\n{_end(output)}', flush=True)
+    return False
+  finally:
+    cluster.close()
+  again = starts(where)
+  for name, before in here.items():
+    later = [s for s in again.get(name, []) if s.at >= int(at)]
+    if later:
+      print(
+        f'{system}: {name} lost; runs again after {later[0].at - at:.0f} s'
+        f' ({len(again[name]) - len(before)} restarts in all)'
+      )
+  stood = gap(where, at)
+  if stood is not None:
+    print(f'{system}: longest time without an update {stood:.0f} s')
+  print(f'{system}: exit code {launcher.returncode}')
+  print(_end(output), flush=True)
+  return launcher.returncode == 0
+
+
+def _learns(run: pathlib.Path) -> bool:
+  return any((run / 'metrics').glob('learner*.jsonl'))
+
+
+def _wait(launcher, condition, timeout_s: float, what: str) -> None:
+  deadline = time.monotonic() + timeout_s
+  while not condition():
+    if launcher.poll() is not None:
+      raise RuntimeError(f'the run ended with code {launcher.returncode}')
+    if time.monotonic() > deadline:
+      raise RuntimeError(f'no {what} within {timeout_s:.0f} s')
+    time.sleep(0.2)
+
+
+def _end(path: pathlib.Path) -> str:
+  return path.read_text(errors='replace')[-2500:] if path.exists() else ''
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('--systems', default='apex', help=', '.join(SYSTEMS))
+  parser.add_argument('--directory', default='', help='default: a new one')
+  args, extra = parser.parse_known_args()
+  systems = args.systems.split(',')
+  for system in systems:
+    if system not in SYSTEMS:
+      parser.error(f'no system {system!r}: there are {", ".join(SYSTEMS)}')
+  try:
+    namespaces.enter()
+  except RuntimeError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 2
+  signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+  top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
+  print(f'runs are in {top}', flush=True)
+  good = [run(system, top / system, extra) for system in systems]
+  return 0 if all(good) else 1
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,235 @@
+"""The parts of the engine `ray` that need no Ray: words, ways, sums."""
+
+import contextlib
+import pathlib
+import socket
+import sys
+import threading
+
+import pytest
+
+from launch import engines
+from launch.engines.cluster import addresses
+from launch.engines.cluster import engine
+from launch.engines.cluster import resources
+from launch.engines.cluster import tunnel
+from launch.rpc import directory
+from launch.rpc import hosts
+from launch.rpc import server
+from launch.rpc import tls
+
+# --- Resources ----------------------------------------------------------------
+
+
+def test_flags_say_what_a_group_needs():
+  found = resources.parse(['learner:cpus=4,gpus=1', 'actor:highmem=0.5'])
+  assert found == {
+    'learner': {'CPU': 4.0, 'GPU': 1.0},
+    'actor': {'highmem': 0.5},
+  }
+  assert resources.of_groups(['learner', 'actor', 'counter'], found) == {
+    'learner': {'CPU': 4.0, 'GPU': 1.0},
+    'actor': {'CPU': 1.0, 'highmem': 0.5},
+    'counter': {'CPU': 1.0},
+  }
+
+
+@pytest.mark.parametrize(
+  'text', ['learner', 'learner:', 'learner:cpus', ':cpus=1', 'a:cpus=-1']
+)
+def test_a_flag_that_says_nothing_is_refused_with_an_example(text):
+  with pytest.raises(ValueError, match='GROUP:NAME=NUMBER'):
+    engines.Options('', [text])
+
+
+def test_a_group_that_is_not_there_is_refused_with_those_that_are():
+  with pytest.raises(ValueError, match="no group 'actors'; it has actor"):
+    resources.of_groups(['actor'], {'actors': {'CPU': 1.0}})
+
+
+def test_what_can_never_be_placed_is_refused_with_the_arithmetic():
+  nodes = {'learner/0': {'CPU': 1.0, 'GPU': 2.0}, 'actor/0': {'CPU': 1.0}}
+  there = [{'CPU': 8.0, 'GPU': 1.0}, {'CPU': 64.0}]
+  with pytest.raises(ValueError) as refused:
+    resources.check(nodes, there)
+  assert str(refused.value).startswith(
+    'learner/0 asks for 2 GPU, and the largest of the 2 hosts has 1'
+  )
+  # Each resource alone is there, but on two hosts.
+  nodes['learner/0'] = {'CPU': 16.0, 'GPU': 1.0}
+  with pytest.raises(ValueError, match='16 CPU and 1 GPU, which none of'):
+    resources.check(nodes, there)
+
+
+def test_what_has_to_wait_is_said():
+  nodes = {f'actor/{i}': {'CPU': 1.0} for i in range(5)}
+  assert resources.check(nodes, [{'CPU': 2.0}, {'CPU': 3.0}]) == ''
+  assert resources.check(nodes, [{'CPU': 2.0}, {'CPU': 2.0}]) == (
+    '5 nodes ask for 5 CPU, and the 2 hosts have 4'
+  )
+
+
+# --- Sentences ----------------------------------------------------------------
+
+
+def test_without_ray_the_sentence_says_how_to_get_it(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'ray', None)
+  with pytest.raises(engines.Refused, match='needs Ray.*pip install ray=='):
+    engines.check_ray()
+
+
+def test_an_address_where_no_ray_is_is_refused_at_once():
+  with pytest.raises(engines.Refused, match='No Ray at 127.0.0.1:1 '):
+    engine._reach('127.0.0.1:1')
+  with pytest.raises(engines.Refused, match='it is HOST:PORT, or auto'):
+    engine._reach('127.0.0.1:ray')
+
+
+# --- Addresses ----------------------------------------------------------------
+
+
+class Names:
+  """The actor of names, in this process."""
+
+  def __init__(self):
+    self.found = {}
+    self.claim, self.find = (
+      Remote(self.found.__setitem__),
+      Remote(self.found.get),
+    )
+
+
+class Remote:
+  def __init__(self, function):
+    self.remote = function
+
+
+@pytest.fixture
+def on_hosts(tmp_path, monkeypatch):
+  """on_hosts(number): agents' addresses and tunnels, all on this machine."""
+  monkeypatch.setattr(addresses.Addresses, '_ask', lambda self, call: call)
+  monkeypatch.setattr(addresses, '_FRESH_S', 0.0)
+  credentials, names = tls.make(), Names()
+  with contextlib.ExitStack() as stack:
+
+    def make(number):
+      made = []
+      for index in range(number):
+        # Hosts of this machine have addresses of its loopback.
+        place = tmp_path / str(index)
+        place.mkdir()
+        ip = f'127.0.0.{index + 1}'
+        process, client = tunnel.start(place, ip, credentials)
+        stack.callback(process.wait)
+        stack.callback(process.stdin.close)
+        found = addresses.Addresses(names, f'id{index}', ip, place, client)
+        desk = found.desk(['a', 'b', 'c'], lambda: None)
+        address = f'unix:{place / hosts.SOCKET}'
+        stack.enter_context(server.serve(desk, address))
+        made.append(found)
+      return made
+
+    yield make
+
+
+def listen(address, answer):
+  """Answers each connection with a word; returns the listener."""
+  host, port = address.rsplit(':', 1)
+  listener = socket.create_server((host, int(port)))
+
+  def serve():
+    with contextlib.suppress(OSError):
+      while True:
+        connection, _ = listener.accept()
+        connection.sendall(answer + connection.recv(100))
+        connection.close()
+
+  threading.Thread(target=serve, daemon=True).start()
+  return listener
+
+
+def ask(address, word=b'?'):
+  host, port = address.rsplit(':', 1)
+  with socket.create_connection((host, int(port)), 10.0) as connection:
+    connection.sendall(word)
+    answer = b''
+    while part := connection.recv(100):
+      answer += part
+    return answer
+
+
+def test_a_server_is_found_by_its_socket_here_and_by_tls_from_elsewhere(
+  on_hosts,
+):
+  first, second = on_hosts(2)
+  assert first.find('counter/0') is None
+  ours, theirs = first.claim('counter/0', 'rpc').split(' ')
+  assert ours.startswith('unix:')
+  assert theirs.startswith('tls://127.0.0.1:')
+  assert first.find('counter/0') == ours
+  assert second.find('counter/0') == theirs
+
+
+def test_a_port_is_reached_from_another_host_also_after_it_moved(on_hosts):
+  first, second = on_hosts(2)
+  name = 'replay/0/replay0'
+  listener = listen(first.claim(name, 'port'), b'first')
+  entry = second.find(name)
+  assert entry.startswith('localhost:')
+  assert ask(entry) == b'first?'
+  assert ask(first.find(name)) == b'first?'
+  with listener:
+    listener.shutdown(socket.SHUT_RDWR)
+  assert ask(entry) == b''  # nobody there: the connection ends
+  with listen(second.claim(name, 'port'), b'second'):
+    assert second.find(name) == entry
+    assert ask(entry) == b'second?'
+    assert ask(first.find(name)) == b'second?'
+
+
+def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
+  (only,) = on_hosts(1)
+  name = 'replay/0/replay0'
+  with listen(only.claim(name, 'port'), b'secret'):
+    gate = only.place(name)['gate']
+    with contextlib.suppress(ConnectionError):
+      assert b'secret' not in ask(gate, b'GET / HTTP/1.1' + b'\r\n\r\n')
+    # Another run's certificate.
+    host, port = gate.rsplit(':', 1)
+    context = tls.make().client_context()
+    with socket.create_connection((host, int(port))) as plain:
+      with pytest.raises(OSError):
+        stranger = context.wrap_socket(plain)
+        stranger.sendall(f'{name}\n'.encode())
+        assert not stranger.recv(100)
+        raise ConnectionError
+
+
+def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
+  class Desk:
+    serves = ('claim', 'find', 'credentials', 'ask_to_stop')
+    asked = False
+
+    def claim(self, name, kind):
+      return f'{kind} of {name}'
+
+    def find(self, name):
+      return None if name == 'none' else f'way to {name}'
+
+    def credentials(self):
+      return ['ca', 'certificate', 'key']
+
+    def ask_to_stop(self):
+      self.asked = True
+
+  desk = Desk()
+  with server.serve(desk, f'unix:{tmp_path / hosts.SOCKET}'):
+    ours = hosts.Directory(pathlib.Path(tmp_path))
+    assert ours.find('none') is None
+    assert ours.find('replay/0') == 'way to replay/0'
+    assert ours.claim('replay/0', 'port') == 'port of replay/0'
+    assert ours.find('replay/0') == 'port of replay/0'
+    assert ours.credentials == tls.Credentials('ca', 'certificate', 'key')
+    hosts.ask_to_stop()
+    assert desk.asked
+  assert isinstance(ours, directory.Directory)
