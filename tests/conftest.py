@@ -13,9 +13,9 @@ pytest_plugins = ['tests.commands']
 # Before anything imports TensorFlow: its notes would bury a failing test's.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-# Commands that a test calls in this process must not move it to another network:
-# threads of gRPC that are there by then would stay behind, and no server of a
-# later test would be found. Children (tests/strangers.py) may enter one.
+# Commands that a test calls in this process must not move it to another
+# network: threads of gRPC that are there by then would stay behind, and no
+# server of a later test would be found. Children (strangers.py) may enter one.
 isolation._entered = True
 
 # pytest-timeout raises in the main thread, which does nothing while that thread
