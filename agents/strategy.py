@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import zlib
 from typing import Any
+import zlib
 
 import numpy as np
 import tensorflow as tf
