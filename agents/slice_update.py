@@ -266,7 +266,7 @@ class Slice:
     u[delayed] = 0.0
     return u
 
-  def save(self) -> dict[str, np.ndarray]:
+  def save(self) -> dict[str, Any]:
     """All that it goes on with, copied."""
     counts = np.array([self.version, self._late])
     slots = {f'slot_{i}': slot.copy() for i, slot in enumerate(self._slots)}

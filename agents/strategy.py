@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 import zlib
 
 import numpy as np
@@ -130,7 +131,7 @@ class Strategy:
     views['normalizer/memory'][:] = memory
     self.theta = theta
 
-  def save(self) -> dict[str, np.ndarray]:
+  def save(self) -> dict[str, Any]:
     """All that it needs to go on; nothing of it changes any more."""
     return {
       'theta': self.theta,

@@ -66,7 +66,11 @@ class Run:
 
   def wait(self):
     """Waits for the end; returns the exit code."""
-    return self.process.wait(timeout=_TIMEOUT_S)
+    try:
+      return self.process.wait(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+      pass
+    raise AssertionError(f'no end after {_TIMEOUT_S} s:\n{self.output}')
 
   def interrupt(self):
     os.killpg(self.process.pid, signal.SIGINT)

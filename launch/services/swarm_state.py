@@ -91,13 +91,14 @@ def write(
       for i, c in state.candidates.items()
     },
   }
+  thetas: dict[str, Any] = {
+    f'theta_{i}': np.frombuffer(c.theta, np.uint8)
+    for i, c in state.candidates.items()
+  }
   checkpoints.write(
     directory / checkpoints.STAR_SERVER,
     state=json.dumps(kept),
-    **{
-      f'theta_{i}': np.frombuffer(c.theta, np.uint8)
-      for i, c in state.candidates.items()
-    },
+    **thetas,
   )
 
 

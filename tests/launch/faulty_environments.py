@@ -86,10 +86,13 @@ def hung_in_here():
 
 
 class HangsInReset(cartpole.CartPoleEnv):
-  """A reset that never returns."""
+  """A reset that never returns: not the first, which may take its time."""
+
+  resets = 0
 
   def reset(self, **kwargs):
-    if _now(30):
+    self.resets += 1
+    if _now(30 * (self.resets > 1)):
       while True:
         hung_in_here()
     return super().reset(**kwargs)
