@@ -5,6 +5,7 @@ murmuration evaluate runs/NAME         play the best policy, and film it
 murmuration play impala:cartpole       play a policy of the zoo
 murmuration export runs/NAME           a policy to take home
 murmuration inspect runs/NAME          look into its replay
+murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 """
@@ -28,6 +29,7 @@ COMMANDS = {
   'play': 'murmuration.play',
   'export': 'murmuration.export',
   'inspect': 'replay.inspect',
+  'dataset': 'replay.export',
   'results': 'studies.results',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
