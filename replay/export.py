@@ -20,13 +20,15 @@ Arrays, N transitions in the order of writing; docs/replay.md has more:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import json
 import os
 import pathlib
 import re
 import sys
 from typing import Any
+import zipfile
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from replay import packing
 
 FILE = 'transitions.npz'
 FORMATS = ('all', 'arrays', 'minari')
+_FIELDS = ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
 _USAGE = 2
 
 
@@ -112,7 +115,9 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
       'run.replay_checkpoint_s seconds, and at its end. Runs with '
       'run.deterministic=True keep theirs with the learner.'
     )
-  rows, priorities, layout = [], [], None
+  rows: list[np.ndarray] = []
+  priorities: list[np.ndarray] = []
+  layout = None
   for label, path in target.directories.items():
     try:
       shard = reading.read_checkpoint(path, label)
@@ -178,38 +183,56 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
-def load(path: pathlib.Path) -> tuple[np.ndarray, dict[str, Any]]:
+def about(path: pathlib.Path) -> dict[str, Any]:
+  """What a data set says of itself; as `load`, without reading the arrays."""
+  with _opened(path) as file:
+    return json.loads(str(file['about']))
+
+
+def load(
+  path: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
   """What `export` wrote as arrays, packed as replay has it.
 
   Args:
     path: of the file, or its directory.
 
   Returns:
-    Packed transitions [N, W], and what is said about them.
+    Packed transitions [N, W], their priorities [N] (1 where none are kept),
+    and what is said about them.
 
   Raises:
     ValueError: it is no such file.
   """
-  path = path / FILE if path.is_dir() else path
-  try:
-    with np.load(path) as file:
-      about = json.loads(str(file['about']))
-      fields = {
-        name: file[name] for name in ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
-      }
-      version = file['version'] if 'version' in file.files else 0.0
-  except (OSError, KeyError, ValueError) as e:
-    raise ValueError(
-      f'{path} is no data set of transitions ({e}). `python -m replay.export '
-      'RUN OUT` writes one.'
-    ) from e
+  with _opened(path) as file:
+    said = json.loads(str(file['about']))
+    fields = {name: file[name] for name in _FIELDS}
+    count = len(fields['r_t'])
+    version = file['version'] if 'version' in file.files else 0.0
+    priorities = file['priority'] if 'priority' in file.files else None
   layout = packing.TransitionLayout(
     fields['o_tm1'].shape[1:],
     fields['a_tm1'].shape[1:],
     fields['a_tm1'].dtype.kind == 'i',
     'uint8' if fields['o_tm1'].dtype == np.uint8 else 'float32',
   )
-  return layout.pack(**fields, version=version), about
+  rows = layout.pack(**fields, version=version)
+  if priorities is None:
+    priorities = np.ones(count, np.float32)
+  return rows, priorities, said
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[Any]:
+  path = path / FILE if path.is_dir() else path
+  try:
+    with np.load(path) as file:
+      yield file
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+    raise ValueError(
+      f'{path} is no data set of transitions ({e}). `python -m replay.export '
+      'RUN OUT` writes one.'
+    ) from e
 
 
 def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:

@@ -103,7 +103,7 @@ def run(tmp_path):
 
 def test_arrays_hold_every_transition_in_order(run, tmp_path):
   export.export(str(run), tmp_path / 'out', 'arrays')
-  rows, about = export.load(tmp_path / 'out')
+  rows, priorities, about = export.load(tmp_path / 'out')
   written = _written(3, 0.5)
   shard = LAYOUT.unpack(written).o_tm1[:, 2] % 2
   expected = np.concatenate([written[shard == 0], written[shard == 1]])
@@ -118,8 +118,8 @@ def test_arrays_hold_every_transition_in_order(run, tmp_path):
     'reward_clip': None,
     'layout': LAYOUT.name,
   }
-  with np.load(tmp_path / 'out' / export.FILE) as file:
-    assert set(np.unique(file['priority'])) == {1.0, 2.0}
+  assert about == export.about(tmp_path / 'out')
+  assert set(np.unique(priorities)) == {1.0, 2.0}
   with pytest.raises(FileExistsError, match='another directory'):
     export.export(str(run), tmp_path / 'out', 'arrays')
 
@@ -129,7 +129,7 @@ def test_the_command_writes_both_and_says_so(run, tmp_path, capsys):
   assert export.main([str(run), str(tmp_path / 'out')]) == 0
   said = capsys.readouterr().out
   assert 'transitions' in said and "load_dataset('dqn_cartpole-v0')" in said
-  rows, _ = export.load(tmp_path / 'out')
+  rows, *_ = export.load(tmp_path / 'out')
   played = list(episodes.episodes(LAYOUT.unpack(rows), 3, 0.5))
   data = tmp_path / 'out' / 'dqn_cartpole-v0' / 'data'
   metadata = json.loads((data / 'metadata.json').read_text())
