@@ -38,7 +38,7 @@ from replay import packing
 
 FILE = 'transitions.npz'
 FORMATS = ('all', 'arrays', 'minari')
-_FIELDS = ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
+FIELDS = ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
 _USAGE = 2
 
 
@@ -206,7 +206,7 @@ def load(
   """
   with _opened(path) as file:
     said = json.loads(str(file['about']))
-    fields = {name: file[name] for name in _FIELDS}
+    fields = {name: file[name] for name in FIELDS}
     count = len(fields['r_t'])
     version = file['version'] if 'version' in file.files else 0.0
     priorities = file['priority'] if 'priority' in file.files else None
