@@ -30,6 +30,7 @@ def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
     identifier,
     found,
     max_episode_steps=getattr(found, 'max_episode_steps', None),
+    vector_entry_point=getattr(found, 'vector_entry_point', None),
   )
 
 

@@ -1,10 +1,10 @@
 """K environments stepped together in one process.
 
 The fast one is chosen by name: classic control and MuJoCo tasks whose states
-are arrays, ale_py's own vector environment for Atari, otherwise K gymnasium
-environments in a Python loop. All start the next episode inside the step that
-ends one, so each step of each environment is one true transition: there is
-never a reset disguised as a step.
+are arrays, ale_py's own vector environment for Atari, a user's own where an
+environment names one, otherwise K gymnasium environments in a Python loop. All
+start the next episode inside the step that ends one, so each step of each
+environment is one true transition: there is never a reset disguised as a step.
 """
 
 import importlib
@@ -46,6 +46,7 @@ _BATCHED = {
 }
 _ATARI = 'atari_batch:Ataris'
 _ANY = 'copies:Copies'
+_OWN = 'own_vector:Vectors'
 
 
 def make_vector(
@@ -98,4 +99,9 @@ def _stepper(name: str) -> str:
   # Arguments and wrappers change what the batched equations take for granted.
   if registered.kwargs or registered.additional_wrappers:
     return _ANY
-  return _BATCHED.get(str(registered.entry_point), _ANY)
+  entry = str(registered.entry_point)
+  # Gymnasium's own ones begin episodes by themselves, a step late.
+  ours = entry in _BATCHED or entry.startswith('gymnasium.')
+  if registered.vector_entry_point is not None and not ours:
+    return _OWN
+  return _BATCHED.get(entry, _ANY)

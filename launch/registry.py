@@ -32,6 +32,8 @@ TOPOLOGIES = {
   'parameter_server': 'launch.topologies.parameter_server',
   'gossip': 'launch.topologies.gossip',
 }
+# They need more than an agent, such as a data set, and are in no table.
+_BESIDES = {'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 _OWN = 'One of your own is named module:Name'
 
@@ -198,12 +200,13 @@ def topology(name: str) -> Topology:
   Raises:
     ValueError: there is none.
   """
-  if name in TOPOLOGIES:
-    found: Any = importlib.import_module(TOPOLOGIES[name])
+  known = {**TOPOLOGIES, **_BESIDES}
+  if name in known:
+    found: Any = importlib.import_module(known[name])
     return found
   found = _outside(name)
   if found is None:
-    unknown('topology', name, TOPOLOGIES, _OWN)
+    unknown('topology', name, known, _OWN)
   for part in ('SECTION', 'Config', 'members', 'build'):
     if not hasattr(found, part):
       raise ValueError(

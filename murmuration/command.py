@@ -6,6 +6,7 @@ murmuration play impala:cartpole       play a policy of the zoo
 murmuration export runs/NAME           a policy to take home
 murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
+murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 """
@@ -30,6 +31,7 @@ COMMANDS = {
   'export': 'murmuration.export',
   'inspect': 'replay.inspect',
   'sweep': 'studies.sweep',
+  'dataset': 'replay.export',
   'results': 'studies.results',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none

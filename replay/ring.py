@@ -72,6 +72,7 @@ class Ring:
 
   def extend(self, rows: np.ndarray, priorities: Sequence[float]) -> None:
     """Writes rows [M, ...] with priorities [M]."""
+    rows = np.reshape(rows, (len(rows), *self._rows.shape[1:]))
     places = np.arange(self._count, self._count + len(rows)) % len(self._rows)
     self._rows[places] = rows
     self._powers[places] = self._power(np.asarray(priorities, float))

@@ -107,7 +107,7 @@ def test_a_topology_of_a_user_s_own_is_named_as_an_agent_is(project):
     project, 'my_agents:SARSA', '--topology=own:ALONE', '--list-settings'
   )
   assert '--config.single.num_agents=1' in shown
-  assert 'chance of a random action, in acting and in the target' in shown
+  assert 'chance of a random action, here and in the target' in shown
 
 
 def test_the_files_that_the_page_names_are_there():

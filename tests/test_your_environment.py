@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from environment_loops import environments
+from environment_loops import own_vector
 from environment_loops import vector
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -82,13 +83,14 @@ WRAPPED = {
 @pytest.fixture(scope='module')
 def directory(tmp_path_factory):
   """A user's directory with the files of the page."""
-  corridor, script, wrapped = re.findall(
+  corridor, script, wrapped, corridors = re.findall(
     r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL
   )
   made = tmp_path_factory.mktemp('user')
   (made / 'my_env.py').write_text(corridor)
   (made / 'script.py').write_text(script)
   (made / 'wrapped.py').write_text(wrapped)
+  (made / 'corridors.py').write_text(corridors)
   (made / 'raw.py').write_text(RAW)
   return made
 
@@ -120,6 +122,21 @@ def test_a_class_is_an_environment_by_its_module_and_name(modules):
   assert spec.max_episode_steps == 50 and spec.num_actions == 2
   with pytest.raises(environments.EnvironmentRefused, match='Corridr'):
     environments.spec('my_env:Corridr')
+
+
+def test_the_page_s_vector_environment_is_stepped_and_equals_copies(modules):
+  fast = vector.make_vector('corridors:Fast', 4, seed=1)
+  assert isinstance(fast, own_vector.Vectors)
+  copies = vector.make_vector('my_env:Corridor', 4, seed=1)
+  np.testing.assert_array_equal(fast.reset(), copies.reset())
+  random, ends = np.random.default_rng(0), 0
+  for _ in range(200):
+    actions = random.integers(2, size=4)
+    one, other = fast.step(actions), copies.step(actions)
+    for got, want in zip(one[:-1], other[:-1], strict=True):
+      np.testing.assert_array_equal(got, want)
+    ends += int(one.last.sum())
+  assert ends > 8
 
 
 @pytest.mark.long

@@ -66,6 +66,7 @@ class Worker:
     evaluates: bool = False,
     leads: bool = True,
     shown: bool = False,
+    given: Any = None,
   ):
     """Takes its arguments in; everything else is built in `run`.
 
@@ -88,15 +89,18 @@ class Worker:
         counts, serves and saves what this one learns too.
       shown: whether what it has learned is what a run shows for itself, though
         it acts itself and does not evaluate.
+      given: experience that is there, where nobody acts (nodes/offline.py).
     """
     self.experiment = experiment
     self.members = list(members)
     self._counter = counter
     self._reporter = reporting.Reporter(node, counter)
     self._exchange = exchange(**(peers or {}))
-    self._acts = actors is None
+    self._acts = actors is None and given is None
     self._experience: Any
-    if actors is None:
+    if given is not None:
+      self._experience = given
+    elif actors is None:
       self._experience = experience.of_members(experiment, len(self.members))
     else:
       self._experience = experience.of_actors(experiment, actors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import launchpad as lp
@@ -13,8 +14,18 @@ from launch.nodes import evaluator as evaluator_lib
 from launch.services import counter as counter_lib
 
 
-def counter(program: lp.Program, experiment: experiment_lib.Experiment) -> Any:
-  """Adds the counter, which ends the run, and limits. Returns its handle."""
+def counter(
+  program: lp.Program,
+  experiment: experiment_lib.Experiment,
+  budget: Mapping[str, int] | None = None,
+) -> Any:
+  """Adds the counter, which ends the run, and limits. Returns its handle.
+
+  Args:
+    program: gets it.
+    experiment: what is run.
+    budget: count name to total; None: the actor steps of the experiment.
+  """
   run = experiment.run
   restarts.limit(
     program,
@@ -30,7 +41,7 @@ def counter(program: lp.Program, experiment: experiment_lib.Experiment) -> Any:
       rpc.Node(
         counter_lib.Counter,
         experiment.run_dir,
-        {'actor_steps': experiment.total_steps},
+        budget or {'actor_steps': experiment.total_steps},
         experiment.run.wall_clock_s,
       )
     )

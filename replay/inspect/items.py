@@ -8,7 +8,7 @@ would use items up. Of a checkpoint, a server of its own gets a copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import pathlib
 import tempfile
@@ -212,7 +212,12 @@ def look_saved(
     if shard.manifest
     else (source / files.DONE).stat().st_mtime
   )
-  decoded = _restored(source, table, picked) if data else {}
+  decoded = {}
+  if data:
+    decoded = {
+      key: decode(table.signature, columns)
+      for key, columns in restored(source, table, picked)
+    }
   items = [
     Item(
       item.key,
@@ -227,10 +232,10 @@ def look_saved(
   return Look(items, weights, False, saved, shard.learner_steps)
 
 
-def _restored(
+def restored(
   source: pathlib.Path, table: reading.Table, picked: list
-) -> dict[int, dict[str, np.ndarray]]:
-  """Item key to fields: a server restores a copy with only these items."""
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+  """Key and columns of items: a server restores a copy with only these."""
   # Gives each item once.
   queue = reverb.Table.queue(table.name, len(picked), signature=table.signature)
   with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
@@ -246,9 +251,8 @@ def _restored(
         samples = server.localhost_client().sample(
           table.name, len(picked), emit_timesteps=False
         )
-        return {
-          one.info.key: decode(table.signature, one.data) for one in samples
-        }
+        for one in samples:
+          yield one.info.key, one.data
       finally:
         server.stop()
 

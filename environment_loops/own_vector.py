@@ -1,0 +1,95 @@
+"""K environments of a user's own `gymnasium.vector.VectorEnv`.
+
+It is asked not to begin episodes by itself (AutoresetMode.DISABLED): then the
+final observation, a fault and the next start are told apart here, as for all
+others. `reset(options={'reset_mask': bool [K]})` begins some of them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs import registration
+import numpy as np
+
+from environment_loops import building
+from environment_loops import faults
+from environment_loops import stepping
+
+_MODE = gymnasium.vector.AutoresetMode.DISABLED
+
+
+class Vectors(stepping.EpisodeStepper):
+  """What `vector_entry_point(num_envs=K)` makes."""
+
+  def _make(self, seeds: Sequence[int]) -> None:
+    name = self._spec.name
+    entry: Any = building.registered(name).vector_entry_point
+    if isinstance(entry, str):
+      entry = registration.load_env_creator(entry)
+    self._vector: Any = entry(num_envs=self._num)
+    mode = getattr(self._vector, 'metadata', {}).get('autoreset_mode')
+    if mode != _MODE:
+      raise faults.EnvironmentRefused(
+        f'The vector environment of {name} has autoreset_mode={mode}, which '
+        'begins episodes by itself. Needed is metadata = '
+        "{'autoreset_mode': gymnasium.vector.AutoresetMode.DISABLED}, and a "
+        "reset that takes options['reset_mask'], bool [num_envs]: where to "
+        'begin anew.'
+      )
+    space = self._vector.single_observation_space
+    if space.shape != self._spec.observation_shape:
+      raise faults.EnvironmentRefused(
+        f'The vector environment of {name} has observations {space.shape}, and '
+        f'the single one {self._spec.observation_shape}. Make both the same.'
+      )
+    self._space: Any = self._vector.single_action_space
+    self._seeds: list[int | None] = list(seeds)
+
+  def reseed(self, index: int, seed: int) -> None:
+    self._seeds[index] = seed
+
+  def close(self) -> None:
+    building.close(self._spec.name, self._vector)
+
+  def _begin(self, index: int, out: np.ndarray) -> None:
+    raise NotImplementedError  # _begin_all begins all of them at once
+
+  def _begin_all(self, indices: Sequence[int], out: np.ndarray) -> None:
+    chosen = list(indices)
+    mask = np.zeros(self._num, np.bool_)
+    mask[chosen] = True
+    # An environment that is not begun anew has no use for its seed.
+    seeds = [seed if own else None for seed, own in zip(self._seeds, mask)]
+    first, _ = self._vector.reset(
+      seed=None if seeds == [None] * self._num else seeds,
+      options={'reset_mask': mask},
+    )
+    # Seeding again would replay the same episode for ever.
+    for index in chosen:
+      self._seeds[index] = None
+    out[chosen] = self._observed(first)[chosen]
+    self._t[chosen] = 0
+    super()._begin_all((), out)  # whether all of them are numbers
+
+  def _advance(self, actions: np.ndarray) -> stepping.Arrival:
+    if self._spec.discrete:
+      native = self._discrete(actions) + int(self._space.start)
+    else:
+      native = self._continuous(self._space, actions)
+    observation, reward, terminated, truncated, _ = self._vector.step(native)
+    terminated = np.array(terminated, np.bool_)
+    truncated = np.array(truncated, np.bool_) & ~terminated
+    if self._spec.max_episode_steps:
+      truncated |= (self._t + 1 >= self._limit) & ~terminated
+    return stepping.Arrival(
+      self._observed(observation).copy(),
+      np.array(reward, np.float32),
+      terminated,
+      truncated,
+    )
+
+  def _observed(self, value: Any) -> np.ndarray:
+    return faults.observation(self._spec.name, value, self._shape, self._dtype)

@@ -1,0 +1,92 @@
+"""A learner of a data set, and its evaluator: nobody acts.
+
+    run.py dqn --topology=offline --config.offline.data=out/
+
+`python -m replay.export RUN out/` writes such a data set. A worker
+(nodes/offline.py) learns from it as another would from replay, and evaluates
+itself. It makes as many updates as a run of `run.steps_per_agent` environment
+steps would at its pace, and evaluates as often. May die: nothing; the worker's
+death ends the run, which can be resumed from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import launchpad as lp
+
+from agents import settings
+from launch import experience
+from launch import experiment as experiment_lib
+from launch import rpc
+from launch.engines import restarts
+from launch.nodes import offline
+from launch.topologies import parts
+from replay import export
+
+SECTION = 'offline'
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """What is learned from."""
+
+  data: str = ''  # transitions.npz of replay/export.py, or its directory
+
+  def __post_init__(self):
+    settings.check(self, SECTION)
+
+
+def members(config: Config) -> int:
+  """Agents in the whole program."""
+  del config
+  return 1
+
+
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that a run would ignore, and why."""
+  del agent, config
+  return {
+    'agent.max_replay_size': 'all of the data set is kept',
+    'agent.min_replay_size': 'all of the data set is there at once',
+    'run.background_niceness': 'one process does all the work',
+    'run.replay_checkpoint_s': 'nothing is written to replay',
+  }
+
+
+def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
+  """Builds the program; nothing starts.
+
+  Raises:
+    ValueError: there is no data set, or it is of another task or agent.
+  """
+  parts.require_colocated(experiment, 'offline')
+  agent = experiment.make_agent()
+  if agent.learner_class is not None or agent.experience == 'unrolls':
+    raise ValueError(
+      f'{agent.name} does not learn from transitions of replay by the '
+      "project's learner, and a data set has nothing else. Use dqn, d4pg, "
+      'ddpg or sac.'
+    )
+  if not config.data:
+    raise ValueError(
+      'offline.data names no data set. `python -m replay.export RUN out/` '
+      'writes one: --config.offline.data=out/.'
+    )
+  path = pathlib.Path(config.data).resolve()
+  offline.check(agent, export.about(path), path)
+  experience.check_members(experiment)
+  program = lp.Program('offline')
+  counter = parts.counter(
+    program, experiment, {'learner_steps': offline.updates(experiment)}
+  )
+  with program.group('worker'):
+    program.add_node(
+      rpc.Node(offline.Worker, experiment, 'worker/0', counter, data=str(path))
+    )
+  restarts.assign(
+    program, {'counter': restarts.EndsRun(), 'worker': restarts.Stop()}
+  )
+  return program

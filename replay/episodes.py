@@ -1,0 +1,90 @@
+"""Episodes, step by step, from the transitions that replay holds.
+
+A transition of an n-step window (nstep.py) has sums, not rewards, and those of
+several environments stand among each other. But windows overlap: a window that
+is not the episode's end leads to the one that starts n steps later, because its
+o_t is the other's o_tm1; and from the end backwards
+
+  r_t = R_t - gamma R_{t+1} + gamma^n r_{t+n}
+
+with zeros beyond the end, where windows were cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+
+import numpy as np
+
+from replay import packing
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+  """What is left of one episode: its first steps may have left replay.
+
+  Attributes:
+    observations: [T + 1, *observation_shape].
+    actions: canonical, [T, ...].
+    rewards: float32 [T], as learned from.
+    terminated: whether its last step ended the task; else it was cut.
+  """
+
+  observations: np.ndarray
+  actions: np.ndarray
+  rewards: np.ndarray
+  terminated: bool
+
+
+def episodes(
+  found: packing.Transition, n: int, gamma: float
+) -> Iterator[Episode]:
+  """The episodes of transitions in the order in which they were written.
+
+  The last n windows of an episode tell its rewards. With n above 1 one that has
+  not ended yet, or in fewer than n steps, is left out, as its rewards may not
+  all be known; with n = 1 what has not ended counts as cut.
+
+  Args:
+    found: [N].
+    n: steps of a full window.
+    gamma: discount per step.
+  """
+  before = np.full(len(found.r_t), -1)  # the window that starts n steps earlier
+  open_: dict[bytes, list[int]] = {}
+  keys = [row.tobytes() for row in found.o_t]
+  for index, start in enumerate(found.o_tm1):
+    waiting = open_.get(start.tobytes())
+    if waiting:
+      before[index] = waiting.pop()
+    if found.d_t[index] > 0:
+      open_.setdefault(keys[index], []).append(index)
+  ends: dict[bytes, list[int]] = {}
+  for index in np.setdiff1d(np.arange(len(before)), before):
+    ends.setdefault(keys[index], []).append(int(index))
+  for group in ends.values():
+    for first in range(0, len(group), n):
+      # The windows that end together, the longest first.
+      steps = group[first : first + n]
+      if len(steps) < n:
+        continue
+      steps.reverse()
+      while len(steps) >= n and before[steps[-n]] >= 0:
+        steps.append(int(before[steps[-n]]))
+      yield _episode(found, steps[::-1], n, gamma)
+
+
+def _episode(
+  found: packing.Transition, steps: list[int], n: int, gamma: float
+) -> Episode:
+  rewards = np.zeros(len(steps) + n)
+  sums = np.append(found.r_t[steps].astype(float), 0.0)
+  for t in reversed(range(len(steps))):
+    rewards[t] = sums[t] - gamma * sums[t + 1] + gamma**n * rewards[t + n]
+  return Episode(
+    np.concatenate([found.o_tm1[steps], found.o_t[steps[-1:]]]),
+    found.a_tm1[steps],
+    rewards[: len(steps)].astype(np.float32),
+    bool(found.d_t[steps[-1]] == 0),
+  )

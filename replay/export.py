@@ -1,0 +1,272 @@
+"""Writes what a run's replay holds as a data set.
+
+    python -m replay.export runs/NAME out/
+    python -m replay.export runs/NAME/checkpoints/replay/shard_0 out/
+
+  out/transitions.npz    arrays, of which `--topology=offline` learns
+  out/NAME-v0/           the same as episodes, for Minari
+
+Arrays, N transitions in the order of writing; docs/replay.md has more:
+
+  o_tm1, o_t             observations, [N, *observation_shape]
+  a_tm1                  actions: int32 [N], or float32 [N, *action_shape] in
+                         [-1, 1]
+  r_t, d_t               n-step sums of rewards, and of discounts without their
+                         last gamma: 0 after a termination, float32 [N]
+  priority, version      of replay; learner steps of what acted, [N]
+  about                  JSON: environment, agent, n_step, gamma, layout
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import os
+import pathlib
+import re
+import sys
+from typing import Any
+import zipfile
+
+import numpy as np
+
+# Run as a module; nothing that takes seconds to import before --help.
+from replay import isolation
+from replay import packing
+
+FILE = 'transitions.npz'
+FORMATS = ('all', 'arrays', 'minari')
+FIELDS = ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
+_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code: 0, or 2 with a sentence."""
+  parser = argparse.ArgumentParser(
+    prog='python -m replay.export',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('source', help='a run, or a checkpoint of its replay')
+  parser.add_argument('out', type=pathlib.Path, help='directory to write')
+  parser.add_argument('--format', choices=FORMATS, default='all')
+  args = parser.parse_args(argv)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  isolation.prepare()
+  isolation.enter('auto')  # a checkpoint is read by a server in this process
+  try:
+    for line in export(args.source, args.out, args.format):
+      print(line)
+  except (ValueError, OSError) as e:
+    print(f'error: {e}', file=sys.stderr)
+    return _USAGE
+  return 0
+
+
+def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
+  """Writes data sets.
+
+  Args:
+    source: directory of a run or of a checkpoint.
+    out: directory to write.
+    format: of `FORMATS`.
+
+  Returns:
+    What was written, a line for each.
+
+  Raises:
+    ValueError: there is no replay of transitions, or not what Minari needs.
+    FileExistsError: a data set is there.
+  """
+  found, about = read(source)
+  wanted = FORMATS[1:] if format == 'all' else (format,)
+  lines = []
+  out.mkdir(parents=True, exist_ok=True)
+  if 'arrays' in wanted:
+    path = out / FILE
+    if path.exists():
+      raise FileExistsError(f'{path} is there already. Give another directory.')
+    arrays = {name: values for name, values in found.items() if len(values)}
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+    lines.append(f'{path}: {len(found["r_t"]):,} transitions')
+  if 'minari' in wanted:
+    lines.append(_minari(found, about, out))
+  return lines
+
+
+def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  """The transitions of all shards, and where they are from.
+
+  Raises:
+    ValueError: there is no checkpoint of replay, or not of transitions.
+  """
+  from replay.inspect import read as reading
+  from replay.inspect import target as inspect_target
+
+  try:
+    target = inspect_target.find(source)
+  except inspect_target.Unknown as e:
+    raise ValueError(str(e)) from e
+  if not target.directories:
+    raise ValueError(
+      f'{source} has no checkpoint of replay yet: a run writes one every '
+      'run.replay_checkpoint_s seconds, and at its end. Runs with '
+      'run.deterministic=True keep theirs with the learner.'
+    )
+  rows: list[np.ndarray] = []
+  priorities: list[np.ndarray] = []
+  layout = None
+  for label, path in target.directories.items():
+    try:
+      shard = reading.read_checkpoint(path, label)
+    except reading.Failed as e:
+      raise ValueError(str(e)) from e
+    if shard.error:
+      raise ValueError(shard.error)
+    for table in shard.tables.values():
+      specs = [spec for _, spec in reading.leaves(table.signature)]
+      layout = packing.from_signature(specs[0]) if len(specs) == 1 else None
+      if layout is None:
+        raise ValueError(
+          f'Table {table.name!r} of {shard.source} holds no transitions: '
+          'agents that learn from unrolls keep blocks in a queue. Export the '
+          'run of an agent with replay, such as dqn or d4pg.'
+        )
+      if table.size:
+        _take(shard, table, layout, rows, priorities)
+  if layout is None or not rows:
+    raise ValueError(f'The replay of {source} is empty.')
+  packed = np.concatenate(rows)
+  unpacked = layout.unpack(packed)
+  there = unpacked.weight > 0
+  found = {
+    name: values[there]
+    for name, values in unpacked._asdict().items()
+    if name not in ('weight', 'written_at')
+  }
+  found['priority'] = np.concatenate(priorities)[there]
+  return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
+
+
+def _take(shard, table, layout, rows: list, priorities: list) -> None:
+  """Appends packed transitions [., W] and priorities [.] of a table."""
+  from replay.checkpoints import restore
+  from replay.inspect import items
+
+  source = pathlib.Path(shard.source)
+  picked = [i for i in restore.read_items(source) if i.table == table.name]
+  order = {item.key: place for place, item in enumerate(picked)}
+  got: list[Any] = [None] * len(picked)
+  for key, data in items.restored(source, table, picked):
+    got[order[key]] = np.reshape(data[0], (-1, layout.width))
+  rows += got
+  for item, its in zip(picked, got, strict=True):
+    priorities.append(np.full(len(its), item.priority, np.float32))
+
+
+def _config(path: pathlib.Path) -> dict[str, Any]:
+  """Of the run that a directory is in: what says how to read its replay."""
+  for directory in (path.resolve(), *path.resolve().parents):
+    file = directory / 'config.json'
+    if file.exists():
+      config = json.loads(file.read_text(encoding='utf-8'))
+      agent = config.get('agent', {})
+      return {
+        'environment': config.get('environment'),
+        'agent': config.get('agent_name'),
+        'n_step': agent.get('n_step', 1),
+        'gamma': agent.get('gamma'),
+        'reward_clip': agent.get('reward_clip'),
+      }
+  return {}
+
+
+def about(path: pathlib.Path) -> dict[str, Any]:
+  """What a data set says of itself; as `load`, without reading the arrays."""
+  with _opened(path) as file:
+    return json.loads(str(file['about']))
+
+
+def load(
+  path: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+  """What `export` wrote as arrays, packed as replay has it.
+
+  Args:
+    path: of the file, or its directory.
+
+  Returns:
+    Packed transitions [N, W], their priorities [N] (1 where none are kept),
+    and what is said about them.
+
+  Raises:
+    ValueError: it is no such file.
+  """
+  with _opened(path) as file:
+    said = json.loads(str(file['about']))
+    fields = {name: file[name] for name in FIELDS}
+    count = len(fields['r_t'])
+    version = file['version'] if 'version' in file.files else 0.0
+    priorities = file['priority'] if 'priority' in file.files else None
+  layout = packing.TransitionLayout(
+    fields['o_tm1'].shape[1:],
+    fields['a_tm1'].shape[1:],
+    fields['a_tm1'].dtype.kind == 'i',
+    'uint8' if fields['o_tm1'].dtype == np.uint8 else 'float32',
+  )
+  rows = layout.pack(**fields, version=version)
+  if priorities is None:
+    priorities = np.ones(count, np.float32)
+  return rows, priorities, said
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[Any]:
+  path = path / FILE if path.is_dir() else path
+  try:
+    with np.load(path) as file:
+      yield file
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+    raise ValueError(
+      f'{path} is no data set of transitions ({e}). `python -m replay.export '
+      'RUN OUT` writes one.'
+    ) from e
+
+
+def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
+  from replay import episodes
+  from replay import minari
+
+  if not about.get('environment') or about.get('gamma') is None:
+    raise ValueError(
+      'Minari keeps episodes, and to find them takes the n_step and gamma of '
+      "the run's config.json, which is not above this checkpoint. Export the "
+      'run, or only arrays: --format=arrays.'
+    )
+  agent = re.sub(r'\W', '_', str(about['agent']))
+  task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
+  name = f'{agent}_{task or "task"}-v0'.lower()
+  fields = {k: v for k, v in found.items() if k != 'priority'}
+  count, steps = minari.write(
+    out,
+    name,
+    about['environment'],
+    episodes.episodes(
+      packing.Transition(**fields, weight=1.0),
+      int(about['n_step']),
+      about['gamma'],
+    ),
+    {'algorithm_name': str(about['agent'])},
+  )
+  total = len(found['r_t'])
+  return (
+    f'{out / name}: {count:,} episodes, {steps:,} of {total:,} steps (the '
+    f'rest is of episodes that had not ended). MINARI_DATASETS_PATH={out} and '
+    f"minari.load_dataset('{name}') read it."
+  )
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,137 @@
+"""Episodes on disk as Minari 0.5 reads them: HDF5, and a description in JSON.
+
+  ROOT/NAME-v0/data/main_data.hdf5    episode_0/observations [T + 1, ...],
+                                      actions, rewards, terminations,
+                                      truncations [T], ...
+  ROOT/NAME-v0/data/metadata.json
+
+https://minari.farama.org/content/dataset_standards. Written without Minari,
+whose dependencies are many; `MINARI_DATASETS_PATH=ROOT` and its own
+`minari.load_dataset('NAME-v0')` read it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import json
+import pathlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from replay import episodes as episodes_lib
+
+_VERSION = '0.5.4'  # whose format this is
+
+
+def write(
+  root: pathlib.Path,
+  name: str,
+  environment_id: str,
+  episodes: Iterable[episodes_lib.Episode],
+  about: dict[str, str],
+) -> tuple[int, int]:
+  """Writes a data set, with actions in the environment's own units.
+
+  Args:
+    root: directory of data sets.
+    name: 'NAME-v0'.
+    environment_id: of gymnasium.
+    episodes: with canonical actions.
+    about: more of metadata.json, such as 'algorithm_name'.
+
+  Returns:
+    How many episodes and steps.
+
+  Raises:
+    ValueError: gymnasium cannot make the environment, or there is no episode.
+    FileExistsError: the data set is there.
+  """
+  import h5py  # it takes long, and arrays do not need it
+
+  environment = _made(environment_id)
+  try:
+    spec = environment.spec
+    spaces = environment.observation_space, environment.action_space
+  finally:
+    environment.close()
+  directory = root / name / 'data'
+  directory.mkdir(parents=True)
+  count = steps = 0
+  with h5py.File(directory / 'main_data.hdf5', 'w', track_order=True) as file:
+    for episode in episodes:
+      length = len(episode.rewards)
+      last = np.arange(length) == length - 1
+      group = file.create_group(f'episode_{count}')
+      group.attrs.update(id=count, total_steps=length)
+      for field, data in {
+        'observations': episode.observations.astype(spaces[0].dtype),
+        'actions': _own_units(spaces[1], episode.actions),
+        'rewards': episode.rewards,
+        'terminations': last & episode.terminated,
+        'truncations': last & (not episode.terminated),
+      }.items():
+        group.create_dataset(field, data=data)
+      count, steps = count + 1, steps + length
+  if not count:
+    raise ValueError(
+      'no episode has ended in what replay holds. Export a longer run, or '
+      'only arrays: --format=arrays.'
+    )
+  (directory / 'metadata.json').write_text(
+    json.dumps(
+      {
+        'dataset_id': name,
+        'total_episodes': count,
+        'total_steps': steps,
+        'data_format': 'hdf5',
+        'jpeg_encoding': False,
+        'observation_space': json.dumps(_space(spaces[0])),
+        'action_space': json.dumps(_space(spaces[1])),
+        'env_spec': spec.to_json() if spec else None,
+        'minari_version': _VERSION,
+        **about,
+      }
+    ),
+    encoding='utf-8',
+  )
+  return count, steps
+
+
+def _made(environment_id: str) -> Any:
+  try:
+    return gymnasium.make(environment_id)
+  except Exception as e:  # whatever an environment does
+    raise ValueError(
+      f'gymnasium cannot make {environment_id} ({type(e).__name__}: {e}), and '
+      'Minari keeps an id of its registry. Register it, or export arrays: '
+      '--format=arrays.'
+    ) from e
+
+
+def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
+  """Canonical actions as the environment takes them."""
+  if isinstance(space, gymnasium.spaces.Discrete):
+    return actions.astype(np.int64) + int(space.start)
+  low, high = space.low.astype(float), space.high.astype(float)
+  units = (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0
+  return (low + units * (high - low)).astype(space.dtype)
+
+
+def _space(space: Any) -> dict[str, Any]:
+  if isinstance(space, gymnasium.spaces.Discrete):
+    start, n = int(space.start), int(space.n)
+    return {'type': 'Discrete', 'dtype': 'int64', 'start': start, 'n': n}
+  if not isinstance(space, gymnasium.spaces.Box):
+    raise ValueError(
+      f'{space} is neither a Box nor Discrete, and what replay holds is flat. '
+      'Export arrays: --format=arrays.'
+    )
+  return {
+    'type': 'Box',
+    'dtype': str(space.dtype),
+    'shape': list(space.shape),
+    'low': space.low.tolist(),
+    'high': space.high.tolist(),
+  }

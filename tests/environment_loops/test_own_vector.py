@@ -1,0 +1,171 @@
+"""A user's own vector environment is stepped like copies of the single one."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from environment_loops import environments
+from environment_loops import own_vector
+from environment_loops import vector
+
+NUM = 3
+OWN = """
+import gymnasium
+import numpy as np
+
+MODE = gymnasium.vector.AutoresetMode
+MADE = []
+
+
+def _vector(name, mode, num_envs):
+  def make():
+    return gymnasium.make(name, disable_env_checker=True)
+
+  made = gymnasium.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+  MADE.append(made)
+  return made
+
+
+def cars():
+  return gymnasium.make('MountainCar-v0')
+
+
+cars.vector_entry_point = lambda num_envs: _vector(
+  'MountainCar-v0', MODE.DISABLED, num_envs
+)
+
+
+def pendulums():
+  return gymnasium.make('Pendulum-v1')
+
+
+pendulums.vector_entry_point = lambda num_envs: _vector(
+  'Pendulum-v1', MODE.DISABLED, num_envs
+)
+
+
+def by_itself():
+  return gymnasium.make('MountainCar-v0')
+
+
+by_itself.vector_entry_point = lambda num_envs: _vector(
+  'MountainCar-v0', MODE.NEXT_STEP, num_envs
+)
+
+
+def other():
+  return gymnasium.make('CartPole-v1')
+
+
+other.vector_entry_point = cars.vector_entry_point
+
+
+class Broken(gymnasium.vector.VectorEnv):
+  '''NaN in the second step of the first environment.'''
+
+  metadata = {'autoreset_mode': MODE.DISABLED}
+
+  def __init__(self, num_envs):
+    self.num_envs, self.t = num_envs, np.zeros(num_envs)
+    self.single_observation_space = gymnasium.spaces.Box(-1e4, 1e4, (1,))
+    self.single_action_space = gymnasium.spaces.Discrete(2)
+
+  def reset(self, *, seed=None, options=None):
+    self.t[options['reset_mask']] = 0
+    return self.t[:, None].astype(np.float32), {}
+
+  def step(self, actions):
+    self.t += 1
+    seen = self.t[:, None].astype(np.float32)
+    if self.t[0] == 2:
+      seen[0] = np.nan
+    no = np.zeros(self.num_envs, bool)
+    return seen, np.ones(self.num_envs), no, no, {}
+
+
+class One(gymnasium.Env):
+  observation_space = gymnasium.spaces.Box(-1e4, 1e4, (1,))
+  action_space = gymnasium.spaces.Discrete(2)
+  vector_entry_point = 'own_vectors:Broken'
+  max_episode_steps = 5
+
+  def reset(self, *, seed=None, options=None):
+    return np.zeros(1, np.float32), {}
+
+  def step(self, action):
+    return np.zeros(1, np.float32), 1.0, False, False, {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path, monkeypatch):
+  (tmp_path / 'own_vectors.py').write_text(OWN)
+  monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'name, single',
+  [('cars', 'MountainCar-v0'), ('pendulums', 'Pendulum-v1')],
+)
+def test_its_steps_are_those_of_single_environments(name, single):
+  environment = vector.make_vector(f'own_vectors:{name}', NUM, seed=11)
+  assert isinstance(environment, own_vector.Vectors)
+  expected = vector.make_vector(single, NUM, seed=11)
+  np.testing.assert_allclose(
+    environment.reset(), expected.reset(), rtol=1e-5, atol=1e-6
+  )
+  random, ends = np.random.default_rng(0), 0
+  for _ in range(410):
+    if environment.spec.discrete:
+      actions = random.integers(3, size=NUM)
+    else:
+      actions = random.uniform(-1, 1, (NUM, 1)).astype(np.float32)
+    step, other = environment.step(actions), expected.step(actions)
+    for got, want in zip(step[:-1], other[:-1], strict=True):
+      np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    ends += int(step.last.sum())
+  assert ends >= 2 * NUM  # of 200 steps each
+  environment.close()
+
+
+def test_an_episode_can_be_given_a_seed():
+  environment = vector.make_vector('own_vectors:cars', NUM, seed=0)
+  environment.reseed(1, 77)
+  first = environment.reset()[1]
+  wanted, _ = gymnasium.make('MountainCar-v0').reset(seed=77)
+  np.testing.assert_allclose(first, wanted, rtol=1e-6)
+
+
+def test_a_broken_episode_is_dropped_and_the_others_go_on():
+  environment = vector.make_vector(
+    'own_vectors:One', NUM, seed=0, on_fault=vector.DROP
+  )
+  environment.reset()
+  steps = [environment.step(np.zeros(NUM, np.int32)) for _ in range(5)]
+  assert steps[0].valid is None
+  assert steps[1].valid.tolist() == [False, True, True]
+  # The first begins anew; the others are cut by the limit of five steps.
+  assert steps[1].next_observation[:, 0].tolist() == [0.0, 2.0, 2.0]
+  assert steps[4].last.tolist() == [False, True, True]
+  assert steps[4].discount.tolist() == [1.0] * NUM
+  assert environment.faults == 2
+  with pytest.raises(environments.EnvironmentFault):
+    loud = vector.make_vector('own_vectors:One', NUM, seed=0)
+    loud.reset()
+    for _ in range(2):
+      loud.step(np.zeros(NUM, np.int32))
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [('by_itself', 'AutoresetMode.DISABLED'), ('other', 'Make both the same')],
+)
+def test_what_cannot_be_stepped_is_refused(name, said):
+  with pytest.raises(environments.EnvironmentRefused, match=said):
+    vector.make_vector(f'own_vectors:{name}', NUM, seed=0)
+
+
+def test_gymnasium_s_own_are_left_alone():
+  assert gymnasium.registry['CartPole-v1'].vector_entry_point is not None
+  environment = vector.make_vector('CartPole-v1', NUM, seed=0)
+  assert not isinstance(environment, own_vector.Vectors)

@@ -1,0 +1,160 @@
+"""Runs from data sets: what is refused, and what a good policy's data give."""
+
+import json
+
+import numpy as np
+import pytest
+
+from environment_loops import evaluation
+from environment_loops import vector
+from launch import cell as cell_lib
+from launch import playing
+from launch import registry
+from launch.nodes import offline
+from murmuration import play
+from replay import export
+from replay import nstep
+from replay import packing
+from run_records import run_directory
+
+N, GAMMA = 5, 0.99  # dqn:cartpole's
+LAYOUT = packing.TransitionLayout((4,))
+STEPS, ENVS = 1_000, 8
+
+
+def _write(directory, **about):
+  """A data set of the zoo's policy, a third of whose actions are random."""
+  policy = play.load('dqn:cartpole')
+  rng = np.random.default_rng(0)
+  environment = vector.make_vector('CartPole-v1', ENVS, 0)
+  window = nstep.NStepWindow(ENVS, N, GAMMA, LAYOUT)
+  observation, rows = environment.reset(), []
+  for _ in range(STEPS):
+    action = np.asarray(policy(observation), np.int32)
+    action = np.where(
+      rng.random(ENVS) < 1 / 3, rng.integers(0, 2, ENVS), action
+    )
+    step = environment.step(action.astype(np.int32))
+    window.observe(observation, action, step)
+    rows.append(window.finished())
+    observation = step.next_observation
+  environment.close()
+  fields = LAYOUT.unpack(np.concatenate(rows))._asdict()
+  said = {'layout': LAYOUT.name, 'n_step': N, 'gamma': GAMMA, **about}
+  np.savez(
+    directory / export.FILE,
+    about=np.array(json.dumps(said)),
+    **{name: fields[name] for name in export.FIELDS},
+  )
+  return directory
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return _write(tmp_path_factory.mktemp('data'))
+
+
+def _random_return():
+  rng = np.random.default_rng(0)
+  found = evaluation.evaluate_vector(
+    lambda observation: rng.integers(0, 2, len(observation)).astype(np.int32),
+    'CartPole-v1',
+    50,
+    0,
+  )
+  return found.mean
+
+
+def test_a_data_set_of_a_trained_policy_gives_one(start_run, data):
+  run = start_run(
+    'dqn',
+    '--topology=offline',
+    f'--config.offline.data={data}',
+    '--config.run.steps_per_agent=4000',
+    '--config.run.evaluations=4',
+    '--config.run.target_return=None',
+  )
+  assert run.wait() == 0, run.output
+  run.assert_nothing_is_left()
+  directory = run_directory.open(run.directory)
+  summary = directory.summary()
+  assert summary['outcome'] == 'budget'
+  # An update for each step of dqn's pace, and no step of an environment.
+  assert summary['totals']['learner_steps'] == 4000
+  assert not summary['totals'].get('actor_steps')
+  rows = directory.metrics('evaluation')
+  assert [row['actor_steps'] for row in rows] == [0, 1000, 2000, 3000, 4000]
+  kept = playing.load(directory)
+  learned = playing.evaluate(directory, kept, 20, seed=0).mean
+  assert learned > 3 * _random_return(), (learned, rows)
+  # No replay is written, and the data set stays as it is.
+  assert not list(directory.checkpoints.glob('replay*'))
+
+
+def _cell(data, **overrides):
+  given = {'offline.data': str(data), **overrides}
+  return cell_lib.resolve('dqn', topology='offline', overrides=given)
+
+
+def test_all_of_the_data_is_sampled_whatever_replay_would_hold(data):
+  experiment = _cell(data).experiment
+  found = offline.of_data(experiment, data)
+  (ring,) = found.rings
+  rows, *_ = export.load(data)
+  assert len(ring) == len(rows) > 7_000
+  sample = next(found.source((), 'replay', lambda: False))
+  assert tuple(sample.data.shape) == found.sample_specs().shape
+  there = {row.tobytes() for row in rows}
+  assert all(row.tobytes() in there for row in sample.data.numpy()[:, 0])
+
+
+def test_prioritized_replay_of_data_begins_with_its_priorities(data):
+  experiment = _cell(data, **{'agent.prioritized': 'True'}).experiment
+  found = offline.of_data(experiment, data)
+  sample = next(found.source((), 'replay', lambda: False))
+  assert sample.probabilities.shape == found.probability_specs().shape
+  size = len(export.load(data)[0])
+  np.testing.assert_allclose(sample.probabilities, 1 / size, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('overrides', 'said'),
+  [
+    ({'offline.data': ''}, 'offline.data names no data set'),
+    ({'offline.data': '/nowhere'}, 'no data set of transitions'),
+    ({'agent.n_step': '3'}, r'n_step=5, but .* needs 3.*agent.n_step=5'),
+    ({'agent.gamma': '0.9'}, r'gamma=0.99, but .*agent.gamma=0.99'),
+    ({'environment': 'Acrobot-v1'}, 'Choose the agent and environment'),
+    ({'run.replay': 'node'}, "run.replay='node'"),
+    ({'pace.samples_per_insert': 'None'}, 'one loop does both'),
+  ],
+)
+def test_what_cannot_be_learned_from_is_refused(data, overrides, said):
+  with pytest.raises(ValueError, match=said):
+    _cell(data, **overrides).build()
+
+
+@pytest.mark.parametrize('agent', ['ppo', 'acme_dqn'])
+def test_agents_without_such_a_learner_are_refused(data, agent):
+  cell = cell_lib.resolve(
+    agent, topology='offline', overrides={'offline.data': str(data)}
+  )
+  with pytest.raises(ValueError, match='does not learn from transitions'):
+    cell.build()
+
+
+def test_settings_of_a_replay_that_is_not_there_are_refused(data):
+  with pytest.raises(ValueError, match='all of the data set is kept'):
+    _cell(data, **{'agent.max_replay_size': '5000'})
+
+
+def test_the_budget_is_the_updates_of_a_run_of_as_many_steps(data):
+  experiment = _cell(data, **{'run.steps_per_agent': '4003'}).experiment
+  assert offline.updates(experiment) == 4000  # whole calls of 8
+  half = _cell(data, **{'pace.samples_per_insert': '32'}).experiment
+  assert offline.updates(half) == 15_000
+
+
+def test_it_is_named_where_a_name_is_near():
+  with pytest.raises(ValueError, match="Did you mean 'offline'"):
+    registry.topology('ofline')

@@ -1,0 +1,214 @@
+"""Replay as data sets: what goes in comes out, step by step."""
+
+import json
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+from replay import episodes
+from replay import export
+from replay import minari
+from replay import nstep
+from replay import packing
+from replay import tables
+from replay.checkpoints import save as checkpoints
+from tests import counting
+
+LAYOUT = packing.TransitionLayout((3,))
+CONFIG = {
+  'environment': 'CartPole-v1',
+  'agent_name': 'dqn',
+  'agent': {'n_step': 3, 'gamma': 0.5},
+}
+STEPS, ENVS = 100, 6
+
+
+def _written(n, gamma, form='finished'):
+  """Packed windows [N, W] of a counting environment, in order of writing."""
+  window = nstep.NStepWindow(ENVS, n, gamma, LAYOUT)
+  environment = counting.make_vector(ENVS)
+  observation, rows = environment.reset(), []
+  for time in range(STEPS):
+    action = np.full(ENVS, time % 2, np.int32)
+    step = environment.step(action)
+    window.observe(observation, action, step)
+    rows.append(getattr(window, form)())
+    observation = step.next_observation
+  rows = np.concatenate(rows)
+  return rows[LAYOUT.unpack(rows).weight > 0]
+
+
+@pytest.mark.parametrize('form', ['finished', 'aligned'])
+@pytest.mark.parametrize('n', [1, 3])
+def test_episodes_are_those_that_were_played(n, form):
+  plan, gamma = counting.Plan(), 0.5
+  found = LAYOUT.unpack(_written(n, gamma, form))
+  seen, steps = set(), 0
+  for got in episodes.episodes(found, n, gamma):
+    episode, _, index = (int(x) for x in got.observations[0])
+    assert (episode, index) not in seen
+    seen.add((episode, index))
+    length = plan.length(index, episode)
+    ended = len(got.rewards) == length
+    assert ended or n == 1  # cut by the end of the data
+    steps += len(got.rewards)
+    wanted = [[episode, t, index] for t in range(len(got.rewards) + 1)]
+    np.testing.assert_array_equal(got.observations, wanted)
+    assert len(got.actions) == len(got.rewards)
+    rewards = [
+      plan.reward(index, episode, t + 1) for t in range(len(got.rewards))
+    ]
+    np.testing.assert_allclose(got.rewards, rewards, atol=1e-5)
+    assert got.terminated == (ended and plan.terminates(index, episode))
+  assert {True, False} == {plan.terminates(i, e) for e, i in seen}
+  assert steps == len(found.r_t) if n == 1 else steps > len(found.r_t) / 2
+
+
+def test_an_episode_whose_start_has_left_replay_begins_later():
+  plan, gamma = counting.Plan(), 0.5
+  found = LAYOUT.unpack(_written(3, gamma))
+  length = plan.length(0, 0)
+  assert length > 3
+  kept = packing.Transition(*(
+    x[~((found.o_tm1 == [0, 0, 0]).all(axis=1))] for x in found
+  ))  # fmt: skip
+  first = next(
+    e for e in episodes.episodes(kept, 3, gamma) if e.observations[0][0] == 0
+    and e.observations[0][2] == 0
+  )  # fmt: skip
+  assert first.observations[0][1] == 1 and len(first.rewards) == length - 1
+
+
+@pytest.fixture
+def run(tmp_path):
+  """A run's directory, with what was written to two shards."""
+  directory = tmp_path / 'run'
+  rows = _written(3, 0.5)
+  for shard in range(2):
+    path = directory / 'checkpoints' / 'replay' / f'shard_{shard}'
+    table = tables.uniform('replay', 10_000, 1, LAYOUT.signature())
+    opened = checkpoints.open_server([table], directory=path)
+    half = rows[LAYOUT.unpack(rows).o_tm1[:, 2] % 2 == shard]
+    with opened.server.localhost_client().trajectory_writer(1) as writer:
+      for row in half:
+        writer.append(row)
+        writer.create_item('replay', 1.0 + shard, writer.history[-1])
+    checkpoints.save(opened, path, {})
+    opened.server.stop()
+  (directory / 'config.json').write_text(json.dumps(CONFIG))
+  return directory
+
+
+def test_arrays_hold_every_transition_in_order(run, tmp_path):
+  export.export(str(run), tmp_path / 'out', 'arrays')
+  rows, priorities, about = export.load(tmp_path / 'out')
+  written = _written(3, 0.5)
+  shard = LAYOUT.unpack(written).o_tm1[:, 2] % 2
+  expected = np.concatenate([written[shard == 0], written[shard == 1]])
+  place = LAYOUT.slices.written_at
+  expected[:, place] = 0
+  np.testing.assert_array_equal(rows, expected)
+  assert about == {
+    'environment': 'CartPole-v1',
+    'agent': 'dqn',
+    'n_step': 3,
+    'gamma': 0.5,
+    'reward_clip': None,
+    'layout': LAYOUT.name,
+  }
+  assert about == export.about(tmp_path / 'out')
+  assert set(np.unique(priorities)) == {1.0, 2.0}
+  with pytest.raises(FileExistsError, match='another directory'):
+    export.export(str(run), tmp_path / 'out', 'arrays')
+
+
+def test_the_command_writes_both_and_says_so(run, tmp_path, capsys):
+  # Four numbers are CartPole's; three are enough to see the episodes.
+  assert export.main([str(run), str(tmp_path / 'out')]) == 0
+  said = capsys.readouterr().out
+  assert 'transitions' in said and "load_dataset('dqn_cartpole-v0')" in said
+  rows, *_ = export.load(tmp_path / 'out')
+  played = list(episodes.episodes(LAYOUT.unpack(rows), 3, 0.5))
+  data = tmp_path / 'out' / 'dqn_cartpole-v0' / 'data'
+  metadata = json.loads((data / 'metadata.json').read_text())
+  assert metadata['total_episodes'] == len(played) > 10
+  assert json.loads(metadata['env_spec'])['id'] == 'CartPole-v1'
+  with h5py.File(data / 'main_data.hdf5') as file:
+    assert len(file) == len(played)
+    total = sum(len(file[name]['rewards']) for name in file)
+  assert metadata['total_steps'] == total
+
+
+def test_minari_has_the_units_of_the_environment(tmp_path):
+  def episode(terminated):
+    return episodes.Episode(
+      np.arange(9, dtype=np.float32).reshape(3, 3),
+      np.array([[-1.0], [0.5]], np.float32),
+      np.array([1.0, 2.0], np.float32),
+      terminated,
+    )
+
+  both = [episode(True), episode(False)]
+  counts = minari.write(tmp_path, 'a-v0', 'Pendulum-v1', both, {})
+  assert counts == (2, 4)
+  data = tmp_path / 'a-v0' / 'data'
+  with h5py.File(data / 'main_data.hdf5') as file:
+    for name, ends in (
+      ('episode_0', 'terminations'),
+      ('episode_1', 'truncations'),
+    ):
+      group = file[name]
+      np.testing.assert_array_equal(group['actions'], [[-2.0], [1.0]])
+      np.testing.assert_array_equal(group['rewards'], [1.0, 2.0])
+      assert group['observations'].shape == (3, 3)
+      flags = {'terminations', 'truncations'}
+      assert group[ends][:].tolist() == [False, True]
+      assert not group[(flags - {ends}).pop()][:].any()
+      assert group.attrs['total_steps'] == 2
+  metadata = json.loads((data / 'metadata.json').read_text())
+  space = json.loads(metadata['action_space'])
+  assert (space['low'], space['high']) == ([-2.0], [2.0])
+  assert minari._own_units(
+    gymnasium.spaces.Discrete(2, start=5), np.array([0, 1])
+  ).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [('nowhere', 'no directory'), ('empty', 'neither a run')],
+)
+def test_what_has_no_replay_is_refused(tmp_path, name, said, capsys):
+  (tmp_path / 'empty').mkdir()
+  out = tmp_path / 'out'
+  assert export.main([str(tmp_path / name), str(out)]) == 2
+  assert said in capsys.readouterr().err
+
+
+def test_minari_without_the_config_of_a_run_is_refused(run, tmp_path, capsys):
+  (run / 'config.json').unlink()
+  shard = str(run / 'checkpoints' / 'replay' / 'shard_0')
+  out = str(tmp_path / 'out')
+  assert export.main([shard, out, '--format=minari']) == 2
+  assert '--format=arrays' in capsys.readouterr().err
+  assert export.main([shard, out, '--format=arrays']) == 0
+
+
+def test_blocks_of_unrolls_are_refused(tmp_path, capsys):
+  import tensorflow as tf
+
+  path = tmp_path / 'shard_0'
+  signature = tf.TensorSpec((5,), tf.float32, name='block')
+  table = tables.uniform('queue', 10, 1, signature)
+  opened = checkpoints.open_server([table], directory=path)
+  checkpoints.save(opened, path, {})
+  opened.server.stop()
+  assert export.main([str(path), str(tmp_path / 'out')]) == 2
+  assert 'holds no transitions' in capsys.readouterr().err
+
+
+def test_a_file_of_something_else_is_no_data_set(tmp_path):
+  np.savez(tmp_path / export.FILE, x=np.zeros(3))
+  with pytest.raises(ValueError, match='no data set of transitions'):
+    export.load(tmp_path)
