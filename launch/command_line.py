@@ -23,6 +23,7 @@ from launch import settings
 from replay import isolation
 from run_records import metrics
 from run_records import run_directory
+from run_records import sinks
 
 USAGE = session.USAGE
 _CONFIG = '--config'
@@ -88,6 +89,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       registry.unknown('engine', args.lp_launch_type, engines.NAMES)
     if args.isolate not in isolation.MODES:
       registry.unknown('way to isolate', args.isolate, isolation.MODES)
+    names = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -104,6 +106,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     run_dir,
     bool(args.resume),
     isolate=args.isolate,
+    sinks=names,
   )
 
 
@@ -170,6 +173,13 @@ def _parser(description: str | None) -> Parser:
     help='private network for all nodes: required, auto (where the system '
     'allows it) or off, for environments that need the network; default: '
     '%(default)s',
+  )
+  parser.add_argument(
+    '--sink',
+    default='',
+    metavar='NAMES',
+    help='where numbers go besides the run: '
+    f'{", ".join(sinks.NAMES)}, several with commas',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

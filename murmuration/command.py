@@ -6,6 +6,7 @@ murmuration play impala:cartpole       play a policy of the zoo
 murmuration export runs/NAME           a policy to take home
 murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
+murmuration sink runs/NAME --to=csv    its numbers to W&B, MLflow or tables
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 """
@@ -28,6 +29,7 @@ COMMANDS = {
   'evaluate': 'launch.evaluate',
   'play': 'murmuration.play',
   'export': 'murmuration.export',
+  'sink': 'run_records.follow',
   'inspect': 'replay.inspect',
   'sweep': 'studies.sweep',
   'results': 'studies.results',
