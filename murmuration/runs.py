@@ -135,7 +135,7 @@ class Run:
 
     Args:
       path: of the file, or of SavedModel's directory.
-      format: 'numpy' or 'savedmodel'.
+      format: 'numpy', 'savedmodel' or 'onnx'.
     """
     return self._call('export', to=_absolute(path), format=format)
 

@@ -3,9 +3,9 @@
   murmuration sink runs/NAME --to=wandb,csv
 
 A run started with --sink does this by itself, in a process that was started
-before the launcher entered its private network. All that passes between the two is
-the run's own files, so no sink can hold up or end a run, and an interrupted one
-goes on where it was.
+before the launcher entered its private network. All that passes between the two
+is the run's own files, so no sink can hold up or end a run, and an interrupted
+one goes on where it was.
 """
 
 from __future__ import annotations

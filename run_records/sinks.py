@@ -65,6 +65,7 @@ class WandB:
 
     directory = _directory(run, 'wandb')
     self._id = state.get('id') or wandb.util.generate_id()
+    mode: Any = os.environ.get('WANDB_MODE', 'offline')
     self._run = wandb.init(
       project=os.environ.get('WANDB_PROJECT', _PROJECT),
       name=run.name,
@@ -72,7 +73,7 @@ class WandB:
       resume='allow' if state else None,
       dir=directory,
       config=metrics.to_jsonable(run.config()),
-      mode=os.environ.get('WANDB_MODE', 'offline'),  # type: ignore[arg-type]
+      mode=mode,
       settings=wandb.Settings(
         silent=True, console='off', disable_git=True, save_code=False
       ),
