@@ -145,7 +145,7 @@ class Graph:
     example = np.argmax(x.example, axis=axis)
     return self.node('ArgMax', [x], example, axis=axis, keepdims=0)
 
-  def pad(self, x: Tensor, edges: Any, mode: str) -> Tensor:
+  def pad(self, x: Tensor, edges: Any, mode: Any) -> Tensor:
     ends = self.constant(np.array(edges, np.int64).T.ravel())
     example = np.pad(x.example, edges, mode)
     return self.node('Pad', [x, ends], example, mode=mode)

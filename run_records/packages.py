@@ -18,9 +18,9 @@ def require(flag: str, modules: dict[str, str]) -> None:
   missing = [name for module, name in modules.items() if not _installed(module)]
   if missing:
     raise ValueError(
-      f'{flag} needs {" and ".join(missing)}, not installed here. Install: '
-      f'python -m pip install {" ".join(missing)}. Or, in a clone, make extras '
-      'and use .venv-extras/bin/python: versions as in requirements/extras.txt.'
+      f'{flag} needs {" and ".join(missing)}, not installed here. In a clone: '
+      'make extras, then .venv-extras/bin/python instead of .venv/bin/python. '
+      f'Elsewhere: python -m pip install {" ".join(missing)}.'
     )
 
 
