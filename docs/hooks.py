@@ -10,8 +10,6 @@ import html
 import pathlib
 import re
 
-from mkdocs.structure import files as mkdocs_files
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What stands outside of docs/, and the page that it becomes.
 PAGES = {
@@ -31,6 +29,8 @@ _WIDE, _HIGH, _ACROSS, _DOWN = 150, 34, 230, 58  # pixels
 
 
 def on_files(files, config):
+  from mkdocs.structure import files as mkdocs_files  # of .venv-site
+
   for name, page in PAGES.items():
     text = (ROOT / name).read_text(encoding='utf-8')
     text = text.replace('](docs/', '](')
@@ -53,6 +53,8 @@ def svg(graph: str) -> str:
   column = dict.fromkeys(labels, 0)
   for _ in labels:  # longest ways; more rounds would follow a circle for ever
     for a, b in edges:
+      if a == b:
+        continue
       column[b] = min(max(column[b], column[a] + 1), len(labels) - 1)
   used = sorted(set(column.values()))
   rows: dict[int, int] = {}
@@ -60,7 +62,9 @@ def svg(graph: str) -> str:
   for name in labels:
     x = used.index(column[name])
     rows[x] = rows.get(x, 0) + 1
-    place[name] = (10 + x * _ACROSS, 10 + (rows[x] - 1) * _DOWN + x * 14)
+    # Between the rows of the column before, as some edges go past.
+    y = 20 + (rows[x] - 1) * _DOWN + x % 2 * _DOWN // 2
+    place[name] = (10 + x * _ACROSS, y)
   width = max(x for x, _ in place.values()) + _WIDE + 10
   height = max(y for _, y in place.values()) + _HIGH + 10
   parts = [
@@ -71,6 +75,13 @@ def svg(graph: str) -> str:
   ]
   for a, b in edges:
     (ax, ay), (bx, by) = place[a], place[b]
+    if a == b:  # each other
+      top = ax + _WIDE / 2
+      parts.append(
+        f'<path class="edge" d="M{top - 20},{ay} C{top - 20},{ay - 22} '
+        f'{top + 20},{ay - 22} {top + 20},{ay}" marker-end="url(#tip)"/>'
+      )
+      continue
     ahead = bx > ax
     x1, x2 = ax + _WIDE * ahead, bx + _WIDE * (not ahead)
     y1, y2 = ay + _HIGH / 2, by + _HIGH / 2

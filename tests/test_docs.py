@@ -1,5 +1,7 @@
 """Links of the docs lead somewhere, and the site has every page."""
 
+import html
+import importlib.util
 import pathlib
 import re
 
@@ -50,6 +52,37 @@ def broken(page):
       yield f'{target}: no such file'
     elif anchor and there.suffix == '.md' and anchor not in anchors(there):
       yield f'{target}: no such heading; there are {sorted(anchors(there))}'
+
+
+def hooks():
+  path = ROOT / 'docs' / 'hooks.py'
+  spec = importlib.util.spec_from_file_location('hooks', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def test_every_graph_of_the_docs_becomes_a_picture_with_all_its_nodes():
+  found = [
+    graph
+    for page in PAGES
+    for graph in re.findall(r'```mermaid\n(.*?)```', page.read_text(), re.S)
+  ]
+  assert len(found) >= 5
+  for graph in found:
+    picture = hooks().svg(graph)
+    shown = re.findall(r'<text [^>]*>(.*?)</text>', picture)
+    assert shown == [html.escape(n) for n in re.findall(r'\["(.*?)"\]', graph)]
+    assert picture.count('class="edge"') == graph.count('-->')
+    places = re.findall(r'<rect x="(\d+)" y="(\d+)"', picture)
+    assert len(set(places)) == len(shown)
+
+
+def test_marks_are_no_links_and_code_stays_as_it_is():
+  text = 'a [R] `[T]` [C](x.md) [code](../../agents/base.py)\n```\n[B]\n```'
+  assert hooks().on_page_markdown(text, None, None, None) == (
+    'a \\[R\\] `[T]` [C](x.md) `code`\n```\n[B]\n```'
+  )
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
