@@ -10,6 +10,9 @@
 #   make test-all         the rest: every cell, every command, killed nodes
 #   make test-learning    real runs that have to learn: minutes
 #   make test-next        what needs no Reverb, on the next Python (3.13)
+#   make test-extras      sinks, ONNX and notebooks, with packages of their own
+#   make extras           those packages, in .venv-extras
+#   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
@@ -36,7 +39,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results chaos evaluate docs test test-all test-learning test-next \
+.PHONY: help environment swarm run results chaos evaluate docs site extras test test-all test-learning test-next test-extras \
   bench doctor \
   check format lint types lock clean distclean
 
@@ -81,6 +84,17 @@ test-next:
 	@.venv-next/bin/python -m pytest -m 'not long' tests/environment_loops \
 	  tests/agents $(patsubst %,--ignore=tests/agents/%,acme test_policy_gradient.py \
 	  test_ppo.py test_vtrace.py) $(ARGS)
+
+extras: environment
+	@$(FINDER) requirements/environment.py extras $(NAMED)
+
+test-extras: extras
+	@$(subst .venv,.venv-extras,$(BIN))/python -m pytest -o \
+	  addopts=--import-mode=importlib tests/extras $(ARGS)
+
+site:
+	@$(FINDER) requirements/environment.py site
+	@.venv-site/bin/python -m mkdocs build --strict --site-dir build/site $(ARGS)
 
 docs: environment
 	@$(BIN)/python launch/render_docs.py

@@ -23,6 +23,7 @@ from launch import settings
 from replay import isolation
 from run_records import metrics
 from run_records import run_directory
+from run_records import sinks
 
 USAGE = session.USAGE
 _CONFIG = '--config'
@@ -89,6 +90,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     if args.isolate not in isolation.MODES:
       registry.unknown('way to isolate', args.isolate, isolation.MODES)
     ray = _ray(args)
+    names = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -106,6 +108,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     bool(args.resume),
     isolate=args.isolate,
     ray=ray,
+    sinks=names,
   )
 
 
@@ -204,6 +207,13 @@ def _parser(description: str | None) -> Parser:
     metavar='GROUP:NAME=NUMBER,...',
     help='what each node of a group asks of its host, for Ray: cpus, gpus, '
     'memory (bytes) or a resource of your own; default: cpus=1',
+  )
+  parser.add_argument(
+    '--sink',
+    default='',
+    metavar='NAMES',
+    help='where numbers go besides the run: '
+    f'{", ".join(sinks.NAMES)}, several with commas',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

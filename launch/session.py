@@ -7,7 +7,7 @@ So every cell is started, shown, stopped and kept in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import importlib.metadata
@@ -25,6 +25,7 @@ from launch import needs
 from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
+from run_records import follow
 from run_records import metrics
 from run_records import run_directory
 from run_records import view
@@ -44,6 +45,7 @@ def run(
   isolate: str = 'auto',
   on_tick: Callable[[], None] = lambda: None,
   ray: engines.Options | None = None,
+  sinks: Sequence[str] = (),
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -55,6 +57,7 @@ def run(
     isolate: of `isolation.MODES`; this process changes its network.
     on_tick: called by the engine now and then; must not wait.
     ray: of the engine `ray`.
+    sinks: of `sinks.NAMES`; where its numbers go besides.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -65,7 +68,13 @@ def run(
   try:
     # What refuses comes before the directory exists.
     needs.check(cell.experiment, cell.build(str(path)))
-    isolation.enter(_isolation(isolate, cell, ray))
+    mode = _isolation(isolate, cell, ray)
+  except (ValueError, OSError) as e:
+    return _refuse(e)
+  # A process from before the private network: it may need the other one.
+  follower = follow.Follower(path, sinks) if sinks else None
+  try:
+    isolation.enter(mode)
     if resume:
       checkpoints.check(path, functools.partial(_warn, path))
     directory = run_directory.create(
@@ -75,8 +84,9 @@ def run(
     launched = directory.path / launcher.FILE
     metrics.write_json(launched, launcher.record())
   except (ValueError, OSError) as e:
-    print(f'error: {e}', file=sys.stderr)
-    return USAGE
+    if follower is not None:
+      follower.close()
+    return _refuse(e)
   program = cell.build(str(directory.path))
   limit = cell.experiment.eval_limit
   if limit is not None:
@@ -102,6 +112,8 @@ def run(
     return USAGE
   finally:
     live.close()
+    if follower is not None:
+      follower.close()
     launched.unlink(missing_ok=True)
   # Not at the top: matplotlib takes as long to import as a node to start.
   from run_records import plots  # pylint: disable=g-import-not-at-top
@@ -113,6 +125,11 @@ def run(
   outcome = _honest(outcome, directory)
   live.final(outcome, directory.path)
   return outcome.exit_code
+
+
+def _refuse(error: Exception) -> int:
+  print(f'error: {error}', file=sys.stderr)
+  return USAGE
 
 
 def _honest(

@@ -7,6 +7,7 @@ murmuration export runs/NAME           a policy to take home
 murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
 murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
+murmuration sink runs/NAME --to=csv    its numbers to W&B, MLflow or tables
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 """
@@ -29,6 +30,7 @@ COMMANDS = {
   'evaluate': 'launch.evaluate',
   'play': 'murmuration.play',
   'export': 'murmuration.export',
+  'sink': 'run_records.follow',
   'inspect': 'replay.inspect',
   'sweep': 'studies.sweep',
   'dataset': 'replay.export',

@@ -2,6 +2,7 @@
 
   murmuration export runs/NAME                       # RUN/policy.py
   murmuration export runs/NAME --format=savedmodel   # RUN/policy/, TensorFlow's
+  murmuration export runs/NAME --format=onnx         # RUN/policy.onnx
   murmuration export runs/NAME --to=policy.npz --score=100   # for the zoo
 
 With normalization and action scaling: observations in, what env.step takes out.
@@ -24,11 +25,12 @@ import numpy as np
 from launch import command_line
 from launch import playing
 from murmuration import portable
+from run_records import packages
 from run_records import run_directory
 
-FORMATS = ('numpy', 'savedmodel')
+FORMATS = ('numpy', 'savedmodel', 'onnx')
 _SCORE_SEED = 1_000_000  # no run's own
-_NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy'}
+_NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy', 'onnx': 'policy.onnx'}
 
 
 def main() -> int:
@@ -36,9 +38,9 @@ def main() -> int:
   parser = command_line.Parser(__doc__)
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
-    '--format', default='numpy', help=f'{" or ".join(FORMATS)}; default: numpy'
+    '--format', default='numpy', help=f'{", ".join(FORMATS)}; default: numpy'
   )
-  parser.add_argument('--to', help='where to; default: RUN/policy.py or policy')
+  parser.add_argument('--to', help='where to; default: in RUN')
   parser.add_argument(
     '--score',
     type=command_line.at_least(2),
@@ -70,7 +72,7 @@ def export(
 
   Args:
     run_dir: of the run.
-    format: 'numpy' or 'savedmodel'.
+    format: 'numpy', 'savedmodel' or 'onnx'.
     to: the file (.py, or .npz without code), or SavedModel's directory.
     score: episodes to play, for `scored`; None plays none.
 
@@ -78,17 +80,14 @@ def export(
     Where it is.
 
   Raises:
-    ValueError: the format is not known, the run keeps no parameters, or its
-      agent does not say its policy as operations.
+    ValueError: the format is not known, or its package not installed; the run
+      keeps no parameters, or its agent does not say its policy as operations.
     FileExistsError: a SavedModel is there.
   """
-  if format == 'onnx':
-    raise ValueError(
-      'There is no ONNX here: its package is not in requirements/lock.txt '
-      '(docs/library.md says why). From a SavedModel, tf2onnx makes it.'
-    )
   if format not in FORMATS:
     raise ValueError(f'format={format!r}: choose from {", ".join(FORMATS)}.')
+  if format == 'onnx':
+    packages.require('--format=onnx', {'onnx': 'onnx==1.17.0'})
   run = run_directory.open(run_dir)
   kept = playing.load(run)
   data = packed(kept, **(scored(run, kept, score) if score else {}))
@@ -96,6 +95,10 @@ def export(
   to.parent.mkdir(parents=True, exist_ok=True)
   if format == 'savedmodel':
     _save_model(portable.Policy(data), to)
+  elif format == 'onnx':
+    from murmuration import onnx_graph  # not in the lock
+
+    to.write_bytes(onnx_graph.traced(portable.Policy(data)).SerializeToString())
   elif to.suffix == '.npz':
     to.write_bytes(data)
   else:

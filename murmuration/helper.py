@@ -120,6 +120,7 @@ def train(
   seed: int = 0,
   chosen: bool = True,
   resume: bool = False,
+  sinks: str = '',
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
   from launch import cell as cell_lib
@@ -129,6 +130,7 @@ def train(
   from launch.engines import linux
   from murmuration import choices
   from run_records import run_directory
+  from run_records import sinks as sinks_lib
 
   # A run does not outlive its caller, not even a killed one. What comes after
   # (isolation) may take this away: then the next tick finds nobody.
@@ -150,12 +152,13 @@ def train(
       path = run_directory.default_path(
         cell.agent.name, cell.experiment.environment
       )
+  names = sinks_lib.parse(sinks)
   path = path.absolute()
   if _asked.stop:
     return _STOPPED, None
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
-  code = session.run(cell, engine, path, resume, on_tick=ticks)
+  code = session.run(cell, engine, path, resume, on_tick=ticks, sinks=names)
   if code == session.USAGE:
     return code, None
   ticks(last=True)

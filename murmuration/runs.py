@@ -135,7 +135,7 @@ class Run:
 
     Args:
       path: of the file, or of SavedModel's directory.
-      format: 'numpy' or 'savedmodel'.
+      format: 'numpy', 'savedmodel' or 'onnx'.
     """
     return self._call('export', to=_absolute(path), format=format)
 
@@ -160,6 +160,7 @@ class Run:
     *,
     engine: str = 'local_mp',
     progress: bool | None = None,
+    sinks: str = '',
     **config: Any,
   ) -> Run:
     """Goes on training in the same directory, with the same callbacks.
@@ -169,6 +170,7 @@ class Run:
         what is left of the budget.
       engine: as for `train`.
       progress: as for `train`.
+      sinks: as for `train`.
       **config: settings that change.
 
     Returns:
@@ -179,6 +181,7 @@ class Run:
       engine=engine,
       resume=True,
       steps=_whole(steps),
+      sinks=sinks,
       settings=_plain(config),
     )
     return self
@@ -247,6 +250,7 @@ def train(
   seed: int = 0,
   run_dir: Path | None = None,
   progress: bool | None = None,
+  sinks: str = '',
   on_tick: Callback | None = None,
   on_evaluation: Callback | None = None,
   on_end: Callback | None = None,
@@ -273,6 +277,8 @@ def train(
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a
       notebook.
+    sinks: where numbers go besides the run, such as 'wandb,csv': see
+      run_records/sinks.py.
     on_tick: called about twice a second with the run and {'steps', 'budget',
       'elapsed_s', 'totals'}.
     on_evaluation: called with the run and each evaluation: {'actor_steps',
@@ -309,6 +315,7 @@ def train(
     engine=engine,
     seed=int(seed),
     steps=_whole(steps),
+    sinks=sinks,
     settings=_plain(config),
     chosen=run_dir is not None,
   )

@@ -146,7 +146,7 @@ class MetricsWriter:
       step: the x axis, by convention the total `actor_steps`.
       wall_time_s: seconds since 1970; now if None.
     """
-    numbers = {tag: _number(value) for tag, value in values.items()}
+    numbers = {tag: number(value) for tag, value in values.items()}
     summary = summary_pb2.Summary(
       value=[
         summary_pb2.Summary.Value(tag=tag, simple_value=number)
@@ -279,7 +279,8 @@ def from_jsonable(value: Any) -> Any:
   return value
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+  """A scalar as a float; None for what is no number."""
   if isinstance(value, (bool, int, float, np.number, np.bool_)):
     return float(value)
   if isinstance(value, np.ndarray) and value.ndim == 0:

@@ -12,6 +12,7 @@ from typing import Any
 
 from run_records import metrics as metrics_lib
 
+_NODE = 'node_'  # of the kind of rows of a group of nodes
 _CURVE_LENGTH = 60  # points of the evaluation curve that are kept
 
 
@@ -56,14 +57,7 @@ class RunLog:
     """Appends a row, which has its `actor_steps`, to the file of its kind."""
     if self._writer is not None:
       self._writer.row(kind, row)
-      self._writer.scalars(
-        {
-          f'{kind}/{name}': value
-          for name, value in row.items()
-          if name != 'actor_steps'
-        },
-        step=int(row['actor_steps']),
-      )
+      self._writer.scalars(*tagged(kind, row))
     # Evaluations of older parameters may come later.
     latest = self.latest.get(kind, row)
     if row['actor_steps'] >= latest['actor_steps']:
@@ -93,27 +87,42 @@ class RunLog:
     """
     if self._writer is None:
       return
-    label, _, index = node.partition('/')
+    label = node.partition('/')[0]
     per_second = {f'{name}_per_s': rate for name, rate in rates.items()}
     own = {f'own_{name}': total for name, total in totals.items()}
     numbers = {**metrics, **per_second, **own}
     # In its own file per group: all explorers together, by time.
-    self._writer.row(
-      f'node_{label}',
-      {
-        'node': node,
-        'actor_steps': step,
-        'elapsed_s': round(elapsed_s, 3),
-        **numbers,
-      },
-    )
-    tag = f'{label}_{index}' if index else label
-    self._writer.scalars(
-      {f'{tag}/{name}': value for name, value in numbers.items()}, step=step
-    )
+    row = {
+      'node': node,
+      'actor_steps': step,
+      'elapsed_s': round(elapsed_s, 3),
+      **numbers,
+    }
+    self._writer.row(f'{_NODE}{label}', row)
+    self._writer.scalars(*tagged(f'{_NODE}{label}', row))
 
   def close(self) -> None:
     """Closes the files. Safe to call twice."""
     if self._writer is not None:
       self._writer.close()
       self._writer = None
+
+
+def tagged(kind: str, row: Mapping[str, Any]) -> tuple[dict[str, float], int]:
+  """The numbers of a row by their tags, and its step: what a graph shows.
+
+  Rows of nodes have tags such as 'explorer_0/loss', others 'evaluation/...'.
+  """
+  group, left_out = kind, {'actor_steps'}
+  if kind.startswith(_NODE):
+    group, left_out = (
+      row['node'].replace('/', '_'),
+      {'actor_steps', 'elapsed_s'},
+    )
+  numbers = {
+    f'{group}/{name}': metrics_lib.number(value)
+    for name, value in row.items()
+    if name not in left_out
+  }
+  found = {tag: value for tag, value in numbers.items() if value is not None}
+  return found, int(row['actor_steps'])

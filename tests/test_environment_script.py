@@ -197,6 +197,21 @@ def test_another_interpreter_has_a_directory_of_its_own(environment):
   assert venv.directory == '/here/.venv-python3.10'
 
 
+def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
+  environment, tmp_path, monkeypatch
+):
+  extras = environment.Environment('extras', 'python3.10', str(tmp_path))
+  assert extras.directory == str(tmp_path / '.venv-extras-python3.10')
+  assert extras.stack.directory == str(tmp_path / '.venv-python3.10')
+  with pytest.raises(environment.SetupError, match='has to be there first'):
+    environment.create(extras)
+  twice = environment.read_pins(extras.pins).keys() & environment.read_pins(
+    extras.stack.pins
+  )
+  assert not twice
+  assert environment.Environment('site', '', '/here').stack is None
+
+
 @pytest.mark.parametrize(
   ('given', 'wanted'),
   [
@@ -213,6 +228,17 @@ def test_make_takes_a_python_from_its_command_line_only(given, wanted):
   )
   assert wanted in commands
   assert ('--python=python3.10' in commands) == bool(given)
+
+
+def test_make_finds_the_extras_beside_the_python_it_is_given():
+  commands = subprocess.check_output(
+    ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
+    cwd=REQUIREMENTS.parent,
+    env={**os.environ, 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert 'environment.py extras --python=python3.10' in commands
+  assert '.venv-extras-python3.10/bin/python -m pytest' in commands
 
 
 def test_a_full_disk_is_refused(environment, monkeypatch):

@@ -19,6 +19,7 @@ from environment_loops import environments
 from launch import playing
 from murmuration import export
 from murmuration import portable
+from run_records import packages
 
 PENDULUM = 'Pendulum-v1'
 CARTPOLE = 'CartPole-v1'
@@ -173,8 +174,12 @@ def test_another_number_of_episodes_than_it_remembers_is_refused():
     policy(np.zeros((3, 3)))
 
 
-def test_an_agent_without_operations_and_other_formats_are_refused(tmp_path):
-  for format, said in (('onnx', 'tf2onnx'), ('torch', 'numpy, savedmodel')):
+def test_an_agent_without_operations_and_other_formats_are_refused(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(packages, '_installed', lambda module: False)
+  formats = (('onnx', 'pip install onnx'), ('torch', 'numpy, savedmodel'))
+  for format, said in formats:
     with pytest.raises(ValueError, match=said):
       export.export(tmp_path, format)
   spec = environments.spec(CARTPOLE)

@@ -1,0 +1,212 @@
+"""Feeds sinks with the numbers of a run while it runs, or afterwards.
+
+  murmuration sink runs/NAME --to=wandb,csv
+
+A run started with --sink does this by itself, in a process that was started
+before the launcher entered its private network. All that passes between the two
+is the run's own files, so no sink can hold up or end a run, and an interrupted
+one goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+import json
+import logging
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+# Run as a file, Python would look for modules in run_records/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from run_records import metrics
+from run_records import run_directory
+from run_records import run_log
+from run_records import sinks
+
+_PERIOD_S = 1.0
+_PATIENCE_S = 30.0  # for what a sink has to send after the end
+_logger = logging.getLogger(__name__)
+
+
+class Feed:
+  """One sink, and how far it has read each file of rows."""
+
+  def __init__(self, run: run_directory.RunDirectory, name: str):
+    self.name = name
+    self.failed = False
+    self._run = run
+    self._state = run.path / 'sinks' / f'{name}.json'
+    kept: dict[str, Any] = {}
+    if self._state.exists():
+      kept = metrics.read_json(self._state)
+    self._read: dict[str, int] = kept.get('read', {})
+    self._sink = sinks.make(name, run, kept.get('sink', {}))
+
+  def poll(self) -> None:
+    """Hands over what is new."""
+    for kind in self._run.kinds():
+      path = self._run.metrics_directory / f'{kind}.jsonl'
+      for line, end in whole_lines(path, self._read.get(kind, 0)):
+        row = metrics.from_jsonable(json.loads(line))
+        values, step = run_log.tagged(kind, row)
+        self._sink.row(kind, row)
+        if values:
+          self._sink.scalars(values, step)
+        self._read[kind] = end
+    self._save()
+
+  def close(self) -> None:
+    summary = self._run.summary()
+    self._sink.close(bool(summary and summary['finished']))
+    self._save()
+
+  def _save(self) -> None:
+    self._state.parent.mkdir(exist_ok=True)
+    state = {'read': self._read, 'sink': self._sink.state()}
+    metrics.write_json(self._state, state)
+
+
+def whole_lines(path: pathlib.Path, start: int) -> Iterator[tuple[bytes, int]]:
+  """Lines from a byte on, each with where it ends; a cut one is left out."""
+  with open(path, 'rb') as file:
+    file.seek(start)
+    for line in file:
+      start += len(line)
+      if not line.endswith(b'\n'):
+        return
+      if line.strip():
+        yield line, start
+
+
+def follow(
+  run: run_directory.RunDirectory, names: Sequence[str], ended: Any
+) -> bool:
+  """Feeds the sinks until the run is over. Returns whether all took it all.
+
+  A sink that raises is left out from then on, with its traceback in the log.
+
+  Args:
+    run: of which the directory is there.
+    names: of sinks.
+    ended: called with seconds to wait; returns whether no more rows come.
+  """
+  feeds: list[Feed] = []
+  well = True
+
+  def guarded(name: str, call: Any) -> Any:
+    nonlocal well
+    try:
+      return call()
+    except Exception:
+      _logger.exception('the sink %s gets no more of this run', name)
+      well = False
+      feeds[:] = [feed for feed in feeds if feed.name != name]
+      return None
+
+  for name in names:
+    made = guarded(name, lambda name=name: Feed(run, name))
+    if made is not None:
+      feeds.append(made)
+  last = False
+  while not last:
+    last = ended(_PERIOD_S)
+    for feed in [*feeds]:
+      guarded(feed.name, feed.poll)
+  for feed in [*feeds]:
+    guarded(feed.name, feed.close)
+  return well
+
+
+class Follower:
+  """The launcher's side: a process that follows its run."""
+
+  def __init__(self, path: pathlib.Path, names: Sequence[str]):
+    """Starts it. The run's directory need not be there yet."""
+    self._names = ','.join(names)
+    self._process = subprocess.Popen(
+      [sys.executable, __file__, str(path.absolute()), f'--to={self._names}']
+      + ['--live'],
+      stdin=subprocess.PIPE,
+      start_new_session=True,  # Ctrl-C ends the run; this one ends after it
+    )
+
+  def close(self) -> None:
+    """Says that the run is over, and waits a while for what is on its way."""
+    assert self._process.stdin is not None
+    self._process.stdin.close()
+    try:
+      code = self._process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+      print(
+        f'note: {self._names} still being written, by process '
+        f'{self._process.pid}.',
+        file=sys.stderr,
+      )
+      return
+    if code:
+      print(
+        f'warning: not all numbers are in {self._names}; sinks/log.txt in the '
+        'run says why.',
+        file=sys.stderr,
+      )
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('run', metavar='RUN', help='directory of a run')
+  parser.add_argument(
+    '--to', required=True, help=f'with commas: {", ".join(sinks.NAMES)}'
+  )
+  parser.add_argument('--live', action='store_true', help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  path = pathlib.Path(args.run)
+  try:
+    names = sinks.parse(args.to)
+    if args.live and not _appears(path):
+      return 0
+    run = run_directory.open(path)
+  except (ValueError, OSError) as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 2
+  if not args.live:
+    code = int(not follow(run, names, lambda seconds: True))
+    print(run.path / 'sinks')
+    return code
+  (path / 'sinks').mkdir(exist_ok=True)
+  log = open(path / 'sinks' / 'log.txt', 'a')
+  os.dup2(log.fileno(), 1)  # what the packages print is not for the live view
+  os.dup2(log.fileno(), 2)
+  return int(not follow(run, names, _closed))
+
+
+def _closed(seconds: float) -> bool:
+  """Whether the launcher is gone, or says that the run is over."""
+  return bool(select.select([0], [], [], seconds)[0])
+
+
+def _appears(path: pathlib.Path) -> bool:
+  """Waits for a run; False if the launcher ends without one."""
+  began = time.time()
+  while True:
+    ended = _closed(0.1)
+    config = path / 'config.json'
+    if config.exists():
+      return True
+    if ended:
+      _logger.info('no run after %.0f s', time.time() - began)
+      return False
+
+
+if __name__ == '__main__':
+  logging.basicConfig(format='%(asctime)s %(message)s')
+  sys.exit(main())

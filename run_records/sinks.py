@@ -1,0 +1,229 @@
+"""Where else a run's numbers go: Weights & Biases, MLflow, CSV.
+
+A sink is four methods; follow.py feeds it from a run's JSON lines, in a process
+of its own that a launcher starts before it leaves the network.
+
+    --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
+                    WANDB_MODE=online at once. WANDB_PROJECT, else murmuration
+    --sink=mlflow   in RUN/sinks/mlflow, or at MLFLOW_TRACKING_URI.
+                    MLFLOW_EXPERIMENT_NAME, else murmuration
+    --sink=csv      a table for each kind of row in RUN/sinks/csv
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import csv
+import json
+import os
+import pathlib
+import time
+from typing import Any, Protocol
+
+from run_records import metrics
+from run_records import packages
+from run_records import run_directory
+
+_PROJECT = 'murmuration'
+_BATCH = 100  # settings in one call of MLflow
+_LONGEST = 500  # characters of a setting's value there
+_END = {True: 'FINISHED', False: 'KILLED'}
+# A sink to what it imports, and by which name pip knows it.
+_NEEDED = {
+  'wandb': {'wandb': 'wandb'},
+  'mlflow': {'mlflow': 'mlflow-skinny'},
+  'csv': {},
+}
+NAMES = tuple(_NEEDED)
+
+
+class Sink(Protocol):
+  """What takes a run's numbers. Made with the run and its earlier `state`."""
+
+  def state(self) -> dict[str, Any]:
+    """What a later process needs to go on with the same record, as JSON."""
+    ...
+
+  def row(self, kind: str, row: Mapping[str, Any]) -> None:
+    """A whole row as it is in metrics/<kind>.jsonl."""
+    ...
+
+  def scalars(self, values: Mapping[str, float], step: int) -> None:
+    """The row's numbers by TensorBoard's tags, at so many actor steps."""
+    ...
+
+  def close(self, finished: bool) -> None:
+    """The run is over, or was broken off."""
+    ...
+
+
+class WandB:
+  """A run of Weights & Biases."""
+
+  def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
+    import wandb
+
+    directory = _directory(run, 'wandb')
+    self._id = state.get('id') or wandb.util.generate_id()
+    mode: Any = os.environ.get('WANDB_MODE', 'offline')
+    self._run = wandb.init(
+      project=os.environ.get('WANDB_PROJECT', _PROJECT),
+      name=run.name,
+      id=self._id,
+      resume='allow' if state else None,
+      dir=directory,
+      config=metrics.to_jsonable(run.config()),
+      mode=mode,
+      settings=wandb.Settings(
+        silent=True, console='off', disable_git=True, save_code=False
+      ),
+    )
+    # Rows of several nodes come with steps that fall, too.
+    self._run.define_metric('*', step_metric='actor_steps')
+
+  def state(self) -> dict[str, Any]:
+    return {'id': self._id}
+
+  def row(self, kind: str, row: Mapping[str, Any]) -> None:
+    pass
+
+  def scalars(self, values: Mapping[str, float], step: int) -> None:
+    self._run.log({'actor_steps': step, **values})
+
+  def close(self, finished: bool) -> None:
+    self._run.finish(exit_code=0 if finished else 1)
+
+
+class MLflow:
+  """A run of MLflow."""
+
+  def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
+    import mlflow
+
+    # Files are a store that it still has, and wants to be asked for.
+    os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')
+    os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
+    local = _directory(run, 'mlflow').absolute().as_uri()
+    self._metric = mlflow.entities.Metric
+    self._client = mlflow.MlflowClient(
+      os.environ.get('MLFLOW_TRACKING_URI', local)
+    )
+    self._id = state.get('id')
+    if self._id is None:
+      name = os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT)
+      found = self._client.get_experiment_by_name(name)
+      experiment = (
+        found.experiment_id if found else self._client.create_experiment(name)
+      )
+      made = self._client.create_run(experiment, run_name=run.name)
+      self._id = made.info.run_id
+      param = mlflow.entities.Param
+      settings = [
+        param(name, str(value)[:_LONGEST])
+        for name, value in _flat(run.config())
+      ]
+      for i in range(0, len(settings), _BATCH):
+        self._client.log_batch(self._id, params=settings[i : i + _BATCH])
+    else:
+      self._client.update_run(self._id, 'RUNNING')
+
+  def state(self) -> dict[str, Any]:
+    return {'id': self._id}
+
+  def row(self, kind: str, row: Mapping[str, Any]) -> None:
+    pass
+
+  def scalars(self, values: Mapping[str, float], step: int) -> None:
+    now = int(time.time() * 1000)
+    self._client.log_batch(
+      self._id,
+      metrics=[self._metric(tag, v, now, step) for tag, v in values.items()],
+    )
+
+  def close(self, finished: bool) -> None:
+    self._client.set_terminated(self._id, _END[finished])
+
+
+class CSV:
+  """A table for each kind of row, written when the run is over.
+
+  Columns of a kind are known when its last row is. Lists are JSON in a cell.
+  """
+
+  def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
+    self._run = run
+
+  def state(self) -> dict[str, Any]:
+    return {}
+
+  def row(self, kind: str, row: Mapping[str, Any]) -> None:
+    pass
+
+  def scalars(self, values: Mapping[str, float], step: int) -> None:
+    pass
+
+  def close(self, finished: bool) -> None:
+    directory = _directory(self._run, 'csv')
+    for kind in self._run.kinds():
+      rows = self._run.metrics(kind)
+      columns = list(dict.fromkeys(name for row in rows for name in row))
+      with open(
+        directory / f'{kind}.csv', 'w', newline='', encoding='utf-8'
+      ) as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for row in rows:
+          writer.writerow({k: _cell(v) for k, v in row.items()})
+
+
+_MAKE: dict[str, Callable[..., Sink]] = {
+  'wandb': WandB,
+  'mlflow': MLflow,
+  'csv': CSV,
+}
+
+
+def make(
+  name: str, run: run_directory.RunDirectory, state: Mapping[str, Any]
+) -> Sink:
+  """A sink by its name."""
+  return _MAKE[name](run, state)
+
+
+def parse(text: str) -> tuple[str, ...]:
+  """'wandb,csv' as names.
+
+  Raises:
+    ValueError: there is no such sink, or its package is not installed.
+  """
+  names = tuple(dict.fromkeys(text.split(','))) if text else ()
+  for name in names:
+    if name not in _NEEDED:
+      raise ValueError(
+        f'There is no sink {name!r}. Choose from {", ".join(NAMES)}, several '
+        'with commas.'
+      )
+    packages.require(f'--sink={name}', _NEEDED[name])
+  return names
+
+
+def _directory(run: run_directory.RunDirectory, name: str) -> pathlib.Path:
+  path = run.path / 'sinks' / name
+  path.mkdir(parents=True, exist_ok=True)
+  return path
+
+
+def _flat(config: Any, name: str = '') -> Sequence[tuple[str, Any]]:
+  """('agent.learning_rate', 0.001) and so on."""
+  if not isinstance(config, dict):
+    return [(name, config)]
+  return [
+    pair
+    for key, value in config.items()
+    for pair in _flat(value, f'{name}.{key}' if name else key)
+  ]
+
+
+def _cell(value: Any) -> Any:
+  nested = isinstance(value, (list, dict))
+  return json.dumps(metrics.to_jsonable(value)) if nested else value

@@ -1,0 +1,94 @@
+"""Weights & Biases and MLflow as a run's sinks, read back by their own code."""
+
+import os
+import subprocess
+import sys
+
+import mlflow
+import pytest
+from wandb.proto import wandb_internal_pb2
+from wandb.sdk.internal import datastore
+
+from launch import session
+from replay import isolation
+from run_records import run_directory
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A run in a private network where there are such, and its continuation."""
+  path = tmp_path_factory.mktemp('sinks') / 'run'
+  private = 'private network for' in isolation.found()
+  base = [sys.executable, session.root() / 'launch' / 'run.py']
+  base += ['--sink=wandb,mlflow,csv', '--config.run.evaluations=3']
+  base += ['--isolate=required'] if private else []
+  for flags in (
+    ['dqn:cartpole', f'--run_dir={path}', '--config.run.steps_per_agent=1500'],
+    [f'--resume={path}', '--config.run.steps_per_agent=2500'],
+  ):
+    done = subprocess.run(
+      [*base, *flags, '--config.run.target_return=None'],
+      capture_output=True,
+      text=True,
+      timeout=200,
+      env={k: v for k, v in os.environ.items() if not k.startswith('WANDB')},
+    )
+    log = path / 'sinks' / 'log.txt'
+    said = log.read_text() if log.exists() else 'no log'
+    assert done.returncode == 0, done.stdout + done.stderr + said
+    assert 'warning' not in done.stderr, done.stderr + said
+  return run_directory.open(path)
+
+
+def _evaluations(run):
+  return sorted(
+    (row['actor_steps'], row['return_mean'])
+    for row in run.metrics('evaluation')
+  )
+
+
+def test_weights_and_biases_has_every_evaluation_once(run):
+  found, names, settings = [], set(), {}
+  for path in sorted(run.path.glob('sinks/wandb/wandb/offline-run-*/*.wandb')):
+    store = datastore.DataStore()
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+      record = wandb_internal_pb2.Record()
+      record.ParseFromString(data)
+      if record.WhichOneof('record_type') == 'run':
+        names.add((record.run.run_id, record.run.display_name))
+        settings |= {i.key: i.value_json for i in record.run.config.update}
+      if record.WhichOneof('record_type') == 'history':
+        row = {
+          i.key or '/'.join(i.nested_key): i.value_json
+          for i in record.history.item
+        }
+        if 'evaluation/return_mean' in row:
+          steps = int(row['actor_steps'])
+          found.append((steps, float(row['evaluation/return_mean'])))
+  assert sorted(found) == _evaluations(run)
+  # Both processes wrote to one run, of the run's name.
+  assert {name for _, name in names} == {run.name} and len(names) == 1
+  assert 'learning_rate' in settings['agent']
+
+
+def test_mlflow_has_every_evaluation_once_and_the_settings(run, monkeypatch):
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  store = (run.path / 'sinks' / 'mlflow').as_uri()
+  client = mlflow.MlflowClient(store)
+  (experiment,) = (
+    e for e in client.search_experiments() if e.name == 'murmuration'
+  )
+  (kept,) = client.search_runs([experiment.experiment_id])
+  history = client.get_metric_history(
+    kept.info.run_id, 'evaluation/return_mean'
+  )
+  assert sorted((m.step, m.value) for m in history) == _evaluations(run)
+  assert kept.info.status == 'FINISHED' and kept.info.run_name == run.name
+  rate = run.config()['agent']['learning_rate']
+  assert kept.data.params['agent.learning_rate'] == str(rate)
+
+
+def test_tables_have_both_parts_of_the_run(run):
+  lines = (run.path / 'sinks' / 'csv' / 'evaluation.csv').read_text()
+  assert len(lines.splitlines()) == 1 + len(_evaluations(run))
