@@ -9,6 +9,7 @@ with what is known of its slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import functools
 import logging
 import time
 from typing import Any
@@ -122,7 +123,9 @@ class Shards:
     )
     accepted = [
       i in answers
-      and self._ask(i, lambda i=i: self._again(i, method, arguments, answers))
+      and self._ask(
+        i, functools.partial(self._again, i, method, arguments, answers)
+      )
       for i in range(len(self._shards))
     ]
     self.waited_s += time.monotonic() - begin

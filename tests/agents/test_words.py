@@ -9,7 +9,7 @@ from agents import words
 RNG = np.random.default_rng(0)
 NEST = {
   'float': RNG.normal(size=(3, 2)).astype(np.float32),
-  'int': np.int32([[1, -2]]),
+  'int': np.array([[1, -2]], np.int32),
   'bool': np.array([True, False, True]),
   'long': np.array([2**40, -1], np.int64),
   'double': np.array([np.pi, -np.inf]),
