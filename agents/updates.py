@@ -116,7 +116,7 @@ class InGraph:
       parallel_iterations=1,
     )
     return (
-      tf.stack([array.stack() for array in arrays]),
+      tf.stack([array.stack() for array in arrays] or [tf.zeros(())]),
       finites.stack(),
       [array.stack() for array in priorities],
       learner.acts.read_value(),
