@@ -167,6 +167,9 @@ class Members(Protocol):
   def begin(self, member: int, theta: np.ndarray) -> None:
     """An episode of this member begins, with parameters `theta [D]`."""
 
+  def keep(self, members: np.ndarray) -> None:
+    """Only these of them, int [P'], act from now on: the new P' members."""
+
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     """Observations [P, ...] to actions [P, ...]."""
 
@@ -365,6 +368,9 @@ class GreedyMembers:
   def begin(self, member: int, theta: np.ndarray) -> None:
     self._theta[member] = theta
 
+  def keep(self, members: np.ndarray) -> None:
+    self._theta = self._theta[members]
+
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     return self._act(self._theta, observation[:, None])[:, 0]
 
@@ -378,6 +384,9 @@ class _OneByOne:
 
   def begin(self, member: int, theta: np.ndarray) -> None:
     self._policies[member] = self._agent.greedy(theta)
+
+  def keep(self, members: np.ndarray) -> None:
+    self._policies = [self._policies[member] for member in members]
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     return np.concatenate(

@@ -27,6 +27,7 @@ from agents import settings
 # What is part of theta, and neither learned nor perturbed.
 _STATE = ('normalizer', 'priority')
 _BLOCK = 256  # rows of noise that are in memory at once
+_KEPT_SHARE = 0.75  # of policies that still play, from which others are dropped
 _CHECKED = 1000  # numbers of the table that are compared
 _NO_DEVIATION = 0.1  # floor of a standard deviation; starter code
 
@@ -276,6 +277,8 @@ class Perturbed:
     self._policy = agent.greedy_each(np.tile(theta, (num_envs, 1)))
     self._noise = 0.0 if agent.spec.discrete else config.action_noise
     self._counted = np.zeros(num_envs, bool)
+    self._playing = np.ones(num_envs, bool)
+    self._rows = np.arange(num_envs)  # environments whose policies are kept
     self.sums = no_sums(observation_size(agent.layout))
 
   def begin(self, member: int, episode: int) -> None:
@@ -284,12 +287,17 @@ class Perturbed:
     theta = self._theta.copy()
     noise = self._table[index : index + place.stop - place.start]
     theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
-    self._policy.begin(member, theta)
+    self._policy.begin(int(np.searchsorted(self._rows, member)), theta)
     self._counted[member] = self._drawn.observed[episode]
 
   def end(self, member: int) -> None:
     """Environment `member` has no more episodes to play."""
-    self._counted[member] = False
+    self._counted[member] = self._playing[member] = False
+    kept = np.flatnonzero(self._playing[self._rows])
+    # Parameters are copied only where many fewer passes are worth it.
+    if 0 < len(kept) <= _KEPT_SHARE * len(self._rows):
+      self._policy.keep(kept)
+      self._rows = self._rows[kept]
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     if len(self.sums.first) and self._counted.any():
@@ -298,7 +306,12 @@ class Perturbed:
       self.sums = self.sums.plus(
         Sums(len(seen), seen.sum(axis=0), np.square(seen).sum(axis=0))
       )
-    actions = self._policy(observation)
+    if len(self._rows) == len(observation):
+      actions = self._policy(observation)
+    else:
+      found = self._policy(observation[self._rows])
+      actions = np.zeros((len(observation), *found.shape[1:]), found.dtype)
+      actions[self._rows] = found
     if self._noise:
       actions = actions + self._noise * self._drawn.rng.standard_normal(
         actions.shape

@@ -116,7 +116,7 @@ class InGraph:
       parallel_iterations=1,
     )
     return (
-      tf.stack([array.stack() for array in arrays]),
+      tf.stack([array.stack() for array in arrays] or [tf.zeros(())]),
       finites.stack(),
       [array.stack() for array in priorities],
       learner.acts.read_value(),
@@ -124,9 +124,9 @@ class InGraph:
 
 
 class OnHost:
-  """Two TensorFlow calls for each update; in between, `exchange.meet`.
+  """U + 1 TensorFlow calls for U updates; between two, `exchange.meet`.
 
-  The second one begins the next update: it finishes one, and makes the next
+  Each but the first finishes an update, and each but the last makes the next
   gradient. The batches wait in variables meanwhile.
   """
 

@@ -75,16 +75,23 @@ def play(
   for member in range(num):
     policy.begin(member, member)
     follow(member)
+  returns = np.zeros(num)  # of the episodes that are played
+  lengths = np.zeros(num, np.int64)
   while running.any():
     if should_stop():
       return None
     step = environment.step(policy(observation))
-    episodes = playing[running]
-    result.returns[episodes] += step.reward[running]
-    result.lengths[episodes] += 1
+    returns += step.reward
+    lengths += 1
+    observation = step.next_observation
+    if not step.last.any():
+      continue
     for member in np.flatnonzero(step.last & running):
+      episode = playing[member]
+      result.returns[episode] = returns[member]
+      result.lengths[episode] = lengths[member]
       if step.valid is not None and not step.valid[member]:
-        result.returns[playing[member]] = np.nan
+        result.returns[episode] = np.nan
       playing[member] += num
       if playing[member] < total:
         policy.begin(member, playing[member])
@@ -92,5 +99,5 @@ def play(
       else:
         policy.end(member)
         running[member] = False
-    observation = step.next_observation
+    returns[step.last], lengths[step.last] = 0.0, 0
   return result

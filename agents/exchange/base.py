@@ -101,8 +101,8 @@ class Exchange(abc.ABC):
   """What a topology plugs into a worker. Only `apply` has to be written.
 
   Attributes:
-    on_host: whether `meet` has work to do. Each update is then two TensorFlow
-      calls with Python in between (updates.py): up to 1 ms more.
+    on_host: whether `meet` has work to do. Each update is then a TensorFlow
+      call of its own, with Python in between (updates.py).
     shared_start: whether all members of a run begin with the same parameters.
     keeps_learner: whether a worker that is started again within a run goes on
       as its learner was saved; if not, it begins from `initial`. A run that is

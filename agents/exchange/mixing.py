@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 from typing import Literal, get_args
 
@@ -47,7 +48,7 @@ class Graph:
         f'{self.topology} of {self.size} workers has so many in-neighbours.'
       )
 
-  @property
+  @functools.cached_property
   def distances(self) -> list[int]:
     """How far behind a worker on the circle its in-neighbours are."""
     n = self.size

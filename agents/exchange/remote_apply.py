@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import contextlib
 import logging
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -184,7 +184,7 @@ class RemoteApply(base.Exchange):
     if spec is not None and not spec.discrete:
       self._entropy = None
     layout = learner.agent.layout
-    self._brought = {
+    self._brought: dict[str, Any] = {
       'theta': np.zeros((1, layout.size), np.float32),
       'before': np.int64(0),
       'version': np.int64(0),

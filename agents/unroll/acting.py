@@ -159,15 +159,22 @@ class GreedyMembers:
 
   def __init__(self, policy: Policy, theta: np.ndarray):
     self._policy = policy
-    self._theta = np.array(theta, np.float32)
-    # Views, which follow it.
-    self._parts = policy.network.prepare(policy.layout.unpack(self._theta))
+    self._take(np.array(theta, np.float32))
     self._core = np.zeros((len(theta), policy.network.core_size), np.float32)
     self._fresh = np.ones(len(theta), np.bool_)
+
+  def _take(self, theta: np.ndarray) -> None:
+    self._theta, policy = theta, self._policy
+    # Views, which follow it.
+    self._parts = policy.network.prepare(policy.layout.unpack(theta))
 
   def begin(self, member: int, theta: np.ndarray) -> None:
     self._theta[member] = theta
     self._fresh[member] = True
+
+  def keep(self, members: np.ndarray) -> None:
+    self._take(self._theta[members])
+    self._core, self._fresh = self._core[members], self._fresh[members]
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     outputs, self._core = self._policy.network.step(

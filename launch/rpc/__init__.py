@@ -16,6 +16,7 @@ sockets) or who has the run's certificate (TLS).
 
 from launch.rpc.client import Client
 from launch.rpc.client import retry
+from launch.rpc.client import together
 from launch.rpc.errors import RemoteError
 from launch.rpc.errors import Unavailable
 from launch.rpc.server import Handle
@@ -29,5 +30,6 @@ __all__ = [
   'RemoteError',
   'Unavailable',
   'retry',
+  'together',
   'serve',
 ]

@@ -57,19 +57,17 @@ class Channel:
       self._timeout_s = 0.0  # `is_closed` has changed it
     return True
 
-  def call(self, parts: list[Any], timeout_s: float, deadline: float) -> Any:
-    """Sends a message; returns the one that answers it.
+  def send(self, parts: list[Any], timeout_s: float, deadline: float) -> None:
+    """Sends a message, which `receive` brings the answer to.
 
     Args:
       parts: of the message.
-      timeout_s: longest wait for one piece.
+      timeout_s: longest wait for one piece, of the answer too.
       deadline: of `time.monotonic`, for the whole.
 
     Raises:
-      TimeoutError: there was no answer in time.
+      TimeoutError: it could not be sent in time.
       NotDelivered: the connection broke while sending.
-      NoServer: the answer makes no sense.
-      ConnectionError: the connection broke; the call may have run.
     """
     self._set_timeout(timeout_s)
     try:
@@ -78,6 +76,15 @@ class Channel:
       raise TimeoutError from None
     except OSError as e:
       raise NotDelivered(str(e)) from e
+
+  def receive(self, deadline: float) -> Any:
+    """The message that answers what was sent.
+
+    Raises:
+      TimeoutError: there was no answer in time.
+      NoServer: the answer makes no sense.
+      ConnectionError: the connection broke; the call may have run.
+    """
     try:
       return self._receive(deadline)
     except _TIMED_OUT:

@@ -1,13 +1,15 @@
 """The end of a remote call that calls."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 import functools
 import itertools
 import logging
 import random
 import threading
 import time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from launchpad.launch import worker_manager
 
@@ -22,6 +24,14 @@ _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)
 
 T = TypeVar('T')
+
+
+class _Sent(NamedTuple):
+  """A call whose answer is to come."""
+
+  method: str
+  channel: channel_lib.Channel
+  deadline: float
 
 
 class Client:
@@ -66,7 +76,7 @@ class Client:
   def timeout_s(self) -> float:
     return self._timeout_s
 
-  def with_deadline(self, timeout_s: float) -> 'Client':
+  def with_deadline(self, timeout_s: float) -> Client:
     """Returns a client of the same server with another deadline."""
     client = Client(self._server, timeout_s)
     client._stop_event, client._idle = self._stop_event, self._idle
@@ -84,6 +94,10 @@ class Client:
     return functools.partial(self._call, method)
 
   def _call(self, method: str, /, *args, **kwargs) -> Any:
+    return self._finish(self._begin(method, args, kwargs))
+
+  def _begin(self, method: str, args: Sequence[Any], kwargs: Any) -> _Sent:
+    """Sends a call."""
     parts = codec.encode_parts([method, list(args), kwargs])
     deadline = time.monotonic() + self._timeout_s
     while True:
@@ -92,8 +106,8 @@ class Client:
       if is_new:  # Some of it may be over.
         left = max(deadline - time.monotonic(), 1e-3)
       try:
-        answer = channel.call(parts, left, deadline)
-        break
+        channel.send(parts, left, deadline)
+        return _Sent(method, channel, deadline)
       except TimeoutError:
         why = f'no answer within {self._timeout_s:g} s'
         raise self._unavailable(method, True, why) from None
@@ -105,12 +119,21 @@ class Client:
           raise self._unavailable(method, False, why) from None
         if is_new:
           time.sleep(_PROBE_PERIOD_S[0])
-      except channel_lib.NoServer as e:
-        why = f'what listens there is no server: {e}'
-        raise self._unavailable(method, False, why) from None
-      except OSError as e:
-        why = f'connection lost ({e})'
-        raise self._unavailable(method, True, why) from None
+
+  def _finish(self, sent: _Sent) -> Any:
+    """The result of a call that was sent."""
+    method, channel, deadline = sent
+    try:
+      answer = channel.receive(deadline)
+    except TimeoutError:
+      why = f'no answer within {self._timeout_s:g} s'
+      raise self._unavailable(method, True, why) from None
+    except channel_lib.NoServer as e:
+      why = f'what listens there is no server: {e}'
+      raise self._unavailable(method, False, why) from None
+    except OSError as e:
+      why = f'connection lost ({e})'
+      raise self._unavailable(method, True, why) from None
     self._idle.append(channel)
     status, result = codec.decode(answer)
     if status == channel_lib.ERROR:
@@ -165,6 +188,40 @@ class Client:
   def _credentials(self) -> tls.Credentials | None:
     server = self._server
     return None if isinstance(server, str) else server.directory.credentials
+
+
+def together(
+  calls: Sequence[tuple[Any, str, Sequence[Any]]],
+) -> list[Any]:
+  """Makes calls at the same time: all are sent before an answer is awaited.
+
+  Args:
+    calls: client, method and arguments of each. What is no `Client` is called
+      as if it were one, before any answer is awaited.
+
+  Returns:
+    In their order, what each gave, or the `Unavailable` or `RemoteError` that
+    it ended with.
+  """
+  found: list[Any] = [None] * len(calls)
+  sent: dict[int, _Sent] = {}
+  # Those without a connection last: they may wait for a server that is away.
+  numbers = range(len(calls))
+  for i in sorted(numbers, key=lambda i: not getattr(calls[i][0], '_idle', 1)):
+    client, method, args = calls[i]
+    try:
+      if isinstance(client, Client):
+        sent[i] = client._begin(method, args, {})
+      else:
+        found[i] = getattr(client, method)(*args)
+    except (errors.Unavailable, errors.RemoteError) as e:
+      found[i] = e
+  for i, one in sent.items():
+    try:
+      found[i] = calls[i][0]._finish(one)
+    except (errors.Unavailable, errors.RemoteError) as e:
+      found[i] = e
+  return found
 
 
 def retry(

@@ -30,6 +30,10 @@ _PADDING = bytes(_ALIGNMENT)
 _LONG_BYTES = 1024
 MAX_DEPTH = 64  # of what holds what holds ...
 
+# What msgpack takes as it is; ints that are too big for it come to `_big`.
+_PLAIN = frozenset((type(None), bool, int, float, str))
+_CASTABLE = 'bBhHiIlLqQfd'  # of numbers in this machine's order: see below
+
 _this_thread = threading.local()
 
 _TUPLE, _NAMED_TUPLE, _ARRAY, _SCALAR, _BYTES, _BIG_INT, _COMPLEX = range(1, 8)
@@ -124,8 +128,13 @@ def _pack(value: Any) -> bytes:
   try:
     return _this_thread.packer.pack(value)
   except AttributeError:
-    _this_thread.packer = msgpack.Packer(use_bin_type=True)
+    _this_thread.packer = msgpack.Packer(use_bin_type=True, default=_big)
     return _this_thread.packer.pack(value)
+
+
+def _big(value: int) -> msgpack.ExtType:
+  """What msgpack has no room for: an int of more than 64 bits."""
+  return msgpack.ExtType(_BIG_INT, str(value).encode())
 
 
 def _num_bytes(buffer: Any) -> int:
@@ -138,12 +147,10 @@ def _lower(value: Any, buffers: list[Any], where: tuple, depth: int = 0) -> Any:
   `where` is () or (where what holds it is, its key): see `_place`.
   """
   kind = type(value)
-  if value is None or kind in (bool, float, str):
+  if kind in _PLAIN or (kind is bytes and len(value) < _LONG_BYTES):
     return value
-  if kind is int:
-    if -(2**63) <= value < 2**64:
-      return value
-    return msgpack.ExtType(_BIG_INT, str(value).encode())
+  if isinstance(value, (list, tuple, dict)):
+    return _lower_items(value, buffers, where, depth + 1)
   if isinstance(value, np.ndarray):
     return _lower_array(value, buffers, where)
   if isinstance(value, np.generic):
@@ -155,28 +162,6 @@ def _lower(value: Any, buffers: list[Any], where: tuple, depth: int = 0) -> Any:
       return value
     buffers.append(value)
     return msgpack.ExtType(_BYTES, _pack([len(buffers) - 1, len(value)]))
-  depth += 1
-  if depth > MAX_DEPTH and isinstance(value, (list, tuple, dict)):
-    raise TypeError(
-      f'The value holds lists, tuples or dicts in more than {MAX_DEPTH} '
-      'levels, or itself; an RPC carries no more. Send it flat.'
-    )
-  if isinstance(value, list):
-    return [_lower(x, buffers, (where, i), depth) for i, x in enumerate(value)]
-  if isinstance(value, tuple):
-    items = [_lower(x, buffers, (where, i), depth) for i, x in enumerate(value)]
-    fields = getattr(kind, '_fields', None)
-    if fields is None:
-      return msgpack.ExtType(_TUPLE, _pack(items))
-    names = [kind.__name__, *fields]
-    return msgpack.ExtType(_NAMED_TUPLE, _pack([names, items]))
-  if isinstance(value, dict):
-    return {
-      _lower(k, buffers, (where, k, 'key'), depth): _lower(
-        v, buffers, (where, k), depth
-      )
-      for k, v in value.items()
-    }
   if kind is complex:
     return msgpack.ExtType(_COMPLEX, struct.pack('<dd', value.real, value.imag))
   raise TypeError(
@@ -187,16 +172,53 @@ def _lower(value: Any, buffers: list[Any], where: tuple, depth: int = 0) -> Any:
   )
 
 
+def _lower_items(
+  value: Any, buffers: list[Any], where: tuple, depth: int
+) -> Any:
+  """The same of a list, tuple or dict, which `depth` - 1 others hold."""
+  if depth > MAX_DEPTH:
+    raise TypeError(
+      f'The value holds lists, tuples or dicts in more than {MAX_DEPTH} '
+      'levels, or itself; an RPC carries no more. Send it flat.'
+    )
+  if isinstance(value, dict):
+    return {
+      k
+      if type(k) in _PLAIN
+      else _lower(k, buffers, (where, k, 'key'), depth): v
+      if type(v) in _PLAIN
+      else _lower(v, buffers, (where, k), depth)
+      for k, v in value.items()
+    }
+  # Nearly all that is sent is plain, and a call for each would cost as much
+  # as sending it.
+  items = [
+    x if type(x) in _PLAIN else _lower(x, buffers, (where, i), depth)
+    for i, x in enumerate(value)
+  ]
+  if isinstance(value, list):
+    return items
+  fields = getattr(type(value), '_fields', None)
+  if fields is None:
+    return msgpack.ExtType(_TUPLE, _pack(items))
+  names = [type(value).__name__, *fields]
+  return msgpack.ExtType(_NAMED_TUPLE, _pack([names, items]))
+
+
 def _lower_array(array: np.ndarray, buffers: list[Any], where: tuple) -> Any:
   dtype = _dtype_name(array.dtype, where)
   # ascontiguousarray would turn a 0-d array into [1]: the shape is kept apart.
   shape = list(array.shape)
-  contiguous = np.ascontiguousarray(array).reshape(-1)
-  # Dates and strings have no buffer interface; their bytes do.
-  buffers.append(contiguous.view(np.uint8).data if array.size else b'')
-  index = len(buffers) - 1
-  size = contiguous.nbytes
-  return msgpack.ExtType(_ARRAY, _pack([index, size, dtype, shape]))
+  if not array.size:
+    buffer: Any = b''
+  elif array.dtype.char in _CASTABLE and array.flags.c_contiguous:
+    buffer = array.data.cast('B')  # the same as below, in a fifth of the time
+  else:
+    # Dates and strings have no buffer interface; their bytes do.
+    buffer = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+  buffers.append(buffer)
+  structure = [len(buffers) - 1, array.nbytes, dtype, shape]
+  return msgpack.ExtType(_ARRAY, _pack(structure))
 
 
 def _place(where: tuple) -> str:

@@ -9,9 +9,8 @@ with what is known of its slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent import futures
+import functools
 import logging
-import threading
 import time
 from typing import Any
 import uuid
@@ -21,7 +20,6 @@ import numpy as np
 from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import remote_apply
-from launch import pulse
 from launch import rpc
 from launch.services import shard as shard_lib
 
@@ -60,17 +58,11 @@ class Shards:
     self._learner = learner
     self._required = required
     self._consistent = consistent
-    self._pool = None
-    if len(self._shards) > 1:
-      self._pool = futures.ThreadPoolExecutor(
-        len(self._shards), 'shard', pulse.use, (pulse.here(),)
-      )
     self._known: list[shard_lib.Reply] = []
     self._back = [0.0] * len(self._shards)  # when one that is away is asked
     self._said = [False] * len(self._shards)
     self._run = uuid.uuid4().hex  # of tickets: another one after a restart
     self._count = 0
-    self._one_asks = threading.Lock()
     self.waited_s = 0.0
     self.mixed = 0  # pulls of slices of several versions
     self.over: Callable[[], bool] = lambda: False
@@ -90,41 +82,65 @@ class Shards:
 
   def pull(self) -> remote_apply.Answer:
     """The newest parameters."""
-    return self._answer(self._all(lambda i, client: client.pull()))
+    return self._answer(self._all('pull', [()] * len(self._shards)))
 
   def push(self, message: remote_apply.Message) -> remote_apply.Answer:
     """Sends each shard its slice, and returns what all of them have."""
     self._count += 1
     ticket = f'{self._run}-{self._count}'
 
-    def call(i, client):
-      place, pulled = self._places[i], self._known[i].version
-      vector = None if message.vector is None else message.vector[place]
-      own = tuple(_within(message.statistics, place))
-      return client.push(
-        self._learner, ticket, pulled, vector, own, message.steps
+    arguments = [
+      (
+        self._learner,
+        ticket,
+        known.version,
+        None if message.vector is None else message.vector[place],
+        tuple(_within(message.statistics, place)),
+        message.steps,
       )
+      for known, place in zip(self._known, self._places)
+    ]
+    return self._answer(self._all('push', arguments))
 
-    return self._answer(self._all(call))
+  def _all(self, method: str, arguments: Sequence[Any]) -> list[bool]:
+    """Calls all shards. Returns which of them took what was sent.
 
-  def close(self) -> None:
-    if self._pool is not None:
-      self._pool.shutdown(wait=False, cancel_futures=True)
-
-  def _all(self, call: Callable[[int, Any], Any]) -> list[bool]:
-    """Calls all shards. Returns which of them took what was sent."""
-
-    def one(i: int) -> bool:
-      return self._ask(i, lambda: call(i, self._shards[i]))
-
-    count = range(len(self._shards))
+    Args:
+      method: of a shard.
+      arguments: of the call to each shard.
+    """
     begin = time.monotonic()
-    if self._pool is None:
-      accepted = [one(i) for i in count]
-    else:
-      accepted = list(self._pool.map(one, count))
+    asked = [
+      i
+      for i in range(len(self._shards))
+      if self._required or begin >= self._back[i]
+    ]
+    answers = dict(
+      zip(
+        asked,
+        rpc.together([(self._shards[i], method, arguments[i]) for i in asked]),
+      )
+    )
+    accepted = [
+      i in answers
+      and self._ask(
+        i, functools.partial(self._again, i, method, arguments, answers)
+      )
+      for i in range(len(self._shards))
+    ]
     self.waited_s += time.monotonic() - begin
     return accepted
+
+  def _again(
+    self, i: int, method: str, arguments: Sequence[Any], answers: dict[int, Any]
+  ) -> Any:
+    """What a shard has answered, or answers now to the same call."""
+    if i not in answers:
+      return getattr(self._shards[i], method)(*arguments[i])
+    answer = answers.pop(i)
+    if isinstance(answer, Exception):
+      raise answer
+    return answer
 
   def _ask(self, i: int, call: Callable[[], Any]) -> bool:
     while True:
@@ -137,9 +153,7 @@ class Shards:
           what = 'Waiting for' if self._required else 'Learning without'
           _logger.warning('%s shard %d: %s', what, i, e)
         self._said[i] = True
-        with self._one_asks:  # it reports, when due
-          over = self.over()
-        if over:
+        if self.over():
           raise exchange_base.Stopped from e
         self._back[i] = time.monotonic() + _AWAY_S
         if not self._required:
@@ -233,9 +247,6 @@ class ServerExchange(remote_apply.RemoteApply):
       'mixed_pulls': self._shards.mixed,
       'server_waited_s': self._shards.waited_s,
     }
-
-  def close(self):
-    self._shards.close()
 
 
 class Reader:

@@ -197,6 +197,7 @@ def _result(found: dict[str, list[Numbers]], window_s: float) -> common.Result:
   notes = [
     *steps(gossip(2), gossip(1), 1.6),
     *steps(gossip(2), _SB3_A2C, 10),
+    *steps(gossip(4), _SB3_A2C, 10),
     *steps(_A3C, _SB3_A2C, 10),
     *updates(_GORILA, _SB3_DQN, 5),
     *steps(_ES, _EVOTORCH, 50),

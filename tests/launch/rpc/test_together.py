@@ -1,0 +1,77 @@
+"""Calls that are made at the same time, over real sockets."""
+
+import contextlib
+import threading
+
+import pytest
+
+from launch import rpc
+
+
+class Meets:
+  """Answers once as many have come as `barrier` waits for."""
+
+  serves = ('meet', 'fail')
+
+  def __init__(self, barrier):
+    self._barrier = barrier
+
+  def meet(self, x):
+    self._barrier.wait(20)
+    return 2 * x
+
+  def fail(self, x):
+    raise KeyError(x)
+
+
+@pytest.fixture
+def make_clients(tmp_path):
+  """make_clients(count): of servers that answer only together."""
+  with contextlib.ExitStack() as stack:
+
+    def make(count):
+      barrier, found = threading.Barrier(count), []
+      for i in range(count):
+        address = f'unix:{tmp_path}/{i}'
+        stack.enter_context(rpc.serve(Meets(barrier), address))
+        found.append(rpc.Client(address, timeout_s=20.0))
+      return found
+
+    yield make
+
+
+def test_all_are_sent_before_an_answer_is_awaited(make_clients):
+  clients = make_clients(3)
+  for _ in range(2):  # over new connections, and over those that are there
+    found = rpc.together([(c, 'meet', (i,)) for i, c in enumerate(clients)])
+    assert found == [0, 2, 4]
+
+
+def test_what_fails_stands_in_its_place(make_clients, tmp_path):
+  (client,) = make_clients(1)
+  away = rpc.Client(f'unix:{tmp_path}/nobody', timeout_s=0.1)
+  lost, failed, found = rpc.together(
+    [(away, 'meet', (1,)), (client, 'fail', ('x',)), (client, 'meet', (4,))]
+  )
+  assert isinstance(lost, rpc.Unavailable) and not lost.delivered
+  assert isinstance(failed, rpc.RemoteError)
+  assert found == 8
+
+
+def test_what_stands_for_a_client_is_called(make_clients):
+  class Stand:
+    def meet(self, x):
+      return x
+
+    def fail(self, x):
+      raise rpc.Unavailable('nowhere', 'fail', False, 'nothing listens')
+
+  (client,) = make_clients(1)
+  calls = [
+    (Stand(), 'meet', (3,)),
+    (client, 'meet', (2,)),
+    (Stand(), 'fail', '1'),
+  ]
+  one, two, three = rpc.together(calls)
+  assert (one, two) == (3, 4)
+  assert isinstance(three, rpc.Unavailable)
