@@ -47,7 +47,8 @@ PLACES = {
 IMPORTS = """
 numpy scipy tensorflow sonnet tree reverb launchpad acme.agents.tf.d4pg trfl
 gymnasium Box2D pygame mujoco ale_py cv2 imageio msgpack psutil rich matplotlib
-tensorboard pytest hypothesis ray agents environment_loops replay launch murmuration
+tensorboard pytest hypothesis ray agents environment_loops replay launch
+murmuration
 """.split()
 
 # Run with -I by an interpreter: what it is, and where it stays when an

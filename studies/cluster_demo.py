@@ -33,6 +33,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PORT = 6379
 _LEARNS_S = 240.0  # from the start of a run to its first update, at most
 _END_S = 900.0
+_LIVED_S = 15.0  # after the first update, until the host is lost
 # How soon Ray takes a silent host for lost: its own numbers make about 30 s.
 _HEALTH = {
   'RAY_health_check_initial_delay_ms': '2000',
@@ -120,17 +121,25 @@ def starts(run: pathlib.Path) -> dict[str, list[Start]]:
   return found
 
 
-def gap(run: pathlib.Path, around: float) -> float | None:
-  """Longest time without a row of the learners' after some time, in seconds."""
-  times = [
-    row['time']
-    for path in (run / 'metrics').glob('learner*.jsonl')
-    for row in metrics.read_jsonl(path)
-    if 'time' in row and row['time'] > around - 30
-  ]
-  times.sort()
-  gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > around]
-  return max(gaps, default=None)
+def gaps(run: pathlib.Path, since: float) -> dict[str, float]:
+  """Of each kind of node the longest time between two of its reports.
+
+  Args:
+    run: its directory.
+    since: gaps that ended before this do not count; seconds of time.time().
+  """
+  files = {
+    path.stem.removeprefix('node_'): metrics.read_jsonl(path)
+    for path in (run / 'metrics').glob('*.jsonl')
+  }
+  (first,) = files.pop('first_update')[:1]
+  began = first['unix_time_s'] - first['elapsed_s']
+  found = {}
+  for kind, rows in files.items():
+    times = sorted(began + row['elapsed_s'] for row in rows)
+    pairs = zip(times, times[1:], strict=False)
+    found[kind] = max((b - a for a, b in pairs if b > since), default=0.0)
+  return found
 
 
 def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
@@ -153,6 +162,7 @@ def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
       output=output,
     )
     _wait(launcher, lambda: _learns(where), _LEARNS_S, 'update')
+    time.sleep(_LIVED_S)
     print(
       f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
     )
@@ -177,16 +187,15 @@ def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
         f'{system}: {name} lost; runs again after {later[0].at - at:.0f} s'
         f' ({len(again[name]) - len(before)} restarts in all)'
       )
-  stood = gap(where, at)
-  if stood is not None:
-    print(f'{system}: longest time without an update {stood:.0f} s')
+  for kind, stood in gaps(where, at).items():
+    print(f'{system}: longest time without a report: {kind} {stood:.0f} s')
   print(f'{system}: exit code {launcher.returncode}')
   print(_end(output), flush=True)
   return launcher.returncode == 0
 
 
 def _learns(run: pathlib.Path) -> bool:
-  return any((run / 'metrics').glob('learner*.jsonl'))
+  return (run / 'metrics' / 'first_update.jsonl').exists()
 
 
 def _wait(launcher, condition, timeout_s: float, what: str) -> None:

@@ -127,7 +127,8 @@ def run(
       for path in scratch.rglob('*')
       if path.is_file()
     }
-    paths = processes.log_paths(nodes, run_dir or scratch)
+    # The agents' processes have another working directory.
+    paths = processes.log_paths(nodes, (run_dir or scratch).resolve())
     board = pulse.Board(scratch, len(nodes))
     token = stack.enter_context(_token(run_dir or scratch))
     plan = host.Plan(

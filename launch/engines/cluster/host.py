@@ -26,6 +26,7 @@ from launch.engines import linux
 from launch.engines import zygote
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
+from launch.engines.cluster import forkserver
 from launch.engines.cluster import tunnel as tunnel_lib
 from launch.rpc import hosts
 from launch.rpc import server
@@ -160,7 +161,7 @@ class Agent:
     descriptor = theirs.fileno()
     with (self._place / 'forkserver.log').open('wb') as log:
       subprocess.run(
-        [sys.executable, '-m', f'{__package__}.forkserver', str(descriptor)],
+        [sys.executable, '-c', forkserver.COMMAND, str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=log,

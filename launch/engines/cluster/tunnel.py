@@ -6,9 +6,8 @@ Reverb's clients keep the address that they were given, and know no TLS. An
 entry is that address: it stays the same when the server comes back on another
 host, as each connection asks anew where the server is.
 
-    python -m launch.engines.cluster.tunnel IP < its plan, as JSON
-
-It ends when its standard input does, and with that the agent's life.
+It is a process of its own, which ends when its standard input does, and so with
+the agent.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from launch.rpc import server
 from launch.rpc import sockets
 from launch.rpc import tls
 
+COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 SOCKET = 'tunnel'  # in a run's directory on a host
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
@@ -46,7 +46,7 @@ def start(
   own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
   with (place / 'tunnel.log').open('wb') as log:
     process = subprocess.Popen(
-      [sys.executable, '-m', __name__, ip],
+      [sys.executable, '-c', COMMAND, ip],
       stdin=subprocess.PIPE,
       stdout=log,
       stderr=log,
@@ -215,7 +215,3 @@ def main() -> None:
   threading.Thread(target=_end_with_input, daemon=True).start()
   with server.serve(tunnel, f'unix:{place / SOCKET}'):
     tunnel.run()
-
-
-if __name__ == '__main__':
-  main()

@@ -41,6 +41,7 @@ class Cluster:
       'RAY_AUTH_MODE': 'token',
       'RAY_AUTH_TOKEN': os.urandom(32).hex(),
     }
+    log = self.files / 'output.txt'
     self.process = subprocess.Popen(
       [
         *(str(RAY), 'start', '--head', '--block', '--num-cpus=8'),
@@ -52,15 +53,14 @@ class Cluster:
       ],
       env={**os.environ, **self.environment, 'TMPDIR': str(self.files)},
       stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
+      stdout=log.open('w'),
+      stderr=subprocess.STDOUT,
       start_new_session=True,
     )
-    directory_of = self.files / 'ray' / 'session_latest' / 'sockets' / 'raylet'
     deadline = time.monotonic() + 120
-    while not directory_of.exists():
-      assert self.process.poll() is None
-      assert time.monotonic() < deadline
+    while 'Ray runtime started' not in log.read_text():
+      assert self.process.poll() is None, log.read_text()
+      assert time.monotonic() < deadline, log.read_text()
       time.sleep(0.1)
 
   def nodes(self):
