@@ -11,6 +11,7 @@
 #   make test-learning    real runs that have to learn: minutes
 #   make test-next        what needs no Reverb, on the next Python (3.13)
 #   make chaos            kill and stop nodes of four systems at random
+#   make cluster-demo     three hosts on this machine, of which one is lost
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -36,8 +37,8 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results chaos evaluate docs test test-all test-learning test-next \
-  bench doctor \
+.PHONY: help environment swarm run results chaos cluster-demo evaluate docs test test-all \
+  test-learning test-next bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -57,6 +58,9 @@ results: environment
 
 chaos: environment
 	@$(BIN)/python studies/chaos.py $(ARGS)
+
+cluster-demo: environment
+	@$(BIN)/python studies/cluster_demo.py $(ARGS)
 
 evaluate:
 	@test -n '$(RUN)' || { \

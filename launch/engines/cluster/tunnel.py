@@ -23,6 +23,7 @@ import sys
 import threading
 from typing import Any
 
+from launch.engines.cluster import addresses
 from launch.rpc import client
 from launch.rpc import directory
 from launch.rpc import hosts
@@ -86,7 +87,7 @@ class Tunnel:
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
-    self._port = directory.pick_port(set())
+    self._port = directory.pick_port({*addresses.RAYS_PORTS})
 
   def run(self) -> None:
     self._loop.create_task(

@@ -14,6 +14,7 @@ import time
 import psutil
 import pytest
 
+from launch.engines.cluster import addresses
 from launch.rpc import directory
 
 RAY = pathlib.Path(sys.executable).with_name('ray')
@@ -35,7 +36,10 @@ class Cluster:
   def __init__(self):
     # Short: Ray has sockets in it.
     self.files = pathlib.Path(tempfile.mkdtemp(prefix='m-', dir='/tmp'))
-    self.address = f'127.0.0.1:{directory.pick_port(set())}'
+    # Another Ray of this machine may have the ports that it takes by itself.
+    taken = {*addresses.RAYS_PORTS}
+    port, for_clients = (directory.pick_port(taken) for _ in range(2))
+    self.address = f'127.0.0.1:{port}'
     # Nobody else on this machine may give it work.
     self.environment = {
       'RAY_AUTH_MODE': 'token',
@@ -46,7 +50,9 @@ class Cluster:
       [
         *(str(RAY), 'start', '--head', '--block', '--num-cpus=8'),
         '--node-ip-address=127.0.0.1',
-        f'--port={self.address.split(":")[1]}',
+        f'--port={port}',
+        f'--ray-client-server-port={for_clients}',
+        '--dashboard-agent-listen-port=0',
         f'--temp-dir={self.files}/ray',
         f'--object-store-memory={80 << 20}',
         *('--include-dashboard=false', '--disable-usage-stats'),
