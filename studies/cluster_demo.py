@@ -58,6 +58,13 @@ SYSTEMS = {
   'gossip': ('gala_a2c:cartpole',),
 }
 
+_LOST = {
+  'apex': 'learner/0',
+  'impala': 'learner/0',
+  'swarm': 'explorer/0',
+  'gossip': 'worker/0',
+}
+
 
 class Cluster:
   """Ray on a head and some hosts."""
@@ -104,7 +111,7 @@ class Cluster:
 class Start:
   """A life of a node, from the header of its log."""
 
-  pid: int
+  host: str
   at: float
 
 
@@ -113,11 +120,11 @@ def starts(run: pathlib.Path) -> dict[str, list[Start]]:
   found: dict[str, list[Start]] = {}
   for path in sorted((run / 'logs').glob('*.log')):
     text = path.read_text(errors='replace')
-    for name, pid, day in re.findall(
-      r'^--- (\S+), pid (\d+), (\S+ [\d:]+)', text, re.M
+    for name, day, host in re.findall(
+      r'^--- (\S+), pid \d+, (\S+ [\d:]+).*, on (\S+)$', text, re.M
     ):
       at = datetime.datetime.fromisoformat(day).timestamp()
-      found.setdefault(name, []).append(Start(int(pid), at))
+      found.setdefault(name, []).append(Start(host, at))
   return found
 
 
@@ -142,14 +149,21 @@ def gaps(run: pathlib.Path, since: float) -> dict[str, float]:
   return found
 
 
-def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
-  """Runs one system; returns whether it ended as it should."""
+def run(
+  system: str, directory: pathlib.Path, lose: str, extra: Sequence[str]
+) -> bool:
+  """Runs one system, and loses the host of the node `lose`.
+
+  Returns:
+    Whether it ended as it should.
+  """
   directory.mkdir(parents=True)
   cluster = Cluster(directory)
   where = directory / 'run'
   output = directory / 'output.txt'
   try:
-    hosts = [cluster.join(cpus=12), cluster.join(cpus=12)]
+    cluster.join(cpus=12)
+    cluster.join(cpus=12)
     began = time.monotonic()
     launcher = cluster.head.start(
       sys.executable,
@@ -166,7 +180,10 @@ def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
     print(
       f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
     )
-    lost, here = hosts[0], starts(where)
+    here = starts(where)
+    for name, lives in here.items():
+      print(f'{system}: {name} is on {lives[-1].host}')
+    lost = cluster.hosts[here[lose][-1].host]
     at = time.time()
     cluster.lose(lost)
     print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
@@ -217,6 +234,9 @@ def main() -> int:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('--systems', default='apex', help=', '.join(SYSTEMS))
+  parser.add_argument(
+    '--lose', default='', help='the node whose host is lost; default: a learner'
+  )
   parser.add_argument('--directory', default='', help='default: a new one')
   args, extra = parser.parse_known_args()
   systems = args.systems.split(',')
@@ -231,7 +251,10 @@ def main() -> int:
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
   print(f'runs are in {top}', flush=True)
-  good = [run(system, top / system, extra) for system in systems]
+  good = [
+    run(system, top / system, args.lose or _LOST[system], extra)
+    for system in systems
+  ]
   return 0 if all(good) else 1
 
 
