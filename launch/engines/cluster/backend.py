@@ -174,7 +174,7 @@ class Backend(processes.Backend):
         answer, lost = None, e
       if ray_id is not None:
         self._hear(ray_id, answer, lost)
-      elif self._seats[index].call is call:
+      elif index in self._seats and self._seats[index].call == call:
         self._seated(index, answer, lost)
     self._say_who_waits()
     events, self._events = self._events, []
@@ -227,9 +227,9 @@ class Backend(processes.Backend):
       index, pid = message['index'], message['pid']
       if message['event'] == 'ready':
         host.ready = True
-        for waiting in host.waiting:
-          self._fork(waiting)
-        host.waiting = []
+        waiting, host.waiting = host.waiting, []
+        for i in waiting:
+          self._fork(i)
       elif index not in mine:
         continue
       elif message['event'] == 'exited':
