@@ -49,13 +49,13 @@ SYSTEMS = {
     '--config.actors.shards=2',
     '--config.actors.num_actors=4',
   ),
-  'impala': ('impala:cartpole',),
+  'impala': ('impala:cartpole', '--config.run.steps_per_agent=1_500_000'),
   'swarm': (
     'pso_dqn:cartpole',
     '--config.swarm.num_explorers=8',
     '--config.swarm.explorers_per_node=4',
   ),
-  'gossip': ('gala_a2c:cartpole',),
+  'gossip': ('gala_a2c:cartpole', '--config.run.steps_per_agent=600_000'),
 }
 
 _LOST = {
@@ -169,6 +169,7 @@ def run(
       sys.executable,
       str(_ROOT / 'launch' / 'run.py'),
       *SYSTEMS[system],
+      '--config.run.target_return=None',  # the host is lost before it ends
       '--lp_launch_type=ray',
       f'--ray_address={cluster.head.address}:{_PORT}',
       f'--run_dir={where}',

@@ -143,6 +143,9 @@ class Host:
       with contextlib.suppress(ProcessLookupError):
         os.kill(self._pid, 9)  # the first of its processes takes all along
     self._process.wait()
+    # It goes with the other end, but some time later.
+    words = ['ip', 'link', 'delete', self._link]
+    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
     shutil.rmtree(self.files, ignore_errors=True)
 
 
