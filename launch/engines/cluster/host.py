@@ -128,30 +128,8 @@ class Agent:
       'name': socket.gethostname(),
       'ip': self._ip,
       'place': str(self._place),
-      'problem': self._problem(),
+      'problem': problem(self._plan),
     }
-
-  def _problem(self) -> str:
-    path, text = self._plan.token
-    try:
-      seen = pathlib.Path(path).read_text(encoding='utf-8')
-    except OSError as e:
-      seen = str(e)
-    if seen != text:
-      return (
-        f'it does not see the run directory: {path}, which the launcher has '
-        f'just written, is not there or another ({seen.strip()[:200]}). Put '
-        'the run on a file system that all hosts mount at the same path: '
-        '--run_dir=...'
-      )
-    here = code.version()
-    if here != self._plan.code:
-      return (
-        f'it has another version of the project or of its packages '
-        f'({here}; the launcher {self._plan.code}). Install the same on all '
-        'hosts, and start Ray there with that Python'
-      )
-    return ''
 
   def _spawn(self) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -267,3 +245,27 @@ class Agent:
       time.sleep(1.0)
     if self._polled != float('inf'):
       self._channel.shutdown(socket.SHUT_RDWR)
+
+
+def problem(plan: Plan) -> str:
+  """Why this host cannot run nodes; '' if it can."""
+  path, text = plan.token
+  try:
+    seen = pathlib.Path(path).read_text(encoding='utf-8')
+  except OSError as e:
+    seen = str(e)
+  if seen != text:
+    return (
+      f'it does not see the run directory: {path}, which the launcher has '
+      f'just written, is not there or another ({seen.strip()[:200]}). Put '
+      'the run on a file system that all hosts mount at the same path: '
+      '--run_dir=...'
+    )
+  here = code.version()
+  if here != plan.code:
+    return (
+      f'it has another version of the project or of its packages '
+      f'({here}; the launcher {plan.code}). Install the same on all '
+      'hosts, and start Ray there with that Python'
+    )
+  return ''

@@ -157,6 +157,6 @@ def test_what_no_host_can_hold_is_refused_with_the_arithmetic(start_run_there):
   run = start_run_there('apex_dqn', *SMALL, '--cluster=learner:cpus=64')
   assert run.wait() == 2
   assert (
-    'error: learner/0 asks for 64 CPU, and the largest of the 1 hosts has 8'
+    'error: learner/0 asks for 64 CPU, and the largest of 1 host has 8'
     in run.output
   )
