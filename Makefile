@@ -14,6 +14,7 @@
 #   make extras           those packages, in .venv-extras
 #   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random
+#   make cluster-demo     three hosts on this machine, of which one is lost
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -39,8 +40,8 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results chaos evaluate docs site extras test test-all test-learning test-next test-extras \
-  bench doctor \
+.PHONY: help environment swarm run results chaos cluster-demo evaluate docs site extras \
+  test test-all test-learning test-next test-extras bench doctor \
   check format lint types lock clean distclean
 
 help:
@@ -60,6 +61,9 @@ results: environment
 
 chaos: environment
 	@$(BIN)/python studies/chaos.py $(ARGS)
+
+cluster-demo: environment
+	@$(BIN)/python studies/cluster_demo.py $(ARGS)
 
 evaluate:
 	@test -n '$(RUN)' || { \

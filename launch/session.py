@@ -65,6 +65,8 @@ def run(
   """
   environment = cell.experiment.environment
   path = run_dir or run_directory.default_path(cell.agent.name, environment)
+  if ray is not None:
+    path = path.resolve()  # other hosts may lack this working directory
   try:
     # What refuses comes before the directory exists.
     needs.check(cell.experiment, cell.build(str(path)))

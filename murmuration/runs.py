@@ -272,7 +272,8 @@ def train(
       the preset.
     topology: a name, 'module:Name', or an object that is one; None: the
       agent's own.
-    engine: 'local_mp' (processes) or 'local_mt' (threads of one process).
+    engine: 'local_mp' (processes), 'local_mt' (threads of one process) or 'ray'
+      (processes, on a local Ray).
     seed: of the whole run.
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a

@@ -33,6 +33,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PORT = 6379
 _LEARNS_S = 240.0  # from the start of a run to its first update, at most
 _END_S = 900.0
+_LIVED_S = 15.0  # after the first update, until the host is lost
 # How soon Ray takes a silent host for lost: its own numbers make about 30 s.
 _HEALTH = {
   'RAY_health_check_initial_delay_ms': '2000',
@@ -48,13 +49,20 @@ SYSTEMS = {
     '--config.actors.shards=2',
     '--config.actors.num_actors=4',
   ),
-  'impala': ('impala:cartpole',),
+  'impala': ('impala:cartpole', '--config.run.steps_per_agent=1_500_000'),
   'swarm': (
     'pso_dqn:cartpole',
     '--config.swarm.num_explorers=8',
     '--config.swarm.explorers_per_node=4',
   ),
-  'gossip': ('gala_a2c:cartpole',),
+  'gossip': ('gala_a2c:cartpole', '--config.run.steps_per_agent=600_000'),
+}
+
+_LOST = {
+  'apex': 'learner/0',
+  'impala': 'learner/0',
+  'swarm': 'explorer/0',
+  'gossip': 'worker/0',
 }
 
 
@@ -103,7 +111,7 @@ class Cluster:
 class Start:
   """A life of a node, from the header of its log."""
 
-  pid: int
+  host: str
   at: float
 
 
@@ -112,40 +120,56 @@ def starts(run: pathlib.Path) -> dict[str, list[Start]]:
   found: dict[str, list[Start]] = {}
   for path in sorted((run / 'logs').glob('*.log')):
     text = path.read_text(errors='replace')
-    for name, pid, day in re.findall(
-      r'^--- (\S+), pid (\d+), (\S+ [\d:]+)', text, re.M
+    for name, day, host in re.findall(
+      r'^--- (\S+), pid \d+, (\S+ [\d:]+).*, on (\S+)$', text, re.M
     ):
       at = datetime.datetime.fromisoformat(day).timestamp()
-      found.setdefault(name, []).append(Start(int(pid), at))
+      found.setdefault(name, []).append(Start(host, at))
   return found
 
 
-def gap(run: pathlib.Path, around: float) -> float | None:
-  """Longest time without a row of the learners' after some time, in seconds."""
-  times = [
-    row['time']
-    for path in (run / 'metrics').glob('learner*.jsonl')
-    for row in metrics.read_jsonl(path)
-    if 'time' in row and row['time'] > around - 30
-  ]
-  times.sort()
-  gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > around]
-  return max(gaps, default=None)
+def gaps(run: pathlib.Path, since: float) -> dict[str, float]:
+  """Of each kind of node the longest time between two of its reports.
+
+  Args:
+    run: its directory.
+    since: gaps that ended before this do not count; seconds of time.time().
+  """
+  files = {
+    path.stem.removeprefix('node_'): metrics.read_jsonl(path)
+    for path in (run / 'metrics').glob('*.jsonl')
+  }
+  (first,) = files.pop('first_update')[:1]
+  began = first['unix_time_s'] - first['elapsed_s']
+  found = {}
+  for kind, rows in files.items():
+    times = sorted(began + row['elapsed_s'] for row in rows)
+    pairs = zip(times, times[1:], strict=False)
+    found[kind] = max((b - a for a, b in pairs if b > since), default=0.0)
+  return found
 
 
-def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
-  """Runs one system; returns whether it ended as it should."""
+def run(
+  system: str, directory: pathlib.Path, lose: str, extra: Sequence[str]
+) -> bool:
+  """Runs one system, and loses the host of the node `lose`.
+
+  Returns:
+    Whether it ended as it should.
+  """
   directory.mkdir(parents=True)
   cluster = Cluster(directory)
   where = directory / 'run'
   output = directory / 'output.txt'
   try:
-    hosts = [cluster.join(cpus=12), cluster.join(cpus=12)]
+    cluster.join(cpus=12)
+    cluster.join(cpus=12)
     began = time.monotonic()
     launcher = cluster.head.start(
       sys.executable,
       str(_ROOT / 'launch' / 'run.py'),
       *SYSTEMS[system],
+      '--config.run.target_return=None',  # the host is lost before it ends
       '--lp_launch_type=ray',
       f'--ray_address={cluster.head.address}:{_PORT}',
       f'--run_dir={where}',
@@ -153,10 +177,14 @@ def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
       output=output,
     )
     _wait(launcher, lambda: _learns(where), _LEARNS_S, 'update')
+    time.sleep(_LIVED_S)
     print(
       f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
     )
-    lost, here = hosts[0], starts(where)
+    here = starts(where)
+    for name, lives in here.items():
+      print(f'{system}: {name} is on {lives[-1].host}')
+    lost = cluster.hosts[here[lose][-1].host]
     at = time.time()
     cluster.lose(lost)
     print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
@@ -177,16 +205,15 @@ def run(system: str, directory: pathlib.Path, extra: Sequence[str]) -> bool:
         f'{system}: {name} lost; runs again after {later[0].at - at:.0f} s'
         f' ({len(again[name]) - len(before)} restarts in all)'
       )
-  stood = gap(where, at)
-  if stood is not None:
-    print(f'{system}: longest time without an update {stood:.0f} s')
+  for kind, stood in gaps(where, at).items():
+    print(f'{system}: longest time without a report: {kind} {stood:.0f} s')
   print(f'{system}: exit code {launcher.returncode}')
   print(_end(output), flush=True)
   return launcher.returncode == 0
 
 
 def _learns(run: pathlib.Path) -> bool:
-  return any((run / 'metrics').glob('learner*.jsonl'))
+  return (run / 'metrics' / 'first_update.jsonl').exists()
 
 
 def _wait(launcher, condition, timeout_s: float, what: str) -> None:
@@ -208,6 +235,9 @@ def main() -> int:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('--systems', default='apex', help=', '.join(SYSTEMS))
+  parser.add_argument(
+    '--lose', default='', help='the node whose host is lost; default: a learner'
+  )
   parser.add_argument('--directory', default='', help='default: a new one')
   args, extra = parser.parse_known_args()
   systems = args.systems.split(',')
@@ -222,7 +252,10 @@ def main() -> int:
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
   print(f'runs are in {top}', flush=True)
-  good = [run(system, top / system, extra) for system in systems]
+  good = [
+    run(system, top / system, args.lose or _LOST[system], extra)
+    for system in systems
+  ]
   return 0 if all(good) else 1
 
 

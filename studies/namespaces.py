@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from launch.engines import linux
 
 _ENTERED = 'MURMURATION_NAMESPACE'
 _NETWORK = '10.77.0'
@@ -65,7 +68,9 @@ class Host:
     self._process = subprocess.Popen(
       ['unshare', *flags, 'sh', '-c', _WAIT, 'sh', self.name],
       stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,  # it complains of its own killing
       text=True,
+      preexec_fn=functools.partial(linux.die_with_parent, os.getpid()),
     )
     assert self._process.stdout is not None
     if self._process.stdout.readline() != 'ready\n':
@@ -138,6 +143,9 @@ class Host:
       with contextlib.suppress(ProcessLookupError):
         os.kill(self._pid, 9)  # the first of its processes takes all along
     self._process.wait()
+    # It goes with the other end, but some time later.
+    words = ['ip', 'link', 'delete', self._link]
+    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
     shutil.rmtree(self.files, ignore_errors=True)
 
 

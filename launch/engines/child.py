@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -157,7 +158,8 @@ def _set_environment(changes: Mapping[str, str | None]) -> None:
 def _print_header(request: Mapping[str, Any]) -> None:
   now = datetime.datetime.now().isoformat(sep=' ', timespec='seconds')
   restarts = f', restart {request["restarts"]}' if request['restarts'] else ''
-  print(f'--- {request["name"]}, pid {os.getpid()}, {now}{restarts}')
+  place = f', on {socket.gethostname()}' if request.get('cluster') else ''
+  print(f'--- {request["name"]}, pid {os.getpid()}, {now}{restarts}{place}')
 
 
 def _run_command(

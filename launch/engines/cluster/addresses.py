@@ -12,6 +12,7 @@ import urllib.parse
 from launch.rpc import client
 from launch.rpc import directory
 
+RAYS_PORTS = range(10_001, 20_000)  # for its clients and workers, by default
 _ASK_S = 10.0  # for the actor of names to answer
 _FRESH_S = 0.1  # so old an answer may be: many clients look for one server
 
@@ -91,7 +92,8 @@ class Addresses:
     with self._lock:
       before = self._ports.get(name)
       if before is None or not directory.is_free(before):
-        self._ports[name] = directory.pick_port({*self._ports.values()})
+        taken = {*RAYS_PORTS, *self._ports.values()}
+        self._ports[name] = directory.pick_port(taken)
       return self._ports[name]
 
   def _ask(self, call: Any) -> Any:

@@ -107,10 +107,6 @@ class Backend(processes.Backend):
     self._seats: dict[int, _Seat] = {}
     self._requests: dict[int, dict[str, Any]] = {}
     self._events: list[supervision.Event] = []
-    sizes: dict[str, int] = {}
-    for node in nodes:
-      sizes[_label(node)] = sizes.get(_label(node), 0) + 1
-    self._spread = [sizes[_label(node)] > 1 for node in nodes]
 
   def __enter__(self) -> Backend:
     self._names = actors.names().remote()
@@ -154,9 +150,8 @@ class Backend(processes.Backend):
 
   def _sit(self, index: int) -> None:
     """Asks Ray for a place."""
-    strategy = 'SPREAD' if self._spread[index] else 'DEFAULT'
     actor = self._seat_class.options(
-      scheduling_strategy=strategy, **resources.options(self._needs[index])
+      scheduling_strategy='SPREAD', **resources.options(self._needs[index])
     ).remote()
     self._seats[index] = _Seat(actor, actor.where.remote())
 
@@ -179,7 +174,7 @@ class Backend(processes.Backend):
         answer, lost = None, e
       if ray_id is not None:
         self._hear(ray_id, answer, lost)
-      elif self._seats[index].call is call:
+      elif index in self._seats and self._seats[index].call == call:
         self._seated(index, answer, lost)
     self._say_who_waits()
     events, self._events = self._events, []
@@ -189,9 +184,13 @@ class Backend(processes.Backend):
 
   def _hear(self, ray_id: str, answer: Any, lost: Exception | None) -> None:
     """An agent has answered, or is gone."""
+    import ray
+
     host = self._hosts[ray_id]
     if lost is not None:
       del self._hosts[ray_id]
+      # It may only be out of reach. Then its lease ends its nodes.
+      ray.kill(host.agent)
       what = host.name or ray_id[:8]
       if not host.name:
         what += f' could not start its agent ({_gist(lost)})'
@@ -222,16 +221,15 @@ class Backend(processes.Backend):
       self._on_asked()
     for message in answer['messages']:
       if message is None:
-        host.problem = f'{host.name}: what starts nodes there was killed'
-        self._hear(ray_id, None, RuntimeError(host.problem))
-        host.agent.end.remote()
+        host.name += ', where what starts nodes was killed'
+        self._hear(ray_id, None, RuntimeError(host.name))
         return
       index, pid = message['index'], message['pid']
       if message['event'] == 'ready':
         host.ready = True
-        for waiting in host.waiting:
-          self._fork(waiting)
-        host.waiting = []
+        waiting, host.waiting = host.waiting, []
+        for i in waiting:
+          self._fork(i)
       elif index not in mine:
         continue
       elif message['event'] == 'exited':
@@ -335,10 +333,6 @@ class Backend(processes.Backend):
     seat = self._seats.get(index)
     if seat is not None and seat.host in self._hosts:
       self._hosts[seat.host].agent.signal.remote(index, int(number))
-
-
-def _label(node: prepare.PreparedNode) -> str:
-  return node.name.rsplit('/', 1)[0]
 
 
 def _gist(error: Exception) -> str:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from typing import Any
+import warnings
 
 import launchpad as lp
 
@@ -127,7 +128,8 @@ def run(
       for path in scratch.rglob('*')
       if path.is_file()
     }
-    paths = processes.log_paths(nodes, run_dir or scratch)
+    # The agents' processes have another working directory.
+    paths = processes.log_paths(nodes, (run_dir or scratch).resolve())
     board = pulse.Board(scratch, len(nodes))
     token = stack.enter_context(_token(run_dir or scratch))
     plan = host.Plan(
@@ -169,8 +171,6 @@ def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
     Refused: it cannot be reached, or does not start.
   """
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
-  # GPUs of a node are those that its own actor was given.
-  os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '1')
   import ray
 
   common: dict[str, Any] = {
@@ -197,7 +197,10 @@ def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
       }
       print('ray: no --ray_address, so a local Ray is started', flush=True)
     try:
-      ray.init(**common)
+      with warnings.catch_warnings():
+        # Of what GPUs a node without any will see in a later version.
+        warnings.simplefilter('ignore', FutureWarning)
+        ray.init(**common)
     except (RuntimeError, OSError, TimeoutError, ValueError) as e:
       where = f'at {address} ' if address else ''
       raise Refused(

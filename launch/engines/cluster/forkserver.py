@@ -1,7 +1,5 @@
 """The process of a host that imports the stack, and from which nodes fork.
 
-    python -m launch.engines.cluster.forkserver DESCRIPTOR
-
 It is nobody's child, so that it outlives an agent that is killed for as long as
 it takes to end the nodes and to remove their files.
 """
@@ -10,8 +8,11 @@ import os
 import socket
 import sys
 
+COMMAND = f'from {__name__} import main; main()'  # of `python -c`
+
 
 def main() -> None:
+  """What `COMMAND DESCRIPTOR` runs."""
   if os.fork():
     os._exit(0)
   channel = socket.socket(fileno=int(sys.argv[1]))
@@ -23,7 +24,3 @@ def main() -> None:
   processes.warm_up()
   zygote.send(channel, event='ready', index=-1, pid=os.getpid())
   zygote.Zygote(channel, None).run()
-
-
-if __name__ == '__main__':
-  main()

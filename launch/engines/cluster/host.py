@@ -26,6 +26,7 @@ from launch.engines import linux
 from launch.engines import zygote
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
+from launch.engines.cluster import forkserver
 from launch.engines.cluster import tunnel as tunnel_lib
 from launch.rpc import hosts
 from launch.rpc import server
@@ -127,30 +128,8 @@ class Agent:
       'name': socket.gethostname(),
       'ip': self._ip,
       'place': str(self._place),
-      'problem': self._problem(),
+      'problem': problem(self._plan),
     }
-
-  def _problem(self) -> str:
-    path, text = self._plan.token
-    try:
-      seen = pathlib.Path(path).read_text(encoding='utf-8')
-    except OSError as e:
-      seen = str(e)
-    if seen != text:
-      return (
-        f'it does not see the run directory: {path}, which the launcher has '
-        f'just written, is not there or another ({seen.strip()[:200]}). Put '
-        'the run on a file system that all hosts mount at the same path: '
-        '--run_dir=...'
-      )
-    here = code.version()
-    if here != self._plan.code:
-      return (
-        f'it has another version of the project or of its packages '
-        f'({here}; the launcher {self._plan.code}). Install the same on all '
-        'hosts, and start Ray there with that Python'
-      )
-    return ''
 
   def _spawn(self) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -160,7 +139,7 @@ class Agent:
     descriptor = theirs.fileno()
     with (self._place / 'forkserver.log').open('wb') as log:
       subprocess.run(
-        [sys.executable, '-m', f'{__package__}.forkserver', str(descriptor)],
+        [sys.executable, '-c', forkserver.COMMAND, str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -266,3 +245,27 @@ class Agent:
       time.sleep(1.0)
     if self._polled != float('inf'):
       self._channel.shutdown(socket.SHUT_RDWR)
+
+
+def problem(plan: Plan) -> str:
+  """Why this host cannot run nodes; '' if it can."""
+  path, text = plan.token
+  try:
+    seen = pathlib.Path(path).read_text(encoding='utf-8')
+  except OSError as e:
+    seen = str(e)
+  if seen != text:
+    return (
+      f'it does not see the run directory: {path}, which the launcher has '
+      f'just written, is not there or another ({seen.strip()[:200]}). Put '
+      'the run on a file system that all hosts mount at the same path: '
+      '--run_dir=...'
+    )
+  here = code.version()
+  if here != plan.code:
+    return (
+      f'it has another version of the project or of its packages '
+      f'({here}; the launcher {plan.code}). Install the same on all '
+      'hosts, and start Ray there with that Python'
+    )
+  return ''

@@ -91,12 +91,12 @@ def check(nodes: Mapping[str, Needs], hosts: Sequence[Needs]) -> str:
         flag = {v: k for k, v in _NAMES.items()}.get(resource, resource)
         raise ValueError(
           f'{name} asks for {words({resource: amount})}, and the largest of '
-          f'the {len(hosts)} hosts has {most:g}: it could never start. Add a '
+          f'{_hosts(hosts)} has {most:g}: it could never start. Add a '
           f'larger host, or lower --cluster={name.rsplit("/", 1)[0]}:{flag}=...'
         )
     if not any(_fits(need, host) for host in hosts):
       raise ValueError(
-        f'{name} asks for {words(need)}, which none of the {len(hosts)} hosts '
+        f'{name} asks for {words(need)}, which none of {_hosts(hosts)} '
         'has together: it could never start. Add a host that has, or ask for '
         'less (--cluster).'
       )
@@ -105,8 +105,8 @@ def check(nodes: Mapping[str, Needs], hosts: Sequence[Needs]) -> str:
   if not short:
     return ''
   return '; '.join(
-    f'{len(nodes)} nodes ask for {words({k: v})}, and the {len(hosts)} hosts '
-    f'have {there.get(k, 0.0):g}'
+    f'{len(nodes)} nodes ask for {words({k: v})}; there are '
+    f'{there.get(k, 0.0):g} on {_hosts(hosts)}'
     for k, v in short.items()
   )
 
@@ -126,6 +126,10 @@ def options(need: Needs) -> dict[str, Any]:
     **({'memory': need['memory']} if need.get('memory') else {}),
     **({'resources': rest} if rest else {}),
   }
+
+
+def _hosts(hosts: Sequence[Needs]) -> str:
+  return f'{len(hosts)} host{"s" * (len(hosts) != 1)}'
 
 
 def _fits(need: Needs, host: Needs) -> bool:

@@ -6,9 +6,8 @@ Reverb's clients keep the address that they were given, and know no TLS. An
 entry is that address: it stays the same when the server comes back on another
 host, as each connection asks anew where the server is.
 
-    python -m launch.engines.cluster.tunnel IP < its plan, as JSON
-
-It ends when its standard input does, and with that the agent's life.
+It is a process of its own, which ends when its standard input does, and so with
+the agent.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import sys
 import threading
 from typing import Any
 
+from launch.engines.cluster import addresses
 from launch.rpc import client
 from launch.rpc import directory
 from launch.rpc import hosts
@@ -31,6 +31,7 @@ from launch.rpc import server
 from launch.rpc import sockets
 from launch.rpc import tls
 
+COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 SOCKET = 'tunnel'  # in a run's directory on a host
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
@@ -46,7 +47,7 @@ def start(
   own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
   with (place / 'tunnel.log').open('wb') as log:
     process = subprocess.Popen(
-      [sys.executable, '-m', __name__, ip],
+      [sys.executable, '-c', COMMAND, ip],
       stdin=subprocess.PIPE,
       stdout=log,
       stderr=log,
@@ -86,7 +87,7 @@ class Tunnel:
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
-    self._port = directory.pick_port(set())
+    self._port = directory.pick_port({*addresses.RAYS_PORTS})
 
   def run(self) -> None:
     self._loop.create_task(
@@ -215,7 +216,3 @@ def main() -> None:
   threading.Thread(target=_end_with_input, daemon=True).start()
   with server.serve(tunnel, f'unix:{place / SOCKET}'):
     tunnel.run()
-
-
-if __name__ == '__main__':
-  main()

@@ -10,7 +10,9 @@ import pytest
 
 from launch import engines
 from launch.engines.cluster import addresses
+from launch.engines.cluster import code
 from launch.engines.cluster import engine
+from launch.engines.cluster import host
 from launch.engines.cluster import resources
 from launch.engines.cluster import tunnel
 from launch.rpc import directory
@@ -53,7 +55,7 @@ def test_what_can_never_be_placed_is_refused_with_the_arithmetic():
   with pytest.raises(ValueError) as refused:
     resources.check(nodes, there)
   assert str(refused.value).startswith(
-    'learner/0 asks for 2 GPU, and the largest of the 2 hosts has 1'
+    'learner/0 asks for 2 GPU, and the largest of 2 hosts has 1'
   )
   # Each resource alone is there, but on two hosts.
   nodes['learner/0'] = {'CPU': 16.0, 'GPU': 1.0}
@@ -65,7 +67,7 @@ def test_what_has_to_wait_is_said():
   nodes = {f'actor/{i}': {'CPU': 1.0} for i in range(5)}
   assert resources.check(nodes, [{'CPU': 2.0}, {'CPU': 3.0}]) == ''
   assert resources.check(nodes, [{'CPU': 2.0}, {'CPU': 2.0}]) == (
-    '5 nodes ask for 5 CPU, and the 2 hosts have 4'
+    '5 nodes ask for 5 CPU; there are 4 on 2 hosts'
   )
 
 
@@ -83,6 +85,28 @@ def test_an_address_where_no_ray_is_is_refused_at_once():
     engine._reach('127.0.0.1:1')
   with pytest.raises(engines.Refused, match='it is HOST:PORT, or auto'):
     engine._reach('127.0.0.1:ray')
+
+
+def plan_for(token, version):
+  return host.Plan('run', 1, '/there', {}, token, version, {}, None)
+
+
+def test_a_host_that_does_not_see_the_run_directory_is_refused(tmp_path):
+  token = tmp_path / 'token'
+  refusal = host.problem(plan_for((str(token), 'ours'), code.version()))
+  assert refusal.startswith(f'it does not see the run directory: {token}')
+  token.write_text('of another file system')
+  assert host.problem(plan_for((str(token), 'ours'), code.version()))
+  token.write_text('ours')
+  assert not host.problem(plan_for((str(token), 'ours'), code.version()))
+
+
+def test_a_host_with_other_code_is_refused_with_both_versions(tmp_path):
+  token = tmp_path / 'token'
+  token.write_text('ours')
+  refusal = host.problem(plan_for((str(token), 'ours'), 'project abc'))
+  assert 'it has another version of the project' in refusal
+  assert code.version() in refusal and 'the launcher project abc' in refusal
 
 
 # --- Addresses ----------------------------------------------------------------
@@ -134,8 +158,8 @@ def on_hosts(tmp_path, monkeypatch):
 
 def listen(address, answer):
   """Answers each connection with a word; returns the listener."""
-  host, port = address.rsplit(':', 1)
-  listener = socket.create_server((host, int(port)))
+  name, port = address.rsplit(':', 1)
+  listener = socket.create_server((name, int(port)))
 
   def serve():
     with contextlib.suppress(OSError):
@@ -149,8 +173,8 @@ def listen(address, answer):
 
 
 def ask(address, word=b'?'):
-  host, port = address.rsplit(':', 1)
-  with socket.create_connection((host, int(port)), 10.0) as connection:
+  name, port = address.rsplit(':', 1)
+  with socket.create_connection((name, int(port)), 10.0) as connection:
     connection.sendall(word)
     answer = b''
     while part := connection.recv(100):
@@ -195,9 +219,9 @@ def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
     with contextlib.suppress(ConnectionError):
       assert b'secret' not in ask(gate, b'GET / HTTP/1.1' + b'\r\n\r\n')
     # Another run's certificate.
-    host, port = gate.rsplit(':', 1)
+    ip, port = gate.rsplit(':', 1)
     context = tls.make().client_context()
-    with socket.create_connection((host, int(port))) as plain:
+    with socket.create_connection((ip, int(port))) as plain:
       with pytest.raises(OSError):
         stranger = context.wrap_socket(plain)
         stranger.sendall(f'{name}\n'.encode())

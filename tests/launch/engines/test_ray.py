@@ -14,6 +14,7 @@ import time
 import psutil
 import pytest
 
+from launch.engines.cluster import addresses
 from launch.rpc import directory
 
 RAY = pathlib.Path(sys.executable).with_name('ray')
@@ -35,32 +36,37 @@ class Cluster:
   def __init__(self):
     # Short: Ray has sockets in it.
     self.files = pathlib.Path(tempfile.mkdtemp(prefix='m-', dir='/tmp'))
-    self.address = f'127.0.0.1:{directory.pick_port(set())}'
+    # Another Ray of this machine may have the ports that it takes by itself.
+    taken = {*addresses.RAYS_PORTS}
+    port, for_clients = (directory.pick_port(taken) for _ in range(2))
+    self.address = f'127.0.0.1:{port}'
     # Nobody else on this machine may give it work.
     self.environment = {
       'RAY_AUTH_MODE': 'token',
       'RAY_AUTH_TOKEN': os.urandom(32).hex(),
     }
+    log = self.files / 'output.txt'
     self.process = subprocess.Popen(
       [
         *(str(RAY), 'start', '--head', '--block', '--num-cpus=8'),
         '--node-ip-address=127.0.0.1',
-        f'--port={self.address.split(":")[1]}',
+        f'--port={port}',
+        f'--ray-client-server-port={for_clients}',
+        '--dashboard-agent-listen-port=0',
         f'--temp-dir={self.files}/ray',
         f'--object-store-memory={80 << 20}',
         *('--include-dashboard=false', '--disable-usage-stats'),
       ],
       env={**os.environ, **self.environment, 'TMPDIR': str(self.files)},
       stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
+      stdout=log.open('w'),
+      stderr=subprocess.STDOUT,
       start_new_session=True,
     )
-    directory_of = self.files / 'ray' / 'session_latest' / 'sockets' / 'raylet'
     deadline = time.monotonic() + 120
-    while not directory_of.exists():
-      assert self.process.poll() is None
-      assert time.monotonic() < deadline
+    while 'Ray runtime started' not in log.read_text():
+      assert self.process.poll() is None, log.read_text()
+      assert time.monotonic() < deadline, log.read_text()
       time.sleep(0.1)
 
   def nodes(self):
@@ -151,6 +157,6 @@ def test_what_no_host_can_hold_is_refused_with_the_arithmetic(start_run_there):
   run = start_run_there('apex_dqn', *SMALL, '--cluster=learner:cpus=64')
   assert run.wait() == 2
   assert (
-    'error: learner/0 asks for 64 CPU, and the largest of the 1 hosts has 8'
+    'error: learner/0 asks for 64 CPU, and the largest of 1 host has 8'
     in run.output
   )

@@ -1,9 +1,15 @@
 """launch/rpc between machines: who has no certificate of the run is refused."""
 
 import contextlib
+import datetime
 import socket
 import ssl
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 import numpy as np
 import pytest
 
@@ -127,3 +133,41 @@ def test_without_openssl_it_says_what_to_install(monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
   with pytest.raises(RuntimeError, match='apt-get install openssl'):
     tls.make()
+
+
+def signed(name, key, issuer, issuer_key, begins):
+  """A certificate that begins at some time."""
+  made = (
+    x509.CertificateBuilder()
+    .subject_name(name)
+    .issuer_name(issuer)
+    .public_key(key.public_key())
+    .serial_number(x509.random_serial_number())
+    .not_valid_before(begins)
+    .not_valid_after(begins + datetime.timedelta(days=1))
+    .add_extension(x509.BasicConstraints(key is issuer_key, None), True)
+    .sign(issuer_key, hashes.SHA256())
+  )
+  return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_a_host_whose_clock_is_behind_takes_part():
+  ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+  ca, node = (
+    x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, word)])
+    for word in ('run', 'node')
+  )
+  begins = datetime.datetime.now(datetime.timezone.utc)
+  begins += datetime.timedelta(minutes=2)
+  future = tls.Credentials(
+    signed(ca, ca_key, ca, ca_key, begins),
+    signed(node, key, ca, ca_key, begins),
+    key.private_bytes(
+      serialization.Encoding.PEM,
+      serialization.PrivateFormat.PKCS8,
+      serialization.NoEncryption(),
+    ).decode(),
+  )
+  network = Network(future)
+  with rpc.serve(Service(), network.claim('server/0'), 1, future):
+    assert client_of(network).echo(1) == 1
