@@ -1,6 +1,7 @@
 """The master of evolution strategies, its workers, and what goes between."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -111,6 +112,62 @@ def test_a_result_of_another_theta_or_noise_is_discarded(make_master):
   assert not _deliver(master, 0, task, key=task['key'] + 1)
   assert not _deliver(master, 0, {**task, 'indices': task['indices'] + 1})
   assert _deliver(master, 0, task)
+
+
+def test_results_of_no_use_are_counted_and_said_above_a_fifth(
+  make_master, caplog
+):
+  master = make_master()
+  tasks = [master.next_task(worker, -1) for worker in range(4)]
+  for late in range(9):
+    _deliver(master, 0, tasks[0], key=tasks[0]['key'] + 1)
+    assert master._discarded == late + 1
+  assert 'too late or twice' not in caplog.text  # of fewer than ten
+  assert _deliver(master, 0, tasks[0])
+  _deliver(master, 0, tasks[0])
+  _deliver(master, 0, tasks[0])
+  assert caplog.text.count('of the results came too late or twice') == 1
+  # The steps of 11 results of two pairs.
+  assert master._reporter._pending['discarded_steps'] == 11 * 40
+
+
+def test_a_generation_that_takes_long_is_said_every_ten_seconds(
+  make_master, caplog
+):
+  clock, stop = _Clock(), threading.Event()
+  master = make_master(clock=clock)
+  _deliver(master, 0, master.next_task(0, -1))
+  master.next_task(3, -1)
+  thread = threading.Thread(target=master.run, args=(stop,), daemon=True)
+  thread.start()
+  said = 'waits for 3 of 4 tasks since {} s; workers [3] have them'
+  for now in (11, 22):
+    time.sleep(0.3)  # it has looked at the clock
+    clock.now = float(now)
+    deadline = time.monotonic() + 30
+    while said.format(now) not in caplog.text:
+      assert time.monotonic() < deadline, caplog.text
+      time.sleep(0.02)
+  assert caplog.text.count('waits for') == 2
+  stop.set()
+  thread.join(30)
+  assert not thread.is_alive()
+
+
+def test_a_return_that_is_not_a_number_costs_its_pair_alone(make_master):
+  master = make_master()
+  before = master._strategy.theta
+  returns = np.float32([[np.nan, 1.0], [2.0, 3.0]])
+  _deliver(master, 0, master.next_task(0, -1), returns)
+  for worker in range(1, 4):
+    _deliver(master, worker, master.next_task(worker, -1))
+  assert master._complete()
+  master._end_generation(1.0)
+  assert master._metrics['dropped_pairs'] == 1
+  assert master._metrics['steps'] == 8 * 2 * 10  # they were taken all the same
+  assert master._reporter._counter.totals()['dropped_episodes'] == 1
+  after = master._strategy.theta
+  assert np.isfinite(after).all() and (after != before).any()
 
 
 def test_a_worker_without_a_task_is_asked_to_come_again(
