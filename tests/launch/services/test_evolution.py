@@ -1,13 +1,16 @@
 """The master of evolution strategies, its workers, and what goes between."""
 
+import dataclasses
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from agents import base
 from agents import evolution
 from agents import strategy as strategy_lib
+from environment_loops import vector
 from launch import cell as cell_lib
 from launch import rpc
 from launch.nodes import es_worker
@@ -35,8 +38,10 @@ class _Clock:
     return self.now
 
 
-def _cell(run_dir=None, **numbers):
-  found = cell_lib.resolve('es_mlp', overrides={**SMALL, **numbers}, seed=7)
+def _cell(run_dir=None, preset='', **numbers):
+  found = cell_lib.resolve(
+    'es_mlp', preset, overrides={**SMALL, **numbers}, seed=7
+  )
   experiment = found.experiment
   if run_dir is not None:
     experiment = found.experiment.__class__(
@@ -347,6 +352,43 @@ def test_lost_calls_change_nothing(run):
   _, expected = run(1)
   _, found = run(2, every=7)
   assert found == expected
+
+
+@pytest.mark.parametrize('preset', ['cartpole', 'inverted_pendulum'])
+def test_evaluations_beside_the_episodes_change_no_generation(run, preset):
+  found = []
+  for share in ('0', '0.5'):
+    _, rows = run(
+      2, preset=preset, steps=1000, **{'evolution.eval_prob': share}
+    )
+    found.append(rows)
+  assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_what_is_evaluated_is_theta_without_noise(run, tmp_path):
+  run(1, directory=tmp_path / 'run', **{'evolution.eval_prob': '1'})
+  directory = run_directory.RunDirectory(tmp_path / 'run')
+  rows = directory.metrics('generation')
+  assert {row['eval_episodes'] for row in rows} == {4}  # one of each task
+  experiment, config = _cell()
+  agent = experiment.make_agent()
+  theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
+  config = dataclasses.replace(config, eval_prob=1.0)
+  place = evolution.perturbed(agent.layout)
+  returns = []
+  for task in range(4):
+    drawn = evolution.draws(config, 7, 0, task, place.stop - place.start)
+    environment = vector.make_vector('CartPole-v1', 1, 0)
+    environment.reseed(0, drawn.seeds[-1])
+    observation, last, total = environment.reset(), False, 0.0
+    policy = agent.greedy(theta)
+    while not last:
+      step = environment.step(policy(observation))
+      observation, last = step.next_observation, step.last[0]
+      total += step.reward[0]
+    environment.close()
+    returns.append(total)
+  assert rows[0]['eval_return_mean'] == pytest.approx(np.mean(returns))
 
 
 def test_the_steps_of_all_perturbed_episodes_are_counted(run):
