@@ -157,6 +157,22 @@ def test_many_shards_are_one_shard():
   np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
 
 
+def test_versions_that_never_fit_are_said_once(monkeypatch, caplog):
+  monkeypatch.setattr(shard_exchange, '_CONSISTENT_S', 0.01)
+  config = _config(num_shards=2, consistent_pull=True)
+  shards = _shards(config)
+  made, exchange = _remote(config, shards)
+  made.step(_packed(0))
+  assert exchange.metrics()['mixed_pulls'] == 0
+  # What a shard that is started again has lost, the other way round.
+  gradient = np.zeros_like(shards[0].shard.pull().theta)
+  shards[0].shard.push(1, 'x', UPDATES, gradient, (), 0)
+  made.step(_packed(1))
+  assert exchange.metrics()['mixed_pulls'] == UPDATES
+  assert caplog.text.count('leave server.consistent_pull out') == 1
+  assert f'versions {[UPDATES + 2, UPDATES + 1]} after' in caplog.text
+
+
 def test_a_learner_that_lags_is_rejected_and_the_others_go_on():
   config = _config(num_learners=2, max_staleness=2)
   (client,) = _shards(config)
