@@ -3,13 +3,17 @@
 Each update uses one unroll of every environment, and actors wait for it before
 they act on. So they are never behind, nothing is corrected, and V-trace's
 targets are the n-step returns of A3C, Algorithm S3: from V(s_{t+T}), or a true
-end of an episode, backwards: `ret_t = r_t + gamma ret_{t+1}`.
+end of an episode, backwards: `ret_t = r_t + gamma ret_{t+1}`. With a
+`trace_lambda` below 1 they are those of generalized advantage estimation
+(Schulman et al. 2016, arXiv:1506.02438, equation 16).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Literal
+
+import tensorflow as tf
 
 from agents import impala
 from agents import optimizers
@@ -31,13 +35,15 @@ class Config(impala.Config):
   entropy_cost: settings.NotNegative = 0.01  # paper: 0.01
   # 'vtrace' is the same while nothing lags.
   correction: Literal['vtrace', 'none'] = 'none'
+  trace_lambda: settings.Fraction = 1.0  # below 1: GAE; paper: 1
 
   def __post_init__(self):
     super().__post_init__()
-    if self.trace_lambda != 1.0:
+    if self.trace_lambda != 1.0 and self.correction != 'none':
       raise ValueError(
-        f'agent.trace_lambda={self.trace_lambda} is not A2C, whose returns '
-        'have n steps. Set it to 1, or use IMPALA.'
+        f'agent.trace_lambda={self.trace_lambda} is that of GAE, which '
+        f'corrects nothing: agent.correction={self.correction!r}. Set that to '
+        "'none', or use IMPALA."
       )
 
 
@@ -47,3 +53,9 @@ class A2C(impala.IMPALA):
   name = 'a2c'
   on_policy = True  # actors wait until their unrolls are learned
   updates_per_call = 1  # or the second would be of older parameters
+
+  def credited(self, traced, values):
+    if self.config.trace_lambda == 1.0:
+      return traced  # the same, but for rounding
+    # GAE: lambda is also on the step itself, which V-trace's q_t has whole.
+    return traced._replace(advantages=traced.vs - tf.stop_gradient(values))

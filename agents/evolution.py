@@ -63,6 +63,9 @@ class Config:
   # Share of episodes whose observations are counted, where an agent
   # normalizes; [C]: 0.01, of 10,000 episodes.
   obs_stat_prob: settings.Fraction = 0.25
+  # Share of tasks after which theta is played once without noise; no update
+  # uses that, it is for the log. [C]: 0.003 of episodes.
+  eval_prob: settings.Fraction = 0.0
   # What workers are sent of a generation: 'theta', or all its 'returns', of
   # which each makes the same update (the paper's algorithm 2).
   broadcast: Literal['theta', 'returns'] = 'theta'
@@ -129,8 +132,8 @@ class Draws(NamedTuple):
 
   Attributes:
     indices: into the table, int32 [n].
-    seeds: of the episodes, int [2 n].
-    observed: whether an episode's observations are counted, bool [2 n].
+    seeds: of the episodes, int [2 n]; one more where theta is evaluated.
+    observed: whether an episode's observations are counted, bool, likewise.
     rng: of the noise on actions.
   """
 
@@ -153,7 +156,13 @@ def draws(
   if config.common_episode_seed:
     seeds[1::2] = seeds[::2]
   observed = rng.random(2 * pairs) < config.obs_stat_prob
-  return Draws(indices, [int(seed) for seed in seeds], observed, rng)
+  drawn = Draws(indices, [int(seed) for seed in seeds], observed, rng)
+  # Numbers of its own, so that the others are the same without it.
+  chance = np.random.default_rng([seed, generation, task, 1])
+  if chance.random() < config.eval_prob:
+    drawn.seeds.append(int(chance.integers(0, 2**31)))
+    drawn = drawn._replace(observed=np.append(observed, False))
+  return drawn
 
 
 # The estimate.
@@ -276,6 +285,7 @@ class Perturbed:
     self._place = perturbed(agent.layout)
     self._policy = agent.greedy_each(np.tile(theta, (num_envs, 1)))
     self._noise = 0.0 if agent.spec.discrete else config.action_noise
+    self._noisy = np.zeros(num_envs, bool)
     self._counted = np.zeros(num_envs, bool)
     self._playing = np.ones(num_envs, bool)
     self._rows = np.arange(num_envs)  # environments whose policies are kept
@@ -283,10 +293,12 @@ class Perturbed:
 
   def begin(self, member: int, episode: int) -> None:
     """Environment `member` begins an episode of the task."""
-    place, index = self._place, self._drawn.indices[episode // 2]
-    theta = self._theta.copy()
-    noise = self._table[index : index + place.stop - place.start]
-    theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
+    place, indices, theta = self._place, self._drawn.indices, self._theta.copy()
+    self._noisy[member] = episode < 2 * len(indices)
+    if self._noisy[member]:
+      index = indices[episode // 2]
+      noise = self._table[index : index + place.stop - place.start]
+      theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
     self._policy.begin(int(np.searchsorted(self._rows, member)), theta)
     self._counted[member] = self._drawn.observed[episode]
 
@@ -313,7 +325,7 @@ class Perturbed:
       actions = np.zeros((len(observation), *found.shape[1:]), found.dtype)
       actions[self._rows] = found
     if self._noise:
-      actions = actions + self._noise * self._drawn.rng.standard_normal(
-        actions.shape
-      )
+      noise = self._drawn.rng.standard_normal(actions.shape)
+      noise[~self._noisy] = 0.0
+      actions = actions + self._noise * noise
     return actions

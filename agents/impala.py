@@ -144,6 +144,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       config.c_bar,
       config.pg_rho_bar,
     )
+    traced = self.credited(traced, values[:-1])
     advantages = traced.pg_advantages
     if config.normalize_advantages:
       # Moments under pi, and rho outside. Were the product normalised, taking
@@ -178,6 +179,11 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       metrics,
       self.statistics(variables, unrolled.observations, mask),
     )
+
+  def credited(self, traced: vtrace.VTrace, values: tf.Tensor) -> vtrace.VTrace:
+    """The same, with the advantages that weight the policy's gradient."""
+    del values
+    return traced
 
   def _rewards(self, batch: blocks.Block) -> tf.Tensor:
     rewards = unroll_network.time_major(batch.reward)

@@ -70,6 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     None,
     learning_rate=7e-4,
     gamma=0.95,
+    trace_lambda=0.95,  # GAE
     **_CONTINUOUS,
   ),
   'hopper': _preset(
@@ -79,6 +80,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     None,
     {'on_fault': 'drop', 'eval_episodes': 5},
     learning_rate=3e-4,
+    trace_lambda=0.95,  # GAE
     hidden_sizes=(256, 256),
     normalize_observations=True,
     **_CONTINUOUS,

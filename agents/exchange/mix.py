@@ -156,6 +156,7 @@ class Mix(local.Local):
     self._largest_step = 0.0
     self._mixtures = self._averages = 0
     self._waited_s = 0.0
+    self._first_patience_s = _FIRST_PATIENCE_S
 
   def setup(self, learner, seed):
     self._moments = None
@@ -176,6 +177,8 @@ class Mix(local.Local):
     self._worker = worker
     self._iteration = int(self._kept.numpy())
     found = self._ask() if self._again else None
+    if found is not None:
+      self._first_patience_s = self._timeout_s  # the others run already
     behind = 0 if found is None else found.iteration - self._iteration
     # What the lock allows may be so in a run that is resumed.
     if behind > (0 if self._tau is None else self._tau + 1):
@@ -297,7 +300,7 @@ class Mix(local.Local):
         break
       for source in late:
         count, _ = self._carrier.heard(source)
-        if waited_s > (self._timeout_s if count else _FIRST_PATIENCE_S):
+        if waited_s > (self._timeout_s if count else self._first_patience_s):
           self._dead[source] = count
           _logger.warning(
             'Worker %d was not heard of for %.1f s: going on without it.',

@@ -109,15 +109,18 @@ class Worker:
       if played is None:
         return
       result, sums = played
+      pairs = 2 * len(drawn.indices)
+      evaluated = [float(x) for x in result.returns[pairs:]]
       self._ask(
         'deliver',
         self._index,
         self._key,
         task['task'],
         drawn.indices,
-        result.returns.astype(np.float32).reshape(-1, 2),
-        result.lengths.astype(np.int32).reshape(-1, 2),
+        result.returns[:pairs].astype(np.float32).reshape(-1, 2),
+        result.lengths[:pairs].astype(np.int32).reshape(-1, 2),
         tuple(sums) if sums.number else None,
+        evaluated,
       )
       pulse.worked()
       self._played['tasks'] += 1
@@ -147,7 +150,7 @@ class Worker:
     self, theta: np.ndarray, drawn: evolution.Draws
   ) -> tuple[episodes.Result, evolution.Sums] | None:
     """The episodes of a task; None if the run ended meanwhile."""
-    num = min(self._config.envs_per_worker, len(drawn.seeds))
+    num = min(self._config.envs_per_worker, 2 * len(drawn.indices))
     if num not in self._environments:
       with pulse.busy('building environments', _LONG_S):
         self._environments[num] = vector.make_vector(

@@ -13,7 +13,7 @@ generations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import logging
 import pathlib
@@ -50,11 +50,13 @@ class Result(NamedTuple):
     returns: of + and -, float32 [n, 2]; NaN where an environment broke.
     lengths: environment steps, int32 [n, 2].
     sums: of observations; None if none were counted.
+    evaluated: returns of theta without noise.
   """
 
   returns: np.ndarray
   lengths: np.ndarray
   sums: evolution.Sums | None
+  evaluated: Sequence[float] = ()
 
 
 @dataclasses.dataclass
@@ -179,6 +181,7 @@ class Master:
     returns: np.ndarray,
     lengths: np.ndarray,
     sums: tuple | None,
+    evaluated: Sequence[float] = (),
   ) -> bool:
     """Takes a result. Returns whether it was of use.
 
@@ -190,6 +193,7 @@ class Master:
       returns: float32 [n, 2].
       lengths: int32 [n, 2].
       sums: `evolution.Sums` of observations, or None.
+      evaluated: returns of theta without noise, if it was played.
     """
     with self._changed:
       self._taken += 1
@@ -204,7 +208,10 @@ class Master:
       found = self._tasks[task]
       found.workers.discard(worker)
       found.result = Result(
-        returns, lengths, None if sums is None else evolution.Sums(*sums)
+        returns,
+        lengths,
+        None if sums is None else evolution.Sums(*sums),
+        evaluated,
       )
       if self._complete():
         self._changed.notify_all()
@@ -257,6 +264,10 @@ class Master:
       **found,
       'parameters': self._strategy.key,
     }
+    evaluated = [x for result in results for x in result.evaluated]
+    if evaluated:  # of theta before this update
+      row['eval_return_mean'] = float(np.mean(evaluated))
+      row['eval_episodes'] = len(evaluated)
     self._reporter.count(
       actor_steps=int(lengths.sum()), episodes=lengths.size, learner_steps=1
     )

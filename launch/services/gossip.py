@@ -22,13 +22,13 @@ from launch.services import gossip_rpc
 
 
 def ask(neighbours: Mapping[int, Any]) -> mix.Message | None:
-  """What a live neighbour has now; None if none answers."""
+  """What a live neighbour has now, if finite; None if none answers."""
   for client in neighbours.values():
     try:
       answer = client.gossip_state()
     except (rpc.Unavailable, rpc.RemoteError):
       continue
-    if answer is not None:
+    if answer is not None and np.isfinite(answer[1]).all():
       return mix.Message(*answer)
   return None
 

@@ -32,6 +32,7 @@ class _Round:
   def __init__(self, closes_at: float):
     self.closes_at = closes_at
     self.parts: dict[int, tuple[int, np.ndarray]] = {}
+    self.refused: set[int] = set()
     self.mean: np.ndarray | None = None
 
 
@@ -57,9 +58,6 @@ class Averager:
     """
     with self._changed:
       self._here.add(worker)
-      if not np.isfinite(theta).all():
-        _logger.warning('Refused parameters of worker %d: not finite.', worker)
-        return True, None
       if number not in self._rounds:
         if any(number < other for other in self._rounds):
           return True, None
@@ -67,12 +65,17 @@ class Averager:
         for old in sorted(self._rounds)[:-_KEPT_ROUNDS]:
           del self._rounds[old]
       own = self._rounds[number]
+      if not np.isfinite(theta).all():
+        _logger.warning('Refused parameters of worker %d: not finite.', worker)
+        own.refused.add(worker)  # so that nobody waits for it
+        self._changed.notify_all()
+        return True, None
       if own.mean is None:
         own.parts[worker] = steps, np.array(theta)
       until = time.monotonic() + _HOLD_S
       while own.mean is None:
         now = time.monotonic()
-        late = self._here - set(own.parts)
+        late = self._here - set(own.parts) - own.refused
         if not late or now >= own.closes_at:
           self._close(own, late)
         elif now >= until:

@@ -286,11 +286,21 @@ class Shard:
         (learner, steps, self._rejected.get(learner, 0))
         for learner, steps in sorted(self._steps.items())
       ]
+      # What was taken before is not taken again, if its answer was lost.
+      tickets = np.array(
+        [
+          (str(learner), ticket, str(int(accepted)))
+          for learner, (ticket, accepted) in sorted(self._tickets.items())
+        ],
+        str,
+      ).reshape(-1, 3)
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
     what = 'the checkpoint of a shard'
     with pulse.survives(what), pulse.busy(what, _LONG_S):
-      checkpoints.write(self._path, learners=learners, **arrays)
+      checkpoints.write(
+        self._path, learners=learners, tickets=tickets, **arrays
+      )
 
   def _restore(self) -> None:
     assert self._path is not None
@@ -300,6 +310,9 @@ class Shard:
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected
+    # Files of earlier versions have none.
+    for learner, ticket, accepted in arrays.pop('tickets', np.empty((0, 3))):
+      self._tickets[int(learner)] = str(ticket), accepted == '1'
     self._slice.restore(arrays)
     self._saved = self._slice.version
     _logger.info('Going on from update %d.', self._saved)

@@ -61,6 +61,7 @@ class Shards:
     self._known: list[shard_lib.Reply] = []
     self._back = [0.0] * len(self._shards)  # when one that is away is asked
     self._said = [False] * len(self._shards)
+    self._said_mixed = False
     self._run = uuid.uuid4().hex  # of tickets: another one after a restart
     self._count = 0
     self.waited_s = 0.0
@@ -190,6 +191,15 @@ class Shards:
       for i, version in enumerate(versions):
         if version < max(versions):
           self._ask(i, self._shards[i].pull)
+    if not self._said_mixed and not self.over():
+      self._said_mixed = True
+      _logger.warning(
+        'Shards are of versions %s after %.0f s of reading. If one was started '
+        'again, or has rejected a gradient, they stay so, and each update '
+        'waits as long: leave server.consistent_pull out.',
+        [reply.version for reply in self._known],
+        _CONSISTENT_S,
+      )
 
   def _joined(self) -> np.ndarray:
     return _join(self._known)

@@ -33,7 +33,7 @@ def _block(agent):
 
 
 def slow_loss(agent, theta, block):
-  """A3C, Algorithm S3: n-step returns, backwards."""
+  """A3C, Algorithm S3: n-step returns, backwards. With lambda: GAE's."""
   b0, w0, b1, w1 = (a.astype(float) for a in agent.layout.unpack(theta))
   config = agent.config
 
@@ -42,14 +42,18 @@ def slow_loss(agent, theta, block):
 
   policy, value, entropy = [], [], []
   for k in range(K):
-    ret = outputs(block.observation[T, k])[-1]
+    ret = after = outputs(block.observation[T, k])[-1]
     for t in reversed(range(T)):
       if block.last[t, k]:
         ret = 0.0
         if block.discount[t, k] == 1:
           ret = outputs(block.final_observation[k])[-1]
-      ret = block.reward[t, k] + config.gamma * ret
+        after = ret
+      # A_t = r + gamma V' - V + gamma lambda A', and V + A is the return.
+      mixed = config.trace_lambda * ret + (1 - config.trace_lambda) * after
+      ret = block.reward[t, k] + config.gamma * mixed
       *logits, v = outputs(block.observation[t, k])
+      after = v
       log_pi = logits - np.log(np.sum(np.exp(logits)))
       policy.append(-(ret - v) * log_pi[block.action[t, k]])
       value.append(0.5 * (ret - v) ** 2)
@@ -61,8 +65,9 @@ def slow_loss(agent, theta, block):
   )
 
 
-def test_the_loss_has_n_step_returns():
-  agent = _agent()
+@pytest.mark.parametrize('lambda_', [1.0, 0.95, 0.0])
+def test_the_loss_has_n_step_returns_or_those_of_gae(lambda_):
+  agent = _agent(trace_lambda=lambda_)
   theta = agent.initial(0) + np.float32(0.2)
   block = _block(agent)
   variables = [tf.constant(v) for v in agent.layout.unpack(theta)]
@@ -99,8 +104,8 @@ def test_it_is_the_unroll_agent_under_its_own_name():
   assert agent.block_layout(K).unroll_length == T
 
 
-def test_returns_with_a_lambda_are_refused():
-  with pytest.raises(ValueError, match='agent.trace_lambda=0.9 is not A2C'):
-    a2c.Config(trace_lambda=0.9)
+def test_a_lambda_below_one_corrects_no_lag():
+  with pytest.raises(ValueError, match='agent.trace_lambda=0.9 is that of GAE'):
+    a2c.Config(trace_lambda=0.9, correction='vtrace')
   with pytest.raises(ValueError, match='agent.gamma=2.0'):
     a2c.Config(gamma=2.0)

@@ -1,5 +1,7 @@
 """A learner whose updates are made elsewhere."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,6 +53,21 @@ def test_an_entropy_that_is_gone_early_is_said_once():
     assert odd.remark(first, 0) is None
     assert odd.remark(0.7, 10) is None
     assert 'from 0.7 to 0.01' in odd.remark(0.01, 20)
+
+
+@pytest.mark.parametrize('discrete, words', [(True, 1), (False, 0)])
+def test_of_discrete_actions_a_learner_says_it(
+  linear_learner, discrete, words, caplog
+):
+  exchange = remote_apply.RemoteApply(Server(np.zeros(2)), budget=1000)
+  learner = linear_learner(np.zeros((1, 2)))
+  learner.agent.spec = types.SimpleNamespace(discrete=discrete)
+  exchange.setup(learner, 0)
+  exchange.begin(types.SimpleNamespace(learner=learner, steps=50))
+  for entropy in (0.7, 0.01, 0.01):
+    metrics = {'entropy': np.array([entropy])}
+    exchange.updated(types.SimpleNamespace(metrics=metrics))
+  assert caplog.text.count('it hardly explores') == words
 
 
 class Server:

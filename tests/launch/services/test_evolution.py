@@ -1,12 +1,16 @@
 """The master of evolution strategies, its workers, and what goes between."""
 
+import dataclasses
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from agents import base
 from agents import evolution
 from agents import strategy as strategy_lib
+from environment_loops import vector
 from launch import cell as cell_lib
 from launch import rpc
 from launch.nodes import es_worker
@@ -34,8 +38,10 @@ class _Clock:
     return self.now
 
 
-def _cell(run_dir=None, **numbers):
-  found = cell_lib.resolve('es_mlp', overrides={**SMALL, **numbers}, seed=7)
+def _cell(run_dir=None, preset='', **numbers):
+  found = cell_lib.resolve(
+    'es_mlp', preset, overrides={**SMALL, **numbers}, seed=7
+  )
   experiment = found.experiment
   if run_dir is not None:
     experiment = found.experiment.__class__(
@@ -111,6 +117,62 @@ def test_a_result_of_another_theta_or_noise_is_discarded(make_master):
   assert not _deliver(master, 0, task, key=task['key'] + 1)
   assert not _deliver(master, 0, {**task, 'indices': task['indices'] + 1})
   assert _deliver(master, 0, task)
+
+
+def test_results_of_no_use_are_counted_and_said_above_a_fifth(
+  make_master, caplog
+):
+  master = make_master()
+  tasks = [master.next_task(worker, -1) for worker in range(4)]
+  for late in range(9):
+    _deliver(master, 0, tasks[0], key=tasks[0]['key'] + 1)
+    assert master._discarded == late + 1
+  assert 'too late or twice' not in caplog.text  # of fewer than ten
+  assert _deliver(master, 0, tasks[0])
+  _deliver(master, 0, tasks[0])
+  _deliver(master, 0, tasks[0])
+  assert caplog.text.count('of the results came too late or twice') == 1
+  # The steps of 11 results of two pairs.
+  assert master._reporter._pending['discarded_steps'] == 11 * 40
+
+
+def test_a_generation_that_takes_long_is_said_every_ten_seconds(
+  make_master, caplog
+):
+  clock, stop = _Clock(), threading.Event()
+  master = make_master(clock=clock)
+  _deliver(master, 0, master.next_task(0, -1))
+  master.next_task(3, -1)
+  thread = threading.Thread(target=master.run, args=(stop,), daemon=True)
+  thread.start()
+  said = 'waits for 3 of 4 tasks since {} s; workers [3] have them'
+  for now in (11, 22):
+    time.sleep(0.3)  # it has looked at the clock
+    clock.now = float(now)
+    deadline = time.monotonic() + 30
+    while said.format(now) not in caplog.text:
+      assert time.monotonic() < deadline, caplog.text
+      time.sleep(0.02)
+  assert caplog.text.count('waits for') == 2
+  stop.set()
+  thread.join(30)
+  assert not thread.is_alive()
+
+
+def test_a_return_that_is_not_a_number_costs_its_pair_alone(make_master):
+  master = make_master()
+  before = master._strategy.theta
+  returns = np.float32([[np.nan, 1.0], [2.0, 3.0]])
+  _deliver(master, 0, master.next_task(0, -1), returns)
+  for worker in range(1, 4):
+    _deliver(master, worker, master.next_task(worker, -1))
+  assert master._complete()
+  master._end_generation(1.0)
+  assert master._metrics['dropped_pairs'] == 1
+  assert master._metrics['steps'] == 8 * 2 * 10  # they were taken all the same
+  assert master._reporter._counter.totals()['dropped_episodes'] == 1
+  after = master._strategy.theta
+  assert np.isfinite(after).all() and (after != before).any()
 
 
 def test_a_worker_without_a_task_is_asked_to_come_again(
@@ -290,6 +352,43 @@ def test_lost_calls_change_nothing(run):
   _, expected = run(1)
   _, found = run(2, every=7)
   assert found == expected
+
+
+@pytest.mark.parametrize('preset', ['cartpole', 'inverted_pendulum'])
+def test_evaluations_beside_the_episodes_change_no_generation(run, preset):
+  found = []
+  for share in ('0', '0.5'):
+    _, rows = run(
+      2, preset=preset, steps=1000, **{'evolution.eval_prob': share}
+    )
+    found.append(rows)
+  assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_what_is_evaluated_is_theta_without_noise(run, tmp_path):
+  run(1, directory=tmp_path / 'run', **{'evolution.eval_prob': '1'})
+  directory = run_directory.RunDirectory(tmp_path / 'run')
+  rows = directory.metrics('generation')
+  assert {row['eval_episodes'] for row in rows} == {4}  # one of each task
+  experiment, config = _cell()
+  agent = experiment.make_agent()
+  theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
+  config = dataclasses.replace(config, eval_prob=1.0)
+  place = evolution.perturbed(agent.layout)
+  returns = []
+  for task in range(4):
+    drawn = evolution.draws(config, 7, 0, task, place.stop - place.start)
+    environment = vector.make_vector('CartPole-v1', 1, 0)
+    environment.reseed(0, drawn.seeds[-1])
+    observation, last, total = environment.reset(), False, 0.0
+    policy = agent.greedy(theta)
+    while not last:
+      step = environment.step(policy(observation))
+      observation, last = step.next_observation, step.last[0]
+      total += step.reward[0]
+    environment.close()
+    returns.append(total)
+  assert rows[0]['eval_return_mean'] == pytest.approx(np.mean(returns))
 
 
 def test_the_steps_of_all_perturbed_episodes_are_counted(run):

@@ -286,6 +286,59 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
   assert start(2, tau=None).value == 7.0
 
 
+def test_who_is_started_again_waits_no_longer_than_the_others():
+  graph, theta = mixing.Graph('ring', 2), np.ones((1, SIZE), np.float32)
+  carriers = []
+  carriers.extend(_Direct(i, carriers) for i in range(2))
+  exchange = mix.Mix(
+    graph,
+    0,
+    carriers[0],
+    tau=0,
+    lock_timeout_s=0.1,
+    ask=lambda: mix.Message(30, theta),
+  )
+  worker = _Worker(exchange, again=True).begin()
+  # Its in-neighbour died too: nothing comes, and it is not a first start.
+  thread = threading.Thread(target=worker.iterate, daemon=True)
+  thread.start()
+  thread.join(20)
+  worker.stopped = True
+  assert not thread.is_alive()
+  assert _metrics(worker)['neighbours_dead'] == 1
+
+
+def test_what_is_not_finite_is_not_gone_on_from():
+  class Neighbour:
+    def __init__(self, value):
+      self.value = value
+
+    def gossip_state(self):
+      if self.value is None:
+        raise rpc.Unavailable('nowhere', 'gossip_state', False, 'dead')
+      return 9, np.full((1, SIZE), self.value, np.float32), 0.0
+
+  broken, dead, sound = (Neighbour(x) for x in (np.nan, None, 4.0))
+  found = gossip.ask({1: broken, 2: dead, 3: sound})
+  assert found.iteration == 9
+  assert found.theta[0, 0] == 4.0
+  assert gossip.ask({1: broken, 2: dead}) is None
+
+
+def test_the_slowest_never_waits_whatever_the_graph_and_the_bound():
+  rng = np.random.default_rng(0)
+  for topology, size in (('ring', 4), ('exponential', 8), ('full', 5)):
+    graph = mixing.Graph(topology, size)
+    for tau in (0, 1, 3):
+      for _ in range(50):
+        iterations = rng.integers(0, 6, size)
+        slowest = int(iterations.argmin())
+        assert all(
+          mixing.may_begin(iterations[slowest], iterations[j], tau)
+          for j in graph.all_sources(slowest)
+        )
+
+
 def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
   (first, _), carriers = _workers(mixing.Graph('ring', 2), tau=None)
   assert first.exchange.replacement(0) is None
@@ -353,6 +406,61 @@ def test_a_mean_has_nothing_that_is_not_finite():
   averager = gossip_averager.Averager(2, timeout_s=0.2)
   parts = [(0, 1, 10, 1.0), (1, 1, 10, float('nan'))]
   assert _average(averager, parts) == {0: 1.0, 1: None}
+
+
+def test_who_is_refused_a_mean_is_not_waited_for():
+  averager = gossip_averager.Averager(2, timeout_s=30)
+  parts = [(0, 1, 10, 1.0), (1, 1, 10, float('nan'))]
+  begin = time.monotonic()
+  assert _average(averager, parts) == {0: 1.0, 1: None}
+  # In the next one it is again.
+  parts = [(0, 2, 10, 1.0), (1, 2, 10, 3.0)]
+  assert _average(averager, parts) == {0: 2.0, 1: 2.0}
+  assert time.monotonic() - begin < 20
+
+
+class _Averager:
+  """Stands for the client of an averager that is dead, or never has a mean."""
+
+  def __init__(self, dead):
+    self.dead, self.asked = dead, 0
+
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self
+
+  def average(self, *part):
+    del part
+    self.asked += 1
+    if self.dead:
+      raise rpc.Unavailable('nowhere', 'average', False, 'dead')
+    time.sleep(0.01)
+    return False, None
+
+  leave = average
+
+
+@pytest.mark.parametrize('dead', [True, False])
+def test_without_an_averager_that_answers_gossip_goes_on(dead):
+  averager = _Averager(dead)
+  carriers = [None, gossip_rpc.Inbox()]
+  carriers[0] = _Direct(0, carriers)
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2),
+    0,
+    carriers[0],
+    tau=None,
+    avg_period=2,
+    average=gossip_averager.Averaging(0, averager, timeout_s=0.1),
+  )
+  worker = _Worker(exchange, 1.0, step=1.0).begin()
+  for _ in range(4):
+    worker.iterate()
+  worker.exchange.ended()
+  assert worker.value == 5.0
+  assert carriers[1].newest(0).iteration == 4
+  assert _metrics(worker)['averages'] == 0
+  assert averager.asked == 3 if dead else averager.asked > 3
 
 
 def test_who_has_left_is_not_waited_for():

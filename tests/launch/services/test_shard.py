@@ -157,6 +157,22 @@ def test_many_shards_are_one_shard():
   np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
 
 
+def test_versions_that_never_fit_are_said_once(monkeypatch, caplog):
+  monkeypatch.setattr(shard_exchange, '_CONSISTENT_S', 0.01)
+  config = _config(num_shards=2, consistent_pull=True)
+  shards = _shards(config)
+  made, exchange = _remote(config, shards)
+  made.step(_packed(0))
+  assert exchange.metrics()['mixed_pulls'] == 0
+  # What a shard that is started again has lost, the other way round.
+  gradient = np.zeros_like(shards[0].shard.pull().theta)
+  shards[0].shard.push(1, 'x', UPDATES, gradient, (), 0)
+  made.step(_packed(1))
+  assert exchange.metrics()['mixed_pulls'] == UPDATES
+  assert caplog.text.count('leave server.consistent_pull out') == 1
+  assert f'versions {[UPDATES + 2, UPDATES + 1]} after' in caplog.text
+
+
 def test_a_learner_that_lags_is_rejected_and_the_others_go_on():
   config = _config(num_learners=2, max_staleness=2)
   (client,) = _shards(config)
@@ -295,6 +311,39 @@ def test_a_shard_goes_on_from_its_checkpoint(tmp_path):
   # The first gradient was of the future; the three others are accepted.
   assert exchange.metrics()['gradients_rejected'] == 1
   assert shards[0].shard.numbers()['version'] == 2 * UPDATES - 1
+
+
+def test_what_a_shard_took_before_it_died_counts_once(tmp_path):
+  config = _config(num_learners=2, max_staleness=3)
+  make = functools.partial(
+    shard_lib.Shard, _experiment(str(tmp_path)), config, 0
+  )
+  old = make()
+  gradient = np.ones_like(old.pull().theta)
+  taken, rejected = (1, 'a-1', 0, gradient, (), 10), (0, 'b-1', 7, gradient)
+  old.push(*taken)
+  old.push(*rejected, (), 20)
+  ended = threading.Event()
+  ended.set()
+  old.run(ended)  # which saves
+  # It died before its answers came; they are asked for again.
+  new = make()
+  again = new.push(*taken)
+  assert again.accepted and again.version == 1
+  np.testing.assert_array_equal(again.theta, old.pull().theta)
+  assert not new.push(*rejected, (), 20).accepted
+  assert new.numbers()['gradients_rejected'] == 1
+
+
+def test_without_a_limit_what_is_late_is_taken_and_its_lag_is_logged():
+  (client,) = _shards(_config(num_learners=2))
+  gradient = np.zeros_like(client.shard.pull().theta)
+  for update in range(50):
+    client.shard.push(0, f'{update}', update, gradient, (), 0)
+  assert client.shard.push(1, 'late', 0, gradient, (), 0).accepted
+  numbers = client.shard.numbers()
+  assert numbers['staleness_of_1'] == numbers['staleness_max'] == 50
+  assert numbers['gradients_rejected'] == 0
 
 
 def test_steps_of_all_learners_are_added_up():

@@ -1,5 +1,6 @@
 """Gossip: wiring, refusals, and a real run in which a worker dies."""
 
+import functools
 import json
 import pathlib
 import re
@@ -7,9 +8,13 @@ import re
 import numpy as np
 import pytest
 
+from agents.exchange import local
+from agents.exchange import mixing
 from launch import cell as cell_lib
 from launch import graph
+from launch import rpc
 from launch.engines import restarts
+from launch.services import gossip as service
 from launch.topologies import gossip
 from run_records import run_directory
 
@@ -138,6 +143,53 @@ def test_what_cannot_be_is_refused(agent, overrides, message):
 def test_peers_that_a_topology_has_not_are_refused():
   with pytest.raises(ValueError, match='peers_per_iteration=3'):
     gossip.Config(topology='exponential', num_learners=4, peers_per_iteration=3)
+
+
+class _Alone(local.Local):
+  shared_start = True  # as in gossip
+
+
+class _Nobody:
+  """Stands for the client of a neighbour that is not there."""
+
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self
+
+  def push_message(self, *message):
+    raise rpc.Unavailable('nowhere', 'push_message', False, 'nothing listens')
+
+
+def test_workers_that_hear_nobody_are_independent_learners(
+  run_worker, make_counter
+):
+  # W is the identity, as no message arrives.
+  cell = cell_lib.resolve(
+    'gala_a2c',
+    overrides={
+      'run.steps_per_agent': '2000',  # 100 updates
+      'agent.hidden_sizes': '(16,)',
+    },
+  )
+  graph_ = mixing.Graph('ring', 4)
+  gossips = functools.partial(service.Gossip, graph_, 1, tau=None)
+  found = []
+  for options in (
+    {
+      'exchange': gossips,
+      'peers': {'neighbours': {0: _Nobody(), 2: _Nobody()}},
+    },
+    {'exchange': _Alone},
+  ):
+    counter = make_counter(budget={'actor_steps': 10**9})
+    worker = run_worker(cell.experiment, counter, [1], **options)
+    assert worker.learner.updates == 100
+    found.append(worker)
+  metrics = found[0]._exchange.metrics()
+  assert (metrics['gossip_iteration'], metrics['mixtures']) == (100, 0)
+  one, other = (worker.learner.save() for worker in found)
+  for name in other:
+    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 # A run in which a worker dies.
