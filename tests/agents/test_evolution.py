@@ -285,7 +285,11 @@ def test_policies_side_by_side_act_as_each_does_alone(name):
     if step == 3:  # one begins an episode with other parameters
       together.begin(1, theta[3])
       alone[1] = agent.greedy(theta[3])
-    observation = rng.standard_normal((3, *shape)).astype(np.float32)
+    if step == 4:  # another has no more episodes to play
+      together.keep(np.array([1, 2]))
+      alone = alone[1:]
+    observation = rng.standard_normal((len(alone), *shape))
+    observation = observation.astype(np.float32)
     expected = [p(o[None])[0] for p, o in zip(alone, observation)]
     np.testing.assert_allclose(together(observation), expected, atol=1e-6)
 
