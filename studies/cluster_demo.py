@@ -56,7 +56,11 @@ SYSTEMS = {
     '--config.swarm.num_explorers=8',
     '--config.swarm.explorers_per_node=4',
   ),
-  'gossip': ('gala_a2c:cartpole', '--config.run.steps_per_agent=600_000'),
+  'gossip': (
+    'gala_a2c:cartpole',
+    '--config.run.steps_per_agent=100_000',
+    '--config.gossip.carrier=rpc',  # the default is for one host
+  ),
 }
 
 _LOST = {
