@@ -109,7 +109,14 @@ class Backend(processes.Backend):
     self._events: list[supervision.Event] = []
 
   def __enter__(self) -> Backend:
-    self._names = actors.names().remote()
+    import ray
+    from ray.util import scheduling_strategies
+
+    # Beside the launcher, without which the run is over anyway.
+    here = scheduling_strategies.NodeAffinitySchedulingStrategy(
+      ray.get_runtime_context().get_node_id(), False
+    )
+    self._names = actors.names().options(scheduling_strategy=here).remote()
     self._seat_class, self._agent_class = actors.seat(), actors.agent()
     return self
 

@@ -79,6 +79,9 @@ class Cluster:
       raise ref.value
     return ref.value
 
+  def get_runtime_context(self):
+    return types.SimpleNamespace(get_node_id=lambda: 'head')
+
   def kill(self, actor):
     actor.dead = True
 
@@ -177,6 +180,11 @@ def test_a_node_asks_for_its_resources_and_says_what_it_waits_for(
   (seat,) = cluster.made['seat']
   assert seat.options['num_cpus'] == 2.0 and seat.options['num_gpus'] == 1.0
   assert backend.board.slots[1].text == 'waits for 2 CPU and 1 GPU'
+
+
+def test_the_names_are_on_the_host_of_the_launcher(cluster, backend):
+  (names,) = cluster.made['names']
+  assert names.options == {'scheduling_strategy': 'head'}
 
 
 def test_nodes_start_where_they_were_placed_and_their_signs_are_seen(
