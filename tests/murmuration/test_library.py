@@ -58,9 +58,10 @@ callbacks = {
 small = {'batch_size': 32, 'hidden_sizes': (16,), 'eval_episodes': 2}
 run = mm.train(
   'dqn', 'CartPole-v1', steps=800, seed=3, target_return=None,
-  evaluations=4, **small, **callbacks,
+  evaluations=4, sinks='csv', **small, **callbacks,
 )
 found = {
+  'table': (run.path / 'sinks/csv/evaluation.csv').read_text().count('\n'),
   'path': str(run.path),
   'stopped': run.stopped,
   'ticks': [tick['budget'] for tick in told['tick']],
@@ -190,6 +191,7 @@ def test_train_evaluate_act_save_load_resume_export(directory):
   assert path.parent == directory / 'runs'
   assert not found['stopped'] and found['ends'] == ['budget']
   assert set(found['ticks']) == {800} and found['rows']
+  assert found['table'] > 4  # a line for the columns, and four evaluations
   config = found['config']
   assert (config['seed'], config['environment']) == (3, 'CartPole-v1')
   assert config['agent']['hidden_sizes'] == [16]
