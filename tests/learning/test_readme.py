@@ -7,13 +7,10 @@ import subprocess
 import sys
 
 from PIL import Image
-import pytest
 
 from run_records import run_directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-pytestmark = pytest.mark.long
 
 
 def test_the_readme_s_lines_of_python_run_as_they_stand(tmp_path):
