@@ -30,7 +30,8 @@ def seat() -> Any:
       """Does not return: who waits for it learns when this actor is gone."""
       threading.Event().wait()
 
-  return ray.remote(max_concurrency=_SEAT_THREADS)(Seat)
+  options: Any = {'max_concurrency': _SEAT_THREADS}
+  return ray.remote(**options)(Seat)
 
 
 def names() -> Any:
@@ -58,4 +59,5 @@ def agent() -> Any:
 
   from launch.engines.cluster import host
 
-  return ray.remote(num_cpus=0, max_concurrency=_AGENT_THREADS)(host.Agent)
+  options: Any = {'num_cpus': 0, 'max_concurrency': _AGENT_THREADS}
+  return ray.remote(**options)(host.Agent)
