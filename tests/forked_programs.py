@@ -97,7 +97,7 @@ def _run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
   found: dict = {}
   start = engines.run
 
-  def ended_soon(program, how, *, run_dir, on_tick):
+  def ended_soon(program, how, *, on_tick, **options):
     make_counter = session.counter_of(program)
     members = found['members']
     counter: list = []
@@ -112,7 +112,7 @@ def _run(way: list[str], run_dir: pathlib.Path, updates: int) -> dict:
       if counter[0].totals().get('learner_steps', 0) >= updates * members:
         ended.append(counter[0].finish(f'{updates} learner steps'))
 
-    outcome = start(program, how, run_dir=run_dir, on_tick=tick)
+    outcome = start(program, how, on_tick=tick, **options)
     found['nodes'] = [[n.name, n.state, n.restarts] for n in outcome.nodes]
     return outcome
 

@@ -156,7 +156,7 @@ def test_an_unknown_agent_names_the_known_ones():
 
 @pytest.mark.parametrize('name', registry.agents())
 def test_the_configs_of_an_agent_make_it(name):
-  continuous = name.endswith(('d4pg', 'ddpg'))
+  continuous = name.endswith(('d4pg', 'ddpg', 'sac'))
   environment = 'Pendulum-v1' if continuous else 'CartPole-v1'
   agent = registry.make(
     {'agent_name': name, 'environment': environment, 'agent': {}}

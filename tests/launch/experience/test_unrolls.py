@@ -60,7 +60,9 @@ class _Watches:
     step = learner.TFLearner.step
 
     def watched(learner, sample, *rest):
-      self.samples.append(blocks.Block(*(column.numpy() for column in sample)))
+      self.samples.append(
+        blocks.Block(*(np.asarray(column) for column in sample))
+      )
       self.acting.append(self.worker.theta.copy())
       self.results.append(step(learner, sample, *rest))
       return self.results[-1]
