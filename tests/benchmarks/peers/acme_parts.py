@@ -10,7 +10,7 @@ from tests.benchmarks.peers import window
 
 PACKAGES = [
   'dm-acme',
-  'tensorflow',
+  'tensorflow-cpu',
   'dm-reverb',
   'dm-sonnet',
   'gymnasium',
