@@ -16,6 +16,7 @@ reader, and the learner steps whenever another batch has been inserted.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 
@@ -23,6 +24,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
 
 from acme import specs  # noqa: E402
 from acme.agents.tf import impala  # noqa: E402
+import courier  # noqa: E402
 import reverb  # noqa: E402
 
 from environment_loops import environments  # noqa: E402
@@ -90,6 +92,13 @@ def main() -> int:
     help='actor processes under local_mp; 0: one process (default)',
   )
   args = parser.parse_args()
+  if args.actors and courier.Client is courier.Server:  # a stub
+    print(
+      f"acme_impala with {args.actors} actors is left out: Launchpad's nodes "
+      'talk over Courier, whose binary is for CPython 3.10 and TensorFlow '
+      '2.12 alone.'
+    )
+    return os.EX_UNAVAILABLE
   with window.scratch() as directory:
     if args.actors:
       result = acme_impala_program.measure(

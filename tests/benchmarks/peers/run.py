@@ -62,7 +62,8 @@ def measure(peer: str, **options: Any) -> dict[str, Any] | None:
 
   Returns:
     What its line of JSON says (see `window.Window.result`); None, with a
-    printed sentence, if its optional environment is not there.
+    printed sentence, if its optional environment is not there, or if it says
+    that it cannot run in ours.
 
   Raises:
     ValueError: no such peer.
@@ -101,6 +102,9 @@ def measure(peer: str, **options: Any) -> dict[str, Any] | None:
       if isinstance(result, dict) and 'env_steps_per_s' in result:
         return result
   tail = '\n'.join(lines[-_TAIL:])
+  if code == os.EX_UNAVAILABLE:  # it cannot run in this environment
+    print(lines[-1], flush=True)
+    return None
   how = (
     f'took more than {limit_s:g} s' if code is None else f'ended with {code}'
   )
