@@ -33,6 +33,9 @@ from studies import namespaces
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PORT = 6379
 _LEARNS_S = 240.0  # from the start of a run to its first update, at most
+# How long the rest goes on before a new host joins: long enough to see that
+# lost nodes come back without it.
+_ALONE_S = 20.0
 _END_S = 900.0
 _LIVED_S = 15.0  # after the first update, until the host is lost
 # How soon Ray takes a silent host for lost: its own numbers make about 30 s.
@@ -196,7 +199,7 @@ def run(
     at = time.time()
     cluster.lose(lost)
     print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
-    time.sleep(20.0)
+    time.sleep(_ALONE_S)
     joined = cluster.join(cpus=12)
     print(f'{system}: {joined.name} ({joined.address}) joined', flush=True)
     launcher.wait(_END_S)
