@@ -14,6 +14,7 @@
 #   make extras           those packages, in .venv-extras
 #   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random
+#   make soak             an hour of Ape-X and of IMPALA: does anything grow?
 #   make cluster-demo     three hosts on this machine, of which one is lost
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
@@ -40,7 +41,7 @@ RUN ?=
 LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help environment swarm run results chaos cluster-demo evaluate docs site extras \
+.PHONY: help environment swarm run results chaos soak cluster-demo evaluate docs site extras \
   test test-all test-learning test-next test-extras bench doctor \
   check format lint types lock clean distclean
 
@@ -61,6 +62,9 @@ results: environment
 
 chaos: environment
 	@$(BIN)/python studies/chaos.py $(ARGS)
+
+soak: environment
+	@$(BIN)/python studies/soak.py $(ARGS)
 
 cluster-demo: environment
 	@$(BIN)/python studies/cluster_demo.py $(ARGS)

@@ -1,0 +1,335 @@
+"""Long runs, and whether their nodes grow: memory, descriptors and threads.
+
+    make soak                                   # an hour of each system
+    python studies/soak.py --systems=impala --minutes=10
+    python studies/soak.py --together           # side by side: half the time
+
+Every 10 seconds, of every process of a run: its proportional set size (PSS,
+where memory that forked nodes share counts once), open descriptors and threads.
+Growth is from the second quarter of the time, when replay is full, to the
+fourth. Exit code 1 if a node has grown by more than is allowed, was started
+again, or if a run did not end with exit code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+# Run as a file, Python would look for modules in studies/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import psutil
+
+from run_records import metrics
+from run_records import plots
+from run_records import run_directory
+
+_COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
+_PERIOD_S = 10.0  # at most; a short soak looks more often
+_LOOKS = 60  # at least
+_END_S = 120.0  # for a run to end, past its time
+_MEGABYTE = 1e6
+# What a node may grow by: a twentieth, or so many megabytes if that is more.
+_SHARE, _SPARE_MB = 0.05, 10.0
+
+SYSTEMS: dict[str, tuple[str, ...]] = {
+  'apex': ('apex_dqn:cartpole', '--config.run.replay=node'),
+  'impala': ('impala:cartpole',),
+}
+# Until the time is over, with an evaluation for each 50,000 steps.
+_ENDLESS = (
+  '--config.run.target_return=None',
+  '--config.run.steps_per_agent=10_000_000_000',
+  '--config.run.evaluations=200_000',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+  """Of one process, or the sum of several."""
+
+  pss_mb: float
+  descriptors: int
+  threads: int
+
+
+_UNITS = {
+  'pss_mb': 'PSS, MB',
+  'descriptors': 'descriptors',
+  'threads': 'threads',
+}
+_SUM = 'all'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """What a run holds at a moment; `sizes` has its processes and 'all'."""
+
+  minutes: float
+  sizes: Mapping[str, Size]
+
+
+def look(launcher: psutil.Process) -> dict[str, Size]:
+  """Sizes of the launcher, of each process under it, and of 'all'."""
+  found: dict[str, Size] = {}
+  for process in (launcher, *launcher.children(recursive=True)):
+    with contextlib.suppress(psutil.Error, OSError):
+      title = ''.join(process.cmdline()[:1]).rstrip('\0')
+      name = title.removeprefix('murmuration: ')
+      if process == launcher:
+        name = 'launcher'
+      elif name == title:
+        name = f'{process.name()} {process.pid}'
+      found[name] = Size(
+        process.memory_full_info().pss / _MEGABYTE,
+        process.num_fds(),
+        process.num_threads(),
+      )
+  found[_SUM] = Size(
+    *(sum(getattr(size, unit) for size in found.values()) for unit in _UNITS)
+  )
+  return found
+
+
+class Soak:
+  """One run, from its start to its end."""
+
+  def __init__(
+    self, system: str, seconds: float, out: pathlib.Path, flags: Sequence[str]
+  ):
+    self.system = system
+    self.samples: list[Sample] = []
+    self._seconds = seconds
+    path = out / system
+    shutil.rmtree(path, ignore_errors=True)
+    self._run = run_directory.RunDirectory(path)
+    self.exit_code: int | None = None
+    self._began = time.monotonic()
+    with (out / f'{system}.txt').open('w') as printed:
+      self._process = subprocess.Popen(
+        [
+          sys.executable,
+          str(_COMMAND),
+          *SYSTEMS[system],
+          *_ENDLESS,
+          f'--config.run.wall_clock_s={seconds}',
+          f'--run_dir={path}',
+          *flags,
+        ],
+        stdout=printed,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+      )
+    self._launcher = psutil.Process(self._process.pid)
+
+  @property
+  def going(self) -> bool:
+    late = time.monotonic() - self._began > self._seconds + _END_S
+    return self._process.poll() is None and not late
+
+  def sample(self) -> None:
+    with contextlib.suppress(psutil.Error):
+      minutes = (time.monotonic() - self._began) / 60
+      self.samples.append(Sample(minutes, look(self._launcher)))
+
+  def end(self) -> None:
+    """Ends it, if it did not end by itself: then it has no exit code."""
+    self.exit_code = self._process.poll()
+    if self.exit_code is None:
+      with contextlib.suppress(ProcessLookupError):
+        self._process.send_signal(signal.SIGTERM)
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        self._process.wait(15)
+      self._process.kill()
+      self._process.wait()
+
+  def steps(self) -> tuple[int, int]:
+    """Steps of all actors, and of the learner."""
+    totals = (self._run.summary() or {}).get('totals', {})
+    return totals.get('actor_steps', 0), totals.get('learner_steps', 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+  """Of one process: medians of the second and of the last quarter."""
+
+  name: str
+  before: Size
+  after: Size
+
+  @property
+  def faults(self) -> list[str]:
+    """What is more than is allowed."""
+    allowed = max(_SPARE_MB, _SHARE * self.before.pss_mb)
+    words = []
+    if self.after.pss_mb > self.before.pss_mb + allowed:
+      words.append(
+        f'{self.name} grew from {self.before.pss_mb:.0f} to '
+        f'{self.after.pss_mb:.0f} MB; {allowed:.0f} MB more are allowed'
+      )
+    for unit in ('descriptors', 'threads'):
+      old, new = getattr(self.before, unit), getattr(self.after, unit)
+      if new > old:
+        words.append(f'{self.name} has {new} {unit}, and had {old}')
+    return words
+
+
+def growth(samples: Sequence[Sample]) -> tuple[list[Growth], list[str]]:
+  """Growth of each process, and the names of those that came or went.
+
+  A process counts if it was there for the whole of both quarters. Children of
+  a moment (at a start, an end) do not.
+  """
+  end = samples[-1].minutes
+  quarters = [
+    [s for s in samples if low * end <= s.minutes <= high * end]
+    for low, high in ((0.25, 0.5), (0.75, 0.97))
+  ]
+  if not all(quarters):
+    raise ValueError(
+      f'{len(samples)} samples in {end:.1f} minutes are too few to judge. '
+      'Give more --minutes.'
+    )
+  there = [
+    set.intersection(*(set(s.sizes) for s in quarter)) for quarter in quarters
+  ]
+  found = []
+  for name in sorted(there[0] & there[1]):
+    medians = [
+      Size(
+        *(
+          statistics.median(getattr(s.sizes[name], unit) for s in quarter)
+          for unit in _UNITS
+        )
+      )
+      for quarter in quarters
+    ]
+    found.append(Growth(name, *medians))
+  return found, sorted(there[0] ^ there[1])
+
+
+def table(found: Sequence[Growth]) -> str:
+  """Growth of each process, in Markdown."""
+  rows = [
+    f'| process | {" | ".join(_UNITS.values())} |',
+    '| --- | --- | --- | --- |',
+  ]
+  for row in found:
+    numbers = (
+      f'{getattr(row.before, unit):.0f} to {getattr(row.after, unit):.0f}'
+      for unit in _UNITS
+    )
+    rows.append(f'| {row.name} | {" | ".join(numbers)} |')
+  return '\n'.join(rows)
+
+
+def draw(
+  runs: Mapping[str, Sequence[Sample]], path: os.PathLike[str] | str
+) -> pathlib.Path:
+  """Sums of each run over its minutes, a panel for each unit."""
+  with plots.canvas(path, width=12.6) as figure:
+    drawn = figure.subplots(1, len(_UNITS), squeeze=False)[0]
+    for axes, (unit, label) in zip(drawn, _UNITS.items()):
+      for (system, samples), colour in zip(runs.items(), plots.COLOURS):
+        axes.plot(
+          [s.minutes for s in samples],
+          [getattr(s.sizes[_SUM], unit) for s in samples],
+          color=colour,
+          label=system,
+        )
+      axes.set_ylim(bottom=0)
+      axes.set_xlabel('minutes')
+      axes.set_title(f'{label}, all processes')
+    drawn[0].legend()
+  return pathlib.Path(path)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Returns 0 if nothing grew."""
+  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+  parser.add_argument(
+    '--systems', default=','.join(SYSTEMS), help='default: %(default)s'
+  )
+  parser.add_argument(
+    '--minutes', type=float, default=60.0, help='of each; default: 60'
+  )
+  parser.add_argument(
+    '--together', action='store_true', help='all systems at the same time'
+  )
+  parser.add_argument('--out', type=pathlib.Path, default='runs/soak')
+  args, flags = parser.parse_known_args(argv)
+  names = args.systems.split(',')
+  for name in names:
+    if name not in SYSTEMS:
+      parser.error(f'there is no system {name!r}: {", ".join(SYSTEMS)}')
+  args.out.mkdir(parents=True, exist_ok=True)
+  broken, samples = [], {}
+  for group in [names] if args.together else [[name] for name in names]:
+    for soak in _soak(group, 60 * args.minutes, args.out, flags):
+      samples[soak.system] = soak.samples
+      broken += _report(soak, args.out)
+  print(f'Picture: {draw(samples, args.out / "soak.png")}')
+  return int(bool(broken))
+
+
+def _soak(
+  names: Sequence[str], seconds: float, out: pathlib.Path, flags: Sequence[str]
+) -> list[Soak]:
+  """Runs systems side by side, and says every minute how large they are."""
+  soaks: list[Soak] = []
+  said = 0
+  try:
+    soaks += [Soak(name, seconds, out, flags) for name in names]
+    while going := [soak for soak in soaks if soak.going]:
+      time.sleep(min(_PERIOD_S, seconds / _LOOKS))
+      for soak in going:
+        soak.sample()
+      minutes = int(max(soak.samples[-1].minutes for soak in going))
+      if minutes > said:
+        said = minutes
+        sizes = (
+          f'{s.system} {s.samples[-1].sizes[_SUM].pss_mb:,.0f} MB'
+          for s in going
+        )
+        print(f'{minutes} minutes: {", ".join(sizes)}', flush=True)
+  finally:
+    for soak in soaks:
+      soak.end()
+  return soaks
+
+
+def _report(soak: Soak, out: pathlib.Path) -> list[str]:
+  """Writes and prints what was seen; returns what is not as promised."""
+  metrics.write_json(
+    out / f'{soak.system}.json', [dataclasses.asdict(s) for s in soak.samples]
+  )
+  found, changed = growth(soak.samples)
+  steps, updates = soak.steps()
+  print(
+    f'\n{soak.system}: {soak.samples[-1].minutes:.0f} minutes, {steps:,} '
+    f'steps, {updates:,} updates\n\n{table(found)}\n'
+  )
+  broken = [fault for row in found for fault in row.faults]
+  if soak.exit_code != 0:
+    broken.append(f'{soak.system} ended with exit code {soak.exit_code}')
+  broken += [f'{name} was not there all the time' for name in changed]
+  for fault in broken:
+    print(f'BROKEN: {fault}')
+  return broken
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

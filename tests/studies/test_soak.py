@@ -1,0 +1,78 @@
+"""What `make soak` says of the sizes of processes."""
+
+import os
+
+import psutil
+import pytest
+
+from studies import soak
+
+
+def _samples(*sizes):
+  """One for each minute, of a run with a launcher and one node."""
+  return [
+    soak.Sample(minute, {'launcher': soak.Size(100, 10, 5), 'node': size})
+    for minute, size in enumerate(sizes)
+  ]
+
+
+def _flat(minutes, pss_mb=300.0, descriptors=30, threads=20):
+  return [soak.Size(pss_mb, descriptors, threads)] * minutes
+
+
+def _faults(samples):
+  return [fault for row in soak.growth(samples)[0] for fault in row.faults]
+
+
+def test_what_stays_as_it_is_has_no_fault():
+  assert not _faults(_samples(*_flat(41)))
+
+
+def test_what_fills_at_the_start_has_no_fault():
+  filling = [soak.Size(50.0 + 25 * i, 10, 4) for i in range(10)]
+  assert not _faults(_samples(*filling, *_flat(31)))
+
+
+@pytest.mark.parametrize(
+  'last, words',
+  [
+    (soak.Size(320.0, 30, 20), 'grew from 300 to 320 MB'),
+    (soak.Size(300.0, 31, 20), '31 descriptors, and had 30'),
+    (soak.Size(300.0, 30, 22), '22 threads, and had 20'),
+  ],
+)
+def test_what_grows_is_named(last, words):
+  (fault,) = _faults(_samples(*_flat(25), *[last] * 16))
+  assert words in fault and fault.startswith('node')
+
+
+def test_what_grows_little_has_no_fault():
+  assert not _faults(_samples(*_flat(25), *_flat(16, pss_mb=314.0)))
+
+
+def test_a_node_that_went_is_named():
+  samples = _samples(*_flat(41))
+  for sample in samples[-10:]:
+    del sample.sizes['node']
+  found, changed = soak.growth(samples)
+  assert [row.name for row in found] == ['launcher']
+  assert changed == ['node']
+
+
+def test_too_few_samples_are_refused():
+  with pytest.raises(ValueError, match='Give more --minutes'):
+    soak.growth(_samples(*_flat(2)))
+
+
+def test_a_look_sees_this_process():
+  sizes = soak.look(psutil.Process(os.getpid()))
+  assert sizes['launcher'].pss_mb > 10
+  assert sizes['all'].threads >= sizes['launcher'].threads >= 1
+
+
+def test_the_picture_is_written(tmp_path):
+  samples = [
+    soak.Sample(minute, {'all': soak.Size(300, 30, 20)}) for minute in range(9)
+  ]
+  path = soak.draw({'apex': samples, 'impala': samples}, tmp_path / 'a.png')
+  assert path.stat().st_size > 10_000
