@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 import environment as environment_lib
+import machine
 
 REBUILD = 'make distclean environment'
 
@@ -91,10 +92,10 @@ def examine(environment):
   )
   yield from shell_problems(os.environ)
   try:
-    python = environment_lib.find(environment.series, environment.python)
+    python = machine.find(environment.series, environment.python)
     print(f'python      {python}')
     state = environment.needed()
-  except environment_lib.SetupError as e:
+  except machine.SetupError as e:
     yield str(e), 'as it says'
     return
   if state != 'nothing':

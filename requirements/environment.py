@@ -26,7 +26,6 @@ import glob
 import hashlib
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -34,9 +33,10 @@ import sys
 import time
 import zipfile
 
+import machine
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-NEEDED_DISK = 4 * 10**9  # bytes: 2.3 GB stay, and room to unpack
 LAUNCHPAD = 'dm-launchpad-nightly'
 BUILDERS = ('setuptools', 'wheel')  # of packages that come as source
 
@@ -57,15 +57,6 @@ tensorboard pytest hypothesis ray agents environment_loops replay launch
 murmuration
 """.split()
 
-# Run with -I by an interpreter: what it is, and where it stays when an
-# environment that it belongs to is deleted.
-DESCRIBE = """
-import platform, sys
-import ensurepip, venv
-print(getattr(sys, '_base_executable', None) or sys.executable)
-print(platform.python_implementation(), '%d.%d' % sys.version_info[:2])
-"""
-
 # One line per name, marked: the libraries print too.
 IMPORT = """
 import importlib, sys, time
@@ -77,10 +68,6 @@ for name in sys.argv[1:]:
     error = ' '.join((type(e).__name__ + ': ' + str(e)).split())
   print('\\n@%s|%.2f|%s' % (name, time.time() - started, error), flush=True)
 """
-
-
-class SetupError(Exception):
-  """The environment cannot be made; the message says what to do."""
 
 
 def say(message):
@@ -131,7 +118,7 @@ class Environment:
     their interpreter by its full path).
 
     Raises:
-      SetupError: the directory is there, but this script did not make it.
+      machine.SetupError: the directory is there, and is not of this script.
     """
     if not os.path.lexists(self.directory) or os.listdir(self.directory) == []:
       return 'create'
@@ -141,7 +128,7 @@ class Environment:
     except (OSError, ValueError):
       if self.name:
         return 'create'
-      raise SetupError(
+      raise machine.SetupError(
         f'{self.directory} is there, but this script did not make it, so it is '
         f'left alone. Move it away (mv {self.directory} {self.directory}.old), '
         'then run the same command again.'
@@ -151,85 +138,6 @@ class Environment:
     if not (same and os.path.exists(self.bin)):
       return 'create'
     return 'nothing' if stamp == wanted else 'finish'
-
-
-# --- Finding a CPython --------------------------------------------------------
-
-
-def candidates(series, environ):
-  """Yields paths that may be such a CPython, nearest to the user first."""
-  yield sys.executable
-  for directory in environ.get('PATH', os.defpath).split(os.pathsep):
-    path = os.path.join(directory or '.', 'python' + series)
-    if os.access(path, os.X_OK):
-      yield path
-  home = environ.get('HOME') or os.path.expanduser('~')
-  pyenv = environ.get('PYENV_ROOT') or os.path.join(home, '.pyenv')
-  data = environ.get('XDG_DATA_HOME') or os.path.join(home, '.local', 'share')
-  for start in (f'{pyenv}/versions/', f'{data}/uv/python/cpython-'):
-    found = glob.glob(f'{glob.escape(start)}{series}.*/bin/python{series}')
-    # 3.11.13 before 3.11.9.
-    yield from sorted(
-      found, key=lambda p: [int(n) for n in re.findall(r'\d+', p)], reverse=True
-    )
-
-
-def examine(path, series):
-  """(path of the interpreter itself, why it cannot be used or '').
-
-  A pyenv shim is there and executable even when it leads nowhere, so only
-  running it tells.
-  """
-  try:
-    said = subprocess.check_output(
-      [path, '-I', '-c', DESCRIBE], stderr=subprocess.STDOUT, timeout=20
-    )
-    executable, kind = said.decode().splitlines()
-  except subprocess.CalledProcessError as e:
-    words = e.output.decode(errors='replace').split('\n')
-    hint = ''
-    if "'ensurepip'" in words[-2:][0]:
-      hint = f' (Debian, Ubuntu: apt install python{series[0]}-venv)'
-    return path, f'does not run: {words[-2:][0]}{hint}'
-  except (OSError, ValueError, subprocess.TimeoutExpired) as e:
-    return path, f'does not run: {e}'
-  right = kind in ['CPython ' + s for s in series]
-  return executable, '' if right else 'is ' + kind
-
-
-def find(series, named='', environ=os.environ):
-  """The path of a CPython that can make environments.
-
-  Args:
-    series: versions such as '3.11', preferred first.
-    named: what the user asked for: a name such as python3.10, which is looked
-      for, or else a path, which is used or refused, never passed over.
-    environ: variables of the shell.
-
-  Raises:
-    SetupError: there is none; with what was looked at and how to get one.
-  """
-  if named in ['python' + s for s in series]:
-    series, named = [named[len('python') :]], ''
-  looked = []
-  for wanted in series:
-    for path in [named] if named else candidates(wanted, environ):
-      found, reason = examine(path, series if named else [wanted])
-      if not reason:
-        return found
-      looked.append(f'  {path} {reason}\n')
-  raise SetupError(
-    f'CPython {" or ".join(series)} was not found. Looked at:\n'
-    + ''.join(dict.fromkeys(looked))
-    + 'Ways to get one; none of them touches the Python you have:\n'
-    f'  uv python install {series[0]}\n'
-    f'  pyenv install {series[0]}\n'
-    f'  apt install python{series[0]} python{series[0]}-venv\n'
-    'Then run the same command again, or name one: make PYTHON=PATH ...'
-  )
-
-
-# --- Making it ----------------------------------------------------------------
 
 
 def clean_environ():
@@ -246,7 +154,7 @@ def run(command, environment, complaint):
   """Runs a command, its output at the end of the environment's log.
 
   Raises:
-    SetupError: it failed; with the complaint and the end of the log.
+    machine.SetupError: it failed; with the complaint and the end of the log.
   """
   with open(environment.log, 'ab') as f:
     code = subprocess.call(
@@ -260,7 +168,9 @@ def run(command, environment, complaint):
   if code:
     with open(environment.log, errors='replace') as f:
       end = ''.join(f.readlines()[-25:])
-    raise SetupError(f'{complaint} The end of {environment.log}:\n{end}')
+    raise machine.SetupError(
+      f'{complaint} The end of {environment.log}:\n{end}'
+    )
 
 
 def read_pins(path):
@@ -274,7 +184,7 @@ def install(environment):
   """Installs the pins: with uv where it is and works, else with pip.
 
   Raises:
-    SetupError: pip failed.
+    machine.SetupError: pip failed.
   """
   pins = read_pins(environment.pins)
   launchpad = pins.pop(LAUNCHPAD, '')
@@ -287,7 +197,7 @@ def install(environment):
     try:
       install_with(tool, environment, pins)
       break
-    except SetupError:
+    except machine.SetupError:
       if tool is tools[-1]:
         raise
       # It does not read pip's configuration, which may name another index.
@@ -303,7 +213,7 @@ def install_with(tool, environment, pins):
   locked, packages are independent of each other and are dealt out.
 
   Raises:
-    SetupError: it failed.
+    machine.SetupError: it failed.
   """
   options, stages = [], [[list(pins)]]
   if environment.stack:
@@ -388,34 +298,17 @@ def check(environment, names=IMPORTS):
     yield names[len(found)], 0.0, error
 
 
-def refuse_machine():
-  """Raises SetupError where the packages have no files, or would not fit."""
-  system, machine = sys.platform, platform.machine()
-  if (system, machine) != ('linux', 'x86_64'):
-    raise SetupError(
-      f'this is {system} on {machine}; Reverb has files for Linux on x86-64 '
-      'only. Use such a machine, a virtual machine, or a container (on '
-      'Windows: WSL 2).'
-    )
-  free = shutil.disk_usage(ROOT).free
-  if free < NEEDED_DISK:
-    raise SetupError(
-      f'{free / 1e9:.1f} GB are free on the disk of {ROOT}; the packages need '
-      f'{NEEDED_DISK / 1e9:.0f} GB. Free some, or clone to another disk.'
-    )
-
-
 def create(environment):
   """Makes an empty virtual environment in place of what was there."""
-  refuse_machine()
+  machine.refuse(ROOT)
   named, stack = environment.python, environment.stack
   if stack:
     if not os.path.exists(stack.bin):
-      raise SetupError(
+      raise machine.SetupError(
         f'{stack.directory} has to be there first: make environment'
       )
     named = stack.bin  # of the same version
-  python = find(environment.series, named)
+  python = machine.find(environment.series, named)
   say(f'making {environment.directory} with {python}: some minutes')
   if os.path.islink(environment.directory):
     os.unlink(environment.directory)
@@ -434,7 +327,7 @@ def make(environment):
   """Makes, finishes or leaves an environment.
 
   Raises:
-    SetupError: with what to do about it.
+    machine.SetupError: with what to do about it.
   """
   if environment.needed() == 'nothing':
     return
@@ -467,7 +360,7 @@ def make(environment):
       f'  {n}: {error}\n' for n, _, error in check(environment) if error
     ]
     if broken:
-      raise SetupError(
+      raise machine.SetupError(
         f'installed, but these do not import:\n{"".join(broken)}'
         '`make doctor` looks for the reason; `make distclean` starts anew.'
       )
@@ -486,7 +379,7 @@ def main():
   args = parser.parse_args()
   try:
     make(Environment(args.name, args.python))
-  except SetupError as e:
+  except machine.SetupError as e:
     print(f'environment: {e}', file=sys.stderr)
     return 1
   except KeyboardInterrupt:

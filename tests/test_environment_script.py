@@ -19,7 +19,7 @@ STACK = ('3.11', '3.10')
 def environment(monkeypatch):
   monkeypatch.syspath_prepend(str(REQUIREMENTS))
   yield importlib.import_module('environment')
-  for name in ('environment', 'doctor'):
+  for name in ('environment', 'machine', 'doctor'):
     sys.modules.pop(name, None)
 
 
@@ -57,12 +57,12 @@ def test_the_preferred_version_is_taken_before_the_nearer_one(
   interpreter(tmp_path / 'bin' / 'python3.10', '3.10')
   versions = tmp_path / 'home' / '.pyenv' / 'versions'
   path = interpreter(versions / '3.11.4' / 'bin' / 'python3.11', '3.11')
-  assert environment.find(STACK, environ=shell) == path
+  assert environment.machine.find(STACK, environ=shell) == path
 
 
 def test_the_other_version_will_do(tmp_path, environment, shell):
   path = interpreter(tmp_path / 'bin' / 'python3.10', '3.10')
-  assert environment.find(STACK, environ=shell) == path
+  assert environment.machine.find(STACK, environ=shell) == path
 
 
 def test_a_pyenv_shim_that_leads_nowhere_is_passed_over(
@@ -72,7 +72,7 @@ def test_a_pyenv_shim_that_leads_nowhere_is_passed_over(
   versions = tmp_path / 'pyenv' / 'versions'
   path = interpreter(versions / '3.10.13' / 'bin' / 'python3.10', '3.10')
   shell['PYENV_ROOT'] = str(tmp_path / 'pyenv')
-  assert environment.find(STACK, environ=shell) == path
+  assert environment.machine.find(STACK, environ=shell) == path
 
 
 def test_the_newest_of_several_is_taken_by_number_not_by_letter(
@@ -82,7 +82,7 @@ def test_the_newest_of_several_is_taken_by_number_not_by_letter(
     directory = f'cpython-{name}-linux-x86_64-gnu'
     where = tmp_path / 'home' / '.local' / 'share' / 'uv' / 'python' / directory
     interpreter(where / 'bin' / 'python3.11', '3.11')
-  assert '3.11.13' in environment.find(STACK, environ=shell)
+  assert '3.11.13' in environment.machine.find(STACK, environ=shell)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_another_interpreter_behind_the_name_is_refused(
   tmp_path, environment, shell, version, kind, words
 ):
   interpreter(tmp_path / 'bin' / 'python3.11', version, kind)
-  with pytest.raises(environment.SetupError, match=words):
-    environment.find(STACK, environ=shell)
+  with pytest.raises(environment.machine.SetupError, match=words):
+    environment.machine.find(STACK, environ=shell)
 
 
 def test_without_any_the_message_says_what_was_tried_and_ways_to_get_one(
@@ -105,8 +105,8 @@ def test_without_any_the_message_says_what_was_tried_and_ways_to_get_one(
 ):
   broken = "ModuleNotFoundError: No module named 'ensurepip'"
   program(tmp_path / 'bin' / 'python3.11', f'echo "{broken}" >&2', 'exit 1')
-  with pytest.raises(environment.SetupError) as error:
-    environment.find(STACK, environ=shell)
+  with pytest.raises(environment.machine.SetupError) as error:
+    environment.machine.find(STACK, environ=shell)
   for words in (
     'uv python install 3.11',
     'pyenv install 3.11',
@@ -121,22 +121,24 @@ def test_a_path_that_the_user_names_is_never_passed_over(
 ):
   interpreter(tmp_path / 'bin' / 'python3.11', '3.11')
   named = str(tmp_path / 'nothing')
-  with pytest.raises(environment.SetupError, match='nothing does not run'):
-    environment.find(STACK, named, shell)
+  with pytest.raises(
+    environment.machine.SetupError, match='nothing does not run'
+  ):
+    environment.machine.find(STACK, named, shell)
 
 
 def test_a_name_that_the_user_gives_is_looked_for(tmp_path, environment, shell):
   interpreter(tmp_path / 'bin' / 'python3.11', '3.11')
   versions = tmp_path / 'home' / '.pyenv' / 'versions'
   path = interpreter(versions / '3.10.13' / 'bin' / 'python3.10', '3.10')
-  assert environment.find(STACK, 'python3.10', shell) == path
+  assert environment.machine.find(STACK, 'python3.10', shell) == path
 
 
 def test_the_interpreter_of_an_environment_is_the_one_it_was_made_with(
   environment,
 ):
   running = '.'.join(map(str, sys.version_info[:2]))
-  found, reason = environment.examine(sys.executable, [running])
+  found, reason = environment.machine.examine(sys.executable, [running])
   assert reason == ''
   assert not found.startswith(sys.prefix) or sys.prefix == sys.base_prefix
 
@@ -188,7 +190,7 @@ def test_an_interrupted_install_is_taken_up(venv):
 
 def test_an_environment_of_the_user_is_not_touched(environment, venv):
   os.unlink(venv.stamp)
-  with pytest.raises(environment.SetupError, match='left alone'):
+  with pytest.raises(environment.machine.SetupError, match='left alone'):
     venv.needed()
 
 
@@ -203,7 +205,9 @@ def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
   extras = environment.Environment('extras', 'python3.10', str(tmp_path))
   assert extras.directory == str(tmp_path / '.venv-extras-python3.10')
   assert extras.stack.directory == str(tmp_path / '.venv-python3.10')
-  with pytest.raises(environment.SetupError, match='has to be there first'):
+  with pytest.raises(
+    environment.machine.SetupError, match='has to be there first'
+  ):
     environment.create(extras)
   twice = environment.read_pins(extras.pins).keys() & environment.read_pins(
     extras.stack.pins
@@ -243,8 +247,10 @@ def test_make_finds_the_extras_beside_the_python_it_is_given():
 
 def test_a_full_disk_is_refused(environment, monkeypatch):
   monkeypatch.setattr(environment, 'NEEDED_DISK', 10**18)
-  with pytest.raises(environment.SetupError, match='are free on the disk of'):
-    environment.refuse_machine()
+  with pytest.raises(
+    environment.machine.SetupError, match='are free on the disk of'
+  ):
+    environment.machine.refuse(environment.ROOT)
 
 
 def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
@@ -344,7 +350,7 @@ def test_the_stub_of_courier_says_what_it_is():
 
 
 def test_a_failure_says_the_end_of_the_log(environment, venv):
-  with pytest.raises(environment.SetupError) as error:
+  with pytest.raises(environment.machine.SetupError) as error:
     environment.run(['sh', '-c', 'echo no space; exit 1'], venv, 'No luck.')
   assert str(error.value).startswith('No luck. The end of')
   assert 'no space' in str(error.value)
