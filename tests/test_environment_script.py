@@ -246,7 +246,7 @@ def test_make_finds_the_extras_beside_the_python_it_is_given():
 
 
 def test_a_full_disk_is_refused(environment, monkeypatch):
-  monkeypatch.setattr(environment, 'NEEDED_DISK', 10**18)
+  monkeypatch.setattr(environment.machine, 'NEEDED_DISK', 10**18)
   with pytest.raises(
     environment.machine.SetupError, match='are free on the disk of'
   ):
