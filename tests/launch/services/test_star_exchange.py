@@ -162,6 +162,20 @@ def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
     assert (star.c, star.version) == (C, 1)
 
 
+def test_an_offer_that_found_no_server_is_sent_when_it_is_back(
+  server, address, make_link
+):
+  with rpc.serve(server, address):
+    link = make_link()
+    link.start()
+  link.offer(_theta(2.0), 3.0, 0, 0)
+  _poll_until(link, lambda star: not star.reachable)  # the offer was tried
+  link.offer(_theta(9.0), 1.0, 0, 0)  # not better than the one that waits
+  with rpc.serve(server, address):
+    _poll_until(link, lambda star: star.bar == 3.0)
+  assert server.metrics()['offers'] == 1
+
+
 def test_a_refused_offer_does_not_end_the_link(server, address, make_link):
   with rpc.serve(server, address):
     link = make_link()
