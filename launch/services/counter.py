@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import math
 import os
 import pathlib
 import threading
@@ -17,8 +16,8 @@ import time
 from typing import Any
 
 from launch import pulse
+from launch.services import counter_file
 from launch.services import rates
-from run_records import checkpoints
 from run_records import metrics as metrics_lib
 from run_records import run_log
 
@@ -26,8 +25,6 @@ _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
-_SAVE_PERIOD_S = 0.5
-_SYNC_PERIOD_S = 5.0
 
 
 class Counter:
@@ -79,9 +76,6 @@ class Counter:
     self._metrics_period_s = metrics_period_s
     self._clock = clock
     self._lock = threading.RLock()
-    # Of counter.json. Taken before the other one, so that nobody who reports
-    # waits for the disk with that in hand.
-    self._writing = threading.RLock()
     self._nodes: dict[str, rates.NodeRecord] = {}
     self._rates = rates.Rates()
     self._totals: dict[str, int] = {}
@@ -91,13 +85,12 @@ class Counter:
     self._result: dict[str, Any] = {}
     self._holds: dict[str, float] = {}  # node to when its hold ends
     self._files = run_log.RunLog(self._run_dir)
+    self._changes = 0  # that must not be lost
+    self._file: counter_file.CounterFile | None = None
     if self._run_dir is not None:
-      self._restore()
+      self._file = counter_file.CounterFile(self._run_dir / 'metrics')
+      self._restore(self._file)
     self._started = clock()
-    self._saved = self._synced = -math.inf
-    self._changes = self._kept = 0  # that must not be lost; those in the file
-    self._end_kept = False
-    self._unsaved: OSError | None = None  # why not
 
   def begin(self, node: str, life: tuple[str, int]) -> dict[str, int]:
     """A node begins a life: what is still on its way from older ones is void.
@@ -112,7 +105,7 @@ class Counter:
       now = self._clock()
       state = self._nodes.setdefault(node, rates.NodeRecord(now))
       state.begin(life)
-      self._changes += 1
+      self._changed(node, state, {}, now)
       totals = dict(state.totals)
     self._save()
     return totals
@@ -154,9 +147,8 @@ class Counter:
       state.seen = now
       if life is not None:
         counts = state.news(*life, counts)
+      self._add(state, counts)
       for name, count in counts.items():
-        self._totals[name] = self._totals.get(name, 0) + int(count)
-        state.totals[name] = state.totals.get(name, 0) + int(count)
         self._rates.add(name, int(count), now)
         state.rates.add(name, int(count), now)
       if metrics:
@@ -168,7 +160,8 @@ class Counter:
         row = dict(event)
         self._log(node, str(row.pop('kind', 'event')), row)
       self._check_limits(now)
-      self._changes += any(counts.values())
+      if any(counts.values()):
+        self._changed(node, state, counts, now)
     # What a node was told is counted must survive this process: the node will
     # not report it again, and the budget would never be reached.
     self._save()
@@ -201,7 +194,7 @@ class Counter:
       if self.finished():
         return False
       self._end('goal', reason, dict(result or {}))
-    self._save()
+    self._save(must=True)
     return True
 
   def hold(self, node: str, seconds: float) -> None:
@@ -299,14 +292,18 @@ class Counter:
 
   def close(self) -> None:
     """Writes summary.json and closes the files. Safe to call twice."""
-    with self._writing, self._lock:
+    with self._lock:
       if self._run_dir is None or self._files.closed:
         return
       now = self._clock()
       for name, node in self._nodes.items():
         if node.unlogged:  # what it said last, too soon after a row
           self._log_node(name, node, now)
-      self._save(last=True)
+    self._save(must=True)
+    with self._lock:
+      if self._files.closed:
+        return
+      now = self._clock()
       with pulse.survives('summary.json'):
         metrics_lib.write_json(
           self._run_dir / 'summary.json',
@@ -321,48 +318,24 @@ class Counter:
           },
         )
       self._files.close()
+      if self._file is not None:
+        self._file.close()
+        self._file = None
 
-  def _save(self, last: bool = False) -> None:
-    """Writes counter.json where that is due; not with the lock held.
-
-    Who waits here for another's writing mostly finds that it holds what they
-    have changed, too.
-    """
-    if self._run_dir is None:
-      return
-    path = self._run_dir / 'metrics' / checkpoints.COUNTER
-    with self._writing:
-      with self._lock:
-        now = self._clock()
-        due = self._changes > self._kept or now - self._saved >= _SAVE_PERIOD_S
-        if self._files.closed or not (due or last):
-          return
-        self._saved, self._kept = now, self._changes
-        state = self._state(now)
-        ended = self.finished()
-      # Each report survives this process. On disk, so that it survives the
-      # machine too, it is put now and then: that takes milliseconds.
-      sync = (
-        last
-        or (ended and not self._end_kept)
-        or now - self._synced >= _SYNC_PERIOD_S
-      )
-      if sync:
-        self._synced = now
-      try:
-        checkpoints.write_state(path, state, sync)
-      except OSError as e:
-        self._unsaved = e
-      else:
-        self._unsaved = None
-        self._end_kept = ended
+  def _save(self, must: bool = False) -> None:
+    """Keeps what was counted; not with the lock held, as disks are slow."""
+    file = self._file
+    if file is not None:
+      file.flush()
+      file.save(self._clock(), self._state, must)
 
   def _trouble(self) -> str:
     """What cannot be written, in a sentence; '' if all can."""
-    if self._unsaved is None:
+    error = self._file.error if self._file is not None else None
+    if error is None:
       return self._files.trouble()
     return (
-      f'counts cannot be saved ({self._unsaved}): counting on in memory, and '
+      f'counts cannot be saved ({error}): counting on in memory, and '
       'saving again when there is room'
     )
 
@@ -377,7 +350,27 @@ class Counter:
 
   def _end(self, outcome: str, reason: str, result: dict[str, Any]) -> None:
     self._outcome, self._reason, self._result = outcome, reason, result
+
+  def _add(self, node: rates.NodeRecord, counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+      self._totals[name] = self._totals.get(name, 0) + int(count)
+      node.totals[name] = node.totals.get(name, 0) + int(count)
+
+  def _changed(
+    self,
+    name: str,
+    node: rates.NodeRecord,
+    counts: Mapping[str, int],
+    now: float,
+  ) -> None:
+    """Notes what `_restore` adds to the state of before."""
     self._changes += 1
+    if self._file is not None:
+      news = {key: int(count) for key, count in counts.items()}
+      self._file.add(
+        self._changes,
+        [name, node.life, node.of_life, news, self._elapsed(now)],
+      )
 
   def _check_limits(self, now: float) -> None:
     if self.finished():
@@ -429,42 +422,49 @@ class Counter:
         left.append((limit - self._totals[name]) / rate)
     return max(0.0, min(left)) if left else None
 
-  def _state(self, now: float) -> dict[str, Any]:
-    """What a next counter goes on from; it changes no more."""
-    return {
-      'totals': dict(self._totals),
-      'node_totals': {
-        name: dict(node.totals) for name, node in self._nodes.items()
-      },
-      'lives': {
-        name: [node.life, dict(node.of_life)]
-        for name, node in self._nodes.items()
-      },
-      'elapsed_s': self._elapsed(now),
-      'outcome': self._outcome,
-      'reason': self._reason,
-      'result': dict(self._result),
-      'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
-      'curve': list(self._files.curve),
-    }
+  def _state(self) -> tuple[int, dict[str, Any]]:
+    """What a next counter goes on from; takes the lock."""
+    with self._lock:
+      nodes = self._nodes.items()
+      state = {
+        'totals': dict(self._totals),
+        'node_totals': {name: dict(node.totals) for name, node in nodes},
+        'lives': {
+          name: [node.life, dict(node.of_life)] for name, node in nodes
+        },
+        'elapsed_s': self._elapsed(self._clock()),
+        'outcome': self._outcome,
+        'reason': self._reason,
+        'result': dict(self._result),
+        'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
+        'curve': list(self._files.curve),
+      }
+      return self._changes, state
 
-  def _restore(self) -> None:
+  def _restore(self, file: counter_file.CounterFile) -> None:
     assert self._run_dir is not None
-    path = self._run_dir / 'metrics' / checkpoints.COUNTER
     summary = self._run_dir / 'summary.json'
-    state = checkpoints.read_state(path, repair=True)
+    state, entries = file.read()
+    now = self._clock()
+    if state is not None:
+      self._changes = int(state.get('changes', 0))
+      self._totals = {k: int(v) for k, v in state['totals'].items()}
+      self._elapsed_before_s = float(state['elapsed_s'])
+      self._files.latest = state['latest']
+      self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
+      for name, totals in state['node_totals'].items():
+        record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
+        # Of an older version, there are none.
+        life, record.of_life = state.get('lives', {}).get(name, (('', 0), {}))
+        record.life = (life[0], life[1])
+    for name, life, of_life, counts, elapsed_s in entries:
+      record = self._nodes.setdefault(name, rates.NodeRecord(now))
+      record.life, record.of_life = (life[0], life[1]), of_life
+      self._add(record, counts)
+      self._elapsed_before_s = elapsed_s
+      self._changes += 1
     if state is None:
       return
-    self._totals = {k: int(v) for k, v in state['totals'].items()}
-    self._elapsed_before_s = float(state['elapsed_s'])
-    self._files.latest = state['latest']
-    self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
-    now = self._clock()
-    for name, totals in state['node_totals'].items():
-      record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
-      # Of an older version, there are none.
-      life, record.of_life = state.get('lives', {}).get(name, (('', 0), {}))
-      record.life = (life[0], life[1])
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, a counter died after the goal was reached,
     # and nobody will tell it again. A spent budget shows by itself.

@@ -10,6 +10,7 @@ import pytest
 
 from launch import pulse
 from launch.services import counter as counter_lib
+from launch.services import counter_file
 from run_records import checkpoints
 from run_records import durable
 from run_records import metrics
@@ -398,23 +399,19 @@ def test_who_reports_does_not_wait_for_anothers_disk(tmp_path, monkeypatch):
   assert writing.wait(10)
   counter.hold('e/1', 0.0)
   assert counter.totals() == counter.snapshot()['totals'] == {'actor_steps': 1}
-  others = [
-    threading.Thread(target=counter.report, args=(f'e/{i}', {'actor_steps': 1}))
-    for i in range(2, 5)
-  ]
-  for other in others:
-    other.start()
-  _wait_until(lambda: counter.totals() == {'actor_steps': 4})
-  # Nobody is told before what was counted is kept.
-  assert all(other.is_alive() for other in others)
+  for i in range(2, 5):
+    counter.report(f'e/{i}', {'actor_steps': 1})
+  # What was told to be counted is kept, though the state is not written yet.
+  journal = tmp_path / 'metrics' / counter_file.JOURNAL
+  assert journal.read_bytes().count(b'\n') == 4
   goes_on.set()
-  for thread in (first, *others):
-    thread.join(10)
+  first.join(10)
+  assert journal.read_bytes().count(b'\n') == 3  # newer than the state
   assert counter_lib.Counter(tmp_path).totals() == {'actor_steps': 4}
 
 
-def test_the_end_is_put_on_disk_once(tmp_path, monkeypatch):
-  counter = counter_lib.Counter(tmp_path, {'actor_steps': 2})
+def test_the_end_is_put_on_disk(tmp_path, monkeypatch):
+  counter = counter_lib.Counter(tmp_path, {'actor_steps': 9})
   syncs, write_state = [], checkpoints.write_state
 
   def write(path, state, sync):
@@ -422,8 +419,65 @@ def test_the_end_is_put_on_disk_once(tmp_path, monkeypatch):
     write_state(path, state, sync)
 
   monkeypatch.setattr(checkpoints, 'write_state', write)
-  for _ in range(4):
-    counter.report('e/0', {'actor_steps': 1})
-  assert syncs == [True, True, False, False]  # the first, and the end
+  counter.report('e/0', {'actor_steps': 1})
+  counter.finish('goal reached')
+  assert syncs == [True, True]
   counter.close()
-  assert syncs[-1] and len(syncs) == 5
+  assert syncs == [True] * 3
+
+
+@pytest.fixture
+def reported(tmp_path):
+  """A counter's files after 6 reports, of which its state holds the first."""
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  for i in range(6):
+    clock.now += 0.01
+    counter.report(f'e/{i % 2}', {'actor_steps': 1})
+  return tmp_path / 'metrics' / counter_file.JOURNAL
+
+
+def test_a_journal_is_gone_on_from_again_and_again(tmp_path):
+  clock = _Clock()
+  for life in range(1, 4):
+    counter = _counter(tmp_path, clock)
+    for done in range(5):
+      clock.now += 0.01
+      told = {'actor_steps': done}
+      counter.report('e/0', {'actor_steps': 1}, life=(('run', life), told))
+    # Killed.
+  counter = _counter(tmp_path, clock)
+  assert counter.totals() == {'actor_steps': 15}
+  assert counter.snapshot()['nodes']['e/0']['totals'] == {'actor_steps': 15}
+
+
+@pytest.mark.parametrize(
+  'damage, left',
+  [
+    (lambda data: data[:-3], 5),  # the last line was cut
+    (lambda data: data.replace(b'e/1', b'e/7', 1), 1),
+    (lambda data: b'', 1),
+    (lambda data: b'\n'.join(data.split(b'\n')[1:]), 1),
+  ],
+)
+def test_of_a_damaged_journal_what_is_before_it_is_taken(
+  reported, tmp_path, damage, left
+):
+  data = reported.read_bytes()
+  reported.write_bytes(damage(data))
+  counter = _counter(tmp_path)
+  assert counter.totals()['actor_steps'] == left
+  counter.report('e/9', {'actor_steps': 1})
+  assert _counter(tmp_path).totals()['actor_steps'] == left + 1
+
+
+def test_a_report_costs_the_same_in_a_large_program(tmp_path):
+  """By what it writes: the state, which grows, only now and then."""
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  for i in range(300):
+    counter.report(f'e/{i}', {'actor_steps': 1}, {'loss': 1.0})
+  journal = tmp_path / 'metrics' / counter_file.JOURNAL
+  before = journal.stat().st_size
+  counter.report('e/0', {'actor_steps': 1})
+  assert 0 < journal.stat().st_size - before < 200
