@@ -15,6 +15,7 @@ sockets) or who has the run's certificate (TLS).
 """
 
 from launch.rpc.client import Client
+from launch.rpc.client import near
 from launch.rpc.client import retry
 from launch.rpc.client import together
 from launch.rpc.errors import RemoteError
@@ -29,6 +30,7 @@ __all__ = [
   'Node',
   'RemoteError',
   'Unavailable',
+  'near',
   'retry',
   'together',
   'serve',

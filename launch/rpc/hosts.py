@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from typing import Any
 
 from launch.rpc import client
 from launch.rpc import directory
@@ -17,11 +18,13 @@ from launch.rpc import errors
 from launch.rpc import tls
 
 SOCKET = 'agent'  # in a run's directory on a host
+TUNNEL = 'tunnel'  # likewise, in a run on several hosts
 _TIMEOUT_S = 15.0
 
 # Of this process: there is one run in it at a time, and what nodes were sent
 # (pickled) has to find the agent of the host where it arrives.
 _agent: client.Client | None = None
+_tunnel = ''  # the address of this host's
 _claimed: dict[str, str] = {}
 
 
@@ -56,6 +59,10 @@ class Directory(directory.Directory):
     except errors.Unavailable:
       return None  # the run is over, or the agent busy; asked again
 
+  def near(self, server: client.Client, name: str) -> Any:
+    several = _agent is not None and self.credentials is not None
+    return Near(name, server.timeout_s) if several else server
+
   @property
   def credentials(self) -> tls.Credentials | None:
     return _credentials(_here())
@@ -63,9 +70,32 @@ class Directory(directory.Directory):
 
 def found(place: pathlib.Path) -> None:
   """Says where the agent of this host is."""
-  global _agent
+  global _agent, _tunnel
   _agent = client.Client(f'unix:{place / SOCKET}', _TIMEOUT_S)
+  _tunnel = f'unix:{place / TUNNEL}'
   _claimed.clear()
+
+
+class Near:
+  """Serves a learner's parameters from this host's copy of them."""
+
+  def __init__(self, name: str, timeout_s: float):
+    self.address = name
+    self._tunnel = client.Client(_tunnel, timeout_s)
+
+  def with_deadline(self, timeout_s: float) -> Near:
+    return Near(self.address, timeout_s)
+
+  def get_parameters(self, have_version: int) -> dict[str, Any]:
+    """As of the learner itself, and with its errors."""
+    try:
+      return self._tunnel.parameters(self.address, have_version)
+    except errors.RemoteError as e:
+      if e.type_name != errors.Unavailable.__name__:
+        raise
+      raise errors.Unavailable(
+        self.address, 'get_parameters', True, e.message
+      ) from None
 
 
 def ask_to_stop(mark_as_completed: bool = False) -> None:

@@ -79,7 +79,7 @@ class Follower:
       should_stop: ends a wait.
       clock: seconds, monotonic.
     """
-    self._learner = learner.with_deadline(_DEADLINE_S)
+    self._learner = rpc.near(learner).with_deadline(_DEADLINE_S)
     self._layout = layout
     self._max_age_s = max_age_s
     self._should_stop = should_stop

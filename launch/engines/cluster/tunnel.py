@@ -1,10 +1,11 @@
-"""Carries connections to Reverb from host to host, in TLS; one for each host.
+"""What a host has one of: ways to Reverb on other hosts, copies of parameters.
 
     client -> localhost:ENTRY -> TLS -> the other host's gate -> localhost:PORT
 
 Reverb's clients keep the address that they were given, and know no TLS. An
 entry is that address: it stays the same when the server comes back on another
-host, as each connection asks anew where the server is.
+host, as each connection asks anew where the server is. Parameters of a learner
+come here once for all actors of the host (copies.py).
 
 It is a process of its own, which ends when its standard input does, and so with
 the agent.
@@ -24,6 +25,7 @@ import threading
 from typing import Any
 
 from launch.engines.cluster import addresses
+from launch.engines.cluster import copies
 from launch.rpc import client
 from launch.rpc import directory
 from launch.rpc import hosts
@@ -32,11 +34,12 @@ from launch.rpc import sockets
 from launch.rpc import tls
 
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
-SOCKET = 'tunnel'  # in a run's directory on a host
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
 _NAME_BYTES = 1024
 _START_S = 30.0
+# Of a learner's answer; less than an actor waits for ours.
+_PARAMETERS_S = 1.5
 
 
 def start(
@@ -65,17 +68,17 @@ def start(
   assert process.stdin is not None
   process.stdin.write(json.dumps(plan).encode() + b'\n')
   process.stdin.flush()
-  return process, client.Client(f'unix:{place / SOCKET}', _START_S)
+  return process, client.Client(f'unix:{place / hosts.TUNNEL}', _START_S)
 
 
 class Tunnel:
   """Lives in a process of its own.
 
   Attributes:
-    serves: what the agent calls.
+    serves: what the agent calls, and nodes of this host.
   """
 
-  serves = ('gate', 'entry')
+  serves = ('gate', 'entry', 'parameters')
 
   def __init__(
     self, place: pathlib.Path, ip: str, credentials: tls.Credentials
@@ -88,6 +91,10 @@ class Tunnel:
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
     self._port = directory.pick_port({*addresses.RAYS_PORTS})
+    found = hosts.Directory(place)
+    self._copies = copies.Copies(
+      lambda name: client.Client(directory.Name(name, found), _PARAMETERS_S)
+    )
 
   def run(self) -> None:
     self._loop.create_task(
@@ -116,6 +123,10 @@ class Tunnel:
         asyncio.run_coroutine_threadsafe(accept, self._loop).result()
         self._entries[name] = listener.getsockname()[1]
       return self._entries[name]
+
+  def parameters(self, name: str, have_version: int) -> dict[str, Any]:
+    """As `get_parameters` of that server, with other nodes' answers."""
+    return self._copies.get(name, have_version)
 
   async def _ask(self, name: str) -> dict[str, Any] | None:
     return await self._loop.run_in_executor(None, self._agent.place, name)
@@ -214,5 +225,5 @@ def main() -> None:
   place = pathlib.Path(plan['place'])
   tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*plan['credentials']))
   threading.Thread(target=_end_with_input, daemon=True).start()
-  with server.serve(tunnel, f'unix:{place / SOCKET}'):
+  with server.serve(tunnel, f'unix:{place / hosts.TUNNEL}'):
     tunnel.run()

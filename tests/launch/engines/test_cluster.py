@@ -5,12 +5,15 @@ import pathlib
 import socket
 import sys
 import threading
+import time
 
 import pytest
 
 from launch import engines
+from launch import rpc
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
+from launch.engines.cluster import copies
 from launch.engines.cluster import engine
 from launch.engines.cluster import host
 from launch.engines.cluster import resources
@@ -147,7 +150,12 @@ def on_hosts(tmp_path, monkeypatch):
         stack.callback(process.wait)
         stack.callback(process.stdin.close)
         found = addresses.Addresses(names, f'id{index}', ip, place, client)
-        desk = found.desk(['a', 'b', 'c'], lambda: None)
+        given = [
+          credentials.authority,
+          credentials.certificate,
+          credentials.key,
+        ]
+        desk = found.desk(given, lambda: None)
         address = f'unix:{place / hosts.SOCKET}'
         stack.enter_context(server.serve(desk, address))
         made.append(found)
@@ -227,6 +235,85 @@ def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
         stranger.sendall(f'{name}\n'.encode())
         assert not stranger.recv(100)
         raise ConnectionError
+
+
+class Learner:
+  """Serves parameters, and counts who asks and what that costs."""
+
+  serves = ('get_parameters',)
+
+  def __init__(self):
+    self.version, self.asked, self.sent = 1, 0, 0
+
+  def get_parameters(self, have_version):
+    self.asked += 1
+    if have_version == self.version:
+      return {'version': self.version, 'theta': None}
+    self.sent += 1
+    return {'version': self.version, 'theta': bytes([self.version]) * 50_000}
+
+
+def test_parameters_come_to_a_host_once_for_all_of_its_actors(
+  on_hosts, tmp_path
+):
+  first, _ = on_hosts(2)
+  learner = Learner()
+  credentials = hosts.Directory(tmp_path / '1').credentials
+  name = directory.Name('learner/0', hosts.Directory())
+  address = first.claim('learner/0', 'rpc')
+  actors = [rpc.near(rpc.Client(name, 20.0)) for _ in range(8)]
+  with server.serve(learner, address, credentials=credentials):
+    for version in (1, 2):
+      learner.version = version
+      time.sleep(2 * copies._FRESH_S)
+      for actor in actors:
+        answer = actor.get_parameters(version - 1)
+        assert answer['version'] == version
+        assert answer['theta'] == bytes([version]) * 50_000
+        assert actor.get_parameters(version)['theta'] is None
+    assert learner.sent == 2
+  time.sleep(2 * copies._FRESH_S)
+  # It is away: an actor hears of it as if it had asked itself.
+  with pytest.raises(rpc.Unavailable, match='learner/0'):
+    actors[0].get_parameters(0)
+
+
+def test_who_waits_for_a_copy_does_not_ask_again():
+  class Slow:
+    asked = 0
+
+    def get_parameters(self, have_version):
+      Slow.asked += 1
+      goes_on.wait(10)
+      raise rpc.Unavailable('learner/0', 'get_parameters', False, 'away')
+
+  goes_on, found = threading.Event(), copies.Copies(lambda name: Slow())
+  errors = []
+
+  def ask_for_it():
+    try:
+      found.get('learner/0', 0)
+    except rpc.Unavailable as e:
+      errors.append(e)
+
+  threads = [threading.Thread(target=ask_for_it) for _ in range(6)]
+  for thread in threads:
+    thread.start()
+  while not Slow.asked:
+    time.sleep(0.01)
+  goes_on.set()
+  for thread in threads:
+    thread.join(10)
+  assert len(errors) == 6
+  # One, or one more for who came when the answer was old.
+  assert Slow.asked <= 3
+
+
+def test_on_one_host_an_actor_asks_the_learner_itself(tmp_path):
+  client = rpc.Client(directory.Name('learner/0', directory.Local(tmp_path)))
+  assert rpc.near(client) is client
+  plain = object()
+  assert rpc.near(plain) is plain
 
 
 def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
