@@ -6,6 +6,8 @@
 
 Every 10 seconds, of every process of a run: its proportional set size (PSS,
 where memory that forked nodes share counts once), open descriptors and threads.
+Mapped files are left out of PSS: of a library that other programs have mapped
+too, less counts here, and more when they end.
 Growth is from the second quarter of the time, when replay is full, to the
 fourth. Exit code 1 if a node has grown by more than is allowed, was started
 again, or if a run did not end with exit code 0.
@@ -93,7 +95,7 @@ def look(launcher: psutil.Process) -> dict[str, Size]:
       elif name == title:
         name = f'{process.name()} {process.pid}'
       found[name] = Size(
-        process.memory_full_info().pss / _MEGABYTE,
+        _pss(process.pid) / _MEGABYTE,
         process.num_fds(),
         process.num_threads(),
       )
@@ -101,6 +103,14 @@ def look(launcher: psutil.Process) -> dict[str, Size]:
     *(sum(getattr(size, unit) for size in found.values()) for unit in _UNITS)
   )
   return found
+
+
+def _pss(pid: int) -> int:
+  """Bytes, without mapped files."""
+  lines = pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
+  sizes = dict(line.split(':', 1) for line in lines[1:])
+  kilobytes = (sizes[kind].split()[0] for kind in ('Pss_Anon', 'Pss_Shmem'))
+  return 1024 * sum(map(int, kilobytes))
 
 
 class Soak:
