@@ -269,6 +269,8 @@ def draw(
 
 def main(argv: Sequence[str]) -> int:
   """Returns 0 if nothing grew."""
+  # A polite kill ends the runs too.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
   parser.add_argument(
     '--systems', default=','.join(SYSTEMS), help='default: %(default)s'
