@@ -43,8 +43,9 @@ _PERIOD_S = 10.0  # at most; a short soak looks more often
 _LOOKS = 60  # at least
 _END_S = 120.0  # for a run to end, past its time
 _MEGABYTE = 1e6
-# What a node may grow by: a twentieth, or so many megabytes if that is more.
-_SHARE, _SPARE_MB = 0.05, 10.0
+# What a node may grow by: a twentieth, or so much if that is more. Pools of
+# threads, and connections, are as large as the most calls at a time ever were.
+_SHARE, _SPARE_MB, _SPARE = 0.05, 10.0, 4
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
   'apex': ('apex_dqn:cartpole', '--config.run.replay=node'),
@@ -192,8 +193,8 @@ class Growth:
       )
     for unit in ('descriptors', 'threads'):
       old, new = getattr(self.before, unit), getattr(self.after, unit)
-      if new > old:
-        words.append(f'{self.name} has {new} {unit}, and had {old}')
+      if new > old + max(_SPARE, _SHARE * old):
+        words.append(f'{self.name} has {new:g} {unit}, and had {old:g}')
     return words
 
 
