@@ -104,19 +104,6 @@ class InGraph:
         priorities = [priorities[0].write(update, tf.transpose(new))]
       return update + 1, arrays, finites.write(update, finite), priorities
 
-    if count == 1:
-      gradient = _gradient(learner, batches, weights, 0)
-      finite = learner.finish(gradient)
-      new = []
-      if weights is not None:
-        new = [tf.transpose(tf.where(finite[:, None], gradient.priorities, math.nan))[None]]
-      return (
-        tf.stack([gradient.metrics[name][None] for name in names] or [tf.zeros(())]),
-        finite[None],
-        new,
-        learner.acts.read_value(),
-      )
-
     _, arrays, finites, priorities = tf.while_loop(
       lambda update, *_: update < count,
       body,

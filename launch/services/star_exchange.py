@@ -145,7 +145,14 @@ class StarClient:
       return
     theta, claim, explorer, learner_step = offer
     data = parameters.encode(self._layout, learner_step, theta)
-    self._server.offer(data, claim, explorer, learner_step)
+    try:
+      self._server.offer(data, claim, explorer, learner_step)
+    except rpc.Unavailable:
+      # A server that had taken it after all tries it twice: no harm.
+      with self._lock:
+        if self._offer is None or self._offer[1] < claim:
+          self._offer = offer
+      raise
 
   def _poll(self) -> None:
     known = self._star
