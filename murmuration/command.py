@@ -10,6 +10,7 @@ murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration sink runs/NAME --to=csv    its numbers to W&B, MLflow or tables
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
+murmuration setup                      once, after pip install of the wheel
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import platform
 import runpy
 import sys
 
+from murmuration import setup
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Words to modules that are run as `python -m`.
 COMMANDS = {
@@ -35,8 +38,10 @@ COMMANDS = {
   'sweep': 'studies.sweep',
   'dataset': 'replay.export',
   'results': 'studies.results',
+  'setup': 'murmuration.setup',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
+_WITHOUT_LAUNCHPAD = ('play', 'setup')
 _USAGE = 2
 _STACK = (
   'tensorflow-cpu', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
@@ -65,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
       file=sys.stderr,
     )
     return _USAGE
+  try:
+    if name not in _WITHOUT_LAUNCHPAD:
+      setup.require()
+  except ImportError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 1
   sys.argv = [f'murmuration {name}', *rest]
   try:
     runpy.run_module(COMMANDS[name], run_name='__main__')
@@ -85,9 +96,9 @@ def _doctor() -> int:
     except importlib.metadata.PackageNotFoundError:
       missing.append(package)
   if missing:
+    fix = 'murmuration setup' + ' --acme' * ('dm-acme' in missing)
     print(
-      f'error: {", ".join(missing)} not installed. Install the locked stack: '
-      'pip install --no-deps --require-hashes -r requirements/lock.txt',
+      f'error: {", ".join(missing)} not installed.\n  fix: {fix}',
       file=sys.stderr,
     )
   return int(bool(missing))

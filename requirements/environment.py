@@ -32,7 +32,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -293,7 +292,7 @@ def install(environment):
       # It does not read pip's configuration, which may name another index.
       say(f'uv failed ({environment.log} says why); trying pip')
   if launchpad:
-    install_launchpad(environment, pip, launchpad)
+    install_launchpad(environment)
 
 
 def install_with(tool, environment, pins):
@@ -343,27 +342,11 @@ def write(environment, text, name):
   return path
 
 
-def install_launchpad(environment, pip, pin):
-  """Unpacks the Python half of Launchpad's last file, on any CPython.
-
-  Its compiled half is Courier: for CPython 3.10 and TensorFlow 2.12 only. The
-  nodes of this project do not talk over it, so that a stub (courier.py) is
-  enough for Launchpad to be imported.
-  """
-  shutil.copy(os.path.join(HERE, 'courier.py'), environment.site)
-  if glob.glob(os.path.join(environment.site, 'dm_launchpad_nightly-*')):
-    return
-  where = os.path.join(environment.directory, 'launchpad')
-  command = pip + ['download', '--no-deps', '--require-hashes', '-d', where]
-  command += ['--python-version=3.10', '--only-binary=:all:']
-  command += ['-r', write(environment, pin, LAUNCHPAD)]
-  run(command, environment, f'pip could not download {LAUNCHPAD}.')
-  with zipfile.ZipFile(glob.glob(os.path.join(where, '*.whl'))[0]) as wheel:
-    # What says that it is there comes last, and not its list of files.
-    for wanted in (r'launchpad/', r'.*/METADATA$'):
-      names = [n for n in wheel.namelist() if re.match(wanted, n)]
-      wheel.extractall(environment.site, names)
-  shutil.rmtree(where)
+def install_launchpad(environment):
+  """Launchpad's Python half, as murmuration/setup.py has it."""
+  script = os.path.join(ROOT, 'murmuration', 'setup.py')
+  command = [environment.bin, '-I', script]
+  run(command, environment, f'{LAUNCHPAD} could not be installed.')
 
 
 def check(environment, names=IMPORTS):
