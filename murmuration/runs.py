@@ -161,6 +161,7 @@ class Run:
     engine: str = 'local_mp',
     progress: bool | None = None,
     sinks: str = '',
+    ray_address: str = '',
     **config: Any,
   ) -> Run:
     """Goes on training in the same directory, with the same callbacks.
@@ -171,6 +172,7 @@ class Run:
       engine: as for `train`.
       progress: as for `train`.
       sinks: as for `train`.
+      ray_address: as for `train`.
       **config: settings that change.
 
     Returns:
@@ -182,6 +184,7 @@ class Run:
       resume=True,
       steps=_whole(steps),
       sinks=sinks,
+      ray_address=ray_address,
       settings=_plain(config),
     )
     return self
@@ -251,6 +254,7 @@ def train(
   run_dir: Path | None = None,
   progress: bool | None = None,
   sinks: str = '',
+  ray_address: str = '',
   on_tick: Callback | None = None,
   on_evaluation: Callback | None = None,
   on_end: Callback | None = None,
@@ -273,13 +277,15 @@ def train(
     topology: a name, 'module:Name', or an object that is one; None: the
       agent's own.
     engine: 'local_mp' (processes), 'local_mt' (threads of one process) or 'ray'
-      (processes, on a local Ray).
+      (processes on a Ray cluster, or on a Ray of their own).
     seed: of the whole run.
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a
       notebook.
     sinks: where numbers go besides the run, such as 'wandb,csv': see
       run_records/sinks.py.
+    ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
+      'auto' for the one of this host; '' starts one for this run alone.
     on_tick: called about twice a second with the run and {'steps', 'budget',
       'elapsed_s', 'totals'}.
     on_evaluation: called with the run and each evaluation: {'actor_steps',
@@ -317,6 +323,7 @@ def train(
     seed=int(seed),
     steps=_whole(steps),
     sinks=sinks,
+    ray_address=ray_address,
     settings=_plain(config),
     chosen=run_dir is not None,
   )
