@@ -38,10 +38,8 @@ COMMANDS = {
   'sweep': 'studies.sweep',
   'dataset': 'replay.export',
   'results': 'studies.results',
-  'setup': 'murmuration.setup',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
-_WITHOUT_LAUNCHPAD = ('play', 'setup')
 _USAGE = 2
 _STACK = (
   'tensorflow-cpu', 'dm-reverb', 'dm-launchpad-nightly', 'dm-sonnet', 'dm-acme',
@@ -59,24 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   # The project's packages come before a caller's modules of the same names.
   sys.path.insert(0, str(ROOT))
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  if name == 'doctor':
-    return _doctor()
+  others = {'doctor': _doctor, 'setup': setup.main}
+  known = [*COMMANDS, *others]
+  sys.argv = [f'murmuration {name}', *rest]
+  if name in others:
+    return others[name]()
   if name not in COMMANDS:
-    near = difflib.get_close_matches(name, [*COMMANDS, 'doctor'], 1)
+    near = difflib.get_close_matches(name, known, 1)
     print(
       f'error: there is no command {name!r}.'
       + (f' Did you mean {near[0]!r}?' if near else '')
-      + f' There are {", ".join([*COMMANDS, "doctor"])}.',
+      + f' There are {", ".join(known)}.',
       file=sys.stderr,
     )
     return _USAGE
   try:
-    if name not in _WITHOUT_LAUNCHPAD:
+    if name != 'play':
       setup.require()
   except ImportError as e:
     print(f'error: {e}', file=sys.stderr)
     return 1
-  sys.argv = [f'murmuration {name}', *rest]
   try:
     runpy.run_module(COMMANDS[name], run_name='__main__')
   except SystemExit as e:
@@ -96,7 +96,8 @@ def _doctor() -> int:
     except importlib.metadata.PackageNotFoundError:
       missing.append(package)
   if missing:
-    fix = 'murmuration setup' + ' --acme' * ('dm-acme' in missing)
+    by_pip = [name for name in missing if name not in setup.PINS]
+    fix = f'pip install {" ".join(by_pip)}' if by_pip else 'murmuration setup'
     print(
       f'error: {", ".join(missing)} not installed.\n  fix: {fix}',
       file=sys.stderr,

@@ -1,13 +1,12 @@
-"""Installs what pip cannot take from the wheel's own list: Launchpad, and Acme.
+"""Installs Launchpad and Acme, which pip cannot take from the wheel's own list.
 
   murmuration setup           # once, after pip install of the wheel
-  murmuration setup --acme    # Acme too, for acme_dqn and acme_d4pg
 
 Launchpad's last file is for CPython 3.10, because of its compiled half,
 Courier, which loads beside TensorFlow 2.12 only. Nodes of this project do not
 talk over it. So the Python half is taken, with a stub for Courier (courier.py),
-and made into a wheel for any CPython, which pip installs and removes like
-others. Acme pins another Launchpad, and is installed without what it asks for.
+and made into a wheel for any CPython. Acme pins another Launchpad; it is made
+into a wheel that does not. pip installs and removes both as it does others.
 
 Standard library only: requirements/environment.py runs this in a clone, in an
 environment that is not complete yet.
@@ -25,11 +24,21 @@ import sys
 import tempfile
 import zipfile
 
-LAUNCHPAD = 'dm-launchpad-nightly'
-VERSION = '0.5.2.dev20230303'
 # As in requirements/lock.txt, where a test compares them.
-HASH = 'sha256:5ff322d92e5dbcb4389ef9e508940fa4f5c43817d447df156924ba55f318c4bd'
-ACME = 'dm-acme==0.4.0'
+PINS = {
+  'dm-launchpad-nightly': (
+    '0.5.2.dev20230303',
+    '5ff322d92e5dbcb4389ef9e508940fa4f5c43817d447df156924ba55f318c4bd',
+  ),
+  'dm-acme': (
+    '0.4.0',
+    '4b43e7738914cdf0134935485a5d9255189e59f73d442bef057c94279d7691ff',
+  ),
+}
+_IMPORTED = ('launchpad', 'acme')
+_KEPT = r'(launchpad|acme)/.*[^/]|[^/]*\.dist-info/(METADATA|LICENSE)'
+# Launchpad's own tests need mock; Acme pins the released Launchpad.
+_NOT_NEEDED = rb'Requires-Dist: (mock|dm-launchpad)\b.*\n'
 _STUB = pathlib.Path(__file__).with_name('courier.py')
 _PIP = (sys.executable, '-I', '-m', 'pip', '--disable-pip-version-check')
 
@@ -39,78 +48,84 @@ class SetupError(Exception):
 
 
 def require() -> None:
-  """Raises ImportError, with what to type, where Launchpad is missing."""
-  if importlib.util.find_spec('launchpad') is None:
+  """Raises ImportError, with what to type, where one of them is missing."""
+  missing = [n for n in _IMPORTED if importlib.util.find_spec(n) is None]
+  if missing:
     raise ImportError(
-      'Launchpad is not installed: it has no file that pip could take for this '
-      'Python. Run once:  murmuration setup'
+      f'{" and ".join(missing)} cannot be imported: Launchpad and Acme are not '
+      'among what pip installs with the wheel. Run once:  murmuration setup'
     )
 
 
-def is_there() -> bool:
-  """Whether this environment has that version of Launchpad."""
+def is_there(name: str) -> bool:
+  """Whether this environment has the pinned version."""
   try:
-    return importlib.metadata.version(LAUNCHPAD) == VERSION
+    return importlib.metadata.version(name) == PINS[name][0]
   except importlib.metadata.PackageNotFoundError:
     return False
 
 
-def install(directory: pathlib.Path) -> None:
-  """Downloads Launchpad's file, makes the wheel of it, and installs that.
+def install(name: str, directory: pathlib.Path) -> None:
+  """Downloads a package, makes a wheel of what is used, and installs that.
 
   Args:
+    name: of the package, in PINS.
     directory: an empty one, for the files.
 
   Raises:
     SetupError: pip failed, with what it said.
   """
-  wanted = directory / 'launchpad.txt'
-  wanted.write_text(f'{LAUNCHPAD}=={VERSION} --hash={HASH}\n')
-  _pip(
-    *('download', '--no-deps', '--require-hashes', '--only-binary=:all:'),
-    *('--python-version=3.10', '-d', directory, '-r', wanted),
-  )
+  version, digest = PINS[name]
+  wanted = directory / 'wanted.txt'
+  wanted.write_text(f'{name}=={version} --hash=sha256:{digest}\n')
+  words = ['--no-deps', '--require-hashes', '-r', wanted]
+  if name == 'dm-acme':  # published as source
+    _pip('wheel', *words, '-w', directory)
+  else:
+    words += ['--only-binary=:all:', '--python-version=3.10', '-d', directory]
+    _pip('download', *words)
   (whole,) = directory.glob('*.whl')
-  half = python_half(whole, directory / 'half')
-  _pip('install', '--no-deps', '--no-index', half)
+  _pip('install', '--no-deps', '--no-index', python_half(whole, directory))
 
 
-def python_half(whole: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
-  """Makes a wheel of what is Python in Launchpad's, and of the stub.
+def python_half(whole: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
+  """Makes a wheel, for any CPython, of what is used of another one.
 
   Args:
-    whole: Launchpad's file.
-    to: directory of the new one.
+    whole: Launchpad's or Acme's.
+    directory: where to.
 
   Returns:
     Where it is.
   """
-  to.mkdir()
-  path = to / f'{LAUNCHPAD.replace("-", "_")}-{VERSION}-py3-none-any.whl'
-  with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, 'w') as half:
+  with zipfile.ZipFile(whole) as source:
     contents = {
       name: source.read(name)
       for name in source.namelist()
-      if re.match(
-        r'launchpad/.*[^/]$|[^/]*\.dist-info/(METADATA|LICENSE)', name
-      )
+      if re.fullmatch(_KEPT, name)
     }
-    about = next(n for n in contents if n.endswith('/METADATA'))[
-      : -len('METADATA')
-    ]
+  (said,) = (name for name in contents if name.endswith('/METADATA'))
+  about = said.partition('/')[0]
+  contents[said] = re.sub(_NOT_NEEDED, b'', contents[said])
+  contents[f'{about}/WHEEL'] = (
+    b'Wheel-Version: 1.0\nGenerator: murmuration\n'
+    b'Root-Is-Purelib: true\nTag: py3-none-any\n'
+  )
+  if 'launchpad/__init__.py' in contents:
     contents['courier.py'] = _STUB.read_bytes()
-    contents[f'{about}WHEEL'] = (
-      b'Wheel-Version: 1.0\nGenerator: murmuration\n'
-      b'Root-Is-Purelib: true\nTag: py3-none-any\n'
-    )
-    lines = []
+  record = f'{about}/RECORD'
+  lines = [f'{record},,\n']
+  for name, content in contents.items():
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    digest = digest.decode().rstrip('=')
+    lines.append(f'{name},sha256={digest},{len(content)}\n')
+  made = directory / 'made'
+  made.mkdir()
+  path = made / f'{about.removesuffix(".dist-info")}-py3-none-any.whl'
+  with zipfile.ZipFile(path, 'w') as half:
     for name, content in contents.items():
       half.writestr(name, content)
-      digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-      lines.append(
-        f'{name},sha256={digest.decode().rstrip("=")},{len(content)}\n'
-      )
-    half.writestr(f'{about}RECORD', ''.join(lines) + f'{about}RECORD,,\n')
+    half.writestr(record, ''.join(lines))
   return path
 
 
@@ -136,18 +151,15 @@ def main() -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
   )
-  parser.add_argument('--acme', action='store_true', help=f'{ACME} too')
-  args = parser.parse_args()
+  parser.parse_args()
   try:
-    if is_there():
-      print(f'{LAUNCHPAD} {VERSION} is installed.')
-    else:
+    for name, (version, _) in PINS.items():
+      if is_there(name):
+        print(f'{name} {version} is there.')
+        continue
       with tempfile.TemporaryDirectory() as directory:
-        install(pathlib.Path(directory))
-      print(f'Installed {LAUNCHPAD} {VERSION}, its Python half.')
-    if args.acme:
-      _pip('install', '--no-deps', ACME)
-      print(f'Installed {ACME}.')
+        install(name, pathlib.Path(directory))
+      print(f'{name} {version} installed.', flush=True)
   except SetupError as e:
     print(f'error: {e}', file=sys.stderr)
     return 1

@@ -343,7 +343,7 @@ def write(environment, text, name):
 
 
 def install_launchpad(environment):
-  """Launchpad's Python half, as murmuration/setup.py has it."""
+  """Launchpad's Python half, by murmuration/setup.py; Acme is locked."""
   script = os.path.join(ROOT, 'murmuration', 'setup.py')
   command = [environment.bin, '-I', script]
   run(command, environment, f'{LAUNCHPAD} could not be installed.')

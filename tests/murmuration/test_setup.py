@@ -1,7 +1,8 @@
-"""Launchpad's Python half as a wheel, and what is said without Launchpad."""
+"""Launchpad's Python half as a wheel, and what is said without it."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,8 @@ from murmuration import command
 from murmuration import process
 from murmuration import setup
 
+LAUNCHPAD = 'dm-launchpad-nightly'
+VERSION = setup.PINS[LAUNCHPAD][0]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -19,15 +22,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def whole(tmp_path):
   """As Launchpad's own file is built: a Python half and Courier's."""
   path = tmp_path / 'whole.whl'
-  about = f'dm_launchpad_nightly-{setup.VERSION}.dist-info'
+  about = f'dm_launchpad_nightly-{VERSION}.dist-info'
   with zipfile.ZipFile(path, 'w') as file:
     file.writestr('launchpad/__init__.py', 'import courier')
     file.writestr('launchpad/nodes/base.py', '')
     file.writestr('courier/__init__.py', 'import nothing_of_the_kind')
     file.writestr(
       f'{about}/METADATA',
-      f'Metadata-Version: 2.1\nName: {setup.LAUNCHPAD}\n'
-      f'Version: {setup.VERSION}\n',
+      f'Metadata-Version: 2.1\nName: {LAUNCHPAD}\n'
+      f'Version: {VERSION}\nRequires-Dist: mock\nRequires-Dist: psutil\n',
     )
     file.writestr(f'{about}/WHEEL', 'Tag: cp310-cp310-linux_x86_64')
     file.writestr(f'{about}/RECORD', 'courier/__init__.py,,')
@@ -35,7 +38,7 @@ def whole(tmp_path):
 
 
 def test_pip_installs_the_python_half_with_the_stub(whole, tmp_path):
-  half = setup.python_half(whole, tmp_path / 'half')
+  half = setup.python_half(whole, tmp_path)
   site = tmp_path / 'site'
   subprocess.run(
     [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-index']
@@ -50,16 +53,19 @@ def test_pip_installs_the_python_half_with_the_stub(whole, tmp_path):
     'courier.py',
   }
   assert (site / 'courier.py').read_bytes() == setup._STUB.read_bytes()
+  (about,) = site.glob('*.dist-info/METADATA')
+  assert re.findall('Requires-Dist: (.*)', about.read_text()) == ['psutil']
   (record,) = site.glob('*.dist-info/RECORD')  # pip can remove it again
   assert 'courier.py,sha256=' in record.read_text()
 
 
-def test_the_lock_has_the_same_file_of_launchpad():
+def test_the_lock_has_the_same_files():
   lock = (ROOT / 'requirements' / 'lock.txt').read_text()
-  pin, _, rest = lock.partition(f'{setup.LAUNCHPAD}==')[2].partition(' ')
-  assert pin == setup.VERSION
-  assert setup.HASH in rest.partition('==')[0]
-  assert setup.ACME in lock
+  for name, (version, digest) in setup.PINS.items():
+    (hashes,) = re.findall(
+      rf'^{name}=={version} ((?: *.*\n    .*)*)', lock, re.M
+    )
+    assert digest in hashes, name
 
 
 def test_the_stub_of_courier_says_what_it_is():
@@ -67,13 +73,13 @@ def test_the_stub_of_courier_says_what_it_is():
     'from courier.handlers.python import pybind; import courier; '
     'courier.Server("x")'
   )
-  process = subprocess.run(
+  done = subprocess.run(
     [sys.executable, '-S', '-c', code],
     env={'PYTHONPATH': str(setup._STUB.parent)},
     capture_output=True,
     text=True,
   )
-  assert 'NotImplementedError: A stub in the place of Courier' in process.stderr
+  assert 'NotImplementedError: A stub in the place of Courier' in done.stderr
 
 
 def test_a_failure_is_pip_s_own_words(monkeypatch, tmp_path):
@@ -82,7 +88,7 @@ def test_a_failure_is_pip_s_own_words(monkeypatch, tmp_path):
   pip.chmod(0o755)
   monkeypatch.setattr(setup, '_PIP', (str(pip),))
   with pytest.raises(setup.SetupError, match='pip download failed:\nno such'):
-    setup.install(tmp_path)
+    setup.install(LAUNCHPAD, tmp_path)
 
 
 def test_without_launchpad_command_and_library_say_what_to_type(
