@@ -139,12 +139,30 @@ class Run:
     """
     return self._call('export', to=_absolute(path), format=format)
 
-  def save(self, path: Path) -> pathlib.Path:
+  def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
     """Copies the run, so that `load(path)` has all of it.
+
+    Args:
+      path: of the copy.
+      overwrite: whether another run that is there makes room.
 
     Raises:
       FileExistsError: there is something at `path`.
     """
+    path = pathlib.Path(path)
+    if path.exists():
+      if path.resolve() == self.path.resolve():
+        return path
+      if not (overwrite and (path / 'config.json').is_file()):
+        raise FileExistsError(
+          f'{path} is there already'
+          + (
+            ', and is no run. Give another name.'
+            if overwrite
+            else '. Give another name, or overwrite=True.'
+          )
+        )
+      shutil.rmtree(path)
     return pathlib.Path(shutil.copytree(self.path, path))
 
   def stop(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from environment_loops import building
 from replay import episodes as episodes_lib
 
 _VERSION = '0.5.4'  # whose format this is
@@ -45,7 +46,7 @@ def write(
     How many episodes and steps.
 
   Raises:
-    ValueError: gymnasium cannot make the environment, or there is no episode.
+    ValueError: the environment cannot be made, or there is no episode.
     FileExistsError: the data set is there.
   """
   import h5py  # it takes long, and arrays do not need it
@@ -89,7 +90,10 @@ def write(
         'jpeg_encoding': False,
         'observation_space': json.dumps(_space(spaces[0])),
         'action_space': json.dumps(_space(spaces[1])),
-        'env_spec': spec.to_json() if spec else None,
+        # A class of the user's own has no id by which it is made again.
+        'env_spec': spec.to_json()
+        if spec and isinstance(spec.entry_point, str)
+        else None,
         'minari_version': _VERSION,
         **about,
       }
@@ -101,12 +105,10 @@ def write(
 
 def _made(environment_id: str) -> Any:
   try:
-    return gymnasium.make(environment_id)
-  except Exception as e:  # whatever an environment does
+    return building.build(environment_id)
+  except ValueError as e:
     raise ValueError(
-      f'gymnasium cannot make {environment_id} ({type(e).__name__}: {e}), and '
-      'Minari keeps an id of its registry. Register it, or export arrays: '
-      '--format=arrays.'
+      f'{e} Minari wants its spaces; arrays do not: --format=arrays.'
     ) from e
 
 
