@@ -20,6 +20,18 @@ Callback = Callable[['Run', dict[str, Any]], Any]
 _POLL_S = 0.1
 _USAGE = 2  # exit codes of launch/session.py
 _BROKEN_OFF = (130, 143)
+# What other libraries call the arguments of `train`.
+_OTHER_NAMES = {
+  'total_timesteps': 'steps',
+  'timesteps': 'steps',
+  'env': 'environment',
+  'env_id': 'environment',
+  'verbose': 'progress',
+  'progress_bar': 'progress',
+  'log_dir': 'run_dir',
+  'tensorboard_log': 'run_dir',
+  'callback': 'on_evaluation',
+}
 
 
 class _Stop:
@@ -397,7 +409,16 @@ def _whole(steps: Any) -> int | None:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings as text, as a command line has them."""
+  """Settings as text, as a command line has them.
+
+  Raises:
+    ValueError: an argument by the name that another library gives it.
+  """
+  for name in config:
+    if name in _OTHER_NAMES:
+      raise ValueError(
+        f'There is no {name}=: here it is {_OTHER_NAMES[name]}=.'
+      )
   return {
     name: _plain(value) if isinstance(value, Mapping) else str(value)
     for name, value in config.items()

@@ -89,6 +89,14 @@ def test_load_refuses_what_is_no_run(tmp_path):
     murmuration.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+  ('theirs', 'ours'), [('total_timesteps', 'steps'), ('env', 'environment')]
+)
+def test_arguments_by_another_library_s_names_are_told(theirs, ours):
+  with pytest.raises(ValueError, match=f'here it is {ours}='):
+    murmuration.train('ppo', **{theirs: 'CartPole-v1'})
+
+
 def test_saving_again_says_how(tmp_path):
   path = tmp_path / 'run'
   path.mkdir()
