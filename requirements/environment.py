@@ -78,6 +78,18 @@ for name in sys.argv[1:]:
 """
 
 
+# As pip writes it for a wheel whose path is too long for #!, or has spaces.
+COMMAND = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
+import sys
+
+from murmuration import command
+
+sys.exit(command.main())
+"""
+
+
 class SetupError(Exception):
   """The environment cannot be made; the message says what to do."""
 
@@ -349,6 +361,20 @@ def install_launchpad(environment):
   run(command, environment, f'{LAUNCHPAD} could not be installed.')
 
 
+def link(environment):
+  """Makes the project importable, and its command bin/murmuration.
+
+  A path file rather than `pip install -e`, whose finder comes after sys.path: a
+  directory `configs` where the user is would be taken for ours.
+  """
+  with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
+    f.write(environment.root + '\n')
+  command = os.path.join(environment.directory, 'bin', 'murmuration')
+  with open(command, 'w') as f:
+    f.write(COMMAND.format(python=environment.bin))
+  os.chmod(command, 0o755)
+
+
 def check(environment, names=IMPORTS):
   """Imports all in one fresh process; yields (name, seconds, error or '').
 
@@ -441,10 +467,7 @@ def make(environment):
     with open(os.path.join(environment.site, 'stack.pth'), 'w') as f:
       f.write(environment.stack.site + '\n' + environment.root + '\n')
   if not environment.name:
-    # A path file rather than `pip install -e`, whose finder comes after
-    # sys.path: a directory `configs` where the user is would be taken for ours.
-    with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
-      f.write(environment.root + '\n')
+    link(environment)
     say('checking every import')
     broken = [
       f'  {n}: {error}\n' for n, _, error in check(environment) if error

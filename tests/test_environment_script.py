@@ -306,6 +306,21 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(
   assert set(tools[3:]) <= {'pip'} and works == (len(tools) == 2)
 
 
+def test_a_clone_has_the_command(environment, venv):
+  program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
+  environment.link(venv)
+  site = pathlib.Path(venv.site)
+  assert (site / 'murmuration.pth').read_text() == f'{venv.root}\n'
+  done = subprocess.run(
+    [pathlib.Path(venv.bin).with_name('murmuration'), '--help'],
+    env={**os.environ, 'PYTHONPATH': str(REQUIREMENTS.parent)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'murmuration evaluate' in done.stdout
+
+
 def test_a_failure_says_the_end_of_the_log(environment, venv):
   with pytest.raises(environment.SetupError) as error:
     environment.run(['sh', '-c', 'echo no space; exit 1'], venv, 'No luck.')
