@@ -57,7 +57,8 @@ class Parser(argparse.ArgumentParser):
     )
 
   def error(self, message: str) -> NoReturn:
-    raise ValueError(f'{message}; see --help.')
+    more = ' See --help.' if message.endswith('?') else '; see --help.'
+    raise ValueError(message + more)
 
   def parse(self, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments.
