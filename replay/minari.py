@@ -13,6 +13,7 @@ whose dependencies are many; `MINARI_DATASETS_PATH=ROOT` and its own
 from __future__ import annotations
 
 from collections.abc import Iterable
+import importlib
 import json
 import pathlib
 from typing import Any
@@ -20,7 +21,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from environment_loops import building
 from replay import episodes as episodes_lib
 
 _VERSION = '0.5.4'  # whose format this is
@@ -90,10 +90,7 @@ def write(
         'jpeg_encoding': False,
         'observation_space': json.dumps(_space(spaces[0])),
         'action_space': json.dumps(_space(spaces[1])),
-        # A class of the user's own has no id by which it is made again.
-        'env_spec': spec.to_json()
-        if spec and isinstance(spec.entry_point, str)
-        else None,
+        'env_spec': spec.to_json() if spec else None,
         'minari_version': _VERSION,
         **about,
       }
@@ -104,11 +101,17 @@ def write(
 
 
 def _made(environment_id: str) -> Any:
+  module, _, name = environment_id.rpartition(':')
   try:
-    return building.build(environment_id)
-  except ValueError as e:
+    if module:
+      found = getattr(importlib.import_module(module), name, None)
+      if callable(found):  # of the user's own, without an id
+        return found()
+    return gymnasium.make(environment_id)
+  except Exception as e:  # whatever an environment does
     raise ValueError(
-      f'{e} Minari wants its spaces; arrays do not: --format=arrays.'
+      f'{environment_id} cannot be made ({type(e).__name__}: {e}), and Minari '
+      'wants its spaces. Arrays do not: --format=arrays.'
     ) from e
 
 
