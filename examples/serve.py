@@ -116,7 +116,7 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
 
 def load(path: str) -> Any:
   """The policy of a file that `murmuration export` made."""
-  spec = importlib.util.spec_from_file_location('policy', path)
+  spec: Any = importlib.util.spec_from_file_location('policy', path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.policy
@@ -138,7 +138,8 @@ def main() -> int:
   try:
     listening.serve_forever()
   except KeyboardInterrupt:
-    return 0
+    pass
+  return 0
 
 
 if __name__ == '__main__':

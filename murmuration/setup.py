@@ -116,8 +116,8 @@ def python_half(whole: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
   record = f'{about}/RECORD'
   lines = [f'{record},,\n']
   for name, content in contents.items():
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-    digest = digest.decode().rstrip('=')
+    hashed = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    digest = hashed.decode().rstrip('=')
     lines.append(f'{name},sha256={digest},{len(content)}\n')
   made = directory / 'made'
   made.mkdir()
