@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import os
 import pathlib
 import shutil
 from typing import Any, NamedTuple
 
+from murmuration import arguments
 from murmuration import objects
 from murmuration import policy as policy_lib
 from murmuration import process
@@ -20,18 +21,6 @@ Callback = Callable[['Run', dict[str, Any]], Any]
 _POLL_S = 0.1
 _USAGE = 2  # exit codes of launch/session.py
 _BROKEN_OFF = (130, 143)
-# What other libraries call the arguments of `train`.
-_OTHER_NAMES = {
-  'total_timesteps': 'steps',
-  'timesteps': 'steps',
-  'env': 'environment',
-  'env_id': 'environment',
-  'verbose': 'progress',
-  'progress_bar': 'progress',
-  'log_dir': 'run_dir',
-  'tensorboard_log': 'run_dir',
-  'callback': 'on_evaluation',
-}
 
 
 class _Stop:
@@ -130,7 +119,7 @@ class Run:
     Raises:
       ValueError: nothing was evaluated yet.
     """
-    return self._call('plot', to=_absolute(path))
+    return self._call('plot', to=arguments.absolute(path))
 
   def film(self, path: Path, seed: int = 0, steps: int = 1500) -> pathlib.Path:
     """Films one episode.
@@ -140,7 +129,9 @@ class Run:
       seed: of the episode.
       steps: environment steps at most.
     """
-    return self._call('film', to=_absolute(path), seed=seed, steps=steps)
+    return self._call(
+      'film', to=arguments.absolute(path), seed=seed, steps=steps
+    )
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
     """Writes the policy for use without this project: see export.py.
@@ -149,7 +140,7 @@ class Run:
       path: of the file, or of SavedModel's directory.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
-    return self._call('export', to=_absolute(path), format=format)
+    return self._call('export', to=arguments.absolute(path), format=format)
 
   def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
     """Copies the run, so that `load(path)` has all of it.
@@ -212,21 +203,21 @@ class Run:
       progress,
       engine=engine,
       resume=True,
-      steps=_whole(steps),
+      steps=arguments.whole(steps),
       sinks=sinks,
       ray_address=ray_address,
-      settings=_plain(config),
+      settings=arguments.as_text(config),
     )
     return self
 
-  def _train(self, progress: bool | None, **arguments: Any) -> None:
+  def _train(self, progress: bool | None, **words: Any) -> None:
     """Trains to the end, in a helper process of its own."""
     self.stopped, self._policy = False, None
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
     try:
-      helper.begin('train', path=self.path, **arguments)
+      helper.begin('train', path=self.path, **words)
       while True:
         message = helper.receive(_POLL_S)
         if message is None:
@@ -267,9 +258,9 @@ class Run:
     if callback is not None and callback(self, content) is STOP:
       self.stop()  # nothing where the run is over
 
-  def _call(self, operation: str, **arguments: Any) -> Any:
+  def _call(self, operation: str, **words: Any) -> Any:
     return process.service(self._given).call(
-      operation, path=self.path.absolute(), **arguments
+      operation, path=self.path.absolute(), **words
     )
 
 
@@ -351,10 +342,10 @@ def train(
     topology=topology and given.name(topology, 'topology'),
     engine=engine,
     seed=int(seed),
-    steps=_whole(steps),
+    steps=arguments.whole(steps),
     sinks=sinks,
     ray_address=ray_address,
-    settings=_plain(config),
+    settings=arguments.as_text(config),
     chosen=run_dir is not None,
   )
   return run
@@ -393,37 +384,3 @@ def load(
       'runs/NAME, or what Run.save made.'
     )
   return Run(path, given)
-
-
-def _whole(steps: Any) -> int | None:
-  """1e5 as 100000.
-
-  Raises:
-    ValueError: no whole number from 1 up.
-  """
-  if steps is None:
-    return None
-  if int(steps) != steps or steps < 1:
-    raise ValueError(f'steps={steps!r} is no whole number from 1 up.')
-  return int(steps)
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings as text, as a command line has them.
-
-  Raises:
-    ValueError: an argument by the name that another library gives it.
-  """
-  for name in config:
-    if name in _OTHER_NAMES:
-      raise ValueError(
-        f'There is no {name}=: here it is {_OTHER_NAMES[name]}=.'
-      )
-  return {
-    name: _plain(value) if isinstance(value, Mapping) else str(value)
-    for name, value in config.items()
-  }
-
-
-def _absolute(path: Path | None) -> pathlib.Path | None:
-  return None if path is None else pathlib.Path(path).absolute()
