@@ -96,9 +96,17 @@ def _check_registered(name: str) -> None:
     try:
       importlib.import_module(module)
     except ImportError as error:
+      advice = 'Install the package of it.'
+      if module == 'ale_py':
+        advice = 'Install ale-py.'
+      elif error.name == module:
+        advice = (
+          f'Is there a {module.replace(".", "/")}.py where you are, or on '
+          'PYTHONPATH, or is its package to be installed?'
+        )
       raise faults.EnvironmentRefused(
         f'{name} needs the module {module!r}, which does not import: {error}. '
-        f'Install {"ale-py" if module == "ale_py" else "the package of it"}.'
+        f'{advice}'
       ) from error
     except (Exception, SystemExit) as error:
       raise faults.EnvironmentRefused(
@@ -110,6 +118,14 @@ def _check_registered(name: str) -> None:
     return
   if module and callable(getattr(sys.modules[module], identifier, None)):
     return  # a class or a function that makes one
+  if module:
+    own = [n for n in dir(sys.modules[module]) if not n.startswith('_')]
+    similar = difflib.get_close_matches(identifier, own, n=1)
+    if similar:
+      raise faults.EnvironmentRefused(
+        f'Unknown environment {name!r}: the module {module} has no '
+        f'{identifier}. Did you mean {f"{module}:{similar[0]}"!r}?'
+      )
   by_lower = {known.lower(): known for known in gymnasium.registry}
   near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
   if near:

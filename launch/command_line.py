@@ -7,7 +7,7 @@ is said in one sentence, with exit code 2, before anything is written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import difflib
 import json
 import os
@@ -27,16 +27,26 @@ from run_records import sinks
 
 USAGE = session.USAGE
 _CONFIG = '--config'
+# What other libraries and our own functions call some flags.
+_OTHER_NAMES = {
+  **dict.fromkeys(
+    ('steps', 'total_timesteps', 'timesteps', 'budget'),
+    f'{_CONFIG}.run.steps_per_agent',
+  ),
+  **dict.fromkeys(('environment', 'env', 'env_id'), f'{_CONFIG}.environment'),
+  **dict.fromkeys(('engine', 'launch_type'), '--lp_launch_type'),
+  **dict.fromkeys(('out', 'dir', 'log_dir', 'save_path'), '--run_dir'),
+}
 
 
 class Parser(argparse.ArgumentParser):
   """Says what is wrong in one sentence; shows examples as they are.
 
   Attributes:
-    settings: flags that another reader takes, for `Did you mean`.
+    other_names: of flags, as others call them, for `Did you mean`.
   """
 
-  settings: Sequence[str] = ()
+  other_names: Mapping[str, str] = {}
 
   def __init__(self, description: str | None, **options: Any):
     super().__init__(
@@ -47,7 +57,8 @@ class Parser(argparse.ArgumentParser):
     )
 
   def error(self, message: str) -> NoReturn:
-    raise ValueError(f'{message}; see --help.')
+    more = ' See --help.' if message.endswith('?') else '; see --help.'
+    raise ValueError(message + more)
 
   def parse(self, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments.
@@ -60,10 +71,11 @@ class Parser(argparse.ArgumentParser):
       word = rest[0].partition('=')[0]
       if not word.startswith('-'):
         self.error(f'{word!r} is one word too many')
-      known = [*self._option_string_actions, *self.settings]
-      near = difflib.get_close_matches(word, known, 1) or [
-        one for one in known if len(word) > 3 and word.strip('-') in one
-      ]
+      known = [*self._option_string_actions]
+      name = word.strip('-').replace('-', '_')
+      near = [self.other_names[name]] if name in self.other_names else []
+      near = near or difflib.get_close_matches(word, known, 1)
+      near = near or [one for one in known if len(name) > 2 and name in one]
       self.error(
         f'there is no flag {word}'
         + (f'. Did you mean {near[0]}?' if near else '')
@@ -159,7 +171,7 @@ def _parser(description: str | None) -> Parser:
     'Presets are in configs/AGENT.py. An agent or a topology of your own is\n'
     'module:Name, where the current directory or PYTHONPATH has the module.',
   )
-  parser.settings = [f'{_CONFIG}.environment']
+  parser.other_names = _OTHER_NAMES
   parser.add_argument(
     'agent',
     nargs='?',

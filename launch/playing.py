@@ -58,10 +58,19 @@ class Native:
     """Actions for observations.
 
     Raises:
-      ValueError: they have another shape than the environment's.
+      ValueError: they have another shape than the environment's, or are not
+        finite numbers.
     """
     spec = self._spec
-    observation = np.asarray(observation, spec.observation_dtype)
+    try:
+      observation = np.asarray(observation, spec.observation_dtype)
+    except (ValueError, TypeError) as e:
+      raise ValueError(
+        f'a {type(observation).__name__} is no array of observations ({e}). '
+        f'Give one of shape {tuple(spec.observation_shape)}, as {spec.name} '
+        'does: where it flattens what an environment inside it returns, '
+        'flatten that too.'
+      ) from e
     needed = tuple(spec.observation_shape)
     single = observation.shape == needed
     if not single and observation.shape[1:] != needed:
@@ -69,6 +78,8 @@ class Native:
         f'observation has shape {observation.shape}; {spec.name} has '
         f'observations of shape {needed}, or [N, ...] for a batch of them.'
       )
+    if not np.isfinite(observation).all():
+      raise ValueError(f'the observation is not finite: {observation}.')
     batch = observation[None] if single else observation
     found = np.asarray(self._policy(batch))
     lead = (len(batch),)

@@ -238,7 +238,7 @@ def unknown(
   Raises:
     ValueError: always.
   """
-  near = difflib.get_close_matches(name, list(known), 1, 0.6)
+  near = difflib.get_close_matches(name.lower(), list(known), 1, 0.6)
   raise ValueError(
     f'There is no {what} {name!r}. '
     + (f'Did you mean {near[0]!r}? ' if near else '')

@@ -10,6 +10,7 @@ murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration sink runs/NAME --to=csv    its numbers to W&B, MLflow or tables
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
+murmuration setup                      once, after pip install of the wheel
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import pathlib
 import platform
 import runpy
 import sys
+
+from murmuration import setup
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Words to modules that are run as `python -m`.
@@ -54,18 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   # The project's packages come before a caller's modules of the same names.
   sys.path.insert(0, str(ROOT))
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  if name == 'doctor':
-    return _doctor()
+  others = {'doctor': _doctor, 'setup': setup.main}
+  known = [*COMMANDS, *others]
+  sys.argv = [f'murmuration {name}', *rest]
+  if name in others:
+    return others[name]()
   if name not in COMMANDS:
-    near = difflib.get_close_matches(name, [*COMMANDS, 'doctor'], 1)
+    near = difflib.get_close_matches(name, known, 1)
     print(
       f'error: there is no command {name!r}.'
       + (f' Did you mean {near[0]!r}?' if near else '')
-      + f' There are {", ".join([*COMMANDS, "doctor"])}.',
+      + f' There are {", ".join(known)}.',
       file=sys.stderr,
     )
     return _USAGE
-  sys.argv = [f'murmuration {name}', *rest]
+  try:
+    if name != 'play':
+      setup.require()
+  except ImportError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 1
   try:
     runpy.run_module(COMMANDS[name], run_name='__main__')
   except SystemExit as e:
@@ -85,9 +96,10 @@ def _doctor() -> int:
     except importlib.metadata.PackageNotFoundError:
       missing.append(package)
   if missing:
+    by_pip = [name for name in missing if name not in setup.PINS]
+    fix = f'pip install {" ".join(by_pip)}' if by_pip else 'murmuration setup'
     print(
-      f'error: {", ".join(missing)} not installed. Install the locked stack: '
-      'pip install --no-deps --require-hashes -r requirements/lock.txt',
+      f'error: {", ".join(missing)} not installed.\n  fix: {fix}',
       file=sys.stderr,
     )
   return int(bool(missing))

@@ -121,6 +121,7 @@ def train(
   chosen: bool = True,
   resume: bool = False,
   sinks: str = '',
+  ray_address: str = '',
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
   from launch import cell as cell_lib
@@ -137,6 +138,12 @@ def train(
   linux.die_with_parent(os.getppid(), signal.SIGTERM)
   if engine not in engines.NAMES:
     registry.unknown('engine', engine, engines.NAMES)
+  ray = None
+  if engine == 'ray':
+    engines.check_ray(ray_address)
+    ray = engines.Options(ray_address)
+  elif ray_address:
+    raise ValueError(f"ray_address= is for engine='ray', not {engine!r}.")
   if resume:
     run = run_directory.open(path)
     cell = cell_lib.resume(run.config())
@@ -158,7 +165,9 @@ def train(
     return _STOPPED, None
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
-  code = session.run(cell, engine, path, resume, on_tick=ticks, sinks=names)
+  code = session.run(
+    cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=names
+  )
   if code == session.USAGE:
     return code, None
   ticks(last=True)

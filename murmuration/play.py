@@ -2,7 +2,8 @@
 
   murmuration play                        # what there is
   murmuration play impala:cartpole
-  murmuration play ppo:pendulum --episodes=10 --video=film.gif
+  murmuration play impala:cartpole --episodes=10 --video=film.gif
+  murmuration play runs/NAME/policy.py    # what murmuration export wrote
 
 With a screen (DISPLAY) it opens a window.
 """
@@ -10,6 +11,8 @@ With a screen (DISPLAY) it opens a window.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import os
 import pathlib
 import sys
@@ -18,6 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from environment_loops import building
 from murmuration import portable
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
@@ -38,12 +42,18 @@ def load(name: str) -> portable.Policy:
     ValueError: there is none; names those that there are.
   """
   path = policies().get(name, pathlib.Path(name))
-  if path.suffix != '.npz' or not path.is_file():
-    raise ValueError(
-      f'There is no policy {name!r}: choose from {", ".join(policies())}, or '
-      'give a file that murmuration export RUN --to=FILE.npz made.'
-    )
-  return portable.Policy(path.read_bytes())
+  if path.is_file() and path.suffix == '.npz':
+    return portable.Policy(path.read_bytes())
+  if path.is_file() and path.suffix == '.py':
+    spec: Any = importlib.util.spec_from_file_location('_exported', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if hasattr(module, 'policy'):
+      return module.policy
+  raise ValueError(
+    f'There is no policy {name!r}: choose from {", ".join(policies())}, or '
+    'give a file that murmuration export made: RUN/policy.py.'
+  )
 
 
 def play(
@@ -74,30 +84,28 @@ def play(
 
 
 def main() -> int:
+  sys.path.append(os.getcwd())  # for environments of the user's own
+  # Not launch/command_line.py, which takes seconds to import.
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
   )
-  parser.add_argument('name', nargs='?', metavar='AGENT:PRESET')
+  parser.add_argument('name', nargs='?', metavar='AGENT:PRESET|FILE')
   parser.add_argument('--episodes', type=int, default=3)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--video', help='a film of the first episode, .gif, .mp4')
   args = parser.parse_args()
   if args.name is None:
-    for name in policies():
-      about = load(name).about
-      print(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
-      print(f'{"":24s} {about["command"]}')
+    _list()
     return 0
   try:
     policy = load(args.name)
+    name = policy.about['environment']
+    environment = _made(name, 'rgb_array' if args.video else None)
   except ValueError as e:
     print(f'error: {e}', file=sys.stderr)
     return _USAGE
-  mode = 'human' if os.environ.get('DISPLAY') else None
-  name = policy.about['environment']
-  environment = gymnasium.make(
-    name, render_mode='rgb_array' if args.video else mode
-  )
   returns, frames = play(policy, args.episodes, args.seed, environment)
   print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
   print(
@@ -112,6 +120,25 @@ def main() -> int:
     print(f'  {film.record(frames, args.video, fps)}')
   environment.close()
   return 0
+
+
+def _list() -> None:
+  for name in policies():
+    about = load(name).about
+    print(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
+    print(f'{"":24s} {about["command"]}')
+
+
+def _made(name: str, mode: str | None) -> gymnasium.Env:
+  """The environment, in a window where there is a screen and it has one.
+
+  Raises:
+    ValueError: it cannot be made.
+  """
+  if mode is None and os.environ.get('DISPLAY'):
+    with contextlib.suppress(ValueError):
+      return building.build(name, 'human')
+  return building.build(name, mode)
 
 
 if __name__ == '__main__':

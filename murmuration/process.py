@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from murmuration import objects
+from murmuration import setup
 
 _SCRIPT = pathlib.Path(__file__).with_name('helper.py')
 # The engine gives its nodes 8 s to save and to end.
@@ -39,7 +40,11 @@ class Helper:
     Args:
       given: objects that it has to know beside importable names.
       trains: whether it is to train one run, or to serve.
+
+    Raises:
+      ImportError: the wheel is installed without Launchpad.
     """
+    setup.require()
     self._output: Any = tempfile.TemporaryFile()
     self._lock = threading.Lock()
     self._calls = 0

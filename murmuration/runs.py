@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import os
 import pathlib
 import shutil
 from typing import Any, NamedTuple
 
+from murmuration import arguments
 from murmuration import objects
 from murmuration import policy as policy_lib
 from murmuration import process
@@ -118,7 +119,7 @@ class Run:
     Raises:
       ValueError: nothing was evaluated yet.
     """
-    return self._call('plot', to=_absolute(path))
+    return self._call('plot', to=arguments.absolute(path))
 
   def film(self, path: Path, seed: int = 0, steps: int = 1500) -> pathlib.Path:
     """Films one episode.
@@ -128,7 +129,9 @@ class Run:
       seed: of the episode.
       steps: environment steps at most.
     """
-    return self._call('film', to=_absolute(path), seed=seed, steps=steps)
+    return self._call(
+      'film', to=arguments.absolute(path), seed=seed, steps=steps
+    )
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
     """Writes the policy for use without this project: see export.py.
@@ -137,14 +140,32 @@ class Run:
       path: of the file, or of SavedModel's directory.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
-    return self._call('export', to=_absolute(path), format=format)
+    return self._call('export', to=arguments.absolute(path), format=format)
 
-  def save(self, path: Path) -> pathlib.Path:
+  def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
     """Copies the run, so that `load(path)` has all of it.
+
+    Args:
+      path: of the copy.
+      overwrite: whether another run that is there makes room.
 
     Raises:
       FileExistsError: there is something at `path`.
     """
+    path = pathlib.Path(path)
+    if path.exists():
+      if path.resolve() == self.path.resolve():
+        return path
+      if not (overwrite and (path / 'config.json').is_file()):
+        raise FileExistsError(
+          f'{path} is there already'
+          + (
+            ', and is no run. Give another name.'
+            if overwrite
+            else '. Give another name, or overwrite=True.'
+          )
+        )
+      shutil.rmtree(path)
     return pathlib.Path(shutil.copytree(self.path, path))
 
   def stop(self) -> None:
@@ -161,6 +182,7 @@ class Run:
     engine: str = 'local_mp',
     progress: bool | None = None,
     sinks: str = '',
+    ray_address: str = '',
     **config: Any,
   ) -> Run:
     """Goes on training in the same directory, with the same callbacks.
@@ -171,6 +193,7 @@ class Run:
       engine: as for `train`.
       progress: as for `train`.
       sinks: as for `train`.
+      ray_address: as for `train`.
       **config: settings that change.
 
     Returns:
@@ -180,20 +203,21 @@ class Run:
       progress,
       engine=engine,
       resume=True,
-      steps=_whole(steps),
+      steps=arguments.whole(steps),
       sinks=sinks,
-      settings=_plain(config),
+      ray_address=ray_address,
+      settings=arguments.as_text(config),
     )
     return self
 
-  def _train(self, progress: bool | None, **arguments: Any) -> None:
+  def _train(self, progress: bool | None, **words: Any) -> None:
     """Trains to the end, in a helper process of its own."""
     self.stopped, self._policy = False, None
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
     try:
-      helper.begin('train', path=self.path, **arguments)
+      helper.begin('train', path=self.path, **words)
       while True:
         message = helper.receive(_POLL_S)
         if message is None:
@@ -234,9 +258,9 @@ class Run:
     if callback is not None and callback(self, content) is STOP:
       self.stop()  # nothing where the run is over
 
-  def _call(self, operation: str, **arguments: Any) -> Any:
+  def _call(self, operation: str, **words: Any) -> Any:
     return process.service(self._given).call(
-      operation, path=self.path.absolute(), **arguments
+      operation, path=self.path.absolute(), **words
     )
 
 
@@ -251,6 +275,7 @@ def train(
   run_dir: Path | None = None,
   progress: bool | None = None,
   sinks: str = '',
+  ray_address: str = '',
   on_tick: Callback | None = None,
   on_evaluation: Callback | None = None,
   on_end: Callback | None = None,
@@ -273,13 +298,15 @@ def train(
     topology: a name, 'module:Name', or an object that is one; None: the
       agent's own.
     engine: 'local_mp' (processes), 'local_mt' (threads of one process) or 'ray'
-      (processes, on a local Ray).
+      (processes on a Ray cluster, or on a Ray of their own).
     seed: of the whole run.
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a
       notebook.
     sinks: where numbers go besides the run, such as 'wandb,csv': see
       run_records/sinks.py.
+    ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
+      'auto' for the one of this host; '' starts one for this run alone.
     on_tick: called about twice a second with the run and {'steps', 'budget',
       'elapsed_s', 'totals'}.
     on_evaluation: called with the run and each evaluation: {'actor_steps',
@@ -315,9 +342,10 @@ def train(
     topology=topology and given.name(topology, 'topology'),
     engine=engine,
     seed=int(seed),
-    steps=_whole(steps),
+    steps=arguments.whole(steps),
     sinks=sinks,
-    settings=_plain(config),
+    ray_address=ray_address,
+    settings=arguments.as_text(config),
     chosen=run_dir is not None,
   )
   return run
@@ -356,28 +384,3 @@ def load(
       'runs/NAME, or what Run.save made.'
     )
   return Run(path, given)
-
-
-def _whole(steps: Any) -> int | None:
-  """1e5 as 100000.
-
-  Raises:
-    ValueError: no whole number from 1 up.
-  """
-  if steps is None:
-    return None
-  if int(steps) != steps or steps < 1:
-    raise ValueError(f'steps={steps!r} is no whole number from 1 up.')
-  return int(steps)
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings as text, as a command line has them."""
-  return {
-    name: _plain(value) if isinstance(value, Mapping) else str(value)
-    for name, value in config.items()
-  }
-
-
-def _absolute(path: Path | None) -> pathlib.Path | None:
-  return None if path is None else pathlib.Path(path).absolute()

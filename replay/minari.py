@@ -13,6 +13,7 @@ whose dependencies are many; `MINARI_DATASETS_PATH=ROOT` and its own
 from __future__ import annotations
 
 from collections.abc import Iterable
+import importlib
 import json
 import pathlib
 from typing import Any
@@ -45,7 +46,7 @@ def write(
     How many episodes and steps.
 
   Raises:
-    ValueError: gymnasium cannot make the environment, or there is no episode.
+    ValueError: the environment cannot be made, or there is no episode.
     FileExistsError: the data set is there.
   """
   import h5py  # it takes long, and arrays do not need it
@@ -100,13 +101,17 @@ def write(
 
 
 def _made(environment_id: str) -> Any:
+  module, _, name = environment_id.rpartition(':')
   try:
+    if module:
+      found = getattr(importlib.import_module(module), name, None)
+      if callable(found):  # of the user's own, without an id
+        return found()
     return gymnasium.make(environment_id)
   except Exception as e:  # whatever an environment does
     raise ValueError(
-      f'gymnasium cannot make {environment_id} ({type(e).__name__}: {e}), and '
-      'Minari keeps an id of its registry. Register it, or export arrays: '
-      '--format=arrays.'
+      f'{environment_id} cannot be made ({type(e).__name__}: {e}), and Minari '
+      'wants its spaces. Arrays do not: --format=arrays.'
     ) from e
 
 

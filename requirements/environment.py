@@ -31,7 +31,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zipfile
 
 import machine
 
@@ -67,6 +66,18 @@ for name in sys.argv[1:]:
   except BaseException as e:
     error = ' '.join((type(e).__name__ + ': ' + str(e)).split())
   print('\\n@%s|%.2f|%s' % (name, time.time() - started, error), flush=True)
+"""
+
+
+# As pip writes it for a wheel whose path is too long for #!, or has spaces.
+COMMAND = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
+import sys
+
+from murmuration import command
+
+sys.exit(command.main())
 """
 
 
@@ -203,7 +214,7 @@ def install(environment):
       # It does not read pip's configuration, which may name another index.
       say(f'uv failed ({environment.log} says why); trying pip')
   if launchpad:
-    install_launchpad(environment, pip, launchpad)
+    install_launchpad(environment)
 
 
 def install_with(tool, environment, pins):
@@ -253,27 +264,25 @@ def write(environment, text, name):
   return path
 
 
-def install_launchpad(environment, pip, pin):
-  """Unpacks the Python half of Launchpad's last file, on any CPython.
+def install_launchpad(environment):
+  """Launchpad's Python half, by murmuration/setup.py; Acme is locked."""
+  script = os.path.join(ROOT, 'murmuration', 'setup.py')
+  command = [environment.bin, '-I', script]
+  run(command, environment, f'{LAUNCHPAD} could not be installed.')
 
-  Its compiled half is Courier: for CPython 3.10 and TensorFlow 2.12 only. The
-  nodes of this project do not talk over it, so that a stub (courier.py) is
-  enough for Launchpad to be imported.
+
+def link(environment):
+  """Makes the project importable, and its command bin/murmuration.
+
+  A path file rather than `pip install -e`, whose finder comes after sys.path: a
+  directory `configs` where the user is would be taken for ours.
   """
-  shutil.copy(os.path.join(HERE, 'courier.py'), environment.site)
-  if glob.glob(os.path.join(environment.site, 'dm_launchpad_nightly-*')):
-    return
-  where = os.path.join(environment.directory, 'launchpad')
-  command = pip + ['download', '--no-deps', '--require-hashes', '-d', where]
-  command += ['--python-version=3.10', '--only-binary=:all:']
-  command += ['-r', write(environment, pin, LAUNCHPAD)]
-  run(command, environment, f'pip could not download {LAUNCHPAD}.')
-  with zipfile.ZipFile(glob.glob(os.path.join(where, '*.whl'))[0]) as wheel:
-    # What says that it is there comes last, and not its list of files.
-    for wanted in (r'launchpad/', r'.*/METADATA$'):
-      names = [n for n in wheel.namelist() if re.match(wanted, n)]
-      wheel.extractall(environment.site, names)
-  shutil.rmtree(where)
+  with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
+    f.write(environment.root + '\n')
+  command = os.path.join(environment.directory, 'bin', 'murmuration')
+  with open(command, 'w') as f:
+    f.write(COMMAND.format(python=environment.bin))
+  os.chmod(command, 0o755)
 
 
 def check(environment, names=IMPORTS):
@@ -351,10 +360,7 @@ def make(environment):
     with open(os.path.join(environment.site, 'stack.pth'), 'w') as f:
       f.write(environment.stack.site + '\n' + environment.root + '\n')
   if not environment.name:
-    # A path file rather than `pip install -e`, whose finder comes after
-    # sys.path: a directory `configs` where the user is would be taken for ours.
-    with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
-      f.write(environment.root + '\n')
+    link(environment)
     say('checking every import')
     broken = [
       f'  {n}: {error}\n' for n, _, error in check(environment) if error

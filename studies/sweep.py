@@ -14,13 +14,10 @@ are the same are not made again, and more --steps go on where runs ended.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 import csv
-import dataclasses
 import os
 import pathlib
-import re
 import shlex
 import signal
 import sys
@@ -31,13 +28,7 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import cell as cell_lib
 from launch import command_line
-from launch import engines
-from launch import registry
-from launch import session
-from murmuration import choices
-from replay import isolation
 from run_records import checkpoints
 from run_records import curves
 from run_records import durable
@@ -49,57 +40,10 @@ from studies import plots as study_plots
 from studies import progress as study_progress
 from studies import runs as study_runs
 from studies import search
+from studies import sweep_plan
 
-HOW = ('grid', 'random', 'halving')
-_SPACE = re.compile(r'[A-Za-z]\w*(\.\w+)?=.*')
 _DRAWN = 6  # systems in the picture, as many as it has colours
 _NEW_SEED = 1000  # that chose nothing
-_STEPS = 'run.steps_per_agent'
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-  """What is tried.
-
-  Attributes:
-    directory: of its runs and tables.
-    flags: of every run: agent, topology, engine, settings that stay.
-    trials: name, which is a hash of all settings but the steps, to those that
-      are tried.
-    seeds: runs of each trial: seeds 0 to seeds - 1.
-    rungs: trials and steps of each round; a grid has one.
-    environment: gymnasium id.
-  """
-
-  directory: pathlib.Path
-  flags: tuple[str, ...]
-  trials: Mapping[str, search.Trial]
-  seeds: int
-  rungs: Sequence[search.Rung]
-  environment: str
-
-  def job(self, name: str, seed: int, steps: int) -> study_plan.Job:
-    """The run of a trial with a seed, up to so many steps."""
-    changed = {**self.trials[name], _STEPS: str(steps)}
-    return study_plan.Job(
-      study=self.directory.name,
-      variant=name,
-      seeds=(seed,),
-      path=self.directory / 'runs' / f'{name}-{seed}',
-      script=session.root() / 'launch' / 'run.py',
-      arguments=(*self.flags, *_as_flags(changed), f'--seed={seed}'),
-      budget=steps,
-      stage=f'.{steps}',
-      resumes=True,
-    )
-
-  def jobs(self, names: Sequence[str], steps: int) -> list[study_plan.Job]:
-    """Seed by seed, so that what else the machine does meets all alike."""
-    return [
-      self.job(name, seed, steps)
-      for seed in range(self.seeds)
-      for name in names
-    ]
 
 
 def main() -> int:
@@ -109,10 +53,10 @@ def main() -> int:
       signal.signal(number, signal.default_int_handler)
   sys.path.append(os.getcwd())  # for module:Name
   try:
-    spaces, words = _spaces(sys.argv[1:])
+    spaces, words = sweep_plan.spaces(sys.argv[1:])
     rest, fixed = command_line.overrides(words)
     args = _parser().parse(rest)
-    sweep = plan(args, spaces, fixed)
+    sweep = sweep_plan.plan(args, spaces, fixed)
     if args.plan:
       print(_planned(sweep))
       return 0
@@ -124,90 +68,9 @@ def main() -> int:
     return 130
 
 
-def plan(
-  args: argparse.Namespace,
-  spaces: Mapping[str, search.Space],
-  fixed: Mapping[str, str],
-) -> Sweep:
-  """All that is to be run, each trial checked as its run would check it.
-
-  Args:
-    args: of the command line.
-    spaces: setting to what it is to be.
-    fixed: section.name to the text of settings that stay.
-
-  Raises:
-    ValueError: something cannot be.
-  """
-  if args.lp_launch_type not in engines.NAMES:
-    registry.unknown('engine', args.lp_launch_type, engines.NAMES)
-  if args.isolate not in isolation.MODES:
-    registry.unknown('way to isolate', args.isolate, isolation.MODES)
-  if args.how not in HOW:
-    registry.unknown('kind of sweep', args.how, HOW)
-  if args.how == 'grid' and args.trials is not None:
-    raise ValueError('--trials is for random and halving: a grid has them all.')
-  if not spaces:
-    raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
-  name, preset = registry.split(args.agent)
-
-  def resolve(changed: Mapping[str, str]) -> cell_lib.Cell:
-    return cell_lib.resolve(name, preset, args.topology, {**fixed, **changed})
-
-  # A run that stops at its goal has fewer steps than those beside it.
-  stays = {'run.target_return': 'None', **fixed}
-  sections = resolve({}).sections
-  presets = registry.agent(name).presets
-  if args.steps is not None:
-    values = presets[preset or next(iter(presets))]
-    stays = {**choices.budget(values, args.steps), **stays}
-  steps = args.steps or sections['run'].steps_per_agent
-  full = {
-    next(iter(choices.named({key: ''}, sections))): space
-    for key, space in spaces.items()
-  }
-  for key in (*full, *(fixed if args.steps is not None else ())):
-    if key == _STEPS:
-      raise ValueError(f'{_STEPS} is what --steps says. Leave it out.')
-  for key in full:
-    if key in fixed:
-      raise ValueError(f'{key} is both tried and fixed. Leave one out.')
-  if args.how == 'grid':
-    found = search.grid(full)
-  else:
-    found = search.draw(full, args.trials or 9, args.draw_seed)
-  rungs = [search.Rung(len(found), steps)]
-  if args.how == 'halving':
-    least = args.least or min(steps, 1000)
-    rungs = search.rungs(len(found), steps, args.keep, least)
-  trials, config = {}, {}
-  for trial in found:
-    # The first round's steps may be too few to learn from.
-    cell = resolve({**stays, **trial, _STEPS: str(rungs[0].steps)})
-    cell.build()
-    config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
-    config['run'].pop('steps_per_agent')
-    trials[study_runs.digest(config)[:8]] = trial
-  stays.pop(_STEPS, None)
-  topology = (f'--topology={args.topology}',) if args.topology else ()
-  default = run_directory.default_path(name, config['environment']).name
-  return Sweep(
-    args.dir or pathlib.Path('runs') / f'sweep-{default.rsplit("-", 2)[0]}',
-    (
-      args.agent,
-      *topology,
-      f'--lp_launch_type={args.lp_launch_type}',
-      f'--isolate={args.isolate}',
-      *_as_flags(stays),
-    ),
-    trials,
-    args.seeds,
-    rungs,
-    config['environment'],
-  )
-
-
-def run(sweep: Sweep, parallel: int = 1, retry_crashed: bool = False) -> int:
+def run(
+  sweep: sweep_plan.Sweep, parallel: int = 1, retry_crashed: bool = False
+) -> int:
   """Makes the runs that are not there; then table and picture.
 
   Args:
@@ -275,7 +138,8 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
 
 
 def rows(
-  sweep: Sweep, reached: Mapping[str, tuple[int, Sequence[Mapping[str, Any]]]]
+  sweep: sweep_plan.Sweep,
+  reached: Mapping[str, tuple[int, Sequence[Mapping[str, Any]]]],
 ) -> list[dict[str, Any]]:
   """The table: the best first, and those that got further before others.
 
@@ -322,7 +186,7 @@ def text_table(table: Sequence[Mapping[str, Any]]) -> str:
   )
 
 
-def _ending(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
+def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
   """Samples, picture, and what to type next."""
   runs, steps = (
     len(sweep.trials) * sweep.seeds,
@@ -334,7 +198,7 @@ def _ending(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
   for row in table[:_DRAWN]:
     paths = (sweep.directory / 'runs').glob(row['run'])
     kept = (curves.of_run(p) for p in sorted(paths) if p.is_dir())
-    groups[_label({k: row[k] for k in sweep.trials[_name(row)]})] = [*kept]
+    groups[sweep.label(_name(row))] = [*kept]
   try:
     said.append(
       'Picture: '
@@ -353,18 +217,21 @@ def _ending(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
   said.append(f'Table: {sweep.directory / "table.csv"}')
   if best['score'] is not None:
     trial = sweep.trials[_name(best)]
-    again = [*sweep.flags, *_as_flags({**trial, _STEPS: str(best['steps'])})]
+    again = [
+      *sweep.flags,
+      *sweep_plan.as_flags({**trial, sweep_plan.STEPS: str(best['steps'])}),
+    ]
     said += [
-      f'Best: {_label(trial)}: {best["score"]:.1f}. The best of several looks '
-      'better than it is. With a seed that chose nothing:',
+      f'Best: {sweep.label(_name(best))}: {best["score"]:.1f}. The best of '
+      'several looks better than it is. With a seed that chose nothing:',
       f'  murmuration run {shlex.join(again)} --seed={_NEW_SEED}',
     ]
   return '\n'.join(said)
 
 
-def _planned(sweep: Sweep) -> str:
+def _planned(sweep: sweep_plan.Sweep) -> str:
   lines = [f'{len(sweep.trials)} trials, {sweep.seeds} seeds each:']
-  lines += [f'  {name}  {_label(t)}' for name, t in sweep.trials.items()]
+  lines += [f'  {name}  {sweep.label(name)}' for name in sweep.trials]
   lines += [
     f'  {rung.trials} of them up to {rung.steps:,} steps of each agent'
     for rung in sweep.rungs
@@ -394,10 +261,6 @@ def _name(row: Mapping[str, Any]) -> str:
   return row['run'].removesuffix('-*')
 
 
-def _label(trial: search.Trial) -> str:
-  return ', '.join(f'{k.partition(".")[2]}={v}' for k, v in trial.items())
-
-
 def _short(value: Any) -> str:
   if value is None:
     return '-'
@@ -406,38 +269,13 @@ def _short(value: Any) -> str:
   return f'{value:,}' if isinstance(value, int) else str(value)
 
 
-def _as_flags(changed: Mapping[str, str]) -> list[str]:
-  return [f'--config.{name}={value}' for name, value in changed.items()]
-
-
-def _spaces(
-  argv: Sequence[str],
-) -> tuple[dict[str, search.Space], list[str]]:
-  """SETTING=VALUES to what they say, and the other words.
-
-  Raises:
-    ValueError: no values, or a setting twice.
-  """
-  found: dict[str, search.Space] = {}
-  rest = []
-  for word in argv:
-    if not _SPACE.fullmatch(word):
-      rest.append(word)
-      continue
-    name, _, text = word.partition('=')
-    if name in found:
-      raise ValueError(f'{name} is there twice: give all values in one word.')
-    found[name] = search.parse(name, text)
-  return found, rest
-
-
 def _parser() -> command_line.Parser:
   at_least = command_line.at_least
   parser = command_line.Parser(__doc__)
   parser.add_argument(
     'agent', metavar='AGENT[:PRESET]', help='as of `murmuration run`'
   )
-  parser.add_argument('--how', default='grid', help=f'{", ".join(HOW)}')
+  parser.add_argument('--how', default='grid', help=', '.join(sweep_plan.HOW))
   parser.add_argument(
     '--trials', type=at_least(1), help='of random and halving; default: 9'
   )

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 
 import pytest
 
@@ -313,40 +312,19 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(
   assert set(tools[3:]) <= {'pip'} and works == (len(tools) == 2)
 
 
-def test_of_launchpad_the_python_half_is_unpacked_beside_a_stub(
-  environment, venv, tmp_path
-):
-  wheel = tmp_path / 'launchpad.whl'
-  with zipfile.ZipFile(wheel, 'w') as file:
-    file.writestr('launchpad/__init__.py', 'import courier')
-    file.writestr('courier/__init__.py', 'import nothing_of_the_kind')
-    about = 'dm_launchpad_nightly-0.5.dist-info'
-    file.writestr(f'{about}/METADATA', 'Name: dm-launchpad-nightly')
-    file.writestr(f'{about}/RECORD', 'courier/__init__.py,,')
-  # pip download ... -d DIRECTORY
-  copies = 'while [ "$1" != -d ]; do shift; done; mkdir -p "$2"'
-  pip = program(tmp_path / 'pip', copies, f'cp {wheel} "$2"')
-  environment.install_launchpad(venv, [pip], 'dm-launchpad-nightly==0.5')
+def test_a_clone_has_the_command(environment, venv):
+  program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
+  environment.link(venv)
   site = pathlib.Path(venv.site)
-  assert (site / 'launchpad' / '__init__.py').read_text() == 'import courier'
-  assert [path.name for path in (site / about).iterdir()] == ['METADATA']
-  stub = (site / 'courier.py').read_text()
-  assert stub == (REQUIREMENTS / 'courier.py').read_text()
-  assert not (site / 'courier').exists()
-
-
-def test_the_stub_of_courier_says_what_it_is():
-  code = (
-    'from courier.handlers.python import pybind; import courier; '
-    'courier.Server("x")'
-  )
-  process = subprocess.run(
-    [sys.executable, '-S', '-c', code],
-    env={'PYTHONPATH': str(REQUIREMENTS)},
+  assert (site / 'murmuration.pth').read_text() == f'{venv.root}\n'
+  done = subprocess.run(
+    [pathlib.Path(venv.bin).with_name('murmuration'), '--help'],
+    env={**os.environ, 'PYTHONPATH': str(REQUIREMENTS.parent)},
     capture_output=True,
     text=True,
   )
-  assert 'NotImplementedError: A stub in the place of Courier' in process.stderr
+  assert done.returncode == 0, done.stderr
+  assert 'murmuration evaluate' in done.stdout
 
 
 def test_a_failure_says_the_end_of_the_log(environment, venv):

@@ -83,7 +83,8 @@ WRAPPED = {
 @pytest.fixture(scope='module')
 def directory(tmp_path_factory):
   """A user's directory with the files of the page."""
-  corridor, script, wrapped, corridors = re.findall(
+  # That of dm_control is for tests/extras.
+  corridor, script, wrapped, _, corridors = re.findall(
     r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL
   )
   made = tmp_path_factory.mktemp('user')

@@ -16,6 +16,7 @@ from launch.nodes import evaluator
 from launch.nodes import saves
 from run_records import checkpoints
 from run_records import reporting
+from run_records import run_directory
 
 
 class SelfEvaluation:
@@ -27,7 +28,6 @@ class SelfEvaluation:
     agent: base.Agent,
     members: Sequence[base.ActorInfo],
     reporter: reporting.Reporter,
-    steps: int,
     should_stop: Callable[[], bool],
   ):
     """Plays nothing yet.
@@ -37,7 +37,6 @@ class SelfEvaluation:
       agent: that the members are.
       members: P.
       reporter: of the worker.
-      steps: that each member has taken before.
       should_stop: ends an evaluation.
     """
     self._experiment = experiment
@@ -45,8 +44,8 @@ class SelfEvaluation:
     self._first = members[0]
     self._reporter = reporter
     self._should_stop = should_stop
-    self._next = self._after(steps - 1)
-    self._played_at = -1
+    self._next: int | None = None
+    self._played_at = _last(experiment.run_dir)
     self._started = time.monotonic()
     # Of several members, who is best is said by their last evaluation.
     self._best = best.Best(experiment.run_dir if len(members) == 1 else None)
@@ -57,13 +56,16 @@ class SelfEvaluation:
 
   def now_and_then(self, theta: np.ndarray, steps: int) -> None:
     """Plays `theta [P, D]` after so many steps of a member, if it is due."""
+    if self._next is None:
+      # A resumed run does not play again what it ended with.
+      self._next = self._after(steps - (steps != self._played_at))
     if steps >= self._next:
       self._next = self._after(steps)
       self._play(theta, steps)
 
   def last(self, theta: np.ndarray, steps: int) -> None:
     """What the run came to is played too, unless it has been."""
-    if self._played_at < steps:
+    if self._played_at != steps:
       self._play(theta, steps)
 
   def _over(self) -> bool:
@@ -137,3 +139,11 @@ class SelfEvaluation:
         return None
       results.append(found)
     return results
+
+
+def _last(run_dir: str | None) -> int:
+  """Steps of a member at the run's last evaluation, or -1."""
+  if run_dir is None:
+    return -1
+  rows = run_directory.RunDirectory(run_dir).metrics('evaluation')
+  return int(rows[-1]['actor_steps_per_member']) if rows else -1

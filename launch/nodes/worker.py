@@ -214,7 +214,6 @@ class Worker:
         self._agent,
         self.members,
         self._reporter,
-        steps,
         self._stop.is_set,
       )
     pulse.beat()  # the limit is that of each piece

@@ -89,6 +89,11 @@ def test_a_data_set_of_a_trained_policy_gives_one(start_run, data):
   assert learned > 3 * _random_return(), (learned, rows)
   # No replay is written, and the data set stays as it is.
   assert not list(directory.checkpoints.glob('replay*'))
+  # A resumed run goes on from its updates, and plays nothing twice.
+  again = start_run('--config.run.steps_per_agent=5000', resume=run.directory)
+  assert again.wait() == 0, again.output
+  rows = directory.metrics('evaluation')
+  assert [row['actor_steps'] for row in rows][4:] == [4000, 5000]
 
 
 def _cell(data, **overrides):

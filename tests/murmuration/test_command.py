@@ -6,8 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from agents import ppo
+from environment_loops import environments
 from launch import command_line
+from launch import playing
 from murmuration import command
+from murmuration import export
 from murmuration import play
 
 
@@ -39,6 +43,10 @@ def test_a_word_is_the_command_of_its_module(word, capsys, monkeypatch):
     (['ddpg', '--config.agent.tua=1'], 'agent.target_update_tau'),
     (['ppo', '--env=CartPole-v1'], '--config.environment'),
     (['ppo', '--environment=CartPole-v1'], '--config.environment'),
+    (['ppo', '--total-timesteps=9'], '--config.run.steps_per_agent'),
+    (['ppo', '--steps', '9'], '--config.run.steps_per_agent'),
+    (['ppo', '--engine=local_mt'], '--lp_launch_type'),
+    (['ppo', '--config.environment=os:getcwdd'], "'os:getcwd'"),
   ],
 )
 def test_what_is_nearly_a_flag_gets_a_hint(flags, said, capsys):
@@ -70,3 +78,29 @@ def test_the_zoo_has_what_the_pages_name():
   assert 'impala:cartpole' in play.policies()
   with pytest.raises(ValueError, match='impala:cartpole'):
     play.load('impala:cartpol')
+
+
+def test_an_exported_policy_plays_an_environment_of_the_user_s_own(
+  tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'own_poles.py').write_text(
+    'from gymnasium.envs.classic_control import cartpole\n'
+    'class Poles(cartpole.CartPoleEnv):\n'
+    '  max_episode_steps = 5\n'
+  )
+  about = {'environment': 'own_poles:Poles'}
+  agent = ppo.PPO(ppo.Config(), environments.spec('CartPole-v1'))
+  kept = playing.Kept(agent, agent.initial(0), 'a test')
+  data = export.packed(kept, **about)
+  (tmp_path / 'policy.py').write_text(export._source(data))
+  (tmp_path / 'policy.npz').write_bytes(data)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  for name in ('policy.py', 'policy.npz'):
+    monkeypatch.setattr(sys, 'argv', ['play', name, '--episodes=2'])
+    assert play.main() == 0
+    assert 'mean 5.0' in capsys.readouterr().out
+  (tmp_path / 'own_poles.py').unlink()
+  monkeypatch.delitem(sys.modules, 'own_poles')
+  assert play.main() == 2
+  assert 'own_poles.py where you are' in capsys.readouterr().err

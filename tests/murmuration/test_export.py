@@ -164,6 +164,17 @@ def test_one_observation_gives_one_action_and_a_wrong_one_is_refused():
       policy(np.zeros(4))
 
 
+def test_what_is_no_observation_is_refused():
+  policy = playing.Native(_named('ddpg'))
+  for wrong, said in (
+    ({'position': [0, 0]}, 'a dict is no array.*flatten'),
+    ('abc', r'a str is no array.*shape \(3,\)'),
+    ([0.0, np.nan, 0.0], 'not finite'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      policy(wrong)
+
+
 def test_another_number_of_episodes_than_it_remembers_is_refused():
   kept = _named('stack')
   for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):

@@ -225,3 +225,28 @@ def test_objects_stop_and_refusals(directory):
 @pytest.mark.long
 def test_a_run_whose_environment_breaks_says_what_the_node_said(directory):
   assert 'the lift is stuck' in _found(directory, BROKEN)['failed']
+
+
+ON_RAY = """
+import json
+
+import murmuration as mm
+
+small = {'batch_size': 32, 'hidden_sizes': (16,), 'min_replay_size': 64}
+run = mm.train(
+  'dqn', 'CartPole-v1', steps=300, engine='ray', eval_episodes=1, **small
+)
+found = {'ended': run.summary()['outcome']}
+try:
+  run.resume(steps=1, ray_address='auto')
+except ValueError as e:
+  found['refused'] = str(e)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.long
+def test_the_engine_may_be_ray(directory):
+  found = _found(directory, ON_RAY)
+  assert found['ended'] == 'budget'
+  assert "engine='ray'" in found['refused']

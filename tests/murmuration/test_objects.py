@@ -89,6 +89,31 @@ def test_load_refuses_what_is_no_run(tmp_path):
     murmuration.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+  ('theirs', 'ours'), [('total_timesteps', 'steps'), ('env', 'environment')]
+)
+def test_arguments_by_another_library_s_names_are_told(theirs, ours):
+  with pytest.raises(ValueError, match=f'here it is {ours}='):
+    murmuration.train('ppo', **{theirs: 'CartPole-v1'})
+
+
+def test_saving_again_says_how(tmp_path):
+  path = tmp_path / 'run'
+  path.mkdir()
+  (path / 'config.json').write_text('{}')
+  run = murmuration.load(path)
+  run.save(tmp_path / 'kept')
+  with pytest.raises(FileExistsError, match='overwrite=True'):
+    run.save(tmp_path / 'kept')
+  (path / 'newer').touch()
+  run.save(tmp_path / 'kept', overwrite=True)
+  assert (tmp_path / 'kept' / 'newer').exists()
+  assert run.save(path, overwrite=True) == path and path.exists()
+  (tmp_path / 'other').mkdir()
+  with pytest.raises(FileExistsError, match='is no run'):
+    run.save(tmp_path / 'other', overwrite=True)
+
+
 @pytest.mark.parametrize('steps', [0, 1.5, -3])
 def test_steps_are_whole(steps):
   with pytest.raises(ValueError, match='whole number'):

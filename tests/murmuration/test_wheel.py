@@ -38,18 +38,22 @@ def _done(command, **options):
   return done.stdout
 
 
-@pytest.fixture(scope='module')
-def wheel(tmp_path_factory):
-  """Built of a copy, as a build leaves files behind."""
-  directory = tmp_path_factory.mktemp('wheel')
-  source = directory / 'source'
+def copy(source):
+  """Copies what a wheel is built of, as a build leaves files behind."""
+  source.mkdir()
   for name in (*PACKAGES, 'pyproject.toml', 'README.md', 'LICENSE'):
     if (ROOT / name).is_dir():
       unwanted = shutil.ignore_patterns('__pycache__')
       shutil.copytree(ROOT / name, source / name, ignore=unwanted)
     else:
-      source.mkdir(exist_ok=True)
       shutil.copy(ROOT / name, source)
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('wheel')
+  source = directory / 'source'
+  copy(source)
   _done(
     [sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation']
     + ['--no-index', '--wheel-dir', directory, source]

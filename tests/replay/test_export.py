@@ -141,6 +141,26 @@ def test_the_command_writes_both_and_says_so(run, tmp_path, capsys):
   assert metadata['total_steps'] == total
 
 
+def test_minari_takes_a_class_of_the_user_s_own(tmp_path, monkeypatch):
+  (tmp_path / 'own_task.py').write_text(
+    'from gymnasium.envs.classic_control import cartpole\n'
+    'class Poles(cartpole.CartPoleEnv):\n  pass\n'
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  episode = episodes.Episode(
+    np.zeros((3, 4), np.float32),
+    np.array([0, 1], np.int32),
+    np.ones(2, np.float32),
+    True,
+  )
+  counts = minari.write(tmp_path, 'a-v0', 'own_task:Poles', [episode], {})
+  assert counts == (1, 2)
+  metadata = tmp_path / 'a-v0' / 'data' / 'metadata.json'
+  assert json.loads(metadata.read_text())['env_spec'] is None
+  with pytest.raises(ValueError, match='--format=arrays'):
+    minari.write(tmp_path, 'b-v0', 'no_such_module:Poles', [episode], {})
+
+
 def test_minari_has_the_units_of_the_environment(tmp_path):
   def episode(terminated):
     return episodes.Episode(

@@ -10,6 +10,7 @@ import pytest
 from launch import command_line
 from run_records import run_directory
 from studies import sweep
+from studies import sweep_plan
 
 _SMALL = (
   '--config.agent.min_replay_size=50',
@@ -19,9 +20,9 @@ _SMALL = (
 
 
 def _plan(*argv):
-  spaces, words = sweep._spaces(argv)
+  spaces, words = sweep_plan.spaces(argv)
   rest, fixed = command_line.overrides(words)
-  return sweep.plan(sweep._parser().parse(rest), spaces, fixed)
+  return sweep_plan.plan(sweep._parser().parse(rest), spaces, fixed)
 
 
 @pytest.mark.parametrize(

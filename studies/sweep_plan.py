@@ -1,0 +1,183 @@
+"""What a sweep tries: trials, their runs and rounds, before any is made."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+import re
+
+from launch import cell as cell_lib
+from launch import engines
+from launch import registry
+from launch import session
+from murmuration import choices
+from replay import isolation
+from run_records import metrics
+from run_records import run_directory
+from studies import plan as study_plan
+from studies import runs as study_runs
+from studies import search
+
+HOW = ('grid', 'random', 'halving')
+STEPS = 'run.steps_per_agent'
+_SPACE = re.compile(r'[A-Za-z]\w*(\.\w+)?=.*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What is tried.
+
+  Attributes:
+    directory: of its runs and tables.
+    flags: of every run: agent, topology, engine, settings that stay.
+    trials: name, which is a hash of all settings but the steps, to those that
+      are tried.
+    seeds: runs of each trial: seeds 0 to seeds - 1.
+    rungs: trials and steps of each round; a grid has one.
+    environment: gymnasium id.
+  """
+
+  directory: pathlib.Path
+  flags: tuple[str, ...]
+  trials: Mapping[str, search.Trial]
+  seeds: int
+  rungs: Sequence[search.Rung]
+  environment: str
+
+  def label(self, name: str) -> str:
+    """What a trial changes, for people."""
+    changed = self.trials[name].items()
+    return ', '.join(f'{k.partition(".")[2]}={v}' for k, v in changed)
+
+  def job(self, name: str, seed: int, steps: int) -> study_plan.Job:
+    """The run of a trial with a seed, up to so many steps."""
+    changed = {**self.trials[name], STEPS: str(steps)}
+    return study_plan.Job(
+      study=self.directory.name,
+      variant=name,
+      seeds=(seed,),
+      path=self.directory / 'runs' / f'{name}-{seed}',
+      script=session.root() / 'launch' / 'run.py',
+      arguments=(*self.flags, *as_flags(changed), f'--seed={seed}'),
+      budget=steps,
+      stage=f'.{steps}',
+      resumes=True,
+    )
+
+  def jobs(self, names: Sequence[str], steps: int) -> list[study_plan.Job]:
+    """Seed by seed, so that what else the machine does meets all alike."""
+    return [
+      self.job(name, seed, steps)
+      for seed in range(self.seeds)
+      for name in names
+    ]
+
+
+def plan(
+  args: argparse.Namespace,
+  spaces: Mapping[str, search.Space],
+  fixed: Mapping[str, str],
+) -> Sweep:
+  """All that is to be run, each trial checked as its run would check it.
+
+  Args:
+    args: of the command line.
+    spaces: setting to what it is to be.
+    fixed: section.name to the text of settings that stay.
+
+  Raises:
+    ValueError: something cannot be.
+  """
+  if args.lp_launch_type not in engines.NAMES:
+    registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+  if args.isolate not in isolation.MODES:
+    registry.unknown('way to isolate', args.isolate, isolation.MODES)
+  if args.how not in HOW:
+    registry.unknown('kind of sweep', args.how, HOW)
+  if args.how == 'grid' and args.trials is not None:
+    raise ValueError('--trials is for random and halving: a grid has them all.')
+  if not spaces:
+    raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
+  name, preset = registry.split(args.agent)
+
+  def resolve(changed: Mapping[str, str]) -> cell_lib.Cell:
+    return cell_lib.resolve(name, preset, args.topology, {**fixed, **changed})
+
+  # A run that stops at its goal has fewer steps than those beside it.
+  stays = {'run.target_return': 'None', **fixed}
+  sections = resolve({}).sections
+  presets = registry.agent(name).presets
+  if args.steps is not None:
+    values = presets[preset or next(iter(presets))]
+    stays = {**choices.budget(values, args.steps), **stays}
+  steps = args.steps or sections['run'].steps_per_agent
+  full = {
+    next(iter(choices.named({key: ''}, sections))): space
+    for key, space in spaces.items()
+  }
+  for key in (*full, *(fixed if args.steps is not None else ())):
+    if key == STEPS:
+      raise ValueError(f'{STEPS} is what --steps says. Leave it out.')
+  for key in full:
+    if key in fixed:
+      raise ValueError(f'{key} is both tried and fixed. Leave one out.')
+  if args.how == 'grid':
+    found = search.grid(full)
+  else:
+    found = search.draw(full, args.trials or 9, args.draw_seed)
+  rungs = [search.Rung(len(found), steps)]
+  if args.how == 'halving':
+    least = args.least or min(steps, 1000)
+    rungs = search.rungs(len(found), steps, args.keep, least)
+  trials, config = {}, {}
+  for trial in found:
+    # The first round's steps may be too few to learn from.
+    cell = resolve({**stays, **trial, STEPS: str(rungs[0].steps)})
+    cell.build()
+    config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
+    config['run'].pop('steps_per_agent')
+    trials[study_runs.digest(config)[:8]] = trial
+  stays.pop(STEPS, None)
+  topology = (f'--topology={args.topology}',) if args.topology else ()
+  default = run_directory.default_path(name, config['environment']).name
+  return Sweep(
+    args.dir or pathlib.Path('runs') / f'sweep-{default.rsplit("-", 2)[0]}',
+    (
+      args.agent,
+      *topology,
+      f'--lp_launch_type={args.lp_launch_type}',
+      f'--isolate={args.isolate}',
+      *as_flags(stays),
+    ),
+    trials,
+    args.seeds,
+    rungs,
+    config['environment'],
+  )
+
+
+def spaces(
+  argv: Sequence[str],
+) -> tuple[dict[str, search.Space], list[str]]:
+  """SETTING=VALUES to what they say, and the other words.
+
+  Raises:
+    ValueError: no values, or a setting twice.
+  """
+  found: dict[str, search.Space] = {}
+  rest = []
+  for word in argv:
+    if not _SPACE.fullmatch(word):
+      rest.append(word)
+      continue
+    name, _, text = word.partition('=')
+    if name in found:
+      raise ValueError(f'{name} is there twice: give all values in one word.')
+    found[name] = search.parse(name, text)
+  return found, rest
+
+
+def as_flags(changed: Mapping[str, str]) -> list[str]:
+  return [f'--config.{name}={value}' for name, value in changed.items()]

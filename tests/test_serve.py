@@ -1,0 +1,108 @@
+"""The example that serves a policy: examples/serve.py."""
+
+from concurrent import futures
+import http.client
+import importlib.util
+import json
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+from agents import impala
+from agents import ppo
+from environment_loops import environments
+from launch import playing
+from murmuration import export
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CLIENTS = 16
+
+
+@pytest.fixture(scope='module')
+def example():
+  path = ROOT / 'examples' / 'serve.py'
+  spec = importlib.util.spec_from_file_location('serve', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def _exported(agent, directory):
+  theta = agent.initial(1)
+  noise = np.random.default_rng(0).standard_normal(len(theta))
+  kept = playing.Kept(agent, (theta + 0.3 * noise).astype(np.float32), 'a test')
+  path = directory / 'policy.py'
+  path.write_text(export._source(export.packed(kept)))
+  return str(path)
+
+
+class Counted:
+  """A policy whose first call waits until all requests are there."""
+
+  def __init__(self, policy):
+    self._policy, self.size, self.about = policy, policy.size, policy.about
+    self.sizes, self.go_on = [], threading.Event()
+
+  def __call__(self, observations):
+    self.sizes.append(len(observations))
+    assert self.go_on.wait(60)
+    return self._policy(observations)
+
+
+def _asked(port, content):
+  connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+  connection.request('POST', '/', json.dumps(content))
+  answer = connection.getresponse()
+  found = answer.status, json.loads(answer.read())
+  connection.close()
+  return found
+
+
+def test_requests_that_wait_are_one_batch_and_each_gets_its_own_answer(
+  example, tmp_path
+):
+  agent = ppo.PPO(ppo.Config(), environments.spec('Pendulum-v1'))
+  policy = example.load(_exported(agent, tmp_path))
+  counted = Counted(policy)
+  batcher = example.Batcher(counted)
+  x = np.random.default_rng(0).normal(size=(CLIENTS, 3))
+  with futures.ThreadPoolExecutor(CLIENTS) as pool:
+    answers = [pool.submit(batcher, row) for row in x]
+    while not counted.sizes or (
+      batcher._waiting.qsize() + sum(counted.sizes) < CLIENTS
+    ):
+      pass
+    counted.go_on.set()
+    got = np.stack([answer.result(60) for answer in answers])
+  np.testing.assert_allclose(got, policy(x), atol=1e-6)
+  assert len(counted.sizes) <= 3 and sum(counted.sizes) == CLIENTS
+
+
+def test_it_serves_over_http_and_says_what_is_wrong(example, tmp_path):
+  agent = ppo.PPO(ppo.Config(), environments.spec('CartPole-v1'))
+  policy = example.load(_exported(agent, tmp_path))
+  listening = example.serve(policy, 0)
+  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  try:
+    x = np.random.default_rng(1).normal(size=(20, 4))
+    with futures.ThreadPoolExecutor(4) as pool:
+      found = pool.map(
+        lambda row: _asked(listening.server_port, row), x.tolist()
+      )
+      assert [*found] == [(200, int(action)) for action in policy(x)]
+    for wrong, said in ([0.0] * 3, '(3,); needed is (4,)'), ('x', 'float'):
+      code, why = _asked(listening.server_port, wrong)
+      assert code == 400 and said in why
+  finally:
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_a_policy_that_remembers_is_refused(example, tmp_path):
+  agent = impala.IMPALA(
+    impala.Config(lstm_size=8), environments.spec('CartPole-v1')
+  )
+  with pytest.raises(ValueError, match='remembers its episodes'):
+    example.serve(example.load(_exported(agent, tmp_path)), 0)
