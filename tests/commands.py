@@ -20,6 +20,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = ROOT / 'launch'
 FORKER = ROOT / 'tests' / 'forked_commands.py'
+# Of what a small program computes, a quarter is what XLA does to run faster.
+_QUICKLY_COMPILED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 # Generous: other tests may run beside these.
 _TIMEOUT_S = 200
 
@@ -89,7 +91,7 @@ class Run:
           script=str(LAUNCH / script),
           argv=argv,
           cwd=str(directory),
-          env=variables,
+          env={**_QUICKLY_COMPILED, **variables},
           output=str(self._output),
         )
         return
@@ -267,7 +269,11 @@ def forked_runs(forker):
       script=script,
       argv=argv,
       cwd=os.getcwd(),
-      env={'TMPDIR': tempfile.gettempdir(), **os.environ},
+      env={
+        **_QUICKLY_COMPILED,
+        'TMPDIR': tempfile.gettempdir(),
+        **os.environ,
+      },
       output=stdout.name,
     )
 
