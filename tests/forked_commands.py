@@ -58,6 +58,7 @@ def _answer(script='', cases=(), start=None, ended=None):
 def _warm(script: str) -> None:
   """Imports what the script and its runs do, and has forks share it."""
   runpy.run_path(script, run_name='imported')
+  from environment_loops import environments
   from launch import engines
   from launch import registry
 
@@ -65,6 +66,9 @@ def _warm(script: str) -> None:
     engines.warm_up()
   for name in registry.agents():
     registry.agent(name)
+  # Gymnasium imports what it makes.
+  for name in ('CartPole-v1', 'InvertedPendulum-v5'):
+    environments.spec(name)
   from run_records import plots  # noqa: F401
 
   gc.collect()

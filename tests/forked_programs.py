@@ -22,6 +22,7 @@ from typing import Any
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from environment_loops import environments
 from launch import command_line
 from launch import engines
 from launch import registry
@@ -168,6 +169,7 @@ def main() -> None:
   engines.warm_up()
   for name in registry.agents():
     registry.agent(name)
+  environments.spec('CartPole-v1')  # Gymnasium imports what it makes
   # Up to a second each; other runs have one drawn.
   setattr(plots, 'learning_curve', lambda path: None)  # noqa: B010
   gc.collect()
