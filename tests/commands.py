@@ -5,11 +5,14 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import types
 
 import psutil
 import pytest
@@ -17,8 +20,43 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 LAUNCH = ROOT / 'launch'
 FORKER = ROOT / 'tests' / 'forked_commands.py'
+# Of what a small program computes, a quarter is what XLA does to run faster.
+_QUICKLY_COMPILED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 # Generous: other tests may run beside these.
 _TIMEOUT_S = 200
+
+
+class Forked:
+  """A command in a fork of the forker, as a `subprocess.Popen`."""
+
+  def __init__(self, ask, **asked):
+    self._ask = ask
+    self.pid = ask(start=asked)
+    self.returncode = None
+    self._ended = os.pidfd_open(self.pid)  # readable when it has ended
+
+  def poll(self):
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self.wait(0)
+    return self.returncode
+
+  def wait(self, timeout=None):
+    if self.returncode is None:
+      if not select.select([self._ended], [], [], timeout)[0]:
+        raise subprocess.TimeoutExpired('a fork', timeout)
+      os.close(self._ended)
+      self.returncode = self._ask(ended=self.pid)
+    return self.returncode
+
+  def send_signal(self, number):
+    if self.poll() is None:
+      os.kill(self.pid, number)
+
+  def terminate(self):
+    self.send_signal(signal.SIGTERM)
+
+  def kill(self):
+    self.send_signal(signal.SIGKILL)
 
 
 class Run:
@@ -32,7 +70,9 @@ class Run:
     resume=None,
     modules=None,
     environment=None,
+    forker=None,
   ):
+    """Starts it: as a user does, or in a fork, where a forker is given."""
     self.directory = resume or directory / 'run'
     where = 'run_dir' if resume is None else 'resume'
     self.temporary = directory / 'tmp'
@@ -41,16 +81,22 @@ class Run:
     variables['TMPDIR'] = str(self.temporary)
     if modules is not None:
       variables['PYTHONPATH'] = str(modules)
+    argv = [*flags, f'--{where}={self.directory}']
     # A file, not a pipe: nobody reads while the test waits for something else.
     self._output = directory / 'output.txt'
     with self._output.open('w') as file:
+      if forker is not None:
+        self.process = Forked(
+          forker,
+          script=str(LAUNCH / script),
+          argv=argv,
+          cwd=str(directory),
+          env={**_QUICKLY_COMPILED, **variables},
+          output=str(self._output),
+        )
+        return
       self.process = subprocess.Popen(
-        [
-          sys.executable,
-          str(LAUNCH / script),
-          *flags,
-          f'--{where}={self.directory}',
-        ],
+        [sys.executable, str(LAUNCH / script), *argv],
         stdout=file,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -134,31 +180,20 @@ def processes_of():
   return _processes_of
 
 
-@pytest.fixture(scope='module')
-def start_run(tmp_path_factory):
-  """start_run(*flags) starts a command; all are ended after the module."""
-  runs = []
-
-  def start(*flags, **options):
-    runs.append(Run(tmp_path_factory.mktemp('command'), *flags, **options))
-    return runs[-1]
-
-  yield start
-  for run in runs:
-    run.close()
-
-
 @pytest.fixture(scope='session')
-def run_commands():
-  """run_commands(cases, script='run.py') runs it with many command lines.
+def forker():
+  """forker(**question): asks forked_commands.py, of which there is one.
 
-  One process imports the stack and forks for each: an import each would cost
-  seconds each. A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the
-  modes. Returns a list of {'code', 'stdout', 'stderr'}.
+  It imports the stack and forks for each command: an import each would cost
+  seconds each.
   """
-  processes = []
+  processes, lock = [], threading.Lock()
 
-  def run(cases, script='run.py'):
+  def ask(**question):
+    with lock:
+      return answer(question)
+
+  def answer(question):
     if not processes:
       processes.append(
         subprocess.Popen(
@@ -172,18 +207,89 @@ def run_commands():
         )
       )
     (process,) = processes
-    json.dump({'script': str(LAUNCH / script), 'cases': cases}, process.stdin)
+    json.dump(question, process.stdin)
     process.stdin.write('\n')
     process.stdin.flush()
-    answer = process.stdout.readline()
-    assert answer, 'forked_commands.py ended; it says above why'
-    return json.loads(answer)
+    line = process.stdout.readline()
+    assert line, 'forked_commands.py ended; it says above why'
+    return json.loads(line)
 
-  yield run
+  yield ask
   for process in processes:
     process.stdin.close()
     process.wait(_TIMEOUT_S)
     process.stdout.close()
+
+
+@pytest.fixture(scope='module')
+def start_run(tmp_path_factory, forker):
+  """start_run(*flags) starts a command; all are ended after the module.
+
+  With `fresh=True` it is a new Python's, as a user starts it, and not a fork.
+  """
+  runs = []
+
+  def start(*flags, fresh=False, **options):
+    runs.append(
+      Run(
+        tmp_path_factory.mktemp('command'),
+        *flags,
+        forker=None if fresh else forker,
+        **options,
+      )
+    )
+    return runs[-1]
+
+  yield start
+  for run in runs:
+    run.close()
+
+
+@pytest.fixture(scope='session')
+def run_commands(forker):
+  """run_commands(cases, script='run.py') runs it with many command lines.
+
+  A case is {'argv', 'cwd', 'mode'}; forked_commands.py has the modes. Returns a
+  list of {'code', 'stdout', 'stderr'}.
+  """
+  return lambda cases, script='run.py': forker(
+    script=str(LAUNCH / script), cases=cases
+  )
+
+
+@pytest.fixture(scope='module')
+def forked_runs(forker):
+  """Runs of studies and sweeps are forks while this is there."""
+  from studies import runs as study_runs
+
+  def start(words, stdout, **unused):
+    _, script, *argv = map(str, words)
+    return Forked(
+      forker,
+      script=script,
+      argv=argv,
+      cwd=os.getcwd(),
+      env={
+        **_QUICKLY_COMPILED,
+        'TMPDIR': tempfile.gettempdir(),
+        **os.environ,
+      },
+      output=stdout.name,
+    )
+
+  def resolve(job):
+    argv = ['--print-config', *job.arguments]
+    (said,) = forker(
+      script=str(job.script), cases=[{'argv': argv, 'cwd': os.getcwd()}]
+    )
+    assert said['code'] == 0, said
+    return json.loads(said['stdout'])
+
+  with pytest.MonkeyPatch.context() as patch:
+    changed = types.SimpleNamespace(**{**vars(subprocess), 'Popen': start})
+    patch.setattr(study_runs, 'subprocess', changed)
+    patch.setattr(study_runs, 'resolve', resolve)
+    yield
 
 
 # Workers without a program, in the test's own process.

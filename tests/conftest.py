@@ -1,6 +1,7 @@
 """Settings of every test."""
 
 import faulthandler
+import gc
 import os
 import sys
 
@@ -40,6 +41,28 @@ def pytest_runtest_protocol():
 # Who asks for one of these starts whole programs, or many commands.
 _WHOLE = {'start_run', 'programs', 'study_commands', 'project', 'made'}
 
+# Files that take longest, in either half: begun last, one of them would run
+# while all others have ended.
+_LONGEST = (
+  'test_agents_and_topologies.py',
+  'test_library.py',
+  'test_ray.py',
+  'test_gossip.py',
+  'test_silence.py',
+  'test_actor_learner_faults.py',
+  'test_run_parameter_server.py',
+  'test_run_swarm.py',
+  'test_shards.py',
+  'test_processes.py',
+  'test_ppo.py',
+  'test_isolated_runs.py',
+  'test_dropped_episodes.py',
+  'test_replay_checkpoints.py',
+  'test_wheel.py',
+  'test_pso_ppo.py',
+  'test_learner.py',
+)
+
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
@@ -48,6 +71,18 @@ def pytest_collection_modifyitems(items):
     whole = _WHOLE & set(item.fixturenames)
     if whole and not item.get_closest_marker('main_job'):
       item.add_marker('long')
+  places = {name: place for place, name in enumerate(_LONGEST)}
+  items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+def pytest_collection_finish():
+  """Has the collector go its rounds seldom, and past what was imported.
+
+  A tenth of the time in which TensorFlow traces is its.
+  """
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

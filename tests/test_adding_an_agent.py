@@ -38,28 +38,26 @@ def project(tmp_path_factory):
   return directory
 
 
-def _done(project, *command, environment=None):
-  done = subprocess.run(
-    [sys.executable, *command],
-    cwd=project,
-    env=environment,
-    capture_output=True,
-    text=True,
-    timeout=200,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  return done.stdout
+@pytest.fixture(scope='module')
+def command(project, run_commands):
+  """command(script, *flags): what it prints.
 
+  The current directory alone has the user's modules.
+  """
 
-def _run(project, *flags):
-  """`launch/run.py`; the current directory alone has the user's modules."""
-  return _done(project, str(ROOT / 'launch' / 'run.py'), *flags)
+  def done(script, *flags):
+    case = {'argv': flags, 'cwd': str(project), 'mode': 'start'}
+    (answer,) = run_commands([case], script)
+    assert answer['code'] == 0, answer['stdout'] + answer['stderr']
+    return answer['stdout']
+
+  return done
 
 
 @pytest.fixture(scope='module')
-def run(project):
-  _run(
-    project,
+def run(project, command):
+  command(
+    'run.py',
     'my_agents:SARSA',
     '--run_dir=runs/try_it',
     f'--config.run.steps_per_agent={STEPS}',
@@ -68,12 +66,16 @@ def run(project):
 
 
 def test_the_page_s_test_passes(project):
-  stdout = _done(
-    project,
-    *('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'),
-    environment=ENVIRONMENT,
+  done = subprocess.run(
+    [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '.'],
+    cwd=project,
+    env=ENVIRONMENT,
+    capture_output=True,
+    text=True,
+    timeout=200,
   )
-  assert '1 passed' in stdout
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert '1 passed' in done.stdout
 
 
 def test_an_agent_of_a_user_s_own_is_a_run_like_any_other(run):
@@ -90,21 +92,19 @@ def test_an_agent_of_a_user_s_own_is_a_run_like_any_other(run):
   assert (run.path / 'learning_curve.png').exists()
 
 
-def test_it_is_played_and_goes_on(project, run):
-  played = _done(
-    project,
-    str(ROOT / 'launch' / 'evaluate.py'),
-    *('runs/try_it', '--episodes=2', '--video='),
-  )
+def test_it_is_played_and_goes_on(command, run):
+  played = command('evaluate.py', 'runs/try_it', '--episodes=2', '--video=')
   assert 'on CartPole-v1, 2 episodes' in played and 'mean' in played
   more = 2 * STEPS
-  _run(project, '--resume=runs/try_it', f'--config.run.steps_per_agent={more}')
+  command(
+    'run.py', '--resume=runs/try_it', f'--config.run.steps_per_agent={more}'
+  )
   assert run.summary()['totals']['actor_steps'] == more
 
 
-def test_a_topology_of_a_user_s_own_is_named_as_an_agent_is(project):
-  shown = _run(
-    project, 'my_agents:SARSA', '--topology=own:ALONE', '--list-settings'
+def test_a_topology_of_a_user_s_own_is_named_as_an_agent_is(command):
+  shown = command(
+    'run.py', 'my_agents:SARSA', '--topology=own:ALONE', '--list-settings'
   )
   assert '--config.single.num_agents=1' in shown
   assert 'chance of a random action, here and in the target' in shown

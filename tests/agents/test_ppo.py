@@ -332,9 +332,10 @@ def _good(observation, action):
 @pytest.mark.parametrize(
   ('spec', 'options'),
   [
-    (DISCRETE, {}),
-    (CONTINUOUS, {'normalize_observations': True}),
-    (CONTINUOUS, {'stack': 2, 'batch_size': 64}),
+    (
+      CONTINUOUS,
+      {'normalize_observations': True, 'stack': 2, 'batch_size': 64},
+    ),
     (
       DISCRETE,
       {

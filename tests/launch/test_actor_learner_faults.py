@@ -3,8 +3,6 @@
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -196,14 +194,10 @@ def test_a_resumed_replay_holds_what_it_held(resumed):
     (['--resume={run}', '--run_dir=other'], 'leave --run_dir out'),
   ],
 )
-def test_what_cannot_be_resumed_is_refused(resumed, flags, message):
+def test_what_cannot_be_resumed_is_refused(
+  resumed, run_commands, tmp_path, flags, message
+):
   flags = [flag.format(run=resumed[0].directory) for flag in flags]
-  root = HERE.parents[1]
-  done = subprocess.run(
-    [sys.executable, str(root / 'launch' / 'run.py'), *flags],
-    capture_output=True,
-    text=True,
-    timeout=100,
-  )
-  assert done.returncode == 2
-  assert message in done.stderr
+  (done,) = run_commands([{'argv': flags, 'cwd': str(tmp_path)}])
+  assert done['code'] == 2
+  assert message in done['stderr']

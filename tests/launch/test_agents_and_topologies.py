@@ -1,4 +1,9 @@
-"""Any agent x any topology x any engine: each that is not refused is run."""
+"""Any agent x any topology: each that is not refused is run.
+
+Each in threads. What processes change does not depend on the cell, so there
+each agent, by all of its names, is run once, on the topology that it has by
+default; these are all topologies.
+"""
 
 import json
 import pathlib
@@ -28,9 +33,11 @@ MAIN = (
 def _is_of_its_own(agent, topology, engine):
   # pso_X, a3c and others are agents by the name of their topology: the same
   # cells by another name. Once is enough to see that their presets work.
-  if not registry.is_alias(agent) or (agent, topology) in MAIN:
+  if (agent, topology) in MAIN:
     return True
-  return topology == registry.agent(agent).topology and engine == 'local_mp'
+  if engine == 'local_mp':
+    return topology == registry.agent(agent).topology
+  return not registry.is_alias(agent)
 
 
 WAYS = [
@@ -143,6 +150,15 @@ def test_every_agent_and_every_topology_is_of_some_use():
   accepted = [way[:2] for way in WAYS if _refusal(*way[:2]) is None]
   assert {agent for agent, _ in accepted} == set(registry.agents())
   assert {topology for _, topology in accepted} == set(registry.TOPOLOGIES)
+
+
+@pytest.mark.parametrize('engine', engines.LOCAL)
+def test_every_agent_and_every_topology_is_run_by_every_engine(engine):
+  agents, topologies = zip(*(way[:2] for way in WAYS if way[2] == engine))
+  assert set(topologies) == set(registry.TOPOLOGIES)
+  alone = {name for name in registry.agents() if not registry.is_alias(name)}
+  assert alone <= set(agents)
+  assert engine != 'local_mp' or set(agents) == set(registry.agents())
 
 
 @pytest.mark.parametrize('name', registry.agents())

@@ -20,8 +20,14 @@ from tests import strangers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENDLESS = ('--config.run.steps_per_agent=10_000_000',)
+# At leisure: it is looked at, whatever it comes to.
+SLOW = {
+  'modules': ROOT / 'tests' / 'launch',
+  'environment': {'FAULTY_RELEASE': '/never'},
+}
 SMALL = (
   *ENDLESS,
+  '--config.environment=faulty_environments:Slow-v0',
   '--config.agent.hidden_sizes=(16,)',
   '--config.agent.min_replay_size=50',
   '--config.run.eval_episodes=2',
@@ -119,12 +125,13 @@ class Seen:
 
 @pytest.fixture(scope='module', params=JOBS)
 def job(start_run, request):
-  return Seen(start_run(*JOBS[request.param], '--isolate=auto'))
+  flags = (*JOBS[request.param], '--isolate=auto')
+  return Seen(start_run(*flags, fresh=True, **SLOW))
 
 
 @pytest.fixture(scope='module')
 def opened(start_run):
-  return Seen(start_run(*JOBS['actor_learner'], '--isolate=off'))
+  return Seen(start_run(*JOBS['actor_learner'], '--isolate=off', **SLOW))
 
 
 def _attack(ports, pid, scratch):
@@ -155,8 +162,10 @@ def test_no_port_of_a_run_is_on_the_machine(job):
 
 
 def test_no_port_of_threads_is_on_the_machine(start_run):
-  # Some threads of libraries are older than the private network.
-  seen = Seen(start_run(*JOBS['actor_learner'], '--lp_launch_type=local_mt'))
+  # Some threads of libraries are older than the private network; in a fork
+  # there would be none of them.
+  flags = (*JOBS['actor_learner'], '--lp_launch_type=local_mt')
+  seen = Seen(start_run(*flags, fresh=True, **SLOW))
   assert seen.inside
   assert isolation.found().startswith('no ') or seen.outside == {}
   seen.run.interrupt()

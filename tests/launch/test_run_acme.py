@@ -12,6 +12,7 @@ from agents.acme import d4pg as acme_d4pg
 from environment_loops import environments
 from launch import cell as cell_lib
 from launch import registry
+from replay.inspect import command as inspect_command
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -170,15 +171,10 @@ def test_what_is_kept_of_it_plays(resumed):
   assert actions.shape == (5, 1) and np.isfinite(actions).all()
 
 
-def test_the_inspector_reads_its_replay(resumed):
+def test_the_inspector_reads_its_replay(resumed, capsys):
   _, directory, _ = resumed
-  done = subprocess.run(
-    [sys.executable, '-m', 'replay.inspect', str(directory.path)],
-    cwd=HERE.parents[1],
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert done.returncode == 0, done.stderr
-  words = ' '.join(done.stdout.split())
-  assert 'observation [4], action float32 [1]' in words, done.stdout
+  code = inspect_command.main([str(directory.path)])
+  said = capsys.readouterr()
+  assert code == 0, said.err
+  words = ' '.join(said.out.split())
+  assert 'observation [4], action float32 [1]' in words, said.out

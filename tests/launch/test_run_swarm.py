@@ -42,7 +42,7 @@ def _finished(run):
 
 @pytest.fixture(scope='module')
 def swarm(start_run):
-  run = start_run(*SWARM, '--seed=3', script='run_swarm.py')
+  run = start_run(*SWARM, '--seed=3', script='run_swarm.py', fresh=True)
   return run, _finished(run)
 
 
@@ -342,7 +342,9 @@ def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
 
 
 def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
-  run = start_run('--config.environment=CartPol-v1', script='run_swarm.py')
+  run = start_run(
+    '--config.environment=CartPol-v1', script='run_swarm.py', fresh=True
+  )
   assert run.wait() == command_line.USAGE
   assert run.output.startswith('error: Unknown environment')
   assert not run.directory.exists()

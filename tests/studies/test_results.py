@@ -1,8 +1,6 @@
 """A small study with real agents, and its runs played by evaluate.py."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 from PIL import Image
@@ -11,7 +9,6 @@ import pytest
 from agents import dqn
 from launch import playing
 from launch import registry
-from launch import session
 from run_records import run_directory
 from studies import plan as study_plan
 from studies import results
@@ -46,7 +43,7 @@ STUDY = study_plan.Study(
 
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory):
+def made(tmp_path_factory, forked_runs):
   out = tmp_path_factory.mktemp('results')
   assert results.run([STUDY], out, parallel=2) == 0
   return out / 'small'
@@ -93,22 +90,21 @@ def test_what_is_there_is_what_its_commands_still_stand_for(made):
   assert study_runs.missing(study_plan.jobs(STUDY, made / 'runs')) == []
 
 
-def test_the_policy_of_a_learner_is_played_and_filmed(made, tmp_path):
+def test_the_policy_of_a_learner_is_played_and_filmed(
+  made, run_commands, tmp_path
+):
   run = _open(made, 'ape-x-dqn-1')
   film = tmp_path / 'film.gif'
-  script = session.root() / 'launch' / 'evaluate.py'
-  done = subprocess.run(
-    [sys.executable, script, run.path, '--episodes=3', '--film_steps=5']
-    + [f'--video={film}'],
-    capture_output=True,
-    text=True,
-    timeout=200,
+  flags = ['--episodes=3', '--film_steps=5', f'--video={film}']
+  (done,) = run_commands(
+    [{'argv': [str(run.path), *flags], 'cwd': str(tmp_path)}],
+    script='evaluate.py',
   )
-  assert done.returncode == 0, done.stderr
+  assert done['code'] == 0, done['stderr']
   best = max(row['return_mean'] for row in run.metrics('evaluation'))
   said = f'Playing the best that was evaluated: return {best:.1f} after'
-  assert said in done.stdout
-  assert '3 episodes' in done.stdout and 'mean ' in done.stdout
+  assert said in done['stdout']
+  assert '3 episodes' in done['stdout'] and 'mean ' in done['stdout']
   with Image.open(film) as image:
     # A frame before each step and one after the last; equal ones are merged.
     assert 2 <= image.n_frames <= 6

@@ -20,6 +20,7 @@ from studies import plan as study_plan
 from studies import results
 from studies import runs as study_runs
 from studies import summaries as study_results
+from tests import commands
 
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
 # 'crash' dies after the second, 'fail' before anything, 'wait' does not end.
@@ -318,7 +319,7 @@ def _command(tmp_path, *flags):
   'number, of_a_terminal', [(signal.SIGINT, True), (signal.SIGTERM, False)]
 )
 def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
-  tmp_path, processes_of, number, of_a_terminal
+  tmp_path, processes_of, forker, number, of_a_terminal
 ):
   _studies_file(tmp_path, mode='wait')
   temporary = tmp_path / 'tmp'
@@ -348,14 +349,18 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
   assert (runs / 'asked_to_stop.txt').exists()
   assert {path.name for path in runs.glob('*.json')} == {'dqn-0.json'}
   assert 'The same command goes on' in (tmp_path / 'output.txt').read_text()
-  done = subprocess.run(
-    _command(tmp_path),
+  output = tmp_path / 'again.txt'
+  output.touch()
+  _, script, *argv = _command(tmp_path)
+  again = commands.Forked(
+    forker,
+    script=script,
+    argv=argv,
+    cwd=str(tmp_path),
     env={**variables, 'REPAIRED': '1'},
-    capture_output=True,
-    text=True,
-    timeout=200,
+    output=str(output),
   )
-  assert done.returncode == 0, done.stderr
+  assert again.wait(200) == 0, output.read_text()
   # What had been made was not made again; what was interrupted was.
   assert _started(tmp_path / 'out') == [
     'dqn-0', 'new-0', 'new-0', 'dqn-1', 'new-1'

@@ -101,7 +101,7 @@ def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
 
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory):
+def made(tmp_path_factory, forked_runs):
   out = tmp_path_factory.mktemp('sweep') / 'out'
   argv = ['dqn:cartpole', 'num_agents=1,2', '--how=halving', '--steps=600']
   argv += ['--least=300', '--keep=2', '--seeds=1', f'--dir={out}', *_SMALL]

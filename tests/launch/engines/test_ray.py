@@ -100,7 +100,7 @@ def cluster():
 
 
 @pytest.fixture(scope='module')
-def start_run_there(cluster, tmp_path_factory):
+def start_run_there(cluster, tmp_path_factory, forker):
   """Starts a command on that Ray."""
   from tests import commands
 
@@ -113,6 +113,7 @@ def start_run_there(cluster, tmp_path_factory):
         *flags,
         f'--ray_address={cluster.address}',
         environment=cluster.environment,
+        forker=forker,
       )
     )
     return runs[-1]
