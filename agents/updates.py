@@ -91,34 +91,43 @@ class InGraph:
     count, names = learner.updates_per_call, list(learner.agent.metrics)
     batches, weights = _arranged(learner, sample, probabilities)
 
-    def body(update, arrays, finites, priorities):
+    def one(update):
       gradient = _gradient(learner, batches, weights, update)
       finite = learner.finish(gradient)
-      arrays = [
-        array.write(update, gradient.metrics[name])
-        for name, array in zip(names, arrays)
-      ]
+      priorities = []
       if weights is not None:
         # A batch without a finite gradient says nothing of its items.
         new = tf.where(finite[:, None], gradient.priorities, math.nan)
-        priorities = [priorities[0].write(update, tf.transpose(new))]
-      return update + 1, arrays, finites.write(update, finite), priorities
+        priorities = [tf.transpose(new)]
+      return [gradient.metrics[name] for name in names], finite, priorities
 
-    _, arrays, finites, priorities = tf.while_loop(
-      lambda update, *_: update < count,
-      body,
-      (
-        tf.constant(0),
+    def body(update, arrays):
+      def write(array, x):
+        return array.write(update, x)
+
+      return update + 1, tf.nest.map_structure(write, arrays, one(update))
+
+    if count == 1:
+      # Without a loop: A2C's call on CartPole-v1 is an eighth shorter.
+      found = tf.nest.map_structure(lambda x: x[None], one(0))
+    else:
+      arrays = (
         [tf.TensorArray(tf.float32, count) for _ in names],
         tf.TensorArray(tf.bool, count),
         [] if weights is None else [tf.TensorArray(tf.float32, count)],
-      ),
-      parallel_iterations=1,
-    )
+      )
+      _, arrays = tf.while_loop(
+        lambda update, _: update < count,
+        body,
+        (tf.constant(0), arrays),
+        parallel_iterations=1,
+      )
+      found = tf.nest.map_structure(lambda array: array.stack(), arrays)
+    metrics, finites, priorities = found
     return (
-      tf.stack([array.stack() for array in arrays] or [tf.zeros(())]),
-      finites.stack(),
-      [array.stack() for array in priorities],
+      tf.stack(metrics or [tf.zeros(())]),
+      finites,
+      priorities,
       learner.acts.read_value(),
     )
 

@@ -9,7 +9,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import math
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 _WORD = 4  # bytes
+_ALIGNMENT = 64  # bytes
 _LARGE = 16_384  # words, from which an array travels alone
 _TYPES = (tf.bool, tf.int32, tf.float32, tf.int64, tf.float64)
 
@@ -32,24 +33,30 @@ class Words:
     """Takes the arrays' specs: of known shapes, and `small`."""
     self._specs = list(specs)
     self._sizes = [_words(spec) for spec in self._specs]
-    self._ends = np.cumsum(self._sizes, dtype=int).tolist()
     self.size = sum(self._sizes)
+    # Where each is, and as what; looked up here, as TensorFlow's types and
+    # shapes are slow to ask.
+    self._places, end = [], 0
+    for spec, size in zip(self._specs, self._sizes):
+      place, end = slice(end, end + size), end + size
+      self._places.append((place, np.dtype(_stored(spec)), tuple(spec.shape)))
+    self._bools = [
+      i for i, spec in enumerate(self._specs) if spec.dtype == tf.bool
+    ]
 
   def views(self, vector: np.ndarray) -> list[np.ndarray]:
     """The arrays of a vector int32 [size], in place; bools as int32."""
     return [
-      vector[end - size : end].view(stored).reshape(spec.shape)
-      for spec, stored, size, end in zip(
-        self._specs, map(_stored, self._specs), self._sizes, self._ends
-      )
+      vector[place].view(stored).reshape(shape)
+      for place, stored, shape in self._places
     ]
 
   def read(self, vector: np.ndarray) -> list[np.ndarray]:
     """The arrays of a vector: views of it, but for bools."""
-    return [
-      view.astype(bool) if spec.dtype == tf.bool else view
-      for spec, view in zip(self._specs, self.views(vector))
-    ]
+    views = self.views(vector)
+    for i in self._bools:
+      views[i] = views[i].astype(bool)
+    return views
 
   def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
     """In the graph: the tensors of a vector."""
@@ -91,36 +98,50 @@ class Call:
     self._shapes = [tuple(spec.shape) for spec in flat]
     self._inside, self._alone = _split(flat)
     self._inputs = Words([flat[i] for i in self._inside])
-    self._buffer = np.zeros(self._inputs.size, np.int32)
+    self._buffer = _aligned(self._inputs.size)
     self._places = self._inputs.views(self._buffer)
+    # A tensor in the buffer's own memory, made once. Only for XLA, which copies
+    # what it keeps: elsewhere a variable may share the memory of an argument.
+    self._shared: tf.Tensor | None = None
+    if compiled and self._inputs.size:
+      dlpack = tf.experimental.dlpack
+      self._shared = dlpack.from_dlpack(self._buffer.__dlpack__())
     self.function = tf.function(
       self._packed(python), autograph=False, jit_compile=compiled
     )
-    self._concrete = self.function.get_concrete_function(
+    concrete = self.function.get_concrete_function(
       tf.TensorSpec(self._buffer.shape, tf.int32),
       *(flat[i] for i in self._alone),
     )
+    # Without the binding of arguments to parameters, and the search for tapes,
+    # that a call of `concrete` begins with: a third of a small call.
+    self._captured = concrete.captured_inputs
+    self._concrete = concrete.inference_fn.call_flat
 
-  def fits(self, arguments: Sequence[Any]) -> bool:
-    """Whether these are of the shapes that it was traced for."""
-    flat = tf.nest.flatten(arguments)
+  def fits(self, flat: Sequence[Any]) -> bool:
+    """Whether arguments, flat, are of the shapes that it was traced for."""
     return self._shapes == [x.shape for x in flat]
 
   def __call__(self, *arguments: Any) -> Any:
     """Calls it on nests of arrays or tensors; gives a nest of arrays."""
-    flat = tf.nest.flatten(arguments)
+    return self.on(tf.nest.flatten(arguments))
+
+  def on(self, flat: Sequence[Any]) -> Any:
+    """As a call on nests, of their leaves."""
     for place, i in zip(self._places, self._inside):
       place[...] = flat[i]
+    shared = self._shared
     packed, *alone = self._concrete(
-      tf.constant(self._buffer),
+      tf.constant(self._buffer) if shared is None else shared,
       *(tf.convert_to_tensor(flat[i]) for i in self._alone),
+      *self._captured,
     )
     given: list[Any] = [None] * (len(self._outside) + len(alone))
     for i, array in zip(self._outside, self._outputs.read(packed.numpy())):
       given[i] = array
     for i, tensor in zip(self._apart, alone):
       given[i] = tensor.numpy()
-    return tf.nest.pack_sequence_as(self.given, given)
+    return _packed_as(self.given, iter(given))
 
   def _packed(self, python):
     def function(vector, *alone):
@@ -158,19 +179,39 @@ class Function:
     self._calls.insert(0, Call(self._python, specs, self._compiled))
 
   def __call__(self, *arguments: Any) -> Any:
-    if not (self._calls and self._calls[0].fits(arguments)):
-      known = [call for call in self._calls if call.fits(arguments)]
+    flat = tf.nest.flatten(arguments)
+    if not (self._calls and self._calls[0].fits(flat)):
+      known = [call for call in self._calls if call.fits(flat)]
       if known:
         self._calls.remove(known[0])
         self._calls.insert(0, known[0])
       else:
         self.trace(*specs_of(list(arguments)))
-    return self._calls[0](*arguments)
+    return self._calls[0].on(flat)
 
 
 def specs_of(nest: Any) -> Any:
   """Specs of a nest of tensors or arrays."""
   return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), nest)
+
+
+def _aligned(size: int) -> np.ndarray:
+  """int32 [size] of zeros, placed in memory as TensorFlow wants it."""
+  room = np.zeros(size + _ALIGNMENT // _WORD, np.int32)
+  start = -room.ctypes.data % _ALIGNMENT // _WORD
+  return room[start : start + size]
+
+
+def _packed_as(nest: Any, flat: Iterator[Any]) -> Any:
+  """tf.nest.pack_sequence_as, which takes ten times as long."""
+  if isinstance(nest, dict):
+    found = {key: _packed_as(nest[key], flat) for key in sorted(nest)}
+    return {key: found[key] for key in nest}
+  if not isinstance(nest, (list, tuple)):
+    return next(flat)
+  items = [_packed_as(item, flat) for item in nest]
+  make = getattr(nest, '_make', type(nest))  # of a NamedTuple, or the type
+  return make(items)
 
 
 def _split(specs: Sequence[tf.TensorSpec]) -> tuple[list[int], list[int]]:

@@ -32,7 +32,7 @@ def to_discrete(
     )
   actions = actions.astype(np.int64)
   # Seen as unsigned, a negative action is huge: one comparison for both ends.
-  if actions.view(np.uint64).max() >= num_actions:
+  if np.maximum.reduce(actions.view(np.uint64), axis=None) >= num_actions:
     raise ValueError(
       f'{name} got actions {actions.tolist()}; each must be in '
       f'0 .. {num_actions - 1}.'

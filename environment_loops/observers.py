@@ -37,6 +37,7 @@ class EpisodeTracker:
       )
     self._returns = np.zeros(num, np.float64)
     self._lengths = np.zeros(num, np.int64)
+    self._one = np.ones(num, np.int64)
     self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
 
   @property
@@ -56,8 +57,8 @@ class EpisodeTracker:
       The whole episodes that ended in this step, by index; most often none.
     """
     self._returns += step.reward
-    self._lengths += 1
-    if not step.last.any():
+    self._lengths += self._one
+    if not np.count_nonzero(step.last):
       return []
     finished = []
     whole = step.last

@@ -164,8 +164,11 @@ class EpisodeStepper(VectorEnvironment):
     # Observations of bytes are always finite.
     self._checked = self._dtype.kind == 'f'
     self._t = np.zeros(self._num, np.int64)
-    # Without a time limit: a step number that is never reached.
-    self._limit = spec.max_episode_steps or np.iinfo(np.int64).max
+    # Without a time limit: a step number that is never reached. As arrays:
+    # beside a number, an operation on a small one takes twice as long.
+    limit = spec.max_episode_steps or np.iinfo(np.int64).max
+    self._limit = np.full(self._num, limit)
+    self._one = np.ones(self._num, np.int64)
     self._acted_on = np.zeros(self._shape, self._dtype)
     self._started = False
     self._make(seeds)
@@ -189,11 +192,11 @@ class EpisodeStepper(VectorEnvironment):
     observation, reward, terminated, truncated, unstable = self._advance(
       np.asarray(actions)
     )
-    self._t += 1
+    self._t += self._one
     if truncated is None:
       truncated = self._t >= self._limit
     last = terminated | truncated
-    discount = np.subtract(1.0, terminated, dtype=np.float32)
+    discount = (~terminated).astype(np.float32)
     valid = None
     if not self._sound(observation, reward, unstable):
       valid = self._drop(observation, reward, unstable)
@@ -203,7 +206,7 @@ class EpisodeStepper(VectorEnvironment):
       discount[dropped] = 1.0
       last |= dropped
     next_observation = observation
-    if last.any():
+    if np.count_nonzero(last):
       next_observation = observation.copy()
       self._begin_all(np.flatnonzero(last).tolist(), next_observation)
     self._acted_on = next_observation
@@ -228,7 +231,7 @@ class EpisodeStepper(VectorEnvironment):
       self._t[index] = 0
     # Also when dropping: an environment whose first observation is broken would
     # be dropped again and again.
-    if self._checked and not np.isfinite(out).all():
+    if self._checked and not _finite(out):
       index = int(np.flatnonzero(_not_finite(out))[0])
       raise faults.fault(self._spec.name, 0, 'observation', out[index], index)
 
@@ -239,9 +242,9 @@ class EpisodeStepper(VectorEnvironment):
     unstable: np.ndarray | None,
   ) -> bool:
     """Whether the step is experience in all K environments."""
-    if self._checked and not np.isfinite(observation).all():
+    if self._checked and not _finite(observation):
       return False
-    if not np.isfinite(reward).all():
+    if not _finite(reward):
       return False
     return unstable is None or not unstable.any()
 
@@ -296,6 +299,11 @@ def check_num(num: int) -> None:
   """Raises ValueError unless `num` is a number of environments."""
   if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 1:
     raise ValueError(f'num={num!r} environments; give an integer from 1 up.')
+
+
+def _finite(array: np.ndarray) -> bool:
+  """Whether all are finite numbers. `all` would take three times as long."""
+  return np.count_nonzero(np.isfinite(array)) == array.size
 
 
 def _not_finite(array: np.ndarray) -> np.ndarray:

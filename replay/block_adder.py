@@ -56,6 +56,7 @@ class BlockAdder:
     self._t = 0
     self.overwritten = 0
     self._truncated_at = np.full(layout.num_envs, -1)
+    self._known: list[Any] = []  # shapes and types that fit
     if writer is None:
       assert client is not None, 'without a writer it needs a server'
       writer = writer_lib.ItemWriter(client, table, layout.signature(), options)
@@ -107,7 +108,7 @@ class BlockAdder:
     block.behaviour[t] = behaviour
     if step.valid is not None:
       block.valid[t] = step.valid
-    if step.last.any():
+    if np.count_nonzero(step.last):
       self._take_ends(step)
     self._t = t + 1
     if self._t < self.layout.unroll_length:
@@ -120,6 +121,9 @@ class BlockAdder:
 
   def _check(self, *given: np.ndarray) -> None:
     """Raises ValueError where NumPy would broadcast or cut off in silence."""
+    known = [(array.shape, array.dtype) for array in given]
+    if known == self._known:
+      return
     block = self._block
     wanted = {
       'observation': block.observation[0],
@@ -137,6 +141,7 @@ class BlockAdder:
           f'{place.dtype} {list(place.shape)}. Make the layout from the spec '
           'of the environment and from the agent that acts.'
         )
+    self._known = known
 
   def _take_ends(self, step: Any) -> None:
     """Keeps the true last observations of episodes cut by a time limit."""

@@ -60,7 +60,8 @@ class Reporter:
 
   def count(self, **increments: int) -> None:
     """Adds to what the next report sends, for instance actor_steps=32."""
-    self._pending.update(increments)
+    for name, more in increments.items():
+      self._pending[name] += more
     if any(increments.values()):
       pulse.worked(moved=any(increments.get(name) for name in _MOVES))
 

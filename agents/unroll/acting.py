@@ -67,7 +67,7 @@ class _Memory:
   def take(self, core: np.ndarray, following: np.ndarray) -> None:
     """Keeps what `forward` made of this memory's own rows."""
     self.core, self._next = core, following
-    if self._fresh.any():
+    if np.count_nonzero(self._fresh):
       self._fresh = np.zeros_like(self._fresh)
 
   def ended(self, last: np.ndarray) -> None:

@@ -141,7 +141,7 @@ class Acting:
       pulse.worked(moved=True)  # each: a slow environment reports seldom
       kept = base.clipped(step, self._reward_clip)
       self._written += self._record(observation, action, kept, version)
-      if step.last.any():
+      if np.count_nonzero(step.last):
         behaviour.ended(step.last)
       for done in self._tracker.observe(step):
         self._episode_ended(dataclasses.replace(done, index=done.index // own))

@@ -65,3 +65,19 @@ def test_variables_change_with_each_call():
   )
   assert total.numpy() == 0  # tracing runs nothing
   assert [float(call(np.float32(3))) for _ in range(3)] == [3, 6, 9]
+
+
+def test_what_a_compiled_call_keeps_is_not_what_the_next_one_brings():
+  kept = tf.Variable(tf.zeros(2))
+
+  def keep(x):
+    kept.assign(x)
+    return x
+
+  call = words.Call(keep, [tf.TensorSpec((2,), tf.float32)], True)
+  first = call(np.float32([1, 2]))
+  before = kept.read_value()
+  np.testing.assert_array_equal(call(np.float32([5, 6])), [5, 6])
+  np.testing.assert_array_equal(first, [1, 2])
+  np.testing.assert_array_equal(before, [1, 2])
+  np.testing.assert_array_equal(kept, [5, 6])
