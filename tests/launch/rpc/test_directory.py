@@ -4,6 +4,7 @@ from concurrent import futures
 import json
 import pathlib
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -209,3 +210,12 @@ def test_addresses_of_a_node_are_named_after_it(local):
     {'replay/0/reverb': 'port'},
   ]
   assert local.find('server/0') is None  # Nothing has started.
+
+
+def test_without_an_engine_a_directory_that_went_is_made_anew():
+  first = directory.of_this_node()
+  assert directory.of_this_node() is first
+  address = first.claim('test/one')
+  shutil.rmtree(first._file.parent)  # as with a run whose files it was among
+  assert directory.of_this_node().find('test/one') is None
+  assert directory.of_this_node().claim('test/one') != address
