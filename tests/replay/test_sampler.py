@@ -80,7 +80,8 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
   assert batch.data.shape == (4, 2)
   (message,) = [record.getMessage() for record in caplog.records]
   assert 'holds 3 items and gives samples from 5 on' in message
-  assert set(said) == {message}  # as long as it waits
+  # As long as it waits; the last time, what was written may just be there.
+  assert said[0] == message
 
 
 def test_a_sampler_stops_when_asked_while_it_waits(serve):
