@@ -25,9 +25,9 @@ import psutil
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
-sys.path.insert(0, str(_ROOT))
+sys.path[:0] = [str(_ROOT), str(_ROOT / 'requirements')]
 
-from requirements import environment  # noqa: E402
+import environment  # noqa: E402
 
 # Imports, filling replay, compiling and stopping, on a busy machine.
 _AROUND_S = 240.0
