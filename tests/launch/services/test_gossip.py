@@ -213,7 +213,7 @@ def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
   begin = time.monotonic()
   for _ in range(20):
     assert not first.iterate()  # alone, its row is 1
-  assert time.monotonic() - begin < 0.2
+  assert time.monotonic() - begin < 2.0  # not 0.2 s each
   carriers[1].cut = False
   carriers[1].send([0], mix.Message(22, np.full((1, SIZE), 4, np.float32)))
   assert first.iterate()
@@ -387,15 +387,15 @@ def test_a_mean_weighs_workers_by_their_steps():
 
 
 def test_a_mean_waits_once_for_who_is_late_and_no_more():
-  averager = gossip_averager.Averager(3, timeout_s=0.3)
+  averager = gossip_averager.Averager(3, timeout_s=2.0)
   two = [(0, 1, 10, 0.0), (1, 1, 10, 4.0)]
   begin = time.monotonic()
   assert _average(averager, two) == {0: 2.0, 1: 2.0}
-  assert time.monotonic() - begin >= 0.3
+  assert time.monotonic() - begin >= 2.0
   begin = time.monotonic()
   again = [(worker, 2, *rest) for worker, _, *rest in two]
   assert _average(averager, again) == {0: 2.0, 1: 2.0}
-  assert time.monotonic() - begin < 0.3
+  assert time.monotonic() - begin < 1.8
   # Too late for that round, in time for the next.
   assert _average(averager, [(2, 2, 10, 9.0)]) == {2: None}
   third = [(worker, 3, 10, 3.0 * worker) for worker in range(3)]

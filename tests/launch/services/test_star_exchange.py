@@ -156,7 +156,7 @@ def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
   for i in range(100):
     link.poll()
     link.offer(_theta(2.0), float(i), 0, 0)
-  assert time.monotonic() - begin < 0.5
+  assert time.monotonic() - begin < 5.0
   with rpc.serve(server, address):
     star = _poll_until(link, lambda star: star.reachable)
     assert (star.c, star.version) == (C, 1)
