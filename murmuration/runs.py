@@ -165,8 +165,16 @@ class Run:
             else '. Give another name, or overwrite=True.'
           )
         )
-      shutil.rmtree(path)
-    return pathlib.Path(shutil.copytree(self.path, path))
+    # The other run goes when this one's copy is whole.
+    new = path.with_name(f'.{path.name}.{os.getpid()}')
+    try:
+      shutil.copytree(self.path, new)
+      if path.exists():
+        shutil.rmtree(path)
+      new.rename(path)
+    finally:
+      shutil.rmtree(new, ignore_errors=True)
+    return path
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
