@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from replay import tensors
+
 _WORD = 4  # bytes
 _ALIGNMENT = 64  # bytes
 _LARGE = 16_384  # words, from which an array travels alone
@@ -93,6 +95,7 @@ class Call:
       specs: nests of tf.TensorSpec, of its arguments.
       compiled: whether XLA makes one program of it.
     """
+    tensors.stop_leak()
     self._nest = list(specs)
     flat = tf.nest.flatten(self._nest)
     self._shapes = [tuple(spec.shape) for spec in flat]

@@ -28,6 +28,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager import execute
 
 from replay import table_checks
+from replay import tensors
 
 # Errors of a server that went away. Any other error is raised to the caller.
 LOST = (
@@ -111,6 +112,7 @@ class Reader:
   """
 
   def __init__(self, make: Callable[[], tf.data.Dataset], batches_ahead: int):
+    tensors.stop_leak()
     self.results: queue.SimpleQueue = queue.SimpleQueue()
     self.slots = threading.Semaphore(batches_ahead)
     self._make = make
