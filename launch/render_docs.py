@@ -54,7 +54,7 @@ def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
 
 def zoo() -> str:
   """The zoo's policies as Markdown."""
-  lines = ['| policy | environment | score | command |', '| ---' * 4 + ' |']
+  lines = ['| policy | environment | score | command |', '|' + ' --- |' * 4]
   for name in play.policies():
     about = play.load(name).about
     low, high = about['interval']
