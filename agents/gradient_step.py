@@ -14,7 +14,7 @@ import tensorflow as tf
 from agents import base
 
 # (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
-Combine = Callable[..., tf.Tensor]
+Combine = Callable[..., 'tf.Tensor']
 
 
 class Step(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-State = tuple[tf.Tensor, ...]
+State = tuple['tf.Tensor', ...]
 
 
 class Optimizer(Protocol):

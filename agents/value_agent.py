@@ -68,7 +68,7 @@ class Config(replay_agent.Config):
 
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
 # Observations [B, ...] to Q [B, A].
-Q = Callable[[tf.Tensor], tf.Tensor]
+Q = Callable[['tf.Tensor'], 'tf.Tensor']
 
 
 class ValueAgent(replay_agent.ReplayAgent):

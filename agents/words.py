@@ -21,7 +21,7 @@ from replay import tensors
 _WORD = 4  # bytes
 _ALIGNMENT = 64  # bytes
 _LARGE = 16_384  # words, from which an array travels alone
-_TYPES = (tf.bool, tf.int32, tf.float32, tf.int64, tf.float64)
+_TYPES = ('bool', 'int32', 'float32', 'int64', 'float64')
 
 
 class Words:
@@ -221,7 +221,7 @@ def _split(specs: Sequence[tf.TensorSpec]) -> tuple[list[int], list[int]]:
   """Which of them travel in the vector, and which alone."""
   small = [
     spec.shape.is_fully_defined()
-    and spec.dtype in _TYPES
+    and spec.dtype.name in _TYPES
     and _words(spec) < _LARGE
     for spec in specs
   ]

@@ -19,6 +19,11 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from launch import later
+
+if __name__ == '__main__':
+  later.put_off()  # a small policy plays without
+
 from environment_loops import environments
 from launch import command_line
 from launch import playing

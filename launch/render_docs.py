@@ -20,6 +20,7 @@ from launch import command_line
 from launch import graph
 from launch import registry
 from launch import session
+from murmuration import play
 
 
 def parts() -> dict[str, str]:
@@ -40,6 +41,7 @@ def parts() -> dict[str, str]:
     ),
     'parameter_server graph': _picture('gorila_dqn'),
     'agent table': table(),
+    'zoo': zoo(),
     **{f'results of {name}': table for name, table in tables.items()},
   }
 
@@ -48,6 +50,19 @@ def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
   """The program of an agent's default preset and topology."""
   program = cell_lib.resolve(agent, overrides=overrides).build()
   return f'```mermaid\n{graph.to_mermaid(program).strip()}\n```'
+
+
+def zoo() -> str:
+  """The zoo's policies as Markdown."""
+  lines = ['| policy | environment | score | command |', '|' + ' --- |' * 4]
+  for name in play.policies():
+    about = play.load(name).about
+    low, high = about['interval']
+    lines.append(
+      f'| `{name}` | {about["environment"]} | {about["score"]:.1f} '
+      f'[{low:.1f}, {high:.1f}] | `{about["command"]}` |'
+    )
+  return '\n'.join(lines)
 
 
 def table() -> str:

@@ -21,10 +21,12 @@ if not __package__:
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from launch import later
 from replay import isolation
 
 if __name__ == '__main__':
   isolation.prepare(sys.argv)  # the imports below may start threads
+  later.put_off()
 
 from launch import command_line
 

@@ -21,6 +21,7 @@ import launchpad as lp
 
 from launch import cell as cell_lib
 from launch import engines
+from launch import later
 from launch import needs
 from replay import isolation
 from replay.inspect import launcher
@@ -63,6 +64,7 @@ def run(
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
       143 ended by SIGTERM.
   """
+  later.load()  # before there are threads and nodes
   environment = cell.experiment.environment
   path = run_dir or run_directory.default_path(cell.agent.name, environment)
   if ray is not None:

@@ -26,6 +26,7 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from launch import later
 from replay import isolation
 
 _TICK_S = 0.4
@@ -180,6 +181,7 @@ def main(connection: Any) -> None:
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads
     signal.signal(signal.SIGTERM, _asked)
+  later.put_off()  # what is refused needs none of it
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service
 

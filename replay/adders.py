@@ -5,6 +5,8 @@ items back and write them in bursts: an item appended now and then wakes
 Reverb's threads each time. writer.py says what an item costs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 import logging
 from typing import Any

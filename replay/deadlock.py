@@ -29,6 +29,8 @@ bind the pace there, and never stop it. Three things do:
   a ratio that is no integer needs one sample more.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 

@@ -4,12 +4,14 @@ How far either side may be ahead of the ratio is the error buffer. Whether a
 whole plan of writers, batches and shards can stop is answered in deadlock.py.
 """
 
+from __future__ import annotations
+
 import math
 
-from reverb import rate_limiters
+import reverb
 
 
-def min_size(num_items: int) -> rate_limiters.RateLimiter:
+def min_size(num_items: int) -> reverb.rate_limiters.RateLimiter:
   """Sampling waits until the table holds `num_items` items.
 
   Raises:
@@ -20,7 +22,7 @@ def min_size(num_items: int) -> rate_limiters.RateLimiter:
       f'min_size={num_items} must be at least 1 item: an empty table cannot be '
       'sampled.'
     )
-  return rate_limiters.MinSize(int(num_items))
+  return reverb.rate_limiters.MinSize(int(num_items))
 
 
 def least_error_buffer(
@@ -59,7 +61,7 @@ def samples_per_insert(
   samples_per_insert: float,  # pylint: disable=redefined-outer-name
   min_size: int,  # pylint: disable=redefined-outer-name
   error_buffer: float,
-) -> rate_limiters.RateLimiter:
+) -> reverb.rate_limiters.RateLimiter:
   """Keeps samples / inserts near a ratio, once `min_size` items are there.
 
   Both sides can block: writers that run ahead, and a learner that does.
@@ -87,7 +89,7 @@ def samples_per_insert(
       f'{samples_per_insert:g}) = {least:g} is needed, or inserts and samples '
       f'block each other. Raise error_buffer to at least {least:g}.'
     )
-  return rate_limiters.SampleToInsertRatio(
+  return reverb.rate_limiters.SampleToInsertRatio(
     samples_per_insert=float(samples_per_insert),
     min_size_to_sample=int(min_size),
     error_buffer=float(error_buffer),

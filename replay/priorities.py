@@ -8,6 +8,8 @@ call of the binding for each batch. It waits for ever while its server is away,
 which is why it is made in a thread.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 import logging
 import threading

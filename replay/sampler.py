@@ -4,6 +4,8 @@ A tf.data dataset of Reverb ends when its rate limiter makes it wait too long,
 and hangs when its server goes away. This sampler outlives both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 import functools
 import logging
@@ -124,7 +126,7 @@ class ShardedSampler:
     """Indices of the shards that are not left out."""
     return [stream.index for stream in self._streams if stream.living]
 
-  def __iter__(self) -> 'ShardedSampler':
+  def __iter__(self) -> ShardedSampler:
     return self
 
   def __next__(self) -> Sample:

@@ -1,5 +1,7 @@
 """The streams of samples that several replay shards give, and how they mix."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 import functools
 import queue
@@ -156,7 +158,7 @@ class Stream:
       return True
     if isinstance(result, Exception):
       self._reader = None
-      if not isinstance(result, readers.LOST):
+      if not readers.is_lost(result):
         raise result
     return False
 

@@ -1,5 +1,7 @@
 """What a server says of a table: do items fit it, and who waits for whom?"""
 
+from __future__ import annotations
+
 from typing import Any
 
 import reverb
@@ -8,8 +10,10 @@ import tensorflow as tf
 from replay import packing
 from replay.inspect import read as inspect_read
 
-# What `server_info` raises where the server does not answer.
-_NO_ANSWER = (RuntimeError, reverb.errors.DeadlineExceededError)
+
+def _no_answer() -> tuple[type[Exception], ...]:
+  """What `server_info` raises where the server does not answer."""
+  return RuntimeError, reverb.errors.DeadlineExceededError
 
 
 def signature(
@@ -31,7 +35,7 @@ def signature(
   address = client.server_address
   try:
     tables = client.server_info(timeout=timeout_s)
-  except _NO_ANSWER as e:
+  except _no_answer() as e:
     raise ConnectionError(
       f'The Reverb server at {address} did not answer within {timeout_s} s. '
       'Start it first, or correct the address.'
@@ -70,7 +74,7 @@ def now(client: reverb.Client, table: str) -> Any:
   """What the server says of a table; None if it does not within a second."""
   try:
     return client.server_info(timeout=1).get(table)
-  except _NO_ANSWER:
+  except _no_answer():
     return None
 
 

@@ -4,6 +4,8 @@ Signatures come from `packing.TransitionLayout.signature`: `()` for single
 transitions [W], `(P,)` for population steps [P, W].
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -19,6 +19,8 @@ With 48 items in flight a writer waits for its server at each burst: 16.4 us
 flat out, in chunks of 16, where 200 in flight took 10.6 in the same rounds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 import dataclasses
 import logging
@@ -29,7 +31,6 @@ import weakref
 
 import numpy as np
 import reverb
-from reverb import pybind
 import tensorflow as tf
 
 from replay import stderr
@@ -173,7 +174,7 @@ class ItemWriter:
     # histories, would double the cost of an item.
     length = self.chunk_length
     self._writer = self._client._client.NewTrajectoryWriter(
-      pybind.ConstantChunkerOptions(length, length), True
+      reverb.pybind.ConstantChunkerOptions(length, length), True
     )
     # An unclosed writer waits in its destructor, with the GIL, until the table
     # takes its items: a process would never end when the server went first.

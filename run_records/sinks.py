@@ -1,4 +1,4 @@
-"""Where else a run's numbers go: Weights & Biases, MLflow, CSV.
+"""Where else a run's numbers go: Weights & Biases, MLflow, tables.
 
 A sink is four methods; follow.py feeds it from a run's JSON lines, in a process
 of its own that a launcher starts before it leaves the network.
@@ -8,6 +8,7 @@ of its own that a launcher starts before it leaves the network.
     --sink=mlflow   in RUN/sinks/mlflow, or at MLFLOW_TRACKING_URI.
                     MLFLOW_EXPERIMENT_NAME, else murmuration
     --sink=csv      a table for each kind of row in RUN/sinks/csv
+    --sink=parquet  the same with typed columns, in RUN/sinks/parquet
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _NEEDED = {
   'wandb': {'wandb': 'wandb'},
   'mlflow': {'mlflow': 'mlflow-skinny'},
   'csv': {},
+  'parquet': {'pyarrow': 'pyarrow==21.0.0'},
 }
 NAMES = tuple(_NEEDED)
 
@@ -150,6 +152,8 @@ class CSV:
   Columns of a kind are known when its last row is. Lists are JSON in a cell.
   """
 
+  name = 'csv'
+
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
     self._run = run
 
@@ -163,23 +167,41 @@ class CSV:
     pass
 
   def close(self, finished: bool) -> None:
-    directory = _directory(self._run, 'csv')
+    directory = _directory(self._run, self.name)
     for kind in self._run.kinds():
       rows = self._run.metrics(kind)
-      columns = list(dict.fromkeys(name for row in rows for name in row))
-      with open(
-        directory / f'{kind}.csv', 'w', newline='', encoding='utf-8'
-      ) as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        for row in rows:
-          writer.writerow({k: _cell(v) for k, v in row.items()})
+      names = dict.fromkeys(name for row in rows for name in row)
+      columns = {name: [_cell(row.get(name)) for row in rows] for name in names}
+      self._write(directory / f'{kind}.{self.name}', columns)
+
+  def _write(
+    self, path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
+  ) -> None:
+    with open(path, 'w', newline='', encoding='utf-8') as file:
+      writer = csv.writer(file)
+      writer.writerow(columns)
+      writer.writerows(zip(*columns.values()))
+
+
+class Parquet(CSV):
+  """The same tables in columns with types."""
+
+  name = 'parquet'
+
+  def _write(
+    self, path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
+  ) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(dict(columns)), path)
 
 
 _MAKE: dict[str, Callable[..., Sink]] = {
   'wandb': WandB,
   'mlflow': MLflow,
   'csv': CSV,
+  'parquet': Parquet,
 }
 
 

@@ -157,6 +157,32 @@ def _apex_dqn(
   )
 
 
+def _sac(
+  preset: str, environment: str, budget: int, threshold: float
+) -> study_plan.Study:
+  """SAC beside Stable-Baselines3's, of the same numbers and steps.
+
+  Budgets are such that both are evaluated after the same steps, by which the
+  episodes' seeds go.
+  """
+  own = (f'sac:{preset}',)
+  return study_plan.Study(
+    name=f'sac_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=5,
+    variants={
+      "Stable-Baselines3's SAC": study_plan.Variant(
+        own, script='../studies/sb3_sac.py'
+      ),
+      'SAC': study_plan.Variant((*own, '--topology=single_process')),
+    },
+    baseline="Stable-Baselines3's SAC",
+    goals=(study_plan.Goal('SAC', threshold, reached=4, seeds=5),),
+  )
+
+
 _ALL = (
   _swarm('cartpole', 'DQN', 'dqn:cartpole', 'CartPole-v1', 30_000, 475.0, 10),
   _swarm('acrobot', 'DQN', 'dqn:acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
@@ -283,6 +309,13 @@ _ALL = (
       ('cartpole', 'CartPole-v1', 100_000, 475.0),
       ('pendulum', 'Pendulum-v1', 150_000, -250.0),
       ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0),
+    )
+  ),
+  *(
+    _sac(*numbers)
+    for numbers in (
+      ('pendulum', 'Pendulum-v1', 12_000, -200.0),
+      ('hopper', 'Hopper-v5', 200_000, 1000.0),
     )
   ),
   *declared_papers.STUDIES,

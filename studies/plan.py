@@ -34,8 +34,8 @@ class Variant:
       curves.of_best_member. 0: not so.
     shared_by: agents that share the budget of one: each takes its part of it,
       and curves are by the steps of all of them together.
-    script: a file in launch/, or the path of another that takes --run_dir,
-      --seed and --config.run.*.
+    script: a file in launch/, or the path of another, absolute or from there,
+      that takes --run_dir, --seed, --config.run.* and --print-config.
   """
 
   flags: tuple[str, ...]

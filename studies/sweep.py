@@ -28,6 +28,11 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from launch import later
+
+if __name__ == '__main__':
+  later.put_off()  # only its runs need it
+
 from launch import command_line
 from run_records import checkpoints
 from run_records import curves
@@ -312,6 +317,12 @@ def _parser() -> command_line.Parser:
   )
   parser.add_argument('--topology', help="default: the agent's own")
   parser.add_argument('--lp_launch_type', default='local_mp', metavar='ENGINE')
+  parser.add_argument(
+    '--ray_address',
+    default='',
+    metavar='HOST:PORT',
+    help='of the Ray cluster that every run is on; with --lp_launch_type=ray',
+  )
   parser.add_argument('--isolate', default='auto', metavar='MODE')
   parser.add_argument(
     '--config.SECTION.NAME',

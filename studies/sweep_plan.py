@@ -92,6 +92,10 @@ def plan(
   """
   if args.lp_launch_type not in engines.NAMES:
     registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+  if args.ray_address and args.lp_launch_type != 'ray':
+    raise ValueError(
+      f'--ray_address is for --lp_launch_type=ray, not {args.lp_launch_type}.'
+    )
   if args.isolate not in isolation.MODES:
     registry.unknown('way to isolate', args.isolate, isolation.MODES)
   if args.how not in HOW:
@@ -141,6 +145,7 @@ def plan(
     trials[study_runs.digest(config)[:8]] = trial
   stays.pop(STEPS, None)
   topology = (f'--topology={args.topology}',) if args.topology else ()
+  ray = (f'--ray_address={args.ray_address}',) if args.ray_address else ()
   default = run_directory.default_path(name, config['environment']).name
   return Sweep(
     args.dir or pathlib.Path('runs') / f'sweep-{default.rsplit("-", 2)[0]}',
@@ -148,6 +153,7 @@ def plan(
       args.agent,
       *topology,
       f'--lp_launch_type={args.lp_launch_type}',
+      *ray,
       f'--isolate={args.isolate}',
       *as_flags(stays),
     ),

@@ -16,10 +16,6 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-_TF_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-  'relu': tf.nn.relu,
-  'tanh': tf.nn.tanh,
-}
 _NUMPY_ACTIVATIONS: dict[str, Callable[..., np.ndarray]] = {
   # In place: acting allocates nothing but the matrix products.
   'relu': lambda x: np.maximum(x, 0.0, out=x),
@@ -28,7 +24,7 @@ _NUMPY_ACTIVATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 Shapes = list[tuple[str, tuple[int, ...]]]
 # (variables in layout order, inputs [B, ...]) -> outputs [B, output_size].
-Apply = Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor]
+Apply = Callable[[Sequence['tf.Tensor'], 'tf.Tensor'], 'tf.Tensor']
 
 
 class Network(Protocol):
@@ -75,10 +71,10 @@ class MLP:
     sizes = (self.input_size, *self.hidden_sizes, self.output_size)
     if min(sizes) < 1:
       raise ValueError(f'Layer sizes must be positive, got {sizes}.')
-    if self.activation not in _TF_ACTIVATIONS:
+    if self.activation not in _NUMPY_ACTIVATIONS:
       raise ValueError(
         f'activation={self.activation!r} is not known. Choose one of '
-        f'{sorted(_TF_ACTIVATIONS)}.'
+        f'{sorted(_NUMPY_ACTIVATIONS)}.'
       )
 
   def shapes(self) -> Shapes:
@@ -113,7 +109,7 @@ class MLP:
           snt.Flatten(),
           snt.nets.MLP(
             (*self.hidden_sizes, self.output_size),
-            activation=_TF_ACTIVATIONS[self.activation],
+            activation=getattr(tf.nn, self.activation),
             name=self.name.replace('/', '_'),
           ),
         ]
@@ -221,7 +217,7 @@ class DuelingMLP:
     parts = self._parts
     shared = parts[0].make_sonnet() if parts[0] else None
     value, advantage = (part.make_sonnet() for part in parts[1:])
-    activation = _TF_ACTIVATIONS[self.activation]
+    activation = getattr(tf.nn, self.activation)
 
     def apply(variables: Sequence[tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
       of_shared, of_value, of_advantage = self._split(variables)

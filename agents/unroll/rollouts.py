@@ -69,7 +69,7 @@ class Minibatch(NamedTuple):
 
 
 # (a member's variables, its blocks [b, ...]) -> Estimates.
-Estimate = Callable[[Sequence[tf.Tensor], blocks.Block], Estimates]
+Estimate = Callable[[Sequence['tf.Tensor'], blocks.Block], Estimates]
 
 
 @dataclasses.dataclass(frozen=True)

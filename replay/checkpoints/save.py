@@ -24,7 +24,6 @@ from typing import Any
 import uuid
 
 import reverb
-from reverb.cc import schema_pb2
 
 from replay.checkpoints import files
 from replay.checkpoints import restore
@@ -220,7 +219,7 @@ def _describe(
     for column in item.flat_trajectory.columns:
       needed.update(part.chunk_key for part in column.chunk_slices)
   there = {
-    schema_pb2.ChunkData.FromString(record).chunk_key
+    reverb.cc.schema_pb2.ChunkData.FromString(record).chunk_key
     for record in files.read_records(incoming / files.CHUNKS)
   }
   if needed - there:

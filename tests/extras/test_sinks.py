@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import mlflow
+from pyarrow import parquet
 import pytest
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.internal import datastore
@@ -20,7 +21,7 @@ def run(tmp_path_factory):
   path = tmp_path_factory.mktemp('sinks') / 'run'
   private = 'private network for' in isolation.found()
   base = [sys.executable, session.root() / 'launch' / 'run.py']
-  base += ['--sink=wandb,mlflow,csv', '--config.run.evaluations=3']
+  base += ['--sink=wandb,mlflow,csv,parquet', '--config.run.evaluations=3']
   base += ['--isolate=required'] if private else []
   for flags in (
     ['dqn:cartpole', f'--run_dir={path}', '--config.run.steps_per_agent=1500'],
@@ -92,3 +93,12 @@ def test_mlflow_has_every_evaluation_once_and_the_settings(run, monkeypatch):
 def test_tables_have_both_parts_of_the_run(run):
   lines = (run.path / 'sinks' / 'csv' / 'evaluation.csv').read_text()
   assert len(lines.splitlines()) == 1 + len(_evaluations(run))
+  table = parquet.read_table(
+    run.path / 'sinks' / 'parquet' / 'evaluation.parquet'
+  )
+  rows = zip(
+    *(table[name].to_pylist() for name in ('actor_steps', 'return_mean'))
+  )
+  assert sorted(rows) == _evaluations(run)
+  # Every kind of row that a run writes has columns of one type each.
+  assert len([*run.path.glob('sinks/parquet/*')]) == len(run.kinds())

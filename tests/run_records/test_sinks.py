@@ -136,7 +136,7 @@ def test_tables_have_every_row_and_every_column(run):
 
 
 def test_a_sink_that_is_not_known_or_not_installed_is_refused(monkeypatch):
-  with pytest.raises(ValueError, match='wandb, mlflow, csv'):
+  with pytest.raises(ValueError, match='wandb, mlflow, csv, parquet'):
     sinks.parse('wandbb')
   assert sinks.parse('') == () and sinks.parse('csv,csv') == ('csv',)
   found = importlib.util.find_spec

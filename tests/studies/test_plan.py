@@ -130,11 +130,17 @@ def study_commands(tmp_path_factory, run_commands):
   found = {}
   for script in {job.script for job in jobs}:
     own = [job for job in jobs if job.script == script]
+    ours = script.name == 'run.py'
+    print_it = () if ours else ('--print-config',)
+    mode = 'resolve' if ours else 'no_start'
     cases = [
-      {'argv': job.arguments, 'cwd': str(directory), 'mode': 'resolve'}
+      {'argv': [*job.arguments, *print_it], 'cwd': str(directory), 'mode': mode}
       for job in own
     ]
     said = run_commands(cases, script)
+    for answer in said:
+      if not ours and not answer['code']:
+        answer['stdout'] = f'{{"config": {answer["stdout"]}}}'
     found.update({(job.study, job.variant): a for job, a in zip(own, said)})
   return found
 

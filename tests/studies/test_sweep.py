@@ -39,6 +39,7 @@ def _plan(*argv):
     (['dqn', 'gamma=uniform(0,1)'], 'a grid needs values'),
     (['dqn', 'gamma=0.9', 'gamma=0.8'], 'twice'),
     (['dqn', 'gamma=0.9', '--lp_launch_type=local'], 'local_mp'),
+    (['dqn', 'gamma=0.9', '--ray_address=a:1'], '--lp_launch_type=ray'),
     # Too few steps in the first of two rounds.
     (
       ['dqn', 'gamma=0.9,0.8,0.7', '--how=halving', '--steps=900']
@@ -68,6 +69,15 @@ def test_runs_are_named_by_their_settings_and_not_by_their_place():
   for job in jobs:
     assert '--config.run.steps_per_agent=600' in job.arguments
     assert '--config.run.target_return=None' in job.arguments
+
+
+def test_all_runs_are_on_the_cluster_that_was_named():
+  words = ('--lp_launch_type=ray', '--ray_address=10.0.0.1:6379')
+  found = _plan('dqn', 'gamma=0.9,0.8', '--steps=600', *words)
+  for job in found.jobs(list(found.trials), 600):
+    rest, _ = command_line.overrides(job.arguments)
+    args = command_line._parser(None).parse(rest)
+    assert command_line._ray(args).address == '10.0.0.1:6379'
 
 
 def test_a_rate_that_falls_falls_over_the_steps_of_the_sweep():

@@ -1,0 +1,157 @@
+"""Trains policies for the zoo, and keeps those that are good enough.
+
+  python studies/zoo.py dqn:cartpole a3c:cartpole
+  python studies/zoo.py d4pg:pendulum --seed=2 --wall_clock_s=300
+
+Each AGENT:PRESET is trained as its preset says, in --out, to its target or to
+the end of its budget. Its best policy plays 100 episodes. If their mean reaches
+the preset's target, or what counts as solved where it has none, the policy is
+put into murmuration/zoo with its command, seed, score and interval. `make docs`
+then writes the table of docs/zoo.md. Runs that are over are not made again.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+# Run as a file, Python would look for modules in studies/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from launch import later
+
+if __name__ == '__main__':
+  later.put_off()  # its runs need it, small policies do not
+
+from launch import command_line
+from launch import registry
+from launch import session
+from murmuration import export
+from murmuration import play
+from run_records import curves
+from run_records import run_directory
+
+EPISODES = 100
+MOST_BYTES = 100_000  # of an entry
+
+
+class NoEntry(ValueError):
+  """A run that gives no policy for the zoo; the message says why."""
+
+
+def main() -> int:
+  sys.path.append(os.getcwd())  # for agents of the user's own
+  parser = command_line.Parser(__doc__)
+  parser.add_argument('cells', nargs='+', metavar='AGENT:PRESET')
+  parser.add_argument('--seed', type=command_line.at_least(0), default=1)
+  parser.add_argument(
+    '--wall_clock_s',
+    type=command_line.at_least(1),
+    help='seconds that end a run, whatever it has come to',
+  )
+  parser.add_argument(
+    '--out',
+    type=pathlib.Path,
+    default=pathlib.Path('zoo'),
+    help='where runs are kept; default: %(default)s',
+  )
+  parser.add_argument(
+    '--to',
+    type=pathlib.Path,
+    default=play.ZOO,
+    help='where policies are kept; default: %(default)s',
+  )
+  try:
+    args = parser.parse(sys.argv[1:])
+    for cell in args.cells:
+      if not all(registry.split(cell)):
+        raise ValueError(f'{cell!r} is not AGENT:PRESET, such as dqn:cartpole.')
+  except ValueError as e:
+    return command_line.refuse(e)
+  missing = 0
+  for cell in args.cells:
+    path = args.out / cell.replace(':', '-')
+    try:
+      train(cell, path, args.seed, args.wall_clock_s)
+      about = enter(path, args.to / f'{path.name}.npz')
+      print(f'{cell}: {about["score"]:.1f} {about["interval"]}', flush=True)
+    except (ValueError, OSError) as e:
+      missing += 1
+      print(f'{cell}: no entry: {e}', flush=True)
+  return int(missing > 0)
+
+
+def train(
+  cell: str, path: pathlib.Path, seed: int, wall_clock_s: int | None
+) -> None:
+  """Runs AGENT:PRESET in `path`, unless that run is over.
+
+  Raises:
+    NoEntry: it failed; with the end of what it said.
+  """
+  resumed = (path / 'config.json').is_file()
+  if resumed and run_directory.open(path).summary() is not None:
+    return
+  limit = f'--config.run.wall_clock_s={wall_clock_s}'
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'murmuration', 'run'),
+      *((f'--resume={path}',) if resumed else (cell, f'--seed={seed}')),
+      *(() if resumed else (f'--run_dir={path}',)),
+      *((limit,) if wall_clock_s else ()),
+    ],
+    env={**os.environ, 'PYTHONPATH': str(session.root())},
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+  if done.returncode:
+    tail = '\n'.join(done.stdout.splitlines()[-10:])
+    raise NoEntry(f'the run ended with exit code {done.returncode}:\n{tail}')
+
+
+def enter(path: pathlib.Path, to: pathlib.Path) -> dict:
+  """Writes the best policy of a run as an entry.
+
+  Args:
+    path: of the run.
+    to: the entry's file.
+
+  Returns:
+    What it says of itself.
+
+  Raises:
+    NoEntry: it is not good enough, or too large.
+    ValueError: it cannot be exported.
+  """
+  config = run_directory.open(path).config()
+  needed = config['run']['target_return']
+  if needed is None:
+    needed = curves.threshold(config['environment'])
+  new = to.with_name(f'.{to.name.removesuffix(to.suffix)}.new.npz')
+  try:
+    export.export(path, to=new, score=EPISODES)
+    about = play.load(str(new)).about
+    if needed is None or about['score'] < needed:
+      raise NoEntry(
+        f'its policy has {about["score"]:.1f} {about["interval"]}, and '
+        f'{needed} is needed.'
+      )
+    if new.stat().st_size >= MOST_BYTES:
+      raise NoEntry(
+        f'it takes {new.stat().st_size:,} bytes, and {MOST_BYTES:,} are '
+        'too many.'
+      )
+    new.replace(to)
+  finally:
+    new.unlink(missing_ok=True)
+  return about
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,63 @@
+"""What comes into the zoo: good enough, small enough, and nothing else."""
+
+import shutil
+import sys
+
+import pytest
+
+from murmuration import export
+from murmuration import play
+from run_records import run_directory
+from studies import zoo
+
+
+@pytest.fixture
+def entered(tmp_path, monkeypatch):
+  """entered(target, environment): a run whose policy is an entry's."""
+  source = play.policies()['dqn:cartpole']  # its score is 497.8
+
+  def enter(target, environment='CartPole-v1', most=zoo.MOST_BYTES):
+    config = {'environment': environment, 'run': {'target_return': target}}
+    run = run_directory.create(tmp_path / 'run', config, {})
+
+    def exported(path, to, score):
+      assert path == run.path and score == 100
+      shutil.copy(source, to)
+
+    monkeypatch.setattr(export, 'export', exported)
+    monkeypatch.setattr(zoo, 'MOST_BYTES', most)
+    return zoo.enter(run.path, tmp_path / 'dqn-cartpole.npz')
+
+  yield enter
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names <= {'run', 'dqn-cartpole.npz'}
+
+
+@pytest.mark.parametrize('target', [475.0, None])
+def test_a_policy_that_reaches_its_target_is_an_entry(
+  entered, tmp_path, target
+):
+  about = entered(target)
+  assert 475 < about['score'] < 500
+  assert play.load(str(tmp_path / 'dqn-cartpole.npz')).about == about
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    ({'target': 499.0}, '499.0 is needed'),
+    ({'target': None, 'environment': 'LunarLander-v3', 'most': 9}, 'bytes'),
+  ],
+)
+def test_what_is_not_good_or_not_small_leaves_nothing(
+  entered, tmp_path, words, said
+):
+  with pytest.raises(zoo.NoEntry, match=said):
+    entered(**words)
+  assert not (tmp_path / 'dqn-cartpole.npz').exists()
+
+
+def test_a_cell_is_an_agent_with_its_preset(monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'argv', ['zoo.py', 'dqn'])
+  assert zoo.main() == 2
+  assert 'AGENT:PRESET' in capsys.readouterr().err
