@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replay import tensors
+from replay import tensors as tensors_lib
 
 _WORD = 4  # bytes
 _ALIGNMENT = 64  # bytes
@@ -95,7 +95,7 @@ class Call:
       specs: nests of tf.TensorSpec, of its arguments.
       compiled: whether XLA makes one program of it.
     """
-    tensors.stop_leak()
+    tensors_lib.stop_leak()
     self._nest = list(specs)
     flat = tf.nest.flatten(self._nest)
     self._shapes = [tuple(spec.shape) for spec in flat]

@@ -27,7 +27,7 @@ import reverb
 import tensorflow as tf
 
 from replay import table_checks
-from replay import tensors
+from replay import tensors as tensors_lib
 
 
 def is_lost(error: Any) -> bool:
@@ -119,7 +119,7 @@ class Reader:
   """
 
   def __init__(self, make: Callable[[], tf.data.Dataset], batches_ahead: int):
-    tensors.stop_leak()
+    tensors_lib.stop_leak()
     self.results: queue.SimpleQueue = queue.SimpleQueue()
     self.slots = threading.Semaphore(batches_ahead)
     self._make = make

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-
-from tensorflow.python.framework import ops
+from typing import Any
 
 _TP_NEW = 312  # bytes from the start of a PyTypeObject of CPython 3.11
 _MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT
@@ -27,6 +26,8 @@ def stop_leak() -> bool:
   """
   if sys.implementation.name != 'cpython' or sys.version_info[:2] != (3, 11):
     return False
+  from tensorflow.python.framework import ops  # late: launch/later.py
+
   plain = ctypes.cast(ctypes.pythonapi.PyType_GenericNew, ctypes.c_void_p).value
   tensor = _tp_new(ops.EagerTensor)
   if tensor.value == plain:
@@ -43,6 +44,6 @@ def stop_leak() -> bool:
   return True
 
 
-def _tp_new(kind: type) -> ctypes.c_void_p:
+def _tp_new(kind: Any) -> ctypes.c_void_p:
   """The place in a type of the function that makes its objects."""
   return ctypes.c_void_p.from_address(id(kind) + _TP_NEW)
