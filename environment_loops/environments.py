@@ -330,6 +330,12 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'numbers are needed. Register a version with a wrapper that gives, for '
       f'instance, real and imaginary parts side by side.'
     )
+  if 0 in observation_space.shape:
+    raise EnvironmentRefused(
+      f'{name} has observations of shape {observation_space.shape}, in which '
+      f'there is nothing to see. Give one that is wrapped, with at least one '
+      f'number, which may be constant. {_PAGE}'
+    )
   registered = environment.spec
   assert registered is not None, name
   # Bytes with fewer axes are not images: the 128 of Atari's memory, say.

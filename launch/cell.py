@@ -168,7 +168,13 @@ def _cell(
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
-  made_agent = make_agent()
+  try:
+    made_agent = make_agent()
+  except MemoryError as e:
+    raise ValueError(
+      f'The parameters of {agent_name} do not fit into memory: {e}. Lower the '
+      'sizes of its networks.'
+    ) from e
   if made_agent.unroll_length is not None:
     del classes['pace']
     for key in overrides:

@@ -35,7 +35,10 @@ TOPOLOGIES = {
 # They need more than an agent, such as a data set, and are in no table.
 _BESIDES = {'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
-_OWN = 'One of your own is named module:Name'
+_OWN = (
+  'One of your own is named module:Name, with the module where you are or on '
+  'PYTHONPATH'
+)
 
 
 @dataclasses.dataclass(frozen=True)
