@@ -63,6 +63,12 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       f'{_extra(name)} in the environment that runs this program.'
     ) from error
   except Exception as error:
+    if render_mode is not None:
+      raise faults.EnvironmentRefused(
+        f'{name} could not be built with render_mode={render_mode!r}: '
+        f'{faults.gist(error)}. To be seen, it has to take render_mode, and to '
+        "name this one in its metadata['render_modes']."
+      ) from error
     raise faults.EnvironmentRefused(
       f'{name} is registered but could not be built: '
       f'{type(error).__name__}: {error}. See whether '

@@ -287,6 +287,23 @@ def test_observations_without_a_number_are_refused(register):
     environments.spec(name)
 
 
+class Blind(gymnasium.Env):
+  """An environment as many are: it takes no render_mode."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self):
+    pass
+
+
+def test_what_cannot_be_drawn_says_so():
+  name = f'{__name__}:Blind'
+  assert environments.spec(name).num_actions == 2
+  with pytest.raises(environments.EnvironmentRefused, match='To be seen'):
+    environments.make(name, seed=0, render_mode='rgb_array')
+
+
 def test_an_id_in_a_module_is_found():
   name = 'gymnasium.envs:CartPole-v1'
   assert environments.spec(name).num_actions == 2
