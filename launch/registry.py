@@ -71,9 +71,10 @@ class Topology(Protocol):
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
 
-  It may have `ignored(agent, config) -> {name: why}` too: settings of its
-  section (others by section.name) that a run would ignore, and that are
-  refused on a command line.
+  It may have LASTING too: settings of its section that checkpoints depend on,
+  which a run that is resumed cannot change. And
+  `ignored(agent, config) -> {name: why}`: settings of its section (others by
+  section.name) that a run would ignore, and that are refused on a command line.
   """
 
   SECTION: str

@@ -23,6 +23,7 @@ from launch.services import evolution as master_lib
 from launch.topologies import parts
 
 SECTION = 'evolution'
+LASTING = ('optimizer', 'table_seed', 'table_size')  # as the checkpoint's
 Config = evolution.Config
 # Settings of an agent that its greedy policy is made of. The others are of
 # learning by gradient, of exploration or of replay.

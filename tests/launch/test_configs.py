@@ -49,6 +49,44 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
 
 
 @pytest.mark.parametrize(
+  'agent, topology, overrides, said',
+  [
+    ('dqn', None, {'agent.hidden_sizes': '(8,)'}, 'a network of 58 parameters'),
+    ('dqn', None, {'environment': 'Acrobot-v1'}, 'a network of'),
+    ('dqn', None, {'agent.optimizer': 'sgd'}, 'the optimizer'),
+    ('dqn', None, {'single.num_agents': '3'}, '3 agents instead of 1'),
+    ('dqn', 'gossip', {'gossip.num_learners': '2'}, '2 agents instead of 4'),
+    ('pso_dqn', None, {'swarm.explorers_per_node': '3'}, 'explorers_per_node'),
+    ('gorila_dqn', None, {'server.num_shards': '2'}, 'server.num_shards'),
+    ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),
+  ],
+)
+def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
+  agent, topology, overrides, said
+):
+  kept = json.loads(
+    json.dumps(cell_lib.resolve(agent, topology=topology).config)
+  )
+  with pytest.raises(ValueError, match='cannot be gone on from') as caught:
+    cell_lib.resume(kept, overrides)
+  assert said in str(caught.value)
+  assert next(iter(overrides)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'agent, overrides',
+  [
+    ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
+    ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
+    ('acme_dqn', {'run.steps_per_agent': '90000'}),
+  ],
+)
+def test_what_any_checkpoint_fits_may_change(agent, overrides):
+  kept = json.loads(json.dumps(cell_lib.resolve(agent).config))
+  assert cell_lib.resume(kept, overrides).config != kept
+
+
+@pytest.mark.parametrize(
   'changes', [{'agent': {'env_steps_per_update': 1}}, {'topology': None}]
 )
 def test_a_run_of_an_older_version_is_refused(changes):
