@@ -69,10 +69,13 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
         f'{faults.gist(error)}. To be seen, it has to take render_mode, and to '
         "name this one in its metadata['render_modes']."
       ) from error
+    module, _, identifier = name.rpartition(':')
+    alone = f'gymnasium.make({name!r})'
+    if identifier not in gymnasium.registry and module:
+      alone = f'`python -c "import {module}; {module}.{identifier}()"`'
     raise faults.EnvironmentRefused(
-      f'{name} is registered but could not be built: '
-      f'{type(error).__name__}: {error}. See whether '
-      f'gymnasium.make({name!r}) works by itself.'
+      f'{name} is there but could not be built: '
+      f'{type(error).__name__}: {error}. See whether {alone} works by itself.'
     ) from error
 
 

@@ -317,6 +317,12 @@ def _how_to_count(space: gymnasium.Space) -> str:
 
 
 def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
+  for part in ('observation_space', 'action_space'):
+    if getattr(environment, part, None) is None:
+      raise EnvironmentRefused(
+        f'{name} has no {part}. Give its class one, for instance a '
+        f'gymnasium.spaces.Box. {_PAGE}'
+      )
   observation_space: Any = environment.observation_space
   if not isinstance(observation_space, gymnasium.spaces.Box):
     raise EnvironmentRefused(

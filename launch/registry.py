@@ -270,7 +270,7 @@ def _outside(name: str) -> Any:
       if path == module:
         return None
       break
-    except Exception as e:  # whatever a module of the user's does
+    except (Exception, SystemExit) as e:  # whatever a user's module does
       # A SyntaxError says itself in which file and line.
       raise ValueError(
         f'{name} cannot be imported: {type(e).__name__}: {e}. '

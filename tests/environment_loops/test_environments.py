@@ -297,6 +297,30 @@ class Blind(gymnasium.Env):
     pass
 
 
+class Bare(gymnasium.Env):
+  """Nothing is said of it."""
+
+
+def broken():
+  raise RuntimeError('no licence')
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('Bare', 'has no observation_space'),
+    (
+      'broken',
+      'no licence. See whether `python -c "import {0}; {0}.broken()"`',
+    ),
+  ],
+)
+def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(f'{__name__}:{name}')
+  assert said.format(__name__) in str(error.value)
+
+
 def test_what_cannot_be_drawn_says_so():
   name = f'{__name__}:Blind'
   assert environments.spec(name).num_actions == 2

@@ -304,3 +304,14 @@ def test_help_shows_examples_and_the_names_that_there_are(answers):
     for name in names:
       assert name in text
   assert 'vertex_ai' not in text
+
+
+@pytest.mark.parametrize('code', [0, 3])
+def test_an_agent_s_module_that_exits_is_refused_and_not_obeyed(
+  code, tmp_path, monkeypatch
+):
+  name = f'exits_with_{code}'
+  (tmp_path / f'{name}.py').write_text(f'raise SystemExit({code})\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError, match=f'SystemExit: {code}'):
+    registry.agent(f'{name}:Any')
