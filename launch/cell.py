@@ -241,6 +241,13 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
   if agents[0] != agents[1]:
     other.append(f'{agents[1]} agents instead of {agents[0]}')
   one, two = (cell.experiment.make_agent() for cell in (kept, found))
+  # What waits in a queue between actors and learner is saved, too.
+  blocks = [
+    (agent.unroll_length, getattr(config, 'envs_per_actor', None))
+    for agent, config in ((one, before), (two, after))
+  ]
+  if None not in blocks[0] and blocks[0] != blocks[1]:
+    other.append('blocks of other sizes')
   if one.learner_class is None:
     sizes = one.layout.size, two.layout.size
     if one.layout.shapes != two.layout.shapes:

@@ -58,6 +58,9 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('dqn', 'gossip', {'gossip.num_learners': '2'}, '2 agents instead of 4'),
     ('pso_dqn', None, {'swarm.explorers_per_node': '3'}, 'explorers_per_node'),
     ('gorila_dqn', None, {'server.num_shards': '2'}, 'server.num_shards'),
+    ('apex_dqn', None, {'actors.transitions_per_item': '1'}, 'per_item'),
+    ('impala', None, {'actors.envs_per_actor': '4'}, 'blocks of other sizes'),
+    ('impala', None, {'agent.unroll_length': '5'}, 'blocks of other sizes'),
     ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),
   ],
 )
@@ -78,6 +81,8 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
   [
     ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
     ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
+    ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
+    ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
     ('acme_dqn', {'run.steps_per_agent': '90000'}),
   ],
 )
