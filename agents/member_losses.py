@@ -45,28 +45,28 @@ def of_all(
     What the loss of one returns, with a leading axis P.
   """
 
-  def loss(member):
+  def loss(member: Any) -> base.LossOutput:
     out = agent.loss(*member)
     if out.stopped is None:
       out = out._replace(stopped=tf.constant(False))
     return out
 
-  members = (
+  members: Any = (
     split(agent.layout, theta),
     split(agent.layout, target),
     experience,
     importance,
   )
+
+  def alone(index: int) -> base.LossOutput:
+    return loss(_each(lambda x: x[index], members))
+
   number = theta.shape[0]
   if number == 1:
-    one = loss(_each(lambda x: x[0], members))
-    return tf.nest.map_structure(lambda x: x[None], one)
+    return tf.nest.map_structure(lambda x: x[None], alone(0))
   if agent.images:
     # Convolutions cannot be mapped over filters: one after the other.
-    each = [
-      loss(_each(lambda x, member=member: x[member], members))
-      for member in range(number)
-    ]
+    each = [alone(index) for index in range(number)]
     return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
   if importance is None:
     return tf.vectorized_map(
