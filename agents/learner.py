@@ -20,6 +20,7 @@ import tensorflow as tf
 from agents import base
 from agents import feeds
 from agents import gradient_step
+from agents import member_losses
 from agents import parameters
 from agents import updates
 from agents.exchange import base as exchange_base
@@ -194,15 +195,9 @@ class TFLearner:
     theta = self.theta.read_value()
     with tf.GradientTape() as tape:
       tape.watch(theta)
-      arguments = (
-        split(self.agent.layout, theta),
-        split(self.agent.layout, self.target.read_value()),
-        experience,
-        importance,
+      out = member_losses.of_all(
+        self.agent, theta, self.target.read_value(), experience, importance
       )
-      out = self._losses(arguments)
-      # Members share no parameter, so the gradient of the sum holds each
-      # member's own gradient in its row.
       total = tf.reduce_sum(out.loss)
     stopped = tf.logical_or(self._stopped.read_value(), out.stopped)
     return base.Gradient(
@@ -331,33 +326,6 @@ class TFLearner:
     named.update(self._exchange.variables())
     return named
 
-  def _losses(self, arguments) -> base.LossOutput:
-    """The agent's loss for each member: leading axis P in and out."""
-
-    def loss(member):
-      out = self.agent.loss(*member)
-      if out.stopped is None:
-        out = out._replace(stopped=tf.constant(False))
-      return out
-
-    if self.num_members == 1:
-      one = loss(_each(lambda x: x[0], arguments))
-      return tf.nest.map_structure(lambda x: x[None], one)
-    if self.agent.images:
-      # Convolutions cannot be mapped over filters: one after the other.
-      each = [
-        loss(_each(lambda x, member=member: x[member], arguments))
-        for member in range(self.num_members)
-      ]
-      return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
-    if arguments[-1] is None:
-      return tf.vectorized_map(
-        lambda member: loss((*member, None)),
-        arguments[:-1],
-        fallback_to_while_loop=False,
-      )
-    return tf.vectorized_map(loss, arguments, fallback_to_while_loop=False)
-
   def _take_statistics(
     self, statistics: dict[str, tf.Tensor], finite: tf.Tensor
   ) -> None:
@@ -426,18 +394,3 @@ class TFLearner:
       self.updates,
       end.setting,
     )
-
-
-def _each(fn, nest):
-  """tf.nest.map_structure that leaves None as it is."""
-  return tf.nest.map_structure(lambda x: x if x is None else fn(x), nest)
-
-
-def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
-  """`theta [P, D]` to variables `[P, *shape]`."""
-  # The gradient of one split is one concatenation; slices would each make a
-  # zero-padded [P, D] and add them up.
-  parts = tf.split(theta, layout.sizes, axis=1)
-  return [
-    tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)
-  ]

@@ -31,6 +31,7 @@ from replay import blocks
 
 # Updates of a rollout end at a divergence above this many targets.
 _KL_MARGIN = 1.5
+_MOST_UPDATES = 10_000  # of a rollout, as of run.updates_per_call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,15 @@ class Config(unroll_agent.Config):
         f'agent.rollout_steps={self.rollout_steps} is no whole number of '
         f'minibatches of {self.batch_size} steps. Set agent.batch_size to a '
         'divisor.'
+      )
+    updates = self.updates_per_rollout
+    if updates > _MOST_UPDATES:
+      raise ValueError(
+        f'agent.epochs={self.epochs} of agent.rollout_steps='
+        f'{self.rollout_steps} in minibatches of agent.batch_size='
+        f'{self.batch_size} are {updates:,} updates of one rollout; at most '
+        f'{_MOST_UPDATES:,} are made of one. Lower agent.epochs or '
+        'agent.rollout_steps, or raise agent.batch_size.'
       )
     if self.in_order and self.batch_size % self.unroll_length:
       raise ValueError(

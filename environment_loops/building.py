@@ -4,6 +4,7 @@ import difflib
 import importlib
 import logging
 import sys
+import types
 from typing import Any
 
 import gymnasium
@@ -62,10 +63,19 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       f'{_extra(name)} in the environment that runs this program.'
     ) from error
   except Exception as error:
+    if render_mode is not None:
+      raise faults.EnvironmentRefused(
+        f'{name} could not be built with render_mode={render_mode!r}: '
+        f'{faults.gist(error)}. To be seen, it has to take render_mode, and to '
+        "name this one in its metadata['render_modes']."
+      ) from error
+    module, _, identifier = name.rpartition(':')
+    alone = f'gymnasium.make({name!r})'
+    if identifier not in gymnasium.registry and module:
+      alone = f'`python -c "import {module}; {module}.{identifier}()"`'
     raise faults.EnvironmentRefused(
-      f'{name} is registered but could not be built: '
-      f'{type(error).__name__}: {error}. See whether '
-      f'gymnasium.make({name!r}) works by itself.'
+      f'{name} is there but could not be built: '
+      f'{type(error).__name__}: {error}. See whether {alone} works by itself.'
     ) from error
 
 
@@ -116,18 +126,26 @@ def _check_registered(name: str) -> None:
       ) from error
   if identifier in gymnasium.registry:
     return
-  if module and callable(getattr(sys.modules[module], identifier, None)):
+  found = getattr(sys.modules[module], identifier, None) if module else None
+  if callable(found):
     return  # a class or a function that makes one
-  if module:
-    own = [n for n in dir(sys.modules[module]) if not n.startswith('_')]
-    similar = difflib.get_close_matches(identifier, own, n=1)
-    if similar:
-      raise faults.EnvironmentRefused(
-        f'Unknown environment {name!r}: the module {module} has no '
-        f'{identifier}. Did you mean {f"{module}:{similar[0]}"!r}?'
-      )
+  if found is not None:
+    raise faults.EnvironmentRefused(
+      f'{name} is of type {type(found).__name__}, but a class or a function '
+      'that makes an environment is needed.'
+    )
   by_lower = {known.lower(): known for known in gymnasium.registry}
   near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
+  own = _own(sys.modules[module]) if module else []
+  similar = difflib.get_close_matches(identifier, own, n=1)
+  if similar or (own and not near):
+    advice = f'It has {", ".join(own)}.'
+    if similar:
+      advice = f'Did you mean {f"{module}:{similar[0]}"!r}?'
+    raise faults.EnvironmentRefused(
+      f'Unknown environment {name!r}: the module {module} has no '
+      f'{identifier!r}. {advice}'
+    )
   if near:
     advice = f'Nearest ids: {", ".join(by_lower[key] for key in near)}.'
   else:
@@ -135,6 +153,17 @@ def _check_registered(name: str) -> None:
   raise faults.EnvironmentRefused(
     f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
   )
+
+
+def _own(module: types.ModuleType) -> list[str]:
+  """Names of the classes and functions that a module defines itself."""
+  return [
+    name
+    for name, found in vars(module).items()
+    if callable(found)
+    and not name.startswith('_')
+    and getattr(found, '__module__', None) == module.__name__
+  ]
 
 
 def _extra(name: str) -> str:

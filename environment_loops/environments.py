@@ -317,6 +317,12 @@ def _how_to_count(space: gymnasium.Space) -> str:
 
 
 def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
+  for part in ('observation_space', 'action_space'):
+    if getattr(environment, part, None) is None:
+      raise EnvironmentRefused(
+        f'{name} has no {part}. Give its class one, for instance a '
+        f'gymnasium.spaces.Box. {_PAGE}'
+      )
   observation_space: Any = environment.observation_space
   if not isinstance(observation_space, gymnasium.spaces.Box):
     raise EnvironmentRefused(
@@ -329,6 +335,12 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'{name} has observations of dtype {observation_space.dtype}, but real '
       f'numbers are needed. Register a version with a wrapper that gives, for '
       f'instance, real and imaginary parts side by side.'
+    )
+  if 0 in observation_space.shape:
+    raise EnvironmentRefused(
+      f'{name} has observations of shape {observation_space.shape}, in which '
+      f'there is nothing to see. Give one that is wrapped, with at least one '
+      f'number, which may be constant. {_PAGE}'
     )
   registered = environment.spec
   assert registered is not None, name

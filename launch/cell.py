@@ -92,7 +92,8 @@ def resume(
   """The cell of a config.json; what is newer than it has its default.
 
   Raises:
-    ValueError: it is of an older version, or an override is refused.
+    ValueError: it is of an older version, or an override is refused, or is of
+      what checkpoints are made of.
   """
   missing = [name for name in _PLAIN if name not in config]
   if missing:
@@ -112,14 +113,14 @@ def resume(
       f'its config.json has no {(broken or ["environment"])[0]!r} that can be '
       'read. Put the file back from a copy, or start a new run.'
     )
+  names = config['agent_name'], config['topology'], values
   try:
-    return _cell(
-      config['agent_name'],
-      config['topology'],
-      values,
-      overrides or {},
-      config['seed'],
-    )
+    kept = _cell(*names, {}, config['seed'])
+    if not overrides:
+      return kept
+    found = _cell(*names, overrides, config['seed'])
+    _check_saved(kept, found, overrides)
+    return found
   except settings.Unknown as e:
     raise ValueError(
       f'its config.json has {e.setting}, which there is no more: it was made '
@@ -168,7 +169,13 @@ def _cell(
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
-  made_agent = make_agent()
+  try:
+    made_agent = make_agent()
+  except MemoryError as e:
+    raise ValueError(
+      f'The parameters of {agent_name} do not fit into memory: {e}. Lower the '
+      'sizes of its networks.'
+    ) from e
   if made_agent.unroll_length is not None:
     del classes['pace']
     for key in overrides:
@@ -215,6 +222,44 @@ def _cell(
     {'environment': environment, **sections},
     config,
   )
+
+
+def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
+  """Refuses what the checkpoints of a run have no place for.
+
+  Raises:
+    ValueError: what would be another, and the overrides that may be why.
+  """
+  section = found.topology.SECTION
+  before, after = kept.sections[section], found.sections[section]
+  other = [
+    f'{section}.{name}'
+    for name in getattr(found.topology, 'LASTING', ())
+    if getattr(before, name) != getattr(after, name)
+  ]
+  agents = [cell.experiment.num_agents for cell in (kept, found)]
+  if agents[0] != agents[1]:
+    other.append(f'{agents[1]} agents instead of {agents[0]}')
+  one, two = (cell.experiment.make_agent() for cell in (kept, found))
+  # What waits in a queue between actors and learner is saved, too.
+  blocks = [
+    (agent.unroll_length, getattr(config, 'envs_per_actor', None))
+    for agent, config in ((one, before), (two, after))
+  ]
+  if None not in blocks[0] and blocks[0] != blocks[1]:
+    other.append('blocks of other sizes')
+  if one.learner_class is None:
+    sizes = one.layout.size, two.layout.size
+    if one.layout.shapes != two.layout.shapes:
+      other.append(f'a network of {sizes[1]:,} parameters, not {sizes[0]:,}')
+    if type(one.optimizer) is not type(two.optimizer):
+      other.append('the optimizer')
+  if other:
+    raise ValueError(
+      f'what was saved cannot be gone on from with {" and ".join(other)}. '
+      f'Leave out what changes that, of {", ".join(overrides)}, or start a new '
+      'run.'
+    )
 
 
 def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:

@@ -43,7 +43,10 @@ def main() -> int:
   except (ValueError, RuntimeError, OSError) as e:
     return command_line.refuse(e)
   name = run.config()['environment']
-  print(f'Playing {kept.what} on {name}, {args.episodes} episodes.')
+  print(
+    f'Playing {kept.what} on {name}, {args.episodes} '
+    f'episode{"s"[: args.episodes != 1]}.'
+  )
   try:
     result = playing.evaluate(run, kept, args.episodes, args.seed)
   except environments.EnvironmentFault as e:

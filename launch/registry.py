@@ -35,7 +35,10 @@ TOPOLOGIES = {
 # They need more than an agent, such as a data set, and are in no table.
 _BESIDES = {'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
-_OWN = 'One of your own is named module:Name'
+_OWN = (
+  'One of your own is named module:Name, with the module where you are or on '
+  'PYTHONPATH'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +71,10 @@ class Topology(Protocol):
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
 
-  It may have `ignored(agent, config) -> {name: why}` too: settings of its
-  section (others by section.name) that a run would ignore, and that are
-  refused on a command line.
+  It may have LASTING too: settings of its section that checkpoints depend on,
+  which a run that is resumed cannot change. And
+  `ignored(agent, config) -> {name: why}`: settings of its section (others by
+  section.name) that a run would ignore, and that are refused on a command line.
   """
 
   SECTION: str
@@ -266,7 +270,7 @@ def _outside(name: str) -> Any:
       if path == module:
         return None
       break
-    except Exception as e:  # whatever a module of the user's does
+    except (Exception, SystemExit) as e:  # whatever a user's module does
       # A SyntaxError says itself in which file and line.
       raise ValueError(
         f'{name} cannot be imported: {type(e).__name__}: {e}. '

@@ -50,6 +50,11 @@ def load(name: str) -> portable.Policy:
     spec.loader.exec_module(module)
     if hasattr(module, 'policy'):
       return module.policy
+  if path.is_dir():
+    raise ValueError(
+      f'{name} is a directory. Of a run, murmuration evaluate {name} plays the '
+      'policy; murmuration export makes a file of it, which can be played here.'
+    )
   raise ValueError(
     f'There is no policy {name!r}: choose from {", ".join(policies())}, or '
     'give a file that murmuration export made: RUN/policy.py.'
@@ -96,6 +101,9 @@ def main() -> int:
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--video', help='a film of the first episode, .gif, .mp4')
   args = parser.parse_args()
+  for flag, least in (('episodes', 1), ('seed', 0)):
+    if getattr(args, flag) < least:
+      parser.error(f'--{flag}={getattr(args, flag)} is below {least}')
   if args.name is None:
     _list()
     return 0

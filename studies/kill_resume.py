@@ -2,10 +2,12 @@
 
 python studies/kill_resume.py --times=50
 python studies/kill_resume.py --times=10 -- impala:cartpole --seed=1
+python studies/kill_resume.py --times=10 -- dqn --topology=gossip
 
-Half of the kills come at any moment from the start of Python on, half once the
-run has saved something. After each kill nothing may be left running; each
-resume must go on; at the end the run must come to its budget with exit code 0.
+Any words of run.py may follow. Half of the kills come at any moment from the
+start of Python on, half once the run has saved something. After each kill
+nothing may be left running; each resume must go on; at the end the run must
+come to its budget with exit code 0.
 Prints a line for each kill and a summary; the exit code is 0 if all of that
 held.
 """
@@ -30,11 +32,14 @@ import uuid
 # Run as a file, Python would look for modules in studies/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import psutil
 
+from launch import cell as cell_lib
 from run_records import checkpoints
 from run_records import durable
+from run_records import run_directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEFAULT = (
@@ -44,10 +49,13 @@ DEFAULT = (
 # What a run may lose: 5 s between checkpoints, and what one takes.
 STATED_S = 6.0
 _MARK = 'KILL_RESUME'
-_SPREAD_S = 6.0
 _START_S = 120.0  # until a run has saved something, on a busy machine
 _GONE_S = 20.0
-_END_STEPS = 4000  # that the last start makes beyond what was reached
+_END_STEPS = 4000  # of each agent, beyond what all have reached
+# Who writes what was learned, and where in it the number of updates is. Shards
+# save after so many updates; the others by the clock.
+_BY_CLOCK = ('worker', 'learner', 'explorer', 'evolution')
+_UPDATES = {'shard': 'counts', 'evolution': 'numbers'}  # else 'updates'
 
 
 @dataclasses.dataclass
@@ -56,10 +64,11 @@ class Kill:
 
   Attributes:
     after_s: from the start of the process to the kill.
-    lost_s: age of the newest checkpoint of a learner; None if none was due.
+    lost_s: age of the oldest of the learners' newest checkpoints; None if one
+      of them had saved nothing yet.
     left: processes that were still there _GONE_S later.
     steps: of all actors, as counted on disk.
-    learner_steps: in the checkpoint.
+    learner_steps: in the checkpoints, of all learners and shards.
   """
 
   after_s: float
@@ -72,7 +81,10 @@ class Kill:
 class Campaign:
   """One run directory, its kills, and the complaints about them."""
 
-  def __init__(self, directory: pathlib.Path, command: Sequence[str]):
+  def __init__(
+    self, directory: pathlib.Path, command: Sequence[str], spread_s: float
+  ):
+    self._spread_s = spread_s
     self.run = directory / 'run'
     self.kills: list[Kill] = []
     self.complaints: list[str] = []
@@ -107,7 +119,7 @@ class Campaign:
     )
     if rng.random() < 0.5:
       self._wait_for_a_save(process, started)
-    time.sleep(rng.uniform(0.0, _SPREAD_S))
+    time.sleep(rng.uniform(0.0, self._spread_s))
     if process.poll() is not None:
       self._complain(f'ended by itself with code {process.returncode}')
       return
@@ -144,7 +156,12 @@ class Campaign:
 
   def finish(self) -> None:
     """Lets the run come to its end."""
-    steps = self.steps() + _END_STEPS
+    if not (self.run / 'config.json').exists():
+      self._complain('no start came so far as to write its config')
+      return
+    config = run_directory.open(self.run).config()
+    agents = cell_lib.resume(config).experiment.num_agents
+    steps = self.steps() // agents + _END_STEPS
     process = self.start(f'--config.run.steps_per_agent={steps}')
     code = process.wait(timeout=600)
     if code != 0:
@@ -159,14 +176,15 @@ class Campaign:
   def learner_steps(self) -> int:
     """The sum over the learners' checkpoints."""
     found = 0
-    for path in self._learners():
+    for path in self._saved((*_BY_CLOCK, *_UPDATES)):
       arrays = checkpoints.read(path)
-      found += 0 if arrays is None else int(arrays['updates'])
+      if arrays is not None:
+        kind = path.stem.partition('-')[0]
+        found += int(arrays[_UPDATES.get(kind, 'updates')].flat[0])
     return found
 
-  def _learners(self) -> list[pathlib.Path]:
+  def _saved(self, kinds: tuple[str, ...]) -> list[pathlib.Path]:
     names = durable.saved(self.run / 'checkpoints')
-    kinds = ('worker', 'learner', 'explorer')
     return [
       self.run / 'checkpoints' / name
       for name in names
@@ -174,7 +192,7 @@ class Campaign:
     ]
 
   def _newest_save(self) -> float | None:
-    times = [path.stat().st_mtime for path in self._learners()]
+    times = [path.stat().st_mtime for path in self._saved(_BY_CLOCK)]
     return min(times, default=None)
 
   def _wait_for_a_save(self, process: subprocess.Popen, started: float) -> None:
@@ -211,12 +229,18 @@ def main(argv: Sequence[str]) -> int:
   )
   parser.add_argument('--times', type=int, default=50, help='kills')
   parser.add_argument('--seed', type=int, default=0, help='of their moments')
+  parser.add_argument(
+    '--spread_s',
+    type=float,
+    default=6.0,
+    help='seconds within which a kill comes; more on a slow machine',
+  )
   parser.add_argument('--keep', help='where the run stays; default: nowhere')
   parser.add_argument('command', nargs='*', help='of run.py, after --')
   args = parser.parse_args(argv)
   directory = pathlib.Path(args.keep or tempfile.mkdtemp(prefix='kill_resume'))
   directory.mkdir(parents=True, exist_ok=True)
-  campaign = Campaign(directory, args.command or DEFAULT)
+  campaign = Campaign(directory, args.command or DEFAULT, args.spread_s)
   rng = random.Random(args.seed)
   # By default Python would leave the run behind.
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))

@@ -168,7 +168,8 @@ class Exchange(abc.ABC):
 
     Args:
       theta: fresh ones [P, D].
-      again: whether the worker has acted or learned in this run before.
+      again: whether the worker has acted or learned in this run before, or is
+        started again within it.
     """
     del again
     return theta

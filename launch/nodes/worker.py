@@ -217,8 +217,10 @@ class Worker:
         self._stop.is_set,
       )
     pulse.beat()  # the limit is that of each piece
-    # A restarted worker draws other numbers than the one that died.
-    self._learner = self._make_learner(f'from step {steps}', again=done > 0)
+    # A restarted worker draws other numbers than the one that died. One that
+    # died before its first report had no steps, and is restarted all the same.
+    again = done > 0 or pulse.life()[1] > 1
+    self._learner = self._make_learner(f'from step {steps}', again)
     pulse.beat()
     hosts = self._open_replay()
     pulse.beat()

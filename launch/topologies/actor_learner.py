@@ -27,6 +27,7 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
+LASTING = ('transitions_per_item',)  # items of replay are of so many
 Config = actor_settings.Config
 ignored = actor_settings.ignored
 

@@ -16,12 +16,14 @@ from agents import base
 from agents import evolution
 from environment_loops import atari
 from launch import experiment as experiment_lib
+from launch import needs
 from launch import rpc
 from launch.nodes import es_worker
 from launch.services import evolution as master_lib
 from launch.topologies import parts
 
 SECTION = 'evolution'
+LASTING = ('optimizer', 'table_seed', 'table_size')  # as the checkpoint's
 Config = evolution.Config
 # Settings of an agent that its greedy policy is made of. The others are of
 # learning by gradient, of exploration or of replay.
@@ -128,4 +130,24 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       f'the {dim} parameters that are perturbed: perturbations would overlap '
       f'too often. Set it to {_LEAST * dim} or more, or make the network '
       'smaller.'
+    )
+  # Of each worker and the master; doubles while it is drawn.
+  tables = 4 * config.table_size * (config.num_workers + 1)
+  memory = needs.memory_bytes()
+  if tables > memory:
+    raise ValueError(
+      f'evolution.table_size={config.table_size} makes noise of '
+      f'{tables / 1e9:,.0f} GB in {config.num_workers} workers and the master, '
+      f'and the machine has {memory / 1e9:,.0f} GB. Lower '
+      'evolution.table_size or evolution.num_workers.'
+    )
+  # An episode has at least a step.
+  least = max(config.min_steps, 2 * config.population)
+  if least > experiment.total_steps:
+    raise ValueError(
+      f'run.steps_per_agent={experiment.total_steps} leaves no update: a '
+      f'generation has at least {least:,} environment steps '
+      f'(evolution.population={config.population} pairs of episodes, '
+      f'evolution.min_steps={config.min_steps}). Lower these, or raise '
+      'run.steps_per_agent.'
     )

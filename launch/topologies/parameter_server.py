@@ -28,6 +28,7 @@ from launch.services import shard_exchange
 from launch.topologies import parts
 
 SECTION = 'server'
+LASTING = ('num_shards', 'slices')  # checkpoints are of slices
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ from launch.services import star_exchange
 from launch.topologies import parts
 
 SECTION = 'swarm'
+LASTING = ('explorers_per_node',)  # a checkpoint is of a node
 Config = explorers.Config
 
 

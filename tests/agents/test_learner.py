@@ -8,6 +8,7 @@ from agents import base
 from agents import dqn
 from agents import feeds
 from agents import learner as learner_lib
+from agents import member_losses
 from agents import optimizers
 from agents import parameters
 from agents.exchange import local as local_exchange
@@ -368,7 +369,7 @@ def test_learners_that_cannot_be_are_refused(linear_learner, agent):
 def test_variables_of_a_population_are_slices_of_its_vector():
   layout = parameters.Layout([('w', (2, 3)), ('b', (4,))])
   theta = np.random.default_rng(0).normal(size=(5, 10))
-  parts = learner_lib.split(layout, tf.constant(theta))
+  parts = member_losses.split(layout, tf.constant(theta))
   for part, expected in zip(parts, layout.unpack(theta), strict=True):
     np.testing.assert_array_equal(part, expected)
 

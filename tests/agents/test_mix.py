@@ -1,15 +1,16 @@
-"""The exchange of gossip with a learner; without one: services/test_gossip."""
+"""Gossip in a learner; between workers: launch/services/test_gossip.py."""
 
 import types
 
 import numpy as np
+import tensorflow as tf
 
 from agents.exchange import mix
 from agents.exchange import mixing
 
 
-class _Carrier:
-  """Keeps what is sent; nothing comes."""
+class _Post:
+  """A carrier that keeps what is sent, and brings nothing."""
 
   received = refused = 0
 
@@ -17,33 +18,37 @@ class _Carrier:
     self.sent = []
 
   def start(self, shape):
-    assert shape == (1, 2)
+    del shape
 
   def send(self, receivers, message):
     self.sent += [(receiver, message) for receiver in receivers]
 
+  def newest(self, sender):
+    del sender
+
   def heard(self, sender):
+    del sender
     return 0, 0
 
-  def newest(self, sender):
-    return None
 
-  def wait(self, received, timeout_s):
-    raise AssertionError('tau=None waits for nobody')
-
-
-def test_after_a_gradient_that_is_not_finite_the_unchanged_is_sent(
+def test_a_step_that_is_not_finite_is_skipped_and_the_same_is_sent(
   linear_learner,
 ):
-  carrier = _Carrier()
-  exchange = mix.Mix(mixing.Graph('ring', 2), 0, carrier, tau=None)
-  made = linear_learner([[1.0, 2.0]], exchange=exchange)
-  worker = types.SimpleNamespace(learner=made, steps=0, over=lambda: False)
-  exchange.begin(worker)
-  for gradient in ([[0.5, 0.5]], [[np.nan, 1.0]]):
-    exchange.updated(made.step(np.array([gradient], np.float32)))
-    assert not exchange.sync()
-  full = [m.theta for _, m in carrier.sent if m.theta is not None]
-  assert len(full) == 2
-  np.testing.assert_allclose(full[0], [[0.95, 1.95]])
-  np.testing.assert_array_equal(full[1], full[0])
+  post = _Post()
+  exchange = mix.Mix(mixing.Graph('ring', 2), 0, post, tau=None)
+  learner = linear_learner(np.ones((1, 3)), exchange=exchange)
+  exchange.begin(
+    types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
+  )
+  for gradient, moved in ((np.nan, False), (1.0, True)):
+    before = learner.parameters()
+    post.sent.clear()
+    result = learner.step(tf.fill((1, 1, 3), np.float32(gradient)))
+    assert result.skipped == (not moved)
+    exchange.updated(result)
+    exchange.sync()
+    ((receiver, message),) = post.sent
+    assert receiver == 1
+    np.testing.assert_array_equal(message.theta, learner.parameters())
+    assert (message.theta != before).any() == moved
+  assert message.iteration == 2  # nobody waits for the one that was skipped

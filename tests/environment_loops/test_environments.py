@@ -258,6 +258,76 @@ def test_a_name_that_is_nothing_is_refused(name):
     environments.spec(name)
 
 
+class Seen:
+  """What a module of a user's may have beside environments."""
+
+
+NOT_A_CLASS = 7
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('Sen', "has no 'Sen'. Did you mean '{}:Seen'"),
+    ('Elsewhere', "has no 'Elsewhere'. It has "),
+    ('', "has no ''. It has "),
+    ('CartPole-v9', 'Nearest ids: CartPole-v1'),
+    ('NOT_A_CLASS', 'is of type int, but a class or a function'),
+  ],
+)
+def test_a_name_that_a_module_has_not_is_refused_with_those_it_has(name, said):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(f'{__name__}:{name}')
+  assert said.format(__name__) in str(error.value)
+
+
+def test_observations_without_a_number_are_refused(register):
+  name = register(observations=gymnasium.spaces.Box(0, 1, (0,), np.float32))
+  with pytest.raises(environments.EnvironmentRefused, match='nothing to see'):
+    environments.spec(name)
+
+
+class Blind(gymnasium.Env):
+  """An environment as many are: it takes no render_mode."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self):
+    pass
+
+
+class Bare(gymnasium.Env):
+  """Nothing is said of it."""
+
+
+def broken():
+  raise RuntimeError('no licence')
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('Bare', 'has no observation_space'),
+    (
+      'broken',
+      'no licence. See whether `python -c "import {0}; {0}.broken()"`',
+    ),
+  ],
+)
+def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(f'{__name__}:{name}')
+  assert said.format(__name__) in str(error.value)
+
+
+def test_what_cannot_be_drawn_says_so():
+  name = f'{__name__}:Blind'
+  assert environments.spec(name).num_actions == 2
+  with pytest.raises(environments.EnvironmentRefused, match='To be seen'):
+    environments.make(name, seed=0, render_mode='rgb_array')
+
+
 def test_an_id_in_a_module_is_found():
   name = 'gymnasium.envs:CartPole-v1'
   assert environments.spec(name).num_actions == 2

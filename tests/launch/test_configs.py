@@ -49,6 +49,49 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
 
 
 @pytest.mark.parametrize(
+  'agent, topology, overrides, said',
+  [
+    ('dqn', None, {'agent.hidden_sizes': '(8,)'}, 'a network of 58 parameters'),
+    ('dqn', None, {'environment': 'Acrobot-v1'}, 'a network of'),
+    ('dqn', None, {'agent.optimizer': 'sgd'}, 'the optimizer'),
+    ('dqn', None, {'single.num_agents': '3'}, '3 agents instead of 1'),
+    ('dqn', 'gossip', {'gossip.num_learners': '2'}, '2 agents instead of 4'),
+    ('pso_dqn', None, {'swarm.explorers_per_node': '3'}, 'explorers_per_node'),
+    ('gorila_dqn', None, {'server.num_shards': '2'}, 'server.num_shards'),
+    ('apex_dqn', None, {'actors.transitions_per_item': '1'}, 'per_item'),
+    ('impala', None, {'actors.envs_per_actor': '4'}, 'blocks of other sizes'),
+    ('impala', None, {'agent.unroll_length': '5'}, 'blocks of other sizes'),
+    ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),
+  ],
+)
+def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
+  agent, topology, overrides, said
+):
+  kept = json.loads(
+    json.dumps(cell_lib.resolve(agent, topology=topology).config)
+  )
+  with pytest.raises(ValueError, match='cannot be gone on from') as caught:
+    cell_lib.resume(kept, overrides)
+  assert said in str(caught.value)
+  assert next(iter(overrides)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'agent, overrides',
+  [
+    ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
+    ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
+    ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
+    ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
+    ('acme_dqn', {'run.steps_per_agent': '90000'}),
+  ],
+)
+def test_what_any_checkpoint_fits_may_change(agent, overrides):
+  kept = json.loads(json.dumps(cell_lib.resolve(agent).config))
+  assert cell_lib.resume(kept, overrides).config != kept
+
+
+@pytest.mark.parametrize(
   'changes', [{'agent': {'env_steps_per_update': 1}}, {'topology': None}]
 )
 def test_a_run_of_an_older_version_is_refused(changes):
@@ -266,3 +309,14 @@ def test_help_shows_examples_and_the_names_that_there_are(answers):
     for name in names:
       assert name in text
   assert 'vertex_ai' not in text
+
+
+@pytest.mark.parametrize('code', [0, 3])
+def test_an_agent_s_module_that_exits_is_refused_and_not_obeyed(
+  code, tmp_path, monkeypatch
+):
+  name = f'exits_with_{code}'
+  (tmp_path / f'{name}.py').write_text(f'raise SystemExit({code})\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError, match=f'SystemExit: {code}'):
+    registry.agent(f'{name}:Any')

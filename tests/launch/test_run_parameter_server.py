@@ -6,11 +6,14 @@ import json
 import numpy as np
 import pytest
 
+from agents import base
 from launch import cell as cell_lib
 from launch.services import shard as shard_lib
 from launch.services import shard_exchange
 from launch.topologies import parameter_server
+from replay import blocks
 from run_records import run_directory
+from tests.launch import conftest
 
 
 class Direct:
@@ -24,34 +27,90 @@ class Direct:
     return self
 
 
-def test_one_worker_of_a3c_is_the_sequential_loop(run_worker, make_counter):
+UPDATES = 500
+
+
+def _mnih_et_al(theta, rollouts, config):
+  """Algorithm S3 of one thread, in float64: theta after all rollouts.
+
+  Args:
+    theta: before the first, [D]: a layer of 16, then two logits and a value.
+    rollouts: a `Block` for each update.
+    config: of the agent.
+  """
+  shapes = [(16,), (4, 16), (3,), (16, 3)]
+  cuts = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
+  theta, g2 = theta.astype(np.float64), np.zeros(len(theta))
+  total = config.anneal_env_steps / (config.unroll_length * config.batch_size)
+  for update, rollout in enumerate(rollouts):
+    b0, w0, b1, w1 = (
+      part.reshape(shape) for part, shape in zip(np.split(theta, cuts), shapes)
+    )
+    d_theta = [np.zeros(shape) for shape in shapes]
+    num_steps, num_envs = rollout.reward.shape
+    for k in range(num_envs):
+      seen = rollout.observation[-1, k], rollout.final_observation[k]
+      ret, final = (np.tanh(seen @ w0 + b0) @ w1 + b1)[:, 2]
+      for t in reversed(range(num_steps)):
+        if rollout.last[t, k]:
+          ret = final if rollout.discount[t, k] else 0.0
+        ret = config.reward_scale * rollout.reward[t, k] + config.gamma * ret
+        x = rollout.observation[t, k]
+        h = np.tanh(x @ w0 + b0)
+        *logits, v = h @ w1 + b1
+        log_pi = logits - np.log(np.sum(np.exp(logits)))
+        pi = np.exp(log_pi)
+        entropy = -np.sum(pi * log_pi)
+        d_logits = (ret - v) * (pi - np.eye(2)[rollout.action[t, k]])
+        d_logits += config.entropy_cost * pi * (log_pi + entropy)
+        d_out = np.append(d_logits, config.baseline_cost * (v - ret))
+        d_h = (w1 @ d_out) * (1 - h**2)
+        parts = d_h, np.outer(x, d_h), d_out, np.outer(h, d_out)
+        for added, part in zip(d_theta, parts):
+          added += part / (num_steps * num_envs)
+    gradient = np.concatenate([part.ravel() for part in d_theta])
+    norm = np.linalg.norm(gradient)
+    gradient *= min(1.0, config.max_gradient_norm / norm)
+    g2 = 0.99 * g2 + 0.01 * gradient**2
+    rate = config.learning_rate * (1 - update / total)
+    theta = theta - rate * gradient / np.sqrt(g2 + config.rmsprop_epsilon)
+  return theta
+
+
+def test_one_worker_of_a3c_is_the_sequential_loop(make_worker, make_counter):
   overrides = {
-    'run.steps_per_agent': '4000',  # 200 updates
+    'run.steps_per_agent': str(UPDATES * 5 * 4),
     'agent.hidden_sizes': '(16,)',
     'agent.unroll_length': '5',
   }
   cell = cell_lib.resolve('a3c', overrides=overrides)
   config = parameter_server.Config(num_learners=1)
-  found = []
-  for apart in (True, False):
-    options = {}
-    if apart:
-      shard = shard_lib.Shard(cell.experiment, config, 0)
-      places = shard_lib.places(cell.experiment.make_agent(), config)
-      options = {
-        'exchange': functools.partial(
-          shard_exchange.ServerExchange, config, places, 0
-        ),
-        'peers': {'shards': [Direct(shard)]},
-      }
-    counter = make_counter(budget={'actor_steps': 10**9})
-    worker = run_worker(cell.experiment, counter, **options)
-    found.append(worker)
-    assert worker.steps == 4000
-  one, other = (worker.learner.save() for worker in found)
-  assert one['updates'] == other['updates'] == 200
-  np.testing.assert_allclose(one['theta'], other['theta'], atol=1e-4)
-  assert np.abs(other['theta'] - other['target']).max() > 0.01
+  agent = cell.experiment.make_agent()
+  exchange = functools.partial(
+    shard_exchange.ServerExchange, config, shard_lib.places(agent, config), 0
+  )
+  shard = Direct(shard_lib.Shard(cell.experiment, config, 0))
+  counter = make_counter(budget={'actor_steps': 10**9})
+  worker = make_worker(
+    cell.experiment, counter, exchange=exchange, peers={'shards': [shard]}
+  )
+  rollouts, prepare = [], worker._experience.prepare
+
+  def kept(sample, updates):
+    # One block, of four environments; copied, as its memory is used again.
+    rollouts.append(blocks.Block(*(np.array(x[0]) for x in sample.data)))
+    return prepare(sample, updates)
+
+  worker._experience.prepare = kept
+  worker.run(conftest.Ends())
+  assert worker.learner.updates == len(rollouts) == UPDATES
+  assert sum((x.last & (x.discount == 0)).sum() for x in rollouts) > 50
+  seed = base.actor_seed(worker.members[0], 'initial from step 0')
+  first, last = agent.initial(seed), worker.learner.parameters()[0]
+  np.testing.assert_allclose(
+    last, _mnih_et_al(first, rollouts, agent.config), atol=1e-4
+  )
+  assert np.abs(last - first).max() > 0.1
 
 
 SMALL = {

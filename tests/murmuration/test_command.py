@@ -80,6 +80,11 @@ def test_the_zoo_has_what_the_pages_name():
     play.load('impala:cartpol')
 
 
+def test_a_run_is_no_policy_and_is_told_what_plays_it(tmp_path):
+  with pytest.raises(ValueError, match='murmuration evaluate'):
+    play.load(str(tmp_path))
+
+
 def test_an_exported_policy_plays_an_environment_of_the_user_s_own(
   tmp_path, monkeypatch, capsys
 ):

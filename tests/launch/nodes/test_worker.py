@@ -17,6 +17,7 @@ from agents.exchange import local
 from environment_loops import environments
 from launch import experience
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch import rpc
 from launch.rpc import directory
 from run_records import checkpoints
@@ -265,6 +266,30 @@ def test_members_start_alike_where_their_exchange_says_so(
   thetas = np.concatenate(first)
   assert len(thetas) == 3
   assert len(np.unique(thetas, axis=0)) == (1 if shared else 3)
+
+
+@pytest.mark.parametrize('lives', [1, 2])
+def test_who_died_before_its_first_report_is_started_again_all_the_same(
+  lives, recorder, run_worker, make_counter, tmp_path
+):
+  told = []
+
+  class Told(local.Local):
+    def initial(self, theta, again):
+      told.append(again)
+      return theta
+
+  (slot,) = pulse.Board(tmp_path, 1).slots
+  for _ in range(lives):
+    slot.clear()  # as the launcher does before each life
+  experiment = _experiment(COUNTING, 1, run={'steps_per_agent': 20})
+  pulse.use(slot)
+  try:
+    counter = make_counter(None, {'actor_steps': 20})  # has heard of nobody
+    run_worker(experiment, counter, exchange=Told)
+  finally:
+    pulse.use(None)
+  assert told == [lives > 1]
 
 
 def test_what_an_exchange_moved_between_calls_acts_at_once(

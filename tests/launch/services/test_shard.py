@@ -26,7 +26,7 @@ from launch.topologies import parameter_server
 from replay import packing
 
 BATCH, UPDATES = 8, 4
-CALLS = 50  # where the loops are compared: 200 updates
+CALLS = 250  # where the loops are compared: 1,000 updates
 SPEC = environments.spec('CartPole-v1')
 LAYOUT = packing.TransitionLayout(SPEC.observation_shape)
 AGENT = dqn.Config(

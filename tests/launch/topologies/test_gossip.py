@@ -282,3 +282,7 @@ def test_distance_bound_staleness_and_waits_are_logged(killed):
     assert row['messages_refused'] == 0
     assert 0 <= row['distance_to_mean'] < row['mean_norm']
     assert row['distance_to_mean'] <= row['distance_bound']
+  # All the time, also where one came back: the ball that GALA's abstract has.
+  for row in rows:
+    if 'distance_to_mean' in row:
+      assert row['distance_to_mean'] < 0.1 * row['mean_norm'], row
