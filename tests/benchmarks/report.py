@@ -25,6 +25,10 @@ README = _DOCS.parent / 'README.md'
 BEGIN_SPEED = '<!-- speed: begin -->'
 END_SPEED = '<!-- speed: end -->'
 _STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
+# Of docs/scaling.md, which scaling_model.py and scaling_check.py write.
+SCALING = _DOCS / 'scaling.md'
+BEGIN_MODEL, END_MODEL = '<!-- model: begin -->', '<!-- model: end -->'
+BEGIN_CHECK, END_CHECK = '<!-- check: begin -->', '<!-- check: end -->'
 # What is compared, script, our system, the peer, and by what.
 _SPEED = (
   (
@@ -46,6 +50,20 @@ _SPEED = (
     'bench_impala',
     'Murmuration, wide (2 x 64)',
     'dm-acme IMPALA, 2 actors',
+    _STEPS,
+  ),
+  (
+    'IMPALA on Ray, CartPole-v1: env steps/s',
+    'bench_ray',
+    'Murmuration IMPALA, ray, at an address',
+    'RLlib IMPALA',
+    _STEPS,
+  ),
+  (
+    'Ape-X on Ray, CartPole-v1, 32 samples per insert: env steps/s',
+    'bench_ray',
+    'Murmuration Ape-X, ray, at an address',
+    'RLlib DQN',
     _STEPS,
   ),
   (
@@ -117,6 +135,9 @@ _ORDER = (
   'bench_mujoco',
   'bench_population_ddpg',
   'bench_roofline',
+  'bench_control_plane',
+  'bench_ray',
+  'bench_tunnel',
 )
 
 
@@ -172,11 +193,16 @@ def render() -> None:
     ValueError: a page has no markers.
   """
   results = load()
-  _replace(PAGE, BEGIN, END, markdown(results))
-  _replace(README, BEGIN_SPEED, END_SPEED, speed(results))
+  replace(PAGE, BEGIN, END, markdown(results))
+  replace(README, BEGIN_SPEED, END_SPEED, speed(results))
 
 
-def _replace(path: pathlib.Path, begin: str, end: str, text: str) -> None:
+def replace(path: pathlib.Path, begin: str, end: str, text: str) -> None:
+  """Puts a text between two lines of a page.
+
+  Raises:
+    ValueError: the page has not got them.
+  """
   before, found_begin, rest = path.read_text().partition(begin)
   _, found_end, after = rest.partition(end)
   if not (found_begin and found_end):
