@@ -99,8 +99,8 @@ def _result(found: dict[str, list[dict[str, Any]]]) -> common.Result:
   ]
   notes.append(
     f'The tunnel of the writer: {cpu_us:.1f} us of CPU for 1,000 bytes; a '
-    f'frame has {bench_replay.frame_bytes():.0f} (CartPole-v1). All five processes '
-    'share the cores; between real hosts each has its own.'
+    f'frame has {bench_replay.frame_bytes():.0f} (CartPole-v1). All five '
+    'processes share the cores; between real hosts each has its own.'
   )
   return common.Result(
     'Reverb through the tunnel between hosts',

@@ -27,6 +27,7 @@ END_SPEED = '<!-- speed: end -->'
 _STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
 # Of docs/scaling.md, which scaling_model.py and scaling_check.py write.
 SCALING = _DOCS / 'scaling.md'
+CHECK = _DOCS / 'results' / 'scaling.json'
 BEGIN_MODEL, END_MODEL = '<!-- model: begin -->', '<!-- model: end -->'
 BEGIN_CHECK, END_CHECK = '<!-- check: begin -->', '<!-- check: end -->'
 # What is compared, script, our system, the peer, and by what.
@@ -149,6 +150,12 @@ def load() -> dict[str, Any]:
 def save(results: dict[str, Any]) -> None:
   RESULTS.parent.mkdir(parents=True, exist_ok=True)
   RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + '\n')
+
+
+def save_check(found: dict[str, Any]) -> None:
+  """Keeps what scaling_check.py found, and shows its 'text'."""
+  CHECK.write_text(json.dumps(found, indent=2, sort_keys=True) + '\n')
+  replace(SCALING, BEGIN_CHECK, END_CHECK, found['text'])
 
 
 def markdown(results: dict[str, Any]) -> str:

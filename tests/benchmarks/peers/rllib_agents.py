@@ -53,7 +53,8 @@ def config(algorithm: str, envs: int) -> Any:
       double_q=True,
       dueling=False,
       epsilon=0.05,
-      training_intensity=32.0,
+      # RLlib counts a runner more than there are (calculate_rr_weights).
+      training_intensity=32.0 * _RUNNERS / (_RUNNERS + 1),
       num_steps_sampled_before_learning_starts=1_000,
       target_network_update_freq=800,
       replay_buffer_config={
