@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import shutil
 import socket
 import sys
 import threading
@@ -110,6 +111,29 @@ def test_a_host_with_other_code_is_refused_with_both_versions(tmp_path):
   refusal = host.problem(plan_for((str(token), 'ours'), 'project abc'))
   assert 'it has another version of the project' in refusal
   assert code.version() in refusal and 'the launcher project abc' in refusal
+
+
+def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
+  token = tmp_path / 'token'
+  token.write_text('ours')
+  plan = plan_for((str(token), 'ours'), code.version())
+  here = host.linux.available_memory()
+  assert 0 < here < 1e15  # this machine's own, in bytes
+  monkeypatch.setattr(host.linux, 'available_memory', lambda: 2e9)
+  room = shutil.disk_usage(tmp_path)
+  monkeypatch.setattr(
+    host.shutil, 'disk_usage', lambda path: room._replace(free=3_000_000)
+  )
+  assert host.problem(plan).startswith('its disk is full: ')
+  assert 'has 3 MB free, and nodes need 200. Make room' in host.problem(plan)
+  monkeypatch.setattr(
+    host.shutil, 'disk_usage', lambda path: room._replace(free=10**12)
+  )
+  assert host.problem(plan) == ''
+  monkeypatch.setattr(host.linux, 'available_memory', lambda: 20e6)
+  assert host.problem(plan).startswith(
+    'its memory is full: 20 MB are available'
+  )
 
 
 # --- Addresses ----------------------------------------------------------------
