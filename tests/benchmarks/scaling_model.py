@@ -160,6 +160,7 @@ def _actors(
   act: float,
   learn: float,
   forward: float,
+  away: float = 0.0,
 ) -> float:
   """Steps/s that the CPU of all hosts allows, with the learner on the first.
 
@@ -169,9 +170,10 @@ def _actors(
     act: us of a step where it is acted.
     learn: us of a step at the learner's host.
     forward: us more at both ends for a step from another host.
+    away: us of a step for what else is on the other hosts.
   """
   all_us = 1e6 * cores
-  others = (hosts - 1) * all_us / (act + forward)
+  others = (hosts - 1) * all_us / (act + away + forward)
   left = all_us - others * (learn + forward)
   if left >= 0:  # the learner's host has time to act too
     return others + left / (act + learn)
@@ -182,25 +184,31 @@ def apex(p: Parts, hosts: int, cores: float = CORES, shards: int = 1):
   """Ape-X at 32 samples per insert, the learner with its tables."""
   c = p.apex
   near = c['sample'] + c['update'] + c['write']
-  # Tables beyond the first are on hosts of their own.
-  if shards > 1:
-    near = c['update'] + c['sample'] / 2  # its client's half
+  away = 0.0
+  if shards > 1 and hosts > 1:
+    # Tables are on the other hosts. Half of a sample is taken to be its
+    # client's, which stays: that was not measured.
+    near = c['update'] + c['sample'] / 2
+    away = c['write'] + c['sample'] / 2
   limits = {
     "CPU of all hosts, or of the learner's": _actors(
-      hosts, cores, c['act'], near, p.forward * TRANSITION
+      hosts, cores, c['act'], near, p.forward * TRANSITION, away
     ),
     'tables (samples/s)': shards * p.samples_per_s / _RATIO,
     'learner (one thread of updates)': 1e6 / c['update'],
   }
 
+  # Bytes to the learner's host with a step.
+  into = TRANSITION * (hosts - 1) / hosts
+  if away:
+    into += _RATIO * TRANSITION * (shards - 1) / shards
+  if hosts > 1:  # where parameters fill it the other way, they are older
+    limits["link of the learner's host"] = LINK / into
+
   def traffic(steps: float) -> float:
     updates = steps * _RATIO / 256
-    away = steps * (hosts - 1) / hosts
-    samples = steps * _RATIO * TRANSITION * (shards - 1) / shards
-    return max(away * TRANSITION + samples, _theta_out(hosts, THETA_Q, updates))
+    return max(steps * into, _theta_out(hosts, THETA_Q, updates))
 
-  if hosts > 1:
-    limits["link of the learner's host"] = LINK / (traffic(1.0) or 1e-9)
   limits |= _counter(p, hosts, min(limits.values()))
   return _least(limits, traffic)
 
