@@ -200,8 +200,8 @@ def _arms(args: Any, window_s: float) -> dict[str, Callable[[], Any]]:
     ):
       run = functools.partial(_ours, flags, window_s, more)
       arms[f'{mine}, {how}'] = functools.partial(_measure, run, on_ray)
-    run = functools.partial(_rllib, theirs.lower(), args.rllib_envs, window_s)
-    arms[f'RLlib {theirs}'] = functools.partial(_measure, run, True)
+    peer = functools.partial(_rllib, theirs.lower(), args.rllib_envs, window_s)
+    arms[f'RLlib {theirs}'] = functools.partial(_measure, peer, True)
   return arms
 
 

@@ -36,6 +36,7 @@ _PACKAGES = ['ray', 'torch', 'numpy', 'gymnasium']
 def config(algorithm: str, envs: int) -> Any:
   """RLlib's config; the rest is its own choice."""
   network: dict[str, Any] = {'fcnet_hiddens': [64, 64]}
+  made: Any
   if algorithm == 'impala':
     made = impala.IMPALAConfig().training(
       train_batch_size_per_learner=_BATCH['impala'],
