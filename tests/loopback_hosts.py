@@ -44,12 +44,15 @@ class Host(addresses.Addresses):
 
 
 @contextlib.contextmanager
-def make(top: pathlib.Path, number: int) -> Iterator[list[Host]]:
+def make(
+  top: pathlib.Path, number: int, plain: bool = False
+) -> Iterator[list[Host]]:
   """So many hosts, each with its tunnel.
 
   Args:
     top: each has its directory there, `top / str(index)`.
     number: 1 to 250.
+    plain: whether Reverb goes without the tunnels.
   """
   credentials, names = tls.make(), Names()
   given = [credentials.authority, credentials.certificate, credentials.key]
@@ -63,7 +66,7 @@ def make(top: pathlib.Path, number: int) -> Iterator[list[Host]]:
       stack.callback(process.wait)
       assert process.stdin is not None
       stack.callback(process.stdin.close)
-      found = Host(names, f'id{index}', ip, place, client)
+      found = Host(names, f'id{index}', ip, place, client, plain)
       found.process, found.tunnel = process, client
       desk = found.desk(given, lambda: None)
       stack.enter_context(server.serve(desk, f'unix:{place / hosts.SOCKET}'))

@@ -78,8 +78,8 @@ def frame_bytes() -> float:
 
 def measure_blocks(
   seconds: float, port: int, write_to: str = '', read_from: str = ''
-) -> float:
-  """Frames per second that the reader gets.
+) -> tuple[float, int]:
+  """Frames per second that the reader gets, and frames written in all.
 
   Args:
     seconds: of the window.
@@ -110,7 +110,9 @@ def measure_blocks(
       next(sampler)
       frames += 16 * _STEPS * _ENVS
     sampler.close()
-    return frames / spent
+    limiter = reverb.Client(own).server_info()['queue'].rate_limiter_info
+    written = limiter.insert_stats.completed * _STEPS * _ENVS
+    return frames / spent, written
   finally:
     for process in others:
       process.terminate()
@@ -167,7 +169,7 @@ def main() -> int:
   common.warn_if_busy()
   frames, samples = [], []
   for repetition in range(repetitions):
-    frames.append(measure_blocks(seconds, args.port + repetition))
+    frames.append(measure_blocks(seconds, args.port + repetition)[0])
     samples.append(measure_transitions(seconds))
     print(
       f'{frames[-1]:,.0f} frames/s, {samples[-1]["per_s"]:,.0f} samples/s',

@@ -40,8 +40,8 @@ def measure(
   """Rates of one way from a writer on `one` to a queue on `other`.
 
   Returns:
-    'frames_per_s', and 'cpu_us_per_kb' of the writer's tunnel (before TLS; 0
-    if it goes directly).
+    'frames_per_s', and of each frame that was written 'cpu_us' of the writer's
+    tunnel and 'sent_bytes' to the other host; both 0 if it goes directly.
   """
   port = int(other.claim(name, 'port').rsplit(':', 1)[1])
   write_to = '' if way == _DIRECT else str(one.find(name))
@@ -53,11 +53,14 @@ def measure(
     return times.user + times.system
 
   sent, cpu_s = one.tunnel.traffic()['sent'], spent()
-  rate = bench_replay.measure_blocks(seconds, port, write_to, read_from)
+  rate, written = bench_replay.measure_blocks(
+    seconds, port, write_to, read_from
+  )
   sent, cpu_s = one.tunnel.traffic()['sent'] - sent, spent() - cpu_s
   return {
     'frames_per_s': rate,
-    'cpu_us_per_kb': 1e9 * cpu_s / sent if sent else 0.0,
+    'cpu_us': 1e6 * cpu_s / written if sent else 0.0,
+    'sent_bytes': sent / written,
   }
 
 
@@ -83,7 +86,10 @@ def _result(found: dict[str, list[dict[str, Any]]]) -> common.Result:
     way: statistics.median(run['frames_per_s'] for run in runs)
     for way, runs in found.items()
   }
-  cpu_us = statistics.median(run['cpu_us_per_kb'] for run in found[_WRITER])
+  cpu_us, sent = (
+    statistics.median(run[key] for run in found[_WRITER])
+    for key in ('cpu_us', 'sent_bytes')
+  )
   rows = [
     (
       way,
@@ -98,15 +104,16 @@ def _result(found: dict[str, list[dict[str, Any]]]) -> common.Result:
     for way in (_WRITER, _BOTH)
   ]
   notes.append(
-    f'The tunnel of the writer: {cpu_us:.1f} us of CPU for 1,000 bytes; a '
-    f'frame has {bench_replay.frame_bytes():.0f} (CartPole-v1). All five '
-    'processes share the cores; between real hosts each has its own.'
+    f'The tunnel of the writer: {cpu_us:.2f} us of CPU for a frame '
+    f'(CartPole-v1: {bench_replay.frame_bytes():.0f} bytes, {sent:.0f} as '
+    'Reverb sends them). All five processes share the cores; between real '
+    'hosts each has its own.'
   )
   return common.Result(
     'Reverb through the tunnel between hosts',
     [common.table(('way', 'frames/s', 'of direct'), rows)],
     notes,
-    {'frames_per_s': medians, 'cpu_us_per_kb': cpu_us, 'runs': found},
+    {'frames_per_s': medians, 'cpu_us': cpu_us, 'runs': found},
   )
 
 

@@ -107,7 +107,7 @@ def parts(results: Mapping[str, Any]) -> Parts:
       'parameter server (A3C)': median(papers, 'Murmuration A3C', steps) / 2,
       'evolution': median(papers, 'Murmuration ES', steps) / 2,
     },
-    forward=tunnel.get('cpu_us_per_kb', 0.0) / 1e3,
+    forward=tunnel.get('cpu_us', 0.0) / FRAME,
   )
 
 

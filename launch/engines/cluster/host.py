@@ -56,6 +56,7 @@ class Plan:
     code: the project that the launcher runs, as code.version() says it.
     environment: of nodes, as far as it is the launcher's.
     credentials: of the run, in a run on several hosts.
+    plain: whether Reverb goes from host to host without the tunnel.
   """
 
   run: str
@@ -66,6 +67,7 @@ class Plan:
   code: str
   environment: Mapping[str, str]
   credentials: tuple[str, str, str] | None
+  plain: bool = False
 
 
 def environment() -> dict[str, str]:
@@ -112,7 +114,7 @@ class Agent:
         self._place, self._ip, tls.Credentials(*plan.credentials)
       )
     self._addresses = addresses.Addresses(
-      names, self._id, self._ip, self._place, tunnel
+      names, self._id, self._ip, self._place, tunnel, plan.plain
     )
     self._serving = server.serve(
       self._addresses.desk(plan.credentials, self._ask),

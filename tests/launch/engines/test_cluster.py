@@ -144,8 +144,8 @@ def on_hosts(tmp_path, monkeypatch):
   """on_hosts(number): agents' addresses and tunnels, all on this machine."""
   monkeypatch.setattr(addresses, '_FRESH_S', 0.0)
   with contextlib.ExitStack() as stack:
-    yield lambda number: stack.enter_context(
-      loopback_hosts.make(tmp_path, number)
+    yield lambda number, plain=False: stack.enter_context(
+      loopback_hosts.make(tmp_path, number, plain)
     )
 
 
@@ -206,6 +206,21 @@ def test_a_port_is_reached_from_another_host_also_after_it_moved(on_hosts):
     assert second.find(name) == entry
     assert ask(entry) == b'second?'
     assert ask(first.find(name)) == b'second?'
+
+
+def test_plain_replay_goes_past_the_tunnel(on_hosts):
+  first, second = on_hosts(2, plain=True)
+  name = 'replay/0/replay0'
+  here = first.claim(name, 'port')
+  address = second.find(name)
+  assert address == here.replace('localhost', '127.0.0.1')  # of that host
+  assert first.find(name) == here
+  with listen(address, b'first'):
+    assert ask(address) == b'first?'
+  assert second.tunnel.traffic()['sent'] == 0
+  # Calls stay in TLS.
+  first.claim('counter/0', 'rpc')
+  assert second.find('counter/0').startswith('tls://')
 
 
 def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
