@@ -55,8 +55,8 @@ _SYSTEMS = {
 
 
 @contextlib.contextmanager
-def _quota(name: str, cores: float) -> Iterator[pathlib.Path]:
-  """A cgroup whose processes have so much of the processor together.
+def _group(name: str) -> Iterator[pathlib.Path]:
+  """A cgroup, without a quota yet.
 
   Raises:
     RuntimeError: this machine lets nobody make one.
@@ -64,15 +64,10 @@ def _quota(name: str, cores: float) -> Iterator[pathlib.Path]:
   try:
     if (_V1 / 'cpu.cfs_quota_us').exists():
       group = _V1 / name
-      group.mkdir()
-      (group / 'cpu.cfs_period_us').write_text(str(_PERIOD_US))
-      (group / 'cpu.cfs_quota_us').write_text(str(int(cores * _PERIOD_US)))
     else:
       (_V2 / 'cgroup.subtree_control').write_text('+cpu')
       group = _V2 / name
-      group.mkdir()
-      limit = f'{int(cores * _PERIOD_US)} {_PERIOD_US}'
-      (group / 'cpu.max').write_text(limit)
+    group.mkdir()
   except OSError as e:
     raise RuntimeError(
       f'This machine gives no quota of its processor (cgroup cpu: {e}): run '
@@ -86,6 +81,16 @@ def _quota(name: str, cores: float) -> Iterator[pathlib.Path]:
         group.rmdir()
         break
       time.sleep(0.1)
+
+
+def _limit(group: pathlib.Path, cores: float) -> None:
+  """Its processes have so much of the processor together from now on."""
+  quota = str(int(cores * _PERIOD_US))
+  if (group / 'cpu.max').exists():
+    (group / 'cpu.max').write_text(f'{quota} {_PERIOD_US}')
+  else:
+    (group / 'cpu.cfs_period_us').write_text(str(_PERIOD_US))
+    (group / 'cpu.cfs_quota_us').write_text(quota)
 
 
 class _Host(namespaces.Host):
@@ -141,11 +146,12 @@ def measure(system: str, number: int, cores: float, window_s: float) -> float:
     _start_ray(head, None, 0, '{}')
     for index in range(number):
       name = f'murmuration-{os.getpid()}-{index}'
-      group = stack.enter_context(_quota(name, cores))
+      group = stack.enter_context(_group(name))
       host = _Host(index + 2, group)
       stack.callback(host.close)
       learns = '"learns": 1, ' if index == 0 else ''
       _start_ray(host, head, 8, f'{{{learns}"acts": 1}}')
+      _limit(group, cores)  # Ray itself gives up if it starts too slowly
     run, output = top / 'run', top / 'output.txt'
     launcher = head.start(
       sys.executable,
