@@ -130,11 +130,13 @@ def _ray(args: argparse.Namespace) -> engines.Options | None:
   Raises:
     ValueError: one of them is wrong, or there is no Ray.
   """
-  options = engines.Options(args.ray_address or '', args.cluster or ())
+  options = engines.Options(
+    args.ray_address or '', args.cluster or (), args.ray_plain_replay
+  )
   if args.lp_launch_type == 'ray':
     engines.check_ray(options.address)
     return options
-  for flag in ('ray_address', 'cluster'):
+  for flag in ('ray_address', 'cluster', 'ray_plain_replay'):
     if getattr(args, flag):
       raise ValueError(
         f'--{flag} is for --lp_launch_type=ray, and this run is '
@@ -212,6 +214,12 @@ def _parser(description: str | None) -> Parser:
     metavar='HOST:PORT',
     help='of the Ray cluster to run on, or auto for the one of this host; '
     'default: a local Ray, for this run alone',
+  )
+  parser.add_argument(
+    '--ray_plain_replay',
+    action='store_true',
+    help='experience goes from host to host faster, and unencrypted '
+    '(docs/clusters.md)',
   )
   parser.add_argument(
     '--cluster',

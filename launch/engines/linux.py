@@ -32,6 +32,15 @@ def process_state(pid: int) -> str:
     return ''
 
 
+def available_memory() -> float:
+  """Bytes that processes can still get without swapping; inf if unknown."""
+  with contextlib.suppress(OSError, ValueError):
+    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
+      if line.startswith('MemAvailable:'):
+        return 1024.0 * int(line.split()[1])
+  return float('inf')
+
+
 def set_title(title: str) -> None:
   """Sets what ps and top show for this process."""
   with contextlib.suppress(OSError):

@@ -26,6 +26,10 @@ class Published:
   """What a learner serves: the newest `theta [D]` and its version.
 
   The version is the number of learner steps that made it.
+
+  Attributes:
+    sent_bytes: of theta, to all who asked. Actors of another host ask together
+      (engines/cluster/copies.py), so that it grows with hosts there.
   """
 
   def __init__(self, layout: parameters.Layout):
@@ -34,6 +38,7 @@ class Published:
     self._version = -1
     self._theta: np.ndarray | None = None
     self._encoded: bytes | None = None
+    self.sent_bytes = 0
 
   def publish(self, version: int, theta: np.ndarray) -> None:
     """Makes `theta [D]` the newest; NaN is never served."""
@@ -52,6 +57,7 @@ class Published:
         self._encoded = parameters.encode(
           self._layout, self._version, self._theta
         )
+      self.sent_bytes += len(self._encoded)
       return {'version': self._version, 'theta': self._encoded}
 
 

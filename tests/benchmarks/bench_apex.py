@@ -28,7 +28,8 @@ _COMMON = (
   '--config.agent.batch_size=256',
   *common.NO_END,
 )
-_RATIO = (*_COMMON, '--config.pace.samples_per_insert=32')
+# As the preset, without an end, with 32 samples per insert.
+RATIO = (*_COMMON, '--config.pace.samples_per_insert=32')
 _FREE = (
   *_COMMON,
   '--config.pace.samples_per_insert=None',
@@ -47,10 +48,10 @@ def main() -> int:
   window_s = common.choose(args, 5.0, 15.0, 20.0)
   common.warn_if_busy()
   flags = {
-    _OURS: _RATIO,
+    _OURS: RATIO,
     **{
       f'{_OURS}, {count} to an item': (
-        *_RATIO, f'--config.actors.transitions_per_item={count}'
+        *RATIO, f'--config.actors.transitions_per_item={count}'
       )
       for count in (1, 8)
     },

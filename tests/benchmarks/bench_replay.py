@@ -45,10 +45,10 @@ def serve_queue(port: int) -> None:
   server.wait()
 
 
-def write_blocks(port: int) -> None:
+def write_blocks(address: str) -> None:
   """Writes blocks until it is ended."""
   adder = block_adder.BlockAdder(
-    reverb.Client(f'localhost:{port}'),
+    reverb.Client(address),
     'queue',
     _LAYOUT,
     options=writer.WriteOptions(max_in_flight=16),
@@ -70,16 +70,33 @@ def write_blocks(port: int) -> None:
     adder.add(observation, action, step, behaviour, core, 0)
 
 
-def measure_blocks(seconds: float, port: int) -> float:
-  """Frames per second that the reader gets."""
-  command = [sys.executable, __file__, '--port', str(port), '--role']
+def frame_bytes() -> float:
+  """Of a frame of these blocks, before Reverb packs it."""
+  sizes = [column.nbytes for column in _LAYOUT.zeros()]
+  return sum(sizes) / (_STEPS * _ENVS)
+
+
+def measure_blocks(
+  seconds: float, port: int, write_to: str = '', read_from: str = ''
+) -> tuple[float, int]:
+  """Frames per second that the reader gets, and frames written in all.
+
+  Args:
+    seconds: of the window.
+    port: of the queue.
+    write_to: address of the queue as the writer has it; default: its own.
+    read_from: likewise for the reader.
+  """
+  own = f'localhost:{port}'
+  command = [sys.executable, __file__, '--port', str(port)]
+  command += ['--write_to', write_to or own, '--role']
   others = [
     subprocess.Popen([*command, role], stderr=subprocess.DEVNULL)
     for role in ('queue', 'writer')
   ]
   try:
     sampler = sampler_lib.ShardedSampler(
-      [f'localhost:{port}'],
+      [read_from or own],
       'queue',
       16,
       max_in_flight=32,
@@ -93,7 +110,9 @@ def measure_blocks(seconds: float, port: int) -> float:
       next(sampler)
       frames += 16 * _STEPS * _ENVS
     sampler.close()
-    return frames / spent
+    limiter = reverb.Client(own).server_info()['queue'].rate_limiter_info
+    written = limiter.insert_stats.completed * _STEPS * _ENVS
+    return frames / spent, written
   finally:
     for process in others:
       process.terminate()
@@ -144,13 +163,13 @@ def main() -> int:
   if args.role == 'queue':
     serve_queue(args.port)
   if args.role == 'writer':
-    write_blocks(args.port)
+    write_blocks(args.write_to)
   repetitions = common.choose(args, 1, 3, 5)
   seconds = common.choose(args, 1.0, 4.0, 6.0)
   common.warn_if_busy()
   frames, samples = [], []
   for repetition in range(repetitions):
-    frames.append(measure_blocks(seconds, args.port + repetition))
+    frames.append(measure_blocks(seconds, args.port + repetition)[0])
     samples.append(measure_transitions(seconds))
     print(
       f'{frames[-1]:,.0f} frames/s, {samples[-1]["per_s"]:,.0f} samples/s',
@@ -193,6 +212,7 @@ def main() -> int:
 def _define(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--role', choices=('queue', 'writer'))
   parser.add_argument('--port', type=int, default=23_711)
+  parser.add_argument('--write_to', help='address of the queue')
 
 
 if __name__ == '__main__':

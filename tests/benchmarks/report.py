@@ -25,6 +25,11 @@ README = _DOCS.parent / 'README.md'
 BEGIN_SPEED = '<!-- speed: begin -->'
 END_SPEED = '<!-- speed: end -->'
 _STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
+# Of docs/scaling.md, which scaling_model.py and scaling_check.py write.
+SCALING = _DOCS / 'scaling.md'
+CHECK = _DOCS / 'results' / 'scaling.json'
+BEGIN_MODEL, END_MODEL = '<!-- model: begin -->', '<!-- model: end -->'
+BEGIN_CHECK, END_CHECK = '<!-- check: begin -->', '<!-- check: end -->'
 # What is compared, script, our system, the peer, and by what.
 _SPEED = (
   (
@@ -46,6 +51,20 @@ _SPEED = (
     'bench_impala',
     'Murmuration, wide (2 x 64)',
     'dm-acme IMPALA, 2 actors',
+    _STEPS,
+  ),
+  (
+    'IMPALA on Ray, CartPole-v1: env steps/s',
+    'bench_ray',
+    'Murmuration IMPALA, ray, at an address',
+    'RLlib IMPALA',
+    _STEPS,
+  ),
+  (
+    'Ape-X on Ray, CartPole-v1, 32 samples per insert: env steps/s',
+    'bench_ray',
+    'Murmuration Ape-X, ray, at an address',
+    'RLlib DQN',
     _STEPS,
   ),
   (
@@ -117,6 +136,9 @@ _ORDER = (
   'bench_mujoco',
   'bench_population_ddpg',
   'bench_roofline',
+  'bench_control_plane',
+  'bench_ray',
+  'bench_tunnel',
 )
 
 
@@ -128,6 +150,12 @@ def load() -> dict[str, Any]:
 def save(results: dict[str, Any]) -> None:
   RESULTS.parent.mkdir(parents=True, exist_ok=True)
   RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + '\n')
+
+
+def save_check(found: dict[str, Any]) -> None:
+  """Keeps what scaling_check.py found, and shows its 'text'."""
+  CHECK.write_text(json.dumps(found, indent=2, sort_keys=True) + '\n')
+  replace(SCALING, BEGIN_CHECK, END_CHECK, found['text'])
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -172,11 +200,16 @@ def render() -> None:
     ValueError: a page has no markers.
   """
   results = load()
-  _replace(PAGE, BEGIN, END, markdown(results))
-  _replace(README, BEGIN_SPEED, END_SPEED, speed(results))
+  replace(PAGE, BEGIN, END, markdown(results))
+  replace(README, BEGIN_SPEED, END_SPEED, speed(results))
 
 
-def _replace(path: pathlib.Path, begin: str, end: str, text: str) -> None:
+def replace(path: pathlib.Path, begin: str, end: str, text: str) -> None:
+  """Puts a text between two lines of a page.
+
+  Raises:
+    ValueError: the page has not got them.
+  """
   before, found_begin, rest = path.read_text().partition(begin)
   _, found_end, after = rest.partition(end)
   if not (found_begin and found_end):

@@ -45,4 +45,4 @@ def test_a_page_without_markers_is_refused(tmp_path):
   page = tmp_path / 'page.md'
   page.write_text('nothing here')
   with pytest.raises(ValueError, match='needs a line begin'):
-    report._replace(page, 'begin', 'end', 'text')
+    report.replace(page, 'begin', 'end', 'text')

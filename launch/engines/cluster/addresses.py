@@ -27,6 +27,7 @@ class Addresses:
     ip: str,
     place: pathlib.Path,
     tunnel: client.Client | None,
+    plain: bool = False,
   ):
     """Makes the addresses of a host.
 
@@ -36,9 +37,11 @@ class Addresses:
       ip: at which others reach it.
       place: directory of the run here.
       tunnel: of this host; None where there are no other hosts.
+      plain: whether Reverb of other hosts is reached without it.
     """
     self._names = names
     self._host, self._ip, self._tunnel = host, ip, tunnel
+    self._plain = plain
     self._sockets = place / 'sockets'
     self._sockets.mkdir(mode=0o700)
     self._ports: dict[str, int] = {}
@@ -61,6 +64,7 @@ class Addresses:
       place['port'] = port
       if self._tunnel is not None:
         place['gate'] = self._tunnel.gate()
+        place['plain'] = f'{self._ip}:{port}'
     self._ask(self._names.claim.remote(name, place))
     return address
 
@@ -69,6 +73,8 @@ class Addresses:
     place = self.place(name)
     if place is None:
       return None
+    if self._plain and 'plain' in place:
+      return place['here' if place['host'] == self._host else 'plain']
     if self._tunnel is not None and 'port' in place:
       # Also to one that is here now: it may come back elsewhere.
       return f'localhost:{self._tunnel.entry(name)}'

@@ -198,11 +198,12 @@ class Backend(processes.Backend):
       del self._hosts[ray_id]
       # It may only be out of reach. Then its lease ends its nodes.
       ray.kill(host.agent)
-      what = host.name or ray_id[:8]
-      if not host.name:
-        what += f' could not start its agent ({_gist(lost)})'
+      why = f'its host was lost: {host.name}'
+      if not host.name:  # such as one without room for a file
+        why = f'its host could not start the agent: {_gist(lost)}'
       for index in self._on(ray_id):
-        self._gone(index, f'its host was lost: {what}', killed=True)
+        # Killed nodes are started again without end; this one may never run.
+        self._gone(index, why, killed=bool(host.name))
       return
     if not host.name:
       host.name, host.place = answer['name'], answer['place']

@@ -27,6 +27,12 @@ class Copies:
     self._copies: dict[str, _Copy] = {}
     self._lock = threading.Lock()
 
+  @property
+  def received_bytes(self) -> int:
+    """Of theta, from all servers."""
+    with self._lock:
+      return sum(copy.received_bytes for copy in self._copies.values())
+
   def get(self, name: str, have_version: int) -> dict[str, Any]:
     """As `get_parameters(have_version)` of that server.
 
@@ -49,6 +55,7 @@ class _Copy:
     self._asked = -float('inf')
     self._error: Exception | None = None
     self._version, self._theta = -1, None
+    self.received_bytes = 0
 
   def get(self, have_version: int) -> dict[str, Any]:
     # Who waits here finds what another has just brought, or why it has not.
@@ -70,4 +77,5 @@ class _Copy:
     self._error = None
     if answer['theta'] is not None:
       self._theta = answer['theta']
+      self.received_bytes += len(answer['theta'])
     self._version = answer['version']

@@ -56,10 +56,13 @@ class Options:
     address: of a cluster, 'HOST:PORT' or 'auto' (of this host); '' starts a Ray
       of its own on this machine, for this run.
     resources: what nodes ask for, see resources.py.
+    plain_replay: whether Reverb goes from host to host unencrypted, without
+      the tunnel; its clients then do not find a server that moved.
   """
 
   address: str = ''
   resources: Sequence[str] = ()
+  plain_replay: bool = False
 
   def __post_init__(self):
     resources.parse(self.resources)
@@ -143,6 +146,7 @@ def run(
       credentials=(
         dataclasses.astuple(tls.make()) if options.address else None
       ),
+      plain=options.plain_replay,
     )
     watch = watch_lib.Watch(
       board.slots,

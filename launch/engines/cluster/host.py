@@ -36,6 +36,8 @@ from launch.rpc import tls
 # launcher may have started them again on others.
 LEASE_S = 20.0
 _QUIT_S = 5.0
+_LEAST_DISK = 200e6  # bytes, for programs and signs of life
+_LEAST_MEMORY = 500e6  # bytes, of the stack that nodes are forked from
 # Variables of nodes that are the launcher's and not the host's: Ray sets some
 # for its own processes.
 _OURS = ('OMP_', 'OPENBLAS_', 'MKL_', 'TF_', 'XLA_', 'MUJOCO_', 'GRPC_')
@@ -54,6 +56,7 @@ class Plan:
     code: the project that the launcher runs, as code.version() says it.
     environment: of nodes, as far as it is the launcher's.
     credentials: of the run, in a run on several hosts.
+    plain: whether Reverb goes from host to host without the tunnel.
   """
 
   run: str
@@ -64,6 +67,7 @@ class Plan:
   code: str
   environment: Mapping[str, str]
   credentials: tuple[str, str, str] | None
+  plain: bool = False
 
 
 def environment() -> dict[str, str]:
@@ -110,7 +114,7 @@ class Agent:
         self._place, self._ip, tls.Credentials(*plan.credentials)
       )
     self._addresses = addresses.Addresses(
-      names, self._id, self._ip, self._place, tunnel
+      names, self._id, self._ip, self._place, tunnel, plan.plain
     )
     self._serving = server.serve(
       self._addresses.desk(plan.credentials, self._ask),
@@ -267,5 +271,24 @@ def problem(plan: Plan) -> str:
       f'it has another version of the project or of its packages '
       f'({here}; the launcher {plan.code}). Install the same on all '
       'hosts, and start Ray there with that Python'
+    )
+  return full()
+
+
+def full() -> str:
+  """What this host has too little of for any node; '' if it has enough."""
+  files = tempfile.gettempdir()
+  disk, memory = shutil.disk_usage(files).free, linux.available_memory()
+  if disk < _LEAST_DISK:
+    return (
+      f'its disk is full: {files} has {disk / 1e6:.0f} MB free, and nodes need '
+      f'{_LEAST_DISK / 1e6:.0f}. Make room there, or start Ray on that host '
+      'with TMPDIR set to a directory that has it'
+    )
+  if memory < _LEAST_MEMORY:
+    return (
+      f'its memory is full: {memory / 1e6:.0f} MB are available, and the '
+      f'stack alone takes {_LEAST_MEMORY / 1e6:.0f}. End something there, or '
+      'place fewer nodes there: --cluster=GROUP:memory=BYTES'
     )
   return ''

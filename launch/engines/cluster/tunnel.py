@@ -14,6 +14,7 @@ the agent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 import contextlib
 import json
 import os
@@ -33,6 +34,7 @@ from launch.rpc import server
 from launch.rpc import sockets
 from launch.rpc import tls
 
+_Count = Callable[..., None]
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
@@ -78,7 +80,7 @@ class Tunnel:
     serves: what the agent calls, and nodes of this host.
   """
 
-  serves = ('gate', 'entry', 'parameters')
+  serves = ('gate', 'entry', 'parameters', 'traffic')
 
   def __init__(
     self, place: pathlib.Path, ip: str, credentials: tls.Credentials
@@ -90,6 +92,7 @@ class Tunnel:
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
+    self._sent = self._received = 0  # bytes of Reverb, to and from other hosts
     self._port = directory.pick_port({*addresses.RAYS_PORTS})
     found = hosts.Directory(place)
     self._copies = copies.Copies(
@@ -128,6 +131,23 @@ class Tunnel:
     """As `get_parameters` of that server, with other nodes' answers."""
     return self._copies.get(name, have_version)
 
+  def traffic(self) -> dict[str, int]:
+    """Bytes of this host since its start, before TLS.
+
+    Returns:
+      'parameters' that came to it (also from a learner of its own), and what
+      Reverb's clients and servers here 'sent' to other hosts and 'received'.
+    """
+    return {
+      'parameters': self._copies.received_bytes,
+      'sent': self._sent,
+      'received': self._received,
+    }
+
+  def _count(self, sent: int = 0, received: int = 0) -> None:
+    self._sent += sent
+    self._received += received
+
   async def _ask(self, name: str) -> dict[str, Any] | None:
     return await self._loop.run_in_executor(None, self._agent.place, name)
 
@@ -145,15 +165,17 @@ class Tunnel:
         if place is None:
           return
         if place['gate'] == self.gate():
+          count: _Count = _leave  # it stays here
           there = await _connect('localhost', place['port'])
         else:
           host, port = place['gate'].rsplit(':', 1)
           there = await _connect(host, int(port), self._to_gate)
           there[1].write(f'{name}\n'.encode())
+          count = self._count
       except Exception as e:  # whatever it is, the client tries again
         _say(f'no way to {name}: {type(e).__name__}: {e}')
         return
-      await _carry((reader, writer), there)
+      await _carry((reader, writer), there, count)
 
   async def _from_outside(
     self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -170,7 +192,11 @@ class Tunnel:
       except Exception as e:
         _say(f'a connection from outside: {type(e).__name__}: {e}')
         return
-      await _carry((reader, writer), there)
+      await _carry(there, (reader, writer), self._count)
+
+
+def _leave(**unused: int) -> None:
+  """Counts nothing."""
 
 
 async def _connect(host: str, port: int, context: Any = None) -> Any:
@@ -182,25 +208,29 @@ async def _connect(host: str, port: int, context: Any = None) -> Any:
   return reader, writer
 
 
-async def _carry(one: Any, other: Any) -> None:
+async def _carry(here: Any, there: Any, count: _Count) -> None:
   """Both ways, until either end closes."""
   ways = [
-    asyncio.create_task(_copy(one[0], other[1])),
-    asyncio.create_task(_copy(other[0], one[1])),
+    asyncio.create_task(_copy(here[0], there[1], lambda n: count(sent=n))),
+    asyncio.create_task(_copy(there[0], here[1], lambda n: count(received=n))),
   ]
   try:
     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
   finally:
     for way in ways:
       way.cancel()
-    other[1].close()
+    here[1].close()
+    there[1].close()
 
 
 async def _copy(
-  reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+  reader: asyncio.StreamReader,
+  writer: asyncio.StreamWriter,
+  count: Callable[[int], None],
 ) -> None:
   with contextlib.suppress(OSError):
     while data := await reader.read(_CHUNK_BYTES):
+      count(len(data))
       writer.write(data)
       await writer.drain()
 

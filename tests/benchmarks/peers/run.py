@@ -3,9 +3,9 @@
   python tests/benchmarks/peers/run.py sb3 --algorithm ddpg --seconds 20
 
 Peers: acme_dqn, acme_d4pg and acme_impala run in this interpreter's
-environment; sb3, sbx, sample_factory and evotorch in .peers/NAME, optional
-(`python requirements/environment.py NAME`). Other flags go to the peer's
-script. Exit code 2: the optional environment is not there.
+environment; sb3, sbx, sample_factory, evotorch and rllib in .peers/NAME,
+optional (`python requirements/environment.py NAME`). Other flags go to the
+peer's script. Exit code 2: the optional environment is not there.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ PEERS = {
   'evotorch': _Peer('evotorch_es.py', 'evotorch'),
   'sbx': _Peer('sbx_ddpg.py', 'sbx'),
   'sample_factory': _Peer('sample_factory_appo.py', 'sample_factory'),
+  'rllib': _Peer('rllib_agents.py', 'rllib'),
 }
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import shutil
 import socket
 import sys
 import threading
@@ -17,11 +18,11 @@ from launch.engines.cluster import copies
 from launch.engines.cluster import engine
 from launch.engines.cluster import host
 from launch.engines.cluster import resources
-from launch.engines.cluster import tunnel
 from launch.rpc import directory
 from launch.rpc import hosts
 from launch.rpc import server
 from launch.rpc import tls
+from tests import loopback_hosts
 
 # --- Resources ----------------------------------------------------------------
 
@@ -112,56 +113,40 @@ def test_a_host_with_other_code_is_refused_with_both_versions(tmp_path):
   assert code.version() in refusal and 'the launcher project abc' in refusal
 
 
+def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
+  token = tmp_path / 'token'
+  token.write_text('ours')
+  plan = plan_for((str(token), 'ours'), code.version())
+  here = host.linux.available_memory()
+  assert 0 < here < 1e15  # this machine's own, in bytes
+  monkeypatch.setattr(host.linux, 'available_memory', lambda: 2e9)
+  room = shutil.disk_usage(tmp_path)
+  monkeypatch.setattr(
+    host.shutil, 'disk_usage', lambda path: room._replace(free=3_000_000)
+  )
+  assert host.problem(plan).startswith('its disk is full: ')
+  assert 'has 3 MB free, and nodes need 200. Make room' in host.problem(plan)
+  monkeypatch.setattr(
+    host.shutil, 'disk_usage', lambda path: room._replace(free=10**12)
+  )
+  assert host.problem(plan) == ''
+  monkeypatch.setattr(host.linux, 'available_memory', lambda: 20e6)
+  assert host.problem(plan).startswith(
+    'its memory is full: 20 MB are available'
+  )
+
+
 # --- Addresses ----------------------------------------------------------------
-
-
-class Names:
-  """The actor of names, in this process."""
-
-  def __init__(self):
-    self.found = {}
-    self.claim, self.find = (
-      Remote(self.found.__setitem__),
-      Remote(self.found.get),
-    )
-
-
-class Remote:
-  def __init__(self, function):
-    self.remote = function
 
 
 @pytest.fixture
 def on_hosts(tmp_path, monkeypatch):
   """on_hosts(number): agents' addresses and tunnels, all on this machine."""
-  monkeypatch.setattr(addresses.Addresses, '_ask', lambda self, call: call)
   monkeypatch.setattr(addresses, '_FRESH_S', 0.0)
-  credentials, names = tls.make(), Names()
   with contextlib.ExitStack() as stack:
-
-    def make(number):
-      made = []
-      for index in range(number):
-        # Hosts of this machine have addresses of its loopback.
-        place = tmp_path / str(index)
-        place.mkdir()
-        ip = f'127.0.0.{index + 1}'
-        process, client = tunnel.start(place, ip, credentials)
-        stack.callback(process.wait)
-        stack.callback(process.stdin.close)
-        found = addresses.Addresses(names, f'id{index}', ip, place, client)
-        given = [
-          credentials.authority,
-          credentials.certificate,
-          credentials.key,
-        ]
-        desk = found.desk(given, lambda: None)
-        address = f'unix:{place / hosts.SOCKET}'
-        stack.enter_context(server.serve(desk, address))
-        made.append(found)
-      return made
-
-    yield make
+    yield lambda number, plain=False: stack.enter_context(
+      loopback_hosts.make(tmp_path, number, plain)
+    )
 
 
 def listen(address, answer):
@@ -210,6 +195,10 @@ def test_a_port_is_reached_from_another_host_also_after_it_moved(on_hosts):
   assert entry.startswith('localhost:')
   assert ask(entry) == b'first?'
   assert ask(first.find(name)) == b'first?'
+  # The word and its answer went between hosts once; the rest stayed here.
+  here, there = first.tunnel.traffic(), second.tunnel.traffic()
+  assert (there['sent'], there['received']) == (len('?'), len('first?'))
+  assert (here['sent'], here['received']) == (len('first?'), len('?'))
   with listener:
     listener.shutdown(socket.SHUT_RDWR)
   assert ask(entry) == b''  # nobody there: the connection ends
@@ -217,6 +206,21 @@ def test_a_port_is_reached_from_another_host_also_after_it_moved(on_hosts):
     assert second.find(name) == entry
     assert ask(entry) == b'second?'
     assert ask(first.find(name)) == b'second?'
+
+
+def test_plain_replay_goes_past_the_tunnel(on_hosts):
+  first, second = on_hosts(2, plain=True)
+  name = 'replay/0/replay0'
+  here = first.claim(name, 'port')
+  address = second.find(name)
+  assert address == here.replace('localhost', '127.0.0.1')  # of that host
+  assert first.find(name) == here
+  with listen(address, b'first'):
+    assert ask(address) == b'first?'
+  assert second.tunnel.traffic()['sent'] == 0
+  # Calls stay in TLS.
+  first.claim('counter/0', 'rpc')
+  assert second.find('counter/0').startswith('tls://')
 
 
 def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
@@ -256,7 +260,7 @@ class Learner:
 def test_parameters_come_to_a_host_once_for_all_of_its_actors(
   on_hosts, tmp_path
 ):
-  first, _ = on_hosts(2)
+  first, second = on_hosts(2)
   learner = Learner()
   credentials = hosts.Directory(tmp_path / '1').credentials
   name = directory.Name('learner/0', hosts.Directory())
@@ -272,6 +276,9 @@ def test_parameters_come_to_a_host_once_for_all_of_its_actors(
         assert answer['theta'] == bytes([version]) * 50_000
         assert actor.get_parameters(version)['theta'] is None
     assert learner.sent == 2
+  # Two versions for the host, and not for each of its eight actors.
+  assert second.tunnel.traffic()['parameters'] == 2 * 50_000
+  assert first.tunnel.traffic()['parameters'] == 0  # nobody asks there
   time.sleep(2 * copies._FRESH_S)
   # It is away: an actor hears of it as if it had asked itself.
   with pytest.raises(rpc.Unavailable, match='learner/0'):

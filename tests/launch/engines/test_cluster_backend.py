@@ -245,6 +245,25 @@ def test_a_host_that_cannot_run_nodes_is_why_a_node_fails(cluster, backend):
   assert event.failed and not event.killed
 
 
+def test_a_host_without_room_for_its_agent_is_why_a_node_fails(
+  cluster, backend
+):
+  backend.start(0, 0)
+  cluster.made['seat'][0].last('where').answer(('one', {}))
+  backend.poll(0.0)
+  (agent,) = cluster.made['agent']
+  agent.last('describe').answer(
+    RayError('The actor died.\nOSError: [Errno 28] No space left on device')
+  )
+  (event,) = backend.poll(0.0)
+  assert event.error == (
+    'its host could not start the agent: '
+    'OSError: [Errno 28] No space left on device'
+  )
+  # A failure, of which there may be only so many.
+  assert event.failed and not event.killed and agent.dead
+
+
 def test_a_node_that_waits_for_its_place_stops_at_once(cluster, backend):
   backend.start(0, 0)
   backend.stop(0)

@@ -1,0 +1,283 @@
+"""The cost model against one, two and three hosts, as far as a machine allows.
+
+  python tests/benchmarks/scaling_check.py --save     # as root
+
+Hosts are network namespaces (studies/namespaces.py), each with a Ray, and a
+quota of the processor for all of its processes (cgroup cpu, either version).
+One more host, without a quota, has the launcher and no node. The first has the
+learner and an actor, each other one an actor; evaluator and counter lie where
+Ray puts them. The prediction is scaling_model.py's for hosts of as many cores
+as the quota says; what Ray itself needs is not in it. Measure the parts first,
+on the same machine: `make bench ARGS=--save`, or bench_roofline.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+import contextlib
+import datetime
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
+from run_records import metrics  # noqa: E402
+from studies import namespaces  # noqa: E402
+from tests.benchmarks import bench_apex  # noqa: E402
+from tests.benchmarks import bench_impala  # noqa: E402
+from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import report  # noqa: E402
+from tests.benchmarks import scaling_model  # noqa: E402
+
+_PORT = 6379
+_READY_S = 400.0
+_SETTLE_S = 5.0
+_STOP_S = 60.0
+_PERIOD_US = 100_000
+_V1 = pathlib.Path('/sys/fs/cgroup/cpu')
+_V2 = pathlib.Path('/sys/fs/cgroup')
+_SYSTEMS = {
+  'IMPALA': (
+    bench_impala.sized(0, 64),
+    lambda parts, hosts, cores: scaling_model.impala(parts, hosts, cores),
+  ),
+  'Ape-X': (
+    (*bench_apex.RATIO, common.NO_TARGET),
+    lambda parts, hosts, cores: scaling_model.apex(parts, hosts, cores),
+  ),
+}
+
+
+@contextlib.contextmanager
+def _group(name: str) -> Iterator[pathlib.Path]:
+  """A cgroup, without a quota yet.
+
+  Raises:
+    RuntimeError: this machine lets nobody make one.
+  """
+  try:
+    if (_V1 / 'cpu.cfs_quota_us').exists():
+      group = _V1 / name
+    else:
+      (_V2 / 'cgroup.subtree_control').write_text('+cpu')
+      group = _V2 / name
+    group.mkdir()
+  except OSError as e:
+    raise RuntimeError(
+      f'This machine gives no quota of its processor (cgroup cpu: {e}): run '
+      'as root, where /sys/fs/cgroup can be written.'
+    ) from e
+  try:
+    yield group
+  finally:
+    for _ in range(50):  # its last processes are on their way out
+      with contextlib.suppress(OSError):
+        group.rmdir()
+        break
+      time.sleep(0.1)
+
+
+def _limit(group: pathlib.Path, cores: float) -> None:
+  """Its processes have so much of the processor together from now on."""
+  quota = str(int(cores * _PERIOD_US))
+  if (group / 'cpu.max').exists():
+    (group / 'cpu.max').write_text(f'{quota} {_PERIOD_US}')
+  else:
+    (group / 'cpu.cfs_period_us').write_text(str(_PERIOD_US))
+    (group / 'cpu.cfs_quota_us').write_text(quota)
+
+
+class _Host(namespaces.Host):
+  """One whose processes are in a cgroup."""
+
+  def __init__(self, number: int, group: pathlib.Path | None):
+    self._group = group
+    super().__init__(number)
+
+  def command(self, *words: str) -> list[str]:
+    command = super().command(*words)
+    if self._group is None:
+      return command
+    enter = f'echo $$ > {self._group}/cgroup.procs && exec "$@"'
+    return ['sh', '-c', enter, 'sh', *command]
+
+
+def _start_ray(
+  host: namespaces.Host, head: namespaces.Host | None, cpus: int, what: str
+) -> None:
+  where = [f'--address={head.address}:{_PORT}'] if head else ['--head']
+  if head is None:
+    where += [f'--port={_PORT}', f'--temp-dir={host.files}/ray']
+    where.append('--include-dashboard=false')
+  host.run(
+    str(pathlib.Path(sys.executable).with_name('ray')),
+    'start',
+    *where,
+    f'--node-ip-address={host.address}',
+    f'--num-cpus={cpus}',
+    f'--resources={what}',
+    f'--object-store-memory={80 << 20}',
+    '--disable-usage-stats',
+    environment={'RAY_memory_monitor_refresh_ms': '0'},
+  )
+
+
+def measure(system: str, number: int, cores: float, window_s: float) -> float:
+  """Environment steps/s of a system on so many hosts.
+
+  Raises:
+    RuntimeError: the run ended, or does not learn in time.
+  """
+  flags, _ = _SYSTEMS[system]
+  with contextlib.ExitStack() as stack:
+    top = pathlib.Path(
+      stack.enter_context(
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+      )
+    )
+    head = _Host(1, None)
+    stack.callback(head.close)
+    _start_ray(head, None, 0, '{}')
+    for index in range(number):
+      name = f'murmuration-{os.getpid()}-{index}'
+      group = stack.enter_context(_group(name))
+      host = _Host(index + 2, group)
+      stack.callback(host.close)
+      learns = '"learns": 1, ' if index == 0 else ''
+      _start_ray(host, head, 8, f'{{{learns}"acts": 1}}')
+      _limit(group, cores)  # Ray itself gives up if it starts too slowly
+    run, output = top / 'run', top / 'output.txt'
+    launcher = head.start(
+      sys.executable,
+      str(common.ROOT / 'launch' / 'run.py'),
+      *flags,
+      f'--config.actors.num_actors={number}',
+      '--lp_launch_type=ray',
+      f'--ray_address={head.address}:{_PORT}',
+      '--cluster=learner:learns=1',
+      '--cluster=actor:acts=1',
+      f'--run_dir={run}',
+      output=output,
+    )
+    try:
+      deadline = time.monotonic() + _READY_S
+      while not metrics.read_jsonl(run / 'metrics' / 'first_update.jsonl'):
+        if launcher.poll() is not None or time.monotonic() > deadline:
+          said = output.read_text(errors='replace')[-2000:]
+          raise RuntimeError(f'{system} on {number} does not learn:\n{said}')
+        time.sleep(0.5)
+      return _rate(run, number, window_s)
+    finally:
+      if launcher.poll() is None:
+        launcher.send_signal(signal.SIGINT)
+        with contextlib.suppress(Exception):
+          launcher.wait(_STOP_S)
+
+
+def _rate(run: pathlib.Path, actors: int, window_s: float) -> float:
+  """Steps/s of all actors, by the clock of their reports."""
+  path = run / 'metrics' / 'node_actor.jsonl'
+  time.sleep(_SETTLE_S)
+  skip = len(metrics.read_jsonl(path))
+  time.sleep(window_s + 1.0)
+  by_node: dict[str, list[dict[str, Any]]] = {}
+  for row in metrics.read_jsonl(path)[skip:]:
+    by_node.setdefault(row['node'], []).append(row)
+  if len(by_node) < actors or any(len(rows) < 2 for rows in by_node.values()):
+    raise RuntimeError(
+      f'{len(by_node)} of {actors} actors reported in {window_s:g} s: the '
+      'machine is too busy for this window.'
+    )
+  return sum(
+    (rows[-1]['own_actor_steps'] - rows[0]['own_actor_steps'])
+    / (rows[-1]['elapsed_s'] - rows[0]['elapsed_s'])
+    for rows in by_node.values()
+  )
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+  """Predicted and measured, and what hosts made of one."""
+  one = {row['system']: row for row in rows if row['hosts'] == 1}
+  cells = []
+  for row in rows:
+    first = one.get(row['system'])
+    times = '-'
+    if first is not None:
+      times = ' / '.join(
+        f'{row[kind] / first[kind]:.2f}' for kind in ('predicted', 'measured')
+      )
+    cells.append(
+      (
+        row['system'],
+        row['hosts'],
+        f'{row["predicted"]:,.0f}',
+        f'{row["measured"]:,.0f}',
+        f'{row["measured"] / row["predicted"] - 1:+.0%}',
+        times,
+      )
+    )
+  headers = ('system', 'hosts', 'predicted', 'measured', 'off by')
+  return common.table((*headers, 'of one host, predicted / measured'), cells)
+
+
+def main() -> int:
+  args = common.arguments(__doc__, _define)
+  hosts = [int(n) for n in args.hosts.split(',')]
+  systems = args.systems.split(',')
+  for system in systems:
+    if system not in _SYSTEMS:
+      print(f'error: no system {system!r}: {", ".join(_SYSTEMS)}')
+      return 2
+  try:
+    namespaces.enter()
+  except RuntimeError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return 2
+  signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+  window_s = common.choose(args, 10.0, 20.0, 30.0)
+  common.warn_if_busy()
+  found = scaling_model.parts(report.load())
+  rows: list[dict[str, Any]] = []
+  for system in systems:
+    for number in hosts:
+      _, predict = _SYSTEMS[system]
+      rows.append(
+        {
+          'system': system,
+          'hosts': number,
+          'predicted': predict(found, number, args.cores).steps_per_s,
+          'measured': measure(system, number, args.cores, window_s),
+        }
+      )
+      print(rows[-1], flush=True)
+  worst = max(rows, key=lambda r: abs(r['measured'] / r['predicted'] - 1))
+  text = '\n\n'.join(
+    [
+      f'`python tests/benchmarks/scaling_check.py --cores={args.cores:g}`, '
+      f'{datetime.date.today().isoformat()}, {common.machine()}; hosts of '
+      f'{args.cores:g} cores; environment steps/s, a window of {window_s:g} s.',
+      _table(rows),
+      f'Largest deviation: {worst["system"]} on {worst["hosts"]}, '
+      f'{worst["measured"] / worst["predicted"] - 1:+.0%}.',
+    ]
+  )
+  print(text)
+  if args.save:
+    report.save_check({'cores': args.cores, 'rows': rows, 'text': text})
+  return 0
+
+
+def _define(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--cores', type=float, default=0.5, help='of a host')
+  parser.add_argument('--hosts', default='1,2,3')
+  parser.add_argument('--systems', default=','.join(_SYSTEMS))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

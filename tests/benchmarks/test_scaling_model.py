@@ -1,0 +1,73 @@
+"""The cost model, by hand and on its page."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.benchmarks import report
+from tests.benchmarks import scaling_model as model
+
+PARTS = model.Parts(
+  apex={'act': 20.0, 'write': 30.0, 'sample': 300.0, 'update': 50.0},
+  impala={'act': 10.0, 'queue': 3.0, 'update': 2.0},
+  samples_per_s=1e9,
+  reports_per_s=5_000.0,
+  fetches_per_s=10_000.0,
+  own={
+    'swarm': 4_000.0,
+    'gossip': 30_000.0,
+    'parameter server (A3C)': 20_000.0,
+    'evolution': 200_000.0,
+  },
+)
+
+
+def test_the_pages_show_the_model_and_the_check():
+  page = report.SCALING.read_text()
+  tables = model.tables(model.parts(report.load()))
+  again = 'python tests/benchmarks/scaling_model.py --save writes it'
+  assert f'{report.BEGIN_MODEL}\n{tables}\n{report.END_MODEL}' in page, again
+  if report.CHECK.exists():
+    shown = json.loads(report.CHECK.read_text())['text']
+    assert f'{report.BEGIN_CHECK}\n{shown}\n{report.END_CHECK}' in page
+
+
+def test_hosts_that_act_help_until_the_learner_s_host_only_learns():
+  steps = [model.impala(PARTS, n, cores=1.0).steps_per_s for n in (1, 2, 3, 9)]
+  # 1 / (10 + 3 + 2) us; then 1 / 10 us of the second, of which each costs the
+  # first 5 us: the other half of it acts at 15; then nothing but 1 / 5 us.
+  assert steps[0] == pytest.approx(1e6 / 15)
+  assert steps[1] == pytest.approx(1e5 + 0.5e6 / 15)
+  assert steps[2] == steps[3] == pytest.approx(2e5)
+
+
+def test_what_the_tunnel_costs_is_paid_at_both_ends():
+  costly = dataclasses.replace(PARTS, forward=5.0 / model.FRAME)
+  assert model.impala(costly, 9, cores=1.0).steps_per_s == pytest.approx(1e5)
+
+
+def test_the_slowest_part_binds():
+  slow = dataclasses.replace(PARTS, samples_per_s=32 * 100.0)
+  found = model.apex(slow, 2)
+  assert found.steps_per_s == 100.0
+  assert found.binds == 'tables (samples/s)'
+
+
+def test_hosts_that_learn_for_themselves_add_up():
+  one, many = model.gossip(PARTS, 1), model.gossip(PARTS, 64)
+  assert many.steps_per_s == 64 * one.steps_per_s
+  assert one.busiest_bytes_per_s == 0.0
+  assert many.busiest_bytes_per_s == model.gossip(PARTS, 2).busiest_bytes_per_s
+
+
+def test_a_counter_that_is_full_is_said():
+  slow = dataclasses.replace(PARTS, reports_per_s=96.0)
+  found = model.swarm(slow, 64)
+  assert found.binds == 'counter (192 reports/s)'
+  assert found.steps_per_s == model.swarm(PARTS, 32).steps_per_s
+
+
+def test_where_a_system_stops_is_the_last_doubling_that_helped():
+  row = [model.impala(PARTS, n) for n in model.HOSTS]
+  assert model.stop(row) == ('4 hosts', "CPU of all hosts, or of the learners'")
