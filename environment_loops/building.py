@@ -13,6 +13,8 @@ import numpy as np
 from environment_loops import atari
 from environment_loops import faults
 
+_MOST_NAMES = 8  # in an advice
+
 _logger = logging.getLogger(__name__)
 
 
@@ -137,9 +139,10 @@ def _check_registered(name: str) -> None:
   by_lower = {known.lower(): known for known in gymnasium.registry}
   near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
   own = _own(sys.modules[module]) if module else []
-  similar = difflib.get_close_matches(identifier, own, n=1)
+  there = dir(sys.modules[module]) if module else []
+  similar = difflib.get_close_matches(identifier, there, n=1)
   if similar or (own and not near):
-    advice = f'It has {", ".join(own)}.'
+    advice = f'It has {", ".join(own[:_MOST_NAMES])}.'
     if similar:
       advice = f'Did you mean {f"{module}:{similar[0]}"!r}?'
     raise faults.EnvironmentRefused(
