@@ -246,15 +246,18 @@ def _result(
           f'{mine}, ray, {how}: {ours / medians[peer]:.1f} times the '
           f'environment steps/s of {peer}; needed {needed}.'
         )
-  notes += [
-    common.window_note(window_s),
-    'RLlib 2.55.1, new API stack, 2 env runners of so many environments; its '
-    'fastest is compared with. It has no Ape-X any more: DQN with several env '
-    'runners and prioritized replay, at the same 32 samples per insert and '
-    'batch 256, stands in.',
+  notes.append(common.window_note(window_s))
+  if best:
+    notes.append(
+      'RLlib 2.55.1, new API stack, 2 env runners of so many environments; its '
+      'fastest is compared with. It has no Ape-X any more: DQN with several '
+      'env runners and prioritized replay, at the same 32 samples per insert '
+      'and batch 256, stands in.'
+    )
+  notes.append(
     'First update: from the start of the command, with a Ray at an address '
-    'already running.',
-  ]
+    'already running.'
+  )
   return common.Result(
     'On Ray: beside local_mp, and beside RLlib, CartPole-v1, 64 x 64',
     [rates],
