@@ -162,7 +162,7 @@ def _sac(
 ) -> study_plan.Study:
   """SAC beside Stable-Baselines3's, of the same numbers and steps.
 
-  Budgets are such that both are evaluated after the same steps, by which the
+  Budgets are meant to have both evaluated after the same steps, by which the
   episodes' seeds go.
   """
   own = (f'sac:{preset}',)

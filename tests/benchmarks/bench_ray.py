@@ -258,8 +258,9 @@ def _result(
     'First update: from the start of the command, with a Ray at an address '
     'already running.'
   )
+  rllib = ', and beside RLlib' if best else ''
   return common.Result(
-    'On Ray: beside local_mp, and beside RLlib, CartPole-v1, 64 x 64',
+    f'On Ray: beside local_mp{rllib}, CartPole-v1, 64 x 64',
     [rates],
     notes,
     {'runs': {**found, **best}},
