@@ -46,6 +46,7 @@ PLACES = {
   'next': ('.venv-next', 'next.txt', ('3.13',)),
   'extras': ('.venv-extras', 'extras.txt', ('3.11', '3.10')),
   'site': ('.venv-site', 'site.txt', ('3.11', '3.10')),
+  'courier': ('.peers/courier', 'peers/courier.txt', ('3.10',)),
 }
 
 # What fails explains what fails after it.
@@ -198,7 +199,7 @@ def install(environment):
     machine.SetupError: pip failed.
   """
   pins = read_pins(environment.pins)
-  launchpad = pins.pop(LAUNCHPAD, '')
+  launchpad = not environment.name and pins.pop(LAUNCHPAD, '')
   pip = [environment.bin, '-I', '-m', 'pip']
   tools = [pip + ['install', '--progress-bar=off']]
   if shutil.which('uv'):
@@ -375,12 +376,12 @@ def make(environment):
 
 
 def main():
-  peers = sorted(os.listdir(os.path.join(HERE, 'peers')))
-  names = list(PLACES) + [p[:-4] for p in peers if p.endswith('.txt')]
+  peers = os.listdir(os.path.join(HERE, 'peers'))
+  names = {*PLACES, *(p[:-4] for p in peers if p.endswith('.txt'))}
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('name', nargs='?', default='', choices=names)
+  parser.add_argument('name', nargs='?', default='', choices=sorted(names))
   parser.add_argument('--python', default='', help='a name or a path')
   args = parser.parse_args()
   try:

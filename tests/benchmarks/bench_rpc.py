@@ -1,9 +1,9 @@
 """Calls and arrays by our transport and by Courier, in turns.
 
 Courier carries bare bytes here; ours encodes and decodes each value, as every
-call of a program does. The project's own environment has no Courier: there,
-ours is measured alone. For both, run this in an environment with Launchpad's
-wheel as it comes (CPython 3.10, TensorFlow 2.12).
+call of a program does. The project's own environment has no Courier, so this
+goes on in one with Launchpad's wheel as it comes (CPython 3.10, TensorFlow
+2.12): `python requirements/environment.py courier`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 import importlib.util
-import math
 import multiprocessing
 import os
 import pathlib
@@ -40,6 +39,7 @@ SIZES = {
 THREADS = (1, 4)
 _LEAST_RATE = 1.5  # of Courier's calls/s
 _NO_SLOWER = ('18 kB', '600 kB', '6 MB')
+_PYTHON = common.ROOT / '.peers' / 'courier' / 'bin' / 'python'
 
 
 class Echo:
@@ -69,7 +69,7 @@ def _serve_courier(address: str, stop) -> None:
 def _courier_is_here() -> bool:
   """Whether it is the real one, and not the stub of the environment."""
   try:
-    return importlib.util.find_spec('courier.python.py_client') is not None
+    return importlib.util.find_spec('courier.python.client') is not None
   except ImportError:
     return False
 
@@ -135,6 +135,15 @@ def measure(clients: dict[str, Any], rounds: int, seconds: float) -> Any:
 
 def main() -> int:
   args = common.arguments(__doc__)
+  if not _courier_is_here():
+    if not _PYTHON.exists() or sys.executable == str(_PYTHON):
+      print(
+        f'{_PYTHON} is not there, or has no Courier: python '
+        'requirements/environment.py courier makes it.',
+        file=sys.stderr,
+      )
+      return 2
+    os.execv(_PYTHON, [str(_PYTHON), *sys.argv])
   seconds = common.choose(args, 0.05, 0.7, 2.0)
   common.warn_if_busy()
   with tempfile.TemporaryDirectory() as scratch:
@@ -142,7 +151,7 @@ def main() -> int:
   rows, numbers, missed = [], {}, []
   for what, values in found.items():
     is_rate = 'threads' in what
-    ours, courier = values['ours'], values.get('Courier', math.nan)
+    ours, courier = values['ours'], values['Courier']
     ratio = ours / courier if is_rate else courier / ours
     unit = 'calls/s, 100 B' if is_rate else 'p50, us'
     rows.append(
@@ -159,7 +168,7 @@ def main() -> int:
       [
         'Client and server are a process each. Ours encodes and decodes each '
         'value (launch/rpc/codec.py); Courier carries bytes as they are.',
-        *(missed or (['All bars are met.'] if 'Courier' in values else [])),
+        *(missed or ['All bars are met.']),
       ],
       numbers,
     ),
@@ -175,19 +184,18 @@ def _measure(
   stop = context.Event()
   own = f'unix:{scratch}/server'
   port = f'localhost:{directory.pick_port(set())}'
-  courier = _courier_is_here()
-  servers = [context.Process(target=_serve_ours, args=(own, stop), daemon=True)]
-  if courier:
-    servers.append(
-      context.Process(target=_serve_courier, args=(port, stop), daemon=True)
-    )
+  servers = [
+    context.Process(target=serve, args=(address, stop), daemon=True)
+    for serve, address in ((_serve_ours, own), (_serve_courier, port))
+  ]
   for server in servers:
     server.start()
   try:
     client = rpc.Client(own, timeout_s=60.0)
-    clients: dict[str, Any] = {'ours': (client.echo, _value)}
-    if courier:
-      clients['Courier'] = (_courier_client(port), bytes)
+    clients = {
+      'ours': (client.echo, _value),
+      'Courier': (_courier_client(port), bytes),
+    }
     return measure(clients, common.choose(args, 1, 3, 5), seconds)
   finally:
     stop.set()
