@@ -61,13 +61,6 @@ _SPEED = (
     _STEPS,
   ),
   (
-    'Ape-X on Ray, CartPole-v1, 32 samples per insert: env steps/s',
-    'bench_ray',
-    'Murmuration Ape-X, ray, at an address',
-    'RLlib DQN',
-    _STEPS,
-  ),
-  (
     'IMPALA, Pong: env steps/s',
     'bench_pong',
     'Murmuration, preset',
@@ -100,13 +93,6 @@ _SPEED = (
     'bench_control',
     'Murmuration D4PG',
     'dm-acme D4PG',
-    _UPDATES,
-  ),
-  (
-    'DDPG, Hopper-v5, 256 x 256: updates/s',
-    'bench_control',
-    'Murmuration DDPG',
-    'Stable-Baselines3 DDPG',
     _UPDATES,
   ),
   (
