@@ -2,6 +2,7 @@
 
     make cluster-demo
     python studies/cluster_demo.py --systems=impala,swarm
+    python studies/cluster_demo.py --weather=50,1    # links: ms late, % lost
 
 Ray runs on a head and on two hosts with addresses of their own
 (namespaces.py). A program is started on the head; once it learns, a host
@@ -29,6 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from run_records import metrics
 from studies import namespaces
+from studies import slow_link
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PORT = 6379
@@ -77,8 +79,8 @@ _LOST = {
 class Cluster:
   """Ray on a head and some hosts."""
 
-  def __init__(self, directory: pathlib.Path):
-    self._directory = directory
+  def __init__(self, weather: slow_link.Weather | None):
+    self._weather = weather
     self.hosts: dict[str, namespaces.Host] = {}
     self.head = self._add(cpus=0)
 
@@ -87,7 +89,7 @@ class Cluster:
 
   def _add(self, cpus: int) -> namespaces.Host:
     number = len(self.hosts) + 1
-    host = namespaces.Host(number)
+    host = namespaces.Host(number, self._weather)
     self.hosts[host.name] = host
     first = number == 1
     ray = str(pathlib.Path(sys.executable).with_name('ray'))
@@ -161,7 +163,11 @@ def gaps(run: pathlib.Path, since: float) -> dict[str, float]:
 
 
 def run(
-  system: str, directory: pathlib.Path, lose: str, extra: Sequence[str]
+  system: str,
+  directory: pathlib.Path,
+  lose: str,
+  weather: slow_link.Weather | None,
+  extra: Sequence[str],
 ) -> bool:
   """Runs one system, and loses the host of the node `lose`.
 
@@ -169,7 +175,7 @@ def run(
     Whether it ended as it should.
   """
   directory.mkdir(parents=True)
-  cluster = Cluster(directory)
+  cluster = Cluster(weather)
   where = directory / 'run'
   output = directory / 'output.txt'
   try:
@@ -251,6 +257,12 @@ def main() -> int:
     '--lose', default='', help='the node whose host is lost; default: a learner'
   )
   parser.add_argument('--directory', default='', help='default: a new one')
+  parser.add_argument(
+    '--weather',
+    type=slow_link.Weather.parse,
+    metavar='MS,PERCENT',
+    help='what the link of each host does to all that it sends',
+  )
   args, extra = parser.parse_known_args()
   systems = args.systems.split(',')
   for system in systems:
@@ -265,7 +277,7 @@ def main() -> int:
   top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
   print(f'runs are in {top}', flush=True)
   good = [
-    run(system, top / system, args.lose or _LOST[system], extra)
+    run(system, top / system, args.lose or _LOST[system], args.weather, extra)
     for system in systems
   ]
   return 0 if all(good) else 1

@@ -19,6 +19,7 @@ import tempfile
 import time
 
 from launch.engines import linux
+from studies import slow_link
 
 _ENTERED = 'MURMURATION_NAMESPACE'
 _NETWORK = '10.77.0'
@@ -54,11 +55,12 @@ def enter() -> None:
 class Host:
   """A namespace of processes and network, with files of its own."""
 
-  def __init__(self, number: int):
+  def __init__(self, number: int, weather: slow_link.Weather | None = None):
     """Makes the host and plugs it in.
 
     Args:
       number: 1 to 250; the last part of its address.
+      weather: of its link; None: as good as the machine.
     """
     self.name, self.address = f'host{number}', f'{_NETWORK}.{number}'
     self._link = f'port{number}'
@@ -77,10 +79,14 @@ class Host:
       raise RuntimeError(f'{self.name} did not start.')
     self._pid = self._init()
     inside = f'eth{number}'
-    _run(
-      *('ip', 'link', 'add', self._link, 'type', 'veth', 'peer'),
-      *('name', inside),
-    )
+    self._carrier = None
+    if weather is not None:
+      self._carrier = slow_link.start(inside, self._link, weather)
+    else:
+      _run(
+        *('ip', 'link', 'add', self._link, 'type', 'veth', 'peer'),
+        *('name', inside),
+      )
     _run('ip', 'link', 'set', self._link, 'master', 'bridge', 'up')
     _run('ip', 'link', 'set', inside, 'netns', str(self._pid))
     self.run('ip', 'address', 'add', f'{self.address}/24', 'dev', inside)
@@ -143,6 +149,9 @@ class Host:
       with contextlib.suppress(ProcessLookupError):
         os.kill(self._pid, 9)  # the first of its processes takes all along
     self._process.wait()
+    if self._carrier is not None:
+      self._carrier.kill()
+      self._carrier.wait()
     # It goes with the other end, but some time later.
     words = ['ip', 'link', 'delete', self._link]
     subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
