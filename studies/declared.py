@@ -179,9 +179,7 @@ def _sac(
       'SAC': study_plan.Variant((*own, '--topology=single_process')),
     },
     baseline="Stable-Baselines3's SAC",
-    goals=(
-      study_plan.Goal('SAC', threshold, reached=seeds - 1, seeds=seeds),
-    ),
+    goals=(study_plan.Goal('SAC', threshold, reached=seeds - 1, seeds=seeds),),
   )
 
 
