@@ -1,7 +1,7 @@
 """D4PG: its categorical critic inside the loss, its warnings and refusals.
 
-What it shares with DDPG is in test_ddpg.py, the projection in
-test_categorical.py.
+What it shares with DDPG is in test_ddpg.py and its neighbours, the projection
+in test_categorical.py.
 """
 
 import logging

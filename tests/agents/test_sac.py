@@ -1,6 +1,7 @@
 """SAC: each equation as a slow sum, the gradient of each part, how it acts.
 
-Replay, critics and statistics are those of DDPG: test_ddpg.py.
+Critics are those of DDPG, test_ddpg.py; statistics and priorities too,
+test_ddpg_learner.py.
 """
 
 import math
