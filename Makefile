@@ -91,7 +91,8 @@ test-next:
 	@$(FINDER) requirements/environment.py next
 	@.venv-next/bin/python -m pytest -m 'not long' tests/environment_loops \
 	  tests/agents $(patsubst %,--ignore=tests/agents/%,acme test_policy_gradient.py \
-	  test_ppo.py test_vtrace.py) $(ARGS)
+	  test_ppo.py test_ppo_config.py test_ppo_learner.py test_rollouts.py \
+	  test_vtrace.py) $(ARGS)
 
 extras: environment
 	@$(FINDER) requirements/environment.py extras $(NAMED)

@@ -54,7 +54,7 @@ _LONGEST = (
   'test_run_swarm.py',
   'test_shards.py',
   'test_processes.py',
-  'test_ppo.py',
+  'test_ppo_learner.py',
   'test_isolated_runs.py',
   'test_dropped_episodes.py',
   'test_replay_checkpoints.py',
