@@ -1,0 +1,82 @@
+"""A worker that died is started again: where it goes on, and how."""
+
+import pytest
+
+from agents.exchange import local
+from launch import pulse
+from run_records import reporting
+from tests.launch.nodes import experiments
+
+
+@pytest.mark.parametrize('lives', [1, 2])
+def test_who_died_before_its_first_report_is_started_again_all_the_same(
+  lives, recorder, run_worker, make_counter, tmp_path
+):
+  told = []
+
+  class Told(local.Local):
+    def initial(self, theta, again):
+      told.append(again)
+      return theta
+
+  (slot,) = pulse.Board(tmp_path, 1).slots
+  for _ in range(lives):
+    slot.clear()  # as the launcher does before each life
+  experiment = experiments.make(
+    experiments.COUNTING, 1, run={'steps_per_agent': 20}
+  )
+  pulse.use(slot)
+  try:
+    counter = make_counter(None, {'actor_steps': 20})  # has heard of nobody
+    run_worker(experiment, counter, exchange=Told)
+  finally:
+    pulse.use(None)
+  assert told == [lives > 1]
+
+
+def test_a_restarted_node_goes_on_where_its_reports_ended(
+  recorder, run_worker, make_counter, tmp_path, monkeypatch
+):
+  experiment = experiments.make(
+    experiments.COUNTING, 2, run={'steps_per_agent': 120}
+  )
+
+  monkeypatch.setattr(reporting, '_PERIOD_S', 0.0)
+
+  class StopsMidway(local.Local):
+    def sync(self):
+      assert not self.worker.over()  # which also reports
+      if self.worker.steps >= 60:
+        raise KeyboardInterrupt('killed')
+
+    def begin(self, worker):
+      self.worker = worker
+
+  counter = make_counter(tmp_path, experiments.budget(experiment))
+  with pytest.raises(KeyboardInterrupt):
+    run_worker(experiment, counter, exchange=StopsMidway)
+  assert counter.totals()['actor_steps'] == 120
+  again = run_worker(experiment, counter)
+  assert again.steps == 120
+  assert counter.totals()['actor_steps'] == 240
+  assert counter.snapshot()['outcome'] == 'budget'
+  first, second = recorder
+  assert [len(first.steps[0]), len(second.steps[0])] == [60, 60]
+  counter.close()
+
+
+def test_a_restarted_node_draws_other_random_numbers(
+  recorder, run_worker, make_counter
+):
+  def actions(steps_before):
+    experiment = experiments.make(
+      experiments.COUNTING, 2, {'min_replay_size': 500}
+    )
+    counter = make_counter(None, experiments.budget(experiment))
+    if steps_before:
+      counter.report('worker/0', {'actor_steps': steps_before})
+    run_worker(experiment, counter)
+    return [row[1] for row in recorder[-1].steps[0]][:40]
+
+  assert actions(0) == actions(0)
+  assert actions(0) != actions(100)
