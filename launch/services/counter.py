@@ -18,6 +18,7 @@ from typing import Any
 from launch import pulse
 from launch.services import counter_file
 from launch.services import rates
+from launch.services import run_end
 from run_records import metrics as metrics_lib
 from run_records import run_log
 
@@ -64,15 +65,8 @@ class Counter:
     Raises:
       ValueError: a budget that is not positive.
     """
-    for name, limit in {**(budget or {}), 'wall_clock_s': wall_clock_s}.items():
-      if limit is not None and not limit > 0:
-        raise ValueError(
-          f'the budget {name}={limit} ends the run before it starts. Give a '
-          'positive number, or leave it out for no limit.'
-        )
+    self._end = run_end.RunEnd(budget, wall_clock_s)
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
-    self._budget = dict(budget or {})
-    self._wall_clock_s = wall_clock_s
     self._metrics_period_s = metrics_period_s
     self._clock = clock
     self._lock = threading.RLock()
@@ -80,9 +74,6 @@ class Counter:
     self._rates = rates.Rates()
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
-    self._outcome: str | None = None  # 'goal', 'budget', 'wall_clock'.
-    self._reason = ''
-    self._result: dict[str, Any] = {}
     self._holds: dict[str, float] = {}  # node to when its hold ends
     self._files = run_log.RunLog(self._run_dir)
     self._changes = 0  # that must not be lost
@@ -193,7 +184,7 @@ class Counter:
     with self._lock:
       if self.finished():
         return False
-      self._end('goal', reason, dict(result or {}))
+      self._end.goal(reason, result or {})
     self._save(must=True)
     return True
 
@@ -209,7 +200,7 @@ class Counter:
 
   def finished(self) -> bool:
     """Whether a goal, a budget or the wall clock has ended the run."""
-    return self._outcome is not None
+    return self._end.over
 
   def totals(self) -> dict[str, int]:
     """Count name to total of all nodes, restarts included."""
@@ -234,28 +225,21 @@ class Counter:
     with self._lock:
       now = self._clock()
       self._check_limits(now)
+      elapsed_s, per_second = self._elapsed(now), self._rates.per_second(now)
       return {
         'totals': dict(self._totals),
-        'rates': self._rates.per_second(now),
+        'rates': per_second,
         'nodes': {
-          name: {
-            'metrics': dict(node.metrics),
-            'totals': dict(node.totals),
-            'rates': node.rates.per_second(now),
-            'age_s': now - node.seen,
-          }
-          for name, node in self._nodes.items()
+          name: node.snapshot(now) for name, node in self._nodes.items()
         },
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
         'curve': list(self._files.curve),
-        'budget': dict(self._budget),
-        'wall_clock_s': self._wall_clock_s,
-        'elapsed_s': self._elapsed(now),
-        'left_s': self._left(now),
+        'budget': dict(self._end.budget),
+        'wall_clock_s': self._end.wall_clock_s,
+        'elapsed_s': elapsed_s,
+        'left_s': self._end.left_s(self._totals, per_second, elapsed_s),
         'finished': self.finished(),
-        'outcome': self._outcome,
-        'reason': self._reason,
-        'result': dict(self._result),
+        **self._end.state(),
       }
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -309,11 +293,11 @@ class Counter:
           self._run_dir / 'summary.json',
           {
             'finished': self.finished(),
-            'outcome': self._outcome or 'stopped',
-            'reason': self._reason or 'stopped before a goal or budget',
+            'outcome': self._end.outcome or 'stopped',
+            'reason': self._end.reason or 'stopped before a goal or budget',
             'totals': self._totals,
             'elapsed_s': round(self._elapsed(now), 3),
-            'result': self._result,
+            'result': self._end.result,
             'latest': self._files.latest,
           },
         )
@@ -348,9 +332,6 @@ class Counter:
 
   # The rest is called with the lock held.
 
-  def _end(self, outcome: str, reason: str, result: dict[str, Any]) -> None:
-    self._outcome, self._reason, self._result = outcome, reason, result
-
   def _add(self, node: rates.NodeRecord, counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
       self._totals[name] = self._totals.get(name, 0) + int(count)
@@ -373,20 +354,7 @@ class Counter:
       )
 
   def _check_limits(self, now: float) -> None:
-    if self.finished():
-      return
-    for name, limit in self._budget.items():
-      done = self._totals.get(name, 0)
-      if done >= limit:
-        self._end(
-          'budget', f'the budget of {limit:,} {name} is used: {done:,}', {}
-        )
-        return
-    elapsed = self._elapsed(now)
-    if self._wall_clock_s is not None and elapsed >= self._wall_clock_s:
-      self._end(
-        'wall_clock', f'the {self._wall_clock_s:g} s of wall clock are over', {}
-      )
+    self._end.check(self._totals, self._elapsed(now))
 
   def _log(self, node: str, kind: str, row: dict[str, Any]) -> None:
     row.setdefault('node', node)
@@ -409,19 +377,6 @@ class Counter:
   def _elapsed(self, now: float) -> float:
     return self._elapsed_before_s + now - self._started
 
-  def _left(self, now: float) -> float | None:
-    if self.finished():
-      return 0.0
-    left = []
-    if self._wall_clock_s is not None:
-      left.append(self._wall_clock_s - self._elapsed(now))
-    per_second = self._rates.per_second(now)
-    for name, limit in self._budget.items():
-      rate = per_second.get(name, 0.0)
-      if rate > 0:
-        left.append((limit - self._totals[name]) / rate)
-    return max(0.0, min(left)) if left else None
-
   def _state(self) -> tuple[int, dict[str, Any]]:
     """What a next counter goes on from; takes the lock."""
     with self._lock:
@@ -433,9 +388,7 @@ class Counter:
           name: [node.life, dict(node.of_life)] for name, node in nodes
         },
         'elapsed_s': self._elapsed(self._clock()),
-        'outcome': self._outcome,
-        'reason': self._reason,
-        'result': dict(self._result),
+        **self._end.state(),
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
         'curve': list(self._files.curve),
       }
@@ -469,10 +422,6 @@ class Counter:
     # its new budget. Without one, a counter died after the goal was reached,
     # and nobody will tell it again. A spent budget shows by itself.
     if not summary.exists() and state['outcome'] == 'goal':
-      self._outcome, self._reason, self._result = (
-        state['outcome'],
-        state['reason'],
-        state['result'],
-      )
+      self._end.restore(state)
     with contextlib.suppress(FileNotFoundError):
       summary.unlink()

@@ -75,6 +75,15 @@ class NodeRecord:
     self.life: tuple[str, int] = ('', 0)
     self.of_life: dict[str, int] = {}
 
+  def snapshot(self, now: float) -> dict[str, Any]:
+    """What a live view shows; `age_s` is the time since its last report."""
+    return {
+      'metrics': dict(self.metrics),
+      'totals': dict(self.totals),
+      'rates': self.rates.per_second(now),
+      'age_s': now - self.seen,
+    }
+
   def begin(self, life: tuple[str, int]) -> bool:
     """From now on this life counts, and none before it. False: it is one."""
     (run, number), (known, newest) = life, self.life
