@@ -13,9 +13,12 @@ NEEDED_DISK = 4 * 10**9  # bytes: 2.3 GB stay, and room to unpack
 # Run with -I by an interpreter: what it is, and where it stays when an
 # environment that it belongs to is deleted.
 DESCRIBE = """
-import platform, sys
+import os, platform, sys
 import ensurepip, venv
-print(getattr(sys, '_base_executable', None) or sys.executable)
+name = 'python%d.%d' % sys.version_info[:2]
+base = os.path.join(sys.base_prefix, 'bin', name)
+made = sys.prefix != sys.base_prefix and os.path.exists(base)
+print(base if made else sys.executable)
 print(platform.python_implementation(), '%d.%d' % sys.version_info[:2])
 """
 
