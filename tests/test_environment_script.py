@@ -312,6 +312,24 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(
   assert set(tools[3:]) <= {'pip'} and works == (len(tools) == 2)
 
 
+@pytest.mark.parametrize('name', ['', 'courier'])
+def test_launchpad_is_whole_where_courier_is_measured(
+  environment, monkeypatch, tmp_path, name
+):
+  installed, halves = [], []
+  monkeypatch.setattr(
+    environment, 'install_with', lambda tool, to, pins: installed.extend(pins)
+  )
+  monkeypatch.setattr(environment, 'install_launchpad', halves.append)
+  place = environment.Environment(name, '', str(tmp_path))
+  environment.install(place)
+  whole = name == 'courier'
+  assert (environment.LAUNCHPAD in installed) == whole
+  assert halves == ([] if whole else [place])
+  # The only one that its compiled half was made for.
+  assert not whole or place.series == ('3.10',)
+
+
 def test_a_clone_has_the_command(environment, venv):
   program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
   environment.link(venv)
