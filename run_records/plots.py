@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import logging
 import os
 import pathlib
 from typing import Any
@@ -21,6 +22,10 @@ from matplotlib.backends import backend_agg
 
 from run_records import curves
 from run_records import run_directory
+
+# Twenty lines on fonts for formulas, of which there are none here, where the
+# user's list of fonts is that of another matplotlib.
+logging.getLogger('matplotlib.font_manager').setLevel(logging.ERROR)
 
 _INK = '#22313f'
 MUTED = '#7b8a97'
