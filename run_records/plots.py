@@ -23,8 +23,8 @@ from matplotlib.backends import backend_agg
 from run_records import curves
 from run_records import run_directory
 
-# Twenty lines on fonts for formulas, of which there are none here, where the
-# user's list of fonts is that of another matplotlib.
+# It complains in twenty lines of fonts that no picture here needs, where the
+# user's list of fonts was made by another matplotlib.
 logging.getLogger('matplotlib.font_manager').setLevel(logging.ERROR)
 
 _INK = '#22313f'
