@@ -20,7 +20,7 @@ import time
 _SET_INTERFACE = 0x400454CA  # TUNSETIFF
 _TAP = 0x0002 | 0x1000  # IFF_TAP | IFF_NO_PI: bare Ethernet frames
 _FRAME_BYTES = 1 << 16
-# Frames under way in a direction; a router drops what comes then, too.
+# Frames under way; a router drops what comes then, too.
 _MOST_FRAMES = 20_000
 COMMAND = f'from {__name__} import carry; carry()'  # of `python -c`
 

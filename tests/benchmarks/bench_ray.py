@@ -283,7 +283,7 @@ def _define(parser: Any) -> None:
   )
   parser.add_argument(
     '--rllib_envs',
-    default='10,64',
+    default='64,512',
     help='environments of an env runner of RLlib: sizes to try',
   )
 

@@ -54,13 +54,6 @@ _SPEED = (
     _STEPS,
   ),
   (
-    'IMPALA on Ray, CartPole-v1: env steps/s',
-    'bench_ray',
-    'Murmuration IMPALA, ray, at an address',
-    'RLlib IMPALA',
-    _STEPS,
-  ),
-  (
     'IMPALA, Pong: env steps/s',
     'bench_pong',
     'Murmuration, preset',

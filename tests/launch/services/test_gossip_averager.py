@@ -99,25 +99,29 @@ class _Averager:
   leave = average
 
 
+def _of_two(average):
+  """The exchange of the first of two, and what reaches the other."""
+  carriers = [None, gossip_rpc.Inbox()]
+  carriers[0] = played.Direct(0, carriers)
+  ring = mixing.Graph('ring', 2)
+  exchange = mix.Mix(
+    ring, 0, carriers[0], tau=None, avg_period=2, average=average
+  )
+  return exchange, carriers[1]
+
+
 @pytest.mark.parametrize('dead', [True, False])
 def test_without_an_averager_that_answers_gossip_goes_on(dead):
   averager = _Averager(dead)
-  carriers = [None, gossip_rpc.Inbox()]
-  carriers[0] = played.Direct(0, carriers)
-  exchange = mix.Mix(
-    mixing.Graph('ring', 2),
-    0,
-    carriers[0],
-    tau=None,
-    avg_period=2,
-    average=gossip_averager.Averaging(0, averager, timeout_s=0.1),
+  exchange, neighbour = _of_two(
+    gossip_averager.Averaging(0, averager, timeout_s=0.1)
   )
   worker = played.Worker(exchange, 1.0, step=1.0).begin()
   for _ in range(4):
     worker.iterate()
   worker.exchange.ended()
   assert worker.value == 5.0
-  assert carriers[1].newest(0).iteration == 4
+  assert neighbour.newest(0).iteration == 4
   assert played.metrics(worker)['averages'] == 0
   assert averager.asked == 3 if dead else averager.asked > 3
 
@@ -141,16 +145,7 @@ def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
     def leave(self):
       pass
 
-  carriers = [None, gossip_rpc.Inbox()]
-  carriers[0] = played.Direct(0, carriers)
-  exchange = mix.Mix(
-    mixing.Graph('ring', 2),
-    0,
-    carriers[0],
-    tau=None,
-    avg_period=2,
-    average=Average(),
-  )
+  exchange, _ = _of_two(Average())
   worker = played.Worker(exchange, 1.0).begin()
   values = []
   for _ in range(4):
