@@ -31,6 +31,10 @@ import typing
 from typing import Annotated, Any, Literal, NamedTuple
 
 
+# What float32 holds, in which everything is computed.
+_LARGEST = 3.4e38
+
+
 @dataclasses.dataclass(frozen=True)
 class Bounds:
   """What a setting may be: in words, and as a function."""
@@ -41,7 +45,7 @@ class Bounds:
 
 def _is_number(value: Any) -> bool:
   real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  return real and math.isfinite(value)
+  return real and abs(value) <= _LARGEST
 
 
 def _is_whole(value: Any) -> bool:
@@ -65,7 +69,7 @@ def whole(low: int, high: int) -> Bounds:
 
 
 def between(low: float, high: float, words: str, ends: str = '[]') -> Bounds:
-  """A finite number from `low` to `high`; '(' and ')' leave an end out."""
+  """A float32 from `low` to `high`; '(' and ')' leave an end out."""
 
   def hold(x: Any) -> bool:
     if not _is_number(x):
@@ -131,6 +135,8 @@ def check(config: Any, section: str) -> None:
     said = f'must be {parsed.words}'
     if parsed.words.startswith('one of '):
       said = f'is not known. Choose {parsed.words}'
+    elif isinstance(value, numbers.Real) and abs(value) > _LARGEST:
+      said += f' within float32, which ends at {_LARGEST}'
     raise ValueError(
       f'{section}.{name}={value!r} {said}. Set --config.{section}.{name}.'
     )

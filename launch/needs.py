@@ -79,12 +79,16 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
   run, members = experiment.run, experiment.num_agents
   updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
   replay, sampled = 0, updates * getattr(agent, 'batch_size', 0)
+  nodes = [node for group in program.groups.values() for node in group]
+  learning = sum(map(_learns, nodes))
+  # Learners that act themselves have a replay each, unless they say otherwise.
+  apart = 1 if {'actor', 'replay'} & set(program.groups) else learning
   layout = getattr(agent, 'transition_layout', None)
   if layout is not None and getattr(agent, 'experience', '') != 'unrolls':
     item = layout().num_bytes
     # More is never written than is lived through.
-    items = min(experiment.max_replay_size, run.steps_per_agent)
-    replay = members * items * item
+    limit = max(members, apart) * experiment.max_replay_size
+    replay = min(limit, members * run.steps_per_agent) * item
   else:
     item = _observation_bytes(experiment)
     # A batch counts unrolls; but of a rollout, which is learned from several
@@ -95,12 +99,12 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
   # The layout of an agent with a learner of its own is read from networks that
   # TensorFlow makes, and nodes cannot be forked once it runs.
   parameters = 0 if agent.learner_class else agent.layout.size
-  nodes = [node for group in program.groups.values() for node in group]
-  learning = sum(map(_learns, nodes))
+  # Each of several learners has a theta and a target of its own.
+  copies = max(members, learning)
   return Needs(
     replay_bytes=replay,
-    call_bytes=members * sampled * item,
-    parameter_bytes=members * parameters * 4 * (2 + slots),
+    call_bytes=copies * sampled * item,
+    parameter_bytes=copies * parameters * 4 * (2 + slots),
     processes=len(nodes),
     threads=len(nodes) * _THREADS + learning * run.tf_threads,
     least_threads=len(nodes) + (run.tf_threads if learning else 0),

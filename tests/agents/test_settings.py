@@ -74,6 +74,8 @@ class Config(Parent):
     ({'positive': 0.0}, 'agent.positive=0.0 must be a positive number'),
     ({'positive': math.inf}, 'agent.positive=inf must be'),
     ({'positive': math.nan}, 'agent.positive=nan must be'),
+    ({'positive': 1e300}, r'=1e\+300 must be a positive number within float32'),
+    ({'positive': 10**400}, 'must be a positive number within float32'),
     ({'positive': '1'}, "agent.positive='1' must be"),
     ({'fraction': 1.01}, 'agent.fraction=1.01 must be between 0 and 1'),
     ({'share': 0.0}, 'agent.share=0.0 must be above 0 and at most 1'),

@@ -1,32 +1,25 @@
 """Calls and arrays by our transport and by Courier, in turns.
 
 Courier carries bare bytes here; ours encodes and decodes each value, as every
-call of a program does. The project's own environment has no Courier, so this
-goes on in one with Launchpad's wheel as it comes (CPython 3.10, TensorFlow
-2.12): `python requirements/environment.py courier`.
+call of a program does. Each side has the Python of its users: ours that of the
+project's environment, Courier that of Launchpad's wheel as it comes (CPython
+3.10, TensorFlow 2.12; `python requirements/environment.py courier` makes it). A
+third column is ours on Courier's Python.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-import importlib.util
-import multiprocessing
-import os
+import contextlib
+import json
 import pathlib
+import platform
 import statistics
+import subprocess
 import sys
-import tempfile
-import threading
-import time
 from typing import Any
-
-import numpy as np
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from launch import rpc  # noqa: E402
-from launch.rpc import directory  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
 SIZES = {
@@ -39,174 +32,129 @@ SIZES = {
 THREADS = (1, 4)
 _LEAST_RATE = 1.5  # of Courier's calls/s
 _NO_SLOWER = ('18 kB', '600 kB', '6 MB')
-_PYTHON = common.ROOT / '.peers' / 'courier' / 'bin' / 'python'
+_PEER = common.ROOT / '.peers' / 'courier' / 'bin' / 'python'
+_SIDE = common.ROOT / 'tests' / 'benchmarks' / 'rpc_side.py'
+_ON_OWN, _ON_PEER, _COURIER = 'ours', 'ours, on its Python', 'Courier'
+_LONG_S = 20.0  # to start, and for 20 of the largest arrays
 
 
-class Echo:
-  """What is served by both."""
+class Side:
+  """A process of rpc_side.py."""
 
-  serves = ('echo',)
+  def __init__(self, python: str, system: str):
+    self._process = subprocess.Popen(
+      [python, str(_SIDE), system],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
 
-  def echo(self, x: Any) -> Any:
-    return x
+  def ask(self, seconds: float, **what: int) -> float:
+    """Calls/s of `threads=`, or us of a call of `size=` bytes.
 
+    Raises:
+      RuntimeError: the process has ended.
+    """
+    assert self._process.stdin is not None and self._process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+      self._process.stdin.write(json.dumps({**what, 'seconds': seconds}) + '\n')
+      self._process.stdin.flush()
+    line = self._process.stdout.readline()
+    if not line:
+      code = self._process.wait(_LONG_S)
+      raise RuntimeError(f'{self._process.args} ended with exit code {code}.')
+    return json.loads(line)
 
-def _serve_ours(address: str, stop) -> None:
-  with rpc.serve(Echo(), address):
-    stop.wait()
-
-
-def _serve_courier(address: str, stop) -> None:
-  import courier
-
-  server = courier.Server(port=int(address.rsplit(':', 1)[1]))
-  server.Bind('echo', lambda x: x)
-  server.Start()
-  stop.wait()
-  os._exit(0)  # Its threads do not end by themselves.
-
-
-def _courier_is_here() -> bool:
-  """Whether it is the real one, and not the stub of the environment."""
-  try:
-    return importlib.util.find_spec('courier.python.client') is not None
-  except ImportError:
-    return False
-
-
-def _courier_client(address: str) -> Callable[[Any], Any]:
-  import courier
-
-  return courier.Client(address, call_timeout=60.0).echo
+  def close(self) -> None:
+    """Ends it."""
+    with contextlib.suppress(BrokenPipeError):
+      self._process.communicate(timeout=_LONG_S)
 
 
-def latency_us(echo: Callable[[Any], Any], value: Any, seconds: float) -> float:
-  """The median of calls, one at a time."""
-  for _ in range(5):
-    echo(value)
-  times: list[float] = []
-  end = time.perf_counter() + seconds
-  while (start := time.perf_counter()) < end or len(times) < 20:
-    echo(value)
-    times.append(time.perf_counter() - start)
-  return 1e6 * statistics.median(times)
-
-
-def rate(echo: Callable[[Any], Any], threads: int, seconds: float) -> float:
-  """Calls of 100 B a second by so many threads."""
-  value, counts = bytes(100), [0] * threads
-  echo(value)  # connects
-  end = time.perf_counter() + seconds
-
-  def call(index: int) -> None:
-    while time.perf_counter() < end:
-      echo(value)
-      counts[index] += 1
-
-  running = [
-    threading.Thread(target=call, args=(index,)) for index in range(threads)
-  ]
-  for thread in running:
-    thread.start()
-  for thread in running:
-    thread.join()
-  return sum(counts) / seconds
-
-
-def measure(clients: dict[str, Any], rounds: int, seconds: float) -> Any:
-  """{'calls/s, 1 threads' or a size: {system: median of the rounds}}."""
-  found: dict[str, dict[str, list[float]]] = {}
-
-  def note(what: str, system: str, value: float) -> None:
-    found.setdefault(what, {}).setdefault(system, []).append(value)
-
+def measure(sides: dict[str, Side], rounds: int, seconds: float) -> Any:
+  """{'n threads' or a size: {system: median of the rounds}}."""
+  asked = {
+    **{f'{threads} threads': {'threads': threads} for threads in THREADS},
+    **{name: {'size': size} for name, size in SIZES.items()},
+  }
+  found: Any = {what: {name: [] for name in sides} for what in asked}
   for _ in range(rounds):
-    for threads in THREADS:
-      for system, (echo, _) in clients.items():
-        note(f'{threads} threads', system, rate(echo, threads, seconds))
-    for name, size in SIZES.items():
-      for system, (echo, value) in clients.items():
-        note(name, system, latency_us(echo, value(size), seconds))
+    for what, question in asked.items():
+      for name, side in sides.items():
+        found[what][name].append(side.ask(seconds, **question))
   return {
-    what: {system: statistics.median(x) for system, x in values.items()}
+    what: {name: statistics.median(x) for name, x in values.items()}
     for what, values in found.items()
   }
 
 
+def ratio(what: str, values: dict[str, float], ours: str) -> float:
+  """How many times as fast as Courier."""
+  if 'threads' in what:
+    return values[ours] / values[_COURIER]
+  return values[_COURIER] / values[ours]
+
+
 def main() -> int:
   args = common.arguments(__doc__)
-  if not _courier_is_here():
-    if not _PYTHON.exists() or sys.executable == str(_PYTHON):
-      print(
-        f'{_PYTHON} is not there, or has no Courier: python '
-        'requirements/environment.py courier makes it.',
-        file=sys.stderr,
-      )
-      return 2
-    os.execv(_PYTHON, [str(_PYTHON), *sys.argv])
-  seconds = common.choose(args, 0.05, 0.7, 2.0)
+  if not _PEER.exists():
+    print(
+      f'{_PEER} is not there: python requirements/environment.py courier '
+      'makes it.',
+      file=sys.stderr,
+    )
+    return 2
   common.warn_if_busy()
-  with tempfile.TemporaryDirectory() as scratch:
-    found = _measure(args, pathlib.Path(scratch), seconds)
-  rows, numbers, missed = [], {}, []
+  with contextlib.ExitStack() as stack:
+    sides = {}
+    for name, python, system in (
+      (_COURIER, str(_PEER), 'courier'),
+      (_ON_PEER, str(_PEER), 'ours'),
+      (_ON_OWN, sys.executable, 'ours'),
+    ):
+      sides[name] = Side(python, system)
+      stack.callback(sides[name].close)
+    found = measure(
+      sides,
+      common.choose(args, 1, 3, 5),
+      common.choose(args, 0.05, 0.7, 2.0),
+    )
+  rows, missed = [], []
   for what, values in found.items():
     is_rate = 'threads' in what
-    ours, courier = values['ours'], values['Courier']
-    ratio = ours / courier if is_rate else courier / ours
     unit = 'calls/s, 100 B' if is_rate else 'p50, us'
     rows.append(
-      (f'{what}: {unit}', f'{courier:,.0f}', f'{ours:,.0f}', f'{ratio:.2f}')
+      (
+        f'{what}: {unit}',
+        *(f'{values[name]:,.0f}' for name in sides),
+        *(f'{ratio(what, values, own):.2f}' for own in (_ON_PEER, _ON_OWN)),
+      )
     )
-    numbers[what] = values
     least = _LEAST_RATE if is_rate else 1.0
-    if (is_rate or what in _NO_SLOWER) and ratio < least:
-      missed.append(f'{what}: {ratio:.2f} times as fast, wanted {least}')
+    times = ratio(what, values, _ON_OWN)
+    if (is_rate or what in _NO_SLOWER) and times < least:
+      missed.append(f'{what}: {times:.2f} times as fast, wanted {least}')
+  own = platform.python_version()
+  heads = (
+    *('echo', _COURIER, 'ours, its Python', f'ours, {own}'),
+    *('times, its Python', f'times, {own}'),
+  )
   common.publish(
     common.Result(
       'Remote calls: our sockets against Courier',
-      [common.table(('echo', 'Courier', 'ours', 'times as fast'), rows)],
+      [common.table(heads, rows)],
       [
         'Client and server are a process each. Ours encodes and decodes each '
-        'value (launch/rpc/codec.py); Courier carries bytes as they are. Both '
-        'on CPython 3.10, for which alone Courier has a file.',
+        'value (launch/rpc/codec.py); Courier carries bytes as they are. Its '
+        f'Python is CPython 3.10, for which alone it has a file; ours is {own}.'
+        ' Times: as fast as Courier.',
         *(missed or ['All bars are met.']),
       ],
-      numbers,
+      found,
     ),
     args,
   )
   return 0
-
-
-def _measure(
-  args: argparse.Namespace, scratch: pathlib.Path, seconds: float
-) -> Any:
-  context = multiprocessing.get_context('spawn')
-  stop = context.Event()
-  own = f'unix:{scratch}/server'
-  port = f'localhost:{directory.pick_port(set())}'
-  servers = [
-    context.Process(target=serve, args=(address, stop), daemon=True)
-    for serve, address in ((_serve_ours, own), (_serve_courier, port))
-  ]
-  for server in servers:
-    server.start()
-  try:
-    client = rpc.Client(own, timeout_s=60.0)
-    clients = {
-      'ours': (client.echo, _value),
-      'Courier': (_courier_client(port), bytes),
-    }
-    return measure(clients, common.choose(args, 1, 3, 5), seconds)
-  finally:
-    stop.set()
-    for server in servers:
-      server.join(10)
-
-
-def _value(size: int) -> Any:
-  """Big ones are arrays, as in programs."""
-  return bytes(size) if size < 1000 else np.zeros(size, np.uint8)
 
 
 if __name__ == '__main__':

@@ -29,6 +29,18 @@ def test_the_arithmetic_is_of_the_settings():
   assert found.processes == 2
 
 
+def test_learners_with_a_replay_of_their_own_are_counted_apart():
+  options = {'agent__max_replay_size': '1000', 'server__num_learners': '3'}
+  one = check('gorila_dqn', 'single_process', agent__max_replay_size='1000')
+  three = check('gorila_dqn', **options)
+  common = check('gorila_dqn', **options, run__replay='node')
+  assert one.replay_bytes * 3 == three.replay_bytes
+  assert one.replay_bytes == common.replay_bytes
+  cell = cell_lib.resolve('gorila_dqn')
+  size = cell.experiment.make_agent().layout.size
+  assert three.parameter_bytes == 3 * size * 4 * (2 + 1)  # and Adagrad's slot
+
+
 def test_a_rollout_is_sampled_once_and_unrolls_are_whole():
   # CartPole has 4 float32 in an observation.
   found = check('ppo', agent__rollout_steps='1024', agent__epochs='7')
