@@ -13,6 +13,7 @@ SIZES = [
   pytest.param((4, (8, 6), 3), id='two hidden layers'),
   pytest.param((5, (7,), 2), id='one hidden layer'),
   pytest.param((3, (), 2), id='linear'),
+  pytest.param((4, (64, 64), 2), id='wide'),
 ]
 
 
@@ -33,15 +34,16 @@ def _tensors(layout, theta):
   return [_tensor(array) for array in layout.unpack(theta)]
 
 
+@pytest.mark.parametrize('each', [1, 5])
 @pytest.mark.parametrize('activation', ['relu', 'tanh'])
 @pytest.mark.parametrize('sizes', SIZES)
-def test_the_numpy_form_is_the_sonnet_form(sizes, activation):
+def test_the_numpy_form_is_the_sonnet_form(sizes, activation, each):
   mlp = mlp_lib.MLP(*sizes, activation=activation)
   layout, theta = _theta(mlp, members=3)
-  inputs = np.random.default_rng(1).normal(size=(3, 5, sizes[0]))
+  inputs = np.random.default_rng(1).normal(size=(3, each, sizes[0]))
   inputs = inputs.astype(np.float32)
   numpy_form = mlp.forward(layout.unpack(theta), inputs)
-  assert numpy_form.shape == (3, 5, sizes[-1])
+  assert numpy_form.shape == (3, each, sizes[-1])
   assert numpy_form.dtype == np.float32
   apply = mlp.make_sonnet()
   for member in range(3):
@@ -50,6 +52,22 @@ def test_the_numpy_form_is_the_sonnet_form(sizes, activation):
     )
     np.testing.assert_allclose(
       numpy_form[member], sonnet_form, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize('each', [1, 3])
+def test_a_members_outputs_do_not_depend_on_who_is_beside_it(each):
+  # To the last bit: generations of evolution strategies are the same whoever
+  # plays them.
+  mlp = mlp_lib.MLP(6, (64, 64, 16), 2)
+  layout, theta = _theta(mlp, members=5)
+  inputs = np.random.default_rng(1).normal(size=(5, each, 6))
+  inputs = inputs.astype(np.float32)
+  together = mlp.forward(layout.unpack(theta), inputs)
+  for members in (slice(1, 2), slice(1, 4)):
+    np.testing.assert_array_equal(
+      mlp.forward(layout.unpack(theta[members]), inputs[members]),
+      together[members],
     )
 
 
