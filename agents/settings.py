@@ -30,7 +30,6 @@ import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple
 
-
 # What float32 holds, in which everything is computed.
 _LARGEST = 3.4e38
 
