@@ -18,7 +18,8 @@ _logger = logging.getLogger(__name__)
 # Broken episodes in a row, in one environment, that give up an evaluation.
 _MAX_BROKEN = 10
 
-# Observations [N, ...] to actions [N] or [N, ...].
+# Observations [N, ...] to actions [N] or [N, ...]. One that remembers the
+# episodes it is in has `reset()`, before others begin, and `ended(last)`.
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
@@ -71,6 +72,7 @@ def run_episode(
     nothing about its return.
   """
   _check_positive('max_steps', max_steps)
+  _forget(policy)
   timestep = environment.reset()
   episode_return = 0.0
   length = 0
@@ -146,9 +148,7 @@ def first_episodes(
   environment is played instead.
 
   Args:
-    policy: maps observations [K, ...] to actions [K] or [K, ...]. If it
-      remembers the episodes it is in, it has `ended(last)`, which is told
-      where they broke.
+    policy: maps observations [K, ...] to actions [K] or [K, ...].
     environment: K environments; they are reset first.
     max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
@@ -161,6 +161,7 @@ def first_episodes(
     EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
   """
   _check_positive('max_steps', max_steps)
+  _forget(policy)
   observation = environment.reset()
   returns = np.zeros(environment.num, np.float64)
   running = np.ones(environment.num, np.bool_)
@@ -232,6 +233,12 @@ class _Randomized:
   def __getattr__(self, name: str) -> Any:
     # For example `ended`, of a policy that remembers its episodes.
     return getattr(self._policy, name)
+
+
+def _forget(policy: Policy) -> None:
+  """Nothing of earlier episodes, of which there may have been more or fewer."""
+  if hasattr(policy, 'reset'):
+    policy.reset()
 
 
 def _check_positive(name: str, value: int | None) -> None:

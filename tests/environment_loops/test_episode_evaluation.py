@@ -212,6 +212,27 @@ def test_a_policy_that_remembers_is_told_where_an_episode_broke():
   assert told == [[False, True]]
 
 
+def test_a_policy_that_remembers_begins_anew_with_each_evaluation():
+  said = []
+
+  class Remembers:
+    def reset(self):
+      said.append('reset')
+
+    def __call__(self, observations):
+      said.append(len(observations))
+      return _zeros(observations)
+
+  plan = counting.Plan(lengths=(1,))
+  environment = counting.CountingEnvironment(plan)
+  policy = Remembers()
+  evaluation.run_episode(policy, environment)
+  evaluation.run_episode(policy, environment)
+  evaluation.first_episodes(policy, _Breaks(2, (), plan))
+  evaluation.first_episodes(policy, _Breaks(3, (), plan))
+  assert said == ['reset', 1, 'reset', 1, 'reset', 2, 'reset', 3]
+
+
 def test_with_epsilon_some_actions_are_drawn_and_the_same_seed_draws_the_same():
   def balance(observations):
     lean = observations @ np.array([0.1, 0.3, 1.0, 1.0], np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agents import dqn
+from agents import impala
 from agents import parameters
 from environment_loops import environments
 from environment_loops import evaluation
@@ -73,8 +74,8 @@ def _evaluator(
   ends_run=True,
   environment='CartPole-v1',
   on_fault='raise',
+  make_agent=functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC),
 ):
-  make_agent = functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC)
   agent = make_agent()
   run = experiment_lib.RunConfig(
     steps_per_agent=100,
@@ -141,6 +142,15 @@ def test_a_target_that_is_reached_is_confirmed_and_ends_the_run():
   reason, result = counter.outcome
   assert 'over 20 episodes' in reason and '5 was asked for' in reason
   assert result['episodes'] == 20 and result['return_mean'] >= 5.0
+
+
+@pytest.mark.parametrize('memory', [{'stack': 2}, {'lstm_size': 4}])
+def test_a_policy_with_a_memory_is_confirmed_over_other_episodes(memory):
+  config = impala.Config(hidden_sizes=(4,), **memory)
+  make_agent = functools.partial(impala.IMPALA, config, SPEC)
+  node, counter = _evaluator(target=5.0, make_agent=make_agent)
+  node.run(threading.Event())
+  assert counter.outcome[1]['episodes'] == 20
 
 
 @pytest.mark.parametrize('target, ends_run', [(50.0, True), (5.0, False)])
