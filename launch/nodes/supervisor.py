@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -25,6 +26,8 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _LONG_S = 300.0  # its environment may take to build
+_SAY_S = 5.0  # between two signs that an episode is still played
+_DEADLINE_S = 1.0  # of such a sign
 
 
 class Supervisor:
@@ -42,6 +45,7 @@ class Supervisor:
     self._config = config
     self._index = index
     self._server = server
+    self._signs = server.with_deadline(_DEADLINE_S)
     self._reporter = reporting.Reporter(f'supervisor/{index}', counter)
     self._agent = experiment.make_agent()
     self._policy: base.Policy | None = None
@@ -82,12 +86,22 @@ class Supervisor:
       self._policy = self._agent.greedy(theta)
       self._holding = job['candidate']
     assert self._policy is not None
+    said = time.monotonic()
+
+    def stopped() -> bool:
+      nonlocal said
+      if time.monotonic() > said + _SAY_S:
+        with contextlib.suppress(rpc.Unavailable):
+          self._signs.playing(job['ticket'])
+        said = time.monotonic()
+      return stop.is_set()
+
     try:
       result = evaluation.run_episode(
         self._policy,
         environment,
         self._experiment.eval_limit,
-        should_stop=stop.is_set,
+        should_stop=stopped,
       )
     except faults.EnvironmentFault as e:
       if self._experiment.run.on_fault == vector.RAISE:
@@ -98,7 +112,8 @@ class Supervisor:
       return
     if result is None:
       return
-    self._server.report_episode(job['ticket'], result.episode_return)
+    if not self._server.report_episode(job['ticket'], result.episode_return):
+      _logger.info('The star server no longer asks for this episode.')
     self._reporter.count(supervisor_steps=result.length, supervisor_episodes=1)
     if job['kind'] == 'confirmation':
       # Confirmations have no end; without a pause they would take a core.

@@ -31,8 +31,10 @@ _logger = logging.getLogger(__name__)
 _TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
 _LONG_S = 300.0  # a checkpoint may take
-# A supervisor that is silent this long has lost its episode.
+# A supervisor that is silent this long has lost its episode; while it plays, it
+# says so (nodes/supervisor.py).
 _EPISODE_TIMEOUT_S = 60.0
+_PER_LIFE = 2**32  # candidates and tickets of one life, at most
 
 
 @dataclasses.dataclass
@@ -52,6 +54,7 @@ class StarServer:
     'get_star',
     'offer',
     'next_episode',
+    'playing',
     'report_episode',
   )
 
@@ -82,8 +85,9 @@ class StarServer:
     self._machine = supervision.make_supervision(config)
     self._lock = threading.Lock()
     self._candidates: dict[int, swarm_state.Candidate] = {}
-    self._next_candidate = 0
-    self._next_ticket = 0
+    # Numbers of its own in each life: what a supervisor holds, or reports, may
+    # be of one whose last numbers were not saved.
+    self._next_candidate = self._next_ticket = pulse.life()[1] * _PER_LIFE
     self._running: dict[int, _Running] = {}
     self._trial_since: float | None = None
     self._version = 0
@@ -196,6 +200,15 @@ class StarServer:
         'candidate': ticket.candidate,
         'theta': None if ticket.candidate == holding else theta,
       }
+
+  def playing(self, ticket: int) -> bool:
+    """The supervisor is not silent. Returns whether its ticket is valid."""
+    with self._lock:
+      self._supervisor_seen = self._clock()
+      running = self._running.get(ticket)
+      if running is not None:
+        running.since = self._clock()
+      return running is not None
 
   def report_episode(self, ticket: int, episode_return: float) -> bool:
     """Takes one return in. Returns whether the ticket was still valid."""
@@ -408,7 +421,7 @@ class StarServer:
     self._candidates = dict(state.candidates)
     supervision.restore(self._machine, state.machine)
     self._version = state.version
-    self._next_candidate = state.next_candidate
+    self._next_candidate = max(self._next_candidate, state.next_candidate)
     self._episodes = state.episodes
     self._offers = state.offers
     _logger.info('Went on from version %d of theta_star.', self._version)

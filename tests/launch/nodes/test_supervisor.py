@@ -34,7 +34,7 @@ class _Server:
   def __init__(self, layout, stop, episodes):
     self._theta = parameters.encode(layout, 1, np.zeros(layout.size))
     self._stop, self._episodes = stop, episodes
-    self.asked, self.returns = 0, []
+    self.asked, self.returns, self.signs = 0, [], []
 
   def next_episode(self, supervisor, holding):
     self.asked += 1
@@ -47,8 +47,16 @@ class _Server:
       'theta': self._theta if holding < 0 else None,
     }
 
+  def with_deadline(self, timeout_s):
+    return self
+
+  def playing(self, ticket):
+    self.signs.append(ticket)
+    return True
+
   def report_episode(self, ticket, episode_return):
     self.returns.append(episode_return)
+    return True
 
 
 def _supervise(monkeypatch, make_counter, on_fault):

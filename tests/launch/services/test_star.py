@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agents import parameters
+from launch import pulse
 from launch.services import star
 from run_records import checkpoints
 from tests.launch.services import star_calls as calls
@@ -166,6 +167,43 @@ def test_the_episode_of_a_silent_supervisor_goes_to_another():
   assert calls.play(server, 6.0, supervisor=1) == ['trial']
   assert server.metrics()['R_star'] == 5.0
   assert not server.report_episode(silent['ticket'], 100.0)
+
+
+def test_an_episode_may_take_long_if_its_supervisor_is_not_silent():
+  clock = calls.Clock()
+  server = calls.make_server(clock=clock, trial_timeout_s=1e6)
+  calls.offer(server, 1, claim=1.0)
+  long = server.next_episode(0, -1)
+  calls.play(server, 4.0, supervisor=1)
+  for _ in range(3):
+    clock.now += 50.0
+    assert server.playing(long['ticket'])
+    assert server.next_episode(1, -1)['kind'] == 'wait'
+  assert server.report_episode(long['ticket'], 6.0)
+  assert server.metrics()['R_star'] == 5.0
+  assert not server.playing(long['ticket'])
+
+
+def test_numbers_of_a_life_that_were_not_saved_are_not_given_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(pulse, 'life', lambda: ('run', 1))
+  server = calls.make_server(tmp_path)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+  server.save()
+  calls.offer(server, 2, claim=2.0)
+  held = server.next_episode(0, -1)
+  assert held['kind'] == 'trial'
+  # Killed before it saved. Another candidate comes first after that.
+  monkeypatch.setattr(pulse, 'life', lambda: ('run', 2))
+  again = calls.make_server(tmp_path)
+  calls.offer(again, 3, claim=3.0)
+  assert not again.report_episode(held['ticket'], 100.0)
+  job = again.next_episode(0, held['candidate'])
+  assert job['kind'] == 'trial' and calls.value_of(job) == 3.0
+  assert not again.report_episode(held['ticket'], 100.0)
+  assert again.report_episode(job['ticket'], 1.0)
 
 
 def test_a_trial_that_takes_too_long_is_dropped():
