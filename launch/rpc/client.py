@@ -22,6 +22,7 @@ from launch.rpc import tls
 
 _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)
+_READ_S = 5.0  # for an answer that has probably come
 
 T = TypeVar('T')
 
@@ -218,7 +219,12 @@ def together(
       found[i] = e
   for i, one in sent.items():
     try:
-      found[i] = calls[i][0]._finish(one)
+      # Answers came in while a server that is away was waited for: a long one
+      # is not read whole before the deadline of its call is over.
+      deadline = time.monotonic() + _READ_S
+      found[i] = calls[i][0]._finish(
+        one._replace(deadline=max(one.deadline, deadline))
+      )
     except (errors.Unavailable, errors.RemoteError) as e:
       found[i] = e
   return found

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 
+import numpy as np
 import pytest
 
 from launch import rpc
@@ -56,6 +57,22 @@ def test_what_fails_stands_in_its_place(make_clients, tmp_path):
   assert isinstance(lost, rpc.Unavailable) and not lost.delivered
   assert isinstance(failed, rpc.RemoteError)
   assert found == 8
+
+
+def test_a_long_answer_is_read_though_another_server_was_waited_for(tmp_path):
+  class Long:
+    serves = ('get',)
+
+    def get(self):
+      return np.zeros(100_000)
+
+  with rpc.serve(Long(), f'unix:{tmp_path}/long'):
+    client = rpc.Client(f'unix:{tmp_path}/long', timeout_s=1.0)
+    away = rpc.Client(f'unix:{tmp_path}/nobody', timeout_s=1.5)
+    client.get()  # connects: it is sent first, and its deadline passes
+    lost, found = rpc.together([(away, 'get', ()), (client, 'get', ())])
+  assert isinstance(lost, rpc.Unavailable)
+  assert found.shape == (100_000,)
 
 
 def test_what_stands_for_a_client_is_called(make_clients):
