@@ -15,7 +15,8 @@ class Best:
 
   A confirmed return counts before one that was not; of equal returns the later
   one counts. The best of many evaluations is partly luck: to know what it is
-  worth, play it again.
+  worth, play it again. A run that is resumed goes on learning: what comes then
+  is not held against a confirmation of before.
   """
 
   def __init__(self, run_dir: str | os.PathLike[str] | None):
@@ -32,7 +33,7 @@ class Best:
     kept = checkpoints.read_to_play(self._path)
     if kept is not None:
       self._rank = (
-        bool(kept['confirmed']),
+        bool(kept['confirmed']) and pulse.life()[1] > 1,
         float(kept['return_mean']),
         int(kept['steps']),
       )

@@ -419,9 +419,11 @@ class Counter:
     if state is None:
       return
     # With a summary the run had ended, and this is a resume: it is judged by
-    # its new budget. Without one, a counter died after the goal was reached,
-    # and nobody will tell it again. A spent budget shows by itself.
-    if not summary.exists() and state['outcome'] == 'goal':
+    # its new budget. Without one, or in a later life of the same start, a
+    # counter died after the goal was reached, and nobody will tell it again. A
+    # spent budget shows by itself.
+    resumed = summary.exists() and pulse.life()[1] <= 1
+    if state['outcome'] == 'goal' and not resumed:
       self._end.restore(state)
     with contextlib.suppress(FileNotFoundError):
       summary.unlink()

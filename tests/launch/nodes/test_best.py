@@ -5,6 +5,7 @@ import errno
 import numpy as np
 import pytest
 
+from launch import pulse
 from launch.nodes import best
 from run_records import checkpoints
 
@@ -38,6 +39,22 @@ def test_a_resumed_run_keeps_what_was_better_before(tmp_path):
   again.offer(np.ones(3), 7.0, 20)
   assert _kept(tmp_path) == 0
   again.offer(np.ones(3), 9.0, 30)
+  assert _kept(tmp_path) == 1
+
+
+def test_a_confirmed_return_counts_first_until_the_run_is_resumed(
+  tmp_path, monkeypatch
+):
+  best.Best(tmp_path).offer(np.zeros(3), 8.0, 10, confirmed=True)
+  monkeypatch.setattr(pulse, 'life', lambda: ('run', 2))
+  restarted = best.Best(tmp_path)
+  restarted.offer(np.ones(3), 9.0, 20)
+  assert _kept(tmp_path) == 0
+  monkeypatch.setattr(pulse, 'life', lambda: ('another', 1))
+  resumed = best.Best(tmp_path)
+  resumed.offer(np.ones(3), 7.0, 30)
+  assert _kept(tmp_path) == 0
+  resumed.offer(np.ones(3), 9.0, 40)
   assert _kept(tmp_path) == 1
 
 

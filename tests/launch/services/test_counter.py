@@ -218,6 +218,21 @@ def test_a_goal_that_was_reached_survives_the_counters_death(tmp_path):
   resumed.close()
 
 
+def test_a_counter_killed_after_its_summary_keeps_the_goal(
+  tmp_path, monkeypatch
+):
+  first = _counter(tmp_path)
+  first.finish('goal reached', {'R_star': 480.0})
+  first.close()
+  assert (tmp_path / 'summary.json').exists()
+  # Of the same start, so nobody will tell it the goal again.
+  monkeypatch.setattr(pulse, 'life', lambda: ('run', 2))
+  again = _counter(tmp_path)
+  assert again.finished()
+  again.close()
+  assert metrics.read_json(tmp_path / 'summary.json')['outcome'] == 'goal'
+
+
 def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
   first = _counter(tmp_path, budget={'actor_steps': 10})
   first.report('e/0', {'actor_steps': 10})
