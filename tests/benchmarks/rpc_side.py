@@ -100,7 +100,7 @@ def rate(echo: Callable[[Any], Any], threads: int, seconds: float) -> float:
 
 
 def _value(system: str, size: int) -> Any:
-  """Courier carries bare bytes; of ours, big ones are arrays, as in programs."""
+  """Courier carries bare bytes; our large values are arrays, as in programs."""
   if system == 'courier' or size < 1000:
     return bytes(size)
   return np.zeros(size, np.uint8)
