@@ -49,6 +49,7 @@ from studies import sweep_plan
 
 _DRAWN = 6  # systems in the picture, as many as it has colours
 _NEW_SEED = 1000  # that chose nothing
+_LATE = 1.1  # of the budget: an evaluation may stand a little behind it
 
 
 def main() -> int:
@@ -130,11 +131,14 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
   """The record of a run that ended, with its score, made once.
 
   Score: the mean of its last three evaluations; None if it crashed or has
-  none. `env_steps`: of all its agents since its start.
+  none. What an earlier sweep with more steps has made of the same run does not
+  count. `env_steps`: of all its agents since its start.
   """
   record = study_runs.record(job)
   if 'score' not in record:
-    returns = curves.of_run(job.path).returns
+    curve = curves.of_run(job.path)
+    seen = max(1, int((curve.steps <= _LATE * job.budget).sum()))
+    returns = curve.returns[:seen]
     whole = not record['exit_code'] and len(returns)
     record['score'] = statistics.last_evaluations(returns) if whole else None
     record['env_steps'] = _steps_made(job.path)

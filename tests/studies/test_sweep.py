@@ -5,9 +5,12 @@ import csv
 import io
 import json
 
+import numpy as np
 import pytest
 
 from launch import command_line
+from run_records import curves
+from run_records import metrics
 from run_records import run_directory
 from studies import sweep
 from studies import sweep_plan
@@ -108,6 +111,24 @@ def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
   assert table[3]['crashed'] == 1 and table[0]['env_steps'] == 20
   header, first, *_ = sweep.text_table(table).splitlines()
   assert header.split()[0] == 'agent.gamma' and first.split()[0] == '0.8'
+
+
+@pytest.mark.parametrize(
+  ('steps', 'score'),
+  # The last evaluation may stand a little behind; the first counts anyway.
+  [(1000, 40.0), (980, 40.0), (500, 20.0), (400, 10.0), (100, 0.0)],
+)
+def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
+  tmp_path, monkeypatch, steps, score
+):
+  found = _plan('dqn', 'gamma=0.9', '--seeds=1', f'--dir={tmp_path}')
+  (job,) = found.jobs(list(found.trials), steps)
+  run_directory.create(job.path, {}, {}, min_free_bytes=0)
+  metrics.write_json(job.record, {'exit_code': 0})
+  at = np.array([200.0, 350, 510, 700, 850, 1010])
+  kept = curves.Curve(at, at, np.array([0.0, 20, 40, 30, 40, 50]))
+  monkeypatch.setattr(curves, 'of_run', lambda path: kept)
+  assert sweep.scored(job)['score'] == score
 
 
 @pytest.fixture(scope='module')
