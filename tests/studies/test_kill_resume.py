@@ -1,5 +1,10 @@
 """A launcher killed at random moments: the run goes on each time."""
 
+import random
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -29,3 +34,26 @@ def test_updates_are_those_of_whoever_learns_in_any_topology(tmp_path):
   ):
     checkpoints.write(directory / name, **arrays)
   assert campaign.learner_steps() == 1123
+
+
+@pytest.mark.parametrize(
+  ('after', 'complaints'),
+  [((20, 7), 0), ((20, 5), 0), ((20, 4), 1), ((9, 7), 1), ((9, 4), 1)],
+)
+def test_steps_or_updates_that_fall_are_complained_about(
+  tmp_path, monkeypatch, after, complaints
+):
+  campaign = kill_resume.Campaign(tmp_path, ['dqn'], 0.0)
+  (tmp_path / 'output.txt').touch()
+  sleeps = [sys.executable, '-c', 'import time; time.sleep(600)']
+  monkeypatch.setattr(campaign, 'start', lambda _: subprocess.Popen(sleeps))
+  # It has saved something since it was started.
+  monkeypatch.setattr(campaign, '_newest_save', lambda: time.time() + 60)
+  for name, seen in (
+    ('steps', iter((10, after[0]))),
+    ('learner_steps', iter((5, after[1]))),
+  ):
+    monkeypatch.setattr(campaign, name, lambda seen=seen: next(seen))
+  campaign.kill_once(random.Random(0))
+  assert len(campaign.kills) == 1
+  assert len(campaign.complaints) == complaints, campaign.complaints
