@@ -13,6 +13,7 @@ import numpy as np
 from run_records import curves
 from run_records import learning_statistics as statistics
 from run_records import plots
+from studies import summaries
 
 _GRID_POINTS = 240
 _LINES = ('-', '--', '-.', ':')
@@ -26,17 +27,23 @@ def compare_curves(
   seconds: float | None = None,
   title: str = '',
   threshold: float | None = None,
+  random: float | None = None,
+  budgets: Mapping[str, float] | None = None,
 ) -> pathlib.Path:
   """Draws systems as the mean over seeds with a 95% bootstrap interval.
 
   Args:
-    groups: label to the curves of its seeds. A seed without any evaluation is
-      named in the legend; a label without any at all is not drawn.
+    groups: label to the curves of its seeds. Crashed seeds, and those without
+      any evaluation, are named in the legend; a label without any evaluation
+      at all is not drawn, unless a crashed seed counts as `random`.
     path: of the PNG.
     budget: end of the axis of steps.
     seconds: end of the axis of seconds, on the right; None draws none.
     title: above the picture.
     threshold: return that counts as solved.
+    random: return that a crashed seed counts with beyond its last evaluation,
+      as in the table; None leaves it at what it had.
+    budgets: steps that each label had, where it is not `budget`.
 
   Raises:
     ValueError: nothing to draw.
@@ -47,13 +54,14 @@ def compare_curves(
       f'no run of {list(groups)} has an evaluation to draw. Let one get as far '
       'as its first evaluation.'
     )
+  budgets = {**dict.fromkeys(groups, budget), **(budgets or {})}
   panels = [('steps', budget, 'environment steps per agent')]
   if seconds is not None:
     panels.append(('seconds', seconds, 'seconds since the start of the run'))
   with plots.canvas(path, width=8.4 if len(panels) == 1 else 12.6) as figure:
     drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (name, end, label) in zip(drawn, panels, strict=True):
-      _draw(axes, groups, name, end)
+      _draw(axes, groups, name, end, random, budgets)
       plots.draw_threshold(axes, threshold)
       axes.set_xlim(0, end)
       axes.set_xlabel(label)
@@ -81,21 +89,45 @@ def _draw(
   groups: Mapping[str, Sequence[curves.Curve]],
   name: str,
   end: float,
+  random: float | None,
+  budgets: Mapping[str, float],
 ) -> None:
   grid = np.linspace(0.0, end, _GRID_POINTS)
   for number, (label, found) in enumerate(groups.items()):
-    kept = [curve for curve in found if len(curve.steps)]
+    crashed = [
+      random is not None and not summaries.whole(curve, budgets[label])
+      for curve in found
+    ]
     # A system with fewer steps has no line where it never was.
-    own = grid[grid <= max((getattr(c, name)[-1] for c in kept), default=0.0)]
+    ends = [getattr(curve, name)[-1] for curve in found if len(curve.steps)]
+    if any(crashed) and all(crashed):
+      ends.append(budgets[label] if name == 'steps' else end)
+    own = grid[grid <= max(ends, default=0.0)]
     values = [
-      statistics.on_grid(getattr(curve, name), curve.returns, own)
-      for curve in kept
+      _on_grid(
+        getattr(curve, name), curve.returns, own, random if over else None
+      )
+      for curve, over in zip(found, crashed, strict=True)
+      if over or len(curve.steps)
     ]
     seeds = f'{len(values)} seed{"s" if len(values) != 1 else ""}'
+    if any(crashed):
+      seeds += f', {sum(crashed)} crashed'
     if len(values) < len(found):
       seeds += f', {len(found) - len(values)} without evaluation'
     if values:
       _draw_band(axes, own, np.stack(values), f'{label} ({seeds})', number)
+
+
+def _on_grid(
+  x: np.ndarray, returns: np.ndarray, grid: np.ndarray, rest: float | None
+) -> np.ndarray:
+  """A curve at the points of a grid, `rest` beyond its last evaluation."""
+  if rest is None:
+    return statistics.on_grid(x, returns, grid)
+  if not len(x):
+    return np.full(len(grid), rest)
+  return np.where(grid > x[-1], rest, statistics.on_grid(x, returns, grid))
 
 
 def _draw_band(

@@ -136,6 +136,8 @@ def write(
     seconds=results.get('by_seconds', {}).get('seconds'),
     title=f'{study.environment}, {study.seeds} seeds each',
     threshold=study.threshold,
+    random=study.reference.random,
+    budgets={label: study.budget_of(label) for label in systems},
   )
   return table
 

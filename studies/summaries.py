@@ -20,6 +20,7 @@ from studies import plan as study_plan
 from studies import runs as study_runs
 
 _WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
+_LEAST_SEEDS = 2  # on either side, for a verdict
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
 
 
@@ -146,7 +147,7 @@ def collect(
   return results
 
 
-def whole(curve: curves.Curve, budget: int) -> bool:
+def whole(curve: curves.Curve, budget: float) -> bool:
   """Whether a run of so many steps was evaluated to its end, or nearly so."""
   return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
 
@@ -167,7 +168,7 @@ def score(
   area = statistics.learning_curve_auc(
     curve.steps, curve.returns, upto, random if over else None
   )
-  if over:
+  if over and (not len(curve.steps) or curve.steps[-1] < upto):
     return area, random
   # The last evaluation of a run may stand a little behind its budget.
   seen = len(curve.steps)
@@ -261,12 +262,15 @@ def _against(
   others: Sequence[tuple[float, ...]],
 ) -> dict[str, Any]:
   found: dict[str, Any] = {}
+  # The bootstrap of a single seed has no width: it says nothing of others.
+  enough = min(len(scores), len(others)) >= _LEAST_SEEDS
   for index, what in enumerate(('auc', 'last_three')):
     difference = statistics.bootstrap_difference(
       [s[index] for s in scores], [s[index] for s in others]
     )
     found[f'{what}_difference'] = list(difference)
-    found[f'{what}_verdict'] = statistics.verdict(difference, study.reference)
+    said = statistics.verdict(difference, study.reference)
+    found[f'{what}_verdict'] = said if enough else 'not shown'
   return found
 
 

@@ -12,6 +12,7 @@ from run_records import learning_statistics as statistics
 from studies import candidates
 from studies import plan as study_plan
 from studies import plots as study_plots
+from studies import results as study_command
 from studies import summaries as study_results
 from studies import tables as study_table
 
@@ -154,6 +155,27 @@ def test_a_variant_with_less_steps_is_compared_over_those():
   assert 'New: 400 steps, as more' in study_table.render(found)
 
 
+@pytest.mark.parametrize('end, last', [(400, 200.0), (500, 100.0)])
+def test_a_crash_behind_the_steps_that_are_compared_is_none_yet(end, last):
+  late = _curve([0, 200, 400], end=end)
+  area, found = study_results.score(_study(), late, BUDGET, 400)
+  assert found == last
+  assert area == pytest.approx(_slowly(late.steps, late.returns, 400), rel=1e-4)
+  # Over more than it has come to it is one.
+  assert study_results.score(_study(), late, BUDGET, 501)[1] == RANDOM
+
+
+@pytest.mark.parametrize('seeds', [(1, 1), (1, 3), (3, 1), (2, 2)])
+def test_a_single_seed_shows_nothing(seeds):
+  new, base = ([_curve([low, low])] * n for low, n in zip((400, 0), seeds))
+  systems = {'DQN': _system(*base), 'New': _system(*new)}
+  found = study_results.collect(_study(seeds=max(seeds)), systems, 'make it')
+  said = 'not shown' if 1 in seeds else 'superior'
+  for entry in (found, found['by_seconds']):
+    for what in ('auc', 'last_three'):
+      assert entry['variants']['New'][f'{what}_verdict'] == said
+
+
 def test_goals_are_counted_and_judged_with_their_own_number_of_seeds(results):
   found = [(g['found'], g['of'], g['met']) for g in results['goals']]
   assert found == [(2, 4, True), (2, 4, False), (2, 4, None)]
@@ -284,6 +306,80 @@ def test_a_curve_ends_where_its_system_did(tmp_path, monkeypatch):
   study_plots.compare_curves(groups, tmp_path / 'a.png', budget=BUDGET)
   assert drawn['Long'][0] == BUDGET
   assert 395 < drawn['Short'][0] <= 400 and drawn['Short'][1][0] == 2
+
+
+@pytest.mark.parametrize('name, per_second', [('steps', 1), ('seconds', 100)])
+def test_the_picture_counts_crashes_as_the_table_does(
+  tmp_path, monkeypatch, name, per_second
+):
+  drawn = {}
+
+  def band(axes, grid, values, label, number):
+    drawn.setdefault(label, []).append((grid, values))
+
+  monkeypatch.setattr(study_plots, '_draw_band', band)
+  groups = {
+    'One': [_curve([0, 90]), _curve([50, 50], end=500), NOTHING],
+    'All': [_curve([50, 50], end=500), NOTHING],
+    'Short': [_curve([50, 50], end=200), _curve([50, 50], end=400)],
+    'Never': [NOTHING],
+  }
+  study_plots.compare_curves(
+    groups,
+    tmp_path / 'a.png',
+    budget=BUDGET,
+    seconds=11.0,
+    random=RANDOM,
+    budgets={'Short': 400},
+  )
+  labels = ['One (3 seeds, 2 crashed)', 'All (2 seeds, 2 crashed)']
+  labels += ['Short (2 seeds, 1 crashed)', 'Never (1 seed, 1 crashed)']
+  assert list(drawn) == labels
+  ends = []
+  for label, own in groups.items():
+    panels = next(
+      found for key, found in drawn.items() if key.startswith(label)
+    )
+    grid, values = panels[name == 'seconds']
+    ends.append(grid[-1])
+    assert len(values) == len(own)
+    for row, curve in zip(values, own, strict=True):
+      if not len(curve.steps):
+        np.testing.assert_array_equal(row, RANDOM)
+        continue
+      at = getattr(curve, name)
+      behind = grid > at[-1]
+      assert behind.any() == (curve.steps[-1] not in (BUDGET, 400))
+      np.testing.assert_array_equal(row[behind], RANDOM)
+      np.testing.assert_allclose(
+        row[~behind], np.interp(grid, at, curve.returns)[~behind]
+      )
+  if name == 'steps':
+    assert ends == [BUDGET, BUDGET, pytest.approx(400, abs=5), BUDGET]
+  else:
+    assert ends == [11.0, 11.0, pytest.approx(5.0, abs=0.1), 11.0]
+
+
+def test_a_study_s_own_random_policy_and_budgets_are_drawn(
+  tmp_path, monkeypatch
+):
+  variants = {
+    'DQN': study_plan.Variant((), script='run_dqn.py'),
+    'New': study_plan.Variant((), budget=500, script='run_new.py'),
+  }
+  asked, draw = [], study_plots.compare_curves
+
+  def compare_curves(*args, **options):
+    asked.append(options)
+    return draw(*args, **options)
+
+  monkeypatch.setattr(study_results, 'read', lambda *unused: SYSTEMS)
+  monkeypatch.setattr(study_plots, 'compare_curves', compare_curves)
+  study_command.write(_study(variants=variants), [], tmp_path, 'make it')
+  (options,) = asked
+  assert options['random'] == RANDOM
+  assert options['budgets'] == {'DQN': BUDGET, 'New': 500}
+  _picture(tmp_path / 'learning_curves.png')
 
 
 def test_nothing_to_draw_is_said(tmp_path):
