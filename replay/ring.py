@@ -67,6 +67,10 @@ class Ring:
     self._rng = np.random.default_rng(seed)
     self._count = 0  # of inserts: the key of the next item
 
+  def reseed(self, seed: int) -> None:
+    """Has all further draws follow from another seed."""
+    self._rng = np.random.default_rng(seed)
+
   def __len__(self) -> int:
     return min(self._count, len(self._rows))
 

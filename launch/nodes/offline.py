@@ -54,6 +54,14 @@ class Worker(worker.Worker):
     per_update = self.experiment.pace.steps_per_update(self._agent.batch_size)
     return round(self._updates * per_update)
 
+  def _build(self) -> None:
+    super()._build()
+    if self._updates:
+      # Its own seed would draw again what the learner had from the start on.
+      info = self.experiment.actor_info(0)
+      for ring in self._experience.rings:
+        ring.reseed(base.actor_seed(info, f'data from update {self._updates}'))
+
   def over(self) -> bool:
     return super().over() or self._updates >= self._budget
 

@@ -1,5 +1,6 @@
 """Runs from data sets: what is refused, and what a good policy's data give."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,7 +16,9 @@ from murmuration import play
 from replay import export
 from replay import nstep
 from replay import packing
+from replay import ring as ring_lib
 from run_records import run_directory
+from tests.launch.conftest import Ends
 
 N, GAMMA = 5, 0.99  # dqn:cartpole's
 LAYOUT = packing.TransitionLayout((4,))
@@ -120,6 +123,41 @@ def test_prioritized_replay_of_data_begins_with_its_priorities(data):
   assert sample.probabilities.shape == found.probability_specs().shape
   size = len(export.load(data)[0])
   np.testing.assert_allclose(sample.probabilities, 1 / size, rtol=1e-5)
+
+
+def test_a_resumed_run_draws_no_minibatch_again(
+  data, tmp_path, make_counter, monkeypatch
+):
+  drawn = []
+  draw = ring_lib.Ring.__next__
+
+  def noted(self):
+    sample = draw(self)
+    drawn[-1].append(sample.keys)
+    return sample
+
+  monkeypatch.setattr(ring_lib.Ring, '__next__', noted)
+
+  def run(directory, calls, resume=False):
+    path = tmp_path / directory
+    run_directory.create(path, {}, {}, resume=resume)
+    cell = _cell(data, **{'run.steps_per_agent': str(8 * calls)})
+    experiment = dataclasses.replace(cell.experiment, run_dir=str(path))
+    counter = make_counter(path, {'learner_steps': 8 * calls})
+    drawn.append([])
+    worker = offline.Worker(experiment, 'worker/0', counter, str(data))
+    worker.run(Ends())
+    counter.close()
+    return worker.learner.parameters()
+
+  first, same = run('a', 3), run('b', 3)
+  # The same seed learns the same, bit for bit: also where it goes on.
+  np.testing.assert_array_equal(first, same)
+  first, same = run('a', 6, resume=True), run('b', 6, resume=True)
+  np.testing.assert_array_equal(first, same)
+  assert [len(calls) for calls in drawn] == [3, 3, 3, 3]
+  for before, after in zip(drawn[0], drawn[2], strict=True):
+    assert (before != after).any()
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,13 @@ def test_a_ring_of_another_size_is_refused():
   fill(ring, 0, 8)
   with pytest.raises(ValueError, match='Resume with the same config'):
     make(max_size=4).restore(ring.save())
+
+
+def test_a_ring_with_another_seed_draws_what_follows_from_it():
+  rings = [make(seed=s) for s in (1, 2)]
+  for ring in rings:
+    fill(ring, 0, 8)
+    next(ring)
+    ring.reseed(3)
+  first, second = (np.stack([drawn(r) for _ in range(20)]) for r in rings)
+  np.testing.assert_array_equal(first, second)
