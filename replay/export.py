@@ -85,15 +85,16 @@ def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
   wanted = FORMATS[1:] if format == 'all' else (format,)
   lines = []
   out.mkdir(parents=True, exist_ok=True)
-  if 'arrays' in wanted:
-    path = out / FILE
-    if path.exists():
-      raise FileExistsError(f'{path} is there already. Give another directory.')
-    arrays = {name: values for name, values in found.items() if len(values)}
-    np.savez(path, about=np.array(json.dumps(about)), **arrays)
-    lines.append(f'{path}: {len(found["r_t"]):,} transitions')
+  path = out / FILE
+  if 'arrays' in wanted and path.exists():
+    raise FileExistsError(f'{path} is there already. Give another directory.')
+  # First, as it may be refused: then arrays can still go to the same place.
   if 'minari' in wanted:
     lines.append(_minari(found, about, out))
+  if 'arrays' in wanted:
+    arrays = {name: values for name, values in found.items() if len(values)}
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+    lines.insert(0, f'{path}: {len(found["r_t"]):,} transitions')
   return lines
 
 
@@ -227,9 +228,12 @@ def load(
 def _opened(path: pathlib.Path) -> Iterator[Any]:
   path = path / FILE if path.is_dir() else path
   try:
-    with np.load(path) as file:
+    found = np.load(path)
+    if not isinstance(found, np.lib.npyio.NpzFile):
+      raise ValueError('it is a single array')
+    with found as file:
       yield file
-  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+  except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as e:
     raise ValueError(
       f'{path} is no data set of transitions ({e}). `python -m replay.export '
       'RUN OUT` writes one.'

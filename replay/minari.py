@@ -16,6 +16,7 @@ from collections.abc import Iterable
 import importlib
 import json
 import pathlib
+import tempfile
 from typing import Any
 
 import gymnasium
@@ -35,6 +36,8 @@ def write(
 ) -> tuple[int, int]:
   """Writes a data set, with actions in the environment's own units.
 
+  All of it or, where that fails, nothing.
+
   Args:
     root: directory of data sets.
     name: 'NAME-v0'.
@@ -49,15 +52,34 @@ def write(
     ValueError: the environment cannot be made, or there is no episode.
     FileExistsError: the data set is there.
   """
-  import h5py  # it takes long, and arrays do not need it
-
+  target = root / name
+  if target.exists():
+    raise FileExistsError(f'{target} is there already. Give another directory.')
   environment = _made(environment_id)
   try:
     spec = environment.spec
     spaces = environment.observation_space, environment.action_space
   finally:
     environment.close()
-  directory = root / name / 'data'
+  root.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix=f'.{name}-', dir=root) as partial:
+    # Within it, as it is private itself.
+    made = pathlib.Path(partial) / name
+    counts = _write(made / 'data', name, spec, spaces, episodes, about)
+    made.rename(target)
+  return counts
+
+
+def _write(
+  directory: pathlib.Path,
+  name: str,
+  spec: Any,
+  spaces: tuple[Any, Any],
+  episodes: Iterable[episodes_lib.Episode],
+  about: dict[str, str],
+) -> tuple[int, int]:
+  import h5py  # it takes long, and arrays do not need it
+
   directory.mkdir(parents=True)
   count = steps = 0
   with h5py.File(directory / 'main_data.hdf5', 'w', track_order=True) as file:

@@ -228,7 +228,41 @@ def test_blocks_of_unrolls_are_refused(tmp_path, capsys):
   assert 'holds no transitions' in capsys.readouterr().err
 
 
-def test_a_file_of_something_else_is_no_data_set(tmp_path):
-  np.savez(tmp_path / export.FILE, x=np.zeros(3))
-  with pytest.raises(ValueError, match='no data set of transitions'):
-    export.load(tmp_path)
+@pytest.mark.parametrize('kind', ['others', 'array', 'empty', 'cut'])
+def test_a_file_of_something_else_is_no_data_set(tmp_path, kind):
+  path = tmp_path / export.FILE
+  with path.open('wb') as file:
+    if kind == 'array':
+      np.save(file, np.zeros(3))
+    elif kind != 'empty':
+      np.savez(file, x=np.zeros(3))
+  if kind == 'cut':
+    path.write_bytes(path.read_bytes()[:-10])
+  for read in (export.load, export.about):
+    with pytest.raises(ValueError, match='no data set of transitions'):
+      read(path)
+
+
+def _minari_fails(out, capsys, run, said):
+  before = sorted(out.rglob('*'))
+  assert export.main([str(run), str(out)]) == 2
+  assert said in capsys.readouterr().err
+  assert sorted(out.rglob('*')) == before
+
+
+def test_without_an_episode_arrays_can_still_go_there(
+  run, tmp_path, capsys, monkeypatch
+):
+  out = tmp_path / 'out'
+  out.mkdir()
+  with monkeypatch.context() as patch:
+    patch.setattr(episodes, 'episodes', lambda *unused: iter(()))
+    _minari_fails(out, capsys, run, '--format=arrays')
+  assert export.main([str(run), str(out), '--format=arrays']) == 0
+  # What is there already is refused before anything is written.
+  _minari_fails(out, capsys, run, f'{out / export.FILE} is there already')
+  assert export.main([str(run), str(out), '--format=minari']) == 0
+  (out / export.FILE).unlink()
+  there = out / 'dqn_cartpole-v0'
+  assert there.stat().st_mode == out.stat().st_mode  # others may read it too
+  _minari_fails(out, capsys, run, f'{there} is there already. Give another')
