@@ -42,6 +42,7 @@ _COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
 _PERIOD_S = 10.0  # at most; a short soak looks more often
 _LOOKS = 60  # at least
 _END_S = 120.0  # for a run to end, past its time
+_REFUSED = 2  # exit code of a run whose flags cannot be
 _MEGABYTE = 1e6
 # What a node may grow by: a twentieth, or so much if that is more. Pools of
 # threads, and connections, are as large as the most calls at a time ever were.
@@ -126,9 +127,10 @@ class Soak:
     path = out / system
     shutil.rmtree(path, ignore_errors=True)
     self._run = run_directory.RunDirectory(path)
+    self._printed = out / f'{system}.txt'
     self.exit_code: int | None = None
     self._began = time.monotonic()
-    with (out / f'{system}.txt').open('w') as printed:
+    with self._printed.open('w') as printed:
       self._process = subprocess.Popen(
         [
           sys.executable,
@@ -145,6 +147,11 @@ class Soak:
         start_new_session=True,
       )
     self._launcher = psutil.Process(self._process.pid)
+
+  @property
+  def last_words(self) -> str:
+    """The end of what it has printed."""
+    return self._printed.read_text(errors='replace')[-2000:].strip()
 
   @property
   def going(self) -> bool:
@@ -203,8 +210,11 @@ def growth(samples: Sequence[Sample]) -> tuple[list[Growth], list[str]]:
 
   A process counts if it was there for the whole of both quarters. Children of
   a moment (at a start, an end) do not.
+
+  Raises:
+    ValueError: too few samples.
   """
-  end = samples[-1].minutes
+  end = samples[-1].minutes if samples else 0.0
   quarters = [
     [s for s in samples if low * end <= s.minutes <= high * end]
     for low, high in ((0.25, 0.5), (0.75, 0.97))
@@ -293,6 +303,10 @@ def main(argv: Sequence[str]) -> int:
   for group in [names] if args.together else [[name] for name in names]:
     for soak in _soak(group, 60 * args.minutes, args.out, flags):
       samples[soak.system] = soak.samples
+      if why := _not_judged(soak):
+        said = f'{soak.system} ended with exit code {soak.exit_code}: {why}'
+        print(said, file=sys.stderr)
+        return soak.exit_code or 1
       broken += _report(soak, args.out)
   print(f'Picture: {draw(samples, args.out / "soak.png")}')
   return int(bool(broken))
@@ -310,7 +324,9 @@ def _soak(
       time.sleep(min(_PERIOD_S, seconds / _LOOKS))
       for soak in going:
         soak.sample()
-      minutes = int(max(soak.samples[-1].minutes for soak in going))
+      # A run that ends at once may leave nothing to look at.
+      going = [soak for soak in going if soak.samples]
+      minutes = int(max((s.samples[-1].minutes for s in going), default=0))
       if minutes > said:
         said = minutes
         sizes = (
@@ -322,6 +338,17 @@ def _soak(
     for soak in soaks:
       soak.end()
   return soaks
+
+
+def _not_judged(soak: Soak) -> str:
+  """Why there is nothing to judge; '' if there is."""
+  if soak.exit_code == _REFUSED:
+    return soak.last_words
+  try:
+    growth(soak.samples)
+  except ValueError as e:
+    return soak.last_words if soak.exit_code else str(e)
+  return ''
 
 
 def _report(soak: Soak, out: pathlib.Path) -> list[str]:

@@ -76,3 +76,27 @@ def test_the_picture_is_written(tmp_path):
   ]
   path = soak.draw({'apex': samples, 'impala': samples}, tmp_path / 'a.png')
   assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize('looks', [0, 1, 10**6])
+def test_a_run_that_refuses_its_flags_says_why(
+  tmp_path, monkeypatch, capsys, looks
+):
+  refuses = tmp_path / 'refuses.py'
+  refuses.write_text('print("error: there is no setting agent.x")\nexit(2)\n')
+  monkeypatch.setattr(soak, '_COMMAND', refuses)
+  left = iter(range(looks))
+
+  def look(launcher):
+    if next(left, None) is None:
+      raise psutil.NoSuchProcess(launcher.pid)
+    return {'all': soak.Size(300, 30, 20)}
+
+  monkeypatch.setattr(soak, 'look', look)
+  monkeypatch.setattr(soak, '_PERIOD_S', 0.01)
+  flags = ['--systems=impala', '--config.agent.x=1', f'--out={tmp_path}']
+  assert soak.main([*flags, '--minutes=60']) == 2
+  assert (
+    'impala ended with exit code 2: error: there is no setting agent.x'
+    in (capsys.readouterr().err)
+  )
