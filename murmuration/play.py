@@ -108,10 +108,14 @@ def main() -> int:
     _list()
     return 0
   try:
+    if args.video:
+      from run_records import film
+
+      film.check(args.video)  # before episodes that may take long
     policy = load(args.name)
     name = policy.about['environment']
     environment = _made(name, 'rgb_array' if args.video else None)
-  except ValueError as e:
+  except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return _USAGE
   returns, frames = play(policy, args.episodes, args.seed, environment)
@@ -122,8 +126,6 @@ def main() -> int:
     + f'  mean {returns.mean():.1f}'
   )
   if args.video:
-    from run_records import film
-
     fps = environment.metadata.get('render_fps', 30)
     print(f'  {film.record(frames, args.video, fps)}')
   environment.close()

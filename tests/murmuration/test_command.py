@@ -109,3 +109,16 @@ def test_an_exported_policy_plays_an_environment_of_the_user_s_own(
   monkeypatch.delitem(sys.modules, 'own_poles')
   assert play.main() == 2
   assert 'own_poles.py where you are' in capsys.readouterr().err
+
+
+def test_a_film_that_cannot_be_is_refused_before_an_episode(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(play, 'play', lambda *unused: pytest.fail('it played'))
+  (tmp_path / 'dir.gif').mkdir()
+  for name, said in (('a.avi', '.gif or .mp4'), ('dir.gif', 'in the way')):
+    flags = ['impala:cartpole', f'--video={tmp_path / name}']
+    monkeypatch.setattr(sys, 'argv', ['play', *flags])
+    assert play.main() == 2
+    assert said in capsys.readouterr().err
