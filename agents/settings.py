@@ -134,7 +134,7 @@ def check(config: Any, section: str) -> None:
     said = f'must be {parsed.words}'
     if parsed.words.startswith('one of '):
       said = f'is not known. Choose {parsed.words}'
-    elif isinstance(value, numbers.Real) and abs(value) > _LARGEST:
+    elif isinstance(value, (int, float)) and abs(value) > _LARGEST:
       said += f' within float32, which ends at {_LARGEST}'
     raise ValueError(
       f'{section}.{name}={value!r} {said}. Set --config.{section}.{name}.'

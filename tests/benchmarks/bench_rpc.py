@@ -42,6 +42,7 @@ class Side:
   """A process of rpc_side.py."""
 
   def __init__(self, python: str, system: str):
+    self._system = system
     self._process = subprocess.Popen(
       [python, str(_SIDE), system],
       stdin=subprocess.PIPE,
@@ -62,7 +63,7 @@ class Side:
     line = self._process.stdout.readline()
     if not line:
       code = self._process.wait(_LONG_S)
-      raise RuntimeError(f'{self._process.args} ended with exit code {code}.')
+      raise RuntimeError(f'{_SIDE} {self._system} ended with exit code {code}.')
     return json.loads(line)
 
   def close(self) -> None:
