@@ -2,11 +2,10 @@
 
   python launch/run.py gorila_dqn:acrobot
 
-DQN of 2015 (one step, no double learning) with Adagrad at the shards. Numbers
-are of this project unless marked [N], the paper's; docs/topologies/
-parameter_server.md has the others beside them. Each learner has an environment
-and a replay of its own; schedules and periods count the steps and the updates
-of all of them together.
+DQN with Adagrad at the shards. Numbers are of this project unless marked [N],
+the paper's, or [T], chosen by trial; docs/topologies/parameter_server.md has
+the others beside them. Each learner has an environment and a replay of its own;
+schedules and periods count the steps and the updates of all of them together.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ def _preset(
   return {
     'environment': environment,
     'agent': {
-      'n_step': 1,  # [N]
-      'double': False,  # [N]
+      # [T]; [N]: 1 step, no double learning. With those, values take longer to
+      # come up to their level than these budgets last.
+      'n_step': 5,
+      'double': True,
       'batch_size': 32,  # [N]
       'optimizer': 'adagrad',  # [N]
       'learning_rate': 0.05,
@@ -54,6 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'CartPole-v1',
     100_000,
     475.0,
+    learning_rate=0.1,  # [T]
     target_update_period=500,  # [N]: 60,000
     epsilon_steps=10_000,
     max_replay_size=20_000,  # [N]: a million frames
