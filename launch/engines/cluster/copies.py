@@ -75,7 +75,8 @@ class _Copy:
       self._error = e
       return
     self._error = None
+    # Both or neither: a learner that was started again says that it has none
+    # yet, and ours must not be handed out with that version.
     if answer['theta'] is not None:
-      self._theta = answer['theta']
+      self._version, self._theta = answer['version'], answer['theta']
       self.received_bytes += len(answer['theta'])
-    self._version = answer['version']

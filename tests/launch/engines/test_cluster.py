@@ -285,6 +285,26 @@ def test_parameters_come_to_a_host_once_for_all_of_its_actors(
     actors[0].get_parameters(0)
 
 
+def test_a_learner_without_parameters_does_not_make_old_ones_new():
+  class Restarted:
+    answers = [
+      {'version': 500, 'theta': b'old'},
+      {'version': -1, 'theta': None},  # started again
+      {'version': 3, 'theta': b'new'},
+    ]
+
+    def get_parameters(self, have_version):
+      return self.answers.pop(0)
+
+  copy = copies._Copy(Restarted())
+  assert copy.get(-1) == {'version': 500, 'theta': b'old'}
+  copy._asked = -float('inf')
+  assert copy.get(500) == {'version': 500, 'theta': None}
+  copy._asked = -float('inf')
+  assert copy.get(500) == {'version': 3, 'theta': b'new'}
+  assert not Restarted.answers
+
+
 def test_who_waits_for_a_copy_does_not_ask_again():
   class Slow:
     asked = 0
