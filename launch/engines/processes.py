@@ -20,7 +20,6 @@ import time
 from typing import Any
 
 import launchpad as lp
-import psutil
 
 from launch import pulse
 from launch.engines import child
@@ -147,7 +146,9 @@ class Backend:
   def resume(self, index: int) -> None:
     self._signal(index, signal.SIGCONT)
 
-  def _exited(self, index: int, pid: int, code: int) -> supervision.Event:
+  def _exited(
+    self, index: int, pid: int | None, code: int
+  ) -> supervision.Event:
     """What a zygote's word on an ended process means."""
     failed = bool(code) or not self._watch.done(index)
     error = None
@@ -180,13 +181,7 @@ class _Local(Backend):
     self._zygote.end_run()
     if not self._zygote.alive():
       # It was killed, and the nodes died with it. Kill their children.
-      for pid in self._pids.values():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-          os.killpg(pid, signal.SIGKILL)
-      for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-          if process.environ().get('TMPDIR') == str(self._scratch):
-            process.kill()
+      zygote.kill_remains(self._pids.values(), str(self._scratch))
 
   def start(self, index: int, again: int) -> None:
     overrides = self._nodes[index].executable.env_overrides

@@ -14,13 +14,15 @@ Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
                       {op: end}                kill what is left of the run
                       {op: quit}
   zygote -> launcher  {event: started, index, pid}
-                      {event: exited, index, pid, code}   code < 0: -signal
+                      {event: exited, index, pid, code}   code < 0: -signal;
+                      pid: null if the fork failed
                       {event: ended}
   node -> launcher    {event: running, index, pid}
 """
 
 import atexit
-from collections.abc import Callable, Mapping
+import collections
+from collections.abc import Callable, Iterable, Mapping
 import contextlib
 import gc
 import json
@@ -36,6 +38,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from launch import pulse
 from launch.engines import child
 from launch.engines import linux
 
@@ -71,6 +74,7 @@ class Zygote:
     self._launcher_pid = launcher_pid
     self._scratch: str | None = None
     self._nodes: dict[int, int] = {}  # pid -> index
+    self._unsent: collections.deque[bytes] = collections.deque()
     self._terminated = False
     self._pid = os.getpid()
 
@@ -107,8 +111,12 @@ class Zygote:
   def _loop(self) -> None:
     while not self._terminated:
       ready, _, _ = select.select(
-        [self._channel.fileno(), self._wakeup], [], [], 1.0
+        [self._channel.fileno(), self._wakeup],
+        [self._channel.fileno()] if self._unsent else [],
+        [],
+        1.0,
       )
+      self._flush()
       if self._wakeup in ready:
         os.read(self._wakeup, 4096)
       self._reap()
@@ -124,19 +132,53 @@ class Zygote:
           self._signal(message['index'], message['number'])
         elif message['op'] == 'end':
           self._end_run()
-          send(self._channel, event='ended')
+          self._tell(event='ended')
+
+  def _tell(self, **message) -> None:
+    """Sends to the launcher, now or as soon as there is room."""
+    self._unsent.append(json.dumps(message).encode())
+    self._flush()
+
+  def _flush(self) -> None:
+    # Never waits: the launcher may be waiting for room in the other direction,
+    # as it starts many nodes before it reads of the first.
+    try:
+      while self._unsent:
+        self._channel.send(self._unsent[0], socket.MSG_DONTWAIT)
+        self._unsent.popleft()
+    except ConnectionError:
+      self._unsent.clear()  # it is gone, which the next read reports
+    except OSError:
+      pass  # no room yet
 
   def _fork(self, request: dict[str, Any]) -> None:
     zygote_pid = os.getpid()
-    pid = os.fork()
+    try:
+      pid = os.fork()
+    except OSError as e:
+      self._refuse(request, e)
+      return
     if pid:
       self._nodes[pid] = request['index']
       with contextlib.suppress(OSError):
         # The child does it too: either may come first.
         os.setpgid(pid, pid)
-      send(self._channel, event='started', index=request['index'], pid=pid)
+      self._tell(event='started', index=request['index'], pid=pid)
       return
     child.run(request, zygote_pid, self._notifier(request['index']))
+
+  def _refuse(self, request: dict[str, Any], error: OSError) -> None:
+    """Says of a node that it has failed, as it would itself."""
+    why = (
+      f'its process could not be forked: {error} (too many processes, or out '
+      'of memory?)'
+    )
+    index = request['index']
+    with contextlib.suppress(OSError):
+      pulse.open_slot(request['pulse'], index).say(why, -1.0)
+    with contextlib.suppress(OSError), open(request['log'], 'a') as log:
+      print(why, file=log)
+    self._tell(event='exited', index=index, pid=None, code=1)
 
   def _notifier(self, index: int) -> Callable[[], None]:
     def notify() -> None:
@@ -172,8 +214,7 @@ class Zygote:
       if pid in self._nodes:
         index = self._nodes.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError):
-          send(self._channel, event='exited', index=index, pid=pid, code=code)
+        self._tell(event='exited', index=index, pid=pid, code=code)
 
   def _end_run(self) -> None:
     self._kill_everything()
@@ -202,6 +243,22 @@ def _kill_group(pid: int) -> None:
     os.killpg(pid, signal.SIGKILL)
   with contextlib.suppress(ProcessLookupError):
     os.kill(pid, signal.SIGKILL)
+
+
+def kill_remains(pids: Iterable[int], temporary: str) -> None:
+  """Kills what nodes left behind whose zygote was killed, and they with it.
+
+  Args:
+    pids: of those nodes, which led process groups.
+    temporary: the directory for their temporary files.
+  """
+  for pid in pids:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(pid, signal.SIGKILL)
+  for process in psutil.process_iter():
+    with contextlib.suppress(psutil.Error):
+      if process.environ().get('TMPDIR') == temporary:
+        process.kill()
 
 
 class Launcher:
