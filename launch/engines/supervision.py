@@ -181,6 +181,7 @@ class Supervisor:
   def _handle_exit(
     self, event: Event, node: state_lib.NodeState, record: _Record
   ) -> None:
+    ran = node.state == 'running'
     node.pid = None
     if self._exit_code is not None:
       node.state = 'stopped' if event.failed or record.asked else 'finished'
@@ -203,7 +204,9 @@ class Supervisor:
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {_gist(error)}')
       return
-    long = event.killed or now - record.started_at >= restart.healthy_s
+    # A wait for a place, or for the stack's import, is no life that worked.
+    healthy = ran and now - record.started_at >= restart.healthy_s
+    long = event.killed or healthy
     if long and error == event.error and self._watch.worked(event.index):
       record.deaths = []
     record.deaths = _recent(record.deaths, now, limits.restart_window_s)

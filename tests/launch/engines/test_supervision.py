@@ -19,14 +19,16 @@ def slots(num):
 class Script:
   """A backend that plays lists of exits, one list per start of a node.
 
-  Nodes in `deaf` do not end when they are asked to.
+  Nodes in `deaf` do not end when they are asked to; `runs` is whether nodes
+  come to run before they exit.
   """
 
   kills = True
 
-  def __init__(self, deaf=(), killed=False, **exits):
+  def __init__(self, deaf=(), killed=False, runs=True, **exits):
     self.deaf = deaf
     self.killed = killed
+    self.runs = runs
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
     self.slots = slots(len(exits))
@@ -41,6 +43,8 @@ class Script:
     if ends:
       end = ends.pop(0)
       failed = end != 'returns'
+      if self.runs:
+        self.events.append(supervision.Event(index, 'running'))
       self.events.append(
         supervision.Event(
           index,
@@ -127,6 +131,13 @@ def test_a_life_that_did_nothing_does_not_start_the_count_anew():
   script = Script(a=['x'] * 4)
   for slot in script.slots:  # a life that has begun, whatever is cleared
     slot.clear = lambda slot=slot: slot.add(pulse._BEATS)
+  outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=0.0))
+  assert outcome.exit_code == 1
+  assert outcome.nodes[0].restarts == 1
+
+
+def test_a_long_wait_for_a_host_that_never_runs_a_node_is_given_up():
+  script = Script(runs=False, a=['x'] * 4 + ['returns'])
   outcome = play(script, a=restarts.Restart(1, 0.0, healthy_s=0.0))
   assert outcome.exit_code == 1
   assert outcome.nodes[0].restarts == 1
