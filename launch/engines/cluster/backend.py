@@ -58,6 +58,8 @@ class _Seat:
     call: waited for: where it is, then whether it still is.
     host: Ray's id of it; '' until it is known.
     env: what the node may use there.
+    begun: whether the agent was asked to start the node.
+    lost: whether the place is gone, and the node to be killed.
     pid: of the node's process.
     process_state: the kernel's letter for that.
     said_at: when something was last said of the wait.
@@ -68,6 +70,8 @@ class _Seat:
   call: Any
   host: str = ''
   env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  begun: bool = False
+  lost: bool = False
   pid: int | None = None
   process_state: str = ''
   said_at: float = 0.0
@@ -202,8 +206,9 @@ class Backend(processes.Backend):
       if not host.name:  # such as one without room for a file
         why = f'its host could not start the agent: {_gist(lost)}'
       for index in self._on(ray_id):
-        # Killed nodes are started again without end; this one may never run.
-        self._gone(index, why, killed=bool(host.name))
+        # Killed nodes are started again without end; those of a host on which
+        # none could begin may never run.
+        self._gone(index, why, killed=host.ready)
       return
     if not host.name:
       host.name, host.place = answer['name'], answer['place']
@@ -228,10 +233,6 @@ class Backend(processes.Backend):
     if answer['asked']:
       self._on_asked()
     for message in answer['messages']:
-      if message is None:
-        host.name += ', where what starts nodes was killed'
-        self._hear(ray_id, None, RuntimeError(host.name))
-        return
       index, pid = message['index'], message['pid']
       if message['event'] == 'ready':
         host.ready = True
@@ -245,10 +246,16 @@ class Backend(processes.Backend):
         self._events.append(event)
         self._leave(index)
       else:
-        self._seats[index].pid = pid
+        seat = self._seats[index]
+        if seat.lost and seat.pid is None:
+          host.agent.signal.remote(index, 9)
+        seat.pid = pid
         self._events.append(
           supervision.Event(index, message['event'], pid, host=host.shown)
         )
+    if answer['gone']:
+      host.name += f', where {answer["gone"]}'
+      self._hear(ray_id, None, RuntimeError(host.name))
 
   def _on(self, ray_id: str) -> list[int]:
     """The nodes of a host."""
@@ -265,9 +272,12 @@ class Backend(processes.Backend):
       return
     if lost is not None:
       host = self._hosts.get(seat.host)
-      if host is not None and seat.pid is not None:
-        seat.call = None
-        host.agent.signal.remote(index, 9)  # its exit will be heard of
+      if host is not None and seat.begun:
+        # Its exit will be heard of. Until its process is there, there is
+        # nothing to kill; elsewhere it would be a second life beside this one.
+        seat.call, seat.lost = None, True
+        if seat.pid is not None:
+          host.agent.signal.remote(index, 9)
       else:
         self._gone(index, 'its place was lost', killed=True)
       return
@@ -287,6 +297,7 @@ class Backend(processes.Backend):
     if host.problem:
       self._gone(index, host.problem)
       return
+    seat.begun = True
     self._slots[index].say('')
     host.agent.start.remote(
       self._requests[index],

@@ -4,6 +4,7 @@ It is nobody's child, so that it outlives an agent that is killed for as long as
 it takes to end the nodes and to remove their files.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -22,5 +23,7 @@ def main() -> None:
   from launch.engines import zygote
 
   processes.warm_up()
-  zygote.send(channel, event='ready', index=-1, pid=os.getpid())
+  # If the agent is gone, the zygote notices, and removes the run's files.
+  with contextlib.suppress(OSError):
+    zygote.send(channel, event='ready', index=-1, pid=os.getpid())
   zygote.Zygote(channel, None).run()

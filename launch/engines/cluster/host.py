@@ -99,7 +99,16 @@ class Agent:
     self._pids: dict[int, int] = {}
     self._sent: dict[int, bytes] = {}  # what poll said last
     self._polled = time.monotonic()
+    self._tunnel: subprocess.Popen | None = None
     self._top = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+    try:
+      self._set_up(plan, names)
+    except BaseException:
+      # Nobody can ask this agent for its end.
+      shutil.rmtree(self._top, ignore_errors=True)
+      raise
+
+  def _set_up(self, plan: Plan, names: Any) -> None:
     # Its name is the same on all hosts: nodes know their run by it.
     self._place = self._top / plan.run
     self._place.mkdir()
@@ -194,20 +203,21 @@ class Agent:
     """What happened since the last call; waits so long for something.
 
     Returns:
-      'messages' of the zygote, see zygote.py, and None if it is gone; 'slots'
-      that changed; 'states' of processes, as linux.process_state; and whether a
-      node 'asked' to stop the run.
+      'messages' of the zygote, see zygote.py; 'slots' that changed; 'states'
+      of processes, as linux.process_state; whether a node 'asked' to stop the
+      run; and 'gone': why no node can run here any more, '' if they can.
     """
     self._polled = time.monotonic()
     if self._pid and linux.process_state(self._pid) == 'T':
       os.kill(self._pid, signal.SIGCONT)
-    messages = []
+    messages, gone = [], ''
     while select.select([self._channel], [], [], timeout_s)[0]:
       timeout_s = 0.0
       message = zygote.receive(self._channel)
-      messages.append(message)
       if message is None:
+        gone = self._without_zygote()
         break
+      messages.append(message)
       index = message['index']
       if message['event'] == 'ready':
         self._pid = message['pid']
@@ -215,6 +225,11 @@ class Agent:
         self._pids.pop(index, None)
       else:
         self._pids[index] = message['pid']
+    if not gone and self._tunnel is not None:
+      code = self._tunnel.poll()
+      if code is not None:
+        gone = f'the tunnel to other hosts ended with exit code {code}'
+        gone += _last_line(self._place / 'tunnel.log')
     slots = {}
     for index in [*self._sent]:
       shown = self._slots[index].read()
@@ -226,6 +241,7 @@ class Agent:
       'slots': slots,
       'states': states,
       'asked': self._asked,
+      'gone': gone,
     }
 
   def end(self) -> None:
@@ -241,6 +257,16 @@ class Agent:
       time.sleep(0.01)
     shutil.rmtree(self._top, ignore_errors=True)
 
+  def _without_zygote(self) -> str:
+    """Ends what the zygote would have ended; returns what became of it."""
+    why = 'what starts nodes was killed'
+    if not self._pid:
+      log = _last_line(self._place / 'forkserver.log')
+      why = f'what starts nodes ended before it was ready{log}'
+    zygote.kill_remains(self._pids.values(), str(self._place))
+    shutil.rmtree(self._top, ignore_errors=True)
+    return why
+
   def _ask(self) -> None:
     self._asked = True
 
@@ -249,6 +275,16 @@ class Agent:
       time.sleep(1.0)
     if self._polled != float('inf'):
       self._channel.shutdown(socket.SHUT_RDWR)
+
+
+def _last_line(log: pathlib.Path) -> str:
+  """What a log says last, after a colon; '' if it says nothing."""
+  try:
+    lines = log.read_text(errors='replace').split('\n')
+  except OSError:
+    return ''
+  lines = [line.strip() for line in lines if line.strip()]
+  return f': {lines[-1]}' if lines else ''
 
 
 def problem(plan: Plan) -> str:

@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from typing import Any
 
 from launch.engines.cluster import addresses
@@ -100,7 +101,8 @@ class Tunnel:
     )
 
   def run(self) -> None:
-    self._loop.create_task(
+    # An address that cannot be had ends this process, and so is heard of.
+    self._loop.run_until_complete(
       asyncio.start_server(
         self._from_outside,
         self._ip,
@@ -184,6 +186,7 @@ class Tunnel:
     with contextlib.ExitStack() as stack:
       stack.callback(writer.close)
       try:
+        _tune(writer)
         line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
         place = await self._ask(line.decode().rstrip('\n'))
         if place is None or place['gate'] != self.gate():
@@ -202,10 +205,14 @@ def _leave(**unused: int) -> None:
 async def _connect(host: str, port: int, context: Any = None) -> Any:
   connection = asyncio.open_connection(host, port, ssl=context)
   reader, writer = await asyncio.wait_for(connection, _CONNECT_S)
+  _tune(writer)
+  return reader, writer
+
+
+def _tune(writer: asyncio.StreamWriter) -> None:
   plain = writer.get_extra_info('socket')
   if plain is not None:
     sockets.tune(plain)
-  return reader, writer
 
 
 async def _carry(here: Any, there: Any, count: _Count) -> None:
@@ -256,4 +263,9 @@ def main() -> None:
   tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*plan['credentials']))
   threading.Thread(target=_end_with_input, daemon=True).start()
   with server.serve(tunnel, f'unix:{place / hosts.TUNNEL}'):
-    tunnel.run()
+    try:
+      tunnel.run()
+    except BaseException:
+      traceback.print_exc()
+    # No interpreter shutdown: a thread is reading, and Python would abort.
+    os._exit(1)

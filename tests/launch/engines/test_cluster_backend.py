@@ -132,12 +132,13 @@ def backend(cluster, tmp_path):
     yield made
 
 
-def news(messages=(), slots=None):
+def news(messages=(), slots=None, gone=''):
   return {
     'messages': list(messages),
     'slots': slots or {},
     'states': {},
     'asked': False,
+    'gone': gone,
   }
 
 
@@ -228,6 +229,84 @@ def test_a_node_whose_place_was_taken_is_killed_by_its_agent(cluster, backend):
   )
   (event,) = backend.poll(0.0)
   assert (event.index, event.kind, event.killed) == (0, 'exited', True)
+
+
+def test_a_node_whose_place_is_taken_while_it_is_forked_has_one_life(
+  cluster, backend
+):
+  backend.start(0, 0)
+  (seat,) = cluster.made['seat']
+  seat.last('where').answer(('one', {}))
+  backend.poll(0.0)
+  (agent,) = cluster.made['agent']
+  agent.last('describe').answer(
+    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': ''}
+  )
+  backend.poll(0.0)
+  agent.last('poll').answer(news([{'event': 'ready', 'index': -1, 'pid': 1}]))
+  backend.poll(0.0)
+  assert len(agent.asked('start')) == 1
+  seat.last('hold').answer(RayError('The actor died.'))
+  # Not yet: the process is on its way, and would go on beside the next.
+  assert backend.poll(0.0) == []
+  assert agent.asked('signal') == []
+  for kind in ('started', 'running'):
+    agent.last('poll').answer(news([{'event': kind, 'index': 0, 'pid': 50}]))
+    assert [event.kind for event in backend.poll(0.0)] == [kind]
+  assert agent.asked('signal') == [(0, int(signal.SIGKILL))]
+  agent.last('poll').answer(
+    news([{'event': 'exited', 'index': 0, 'pid': 50, 'code': -9}])
+  )
+  (event,) = backend.poll(0.0)
+  assert (event.kind, event.failed, event.killed) == ('exited', True, True)
+  assert seat.dead
+
+
+def test_a_node_whose_place_is_taken_before_it_is_forked_is_placed_again(
+  cluster, backend
+):
+  backend.start(0, 0)
+  (seat,) = cluster.made['seat']
+  seat.last('where').answer(('one', {}))
+  backend.poll(0.0)
+  seat.last('hold').answer(RayError('The actor died.'))
+  (event,) = backend.poll(0.0)
+  assert (event.kind, event.killed) == ('exited', True)
+  assert event.error == 'its place was lost'
+
+
+def test_a_host_whose_starter_ends_before_it_is_ready_is_a_nodes_failure(
+  cluster, backend
+):
+  backend.start(0, 0)
+  cluster.made['seat'][0].last('where').answer(('one', {}))
+  backend.poll(0.0)
+  (agent,) = cluster.made['agent']
+  agent.last('describe').answer(
+    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': ''}
+  )
+  backend.poll(0.0)
+  agent.last('poll').answer(news(gone='something ended: no memory'))
+  (event,) = backend.poll(0.0)
+  assert event.error == (
+    'its host was lost: 10.0.0.7, where something ended: no memory'
+  )
+  # Of which there may be only so many.
+  assert event.failed and not event.killed and agent.dead
+
+
+def test_a_host_that_can_no_longer_run_nodes_is_given_up(cluster, backend):
+  agent, _ = place(cluster, backend)
+  agent.last('poll').answer(news(gone='the tunnel ended'))
+  events = backend.poll(0.0)
+  assert [(e.index, e.kind, e.killed) for e in events] == [
+    (0, 'exited', True),
+    (1, 'exited', True),
+  ]
+  assert events[0].error == (
+    'its host was lost: 10.0.0.7, where the tunnel ended'
+  )
+  assert agent.dead
 
 
 def test_a_host_that_cannot_run_nodes_is_why_a_node_fails(cluster, backend):

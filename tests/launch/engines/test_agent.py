@@ -1,0 +1,202 @@
+"""The agent of a host, whose processes end before it or fail; no Ray."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+
+import pytest
+
+from launch.engines import zygote
+from launch.engines.cluster import forkserver
+from launch.engines.cluster import host
+from launch.engines.cluster import tunnel
+from launch.rpc import sockets
+from launch.rpc import tls
+
+
+@pytest.fixture
+def make_agent(tmp_path, monkeypatch):
+  """make_agent(): an agent, and the zygote's end of its channel."""
+  context = types.SimpleNamespace(get_node_id=lambda: 'one')
+  ray = types.SimpleNamespace(
+    get_runtime_context=lambda: context,
+    nodes=lambda: [{'NodeID': 'one', 'NodeManagerAddress': '127.0.0.1'}],
+  )
+  monkeypatch.setitem(sys.modules, 'ray', ray)
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  monkeypatch.setattr(host.Agent, '_spawn', lambda self: ours)
+  made = []
+
+  def make():
+    plan = host.Plan('run', 2, '/there', {}, ('', ''), '', {}, None)
+    made.append(host.Agent(plan, None))
+    assert zygote.receive(theirs)['op'] == 'begin'
+    return made[-1], theirs
+
+  with ours, theirs:
+    yield make
+    for agent in made:
+      agent.end()
+
+
+def test_an_agent_that_cannot_begin_leaves_no_files(
+  make_agent, tmp_path, monkeypatch
+):
+  def full(*unused):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(host.pulse, 'Board', full)
+  with pytest.raises(OSError, match='No space left'):
+    make_agent()
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_zygote_leaves_no_process_and_no_file_of_its_nodes(
+  make_agent, tmp_path
+):
+  agent, theirs = make_agent()
+  place = agent.describe()['place']
+  # What is left when a node has died with the zygote: its group, and a child
+  # with a session of its own.
+  group, stray = [
+    subprocess.Popen(['sleep', '300'], start_new_session=True, env=own)
+    for own in ({}, {'TMPDIR': place})
+  ]
+  try:
+    zygote.send(theirs, event='ready', index=-1, pid=1 << 30)
+    zygote.send(theirs, event='started', index=0, pid=group.pid)
+    theirs.close()
+    answer = agent.poll(0.0)
+    assert [m['event'] for m in answer['messages']] == ['ready', 'started']
+    assert answer['gone'] == 'what starts nodes was killed'
+    assert group.wait(30) == stray.wait(30) == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+  finally:
+    for process in (group, stray):
+      process.kill()
+      process.wait()
+
+
+def test_a_zygote_that_ends_before_it_is_ready_says_why(make_agent):
+  agent, theirs = make_agent()
+  (agent._place / 'forkserver.log').write_text(
+    'importing launchpad ...\nImportError: no such thing\n'
+  )
+  assert agent.poll(0.0)['gone'] == ''
+  theirs.close()
+  assert agent.poll(0.0)['gone'] == (
+    'what starts nodes ended before it was ready: ImportError: no such thing'
+  )
+
+
+def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
+  tmp_path,
+):
+  scratch = tmp_path / 'murmuration-1'
+  scratch.mkdir()
+  ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  zygote.send(ours, op='begin', scratch=str(scratch))
+  ours.close()
+  descriptor = theirs.fileno()
+  # Without the stack, which takes long and changes nothing here. Who reads its
+  # output has the end of it when the last process of it has ended.
+  command = (
+    'from launch.engines import processes; '
+    f'processes.warm_up = lambda: None; {forkserver.COMMAND}'
+  )
+  with theirs:
+    run = subprocess.run(
+      [sys.executable, '-c', command, str(descriptor)],
+      pass_fds=[descriptor],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      timeout=120,
+      check=False,
+    )
+  assert not scratch.exists(), run.stdout
+
+
+def test_a_tunnel_that_ended_is_why_a_host_is_given_up(make_agent):
+  agent, _ = make_agent()
+  (agent._place / 'tunnel.log').write_text('OSError: no such address\n')
+  agent._tunnel = subprocess.Popen(['sleep', '300'])
+  try:
+    assert agent.poll(0.0)['gone'] == ''
+  finally:
+    agent._tunnel.kill()
+    agent._tunnel.wait()
+  assert agent.poll(0.0)['gone'] == (
+    'the tunnel to other hosts ended with exit code -9: '
+    'OSError: no such address'
+  )
+
+
+def test_a_tunnel_without_an_address_for_its_gate_ends_and_says_so(tmp_path):
+  # Of those that are no machine's (RFC 5737).
+  process, _ = tunnel.start(tmp_path, '192.0.2.1', tls.make())
+  with process:
+    try:
+      assert process.wait(60) == 1
+    finally:
+      process.kill()
+  assert "('192.0.2.1', " in host._last_line(tmp_path / 'tunnel.log')
+
+
+def connect(address):
+  """A connection, once somebody listens."""
+  name, port = address.rsplit(':', 1)
+  deadline = time.monotonic() + 60
+  while True:
+    try:
+      return socket.create_connection((name, int(port)), 30.0)
+    except ConnectionRefusedError:
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+
+
+def test_connections_at_the_gate_notice_a_host_that_is_gone(
+  tmp_path, monkeypatch
+):
+  tuned, seen = [], threading.Event()
+
+  def tune(plain):
+    tuned.append(plain.getpeername())
+    seen.set()
+
+  credentials = tls.make()
+  made = tunnel.Tunnel(tmp_path, '127.0.0.1', credentials)
+  monkeypatch.setattr(sockets, 'tune', tune)
+  thread = threading.Thread(target=made.run, daemon=True)
+  thread.start()
+  with connect(made.gate()) as plain:
+    with credentials.client_context().wrap_socket(plain) as connection:
+      try:
+        assert seen.wait(60)
+        assert tuned == [connection.getsockname()]
+      finally:
+        end(made._loop, thread)
+
+
+def end(loop, thread):
+  """Ends a loop that runs in a thread, and what it is in the middle of."""
+  loop.call_soon_threadsafe(loop.stop)
+  thread.join(30)
+
+  async def cancel():
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+      task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+  loop.run_until_complete(cancel())
+  loop.close()
