@@ -34,6 +34,7 @@ class Cell:
     experiment: what the topology builds a program of.
     sections: name to config, of all that a command line can set.
     config: the same as config.json holds it.
+    unused: settings that would change nothing here, and why.
   """
 
   agent: registry.Agent
@@ -41,6 +42,7 @@ class Cell:
   experiment: experiment_lib.Experiment
   sections: dict[str, Any]
   config: dict[str, Any]
+  unused: dict[str, str]
 
   def build(self, run_dir: str | None = None) -> lp.Program:
     """The program, not started.
@@ -67,6 +69,8 @@ def resolve(
     preset: of the agent; '' is its first.
     topology: name or module:Name; None is the agent's own.
     overrides: 'section.name' or 'environment' to what the command line says.
+      Another environment than the preset's leaves out the preset's
+      `run.target_return`, which is of that task.
     seed: of the whole run.
 
   Raises:
@@ -83,7 +87,24 @@ def resolve(
   values = found.presets[preset or next(iter(found.presets))]
   name = topology or found.topology
   _check_sections(values, name)
-  return _cell(agent, name, values, overrides or {}, seed)
+  overrides = overrides or {}
+  own = values.get('environment')
+  if overrides.get('environment', own) != own:
+    run = {**values.get('run', {}), 'target_return': None}
+    values = {**values, 'run': run}
+  return _cell(agent, name, values, overrides, seed)
+
+
+def classes(
+  agent: registry.Agent, topology: registry.Topology
+) -> dict[str, type]:
+  """The sections of a cell, and the class of each."""
+  return {
+    'agent': agent.config,
+    'pace': experiment_lib.Pace,
+    topology.SECTION: topology.Config,
+    'run': experiment_lib.RunConfig,
+  }
 
 
 def resume(
@@ -137,14 +158,9 @@ def _cell(
 ) -> Cell:
   agent = registry.agent(agent_name)
   topology = registry.topology(topology_name)
-  classes = {
-    'agent': agent.config,
-    'pace': experiment_lib.Pace,
-    topology.SECTION: topology.Config,
-    'run': experiment_lib.RunConfig,
-  }
+  kinds = classes(agent, topology)
   for key in overrides:
-    _check(key, classes, topology_name)
+    _check(key, kinds, topology_name)
   environment = overrides.get('environment', values.get('environment'))
   if environment is None:
     raise ValueError(
@@ -160,12 +176,10 @@ def _cell(
       if key.startswith(f'{name}.')
     }
     parsed = {
-      field: settings.parse(name, classes[name], field, text)
+      field: settings.parse(name, kinds[name], field, text)
       for field, text in said.items()
     }
-    return settings.make(
-      name, classes[name], {**values.get(name, {}), **parsed}
-    )
+    return settings.make(name, kinds[name], {**values.get(name, {}), **parsed})
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
@@ -177,17 +191,20 @@ def _cell(
       'sizes of its networks.'
     ) from e
   if made_agent.unroll_length is not None:
-    del classes['pace']
+    del kinds['pace']
     for key in overrides:
-      _check(key, classes, topology_name)
-  sections = {name: section(name) for name in classes}
+      _check(key, kinds, topology_name)
+  sections = {name: section(name) for name in kinds}
   ignored: Any = getattr(topology, 'ignored', lambda agent, config: {})
   unused = ignored(made_agent, sections[topology.SECTION])
   if made_agent.updates_per_call is not None:
     why = f'{made_agent.name} makes {made_agent.updates_per_call} in each call'
     unused = {**unused, 'run.updates_per_call': why}
-  for name, why in unused.items():
-    key = name if '.' in name else f'{topology.SECTION}.{name}'
+  unused = {
+    name if '.' in name else f'{topology.SECTION}.{name}': why
+    for name, why in unused.items()
+  }
+  for key, why in unused.items():
     if key in overrides:
       raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')
   if sections['run'].deterministic:
@@ -207,7 +224,7 @@ def _cell(
     'environment': environment,
     **{
       name: {
-        field: getattr(made, field) for field in settings.names(classes[name])
+        field: getattr(made, field) for field in settings.names(kinds[name])
       }
       for name, made in sections.items()
     },
@@ -221,6 +238,7 @@ def _cell(
     experiment,
     {'environment': environment, **sections},
     config,
+    unused,
   )
 
 
@@ -248,6 +266,20 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
   ]
   if None not in blocks[0] and blocks[0] != blocks[1]:
     other.append('blocks of other sizes')
+  if one.unroll_length is None:
+    # Where replay is saved, and in which tables.
+    places = ['deterministic']
+    if section != 'actors':
+      places.append('replay')
+    runs = [cell.experiment.run for cell in (kept, found)]
+    other += [
+      f'run.{name}={getattr(runs[1], name)}'
+      for name in places
+      if getattr(runs[0], name) != getattr(runs[1], name)
+    ]
+    if (one.priority_exponent is None) != (two.priority_exponent is None):
+      how = 'without' if two.priority_exponent is None else 'with'
+      other.append(f'replay {how} priorities')
   if one.learner_class is None:
     sizes = one.layout.size, two.layout.size
     if one.layout.shapes != two.layout.shapes:

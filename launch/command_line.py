@@ -300,9 +300,14 @@ def _cell(
     kept = run_directory.open(args.resume).config()
   except (OSError, ValueError) as e:
     raise ValueError(f'--resume: {e}') from e
-  agent = args.agent and registry.split(args.agent)[0]
+  agent, preset = registry.split(args.agent or '')
+  if preset:
+    raise ValueError(
+      f'{args.resume} goes on with the numbers that it has: leave :{preset} '
+      'out.'
+    )
   for flag, name, asked in (
-    ('AGENT', 'agent_name', agent),
+    ('AGENT', 'agent_name', agent or None),
     ('--topology', 'topology', args.topology),
     ('--seed', 'seed', args.seed),
   ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import dataclasses
 from typing import Any
 
 from launch import cell as cell_lib
@@ -24,7 +23,7 @@ def cell(
   Args:
     agent: AGENT or AGENT:PRESET.
     environment: None: that of the preset. Without a preset, the one of the
-      environment is taken, else the first without its target.
+      environment is taken, else the first.
     topology: None: the agent's own.
     settings: as for `named`.
     steps: of each agent; None: of the preset.
@@ -34,7 +33,8 @@ def cell(
     ValueError: what cannot be, with the reason.
   """
   name, preset = registry.split(agent)
-  presets = registry.agent(name).presets
+  found = registry.agent(name)
+  presets = found.presets
   if environment and not preset:
     own = (p for p in presets if presets[p].get('environment') == environment)
     preset = next(own, '')
@@ -42,33 +42,72 @@ def cell(
   chosen: dict[str, str] = {}
   if environment:
     chosen['environment'] = environment
-    if environment != values.get('environment'):
-      chosen['run.target_return'] = 'None'
-  if steps is not None:
-    chosen.update(budget(values, steps))
-  sections = cell_lib.resolve(name, preset, topology, chosen, seed).sections
-  chosen.update(named(settings, sections))
+  place = registry.topology(topology or found.topology)
+  chosen.update(named(settings, cell_lib.classes(found, place)))
+  made = cell_lib.resolve(name, preset, topology, chosen, seed)
+  if steps is None:
+    return made
+  chosen = {**budget(values, steps, made.unused), **chosen}
   return cell_lib.resolve(name, preset, topology, chosen, seed)
 
 
-def budget(values: Mapping[str, Any], steps: int) -> dict[str, str]:
-  """The settings that make `steps` the budget of a preset."""
+def resumed(
+  config: Mapping[str, Any],
+  settings: Mapping[str, Any],
+  steps: int | None,
+  totals: Mapping[str, int],
+) -> cell_lib.Cell:
+  """The cell that goes on with a run.
+
+  Args:
+    config: the run's config.json.
+    settings: as for `named`.
+    steps: more of each agent; None: up to the budget that it has.
+    totals: what the run has made.
+
+  Raises:
+    ValueError: what cannot be, with the reason.
+  """
+  kept = cell_lib.resume(config)
+  chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
+  if steps is not None:
+    steps += totals.get('actor_steps', 0) // kept.experiment.num_agents
+    if totals.get('learner_steps') and not totals.get('actor_steps'):
+      # Offline nobody steps: its budget stands for its updates.
+      steps += kept.experiment.run.steps_per_agent
+    chosen = {**chosen, 'run.steps_per_agent': str(steps)}
+    chosen = {**budget(config, steps, kept.unused), **chosen}
+  return cell_lib.resume(config, chosen)
+
+
+def budget(
+  values: Mapping[str, Any], steps: int, unused: Mapping[str, str]
+) -> dict[str, str]:
+  """The settings that make `steps` the budget.
+
+  Args:
+    values: of a preset, or of a run's config.json.
+    steps: of each agent.
+    unused: of the cell.
+  """
   found = {'run.steps_per_agent': str(steps)}
   # A rate that falls over the whole run falls over the whole of this one.
   own = values.get('run', {}).get('steps_per_agent')
-  if own and values.get('agent', {}).get('anneal_env_steps') == own:
-    found['agent.anneal_env_steps'] = str(steps)
+  falls = 'agent.anneal_env_steps'
+  same = own and values.get('agent', {}).get('anneal_env_steps') == own
+  if same and falls not in unused:
+    found[falls] = str(steps)
   return found
 
 
 def named(
-  settings: Mapping[str, Any], sections: Mapping[str, Any]
+  settings: Mapping[str, Any], classes: Mapping[str, type]
 ) -> dict[str, str]:
   """Settings as 'section.name' to text.
 
   Args:
     settings: 'name', 'section.name', or a section to a mapping of names.
-    sections: of the cell.
+    classes: the cell's, by section.
 
   Raises:
     ValueError: no section has such a name, or several have.
@@ -76,9 +115,8 @@ def named(
   found: dict[str, str] = {}
   known = [
     name
-    for section, config in sections.items()
-    if dataclasses.is_dataclass(config)
-    for name in launch_settings.qualified(section, type(config))
+    for section, config in classes.items()
+    for name in launch_settings.qualified(section, config)
   ]
   for key, value in settings.items():
     if isinstance(value, Mapping):

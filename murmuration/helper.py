@@ -125,7 +125,6 @@ def train(
   ray_address: str = '',
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
-  from launch import cell as cell_lib
   from launch import engines
   from launch import registry
   from launch import session
@@ -147,13 +146,8 @@ def train(
     raise ValueError(f"ray_address= is for engine='ray', not {engine!r}.")
   if resume:
     run = run_directory.open(path)
-    cell = cell_lib.resume(run.config())
-    named = choices.named(settings, cell.sections)
-    if steps is not None:
-      made = totals(run).get('totals', {}).get('actor_steps', 0)
-      steps += made // cell.experiment.num_agents
-      named['run.steps_per_agent'] = str(steps)
-    cell = cell_lib.resume(run.config(), named)
+    made = totals(run).get('totals', {})
+    cell = choices.resumed(run.config(), settings, steps, made)
   else:
     cell = choices.cell(agent, environment, topology, settings, steps, seed)
     if not chosen:

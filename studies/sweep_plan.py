@@ -111,14 +111,15 @@ def plan(
 
   # A run that stops at its goal has fewer steps than those beside it.
   stays = {'run.target_return': 'None', **fixed}
-  sections = resolve({}).sections
-  presets = registry.agent(name).presets
+  base = resolve({})
+  presets = base.agent.presets
   if args.steps is not None:
     values = presets[preset or next(iter(presets))]
-    stays = {**choices.budget(values, args.steps), **stays}
-  steps = args.steps or sections['run'].steps_per_agent
+    stays = {**choices.budget(values, args.steps, base.unused), **stays}
+  steps = args.steps or base.sections['run'].steps_per_agent
+  classes = cell_lib.classes(base.agent, base.topology)
   full = {
-    next(iter(choices.named({key: ''}, sections))): space
+    next(iter(choices.named({key: ''}, classes))): space
     for key, space in spaces.items()
   }
   for key in (*full, *(fixed if args.steps is not None else ())):

@@ -62,6 +62,10 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('impala', None, {'actors.envs_per_actor': '4'}, 'blocks of other sizes'),
     ('impala', None, {'agent.unroll_length': '5'}, 'blocks of other sizes'),
     ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),
+    ('dqn', None, {'agent.prioritized': 'True'}, 'replay with priorities'),
+    ('apex_dqn', None, {'agent.prioritized': 'False'}, 'without priorities'),
+    ('dqn', None, {'run.deterministic': 'True'}, 'run.deterministic=True'),
+    ('pso_dqn', None, {'run.replay': 'node'}, 'run.replay=node'),
   ],
 )
 def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
@@ -82,6 +86,7 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
     ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
     ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
     ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
+    ('apex_dqn', {'run.replay': 'node'}),
     ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
     ('acme_dqn', {'run.steps_per_agent': '90000'}),
   ],
@@ -89,6 +94,17 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
 def test_what_any_checkpoint_fits_may_change(agent, overrides):
   kept = json.loads(json.dumps(cell_lib.resolve(agent).config))
   assert cell_lib.resume(kept, overrides).config != kept
+
+
+def test_another_environment_has_not_the_target_of_the_preset():
+  assert cell_lib.resolve('ppo').config['run']['target_return'] == 475.0
+  for overrides, target in (
+    ({'environment': 'CartPole-v1'}, 475.0),
+    ({'environment': 'Acrobot-v1'}, None),
+    ({'environment': 'Acrobot-v1', 'run.target_return': '-90'}, -90.0),
+  ):
+    config = cell_lib.resolve('ppo', overrides=overrides).config
+    assert config['run']['target_return'] == target
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from launch.nodes import evaluator
 
 HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')
+_DQN = functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC)
 
 
 class _Counter:
@@ -74,7 +75,7 @@ def _evaluator(
   ends_run=True,
   environment='CartPole-v1',
   on_fault='raise',
-  make_agent=functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC),
+  make_agent=_DQN,
 ):
   agent = make_agent()
   run = experiment_lib.RunConfig(

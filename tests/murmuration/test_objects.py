@@ -145,6 +145,34 @@ def test_a_rate_that_falls_over_the_run_falls_over_this_one():
   assert config['agent']['anneal_env_steps'] == 5000
 
 
+def test_a_budget_sets_nothing_that_would_change_nothing():
+  config = _config('a2c', 'CartPole-v1', topology='evolution', steps=5000)
+  assert config['run']['steps_per_agent'] == 5000
+
+
+def test_a_setting_may_mend_what_the_preset_cannot():
+  with pytest.raises(ValueError, match='takes images'):
+    _config('apex_dqn:pong', 'CartPole-v1')
+  config = _config('apex_dqn:pong', 'CartPole-v1', network='mlp')
+  assert config['agent']['network'] == 'mlp'
+
+
+def test_a_resumed_run_learns_in_the_steps_that_are_added():
+  kept = _config('impala', 'CartPole-v1', steps=5000)
+  made = {'actor_steps': 5000, 'learner_steps': 100}
+  config = choices.resumed(kept, {}, 3000, made).config
+  assert config['run']['steps_per_agent'] == 8000
+  # Else the rate would be 0 in all of them.
+  assert config['agent']['anneal_env_steps'] == 8000
+  chosen = {'anneal_env_steps': 'None'}
+  config = choices.resumed(kept, chosen, 3000, made).config
+  assert config['agent']['anneal_env_steps'] is None
+  # Offline nobody steps.
+  config = choices.resumed(kept, {}, 3000, {'learner_steps': 100}).config
+  assert config['run']['steps_per_agent'] == 8000
+  assert choices.resumed(kept, {}, None, made).config == kept
+
+
 def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
   assert registry.agent('agents.dqn:DQN').config is dqn.Config
   config = _config('agents.dqn:DQN', 'CartPole-v1', learning_rate='0.5')
