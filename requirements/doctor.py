@@ -102,9 +102,12 @@ def examine(environment):
     yield f'{environment.directory}: {state} is to be done', 'make environment'
   if not os.path.exists(environment.bin):
     return
-  installed = json.loads(
-    subprocess.check_output([environment.bin, '-I', '-c', VERSIONS]).decode()
-  )
+  command = [environment.bin, '-I', '-c', VERSIONS]
+  try:
+    installed = json.loads(subprocess.check_output(command).decode())
+  except (OSError, ValueError, subprocess.CalledProcessError):
+    yield f'{environment.bin} does not run, or cannot list packages', REBUILD
+    return
   print(f'packages    {environment.directory}')
   for name in SHOWN:
     print(f'  {name:24s} {installed.get(name, "not installed")}')

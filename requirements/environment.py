@@ -132,18 +132,21 @@ class Environment:
     Raises:
       machine.SetupError: the directory is there, and is not of this script.
     """
-    if not os.path.lexists(self.directory) or os.listdir(self.directory) == []:
+    if not os.path.exists(self.directory):  # or a link that leads nowhere
       return 'create'
     try:
+      if os.listdir(self.directory) == []:
+        return 'create'
       with open(self.stamp) as f:
         stamp = json.load(f)
     except (OSError, ValueError):
       if self.name:
         return 'create'
       raise machine.SetupError(
-        f'{self.directory} is there, but this script did not make it, so it is '
-        f'left alone. Move it away (mv {self.directory} {self.directory}.old), '
-        'then run the same command again.'
+        f'{self.directory} is there, but this script did not make it, or '
+        'cannot read it, so it is left alone. Move it away '
+        f'(mv {self.directory} {self.directory}.old), then run the same '
+        'command again.'
       ) from None
     wanted = self.wanted()
     same = all(stamp.get(key) == wanted[key] for key in ('root', 'pins'))
@@ -343,13 +346,18 @@ def make(environment):
     return
   # Held until the process ends, and inherited by pip: one that outlived its
   # killed parent is waited for, instead of losing its directory.
-  held = open(environment.pins)
+  try:  # Never written, but NFS locks only what is open for writing.
+    held = open(environment.pins, 'r+')
+  except OSError:
+    held = open(environment.pins)
   os.set_inheritable(held.fileno(), True)
   try:
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
     say('another set-up is running; waiting for it')
     fcntl.flock(held, fcntl.LOCK_EX)
+  except OSError as e:
+    say(f'no lock here ({e}): let no other set-up run at the same time')
   started = time.time()
   todo = environment.needed()  # Perhaps the one we waited for has done it all.
   if todo == 'nothing':
@@ -384,10 +392,19 @@ def main():
   parser.add_argument('name', nargs='?', default='', choices=sorted(names))
   parser.add_argument('--python', default='', help='a name or a path')
   args = parser.parse_args()
+  environment = Environment(args.name, args.python)
   try:
-    make(Environment(args.name, args.python))
+    make(environment)
   except machine.SetupError as e:
     print(f'environment: {e}', file=sys.stderr)
+    return 1
+  except OSError as e:
+    print(
+      f'environment: {e}. Needed are a disk with room, a checkout that can be '
+      f'written, and that all of {environment.directory} is yours (after a '
+      'sudo make: sudo rm -r it). Then run the same command again.',
+      file=sys.stderr,
+    )
     return 1
   except KeyboardInterrupt:
     print('environment: interrupted; the same command goes on', file=sys.stderr)

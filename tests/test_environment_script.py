@@ -1,5 +1,6 @@
 """The set-up finds a CPython, repairs what is broken, or says why not."""
 
+import errno
 import importlib
 import os
 import pathlib
@@ -185,6 +186,117 @@ def test_an_interrupted_install_is_taken_up(venv):
   del stamp['script']
   venv.write_stamp(stamp)
   assert venv.needed() == 'finish'
+
+
+@pytest.fixture
+def unfinished(environment, venv, monkeypatch):
+  """The same, without its last steps, which do nothing here."""
+  stamp = venv.wanted()
+  del stamp['script']
+  venv.write_stamp(stamp)
+  for name in ('install', 'link'):
+    monkeypatch.setattr(environment, name, lambda *unused: None)
+  monkeypatch.setattr(environment, 'check', lambda *unused: [])
+  return venv
+
+
+@pytest.mark.parametrize('writable', [True, False])
+def test_on_nfs_the_lock_is_of_a_file_that_can_be_written(
+  environment, unfinished, monkeypatch, capsys, writable
+):
+  def opened(path, mode='r', **more):
+    if mode == 'r+' and not writable:
+      raise PermissionError(errno.EACCES, 'Permission denied', path)
+    return open(path, mode, **more)
+
+  def flock(file, operation):
+    if not file.writable():
+      raise OSError(errno.EBADF, 'Bad file descriptor')
+
+  monkeypatch.setattr(environment, 'open', opened, raising=False)
+  monkeypatch.setattr(environment.fcntl, 'flock', flock)
+  before = pathlib.Path(unfinished.pins).read_bytes()
+  environment.make(unfinished)
+  assert unfinished.needed() == 'nothing'
+  assert ('no lock here' in capsys.readouterr().out) is not writable
+  assert pathlib.Path(unfinished.pins).read_bytes() == before
+
+
+def test_another_set_up_is_waited_for(
+  environment, unfinished, monkeypatch, capsys
+):
+  operations = []
+
+  def flock(file, operation):
+    operations.append(operation)
+    if len(operations) == 1:
+      raise BlockingIOError(errno.EAGAIN, 'held')
+
+  monkeypatch.setattr(environment.fcntl, 'flock', flock)
+  environment.make(unfinished)
+  assert operations == [
+    environment.fcntl.LOCK_EX | environment.fcntl.LOCK_NB,
+    environment.fcntl.LOCK_EX,
+  ]
+  assert 'waiting for it' in capsys.readouterr().out
+
+
+def test_a_link_that_leads_nowhere_makes_room(
+  environment, tmp_path, monkeypatch
+):
+  venv = environment.Environment('', root=str(tmp_path))
+  os.symlink(str(tmp_path / 'gone'), venv.directory)
+  assert venv.needed() == 'create'
+  monkeypatch.setattr(environment.machine, 'refuse', lambda root: None)
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  monkeypatch.setattr(environment, 'run', lambda *unused: None)
+  environment.create(venv)
+  assert os.path.isdir(venv.directory) and not os.path.islink(venv.directory)
+
+
+def test_a_file_in_the_way_is_named_and_not_touched(
+  environment, doctor, tmp_path, monkeypatch
+):
+  venv = environment.Environment('', root=str(tmp_path))
+  pathlib.Path(venv.directory).write_text('mine')
+  with pytest.raises(environment.machine.SetupError, match='left alone'):
+    environment.make(venv)
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  assert any('left alone' in what for what, _ in doctor.examine(venv))
+  assert pathlib.Path(venv.directory).read_text() == 'mine'
+
+
+@pytest.mark.parametrize('name', ['', 'next'])
+def test_a_directory_that_cannot_be_read_is_no_traceback(
+  environment, venv, tmp_path, monkeypatch, name
+):
+  def refused(path):
+    raise PermissionError(errno.EACCES, 'Permission denied', path)
+
+  monkeypatch.setattr(environment.os, 'listdir', refused)
+  if not name:
+    with pytest.raises(environment.machine.SetupError, match='cannot read it'):
+      venv.needed()
+  else:
+    os.makedirs(tmp_path / '.venv-next')
+    venv = environment.Environment(name, root=str(tmp_path))
+    assert venv.needed() == 'create'
+
+
+@pytest.mark.parametrize(
+  'number', [errno.EROFS, errno.ENOSPC, errno.EACCES, errno.EEXIST]
+)
+def test_what_the_disk_refuses_is_a_sentence_and_exit_code_1(
+  environment, monkeypatch, capsys, number
+):
+  def make(place):
+    raise OSError(number, os.strerror(number), place.stamp)
+
+  monkeypatch.setattr(environment, 'make', make)
+  monkeypatch.setattr(sys, 'argv', ['environment.py'])
+  assert environment.main() == 1
+  said = capsys.readouterr().err
+  assert os.strerror(number) in said and 'same command again' in said
 
 
 def test_an_environment_of_the_user_is_not_touched(environment, venv):
@@ -414,3 +526,16 @@ def test_the_doctor_says_how_to_make_what_is_not_there(
   venv = environment.Environment('', root=str(tmp_path))
   fixes = [fix for _, fix in doctor.examine(venv)]
   assert 'make environment' in fixes
+
+
+@pytest.mark.parametrize('answer', ['exit 1', 'echo no list', None])
+def test_the_doctor_sees_an_interpreter_that_does_not_run(
+  doctor, environment, venv, monkeypatch, answer
+):
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  if answer:
+    program(pathlib.Path(venv.bin), answer)
+  else:
+    pathlib.Path(venv.bin).write_text('')  # and no #! line either
+  found = [what for what, _ in doctor.examine(venv)]
+  assert f'{venv.bin} does not run, or cannot list packages' in found
