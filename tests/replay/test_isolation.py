@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -115,6 +116,19 @@ def test_off_asks_the_system_for_nothing(words, monkeypatch, capsys):
 def test_a_refusal_has_a_reason(monkeypatch, user, number, words):
   monkeypatch.setattr(os, 'geteuid', lambda: user)
   assert words in isolation._why(number)
+
+
+@pytest.mark.parametrize('number', [0, errno.EPERM, None])
+def test_a_trial_says_how_it_ended_also_before_python_3_9(monkeypatch, number):
+  def unshare(kinds):
+    if number is None:
+      os.kill(os.getpid(), signal.SIGKILL)
+    if number:
+      raise OSError(number, 'unshare')
+
+  monkeypatch.delattr(os, 'waitstatus_to_exitcode', raising=False)  # 3.9 has it
+  monkeypatch.setattr(isolation, '_unshare', unshare)
+  assert isolation._trial(0) == (255 if number is None else number)
 
 
 # Looking in.
