@@ -87,7 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _doctor() -> int:
   script = ROOT / _DOCTOR
   if script.exists():
-    os.execv(sys.executable, [sys.executable, str(script)])
+    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])
+  if sys.argv[1:]:
+    print(
+      'error: murmuration doctor takes no arguments where the wheel is '
+      f'installed; got {" ".join(sys.argv[1:])}.',
+      file=sys.stderr,
+    )
+    return _USAGE
   print(f'python {platform.python_version()}')
   missing = []
   for package in _STACK:

@@ -39,17 +39,22 @@ def load(name: str) -> portable.Policy:
   """A policy of the zoo, or of a file that `murmuration export` made.
 
   Raises:
-    ValueError: there is none; names those that there are.
+    ValueError: there is none; names those that there are. Or the file is none.
+    OSError: it cannot be read.
   """
   path = policies().get(name, pathlib.Path(name))
-  if path.is_file() and path.suffix == '.npz':
-    return portable.Policy(path.read_bytes())
-  if path.is_file() and path.suffix == '.py':
-    spec: Any = importlib.util.spec_from_file_location('_exported', path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if hasattr(module, 'policy'):
-      return module.policy
+  if path.is_file() and path.suffix in ('.npz', '.py'):
+    try:
+      policy = _read(path)
+      [policy.about[key] for key in ('environment', 'agent', 'what')]
+    except OSError:
+      raise
+    except Exception as e:  # whatever another file, or half of one, leads to
+      raise ValueError(
+        f'{name} is no policy that murmuration export made '
+        f'({type(e).__name__}: {e}).'
+      ) from None
+    return policy
   if path.is_dir():
     raise ValueError(
       f'{name} is a directory. Of a run, murmuration evaluate {name} plays the '
@@ -59,6 +64,15 @@ def load(name: str) -> portable.Policy:
     f'There is no policy {name!r}: choose from {", ".join(policies())}, or '
     'give a file that murmuration export made: RUN/policy.py.'
   )
+
+
+def _read(path: pathlib.Path) -> Any:
+  if path.suffix == '.npz':
+    return portable.Policy(path.read_bytes())
+  spec: Any = importlib.util.spec_from_file_location('_exported', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.policy
 
 
 def play(

@@ -1,5 +1,6 @@
 """The command `murmuration`, and the zoo that it plays."""
 
+import os
 import sys
 
 import gymnasium
@@ -35,6 +36,32 @@ def test_a_word_is_the_command_of_its_module(word, capsys, monkeypatch):
   flags = ['--isolate=off'] if word == 'run' else []
   assert command.main([word, *flags, '--help']) == 0
   assert f'usage: murmuration {word}' in capsys.readouterr().out
+
+
+def test_the_doctor_of_a_clone_gets_the_arguments(monkeypatch):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', [*sys.argv])
+  called = []
+
+  def execv(path, argv):
+    called.append(argv)
+    raise SystemExit  # it does not come back
+
+  monkeypatch.setattr(os, 'execv', execv)
+  with pytest.raises(SystemExit):
+    command.main(['doctor', '--python=python3.10'])
+  script = str(command.ROOT / 'requirements' / 'doctor.py')
+  assert called == [[sys.executable, script, '--python=python3.10']]
+
+
+def test_the_doctor_of_a_wheel_refuses_arguments(monkeypatch, capsys, tmp_path):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', [*sys.argv])
+  monkeypatch.setattr(command, 'ROOT', tmp_path)
+  assert command.main(['doctor', '--python=python3.10']) == 2
+  assert 'got --python=python3.10' in capsys.readouterr().err
+  command.main(['doctor'])
+  assert 'python ' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -83,6 +110,31 @@ def test_the_zoo_has_what_the_pages_name():
 def test_a_run_is_no_policy_and_is_told_what_plays_it(tmp_path):
   with pytest.raises(ValueError, match='murmuration evaluate'):
     play.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['best.npz', 'cut.npz', 'empty.npz', 'array.npz', 'other.npz', 'other.py',
+   'bare.py', 'broken.py'],
+)  # fmt: skip
+def test_a_file_that_is_no_policy_is_refused(
+  tmp_path, monkeypatch, capsys, name
+):
+  whole = play.policies()['impala:cartpole'].read_bytes()
+  np.savez(tmp_path / 'best.npz', theta=np.zeros(3))
+  (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
+  (tmp_path / 'empty.npz').write_bytes(b'')
+  with open(tmp_path / 'array.npz', 'wb') as file:
+    np.save(file, np.zeros(3))
+  np.savez(tmp_path / 'other.npz', about=np.array('[1]'))
+  (tmp_path / 'other.py').write_text('policy = print\n')
+  (tmp_path / 'bare.py').write_text('')
+  (tmp_path / 'broken.py').write_text('policy = (\n')
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', ['play', str(tmp_path / name)])
+  assert play.main() == 2
+  said = capsys.readouterr().err
+  assert f'{name} is no policy that murmuration export made' in said
 
 
 def test_an_exported_policy_plays_an_environment_of_the_user_s_own(
