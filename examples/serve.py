@@ -84,10 +84,17 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
     protocol_version = 'HTTP/1.1'  # connections stay open
 
     def do_POST(self):
-      size = int(self.headers.get('Content-Length', 0))
-      if size > _MOST_BYTES:
-        self._answer(413, f'{size} bytes are more than {_MOST_BYTES}.')
-        self.close_connection = True
+      length = self.headers.get('Content-Length', '0')
+      try:
+        size = int(length)
+      except ValueError:
+        size = -1
+      if not 0 <= size <= _MOST_BYTES:
+        self._answer(
+          400 if size < 0 else 413,
+          f'Content-Length is {length[:20]}; needed is 0 to {_MOST_BYTES}.',
+        )
+        self.close_connection = True  # where the body ends is not known
         return
       try:
         observation = np.array(json.loads(self.rfile.read(size)), float)
@@ -97,7 +104,7 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
             f'observation has shape {observation.shape}; needed is {shape}.'
           )
         self._answer(200, np.asarray(act(observation)).tolist())
-      except (ValueError, TypeError) as e:
+      except (ValueError, TypeError, OverflowError, RecursionError) as e:
         self._answer(400, str(e))
 
     def _answer(self, code: int, content: Any) -> None:
@@ -115,11 +122,26 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
 
 
 def load(path: str) -> Any:
-  """The policy of a file that `murmuration export` made."""
+  """The policy of a file that `murmuration export` made.
+
+  Raises:
+    ValueError: the file is none.
+    OSError: it cannot be read.
+  """
+  none = f'{path} is no policy.py that murmuration export made'
+  if not path.endswith('.py'):
+    raise ValueError(f'{none}.')
   spec: Any = importlib.util.spec_from_file_location('policy', path)
   module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.policy
+  try:
+    spec.loader.exec_module(module)
+    policy = module.policy
+    _ = policy.size, policy.about['observation_shape']  # what `serve` asks for
+  except OSError:
+    raise
+  except Exception as e:  # whatever another file leads to
+    raise ValueError(f'{none} ({type(e).__name__}: {e}).') from None
+  return policy
 
 
 def main() -> int:
@@ -131,7 +153,7 @@ def main() -> int:
   args = parser.parse_args()
   try:
     listening = serve(load(args.policy), args.port)
-  except (OSError, ValueError) as e:
+  except (OSError, ValueError, OverflowError) as e:  # the last: of the port
     print(f'error: {e}', file=sys.stderr)
     return 2
   print(f'http://127.0.0.1:{listening.server_port}', flush=True)

@@ -5,6 +5,7 @@ import http.client
 import importlib.util
 import json
 import pathlib
+import sys
 import threading
 
 import numpy as np
@@ -98,6 +99,77 @@ def test_it_serves_over_http_and_says_what_is_wrong(example, tmp_path):
   finally:
     listening.shutdown()
     listening.server_close()
+
+
+class Zero:
+  """A policy of numbers without a shape."""
+
+  size, about = 0, {'observation_shape': ()}
+
+  def __call__(self, observations):
+    return np.zeros(len(observations), int)
+
+
+@pytest.fixture
+def port(example):
+  listening = example.serve(Zero(), 0)
+  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  yield listening.server_port
+  listening.shutdown()
+  listening.server_close()
+
+
+@pytest.mark.parametrize(
+  ('length', 'code'),
+  [('x', 400), ('-1', 400), ('', 400), ('9' * 5000, 400), ('9' * 9, 413)],
+)
+def test_a_length_that_is_no_size_is_answered_and_ends_the_connection(
+  port, length, code
+):
+  connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+  connection.putrequest('POST', '/')
+  connection.putheader('Content-Length', length)
+  connection.endheaders()
+  answer = connection.getresponse()
+  assert answer.status == code and 'Content-Length' in json.loads(answer.read())
+  assert connection.sock.recv(1) == b''
+  connection.close()
+
+
+@pytest.mark.parametrize('body', ['9' * 400, '[' * 100_000, '', '{}'])
+def test_what_is_no_observation_is_answered(port, body):
+  connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
+  connection.request('POST', '/', body)
+  assert connection.getresponse().status == 400
+  connection.close()
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [
+    ('.', 'is no policy.py'),
+    ('policy.npz', 'is no policy.py'),
+    ('other.py', 'is no policy.py'),
+    ('bare.py', 'is no policy.py'),
+    ('broken.py', 'is no policy.py'),
+    ('gone.py', 'No such file'),
+    ('zero.py', 'port must be 0-65535'),
+  ],
+)
+def test_what_cannot_be_served_is_exit_code_2(
+  example, tmp_path, monkeypatch, capsys, name, said
+):
+  (tmp_path / 'policy.npz').write_bytes(b'')
+  (tmp_path / 'other.py').write_text('policy = print\n')
+  (tmp_path / 'bare.py').write_text('')
+  (tmp_path / 'broken.py').write_text('policy = (\n')
+  (tmp_path / 'zero.py').write_text(
+    'class policy:\n  size, about = 0, {"observation_shape": ()}\n'
+  )
+  argv = ['serve.py', str(tmp_path / name), '--port=99999']
+  monkeypatch.setattr(sys, 'argv', argv)
+  assert example.main() == 2
+  assert said in capsys.readouterr().err
 
 
 def test_a_policy_that_remembers_is_refused(example, tmp_path):
