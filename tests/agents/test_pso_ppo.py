@@ -75,6 +75,7 @@ def _learner(agent, theta, rates, exchange=None, seed=0):
   )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   ('spec', 'options'),
   [

@@ -180,6 +180,7 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog):
   sampler.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('deaths', [1, 2])
 def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
   serve, caplog, deaths

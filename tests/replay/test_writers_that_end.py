@@ -122,6 +122,7 @@ def run(tmp_path_factory):
   return run
 
 
+@pytest.mark.long
 @hypothesis.settings(
   derandomize=True,
   deadline=None,
@@ -151,6 +152,7 @@ def test_writers_that_act_on_past_their_shares_never_stall(run, plan, shares):
   assert run(plan, shares[: plan.writers], PATIENCE_S, act_on=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('plan', [_UNEVEN, _QUEUE])
 def test_shards_in_lockstep_stall_where_the_writers_of_one_end(run, plan):
   assert deadlock.lockstep(plan)

@@ -152,6 +152,7 @@ def test_a_node_that_ends_its_process_with_0_has_failed(launch):
   assert 'os._exit(0)' in reason
 
 
+@pytest.mark.long
 def test_a_silent_node_is_dumped_and_restarted_and_then_given_up(launch):
   run = launch('hangs')
   code, reason, nodes = run.wait()
@@ -167,6 +168,7 @@ def test_a_silent_node_is_dumped_and_restarted_and_then_given_up(launch):
   assert_nothing_is_left(run)
 
 
+@pytest.mark.long
 def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
   run = launch('beats')
   pid = run.pid('beater')
@@ -284,6 +286,7 @@ def test_a_second_ctrl_c_kills_at_once(launch):
   assert_nothing_is_left(run)
 
 
+@pytest.mark.long
 def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   run = launch('stubborn')
   code, _, nodes = run.wait()
@@ -355,6 +358,7 @@ def test_servers_listen_on_sockets_alone_which_go_with_the_run(launch):
   assert not path.parent.exists()
 
 
+@pytest.mark.long
 def test_a_killed_reverb_server_comes_back_and_tensorflow_runs_in_nodes(launch):
   run = launch('replay_killed')
   wait_until((run.directory / 'sampled').exists, 60.0)

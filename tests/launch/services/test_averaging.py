@@ -233,6 +233,7 @@ def test_a_learner_that_died_comes_back_at_the_same_update(team, caplog):
   assert 'Learner 1 is back at update 6.' in caplog.text
 
 
+@pytest.mark.long
 def test_others_follow_a_master_that_went_back_to_its_checkpoint(team):
   together = team(2)
   together.start(0, [0])

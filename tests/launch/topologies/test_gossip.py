@@ -160,6 +160,7 @@ class _Nobody:
     raise rpc.Unavailable('nowhere', 'push_message', False, 'nothing listens')
 
 
+@pytest.mark.long
 def test_workers_that_hear_nobody_are_independent_learners(
   run_worker, make_counter
 ):

@@ -72,6 +72,7 @@ def test_actors_write_the_blocks_that_they_would_write_locally(
     assert ends > 0
 
 
+@pytest.mark.long
 def test_no_block_holds_what_was_acted_before_and_after_a_server_died(
   world, acting
 ):

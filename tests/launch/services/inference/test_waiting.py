@@ -48,6 +48,7 @@ def test_a_wait_says_so_ever_more_seldom_and_ends(caplog):
   assert caplog.messages[0] == 'Still waiting, for 15 s so far. The reason.'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('transport', TRANSPORTS)
 def test_a_stopped_server_is_waited_for_aloud_and_then_given_up(
   apart, transport, said, caplog
@@ -67,6 +68,7 @@ def test_a_stopped_server_is_waited_for_aloud_and_then_given_up(
   assert 'Still waiting' in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('transport', TRANSPORTS)
 def test_a_server_that_goes_on_has_lost_nothing(apart, transport, said):
   policy = apart.policy(transport, patience_s=60.0)
@@ -94,6 +96,7 @@ def test_a_server_that_goes_on_has_lost_nothing(apart, transport, said):
   np.testing.assert_array_equal(again.core, policy.core)
 
 
+@pytest.mark.long
 def test_an_actor_that_comes_to_a_stopped_server_says_so_and_gives_up(
   apart, said, caplog
 ):
