@@ -1,7 +1,6 @@
-"""The set-up finds a CPython, repairs what is broken, or says why not."""
+"""The set-up does what is needed, repairs what is broken, or says why not."""
 
 import errno
-import importlib
 import os
 import pathlib
 import re
@@ -11,150 +10,7 @@ import sys
 
 import pytest
 
-REQUIREMENTS = pathlib.Path(__file__).resolve().parents[1] / 'requirements'
-STACK = ('3.11', '3.10')
-
-
-@pytest.fixture
-def environment(monkeypatch):
-  monkeypatch.syspath_prepend(str(REQUIREMENTS))
-  yield importlib.import_module('environment')
-  for name in ('environment', 'machine', 'doctor'):
-    sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def doctor(environment):
-  return importlib.import_module('doctor')
-
-
-def program(path, *lines):
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text('\n'.join(['#!/bin/sh', *lines]) + '\n')
-  path.chmod(0o755)
-  return str(path)
-
-
-def interpreter(path, version, kind='CPython'):
-  """Writes a program that answers as such an interpreter would."""
-  return program(path, f'echo {path}', f'echo {kind} {version}')
-
-
-# --- Finding a CPython --------------------------------------------------------
-
-
-@pytest.fixture
-def shell(tmp_path, environment, monkeypatch):
-  """The variables of a machine whose own Python is 3.12."""
-  own = interpreter(tmp_path / 'bin' / 'python3', '3.12')
-  monkeypatch.setattr(sys, 'executable', own)
-  return {'HOME': str(tmp_path / 'home'), 'PATH': str(tmp_path / 'bin')}
-
-
-def test_the_preferred_version_is_taken_before_the_nearer_one(
-  tmp_path, environment, shell
-):
-  interpreter(tmp_path / 'bin' / 'python3.10', '3.10')
-  versions = tmp_path / 'home' / '.pyenv' / 'versions'
-  path = interpreter(versions / '3.11.4' / 'bin' / 'python3.11', '3.11')
-  assert environment.machine.find(STACK, environ=shell) == path
-
-
-def test_the_other_version_will_do(tmp_path, environment, shell):
-  path = interpreter(tmp_path / 'bin' / 'python3.10', '3.10')
-  assert environment.machine.find(STACK, environ=shell) == path
-
-
-def test_a_pyenv_shim_that_leads_nowhere_is_passed_over(
-  tmp_path, environment, shell
-):
-  program(tmp_path / 'bin' / 'python3.10', 'echo not found >&2', 'exit 127')
-  versions = tmp_path / 'pyenv' / 'versions'
-  path = interpreter(versions / '3.10.13' / 'bin' / 'python3.10', '3.10')
-  shell['PYENV_ROOT'] = str(tmp_path / 'pyenv')
-  assert environment.machine.find(STACK, environ=shell) == path
-
-
-def test_the_newest_of_several_is_taken_by_number_not_by_letter(
-  tmp_path, environment, shell
-):
-  for name in ('3.11.9', '3.11.13', '3.11.2'):
-    directory = f'cpython-{name}-linux-x86_64-gnu'
-    where = tmp_path / 'home' / '.local' / 'share' / 'uv' / 'python' / directory
-    interpreter(where / 'bin' / 'python3.11', '3.11')
-  assert '3.11.13' in environment.machine.find(STACK, environ=shell)
-
-
-@pytest.mark.parametrize(
-  ('version', 'kind', 'words'),
-  [
-    ('3.12', 'CPython', r'is CPython 3\.12'),
-    ('3.11', 'PyPy', r'is PyPy 3\.11'),
-  ],
-)
-def test_another_interpreter_behind_the_name_is_refused(
-  tmp_path, environment, shell, version, kind, words
-):
-  interpreter(tmp_path / 'bin' / 'python3.11', version, kind)
-  with pytest.raises(environment.machine.SetupError, match=words):
-    environment.machine.find(STACK, environ=shell)
-
-
-def test_without_any_the_message_says_what_was_tried_and_ways_to_get_one(
-  tmp_path, environment, shell
-):
-  broken = "ModuleNotFoundError: No module named 'ensurepip'"
-  program(tmp_path / 'bin' / 'python3.11', f'echo "{broken}" >&2', 'exit 1')
-  with pytest.raises(environment.machine.SetupError) as error:
-    environment.machine.find(STACK, environ=shell)
-  for words in (
-    'uv python install 3.11',
-    'pyenv install 3.11',
-    'apt install python3.11-venv',
-    'bin/python3 is CPython 3.12',
-  ):
-    assert words in str(error.value)
-
-
-def test_a_path_that_the_user_names_is_never_passed_over(
-  tmp_path, environment, shell
-):
-  interpreter(tmp_path / 'bin' / 'python3.11', '3.11')
-  named = str(tmp_path / 'nothing')
-  with pytest.raises(
-    environment.machine.SetupError, match='nothing does not run'
-  ):
-    environment.machine.find(STACK, named, shell)
-
-
-def test_a_name_that_the_user_gives_is_looked_for(tmp_path, environment, shell):
-  interpreter(tmp_path / 'bin' / 'python3.11', '3.11')
-  versions = tmp_path / 'home' / '.pyenv' / 'versions'
-  path = interpreter(versions / '3.10.13' / 'bin' / 'python3.10', '3.10')
-  assert environment.machine.find(STACK, 'python3.10', shell) == path
-
-
-def test_the_interpreter_of_an_environment_is_the_one_it_was_made_with(
-  environment,
-):
-  running = '.'.join(map(str, sys.version_info[:2]))
-  found, reason = environment.machine.examine(sys.executable, [running])
-  assert reason == ''
-  assert not found.startswith(sys.prefix) or sys.prefix == sys.base_prefix
-
-
-# --- What has to be done ------------------------------------------------------
-
-
-@pytest.fixture
-def venv(environment, tmp_path):
-  """An environment that looks finished."""
-  venv = environment.Environment('', root=str(tmp_path / 'checkout'))
-  directory = pathlib.Path(venv.directory)
-  program(directory / 'bin' / 'python', 'true')
-  (directory / 'lib' / 'python3.11' / 'site-packages').mkdir(parents=True)
-  venv.write_stamp(venv.wanted())
-  return venv
+from tests.requirements import scripts
 
 
 def test_a_finished_environment_is_left_alone(environment, venv):
@@ -337,7 +193,7 @@ def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
 def test_make_takes_a_python_from_its_command_line_only(given, wanted):
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test', *given],
-    cwd=REQUIREMENTS.parent,
+    cwd=scripts.REQUIREMENTS.parent,
     env={**os.environ, 'PYTHON': '/another/python', 'MAKEFLAGS': ''},
     text=True,
   )
@@ -348,7 +204,7 @@ def test_make_takes_a_python_from_its_command_line_only(given, wanted):
 def test_make_finds_the_extras_beside_the_python_it_is_given():
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
-    cwd=REQUIREMENTS.parent,
+    cwd=scripts.REQUIREMENTS.parent,
     env={**os.environ, 'MAKEFLAGS': ''},
     text=True,
   )
@@ -367,7 +223,7 @@ def test_a_full_disk_is_refused(environment, monkeypatch):
 def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
   copy = tmp_path / 'requirements'
   ignored = shutil.ignore_patterns('__pycache__')
-  shutil.copytree(REQUIREMENTS, copy, ignore=ignored)
+  shutil.copytree(scripts.REQUIREMENTS, copy, ignore=ignored)
   process = subprocess.run(
     [sys.executable, str(copy / 'environment.py'), '--python=/no/python'],
     capture_output=True,
@@ -383,7 +239,7 @@ def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
 
 
 def test_every_locked_package_has_one_version_and_a_hash(environment):
-  entries = environment.read_pins(str(REQUIREMENTS / 'lock.txt'))
+  entries = environment.read_pins(str(scripts.REQUIREMENTS / 'lock.txt'))
   assert len(entries) > 90
   for name, text in entries.items():
     first, *rest = text.splitlines()
@@ -392,14 +248,16 @@ def test_every_locked_package_has_one_version_and_a_hash(environment):
 
 
 def test_no_list_of_pins_names_an_index():
-  for path in REQUIREMENTS.rglob('*.txt'):
+  for path in scripts.REQUIREMENTS.rglob('*.txt'):
     text = path.read_text()
     assert '://' not in text and '--' not in text.replace('--hash', ''), path
 
 
 def test_what_is_asked_for_is_locked(environment):
-  entries = environment.read_pins(str(REQUIREMENTS / 'lock.txt'))
-  for line in (REQUIREMENTS / 'requirements.in').read_text().splitlines():
+  entries = environment.read_pins(str(scripts.REQUIREMENTS / 'lock.txt'))
+  for line in (
+    (scripts.REQUIREMENTS / 'requirements.in').read_text().splitlines()
+  ):
     if line and not line.startswith('#'):
       name = re.split(r'[\[=<>]', line)[0].replace('_', '-').lower()
       assert name in entries, line
@@ -411,8 +269,10 @@ def test_uv_installs_where_it_is_and_pip_where_it_fails(
 ):
   calls = tmp_path / 'calls'
   says = f'echo "uv $*" >> {calls}'
-  program(tmp_path / 'tools' / 'uv', says, 'exit 0' if works else 'exit 1')
-  program(pathlib.Path(venv.bin), f'echo "pip $*" >> {calls}')
+  scripts.program(
+    tmp_path / 'tools' / 'uv', says, 'exit 0' if works else 'exit 1'
+  )
+  scripts.program(pathlib.Path(venv.bin), f'echo "pip $*" >> {calls}')
   monkeypatch.setenv('PATH', f'{tmp_path / "tools"}:{os.environ["PATH"]}')
   monkeypatch.setattr(environment, 'install_launchpad', lambda *args: None)
   environment.install(venv)
@@ -443,13 +303,13 @@ def test_launchpad_is_whole_where_courier_is_measured(
 
 
 def test_a_clone_has_the_command(environment, venv):
-  program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
+  scripts.program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
   environment.link(venv)
   site = pathlib.Path(venv.site)
   assert (site / 'murmuration.pth').read_text() == f'{venv.root}\n'
   done = subprocess.run(
     [pathlib.Path(venv.bin).with_name('murmuration'), '--help'],
-    env={**os.environ, 'PYTHONPATH': str(REQUIREMENTS.parent)},
+    env={**os.environ, 'PYTHONPATH': str(scripts.REQUIREMENTS.parent)},
     capture_output=True,
     text=True,
   )
@@ -475,7 +335,7 @@ def test_settings_that_put_packages_elsewhere_do_not_reach_pip(
 
 
 def test_the_check_reports_failures_and_a_crash(environment, venv):
-  program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
+  scripts.program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
   directory = pathlib.Path(venv.directory)
   (directory / 'dies.py').write_text('import os\nos._exit(3)\n')
   (directory / 'loud.py').write_text('print("no newline at the end", end="")')
@@ -486,56 +346,3 @@ def test_the_check_reports_failures_and_a_crash(environment, venv):
   wanted = "ModuleNotFoundError: No module named 'no_such_module'"
   assert results['no_such_module'] == wanted
   assert 'code 3' in results['dies']
-
-
-# --- The doctor ---------------------------------------------------------------
-
-
-def test_the_doctor_sees_versions_that_differ_from_the_lock(doctor):
-  locked = {'numpy': '1.26.4', 'gym': '2', 'rich': '3'}
-  installed = {'numpy': '2.0.0', 'rich': '3', 'dm-launchpad': '0.5.0'}
-  problems = list(doctor.package_problems(locked, installed))
-  text = '\n'.join(what for what, _ in problems)
-  assert 'numpy: 2.0.0 is installed; 1.26.4 is locked' in text
-  assert 'gym: nothing is installed' in text
-  assert 'dm-launchpad is installed over dm-launchpad-nightly' in text
-  assert len(problems) == 3 and all(fix for _, fix in problems)
-  assert list(doctor.package_problems(locked, locked)) == []
-
-
-@pytest.mark.parametrize(
-  ('environ', 'words'),
-  [
-    ({'PYTHONPATH': '/x'}, 'PYTHONPATH=/x hides'),
-    ({'https_proxy': 'proxy:1'}, 'asks the proxy for localhost'),
-  ],
-)
-def test_the_doctor_sees_variables_that_break_the_stack(doctor, environ, words):
-  assert any(words in what for what, _ in doctor.shell_problems(environ))
-
-
-def test_the_doctor_accepts_a_proxy_that_spares_localhost(doctor):
-  environ = {'https_proxy': 'proxy:1', 'no_proxy': 'localhost'}
-  found = [what for what, _ in doctor.shell_problems(environ)]
-  assert not [what for what in found if 'proxy' in what]
-
-
-def test_the_doctor_says_how_to_make_what_is_not_there(
-  doctor, environment, tmp_path
-):
-  venv = environment.Environment('', root=str(tmp_path))
-  fixes = [fix for _, fix in doctor.examine(venv)]
-  assert 'make environment' in fixes
-
-
-@pytest.mark.parametrize('answer', ['exit 1', 'echo no list', None])
-def test_the_doctor_sees_an_interpreter_that_does_not_run(
-  doctor, environment, venv, monkeypatch, answer
-):
-  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
-  if answer:
-    program(pathlib.Path(venv.bin), answer)
-  else:
-    pathlib.Path(venv.bin).write_text('')  # and no #! line either
-  found = [what for what, _ in doctor.examine(venv)]
-  assert f'{venv.bin} does not run, or cannot list packages' in found

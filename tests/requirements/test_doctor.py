@@ -1,0 +1,57 @@
+"""The doctor names what is wrong, and the fix."""
+
+import pathlib
+
+import pytest
+
+from tests.requirements import scripts
+
+
+def test_the_doctor_sees_versions_that_differ_from_the_lock(doctor):
+  locked = {'numpy': '1.26.4', 'gym': '2', 'rich': '3'}
+  installed = {'numpy': '2.0.0', 'rich': '3', 'dm-launchpad': '0.5.0'}
+  problems = list(doctor.package_problems(locked, installed))
+  text = '\n'.join(what for what, _ in problems)
+  assert 'numpy: 2.0.0 is installed; 1.26.4 is locked' in text
+  assert 'gym: nothing is installed' in text
+  assert 'dm-launchpad is installed over dm-launchpad-nightly' in text
+  assert len(problems) == 3 and all(fix for _, fix in problems)
+  assert list(doctor.package_problems(locked, locked)) == []
+
+
+@pytest.mark.parametrize(
+  ('environ', 'words'),
+  [
+    ({'PYTHONPATH': '/x'}, 'PYTHONPATH=/x hides'),
+    ({'https_proxy': 'proxy:1'}, 'asks the proxy for localhost'),
+  ],
+)
+def test_the_doctor_sees_variables_that_break_the_stack(doctor, environ, words):
+  assert any(words in what for what, _ in doctor.shell_problems(environ))
+
+
+def test_the_doctor_accepts_a_proxy_that_spares_localhost(doctor):
+  environ = {'https_proxy': 'proxy:1', 'no_proxy': 'localhost'}
+  found = [what for what, _ in doctor.shell_problems(environ)]
+  assert not [what for what in found if 'proxy' in what]
+
+
+def test_the_doctor_says_how_to_make_what_is_not_there(
+  doctor, environment, tmp_path
+):
+  venv = environment.Environment('', root=str(tmp_path))
+  fixes = [fix for _, fix in doctor.examine(venv)]
+  assert 'make environment' in fixes
+
+
+@pytest.mark.parametrize('answer', ['exit 1', 'echo no list', None])
+def test_the_doctor_sees_an_interpreter_that_does_not_run(
+  doctor, environment, venv, monkeypatch, answer
+):
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  if answer:
+    scripts.program(pathlib.Path(venv.bin), answer)
+  else:
+    pathlib.Path(venv.bin).write_text('')  # and no #! line either
+  found = [what for what, _ in doctor.examine(venv)]
+  assert f'{venv.bin} does not run, or cannot list packages' in found
