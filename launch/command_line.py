@@ -302,10 +302,16 @@ def _cell(
     raise ValueError(f'--resume: {e}') from e
   agent, preset = registry.split(args.agent or '')
   if preset:
-    raise ValueError(
-      f'{args.resume} goes on with the numbers that it has: leave :{preset} '
-      'out.'
-    )
+    presets = registry.agent(agent).presets
+    if preset not in presets:
+      registry.unknown(f'preset of {agent}', preset, presets)
+    own = presets[preset].get('environment')
+    task = overrides.get('environment', own)
+    if task != kept.get('environment', task):
+      raise ValueError(
+        f'{args.resume} is a run of environment={kept["environment"]}: it '
+        f'cannot go on as {args.agent}. Leave :{preset} out.'
+      )
   for flag, name, asked in (
     ('AGENT', 'agent_name', agent or None),
     ('--topology', 'topology', args.topology),

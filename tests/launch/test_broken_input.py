@@ -89,7 +89,8 @@ def test_a_config_with_something_else_in_it_is_named(capsys, run, change):
 def test_a_run_is_not_resumed_as_another(capsys, run):
   for words, said in (
     (['ppo'], 'a run of agent_name=dqn: it cannot go on as ppo'),
-    (['dqn:acrobot'], 'leave :acrobot out'),
+    (['dqn:acrobot'], 'cannot go on as dqn:acrobot. Leave :acrobot out'),
+    (['dqn:nonsense'], "no preset of dqn 'nonsense'"),
     (['--topology=swarm'], 'a run of topology=single_process'),
     (['--seed=3'], 'a run of seed=0'),
     (['--config.swarm.b=3'], 'swarm'),
