@@ -275,17 +275,23 @@ def test_a_node_whose_place_is_taken_before_it_is_forked_is_placed_again(
   assert event.error == 'its place was lost'
 
 
-def test_a_host_whose_starter_ends_before_it_is_ready_is_a_nodes_failure(
-  cluster, backend
-):
+def described(cluster, backend, problem=''):
+  """The agent of a host that has said what it is, and is not ready yet."""
   backend.start(0, 0)
   cluster.made['seat'][0].last('where').answer(('one', {}))
   backend.poll(0.0)
   (agent,) = cluster.made['agent']
   agent.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': ''}
+    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': problem}
   )
   backend.poll(0.0)
+  return agent
+
+
+def test_a_host_whose_starter_ends_before_it_is_ready_is_a_nodes_failure(
+  cluster, backend
+):
+  agent = described(cluster, backend)
   agent.last('poll').answer(news(gone='something ended: no memory'))
   (event,) = backend.poll(0.0)
   assert event.error == (
@@ -310,14 +316,7 @@ def test_a_host_that_can_no_longer_run_nodes_is_given_up(cluster, backend):
 
 
 def test_a_host_that_cannot_run_nodes_is_why_a_node_fails(cluster, backend):
-  backend.start(0, 0)
-  cluster.made['seat'][0].last('where').answer(('one', {}))
-  backend.poll(0.0)
-  agent = cluster.made['agent'][0]
-  agent.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': 'no directory'}
-  )
-  backend.poll(0.0)
+  agent = described(cluster, backend, problem='no directory')
   agent.last('poll').answer(news([{'event': 'ready', 'index': -1, 'pid': 1}]))
   (event,) = backend.poll(0.0)
   assert event.error == '10.0.0.7 cannot run nodes: no directory'
