@@ -126,7 +126,10 @@ def main():
     print('Nothing is wrong.')
     return 0
   print(f'\n{len(problems)} found:')
+  # Without it `make` would build the environment of another Python.
+  ending = f' PYTHON={python}' if python else ''
   for what, fix in problems:
+    fix += ending if fix.startswith('make ') else ''
     print(f'- {what}\n  fix: {fix}')
   return 1
 
