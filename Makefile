@@ -81,7 +81,7 @@ test: environment
 	@$(BIN)/python -m pytest -m 'not long' $(ARGS)
 
 test-all: environment
-	@$(BIN)/python -m pytest -m long --numprocesses=3 $(ARGS)
+	@$(BIN)/python -m pytest -m long $(ARGS)
 
 test-learning: environment
 	@$(BIN)/python -m pytest -o addopts=--import-mode=importlib tests/learning $(ARGS)

@@ -5,7 +5,7 @@ An `Agent` says what is learned and nothing else. It owns
   layout      which variables there are, as one flat vector (parameters.py)
   initial     new parameters from a seed
   actor       the behaviour of one ranked actor with K environments
-  act         the same without rank, for P members with K environments each
+  act         the same for P members at once, without rank; not of all agents
   experience  what it learns from: 'transitions' or 'unrolls'
   feed        how a sample of that experience becomes batches
   loss        the equation, for one member, in TensorFlow
@@ -45,6 +45,7 @@ import tensorflow as tf
 from agents import feeds
 from agents import optimizers
 from agents import parameters
+from agents.networks import conv
 from environment_loops import environments
 from replay import blocks
 from replay import packing
@@ -209,6 +210,9 @@ class Agent(abc.ABC):
   # Learner steps in one call, where that is not free (a rollout's epochs);
   # None: as `run.updates_per_call` says.
   updates_per_call: int | None = None
+  # Which `statistics` of the loss are largest values so far: what several
+  # learners have found becomes one by its maximum, all else by its mean.
+  maxima: tuple[str, ...] = ()
   # Whether actors wait, after their share of a rollout, until it is learned.
   on_policy: bool = False
   # A learner of its own, made and used like `learner.TFLearner`; None: that.
@@ -217,7 +221,7 @@ class Agent(abc.ABC):
   @property
   def images(self) -> bool:
     """Whether observations are images, which convolutions take in."""
-    return len(self.spec.observation_shape) == 3
+    return conv.is_image(self.spec)
 
   @property
   def experience(self) -> str:
@@ -277,7 +281,6 @@ class Agent(abc.ABC):
       importance: [B] weights of prioritized sampling; None means all 1.
     """
 
-  @abc.abstractmethod
   def act(
     self,
     theta: np.ndarray,
@@ -285,7 +288,9 @@ class Agent(abc.ABC):
     actor_steps: int,
     rng: np.random.Generator,
   ) -> np.ndarray:
-    """Exploring actions.
+    """Exploring actions of all members in one pass.
+
+    Those on unrolls have `actor` alone: their policies may remember.
 
     Args:
       theta: [P, D].
@@ -296,6 +301,9 @@ class Agent(abc.ABC):
     Returns:
       Actions [P, K].
     """
+    raise NotImplementedError(
+      f'{self.name} has no `act`: let its `actor` act, one for each member.'
+    )
 
   def actor(self, info: ActorInfo, num_envs: int) -> Actor:
     """The behaviour of actor `info.index` with `num_envs` environments."""

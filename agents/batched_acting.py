@@ -85,7 +85,7 @@ class Request:
 
   actor: base.Actor
   observation: np.ndarray  # [K, ...]
-  actor_steps: int  # of that actor, for schedules
+  actor_steps: int  # for schedules
   rng: np.random.Generator
 
 

@@ -11,27 +11,14 @@ D4PG is the same with a categorical critic: d4pg.py.
 
 from __future__ import annotations
 
-import dataclasses
-
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import deterministic
-from environment_loops import environments
 
-
-@dataclasses.dataclass(frozen=True)
-class Config(actor_critic_config.Deterministic):
-  """DDPG. Defaults are small-scale values (docs/agents/ddpg.md)."""
+# Its defaults are small-scale values (docs/agents/ddpg.md).
+Config = actor_critic_config.Deterministic
 
 
 class DDPG(deterministic.Deterministic):
   """Deterministic policy gradient from replay, with scalar critics."""
 
   name = 'ddpg'
-
-  def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions.
-    """
-    super().__init__(config, spec)

@@ -175,7 +175,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     }
     return base.LossOutput(
       loss,
-      self._priorities(batch, traced.vs - values[:-1]),
+      tf.ones(batch.reward.shape[:1]),  # a queue has no priorities
       metrics,
       self.statistics(variables, unrolled.observations, mask),
     )
@@ -191,12 +191,6 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     if clip is not None:
       rewards = tf.clip_by_value(rewards, -clip, clip)
     return self.config.reward_scale * rewards
-
-  def _priorities(self, batch: blocks.Block, errors: tf.Tensor) -> tf.Tensor:
-    """Mean absolute correction of the values in each block, [b]."""
-    number = batch.reward.shape[0]
-    by_block = tf.reshape(tf.abs(errors), (errors.shape[0], number, -1))
-    return tf.stop_gradient(tf.reduce_mean(by_block, axis=(0, 2)))
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
     """Linear from 1 to 0 over `anneal_env_steps`."""

@@ -273,7 +273,11 @@ class TFLearner:
   def set_parameters(self, theta: np.ndarray) -> None:
     """Puts all members at `theta [P, D]`; targets and optimizers go on."""
     theta = np.array(theta, np.float32)
-    self.theta.assign(theta)
+    # `assign` would take three times as long, and some exchanges do this after
+    # each update.
+    tf.raw_ops.AssignVariableOp(
+      resource=self.theta.handle, value=theta, validate_shape=True
+    )
     if not self.agent.serve_target:
       self._acting = theta
 
@@ -299,10 +303,18 @@ class TFLearner:
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
     """Takes the arrays of `save` back.
 
+    What the exchange keeps begins fresh where it is missing: a run that is
+    resumed may have a setting that it had not before, such as inertia.
+
     Raises:
       ValueError: an array is missing or has another shape.
     """
-    variables = self._variables()
+    optional = self._exchange.variables()
+    variables = {
+      name: variable
+      for name, variable in self._variables().items()
+      if name in arrays or name not in optional
+    }
     self._acting = None
     for name, variable in variables.items():
       got = arrays.get(name)
@@ -381,7 +393,10 @@ class TFLearner:
   def _say_if_late(self) -> None:
     """Warns, once, where updates are made at a rate of 0."""
     end = self.agent.rate_end
-    if end is None or self._said_late or self.updates <= _LATE * end.update:
+    if end is None or self._said_late:
+      return
+    made = self._exchange.scheduled(self.updates)
+    if made <= _LATE * end.update:
       return
     self._said_late = True
     _logger.warning(
@@ -391,6 +406,6 @@ class TFLearner:
       end.update,
       end.setting,
       end.value,
-      self.updates,
+      made,
       end.setting,
     )

@@ -6,7 +6,7 @@ range.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -67,24 +67,17 @@ class OrnsteinUhlenbeck:
 Kind = Literal['gaussian', 'ornstein_uhlenbeck']
 
 
-def make(kind: str, sigma: float, theta: float) -> Noise:
+def make(kind: Kind, sigma: float, theta: float) -> Noise:
   """The noise of a config.
 
   Args:
-    kind: one of `Kind`.
+    kind: of it.
     sigma: standard deviation of one draw, canonical units.
     theta: share of the state that Ornstein-Uhlenbeck noise forgets per step.
-
-  Raises:
-    ValueError: no such kind.
   """
   if kind == 'gaussian':
     return Gaussian(sigma)
-  if kind == 'ornstein_uhlenbeck':
-    return OrnsteinUhlenbeck(sigma, theta)
-  raise ValueError(
-    f'agent.noise={kind!r} is not known. Choose one of {list(get_args(Kind))}.'
-  )
+  return OrnsteinUhlenbeck(sigma, theta)
 
 
 class Exploration:

@@ -145,6 +145,7 @@ class PPO(unroll_agent.UnrollActorCritic):
       batch_size or config.batch_size,
       config.epochs,
       config.in_order,
+      self.images,
       seed,
     )
 

@@ -64,11 +64,6 @@ class InGraph:
     self._compiled = compiled
     self._call = words.Function(self._updates, compiled)
 
-  @property
-  def function(self) -> Any:
-    """The tf.function of the last call."""
-    return self._call.last.function
-
   def __call__(self, sample: Any, probabilities: tf.Tensor | None) -> Results:
     given = _arguments(sample, probabilities)
     metrics, finite, priorities, acting = self._call(*given)

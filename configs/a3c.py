@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents import a2c
+from configs import _mujoco
 from launch import registry
 
 _ENVIRONMENTS = 4  # of each learner; [M]: 1
@@ -68,7 +69,6 @@ _LARGE: dict[str, Any] = {
   'learning_rate': 3e-4,
   'normalize_observations': True,
 }
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': _preset('CartPole-v1', 300_000, _discrete(), 475.0),
@@ -82,36 +82,36 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Of values up to 100 the gradient is so long that clipping leaves nothing
     # of the policy's: by trial.
     _continuous(32, reward_scale=0.1),
-    **_MUJOCO,
+    **_mujoco.RUN,
   ),
   'inverted_double_pendulum': _preset(
     'InvertedDoublePendulum-v5',
     600_000,
     _continuous(32, reward_scale=0.1),
-    **_MUJOCO,
+    **_mujoco.RUN,
   ),
   'reacher': _preset(
-    'Reacher-v5', 600_000, _continuous(25, gamma=0.98), **_MUJOCO
+    'Reacher-v5', 600_000, _continuous(25, gamma=0.98), **_mujoco.RUN
   ),
   'hopper': _preset(
     'Hopper-v5',
     1_000_000,
     _continuous(64, reward_scale=0.1, **_LARGE),
-    **_MUJOCO,
+    **_mujoco.RUN,
     eval_episodes=5,
   ),
   'swimmer': _preset(
     'Swimmer-v5',
     1_000_000,
     _continuous(64, learning_rate=3e-4, normalize_observations=True),
-    **_MUJOCO,
+    **_mujoco.RUN,
     eval_episodes=5,
   ),
   'humanoid_standup': _preset(
     'HumanoidStandup-v5',
     1_000_000,
     _continuous(64, reward_scale=0.01, **_LARGE),
-    **_MUJOCO,
+    **_mujoco.RUN,
     eval_episodes=5,
   ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents.acme import d4pg as acme_d4pg
+from configs import _mujoco
 from launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,7 +28,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'batch_size': 64,
       'max_replay_size': 100_000,
     },
-    'run': {'on_fault': 'drop', 'steps_per_agent': 50_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 50_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
@@ -41,11 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'batch_size': 128,
       'min_replay_size': 5_000,
     },
-    'run': {
-      'on_fault': 'drop',
-      'steps_per_agent': 300_000,
-      'eval_episodes': 5,
-    },
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
 }
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from agents import d4pg
+from configs import _mujoco
 from launch import registry
 
-# A simulation that diverges costs its episode, which is counted and reported,
-# and not a run of hours.
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 _SMALL: dict[str, Any] = {'sigma': 0.2, 'batch_size': 64, 'n_step': 3}
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),
@@ -63,7 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_min': 0.0,
       'reward_max': 1.0,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 50_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
@@ -77,7 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       # Not steady: 4 of 5 seeds end above 9,000. So do 4 of 5 with rates that
       # fall over the second half, and 3 of 5 with TD3's options besides.
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 100_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
@@ -99,7 +97,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_max': 0.0,
     },
     # [T] With 100,000 and half the updates 1 of 5 seeds reaches -5.
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
@@ -111,7 +109,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_min': -5.0,
       'v_max': 50.0,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
@@ -124,7 +122,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_min': -10.0,
       'v_max': 40.0,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   # A random policy has -1.5 a step, over 100 steps.
   'pusher': {
@@ -141,7 +139,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'v_max': 0.0,
       'reward_max': 0.0,  # none is the smallest: objects slide away
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
@@ -157,7 +155,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       # Observations of 348 numbers are 2.9 GB with a million transitions.
       'max_replay_size': 200_000,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000, 'eval_episodes': 5},
   },
 }
 

@@ -11,11 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from agents import ddpg
+from configs import _mujoco
 from launch import registry
-
-# A simulation that diverges costs its episode, which is counted and reported,
-# and not a run of hours.
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),
@@ -44,25 +41,25 @@ _TASKS: dict[str, dict[str, Any]] = {
     'environment': 'InvertedPendulum-v5',
     'pace': _SMALL_PACE,
     'agent': {'max_replay_size': 50_000},
-    'run': {**_MUJOCO, 'steps_per_agent': 20_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 20_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
     'pace': _SMALL_PACE,
     'agent': {'reward_scale': 0.1},
-    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 50_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
     'pace': _SMALL_PACE,
     'agent': {'gamma': 0.98},
-    'run': {**_MUJOCO, 'steps_per_agent': 50_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 50_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
     'pace': _LARGE_PACE,
     'agent': {**_LARGE, 'reward_scale': 0.1},
-    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 150_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
@@ -73,13 +70,13 @@ _TASKS: dict[str, dict[str, Any]] = {
       'critic_sizes': (64, 64),
       'sigma': 0.3,
     },
-    'run': {**_MUJOCO, 'steps_per_agent': 150_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 150_000, 'eval_episodes': 5},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
     'pace': _LARGE_PACE,
     'agent': {**_LARGE, 'sigma': 0.3, 'reward_scale': 0.01},
-    'run': {**_MUJOCO, 'steps_per_agent': 100_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 100_000, 'eval_episodes': 5},
   },
 }
 

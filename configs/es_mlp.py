@@ -14,10 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from agents import ppo
+from configs import _mujoco
 from launch import registry
-
-# As PPO's presets: a simulation that diverges costs its pair.
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 
 
 def _preset(
@@ -59,14 +57,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     'InvertedPendulum-v5',
     (32, 32),
     {**_COARSE, **_UNEVEN},
-    {**_MUJOCO, 'steps_per_agent': 500_000, 'target_return': 950.0},
+    {**_mujoco.RUN, 'steps_per_agent': 500_000, 'target_return': 950.0},
     tanh_mean=True,
   ),
   'swimmer': _preset(
     'Swimmer-v5',
     (32, 32),
     _FINE,
-    {**_MUJOCO, 'steps_per_agent': 2_000_000, 'eval_episodes': 5},
+    {**_mujoco.RUN, 'steps_per_agent': 2_000_000, 'eval_episodes': 5},
     tanh_mean=True,
     normalize_observations=True,
   ),
@@ -74,7 +72,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'Hopper-v5',
     (64, 64),
     {**_FINE, **_UNEVEN, 'population': 40},
-    {**_MUJOCO, 'steps_per_agent': 3_000_000, 'eval_episodes': 5},
+    {**_mujoco.RUN, 'steps_per_agent': 3_000_000, 'eval_episodes': 5},
     tanh_mean=True,
     normalize_observations=True,
   ),

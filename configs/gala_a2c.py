@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents import a2c
+from configs import _mujoco
 from launch import registry
 
 _WORKERS = 4  # [C]
@@ -78,7 +79,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     1_000_000,
     16,
     None,
-    {'on_fault': 'drop', 'eval_episodes': 5},
+    {**_mujoco.RUN, 'eval_episodes': 5},
     learning_rate=3e-4,
     trace_lambda=0.95,  # GAE
     hidden_sizes=(256, 256),

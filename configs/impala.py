@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents import impala
+from configs import _mujoco
 from launch import registry
 
 _CARTPOLE_STEPS = 200_000
@@ -58,15 +59,12 @@ def _impass(steps: int, **agent) -> dict[str, Any]:
 _WIDE = {'envs_per_actor': 32, 'update_period': 640}
 _NARROW = {'envs_per_actor': 8, 'update_period': 256}
 
-# A simulation that diverges costs its episode, which is counted and reported,
-# and not a run of hours.
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 
 _LONG = 1_000_000
 # Two updates in a call: with eight a batch was 5 to 11 updates old in a trial
 # on a busy machine, with two 2 to 8. Not tried apart from the other changes.
 _LONG_RUN = {
-  **_MUJOCO,
+  **_mujoco.RUN,
   'steps_per_agent': _LONG,
   'eval_episodes': 5,
   'updates_per_call': 2,
@@ -130,7 +128,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # normalised under the policy, 739 in one since. Usual: rate 3e-4,
     # rewards not scaled.
     'agent': _impass(200_000, learning_rate=1e-3, reward_scale=0.05),
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
@@ -155,7 +153,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': _impass(
       500_000, reward_scale=0.1, gamma=0.98, normalize_observations=True
     ),
-    'run': {**_MUJOCO, 'steps_per_agent': 500_000, 'updates_per_call': 2},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 500_000, 'updates_per_call': 2},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',

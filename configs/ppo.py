@@ -16,14 +16,11 @@ from __future__ import annotations
 from typing import Any
 
 from agents import ppo
+from configs import _mujoco
 from launch import registry
 
-# A simulation that diverges costs its episode, which is counted and reported,
-# and not a run of hours.
-_MUJOCO: dict[str, Any] = {'on_fault': 'drop'}
 
-
-def _mujoco(**agent) -> dict[str, Any]:
+def _continuous(**agent) -> dict[str, Any]:
   """Continuous actions: long rollouts, no reward for entropy."""
   return {
     'rollout_steps': 2048,
@@ -48,51 +45,51 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'Pendulum-v1',
     # [T] gamma and the learning rate: -250 after 40,000 steps; with 0.99 and
     # 3e-4 after 100,000.
-    'agent': _mujoco(gamma=0.95, learning_rate=1e-3, reward_scale=0.1),
+    'agent': _continuous(gamma=0.95, learning_rate=1e-3, reward_scale=0.1),
     'run': {'steps_per_agent': 150_000},
   },
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
-    'agent': _mujoco(),
-    'run': {**_MUJOCO, 'steps_per_agent': 100_000},
+    'agent': _continuous(),
+    'run': {**_mujoco.RUN, 'steps_per_agent': 100_000},
   },
   'inverted_double_pendulum': {
     'environment': 'InvertedDoublePendulum-v5',
-    'agent': _mujoco(reward_scale=0.1),
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
+    'agent': _continuous(reward_scale=0.1),
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'reacher': {
     'environment': 'Reacher-v5',
     # Episodes have 50 steps: a longer block could hold two time limits.
-    'agent': _mujoco(
+    'agent': _continuous(
       gamma=0.98, unroll_length=50, rollout_steps=2000, batch_size=50
     ),
-    'run': {**_MUJOCO, 'steps_per_agent': 200_000},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'hopper': {
     'environment': 'Hopper-v5',
-    'agent': _mujoco(
+    'agent': _continuous(
       hidden_sizes=(256, 256),
       reward_scale=0.1,
       normalize_observations=True,
       anneal_env_steps=300_000,
     ),
-    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'swimmer': {
     'environment': 'Swimmer-v5',
-    'agent': _mujoco(normalize_observations=True, anneal_env_steps=300_000),
-    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'agent': _continuous(normalize_observations=True, anneal_env_steps=300_000),
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
   'humanoid_standup': {
     'environment': 'HumanoidStandup-v5',
-    'agent': _mujoco(
+    'agent': _continuous(
       hidden_sizes=(256, 256),
       reward_scale=0.01,
       normalize_observations=True,
       anneal_env_steps=300_000,
     ),
-    'run': {**_MUJOCO, 'steps_per_agent': 300_000, 'eval_episodes': 5},
+    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
 }
 

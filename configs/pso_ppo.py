@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from configs import ppo
+from configs import pso_ddpg
 from launch import registry
 
 # Rates as all other presets of a swarm spread them.
@@ -21,9 +22,7 @@ _OF_TASK: dict[str, dict[str, Any]] = {
   'cartpole': {'num_explorers': 8},
   'acrobot': {'num_explorers': 8},
   'pendulum': {'num_explorers': 8},
-  'reacher': {'b': 5, 'window': 30, 'idle_episodes': 10},
-  'swimmer': {'window': 10},
-  'humanoid_standup': {'b': 2, 'window': 10, 'idle_episodes': 4},
+  **pso_ddpg.OF_TASK,
 }
 
 AGENT = registry.swarm_of(ppo.AGENT, _SWARM, _OF_TASK)

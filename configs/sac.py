@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents import sac
+from configs import _mujoco
 from launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -38,12 +39,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'min_replay_size': 10_000,
       'max_replay_size': 1_000_000,
     },
-    # A simulation that diverges costs its episode, and not a run of hours.
-    'run': {
-      'on_fault': 'drop',
-      'steps_per_agent': 200_000,
-      'eval_episodes': 5,
-    },
+    'run': {**_mujoco.RUN, 'steps_per_agent': 200_000, 'eval_episodes': 5},
   },
 }
 

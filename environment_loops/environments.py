@@ -14,7 +14,6 @@ What is fixed here, once, for everything that follows:
 
 import dataclasses
 import functools
-import logging
 import math
 from typing import Any
 
@@ -31,7 +30,6 @@ EnvironmentRefused = faults.EnvironmentRefused
 EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
-_logger = logging.getLogger(__name__)
 _PAGE = 'See docs/your_environment.md.'
 
 
@@ -156,7 +154,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     self._simulated = self._clock.exists
     self._needs_reset = True
     self._t = 0
-    self._side_view: Any = None
+    self._pictures = building.Pictures(environment)
 
   @property
   def spec(self) -> Spec:
@@ -224,29 +222,8 @@ class GymnasiumEnvironment(dm_env.Environment):
     return self._environment.metadata.get('render_fps')
 
   def render(self) -> Any:
-    """Returns a frame, uint8 [height, width, 3], if made to render.
-
-    MuJoCo without a graphics driver is drawn as outlines, see side_view.py.
-    """
-    if self._side_view is not None:
-      return self._side_view.frame()
-    try:
-      return self._environment.render()
-    except Exception as e:
-      raw: Any = self._environment.unwrapped
-      if not hasattr(raw, 'model') or not hasattr(raw, 'data'):
-        raise
-      # Each driver fails in its own way, some with errors of their own class.
-      _logger.warning(
-        'MuJoCo cannot draw here (%s: %s): outlines are drawn instead. '
-        'MUJOCO_GL=egl or osmesa chooses another driver.',
-        type(e).__name__,
-        str(e).partition('\n')[0][:80],
-      )
-      from environment_loops import side_view  # needs mujoco
-
-      self._side_view = side_view.SideView(raw.model, raw.data)
-      return self._side_view.frame()
+    """Returns a frame as `building.Pictures` does, if made to render."""
+    return self._pictures.frame()
 
   def close(self) -> None:
     building.close(self._spec.name, self._environment)

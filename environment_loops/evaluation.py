@@ -111,7 +111,8 @@ def evaluate_vector(
       breaks: `vector.RAISE`, or `vector.DROP`, which gives it up.
     epsilon: chance of a random action instead of the policy's; discrete
       actions only.
-    building: is open while the environments are made.
+    building: is open while the environments are made, and again while they are
+      reset for the first time.
 
   Returns:
     Returns of whole episodes, or None if stopped before the last end.
@@ -129,7 +130,9 @@ def evaluate_vector(
   if epsilon:
     policy = _Randomized(policy, environment.spec, epsilon, seed)
   try:
-    return first_episodes(policy, environment, max_steps, should_stop, on_fault)
+    return first_episodes(
+      policy, environment, max_steps, should_stop, on_fault, building
+    )
   finally:
     environment.close()
 
@@ -140,6 +143,7 @@ def first_episodes(
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
   on_fault: str = vector.RAISE,
+  resetting: contextlib.AbstractContextManager[Any] | None = None,
 ) -> VectorResult | None:
   """Returns of the first whole episode of each of K environments.
 
@@ -153,6 +157,7 @@ def first_episodes(
     max_steps: cut each episode after so many environment steps.
     should_stop: asked before each step.
     on_fault: as for `evaluate_vector`.
+    resetting: is open during the first reset.
 
   Returns:
     Returns of whole episodes, or None if stopped before the last end.
@@ -162,7 +167,8 @@ def first_episodes(
   """
   _check_positive('max_steps', max_steps)
   _forget(policy)
-  observation = environment.reset()
+  with resetting or contextlib.nullcontext():
+    observation = environment.reset()
   returns = np.zeros(environment.num, np.float64)
   running = np.ones(environment.num, np.bool_)
   lengths = np.zeros(environment.num, np.int64)

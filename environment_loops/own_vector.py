@@ -80,15 +80,15 @@ class Vectors(stepping.EpisodeStepper):
     else:
       native = self._continuous(self._space, actions)
     observation, reward, terminated, truncated, _ = self._vector.step(native)
-    terminated = np.array(terminated, np.bool_)
-    truncated = np.array(truncated, np.bool_) & ~terminated
-    if self._spec.max_episode_steps:
-      truncated |= (self._t + 1 >= self._limit) & ~terminated
+    with np.errstate(over='ignore'):
+      # What float32 cannot hold becomes infinite, which is reported as a fault.
+      observation = self._observed(observation).astype(self._dtype)
+      reward = np.array(reward, np.float32)
     return stepping.Arrival(
-      self._observed(observation).copy(),
-      np.array(reward, np.float32),
-      terminated,
-      truncated,
+      observation,
+      reward,
+      np.array(terminated, np.bool_),
+      np.array(truncated, np.bool_),
     )
 
   def _observed(self, value: Any) -> np.ndarray:

@@ -27,7 +27,8 @@ class SideView:
   """Pictures of one simulation.
 
   What moves about hinges along z alone is seen from above, the rest from the
-  side, x to the right and z upwards. The view follows what moves along x.
+  side, x to the right and z upwards. What may leave the picture along x is
+  followed, past a line with marks.
   """
 
   def __init__(self, model: Any, data: Any):
@@ -38,12 +39,15 @@ class SideView:
       data: mujoco.MjData, which is read at each `frame`.
     """
     self._model, self._data = model, data
-    hinges = model.jnt_axis[model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE]
+    kinds, axes = model.jnt_type, model.jnt_axis
+    hinges = axes[kinds == mujoco.mjtJoint.mjJNT_HINGE]
+    # The target of a Reacher slides too, but within bounds.
+    free = (kinds == mujoco.mjtJoint.mjJNT_SLIDE) & (model.jnt_limited == 0)
+    leaves = bool((np.abs(axes[free, 0]) > 0.9).any())
     from_above = len(hinges) > 0 and bool((np.abs(hinges[:, 2]) > 0.9).all())
     # Rows of world coordinates that run to the right and upwards.
     self._plane = [0, 1] if from_above else [0, 2]
-    self._from_above = from_above
-    self._follows = not from_above
+    self._follows = leaves or not from_above
     solid = model.geom_rgba[:, 3] > 0
     planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     self._geoms = np.flatnonzero(solid & ~planes)
@@ -70,7 +74,7 @@ class SideView:
       flat = (points[..., self._plane] - centre) * scale
       return np.array([width / 2, height / 2]) + flat * np.array([1, -1])
 
-    if not self._from_above:
+    if self._follows:
       self._draw_ground(draw, pixels, (width, height), scale, centre[0])
     for geom in self._geoms:
       self._draw(draw, int(geom), pixels, scale)

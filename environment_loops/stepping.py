@@ -56,7 +56,8 @@ class Arrival(NamedTuple):
     observation: true arrivals [K, ...]: a new array, of the spec's dtype.
     reward: float32 [K], a new array.
     terminated: bool [K].
-    truncated: bool [K]; None if the time limit of the spec is all there is.
+    truncated: bool [K], beside the time limit of the spec; None if that is all
+      there is.
     unstable: where the simulator gave up, bool [K]; None if it cannot.
   """
 
@@ -193,9 +194,9 @@ class EpisodeStepper(VectorEnvironment):
       np.asarray(actions)
     )
     self._t += self._one
-    if truncated is None:
-      truncated = self._t >= self._limit
-    last = terminated | truncated
+    last = terminated | (self._t >= self._limit)
+    if truncated is not None:
+      last |= truncated
     discount = (~terminated).astype(np.float32)
     valid = None
     if not self._sound(observation, reward, unstable):

@@ -7,6 +7,7 @@ start the next episode inside the step that ends one, so each step of each
 environment is one true transition: there is never a reset disguised as a step.
 """
 
+import dataclasses
 import importlib
 from typing import Any
 
@@ -19,7 +20,6 @@ from environment_loops import stepping
 
 StepBatch = stepping.StepBatch
 VectorEnvironment = stepping.VectorEnvironment
-check_started = stepping.check_started
 
 RAISE = stepping.RAISE
 DROP = stepping.DROP
@@ -50,7 +50,11 @@ _OWN = 'own_vector:Vectors'
 
 
 def make_vector(
-  name: str, num: int, seed: int, on_fault: str = RAISE
+  name: str,
+  num: int,
+  seed: int,
+  on_fault: str = RAISE,
+  max_steps: int | None = None,
 ) -> VectorEnvironment:
   """Makes K environments with a stream of randomness each.
 
@@ -61,6 +65,8 @@ def make_vector(
     on_fault: what becomes of a non-finite observation or reward and of a
       simulation that became unstable: `RAISE` an `EnvironmentFault`, or `DROP`
       the episode (marked in `StepBatch.valid`, counted in `faults`, logged).
+    max_steps: steps after which an episode is truncated where the environment
+      has no limit of its own; None: never.
 
   Raises:
     EnvironmentRefused: unknown id, missing package or unusable spaces.
@@ -68,6 +74,8 @@ def make_vector(
   """
   stepping.check_num(num)
   spec = environments.spec(name)
+  if spec.max_episode_steps is None:
+    spec = dataclasses.replace(spec, max_episode_steps=max_steps)
   seeds = environment_seeds(seed, num)
   module, _, kind = _stepper(name).partition(':')
   steppers: Any = importlib.import_module(f'environment_loops.{module}')

@@ -25,6 +25,7 @@ import numpy as np
 
 _LARGEST = 256  # observations in one call
 _MOST_BYTES = 10**7  # of a request
+_GREATEST = np.finfo(np.float32).max  # number that a policy can take
 
 
 class Batcher:
@@ -103,6 +104,9 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
           raise ValueError(
             f'observation has shape {observation.shape}; needed is {shape}.'
           )
+        # null has become NaN, which a policy answers with some action.
+        if not (np.abs(observation) <= _GREATEST).all():
+          raise ValueError(f'the observation is not finite: {observation}.')
         self._answer(200, np.asarray(act(observation)).tolist())
       except (ValueError, TypeError, OverflowError, RecursionError) as e:
         self._answer(400, str(e))

@@ -54,6 +54,12 @@ class Cell:
     section = self.sections[self.topology.SECTION]
     return self.topology.build(experiment, section)
 
+  @property
+  def own_bytes(self) -> int:
+    """Memory of its nodes that needs.py cannot see."""
+    of = getattr(self.topology, 'memory_bytes', lambda config: 0)
+    return of(self.sections[self.topology.SECTION])
+
 
 def resolve(
   agent: str,
@@ -255,6 +261,8 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
     for name in getattr(found.topology, 'LASTING', ())
     if getattr(before, name) != getattr(after, name)
   ]
+  if kept.experiment.environment != found.experiment.environment:
+    other.append(f'environment={found.experiment.environment}')
   agents = [cell.experiment.num_agents for cell in (kept, found)]
   if agents[0] != agents[1]:
     other.append(f'{agents[1]} agents instead of {agents[0]}')
@@ -286,6 +294,10 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
       other.append(f'a network of {sizes[1]:,} parameters, not {sizes[0]:,}')
     if type(one.optimizer) is not type(two.optimizer):
       other.append('the optimizer')
+    if (one.delayed is None) != (two.delayed is None):
+      # A checkpoint counts the updates of what is delayed apart.
+      none = 'no ' if two.delayed is None else ''
+      other.append(f'{none}parameters that move in some updates only')
   if other:
     raise ValueError(
       f'what was saved cannot be gone on from with {" and ".join(other)}. '

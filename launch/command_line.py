@@ -307,7 +307,7 @@ def _cell(
       registry.unknown(f'preset of {agent}', preset, presets)
     own = presets[preset].get('environment')
     task = overrides.get('environment', own)
-    if task != kept.get('environment', task):
+    if task is not None and task != kept.get('environment', task):
       raise ValueError(
         f'{args.resume} is a run of environment={kept["environment"]}: it '
         f'cannot go on as {args.agent}. Leave :{preset} out.'

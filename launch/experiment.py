@@ -54,7 +54,8 @@ class RunConfig:
   silent_s: settings.Positive = 60.0
   # Seconds until a run without a step or an update is ended.
   stall_s: settings.Positive = 180.0
-  # Environment steps of an evaluated episode where the task has no limit.
+  # Environment steps of an evaluated episode, and of each that evolution
+  # strategies play, where the task has no limit.
   eval_max_steps: settings.Whole = 100_000
   # The environment talks to other machines or programs: no private network.
   needs_network: bool = False

@@ -45,6 +45,7 @@ class Needs:
     threads: of all of them.
     least_threads: where the nodes are threads of one process, which share
       those of TensorFlow.
+    own_bytes: of what the topology keeps besides.
   """
 
   replay_bytes: int
@@ -53,6 +54,7 @@ class Needs:
   processes: int
   threads: int
   least_threads: int
+  own_bytes: int = 0
 
   @property
   def least_bytes(self) -> int:
@@ -61,20 +63,24 @@ class Needs:
       self.replay_bytes // _COMPRESSION
       + self.call_bytes
       + self.parameter_bytes
+      + self.own_bytes
       + self.processes * _PROCESS_BYTES
     )
 
   def __str__(self) -> str:
+    own = f'{_gb(self.own_bytes)} for noise, ' if self.own_bytes else ''
     return (
       f'about {_gb(self.replay_bytes)} for replay (uncompressed), '
       f'{_gb(self.call_bytes)} for a call of the learner, '
-      f'{_gb(self.parameter_bytes)} for parameters, and {self.processes:,} '
-      f'processes with {self.threads:,} threads'
+      f'{_gb(self.parameter_bytes)} for parameters, {own}and '
+      f'{self.processes:,} processes with {self.threads:,} threads'
     )
 
 
-def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
-  """Estimates what a program needs."""
+def of(
+  experiment: experiment_lib.Experiment, program: lp.Program, own_bytes: int = 0
+) -> Needs:
+  """Estimates what a program needs; `own_bytes` is the topology's share."""
   agent: Any = experiment.make_agent()
   run, members = experiment.run, experiment.num_agents
   updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
@@ -84,7 +90,9 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
   # Learners that act themselves have a replay each, unless they say otherwise.
   apart = 1 if {'actor', 'replay'} & set(program.groups) else learning
   layout = getattr(agent, 'transition_layout', None)
-  if layout is not None and getattr(agent, 'experience', '') != 'unrolls':
+  if not learning:  # nor is anything kept to learn from
+    sampled = item = 0
+  elif layout is not None and getattr(agent, 'experience', '') != 'unrolls':
     item = layout().num_bytes
     # More is never written than is lived through.
     limit = max(members, apart) * experiment.max_replay_size
@@ -103,27 +111,32 @@ def of(experiment: experiment_lib.Experiment, program: lp.Program) -> Needs:
   copies = max(members, learning)
   return Needs(
     replay_bytes=replay,
-    call_bytes=copies * sampled * item,
+    # Learners with actors of their own kind share a batch out.
+    call_bytes=max(members, apart) * sampled * item,
     parameter_bytes=copies * parameters * 4 * (2 + slots),
     processes=len(nodes),
     threads=len(nodes) * _THREADS + learning * run.tf_threads,
     least_threads=len(nodes) + (run.tf_threads if learning else 0),
+    own_bytes=own_bytes,
   )
 
 
-def check(experiment: experiment_lib.Experiment, program: lp.Program) -> None:
+def check(
+  experiment: experiment_lib.Experiment, program: lp.Program, own_bytes: int = 0
+) -> None:
   """Refuses a run that this machine cannot hold.
 
   Raises:
     ValueError: with the arithmetic, and what to lower.
   """
-  needs = of(experiment, program)
+  needs = of(experiment, program, own_bytes)
   memory, processes = memory_bytes(), max_processes()
   if needs.least_bytes > memory:
     largest, lower = max(
       (needs.replay_bytes // _COMPRESSION, 'agent.max_replay_size'),
       (needs.call_bytes, 'agent.batch_size or run.updates_per_call'),
       (needs.parameter_bytes, 'the sizes of the networks'),
+      (needs.own_bytes, 'evolution.table_size or evolution.num_workers'),
       (needs.processes * _PROCESS_BYTES, 'the number of nodes'),
     )
     del largest

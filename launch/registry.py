@@ -72,9 +72,11 @@ class Topology(Protocol):
     Config: frozen dataclass of that section.
 
   It may have LASTING too: settings of its section that checkpoints depend on,
-  which a run that is resumed cannot change. And
+  which a run that is resumed cannot change;
   `ignored(agent, config) -> {name: why}`: settings of its section (others by
-  section.name) that a run would ignore, and that are refused on a command line.
+  section.name) that a run would ignore, and that are refused on a command line;
+  and `memory_bytes(config)`: of what its nodes keep that is neither replay nor
+  parameters (see needs.py).
   """
 
   SECTION: str

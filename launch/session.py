@@ -13,6 +13,7 @@ import functools
 import importlib.metadata
 import pathlib
 import platform
+import shutil
 import sys
 import time
 from typing import Any
@@ -71,8 +72,18 @@ def run(
     path = path.resolve()  # other hosts may lack this working directory
   try:
     # What refuses comes before the directory exists.
-    needs.check(cell.experiment, cell.build(str(path)))
+    program = cell.build(str(path))
+    if ray is not None:
+      engines.check_on_ray(program, ray)
+    if ray is None or not ray.address:
+      # Nodes on a cluster have the memory of its hosts.
+      needs.check(cell.experiment, program, cell.own_bytes)
     mode = _isolation(isolate, cell, ray)
+    # Before sinks are followed: they would send the numbers of any run there.
+    if resume:
+      launcher.check_ended(path)
+    else:
+      run_directory.check_free(path)
   except (ValueError, OSError) as e:
     return _refuse(e)
   # A process from before the private network: it may need the other one.
@@ -91,7 +102,6 @@ def run(
     if follower is not None:
       follower.close()
     return _refuse(e)
-  program = cell.build(str(directory.path))
   limit = cell.experiment.eval_limit
   if limit is not None:
     print(
@@ -107,18 +117,23 @@ def run(
     live(state)
     on_tick()
 
+  refusal: engines.Refused | None = None
   try:
     outcome = engines.run(
       program, engine, run_dir=directory.path, on_tick=tick, ray=ray
     )
   except engines.Refused as e:
-    print(f'error: {e}', file=sys.stderr)
-    return USAGE
+    refusal = e
   finally:
     live.close()
     if follower is not None:
       follower.close()
     launched.unlink(missing_ok=True)
+  if refusal is not None:
+    if not resume:
+      # Nothing ran: the same command is to work once the reason is gone.
+      shutil.rmtree(directory.path)
+    return _refuse(refusal)
   # Not at the top: matplotlib takes as long to import as a node to start.
   from run_records import plots  # pylint: disable=g-import-not-at-top
 
@@ -127,7 +142,7 @@ def run(
   except (ValueError, OSError) as e:
     print(f'No learning curve: {e}', file=sys.stderr)
   outcome = _honest(outcome, directory)
-  live.final(outcome, directory.path)
+  live.final(outcome)
   return outcome.exit_code
 
 

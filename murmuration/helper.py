@@ -204,7 +204,4 @@ def main(connection: Any) -> None:
 
 
 if __name__ == '__main__':
-  from replay import isolation
-
-  isolation.prepare()  # before there are threads
   main(multiprocessing.connection.Connection(int(sys.argv[1])))

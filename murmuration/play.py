@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from environment_loops import atari
 from environment_loops import building
 from murmuration import portable
 
@@ -87,13 +88,14 @@ def play(
     Returns [episodes], and the frames of the first, where there are some.
   """
   returns, frames = np.zeros(episodes), []
+  pictures = building.Pictures(environment)
   for episode in range(episodes):
     observation, _ = environment.reset(seed=seed + episode)
     policy.reset()
     over = False
     while not over:
       if environment.render_mode == 'rgb_array' and not episode:
-        frames.append(environment.render())
+        frames.append(pictures.frame())
       observation, reward, terminated, truncated, _ = environment.step(
         policy(observation)
       )
@@ -159,6 +161,7 @@ def _made(name: str, mode: str | None) -> gymnasium.Env:
   Raises:
     ValueError: it cannot be made.
   """
+  name = atari.whole_games(name)  # a life is an episode for learning only
   if mode is None and os.environ.get('DISPLAY'):
     with contextlib.suppress(ValueError):
       return building.build(name, 'human')

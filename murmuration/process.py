@@ -167,6 +167,7 @@ class Helper:
 
 _MOST_SERVICES = 2  # each is a process with TensorFlow
 _services: dict[bytes | None, Helper] = {}  # the one asked last is last
+_changing = threading.Lock()  # held while services start and make room
 
 
 def service(given: objects.Objects) -> Helper:
@@ -175,21 +176,22 @@ def service(given: objects.Objects) -> Helper:
   One for all runs, but for those of objects, which have one for each set.
   """
   key = given.pickled()
-  found = _services.pop(key, None)
-  if (
-    found is None
-    or found.owner != os.getpid()
-    or found.process.poll() is not None
-  ):
-    if found is not None:
-      found.close()
-    while len(_services) >= _MOST_SERVICES:
-      oldest = _services.pop(next(iter(_services)))
-      with oldest._lock:  # another thread may wait for its answer
-        oldest.close()
-    found = Helper(given)
-  _services[key] = found
-  return found
+  with _changing:
+    found = _services.pop(key, None)
+    if (
+      found is None
+      or found.owner != os.getpid()
+      or found.process.poll() is not None
+    ):
+      if found is not None:
+        found.close()
+      while len(_services) >= _MOST_SERVICES:
+        oldest = _services.pop(next(iter(_services)))
+        with oldest._lock:  # another thread may wait for its answer
+          oldest.close()
+      found = Helper(given)
+    _services[key] = found
+    return found
 
 
 @atexit.register

@@ -21,6 +21,9 @@ Callback = Callable[['Run', dict[str, Any]], Any]
 _POLL_S = 0.1
 _USAGE = 2  # exit codes of launch/session.py
 _BROKEN_OFF = (130, 143)
+# Of a run that trains: files that are being written (.NAME.PID.THREAD, see
+# run_records/durable.py), and the record of the process that trains it.
+_NOT_COPIED = shutil.ignore_patterns('.*.[0-9]*.*', 'launcher.json')
 
 
 class _Stop:
@@ -168,7 +171,7 @@ class Run:
     # The other run goes when this one's copy is whole.
     new = path.with_name(f'.{path.name}.{os.getpid()}')
     try:
-      shutil.copytree(self.path, new)
+      _copy(self.path, new)
       if path.exists():
         shutil.rmtree(path)
       new.rename(path)
@@ -220,7 +223,7 @@ class Run:
 
   def _train(self, progress: bool | None, **words: Any) -> None:
     """Trains to the end, in a helper process of its own."""
-    self.stopped, self._policy = False, None
+    self.stopped = False
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
@@ -241,6 +244,7 @@ class Run:
         helper.drain()
       output = helper.close()
       self._helper = None
+      self._policy = None  # of parameters that a callback saw
       bar.close()
     if code == _USAGE:
       said = [line for line in output.splitlines() if line.startswith('error:')]
@@ -258,6 +262,8 @@ class Run:
     if kind == 'path':
       self.path = content
       return
+    if kind == 'evaluation':
+      self._policy = None  # it may have left better parameters
     bar.show(kind, content)
     self._called(f'on_{kind}', content)
 
@@ -392,3 +398,18 @@ def load(
       'runs/NAME, or what Run.save made.'
     )
   return Run(path, given)
+
+
+def _copy(run: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies a run, which may be training.
+
+  Raises:
+    OSError: a file cannot be copied.
+  """
+  try:
+    shutil.copytree(run, to, ignore=_NOT_COPIED)
+  except shutil.Error as e:
+    # What has gone since it was listed was replaced by something newer, as the
+    # checkpoints of replay are.
+    if any(os.path.exists(source) for source, *_ in e.args[0]):
+      raise

@@ -7,8 +7,7 @@ adders        steps become items of a table, in bursts
 writer        writes items: bounded in flight, and through restarts
 stderr        drops what Reverb says of each burst
 tables        Reverb tables with their numbers checked
-limiters      rate limiters: who waits for whom
-deadlock      whether limiter, batch and items in flight can block each other
+deadlock      rate limiters: who waits for whom, and whether all could for ever
 table_checks  what a server says of a table, and what that means
 readers       batches of one table, by a thread
 shards        how the batches of several shards mix

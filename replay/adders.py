@@ -7,6 +7,7 @@ Reverb's threads each time. writer.py says what an item costs.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 import logging
 from typing import Any
@@ -29,10 +30,58 @@ POPULATION_BURST = 8
 
 _logger = logging.getLogger(__name__)
 
-Priority = float | Callable[[np.ndarray], np.ndarray]
+
+class _Adder(abc.ABC):
+  """A window over environments, and what its items are written with."""
+
+  def __init__(
+    self,
+    window: nstep.NStepWindow,
+    client: reverb.Client,
+    table: str,
+    signature: Any,
+    options: WriteOptions,
+    ring: Any,
+  ):
+    self.window = window
+    # A ring without items is there too.
+    self._writer = (
+      ring
+      if ring is not None
+      else writer.ItemWriter(client, table, signature, options)
+    )
+
+  @property
+  def lost(self) -> int:
+    """Items given up with a server that went away."""
+    return self._writer.lost
+
+  @abc.abstractmethod
+  def _write_held(self) -> None:
+    """Writes what is held back and makes whole items."""
+
+  def flush(self) -> None:
+    """Waits until the server has all items.
+
+    Unfinished windows and items stay open.
+
+    Raises:
+      WriteBlocked: the table took no items for timeout_s, or the server was
+        away for reconnect_s.
+    """
+    self._write_held()
+    self._writer.flush()
+
+  def reset(self) -> None:
+    """Drops unfinished windows: the next step begins new episodes."""
+    self.window.reset()
+
+  def close(self) -> None:
+    """Ends the writer; items held back or not confirmed may be lost."""
+    self._writer.close()
 
 
-class TransitionAdder:
+class TransitionAdder(_Adder):
   """Writes transitions of K environments, one or several to an item.
 
   An item is one transition [W], or `item_size` of them [item_size, W] that
@@ -53,7 +102,7 @@ class TransitionAdder:
     n: int,
     gamma: float,
     num_envs: int,
-    priority: Priority = 1.0,
+    priority: Callable[[np.ndarray], np.ndarray] | None = None,
     *,
     item_size: int = 1,
     priority_exponent: float = 1.0,
@@ -71,8 +120,8 @@ class TransitionAdder:
       n: steps in a full window.
       gamma: the agent's discount per step.
       num_envs: environments stepped together, K.
-      priority: of every transition, or a function of packed transitions
-        [M, W] that returns the priorities [M], which are at least 0.
+      priority: a function of packed transitions [M, W] that returns the
+        priorities [M], which are at least 0; None: each is 1.
       item_size: transitions of an item. Less than these wait, also at a
         flush, for the next ones.
       priority_exponent: of the table, for the priority of an item of several
@@ -91,8 +140,20 @@ class TransitionAdder:
         f'burst={burst} must be a multiple of item_size={item_size}, and both '
         'at least 1.'
       )
+    self._item_shape: tuple[int, ...] = (layout.width,)
+    if item_size > 1:
+      self._item_shape = (item_size, layout.width)
+    super().__init__(
+      nstep.NStepWindow(num_envs, n, gamma, layout),
+      client,
+      table,
+      layout.signature(*self._item_shape[:-1]),
+      writer.chunks_within(
+        burst // item_size, item_size * layout.num_bytes, options
+      ),
+      ring,
+    )
     self.repaired = 0
-    self.window = nstep.NStepWindow(num_envs, n, gamma, layout)
     self._table = table
     self._priority = priority
     self._burst = burst
@@ -100,27 +161,6 @@ class TransitionAdder:
     self._exponent = priority_exponent
     self._held: list[np.ndarray] = []
     self._num_held = 0
-    self._item_shape: tuple[int, ...] = (layout.width,)
-    if item_size > 1:
-      self._item_shape = (item_size, layout.width)
-    # A ring without items is there too.
-    self._writer = (
-      ring
-      if ring is not None
-      else writer.ItemWriter(
-        client,
-        table,
-        layout.signature(*self._item_shape[:-1]),
-        writer.chunks_within(
-          burst // item_size, item_size * layout.num_bytes, options
-        ),
-      )
-    )
-
-  @property
-  def lost(self) -> int:
-    """Items given up with a server that went away."""
-    return self._writer.lost
 
   def add(
     self, observation: Any, action: Any, step: Any, version: Any = 0
@@ -162,16 +202,15 @@ class TransitionAdder:
     self._writer.extend(packed.reshape((-1, *self._item_shape)), found.tolist())
 
   def _priorities(self, packed: np.ndarray) -> np.ndarray:
-    if not callable(self._priority):
-      found = np.full(len(packed), self._priority, float)
-    else:
-      found = np.asarray(self._priority(packed), float)
-      if found.shape != (len(packed),):
-        raise ValueError(
-          f'The priority function returned shape {found.shape} for '
-          f'{len(packed)} transitions. Return one priority for each, '
-          f'({len(packed)},).'
-        )
+    if self._priority is None:
+      return np.ones(len(packed))
+    found = np.asarray(self._priority(packed), float)
+    if found.shape != (len(packed),):
+      raise ValueError(
+        f'The priority function returned shape {found.shape} for '
+        f'{len(packed)} transitions. Return one priority for each, '
+        f'({len(packed)},).'
+      )
     priorities_lib.check(found)
     found, repaired = priorities_lib.repair(found)
     if repaired and not self.repaired:
@@ -187,27 +226,11 @@ class TransitionAdder:
     self.repaired += repaired
     return found
 
-  def flush(self, timeout_s: float | None = None) -> None:
-    """Waits until the server has all items.
-
-    Unfinished windows and items stay open.
-
-    Raises:
-      WriteBlocked: timeout_s (None: that of the options) has passed.
-    """
+  def _write_held(self) -> None:
     self._write(self._num_held // self._item_size * self._item_size)
-    self._writer.flush(timeout_s)
-
-  def reset(self) -> None:
-    """Drops unfinished windows: the next step begins new episodes."""
-    self.window.reset()
-
-  def close(self) -> None:
-    """Ends the writer; items held back or not confirmed may be lost."""
-    self._writer.close()
 
 
-class PopulationAdder:
+class PopulationAdder(_Adder):
   """Writes each step of P members as one item [P, W]: an append for all.
 
   A row is the window of that member which started n - 1 steps ago. The first
@@ -238,7 +261,7 @@ class PopulationAdder:
       gamma: the agent's discount per step.
       num_members: members of the population, P, one environment each.
       burst: items written in one go. A rate limiter with a ratio must have an
-        error buffer for them: count them as writers in limiters.py.
+        error buffer for them: `deadlock.Plan` counts them.
       options: see `writer.WriteOptions`.
       ring: `ring.Ring` that takes the items in place of a server's table.
 
@@ -248,24 +271,16 @@ class PopulationAdder:
     """
     if burst < 1:
       raise ValueError(f'burst={burst} must be at least 1 item.')
-    self.window = nstep.NStepWindow(num_members, n, gamma, layout)
+    super().__init__(
+      nstep.NStepWindow(num_members, n, gamma, layout),
+      client,
+      table,
+      layout.signature(num_members),
+      writer.chunks_within(burst, num_members * layout.num_bytes, options),
+      ring,
+    )
     self._burst = burst
     self._held: list[np.ndarray] = []
-    self._writer = (
-      ring
-      if ring is not None
-      else writer.ItemWriter(
-        client,
-        table,
-        layout.signature(num_members),
-        writer.chunks_within(burst, num_members * layout.num_bytes, options),
-      )
-    )
-
-  @property
-  def lost(self) -> int:
-    """Items given up with a server that went away."""
-    return self._writer.lost
 
   def add(
     self, observation: Any, action: Any, step: Any, version: Any = 0
@@ -284,28 +299,11 @@ class PopulationAdder:
       return 0
     self._held.append(self.window.aligned())
     if len(self._held) >= self._burst:
-      self._write()
+      self._write_held()
     return 1
 
-  def _write(self) -> None:
+  def _write_held(self) -> None:
     if not self._held:
       return
     held, self._held = self._held, []
     self._writer.extend(np.stack(held), [1.0] * len(held))
-
-  def flush(self, timeout_s: float | None = None) -> None:
-    """Waits until the server has all items. Unfinished windows stay open.
-
-    Raises:
-      WriteBlocked: timeout_s (None: that of the options) has passed.
-    """
-    self._write()
-    self._writer.flush(timeout_s)
-
-  def reset(self) -> None:
-    """Drops unfinished windows: the next step begins new episodes."""
-    self.window.reset()
-
-  def close(self) -> None:
-    """Ends the writer; items held back or not confirmed may be lost."""
-    self._writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from replay import writer as writer_lib
 
 # Blocks are large, and each one in flight adds to the policy lag.
 OPTIONS = writer_lib.WriteOptions(max_in_flight=2)
+
+_logger = logging.getLogger(__name__)
 
 
 class BlockAdder:
@@ -154,16 +157,23 @@ class BlockAdder:
     twice = earlier >= 0
     if twice.any():
       block.valid[earlier[twice], np.flatnonzero(cut)[twice]] = False
+      if not self.overwritten:
+        _logger.warning(
+          'An environment was cut by its time limit twice within %d steps, and '
+          'a block keeps one true end: the step of the earlier one is not '
+          'learned from. A shorter unroll_length keeps all. Said once.',
+          self.layout.unroll_length,
+        )
       self.overwritten += int(twice.sum())
     self._truncated_at[cut] = t
 
-  def flush(self, timeout_s: float | None = None) -> None:
+  def flush(self) -> None:
     """Waits until the server has all items; the open block stays open.
 
     Raises:
-      WriteBlocked: timeout_s (None: that of the options) has passed.
+      WriteBlocked: the table took no items for timeout_s.
     """
-    self._writer.flush(timeout_s)
+    self._writer.flush()
 
   def reset(self) -> None:
     """Drops the open block: the next step begins another."""

@@ -155,8 +155,3 @@ class BlockLayout:
   def num_steps(self) -> int:
     """Environment steps in one block, T * K."""
     return self.unroll_length * self.num_envs
-
-  @property
-  def nbytes(self) -> int:
-    """Bytes of one block, before compression."""
-    return sum(column.nbytes for column in self.zeros())

@@ -36,8 +36,6 @@ import math
 
 import reverb
 
-from replay import limiters
-
 
 class Refused(ValueError):
   """A plan whose parts would block each other, or that means nothing."""
@@ -53,12 +51,11 @@ class Plan:
     batch_size: items of one call of the learner: updates * B.
     updates: in one call; each takes items of every shard.
     samples_per_insert: None paces nothing but the start.
-    error_buffer: samples in each shard by which either side may be ahead; None
-      takes `limiters.default_error_buffer`.
-    batches_ahead: batches read while the learner works on another.
-    max_in_flight: items that the sampler asks ahead of those, in each shard.
+    error_buffer: samples in each shard by which either side may be ahead; None:
+      as `shard_error_buffer` says.
+    max_in_flight: items that the sampler asks ahead of the batch that it reads
+      while the learner works on another, in each shard.
     writers: writers in all; writer i writes to shard i mod shards.
-    in_flight_per_writer: items unconfirmed by the server before a writer waits.
     burst: items that a writer holds before it writes them.
     shards: over which items and samples are spread evenly.
     queue: each item is sampled once; min_size is 1.
@@ -70,10 +67,8 @@ class Plan:
   batch_size: int
   samples_per_insert: float | None = None
   error_buffer: float | None = None
-  batches_ahead: int = 1
   max_in_flight: int = 1024
   writers: int = 1
-  in_flight_per_writer: int = 200
   burst: int = 1
   shards: int = 1
   queue: bool = False
@@ -108,21 +103,28 @@ class Plan:
   @property
   def ahead(self) -> int:
     """Items of one shard read for the learner that it has not asked for."""
-    return self.batches_ahead * self.shard_batch + self.max_in_flight
+    return self.shard_batch + self.max_in_flight
 
   @property
   def shard_error_buffer(self) -> float | None:
-    """Error buffer of one shard's limiter; None where it holds no ratio."""
-    if self.queue or self.samples_per_insert is None:
+    """Error buffer of one shard's limiter; None where it holds no ratio.
+
+    Where none is given: twice the larger of what sampler (its batch and the
+    next) and writers hold back. That is at least what both hold together, so it
+    suits one thread that writes and samples, too.
+    """
+    ratio = self.samples_per_insert
+    if self.queue or ratio is None:
       return None
     if self.error_buffer is not None:
       return self.error_buffer
-    return limiters.default_error_buffer(
-      self.samples_per_insert,
-      self.shard_min_size,
-      self.shard_batch,
-      self.batches_ahead,
-      self.shard_writers * self.burst,
+    return float(
+      max(
+        4 * self.shard_batch,
+        2 * ratio * self.shard_writers * self.burst,
+        0.1 * ratio * self.shard_min_size,
+        _least_error_buffer(ratio),
+      )
     )
 
 
@@ -169,8 +171,8 @@ def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
   if plan.queue:
     raise Refused('A queue has its own limiter. Make it with tables.queue.')
   if plan.samples_per_insert is None or plan.shard_error_buffer is None:
-    return limiters.min_size(plan.shard_min_size)
-  return limiters.samples_per_insert(
+    return reverb.rate_limiters.MinSize(plan.shard_min_size)
+  return reverb.rate_limiters.SampleToInsertRatio(
     plan.samples_per_insert, plan.shard_min_size, plan.shard_error_buffer
   )
 
@@ -206,6 +208,14 @@ def _part(total: int, count: int, index: int) -> int:
   return total // count + (index < total % count)
 
 
+def _least_error_buffer(ratio: float) -> float:
+  """The smallest with which a table never stops both sides, in samples.
+
+  Where one thread writes and samples, `_check_error_buffer` asks for more.
+  """
+  return max(1.0, float(ratio))
+
+
 def _held(plan: Plan) -> int:
   """Items made that the writers of one shard may hold back."""
   return plan.shard_writers * (plan.burst - 1)
@@ -226,7 +236,7 @@ def _check_error_buffer(plan: Plan, buffer: float) -> None:
   assert ratio is not None
   needs = [
     (
-      limiters.least_error_buffer(ratio),
+      _least_error_buffer(ratio),
       f'max(1, samples_per_insert={ratio:g})',
     )
   ]
@@ -284,10 +294,8 @@ def _check_ranges(plan: Plan) -> None:
     'min_size',
     'max_size',
     'batch_size',
-    'batches_ahead',
     'max_in_flight',
     'writers',
-    'in_flight_per_writer',
     'burst',
     'shards',
     'updates',

@@ -103,35 +103,22 @@ class PriorityWriter:
   away, the oldest batch is dropped: its items keep the priorities they have.
 
   Attributes:
-    written: priorities that a server took, also for items already gone.
     dropped: priorities given up.
     repaired: priorities that were not finite.
   """
 
-  def __init__(
-    self,
-    clients: Sequence[reverb.Client],
-    table: str,
-    max_waiting: int = MAX_WAITING,
-  ):
+  def __init__(self, clients: Sequence[reverb.Client], table: str):
     """Makes a writer; no server is asked yet.
 
     Args:
       clients: client of each shard, in the order of `Sample.shards`.
       table: name of the table, the same in every shard.
-      max_waiting: batches of one shard that may wait.
     """
     if not clients:
       raise ValueError('clients is empty: pass the client of each shard.')
-    if max_waiting < 1:
-      raise ValueError(f'max_waiting={max_waiting} must be at least 1 batch.')
     self.repaired = 0
     self._table = table
-    self._shards = [_Shard(client, table, max_waiting) for client in clients]
-
-  @property
-  def written(self) -> int:
-    return sum(shard.written for shard in self._shards)
+    self._shards = [_Shard(client, table) for client in clients]
 
   @property
   def dropped(self) -> int:
@@ -189,12 +176,10 @@ class PriorityWriter:
 class _Shard:
   """The thread and the queue of one shard."""
 
-  def __init__(self, client: reverb.Client, table: str, max_waiting: int):
-    self.written = 0
+  def __init__(self, client: reverb.Client, table: str):
     self.dropped = 0
     self._client = client
     self._table = table
-    self._max_waiting = max_waiting
     self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
     self._changed = threading.Condition()
     self._busy = False
@@ -214,7 +199,7 @@ class _Shard:
       if self._closed:
         raise ValueError('This PriorityWriter is closed. Make another one.')
       self._waiting.append((keys, priorities))
-      if len(self._waiting) > self._max_waiting:
+      if len(self._waiting) > MAX_WAITING:
         self._drop(len(self._waiting.pop(0)[0]), 'is slow or away')
       self._changed.notify_all()
 
@@ -251,7 +236,6 @@ class _Shard:
       with self._changed:
         self._busy = False
         if reason is None:
-          self.written += len(keys)
           self._away = False
         elif not self._closed:
           self._drop(len(keys), f'failed ({reason})')

@@ -29,6 +29,8 @@ import tensorflow as tf
 from replay import table_checks
 from replay import tensors as tensors_lib
 
+_CONNECT_TIMEOUT_S = 10  # for the server's signature
+
 
 def is_lost(error: Any) -> bool:
   """Whether a result is the error of a server that went away.
@@ -53,9 +55,7 @@ def make_dataset(
   *,
   max_in_flight: int | None = None,
   num_workers: int = 1,
-  rate_limiter_timeout_ms: int = -1,
   signature: Any = None,
-  connect_timeout_s: int = 10,
 ) -> tf.data.Dataset:
   """A dataset of `reverb.ReplaySample` batches.
 
@@ -74,13 +74,8 @@ def make_dataset(
     max_in_flight: items requested ahead; default twice the batch. They count
       as samples for a rate limiter.
     num_workers: threads that sample; exactly 1 for a queue.
-    rate_limiter_timeout_ms: the dataset ends when its limiter makes it wait
-      longer; -1: never. At the end Reverb drops items that it has fetched but
-      not handed out: a queue would lose them, and a table that gets an item now
-      and then might never fill a batch.
     signature: (nested) tf.TensorSpec of an item, compared with the server's;
       taken from there if None.
-    connect_timeout_s: how long to wait for the server's signature.
 
   Raises:
     ValueError: a number out of range, no such table, no signature or another.
@@ -89,8 +84,11 @@ def make_dataset(
   if batch_size < 1:
     raise ValueError(f'batch_size={batch_size} must be at least 1 item.')
   signature = table_checks.signature(
-    reverb.Client(server_address), table, signature, connect_timeout_s
+    reverb.Client(server_address), table, signature, _CONNECT_TIMEOUT_S
   )
+  # Without a timeout of the limiter: where one ends the dataset, Reverb drops
+  # items that it has fetched and not handed out. A queue would lose them, and a
+  # table that gets an item now and then might never fill a batch.
   dataset = reverb.TrajectoryDataset(
     server_address=server_address,
     table=table,
@@ -98,7 +96,6 @@ def make_dataset(
     shapes=tf.nest.map_structure(lambda spec: spec.shape, signature),
     max_in_flight_samples_per_worker=max_in_flight or 2 * batch_size,
     num_workers_per_iterator=num_workers,
-    rate_limiter_timeout_ms=rate_limiter_timeout_ms,
   )
   dataset = dataset.batch(batch_size, drop_remainder=True)
   # Nothing in this pipeline gains from more threads or from rewriting.
@@ -111,17 +108,17 @@ def make_dataset(
 
 
 class Reader:
-  """A thread that reads batches; it alone waits inside Reverb.
+  """A thread that reads a batch ahead; it alone waits inside Reverb.
 
   Reverb's workers try a lost server for ever, so a caller that looks around
   cannot wait there itself. Only a cancellation ends that wait: a thread left
   behind takes 5% of a core.
   """
 
-  def __init__(self, make: Callable[[], tf.data.Dataset], batches_ahead: int):
+  def __init__(self, make: Callable[[], tf.data.Dataset]):
     tensors_lib.stop_leak()
     self.results: queue.SimpleQueue = queue.SimpleQueue()
-    self.slots = threading.Semaphore(batches_ahead)
+    self.slots = threading.Semaphore(1)  # given back with each batch taken
     self._make = make
     self._closed = False
     from tensorflow.python.eager import cancellation

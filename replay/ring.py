@@ -30,7 +30,8 @@ class Ring:
   Attributes:
     lost: items given up; none.
     dropped: priorities given up; none.
-    not_finite: items removed; only this process writes, and it checks.
+    not_finite: items removed; only this process writes, and what it writes
+      was checked, by its environments or as a data set was read.
   """
 
   lost = 0
@@ -83,9 +84,8 @@ class Ring:
     self._sampled[places] = 0
     self._count += len(rows)
 
-  def flush(self, timeout_s: float | None = None) -> None:
+  def flush(self) -> None:
     """Nothing waits."""
-    del timeout_s
 
   def close(self) -> None:
     """Nothing to end."""

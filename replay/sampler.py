@@ -52,7 +52,6 @@ class ShardedSampler:
     *,
     updates: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
-    batches_ahead: int = 1,
     max_in_flight: int = MAX_IN_FLIGHT,
     connect_timeout_s: float = 60.0,
     say: Callable[[str], None] = lambda text: None,
@@ -66,8 +65,8 @@ class ShardedSampler:
       batch_size: items of one update, B.
       updates: updates for which one sample serves, U.
       should_stop: asked while there is nothing to return.
-      batches_ahead: samples read while the caller works on another.
-      max_in_flight: items of each shard asked ahead of those.
+      max_in_flight: items of each shard asked ahead, beside the sample that is
+        read while the caller works on another.
       connect_timeout_s: how long to wait for a shard that was never there, and
         for any where all are away.
       say: told now and then what a long wait is for.
@@ -83,7 +82,6 @@ class ShardedSampler:
       )
     for name, value in (
       ('updates', updates),
-      ('batches_ahead', batches_ahead),
       ('max_in_flight', max_in_flight),
     ):
       if value < 1:
@@ -114,7 +112,6 @@ class ShardedSampler:
           max_in_flight=max_in_flight,
           **dataset_options,
         ),
-        batches_ahead,
       )
       for index, address in enumerate(addresses)
     ]

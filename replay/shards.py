@@ -114,7 +114,6 @@ class Stream:
     index: int,
     address: str,
     make: Callable[[], tf.data.Dataset],
-    batches_ahead: int,
   ):
     self.index = index
     self.address = address
@@ -123,7 +122,7 @@ class Stream:
     self.said_waiting = False
     self.silent_since = time.monotonic()
     self._held: list[reverb.ReplaySample] = []
-    self._start = functools.partial(readers.Reader, make, batches_ahead)
+    self._start = functools.partial(readers.Reader, make)
     self._reader: readers.Reader | None = self._start()
 
   @property

@@ -4,9 +4,14 @@ from collections.abc import Iterator
 import contextlib
 import logging
 import os
+import shutil
 import subprocess
 
 _NOTE = 'number of pending items is alarmingly high'
+# grep ends where it cannot write (2; by a signal, more). On a disk that was
+# full, what comes later has to be written, and a pipe that nobody reads would
+# fail all who write to it. 0 and 1 are the end of the pipe.
+_FILTER = 'while grep --line-buffered -v "$0"; [ $? -gt 1 ]; do sleep 0.1; done'
 
 _logger = logging.getLogger(__name__)
 
@@ -29,10 +34,13 @@ def drop_notes_of_writers() -> None:
   if _filter and os.path.samestat(os.fstat(2), _filter[1]):
     return
   try:
+    if shutil.which('grep') is None:
+      raise FileNotFoundError('there is no grep')
     grep = subprocess.Popen(
-      ['grep', '--line-buffered', '-v', _NOTE],
+      ['sh', '-c', _FILTER, _NOTE],
       stdin=subprocess.PIPE,
       stdout=2,
+      stderr=subprocess.DEVNULL,  # what it cannot write is no news there
       # Ctrl-C in the terminal must not end it before this process.
       start_new_session=True,
     )

@@ -11,8 +11,6 @@ from typing import Any
 
 import reverb
 
-from replay import limiters
-
 
 def uniform(
   name: str,
@@ -28,18 +26,19 @@ def uniform(
     max_size: items kept.
     min_size: items before the first sample.
     signature: (nested) tf.TensorSpec of one item.
-    rate_limiter: from limiters.py; default `limiters.min_size(min_size)`.
+    rate_limiter: such as `deadlock.limiter(plan)`, whose numbers are checked
+      with the rest of the plan; by default only `min_size` is waited for.
 
   Raises:
     ValueError: a number or a name that could not work.
   """
-  _check(name, max_size, min_size, rate_limiter=rate_limiter)
+  _check(name, max_size, min_size)
   return reverb.Table(
     name=name,
     sampler=reverb.selectors.Uniform(),
     remover=reverb.selectors.Fifo(),
     max_size=int(max_size),
-    rate_limiter=rate_limiter or limiters.min_size(min_size),
+    rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(int(min_size)),
     signature=signature,
   )
 
@@ -62,12 +61,12 @@ def prioritized(
     min_size: items before the first sample.
     signature: (nested) tf.TensorSpec of one item.
     priority_exponent: alpha >= 0; 0.6 in Schaul et al. 2016, arXiv:1511.05952.
-    rate_limiter: from limiters.py; default `limiters.min_size(min_size)`.
+    rate_limiter: as of `uniform`.
 
   Raises:
     ValueError: a number or a name that could not work.
   """
-  _check(name, max_size, min_size, rate_limiter=rate_limiter)
+  _check(name, max_size, min_size)
   if not (math.isfinite(priority_exponent) and priority_exponent >= 0):
     raise ValueError(
       f'priority_exponent={priority_exponent} of table {name!r} must be a '
@@ -78,7 +77,7 @@ def prioritized(
     sampler=reverb.selectors.Prioritized(float(priority_exponent)),
     remover=reverb.selectors.Fifo(),
     max_size=int(max_size),
-    rate_limiter=rate_limiter or limiters.min_size(min_size),
+    rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(int(min_size)),
     signature=signature,
   )
 
@@ -102,12 +101,7 @@ def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
   )
 
 
-def _check(
-  name: str,
-  max_size: int,
-  min_size: int,
-  rate_limiter: reverb.rate_limiters.RateLimiter | None = None,
-) -> None:
+def _check(name: str, max_size: int, min_size: int) -> None:
   if not name:
     raise ValueError('A table needs a name that is not empty.')
   if max_size < 1:
@@ -119,14 +113,4 @@ def _check(
       f'min_size={min_size} of table {name!r} must lie in [1, '
       f'max_size={max_size}], or its first sample never comes. Lower min_size '
       'or raise max_size.'
-    )
-  if rate_limiter is None:
-    return
-  # Reverb has no public way to read a limiter's settings.
-  first = rate_limiter._min_size_to_sample
-  if first > max_size:
-    raise ValueError(
-      f'The rate limiter of table {name!r} waits for {first} items, but '
-      f'max_size={max_size}: the first sample never comes. Lower min_size of '
-      'the limiter or raise max_size.'
     )

@@ -122,7 +122,6 @@ class ItemWriter:
 
   Attributes:
     lost: items given up with a server; what a table itself forgot is not in it.
-    reconnects: times the server was lost and found again.
     chunk_length: rows that `extend` stores together.
   """
 
@@ -146,7 +145,6 @@ class ItemWriter:
       ValueError: no such table, or one of other items.
     """
     self.lost = 0
-    self.reconnects = 0
     self._client = client
     self._table = table
     self._options = options
@@ -261,22 +259,19 @@ class ItemWriter:
     self._unconfirmed += num_items
     most = self._options.max_in_flight
     if self._unconfirmed + self.chunk_length > most:
-      leave = min(most // 2, most - self.chunk_length)
-      self.flush(leave=leave)
+      self.flush(min(most // 2, most - self.chunk_length))
 
-  def flush(self, timeout_s: float | None = None, leave: int = 0) -> None:
+  def flush(self, leave: int = 0) -> None:
     """Waits until at most `leave` items are unconfirmed, or a stop request.
 
     Args:
-      timeout_s: how long, at most; None: `WriteOptions.timeout_s`.
       leave: items that need not be confirmed.
 
     Raises:
       WriteBlocked: timeout_s has passed, or the server was away for
         reconnect_s.
     """
-    if timeout_s is None:
-      timeout_s = self._options.timeout_s
+    timeout_s = self._options.timeout_s
     start = time.monotonic()
     deadline, say_after_s = start + timeout_s, _SAY_S
     while True:
@@ -338,7 +333,6 @@ class ItemWriter:
       return
     away_s = time.monotonic() - self._away_since
     self._away_since = self._back_since = None
-    self.reconnects += 1
     _logger.warning(
       'The Reverb server at %s is back after %.0f s: table %r takes items '
       'again, and %d were lost on the way so far.',

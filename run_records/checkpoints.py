@@ -25,7 +25,7 @@ STAR = 'star.npz'  # theta [D], version, r_star, explorer
 AGENTS = 'agents.npz'  # theta [P, D], steps
 BEST = 'best.npz'  # theta [D], return_mean, steps, confirmed
 STAR_SERVER = 'star_server.npz'  # all that it needs to go on
-# In RUN/metrics/: totals and curve, see launch/services/counter.py.
+# In RUN/metrics/: totals and newest rows, see launch/services/counter.py.
 COUNTER = 'counter.json'
 
 # Nothing goes on from these: they are there to be played.

@@ -150,11 +150,6 @@ def read(
   )
 
 
-def exists(path: pathlib.Path) -> bool:
-  """Whether some generation is there, whole or not."""
-  return path.exists() or older(path).exists()
-
-
 def put_aside(path: pathlib.Path) -> None:
   """Puts all generations of a file aside, as if it had never been written."""
   for generation in (path, older(path)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+import contextlib
 import json
 import logging
 import os
@@ -141,6 +142,10 @@ class Follower:
   def close(self) -> None:
     """Says that the run is over, and waits a while for what is on its way."""
     assert self._process.stdin is not None
+    # Closing it says nothing while a process that was forked meanwhile, such as
+    # the zygote, has this end open too.
+    with contextlib.suppress(OSError):  # the follower may have ended by itself
+      os.write(self._process.stdin.fileno(), b'\n')
     self._process.stdin.close()
     try:
       code = self._process.wait(_PATIENCE_S)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import typing as npt
 
+_PERCENTILES = (2.5, 97.5)  # an interval has 95% of the mass
+
 
 class Reference(NamedTuple):
   """Mean returns that give a return its meaning.
@@ -49,9 +51,6 @@ class Difference(NamedTuple):
   difference: float
   low: float
   high: float
-
-  def __str__(self) -> str:
-    return f'{self.difference:+.4g} [{self.low:+.4g}, {self.high:+.4g}]'
 
 
 class Band(NamedTuple):
@@ -138,7 +137,6 @@ def bootstrap_difference(
   b: npt.ArrayLike,
   resamples: int = 10_000,
   seed: int = 0,
-  confidence: float = 0.95,
 ) -> Difference:
   """mean(a) - mean(b) with a percentile bootstrap interval over seeds.
 
@@ -147,7 +145,6 @@ def bootstrap_difference(
     b: one number per run of the baseline, [L]. Runs are not paired.
     resamples: how often both are resampled.
     seed: of the resampling: the same numbers give the same interval.
-    confidence: mass of the interval.
 
   Raises:
     ValueError: nothing to resample, or non-finite numbers.
@@ -157,8 +154,7 @@ def bootstrap_difference(
   differences = _resampled_means(a, resamples, rng) - _resampled_means(
     b, resamples, rng
   )
-  tail = 50.0 * (1.0 - confidence)
-  low, high = np.percentile(differences, [tail, 100.0 - tail])
+  low, high = np.percentile(differences, _PERCENTILES)
   return Difference(float(a.mean() - b.mean()), float(low), float(high))
 
 
@@ -166,7 +162,6 @@ def bootstrap_band(
   curves: npt.ArrayLike,
   resamples: int = 2_000,
   seed: int = 0,
-  confidence: float = 0.95,
 ) -> Band:
   """Mean of K curves on one grid and its interval at each point.
 
@@ -174,7 +169,6 @@ def bootstrap_band(
     curves: [K, N], one row per seed.
     resamples: how often whole curves are resampled.
     seed: of the resampling.
-    confidence: mass of the interval at each point.
   """
   curves = np.asarray(curves, np.float64)
   if curves.ndim != 2 or not curves.shape[0]:
@@ -185,8 +179,7 @@ def bootstrap_band(
   count = curves.shape[0]
   # How often each curve is drawn, instead of the drawn curves themselves.
   weights = rng.multinomial(count, np.full(count, 1 / count), resamples) / count
-  tail = 50.0 * (1.0 - confidence)
-  low, high = np.percentile(weights @ curves, [tail, 100.0 - tail], axis=0)
+  low, high = np.percentile(weights @ curves, _PERCENTILES, axis=0)
   return Band(curves.mean(axis=0), low, high)
 
 

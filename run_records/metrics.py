@@ -133,18 +133,12 @@ class MetricsWriter:
     self.error = error
     self._next_try = time.monotonic() + _RETRY_S
 
-  def scalars(
-    self,
-    values: Mapping[str, Any],
-    step: int,
-    wall_time_s: float | None = None,
-  ) -> None:
+  def scalars(self, values: Mapping[str, Any], step: int) -> None:
     """Writes TensorBoard scalars; what is not one number is left out.
 
     Args:
       values: tag to number. Strings, lists and None are ignored.
       step: the x axis, by convention the total `actor_steps`.
-      wall_time_s: seconds since 1970; now if None.
     """
     numbers = {tag: number(value) for tag, value in values.items()}
     summary = summary_pb2.Summary(
@@ -156,7 +150,7 @@ class MetricsWriter:
     )
     if not summary.value:
       return
-    now = time.time() if wall_time_s is None else wall_time_s
+    now = time.time()
     event = event_pb2.Event(wall_time=now, step=int(step), summary=summary)
     with self._lock:
       if self._closed or self.error is not None:

@@ -65,9 +65,6 @@ _STYLE = {
 def learning_curve(
   run_dir: str | os.PathLike[str],
   path: str | os.PathLike[str] | None = None,
-  *,
-  title: str | None = None,
-  threshold: float | None = None,
 ) -> pathlib.Path | None:
   """Draws one run: greedy returns, and of a swarm what its supervisors saw.
 
@@ -77,9 +74,6 @@ def learning_curve(
   Args:
     run_dir: of the run, finished or not.
     path: of the PNG; RUN/learning_curve.png if None.
-    title: agent, environment, topology and seed if None.
-    threshold: return that counts as solved; that of the environment named in
-      the run's config if None and known.
 
   Returns:
     Where the PNG is, or None if the run has no evaluation to draw.
@@ -90,8 +84,6 @@ def learning_curve(
     return None
   stars = curves.in_order(run.metrics('star'), 'R_star')
   members = curves.num_members(evaluations)
-  if threshold is None:
-    threshold = curves.threshold(run.config())
   with canvas(path or run.path / 'learning_curve.png') as figure:
     if stars:
       top, low = figure.subplots(
@@ -106,9 +98,9 @@ def learning_curve(
     if stars:
       _draw_supervised(top, run, members)
       _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
-    draw_threshold(top, threshold)
+    draw_threshold(top, curves.threshold(run.config()))
     _label(bottom, members, evaluations[-1]['actor_steps'])
-    top.set_title(title or _title(run))
+    top.set_title(_title(run))
     top.set_ylabel('episode return')
     top.set_xlim(left=0)
     handles, labels = top.get_legend_handles_labels()

@@ -50,6 +50,8 @@ class Reporter:
     self._counter = counter.with_deadline(_DEADLINE_S)
     self._clock = clock
     self._remarked: set[str] = set()
+    # What `finish` could not say yet.
+    self._goal: tuple[str, Mapping[str, Any]] | None = None
     self._pending: collections.Counter[str] = collections.Counter()
     # What the counter has answered to, and in which life of this node: so it
     # can tell what it has counted already, though its answer was lost.
@@ -81,7 +83,6 @@ class Reporter:
         self.node,
         sent,
         dict(metrics or {}),
-        None,
         (self._life, dict(self._counted)),
       )
     except (rpc.Unavailable, rpc.RemoteError) as e:
@@ -93,6 +94,8 @@ class Reporter:
     self._backoff_s = 0.0
     self._next = self._clock() + _PERIOD_S
     self.finished = bool(answer['finished'])
+    if self._goal is not None and not self.finished:
+      self.finish(*self._goal)
     return self.finished
 
   def log(self, kind: str, row: Mapping[str, Any]) -> None:
@@ -111,10 +114,12 @@ class Reporter:
         _logger.warning(text)
 
   def finish(self, reason: str, result: Mapping[str, Any]) -> None:
-    """Says that the goal is reached; to be called again until `finished`."""
+    """Says that the goal is reached; reports repeat it until it is heard."""
+    self._goal = reason, result
     try:
       self._counter.finish(reason, dict(result))
       self.finished = True
+      self._goal = None
     except (rpc.Unavailable, rpc.RemoteError) as e:
       self._fail(e)
 

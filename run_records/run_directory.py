@@ -159,7 +159,7 @@ def create(
   if resume:
     _check_resumable(path)
   else:
-    _check_free(path)
+    check_free(path)
   _check_disk(path, min_free_bytes)
   try:
     if resume:
@@ -208,7 +208,12 @@ def _neighbours(path: pathlib.Path) -> str:
   return f' Runs that are there, newest first: {names}.'
 
 
-def _check_free(path: pathlib.Path) -> None:
+def check_free(path: pathlib.Path) -> None:
+  """Refuses a directory that a new run cannot have.
+
+  Raises:
+    RunDirectoryRefused: there is something in the way, or no right to write.
+  """
   if _holds_run(path):
     raise RunDirectoryRefused(
       f'{path} already holds a run. Give another --run_dir, or remove it.'

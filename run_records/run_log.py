@@ -13,7 +13,6 @@ from typing import Any
 from run_records import metrics as metrics_lib
 
 _NODE = 'node_'  # of the kind of rows of a group of nodes
-_CURVE_LENGTH = 60  # points of the evaluation curve that are kept
 
 
 class RunLog:
@@ -21,7 +20,6 @@ class RunLog:
 
   Attributes:
     latest: kind to the newest row, by environment steps.
-    curve: [(actor_steps, return_mean)] of the last evaluations, by steps.
   """
 
   def __init__(self, run_dir: pathlib.Path | None):
@@ -31,7 +29,6 @@ class RunLog:
       run_dir: of the run; None keeps everything in memory.
     """
     self.latest: dict[str, dict[str, Any]] = {}
-    self.curve: list[tuple[int, float]] = []
     self._writer: metrics_lib.MetricsWriter | None = None
     if run_dir is not None:
       self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
@@ -62,9 +59,6 @@ class RunLog:
     latest = self.latest.get(kind, row)
     if row['actor_steps'] >= latest['actor_steps']:
       self.latest[kind] = row
-    if kind == 'evaluation' and 'return_mean' in row:
-      point = (int(row['actor_steps']), float(row['return_mean']))
-      self.curve = sorted([*self.curve, point])[-_CURVE_LENGTH:]
 
   def node(
     self,

@@ -1,6 +1,6 @@
 """Where else a run's numbers go: Weights & Biases, MLflow, tables.
 
-A sink is four methods; follow.py feeds it from a run's JSON lines, in a process
+A sink is a `Sink`; follow.py feeds it from a run's JSON lines, in a process
 of its own that a launcher starts before it leaves the network.
 
     --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
@@ -19,7 +19,7 @@ import json
 import os
 import pathlib
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from run_records import metrics
 from run_records import packages
@@ -39,27 +39,24 @@ _NEEDED = {
 NAMES = tuple(_NEEDED)
 
 
-class Sink(Protocol):
+class Sink:
   """What takes a run's numbers. Made with the run and its earlier `state`."""
 
   def state(self) -> dict[str, Any]:
     """What a later process needs to go on with the same record, as JSON."""
-    ...
+    return {}
 
   def row(self, kind: str, row: Mapping[str, Any]) -> None:
     """A whole row as it is in metrics/<kind>.jsonl."""
-    ...
 
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     """The row's numbers by TensorBoard's tags, at so many actor steps."""
-    ...
 
   def close(self, finished: bool) -> None:
     """The run is over, or was broken off."""
-    ...
 
 
-class WandB:
+class WandB(Sink):
   """A run of Weights & Biases."""
 
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
@@ -86,9 +83,6 @@ class WandB:
   def state(self) -> dict[str, Any]:
     return {'id': self._id}
 
-  def row(self, kind: str, row: Mapping[str, Any]) -> None:
-    pass
-
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     self._run.log({'actor_steps': step, **values})
 
@@ -96,7 +90,7 @@ class WandB:
     self._run.finish(exit_code=0 if finished else 1)
 
 
-class MLflow:
+class MLflow(Sink):
   """A run of MLflow."""
 
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
@@ -132,9 +126,6 @@ class MLflow:
   def state(self) -> dict[str, Any]:
     return {'id': self._id}
 
-  def row(self, kind: str, row: Mapping[str, Any]) -> None:
-    pass
-
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     now = int(time.time() * 1000)
     self._client.log_batch(
@@ -146,7 +137,7 @@ class MLflow:
     self._client.set_terminated(self._id, _END[finished])
 
 
-class CSV:
+class CSV(Sink):
   """A table for each kind of row, written when the run is over.
 
   Columns of a kind are known when its last row is. Lists are JSON in a cell.
@@ -156,15 +147,6 @@ class CSV:
 
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
     self._run = run
-
-  def state(self) -> dict[str, Any]:
-    return {}
-
-  def row(self, kind: str, row: Mapping[str, Any]) -> None:
-    pass
-
-  def scalars(self, values: Mapping[str, float], step: int) -> None:
-    pass
 
   def close(self, finished: bool) -> None:
     directory = _directory(self._run, self.name)

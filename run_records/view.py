@@ -7,7 +7,7 @@ of its own, and a counter that does not answer leaves the last numbers standing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import copy
 import os
 import pathlib
@@ -113,28 +113,18 @@ class LiveView:
     finally:
       self._drawing.release()
 
-  def final(
-    self,
-    outcome: Any,
-    run_dir: str | os.PathLike[str] | None = None,
-    commands: Sequence[tuple[str, str]] | None = None,
-  ) -> None:
+  def final(self, outcome: Any) -> None:
     """Closes the view and says how it ended, what is where, what comes next.
 
     Args:
       outcome: the engine's Outcome.
-      run_dir: of the run; that of the constructor if None.
-      commands: (what it does, command) to try next; those that suit the
-        outcome if None.
     """
     self.close()
-    path = run_dir or self._footer
     view_final.show(
       self.console,
       outcome,
-      pathlib.Path(path) if path else None,
+      pathlib.Path(self._footer) if self._footer else None,
       self._snapshot or {},
-      commands,
     )
 
   def _poll(self) -> None:

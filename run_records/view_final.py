@@ -33,7 +33,6 @@ def show(
   outcome: Any,
   run_dir: pathlib.Path | None,
   snapshot: Mapping[str, Any],
-  commands: Sequence[tuple[str, str]] | None = None,
 ) -> None:
   """Prints how a run ended.
 
@@ -42,10 +41,7 @@ def show(
     outcome: the engine's Outcome.
     run_dir: of the run, None if nothing was kept.
     snapshot: the counter's last one; may be empty.
-    commands: (what it does, command) to try next; by the outcome if None.
   """
-  if commands is None:
-    commands = _commands(outcome, run_dir)
   summary = _summary(run_dir)
   interrupted = outcome.exit_code in state_lib.BROKEN_OFF
   failed = outcome.exit_code == state_lib.FAILED
@@ -73,6 +69,7 @@ def show(
   if kept:
     intro = 'Kept in' if interrupted or failed else 'In'
     parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept)]
+  commands = _commands(outcome, run_dir)
   if commands:
     parts += ['', text.Text('Next')]
     # A command is copied: it must not be wrapped.

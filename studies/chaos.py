@@ -92,6 +92,10 @@ class Monkey:
       print(f'  {time.strftime("%X")} {number.name} {name}', flush=True)
 
 
+class NoRun(ValueError):
+  """A system that cannot be run as asked; the message says why."""
+
+
 @dataclasses.dataclass
 class Result:
   """One run."""
@@ -126,13 +130,18 @@ class Result:
 def run(
   name: str, seed: int, monkey: Monkey, out: pathlib.Path, flags: Sequence[str]
 ) -> Result:
-  """One run of a system, with the monkey about."""
+  """One run of a system, with the monkey about.
+
+  Raises:
+    NoRun: its flags were refused; with the end of what it said.
+  """
   path = out / f'{name}-{seed}'
   temporary = pathlib.Path(tempfile.mkdtemp(prefix='chaos-'))
   before = _shared()
   kills, stops, began = monkey.kills, monkey.stops, time.monotonic()
   monkey.rest()
-  with path.with_suffix('.txt').open('w') as printed:
+  said = path.with_suffix('.txt')
+  with said.open('w') as printed:
     process = subprocess.Popen(
       [
         sys.executable,
@@ -165,6 +174,9 @@ def run(
   process.kill()
   process.wait()
   shutil.rmtree(temporary, ignore_errors=True)
+  if not (path / 'config.json').is_file():
+    tail = said.read_text(errors='replace')[-2000:].strip()
+    raise NoRun(f'{name} ended with exit code {code}: {tail}')
   directory = run_directory.RunDirectory(path)
   evaluations = directory.metrics('evaluation')
   totals = (directory.summary() or {}).get('totals', {})
@@ -234,7 +246,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Returns 0 if all runs survived."""
+  """Returns 0 if all runs survived, and 2 if one could not begin."""
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
   parser.add_argument(
     '--systems', default=','.join(SYSTEMS), help='default: %(default)s'
@@ -254,7 +266,11 @@ def main(argv: Sequence[str]) -> int:
     while monkey.left:
       print(f'{name}, seed {seed}', flush=True)
       shutil.rmtree(args.out / f'{name}-{seed}', ignore_errors=True)
-      results.append(run(name, seed, monkey, args.out, flags))
+      try:
+        results.append(run(name, seed, monkey, args.out, flags))
+      except NoRun as e:
+        print(e, file=sys.stderr)
+        return 2
       for fault in results[-1].faults:
         print(f'  BROKEN: {fault}', flush=True)
       seed += 1

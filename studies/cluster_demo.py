@@ -82,12 +82,9 @@ class Cluster:
   def __init__(self, weather: slow_link.Weather | None):
     self._weather = weather
     self.hosts: dict[str, namespaces.Host] = {}
-    self.head = self._add(cpus=0)
+    self.head = self.join(cpus=0)
 
   def join(self, cpus: int) -> namespaces.Host:
-    return self._add(cpus)
-
-  def _add(self, cpus: int) -> namespaces.Host:
     number = len(self.hosts) + 1
     host = namespaces.Host(number, self._weather)
     self.hosts[host.name] = host
@@ -108,9 +105,6 @@ class Cluster:
       environment=_HEALTH,
     )
     return host
-
-  def lose(self, host: namespaces.Host) -> None:
-    host.pull_the_plug()
 
   def close(self) -> None:
     for host in self.hosts.values():
@@ -203,7 +197,7 @@ def run(
       print(f'{system}: {name} is on {lives[-1].host}')
     lost = cluster.hosts[here[lose][-1].host]
     at = time.time()
-    cluster.lose(lost)
+    lost.pull_the_plug()
     print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
     time.sleep(_ALONE_S)
     joined = cluster.join(cpus=12)

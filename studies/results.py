@@ -46,14 +46,17 @@ def main() -> int:
       signal.signal(number, signal.default_int_handler)
   try:
     args = _parser().parse(sys.argv[1:])
-    code = run(
-      _chosen(load(args.studies), args),
-      pathlib.Path(args.out),
-      publish=PUBLISHED if args.publish else None,
-      parallel=args.jobs,
-      retry_crashed=args.retry_crashed,
-      arguments=[f"--variant='{label}'" for label in args.variant or ()],
-    )
+    studies = _chosen(load(args.studies), args)
+    out = pathlib.Path(args.out)
+    with study_runs.alone({out / study.name for study in studies}):
+      code = run(
+        studies,
+        out,
+        publish=PUBLISHED if args.publish else None,
+        parallel=args.jobs,
+        retry_crashed=args.retry_crashed,
+        arguments=[f"--variant='{label}'" for label in args.variant or ()],
+      )
   except (ValueError, OSError) as e:
     return command_line.refuse(e)
   except KeyboardInterrupt:
@@ -120,6 +123,8 @@ def write(
 ) -> str:
   """Numbers, table and picture of a study whose runs are there.
 
+  There is no picture where no run came as far as an evaluation.
+
   Returns:
     The table.
   """
@@ -129,16 +134,19 @@ def write(
   metrics.write_json(target / 'results.json', results)
   table = study_table.render(results)
   (target / 'table.md').write_text(table, encoding='utf-8')
-  study_plots.compare_curves(
-    {label: system.curves for label, system in systems.items()},
-    target / 'learning_curves.png',
-    budget=study.budget,
-    seconds=results.get('by_seconds', {}).get('seconds'),
-    title=f'{study.environment}, {study.seeds} seeds each',
-    threshold=study.threshold,
-    random=study.reference.random,
-    budgets={label: study.budget_of(label) for label in systems},
-  )
+  try:
+    study_plots.compare_curves(
+      {label: system.curves for label, system in systems.items()},
+      target / 'learning_curves.png',
+      budget=study.budget,
+      seconds=results.get('by_seconds', {}).get('seconds'),
+      title=f'{study.environment}, {study.seeds} seeds each',
+      threshold=study.threshold,
+      random=study.reference.random,
+      budgets={label: study.budget_of(label) for label in systems},
+    )
+  except ValueError as e:  # no evaluation at all
+    print(f'{study.name} has no picture: {e}', file=sys.stderr)
   return table
 
 

@@ -10,8 +10,10 @@ to another config today, because a preset or a default has changed since.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import concurrent.futures
+import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -41,6 +43,35 @@ _OF_ONE_RUN = ('seed',)
 
 class Refused(ValueError):
   """The runs cannot be made; the message says why and what to change."""
+
+
+@contextlib.contextmanager
+def alone(directories: Iterable[pathlib.Path]) -> Iterator[None]:
+  """Keeps other processes of this host from making runs in them meanwhile.
+
+  They would take a run that still goes for one that was interrupted.
+
+  Args:
+    directories: of studies or sweeps; made if they are not there.
+
+  Raises:
+    Refused: another process makes runs there.
+  """
+  with contextlib.ExitStack() as held:
+    for directory in directories:
+      directory.mkdir(parents=True, exist_ok=True)
+      opened = os.open(directory, os.O_RDONLY)
+      held.callback(os.close, opened)  # which ends the lock
+      try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise Refused(
+          f'another process is making runs in {directory}. Wait until it has '
+          'ended, or give another directory.'
+        ) from None
+      except OSError:
+        pass  # a file system without locks
+    yield
 
 
 def missing(

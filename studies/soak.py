@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
@@ -173,6 +174,17 @@ class Soak:
         self._process.wait(15)
       self._process.kill()
       self._process.wait()
+
+  def restarted(self) -> list[str]:
+    """Nodes that were started again, from the headers of their logs.
+
+    Sizes do not tell: a node is soon back, under the same name.
+    """
+    found: set[str] = set()
+    for path in (self._run.path / 'logs').glob('*.log'):
+      text = path.read_text(errors='replace')
+      found.update(re.findall(r'^--- (\S+), pid .*, restart \d+', text, re.M))
+    return sorted(found)
 
   def steps(self) -> tuple[int, int]:
     """Steps of all actors, and of the learner."""
@@ -366,6 +378,7 @@ def _report(soak: Soak, out: pathlib.Path) -> list[str]:
   if soak.exit_code != 0:
     broken.append(f'{soak.system} ended with exit code {soak.exit_code}')
   broken += [f'{name} was not there all the time' for name in changed]
+  broken += [f'{name} was started again' for name in soak.restarted()]
   for fault in broken:
     print(f'BROKEN: {fault}')
   return broken

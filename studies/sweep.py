@@ -66,7 +66,8 @@ def main() -> int:
     if args.plan:
       print(_planned(sweep))
       return 0
-    return run(sweep, args.jobs, args.retry_crashed)
+    with study_runs.alone([sweep.directory]):
+      return run(sweep, args.jobs, args.retry_crashed)
   except (ValueError, OSError) as e:
     return command_line.refuse(e)
   except KeyboardInterrupt:

@@ -7,7 +7,8 @@ Each AGENT:PRESET is trained as its preset says, in --out, to its target or to
 the end of its budget. Its best policy plays 100 episodes. If their mean reaches
 the preset's target, or what counts as solved where it has none, the policy is
 put into murmuration/zoo with its command, seed, score and interval. `make docs`
-then writes the table of docs/zoo.md. Runs that are over are not made again.
+then writes the table of docs/zoo.md. Runs that are over are not made again; one
+that was broken off goes on.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def train(
     NoEntry: it failed; with the end of what it said.
   """
   resumed = (path / 'config.json').is_file()
-  if resumed and run_directory.open(path).summary() is not None:
+  # One that was broken off has a summary too, which says so.
+  summary = run_directory.open(path).summary() if resumed else None
+  if (summary or {}).get('finished'):
     return
   limit = f'--config.run.wall_clock_s={wall_clock_s}'
   done = subprocess.run(

@@ -93,7 +93,13 @@ def test_it_serves_over_http_and_says_what_is_wrong(example, tmp_path):
         lambda row: _asked(listening.server_port, row), x.tolist()
       )
       assert [*found] == [(200, int(action)) for action in policy(x)]
-    for wrong, said in ([0.0] * 3, '(3,); needed is (4,)'), ('x', 'float'):
+    for wrong, said in (
+      ([0.0] * 3, '(3,); needed is (4,)'),
+      ('x', 'float'),
+      ([None, 0, 0, 0], 'not finite'),
+      ([0, float('nan'), 0, 0], 'not finite'),
+      ([0, 0, 1e39, 0], 'not finite'),
+    ):
       code, why = _asked(listening.server_port, wrong)
       assert code == 400 and said in why
   finally:

@@ -58,6 +58,7 @@ class Actor(core.Actor):
     reward_clip: float | None = None,
     update_period: int = 1,
     steps: int = 0,
+    count: int = 1,
     abandon: Callable[[], None] = lambda: None,
     wait_s: float = 30.0,
   ):
@@ -71,6 +72,7 @@ class Actor(core.Actor):
       reward_clip: `agent.reward_clip`.
       update_period: calls of `update` for one look for newer parameters.
       steps: that it made before it was started again.
+      count: actors of its agent.
       abandon: drops what is unfinished, such as `TransitionAdder.reset`: called
         where an episode begins before the last one has ended.
       wait_s: how long `update(wait=True)` waits for newer parameters.
@@ -78,6 +80,7 @@ class Actor(core.Actor):
     self.behaviour = behaviour
     self.source = source
     self.steps = steps
+    self._count = count
     self._write = write
     self._rng = rng
     self._reward_clip = reward_clip
@@ -90,13 +93,18 @@ class Actor(core.Actor):
     # The end of an episode: what is acted on next comes with the next one.
     self._ended: tuple | None = None
 
+  @property
+  def steps_of_all(self) -> int:
+    """Steps of all actors, if the others are as far: schedules go by them."""
+    return self.steps * self._count
+
   # K environments that are stepped together.
 
   def act(self, observation: np.ndarray) -> np.ndarray:
     """Actions [K, ...] for `observation [K, ...]`."""
     source = self.source
     action = self.behaviour.act(
-      source.theta, observation, self.steps, self._rng
+      source.theta, observation, self.steps_of_all, self._rng
     )
     # With central inference this is known only now.
     self._version = source.version

@@ -23,6 +23,7 @@ import tensorflow as tf
 from agents import base
 from agents import parameters
 from agents.acme import learner as acme_learner
+from agents.networks import conv
 from environment_loops import environments
 
 if TYPE_CHECKING:
@@ -131,12 +132,6 @@ class AcmeAgent(base.Agent):
       'give away. Run it under actor_learner.'
     )
 
-  def act(self, theta, observation, actor_steps, rng):
-    raise NotImplementedError(
-      f'{self.name} acts one actor at a time: see `actor`. Run it under '
-      'actor_learner.'
-    )
-
   def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
     del info
     return _Explorer(self, num_envs)
@@ -157,7 +152,7 @@ class Policy:
   def __init__(
     self, agent: AcmeAgent, explore: bool, num_envs: int | None = None
   ):
-    _use_one_thread()
+    conv.use_one_thread()
     self._module = agent.make_policy(explore)
     self._variables = self._module.variables
     self._layout = agent.layout
@@ -205,12 +200,3 @@ class _Explorer:
 
   def ended(self, last):
     """Nothing is kept of an episode."""
-
-
-def _use_one_thread() -> None:
-  """Small networks are slower with more, and other nodes have the cores."""
-  try:
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-  except RuntimeError:
-    pass  # TensorFlow works here already: whoever came first has decided

@@ -70,6 +70,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     'agent.policy_learning_rate',
     'agent.critic_learning_rate',
   )
+  maxima = (actor_critic_networks.MAXIMUM,)
 
   def __init__(
     self,

@@ -209,6 +209,14 @@ class Exchange(abc.ABC):
     """
     return own
 
+  def scheduled(self, updates: int) -> int:
+    """Learner steps by which learning rates fall.
+
+    Args:
+      updates: of this learner.
+    """
+    return updates
+
   def replacement(self, member: int) -> np.ndarray | None:
     """Parameters [D] for a member whose own are not finite, if there are."""
     del member

@@ -161,7 +161,7 @@ class Mix(local.Local):
   def setup(self, learner, seed):
     self._moments = None
     if self._average_moments:
-      self._moments = _second_moments(learner.agent.optimizer)
+      self._moments = second_moments(learner.agent.optimizer)
     self._kept = tf.Variable(0, dtype=tf.int64, name='gossip_iteration')
 
   def variables(self):
@@ -369,7 +369,7 @@ class Mix(local.Local):
     return found
 
 
-def _second_moments(optimizer: Any) -> str:
+def second_moments(optimizer: Any) -> str:
   """What a learner calls the slot of its squared gradients.
 
   Raises:

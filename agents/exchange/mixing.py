@@ -141,34 +141,31 @@ def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
   return total
 
 
-def contraction(weights: np.ndarray) -> float:
-  """beta: by what a doubly stochastic `W [n, n]` shrinks deviations at least.
-
-  Its second largest singular value: the largest once the mean is taken off.
-  """
-  size = len(weights)
-  return float(np.linalg.norm(weights - np.full((size, size), 1 / size), 2))
-
-
 def bound_factor(graph: Graph) -> float:
   """What times `max_k ||rate G_k||_F` bounds the deviation from the mean.
 
-  With one matrix: `D <- beta (D + g)`, so `D <= beta / (1 - beta) g`. With
-  matrices in turn, of a cycle that begins anywhere: the sum over its steps of
-  the contraction of what follows them, over 1 less that of the whole cycle.
+  With one matrix: `D <- beta (D + g)`, so `D <= beta / (1 - beta) g`, where
+  beta is its second largest singular value: by what it shrinks deviations at
+  least. With matrices in turn, of a cycle that begins anywhere: the sum over
+  its steps of the beta of what follows them, over 1 less that of the whole
+  cycle.
   """
   if graph.size == 1:
     return 0.0
-  matrices = [graph.matrix(k) for k in range(graph.cycle)]
+  # Each W is circulant, so that all have the same eigenvectors: the eigenvalues
+  # of one are the Fourier transform of its first row, those of a product are
+  # their products. Without the first, that of the mean, the largest is beta. It
+  # is below 1, as distance 1 comes in each cycle.
+  rows = np.zeros((graph.cycle, graph.size))
+  for k, row in enumerate(rows):
+    row[[0, *graph.sources(0, k)]] = 1 / (graph.peers + 1)
+  values = np.abs(np.fft.fft(rows)[:, 1:])
   worst = 0.0
-  for first in range(graph.cycle):
-    product, total = np.eye(graph.size), 0.0
-    for weights in reversed(matrices[first:] + matrices[:first]):
-      product = product @ weights
-      total += contraction(product)
-    beta = contraction(product)
-    worst = max(worst, total / (1 - beta) if beta < 1 else math.inf)
-  return worst
+  for last in range(graph.cycle):
+    # From the last step of the cycle back to its first.
+    betas = np.cumprod(np.roll(values, last, 0)[::-1], 0).max(1)
+    worst = max(worst, betas.sum() / (1 - betas[-1]))
+  return float(worst)
 
 
 def may_begin(iteration: int, heard: int, tau: int | None) -> bool:

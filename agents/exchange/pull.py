@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import tensorflow as tf
 
@@ -30,14 +32,10 @@ class Pull(base.Exchange):
   def __init__(
     self,
     c_max: float | None = 0.05,
-    r_mode: str = 'scalar',
+    r_mode: Literal['scalar', 'elementwise'] = 'scalar',
     inertia: float = 0.0,
     period: int = 1,
   ):
-    if r_mode not in ('scalar', 'elementwise'):
-      raise ValueError(
-        f"r_mode={r_mode!r} is not known. Choose 'scalar' or 'elementwise'."
-      )
     self._c_max = c_max
     self._r_mode = r_mode
     self._inertia = inertia

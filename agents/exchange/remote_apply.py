@@ -22,7 +22,8 @@ class Message(NamedTuple):
 
   Attributes:
     vector: gradient [D], clipped; None where there is none to apply.
-    statistics: position in theta to what is to stand there from now on.
+    statistics: position in theta to what would stand there if this learner
+      were alone.
     steps: environment steps that the learner's members have taken.
   """
 
@@ -142,8 +143,8 @@ class RemoteApply(base.Exchange):
   clipping    here, before the gradient is sent: the norm is that of all of it,
               and it is the same whatever slices the server keeps it in.
   statistics  what is not learned by gradient (means of observations, a largest
-              priority) is sent with it, and replaces what the server has: the
-              last learner wins.
+              priority) is sent with it where it has moved, and the server makes
+              one of all learners'.
   target      follows where the server's version passes a multiple of its
               period, so by the updates of all learners.
   """
@@ -156,6 +157,7 @@ class RemoteApply(base.Exchange):
     server: Server,
     loss_filter: LossFilter | None = None,
     budget: int | None = None,
+    gradients: int = 1,
   ):
     """Takes the way to the server.
 
@@ -163,9 +165,12 @@ class RemoteApply(base.Exchange):
       server: that makes the updates.
       loss_filter: of this learner's losses; None discards none.
       budget: environment steps of all learners, to tell what is early.
+      gradients: that an update of the server is the mean of; its schedules go
+        by them.
     """
     self._server = server
     self._filter = loss_filter
+    self._gradients = gradients
     self._entropy = None if budget is None else EntropyWatch(budget)
     self._others = 0  # environment steps of other learners
     self._sent = self._discarded = 0
@@ -205,14 +210,12 @@ class RemoteApply(base.Exchange):
     with contextlib.suppress(base.Stopped):
       answer = self._server.pull()
       self._others = max(answer.steps - worker.steps, 0)
+      self._brought['theta'] = answer.theta[None]
       worker.learner.set_parameters(answer.theta[None])
 
   def meet(self, learner, gradient):
     vector = np.asarray(gradient.vector)[0]
-    statistics = {
-      self._starts[name]: np.ravel(value)
-      for name, value in gradient.statistics.items()
-    }
+    statistics = self._moved(gradient.statistics)
     sound = bool(np.isfinite(vector).all())
     if self._filter is not None:
       if self._filter.discards(float(gradient.metrics['loss'][0])):
@@ -271,6 +274,10 @@ class RemoteApply(base.Exchange):
   def actor_steps(self, own):
     return own + self._others
 
+  def scheduled(self, updates):
+    del updates
+    return self._gradients * int(self._brought['version'])
+
   def variables(self):
     found = {'server_version': self._version}
     if self._filter is not None:
@@ -284,3 +291,12 @@ class RemoteApply(base.Exchange):
       'gradients_rejected': self._rejected,
       'losses_discarded': self._discarded,
     }
+
+  def _moved(self, statistics: dict[str, Any]) -> dict[int, np.ndarray]:
+    """By position in theta, without what says nothing new."""
+    found = {}
+    for name, value in statistics.items():
+      start, new = self._starts[name], np.ravel(value)
+      if not np.array_equal(new, self._brought['theta'][0, start:][: new.size]):
+        found[start] = new
+    return found

@@ -260,7 +260,7 @@ class ConvNet:
 
   def prepare(self, variables: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
     """Tensors of each member: a copy, made once for each new theta."""
-    _use_one_thread()
+    use_one_thread()
     # Copied: tf.constant shares the memory of an array that is aligned.
     return [
       [tf.constant(array[member].copy()) for array in variables]
@@ -336,7 +336,7 @@ def make(
   )
 
 
-def _use_one_thread() -> None:
+def use_one_thread() -> None:
   """An actor is one of many processes: more threads take others' cores."""
   try:
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -68,17 +68,14 @@ class Config:
     settings.ordered(self, 'swarm.b', 'swarm.window', why)
 
 
-def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
+def learning_rate(
+  base_rate: float, info: base.ActorInfo, spread: Spread
+) -> float:
   """The learning rate of explorer i of N (docs/agents/pso_dqn.md).
 
   'decades': base * 10^(-1 + 2 i / (N - 1)), clipped to [1e-5, 1e-2];
   'paper': log-spaced over [1e-5, 1e-2]; 'none': the base.
   """
-  if spread not in get_args(Spread):
-    raise ValueError(
-      f'lr_spread={spread!r} is not known. Choose one of '
-      f'{list(get_args(Spread))}.'
-    )
   if spread == 'none' or info.count == 1:
     return base_rate
   part = info.index / (info.count - 1)
@@ -88,7 +85,7 @@ def learning_rate(base_rate: float, info: base.ActorInfo, spread: str) -> float:
 
 
 def learning_rates(
-  agent: base.Agent, infos: Sequence[base.ActorInfo], spread: str
+  agent: base.Agent, infos: Sequence[base.ActorInfo], spread: Spread
 ) -> list[float]:
   """Of the members of one node, [P]."""
   return [learning_rate(agent.learning_rate, info, spread) for info in infos]

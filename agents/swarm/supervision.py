@@ -131,6 +131,13 @@ class DefaultSupervision:
     # Any other ticket is late: its trial is over, or its star was replaced.
     return Verdict(None, None)
 
+  def fit_config(self) -> None:
+    """Brings a state that another config has left within this one's bounds."""
+    self.hist = self.hist[-self.window :]
+    # A trial ends with an episode: one is left, however many there were.
+    self.trial_returns = self.trial_returns[: self.b]
+    self._weigh()
+
   def _of_trial(self, ticket: Ticket) -> bool:
     return (
       ticket.kind == 'trial'
@@ -253,11 +260,18 @@ def state_of(machine: Supervision) -> dict[str, Any]:
 
 
 def restore(machine: Supervision, state: Mapping[str, Any]) -> None:
-  """Takes a checkpointed state back. Episodes in flight are lost with the
-  process that asked for them, so they are asked for again."""
+  """Takes a checkpointed state back; the config's numbers stay as they are.
+
+  Episodes in flight are lost with the process that asked for them, so they are
+  asked for again.
+  """
+  given = {field.name for field in dataclasses.fields(explorers.Config)}
   for field in dataclasses.fields(machine):
+    if field.name in given:
+      continue  # a run that is resumed may have another one
     found = state[field.name]
     is_pair = field.name in ('waiting', 'trial') and found is not None
     setattr(machine, field.name, tuple(found) if is_pair else found)
   if isinstance(machine, DefaultSupervision):
     machine.trial_in_flight = 0
+    machine.fit_config()

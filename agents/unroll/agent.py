@@ -191,21 +191,6 @@ class UnrollActorCritic(base.Agent):
     del info
     return unroll_acting.SamplingActor(self._policy, num_envs)
 
-  def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    if self.network.core_size:
-      raise ValueError(
-        'This policy remembers (lstm_size or stack), and act() has nowhere to '
-        'keep what. Let actor() act, one for each member.'
-      )
-    return np.stack(
-      [
-        unroll_acting.SamplingActor(self._policy, len(x)).act(
-          one, x, actor_steps, rng
-        )
-        for one, x in zip(theta, observation)
-      ]
-    )
-
   def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
     return unroll_acting.GreedyPolicy(self._policy, theta)
 

@@ -85,6 +85,7 @@ class Rollouts:
     batch_size: steps of one minibatch.
     epochs: times each step is learned from.
     in_order: whether the steps of a sequence stay together.
+    images: whether observations are images.
     seed: of the shuffles; from 0 to 2^63 - 1.
   """
 
@@ -96,6 +97,7 @@ class Rollouts:
   batch_size: int
   epochs: int
   in_order: bool = False
+  images: bool = False
   seed: int = 0
 
   @property
@@ -162,11 +164,15 @@ class Rollouts:
       own_variables, own_blocks = member
       return self._minibatches(own_variables, own_blocks, order)
 
-    if members == 1:
-      one = minibatches(
-        tf.nest.map_structure(lambda x: x[0], (variables, whole))
+    def alone(index: int) -> Minibatch:
+      return minibatches(
+        tf.nest.map_structure(lambda x: x[index], (variables, whole))
       )
-      return tf.nest.map_structure(lambda x: x[:, None], one)
+
+    if members == 1 or self.images:
+      # Convolutions cannot be mapped over filters: one after the other.
+      each = [alone(index) for index in range(members)]
+      return tf.nest.map_structure(lambda *x: tf.stack(x, axis=1), *each)
     found = tf.vectorized_map(
       minibatches, (variables, whole), fallback_to_while_loop=False
     )

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from agents import base
 from agents import feeds
 from replay import blocks
 
 
-class UnrollActor(Protocol):
+class UnrollActor(base.Actor, Protocol):
   """A `base.Actor` that tells what has to be stored beside each step.
 
   The order at each step:
@@ -35,23 +36,6 @@ class UnrollActor(Protocol):
 
   behaviour: np.ndarray
   core: np.ndarray
-
-  def act(
-    self,
-    theta: np.ndarray,
-    observation: np.ndarray,
-    actor_steps: int,
-    rng: np.random.Generator,
-  ) -> np.ndarray:
-    """Actions [K, ...] for `theta [D]` and `observation [K, ...]`."""
-
-  def ended(self, last: np.ndarray) -> None:
-    """Where episodes have ended, bool [K]: their memory begins anew."""
-
-  def priorities(
-    self, theta: np.ndarray, packed: np.ndarray
-  ) -> np.ndarray | None:
-    """None: a queue has no priorities."""
 
 
 class BlockFeed(feeds.Feed, Protocol):

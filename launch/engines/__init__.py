@@ -11,6 +11,7 @@ from launch.engines.cluster import engine as cluster
 from launch.engines.cluster.engine import Options
 from launch.engines.cluster.engine import Refused
 from launch.engines.cluster.engine import check as check_ray
+from launch.engines.cluster.engine import check_program as check_on_ray
 from launch.engines.processes import warm_up
 from launch.engines.state import NodeState
 from launch.engines.state import OnTick
@@ -34,6 +35,7 @@ __all__ = [
   'Outcome',
   'Refused',
   'RunState',
+  'check_on_ray',
   'check_ray',
   'run',
   'warm_up',

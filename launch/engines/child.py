@@ -29,6 +29,7 @@ from launch.rpc import hosts
 
 # On this signal a node writes the stack of every thread to its log.
 DUMP_SIGNAL = signal.SIGUSR2
+TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
 _ENTRY_SCRIPT = os.path.join('nodes', 'python', 'process_entry.py')
 
 
@@ -68,7 +69,13 @@ def run(
     prepare.start(request['names'], run or directory.Local(where))
     _run_command(request['command'], notify_running)
     exit_code = 0
-    pulse.done()
+    if worker_manager.stop_event().is_set():
+      # Its loop returned because it was told to. Only the launcher knows
+      # whether that was its own word: a plain `kill` is no work that is done.
+      exit_code = TERMINATED
+      pulse.done(error='ended by a SIGTERM that the launcher did not send')
+    else:
+      pulse.done()
   except BaseException as e:  # also sys.exit(0): whose work is done returns
     # The launcher reads the end of the log for the traceback; with a disk that
     # is full there is none.
@@ -168,12 +175,7 @@ def _run_command(
   """Runs what Launchpad would have executed."""
   # With this flag a crashed node would wait for a debugger.
   command = [arg for arg in command if arg != '--pdb_post_mortem']
-  if not command[1].endswith(_ENTRY_SCRIPT):
-    # A kind of node with a program of its own.
-    notify_running()
-    pulse.done()  # its exit code says the rest
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execv(command[0], command)
+  assert command[1].endswith(_ENTRY_SCRIPT), command
   # Defines the flags that the command sets, so not before the fork.
   from launchpad.nodes.python import process_entry
 

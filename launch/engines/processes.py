@@ -154,7 +154,7 @@ class Backend:
     error = None
     if failed:
       error = self._logs.error(index, code, self._watch.last_words(index))
-    killed = code == -signal.SIGKILL
+    killed = code in (-signal.SIGKILL, -signal.SIGTERM, child.TERMINATED)
     return supervision.Event(index, 'exited', pid, failed, error, killed)
 
 

@@ -43,7 +43,8 @@ class Event:
     pid: its process, if it has one of its own.
     failed: for 'exited': it did not return normally.
     error: for 'exited': why.
-    killed: for 'exited': by somebody else's SIGKILL, or with its host.
+    killed: for 'exited': by somebody else's SIGKILL or SIGTERM, or with its
+      host.
     host: where it is, as NodeState.host.
   """
 
@@ -143,8 +144,10 @@ class Supervisor:
       for index in range(len(self._nodes)):
         self._start(index)
       while True:
-        self._handle(self._backend.poll(_POLL_S))
+        events = self._backend.poll(_POLL_S)
+        # First: a SIGTERM to the whole job ends the nodes too.
         self._check_signals()
+        self._handle(events)
         self._restart_due()
         self._look()
         self._check_finished()

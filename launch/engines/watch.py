@@ -113,9 +113,11 @@ class Watch:
         continue
       state = self._state(node)
       moved |= self._count(slot, seen, state, passed_s)
-      # A wait in the middle of something long is no work. Who is looked at in
-      # a debugger may be what the others wait for.
-      excused |= _FRESH_S < seen.silent_s < slot.limit_s or state == _TRACED
+      # A wait in the middle of something long is no work, however long its
+      # tries take. Who is looked at in a debugger may be what others wait for.
+      works = _FRESH_S < seen.silent_s < slot.limit_s
+      waits = seen.unsaid_s < _UNSAID_S
+      excused |= (works and not waits) or state == _TRACED
       what = self._verdict(slot, seen)
       self._notice(slot, seen, node, what)
       if what:

@@ -105,8 +105,12 @@ class Zygote:
 
   def _terminate(self, *unused) -> None:
     if os.getpid() != self._pid:  # a node that has just been forked
-      os._exit(128 + signal.SIGTERM)
-    self._terminated = True
+      os._exit(child.TERMINATED)
+    # Sent by the kernel when the launcher is gone. Else it was for all
+    # processes of the job (a service or a batch system stops it): the launcher
+    # ends the run in good order, and needs this process for that.
+    parent = self._launcher_pid
+    self._terminated = parent is not None and os.getppid() != parent
 
   def _loop(self) -> None:
     while not self._terminated:

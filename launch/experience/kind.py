@@ -21,9 +21,10 @@ from replay import priorities as priorities_lib
 from replay import ring as ring_lib
 from replay import sampler as sampler_lib
 
-# How long an actor waits for a table that takes nothing. Its learner may have
-# died: it is started again with back-off, and traces its update anew. The run
-# says what is waited for, and ends before this if nothing moves (watch.py).
+# How long an actor waits for a table that takes nothing, or for its server. The
+# learner or the server may have died: it is started again with back-off, and a
+# learner traces its update anew. The run says what is waited for, and ends
+# before this if nothing moves (watch.py).
 WRITE_TIMEOUT_S = 300.0
 _PRIORITIES_FLUSH_S = 5.0
 

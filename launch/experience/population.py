@@ -240,10 +240,6 @@ class _Adders:
     self._made = [0] * len(adders_of_members)
     self._told = 0
 
-  @property
-  def lost(self) -> int:
-    return sum(adder.lost for adder in self._adders)
-
   def add(self, observation, action, step, version=0) -> int:
     for member, adder in enumerate(self._adders):
       own = slice(member * self._num_envs, (member + 1) * self._num_envs)

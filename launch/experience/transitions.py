@@ -16,8 +16,8 @@ from replay import shards
 from replay import tables as tables_lib
 from replay import writer
 
-# Transitions written in one go: priorities are computed for all at once.
-_BURST = 64
+# Transitions written in one go.
+_BURST = adders.TRANSITION_BURST
 
 
 class Transitions(kind.Kind):
@@ -66,7 +66,6 @@ class Transitions(kind.Kind):
       error_buffer=None if buffer is None else buffer / size,
       max_in_flight=sampler.MAX_IN_FLIGHT // size,
       writers=config.num_actors,
-      in_flight_per_writer=writer.MAX_IN_FLIGHT,
       burst=_BURST // size,
       shards=config.shards,
       updates=self.updates_per_call,
@@ -100,6 +99,7 @@ class Transitions(kind.Kind):
       burst=_BURST,
       options=writer.WriteOptions(
         timeout_s=kind.WRITE_TIMEOUT_S,
+        reconnect_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
         say=pulse.waits,
       ),

@@ -75,7 +75,6 @@ class Unrolls(kind.Kind):
       batch_size=learners * self._blocks,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       writers=self.config.num_actors,
-      in_flight_per_writer=block_adder.OPTIONS.max_in_flight,
       shards=self.config.shards,
       queue=True,
     )
@@ -93,6 +92,7 @@ class Unrolls(kind.Kind):
       options=writer.WriteOptions(
         max_in_flight=block_adder.OPTIONS.max_in_flight,
         timeout_s=kind.WRITE_TIMEOUT_S,
+        reconnect_s=kind.WRITE_TIMEOUT_S,
         should_stop=should_stop,
         say=pulse.waits,
       ),
@@ -247,7 +247,7 @@ class _Hand:
       times_sampled=np.ones(count, np.int32),
     )
 
-  def flush(self, timeout_s: float | None = None) -> None:
+  def flush(self) -> None:
     """Nothing is held back."""
 
   def close(self) -> None:

@@ -20,6 +20,7 @@ from launch import experiment as experiment_lib
 from launch import pulse
 from launch.experience import kind
 from replay import ring
+from replay import table_checks
 from run_records import reporting
 
 # Episodes that the reported training return averages over, per member.
@@ -77,17 +78,25 @@ class Acting:
     self._observation: np.ndarray | None = None
     self._adder: Any = None
     self._written = 0
+    self._names: list[str] = []  # of its tables
     self._owed = 0.0  # environment steps of a member, until the next update
 
   def open(
     self, client: reverb.Client, table: str, should_stop: kind.ShouldStop
   ) -> None:
-    """Begins to write to the tables of this worker."""
+    """Begins to write to the tables of this worker.
+
+    Args:
+      client: of the server that holds them.
+      table: their name, or how their names begin.
+      should_stop: ends every wait for that server.
+    """
+    self._client, self._should_stop = client, should_stop
     rings = self._experience.rings
     if rings:
       self._written = len(rings) * min(map(len, rings))
     else:
-      own = [t.name for t in self._experience.tables(table)]
+      own = self._names = [t.name for t in self._experience.tables(table)]
       if self._experience.queue:
         # Blocks of a predecessor would shift the bounds of all rollouts.
         for name in own:
@@ -97,6 +106,24 @@ class Acting:
     self._adder, self._record = self._experience.adder(
       client, table, self._behaviour, self._priorities, should_stop
     )
+
+  def in_vain(self) -> bool:
+    """Whether to wait for samples no longer: told to stop, or left to act.
+
+    A replay node that dies before its first checkpoint comes back empty, and
+    only workers that act fill it. What is in its tables counts from then on.
+    """
+    if self._should_stop():
+      return True
+    infos = []
+    for name in self._names:
+      infos.append(table_checks.now(self._client, name))
+      if infos[-1] is None:
+        return False  # the server may come back with all that it had
+    if all(map(table_checks.lets_through, infos)):
+      return False
+    self._written = len(infos) * min(info.current_size for info in infos)
+    return True
 
   def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
     found = self._behaviour.priorities(member, packed)

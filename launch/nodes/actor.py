@@ -139,6 +139,7 @@ class Actor:
       np.random.default_rng(seed),
       reward_clip=agent.reward_clip,
       steps=steps,
+      count=config.num_actors,
     )
 
   @property
@@ -246,7 +247,7 @@ class Actor:
 
   def _numbers(self) -> dict[str, float]:
     numbers = {
-      'epsilon': self._agent.exploration(self.steps),
+      'epsilon': self._agent.exploration(self._actor.steps_of_all),
       'parameters_version': self._follower.version,
       'parameters_age_s': self._follower.age_s,
       'lost_items': self._adder.lost,

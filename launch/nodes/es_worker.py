@@ -158,6 +158,9 @@ class Worker:
           num,
           0,  # each episode has a seed of its own
           on_fault=self._experiment.run.on_fault,
+          # A generation waits for the end of each episode; a policy that does
+          # not fail has none where the task has no limit.
+          max_steps=self._experiment.run.eval_max_steps,
         )
     policy = evolution.Perturbed(
       self._config, self._agent, self._table, theta, drawn, num

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import logging
 import os
@@ -196,17 +197,29 @@ class Evaluator:
         )
 
   def _play(self, policy, episodes, purpose, stop):
-    return evaluation.evaluate_vector(
-      policy,
-      self._experiment.environment,
-      episodes,
-      base.actor_seed(self._experiment.actor_info(0), purpose),
-      max_steps=self._experiment.eval_limit,
-      should_stop=stop.is_set,
-      on_fault=self._experiment.run.on_fault,
-      epsilon=self._experiment.run.eval_epsilon,
-      building=pulse.busy('building environments', _LONG_S),
-    )
+    seed = base.actor_seed(self._experiment.actor_info(0), purpose)
+    return play(self._experiment, policy, episodes, seed, stop.is_set)
+
+
+def play(
+  experiment: experiment_lib.Experiment,
+  policy: evaluation.Policy,
+  episodes: int,
+  seed: int,
+  should_stop: Callable[[], bool],
+) -> evaluation.VectorResult | None:
+  """Plays `episodes` as each evaluation of the run does; None if stopped."""
+  return evaluation.evaluate_vector(
+    policy,
+    experiment.environment,
+    episodes,
+    seed,
+    max_steps=experiment.eval_limit,
+    should_stop=should_stop,
+    on_fault=experiment.run.on_fault,
+    epsilon=experiment.run.eval_epsilon,
+    building=pulse.busy('building environments', _LONG_S),
+  )
 
 
 def be_nice(experiment: experiment_lib.Experiment) -> None:

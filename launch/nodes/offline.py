@@ -16,6 +16,8 @@ from launch.nodes import worker
 from replay import export
 from replay import packing
 
+_ROUNDING = 1e-4  # of actions that were mapped to [-1, 1]
+
 
 class Worker(worker.Worker):
   """Learns until it has made the updates of its budget."""
@@ -80,10 +82,12 @@ def of_data(
   """A data set as the replay of one member, all of it there.
 
   Raises:
-    ValueError: it is of another task or agent.
+    ValueError: it is of another task or agent, or nothing to learn from.
   """
   rows, priorities, about = export.load(path)
-  check(experiment.make_agent(), about, path)
+  agent = experiment.make_agent()
+  check(agent, about, path)
+  _check_rows(agent, rows, priorities, path)
   found = experience.of_members(
     dataclasses.replace(experiment, max_replay_size=len(rows)), 1
   )
@@ -120,3 +124,50 @@ def check(agent: Any, about: dict[str, Any], path: pathlib.Path) -> None:
         f'{path} has {name}={got}, but {agent.name} on {agent.spec.name} '
         f'needs {own}. {change}'
       )
+
+
+def _check_rows(
+  agent: Any, rows: np.ndarray, priorities: np.ndarray, path: pathlib.Path
+) -> None:
+  """Refuses numbers of which an agent would learn nothing, or wrong things.
+
+  Those of an environment are checked where it is stepped, and nobody else
+  looks at them between here and the loss.
+
+  Raises:
+    ValueError: with what is there, and what is needed.
+  """
+  if not len(rows):
+    raise ValueError(
+      f'{path} holds no transition, and at least one is needed. Export a run '
+      'that has acted longer.'
+    )
+  # Actions as they were given: as integers their fractions would be cut off.
+  layout = dataclasses.replace(agent.transition_layout(), discrete=False)
+  fields = {**layout.unpack(rows)._asdict(), 'priority': priorities}
+
+  def require(name: str, fits: np.ndarray, needed: str, advice: str) -> None:
+    bad = np.argwhere(~fits)
+    if len(bad):
+      raise ValueError(
+        f'{path} has {fields[name][tuple(bad[0])]:g} in {name} of row '
+        f'{bad[0][0]} ({len(bad):,} such numbers in all), but {needed}. '
+        f'{advice}'
+      )
+
+  for name, values in fields.items():
+    if values.dtype.kind == 'f':
+      why = 'all have to be finite: one NaN would reach every parameter'
+      require(name, np.isfinite(values), why, 'Leave these rows out.')
+  advice = 'Give absolute temporal differences, or leave the array out.'
+  require('priority', priorities >= 0, 'no priority is below 0', advice)
+  actions, num = fields['a_tm1'], agent.spec.num_actions
+  task = agent.spec.name
+  if num is None:
+    why = f'actions on {task} have to lie in [-1, 1], whatever its own bounds'
+    advice = 'Map low to -1 and high to 1, or clip what is beyond.'
+    require('a_tm1', np.abs(actions) <= 1 + _ROUNDING, why, advice)
+  else:
+    whole = (actions >= 0) & (actions < num) & (actions == np.floor(actions))
+    why = f'actions on {task} are whole numbers from 0 to {num - 1}'
+    require('a_tm1', whole, why, 'Count them from 0, in its order.')

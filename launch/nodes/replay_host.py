@@ -94,6 +94,7 @@ class ReplayHost:
     run_dir: str | None,
     addresses: Sequence[str],
     first_shard: int = 0,
+    shared: bool = False,
   ):
     """Takes its arguments in; servers start with `start`.
 
@@ -102,11 +103,14 @@ class ReplayHost:
       run_dir: the run's directory; None keeps nothing.
       addresses: 'host:port' of each server.
       first_shard: number of the first of them.
+      shared: others write to it too, beside the worker that saves it: what they
+        write after that one's last save is kept at the end.
     """
     self._make_tables = make_tables
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
     self._addresses = list(addresses)
     self._first = first_shard
+    self._shared = shared
     self._opened: list[checkpoints.Opened] = []
     self._meta: dict[str, Any] = {}
     self._saved_last = False
@@ -159,7 +163,7 @@ class ReplayHost:
 
     Args:
       meta: what else a reader should know, for instance learner_steps.
-      last: nothing that matters comes after it.
+      last: nothing that the caller knows of comes after it.
 
     Raises:
       RuntimeError: no server runs here, not yet or no more.
@@ -181,7 +185,7 @@ class ReplayHost:
           continue
         manifest = checkpoints.save(opened, directory, meta=meta)
         kept += sum(manifest.items.values())
-      self._saved_last = last
+      self._saved_last = last and not self._shared
     return kept
 
   def stop(self, lost: bool = False) -> None:
@@ -218,7 +222,7 @@ class ReplayHost:
     except replay_saves.FAILURES as e:
       _logger.warning('Replay was not checkpointed: %s', e)
       return False
-    _logger.info('Saved %d items at the end, as no learner did.', kept)
+    _logger.info('Saved %d items at the end.', kept)
     return True
 
   def _directory(self, shard: int) -> pathlib.Path | None:

@@ -15,8 +15,9 @@ from launch import pulse
 from replay.checkpoints import files as checkpoint_files
 
 _logger = logging.getLogger(__name__)
-# Of all its time, a learner waits for saves at most one part in so many.
-_SHARE = 20
+# A learner waits for saves, of itself or of replay, at most one part in so many
+# of its time.
+SHARE = 20
 # Saves that take longer are spoken of, in seconds.
 _LONG_S = 3.0
 # What a save can fail with, also on another node: rpc's errors are among these.
@@ -58,7 +59,7 @@ class ReplaySaves:
         _logger.warning('Replay was not checkpointed: %s', e)
     self._ended = time.monotonic()
     took_s = self._ended - began
-    self._pause_s = max(self._period_s, _SHARE * took_s)
+    self._pause_s = max(self._period_s, SHARE * took_s)
     if took_s >= _LONG_S:
       _logger.info(
         'Learning waited %.0f s for a checkpoint of replay; the next is due in '

@@ -15,7 +15,7 @@ from run_records import checkpoints
 from run_records import run_directory
 
 _logger = logging.getLogger(__name__)
-_PERIOD_S = 5.0  # between checkpoints of the learner
+_PERIOD_S = 5.0  # from the end of a checkpoint of the learner to the next
 
 
 class Saves:
@@ -43,7 +43,7 @@ class Saves:
       self._path = checkpoints.directory(run_dir) / name
       self._start = _starts(run_dir)
     self._replay_saves = replay_saves.ReplaySaves(hosts, replay_period_s)
-    self._saved = time.monotonic()
+    self._ended, self._pause_s = time.monotonic(), _PERIOD_S
 
   def restore(
     self, learner: Any, again: bool
@@ -78,7 +78,7 @@ class Saves:
 
   def due(self) -> bool:
     """Whether it is time for the next."""
-    return time.monotonic() - self._saved >= _PERIOD_S
+    return time.monotonic() - self._ended >= self._pause_s
 
   def save(
     self,
@@ -96,14 +96,21 @@ class Saves:
     Returns:
       Whether replay is kept as it is now.
     """
-    self._saved = time.monotonic()
-    if self._path is None:
-      return True
-    arrays: dict[str, Any] = {**learner.save(), **(beside or {})}
-    checkpoints.write(self._path, start=self._start, **arrays)
-    if last or self._replay_saves.due():
-      return self._replay_saves.save(learner.updates, last=last)
-    return False
+    began = time.monotonic()
+    try:
+      if self._path is None:
+        return True
+      arrays: dict[str, Any] = {**learner.save(), **(beside or {})}
+      checkpoints.write(self._path, start=self._start, **arrays)
+      # Without that of replay, which has a pause of its own.
+      took_s = time.monotonic() - began
+      self._pause_s = max(_PERIOD_S, replay_saves.SHARE * took_s)
+      if last or self._replay_saves.due():
+        return self._replay_saves.save(learner.updates, last=last)
+      return False
+    finally:
+      # Also of one that failed: learning goes on before the next.
+      self._ended = time.monotonic()
 
 
 class Rings:

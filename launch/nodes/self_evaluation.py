@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-import time
 
 import numpy as np
 
@@ -46,7 +45,6 @@ class SelfEvaluation:
     self._should_stop = should_stop
     self._next: int | None = None
     self._played_at = _last(experiment.run_dir)
-    self._started = time.monotonic()
     # Of several members, who is best is said by their last evaluation.
     self._best = best.Best(experiment.run_dir if len(members) == 1 else None)
 
@@ -91,7 +89,6 @@ class SelfEvaluation:
         'returns': [float(r) for result in results for r in result.returns],
         'member_returns': means,
         'broken_episodes': sum(result.broken for result in results),
-        'elapsed_s': round(time.monotonic() - self._started, 3),
       },
     )
     self._best.offer(thetas[0], means[0], steps)
@@ -119,21 +116,13 @@ class SelfEvaluation:
     self, thetas: np.ndarray, count: int, purpose: str
   ) -> list[evaluation.VectorResult] | None:
     """`count` greedy episodes of each member; None if told to stop."""
-    run = self._experiment.run
     # The same environments for each member: fewer seeds to explain, and the
     # training environments' randomness is not touched.
     seed = base.actor_seed(self._first, purpose)
     results = []
     for theta in thetas:
-      found = evaluation.evaluate_vector(
-        self._agent.greedy(theta),
-        self._experiment.environment,
-        count,
-        seed,
-        max_steps=self._experiment.eval_limit,
-        should_stop=self._over,
-        on_fault=run.on_fault,
-        epsilon=run.eval_epsilon,
+      found = evaluator.play(
+        self._experiment, self._agent.greedy(theta), count, seed, self._over
       )
       if found is None:
         return None

@@ -296,14 +296,14 @@ class Worker:
 
   def _loop(self) -> None:
     acting_, evaluation = self._acting, self._evaluation
+    enough = acting_ is None
     self._measure()
     while not self.over():
-      enough = True
       if acting_ is not None:
         if acting_.done:
           return
-        enough = acting_.act(self._theta, self._updates)
-        if enough and (self._source is None or self._experience.queue):
+        before, enough = enough, acting_.act(self._theta, self._updates)
+        if enough and (not before or self._experience.queue):
           acting_.flush()  # so that a sample that must be there is
       if enough:
         if not self._learn():
@@ -319,12 +319,13 @@ class Worker:
     """One call of the learner. Returns False when the run is over."""
     if self._source is None:
       # Of a worker that acts: once there is something to sample.
-      ends = self._stop.is_set if self._acts else self.over
+      ends = self.over if self._acting is None else self._acting.in_vain
       self._source = self._experience.source(self._addresses, self._table, ends)
     try:
       sample = next(self._source)
     except StopIteration:
-      return False
+      # One that acts may have to fill its tables again.
+      return self._acting is not None and not self._stop.is_set()
     sample = self._experience.prepare(sample, self._updates)
     probabilities = (
       sample.probabilities if self._experience.prioritized else None
@@ -458,5 +459,7 @@ class Worker:
     while not self._stop.wait(_WAIT_S):
       if self._reporter.due():
         self._reporter.report(self._numbers())
+      if self._hosts and self._saves.due():
+        self._save()  # others may still write to the node that it saves
       self._exchange.sync()
     return kept

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import ssl
-import struct
 import time
 from typing import Any
 
@@ -20,7 +19,6 @@ OK, ERROR = 0, 1  # the first part of an answer
 CHUNK_BYTES = 1 << 16
 _JOINED_BYTES = 1 << 15
 _MAX_PIECES = 512  # The kernel takes 1,024.
-_TIMEVAL = struct.Struct('2l')
 _TIMED_OUT = (TimeoutError, BlockingIOError)  # Python's and the kernel's
 
 
@@ -104,12 +102,8 @@ class Channel:
     self._timeout_s = timeout_s
     if isinstance(self._socket, ssl.SSLSocket):
       self._socket.settimeout(timeout_s)
-      return
-    # The kernel's own: Python's would be one more call before each other.
-    self._socket.settimeout(None)
-    span = _TIMEVAL.pack(*divmod(max(int(1e6 * timeout_s), 1), 10**6))
-    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-      self._socket.setsockopt(socket.SOL_SOCKET, side, span)
+    else:
+      sockets.set_timeout(self._socket, timeout_s)
 
   def _wait_until(self, deadline: float) -> None:
     left = deadline - time.monotonic()

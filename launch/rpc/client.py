@@ -23,6 +23,7 @@ from launch.rpc import tls
 _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)
 _READ_S = 5.0  # for an answer that has probably come
+_PAUSE_S = (0.1, 5.0)  # of `retry`: the first, and the longest
 
 T = TypeVar('T')
 
@@ -58,6 +59,7 @@ class Client:
     if not timeout_s > 0:
       raise ValueError(f'timeout_s={timeout_s}: a call needs a deadline > 0.')
     self._server = address
+    self._found: str | None = None  # where a server with a name was last
     self._timeout_s = timeout_s
     # Connections that carry no call now. One carries one call at a time, so
     # there are as many as threads that call at once.
@@ -70,8 +72,12 @@ class Client:
 
   @property
   def address(self) -> str:
-    """For messages: where it is, and the name of a server that has one."""
-    return str(self._server)
+    """For messages: where it is; or the name of a server, and where it was."""
+    server = self._server
+    if isinstance(server, str):
+      return server
+    # Not looked up: that is a call too, which may fail or take its time.
+    return f'{server.name} ({self._found})' if self._found else server.name
 
   @property
   def timeout_s(self) -> float:
@@ -81,6 +87,7 @@ class Client:
     """Returns a client of the same server with another deadline."""
     client = Client(self._server, timeout_s)
     client._stop_event, client._idle = self._stop_event, self._idle
+    client._found = self._found
     return client
 
   def __reduce__(self):
@@ -184,7 +191,11 @@ class Client:
 
   def _find(self) -> str | None:
     server = self._server
-    return server if isinstance(server, str) else server.find()
+    if isinstance(server, str):
+      return server
+    found = server.find()
+    self._found = found or self._found
+    return found
 
   def _credentials(self) -> tls.Credentials | None:
     server = self._server
@@ -241,8 +252,6 @@ def retry(
   fn: Callable[[], T],
   connect_timeout_s: float = 60.0,
   *,
-  first: float = 0.1,
-  cap: float = 5.0,
   should_stop: Callable[[], bool] | None = None,
 ) -> T:
   """Calls until the server is there, with a pause that doubles.
@@ -251,8 +260,6 @@ def retry(
     fn: makes the call. It is repeated when it raises `Unavailable`, so it must
       bear being run twice.
     connect_timeout_s: how long to go on, in seconds.
-    first: first pause, in seconds; doubles, with jitter.
-    cap: longest pause, in seconds.
     should_stop: asked before every pause and ten times a second in it.
 
   Returns:
@@ -263,7 +270,7 @@ def retry(
       should_stop() became true.
   """
   start = time.monotonic()
-  pause = first
+  pause, longest = _PAUSE_S
   for attempt in itertools.count(1):
     try:
       return fn()
@@ -283,5 +290,5 @@ def retry(
           raise
         pulse.waits(why)
         time.sleep(min(left, 0.1))
-    pause = min(2 * pause, cap)
+    pause = min(2 * pause, longest)
   raise AssertionError('unreachable')

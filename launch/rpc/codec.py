@@ -39,7 +39,7 @@ _this_thread = threading.local()
 _TUPLE, _NAMED_TUPLE, _ARRAY, _SCALAR, _BYTES, _BIG_INT, _COMPLEX = range(1, 8)
 
 
-def encode(value: Any) -> bytes:
+def encode_parts(value: Any) -> list[Any]:
   """Encodes a value.
 
   Args:
@@ -48,18 +48,11 @@ def encode(value: Any) -> bytes:
       dicts of these.
 
   Returns:
-    The message.
+    The message in pieces, some of them the arrays' own memory: they must be
+    sent, or joined, before an array of the value changes.
 
   Raises:
     TypeError: the value holds something else; says where and what to do.
-  """
-  return b''.join(encode_parts(value))
-
-
-def encode_parts(value: Any) -> list[Any]:
-  """As `encode`; the message in pieces, some of them the arrays' own memory.
-
-  They must be sent, or joined, before an array of the value changes.
   """
   buffers: list[Any] = []
   structure = _pack(_lower(value, buffers, ()))
@@ -70,7 +63,7 @@ def encode_parts(value: Any) -> list[Any]:
     if padding:
       parts.append(_PADDING[:padding])
     parts.append(buffer)
-    size += padding + _num_bytes(buffer)
+    size += padding + len(buffer)
   if size > MAX_BYTES:
     raise TypeError(
       f'This is a message of {size} bytes; an RPC carries {MAX_BYTES} at most. '
@@ -95,7 +88,7 @@ def message_size(head: Any) -> int:
 
 
 def decode(message: Any) -> Any:
-  """Decodes what `encode` made.
+  """Decodes what `encode_parts` made.
 
   Args:
     message: the bytes, in any buffer; the arrays in the result are views of it.
@@ -105,7 +98,7 @@ def decode(message: Any) -> Any:
     name and fields, but not of the same class.
 
   Raises:
-    ValueError: the message was not made by `encode` or is cut short.
+    ValueError: the message was not made by `encode_parts` or is cut short.
   """
   try:
     magic, structure_size, size = _HEADER.unpack_from(message)
@@ -135,10 +128,6 @@ def _pack(value: Any) -> bytes:
 def _big(value: int) -> msgpack.ExtType:
   """What msgpack has no room for: an int of more than 64 bits."""
   return msgpack.ExtType(_BIG_INT, str(value).encode())
-
-
-def _num_bytes(buffer: Any) -> int:
-  return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _lower(value: Any, buffers: list[Any], where: tuple, depth: int = 0) -> Any:

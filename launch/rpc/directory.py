@@ -154,10 +154,6 @@ class Name(lp_address.AbstractAddressBuilder):
   name: str
   directory: Directory
 
-  def __str__(self) -> str:
-    address = self.find()
-    return f'{self.name} ({address})' if address else self.name
-
   def claim(self, kind: Kind = 'rpc') -> str:
     return self.directory.claim(self.name, kind)
 

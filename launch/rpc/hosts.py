@@ -56,8 +56,10 @@ class Directory(directory.Directory):
       return None
     try:
       return _agent.find(name)
-    except errors.Unavailable:
-      return None  # the run is over, or the agent busy; asked again
+    except (errors.Unavailable, errors.RemoteError):
+      # The run is over, or the agent is busy, or its question to the actor of
+      # names failed or took too long: asked again.
+      return None
 
   def near(self, server: client.Client, name: str) -> Any:
     several = _agent is not None and self.credentials is not None

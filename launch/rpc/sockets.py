@@ -25,6 +25,7 @@ _BACKLOG = 4096
 _PROBE_S = 1.0
 _GONE_S = 10.0  # without a sign of the other host
 _CREDENTIALS = struct.Struct('3i')  # process, user, group
+_TIMEVAL = struct.Struct('2l')  # seconds, microseconds
 
 
 class Stranger(PermissionError):
@@ -148,6 +149,18 @@ def tune(connection: socket.socket) -> None:
   ):
     connection.setsockopt(socket.IPPROTO_TCP, option, value)
   connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def set_timeout(connection: socket.socket, timeout_s: float) -> None:
+  """Limits each call that sends or receives, which raises BlockingIOError then.
+
+  The kernel's own limit: Python's would be one more call to the kernel before
+  each other.
+  """
+  connection.settimeout(None)
+  span = _TIMEVAL.pack(*divmod(max(int(1e6 * timeout_s), 1), 10**6))
+  for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+    connection.setsockopt(socket.SOL_SOCKET, side, span)
 
 
 def check_user(connection: socket.socket) -> None:

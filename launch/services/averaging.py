@@ -218,73 +218,6 @@ class Master:
     return self._done
 
 
-class Member:
-  """The side of learners 1 to L - 1."""
-
-  def __init__(
-    self, learner: int, master: Any, should_stop: Callable[[], bool]
-  ):
-    """Makes a member that has to join before its first share.
-
-    Args:
-      learner: its rank.
-      master: client of an object that serves `Master.join` as `join_learners`,
-        and `contribute`.
-      should_stop: ends a wait.
-    """
-    self._learner = learner
-    self._master = master.with_deadline(_DEADLINE_S)
-    self._should_stop = should_stop
-    self.waited_s = 0.0
-
-  def join(self) -> State:
-    """The master's state; waits for it.
-
-    Raises:
-      Stopped: should_stop() was true before.
-    """
-    return self._ask(lambda: self._master.join_learners(self._learner))
-
-  def __call__(self, share: average.Share) -> average.Share:
-    """The common share, once all are there.
-
-    Raises:
-      OutOfStep: `join` has to come first.
-      Stopped: should_stop() was true before.
-    """
-
-    def bring() -> Answer | None:
-      answer = self._master.contribute(self._learner, tuple(share))
-      # Of a NamedTuple's name and fields, not of its class.
-      return Answer(*answer) if answer.join or answer.share else None
-
-    begin = time.monotonic()
-    answer = self._ask(bring)
-    self.waited_s += time.monotonic() - begin
-    if answer.share is None:
-      raise exchange_base.OutOfStep(
-        f'Learner {self._learner} at update {share.update}.'
-      )
-    return average.Share(*answer.share)
-
-  def _ask(self, call: Callable[[], T | None]) -> T:
-    """Calls until there is an answer; a master that died is waited for."""
-    away = False
-    while not self._should_stop():
-      try:
-        answer = call()
-      except rpc.Unavailable as e:
-        if not away:
-          _logger.warning('Waiting for learner 0: %s', e)
-        away = True
-        pulse.waits(f'learner 0 is away: {e}')
-        time.sleep(_PAUSE_S)
-        continue
-      if answer is not None:
-        return answer
-    raise exchange_base.Stopped
-
-
 class Leads(average.Average):
   """The exchange of learner 0: it serves the others."""
 
@@ -292,20 +225,13 @@ class Leads(average.Average):
 
   def __init__(self, num_learners: int):
     """Takes how many learners there are, itself included."""
-    self._master = Master(num_learners)
-    super().__init__(self._master)
+    self._master = master = Master(num_learners)
+    self.join_learners, self.contribute = master.join, master.contribute
+    super().__init__(master)
 
   def begin(self, worker):
     learner = worker.learner
     self._master.begin(learner.updates, learner.save, worker.over)
-
-  def join_learners(self, learner: int) -> State | None:
-    """Where another learner goes on; None: ask again."""
-    return self._master.join(learner)
-
-  def contribute(self, learner: int, share: tuple) -> Answer:
-    """Takes another learner's share of an update."""
-    return self._master.contribute(learner, share)
 
   def metrics(self):
     return {
@@ -318,28 +244,62 @@ class Follows(average.Average):
   """The exchange of the other learners: learner 0 finds the mean."""
 
   def __init__(self, rank: int, master: Any):
-    """Takes its rank, and a client of learner 0."""
+    """Takes its rank, and a client of learner 0, which is a `Leads`."""
     super().__init__(self._bring)
-    self._rank, self._client = rank, master
-    self._member: Member | None = None
+    self._rank = rank
+    self._master = master.with_deadline(_DEADLINE_S)
+    self._waited_s = 0.0
 
   def begin(self, worker):
-    self._member = Member(self._rank, self._client, worker.over)
+    self._over = worker.over
     with contextlib.suppress(exchange_base.Stopped):
       self.rejoin(worker.learner)
 
   def rejoin(self, learner):
-    assert self._member is not None
-    learner.restore(self._member.join())
+    learner.restore(self._ask(lambda: self._master.join_learners(self._rank)))
     _logger.info('Learning with the others from step %d.', learner.updates)
 
   def metrics(self):
-    waited_s = 0.0 if self._member is None else self._member.waited_s
-    return {'gradients_waited_s': waited_s}
+    return {'gradients_waited_s': self._waited_s}
 
   def _bring(self, share: average.Share) -> average.Share:
-    assert self._member is not None
-    return self._member(share)
+    """The common share, once all are there.
+
+    Raises:
+      OutOfStep: `rejoin` has to come first.
+      Stopped: the run ended before.
+    """
+
+    def contribute() -> Answer | None:
+      answer = self._master.contribute(self._rank, tuple(share))
+      # Of a NamedTuple's name and fields, not of its class.
+      return Answer(*answer) if answer.join or answer.share else None
+
+    begin = time.monotonic()
+    answer = self._ask(contribute)
+    self._waited_s += time.monotonic() - begin
+    if answer.share is None:
+      raise exchange_base.OutOfStep(
+        f'Learner {self._rank} at update {share.update}.'
+      )
+    return average.Share(*answer.share)
+
+  def _ask(self, call: Callable[[], T | None]) -> T:
+    """Calls until there is an answer; a master that died is waited for."""
+    away = False
+    while not self._over():
+      try:
+        answer = call()
+      except rpc.Unavailable as e:
+        if not away:
+          _logger.warning('Waiting for learner 0: %s', e)
+        away = True
+        pulse.waits(f'learner 0 is away: {e}')
+        time.sleep(_PAUSE_S)
+        continue
+      if answer is not None:
+        return answer
+    raise exchange_base.Stopped
 
 
 def mean(vectors: list[np.ndarray]) -> np.ndarray:

@@ -7,7 +7,7 @@ cannot reach it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import contextlib
 import os
 import pathlib
@@ -26,6 +26,7 @@ _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
+_METRICS_PERIOD_S = 1.0  # a node's are logged at most this often
 
 
 class Counter:
@@ -48,7 +49,6 @@ class Counter:
     budget: Mapping[str, int] | None = None,
     wall_clock_s: float | None = None,
     *,
-    metrics_period_s: float = 1.0,
     clock: Callable[[], float] = time.monotonic,
   ):
     """Starts at zero, or where an earlier counter of this run left off.
@@ -59,7 +59,6 @@ class Counter:
         {'actor_steps': 930_000}. The first to be reached ends it.
       wall_clock_s: seconds of running after which the run is over. Time
         before a restart or resume counts; time in between does not.
-      metrics_period_s: a node's metrics are logged at most this often.
       clock: seconds, monotonic.
 
     Raises:
@@ -67,7 +66,6 @@ class Counter:
     """
     self._end = run_end.RunEnd(budget, wall_clock_s)
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
-    self._metrics_period_s = metrics_period_s
     self._clock = clock
     self._lock = threading.RLock()
     self._nodes: dict[str, rates.NodeRecord] = {}
@@ -106,7 +104,6 @@ class Counter:
     node: str,
     counts: Mapping[str, int],
     metrics: Mapping[str, Any] | None = None,
-    events: Sequence[Mapping[str, Any]] | None = None,
     life: tuple[tuple[str, int], Mapping[str, int]] | None = None,
   ) -> dict[str, Any]:
     """Adds what a node did since its last report.
@@ -115,7 +112,6 @@ class Counter:
       node: label and index, for instance 'explorer/0'.
       counts: count name to increment, not negative.
       metrics: the node's present numbers; merged over its earlier ones.
-      events: rows to log; each is of the kind in its 'kind', or 'event'.
       life: which of the node's lives it is, and what it knows to be counted of
         that. A report whose answer was lost is then counted once.
 
@@ -145,11 +141,8 @@ class Counter:
       if metrics:
         state.metrics.update(metrics)
         state.unlogged = True
-        if now - state.logged >= self._metrics_period_s:
+        if now - state.logged >= _METRICS_PERIOD_S:
           self._log_node(node, state, now)
-      for event in events or ():
-        row = dict(event)
-        self._log(node, str(row.pop('kind', 'event')), row)
       self._check_limits(now)
       if any(counts.values()):
         self._changed(node, state, counts, now)
@@ -216,7 +209,6 @@ class Counter:
       nodes: node to {'metrics', 'totals', 'rates', 'age_s'}; age_s is the
         time since its last report.
       latest: kind to the newest row.
-      curve: [(actor_steps, return_mean)] of the last evaluations.
       budget, wall_clock_s: the limits.
       elapsed_s, left_s: seconds running, and until a limit at the present
         rate (None while unknown).
@@ -233,7 +225,6 @@ class Counter:
           name: node.snapshot(now) for name, node in self._nodes.items()
         },
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
-        'curve': list(self._files.curve),
         'budget': dict(self._end.budget),
         'wall_clock_s': self._end.wall_clock_s,
         'elapsed_s': elapsed_s,
@@ -390,7 +381,6 @@ class Counter:
         'elapsed_s': self._elapsed(self._clock()),
         **self._end.state(),
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
-        'curve': list(self._files.curve),
       }
       return self._changes, state
 
@@ -404,7 +394,6 @@ class Counter:
       self._totals = {k: int(v) for k, v in state['totals'].items()}
       self._elapsed_before_s = float(state['elapsed_s'])
       self._files.latest = state['latest']
-      self._files.curve = [(int(x), float(y)) for x, y in state['curve']]
       for name, totals in state['node_totals'].items():
         record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
         # Of an older version, there are none.

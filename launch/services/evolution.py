@@ -50,7 +50,7 @@ class Result(NamedTuple):
     returns: of + and -, float32 [n, 2]; NaN where an environment broke.
     lengths: environment steps, int32 [n, 2].
     sums: of observations; None if none were counted.
-    evaluated: returns of theta without noise.
+    evaluated: returns of theta without noise; NaN likewise.
   """
 
   returns: np.ndarray
@@ -264,8 +264,11 @@ class Master:
       **found,
       'parameters': self._strategy.key,
     }
-    evaluated = [x for result in results for x in result.evaluated]
-    if evaluated:  # of theta before this update
+    # Of theta before this update; NaN where an environment broke.
+    evaluated = [
+      x for result in results for x in result.evaluated if np.isfinite(x)
+    ]
+    if evaluated:
       row['eval_return_mean'] = float(np.mean(evaluated))
       row['eval_episodes'] = len(evaluated)
     self._reporter.count(

@@ -89,21 +89,14 @@ class Gossip(mix.Mix):
       **options,
     )
 
-  def push_message(
-    self,
-    sender: int,
-    iteration: int,
-    theta: np.ndarray | None,
-    largest_step: float,
-    checksum: int,
-  ) -> bool:
-    """Takes a neighbour's message; False if it is refused."""
+  def push_message(self, sender: int, *message: Any) -> bool:
+    """Takes a neighbour's `packed` message; False if it is refused."""
     if self._inbox is None:
       raise RuntimeError(
         "This worker's messages come another way. Give all workers the same "
         'gossip.carrier.'
       )
-    return self._inbox.take(sender, iteration, theta, largest_step, checksum)
+    return self._inbox.take(sender, *message)
 
   def gossip_memory(self) -> tuple[str, int, int] | None:
     """Host, process and file descriptor of the memory for messages."""

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import threading
 from typing import Any
 
-import numpy as np
-
 from agents.exchange import mix
 from launch import rpc
 from launch.services import gossip_rpc
@@ -40,28 +38,13 @@ class Proxy:
     )
     self._carrier.start(())
 
-  def push_message(
-    self,
-    sender: int,
-    iteration: int,
-    theta: np.ndarray | None,
-    largest_step: float,
-    checksum: int,
-  ) -> bool:
-    """Takes the message of a neighbour; False if it is refused."""
-    return self._carrier.take(sender, iteration, theta, largest_step, checksum)
+  def push_message(self, sender: int, *message: Any) -> bool:
+    """Takes the `packed` message of a neighbour; False if it is refused."""
+    return self._carrier.take(sender, *message)
 
-  def forward(
-    self,
-    receiver: int,
-    iteration: int,
-    theta: np.ndarray | None,
-    largest_step: float,
-    checksum: int,
-  ) -> None:
-    """Takes a message of its own worker to a neighbour."""
-    message = gossip_rpc.unpacked(iteration, theta, largest_step, checksum)
-    self._carrier.send([receiver], message)
+  def forward(self, receiver: int, *message: Any) -> None:
+    """Takes a `packed` message of its own worker to a neighbour."""
+    self._carrier.send([receiver], gossip_rpc.unpacked(*message))
 
   def collect(
     self, received: int, told: Sequence[tuple[int, int, int]]

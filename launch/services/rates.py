@@ -14,8 +14,7 @@ _MIN_DURATION_S = 0.5  # Below this a rate is mostly the jitter of reports.
 class Rates:
   """Rates of several counts. The caller gives the time, and the locking."""
 
-  def __init__(self, window_s: float = _WINDOW_S):
-    self._window_s = window_s
+  def __init__(self):
     # Name to (time, total after it), oldest first.
     self._points: dict[str, collections.deque[tuple[float, int]]] = {}
 
@@ -36,7 +35,7 @@ class Rates:
     for name, points in self._points.items():
       self._cut(points, now)
       # Falls to zero when reports stop: the window moves on with the time.
-      duration = min(now - points[0][0], self._window_s)
+      duration = min(now - points[0][0], _WINDOW_S)
       known = len(points) > 1 and duration >= _MIN_DURATION_S
       done = points[-1][1] - points[0][1]
       rates[name] = done / duration if known else 0.0
@@ -45,7 +44,7 @@ class Rates:
   def _cut(
     self, points: collections.deque[tuple[float, int]], now: float
   ) -> None:
-    while len(points) > 1 and points[1][0] <= now - self._window_s:
+    while len(points) > 1 and points[1][0] <= now - _WINDOW_S:
       points.popleft()
 
 

@@ -6,7 +6,7 @@ shard decides alone what it accepts (agents/slice_update.py).
 
 With `synchronous` a shard waits for the gradients of all learners and applies
 their mean: A2C. A learner that has not come after `sync_timeout_s` is left out,
-and not waited for until it comes again.
+and not waited for until it comes again; one that learns no more says so.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class Reply(NamedTuple):
 
 
 class Round:
-  """A synchronous update: the gradients of all learners, until it is closed."""
+  """A synchronous update: what all learners sent, until it is closed."""
 
   def __init__(self):
     self.gradients: dict[int, np.ndarray | None] = {}
+    self.statistics: dict[int, Statistics] = {}
     self.accepted = False
     self.closed = False
 
@@ -75,7 +76,7 @@ class Round:
 class Shard:
   """Serves one slice. `push` and `pull` are called by any number of threads."""
 
-  serves = ('pull', 'push')
+  serves = ('pull', 'push', 'leave')
 
   def __init__(
     self,
@@ -107,6 +108,14 @@ class Shard:
       config.max_staleness,
       config.num_learners if config.synchronous else 1,
     )
+    # Of each place in the slice, what the learners sent last. A shard that was
+    # started again hears of each anew; theta has what was common to them.
+    self._statistics: dict[int, dict[int, np.ndarray]] = {}
+    self._maxima = {
+      variable.offset - place.start
+      for variable in agent.layout.variables
+      if variable.name in agent.maxima
+    }
     self._changed = threading.Condition()
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
@@ -150,7 +159,7 @@ class Shard:
       ticket: the same where the call is made again.
       pulled: version of the slice that it is of.
       gradient: of the slice; None where there is none.
-      statistics: what is to stand in the slice from now on.
+      statistics: what would stand in the slice if this learner were alone.
       steps: environment steps of this learner.
     """
     with self._changed:
@@ -159,17 +168,19 @@ class Shard:
         return self._reply(accepted)
       self._steps[learner] = max(steps, self._steps.get(learner, 0))
       if self._config.synchronous:
-        accepted = self._meet(learner, gradient, pulled)
-      elif gradient is None:
-        accepted = True
+        accepted = self._meet(learner, gradient, statistics, pulled)
       else:
-        accepted = self._apply(gradient, pulled, [learner])
-      if accepted:
-        for start, values in statistics:
-          if np.isfinite(values).all():
-            self._slice.theta[start : start + len(values)] = values
+        accepted = gradient is None or self._apply(gradient, pulled, [learner])
+        if accepted:
+          self._take(learner, statistics)
       self._tickets[learner] = (ticket, accepted)
       return self._reply(accepted)
+
+  def leave(self, learner: int) -> None:
+    """A learner learns no more: no round waits for it."""
+    with self._changed:
+      self._present.discard(learner)
+      self._changed.notify_all()
 
   # With the lock held.
 
@@ -193,8 +204,26 @@ class Shard:
         self._rejected[learner] = self._rejected.get(learner, 0) + 1
     return accepted
 
+  def _take(self, learner: int, statistics: Statistics) -> None:
+    """Puts what is common to the learners into theta: their mean, or maximum.
+
+    Each goes on from there, so that what one has seen reaches all.
+    """
+    for start, values in statistics:
+      if not np.isfinite(values).all():
+        continue
+      known = self._statistics.setdefault(start, {})
+      known[learner] = np.array(values)  # not the message's memory
+      rows = np.stack(list(known.values()))
+      common = rows.max(0) if start in self._maxima else rows.mean(0)
+      self._slice.theta[start : start + len(values)] = common
+
   def _meet(
-    self, learner: int, gradient: np.ndarray | None, pulled: int
+    self,
+    learner: int,
+    gradient: np.ndarray | None,
+    statistics: Statistics,
+    pulled: int,
   ) -> bool:
     """Waits for the others; whether the common update was made."""
     self._present.add(learner)
@@ -204,6 +233,7 @@ class Shard:
       return False
     own = self._round
     own.gradients[learner] = gradient
+    own.statistics[learner] = statistics
     deadline = time.monotonic() + self._config.sync_timeout_s
     while not own.closed:
       late = time.monotonic() >= deadline
@@ -229,6 +259,10 @@ class Shard:
       own.accepted = self._apply(mean, pulled, sorted(own.gradients))
     else:
       own.accepted = True
+    if own.accepted:
+      # Before any learner is answered: all get the same.
+      for learner in sorted(own.statistics):
+        self._take(learner, own.statistics[learner])
     own.closed, self._round = True, Round()
     self._changed.notify_all()
 

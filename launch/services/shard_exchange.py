@@ -20,6 +20,7 @@ import numpy as np
 from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import remote_apply
+from launch import pulse
 from launch import rpc
 from launch.services import shard as shard_lib
 
@@ -29,6 +30,7 @@ _PAUSE_S = 0.2  # before a shard that is away is asked again
 _AWAY_S = 2.0  # likewise, where nobody waits for it
 _PATIENCE_S = 60.0  # for the first parameters
 _CONSISTENT_S = 1.0  # for versions that fit, at most
+_LEAVE_S = 1.0  # for a shard to hear of the end
 
 
 class Shards:
@@ -103,6 +105,16 @@ class Shards:
     ]
     return self._answer(self._all('push', arguments))
 
+  def leave(self) -> None:
+    """Says that this learner sends nothing more."""
+    # A shard that does not hear of it waits for the learner once.
+    rpc.together(
+      [
+        (client.with_deadline(_LEAVE_S), 'leave', [self._learner])
+        for client in self._shards
+      ]
+    )
+
   def _all(self, method: str, arguments: Sequence[Any]) -> list[bool]:
     """Calls all shards. Returns which of them took what was sent.
 
@@ -125,31 +137,32 @@ class Shards:
     accepted = [
       i in answers
       and self._ask(
-        i, functools.partial(self._again, i, method, arguments, answers)
+        i,
+        functools.partial(getattr(self._shards[i], method), *arguments[i]),
+        answers[i],
       )
       for i in range(len(self._shards))
     ]
     self.waited_s += time.monotonic() - begin
     return accepted
 
-  def _again(
-    self, i: int, method: str, arguments: Sequence[Any], answers: dict[int, Any]
-  ) -> Any:
-    """What a shard has answered, or answers now to the same call."""
-    if i not in answers:
-      return getattr(self._shards[i], method)(*arguments[i])
-    answer = answers.pop(i)
-    if isinstance(answer, Exception):
-      raise answer
-    return answer
+  def _ask(self, i: int, call: Callable[[], Any], answer: Any = None) -> bool:
+    """Takes in what a shard says; asks again while it is away.
 
-  def _ask(self, i: int, call: Callable[[], Any]) -> bool:
+    Args:
+      i: the shard.
+      call: asks it; may be made again.
+      answer: what the first call to it gave; None: it is still to be made.
+    """
     while True:
       if not self._required and time.monotonic() < self._back[i]:
         return False
       try:
-        reply = _reply(call())
+        if isinstance(answer, Exception):
+          raise answer
+        reply = _reply(call() if answer is None else answer)
       except rpc.Unavailable as e:
+        answer = None
         if not self._said[i]:
           what = 'Waiting for' if self._required else 'Learning without'
           _logger.warning('%s shard %d: %s', what, i, e)
@@ -159,6 +172,7 @@ class Shards:
         self._back[i] = time.monotonic() + _AWAY_S
         if not self._required:
           return False
+        pulse.waits(f'shard {i} is away: {e}')
         time.sleep(_PAUSE_S)
         continue
       if self._said[i]:
@@ -240,7 +254,10 @@ class ServerExchange(remote_apply.RemoteApply):
       config.consistent_pull,
       _DEADLINE_S + wait_s,
     )
-    super().__init__(self._shards, loss_filter, budget)
+    self._synchronous = config.synchronous
+    # Rates fall by gradients, and a synchronous update is of all learners'.
+    gradients = config.num_learners if config.synchronous else 1
+    super().__init__(self._shards, loss_filter, budget, gradients)
 
   def initial(self, theta, again):
     del again
@@ -250,6 +267,10 @@ class ServerExchange(remote_apply.RemoteApply):
   def begin(self, worker):
     self._shards.over = worker.over
     super().begin(worker)
+
+  def ended(self):
+    if self._synchronous:
+      self._shards.leave()
 
   def metrics(self):
     return {

@@ -123,11 +123,12 @@ class StarServer:
     return {'version': star['version'], 'theta': star['theta']}
 
   def get_star(self, known_version: int) -> dict[str, Any]:
-    """The record of theta_star; `theta` only if newer than `known_version`."""
+    """The record of theta_star; `theta` unless `known_version` is that one."""
     with self._lock:
       star = self._machine.star
       theta = None
-      if star is not None and self._version > known_version:
+      # A server that came back from its checkpoint may have an older one.
+      if star is not None and self._version != known_version:
         theta = self._candidates[star].theta
       return {
         'version': self._version,

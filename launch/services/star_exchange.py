@@ -7,6 +7,7 @@ again when it answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import logging
 import threading
@@ -78,21 +79,26 @@ class StarClient:
       target=self._talk, name='star-client', daemon=True
     )
 
-  def start(self) -> Star:
+  def start(self, should_stop: Callable[[], bool] | None = None) -> Star:
     """Checks the network against the server's, and fetches theta_star.
+
+    Args:
+      should_stop: ends a wait for the server.
 
     Raises:
       parameters.LayoutMismatch: the server has another network.
-      rpc.Unavailable: the server cannot be reached within a minute.
+      rpc.Unavailable: the server cannot be reached within a minute, or
+        should_stop() became true before.
     """
     refusal = rpc.retry(
       lambda: self._server.register(
         self._node, self._layout.fingerprint, repr(self._layout)
-      )
+      ),
+      should_stop=should_stop,
     )
     if refusal:
       raise parameters.LayoutMismatch(refusal)
-    rpc.retry(self._poll)
+    rpc.retry(self._poll, should_stop=should_stop)
     self._thread.start()
     return self._star
 
@@ -215,7 +221,7 @@ class StarExchange(pull.Pull):
     self._next_poll = 0
 
   def initial(self, theta, again):
-    star = self._client.start()
+    star = self._client.start(self.should_stop)
     if star.theta is None or not again:
       return theta
     _logger.info('Starting from version %d of theta_star.', star.version)

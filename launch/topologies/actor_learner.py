@@ -69,6 +69,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       options['exchange'] = functools.partial(
         averaging.Leads, config.num_learners
       )
+      # A call of each other learner may wait for the rest of its update.
+      options['thread_pool_size'] = 16 + 2 * config.num_learners
     arguments = (worker.Worker, experiment, 'learner/0', info, counter)
     if hosts is None:
       node = replay_host.HostNode(*arguments, shards=config.shards, **options)

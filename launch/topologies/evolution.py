@@ -16,7 +16,6 @@ from agents import base
 from agents import evolution
 from environment_loops import atari
 from launch import experiment as experiment_lib
-from launch import needs
 from launch import rpc
 from launch.nodes import es_worker
 from launch.services import evolution as master_lib
@@ -52,6 +51,12 @@ def members(config: Config) -> int:
   """Agents in the whole program."""
   del config
   return 1
+
+
+def memory_bytes(config: Config) -> int:
+  """Of the table of noise, in each worker and the master."""
+  # float32; in memory twice while it is drawn, but not by all at once.
+  return 4 * config.table_size * (config.num_workers + 1)
 
 
 def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
@@ -130,16 +135,6 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       f'the {dim} parameters that are perturbed: perturbations would overlap '
       f'too often. Set it to {_LEAST * dim} or more, or make the network '
       'smaller.'
-    )
-  # Of each worker and the master; doubles while it is drawn.
-  tables = 4 * config.table_size * (config.num_workers + 1)
-  memory = needs.memory_bytes()
-  if tables > memory:
-    raise ValueError(
-      f'evolution.table_size={config.table_size} makes noise of '
-      f'{tables / 1e9:,.0f} GB in {config.num_workers} workers and the master, '
-      f'and the machine has {memory / 1e9:,.0f} GB. Lower '
-      'evolution.table_size or evolution.num_workers.'
     )
   # An episode has at least a step.
   least = max(config.min_steps, 2 * config.population)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import launchpad as lp
 
 from agents import settings
+from agents.exchange import mix
 from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
@@ -83,11 +84,14 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program; nothing starts.
 
   Raises:
-    ValueError: the sizes do not fit together.
+    ValueError: the sizes do not fit together, or the optimizer has no moments
+      to average.
   """
   parts.require_colocated(experiment, SECTION)
   experience.check_members(experiment)
   agent, graph = experiment.make_agent(), config.graph()
+  if config.average_moments:
+    mix.second_moments(agent.optimizer)  # refuses one that has none
   program = lp.Program('gossip')
   counter = parts.counter(program, experiment)
   averager = None

@@ -77,7 +77,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     )
   path = pathlib.Path(config.data).resolve()
   offline.check(agent, export.about(path), path)
-  experience.check_members(experiment)
+  # All of the data set is there at once.
+  experience.check_members(dataclasses.replace(experiment, min_replay_size=1))
   program = lp.Program('offline')
   counter = parts.counter(
     program, experiment, {'learner_steps': offline.updates(experiment)}

@@ -100,7 +100,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   counter = parts.counter(program, experiment)
   replay = None
   if experiment.run.replay == 'node':
-    replay, address = _global_replay(program, experiment)
+    replay, address = _global_replay(program, experiment, config)
   with program.group('shard'):
     shards = [
       program.add_node(
@@ -158,7 +158,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
 
 
 def _global_replay(
-  program: lp.Program, experiment: experiment_lib.Experiment
+  program: lp.Program, experiment: experiment_lib.Experiment, config: Config
 ) -> tuple[Any, Any]:
   """Adds a node with one table, which all learners fill and sample.
 
@@ -178,6 +178,7 @@ def _global_replay(
     replay_host.ReplayHost,
     functools.partial(_tables, experiment),
     experiment.run_dir,
+    shared=config.num_learners > 1,
     timeout_s=60.0,
   )
   with program.group('replay'):

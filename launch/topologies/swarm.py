@@ -14,6 +14,7 @@ import functools
 import launchpad as lp
 
 from agents.swarm import explorers
+from environment_loops import atari
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
@@ -25,7 +26,8 @@ from launch.services import star_exchange
 from launch.topologies import parts
 
 SECTION = 'swarm'
-LASTING = ('explorers_per_node',)  # a checkpoint is of a node
+# A checkpoint is of a node, and of one kind of supervisor.
+LASTING = ('explorers_per_node', 'supervisor')
 Config = explorers.Config
 
 
@@ -40,6 +42,14 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
+  task = experiment.environment
+  if atari.is_atari(task) and atari.split(task)[1].life_loss:
+    raise ValueError(
+      f'{task} ends an episode with each life. Explorers would learn from '
+      'lives, and a swarm compares their returns with R_star and that with '
+      'run.target_return, which are of whole games. Leave out life_loss, or '
+      'use actor_learner: --topology=actor_learner.'
+    )
   agent = experiment.make_agent()
   experience.check_members(experiment)
   if config.claim_mode == 'target' and 'target_max' not in agent.metrics:
@@ -72,6 +82,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       replay_host.ReplayHost,
       functools.partial(replay_tables, experiment, hosted),
       experiment.run_dir,
+      shared=len(hosted) > 1,
       timeout_s=60.0,
     )
     with program.group('replay'):

@@ -32,6 +32,7 @@ from replay.checkpoints.files import Manifest as Manifest
 _LOCK = '.lock'
 _INCOMING = '.incoming'
 _PREPARED = '.prepared'
+_KEPT = 2  # generations, the newest included
 
 _logger = logging.getLogger(__name__)
 
@@ -94,12 +95,6 @@ def open_server(
       )
     finally:
       shutil.rmtree(prepared, ignore_errors=True)
-  if found is not None:
-    _logger.info(
-      'Restored %s from %s.',
-      ', '.join(f'{n:,} items of {name!r}' for name, n in found.items.items()),
-      found.path,
-    )
   return Opened(server, found)
 
 
@@ -130,10 +125,9 @@ def newest(directory: str | os.PathLike[str]) -> Manifest | None:
 
 
 def save(
-  opened_or_client: Opened | reverb.Client,
+  opened: Opened,
   directory: str | os.PathLike[str],
   meta: Mapping[str, Any] | None = None,
-  keep: int = 2,
 ) -> Manifest:
   """Saves all tables of a server as a new generation.
 
@@ -141,21 +135,15 @@ def save(
   as a whole or not at all, also after a kill.
 
   Args:
-    opened_or_client: of the server, which must share this file system.
+    opened: the server.
     directory: checkpoints of this server and nothing else; the same as in
       `open_server`.
     meta: anything for the manifest that JSON can hold.
-    keep: generations that stay, this one included.
 
   Raises:
-    ValueError: keep is below 1.
     files.Broken: what Reverb wrote is not whole. Nothing changes.
   """
-  if keep < 1:
-    raise ValueError(f'keep={keep} must be at least 1 generation.')
-  client = opened_or_client
-  if isinstance(client, Opened):
-    client = client.server.localhost_client()
+  client = opened.server.localhost_client()
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   incoming = root / _INCOMING
@@ -171,7 +159,7 @@ def save(
       _sync(root)
     finally:
       shutil.rmtree(incoming, ignore_errors=True)
-    for path in files.generations(root)[keep:]:
+    for path in files.generations(root)[_KEPT:]:
       shutil.rmtree(path, ignore_errors=True)
   return manifest
 
@@ -192,11 +180,6 @@ def _start(
 
 def _take(written: pathlib.Path, incoming: pathlib.Path) -> None:
   """Moves what Reverb wrote out of its staging directory."""
-  if not written.is_dir():
-    raise files.Broken(
-      f'The server wrote {written}, which is not there: it runs on another '
-      'machine. Save on the machine of the server.'
-    )
   shutil.move(written, incoming)
   with contextlib.suppress(OSError):
     written.parent.rmdir()

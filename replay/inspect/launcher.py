@@ -16,10 +16,12 @@ from typing import Any
 FILE = 'launcher.json'
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
+# What reading a record that is cut or of somebody else may raise.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Refused(ValueError):
-  """The run's network cannot be joined; the message says why."""
+  """The run cannot be joined, or not gone on with; the message says why."""
 
 
 def record() -> dict[str, Any]:
@@ -32,6 +34,35 @@ def record() -> dict[str, Any]:
     return {'pid': os.getpid(), 'started': _started(directory)}
   finally:
     os.close(directory)
+
+
+def check_ended(run: pathlib.Path) -> None:
+  """Refuses a run that a process of this host still works on.
+
+  A second launcher would write the same checkpoints as the first.
+
+  Args:
+    run: directory of the run.
+
+  Raises:
+    Refused: names that process.
+  """
+  try:
+    pid, started = _read(run)
+    process = os.open(f'/proc/{pid}', os.O_RDONLY)
+  except _UNREADABLE:
+    return  # a power cut may leave half a record, and no launcher
+  try:
+    lives = _started(process) == started
+  except OSError:
+    lives = False  # it ended meanwhile
+  finally:
+    os.close(process)
+  if lives:
+    raise Refused(
+      f'{run} is still running, as process {pid}. Wait until it has ended, or '
+      f'end it: kill {pid}'
+    )
 
 
 def join(run: pathlib.Path) -> bool:
@@ -50,11 +81,10 @@ def join(run: pathlib.Path) -> bool:
     Refused: the run is another user's, or the system does not allow it.
   """
   try:
-    values = json.loads((run / FILE).read_text(encoding='utf-8'))
-    pid, started = int(values['pid']), int(values['started'])
+    pid, started = _read(run)
   except FileNotFoundError:
     return True
-  except (OSError, ValueError, KeyError, TypeError) as e:
+  except _UNREADABLE as e:
     raise Refused(f'{run / FILE} is not readable: {e!r}.') from e
   try:
     # From here on all is read from this one process, and not from another
@@ -95,12 +125,22 @@ def join(run: pathlib.Path) -> bool:
   return True
 
 
-def _started(process: int) -> int:
-  """Clock ticks from the machine's start to that of an open /proc/PID."""
+def _read(run: pathlib.Path) -> tuple[int, int]:
+  """The process id of a run's launcher, and its start time."""
+  values = json.loads((run / FILE).read_text(encoding='utf-8'))
+  return int(values['pid']), int(values['started'])
+
+
+def _started(process: int) -> int | None:
+  """Clock ticks from the machine's start to that of an open /proc/PID.
+
+  None if it has ended, and is there only until its parent notices.
+  """
   file = os.open('stat', os.O_RDONLY, dir_fd=process)
   try:
-    # Field 22; the second one, a name in parentheses, may hold anything.
-    return int(os.read(file, 4096).rpartition(b')')[2].split()[19])
+    # From field 3; the second one, a name in parentheses, may hold anything.
+    fields = os.read(file, 4096).rpartition(b')')[2].split()
+    return None if fields[0] == b'Z' else int(fields[19])
   finally:
     os.close(file)
 

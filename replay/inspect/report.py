@@ -76,10 +76,12 @@ def collect(
     read.Failed: nothing could be read, no such table, or a look that was asked
       for gave nothing.
   """
+  again = before is not None
   if before is None:
     before = reading.choose(reading.read(target, args.timeout), args.table)
   shards: Sequence[reading.Shard] = before
-  if interval_s > 0 and not all(shard.offline for shard in before):
+  # A checkpoint has no rates; but a server may be back since it was read.
+  if interval_s > 0 and (again or not all(shard.offline for shard in before)):
     time.sleep(interval_s)
     shards = reading.choose(reading.read(target, args.timeout), args.table)
   if args.learner_steps is not None:

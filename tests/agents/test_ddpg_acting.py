@@ -12,8 +12,12 @@ def test_new_items_get_the_largest_priority_of_the_learner_so_far():
   actor = agent.actor(base.ActorInfo(0, 1, 0), 2)
   packed = np.zeros((3, cases.LAYOUT.width), np.float32)
   np.testing.assert_array_equal(actor.priorities(theta, packed), [1.0] * 3)
-  theta[agent.layout.groups['priority']] = 7.5
+  place = agent.layout.groups['priority']
+  theta[place] = 7.5
   np.testing.assert_array_equal(actor.priorities(theta, packed), [7.5] * 3)
+  # Of several learners it is the maximum.
+  (largest,) = (v for v in agent.layout.variables if v.slice == place)
+  assert agent.maxima == (largest.name,)
   uniform = cases.make_agent().actor(base.ActorInfo(0, 1, 0), 2)
   assert uniform.priorities(cases.make_agent().initial(0), packed) is None
 

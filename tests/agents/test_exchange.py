@@ -224,8 +224,3 @@ def test_a_pull_with_a_period_follows_every_third_update(
     if update % 2 == 0:
       learner.step(tf.constant(np.tile(gradient, (2, 1, 1)), tf.float32))
       np.testing.assert_allclose(learner.parameters()[0], theta, rtol=1e-5)
-
-
-def test_an_unknown_way_to_draw_is_refused():
-  with pytest.raises(ValueError, match="'vector' is not known.*'elementwise'"):
-    pull_exchange.Pull(r_mode='vector')

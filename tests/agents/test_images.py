@@ -1,5 +1,7 @@
 """Every agent on images: convolutions by themselves, or a clear refusal."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,10 +16,20 @@ from agents import learner as learner_lib
 from agents import ppo
 from agents.exchange import local
 from environment_loops import environments
+from replay import blocks
 
 K, T = 2, 3
-UNROLLED = {'unroll_length': T, 'batch_size': K, 'hidden_sizes': (8,)}
-ROLLOUT = {**UNROLLED, 'rollout_steps': K * T, 'batch_size': K * T, 'epochs': 1}
+UNROLLED: dict[str, Any] = {
+  'unroll_length': T,
+  'batch_size': K,
+  'hidden_sizes': (8,),
+}
+ROLLOUT: dict[str, Any] = {
+  **UNROLLED,
+  'rollout_steps': K * T,
+  'batch_size': K * T,
+  'epochs': 1,
+}
 
 
 def _spec(shape, continuous=False, dtype='uint8'):
@@ -98,8 +110,9 @@ def test_no_agent_takes_images_as_one_long_vector(shape, dtype):
       agent(config(), continuous)
 
 
-def test_members_side_by_side_on_images_are_single_learners():
-  spec, members = _spec((12, 10, 1)), 2
+@pytest.mark.parametrize('shape', [(12, 10, 1), (2, 12, 10, 1), (12, 10)])
+def test_members_side_by_side_on_images_are_single_learners(shape):
+  spec, members = _spec(shape), 2
   made = dqn.DQN(dqn.Config(batch_size=3, hidden_sizes=(8,)), spec)
   layout = made.transition_layout()
   rng = np.random.default_rng(0)
@@ -124,5 +137,53 @@ def test_members_side_by_side_on_images_are_single_learners():
   for member in range(members):
     np.testing.assert_allclose(
       together[member], learned(member, member + 1)[0], atol=1e-6
+    )
+    assert np.any(together[member] != theta[member])
+
+
+@pytest.mark.parametrize(
+  ('agent', 'config', 'shape'),
+  [
+    (ppo.PPO, ppo.Config(**ROLLOUT), (12, 10, 1)),
+    (ppo.PPO, ppo.Config(**ROLLOUT), (2, 12, 10, 1)),
+    (impala.IMPALA, impala.Config(**UNROLLED), (12, 10)),
+  ],
+)
+def test_members_learn_from_unrolls_of_images_as_each_alone(
+  agent, config, shape
+):
+  made, members = agent(config, _spec(shape)), 2
+  theta = np.stack([made.initial(seed) for seed in range(members)])
+  rng = np.random.default_rng(0)
+  block = made.block_layout(members * K).zeros()
+  for column in (block.observation, block.final_observation):
+    column[...] = rng.integers(0, 256, column.shape)
+  block.action[...] = rng.integers(0, 3, block.action.shape)
+  block.behaviour[...] = np.log(1 / 3)
+  block.reward[...] = rng.normal(size=block.reward.shape)
+  block.discount[...] = 1.0
+
+  def learned(first, last):
+    columns = block._asdict()
+    for name, axis in blocks.ENVIRONMENT_AXIS.items():
+      own = np.split(columns[name], members, axis)[first:last]
+      columns[name] = np.concatenate(own, axis)
+    learner = learner_lib.TFLearner(
+      made,
+      theta[first:last],
+      [1e-2] * (last - first),
+      local.Local(),
+      made.feed((last - first) * K),
+      updates_per_call=made.updates_per_call or 1,
+    )
+    learner.step(
+      blocks.Block(*(tf.constant(x[None]) for x in columns.values()))
+    )
+    return learner.parameters()
+
+  together = learned(0, members)
+  for member in range(members):
+    np.testing.assert_allclose(
+      together[member], learned(member, member + 1)[0], atol=1e-5
     )
     assert np.any(together[member] != theta[member])

@@ -78,18 +78,18 @@ def test_new_parameters_act_at_once_and_old_cores_stay():
   np.testing.assert_array_equal(actor.core, other.core)
 
 
-def test_members_without_memory_act_together():
+def test_actions_are_drawn_from_the_policy():
   agent = cases.make_impala()
-  theta = np.stack([cases.make_theta(agent, 0), cases.make_theta(agent, 1)])
-  x = np.zeros((2, 5000, 2), np.float32)
-  actions = agent.act(theta, x, 0, np.random.default_rng(0))
-  assert actions.shape == (2, 5000) and actions.dtype == np.int32
-  for member in range(2):
-    outputs, _ = cases.network(agent, theta[member], np.zeros(2))
-    share = np.bincount(actions[member], minlength=3) / 5000
-    np.testing.assert_allclose(share, special.softmax(outputs), atol=0.03)
-  with pytest.raises(ValueError, match='This policy remembers'):
-    cases.make_impala(stack=2).act(theta, x, 0, np.random.default_rng(0))
+  theta = cases.make_theta(agent)
+  actor = agent.actor(cases.INFO, 5000)
+  x = np.zeros((5000, 2), np.float32)
+  actions = actor.act(theta, x, 0, np.random.default_rng(0))
+  assert actions.shape == (5000,) and actions.dtype == np.int32
+  outputs, _ = cases.network(agent, theta, np.zeros(2))
+  share = np.bincount(actions, minlength=3) / 5000
+  np.testing.assert_allclose(share, special.softmax(outputs), atol=0.03)
+  with pytest.raises(NotImplementedError, match='let its `actor` act'):
+    agent.act(theta[None], x[None], 0, np.random.default_rng(0))
 
 
 def test_the_greedy_policy_takes_the_likeliest_action():

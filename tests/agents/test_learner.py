@@ -357,6 +357,20 @@ def test_a_checkpoint_of_another_learner_is_refused_whole(linear_learner):
     np.testing.assert_array_equal(array, before[name])
 
 
+@pytest.mark.parametrize('options', [{'inertia': 0.4}, {'period': 5}])
+def test_what_an_exchange_did_not_keep_before_begins_fresh(
+  linear_learner, options
+):
+  saved = linear_learner(np.ones((2, 3)), exchange=pull_exchange.Pull()).save()
+  learner = linear_learner(
+    np.zeros((2, 3)), exchange=pull_exchange.Pull(**options)
+  )
+  learner.restore(saved)
+  np.testing.assert_array_equal(learner.parameters(), np.ones((2, 3)))
+  (name,) = learner.save().keys() - saved.keys()
+  assert not learner.save()[name].any()
+
+
 def test_learners_that_cannot_be_are_refused(linear_learner, agent):
   with pytest.raises(ValueError, match='3 learning rates for 2 members'):
     linear_learner(np.zeros((2, 3)), [0.1] * 3)
@@ -388,7 +402,8 @@ def test_a_call_is_built_beforehand_and_nothing_learned(agent, prioritized):
   )
   assert new.updates == 0
   new.step(sample, drawn)
-  assert new._call.function.experimental_get_tracing_count() == 1
+  traced = new._call._call.last.function
+  assert traced.experimental_get_tracing_count() == 1
   after = new.save()
   for name, array in before.items():
     np.testing.assert_array_equal(after[name], array)

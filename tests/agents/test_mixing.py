@@ -146,9 +146,26 @@ def test_deviations_from_the_mean_stay_below_the_bound(topology, size, peers):
   assert largest <= factor + 1e-9
 
 
-def test_the_contraction_of_a_directed_ring_is_known():
-  beta = mixing.contraction(mixing.Graph('ring', 4).matrix(0))
-  assert beta == pytest.approx(math.cos(math.pi / 4))
+def _contraction(weights):
+  """The largest singular value once the mean is taken off."""
+  return np.linalg.norm(weights - 1 / len(weights), 2)
+
+
+@pytest.mark.parametrize('topology, size, peers', GRAPHS[1:])
+def test_the_bound_is_a_sum_over_the_matrices_of_a_cycle(topology, size, peers):
+  graph = mixing.Graph(topology, size, peers)
+  matrices, found = [graph.matrix(k) for k in range(graph.cycle)], []
+  for first in range(graph.cycle):
+    product, betas = np.eye(size), []
+    for weights in reversed(matrices[first:] + matrices[:first]):
+      product = product @ weights
+      betas.append(_contraction(product))
+    found.append(sum(betas) / (1 - betas[-1]))
+  assert mixing.bound_factor(graph) == pytest.approx(max(found), abs=1e-9)
+
+
+def test_the_bound_of_a_directed_ring_is_known():
+  beta = math.cos(math.pi / 4)
   assert mixing.bound_factor(mixing.Graph('ring', 4)) == pytest.approx(
     beta / (1 - beta)
   )

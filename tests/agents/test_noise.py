@@ -1,7 +1,6 @@
 """Exploration noise: its size, its memory, and the actions it makes."""
 
 import numpy as np
-import pytest
 
 from agents import noise
 
@@ -98,8 +97,3 @@ def test_actions_are_uniform_at_first_and_then_noisy_and_clipped():
   assert abs(len(below) / 4000 - 0.5) < 0.05
   assert abs(np.sqrt(np.mean(below**2)) - 0.5) < 0.05
   np.testing.assert_array_equal(means, np.float32(0.8))
-
-
-def test_an_unknown_noise_names_the_known_ones():
-  with pytest.raises(ValueError, match="'gaussian', 'ornstein_uhlenbeck'"):
-    noise.make('pink', 0.2, 0.15)

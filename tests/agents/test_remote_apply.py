@@ -181,14 +181,16 @@ def test_a_soft_target_follows_as_often_as_there_were_updates(linear_learner):
 
 
 class Statistics(remote_apply.RemoteApply):
-  """Adds a statistic to each gradient: what stands there, and 1."""
+  """Adds a statistic to each gradient: what stands there, and more."""
+
+  more = 1.0
 
   def meet(self, learner, gradient):
-    first = learner.theta[:, :1] + 1.0
+    first = learner.theta[:, :1] + self.more
     return super().meet(learner, gradient._replace(statistics={'first': first}))
 
 
-def test_what_is_not_learned_by_gradient_replaces_what_the_server_has(
+def test_what_is_not_learned_by_gradient_comes_as_the_server_has_it(
   linear_learner,
 ):
   server = Server(np.zeros(3))
@@ -200,6 +202,17 @@ def test_what_is_not_learned_by_gradient_replaces_what_the_server_has(
   # This server does not take them; so the learner has none either.
   np.testing.assert_allclose(sent[1], [1.0 - 0.1])
   np.testing.assert_allclose(learner.parameters(), [[-0.2] * 3])
+
+
+def test_what_has_not_moved_is_not_sent(linear_learner):
+  server = Server(np.full(3, 0.25))
+  exchange = Statistics(server)
+  learner = linear_learner(np.zeros((1, 3)), exchange=exchange)
+  exchange.begin(Worker(learner, 0))
+  for exchange.more in (0.0, 0.0, 1.0):
+    learner.step(tf.ones((1, 1, 3)))
+  sent = [list(message.statistics) for message in server.messages]
+  assert sent == [[], [], [0]]
 
 
 class Losses(remote_apply.RemoteApply):
@@ -240,6 +253,23 @@ def test_exploration_falls_with_the_steps_of_all(linear_learner):
   exchange.begin(Worker(learner, 120))
   np.testing.assert_array_equal(learner.parameters(), [[1.0, 2.0]])
   assert exchange.actor_steps(130) == 510
+
+
+def test_rates_at_zero_are_warned_of_by_the_gradients_of_all(
+  linear_learner, caplog
+):
+  server = Server(np.zeros(2))
+  learner = linear_learner(
+    np.zeros((1, 2)), exchange=remote_apply.RemoteApply(server, gradients=2)
+  )
+  learner.agent.rate_end = base.RateEnd(100.0, 'agent.anneal_updates', 100)
+  server.jump = 49
+  learner.step(tf.ones((1, 1, 2)))
+  assert caplog.records == []
+  server.jump = 60
+  learner.step(tf.ones((1, 1, 2)))
+  (record,) = caplog.records
+  assert 'this is step 124' in record.getMessage()  # 62 updates of 2
 
 
 def test_more_than_one_member_is_refused(linear_learner):

@@ -85,7 +85,7 @@ def _reports(client: Any, index: int) -> Call:
 
   def report() -> None:
     counted = {'actor_steps': next(done)}
-    client.report(name, {'actor_steps': 50}, _METRICS, None, (life, counted))
+    client.report(name, {'actor_steps': 50}, _METRICS, (life, counted))
 
   return report
 

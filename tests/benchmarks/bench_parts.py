@@ -35,7 +35,6 @@ from launch import rpc  # noqa: E402
 from launch.rpc import directory  # noqa: E402
 from launch.services import star  # noqa: E402
 from replay import adders  # noqa: E402
-from replay import limiters  # noqa: E402
 from replay import packing  # noqa: E402
 from replay import sampler as sampler_lib  # noqa: E402
 from replay import tables  # noqa: E402
@@ -112,7 +111,6 @@ def measure_replay(agent: dqn.DQN, layout, seconds: float):
     max_size=agent.config.max_replay_size,
     min_size=1,
     signature=layout.signature(_P),
-    rate_limiter=limiters.min_size(1),
   )
   server = reverb.Server([table])
   client = server.localhost_client()

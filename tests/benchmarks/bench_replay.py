@@ -135,7 +135,7 @@ def measure_transitions(seconds: float) -> dict[str, float]:
   for start in range(0, _ITEMS, 64):
     part = rows[start : start + 64]
     items.extend(part, rng.random(len(part)).tolist())
-  items.flush(60.0)
+  items.flush()
   sampler = sampler_lib.ShardedSampler(
     [client.server_address],
     'replay',

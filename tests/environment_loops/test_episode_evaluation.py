@@ -233,6 +233,32 @@ def test_a_policy_that_remembers_begins_anew_with_each_evaluation():
   assert said == ['reset', 1, 'reset', 1, 'reset', 2, 'reset', 3]
 
 
+def test_what_may_take_long_is_open_while_copies_are_made_and_reset(
+  monkeypatch,
+):
+  said = []
+
+  class Open:
+    def __enter__(self):
+      said.append('open')
+
+    def __exit__(self, *error):
+      said.append('closed')
+
+  class Notes(counting.CountingVectorEnvironment):
+    def reset(self):
+      said.append('reset')
+      return super().reset()
+
+  def make(name, num, seed, on_fault):
+    said.append('made')
+    return Notes(num, counting.Plan(lengths=(1,)))
+
+  monkeypatch.setattr(vector, 'make_vector', make)
+  evaluation.evaluate_vector(_zeros, 'counting', 2, 0, building=Open())
+  assert said == ['open', 'made', 'closed', 'open', 'reset', 'closed']
+
+
 def test_with_epsilon_some_actions_are_drawn_and_the_same_seed_draws_the_same():
   def balance(observations):
     lean = observations @ np.array([0.1, 0.3, 1.0, 1.0], np.float32)

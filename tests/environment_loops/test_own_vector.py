@@ -94,6 +94,18 @@ class One(gymnasium.Env):
 
   def step(self, action):
     return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+class Wide(Broken):
+  '''float64, which beyond float32 in the same step is no NaN yet.'''
+
+  def step(self, actions):
+    seen, *rest = super().step(actions)
+    return np.where(np.isnan(seen), 1e39, seen.astype(np.float64)), *rest
+
+
+class OneWide(One):
+  vector_entry_point = 'own_vectors:Wide'
 """
 
 
@@ -136,12 +148,13 @@ def test_an_episode_can_be_given_a_seed():
   np.testing.assert_allclose(first, wanted, rtol=1e-6)
 
 
-def test_a_broken_episode_is_dropped_and_the_others_go_on():
-  environment = vector.make_vector(
-    'own_vectors:One', NUM, seed=0, on_fault=vector.DROP
-  )
-  environment.reset()
+@pytest.mark.parametrize('name', ['own_vectors:One', 'own_vectors:OneWide'])
+def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
+  environment = vector.make_vector(name, NUM, seed=0, on_fault=vector.DROP)
+  first = environment.reset()
   steps = [environment.step(np.zeros(NUM, np.int32)) for _ in range(5)]
+  seen = [first, *(step.observation for step in steps)]
+  assert {array.dtype for array in seen} == {np.dtype(np.float32)}
   assert steps[0].valid is None
   assert steps[1].valid.tolist() == [False, True, True]
   # The first begins anew; the others are cut by the limit of five steps.
@@ -150,7 +163,7 @@ def test_a_broken_episode_is_dropped_and_the_others_go_on():
   assert steps[4].discount.tolist() == [1.0] * NUM
   assert environment.faults == 2
   with pytest.raises(environments.EnvironmentFault):
-    loud = vector.make_vector('own_vectors:One', NUM, seed=0)
+    loud = vector.make_vector(name, NUM, seed=0)
     loud.reset()
     for _ in range(2):
       loud.step(np.zeros(NUM, np.int32))

@@ -1,5 +1,6 @@
 """Outlines of a simulation: where they are, and when they are drawn."""
 
+import gymnasium
 import mujoco
 import numpy as np
 import pytest
@@ -61,6 +62,42 @@ def test_what_turns_about_z_is_seen_from_above():
   mujoco.mj_forward(view._model, data)
   rows, columns = np.nonzero((view.frame() == (255, 0, 0)).all(axis=2))
   assert np.ptp(rows) > 3 * np.ptp(columns)
+
+
+@pytest.mark.parametrize(
+  ('bounds', 'metres'), [('', 0.0), ('limited="true" range="-1 1"', 0.3)]
+)
+def test_what_is_seen_from_above_is_followed_where_it_has_no_bounds(
+  bounds, metres
+):
+  swimmer = f"""<mujoco><worldbody><body>
+    <joint type="slide" axis="1 0 0" {bounds}/>
+    <joint type="hinge" axis="0 0 1"/>
+    <geom type="capsule" fromto="-1 0 0 1 0 0" size=".1" rgba="1 0 0 1"/>
+  </body></worldbody></mujoco>"""
+  model = mujoco.MjModel.from_xml_string(swimmer)
+  data = mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  view = side_view.SideView(model, data)
+  first = view.frame()
+  data.qpos[0] = 0.3
+  mujoco.mj_forward(model, data)
+  then = view.frame()
+  (before, _, _), (after, _, _) = (
+    _where(frame, (255, 0, 0)) for frame in (first, then)
+  )
+  scale = 360 / (2 * view._reach)
+  assert after - before == pytest.approx(metres * scale, abs=2)
+  assert (first != then).any()  # if not of it, then of the marks
+
+
+@pytest.mark.parametrize(
+  ('name', 'follows'), [('Swimmer-v5', True), ('Reacher-v5', False)]
+)
+def test_the_swimmer_is_followed_and_the_reacher_is_not(name, follows):
+  simulation = gymnasium.make(name).unwrapped
+  view = side_view.SideView(simulation.model, simulation.data)
+  assert view._follows == follows
 
 
 def test_an_environment_that_cannot_draw_is_drawn_as_outlines(

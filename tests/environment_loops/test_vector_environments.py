@@ -128,6 +128,23 @@ def test_cartpole_that_stays_up_is_truncated_at_exactly_500_steps():
     observation = step.next_observation
 
 
+def test_an_episode_without_a_limit_is_truncated_where_it_is_told_to(register):
+  environment = vector.make_vector(register(), 2, seed=0, max_steps=3)
+  environment.reset()
+  steps = [environment.step(np.zeros(2, np.int64)) for _ in range(7)]
+  ends = [step.last.tolist() for step in steps]
+  assert ends == [[t in (2, 5)] * 2 for t in range(7)]
+  assert steps[2].observation[:, 0].tolist() == [3.0, 3.0]
+  assert all(step.discount.tolist() == [1.0, 1.0] for step in steps)
+
+
+def test_a_limit_of_the_environment_s_own_stands():
+  environment = vector.make_vector('CartPole-v1', 1, seed=0, max_steps=2)
+  environment.reset()
+  steps = [environment.step(np.zeros(1, np.int32)) for _ in range(3)]
+  assert not any(step.last[0] for step in steps)
+
+
 def test_no_step_is_spent_on_a_reset():
   """Each reward of CartPole is 1, and each action moves the cart."""
   environment = vector.make_vector('CartPole-v1', 4, seed=2)

@@ -98,6 +98,17 @@ def test_a_run_is_not_resumed_as_another(capsys, run):
     assert said in refused(capsys, *words, f'--resume={run}')
 
 
+def test_a_run_of_an_agent_without_a_task_of_its_own_goes_on(run, capsys):
+  own = 'agents.dqn:DQN'
+  path = run / 'config.json'
+  path.write_text(
+    json.dumps({**json.loads(path.read_text()), 'agent_name': own})
+  )
+  command = [f'{own}:default', f'--resume={run}', '--print-config']
+  assert command_line.main(command) == 0
+  assert json.loads(capsys.readouterr().out)['environment'] == 'CartPole-v1'
+
+
 def test_a_run_that_lost_a_file_is_not_begun_anew(capsys, run):
   path = run / 'metrics' / checkpoints.COUNTER
   path.unlink()

@@ -66,13 +66,34 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('apex_dqn', None, {'agent.prioritized': 'False'}, 'without priorities'),
     ('dqn', None, {'run.deterministic': 'True'}, 'run.deterministic=True'),
     ('pso_dqn', None, {'run.replay': 'node'}, 'run.replay=node'),
+    ('pso_dqn', None, {'swarm.supervisor': 'literal'}, 'swarm.supervisor'),
+    ('ddpg', None, {'agent.policy_delay': '2'}, 'with parameters that move'),
+    (
+      'ddpg:td3_pendulum',
+      None,
+      {'agent.policy_delay': '1'},
+      'with no parameters that move',
+    ),
+    (
+      'ddpg:inverted_pendulum',
+      None,
+      {'environment': 'InvertedPendulum-v4'},
+      'environment=InvertedPendulum-v4',
+    ),
+    (
+      'acme_dqn',
+      None,
+      {'environment': 'Acrobot-v1'},
+      'environment=Acrobot-v1',
+    ),
   ],
 )
 def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
   agent, topology, overrides, said
 ):
+  agent, _, preset = agent.partition(':')
   kept = json.loads(
-    json.dumps(cell_lib.resolve(agent, topology=topology).config)
+    json.dumps(cell_lib.resolve(agent, preset, topology).config)
   )
   with pytest.raises(ValueError, match='cannot be gone on from') as caught:
     cell_lib.resume(kept, overrides)
@@ -88,6 +109,7 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
     ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
     ('apex_dqn', {'run.replay': 'node'}),
     ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
+    ('pso_dqn', {'swarm.b': '5', 'swarm.inertia': '0.3'}),
     ('acme_dqn', {'run.steps_per_agent': '90000'}),
   ],
 )

@@ -38,8 +38,8 @@ class _Counter:
   def totals(self):
     return {'actor_steps': self.steps}
 
-  def report(self, node, counts, metrics, events, life):
-    del node, counts, metrics, events
+  def report(self, node, counts, metrics, life):
+    del node, counts, metrics
     self.left -= 1
     return {'totals': {}, 'finished': self.finished()}
 
@@ -170,8 +170,8 @@ class _Hasty(_Counter):
     self.steps = min(self.steps + 5, 100)
     return super().totals()
 
-  def report(self, node, counts, metrics, events, life):
-    del node, counts, metrics, events
+  def report(self, node, counts, metrics, life):
+    del node, counts, metrics
     return {'totals': {}, 'finished': self.finished()}
 
   def finished(self):

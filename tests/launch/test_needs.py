@@ -14,8 +14,8 @@ def check(agent, topology=None, **overrides):
     overrides={key.replace('__', '.'): v for key, v in overrides.items()},
   )
   program = cell.build()
-  needs.check(cell.experiment, program)
-  return needs.of(cell.experiment, program)
+  needs.check(cell.experiment, program, cell.own_bytes)
+  return needs.of(cell.experiment, program, cell.own_bytes)
 
 
 def test_the_arithmetic_is_of_the_settings():
@@ -60,6 +60,25 @@ def test_threads_of_tensorflow_are_of_nodes_that_learn():
   assert (found.threads, found.least_threads) == (23, 5)
 
 
+def test_evolution_keeps_noise_and_no_experience():
+  found = check(
+    'dqn', 'evolution', evolution__table_size='1000000',
+    evolution__num_workers='3',
+  )  # fmt: skip
+  assert (found.replay_bytes, found.call_bytes) == (0, 0)
+  assert found.own_bytes == 4 * 4_000_000
+  assert '0.016 GB for noise' in str(found)
+  with pytest.raises(ValueError, match='Lower evolution.table_size or'):
+    check('es_mlp', evolution__table_size='1000000000000')
+
+
+def test_learners_that_share_a_batch_out_sample_it_once():
+  options = {'agent__batch_size': '64', 'actors__num_actors': '2'}
+  one = check('apex_dqn', **options)
+  two = check('apex_dqn', **options, actors__num_learners='2')
+  assert one.call_bytes == two.call_bytes
+
+
 @pytest.mark.parametrize(
   'name, preset',
   [
@@ -72,7 +91,7 @@ def test_every_preset_runs_on_a_small_machine(name, preset, monkeypatch):
   monkeypatch.setattr(needs, 'memory_bytes', lambda: 8 * 10**9)
   monkeypatch.setattr(needs, 'max_processes', lambda: 4096)
   cell = cell_lib.resolve(name, preset)
-  needs.check(cell.experiment, cell.build())
+  needs.check(cell.experiment, cell.build(), cell.own_bytes)
 
 
 def test_root_has_no_limit_of_processes(monkeypatch):

@@ -1,5 +1,6 @@
 """Runs of one process and swarms that ended, and go on: `--resume`."""
 
+import os
 import re
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from agents import dqn
 from launch import command_line
+from replay.inspect import launcher
+from run_records import metrics
 from run_records import run_directory
 
 SMALL = (
@@ -147,3 +150,20 @@ def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
   for answer, said in zip(answers, more.values(), strict=True):
     assert answer['code'] == command_line.USAGE, answer
     assert said in answer['stderr']
+
+
+def test_a_run_that_still_goes_is_refused(resumed, run_commands, request):
+  directory = resumed['swarm'][1].directory
+  record = directory / launcher.FILE
+  metrics.write_json(record, launcher.record())  # as if it ran in this process
+  command = {
+    'argv': [f'--resume={directory}'],
+    'cwd': str(request.config.rootpath),
+    'mode': 'no_start',
+  }
+  try:
+    (answer,) = run_commands([command])
+  finally:
+    record.unlink(missing_ok=True)
+  assert answer['code'] == command_line.USAGE, answer
+  assert f'still running, as process {os.getpid()}' in answer['stderr']

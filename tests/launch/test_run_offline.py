@@ -177,6 +177,73 @@ def test_what_cannot_be_learned_from_is_refused(data, overrides, said):
     _cell(data, **overrides).build()
 
 
+def _changed(data, directory, change):
+  """The data set after `change(arrays)`."""
+  with np.load(data / export.FILE) as file:
+    arrays = dict(file)
+  change(arrays)
+  np.savez(directory / export.FILE, **arrays)
+  return directory
+
+
+def _put(name, value):
+  def change(arrays):
+    given = arrays.get(name, np.ones(len(arrays['r_t'])))
+    arrays[name] = given.astype(np.result_type(given, type(value)))
+    arrays[name][3] = value
+
+  return change
+
+
+def _empty(arrays):
+  arrays.update({name: arrays[name][:0] for name in export.FIELDS})
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (_empty, 'holds no transition'),
+    (_put('r_t', np.nan), r'has nan in r_t of row 3 \(1 such'),
+    (_put('o_t', np.inf), r'has inf in o_t of row 3 \(4 such'),
+    (_put('priority', np.nan), 'has nan in priority of row 3'),
+    (_put('priority', -1.0), 'has -1 in priority of row 3'),
+    (_put('a_tm1', 2), 'has 2 in a_tm1 .* whole numbers from 0 to 1'),
+    (_put('a_tm1', -1), 'has -1 in a_tm1'),
+    (_put('a_tm1', 0.5), 'has 0.5 in a_tm1'),
+  ],
+)
+def test_numbers_that_nothing_can_be_learned_from_are_refused(
+  data, tmp_path, change, said
+):
+  path = _changed(data, tmp_path, change)
+  with pytest.raises(ValueError, match=said):
+    offline.of_data(_cell(path).experiment, path)
+
+
+@pytest.mark.parametrize(('largest', 'refused'), [(1.0, False), (2.0, True)])
+def test_continuous_actions_in_the_environment_s_units_are_refused(
+  tmp_path, largest, refused
+):
+  experiment = cell_lib.resolve(
+    'sac',
+    'pendulum',
+    topology='offline',
+    overrides={'offline.data': str(tmp_path)},
+  ).experiment
+  agent = experiment.make_agent()
+  said = {'n_step': agent.n_step, 'gamma': agent.gamma}
+  said['layout'] = agent.transition_layout().name
+  o, one = np.zeros((9, 3), np.float32), np.ones(9, np.float32)
+  a = np.linspace(-largest, largest, 9, dtype=np.float32)[:, None]
+  arrays = {'o_tm1': o, 'a_tm1': a, 'r_t': one, 'd_t': one, 'o_t': o}
+  np.savez(tmp_path / export.FILE, about=np.array(json.dumps(said)), **arrays)
+  if not refused:
+    assert len(offline.of_data(experiment, tmp_path).rings[0]) == 9
+    return
+  with pytest.raises(ValueError, match=r'has -2 in a_tm1 .* lie in \[-1, 1\]'):
+    offline.of_data(experiment, tmp_path)
+
+
 @pytest.mark.parametrize('agent', ['ppo', 'acme_dqn'])
 def test_agents_without_such_a_learner_are_refused(data, agent):
   cell = cell_lib.resolve(
@@ -184,6 +251,12 @@ def test_agents_without_such_a_learner_are_refused(data, agent):
   )
   with pytest.raises(ValueError, match='does not learn from transitions'):
     cell.build()
+
+
+def test_a_budget_need_not_fill_a_replay_that_is_not_filled(data):
+  cell = _cell(data, **{'run.steps_per_agent': '400'})
+  assert cell.experiment.min_replay_size >= 400
+  cell.build()
 
 
 def test_settings_of_a_replay_that_is_not_there_are_refused(data):

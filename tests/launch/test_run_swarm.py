@@ -287,6 +287,11 @@ REFUSED = {
 }
 DIRECTORIES = {
   'a run is there': (['--run_dir=old'], 'run', ['already holds a run']),
+  'a run is there, and a sink': (
+    ['--run_dir=old', '--sink=csv'],
+    'run',
+    ['already holds a run'],
+  ),
   'something else is there': (['--run_dir=other'], 'run', ['is not empty']),
   'a file is there': (['--run_dir=file'], 'run', ['is a file']),
   'a file is above': (['--run_dir=file/run'], 'run', ['file is a file']),

@@ -174,3 +174,38 @@ def test_a_film_that_cannot_be_is_refused_before_an_episode(
     monkeypatch.setattr(sys, 'argv', ['play', *flags])
     assert play.main() == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_film_of_a_simulation_needs_no_graphics_driver(monkeypatch, caplog):
+  environment = play._made('Reacher-v5', 'rgb_array')
+
+  def fail(*unused, **unused_too):
+    raise RuntimeError('no OpenGL here')
+
+  renderer = environment.unwrapped.mujoco_renderer
+  monkeypatch.setattr(renderer, 'render', fail)
+  _, frames = play.play(play.load('ddpg:reacher'), 1, 0, environment)
+  environment.close()
+  assert len(frames) == 50 and frames[0].shape == (360, 480, 3)
+  assert 'outlines are drawn instead' in caplog.text
+
+
+class Anything:
+  """A policy that plays anything."""
+
+  def __init__(self, actions):
+    self._actions, self._random = actions, np.random.default_rng(0)
+
+  def reset(self):
+    pass
+
+  def __call__(self, observation):
+    return int(self._random.integers(self._actions))
+
+
+def test_a_policy_that_learned_from_lives_plays_whole_games(monkeypatch):
+  monkeypatch.delenv('DISPLAY', raising=False)
+  environment = play._made('ALE/Breakout-v5?life_loss=1', None)
+  play.play(Anything(4), 1, 0, environment)
+  assert environment.unwrapped.ale.lives() == 0
+  environment.close()

@@ -1,7 +1,10 @@
 """The process beside a caller: its calls, its end, and how many there are."""
 
+import concurrent.futures
+import itertools
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from murmuration import helper as helper_lib
 from murmuration import objects
 from murmuration import policy
 from murmuration import process
+from murmuration import runs
 
 
 def test_what_cannot_be_sent_leaves_no_call_behind(tmp_path):
@@ -72,6 +76,85 @@ def test_the_one_that_was_asked_longest_ago_makes_room(services, tmp_path):
   played(np.zeros(2))
   again = process.service(a)
   assert again is not first and again.called == ['policy', 'act']
+
+
+def test_two_threads_that_ask_at_first_start_one_process(services, monkeypatch):
+  made, two = [], threading.Event()
+
+  class Slow(Process):
+    def __init__(self, given):
+      super().__init__(given)
+      made.append(self)
+      if len(made) == 2:
+        two.set()
+      two.wait(0.5)  # for another thread that does not wait for this one
+
+  monkeypatch.setattr(process, 'Helper', Slow)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    found = [*pool.map(process.service, 2 * [Given(b'a')])]
+  assert made == found[:1] and found[0] is found[1]
+
+
+class Training:
+  """A process that trains: it says what its run is said to say."""
+
+  def __init__(self, given, trains=False):
+    tick = {'steps': 1, 'budget': 2, 'elapsed_s': 1.0, 'totals': {}}
+    self._says = iter(
+      [
+        ('tick', tick),
+        ('evaluation', {'return_mean': 1.0}),
+        ('tick', tick),
+        ('evaluation', {'return_mean': 2.0}),
+        ('done', (0, {}), 1),
+      ]
+    )
+
+  def begin(self, operation, **arguments):
+    pass
+
+  def receive(self, timeout_s):
+    return next(self._says)
+
+  def result(self, message):
+    return message[1]
+
+  def close(self):
+    return ''
+
+
+def test_a_policy_is_loaded_anew_after_an_evaluation_and_at_the_end(
+  monkeypatch,
+):
+  numbers = itertools.count()
+  monkeypatch.setattr(process, 'Helper', Training)
+  monkeypatch.setattr(policy, 'Policy', lambda *unused: next(numbers))
+  played = []
+
+  def play(run, content):
+    played.append(run.policy)
+
+  run = runs.train('dqn', progress=False, on_tick=play, on_evaluation=play)
+  assert played == [0, 1, 1, 2]
+  assert run.policy == run.policy == 3
+
+
+def test_a_run_that_trains_is_copied_without_what_is_being_written(tmp_path):
+  run, copy = tmp_path / 'run', tmp_path / 'copy'
+  (run / 'metrics').mkdir(parents=True)
+  kept = ['config.json', 'metrics/counter.json', 'metrics/counter.json.older']
+  for name in (*kept, 'launcher.json', 'metrics/.counter.json.12.older'):
+    (run / name).write_text('{}')
+  # What is gone when its turn comes looks like this: listed, and not there.
+  for name in ('metrics/.counter.json.12.34', 'replay'):
+    (run / name).symlink_to('nowhere')
+  runs.load(run).save(copy)
+  found = [str(p.relative_to(copy)) for p in copy.rglob('*') if p.is_file()]
+  assert sorted(found) == kept
+  os.mkfifo(run / 'pipe')
+  with pytest.raises(OSError, match='named pipe'):
+    runs.load(run).save(tmp_path / 'other')
+  assert {path.name for path in tmp_path.iterdir()} == {'run', 'copy'}
 
 
 class Connection:

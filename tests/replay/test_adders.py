@@ -244,9 +244,8 @@ def test_where_no_priority_is_finite_all_are_one_and_it_is_said(serve, caplog):
     assert sample[0].info.priority == 1.0
 
 
-@pytest.mark.parametrize('priority', [-1.0, lambda p: -np.ones(len(p))])
-def test_negative_priorities_are_refused(serve, priority):
-  client, adder = _adder(serve, priority=priority, burst=1)
+def test_negative_priorities_are_refused(serve):
+  client, adder = _adder(serve, priority=lambda p: -np.ones(len(p)), burst=1)
   with pytest.raises(ValueError, match='negative.*-1.0.*at least 0'):
     for step in _play(5):
       adder.add(*step)
@@ -363,14 +362,22 @@ def test_a_stop_request_ends_the_wait_for_a_full_queue(serve):
   start = time.monotonic()
   for step in _play(4):
     adder.add(*step)
-  adder.flush(timeout_s=60)
+  adder.flush()
   assert time.monotonic() - start < 10
 
 
 def test_a_server_that_went_away_is_named_with_its_address(serve):
   server = serve(tables.queue('queue', 100, LAYOUT.signature(NUM_ENVS)))
   client = reverb.Client(f'localhost:{server.port}')
-  adder = adders.PopulationAdder(client, 'queue', LAYOUT, 1, GAMMA, NUM_ENVS)
+  adder = adders.PopulationAdder(
+    client,
+    'queue',
+    LAYOUT,
+    1,
+    GAMMA,
+    NUM_ENVS,
+    options=adders.WriteOptions(reconnect_s=0.5),
+  )
   steps = _play(20)
   adder.add(*next(steps))
   adder.flush()
@@ -379,7 +386,7 @@ def test_a_server_that_went_away_is_named_with_its_address(serve):
   with pytest.raises(
     adders.WriteBlocked, match=rf'localhost:{server.port} does'
   ):
-    adder.flush(timeout_s=0.5)
+    adder.flush()
 
 
 def test_a_table_that_is_not_there_is_named(serve):

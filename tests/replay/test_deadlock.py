@@ -18,7 +18,6 @@ import reverb
 import tensorflow as tf
 
 from replay import deadlock
-from replay import limiters
 from replay import sampler
 from replay import tables
 
@@ -50,8 +49,9 @@ class _Writer:
       self._writer.append(np.zeros(2, np.float32))
       self._writer.create_item('table', 1.0, self._writer.history[-1])
       self._unconfirmed += 1
-      while self._unconfirmed >= self._plan.in_flight_per_writer:
-        leave = self._plan.in_flight_per_writer // 2
+      # As many as the sampler's, so that a plan gives both.
+      while self._unconfirmed >= self._plan.max_in_flight:
+        leave = self._plan.max_in_flight // 2
         try:
           self._writer.flush(leave, timeout_ms=50)
           self._unconfirmed = leave
@@ -78,7 +78,6 @@ def _sampler(plan, servers, give_up):
     [f'localhost:{server.port}' for server in servers],
     'table',
     plan.batch_size,
-    batches_ahead=plan.batches_ahead,
     max_in_flight=plan.max_in_flight,
     should_stop=give_up,
   )
@@ -184,10 +183,8 @@ def _plans(together):
     max_size=st.just(200),
     batch_size=st.sampled_from([1, 4, 7, 64]),
     samples_per_insert=st.sampled_from([0.3, 1.0, 2.5, 8.0, 32.0]),
-    batches_ahead=st.integers(1, 3),
     max_in_flight=sizes,
     writers=st.integers(2, 3),
-    in_flight_per_writer=sizes,
     burst=sizes,
     shards=st.integers(1, 2),
     one_thread=st.just(together),
@@ -233,6 +230,27 @@ def test_the_default_error_buffer_is_always_accepted(plan):
   deadlock.check(dataclasses.replace(plan, one_thread=False))
 
 
+@pytest.mark.parametrize(
+  'min_size, batch_size, writers, buffer',
+  [
+    # Each term is the largest once.
+    (10, 64, 1, 256.0),
+    (10, 1, 9, 144.0),
+    (1000, 64, 1, 800.0),
+  ],
+)
+def test_the_default_error_buffer_is_the_largest_of_three(
+  min_size, batch_size, writers, buffer
+):
+  plan = deadlock.Plan(
+    min_size, 2000, batch_size, samples_per_insert=8.0, writers=writers
+  )
+  info = _table(plan, None).info.rate_limiter_info
+  assert info.min_size_to_sample == min_size
+  offset = 8.0 * min_size
+  assert (info.min_diff, info.max_diff) == (offset - buffer, offset + buffer)
+
+
 def test_a_queue_never_stalls_however_small_it_is():
   plan = deadlock.Plan(
     min_size=1,
@@ -241,7 +259,6 @@ def test_a_queue_never_stalls_however_small_it_is():
     queue=True,
     writers=3,
     burst=5,
-    in_flight_per_writer=2,
     max_in_flight=1,
   )
   deadlock.check(plan)
@@ -279,7 +296,7 @@ def test_a_shard_without_a_writer_is_refused_and_stalls():
   )
   with pytest.raises(deadlock.Refused, match='Raise writers to at least 2'):
     deadlock.check(plan)
-  limiter = functools.partial(limiters.min_size, 1)
+  limiter = functools.partial(reverb.rate_limiters.MinSize, 1)
   assert _run_apart(plan, STALL_S, limiter) == 0
   fixed = dataclasses.replace(plan, writers=2)
   assert _run_apart(fixed, PATIENCE_S) == BATCHES
@@ -303,7 +320,6 @@ _WRITING = deadlock.Plan(
   samples_per_insert=32.0,
   error_buffer=189.0,
   burst=4,
-  in_flight_per_writer=1,
   max_in_flight=1,
   one_thread=True,
 )
@@ -322,7 +338,7 @@ def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
   with pytest.raises(deadlock.Refused, match=f'{reason} are needed'):
     deadlock.check(plan)
   limiter = functools.partial(
-    limiters.samples_per_insert,
+    reverb.rate_limiters.SampleToInsertRatio,
     plan.samples_per_insert,
     plan.min_size,
     error_buffer=plan.error_buffer,
@@ -348,6 +364,8 @@ def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
     ({'samples_per_insert': float('nan')}, 'cannot be met'),
     ({'error_buffer': 10.0}, 'means nothing without'),
     ({'samples_per_insert': 2.0, 'error_buffer': float('nan')}, 'buffer=nan'),
+    ({'samples_per_insert': 8.0, 'error_buffer': 7.9}, '=8. = 8 are needed'),
+    ({'samples_per_insert': 0.5, 'error_buffer': 0.9}, '=0.5. = 1 are needed'),
     ({'queue': True, 'min_size': 1, 'samples_per_insert': 4.0}, 'gives each'),
     ({'queue': True, 'min_size': 2}, 'Set error_buffer to None and min_size'),
   ],

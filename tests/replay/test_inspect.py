@@ -1,15 +1,17 @@
 """The inspector's command, on real servers and checkpoints."""
 
+import argparse
 import json
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
+import reverb
 import tensorflow as tf
 
-from replay import limiters
 from replay import packing
 from replay import tables
 from replay.checkpoints import files
@@ -17,6 +19,8 @@ from replay.checkpoints import save as checkpoints
 from replay.inspect import command
 from replay.inspect import items as inspect_items
 from replay.inspect import read as reading
+from replay.inspect import report as reports
+from replay.inspect import target as inspect_target
 
 LAYOUT = packing.TransitionLayout((3,))
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -102,7 +106,7 @@ def test_a_look_that_nobody_asked_for_moves_a_limiter_by_a_hundredth_at_most(
   serve, ask_json
 ):
   # The range is 2 x 600 samples.
-  limiter = limiters.samples_per_insert(8.0, 10, error_buffer=600)
+  limiter = reverb.rate_limiters.SampleToInsertRatio(8.0, 10, error_buffer=600)
   server = serve(prioritized(limiter=limiter))
   fill(server, range(50))
   address = f'localhost:{server.port}'
@@ -124,7 +128,7 @@ def test_a_blocked_table_is_not_waited_for(serve, ask):
 
 
 def test_a_sample_that_was_asked_for_ends_at_the_timeout(serve, ask):
-  limiter = limiters.samples_per_insert(1.0, 5, error_buffer=4)
+  limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 5, error_buffer=4)
   server = serve(prioritized(limiter=limiter))
   fill(server, range(5))
   address = f'localhost:{server.port}'
@@ -300,6 +304,30 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
     code, out, _ = ask(run, '--timeout', 1, *arguments)
     assert code == 0 and 'No server of this run answers' in out
   assert '20 of 20 items in the checkpoint' in out
+
+
+def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(saved, serve):
+  run = saved.parents[2]
+  server = serve(prioritized())
+  (run / 'replay').mkdir()
+  (run / 'replay' / 'shard_0.json').write_text(
+    json.dumps({'address': f'localhost:{server.port}', 'shard': 0})
+  )
+  server.stop()
+  target = inspect_target.find(str(run))
+  args = argparse.Namespace(target=str(run), table=None, learner_steps=None)
+
+  def look(timeout_s, before):
+    args.timeout = timeout_s
+    return reports.collect(args, target, reports.Wish(0), 0.2, before)
+
+  gone = look(1, None)
+  assert gone.shards[0].offline
+  began = time.monotonic()
+  still = look(1, gone.shards)
+  assert still.shards[0].offline and time.monotonic() - began >= 0.2
+  serve(prioritized(), port=server.port)
+  assert not look(60, still.shards).shards[0].offline
 
 
 def test_what_cannot_be_shown_is_said_with_exit_code_2(

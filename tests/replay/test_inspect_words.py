@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import reverb
 
-from replay import limiters
 from replay import tables
 from replay.inspect import draw
 from replay.inspect import read as reading
@@ -64,7 +63,7 @@ def test_the_state_of_a_limiter_in_words(size, limiter, sentence):
 
 
 def test_the_words_agree_with_what_a_table_itself_lets_through(serve):
-  limiter = limiters.samples_per_insert(2.0, 5, error_buffer=12)
+  limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 5, error_buffer=12)
   real = tables.uniform('replay', 100, 5, None, limiter)
   server = serve(real)
   client = server.localhost_client()

@@ -228,6 +228,27 @@ def test_a_broken_record_is_named(tmp_path):
       launcher.join(tmp_path)
 
 
+def test_a_run_is_over_when_its_launcher_is(tmp_path):
+  launcher.check_ended(tmp_path)  # it does not say what it is
+  launching = subprocess.Popen(['sleep', '1000'])
+  process = os.open(f'/proc/{launching.pid}', os.O_RDONLY)
+  own = {'pid': launching.pid, 'started': launcher._started(process)}
+  os.close(process)
+  (tmp_path / launcher.FILE).write_text(json.dumps(own))
+  with pytest.raises(launcher.Refused, match=f'as process {launching.pid}'):
+    launcher.check_ended(tmp_path)
+  launching.kill()
+  # Until its parent waits for it, its number is taken.
+  os.waitid(os.P_PID, launching.pid, os.WEXITED | os.WNOWAIT)
+  launcher.check_ended(tmp_path)
+  launching.wait()
+  another = launcher.record()
+  another['started'] -= 1
+  for text in (json.dumps(own), json.dumps(another), '', '[1]', '{"pid": 1}'):
+    (tmp_path / launcher.FILE).write_text(text)
+    launcher.check_ended(tmp_path)
+
+
 def test_the_doctor_says_what_runs_get_here():
   done = subprocess.run(
     [

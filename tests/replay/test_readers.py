@@ -9,14 +9,13 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import limiters
 from replay import readers
 from replay import table_checks
 from replay import tables
 
 
 def test_who_waits_for_whom_is_said_in_words(serve):
-  limiter = limiters.samples_per_insert(2.0, 5, error_buffer=12)
+  limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 5, error_buffer=12)
   table = tables.uniform('table', 100, 5, None, limiter)
   server = serve(table)
   client = server.localhost_client()
@@ -49,18 +48,14 @@ def test_a_reader_that_waits_for_a_table_ends_when_it_is_closed(serve, why):
   address = f'localhost:{server.port}'
   before = set(threading.enumerate())
   reader = readers.Reader(
-    functools.partial(
-      readers.make_dataset, address, 'table', 2, rate_limiter_timeout_ms=-1
-    ),
-    batches_ahead=2,
+    functools.partial(readers.make_dataset, address, 'table', 2)
   )
   if why == 'is gone':
     with server.localhost_client().trajectory_writer(1) as writer:
       for _ in range(3):
         writer.append(np.zeros(1, np.float32))
         writer.create_item('table', 1.0, writer.history[-1])
-    for _ in range(2):
-      assert isinstance(reader.results.get(timeout=20), reverb.ReplaySample)
+    assert isinstance(reader.results.get(timeout=20), reverb.ReplaySample)
     server.stop()
     for _ in range(20):  # more than was read ahead
       reader.slots.release()

@@ -10,7 +10,6 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import limiters
 from replay import priorities
 from replay import sampler as sampler_lib
 from replay import shards
@@ -227,13 +226,13 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
 
 
 def test_a_limiter_that_gives_samples_by_drops_loses_none(serve):
-  # A dataset with a limiter timeout drops what it holds at each pause.
+  # A dataset with a timeout of the limiter would drop what it holds each time.
   table = tables.prioritized(
     'table',
     1000,
     1,
     SIGNATURE,
-    rate_limiter=limiters.samples_per_insert(2, 1, error_buffer=2),
+    rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2, 1, error_buffer=2),
   )
   server = serve(table)
   sampler = sampler_lib.ShardedSampler([_address(server)], 'table', 8)
@@ -293,7 +292,6 @@ def test_another_table_or_signature_is_refused_with_the_reason(serve):
     (('localhost:1', 'table', 4), {}, 'must be a list'),
     ((['localhost:1'] * 5, 'table', 4), {}, 'less than the 5 shards'),
     ((['localhost:1'], 'table', 4), {'updates': 0}, 'updates=0'),
-    ((['localhost:1'], 'table', 4), {'batches_ahead': 0}, 'batches_ahead=0'),
     ((['localhost:1'], 'table', 4), {'max_in_flight': 0}, 'max_in_flight=0'),
   ],
 )

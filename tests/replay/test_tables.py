@@ -1,10 +1,9 @@
-"""Tables and limiters: what they are made of, and what they refuse."""
+"""Tables: what they are made of, and what they refuse."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from replay import limiters
 from replay import tables
 
 SIGNATURE = tf.TensorSpec([1], tf.float32)
@@ -55,49 +54,8 @@ def test_a_queue_gives_each_item_once_in_order_and_blocks_when_full(serve):
     (lambda: tables.prioritized('t', 10, 11, SIGNATURE), 'never comes'),
     (lambda: tables.prioritized('t', 9, 1, SIGNATURE, -0.1), 'exponent=-0.1'),
     (lambda: tables.queue('t', 0, SIGNATURE), 'max_size=0'),
-    (
-      lambda: tables.prioritized(
-        't', 9, 1, SIGNATURE, rate_limiter=limiters.min_size(10)
-      ),
-      'waits for 10 items, but max_size=9',
-    ),
-    (lambda: limiters.min_size(0), 'min_size=0'),
-    (lambda: limiters.samples_per_insert(0, 10, 32.0), 'samples_per_insert=0'),
-    (lambda: limiters.samples_per_insert(8, 0, 32.0), 'min_size=0'),
   ],
 )
 def test_what_could_not_work_is_refused_with_its_number(make, reason):
   with pytest.raises(ValueError, match=reason):
     make()
-
-
-@pytest.mark.parametrize(
-  'min_size, batch_size, prefetch, writers, buffer',
-  [
-    # Each term is the largest once.
-    (10, 64, 1, 1, 256.0),
-    (10, 64, 3, 1, 512.0),
-    (10, 1, 1, 9, 144.0),
-    (1000, 64, 1, 1, 800.0),
-  ],
-)
-def test_the_default_error_buffer_is_the_largest_of_three(
-  min_size, batch_size, prefetch, writers, buffer
-):
-  arguments = (8.0, min_size, batch_size, prefetch, writers)
-  assert limiters.default_error_buffer(*arguments) == buffer
-  limiter = limiters.samples_per_insert(8.0, min_size, buffer)
-  info = tables.uniform('t', 2000, 1, SIGNATURE, limiter).info.rate_limiter_info
-  assert info.min_size_to_sample == min_size
-  offset = 8.0 * min_size
-  assert (info.min_diff, info.max_diff) == (offset - buffer, offset + buffer)
-
-
-def test_an_error_buffer_that_could_block_is_refused_with_the_arithmetic():
-  limiters.samples_per_insert(8.0, 10, error_buffer=8)
-  with pytest.raises(ValueError, match=r'samples_per_insert=8\) = 8 is needed'):
-    limiters.samples_per_insert(8.0, 10, error_buffer=7.9)
-  with pytest.raises(ValueError, match=r'max\(1, samples_per_insert=0.5\) = 1'):
-    limiters.samples_per_insert(0.5, 10, error_buffer=0.9)
-  with pytest.raises(ValueError, match=r'error_buffer=nan'):
-    limiters.samples_per_insert(8.0, 10, error_buffer=float('nan'))

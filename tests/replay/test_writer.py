@@ -1,7 +1,11 @@
 """The item writer through real Reverb servers, also through ones that die."""
 
+import dataclasses
 import logging
 import os
+import pathlib
+import subprocess
+import sys
 import time
 from typing import NamedTuple
 
@@ -73,7 +77,7 @@ def test_an_item_has_its_columns_in_the_order_of_the_signature(serve):
     pixels[...] = item.pixels.T
     items.append(item._replace(pixels=pixels.T), 1.0)
   pixels[...] = 0
-  items.flush(10)
+  items.flush()
   for sent, got in zip(wanted, _read(client, 'queue', 20), strict=True):
     for a, b in zip(sent, got, strict=True):
       np.testing.assert_array_equal(a, b)
@@ -93,7 +97,7 @@ def test_rows_arrive_once_each_in_order_with_their_priorities(serve, length):
     items.extend(rows, [1.0 + r for r in range(done, done + count)])
     items.append([_rows(1, done + count)[0]], 1.0 + done + count)
     done += count + 1
-  items.flush(10)
+  items.flush()
   assert _size(client, 'queue') == done
   samples = list(client.sample('queue', done, emit_timesteps=False))
   np.testing.assert_array_equal([s.data[0] for s in samples], _rows(done))
@@ -170,13 +174,44 @@ def test_many_items_in_flight_do_not_fill_the_log(serve, tmp_path):
   assert 'pending items' not in log.read_text()
 
 
+# Its disk is full at 1,000 bytes, and then has room again.
+FULL_DISK = """
+import os, resource, sys, time
+from replay import stderr
+
+path, deadline = sys.argv[1], time.monotonic() + 60
+os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+stderr.drop_notes_of_writers()
+for _ in range(20):
+  os.write(2, b'x' * 99 + b'\\n')
+while os.stat(path).st_size < 1000:
+  assert time.monotonic() < deadline, 'the disk never was full'
+  time.sleep(0.05)
+os.truncate(path, 0)
+while b'room' not in open(path, 'rb').read():
+  assert time.monotonic() < deadline, 'nothing is written any more'
+  os.write(2, b'room\\n')
+  time.sleep(0.05)
+"""
+
+
+def test_a_log_goes_on_where_its_disk_was_full(tmp_path):
+  log = tmp_path / 'log'
+  done = subprocess.run(
+    [sys.executable, '-c', FULL_DISK, str(log)],
+    cwd=pathlib.Path(__file__).parents[2],
+  )
+  assert done.returncode == 0, log.read_text()
+
+
 def test_a_stop_request_ends_the_wait_without_an_error(serve):
   server = serve(tables.queue('small', 1, ROW))
   options = writer.WriteOptions(max_in_flight=2, should_stop=lambda: True)
   items = writer.ItemWriter(server.localhost_client(), 'small', ROW, options)
   start = time.monotonic()
   items.extend(_rows(10), [1.0] * 10)
-  items.flush(60)
+  items.flush()
   assert time.monotonic() - start < 15
 
 
@@ -208,17 +243,18 @@ def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
 ):
   server, client, items = _restarting(serve)
   items.extend(_rows(30), [1.0] * 30)
-  items.flush(10)
+  items.flush()
   server.stop()
   away = time.monotonic()
   items.extend(_rows(10, 30), [1.0] * 10)
+  items._options = dataclasses.replace(items._options, timeout_s=2)
   with pytest.raises(writer.WriteBlocked, match='does not answer'):
-    items.flush(2)
+    items.flush()
+  items._options = dataclasses.replace(items._options, timeout_s=60)
   serve(tables.queue('queue', 10_000, ROW), port=server.port)
-  items.flush(60)
+  items.flush()
   items.extend(_rows(50, 40), [1.0] * 50)
-  items.flush(60)
-  assert items.reconnects == 1
+  items.flush()
   gone, back = (record.getMessage() for record in caplog.records[-2:])
   assert f'localhost:{server.port} does not answer: ' in gone
   assert 'is back after' in back and f'{items.lost} were lost' in back
@@ -235,12 +271,12 @@ def test_a_writer_that_gave_up_is_replaced_and_what_it_had_is_lost(
 ):
   _, client, items = _restarting(serve)
   items.extend(_rows(10), [1.0] * 10)
-  items.flush(10)
+  items.flush()
   items._unconfirmed = 7
   items._writer.Close()  # From here on it refuses whatever it is given.
   items.extend(_rows(30, 10), [1.0] * 30)
-  items.flush(10)
-  assert items.lost == 7 and items.reconnects == 1
+  items.flush()
+  assert items.lost == 7
   assert any('7 items that the server had not' in m for m in caplog.messages)
   got = [row[0] for row in _read(client, 'queue', 40)]
   np.testing.assert_array_equal(got, _rows(40))
@@ -263,7 +299,7 @@ def test_a_stop_request_ends_the_wait_for_a_server_that_is_gone(serve):
   server.stop()
   items._writer.Close()
   items.extend(_rows(30), [1.0] * 30)
-  items.flush(60)
+  items.flush()
   # Whatever had no writer is counted.
   assert items.lost == 30
 

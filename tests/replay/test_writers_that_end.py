@@ -29,7 +29,6 @@ _UNEVEN = deadlock.Plan(
   samples_per_insert=1.0,
   max_in_flight=1,
   writers=3,
-  in_flight_per_writer=4,
   shards=2,
 )
 _QUEUE = dataclasses.replace(
@@ -61,7 +60,7 @@ def run(tmp_path_factory):
     checkpointer = reverb.checkpointers.DefaultCheckpointer(path=path)
     return reverb.Server([table], None, checkpointer)
 
-  def run(plan, shares, patience_s, act_on):
+  def run(plan, shares, patience_s, act_on, in_flight=4):
     servers = [serve(plan) for _ in range(plan.shards)]
     addresses = [f'localhost:{server.port}' for server in servers]
     deadline = time.monotonic() + patience_s
@@ -78,9 +77,7 @@ def run(tmp_path_factory):
         reverb.Client(addresses[i % plan.shards]),
         'table',
         SIGNATURE,
-        writer_lib.WriteOptions(
-          max_in_flight=plan.in_flight_per_writer, should_stop=give_up
-        ),
+        writer_lib.WriteOptions(max_in_flight=in_flight, should_stop=give_up),
       )
       while not give_up() and (act_on or made[i] < shares[i]):
         writer.append([np.zeros(2, np.float32)], 1.0)
@@ -100,7 +97,6 @@ def run(tmp_path_factory):
       addresses,
       'table',
       plan.batch_size,
-      batches_ahead=plan.batches_ahead,
       max_in_flight=plan.max_in_flight,
       should_stop=give_up,
     )
@@ -142,14 +138,17 @@ def run(tmp_path_factory):
     min_size=st.sampled_from([1, 20]),
     batch_size=st.sampled_from([1, 7, 16]),
     samples_per_insert=st.sampled_from([0.3, 1.0, 2.5]),
-    in_flight_per_writer=st.sampled_from([1, 5]),
     writers=st.integers(2, 3),
     shards=st.integers(1, 2),
   ),
+  st.sampled_from([1, 5]),
   st.lists(st.sampled_from([1, 60, 300]), min_size=3, max_size=3),
 )
-def test_writers_that_act_on_past_their_shares_never_stall(run, plan, shares):
-  assert run(plan, shares[: plan.writers], PATIENCE_S, act_on=True)
+def test_writers_that_act_on_past_their_shares_never_stall(
+  run, plan, in_flight, shares
+):
+  own = shares[: plan.writers]
+  assert run(plan, own, PATIENCE_S, act_on=True, in_flight=in_flight)
 
 
 @pytest.mark.long

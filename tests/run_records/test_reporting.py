@@ -37,7 +37,7 @@ class _Counter:
     if self.away is not None:
       raise self.away
 
-  def report(self, node, counts, metrics, events, life):
+  def report(self, node, counts, metrics, life):
     self._check()
     self.sent.append((node, counts, metrics))
     return {'totals': {}, 'finished': self.finished}
@@ -152,9 +152,12 @@ def test_a_goal_is_said_again_until_it_is_heard(reporter, counter):
   counter.away = AWAY
   reporter.finish('goal reached', {'R_star': 480.0})
   assert not reporter.finished
+  reporter.report()
+  assert not reporter.finished
   counter.away = None
-  reporter.finish('goal reached', {'R_star': 480.0})
+  reporter.report()
   assert reporter.finished
+  reporter.report()
   assert counter.results == [('goal reached', {'R_star': 480.0})]
 
 

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -156,6 +157,22 @@ def test_the_launcher_s_process_ends_with_it(run):
   follower.close()
   assert follower._process.returncode == 0
   assert (run.path / 'sinks' / 'csv' / 'evaluation.csv').exists()
+
+
+@pytest.mark.parametrize(('state', 'code'), [('{}', 0), ('', 1)])
+def test_a_process_forked_meanwhile_does_not_hold_up_the_end(
+  run, capsys, state, code
+):
+  _log(run)
+  (run.path / 'sinks').mkdir()
+  (run.path / 'sinks' / 'csv.json').write_text(state)
+  follower = follow.Follower(run.path, ['csv'])
+  held = os.dup(follower._process.stdin.fileno())  # as every fork does
+  follower.close()
+  os.close(held)
+  assert follower._process.returncode == code
+  warned = 'not all numbers are in csv' in capsys.readouterr().err
+  assert warned == bool(code)
 
 
 def test_a_run_that_is_refused_leaves_no_process(tmp_path):

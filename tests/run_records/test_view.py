@@ -57,7 +57,6 @@ def _snapshot(**kwargs):
     'rates': {'actor_steps': 3000.0, 'learner_steps': 1400.0},
     'nodes': {**explorers, 'star/0': server},
     'latest': {'evaluation': {'return_mean': 432.1, 'return_std': 33.0}},
-    'curve': [(0, 20.0), (10, 200.0), (20, 432.1)],
     'budget': {'actor_steps': 930_000},
     'wall_clock_s': None,
     'elapsed_s': 83.0,

@@ -27,3 +27,15 @@ def test_a_run_survives_a_few_kills_and_stops(tmp_path, monkeypatch, capsys):
   assert code == 0, said
   assert 'BROKEN' not in said
   assert '20,000 of 20,000' in said
+
+
+def test_flags_that_are_refused_are_exit_code_2(tmp_path, monkeypatch, capsys):
+  refuses = tmp_path / 'refuses.py'
+  refuses.write_text('print("error: there is no setting agent.x")\nexit(2)\n')
+  monkeypatch.setattr(chaos, '_COMMAND', refuses)
+  flags = ['--systems=impala', '--config.agent.x=1', f'--out={tmp_path}']
+  assert chaos.main(flags) == 2
+  assert (
+    'impala ended with exit code 2: error: there is no setting agent.x'
+    in capsys.readouterr().err
+  )

@@ -23,7 +23,8 @@ from studies import summaries as study_results
 from tests import commands
 
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
-# 'crash' dies after the second, 'fail' before anything, 'wait' does not end.
+# 'crash' dies after the second, 'early' before the first, 'fail' before
+# anything, 'wait' does not end.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -46,6 +47,8 @@ if mode == 'fail':
   raise RuntimeError('half an edit')
 (path / 'metrics').mkdir(parents=True)
 (path / 'config.json').write_text(json.dumps(config))
+if mode == 'early':
+  sys.exit(1)
 budget = int(flags['config.run.steps_per_agent'])
 seed, count = int(flags['seed']), int(flags.get('config.single.num_agents', 1))
 rows = []
@@ -187,6 +190,19 @@ def test_a_crash_counts_as_random_for_the_rest_and_stays(study, tmp_path):
   assert len(_started(tmp_path)) == 4
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'New: 2 of 2 crashed' in table
+
+
+def test_a_study_without_an_evaluation_has_no_picture_and_the_next_is_made(
+  study, tmp_path, capsys
+):
+  script = study().variants['DQN'].script
+  early = study_plan.Variant(('--mode=early',), script=script)
+  broken = study(variants={'DQN': early, 'New': early})
+  assert results.run([broken, study(name='next')], tmp_path) == 1
+  assert 'fake has no picture: no run of' in capsys.readouterr().err
+  assert _published(tmp_path)['variants']['New']['crashed'] == 2
+  assert not (tmp_path / 'fake' / 'learning_curves.png').exists()
+  assert (tmp_path / 'next' / 'learning_curves.png').exists()
 
 
 def test_crashed_runs_are_made_again_when_asked_for(
@@ -398,6 +414,22 @@ def test_a_command_that_cannot_work_says_why_in_one_line(refusals, name):
   assert (answer['code'], answer['stdout']) == (2, '')
   (line,) = answer['stderr'].splitlines()
   assert line.startswith('error: ') and REFUSED[name][1] in line
+
+
+def test_two_commands_do_not_make_the_runs_of_one_study(
+  tmp_path, monkeypatch, capsys
+):
+  _studies_file(tmp_path)
+  monkeypatch.setattr(sys, 'argv', _command(tmp_path)[1:])
+  monkeypatch.setattr(signal, 'signal', lambda *unused: None)
+  monkeypatch.setattr(results, 'run', lambda *unused, **unused_too: 0)
+  with study_runs.alone([tmp_path / 'out' / 'other']):
+    assert results.main() == 0
+  with study_runs.alone([tmp_path / 'out' / 'fake']):
+    assert results.main() == 2
+  said = capsys.readouterr().err
+  assert f'another process is making runs in {tmp_path}/out/fake' in said
+  assert results.main() == 0
 
 
 def test_whole_runs_have_seconds_up_to_their_last_evaluation(study, tmp_path):

@@ -59,6 +59,27 @@ def test_a_node_that_went_is_named():
   assert changed == ['node']
 
 
+def test_a_node_that_was_started_again_is_named(tmp_path, monkeypatch):
+  ends = tmp_path / 'ends.py'
+  ends.write_text('')
+  monkeypatch.setattr(soak, '_COMMAND', ends)
+  made = soak.Soak('impala', 60.0, tmp_path, ())
+  made._process.wait()
+  made.end()
+  # It was back before anybody looked.
+  made.samples = _samples(*_flat(41))
+  logs = tmp_path / 'impala' / 'logs'
+  logs.mkdir(parents=True)
+  header = '--- {}, pid {}, 2026-11-23 14:00:0{}{}\n'
+  (logs / 'actor-0.log').write_text(header.format('actor/0', 7, 1, ''))
+  (logs / 'learner-0.log').write_text(
+    header.format('learner/0', 8, 1, '')
+    + 'ValueError: NaN\n'
+    + header.format('learner/0', 9, 5, ', restart 1')
+  )
+  assert soak._report(made, tmp_path) == ['learner/0 was started again']
+
+
 def test_too_few_samples_are_refused():
   with pytest.raises(ValueError, match='Give more --minutes'):
     soak.growth(_samples(*_flat(2)))

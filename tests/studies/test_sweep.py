@@ -4,6 +4,8 @@ import contextlib
 import csv
 import io
 import json
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from launch import command_line
 from run_records import curves
 from run_records import metrics
 from run_records import run_directory
+from studies import runs as study_runs
 from studies import sweep
 from studies import sweep_plan
 
@@ -88,6 +91,20 @@ def test_a_rate_that_falls_falls_over_the_steps_of_the_sweep():
   assert '--config.agent.anneal_env_steps=5000' in found.flags
   # Of no round: a trial that goes on keeps its schedule.
   assert not any('steps_per_agent' in flag for flag in found.flags)
+
+
+def test_two_commands_do_not_make_the_runs_of_one_sweep(
+  tmp_path, monkeypatch, capsys
+):
+  argv = ['sweep', 'dqn', 'gamma=0.9', '--steps=600', f'--dir={tmp_path}']
+  monkeypatch.setattr(sys, 'argv', argv)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(signal, 'signal', lambda *unused: None)
+  monkeypatch.setattr(sweep, 'run', lambda *unused: 0)
+  with study_runs.alone([tmp_path]):
+    assert sweep.main() == 2
+  assert 'another process is making runs' in capsys.readouterr().err
+  assert sweep.main() == 0
 
 
 def test_the_best_that_got_furthest_is_first_and_crashes_are_last():

@@ -1,12 +1,14 @@
 """What comes into the zoo: good enough, small enough, and nothing else."""
 
 import shutil
+import subprocess
 import sys
 
 import pytest
 
 from murmuration import export
 from murmuration import play
+from run_records import metrics
 from run_records import run_directory
 from studies import zoo
 
@@ -61,3 +63,21 @@ def test_a_cell_is_an_agent_with_its_preset(monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', ['zoo.py', 'dqn'])
   assert zoo.main() == 2
   assert 'AGENT:PRESET' in capsys.readouterr().err
+
+
+def test_a_run_that_was_broken_off_goes_on_and_one_that_is_over_does_not(
+  tmp_path, monkeypatch
+):
+  commands = []
+
+  def run(command, **unused):
+    commands.append(command)
+    return subprocess.CompletedProcess(command, 0, '')
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  for finished in (False, True):
+    metrics.write_json(path / 'summary.json', {'finished': finished})
+    zoo.train('dqn:cartpole', path, 1, None)
+  (command,) = commands
+  assert f'--resume={path}' in command

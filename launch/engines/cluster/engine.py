@@ -91,6 +91,29 @@ def check(address: str = '') -> None:
     ) from e
 
 
+def check_program(
+  program: lp.Program, options: Options
+) -> list[resources.Needs]:
+  """Refuses what can be seen before anything is started or written.
+
+  Returns:
+    What each node asks for.
+
+  Raises:
+    Refused: there is no Ray, nobody listens there, or a group that resources
+      are said of is not one of the program's.
+  """
+  check(options.address)
+  if options.address:
+    _reach(options.address)
+  try:
+    said = resources.parse(options.resources)
+    of_group = resources.of_groups(list(program.groups), said)
+  except ValueError as e:
+    raise Refused(str(e)) from e
+  return [of_group[k] for k, nodes in program.groups.items() for _ in nodes]
+
+
 def run(
   program: lp.Program,
   *,
@@ -105,11 +128,7 @@ def run(
     Refused: there is no Ray, or the program cannot run on it.
   """
   options = options or Options()
-  check(options.address)
-  labels = list(program.groups)
-  said = resources.parse(options.resources)
-  of_group = resources.of_groups(labels, said)
-  needs = [of_group[k] for k, nodes in program.groups.items() for _ in nodes]
+  needs = check_program(program, options)
   with contextlib.ExitStack() as stack:
     scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -184,7 +203,6 @@ def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
   }
   with contextlib.ExitStack() as stack:
     if address:
-      _reach(address)
       del common['include_dashboard']
       common['address'] = address
     else:

@@ -4,7 +4,8 @@
 
 `cpus`, `gpus` and `memory` (bytes) are Ray's own; other names are resources
 that `ray start --resources` gave a host. A node that nothing is said of asks
-for one CPU. These are numbers to place nodes by; Ray holds nobody to them.
+for one CPU. Amounts are those that Ray takes: to 0.0001, GPUs above 1 whole.
+These are numbers to place nodes by; Ray holds nobody to them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 _NAMES = {'cpus': 'CPU', 'gpus': 'GPU', 'memory': 'memory'}
 _WORDS = {'CPU': 'CPU', 'GPU': 'GPU', 'memory': 'byte of memory'}
 _DEFAULT = {'CPU': 1.0}
+_LEAST = 1e-4  # Ray's precision
+_RAYS_OWN = ('object_store_memory',)  # no node may ask for it
 
 Needs = Mapping[str, float]
 
@@ -42,8 +45,24 @@ def parse(texts: Iterable[str]) -> dict[str, dict[str, float]]:
           '--cluster=GROUP:NAME=NUMBER,NAME=NUMBER, for instance '
           '--cluster=learner:cpus=4,gpus=1.'
         )
+      why = _not_rays(name, amount)
+      if why:
+        raise ValueError(f'--cluster={text}: {why}')
       needs[_NAMES.get(name, name)] = amount
   return found
+
+
+def _not_rays(name: str, amount: float) -> str:
+  """Why Ray would not take an amount; '' if it would."""
+  if name in _RAYS_OWN:
+    return f"{name} is Ray's own, and experience is not in there. Leave it out."
+  if amount % _LEAST and round(amount, 4) != amount:
+    return (
+      f'{name}={amount:g} is finer than {_LEAST}, which is as fine as Ray is.'
+    )
+  if name == 'gpus' and amount > 1 and amount % 1:
+    return f'gpus={amount:g}: above 1 it is a whole number, or 1 or less.'
+  return ''
 
 
 def of_groups(

@@ -51,24 +51,22 @@ class Figures:
     from request to reply.
     """
     with self._lock:
-      return self._take()
-
-  def _take(self) -> dict[str, float]:
-    requests = self._requests - self._first
-    numbers: dict[str, float] = {
-      'refused_requests': self.refused,
-      'requests_per_s': requests / max(self._clock() - self._since, 1e-9),
-    }
-    if self._batches:
-      kept = self._waits[: min(self._requests, _KEPT)]
-      if requests < len(kept):
-        places = np.arange(self._first, self._requests) % _KEPT
-        kept = self._waits[places]
-      numbers.update(
-        mean_batch=self._rows / self._batches,
-        passes_per_step=self._passes / self._rows,
-        pass_ms=1e3 * self._pass_s / self._batches,
-        wait_p99_ms=1e3 * float(np.percentile(kept, 99)) if len(kept) else 0.0,
-      )
-    self._clear()
-    return numbers
+      requests = self._requests - self._first
+      numbers: dict[str, float] = {
+        'refused_requests': self.refused,
+        'requests_per_s': requests / max(self._clock() - self._since, 1e-9),
+      }
+      if self._batches:
+        kept = self._waits[: min(self._requests, _KEPT)]
+        if requests < len(kept):
+          places = np.arange(self._first, self._requests) % _KEPT
+          kept = self._waits[places]
+        wait_p99_s = float(np.percentile(kept, 99)) if len(kept) else 0.0
+        numbers.update(
+          mean_batch=self._rows / self._batches,
+          passes_per_step=self._passes / self._rows,
+          pass_ms=1e3 * self._pass_s / self._batches,
+          wait_p99_ms=1e3 * wait_p99_s,
+        )
+      self._clear()
+      return numbers

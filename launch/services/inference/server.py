@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 import contextlib
+import json
 import os
 import select
 import threading
@@ -38,7 +39,7 @@ _LOOK_S = 0.1  # between looks whether to stop
 _HELD_S = 0.01  # likewise while the parameters are too old to act with
 _ASK_S = 0.5  # at most, between two looks for newer parameters
 _WAITED_FOR_S = 0.002  # likewise, where actors wait for them
-_CALL_S = 10.0  # that a thread of RPC waits for the loop
+_CALL_S = 10.0  # that a thread of RPC waits, at most
 _GRACE_S = 1.0  # after the end, for actors to leave first
 
 
@@ -100,7 +101,8 @@ class Server:
   def join(self, hello: dict[str, Any]) -> str | None:
     """Begins a run over RPC. Returns why not, or None."""
     return self._in_loop(
-      lambda call: call.finish(self._admit(sessions.Hello(**hello), None))
+      lambda call: call.finish(self._admit(sessions.Hello(**hello), None)),
+      _CALL_S,
     )
 
   def act(self, index: int, run_id: int, request: bytes) -> bytes:
@@ -108,11 +110,13 @@ class Server:
 
     Raises:
       transport.UnknownRun: say hello first.
-      transport.Late: no answer in ten seconds.
+      transport.Late: no answer in a second.
       ValueError: these are not the bytes of one of its requests.
     """
+    # Not longer than the actor waits before it asks again: its calls together
+    # would keep the threads from those who only ask how the server is.
     return self._in_loop(
-      lambda call: self._ask_by(call, index, run_id, request)
+      lambda call: self._ask_by(call, index, run_id, request), transport.TRY_S
     )
 
   def priorities(self, packed: np.ndarray) -> np.ndarray | None:
@@ -281,7 +285,7 @@ class Server:
     self, connection: transport.Connection, packet: bytes
   ) -> None:
     try:
-      hello = sessions.read_hello(packet)
+      hello = sessions.Hello(**json.loads(packet))
     except (TypeError, ValueError):
       self._disconnect(connection)
       return
@@ -361,14 +365,16 @@ class Server:
     if session.ask_by(call, request, now):
       self._batcher.add(index, self._frames.num_envs, now)
 
-  def _in_loop(self, do: Callable[[sessions.Call], None]) -> Any:
+  def _in_loop(
+    self, do: Callable[[sessions.Call], None], timeout_s: float
+  ) -> Any:
     """Has the other thread do it; returns what it finishes the call with."""
     if not self._ready.is_set():
       raise transport.UnknownRun('The server has just been started.')
     call = sessions.Call()
     self._inbox.append(lambda: do(call))
     os.eventfd_write(self._wakeup, 1)
-    return call.wait(_CALL_S)
+    return call.wait(timeout_s)
 
   def _serve(self, batch: list[sessions.Session]) -> None:
     """Answers a batch."""

@@ -6,7 +6,6 @@ State belongs to (actor, run): a restarted actor is a new run, and begins anew.
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from typing import Any
 
@@ -33,15 +32,6 @@ class Hello:
   run_id: int
   seed: int | list[int]
   fingerprint: str
-
-
-def read_hello(packet: bytes) -> Hello:
-  """Decodes the first packet of a connection.
-
-  Raises:
-    TypeError, ValueError: it is no hello.
-  """
-  return Hello(**json.loads(packet))
 
 
 class Call:

@@ -14,18 +14,17 @@ import mmap
 import os
 import pathlib
 import socket
-import struct
 from typing import Any
 
 from launch import rpc
+from launch.rpc import sockets
 from launch.services.inference import frames
 
-# A wait for an answer is interrupted this often, to see whether to stop.
-_PATIENCE_S = 1.0
+# An actor waits so long for an answer; then it looks whether to stop, and asks
+# again.
+TRY_S = 1.0
 _HELLO_BYTES = 4096
 _HELLO_S = 10.0
-_CREDENTIALS = struct.Struct('3i')
-_TIMEVAL = struct.Struct('2l')
 
 
 class Lost(ConnectionError):
@@ -92,12 +91,7 @@ class SharedMemoryLink:
       self._socket.close()
       raise Refused(refusal)
     self.frame = frames.Frame(shapes, _mapped(fds[0], shapes.nbytes))
-    # The kernel's timeout: Python's own would be another call to the kernel
-    # before each packet.
-    self._socket.settimeout(None)
-    patience = _TIMEVAL.pack(*divmod(round(1e6 * _PATIENCE_S), 10**6))
-    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-      self._socket.setsockopt(socket.SOL_SOCKET, side, patience)
+    sockets.set_timeout(self._socket, TRY_S)
 
   def exchange(self, step: int) -> None:
     """Returns when the frame holds the answer to request `step`.
@@ -116,7 +110,7 @@ class SharedMemoryLink:
         if int.from_bytes(packet, 'little') == step:
           return
     except BlockingIOError:  # The timeout.
-      raise Late(f'no answer to request {step} in {_PATIENCE_S:g} s') from None
+      raise Late(f'no answer to request {step} in {TRY_S:g} s') from None
     except OSError as e:
       raise Lost('The inference server is gone.') from e
 
@@ -146,7 +140,7 @@ class RpcLink:
       Refused: with the server's reason.
     """
     self.frame = frames.Frame(shapes)
-    self._server = server.with_deadline(_PATIENCE_S)
+    self._server = server.with_deadline(TRY_S)
     self._key = hello['index'], hello['run_id']
     try:
       refusal = server.join(hello)
@@ -206,11 +200,9 @@ class Listener:
       connection, _ = self._socket.accept()
     except OSError:
       return None
-    credentials = connection.getsockopt(
-      socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-    )
-    _, user, _ = _CREDENTIALS.unpack(credentials)
-    if user != os.getuid():
+    try:
+      sockets.check_user(connection)
+    except sockets.Stranger:
       connection.close()
       return None
     return Connection(connection)

@@ -1,5 +1,7 @@
 """Our actors in Acme's own loop, and what they write."""
 
+import types
+
 from absl import flags
 import acme
 from acme import core
@@ -303,3 +305,26 @@ def test_observe_before_an_episode_has_begun_is_refused(written):
       actor.observe(0, counting.make().reset())
 
   written(agent, run)
+
+
+def test_schedules_go_by_the_steps_of_all_actors():
+  asked = []
+
+  class Behaviour:
+    def act(self, theta, observation, actor_steps, rng):
+      asked.append(actor_steps)
+      return np.zeros(2, np.int32)
+
+  actor = acme_actor.Actor(
+    Behaviour(),
+    Source(np.zeros(1)),
+    lambda *written: None,
+    np.random.default_rng(0),
+    steps=30,
+    count=4,
+  )
+  observation = np.zeros((2, 3))
+  step = types.SimpleNamespace(last=np.zeros(2, bool))
+  for _ in range(2):
+    actor.record(observation, actor.act(observation), step)
+  assert asked == [120, 128]

@@ -332,6 +332,24 @@ def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
   assert restored.hist == [4.0, 5.0, 6.0]
 
 
+def test_a_restored_machine_goes_by_its_own_config():
+  machine = _with_star((1.0, 2.0, 3.0), k=2.0, c_max=0.1)
+  machine.offer(1, 5.0)
+  _trial(machine, (4.0, 5.0))
+  numbers = {'b': 1, 'k': 1.0, 'c_max': 0.7, 'window': 2, 'idle_episodes': 9}
+  restored = _default(**numbers)
+  supervision.restore(
+    restored, json.loads(json.dumps(supervision.state_of(machine)))
+  )
+  for name, number in numbers.items():
+    assert getattr(restored, name) == number
+  # Three wins are more than b: c would be atan(3 / 1), above the clamp of now.
+  assert (restored.x, restored.c) == (3, 0.7)
+  assert restored.hist == [2.0, 3.0]
+  # A whole trial of now has run: it is decided by one more episode.
+  assert _trial(restored, (6.0,)) == supervision.Verdict(1, None)
+
+
 def test_a_checkpoint_is_a_copy():
   machine = _with_star()
   state = supervision.state_of(machine)

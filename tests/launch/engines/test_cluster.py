@@ -10,8 +10,12 @@ import time
 
 import pytest
 
+from launch import cell as cell_lib
+from launch import command_line
 from launch import engines
+from launch import needs
 from launch import rpc
+from launch import session
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
 from launch.engines.cluster import copies
@@ -89,6 +93,62 @@ def test_an_address_where_no_ray_is_is_refused_at_once():
     engine._reach('127.0.0.1:1')
   with pytest.raises(engines.Refused, match='it is HOST:PORT, or auto'):
     engine._reach('127.0.0.1:ray')
+
+
+@pytest.mark.parametrize(
+  'said, why',
+  [
+    ('lerner:cpus=4', "no group 'lerner'; it has counter, "),
+    ('learner:cpus=0.00001', 'finer than 0.0001'),
+    ('learner:gpus=1.5', 'above 1 it is a whole number'),
+    ('learner:object_store_memory=1', "is Ray's own"),
+  ],
+)
+def test_what_nodes_cannot_ask_for_is_refused_before_anything_is_written(
+  said, why, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  command = ['impala', '--lp_launch_type=ray', f'--cluster={said}']
+  assert command_line.main(command) == 2
+  error = capsys.readouterr().err
+  assert error.startswith('error: ') and why in error
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_command_that_was_refused_works_once_the_reason_is_gone(
+  tmp_path, monkeypatch
+):
+  where = tmp_path / 'run'
+  cell = cell_lib.resolve('impala')
+  ray = engines.Options('127.0.0.1:1')  # where nobody listens
+  assert session.run(cell, 'ray', where, isolate='off', ray=ray) == 2
+  assert not where.exists()
+
+  def no_host(*unused, **named):
+    raise engines.Refused('no host is large enough')
+
+  monkeypatch.setattr(engines, 'run', no_host)
+  ray = engines.Options()
+  assert session.run(cell, 'ray', where, isolate='off', ray=ray) == 2
+  assert not where.exists()
+
+
+def test_a_cluster_is_not_measured_by_the_launcher(monkeypatch, tmp_path):
+  def measured(*unused):
+    raise ValueError('measured here')
+
+  monkeypatch.setattr(needs, 'check', measured)
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    there = f'127.0.0.1:{server.getsockname()[1]}'
+    with monkeypatch.context() as patched:
+      patched.setattr(engines, 'run', lambda *a, **k: 1 / 0)
+      with pytest.raises(ZeroDivisionError):  # it came that far
+        session.run(
+          cell_lib.resolve('impala'),
+          'ray',
+          tmp_path / 'run',
+          ray=engines.Options(there),
+        )
 
 
 def plan_for(token, version):
@@ -352,6 +412,8 @@ def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
       return f'{kind} of {name}'
 
     def find(self, name):
+      if name == 'slow':
+        raise TimeoutError('the actor of names does not answer')
       return None if name == 'none' else f'way to {name}'
 
     def credentials(self):
@@ -365,6 +427,10 @@ def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
     ours = hosts.Directory(pathlib.Path(tmp_path))
     assert ours.find('none') is None
     assert ours.find('replay/0') == 'way to replay/0'
+    # A caller expects Unavailable, and tries again.
+    slow = rpc.Client(directory.Name('slow', ours), timeout_s=0.1)
+    with pytest.raises(rpc.Unavailable, match='at slow: it has not started'):
+      slow.get_parameters(0)
     assert ours.claim('replay/0', 'port') == 'port of replay/0'
     assert ours.find('replay/0') == 'port of replay/0'
     assert ours.credentials == tls.Credentials('ca', 'certificate', 'key')

@@ -183,15 +183,24 @@ def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
   assert nodes['beater/0'][:2] == ['finished', 0]
 
 
-def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(launch):
+@pytest.mark.parametrize(
+  'number, why',
+  [
+    (signal.SIGKILL, 'killed by SIGKILL'),
+    (signal.SIGTERM, 'a SIGTERM that the launcher did not send'),
+  ],
+)
+def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(
+  launch, number, why
+):
   run = launch('server_killed')
   wait_until((run.directory / f'{run.pid("client")}.saw').exists)
-  os.kill(run.pid('server'), signal.SIGKILL)
+  os.kill(run.pid('server'), number)
   code, reason, nodes = run.wait()
   assert (code, reason) == (0, 'client/0 finished')
   state, restarts, error = nodes['server/0']
   assert (state, restarts) == ('stopped', 1)
-  assert 'killed by SIGKILL' in error
+  assert why in error
   headers = [x for x in run.log('server').splitlines() if x.startswith('---')]
   assert len(headers) == 2 and headers[1].endswith('restart 1')
 
@@ -270,6 +279,20 @@ def test_sigterm_is_143_and_leaves_nothing(launch):
   code, reason, nodes = run.wait()
   assert (code, reason) == (143, 'terminated (SIGTERM)')
   assert {state for state, _, _ in nodes.values()} == {'stopped'}
+  assert_nothing_is_left(run)
+
+
+def test_a_sigterm_to_the_whole_job_lets_the_nodes_save(launch):
+  # As service managers and batch systems stop a job.
+  run = launch('saves')
+  wait_until((run.directory / 'ready').exists)
+  launcher = psutil.Process(run.process.pid)
+  for process in [*launcher.children(recursive=True), launcher]:
+    process.terminate()
+  code, reason, nodes = run.wait()
+  assert (code, reason) == (143, 'terminated (SIGTERM)')
+  assert nodes['saver/0'][0] == 'stopped'
+  assert (run.directory / 'saved').exists()
   assert_nothing_is_left(run)
 
 

@@ -154,6 +154,16 @@ def test_a_run_whose_learner_is_busy_has_not_stalled(in_node):
     assert nodes.watch.stalled(nodes.states) == ''
 
 
+def test_a_wait_with_long_tries_in_something_long_is_no_work(in_node):
+  nodes = Nodes(stall_s=60.0)
+  in_node(nodes.slots[0])
+  with pulse.busy('a call of the learner', 300.0):
+    for _ in range(10):
+      pulse.waits('shard 0 is away')
+      nodes.live(7, 1)
+    assert 'shard 0 is away' in nodes.watch.stalled(nodes.states)
+
+
 def test_a_run_in_which_nobody_ever_counts_has_not_stalled(in_node):
   nodes = Nodes(stall_s=60.0)
   nodes.live(200, 0, 1)

@@ -35,9 +35,10 @@ launcher = zygote.Launcher()
 launcher.send(op='begin', scratch=str(scratch))
 for index in range(number):
   launcher.send(
-    op='start', index=index, name=f'node/{index}', command=['/bin/true', ''],
-    env={}, cwd='/', path=[], log=str(scratch / 'log'), names={}, restarts=0,
-    scratch=str(scratch), pulse=str(scratch / pulse.FILE),
+    op='start', index=index, name=f'node/{index}',
+    command=['python', 'nodes/python/process_entry.py'],  # it lacks its data
+    env={}, cwd='/', path=sys.path, log=str(scratch / 'log'), names={},
+    restarts=0, scratch=str(scratch), pulse=str(scratch / pulse.FILE),
   )
 heard = []
 while [event for _, event in heard].count('exited') < number:

@@ -59,6 +59,16 @@ class Waiter(Node):
     lp.wait_for_stop()
 
 
+class Saver(Node):
+  """Has something to keep when it is stopped, which takes a moment."""
+
+  def run(self):
+    (self.run_dir / 'ready').touch()
+    lp.wait_for_stop()
+    time.sleep(0.5)
+    (self.run_dir / 'saved').touch()
+
+
 class Parent(Node):
   """Has children: one in its process group, one in a session of its own."""
 
@@ -318,6 +328,13 @@ def waits(run_dir):
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'parent', Parent, run_dir)
   add(program, 'server', Server, run_dir, node=rpc.Node)
+  return program
+
+
+@scenario
+def saves(run_dir):
+  program = lp.Program('saves')
+  add(program, 'saver', Saver, run_dir)
   return program
 
 

@@ -13,6 +13,7 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch.experience import population
 from launch.rpc import directory
+from replay import priorities
 from tests import counting
 
 COUNTING = environments.Spec('counting', (3,), 2)
@@ -63,6 +64,8 @@ def test_each_member_learns_from_exactly_what_it_acted(
     return result
 
   monkeypatch.setattr(learner.TFLearner, 'step', watched)
+  # However slow the server is beside others.
+  monkeypatch.setattr(priorities, 'MAX_WAITING', 10**6)
   experiment = _experiment()
   counter = make_counter(None, {'actor_steps': experiment.total_steps})
   worker = run_worker(experiment, counter)

@@ -14,6 +14,7 @@ from environment_loops import vector
 from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
+from launch.experience import kind
 from launch.rpc import directory
 from replay import packing
 from replay import writer
@@ -242,3 +243,13 @@ def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
     assert time.monotonic() < deadline  # it is drawn no more
     time.sleep(0.05)
   source.close()
+
+
+def test_an_actor_waits_for_its_server_as_long_as_for_its_table(monkeypatch):
+  given = []
+  monkeypatch.setattr(
+    writer, 'ItemWriter', lambda *args: given.append(args[-1])
+  )
+  _experience().adder(None, 'replay', None, None, lambda: False)
+  (options,) = given
+  assert options.reconnect_s == options.timeout_s == kind.WRITE_TIMEOUT_S

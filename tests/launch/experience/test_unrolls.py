@@ -14,9 +14,12 @@ from agents import ppo
 from agents.exchange import local
 from agents.exchange import pull
 from environment_loops import environments
+from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
+from launch.experience import kind
 from replay import blocks
+from replay import writer
 
 COUNTING = environments.Spec('counting', (3,), 2)
 T, SEQUENCES, MEMBERS = 4, 6, 2
@@ -211,3 +214,16 @@ def test_budgets_without_a_whole_rollout_are_refused():
     ValueError, match=f'learning begins after {ROLLOUT} steps'
   ):
     experience.check_members(_experiment(steps_per_agent=ROLLOUT - 1))
+
+
+def test_an_actor_waits_for_its_server_as_long_as_for_its_table(monkeypatch):
+  given = []
+  monkeypatch.setattr(
+    writer, 'ItemWriter', lambda *args: given.append(args[-1])
+  )
+  experiment = _experiment(impala.IMPALA, impala.Config(**IMPALA), num_agents=1)
+  config = actor_settings.Config(num_actors=1, envs_per_actor=SEQUENCES)
+  found = experience.of_actors(experiment, config)
+  found.adder(object(), 'replay', None, None, lambda: False)
+  (options,) = given
+  assert options.reconnect_s == options.timeout_s == kind.WRITE_TIMEOUT_S

@@ -23,12 +23,13 @@ pytestmark = pytest.mark.usefixtures('private_directory')
 class _Node:
   """A host that runs in a thread, as a node of its own does."""
 
-  def __init__(self, run_dir):
+  def __init__(self, run_dir, **options):
     self.address = f'localhost:{directory.pick_port(set())}'
     self.host = replay_host.ReplayHost(
       lambda: [tables.uniform('replay', 100, 1, SIGNATURE)],
       str(run_dir),
       [self.address],
+      **options,
     )
     self._stop = threading.Event()
     self._thread = threading.Thread(target=self.host.run, args=(self._stop,))
@@ -50,11 +51,11 @@ class _Node:
 
 @pytest.fixture
 def start(tmp_path):
-  """start(): a node in the directory of the test."""
+  """start(): a node in the directory of the test; options are its host's."""
   nodes = []
 
-  def make():
-    nodes.append(_Node(tmp_path))
+  def make(**options):
+    nodes.append(_Node(tmp_path, **options))
     return nodes[-1]
 
   yield make
@@ -105,6 +106,17 @@ def test_a_node_that_was_saved_for_the_last_time_is_not_saved_again(
   assert _newest(tmp_path).generation == 1
   start().write(1)
   assert 'lost' not in caplog.text
+
+
+def test_what_others_wrote_after_the_last_save_of_one_is_kept(start, tmp_path):
+  node = start(shared=True)
+  node.write(5)
+  node.host.save({'learner_steps': 7}, last=True)
+  node.write(3)
+  node.stop()
+  manifest = _newest(tmp_path)
+  assert manifest.items == {'replay': 8}
+  assert manifest.meta == {'learner_steps': 7}
 
 
 def test_a_host_without_servers_does_not_pretend_to_save(start, tmp_path):

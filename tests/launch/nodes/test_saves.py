@@ -133,6 +133,30 @@ def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
   assert len(saves) * took_s < 3600 / 10
 
 
+def test_saving_a_learner_takes_a_small_share_of_the_time(
+  monkeypatch, tmp_path
+):
+  now, took_s = [0.0], 6.0
+  monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
+  saves = []
+
+  class Learner:
+    updates = 7
+
+    def save(self):
+      saves.append(now[0])
+      now[0] += took_s
+      return {'theta': np.zeros((1, 2))}
+
+  kept = saves_lib.Saves(str(tmp_path), 'worker/0', [], 120.0)
+  while now[0] < 3600:
+    now[0] += 1
+    if kept.due():
+      kept.save(Learner())
+  assert len(saves) >= 4
+  assert len(saves) * took_s < 3600 / 10
+
+
 def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_worker(
   run, tmp_path, monkeypatch, caplog
 ):

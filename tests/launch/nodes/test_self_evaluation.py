@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from environment_loops import vector
+from launch import pulse
+from launch.nodes import self_evaluation
 from run_records import checkpoints
+from run_records import reporting
 from run_records import run_directory
 from tests.launch.nodes import experiments
 
@@ -60,3 +64,54 @@ def test_the_target_network_acts_where_it_is_to(
     chosen, other = (target, online) if serve else (online, target)
     np.testing.assert_array_equal(served, chosen.numpy())
     assert not np.array_equal(served, other.numpy())
+
+
+def test_an_evaluation_is_dated_by_the_clock_of_the_run(
+  run_worker, make_counter, tmp_path
+):
+  directory = run_directory.create(tmp_path / 'run', {}, {}).path
+  experiment = experiments.cartpole(run_dir=str(directory))
+  counter = make_counter(directory, experiments.budget(experiment))
+  counter._started -= 1000.0  # when this node was not there yet
+  run_worker(experiment, counter, evaluates=True)
+  counter.close()
+  rows = run_directory.open(directory).metrics('evaluation')
+  seconds = [row['elapsed_s'] for row in rows]
+  assert seconds == sorted(seconds) and seconds[0] >= 1000.0
+
+
+def test_its_environments_may_take_long_to_make_and_to_reset(
+  make_counter, monkeypatch, tmp_path
+):
+  limits = []
+  make = vector.make_vector
+
+  def make_noted(*args, **options):
+    limits.append(slot.limit_s)
+    environment = make(*args, **options)
+    reset = environment.reset
+
+    def reset_noted():
+      limits.append(slot.limit_s)
+      return reset()
+
+    environment.reset = reset_noted
+    return environment
+
+  monkeypatch.setattr(vector, 'make_vector', make_noted)
+  experiment = experiments.cartpole(num_agents=1)
+  agent = experiment.make_agent()
+  found = self_evaluation.SelfEvaluation(
+    experiment,
+    agent,
+    [experiment.actor_info(0)],
+    reporting.Reporter('worker/0', make_counter()),
+    should_stop=lambda: False,
+  )
+  (slot,) = pulse.Board(tmp_path, 1).slots
+  pulse.use(slot)
+  try:
+    found.last(np.zeros((1, agent.layout.size), np.float32), 0)
+  finally:
+    pulse.use(None)
+  assert len(limits) == 2 and min(limits) > experiment.run.silent_s

@@ -11,6 +11,9 @@ import reverb
 from agents import learner
 from agents.exchange import local
 from launch import experience
+from launch.nodes import saves
+from launch.rpc import directory
+from run_records import run_directory
 from tests.launch.nodes import experiments
 
 GAMMA, N_STEP = experiments.GAMMA, experiments.N_STEP
@@ -188,6 +191,91 @@ def test_what_a_worker_did_before_it_was_stopped_is_counted(
   totals = counter.totals()
   assert totals['learner_steps'] == 2 * worker.learner.updates == 40
   assert totals['actor_steps'] == 2 * worker.steps
+
+
+@pytest.mark.parametrize('prioritized', [False, True])
+def test_tables_that_have_lost_their_items_are_filled_again(
+  recorder, make_worker, start, make_counter, prioritized
+):
+  config = {
+    'prioritized': prioritized,
+    'reward_scale': 1e-6,
+    # More than what is acted while the samples that were read ahead last.
+    'min_replay_size': 400,
+  }
+  experiment = experiments.make(
+    experiments.COUNTING, 2, config, 16.0, run={'steps_per_agent': 10**6}
+  )
+  updates, held = [], []
+
+  class Loses(local.Local):
+    def begin(self, worker):
+      self.worker = worker
+
+    def updated(self, result):
+      updates.append(self.worker.learner.updates)
+      if updates[-1] == 40:
+        # As a replay node does that comes back without a checkpoint.
+        client = reverb.Client(address)
+        for name in client.server_info():
+          client.reset(name)
+        held.extend(t.current_size for t in client.server_info().values())
+
+  address = f'localhost:{directory.pick_port(set())}'
+  start(
+    make_worker(
+      experiment, make_counter(None), addresses=[address], exchange=Loses
+    )
+  )
+  # Two readers ask 1,024 samples ahead at most, 4 for each update.
+  _wait_until(lambda: updates and updates[-1] >= 40 + 1000)
+  assert held and max(held) < 400
+
+
+def test_who_has_ended_saves_the_replay_node_on_for_the_others(
+  recorder, make_worker, make_counter, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(saves, '_PERIOD_S', 0.0)
+  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  experiment = experiments.make(
+    experiments.COUNTING,
+    1,
+    run={'steps_per_agent': 60, 'replay_checkpoint_s': 1e-3},
+    run_dir=str(path),
+  )
+  asked = []
+
+  class Host:
+    def save(self, meta, last):
+      asked.append(last)
+
+  class Waits(threading.Event):
+    """A run that is over once the node was saved after the last save."""
+
+    def wait(self, timeout=None):
+      del timeout
+      time.sleep(0.01)
+      if asked[-1:] == [False] or time.monotonic() > until:
+        self.set()
+      return self.is_set()
+
+  server = reverb.Server(
+    experience.of_members(experiment, 1).tables('replay'),
+    None,
+    reverb.checkpointers.DefaultCheckpointer(path=str(tmp_path / 'replay')),
+  )
+  try:
+    worker = make_worker(
+      experiment,
+      make_counter(None),
+      addresses=[f'localhost:{server.port}'],
+      hosts=[Host()],
+    )
+    until = time.monotonic() + 30
+    worker.run(Waits())
+  finally:
+    server.stop()
+  assert asked[-2:] == [True, False]
 
 
 def test_settings_with_which_nothing_could_be_learned_are_refused():

@@ -43,8 +43,8 @@ class Counter:
   def begin(self, node, life):
     return {}
 
-  def report(self, node, increments, metrics, own, life):
-    del node, own, life
+  def report(self, node, increments, metrics, life):
+    del node, life
     for name, count in increments.items():
       self.totals[name] = self.totals.get(name, 0) + count
     self.metrics.update(metrics)

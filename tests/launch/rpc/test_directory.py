@@ -142,6 +142,20 @@ def test_a_client_finds_a_server_that_starts_later_and_one_that_moved(
   assert client.address == f'server/0 ({elsewhere})'
 
 
+def test_a_message_does_not_look_for_the_server_that_it_names(
+  local, monkeypatch
+):
+  name = directory.Name('server/0', local)
+  client = rpc.Client(name, timeout_s=10.0)
+  address = name.claim()
+  assert client.address == 'server/0'
+  with rpc.serve(Service(), address):
+    client.echo(1)
+  monkeypatch.delattr(directory.Local, 'find')
+  for one in (client, client.with_deadline(1.0)):
+    assert one.address == f'server/0 ({address})'
+
+
 def test_a_call_to_a_server_that_never_started_names_it(local):
   client = rpc.Client(directory.Name('server/0', local), timeout_s=0.1)
   with pytest.raises(rpc.Unavailable, match='server/0: it has not started'):

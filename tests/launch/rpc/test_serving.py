@@ -72,8 +72,8 @@ def connect(address):
     yield make
 
 
-def call(*args):
-  return codec.encode(('echo', args, {}))
+def call(*args, method='echo'):
+  return b''.join(codec.encode_parts((method, args, {})))
 
 
 def held():
@@ -161,7 +161,7 @@ def test_a_claimed_length_takes_no_memory(serve, connect, address):
 
 def test_claims_inside_a_message_take_no_memory(serve, address):
   serve()
-  message = bytearray(codec.encode(('echo', (np.zeros(0),), {})))
+  message = bytearray(call(np.zeros(0)))
   assert message.count(b'<f8') == 1
   # The shape [0] becomes [2**31 - 1]: one byte of msgpack is now five.
   shape = message.index(b'<f8') + 3
@@ -182,7 +182,7 @@ def test_slow_peers_hold_no_thread(serve, connect, address):
     for _ in range(10):
       connect().sendall(call(np.zeros(999))[:size])
   for _ in range(5):  # They ask for much and do not read it.
-    connect().sendall(codec.encode(('zeros', (5_000_000,), {})))
+    connect().sendall(call(5_000_000, method='zeros'))
   client = rpc.Client(address, timeout_s=10.0)
   assert [client.echo(i) for i in range(50)] == list(range(50))
   assert service.calls == 50
@@ -200,7 +200,7 @@ def test_peers_that_stay_slow_are_ended(
   until(lambda: accepted(address) == 6, 'they are not accepted')
   for connection in slow[:4]:
     connection.sendall(call(np.zeros(999))[:50])
-  slow[4].sendall(codec.encode(('zeros', (5_000_000,), {})))
+  slow[4].sendall(call(5_000_000, method='zeros'))
   until(lambda: accepted(address) == 1, 'they are not ended')
   got = 0
   while data := slow[4].recv(1 << 20):
@@ -215,7 +215,7 @@ def test_peers_that_stay_slow_are_ended(
 def test_a_slow_reader_gets_all_of_it(serve, connect):
   serve(threads=1)
   connection = connect()
-  connection.sendall(codec.encode(('zeros', (1_000_000,), {})))
+  connection.sendall(call(1_000_000, method='zeros'))
   got = bytearray()
   size = None
   while size is None or len(got) < size:

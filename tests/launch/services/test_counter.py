@@ -125,7 +125,6 @@ def test_rows_are_logged_with_who_when_and_after_how_many_steps(tmp_path):
   counter.report('e/0', {'actor_steps': 30})
   counter.log('evaluator/0', 'evaluation', {'return_mean': 21.5})
   counter.log('server/0', 'star', {'version': 1, 'actor_steps': 20})
-  counter.report('e/0', {}, events=[{'kind': 'episode', 'length': 9}])
   run = run_directory.RunDirectory(tmp_path)
   assert run.metrics('evaluation') == [
     {
@@ -136,15 +135,13 @@ def test_rows_are_logged_with_who_when_and_after_how_many_steps(tmp_path):
     }
   ]
   assert run.metrics('star')[0]['actor_steps'] == 20
-  assert run.metrics('episode')[0]['length'] == 9
   assert counter.snapshot()['latest']['star']['version'] == 1
-  assert counter.snapshot()['curve'] == [(30, 21.5)]
   counter.close()
 
 
 def test_metrics_of_a_node_are_logged_at_most_once_per_period(tmp_path):
   clock = _Clock()
-  counter = _counter(tmp_path, clock, metrics_period_s=1.0)
+  counter = _counter(tmp_path, clock)
   for number in range(5):
     counter.report('explorer/3', {'actor_steps': 1}, {'loss': float(number)})
     clock.now += 0.5
@@ -287,9 +284,7 @@ def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
   counter.log(
     'e/0', 'evaluation', {'actor_steps': 20, 'return_mean': 2.0, 'age_s': 7.0}
   )
-  snapshot = counter.snapshot()
-  assert snapshot['latest']['evaluation']['return_mean'] == 5.0
-  assert snapshot['curve'] == [(20, 2.0), (50, 5.0)]
+  assert counter.snapshot()['latest']['evaluation']['return_mean'] == 5.0
   counter.log('e/0', 'star', {'actor_steps': 60, 'age_s': 7.0})
   assert counter.snapshot()['latest']['star']['elapsed_s'] == 3.0
 

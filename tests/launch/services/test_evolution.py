@@ -175,6 +175,29 @@ def test_a_return_that_is_not_a_number_costs_its_pair_alone(make_master):
   assert np.isfinite(after).all() and (after != before).any()
 
 
+def test_an_evaluation_whose_environment_broke_is_left_out(make_master):
+  master = make_master()
+  found = []
+  for evaluated in ([np.nan, 4.0], [np.nan]):
+    for worker in range(4):
+      task = master.next_task(worker, -1)
+      count = len(task['indices'])
+      assert master.deliver(
+        worker,
+        task['key'],
+        task['task'],
+        task['indices'],
+        np.arange(2 * count, dtype=np.float32).reshape(-1, 2),
+        np.full((count, 2), 10, np.int32),
+        None,
+        evaluated,
+      )
+    master._end_generation(1.0)
+    found.append(master._metrics)
+  assert (found[0]['eval_return_mean'], found[0]['eval_episodes']) == (4.0, 4)
+  assert 'eval_return_mean' not in found[1]
+
+
 def test_a_worker_without_a_task_is_asked_to_come_again(
   make_master, monkeypatch
 ):
@@ -209,7 +232,7 @@ def test_a_population_follows_where_steps_are_missing(make_master):
 
 def test_a_result_is_small(make_master):
   pairs = 10
-  message = codec.encode(
+  parts = codec.encode_parts(
     (
       'deliver',
       (
@@ -224,7 +247,7 @@ def test_a_result_is_small(make_master):
       {},
     )
   )
-  assert len(message) < 200 + 24 * pairs
+  assert sum(map(len, parts)) < 200 + 24 * pairs
 
 
 # Whole runs, in threads.
@@ -397,6 +420,20 @@ def test_the_steps_of_all_perturbed_episodes_are_counted(run):
   assert totals['actor_steps'] == sum(row[1] for row in rows) >= STEPS
   assert totals['learner_steps'] == len(rows)
   assert totals['episodes'] == 16 * len(rows)
+
+
+def test_episodes_of_a_task_without_a_limit_are_cut(run):
+  _, rows = run(
+    1,
+    **{
+      'environment': 'tests.launch.faulty_environments:Endless-v0',
+      'run.eval_max_steps': '50',
+    },
+  )
+  # Eight pairs: each generation ends, and with it the run.
+  assert rows and {steps for _, steps, *_ in rows} == {16 * 50}
+  # A step that its pole would not have survived pays nothing.
+  assert all(0 < mean <= 50 for _, _, mean, *_ in rows)
 
 
 def test_a_master_goes_on_from_its_checkpoint(run, tmp_path):

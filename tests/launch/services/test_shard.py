@@ -26,6 +26,7 @@ from launch.topologies import parameter_server
 from replay import packing
 
 BATCH, UPDATES = 8, 4
+NAN = float('nan')
 CALLS = 250  # where the loops are compared: 1,000 updates
 SPEC = environments.spec('CartPole-v1')
 LAYOUT = packing.TransitionLayout(SPEC.observation_shape)
@@ -79,6 +80,9 @@ class Direct:
 
   def push(self, *args):
     return self._call('push', *args)
+
+  def leave(self, learner):
+    self.shard.leave(learner)
 
 
 def _shards(config, run_dir=None):
@@ -256,7 +260,9 @@ def test_a_gradient_that_was_sent_twice_counts_once():
   assert exchange.metrics()['gradients_rejected'] == 0
 
 
-def test_a_shard_that_is_away_is_waited_for(caplog):
+def test_a_shard_that_is_away_is_waited_for(caplog, monkeypatch):
+  said = []  # to the launcher
+  monkeypatch.setattr(shard_exchange.pulse, 'waits', said.append)
   config = _config(num_shards=2)
   shards = _shards(config)
   made, exchange = _remote(config, shards)
@@ -268,6 +274,7 @@ def test_a_shard_that_is_away_is_waited_for(caplog):
   assert shard.numbers()['version'] == 2 * UPDATES
   assert exchange.metrics()['server_waited_s'] > 0.3
   assert caplog.text.count('Waiting for shard 1') == 1
+  assert said[-1].startswith('shard 1 is away: ')
   assert 'Shard 1 is back' in caplog.text
 
 
@@ -357,7 +364,7 @@ def test_steps_of_all_learners_are_added_up():
   assert reply.steps == 180
 
 
-def test_statistics_are_the_last_learner_s_and_go_to_their_shard():
+def test_statistics_go_to_their_shard():
   size = _experiment().make_agent().layout.size
   half = -(-size // 2)
   config = _config(num_shards=2)
@@ -371,6 +378,59 @@ def test_statistics_are_the_last_learner_s_and_go_to_their_shard():
   )
   theta = client.push(message).theta
   np.testing.assert_array_equal(theta[half - 1 : half + 2], [7, 8, 9])
+
+
+def _push_statistics(shard, index, ticket, start, values):
+  """Sends them without a gradient; what stands there afterwards."""
+  statistics = ((start, np.float32(values)),)
+  reply = shard.push(index, ticket, 0, None, statistics, 0)
+  return reply.theta[start : start + len(values)].tolist()
+
+
+def test_statistics_of_all_learners_become_one():
+  agent = _experiment().make_agent()
+  largest = agent.layout.variables[1]
+  agent.maxima = (largest.name,)
+  experiment = dataclasses.replace(_experiment(), make_agent=lambda: agent)
+  shard = shard_lib.Shard(experiment, _config(num_learners=2), 0)
+  push = functools.partial(_push_statistics, shard)
+  assert push(0, 'a', 0, [1.0, 2.0]) == [1.0, 2.0]
+  assert push(1, 'b', 0, [3.0, 6.0]) == [2.0, 4.0]
+  assert push(0, 'c', 0, [5.0, 2.0]) == [4.0, 4.0]
+  assert push(1, 'd', 0, [NAN, 1.0]) == [4.0, 4.0]
+  assert push(0, 'e', largest.offset, [1.0, 9.0]) == [1.0, 9.0]
+  assert push(1, 'f', largest.offset, [5.0, 2.0]) == [5.0, 9.0]
+
+
+def test_a_running_mean_is_of_what_all_learners_have_seen():
+  (client,) = _shards(_config(num_learners=2))
+  known = dict.fromkeys((0, 1), float(client.shard.pull().theta[0]))
+  for count in range(1, 200):
+    for index, seen in enumerate((0.0, 10.0)):
+      mean = known[index] + (seen - known[index]) / count
+      (known[index],) = _push_statistics(
+        client.shard, index, f'{index}-{count}', 0, [mean]
+      )
+  assert known[0] == pytest.approx(5.0, abs=0.1)
+  assert known[1] == pytest.approx(5.0, abs=0.1)
+
+
+def test_synchronous_learners_get_the_same_statistics():
+  (client,) = _shards(_config(num_learners=2, synchronous=True))
+  found = {}
+
+  def learn(index):
+    values = [float(index), 1.0]
+    found[index] = _push_statistics(client.shard, index, 'a', 0, values)
+
+  threads = [
+    threading.Thread(target=learn, args=(i,), daemon=True) for i in range(2)
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+  assert found == {0: [0.5, 1.0], 1: [0.5, 1.0]}
 
 
 def test_a_reader_has_the_parameters_of_all_shards():
@@ -390,13 +450,15 @@ def test_a_reader_has_the_parameters_of_all_shards():
 # A2C: the mean of all.
 
 
-def _together(config, shards, calls, count=2):
-  """Learners in threads; `calls[i]`: seeds of learner i."""
+def _together(config, shards, calls, count=2, end=False):
+  """Learners in threads; `calls[i]`: seeds of learner i. Then it may `end`."""
   made = [_remote(config, shards, i) for i in range(count)]
 
   def learn(index):
     for seed in calls[index]:
       made[index][0].step(_packed(seed))
+    if end:
+      made[index][1].ended()
 
   threads = [
     threading.Thread(target=learn, args=(i,), daemon=True) for i in range(count)
@@ -422,6 +484,7 @@ def test_synchronous_learners_apply_the_mean_of_their_gradients():
     one.parameters(), alone.parameters(), rtol=1e-5, atol=1e-5
   )
   assert shards[0].shard.numbers()['version'] == 5 * UPDATES
+  assert one._exchange.scheduled(one.updates) == 2 * 5 * UPDATES
 
 
 def test_rates_fall_by_the_gradients_of_all():
@@ -442,3 +505,12 @@ def test_one_that_is_missing_is_waited_for_once(caplog):
   assert one.updates == 3 * UPDATES
   assert shards[0].shard.numbers()['version'] == 3 * UPDATES
   assert caplog.text.count('goes on without learner 1') == 1
+
+
+def test_one_that_learns_no_more_is_not_waited_for(caplog):
+  config = _config(num_learners=2, synchronous=True, sync_timeout_s=300.0)
+  shards = _shards(config)
+  one, _ = _together(config, shards, [range(3), range(1)], end=True)
+  assert one.updates == 3 * UPDATES
+  assert shards[0].shard.numbers()['version'] == 3 * UPDATES
+  assert 'goes on without' not in caplog.text

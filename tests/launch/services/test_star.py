@@ -60,7 +60,7 @@ def test_an_explorer_with_another_network_is_told_both_networks():
     server.offer(data, 1.0, 0, 0)
 
 
-def test_parameters_travel_only_when_the_version_is_newer():
+def test_parameters_travel_only_when_the_version_is_another():
   server = calls.make_server()
   star = server.get_star(0)
   assert (star['version'], star['theta'], star['c']) == (0, None, 0.0)
@@ -73,6 +73,8 @@ def test_parameters_travel_only_when_the_version_is_newer():
     4.0,
   )
   assert server.get_star(1)['theta'] is None
+  # Of one who knows what a server lost that came back from its checkpoint.
+  assert calls.value_of(server.get_star(2)) == 1.0
   calls.offer(server, 2, claim=2.0)
   calls.play(server, 8.0, 8.0)
   star = server.get_star(1)

@@ -1,5 +1,6 @@
 """An explorer node's line to a real star server, over real RPC."""
 
+import dataclasses
 import functools
 import math
 import threading
@@ -115,6 +116,20 @@ def test_a_poll_brings_the_newest_star_and_its_weight(
     np.testing.assert_array_equal(star.theta, _theta(2.0))
 
 
+def test_a_server_that_came_back_with_an_older_star_gives_it_whole(
+  server, address, make_link
+):
+  with rpc.serve(server, address):
+    link = make_link()
+    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    link.start()
+    # Of a version that the server had not saved when it died.
+    lost = dataclasses.replace(link.star, version=2, theta=_theta(2.0))
+    link._star = lost
+    star = _poll_until(link, lambda star: star.version == 1)
+    np.testing.assert_array_equal(star.theta, _theta(1.0))
+
+
 def test_a_restarted_node_starts_with_the_star(server, address, make_link):
   _publish(server, 3.0, claim=1.0, episode_return=5.0)
   with rpc.serve(server, address):
@@ -190,6 +205,15 @@ def test_another_network_is_refused_at_the_start(server, address, make_link):
   with rpc.serve(server, address):
     with pytest.raises(parameters.LayoutMismatch, match='same config'):
       make_link(OTHER).start()
+
+
+def test_a_wait_for_the_server_at_the_start_ends_with_the_program(address):
+  _, exchange, _, theta_star = _explorers()
+  node = exchange(server=rpc.Client(address, timeout_s=0.1))
+  node.should_stop = lambda: True
+  with pytest.raises(rpc.Unavailable) as error:
+    node.initial(theta_star[None], False)
+  assert 'gave up after' not in str(error.value)  # a minute of tries
 
 
 def test_c_halves_with_every_period_without_a_supervisor(

@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+import threading
+import types
 
+import numpy as np
 import pytest
 import reverb
 
@@ -196,7 +199,39 @@ def test_shares_of_the_budget_add_up(sizes, wanted):
   assert shares == wanted and sum(shares) == 5003
 
 
+class _Following:
+  """Stands for a line to the learner."""
+
+  version, age_s = 0, 0.0
+
+  def __init__(self, *given, **options):
+    self.theta = np.zeros(1)
+
+  def start(self):
+    pass
+
+
+def test_exploration_falls_with_the_steps_of_all_actors(monkeypatch):
+  experiment = _experiment({'epsilon_steps': 1000})
+  config = actor_settings.Config(num_actors=4)
+  node = actor.Actor(experiment, config, 0, _Silent(), None, 'localhost:1')
+  monkeypatch.setattr(actor.variables, 'Follower', _Following)
+  adder = types.SimpleNamespace(lost=0)
+  monkeypatch.setattr(
+    type(node._experience), 'adder', lambda self, *given: (adder, print)
+  )
+  node._stop = threading.Event()
+  node._build()
+  node._actor.steps = 125
+  epsilon = node._numbers()['epsilon']
+  node._environment.close()
+  assert epsilon == experiment.make_agent().exploration(500)
+
+
 class _Silent:
+  def begin(self, node, life):
+    return {}
+
   def with_deadline(self, timeout_s):
     del timeout_s
     return self

@@ -72,11 +72,6 @@ REFUSED = {
     {'evolution__obs_stat_prob': '0.1'},
     'does not normalize observations',
   ),
-  'a table that fits nowhere': (
-    'es_mlp',
-    {'evolution__table_size': '1000000000000'},
-    'Lower evolution.table_size or evolution.num_workers',
-  ),
   'a generation beyond the budget': (
     'es_mlp',
     {'evolution__population': '200000'},

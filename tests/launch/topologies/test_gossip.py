@@ -133,6 +133,15 @@ def test_the_rate_may_be_scaled_by_the_root_of_the_workers():
     ('acme_dqn', {}, 'has a learner of its own'),
     ('dqn', {'run__replay': 'node'}, "run.replay='node': gossip has no"),
     ('dqn', {'run__steps_per_agent': '10'}, 'leaves nothing to learn from'),
+    (
+      'dqn',
+      {
+        'agent__optimizer': 'sgd',
+        'gossip__avg_period': '5',
+        'gossip__average_moments': 'True',
+      },
+      'SGD has no second moments to average',
+    ),
   ],
 )
 def test_what_cannot_be_is_refused(agent, overrides, message):

@@ -43,6 +43,13 @@ def test_one_replay_may_be_that_of_all_learners():
   graph.check(program)
 
 
+@pytest.mark.parametrize('num_learners', [1, 2])
+def test_a_replay_of_several_is_saved_after_the_last_of_them(num_learners):
+  program = _build(server__num_learners=str(num_learners), run__replay='node')
+  (node,) = program.groups['replay']
+  assert node._kwargs['shared'] == (num_learners > 1)
+
+
 def test_a3c_has_one_shard_and_four_learners():
   program = _build('a3c')
   counts = {label: len(nodes) for label, nodes in program.groups.items()}

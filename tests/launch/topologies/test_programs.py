@@ -83,6 +83,13 @@ def test_a_replay_node_has_one_table_per_explorer_node():
   assert {table.info.max_size for table in tables} == {1000}
 
 
+@pytest.mark.parametrize('size', [2, 5])
+def test_a_replay_of_several_nodes_is_saved_after_the_last_of_them(size):
+  config = _config(explorers_per_node=size)
+  (node,) = swarm.build(_experiment(replay='node'), config).groups['replay']
+  assert node._kwargs['shared'] == (size < 5)
+
+
 def test_what_may_die_comes_back_and_the_counter_ends_the_run():
   found = restarts.of(swarm.build(_experiment(), _config()))
   for label in ('explorer', 'supervisor', 'evaluator', 'star'):
@@ -121,6 +128,14 @@ def test_a_budget_that_ends_before_learning_begins_is_refused():
 def test_two_numbers_of_explorers_that_differ_are_refused():
   with pytest.raises(ValueError, match='num_agents=4 must equal'):
     swarm.build(_experiment(num_agents=4), _config())
+
+
+def test_a_swarm_whose_explorers_would_count_lives_for_games_is_refused():
+  lives = dataclasses.replace(
+    _experiment(), environment='ALE/Breakout-v5?noop_max=0&life_loss=1'
+  )
+  with pytest.raises(ValueError, match='Leave out life_loss'):
+    swarm.build(lives, _config())
 
 
 def test_a_single_process_is_a_worker_and_a_counter():

@@ -58,8 +58,8 @@ class _Quiet:
     del timeout_s
     return self
 
-  def report(self, node, increments, metrics, evaluation, life):
-    del increments, evaluation, life
+  def report(self, node, increments, metrics, life):
+    del increments, life
     self.node, self.metrics = node, metrics
     return {'finished': False}
 

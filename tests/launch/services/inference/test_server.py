@@ -244,6 +244,17 @@ def test_with_old_parameters_actors_wait(world):
   thread.join(5)
 
 
+def test_a_call_without_an_answer_ends_about_when_its_actor_asks_again(world):
+  # Parameters are too old from the first moment on: nobody is answered.
+  made = world(num_actors=1, max_param_age_s=1e-9)
+  policy = made.policy(0, 'rpc')
+  seen = made.observation(np.random.default_rng(0))
+  policy._frame.ask(0, 0, None, seen)
+  request = bytes(policy._frame.request_bytes)
+  with pytest.raises(rpc.RemoteError, match='no answer within 1 s'):
+    made.client.with_deadline(60.0).act(*policy._link._key, request)
+
+
 def test_it_reports_as_other_nodes_do(world):
   made = world(num_actors=1)
   policy = made.policy(0, 'auto')
@@ -302,6 +313,18 @@ def test_a_connection_that_sends_nonsense_is_refused_or_closed(world):
   with pytest.raises(transport_lib.Lost):
     transport_lib.SharedMemoryLink('nobody', hello, made.shapes)
   made.policy(0, 'auto')
+
+
+def test_an_actor_of_another_user_is_not_let_in(world, monkeypatch):
+  made = world(num_actors=1)
+  made.policy(0, 'auto')
+  hello = dataclasses.asdict(sessions.Hello(0, 1, 1, made.shapes.fingerprint))
+  user = os.geteuid()
+  monkeypatch.setattr(os, 'geteuid', lambda: user + 1)
+  with pytest.raises(transport_lib.Lost):
+    transport_lib.SharedMemoryLink(
+      made.server._listener.name, hello, made.shapes
+    )
 
 
 def _sockets():
