@@ -141,6 +141,7 @@ def test_members_side_by_side_on_images_are_single_learners(shape):
     assert np.any(together[member] != theta[member])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   ('agent', 'config', 'shape'),
   [

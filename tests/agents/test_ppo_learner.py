@@ -105,6 +105,7 @@ def test_the_normalizer_moves_once_in_a_rollout_and_counts_each_step_once():
   )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('compiled', [False, True])
 def test_far_from_the_policy_that_acted_nothing_moves(compiled):
   free, held = ppo_cases.make_agent(), ppo_cases.make_agent(target_kl=0.01)

@@ -104,6 +104,7 @@ def test_members_learn_what_each_would_learn_alone(spec, options):
     )
 
 
+@pytest.mark.long
 def test_a_pull_follows_the_epochs_with_a_draw_for_each_network():
   agent, seed, c = _agent(), 5, 0.8
   theta = np.stack([agent.initial(seed) for seed in range(MEMBERS)])

@@ -167,6 +167,7 @@ def test_the_frame_limit_truncates(monkeypatch, vectorized):
   assert discounts == [1.0] * 40
 
 
+@pytest.mark.long
 def test_no_ops_make_the_starts_differ_and_the_seed_repeats_them():
   def starts(seed):
     batch = vector.make_vector('ALE/Pong-v5', 4, seed)

@@ -286,6 +286,7 @@ def _picture(path):
   return pixels
 
 
+@pytest.mark.long
 def test_the_picture_has_a_panel_by_steps_and_one_by_seconds(tmp_path):
   groups = {label: system.curves for label, system in SYSTEMS.items()}
   one = study_plots.compare_curves(groups, tmp_path / 'one.png', budget=BUDGET)
