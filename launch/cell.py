@@ -55,10 +55,10 @@ class Cell:
     return self.topology.build(experiment, section)
 
   @property
-  def own_bytes(self) -> int:
-    """Memory of its nodes that needs.py cannot see."""
-    of = getattr(self.topology, 'memory_bytes', lambda config: 0)
-    return of(self.sections[self.topology.SECTION])
+  def own_bytes(self) -> dict[str, int]:
+    """Memory of its nodes that needs.py cannot see, by setting."""
+    of = getattr(self.topology, 'memory_bytes', None)
+    return of(self.sections[self.topology.SECTION]) if of else {}
 
 
 def resolve(

@@ -1,6 +1,6 @@
 """What a run needs of the machine, estimated before anything starts.
 
-    needs.check(experiment, program)     ValueError for what cannot be
+    needs.check(experiment, program, own_bytes)    ValueError for what cannot be
 
 The figures are of what grows with the settings: replay, one call of a learner,
 parameters and processes. TensorFlow, environments and Reverb's own memory come
@@ -9,6 +9,7 @@ on top.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import logging
@@ -45,7 +46,8 @@ class Needs:
     threads: of all of them.
     least_threads: where the nodes are threads of one process, which share
       those of TensorFlow.
-    own_bytes: of what the topology keeps besides.
+    own_bytes: of what the topology keeps besides, by the setting that says how
+      much.
   """
 
   replay_bytes: int
@@ -54,7 +56,7 @@ class Needs:
   processes: int
   threads: int
   least_threads: int
-  own_bytes: int = 0
+  own_bytes: Mapping[str, int]
 
   @property
   def least_bytes(self) -> int:
@@ -63,12 +65,14 @@ class Needs:
       self.replay_bytes // _COMPRESSION
       + self.call_bytes
       + self.parameter_bytes
-      + self.own_bytes
+      + sum(self.own_bytes.values())
       + self.processes * _PROCESS_BYTES
     )
 
   def __str__(self) -> str:
-    own = f'{_gb(self.own_bytes)} for noise, ' if self.own_bytes else ''
+    own = ''.join(
+      f'{_gb(n)} for {name}, ' for name, n in self.own_bytes.items()
+    )
     return (
       f'about {_gb(self.replay_bytes)} for replay (uncompressed), '
       f'{_gb(self.call_bytes)} for a call of the learner, '
@@ -78,9 +82,11 @@ class Needs:
 
 
 def of(
-  experiment: experiment_lib.Experiment, program: lp.Program, own_bytes: int = 0
+  experiment: experiment_lib.Experiment,
+  program: lp.Program,
+  own_bytes: Mapping[str, int],
 ) -> Needs:
-  """Estimates what a program needs; `own_bytes` is the topology's share."""
+  """Estimates what a program needs; `own_bytes` as in `Needs`."""
   agent: Any = experiment.make_agent()
   run, members = experiment.run, experiment.num_agents
   updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
@@ -122,7 +128,9 @@ def of(
 
 
 def check(
-  experiment: experiment_lib.Experiment, program: lp.Program, own_bytes: int = 0
+  experiment: experiment_lib.Experiment,
+  program: lp.Program,
+  own_bytes: Mapping[str, int],
 ) -> None:
   """Refuses a run that this machine cannot hold.
 
@@ -136,7 +144,7 @@ def check(
       (needs.replay_bytes // _COMPRESSION, 'agent.max_replay_size'),
       (needs.call_bytes, 'agent.batch_size or run.updates_per_call'),
       (needs.parameter_bytes, 'the sizes of the networks'),
-      (needs.own_bytes, 'evolution.table_size or evolution.num_workers'),
+      *((number, name) for name, number in own_bytes.items()),
       (needs.processes * _PROCESS_BYTES, 'the number of nodes'),
     )
     del largest

@@ -75,8 +75,8 @@ class Topology(Protocol):
   which a run that is resumed cannot change;
   `ignored(agent, config) -> {name: why}`: settings of its section (others by
   section.name) that a run would ignore, and that are refused on a command line;
-  and `memory_bytes(config)`: of what its nodes keep that is neither replay nor
-  parameters (see needs.py).
+  and `memory_bytes(config) -> {section.name: bytes}`: of what its nodes keep
+  that is neither replay nor parameters, by the setting that says how much.
   """
 
   SECTION: str

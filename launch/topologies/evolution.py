@@ -53,10 +53,11 @@ def members(config: Config) -> int:
   return 1
 
 
-def memory_bytes(config: Config) -> int:
-  """Of the table of noise, in each worker and the master."""
-  # float32; in memory twice while it is drawn, but not by all at once.
-  return 4 * config.table_size * (config.num_workers + 1)
+def memory_bytes(config: Config) -> dict[str, int]:
+  """Of the table of noise, float32, in each worker and the master."""
+  return {
+    'evolution.table_size': 4 * config.table_size * (1 + config.num_workers)
+  }
 
 
 def ignored(agent: base.Agent, config: Config) -> dict[str, str]:

@@ -110,6 +110,15 @@ def test_no_agent_takes_images_as_one_long_vector(shape, dtype):
       agent(config(), continuous)
 
 
+def _assert_as_each_alone(learned, theta, atol):
+  """`learned(first, last)` are parameters of these members, side by side."""
+  together = learned(0, len(theta))
+  for member, before in enumerate(theta):
+    alone = learned(member, member + 1)[0]
+    np.testing.assert_allclose(together[member], alone, atol=atol)
+    assert np.any(together[member] != before)
+
+
 @pytest.mark.parametrize('shape', [(12, 10, 1), (2, 12, 10, 1), (12, 10)])
 def test_members_side_by_side_on_images_are_single_learners(shape):
   spec, members = _spec(shape), 2
@@ -133,12 +142,7 @@ def test_members_side_by_side_on_images_are_single_learners(shape):
     learner.step(tf.constant(sample[:, first:last]))
     return learner.parameters()
 
-  together = learned(0, members)
-  for member in range(members):
-    np.testing.assert_allclose(
-      together[member], learned(member, member + 1)[0], atol=1e-6
-    )
-    assert np.any(together[member] != theta[member])
+  _assert_as_each_alone(learned, theta, 1e-6)
 
 
 @pytest.mark.long
@@ -182,9 +186,4 @@ def test_members_learn_from_unrolls_of_images_as_each_alone(
     )
     return learner.parameters()
 
-  together = learned(0, members)
-  for member in range(members):
-    np.testing.assert_allclose(
-      together[member], learned(member, member + 1)[0], atol=1e-5
-    )
-    assert np.any(together[member] != theta[member])
+  _assert_as_each_alone(learned, theta, 1e-5)

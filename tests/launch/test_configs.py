@@ -22,7 +22,7 @@ PRESETS = [
 def test_a_preset_can_be_run_on_64_gb(name, preset, monkeypatch):
   monkeypatch.setattr(needs, 'memory_bytes', lambda: 64 * 10**9)
   cell = cell_lib.resolve(name, preset)
-  needs.check(cell.experiment, cell.build())
+  needs.check(cell.experiment, cell.build(), cell.own_bytes)
   for section, config in cell.sections.items():
     if section != 'environment':
       assert set(cell.config[section]) == set(settings.names(type(config)))

@@ -66,9 +66,9 @@ def test_evolution_keeps_noise_and_no_experience():
     evolution__num_workers='3',
   )  # fmt: skip
   assert (found.replay_bytes, found.call_bytes) == (0, 0)
-  assert found.own_bytes == 4 * 4_000_000
-  assert '0.016 GB for noise' in str(found)
-  with pytest.raises(ValueError, match='Lower evolution.table_size or'):
+  assert found.own_bytes == {'evolution.table_size': 4 * 4_000_000}
+  assert '0.016 GB for evolution.table_size, ' in str(found)
+  with pytest.raises(ValueError, match='Lower evolution.table_size'):
     check('es_mlp', evolution__table_size='1000000000000')
 
 

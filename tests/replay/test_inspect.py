@@ -289,7 +289,8 @@ def test_a_run_shows_all_shards_and_their_total(serve, ask, ask_json, tmp_path):
   assert 'total replay 10' in out
 
 
-def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
+def _left(saved, serve):
+  """A run with a checkpoint, and its server, which has stopped."""
   run = saved.parents[2]
   server = serve(prioritized())
   (run / 'replay').mkdir()
@@ -297,6 +298,11 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
     json.dumps({'address': f'localhost:{server.port}', 'shard': 0})
   )
   server.stop()
+  return run, server
+
+
+def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
+  run, server = _left(saved, serve)
   code, out, _ = ask(run, '--timeout', 1)
   assert code == 0
   assert 'No server of this run answers' in out and '20 of 1,000' in out
@@ -307,13 +313,7 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
 
 
 def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(saved, serve):
-  run = saved.parents[2]
-  server = serve(prioritized())
-  (run / 'replay').mkdir()
-  (run / 'replay' / 'shard_0.json').write_text(
-    json.dumps({'address': f'localhost:{server.port}', 'shard': 0})
-  )
-  server.stop()
+  run, server = _left(saved, serve)
   target = inspect_target.find(str(run))
   args = argparse.Namespace(target=str(run), table=None, learner_steps=None)
 

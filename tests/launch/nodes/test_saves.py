@@ -108,6 +108,16 @@ def test_a_learner_of_another_network_is_refused(run, tmp_path):
     run(path, 2 * STEPS, hidden=9)
 
 
+def _assert_a_small_share(kept, learner, now, saves, took_s):
+  """Of an hour in which `saves`, of took_s each, move the clock `now`."""
+  while now[0] < 3600:
+    now[0] += 1
+    if kept.due():
+      kept.save(learner)
+  assert len(saves) >= 4
+  assert len(saves) * took_s < 3600 / 10
+
+
 def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
   now, took_s = [0.0], 30.0
   monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
@@ -125,12 +135,7 @@ def test_saving_replay_takes_a_small_share_of_the_time(monkeypatch, tmp_path):
       return {'theta': np.zeros((1, 2))}
 
   kept = saves_lib.Saves(str(tmp_path), 'worker/0', [Host()], 120.0)
-  while now[0] < 3600:
-    now[0] += 1
-    if kept.due():
-      kept.save(Learner())
-  assert len(saves) >= 4
-  assert len(saves) * took_s < 3600 / 10
+  _assert_a_small_share(kept, Learner(), now, saves, took_s)
 
 
 def test_saving_a_learner_takes_a_small_share_of_the_time(
@@ -149,12 +154,7 @@ def test_saving_a_learner_takes_a_small_share_of_the_time(
       return {'theta': np.zeros((1, 2))}
 
   kept = saves_lib.Saves(str(tmp_path), 'worker/0', [], 120.0)
-  while now[0] < 3600:
-    now[0] += 1
-    if kept.due():
-      kept.save(Learner())
-  assert len(saves) >= 4
-  assert len(saves) * took_s < 3600 / 10
+  _assert_a_small_share(kept, Learner(), now, saves, took_s)
 
 
 def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_worker(
