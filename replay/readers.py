@@ -117,7 +117,8 @@ class Reader:
 
   def __init__(self, make: Callable[[], tf.data.Dataset]):
     tensors_lib.stop_leak()
-    self.results: queue.SimpleQueue = queue.SimpleQueue()
+    # Not a SimpleQueue: a signal can make its get(timeout) wait for ever.
+    self.results: queue.Queue = queue.Queue()
     self.slots = threading.Semaphore(1)  # given back with each batch taken
     self._make = make
     self._closed = False

@@ -100,7 +100,9 @@ class _Backend:
     self._nodes = nodes
     self._slots = slots
     self._addresses = addresses
-    self._events: queue.SimpleQueue[supervision.Event] = queue.SimpleQueue()
+    # Not a SimpleQueue: its get() waits for ever after a signal whose handling
+    # outlasts the timeout, and then a Ctrl-C ends nothing.
+    self._events: queue.Queue[supervision.Event] = queue.Queue()
     self._threads: dict[int, threading.Thread] = {}
     self._managers: dict[int, _Manager] = {}
     self._notified = False

@@ -1,6 +1,9 @@
 """What is said of a table that gives no samples, and readers that end."""
 
 import functools
+import os
+import queue
+import signal
 import threading
 import time
 
@@ -64,3 +67,28 @@ def test_a_reader_that_waits_for_a_table_ends_when_it_is_closed(serve, why):
   reader.close(0.0)
   thread.join(10)
   assert not thread.is_alive()
+
+
+def test_a_signal_does_not_make_a_look_for_a_batch_last(serve):
+  table = tables.uniform('table', 10, 3, tf.TensorSpec([1], tf.float32))
+  address = f'localhost:{serve(table).port}'
+  reader = readers.Reader(
+    functools.partial(readers.make_dataset, address, 'table', 2)
+  )
+  # Its handling lasts longer than the look.
+  previous = signal.signal(signal.SIGUSR2, lambda *unused: time.sleep(0.4))
+  timers = [
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR2)),
+    threading.Timer(30.0, reader.results.put, ('too late',)),
+  ]
+  try:
+    for timer in timers:
+      timer.start()
+    with pytest.raises(queue.Empty):
+      reader.results.get(timeout=0.3)
+  finally:
+    for timer in timers:
+      timer.cancel()
+    timers[0].join()
+    signal.signal(signal.SIGUSR2, previous)
+    reader.close()

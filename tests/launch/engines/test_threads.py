@@ -14,6 +14,7 @@ from launch import engines
 from launch import pulse
 from launch import rpc
 from launch.engines import restarts
+from launch.engines import signals
 from launch.engines import supervision
 
 
@@ -166,6 +167,27 @@ def test_ctrl_c_is_130_and_the_handler_is_put_back():
   outcome, _ = run(program)
   assert (outcome.exit_code, outcome.reason) == (130, 'interrupted')
   assert signal.getsignal(signal.SIGINT) is previous
+
+
+def test_ctrl_c_that_is_handled_late_ends_the_run(monkeypatch):
+  interrupt = signals.Signals.interrupt
+
+  def late(self, *unused):
+    time.sleep(4 * supervision._POLL_S)  # as on a busy machine
+    interrupt(self)
+
+  monkeypatch.setattr(signals.Signals, 'interrupt', late)
+  heard = []
+
+  def user():
+    time.sleep(10 * supervision._POLL_S)  # nothing happens any more
+    os.kill(os.getpid(), signal.SIGINT)
+    heard.append(lp.stop_event().wait(60))
+
+  program = lp.Program('test')
+  call(program, 'user', user)
+  outcome, _ = run(program)
+  assert heard == [True] and outcome.exit_code == 130
 
 
 def test_sigterm_is_143_and_the_handler_is_put_back():
