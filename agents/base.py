@@ -134,11 +134,13 @@ class RateEnd(NamedTuple):
     update: learner steps made before the first one with a rate of 0.
     setting: such as 'agent.anneal_updates'.
     value: of the setting.
+    after: learner steps made before they begin to fall.
   """
 
   update: float
   setting: str
   value: float
+  after: float = 0.0
 
 
 class Actor(Protocol):
@@ -194,7 +196,7 @@ class Agent(abc.ABC):
   learning_rate_scale: np.ndarray | None = None
   # What to lower where learning diverges, as a config names it.
   rate_settings: tuple[str, ...] = ('agent.learning_rate',)
-  rate_end: RateEnd | None = None  # of `rate_factor`; None: it never is 0
+  rate_end: RateEnd | None = None  # of `rate_factor`; None: rates stay
   # Which parameters move only in updates that are `due`, bool [D]; None: none.
   delayed: np.ndarray | None = None
   # alpha of prioritized replay; None: uniform replay.
@@ -320,9 +322,14 @@ class Agent(abc.ABC):
     return tf.constant(True)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Factor [] on all learning rates, for schedules; None: 1. In the graph."""
-    del update
-    return None
+    """Factor [] on all learning rates; None: 1. In the graph.
+
+    1, then linear to 0 at `rate_end`. Override it for another schedule.
+    """
+    end = self.rate_end
+    if end is None:
+      return None
+    return optimizers.annealed(update, end.update, end.after)
 
   def ended(self, last: np.ndarray) -> None:
     """Says where episodes have ended, bool [P, K], to what `act` keeps."""
@@ -349,7 +356,8 @@ class Agent(abc.ABC):
     """
     raise ValueError(
       f'{self.name} cannot be exported: it does not say its policy as '
-      'operations. Give its class `operations(theta)`, as agents/dqn.py has it.'
+      'operations. Give its class `operations(theta)`, as '
+      'agents/value_agent.py has it.'
     )
 
   def greedy_each(self, theta: np.ndarray) -> Members:

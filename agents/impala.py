@@ -191,9 +191,3 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     if clip is not None:
       rewards = tf.clip_by_value(rewards, -clip, clip)
     return self.config.reward_scale * rewards
-
-  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Linear from 1 to 0 over `anneal_env_steps`."""
-    total = self.config.anneal_env_steps
-    per_update = self.config.unroll_length * self.batch_size
-    return optimizers.annealed(update, total and total / per_update)

@@ -167,14 +167,7 @@ def make(name: str, **options) -> Optimizer:
   return _KNOWN[name](**options)
 
 
-def annealed(
-  done: tf.Tensor, total: float | None, after: float = 0.0
-) -> tf.Tensor | None:
-  """Factor [] on learning rates: 1 up to `after`, then linear to 0 at `total`.
-
-  None where total is None: the rates stay.
-  """
-  if total is None:
-    return None
+def annealed(done: tf.Tensor, total: float, after: float = 0.0) -> tf.Tensor:
+  """Factor [] on rates: 1 up to `after`, then linear to 0 at `total`."""
   left = (total - tf.cast(done, tf.float32)) / (total - after)
   return tf.clip_by_value(left, 0.0, 1.0)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import tensorflow as tf
-
 from agents import base
 from agents import optimizers
 from agents import settings
@@ -70,12 +68,8 @@ class ReplayAgent(base.Agent):
       self.importance_exponent = config.importance_exponent
     if config.anneal_updates is not None:
       self.rate_end = base.RateEnd(
-        config.anneal_updates, 'agent.anneal_updates', config.anneal_updates
+        config.anneal_updates,
+        'agent.anneal_updates',
+        config.anneal_updates,
+        config.anneal_after,
       )
-
-  def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """1, then linear to 0: see `Config.anneal_updates`."""
-    config = self.config
-    return optimizers.annealed(
-      update, config.anneal_updates, config.anneal_after
-    )

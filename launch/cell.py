@@ -35,6 +35,8 @@ class Cell:
     sections: name to config, of all that a command line can set.
     config: the same as config.json holds it.
     unused: settings that would change nothing here, and why.
+    borrowed: settings of the agent as a preset has them, where that is of
+      another environment than this one.
   """
 
   agent: registry.Agent
@@ -43,6 +45,7 @@ class Cell:
   sections: dict[str, Any]
   config: dict[str, Any]
   unused: dict[str, str]
+  borrowed: frozenset[str] = frozenset()
 
   def build(self, run_dir: str | None = None) -> lp.Program:
     """The program, not started.
@@ -95,10 +98,14 @@ def resolve(
   _check_sections(values, name)
   overrides = overrides or {}
   own = values.get('environment')
+  borrowed: set[str] = set()
   if overrides.get('environment', own) != own:
     run = {**values.get('run', {}), 'target_return': None}
     values = {**values, 'run': run}
-  return _cell(agent, name, values, overrides, seed)
+    borrowed = {f'agent.{name}' for name in values.get('agent', {})}
+  made = _cell(agent, name, values, overrides, seed)
+  kept = frozenset(borrowed.difference(overrides))
+  return dataclasses.replace(made, borrowed=kept)
 
 
 def classes(
@@ -274,8 +281,8 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
   ]
   if None not in blocks[0] and blocks[0] != blocks[1]:
     other.append('blocks of other sizes')
-  if one.unroll_length is None:
-    # Where replay is saved, and in which tables.
+  if one.unroll_length is None and section != 'offline':
+    # Where replay is saved, and in which tables; a data set stays where it is.
     places = ['deterministic']
     if section != 'actors':
       places.append('replay')

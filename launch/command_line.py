@@ -233,7 +233,8 @@ def _parser(description: str | None) -> Parser:
     default='',
     metavar='NAMES',
     help='where numbers go besides the run: '
-    f'{", ".join(sinks.NAMES)}, several with commas',
+    f'{", ".join(sinks.NAMES)}, or module:Name of your own; several with '
+    'commas',
   )
   parser.add_argument(
     f'{_CONFIG}.SECTION.NAME',

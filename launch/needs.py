@@ -93,8 +93,10 @@ def of(
   replay, sampled = 0, updates * getattr(agent, 'batch_size', 0)
   nodes = [node for group in program.groups.values() for node in group]
   learning = sum(map(_learns, nodes))
-  # Learners that act themselves have a replay each, unless they say otherwise.
-  apart = 1 if {'actor', 'replay'} & set(program.groups) else learning
+  # Learners with actors of their own kind share a batch out. Others sample each
+  # a whole one, and have a replay each, unless they say otherwise.
+  sampling = 1 if 'actor' in program.groups else learning
+  apart = 1 if 'replay' in program.groups else sampling
   layout = getattr(agent, 'transition_layout', None)
   if not learning:  # nor is anything kept to learn from
     sampled = item = 0
@@ -117,8 +119,7 @@ def of(
   copies = max(members, learning)
   return Needs(
     replay_bytes=replay,
-    # Learners with actors of their own kind share a batch out.
-    call_bytes=max(members, apart) * sampled * item,
+    call_bytes=max(members, sampling) * sampled * item,
     parameter_bytes=copies * parameters * 4 * (2 + slots),
     processes=len(nodes),
     threads=len(nodes) * _THREADS + learning * run.tf_threads,

@@ -7,14 +7,12 @@ wherever Python finds the module, and needs no line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
-import difflib
 import importlib
 import pathlib
-import re
 import typing
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import launchpad as lp
 
@@ -22,6 +20,7 @@ from agents import base
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import settings
+from run_records import names
 
 # Names to modules. A topology is what `Topology` says, a module or an object.
 TOPOLOGIES = {
@@ -35,10 +34,7 @@ TOPOLOGIES = {
 # They need more than an agent, such as a data set, and are in no table.
 _BESIDES = {'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
-_OWN = (
-  'One of your own is named module:Name, with the module where you are or on '
-  'PYTHONPATH'
-)
+unknown = names.unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +149,14 @@ def agent(name: str) -> Agent:
   """
   if name in agents():
     return importlib.import_module(f'{_CONFIGS}.{name}').AGENT
-  found = _outside(name)
+  found = names.own(name)
   if found is None:
-    unknown('agent', name.partition(':')[0], agents(), _OWN)
+    names.unknown('agent', name.partition(':')[0], agents(), names.OWN)
   if is_agent_class(found):
     return of_class(found)
   if not isinstance(found, Agent):
     raise ValueError(
-      f'{name} is {_kind(found)}, not an agent: it has to be a '
+      f'{name} is {names.kind(found)}, not an agent: it has to be a '
       'launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
   return found
@@ -210,14 +206,15 @@ def topology(name: str) -> Topology:
   if name in known:
     found: Any = importlib.import_module(known[name])
     return found
-  found = _outside(name)
+  found = names.own(name)
   if found is None:
-    unknown('topology', name, known, _OWN)
+    names.unknown('topology', name, known, names.OWN)
   for part in ('SECTION', 'Config', 'members', 'build'):
     if not hasattr(found, part):
       raise ValueError(
-        f'{name} is {_kind(found)} without {part}: a topology has SECTION, '
-        'Config, members and build, as launch/topologies/single_process.py.'
+        f'{name} is {names.kind(found)} without {part}: a topology has '
+        'SECTION, Config, members and build, as '
+        'launch/topologies/single_process.py.'
       )
   return found
 
@@ -234,58 +231,3 @@ def make(config: Mapping[str, Any]) -> base.Agent:
     settings.make('agent', found.config, config['agent']),
     environments.spec(config['environment']),
   )
-
-
-def unknown(
-  what: str, name: str, known: Iterable[str], besides: str = ''
-) -> NoReturn:
-  """Refuses a name; says which is near, and which there are.
-
-  Raises:
-    ValueError: always.
-  """
-  near = difflib.get_close_matches(name.lower(), list(known), 1, 0.6)
-  raise ValueError(
-    f'There is no {what} {name!r}. '
-    + (f'Did you mean {near[0]!r}? ' if near else '')
-    + f'There are {", ".join(known)}.'
-    + (f' {besides}.' if besides else '')
-  )
-
-
-def _outside(name: str) -> Any:
-  """What `module:Name` names; None for another form, or without such a module.
-
-  Raises:
-    ValueError: the module is there, and has no such name.
-  """
-  if not re.fullmatch(r'[\w.]+:\w+', name):
-    return None
-  module, _, attribute = name.partition(':')
-  for path in (module, f'{module}.{attribute}'):
-    try:
-      found = importlib.import_module(path)
-    except ModuleNotFoundError as e:
-      # Only of what was asked for: one that it imports is the user's to know.
-      if e.name is None or not f'{path}.'.startswith(f'{e.name}.'):
-        raise ValueError(f'{name} cannot be imported: {e}.') from e
-      if path == module:
-        return None
-      break
-    except (Exception, SystemExit) as e:  # whatever a user's module does
-      # A SyntaxError says itself in which file and line.
-      raise ValueError(
-        f'{name} cannot be imported: {type(e).__name__}: {e}. '
-        f'`python -c "import {path}"` shows where.'
-      ) from e
-    if path != module:
-      return found
-    if hasattr(found, attribute):
-      return getattr(found, attribute)
-  names = vars(importlib.import_module(module))
-  shown = [word for word in names if not word.startswith('_')]
-  return unknown('name', name, [f'{module}:{word}' for word in shown])
-
-
-def _kind(found: Any) -> str:
-  return f'a {type(found).__name__}'

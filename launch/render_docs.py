@@ -1,7 +1,8 @@
 """Writes what can be read from the code into the docs: `make docs`.
 
 Between `<!-- NAME begins -->` and `<!-- NAME ends -->` stands what this script
-wrote; a test fails when it is out of date.
+wrote, and so are the tables of studies, from their numbers; a test fails when
+one is out of date.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from launch import graph
 from launch import registry
 from launch import session
 from murmuration import play
+from run_records import curves
+from run_records import metrics
+from studies import tables as study_tables
 
 
 def parts() -> dict[str, str]:
   """Name of each part to its Markdown."""
-  results = session.root() / 'docs' / 'results'
-  tables = {
-    path.parent.name: f'{path.read_text(encoding="utf-8").strip()}\n\n'
+  studies = {
+    path.parent.name: f'{text.strip()}\n\n'
     f'![Learning curves](../results/{path.parent.name}/learning_curves.png)'
-    for path in sorted(results.glob('*/table.md'))
+    for path, text in tables().items()
   }
   return {
     'swarm graph': _picture('pso_dqn'),
@@ -42,8 +45,33 @@ def parts() -> dict[str, str]:
     'parameter_server graph': _picture('gorila_dqn'),
     'agent table': table(),
     'zoo': zoo(),
-    **{f'results of {name}': table for name, table in tables.items()},
+    **{f'results of {name}': table for name, table in studies.items()},
   }
+
+
+def tables() -> dict[pathlib.Path, str]:
+  """Each table of docs/results as it follows from its numbers."""
+  found = {}
+  results = session.root() / 'docs' / 'results'
+  for path in sorted(results.glob('*/table.md')):
+    numbers = metrics.read_json(path.with_name('results.json'))
+    # The oldest lack what a table is made of now, and stay as they are.
+    whole = 'baseline' in numbers
+    found[path] = (
+      study_tables.render(numbers)
+      if whole
+      else path.read_text(encoding='utf-8')
+    )
+  return found
+
+
+def written() -> dict[pathlib.Path, str]:
+  """Each page to what it is to be."""
+  found = parts()
+  texts = {
+    page: render(page.read_text(encoding='utf-8'), found) for page in pages()
+  }
+  return {**texts, **tables()}
 
 
 def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
@@ -54,15 +82,27 @@ def _picture(agent: str, overrides: dict[str, str] | None = None) -> str:
 
 def zoo() -> str:
   """The zoo's policies as Markdown."""
-  lines = ['| policy | environment | score | command |', '|' + ' --- |' * 4]
+  lines = ['| policy | environment | score | bar | command |']
+  lines.append('|' + ' --- |' * 5)
   for name in play.policies():
     about = play.load(name).about
     low, high = about['interval']
     lines.append(
       f'| `{name}` | {about["environment"]} | {about["score"]:.1f} '
-      f'[{low:.1f}, {high:.1f}] | `{about["command"]}` |'
+      f'[{low:.1f}, {high:.1f}] | {_bar(name, about["environment"])} | '
+      f'`{about["command"]}` |'
     )
   return '\n'.join(lines)
+
+
+def _bar(cell: str, environment: str) -> str:
+  """What AGENT:PRESET has to reach: its target, else what counts as solved."""
+  agent, preset = registry.split(cell)
+  run = registry.agent(agent).presets[preset].get('run', {})
+  needed = run.get('target_return')
+  if needed is None:
+    needed = curves.threshold(environment)
+  return study_tables.bar(environment, needed)
 
 
 def table() -> str:
@@ -112,11 +152,8 @@ def main() -> int:
     command_line.Parser(__doc__).parse(sys.argv[1:])
   except ValueError as e:
     return command_line.refuse(e)
-  found = parts()
-  for page in pages():
-    old = page.read_text(encoding='utf-8')
-    new = render(old, found)
-    if new != old:
+  for page, new in written().items():
+    if page.read_text(encoding='utf-8') != new:
       page.write_text(new, encoding='utf-8')
       print(f'updated {page.relative_to(session.root())}')
   return 0

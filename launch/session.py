@@ -24,6 +24,7 @@ from launch import cell as cell_lib
 from launch import engines
 from launch import later
 from launch import needs
+from launch import notes
 from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
@@ -59,7 +60,7 @@ def run(
     isolate: of `isolation.MODES`; this process changes its network.
     on_tick: called by the engine now and then; must not wait.
     ray: of the engine `ray`.
-    sinks: of `sinks.NAMES`; where its numbers go besides.
+    sinks: from `sinks.parse`; where its numbers go besides.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -82,6 +83,7 @@ def run(
     # Before sinks are followed: they would send the numbers of any run there.
     if resume:
       launcher.check_ended(path)
+      checkpoints.check(path, functools.partial(_warn, path))
     else:
       run_directory.check_free(path)
   except (ValueError, OSError) as e:
@@ -90,8 +92,6 @@ def run(
   follower = follow.Follower(path, sinks) if sinks else None
   try:
     isolation.enter(mode)
-    if resume:
-      checkpoints.check(path, functools.partial(_warn, path))
     directory = run_directory.create(
       path, cell.config, versions(), resume=resume
     )
@@ -102,14 +102,8 @@ def run(
     if follower is not None:
       follower.close()
     return _refuse(e)
-  limit = cell.experiment.eval_limit
-  if limit is not None:
-    print(
-      f'{environment} has no step limit: its episodes may never end, and then '
-      'training has no return to show. Evaluated episodes are cut after '
-      f'{limit:,} steps (run.eval_max_steps).',
-      flush=True,
-    )
+  for note in notes.of(cell):
+    print(note, flush=True)
   title = f'{cell.agent.title} · {environment}'
   live = view.LiveView(directory.path, counter_of(program), title)
 

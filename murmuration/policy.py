@@ -27,9 +27,15 @@ class Policy:
     helper = process.service(self._given)
     if helper is not self._helper:
       # Another one, which has begun no episodes: the one before was closed.
-      self._number = helper.call('policy', path=self._path)
+      gone = [helper.gone.pop() for _ in range(len(helper.gone))]
+      self._number = helper.call('policy', path=self._path, gone=gone)
       self._helper = helper
     return helper.call(operation, number=self._number, **arguments)
+
+  def __del__(self):
+    # Said with the next one that is made: this may be in the middle of a call.
+    if self._helper is not None:
+      self._helper.gone.append(self._number)
 
   def __call__(self, observation: Any) -> Any:
     """Actions in the environment's own units.

@@ -48,6 +48,7 @@ class Helper:
     self._output: Any = tempfile.TemporaryFile()
     self._lock = threading.Lock()
     self._calls = 0
+    self.gone: list[int] = []  # numbers of policies that nobody has any more
     self.connection, theirs = multiprocessing.Pipe()
     self.owner = os.getpid()
     self.process = subprocess.Popen(

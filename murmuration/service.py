@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import itertools
 import pathlib
 from typing import Any
@@ -40,8 +41,18 @@ def evaluate(path: pathlib.Path, episodes: int, seed: int) -> tuple:
   return result.mean, result.std, result.returns, result.broken
 
 
-def policy(path: pathlib.Path) -> int:
-  """Keeps the policy of a run; returns its number."""
+def policy(path: pathlib.Path, gone: Sequence[int] = ()) -> int:
+  """Keeps the policy of a run, and no more those that are gone.
+
+  Args:
+    path: of the run.
+    gone: numbers of policies that nobody will ask again.
+
+  Returns:
+    Its number.
+  """
+  for number in gone:
+    _policies.pop(number, None)
   number = next(_numbers)
   _policies[number] = playing.Native(playing.load(run_directory.open(path)))
   return number

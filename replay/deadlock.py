@@ -13,20 +13,15 @@ as both sides have one pending. Writers and sampler in threads of their own
 always do, whatever they hold back: a part of a batch that Reverb has given
 waits for the rest with a request open, a writer whose items in flight are used
 up waits with an insert open. So batch, read-ahead, bursts and items in flight
-bind the pace there, and never stop it. Three things do:
+bind the pace there, and never stop it. Two things do:
 
 - A shard without a writer, or whose writers have ended: the learner waits for
   its part of the batch, and where a ratio is held, all shards with it.
 - A table smaller than what its limiter waits for.
-- One thread that both writes and samples: while it waits for one, it asks for
-  nothing of the other. By the items it has made, of which its writers hold up
-  to h = writers x (burst - 1) back, it may be one batch of B ahead of the
-  ratio: the error falls to r m - (B + r h), so E >= B + r h. Before it writes
-  a burst it may be behind by a batch that is not due yet, or by the items that
-  it makes before its first batch, at m + h: E must also cover the larger of B
-  and r (h - 1), and r writers x burst, less the A items read in the background.
-  Reverb computes x in floating point: at 0.3 per insert an exact E stalled, so
-  a ratio that is no integer needs one sample more.
+
+One thread that both writes and samples asks for nothing of the one while it
+waits for the other. So a worker that does both keeps its pace itself: its plan
+of replay has no ratio.
 """
 
 from __future__ import annotations
@@ -59,7 +54,6 @@ class Plan:
     burst: items that a writer holds before it writes them.
     shards: over which items and samples are spread evenly.
     queue: each item is sampled once; min_size is 1.
-    one_thread: the thread that takes batches also writes.
   """
 
   min_size: int
@@ -72,7 +66,6 @@ class Plan:
   burst: int = 1
   shards: int = 1
   queue: bool = False
-  one_thread: bool = False
   updates: int = 1
 
   @property
@@ -101,17 +94,11 @@ class Plan:
     return 1.0 if self.queue else self.samples_per_insert
 
   @property
-  def ahead(self) -> int:
-    """Items of one shard read for the learner that it has not asked for."""
-    return self.shard_batch + self.max_in_flight
-
-  @property
   def shard_error_buffer(self) -> float | None:
     """Error buffer of one shard's limiter; None where it holds no ratio.
 
     Where none is given: twice the larger of what sampler (its batch and the
-    next) and writers hold back. That is at least what both hold together, so it
-    suits one thread that writes and samples, too.
+    next) and writers hold back.
     """
     ratio = self.samples_per_insert
     if self.queue or ratio is None:
@@ -157,8 +144,8 @@ def check(plan: Plan) -> None:
     )
   if plan.queue:
     _check_queue(plan)
-  if plan.shard_error_buffer is not None:
-    _check_error_buffer(plan, plan.shard_error_buffer)
+  if plan.samples_per_insert is not None and plan.error_buffer is not None:
+    _check_error_buffer(plan.samples_per_insert, plan.error_buffer)
 
 
 def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
@@ -209,62 +196,17 @@ def _part(total: int, count: int, index: int) -> int:
 
 
 def _least_error_buffer(ratio: float) -> float:
-  """The smallest with which a table never stops both sides, in samples.
-
-  Where one thread writes and samples, `_check_error_buffer` asks for more.
-  """
+  """The smallest with which a table never stops both sides, in samples."""
   return max(1.0, float(ratio))
 
 
-def _held(plan: Plan) -> int:
-  """Items made that the writers of one shard may hold back."""
-  return plan.shard_writers * (plan.burst - 1)
-
-
-def _behind(plan: Plan, ratio: float) -> float:
-  """Samples that one thread can be behind, less those read in the background.
-
-  The last line of the derivation above.
-  """
-  before = max(plan.shard_batch, ratio * (_held(plan) - 1))
-  made = ratio * plan.shard_writers * plan.burst
-  return before + made - plan.ahead
-
-
-def _check_error_buffer(plan: Plan, buffer: float) -> None:
-  ratio = plan.samples_per_insert
-  assert ratio is not None
-  needs = [
-    (
-      _least_error_buffer(ratio),
-      f'max(1, samples_per_insert={ratio:g})',
-    )
-  ]
-  if plan.one_thread:
-    rounding = 0 if float(ratio).is_integer() else 1
-    why = 'one thread writes and samples, and'
-    needs += [
-      (
-        plan.shard_batch + ratio * _held(plan) + rounding,
-        f'{why} may take a batch of {plan.shard_batch} + samples_per_insert='
-        f'{ratio:g} x {_held(plan)} items held back'
-        + ' + 1 for rounding'
-        * rounding,
-      ),
-      (
-        _behind(plan, ratio) + rounding,
-        f'{why} is {_behind(plan, ratio):g} samples behind after a burst, '
-        f'the {plan.ahead} read ahead not counted'
-        + ' + 1 for rounding'
-        * rounding,
-      ),
-    ]
-  least, terms = max(needs)
+def _check_error_buffer(ratio: float, buffer: float) -> None:
+  least = _least_error_buffer(ratio)
   if not buffer >= least:
     raise Refused(
-      f'error_buffer={buffer:g} is too small: {terms} = {least:g} are needed, '
-      'or inserts and samples block each other. Raise error_buffer to at least '
-      f'{least:g}, or leave it None.'
+      f'error_buffer={buffer:g} is too small: max(1, samples_per_insert='
+      f'{ratio:g}) = {least:g} are needed, or inserts and samples block each '
+      f'other. Raise error_buffer to at least {least:g}, or leave it None.'
     )
 
 
@@ -279,13 +221,6 @@ def _check_queue(plan: Plan) -> None:
       f'error_buffer={plan.error_buffer}, min_size={plan.min_size} are not '
       'those of a queue, which gives its first item at once. Set error_buffer '
       'to None and min_size to 1.'
-    )
-  least = math.ceil(_behind(plan, 1.0))
-  if plan.one_thread and plan.shard_max_size < least:
-    raise Refused(
-      f'A queue of {plan.shard_max_size} items is too small where one thread '
-      f'writes and samples: beside the {plan.ahead} read ahead, {least} wait '
-      f'after a burst. Raise max_size to {least * plan.shards}.'
     )
 
 

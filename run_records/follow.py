@@ -134,7 +134,8 @@ class Follower:
     self._names = ','.join(names)
     self._process = subprocess.Popen(
       [sys.executable, __file__, str(path.absolute()), f'--to={self._names}']
-      + ['--live'],
+      # A user's own sink is found where this process found it.
+      + ['--live', f'--path={os.pathsep.join(sys.path)}'],
       stdin=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C ends the run; this one ends after it
     )
@@ -170,10 +171,15 @@ def main() -> int:
   )
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
-    '--to', required=True, help=f'with commas: {", ".join(sinks.NAMES)}'
+    '--to',
+    required=True,
+    help=f'with commas: {", ".join(sinks.NAMES)}, or module:Name of your own',
   )
   parser.add_argument('--live', action='store_true', help=argparse.SUPPRESS)
+  parser.add_argument('--path', default=os.getcwd(), help=argparse.SUPPRESS)
   args = parser.parse_args()
+  # Behind the project's own packages.
+  sys.path += [p for p in args.path.split(os.pathsep) if p not in sys.path]
   path = pathlib.Path(args.run)
   try:
     names = sinks.parse(args.to)

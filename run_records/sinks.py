@@ -1,7 +1,8 @@
 """Where else a run's numbers go: Weights & Biases, MLflow, tables.
 
 A sink is a `Sink`; follow.py feeds it from a run's JSON lines, in a process
-of its own that a launcher starts before it leaves the network.
+of its own that a launcher starts before it leaves the network. One of a user's
+own is a subclass, and is named as its own agents are.
 
     --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
                     WANDB_MODE=online at once. WANDB_PROJECT, else murmuration
@@ -9,6 +10,7 @@ of its own that a launcher starts before it leaves the network.
                     MLFLOW_EXPERIMENT_NAME, else murmuration
     --sink=csv      a table for each kind of row in RUN/sinks/csv
     --sink=parquet  the same with typed columns, in RUN/sinks/parquet
+    --sink=my_module:MySink
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from typing import Any
 
 from run_records import metrics
+from run_records import names
 from run_records import packages
 from run_records import run_directory
 
@@ -40,7 +43,15 @@ NAMES = tuple(_NEEDED)
 
 
 class Sink:
-  """What takes a run's numbers. Made with the run and its earlier `state`."""
+  """What takes a run's numbers: all that it does not want, it leaves out."""
+
+  def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
+    """Begins, or goes on.
+
+    Args:
+      run: whose numbers they are.
+      state: what `state` gave when the run was followed before; {} at first.
+    """
 
   def state(self) -> dict[str, Any]:
     """What a later process needs to go on with the same record, as JSON."""
@@ -191,24 +202,39 @@ def make(
   name: str, run: run_directory.RunDirectory, state: Mapping[str, Any]
 ) -> Sink:
   """A sink by its name."""
-  return _MAKE[name](run, state)
+  return (_MAKE[name] if name in _MAKE else _own(name))(run, state)
+
+
+def _own(name: str) -> type[Sink]:
+  """The class that `module:Name` names.
+
+  Raises:
+    ValueError: there is none, or it is no sink.
+  """
+  found = names.own(name)
+  if found is None:
+    names.unknown('sink', name, NAMES, f'Several with commas. {names.OWN}')
+  if not (isinstance(found, type) and issubclass(found, Sink)):
+    raise ValueError(
+      f'{name} is {names.kind(found)}, not a sink: it has to be a subclass of '
+      'run_records.sinks.Sink.'
+    )
+  return found
 
 
 def parse(text: str) -> tuple[str, ...]:
-  """'wandb,csv' as names.
+  """'wandb,my_module:MySink' as names.
 
   Raises:
     ValueError: there is no such sink, or its package is not installed.
   """
-  names = tuple(dict.fromkeys(text.split(','))) if text else ()
-  for name in names:
-    if name not in _NEEDED:
-      raise ValueError(
-        f'There is no sink {name!r}. Choose from {", ".join(NAMES)}, several '
-        'with commas.'
-      )
-    packages.require(f'--sink={name}', _NEEDED[name])
-  return names
+  asked = tuple(dict.fromkeys(text.split(','))) if text else ()
+  for name in asked:
+    if name in _NEEDED:
+      packages.require(f'--sink={name}', _NEEDED[name])
+    else:
+      _own(name)
+  return asked
 
 
 def _directory(run: run_directory.RunDirectory, name: str) -> pathlib.Path:

@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import os
 import pathlib
 import random
 import shutil
@@ -30,8 +29,8 @@ import psutil
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from run_records import run_directory
+from studies import launched
 
-_COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
 _PAUSE_S = (3.0, 6.0)
 _END_S = 480.0  # from the last event to the end of the run, at most
 _GONE_S = 5.0
@@ -141,23 +140,15 @@ def run(
   kills, stops, began = monkey.kills, monkey.stops, time.monotonic()
   monkey.rest()
   said = path.with_suffix('.txt')
-  with said.open('w') as printed:
-    process = subprocess.Popen(
-      [
-        sys.executable,
-        str(_COMMAND),
-        *SYSTEMS[name].words,
-        '--config.run.target_return=None',
-        f'--seed={seed}',
-        f'--run_dir={path}',
-        *flags,
-      ],
-      stdout=printed,
-      stderr=subprocess.STDOUT,
-      stdin=subprocess.DEVNULL,
-      env={**os.environ, 'TMPDIR': str(temporary)},
-      start_new_session=True,
-    )
+  process = launched.start(
+    *SYSTEMS[name].words,
+    '--config.run.target_return=None',
+    f'--seed={seed}',
+    f'--run_dir={path}',
+    *flags,
+    said=said,
+    TMPDIR=str(temporary),
+  )
   launcher, until = psutil.Process(process.pid), time.monotonic() + _END_S
   while process.poll() is None and time.monotonic() < until:
     time.sleep(0.1)
@@ -175,8 +166,8 @@ def run(
   process.wait()
   shutil.rmtree(temporary, ignore_errors=True)
   if not (path / 'config.json').is_file():
-    tail = said.read_text(errors='replace')[-2000:].strip()
-    raise NoRun(f'{name} ended with exit code {code}: {tail}')
+    why = launched.last_words(said)
+    raise NoRun(f'{name} ended with exit code {code}: {why}')
   directory = run_directory.RunDirectory(path)
   evaluations = directory.metrics('evaluation')
   totals = (directory.summary() or {}).get('totals', {})
@@ -197,13 +188,12 @@ def run(
 
 
 def _nodes(launcher: psutil.Process) -> dict[str, psutil.Process]:
-  """Living nodes by name: processes that are called what they are."""
+  """Living nodes by name."""
   found = {}
   for process in launcher.children(recursive=True):
     with contextlib.suppress(psutil.Error):
-      title = ''.join(process.cmdline()[:1]).rstrip('\0')
-      name = title.removeprefix('murmuration: ')
-      if name != title and '/' in name:
+      name = launched.node(process)
+      if '/' in name:
         found[name] = process
   return found
 
@@ -213,12 +203,10 @@ def _remains(temporary: pathlib.Path) -> list[str]:
   until = time.monotonic() + _GONE_S
   while True:
     found = [str(path) for path in temporary.iterdir()]
-    for process in psutil.process_iter():
+    for process in launched.living('TMPDIR', str(temporary)):
       with contextlib.suppress(psutil.Error):
-        mine = process.environ().get('TMPDIR', '').startswith(str(temporary))
-        if mine and process.status() != psutil.STATUS_ZOMBIE:
-          # With it its ports.
-          found.append(f'process {process.pid} ({process.name()})')
+        # With it its ports.
+        found.append(f'process {process.pid} ({process.name()})')
     if not found or time.monotonic() > until:
       return found
     time.sleep(0.2)

@@ -34,14 +34,12 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-import psutil
-
 from launch import cell as cell_lib
 from run_records import checkpoints
 from run_records import durable
 from run_records import run_directory
+from studies import launched
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEFAULT = (
   'dqn', '--config.agent.hidden_sizes=(32,)', '--config.run.evaluations=2',
   '--config.run.eval_episodes=1', '--config.run.target_return=None',
@@ -100,15 +98,8 @@ class Campaign:
       words = [f'--resume={self.run}']
     temporary = self._directory / 'tmp'
     temporary.mkdir(exist_ok=True)
-    with self._output.open('w') as file:
-      return subprocess.Popen(
-        [sys.executable, str(ROOT / 'launch' / 'run.py'), *words, *flags],
-        stdout=file,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, _MARK: self._mark, 'TMPDIR': str(temporary)},
-        start_new_session=True,
-      )
+    variables = {_MARK: self._mark, 'TMPDIR': str(temporary)}
+    return launched.start(*words, *flags, said=self._output, **variables)
 
   def kill_once(self, rng: random.Random) -> None:
     """Starts the run, kills its launcher, and looks at what is left."""
@@ -129,7 +120,7 @@ class Campaign:
     killed = _now()
     process.wait()
     deadline = killed + _GONE_S
-    while self._living() and _now() < deadline:
+    while launched.living(_MARK, self._mark) and _now() < deadline:
       time.sleep(0.1)
     living = self.end()
     kill = Kill(
@@ -151,7 +142,7 @@ class Campaign:
 
   def end(self) -> int:
     """Kills what is left of the run. Returns how many processes that were."""
-    living = self._living()
+    living = launched.living(_MARK, self._mark)
     for left in living:
       left.kill()
     return len(living)
@@ -204,21 +195,10 @@ class Campaign:
         return
       time.sleep(0.1)
 
-  def _living(self) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-      try:
-        marked = process.environ().get(_MARK) == self._mark
-        if marked and process.status() != psutil.STATUS_ZOMBIE:
-          found.append(process)
-      except psutil.Error:
-        continue
-    return found
-
   def _complain(self, what: str) -> None:
     self.complaints.append(f'kill {len(self.kills)}: {what}')
     print(self.complaints[-1], flush=True)
-    print(self._output.read_text()[-2000:], flush=True)
+    print(launched.last_words(self._output), flush=True)
 
 
 def _now() -> float:

@@ -134,10 +134,12 @@ def write(
   metrics.write_json(target / 'results.json', results)
   table = study_table.render(results)
   (target / 'table.md').write_text(table, encoding='utf-8')
+  picture = target / 'learning_curves.png'
+  picture.unlink(missing_ok=True)  # it may be of other runs
   try:
     study_plots.compare_curves(
       {label: system.curves for label, system in systems.items()},
-      target / 'learning_curves.png',
+      picture,
       budget=study.budget,
       seconds=results.get('by_seconds', {}).get('seconds'),
       title=f'{study.environment}, {study.seeds} seeds each',

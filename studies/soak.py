@@ -38,8 +38,8 @@ import psutil
 from run_records import metrics
 from run_records import plots
 from run_records import run_directory
+from studies import launched
 
-_COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
 _PERIOD_S = 10.0  # at most; a short soak looks more often
 _LOOKS = 60  # at least
 _END_S = 120.0  # for a run to end, past its time
@@ -91,12 +91,9 @@ def look(launcher: psutil.Process) -> dict[str, Size]:
   found: dict[str, Size] = {}
   for process in (launcher, *launcher.children(recursive=True)):
     with contextlib.suppress(psutil.Error, OSError):
-      title = ''.join(process.cmdline()[:1]).rstrip('\0')
-      name = title.removeprefix('murmuration: ')
+      name = launched.node(process) or f'{process.name()} {process.pid}'
       if process == launcher:
         name = 'launcher'
-      elif name == title:
-        name = f'{process.name()} {process.pid}'
       found[name] = Size(
         _pss(process.pid) / _MEGABYTE,
         process.num_fds(),
@@ -131,28 +128,20 @@ class Soak:
     self._printed = out / f'{system}.txt'
     self.exit_code: int | None = None
     self._began = time.monotonic()
-    with self._printed.open('w') as printed:
-      self._process = subprocess.Popen(
-        [
-          sys.executable,
-          str(_COMMAND),
-          *SYSTEMS[system],
-          *_ENDLESS,
-          f'--config.run.wall_clock_s={seconds}',
-          f'--run_dir={path}',
-          *flags,
-        ],
-        stdout=printed,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-      )
+    self._process = launched.start(
+      *SYSTEMS[system],
+      *_ENDLESS,
+      f'--config.run.wall_clock_s={seconds}',
+      f'--run_dir={path}',
+      *flags,
+      said=self._printed,
+    )
     self._launcher = psutil.Process(self._process.pid)
 
   @property
   def last_words(self) -> str:
     """The end of what it has printed."""
-    return self._printed.read_text(errors='replace')[-2000:].strip()
+    return launched.last_words(self._printed)
 
   @property
   def going(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from environment_loops import building
+
 
 def render(results: Mapping[str, Any]) -> str:
   """The tables of a study, then every seed.
@@ -36,6 +38,8 @@ def render(results: Mapping[str, Any]) -> str:
         + [_median(entry['steps_per_s'], 0)]
       )
     )
+  solved = bar(results['environment'], results['threshold'])
+  lines += ['', f'*Solved*: mean of the last three evaluations >= {solved}.']
   lines += _notes(results)
   if 'by_seconds' in results:
     lines += _by_seconds(results)
@@ -43,6 +47,15 @@ def render(results: Mapping[str, Any]) -> str:
   lines += ['', 'Runs, each with `--seed` and `--run_dir`:', '']
   lines += [f'- {k}: `{v["command"]}`' for k, v in results['variants'].items()]
   return '\n'.join(lines) + '\n'
+
+
+def bar(environment: str, threshold: float) -> str:
+  """The return that counts as solved, and whether gymnasium says so too."""
+  registered = building.registered(environment).reward_threshold
+  if registered == threshold:
+    return f'{threshold:g}, as gymnasium registers'
+  other = 'none' if registered is None else f'{registered:g}'
+  return f'{threshold:g}, a bar of ours; gymnasium registers {other}'
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
@@ -64,7 +77,9 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
       f'Found: {goal["found"]} of {goal["of"]}, {verdict}.'
     )
   for label, entry in results['variants'].items():
-    if entry['budget'] < results['budget_per_agent']:
+    whole = results['budget_per_agent']
+    # The older ones have none of their own.
+    if entry.get('budget', whole) < whole:
       notes.append(
         f'{label}: {entry["budget"]:,} steps, as more would take too long; '
         'differences from it are over these.'

@@ -132,11 +132,19 @@ class Run:
       for pid in re.findall(r'^--- .*, pid (\d+),', self.log(node), re.M)
     ]
 
-  def kill(self, node):
-    """Kills a node and waits until it has been started again."""
+  def kill(self, node, left=lambda: None):
+    """Kills a node and waits until it has been started again.
+
+    Returns:
+      What left() says when the node is dead: its next life has done nothing.
+    """
     starts = len(self.pids(node))
-    os.kill(self.pids(node)[-1], signal.SIGKILL)
+    process = psutil.Process(self.pids(node)[-1])
+    process.kill()
+    process.wait(_TIMEOUT_S)
+    found = left()
     self.wait_until(lambda: len(self.pids(node)) > starts, f'{node} again')
+    return found
 
   def wait_until(self, condition, what, timeout_s=120.0):
     deadline = time.monotonic() + timeout_s
@@ -148,6 +156,13 @@ class Run:
   def remains(self):
     """Processes that the run left behind."""
     return _processes_of(self.temporary)
+
+  def assert_no_traceback(self):
+    """In the log of any node."""
+    logs = list((self.directory / 'logs').glob('*.log'))
+    assert logs
+    for log in logs:
+      assert 'Traceback' not in log.read_text(), log.read_text()
 
   def assert_nothing_is_left(self):
     deadline = time.monotonic() + 15.0

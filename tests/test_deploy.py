@@ -1,6 +1,7 @@
 """The form of the files for clusters; nothing here runs one."""
 
 import pathlib
+import re
 import shlex
 import subprocess
 
@@ -13,6 +14,16 @@ DEPLOY = pathlib.Path(__file__).resolve().parents[1] / 'deploy'
 
 def test_the_batch_script_is_a_script():
   subprocess.run(['bash', '-n', DEPLOY / 'ray.sbatch'], check=True)
+
+
+def test_the_image_has_the_packages_that_the_docs_say_go_with_the_dashboard():
+  def pins(text):
+    return set(re.findall(r'[\w\-\[\]]+==[\d.]+', text))
+
+  page = (DEPLOY.parent / 'docs' / 'clusters.md').read_text()
+  (command,) = re.findall(r'pip install "ray(?:.*\\\n)*.*', page)
+  assert len(pins(command)) == 4
+  assert pins((DEPLOY / 'Dockerfile').read_text()) == pins(command)
 
 
 def test_the_ray_job_runs_a_command_that_there_is():

@@ -12,6 +12,8 @@ import pytest
 from environment_loops import environments
 from environment_loops import own_vector
 from environment_loops import vector
+from launch import cell
+from murmuration import choices
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'your_environment.md'
@@ -83,8 +85,8 @@ WRAPPED = {
 @pytest.fixture(scope='module')
 def directory(tmp_path_factory):
   """A user's directory with the files of the page."""
-  # That of dm_control is for tests/extras.
-  corridor, script, wrapped, _, corridors = re.findall(
+  # That of dm_control is for tests/extras; the last one is a line of a script.
+  corridor, script, wrapped, _, corridors, _ = re.findall(
     r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL
   )
   made = tmp_path_factory.mktemp('user')
@@ -125,8 +127,11 @@ def test_a_class_is_an_environment_by_its_module_and_name(modules):
     environments.spec('my_env:Corridr')
 
 
-def test_the_page_s_vector_environment_is_stepped_and_equals_copies(modules):
-  fast = vector.make_vector('corridors:Fast', 4, seed=1)
+@pytest.mark.parametrize('name', ['Fast', 'Several'])
+def test_the_page_s_vector_environments_are_stepped_and_equal_copies(
+  modules, name
+):
+  fast = vector.make_vector(f'corridors:{name}', 4, seed=1)
   assert isinstance(fast, own_vector.Vectors)
   copies = vector.make_vector('my_env:Corridor', 4, seed=1)
   np.testing.assert_array_equal(fast.reset(), copies.reset())
@@ -138,6 +143,40 @@ def test_the_page_s_vector_environment_is_stepped_and_equals_copies(modules):
       np.testing.assert_array_equal(got, want)
     ends += int(one.last.sum())
   assert ends > 8
+
+
+@pytest.mark.parametrize(
+  'agent, flag, value',
+  [
+    ('d4pg', 'agent.v_min', -165.0),
+    ('d4pg', 'agent.v_max', 0.0),
+    ('apex_dqn', 'agent.anneal_updates', 50_000),
+    ('a2c', 'agent.anneal_env_steps', 200_000),
+    ('impala', 'agent.anneal_env_steps', 200_000),
+    ('a3c', 'agent.anneal_env_steps', 300_000),
+    ('dqn', 'agent.max_replay_size', 20_000),
+    ('dqn', 'agent.epsilon_steps', 5_000),
+    ('dqn', 'run.steps_per_agent', 30_000),
+  ],
+)
+def test_the_numbers_that_the_page_warns_of_are_the_first_preset_s(
+  agent, flag, value
+):
+  section, _, name = flag.partition('.')
+  assert cell.resolve(agent).config[section][name] == value
+  said = {abs(number) for number in (value, value / 1000)}
+  page = PAGE.read_text().partition('\n## 2.')[2].partition('\n## 3.')[0]
+  assert f'{name}`' in page
+  assert any(f'{number:,.0f}' in page for number in said)
+
+
+def test_only_the_library_s_steps_stretch_the_fall_of_a_rate():
+  words = 'a2c', 'Acrobot-v1', None, {}, 70_000, 0
+  made = choices.cell(*words).config
+  assert made['agent']['anneal_env_steps'] == 70_000
+  flags = {'environment': 'Acrobot-v1', 'run.steps_per_agent': '70000'}
+  made = cell.resolve('a2c', overrides=flags).config
+  assert made['agent']['anneal_env_steps'] == 200_000
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ scalar and learn by squared TD error, unless an agent says otherwise.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +19,11 @@ from agents import base
 from agents import replay_agent
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
+from agents.losses import priorities as priorities_lib
 from agents.losses import value
 from agents.networks import conv
 from environment_loops import environments
 from replay import packing
-
-# Added to priorities: an item of priority 0 would never be drawn again.
-_PRIORITY_FLOOR = 1e-6
 
 
 class Exploration(Protocol):
@@ -209,7 +207,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     weight = batch.weight
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
     losses = critic.losses if importance is None else importance * critic.losses
-    priorities = critic.priorities + _PRIORITY_FLOOR
+    priorities = critic.priorities + priorities_lib.MINIMUM
     return base.LossOutput(
       tf.reduce_sum(weight * (losses + policy)) / total,
       priorities,
@@ -252,7 +250,7 @@ class ActorCritic(replay_agent.ReplayAgent):
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
     del info, num_envs
-    return _Explorer(self, self._networks.largest_priority)
+    return _Explorer(self)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
     variables = self.layout.unpack(np.array(theta, np.float32)[None])
@@ -277,13 +275,8 @@ class ActorCritic(replay_agent.ReplayAgent):
 class _Explorer:
   """The behaviour of one actor, with an exploration of its own."""
 
-  def __init__(
-    self,
-    agent: ActorCritic,
-    largest_priority: Callable[[np.ndarray], float | None],
-  ):
+  def __init__(self, agent: ActorCritic):
     self._agent = agent
-    self._largest = largest_priority
     self._exploration = agent.make_exploration()
 
   def act(self, theta, observation, actor_steps, rng):
@@ -320,7 +313,7 @@ class _Explorer:
     An actor computes no TD error; the learner's largest is part of theta. It
     starts at 1.
     """
-    largest = self._largest(theta)
+    largest = self._agent._networks.largest_priority(theta)
     return None if largest is None else np.full(len(packed), largest)
 
   def ended(self, last):

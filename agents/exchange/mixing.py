@@ -91,13 +91,6 @@ class Graph:
     """In- and out-neighbours of a worker in any iteration."""
     return sorted({*self.all_sources(worker), *self.all_receivers(worker)})
 
-  def matrix(self, iteration: int) -> np.ndarray:
-    """`W [n, n]` of an iteration: row i is what worker i takes of each."""
-    weights = np.eye(self.size)
-    for worker in range(self.size):
-      weights[worker, self.sources(worker, iteration)] = 1.0
-    return weights / weights.sum(axis=1, keepdims=True)
-
 
 def mix_row(
   own: np.ndarray, arrived: Sequence[np.ndarray], expected: int

@@ -134,7 +134,7 @@ class Watch:
     if self._still_s < self.limits.stall_s:
       return ''
     notices = [f'{n.name} {n.notice}' for n in nodes if n.notice]
-    return f'no step and no update for {self._still_s:.0f} s: ' + (
+    return f'no step and no update for {int(self._still_s)} s: ' + (
       '; '.join(notices) or 'no node says why; see their logs'
     )
 
@@ -193,14 +193,16 @@ class Watch:
     if seen.notice[0] == kind and seconds < seen.notice[1] and not verdict:
       return
     seen.notice = (kind, 2 * seconds)
+    # Whole seconds that have passed: a look counts for at most one, so that the
+    # word which comes at a limit of whole seconds has the limit itself.
     if kind == 'stopped':
-      node.notice = f'stopped (SIGSTOP) for {seconds:.0f} s'
+      node.notice = f'stopped (SIGSTOP) for {int(seconds)} s'
       if verdict == RESUME:
         node.notice += ': it is continued'
     elif kind == 'silent':
       node.notice = _silence(slot, seen)
     else:
-      node.notice = f'for {seconds:.0f} s now: {slot.text}'
+      node.notice = f'for {int(seconds)} s now: {slot.text}'
 
 
 def _state_here(node: state_lib.NodeState) -> str:
@@ -208,7 +210,7 @@ def _state_here(node: state_lib.NodeState) -> str:
 
 
 def _silence(slot: pulse.Slot, seen: _Seen) -> str:
-  words = f'silent for {seen.silent_s:.0f} s'
+  words = f'silent for {int(seen.silent_s)} s'
   if slot.limit_s > 0:
     words += f', busy with {slot.text} (for {slot.limit_s:.0f} s at most)'
   return words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+import dataclasses
 import logging
 import threading
 from typing import Any
@@ -16,16 +17,19 @@ from agents import base
 from agents import feeds
 from launch import actor_settings
 from launch import experiment as experiment_lib
+from launch import pulse
 from replay import deadlock
 from replay import priorities as priorities_lib
 from replay import ring as ring_lib
 from replay import sampler as sampler_lib
+from replay import writer
 
-# How long an actor waits for a table that takes nothing, or for its server. The
-# learner or the server may have died: it is started again with back-off, and a
-# learner traces its update anew. The run says what is waited for, and ends
-# before this if nothing moves (watch.py).
-WRITE_TIMEOUT_S = 300.0
+# How long an actor waits for a table that takes nothing, or for its server, and
+# who samples for a server that was never there. The learner or the server may
+# have died: it is started again with back-off, a learner traces its update
+# anew, and a full table may take long to restore. The run says what is waited
+# for, and ends before this if nothing moves (watch.py).
+WAIT_S = 300.0
 _PRIORITIES_FLUSH_S = 5.0
 
 _logger = logging.getLogger(__name__)
@@ -35,6 +39,20 @@ Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
 # Packed transitions [M, W] of a member to their first priorities [M].
 Priorities = Callable[[int, np.ndarray], np.ndarray]
 ShouldStop = Callable[[], bool]
+
+
+def write_options(
+  should_stop: ShouldStop,
+  options: writer.WriteOptions = writer.DEFAULT_OPTIONS,
+) -> writer.WriteOptions:
+  """How all who act write: `options`, and with patience."""
+  return dataclasses.replace(
+    options,
+    timeout_s=WAIT_S,
+    reconnect_s=WAIT_S,
+    should_stop=should_stop,
+    say=pulse.waits,
+  )
 
 
 class Kind(abc.ABC):

@@ -85,7 +85,6 @@ class Steps(_Own):
       max_size=self.experiment.max_replay_size,
       batch_size=self.updates_per_call * self.agent.batch_size,
       burst=adders.POPULATION_BURST,
-      one_thread=True,
     )
 
   def tables(self, name):
@@ -112,7 +111,7 @@ class Steps(_Own):
       self.agent.n_step,
       self.agent.gamma,
       self._members,
-      options=adders.WriteOptions(should_stop=should_stop, say=pulse.waits),
+      options=kind.write_options(should_stop),
       ring=self.rings[0] if self.rings else None,
     )
     return adder, adder.add
@@ -137,6 +136,7 @@ class Steps(_Own):
       table,
       self.plan.batch_size,
       should_stop=should_stop,
+      connect_timeout_s=kind.WAIT_S,
       say=pulse.waits,
       signature=self._layout.signature(self._members),
     )

@@ -14,7 +14,6 @@ from replay import priorities as priorities_lib
 from replay import sampler
 from replay import shards
 from replay import tables as tables_lib
-from replay import writer
 
 # Transitions written in one go.
 _BURST = adders.TRANSITION_BURST
@@ -69,7 +68,6 @@ class Transitions(kind.Kind):
       burst=_BURST // size,
       shards=config.shards,
       updates=self.updates_per_call,
-      one_thread=self._free,
     )
 
   def tables(self, name):
@@ -97,12 +95,7 @@ class Transitions(kind.Kind):
       item_size=self._size,
       priority_exponent=self.agent.priority_exponent or 0.0,
       burst=_BURST,
-      options=writer.WriteOptions(
-        timeout_s=kind.WRITE_TIMEOUT_S,
-        reconnect_s=kind.WRITE_TIMEOUT_S,
-        should_stop=should_stop,
-        say=pulse.waits,
-      ),
+      options=kind.write_options(should_stop),
       ring=ring,
     )
     return adder, adder.add
@@ -121,6 +114,7 @@ class Transitions(kind.Kind):
       num_workers=2,
       max_in_flight=self.plan.max_in_flight,
       should_stop=should_stop,
+      connect_timeout_s=kind.WAIT_S,
       say=pulse.waits,
       signature=self._signature,
     )

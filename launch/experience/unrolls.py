@@ -20,7 +20,6 @@ from replay import packing
 from replay import sampler
 from replay import shards
 from replay import tables as tables_lib
-from replay import writer
 
 # Blocks that a sampler asks ahead. Each adds to the lag of the policy.
 _BLOCKS_IN_FLIGHT = 2
@@ -89,13 +88,7 @@ class Unrolls(kind.Kind):
       client,
       table,
       self._layout,
-      options=writer.WriteOptions(
-        max_in_flight=block_adder.OPTIONS.max_in_flight,
-        timeout_s=kind.WRITE_TIMEOUT_S,
-        reconnect_s=kind.WRITE_TIMEOUT_S,
-        should_stop=should_stop,
-        say=pulse.waits,
-      ),
+      options=kind.write_options(should_stop, block_adder.OPTIONS),
     )
     return self._recorded(adder, behaviour)
 
@@ -119,6 +112,7 @@ class Unrolls(kind.Kind):
       table,
       self._blocks,
       should_stop=should_stop,
+      connect_timeout_s=kind.WAIT_S,
       say=pulse.waits,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       signature=self._layout.signature(),

@@ -112,16 +112,20 @@ class ReplayHost:
     self._first = first_shard
     self._shared = shared
     self._opened: list[checkpoints.Opened] = []
+    self._tables: list[reverb.Table] = []
     self._meta: dict[str, Any] = {}
     self._saved_last = False
+    self._saved_inserts: list[int] | None = None
     self._lock = threading.Lock()
 
   def start(self) -> None:
     """Starts the servers, with what their newest checkpoints hold."""
     for shard, address in enumerate(self._addresses, self._first):
       pulse.beat()  # what limits its node limits each
+      tables = self._make_tables()
+      self._tables += tables
       opened = checkpoints.open_server(
-        self._make_tables(),
+        tables,
         port=lp_address.get_port_from_address(address),
         directory=self._directory(shard),
       )
@@ -178,6 +182,7 @@ class ReplayHost:
           'what a resumed run gets.'
         )
       self._meta = dict(meta)
+      inserts = self._inserts()
       for shard, opened in enumerate(self._opened, self._first):
         pulse.beat()
         directory = self._directory(shard)
@@ -186,6 +191,7 @@ class ReplayHost:
         manifest = checkpoints.save(opened, directory, meta=meta)
         kept += sum(manifest.items.values())
       self._saved_last = last and not self._shared
+      self._saved_inserts = inserts
     return kept
 
   def stop(self, lost: bool = False) -> None:
@@ -195,7 +201,7 @@ class ReplayHost:
       lost: no checkpoint holds what they hold; the next start will say so.
     """
     with self._lock:  # Not in the middle of a save.
-      opened, self._opened = self._opened, []
+      opened, self._opened, self._tables = self._opened, [], []
       for shard, server in enumerate(opened, self._first):
         server.server.stop()
         if self._run_dir is not None and not lost:
@@ -214,8 +220,12 @@ class ReplayHost:
 
   def _keep(self) -> bool:
     """Saves what no learner came to save. Returns whether all is kept."""
-    if self._saved_last or self._run_dir is None:
+    if self._run_dir is None:
       return True
+    with self._lock:  # A save may be under way.
+      # The engine waits a few seconds for a node to end: no save for nothing.
+      if self._saved_last or self._inserts() == self._saved_inserts:
+        return True
     try:
       # The learner's steps are those of the last save that it asked for.
       kept = self.save(self._meta)
@@ -224,6 +234,13 @@ class ReplayHost:
       return False
     _logger.info('Saved %d items at the end.', kept)
     return True
+
+  def _inserts(self) -> list[int]:
+    """Of each table, the items that it has taken since it was made."""
+    return [
+      table.info.rate_limiter_info.insert_stats.completed
+      for table in self._tables
+    ]
 
   def _directory(self, shard: int) -> pathlib.Path | None:
     if self._run_dir is None:

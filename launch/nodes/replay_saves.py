@@ -62,8 +62,7 @@ class ReplaySaves:
     self._pause_s = max(self._period_s, SHARE * took_s)
     if took_s >= _LONG_S:
       _logger.info(
-        'Learning waited %.0f s for a checkpoint of replay; the next is due in '
-        '%.0f s.',
+        'A checkpoint of replay took %.0f s; the next is due in %.0f s.',
         took_s,
         self._pause_s,
       )

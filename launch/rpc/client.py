@@ -168,8 +168,12 @@ class Client:
     while True:
       left = deadline - time.monotonic()
       # Looked up every time: the server may come back elsewhere.
-      address = self._find()
+      address: str | None = None
       state = 'it has not started'
+      try:
+        address = self._find()
+      except directory.Unknown as e:
+        state = str(e)
       if address is not None:
         try:
           timeout_s = min(max(left, 1e-3), _CONNECT_TIMEOUT_S)

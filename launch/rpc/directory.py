@@ -42,6 +42,10 @@ _logger = logging.getLogger(__name__)
 _this_thread = threading.local()
 
 
+class Unknown(Exception):
+  """Where a server is cannot be said now; it may be, if asked again."""
+
+
 class Directory(abc.ABC):
   """Knows where the servers of one run listen. Can be pickled."""
 
@@ -59,7 +63,11 @@ class Directory(abc.ABC):
 
   @abc.abstractmethod
   def find(self, name: str) -> str | None:
-    """Returns the address of a server; None if it has never started."""
+    """Returns the address of a server; None if it has never started.
+
+    Raises:
+      Unknown: who knows that does not answer; says why.
+    """
 
   def near(self, server: Any, name: str) -> Any:
     """What serves a server's `get_parameters`, and is nearest to this node.
@@ -167,13 +175,18 @@ class Name(lp_address.AbstractAddressBuilder):
     except RuntimeError:
       stop = threading.Event()
     deadline = time.monotonic() + _WAIT_S
-    while (address := self.find()) is None:
+    while True:
+      state = 'it has not started'
+      try:
+        if (address := self.find()) is not None:
+          return address
+      except Unknown as e:
+        state = str(e)
       if time.monotonic() > deadline or stop.wait(_PROBE_PERIOD_S):
         raise ConnectionError(
-          f'{self.name} has no address: it has not started within {_WAIT_S:g} '
-          's, or the program is stopping. See its log.'
+          f'{self.name} has no address: {state} within {_WAIT_S:g} s, or the '
+          'program is stopping. See its log.'
         )
-    return address
 
 
 def bound_to(address: lp_address.Address) -> Name | str:

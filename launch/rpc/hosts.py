@@ -56,10 +56,11 @@ class Directory(directory.Directory):
       return None
     try:
       return _agent.find(name)
-    except (errors.Unavailable, errors.RemoteError):
+    except (errors.Unavailable, errors.RemoteError) as e:
       # The run is over, or the agent is busy, or its question to the actor of
-      # names failed or took too long: asked again.
-      return None
+      # names failed or took too long.
+      said = str(e).splitlines()[0]
+      raise directory.Unknown(f'it cannot be looked up ({said})') from e
 
   def near(self, server: client.Client, name: str) -> Any:
     several = _agent is not None and self.credentials is not None

@@ -108,8 +108,9 @@ class Shard:
       config.max_staleness,
       config.num_learners if config.synchronous else 1,
     )
-    # Of each place in the slice, what the learners sent last. A shard that was
-    # started again hears of each anew; theta has what was common to them.
+    # Of each place in the slice, what the learners sent last, for their mean. A
+    # shard that was started again hears of each anew; theta has what was common
+    # to them.
     self._statistics: dict[int, dict[int, np.ndarray]] = {}
     self._maxima = {
       variable.offset - place.start
@@ -179,7 +180,7 @@ class Shard:
   def leave(self, learner: int) -> None:
     """A learner learns no more: no round waits for it."""
     with self._changed:
-      self._present.discard(learner)
+      self._forget(learner)
       self._changed.notify_all()
 
   # With the lock held.
@@ -212,11 +213,22 @@ class Shard:
     for start, values in statistics:
       if not np.isfinite(values).all():
         continue
+      common = self._slice.theta[start : start + len(values)]
+      if start in self._maxima:
+        np.maximum(common, values, out=common)
+        continue
       known = self._statistics.setdefault(start, {})
       known[learner] = np.array(values)  # not the message's memory
-      rows = np.stack(list(known.values()))
-      common = rows.max(0) if start in self._maxima else rows.mean(0)
-      self._slice.theta[start : start + len(values)] = common
+      common[:] = np.mean(list(known.values()), axis=0)
+
+  def _forget(self, learner: int) -> None:
+    """Takes out a learner that is gone.
+
+    What it sent last would hold the mean of the others near where it was.
+    """
+    self._present.discard(learner)
+    for known in self._statistics.values():
+      known.pop(learner, None)
 
   def _meet(
     self,
@@ -251,7 +263,8 @@ class Shard:
         pulled,
         ', '.join(map(str, sorted(missing))),
       )
-      self._present -= missing
+      for learner in missing:
+        self._forget(learner)
     found = [own.gradients[learner] for learner in sorted(own.gradients)]
     vectors = [vector for vector in found if vector is not None]
     if vectors:

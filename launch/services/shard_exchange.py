@@ -254,7 +254,6 @@ class ServerExchange(remote_apply.RemoteApply):
       config.consistent_pull,
       _DEADLINE_S + wait_s,
     )
-    self._synchronous = config.synchronous
     # Rates fall by gradients, and a synchronous update is of all learners'.
     gradients = config.num_learners if config.synchronous else 1
     super().__init__(self._shards, loss_filter, budget, gradients)
@@ -269,8 +268,7 @@ class ServerExchange(remote_apply.RemoteApply):
     super().begin(worker)
 
   def ended(self):
-    if self._synchronous:
-      self._shards.leave()
+    self._shards.leave()
 
   def metrics(self):
     return {

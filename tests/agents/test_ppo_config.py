@@ -26,7 +26,7 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
   assert agent.rate_end.update == got.index(0.0)
   # A rollout that begins within the budget still has a rate.
   longer = ppo_cases.make_agent(anneal_env_steps=4 * STEPS + 1).rate_end
-  assert longer == (5 * UPDATES, 'agent.anneal_env_steps', 4 * STEPS + 1)
+  assert longer == (5 * UPDATES, 'agent.anneal_env_steps', 4 * STEPS + 1, 0)
 
 
 @pytest.mark.parametrize(

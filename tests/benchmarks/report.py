@@ -25,6 +25,7 @@ README = _DOCS.parent / 'README.md'
 BEGIN_SPEED = '<!-- speed: begin -->'
 END_SPEED = '<!-- speed: end -->'
 _STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
+_EPISODES = 'episodes_per_s'
 # Of docs/scaling.md, which scaling_model.py and scaling_check.py write.
 SCALING = _DOCS / 'scaling.md'
 CHECK = _DOCS / 'results' / 'scaling.json'
@@ -40,14 +41,21 @@ _SPEED = (
     _STEPS,
   ),
   (
-    'IMPALA, CartPole-v1: env steps/s',
+    'IMPALA, CartPole-v1, the preset (2 x 32): env steps/s',
+    'bench_impala',
+    'Murmuration, preset (2 x 32)',
+    'Sample Factory APPO',
+    _STEPS,
+  ),
+  (
+    'IMPALA, CartPole-v1, 2 x 64: env steps/s',
     'bench_impala',
     'Murmuration, wide (2 x 64)',
     'Sample Factory APPO',
     _STEPS,
   ),
   (
-    'IMPALA, CartPole-v1: env steps/s',
+    'IMPALA, CartPole-v1, 2 x 64: env steps/s',
     'bench_impala',
     'Murmuration, wide (2 x 64)',
     'dm-acme IMPALA, 2 actors',
@@ -78,8 +86,16 @@ _SPEED = (
     'Evolution strategies, CartPole-v1: env steps/s',
     'bench_papers',
     'Murmuration ES',
-    'EvoTorch PGPE',
+    'EvoTorch PGPE, 2 processes',
     _STEPS,
+  ),
+  # By episodes EvoTorch is faster with one.
+  (
+    'Evolution strategies, CartPole-v1: episodes/s',
+    'bench_papers',
+    'Murmuration ES',
+    'EvoTorch PGPE',
+    _EPISODES,
   ),
   (
     'D4PG, Hopper-v5, 256 x 256: updates/s',

@@ -1,6 +1,7 @@
 """Environments that misbehave; `faulty_environments:Id-v0` registers them.
 
-FAULTY_RELEASE names a file: until it exists, Slow-v0 takes its time.
+FAULTY_RELEASE names a file: until it exists, Slow-v0 takes its time, which is
+FAULTY_SLOW_S seconds per step where that is set.
 FAULTY_ONCE names one too: who makes it misbehaves, and nobody after that.
 """
 
@@ -14,7 +15,7 @@ from gymnasium.envs.classic_control import cartpole
 from gymnasium.envs.classic_control import pendulum
 import numpy as np
 
-_SLOW_S = 0.004  # per step, until released
+_SLOW_S = float(os.environ.get('FAULTY_SLOW_S', 0.004))
 
 
 class Slow(cartpole.CartPoleEnv):

@@ -118,6 +118,12 @@ def test_what_any_checkpoint_fits_may_change(agent, overrides):
   assert cell_lib.resume(kept, overrides).config != kept
 
 
+def test_who_learns_from_a_data_set_has_no_replay_that_would_not_fit():
+  kept = cell_lib.resolve('dqn', topology='offline').config
+  changed = cell_lib.resume(kept, {'agent.prioritized': 'True'}).config
+  assert changed['agent']['prioritized']
+
+
 def test_another_environment_has_not_the_target_of_the_preset():
   assert cell_lib.resolve('ppo').config['run']['target_return'] == 475.0
   for overrides, target in (

@@ -36,6 +36,8 @@ def test_learners_with_a_replay_of_their_own_are_counted_apart():
   common = check('gorila_dqn', **options, run__replay='node')
   assert one.replay_bytes * 3 == three.replay_bytes
   assert one.replay_bytes == common.replay_bytes
+  # Each samples a whole batch, also from a replay of all.
+  assert one.call_bytes * 3 == three.call_bytes == common.call_bytes
   cell = cell_lib.resolve('gorila_dqn')
   size = cell.experiment.make_agent().layout.size
   assert three.parameter_bytes == 3 * size * 4 * (2 + 1)  # and Adagrad's slot

@@ -45,8 +45,7 @@ def test_a_swarm_of_ddpg_uses_its_budget(run, directory):
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == 3 * BUDGET
   assert summary['totals']['learner_steps'] > 0
-  for log in directory.logs.glob('*.log'):
-    assert 'Traceback' not in log.read_text(), log.read_text()
+  run.assert_no_traceback()
 
 
 def test_its_config_says_which_agent_explored(directory):

@@ -10,13 +10,22 @@ from launch import command_line
 from launch import registry
 from launch import render_docs
 from launch import session
+from run_records import metrics
 
 
 def test_the_docs_show_what_the_code_builds():
-  found = render_docs.parts()
-  for page in render_docs.pages():
-    text = page.read_text(encoding='utf-8')
-    assert render_docs.render(text, found) == text, f'{page}: run `make docs`'
+  written = render_docs.written()
+  assert set(written) >= {*render_docs.pages(), *render_docs.tables()}
+  for page, text in written.items():
+    assert page.read_text(encoding='utf-8') == text, f'{page}: run `make docs`'
+
+
+def test_every_table_of_a_study_names_the_bar():
+  found = render_docs.tables()
+  assert len(found) > 30
+  for path, text in found.items():
+    if 'baseline' in metrics.read_json(path.with_name('results.json')):
+      assert 'of the last three evaluations >= ' in text, path
 
 
 def test_a_part_is_written_between_its_markers_and_nowhere_else():

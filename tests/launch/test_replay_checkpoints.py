@@ -57,13 +57,17 @@ def _restored(run, node):
   return [(int(generation), int(items)) for generation, items in found]
 
 
-# Broken off, with replay on nodes of its own: in its first 120 s.
+# Broken off, with replay on nodes of its own, before a checkpoint is due.
 
 
 @pytest.fixture(scope='module')
 def broken_off(start_run):
-  flags = ('--config.run.replay=node', '--config.actors.shards=2')
-  first = start_run(*SMALL, *flags)
+  first = start_run(
+    *SMALL,
+    '--config.run.replay=node',
+    '--config.run.replay_checkpoint_s=1200',
+    '--config.actors.shards=2',
+  )
   _go_on(first, 'actor_steps', 2500)
   _terminate(first)
   totals = run_directory.open(first.directory).summary()['totals']

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -167,3 +168,21 @@ def test_a_run_that_still_goes_is_refused(resumed, run_commands, request):
     record.unlink(missing_ok=True)
   assert answer['code'] == command_line.USAGE, answer
   assert f'still running, as process {os.getpid()}' in answer['stderr']
+
+
+def test_a_run_that_is_broken_is_refused_before_a_sink_begins(
+  resumed, run_commands, request, tmp_path
+):
+  directory = tmp_path / 'run'
+  shutil.copytree(resumed['swarm'][1].directory, directory)
+  for generation in directory.rglob('star.*'):
+    generation.write_bytes(b'of a disk that was full')
+  command = {
+    'argv': [f'--resume={directory}', '--sink=csv'],
+    'cwd': str(request.config.rootpath),
+    'mode': 'no_start',
+  }
+  (answer,) = run_commands([command])
+  assert answer['code'] == command_line.USAGE, answer
+  assert 'star' in answer['stderr']
+  assert not (directory / 'sinks').exists()

@@ -16,6 +16,7 @@ from replay.inspect import command as inspect_command
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
+ITEM = 2  # transitions in an item of replay
 SMALL = (
   '--config.agent.batch_size=16',
   '--config.agent.min_replay_size=100',
@@ -24,6 +25,7 @@ SMALL = (
   '--config.actors.num_actors=2',
   '--config.actors.envs_per_actor=2',
   '--config.pace.samples_per_insert=4',
+  f'--config.actors.transitions_per_item={ITEM}',
 )
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
 
@@ -112,11 +114,11 @@ def test_a_killed_learner_of_acme_comes_back_with_its_optimizer(
     '--config.environment=faulty_environments:Slow-v0',
     '--config.run.steps_per_agent=4000',
     modules=HERE,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Its death has to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
   run.wait_until(lambda: checkpoint(run)['updates'] > 20, 'a checkpoint')
-  run.kill('learner/0')
-  left = checkpoint(run)
+  left = run.kill('learner/0', lambda: checkpoint(run))
   run.wait_until(
     lambda: 'Going on from learner step' in run.log('learner/0'), 'the learner'
   )
@@ -145,6 +147,21 @@ def resumed(start_run):
     resume=first.directory,
   )
   return before, finished(second), second
+
+
+def test_a_resumed_run_counts_on_from_what_the_first_left(resumed):
+  before, directory, second = resumed
+  assert len(directory.commands()) == 2
+  assert directory.summary()['totals']['actor_steps'] == 3000
+  # Not in their order: the newest is played before those that wait.
+  versions = [row['version'] for row in directory.metrics('evaluation')]
+  assert max(versions) > before['updates'] >= min(versions)
+  # A learner's own replay comes back, too. Every step is a transition, but for
+  # the windows that were still open and what the limiter kept out when the
+  # learner had ended: of each actor at most 63 transitions held back and 200
+  # items in flight.
+  (kept,) = re.findall(r'with (\d+) items', second.log('learner/0'))
+  assert 1500 - 2 * (63 + 200 * ITEM) - 4 * 5 <= ITEM * int(kept) <= 1500
 
 
 def test_a_run_of_acme_s_d4pg_is_resumed_with_both_optimizers(resumed):

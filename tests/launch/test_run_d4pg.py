@@ -91,8 +91,7 @@ def _finished(run, budget):
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == budget
   assert summary['totals']['learner_steps'] > 0
-  for log in directory.logs.glob('*.log'):
-    assert 'Traceback' not in log.read_text(), log.read_text()
+  run.assert_no_traceback()
   config = directory.config()
   assert config['agent_name'] == 'd4pg'
   rows = directory.metrics('evaluation')

@@ -98,7 +98,8 @@ def killed(start_run, tmp_path_factory):
     *SLOW,
     '--config.run.steps_per_agent=20_000',
     modules=HERE,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Three deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
 
   def go_on(what):
@@ -109,8 +110,7 @@ def killed(start_run, tmp_path_factory):
   run.kill('worker/0')
   go_on('generations after a worker died')
   run.wait_until(lambda: _checkpointed(run), 'checkpoint of the master')
-  run.kill('master/0')
-  kept = _checkpointed(run)
+  kept = run.kill('master/0', lambda: _checkpointed(run))
   go_on('generations after the master died')
   run.kill('counter/0')
   go_on('generations after the counter died')

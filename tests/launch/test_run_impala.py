@@ -84,8 +84,7 @@ def test_a_run_finishes_and_leaves_nothing(still):
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == 250 * BLOCK + 2 * ENVS
   assert summary['latest']['evaluation']['return_mean'] < 0
-  for log in directory.logs.glob('*.log'):
-    assert 'Traceback' not in log.read_text(), log.read_text()
+  still.assert_no_traceback()
   assert directory.config()['agent_name'] == 'impala'
 
 
@@ -137,7 +136,8 @@ def killed(start_run, tmp_path_factory):
     f'--config.actors.update_period={2 * ENVS}',
     f'--config.run.steps_per_agent={STEPS}',
     modules=HERE,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Two deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
 
   def total(name):
@@ -210,22 +210,7 @@ def test_where_parameters_move_a_lag_shows_in_rho(killed):
   assert {row['skipped_updates'] for row in rows} == {0}
 
 
-# What cannot go on, and what cannot begin.
-
-
-def test_a_reward_that_is_not_a_number_ends_the_run_with_the_reason(start_run):
-  run = start_run(
-    'impala',
-    *SMALL,
-    '--config.environment=faulty_environments:TurnsNaN-v0',
-    modules=HERE,
-  )
-  assert run.wait() == 1, run.output
-  run.assert_nothing_is_left()
-  for part in ('Failed', 'actor/', 'EnvironmentFault'):
-    assert part in run.output
-  assert 'faulty_environments:TurnsNaN-v0 returned reward nan' in run.output
-
+# What cannot begin.
 
 REFUSED = {
   '--config.agent.unroll_length=501': (

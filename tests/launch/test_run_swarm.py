@@ -177,21 +177,6 @@ def test_plain_lines_show_the_run_where_there_is_no_terminal(swarm):
 # Other forms of it.
 
 
-def test_threads_and_a_replay_node_do_the_same(start_run):
-  run = start_run(
-    *SWARM,
-    '--lp_launch_type=local_mt',
-    '--config.run.replay=node',
-    script='run_swarm.py',
-  )
-  directory = _finished(run)
-  totals = directory.summary()['totals']
-  assert totals['actor_steps'] == 1200 and totals['learner_steps'] > 0
-  assert directory.metrics('star') and directory.metrics('evaluation')
-  assert re.search(r'running: .*replay/0', run.output)
-  assert 'Traceback' not in run.output
-
-
 def test_the_baseline_is_the_agent_alone(start_run):
   run = start_run(*SMALL, '--baseline', '--num_agents=2', script='run_swarm.py')
   directory = _finished(run)

@@ -27,7 +27,11 @@ SMALL = (
 @pytest.fixture
 def start(start_run, tmp_path):
   def start(environment, *flags, once=False):
-    variables = {'FAULTY_RELEASE': str(tmp_path / 'release')}
+    variables = {
+      'FAULTY_RELEASE': str(tmp_path / 'release'),
+      # An actor has 30 s to do: it is at work when a node is stopped.
+      'FAULTY_SLOW_S': '0.02',
+    }
     if once:
       variables['FAULTY_ONCE'] = str(tmp_path / 'once')
     return start_run(
@@ -78,6 +82,7 @@ def test_an_environment_that_ends_its_process_has_failed_it(
 def test_an_environment_that_left_once_costs_a_restart(start):
   run = start('Leaves', once=True)
   assert run.wait() == 0, run.output
+  assert 'it left with exit code 0' in run.output
 
 
 def test_an_environment_that_cannot_be_closed_costs_nothing(start):

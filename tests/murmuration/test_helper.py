@@ -15,6 +15,7 @@ from murmuration import objects
 from murmuration import policy
 from murmuration import process
 from murmuration import runs
+from murmuration import service
 
 
 def test_what_cannot_be_sent_leaves_no_call_behind(tmp_path):
@@ -35,7 +36,7 @@ class Process:
   def __init__(self, given):
     self.process = self
     self.owner = os.getpid()
-    self.called, self.closed = [], 0
+    self.called, self.closed, self.gone = [], 0, []
     self._lock = process.threading.Lock()
 
   def poll(self):
@@ -76,6 +77,35 @@ def test_the_one_that_was_asked_longest_ago_makes_room(services, tmp_path):
   played(np.zeros(2))
   again = process.service(a)
   assert again is not first and again.called == ['policy', 'act']
+
+
+def test_a_policy_that_nobody_has_any_more_makes_room(monkeypatch, tmp_path):
+  class Here(Process):
+    def call(self, operation, **arguments):
+      return service.OPERATIONS[operation](**arguments)
+
+  class Played:
+    def __init__(self, path):
+      self.path = path
+
+    def __call__(self, observation):
+      return self.path
+
+    def reset(self):
+      pass
+
+  monkeypatch.setattr(process, 'Helper', Here)
+  monkeypatch.setattr(process, '_services', {})
+  monkeypatch.setattr(service, '_policies', {})
+  monkeypatch.setattr(service.run_directory, 'open', lambda path: path)
+  monkeypatch.setattr(service.playing, 'load', lambda path: path)
+  monkeypatch.setattr(service.playing, 'Native', Played)
+  given = Given(b'a')
+  kept = policy.Policy(given, tmp_path / 'kept')
+  for _ in range(5):
+    last = policy.Policy(given, tmp_path / 'last')
+  assert len(service._policies) == 3  # and the one before the last
+  assert (kept(0), last(0)) == (tmp_path / 'kept', tmp_path / 'last')
 
 
 def test_two_threads_that_ask_at_first_start_one_process(services, monkeypatch):

@@ -1,8 +1,12 @@
 """A Reverb server that goes away with the test, and the inspector's command."""
 
+import threading
+import time
+
 import pytest
 import reverb
 
+from launch.rpc import directory
 from replay.inspect import command
 
 
@@ -16,12 +20,34 @@ def serve(tmp_path):
     checkpointer = reverb.checkpointers.DefaultCheckpointer(
       path=str(tmp_path / f'checkpoints{len(servers)}')
     )
+    # A server that comes back on its port: no connection can have taken it.
+    port = port or directory.pick_port(set())
     servers.append(reverb.Server(list(tables), port, checkpointer))
     return servers[-1]
 
   yield start
   for server in servers:
     server.stop()
+
+
+@pytest.fixture
+def once_said(caplog):
+  """once_said(words, function, *args) calls it when these words are logged."""
+  threads = []
+
+  def start(words, function, *args):
+    def run():
+      deadline = time.monotonic() + 60
+      while words not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.02)
+      function(*args)
+
+    threads.append(threading.Thread(target=run))
+    threads[-1].start()
+
+  yield start
+  for thread in threads:
+    thread.join()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Adders through a real Reverb server."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -321,14 +322,19 @@ def test_a_full_queue_holds_the_writer_and_the_error_names_its_limiter(serve):
     GAMMA,
     NUM_ENVS,
     burst=1,
-    options=adders.WriteOptions(max_in_flight=4, timeout_s=0.3),
+    options=adders.WriteOptions(max_in_flight=4),
   )
-  taken = 0
+  steps = _play(100)
+  adder.add(*next(steps))
+  adder.flush()  # the first one sets the stream up, too
+  written = adder._writer
+  written._options = dataclasses.replace(written._options, timeout_s=1.0)
+  taken = 1
   with pytest.raises(
     adders.WriteBlocked,
     match=r"Table 'small' at localhost:\d+ took no item .* max_diff=5.*5 of 5",
   ):
-    for step in _play(100):
+    for step in steps:
       adder.add(*step)
       taken += 1
   assert taken < 5 + 4

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 
 import numpy as np
 import pytest
@@ -76,15 +77,24 @@ def samples_until_blocked(opened, table='replay'):
   return len(list(dataset.as_numpy_iterator()))
 
 
-def inserts_until_blocked(opened, offered=40, table='replay'):
-  """How many inserts the limiter lets through now."""
-  before = info_of(opened, table).rate_limiter_info.insert_stats.completed
+def inserts_until_blocked(opened, wanted, offered=40, table='replay'):
+  """How many inserts the limiter lets through now; `wanted` are waited for."""
+
+  def completed():
+    info = info_of(opened, table).rate_limiter_info
+    return info.insert_stats.completed
+
+  before = completed()
   writer = opened.server.localhost_client().trajectory_writer(1)
   for _ in range(offered):
     write(writer, 1.0, table)
-  with pytest.raises(reverb.errors.DeadlineExceededError):
-    writer.flush(timeout_ms=200)
-  after = info_of(opened, table).rate_limiter_info.insert_stats.completed
+  deadline = time.monotonic() + 20
+  while True:
+    with pytest.raises(reverb.errors.DeadlineExceededError):
+      writer.flush(timeout_ms=200)
+    after = completed()
+    if after - before >= wanted or time.monotonic() > deadline:
+      break
   # A writer cannot be closed while items wait: an empty table lets some in.
   for _ in range(offered):
     opened.server.localhost_client().reset(table)
@@ -162,7 +172,7 @@ def test_settings_of_the_code_win_over_those_of_the_checkpoint(serve, tmp_path):
   assert got.insert_stats.completed == 20
   assert got.sample_stats.completed == 20 * 4 - 20
   # Neither side is blocked: half the range is free to both.
-  assert inserts_until_blocked(after) == 12
+  assert inserts_until_blocked(after, 12) == 12
 
 
 def test_where_inserts_waited_before_none_waits_after(serve, tmp_path):
@@ -177,7 +187,7 @@ def test_where_inserts_waited_before_none_waits_after(serve, tmp_path):
   before.server.stop()
   after = serve(table())
   assert samples_until_blocked(after) == 50
-  assert inserts_until_blocked(after) == 25
+  assert inserts_until_blocked(after, 25) == 25
 
 
 def test_a_table_below_min_size_reaches_the_middle_when_it_has_it(
@@ -192,7 +202,7 @@ def test_a_table_below_min_size_reaches_the_middle_when_it_has_it(
   assert samples_until_blocked(after) == 0
   fill(after, range(4, 11))
   assert samples_until_blocked(after) == 30
-  assert inserts_until_blocked(after) == 30
+  assert inserts_until_blocked(after, 30) == 30
 
 
 def test_a_queue_goes_on_with_what_waited_in_it(serve, tmp_path):
@@ -207,7 +217,7 @@ def test_a_queue_goes_on_with_what_waited_in_it(serve, tmp_path):
   values = [value for _, value in sample(client, 3, 'queue')]
   assert values == [2, 3, 4]
   assert samples_until_blocked(after, 'queue') == 1
-  assert inserts_until_blocked(after, table='queue') == 6
+  assert inserts_until_blocked(after, 6, table='queue') == 6
 
 
 def test_a_smaller_table_keeps_the_newest(serve, tmp_path, caplog):

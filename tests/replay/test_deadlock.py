@@ -116,39 +116,6 @@ def _run_apart(plan, patience_s, limiter=None):
     _stop(sampler, servers)
 
 
-def _run_together(plan, patience_s, limiter=None, late=False):
-  """One thread writes and samples; the batches that came.
-
-  It takes a batch as soon as the ratio lets it (so that it is ahead by a batch
-  afterwards), or `late`: after a burst, when a whole batch is due.
-  """
-  servers = [_server(_table(plan, limiter))]
-  deadline = time.monotonic() + patience_s
-
-  def give_up():
-    return time.monotonic() > deadline
-
-  sampler = _sampler(plan, servers, give_up)
-  writer = _Writer(f'localhost:{servers[0].port}', plan, give_up)
-  first = plan.min_size + plan.burst - 1
-  made = batches = 0
-  try:
-    while batches < BATCHES:
-      ahead = plan.batch_size * (batches + late)
-      if made >= first and plan.ratio * (made - plan.min_size) >= ahead:
-        next(sampler)
-        batches += 1
-        continue
-      for _ in range(plan.burst if late else 1):
-        writer.add()
-        made += 1
-  except (_Stalled, StopIteration):
-    pass
-  finally:
-    _stop(sampler, servers)
-  return batches
-
-
 def _server(table):
   # Reverb's own choice of a directory would stay behind.
   checkpointer = reverb.checkpointers.DefaultCheckpointer(
@@ -169,13 +136,11 @@ def _stop(sampler, servers):
   sampler.close()
 
 
-def _plans(together):
+def _plans():
   sizes = st.sampled_from([1, 2, 5, 17])
   return st.builds(
     lambda **fields: dataclasses.replace(
-      deadlock.Plan(**{**fields, 'shards': 1, 'writers': 1})
-      if together
-      else deadlock.Plan(**fields),
+      deadlock.Plan(**fields),
       min_size=fields['min_size'] * fields['shards'],
       batch_size=max(fields['batch_size'], fields['shards']),
     ),
@@ -187,7 +152,6 @@ def _plans(together):
     writers=st.integers(2, 3),
     burst=sizes,
     shards=st.integers(1, 2),
-    one_thread=st.just(together),
   )
 
 
@@ -212,22 +176,16 @@ _settings = hypothesis.settings(
 
 
 @_settings
-@hypothesis.given(_plans(together=False))
+@hypothesis.given(_plans())
 def test_an_accepted_plan_never_stalls_with_threads_of_their_own(plan):
   assert _run_apart(_tightest(plan), PATIENCE_S) == BATCHES
 
 
 @_settings
-@hypothesis.given(_plans(together=True), st.booleans())
-def test_an_accepted_plan_never_stalls_in_one_thread(plan, late):
-  assert _run_together(_tightest(plan), PATIENCE_S, late=late) == BATCHES
-
-
-@_settings
-@hypothesis.given(_plans(together=True))
+@hypothesis.given(_plans())
 def test_the_default_error_buffer_is_always_accepted(plan):
-  deadlock.check(plan)
-  deadlock.check(dataclasses.replace(plan, one_thread=False))
+  buffer = plan.shard_error_buffer
+  deadlock.check(dataclasses.replace(plan, error_buffer=buffer))
 
 
 @pytest.mark.parametrize(
@@ -300,55 +258,6 @@ def test_a_shard_without_a_writer_is_refused_and_stalls():
   assert _run_apart(plan, STALL_S, limiter) == 0
   fixed = dataclasses.replace(plan, writers=2)
   assert _run_apart(fixed, PATIENCE_S) == BATCHES
-
-
-# A batch of 4 + 1 x 3 items held back = 7.
-_TAKING = deadlock.Plan(
-  min_size=7,
-  max_size=100,
-  batch_size=4,
-  samples_per_insert=1.0,
-  error_buffer=6.0,
-  burst=4,
-  one_thread=True,
-)
-# 32 x 2 items behind before the first batch + 32 x 4 of a burst - 2 read ahead.
-_WRITING = deadlock.Plan(
-  min_size=2,
-  max_size=100,
-  batch_size=1,
-  samples_per_insert=32.0,
-  error_buffer=189.0,
-  burst=4,
-  max_in_flight=1,
-  one_thread=True,
-)
-
-
-@pytest.mark.parametrize(
-  'plan, late, reason, least',
-  [
-    (_TAKING, False, '4 . samples_per_insert=1 x 3 items held back = 7', 7),
-    (_WRITING, True, 'is 190 samples behind after a burst.* = 190', 190),
-  ],
-)
-def test_one_thread_that_waits_for_itself_is_refused_and_stalls(
-  plan, late, reason, least
-):
-  with pytest.raises(deadlock.Refused, match=f'{reason} are needed'):
-    deadlock.check(plan)
-  limiter = functools.partial(
-    reverb.rate_limiters.SampleToInsertRatio,
-    plan.samples_per_insert,
-    plan.min_size,
-    error_buffer=plan.error_buffer,
-  )
-  assert _run_together(plan, 2 * STALL_S, limiter, late) < BATCHES
-  fixed = dataclasses.replace(plan, error_buffer=float(least))
-  assert _run_together(fixed, PATIENCE_S, late=late) == BATCHES
-  # In threads of their own nothing of this matters.
-  apart = dataclasses.replace(plan, one_thread=False)
-  assert _run_apart(apart, PATIENCE_S) == BATCHES
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_priorities_go_to_the_shard_of_their_key(serve):
     [keys[0][0], keys[1][1], keys[0][2], keys[1][1]], [0, 1, 0, 0]
   )
   writer.update(sample, np.array([5.0, 6.0, NAN, 7.0], np.float32))
-  assert writer.flush(5.0)
+  assert writer.flush(60.0)
   assert (writer.dropped, writer.repaired) == (0, 1)
   wanted = [dict.fromkeys(k, 1.0) for k in keys]
   wanted[0] |= {keys[0][0]: 5.0, keys[0][2]: 7.0}
@@ -133,7 +133,7 @@ def test_updates_reach_a_shard_in_their_order(serve, monkeypatch):
   writer = priorities.PriorityWriter([client], 'table')
   for value in range(300):
     writer.update(_sample([key], [0]), np.array([float(value)]))
-  assert writer.flush(5.0)
+  assert writer.flush(60.0)
   assert _stored(client) == {key: 299.0} and not writer.dropped
   writer.close()
 
@@ -164,7 +164,7 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
   assert f'localhost:{port} are dropped' in message
   # It comes back: what waited is written.
   serve(_table(), port=port)
-  assert writer.flush(20.0)
+  assert writer.flush(60.0)
   writer.close()
 
 

@@ -56,7 +56,9 @@ def test_uniform_sampling_is_uniform(serve):
   assert counts.shape == (20,) and np.all(np.abs(counts - 500) < 6 * 22)
 
 
-def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
+def test_a_sampler_waits_for_a_starved_table_and_says_so_once(
+  serve, caplog, once_said
+):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
   caplog.set_level(logging.INFO, 'replay.sampler')
   said = []
@@ -65,10 +67,8 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(serve, caplog):
   )
   client = server.localhost_client()
   _write(client, 'table', range(3))
-  writer = threading.Timer(3.0, _write, (client, 'table', range(3, 6)))
-  writer.start()
+  once_said('gives samples from', _write, client, 'table', range(3, 6))
   batch = next(sampler)
-  writer.join()
   assert batch.data.shape == (4, 2)
   (message,) = [record.getMessage() for record in caplog.records]
   assert 'holds 3 items and gives samples from 5 on' in message

@@ -115,7 +115,7 @@ def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
   )
   last = next(sampler)
   writer.update(last, np.where(last.shards, 7.0, 3.0))
-  assert writer.flush(5.0)
+  assert writer.flush(60.0)
   for shard, server in enumerate(servers):
     stored = {
       s[0].info.key: s[0].info.priority
@@ -163,17 +163,15 @@ def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
   sampler.close()
 
 
-def test_a_shard_that_starves_is_waited_for(serve, caplog):
+def test_a_shard_that_starves_is_waited_for(serve, caplog, once_said):
   caplog.set_level(logging.INFO, 'replay.sampler')
   servers = [serve(_table()), serve(_table(min_size=5))]
   _write(servers[0], [0] * 10)
   sampler = sampler_lib.ShardedSampler(
     [_address(server) for server in servers], 'table', 8
   )
-  writer = threading.Timer(3.0, _write, (servers[1], [1] * 5))
-  writer.start()
+  once_said('gives samples from', _write, servers[1], [1] * 5)
   assert set(next(sampler).shards) == {0, 1}
-  writer.join()
   (message,) = [record.getMessage() for record in caplog.records]
   assert 'holds 0 items and gives samples from 5 on' in message
   sampler.close()

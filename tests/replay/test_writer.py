@@ -132,11 +132,12 @@ def test_chunks_are_long_for_small_rows_only():
 def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   server = serve(tables.queue('small', 6, ROW))
   client = server.localhost_client()
-  options = writer.WriteOptions(
-    chunk_length=length, max_in_flight=8, timeout_s=0.3
-  )
+  options = writer.WriteOptions(chunk_length=length, max_in_flight=8)
   items = writer.ItemWriter(client, 'small', ROW, options)
-  done = 0
+  items.extend(_rows(length), [1.0] * length)
+  items.flush()  # the first one sets the stream up, too
+  items._options = dataclasses.replace(options, timeout_s=1.0)
+  done = length
   with pytest.raises(writer.WriteBlocked, match='max_diff=6.*size 6 of 6'):
     while done < 100:
       items.extend(_rows(length, done), [1.0] * length)

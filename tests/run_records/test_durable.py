@@ -171,13 +171,14 @@ while True:
   number += 1
   checkpoints.write(path, number=number, theta=np.full(10_000, number))
   checkpoints.write_state(state, {'number': number}, number % 5 == 0)
+  print(number, flush=True)
 """
 
 
 @pytest.mark.long
 def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
   reached = 0
-  for wait_s in np.random.default_rng(0).uniform(0.0, 0.4, 8):
+  for rounds, wait_s in enumerate(np.random.default_rng(0).uniform(0, 0.4, 8)):
     writer = subprocess.Popen(
       [sys.executable, '-c', WRITES, str(tmp_path)],
       stdout=subprocess.PIPE,
@@ -185,6 +186,8 @@ def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
     )
     said = writer.stdout.readline()
     assert said.startswith('from ') and int(said.split()[1]) >= reached, said
+    for _ in range(rounds):  # however slow the disk is
+      writer.stdout.readline()
     time.sleep(wait_s)
     writer.kill()
     writer.communicate()

@@ -151,6 +151,97 @@ def test_a_sink_that_is_not_known_or_not_installed_is_refused(monkeypatch):
   assert '--sink=mlflow' in str(error.value)
 
 
+_OWN_SINK = """
+import json
+from run_records import sinks
+
+class MySink(sinks.Sink):
+  def __init__(self, run, state):
+    self.path, self.times = run.path / 'mine.txt', state.get('times', 0)
+
+  def state(self):
+    return {'times': self.times}
+
+  def row(self, kind, row):
+    self.times += 1
+    with self.path.open('a') as file:
+      file.write(f'{self.times} {kind} {row["actor_steps"]}\\n')
+
+class NoSink: pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+  """A directory with a sink of a user's own, and where the user is."""
+  where = tmp_path / 'own'
+  where.mkdir()
+  (where / 'my_own_sink.py').write_text(_OWN_SINK)
+  monkeypatch.chdir(where)
+  return where
+
+
+def test_a_sink_of_one_s_own_is_named_and_gets_what_is_new(
+  run, own, monkeypatch
+):
+  monkeypatch.syspath_prepend(own)
+  name = 'my_own_sink:MySink'
+  assert sinks.parse(f'csv,{name}') == ('csv', name)
+  _log(run)
+  assert follow.follow(run, [name], lambda seconds: True)
+  with (run.metrics_directory / 'evaluation.jsonl').open('a') as file:
+    file.write(json.dumps({'actor_steps': 9}) + '\n')
+  assert follow.follow(run, [name], lambda seconds: True)
+  assert sorted((run.path / 'mine.txt').read_text().splitlines()) == [
+    '1 evaluation 5',
+    '2 node_explorer 7',
+    '3 evaluation 9',
+  ]
+
+
+def test_a_sink_that_needs_no_setup_is_made_as_it_is(run):
+  assert isinstance(sinks.Sink(run, {}), sinks.Sink)
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [
+    ('my_own_sink:NoSink', 'a type, not a sink: .* run_records.sinks.Sink'),
+    ('my_own_sink:MySin', "Did you mean 'my_own_sink:MySink'"),
+    ('my_other_sink:MySink', 'One of your own is named module:Name'),
+    ('my_own_sink', 'One of your own is named module:Name'),
+  ],
+)
+def test_what_is_no_sink_of_one_s_own_is_refused(own, monkeypatch, name, said):
+  monkeypatch.syspath_prepend(own)
+  with pytest.raises(ValueError, match=said):
+    sinks.parse(name)
+
+
+def test_the_launcher_s_process_finds_what_the_launcher_found(
+  run, own, monkeypatch
+):
+  monkeypatch.syspath_prepend(own)
+  monkeypatch.chdir(run.path)
+  _log(run)
+  follower = follow.Follower(run.path, ['my_own_sink:MySink'])
+  follower.close()
+  assert follower._process.returncode == 0
+  assert len((run.path / 'mine.txt').read_text().splitlines()) == 2
+
+
+def test_the_command_finds_a_sink_where_the_user_is(run, own):
+  _log(run)
+  done = subprocess.run(
+    [sys.executable, str(follow.__file__), run.path, '--to=my_own_sink:MySink'],
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done.stderr
+  assert len((run.path / 'mine.txt').read_text().splitlines()) == 2
+
+
 def test_the_launcher_s_process_ends_with_it(run):
   _log(run)
   follower = follow.Follower(run.path, ['csv'])

@@ -223,7 +223,20 @@ def test_lines_are_written_where_there_is_no_terminal():
     assert words in last
 
 
-def test_a_dead_node_is_said_at_once_and_once(tmp_path):
+@pytest.fixture
+def at_once(monkeypatch):
+  """Lines come where something has changed, and at no other time."""
+  monkeypatch.setattr(view, '_LINE_PERIOD_S', 3600.0)
+
+
+def _wait_for(words, stream):
+  deadline = time.monotonic() + 20.0
+  while words not in stream.getvalue():
+    assert time.monotonic() < deadline, stream.getvalue()
+    time.sleep(0.02)
+
+
+def test_a_dead_node_is_said_at_once_and_once(tmp_path, at_once):
   live, stream = _plain(_Client(_snapshot()))
   log = tmp_path / 'explorer-0.log'
   live(_state(_node('explorer/0')))
@@ -239,9 +252,7 @@ def test_a_dead_node_is_said_at_once_and_once(tmp_path):
         )
       )
     )
-  deadline = time.monotonic() + 3.0  # Sooner than the next line is due.
-  while 'NaN' not in stream.getvalue() and time.monotonic() < deadline:
-    time.sleep(0.02)
+  _wait_for('NaN', stream)
   live(_state(_node('explorer/0', restarts=1)))
   live.close()
   text = stream.getvalue()
@@ -250,11 +261,17 @@ def test_a_dead_node_is_said_at_once_and_once(tmp_path):
   assert 'running again (1): explorer/0' in text
 
 
-def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end():
+def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end(at_once):
   live, stream = _plain(_Client(_snapshot()))
-  for notice in ('', *3 * ['silent for 12 s'], *3 * ['']):
-    live(_state(_node('learner/0', notice=notice)))
-    time.sleep(0.1)
+  for notice, words in (
+    ('', 'running: learner/0'),
+    ('silent for 12 s', 'learner/0 silent for 12 s'),
+    ('', 'learner/0 goes on'),
+  ):
+    for _ in range(3):
+      live(_state(_node('learner/0', notice=notice)))
+      _wait_for(words, stream)
+      time.sleep(0.05)
   live.close()
   text = stream.getvalue()
   assert text.count('learner/0 silent for 12 s') == 1
@@ -281,16 +298,17 @@ def test_a_counter_that_hangs_holds_up_nothing():
 
 
 def test_a_terminal_that_is_held_holds_up_nothing():
-  release = threading.Event()
+  writing, release = threading.Event(), threading.Event()
 
   class Held(io.StringIO):
     def write(self, text):
+      writing.set()
       release.wait(20)
       return super().write(text)
 
   live = view.LiveView(None, lambda: _Client(_snapshot()), 'x', stream=Held())
   live(_state(_node('explorer/0')))
-  time.sleep(0.2)  # Now the drawing thread is stuck in write.
+  assert writing.wait(20)  # Now the drawing thread is stuck in write.
   begin = time.monotonic()
   live(_state(_node('explorer/0', 'failed')))
   assert time.monotonic() - begin < 5.0

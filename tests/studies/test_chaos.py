@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from studies import chaos
+from studies import launched
 
 
 @pytest.mark.long
@@ -32,7 +33,7 @@ def test_a_run_survives_a_few_kills_and_stops(tmp_path, monkeypatch, capsys):
 def test_flags_that_are_refused_are_exit_code_2(tmp_path, monkeypatch, capsys):
   refuses = tmp_path / 'refuses.py'
   refuses.write_text('print("error: there is no setting agent.x")\nexit(2)\n')
-  monkeypatch.setattr(chaos, '_COMMAND', refuses)
+  monkeypatch.setattr(launched, 'COMMAND', refuses)
   flags = ['--systems=impala', '--config.agent.x=1', f'--out={tmp_path}']
   assert chaos.main(flags) == 2
   assert (

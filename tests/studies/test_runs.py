@@ -198,6 +198,8 @@ def test_a_study_without_an_evaluation_has_no_picture_and_the_next_is_made(
   script = study().variants['DQN'].script
   early = study_plan.Variant(('--mode=early',), script=script)
   broken = study(variants={'DQN': early, 'New': early})
+  (tmp_path / 'fake').mkdir()
+  (tmp_path / 'fake' / 'learning_curves.png').touch()  # of other runs
   assert results.run([broken, study(name='next')], tmp_path) == 1
   assert 'fake has no picture: no run of' in capsys.readouterr().err
   assert _published(tmp_path)['variants']['New']['crashed'] == 2

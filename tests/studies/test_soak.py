@@ -5,6 +5,7 @@ import os
 import psutil
 import pytest
 
+from studies import launched
 from studies import soak
 
 
@@ -62,7 +63,7 @@ def test_a_node_that_went_is_named():
 def test_a_node_that_was_started_again_is_named(tmp_path, monkeypatch):
   ends = tmp_path / 'ends.py'
   ends.write_text('')
-  monkeypatch.setattr(soak, '_COMMAND', ends)
+  monkeypatch.setattr(launched, 'COMMAND', ends)
   made = soak.Soak('impala', 60.0, tmp_path, ())
   made._process.wait()
   made.end()
@@ -105,7 +106,7 @@ def test_a_run_that_refuses_its_flags_says_why(
 ):
   refuses = tmp_path / 'refuses.py'
   refuses.write_text('print("error: there is no setting agent.x")\nexit(2)\n')
-  monkeypatch.setattr(soak, '_COMMAND', refuses)
+  monkeypatch.setattr(launched, 'COMMAND', refuses)
   left = iter(range(looks))
 
   def look(launcher):

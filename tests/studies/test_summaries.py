@@ -256,6 +256,35 @@ def test_the_table_says_what_was_found_and_how(results):
 
 
 @pytest.mark.parametrize(
+  'environment, threshold, said',
+  [
+    ('CartPole-v1', 475.0, '475, as gymnasium registers'),
+    ('CartPole-v1', 450.0, '450, a bar of ours; gymnasium registers 475'),
+    ('Reacher-v5', -5.0, '-5, a bar of ours; gymnasium registers -3.75'),
+    ('Pendulum-v1', -200.0, '-200, a bar of ours; gymnasium registers none'),
+  ],
+)
+def test_the_table_names_the_bar_and_whose_it_is(
+  results, environment, threshold, said
+):
+  found = {**results, 'environment': environment, 'threshold': threshold}
+  lines = study_table.render(found).splitlines()
+  solved = f'*Solved*: mean of the last three evaluations >= {said}.'
+  assert solved in lines
+
+
+def test_results_of_before_there_were_budgets_of_one_system_have_a_table(
+  results,
+):
+  variants = {
+    label: {k: v for k, v in entry.items() if k != 'budget'}
+    for label, entry in results['variants'].items()
+  }
+  text = study_table.render({**results, 'variants': variants})
+  assert text == study_table.render(results)
+
+
+@pytest.mark.parametrize(
   'judged, fallen, said',
   [
     (0, 0, 'No two versions have enough confirmations to compare.'),

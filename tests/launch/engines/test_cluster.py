@@ -403,7 +403,7 @@ def test_on_one_host_an_actor_asks_the_learner_itself(tmp_path):
   assert rpc.near(plain) is plain
 
 
-def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
+def test_a_node_asks_the_agent_of_its_own_host(tmp_path, monkeypatch):
   class Desk:
     serves = ('claim', 'find', 'credentials', 'ask_to_stop')
     asked = False
@@ -429,8 +429,15 @@ def test_a_node_asks_the_agent_of_its_own_host(tmp_path):
     assert ours.find('replay/0') == 'way to replay/0'
     # A caller expects Unavailable, and tries again.
     slow = rpc.Client(directory.Name('slow', ours), timeout_s=0.1)
-    with pytest.raises(rpc.Unavailable, match='at slow: it has not started'):
+    with pytest.raises(
+      rpc.Unavailable, match='at slow: it cannot be looked up'
+    ):
       slow.get_parameters(0)
+    # Nor does a wait for one that is not ours end with the first error.
+    monkeypatch.setattr(directory, '_WAIT_S', 0.1)
+    why = r'TimeoutError: the actor of names does not answer\) within 0.1 s'
+    with pytest.raises(ConnectionError, match=why):
+      directory.Name('slow', ours).build()
     assert ours.claim('replay/0', 'port') == 'port of replay/0'
     assert ours.find('replay/0') == 'port of replay/0'
     assert ours.credentials == tls.Credentials('ca', 'certificate', 'key')

@@ -64,10 +64,14 @@ class Cluster:
       start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while 'Ray runtime started' not in log.read_text():
-      assert self.process.poll() is None, log.read_text()
-      assert time.monotonic() < deadline, log.read_text()
-      time.sleep(0.1)
+    try:
+      while 'Ray runtime started' not in log.read_text():
+        assert self.process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    except BaseException:  # nobody else closes it
+      self.close()
+      raise
 
   def nodes(self):
     """Processes of programs, with those that they are forked from."""
@@ -84,8 +88,10 @@ class Cluster:
     return list(self.files.glob('murmuration-*'))
 
   def close(self):
-    family = psutil.Process(self.process.pid).children(recursive=True)
-    for process in [*family, *self.nodes(), psutil.Process(self.process.pid)]:
+    family = []
+    with contextlib.suppress(psutil.Error):  # it may have ended by itself
+      family = psutil.Process(self.process.pid).children(recursive=True)
+    for process in [*family, *self.nodes(), self.process]:
       with contextlib.suppress(psutil.Error):
         process.kill()
     self.process.wait()

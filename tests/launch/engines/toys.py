@@ -122,16 +122,6 @@ class LeaverAtOnce(Node):
     os._exit(0)
 
 
-class Hanger(Node):
-  """Shows life for a moment, and then hangs."""
-
-  def run(self):
-    stop = pulse.stop_event()
-    stop.wait(0.2)
-    while True:
-      stuck_in_here()
-
-
 class Beater(Node):
   """Shows life until it is told that this was enough."""
 
@@ -290,15 +280,6 @@ def leaves_at_once(run_dir):
 
 
 @scenario
-def hangs(run_dir):
-  program = lp.Program('hangs')
-  add(program, 'hanger', Hanger, run_dir)
-  restarts.assign(program, {'hanger': restarts.Restart(5, 0.05)})
-  restarts.limit(program, restarts.Limits(silent_s=3.0, max_silences=2))
-  return program
-
-
-@scenario
 def beats(run_dir):
   program = lp.Program('beats')
   add(program, 'beater', Beater, run_dir)
@@ -391,6 +372,8 @@ def main():
       with (run_dir / 'notices').open('a') as notices:
         for node in run_state.nodes:
           notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
+      if run_state.stopping:
+        (run_dir / 'stopping').touch()
 
     start = time.monotonic()
     outcome = engines.run(

@@ -11,19 +11,22 @@ from agents import learner
 from environment_loops import environments
 from launch import experience
 from launch import experiment as experiment_lib
+from launch.experience import kind
 from launch.experience import population
 from launch.rpc import directory
 from replay import priorities
+from replay import sampler
+from replay import writer
 from tests import counting
 
 COUNTING = environments.Spec('counting', (3,), 2)
 MEMBERS, BATCH, UPDATES, N_STEP, GAMMA = 2, 4, 2, 3, 0.9
 
 
-def _experiment():
+def _experiment(prioritized=True):
   config = dqn.Config(
     hidden_sizes=(8,),
-    prioritized=True,
+    prioritized=prioritized,
     gamma=GAMMA,
     n_step=N_STEP,
     batch_size=BATCH,
@@ -197,3 +200,19 @@ def test_learning_waits_for_the_member_that_has_made_least():
   made = [adder.add(observation, action, step) for _ in range(4)]
   # Of both, as if each had made as few: 0, 0, 2 and 7.
   assert np.cumsum(made).tolist() == [0, 0, 4, 14]
+
+
+def test_a_server_is_waited_for_as_long_as_its_table(monkeypatch):
+  given = []
+  monkeypatch.setattr(
+    writer, 'ItemWriter', lambda *args: given.append(args[-1])
+  )
+  monkeypatch.setattr(
+    sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
+  )
+  found = experience.of_members(_experiment(prioritized=False), MEMBERS)
+  found.adder(None, 'replay', None, None, lambda: False)
+  found.source([], 'replay', lambda: False)
+  options, read = given
+  assert read['connect_timeout_s'] == kind.WAIT_S
+  assert options.reconnect_s == options.timeout_s == kind.WAIT_S

@@ -17,6 +17,7 @@ from launch import experiment as experiment_lib
 from launch.experience import kind
 from launch.rpc import directory
 from replay import packing
+from replay import sampler
 from replay import writer
 
 ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
@@ -245,11 +246,17 @@ def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
   source.close()
 
 
-def test_an_actor_waits_for_its_server_as_long_as_for_its_table(monkeypatch):
+def test_a_server_is_waited_for_as_long_as_its_table(monkeypatch):
   given = []
   monkeypatch.setattr(
     writer, 'ItemWriter', lambda *args: given.append(args[-1])
   )
-  _experience().adder(None, 'replay', None, None, lambda: False)
-  (options,) = given
-  assert options.reconnect_s == options.timeout_s == kind.WRITE_TIMEOUT_S
+  monkeypatch.setattr(
+    sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
+  )
+  found = _experience({'prioritized': False})
+  found.adder(None, 'replay', None, None, lambda: False)
+  found.source([], 'replay', lambda: False)
+  options, read = given
+  assert read['connect_timeout_s'] == kind.WAIT_S
+  assert options.reconnect_s == options.timeout_s == kind.WAIT_S

@@ -108,6 +108,43 @@ def test_a_node_that_was_saved_for_the_last_time_is_not_saved_again(
   assert 'lost' not in caplog.text
 
 
+def test_where_nothing_came_after_a_save_none_is_made_at_the_end(
+  start, tmp_path, caplog
+):
+  node = start(shared=True)
+  node.write(5)
+  node.host.save({'learner_steps': 7}, last=True)
+  # Of one who learns no more and waits for the others.
+  node.host.save({'learner_steps': 7})
+  node.stop()
+  assert _newest(tmp_path).generation == 2
+  start().write(1)
+  assert 'lost' not in caplog.text
+
+
+def test_a_save_that_is_under_way_at_the_end_is_the_last(
+  start, tmp_path, monkeypatch
+):
+  began, go_on = threading.Event(), threading.Event()
+  save = checkpoints.save
+
+  def slow(*args, **options):
+    began.set()
+    go_on.wait(20)
+    return save(*args, **options)
+
+  node = start()
+  node.write(5)
+  monkeypatch.setattr(replay_host.checkpoints, 'save', slow)
+  asks = threading.Thread(target=node.host.save, args=({}, True))
+  asks.start()
+  assert began.wait(20)
+  threading.Timer(1.0, go_on.set).start()  # after the node has seen the stop
+  node.stop()
+  asks.join(20)
+  assert _newest(tmp_path).generation == 1
+
+
 def test_what_others_wrote_after_the_last_save_of_one_is_kept(start, tmp_path):
   node = start(shared=True)
   node.write(5)
@@ -184,7 +221,7 @@ def test_a_save_that_takes_long_is_spoken_of_and_followed_by_a_pause(
   took_s[0] = 10.0
   assert saves.due() and saves.save(2)
   (message,) = caplog.messages
-  assert 'waited 10 s' in message and 'due in 200 s' in message
+  assert 'took 10 s' in message and 'due in 200 s' in message
   now[0] += 199.0
   assert not saves.due()
   now[0] += 1.0

@@ -242,9 +242,18 @@ def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
   assert state['totals'] == {'actor_steps': 20}
 
 
-def _ended_after(thread, clock, seconds):
-  """Whether the thread ends while so many seconds pass, in steps."""
-  for _ in range(10):
+def _ended_after(thread, clock, seconds, patience_s=0.0):
+  """Whether the thread ends while so many seconds pass, in steps.
+
+  Args:
+    thread: of a counter.
+    clock: of that counter.
+    seconds: by the clock.
+    patience_s: for more such steps: a busy machine may be late to look.
+  """
+  deadline, steps = time.monotonic() + patience_s, 0
+  while thread.is_alive() and (steps < 10 or time.monotonic() < deadline):
+    steps += 1
     clock.now += seconds / 10
     thread.join(timeout=0.2)
   return not thread.is_alive()
@@ -267,13 +276,13 @@ def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
   counter, thread = _held(tmp_path, clock)
   assert not _ended_after(thread, clock, 15.0)
   counter.hold('evaluator/0', 0.0)
-  assert _ended_after(thread, clock, 10.0)
+  assert _ended_after(thread, clock, 10.0, patience_s=30.0)
 
 
 def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
   clock = _Clock()
   _, thread = _held(tmp_path, clock)
-  assert _ended_after(thread, clock, 45.0)
+  assert _ended_after(thread, clock, 45.0, patience_s=30.0)
 
 
 def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():

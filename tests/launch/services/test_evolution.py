@@ -33,9 +33,12 @@ STEPS = 4000
 class _Clock:
   def __init__(self):
     self.now = 0.0
+    self.asked = 0
 
   def __call__(self):
-    return self.now
+    now = self.now
+    self.asked += 1
+    return now
 
 
 def _cell(run_dir=None, preset='', **numbers):
@@ -143,11 +146,15 @@ def test_a_generation_that_takes_long_is_said_every_ten_seconds(
   master = make_master(clock=clock)
   _deliver(master, 0, master.next_task(0, -1))
   master.next_task(3, -1)
+  asked = clock.asked
   thread = threading.Thread(target=master.run, args=(stop,), daemon=True)
   thread.start()
+  deadline = time.monotonic() + 30
+  while clock.asked == asked:  # the generation begins with a look at the clock
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
   said = 'waits for 3 of 4 tasks since {} s; workers [3] have them'
   for now in (11, 22):
-    time.sleep(0.3)  # it has looked at the clock
     clock.now = float(now)
     deadline = time.monotonic() + 30
     while said.format(now) not in caplog.text:

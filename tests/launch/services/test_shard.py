@@ -402,6 +402,36 @@ def test_statistics_of_all_learners_become_one():
   assert push(1, 'f', largest.offset, [5.0, 2.0]) == [5.0, 9.0]
 
 
+def test_a_largest_priority_that_a_learner_has_not_seen_is_kept(tmp_path):
+  agent = _experiment().make_agent()
+  largest = agent.layout.variables[1]
+  agent.maxima = (largest.name,)
+  make = functools.partial(
+    shard_lib.Shard,
+    dataclasses.replace(_experiment(str(tmp_path)), make_agent=lambda: agent),
+    _config(num_learners=2),
+    0,
+  )
+  old = make()
+  assert _push_statistics(old, 0, 'a', largest.offset, [9.0]) == [9.0]
+  ended = threading.Event()
+  ended.set()
+  old.run(ended)  # which saves
+  # Of what was pulled before the 9.
+  assert _push_statistics(make(), 1, 'b', largest.offset, [6.0]) == [9.0]
+
+
+def test_one_that_is_gone_does_not_hold_the_mean_of_the_others():
+  config = _config(num_learners=2)
+  (client,) = _shards(config)
+  _, exchange = _remote(config, [client], 1)
+  push = functools.partial(_push_statistics, client.shard)
+  assert push(0, 'a', 0, [2.0]) == [2.0]
+  assert push(1, 'b', 0, [4.0]) == [3.0]
+  exchange.ended()
+  assert push(0, 'c', 0, [5.0]) == [5.0]
+
+
 def test_a_running_mean_is_of_what_all_learners_have_seen():
   (client,) = _shards(_config(num_learners=2))
   known = dict.fromkeys((0, 1), float(client.shard.pull().theta[0]))
@@ -416,7 +446,8 @@ def test_a_running_mean_is_of_what_all_learners_have_seen():
 
 
 def test_synchronous_learners_get_the_same_statistics():
-  (client,) = _shards(_config(num_learners=2, synchronous=True))
+  config = _config(num_learners=2, synchronous=True, sync_timeout_s=300.0)
+  (client,) = _shards(config)
   found = {}
 
   def learn(index):
@@ -431,6 +462,10 @@ def test_synchronous_learners_get_the_same_statistics():
   for thread in threads:
     thread.join(60)
   assert found == {0: [0.5, 1.0], 1: [0.5, 1.0]}
+  # The other comes no more.
+  shard = client.shard
+  shard._config = dataclasses.replace(shard._config, sync_timeout_s=0.01)
+  assert _push_statistics(shard, 0, 'b', 0, [7.0, 8.0]) == [7.0, 8.0]
 
 
 def test_a_reader_has_the_parameters_of_all_shards():

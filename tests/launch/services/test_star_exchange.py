@@ -157,7 +157,7 @@ def test_of_several_offers_only_the_best_is_sent(server, address, make_link):
 
 
 def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
-  server, address, make_link
+  server, address, make_link, caplog
 ):
   with rpc.serve(server, address):
     _publish(server, 1.0, claim=1.0, episode_return=5.0)
@@ -175,6 +175,8 @@ def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
   with rpc.serve(server, address):
     star = _poll_until(link, lambda star: star.reachable)
     assert (star.c, star.version) == (C, 1)
+  for words in ('Learning alone, no pull: ', 'The star server is back ('):
+    assert caplog.text.count(words) == 1
 
 
 def test_an_offer_that_found_no_server_is_sent_when_it_is_back(
@@ -230,9 +232,10 @@ def test_c_halves_with_every_period_without_a_supervisor(
     _poll_until(link, lambda star: star.c == C / 2)
     clock.now += 20.0
     _poll_until(link, lambda star: star.c == C / 8)
+    first = steady.star
+    assert _poll_until(steady, lambda star: star is not first).c == C
     server.next_episode(0, -1)  # A supervisor shows itself.
     _poll_until(link, lambda star: star.c == C)
-    assert _poll_until(steady, lambda star: True).c == C
 
 
 def test_close_ends_the_thread_while_the_server_is_gone(

@@ -66,7 +66,7 @@ def test_in_batches_too_on_both_ways_in(world, agent):
   for thread in threads:
     thread.start()
   for thread in threads:
-    thread.join(30)
+    thread.join(120)
   assert failures == []
   # Else what was compared is not what batches do.
   assert sum(sizes) == 180 and np.mean(sizes) > 1.2

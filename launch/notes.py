@@ -1,0 +1,70 @@
+"""What a user would want to know of a cell before it runs."""
+
+from __future__ import annotations
+
+import math
+
+from launch import cell as cell_lib
+
+_CLEARLY = 0.9  # of a run: rates that are 0 before it are worth a note
+_SUPPORT = ('agent.v_min', 'agent.v_max')
+
+
+def of(cell: cell_lib.Cell) -> list[str]:
+  """A sentence or two for each thing; most cells have none."""
+  return [note for note in (_limit(cell), _rate(cell), _support(cell)) if note]
+
+
+def _limit(cell: cell_lib.Cell) -> str:
+  """Of a task that may never end."""
+  limit = cell.experiment.eval_limit
+  if limit is None:
+    return ''
+  return (
+    f'{cell.experiment.environment} has no step limit: its episodes may never '
+    'end, and then training has no return to show. Evaluated episodes are cut '
+    f'after {limit:,} steps (run.eval_max_steps).'
+  )
+
+
+def _rate(cell: cell_lib.Cell) -> str:
+  """Of learning rates that are 0 well before the run has used its budget."""
+  experiment = cell.experiment
+  agent = experiment.make_agent()
+  end = agent.rate_end
+  if end is None or end.setting in cell.unused:
+    return ''
+  budget = experiment.run.steps_per_agent
+  begin, per_unit = 0.0, 1.0  # environment steps, of one of the setting
+  if not end.setting.endswith('_env_steps'):
+    if 'pace' not in cell.sections or not experiment.pace.samples_per_insert:
+      return ''  # acting and learning do not wait for each other
+    begin = experiment.min_replay_size
+    per_unit = experiment.pace.steps_per_update(agent.batch_size)
+  zero = begin + end.value * per_unit
+  if zero >= _CLEARLY * budget:
+    return ''
+  whole = math.ceil((budget - begin) / per_unit)
+  flag = f'--config.{end.setting}'
+  return (
+    f'Learning rates fall to 0 by about environment step {zero:,.0f} of '
+    f'{budget:,} ({end.setting}={end.value}), and nothing is learned '
+    f'after it. {flag}={whole} lets them fall over the whole run, '
+    f'{flag}=None keeps them.'
+  )
+
+
+def _support(cell: cell_lib.Cell) -> str:
+  """Of a distribution of values whose ends were chosen for another task."""
+  found = [name for name in _SUPPORT if name in cell.borrowed]
+  if not found or set(found) & set(cell.unused):
+    return ''
+  said = ' and '.join(
+    f'{name}={cell.config["agent"][name.partition(".")[2]]:g}' for name in found
+  )
+  return (
+    f'{said}: the support of values is that of the preset, which is for '
+    f'another task than {cell.experiment.environment}. Set '
+    f'{" and ".join(f"--config.{name}" for name in _SUPPORT)} to the ends of '
+    'its discounted returns, as they are scaled.'
+  )

@@ -1,0 +1,70 @@
+"""Names that a user gives: of ours, or `module:Name` of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import difflib
+import importlib
+import re
+from typing import Any, NoReturn
+
+OWN = (
+  'One of your own is named module:Name, with the module where you are or on '
+  'PYTHONPATH'
+)
+
+
+def unknown(
+  what: str, name: str, known: Iterable[str], besides: str = ''
+) -> NoReturn:
+  """Refuses a name; says which is near, and which there are.
+
+  Raises:
+    ValueError: always.
+  """
+  by_lower = {one.lower(): one for one in known}
+  near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+  raise ValueError(
+    f'There is no {what} {name!r}. '
+    + (f'Did you mean {by_lower[near[0]]!r}? ' if near else '')
+    + f'There are {", ".join(by_lower.values())}.'
+    + (f' {besides}.' if besides else '')
+  )
+
+
+def own(name: str) -> Any:
+  """What `module:Name` names; None for another form, or without such a module.
+
+  Raises:
+    ValueError: the module is there, and has no such name.
+  """
+  if not re.fullmatch(r'[\w.]+:\w+', name):
+    return None
+  module, _, attribute = name.partition(':')
+  for path in (module, f'{module}.{attribute}'):
+    try:
+      found = importlib.import_module(path)
+    except ModuleNotFoundError as e:
+      # Only of what was asked for: one that it imports is the user's to know.
+      if e.name is None or not f'{path}.'.startswith(f'{e.name}.'):
+        raise ValueError(f'{name} cannot be imported: {e}.') from e
+      if path == module:
+        return None
+      break
+    except (Exception, SystemExit) as e:  # whatever a user's module does
+      # A SyntaxError says itself in which file and line.
+      raise ValueError(
+        f'{name} cannot be imported: {type(e).__name__}: {e}. '
+        f'`python -c "import {path}"` shows where.'
+      ) from e
+    if path != module:
+      return found
+    if hasattr(found, attribute):
+      return getattr(found, attribute)
+  names = vars(importlib.import_module(module))
+  shown = [word for word in names if not word.startswith('_')]
+  return unknown('name', name, [f'{module}:{word}' for word in shown])
+
+
+def kind(found: Any) -> str:
+  return f'a {type(found).__name__}'
