@@ -297,7 +297,8 @@ class Supervisor:
     alive = [i for i, node in enumerate(self._nodes) if node.alive]
     now = time.monotonic()
     since_s = now - (self._kill_at - STOP_GRACE_S)
-    for index in alive:
+    # Clients first, also where a look comes so late that all are due.
+    for index in sorted(alive, key=lambda i: self._records[i].rank):
       record = self._records[index]
       needed = any(self._nodes[i].alive for i in record.clients)
       late = since_s >= record.rank * SERVERS_LATER_S

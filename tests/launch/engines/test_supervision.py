@@ -285,6 +285,16 @@ def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
   assert stayed == [deaf]
 
 
+def test_a_look_that_comes_late_asks_clients_first(monkeypatch):
+  monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.0)
+  script = Script(
+    ('actor',), counter=[], replay=[], learner=[], actor=[], last=['returns']
+  )
+  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.5)
+  play(script, CLIENTS, last=restarts.EndsRun())
+  assert script.stopped == ['actor', 'learner', 'counter', 'replay']
+
+
 def test_servers_of_each_other_are_asked_too(monkeypatch):
   monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
   script = Script(a=[], b=[], last=['returns'])
