@@ -83,6 +83,7 @@ def test_what_a_stock_learner_cannot_do_is_refused(
     cell.build()
 
 
+@pytest.mark.long
 def test_building_a_program_starts_no_tensorflow():
   code = """
 from tensorflow.python.eager import context

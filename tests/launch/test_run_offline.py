@@ -125,6 +125,7 @@ def test_prioritized_replay_of_data_begins_with_its_priorities(data):
   np.testing.assert_allclose(sample.probabilities, 1 / size, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_resumed_run_draws_no_minibatch_again(
   data, tmp_path, make_counter, monkeypatch
 ):
