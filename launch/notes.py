@@ -39,7 +39,11 @@ def _rate(cell: cell_lib.Cell) -> str:
   if not end.setting.endswith('_env_steps'):
     if 'pace' not in cell.sections or not experiment.pace.samples_per_insert:
       return ''  # acting and learning do not wait for each other
-    begin = experiment.min_replay_size
+    if 'agent.min_replay_size' in cell.unused:
+      return ''  # nobody acts
+    # Learners of a parameter server have a replay each.
+    learners = getattr(cell.sections.get('server'), 'num_learners', 1)
+    begin = learners * experiment.min_replay_size
     per_unit = experiment.pace.steps_per_update(agent.batch_size)
   zero = begin + end.value * per_unit
   if zero >= _CLEARLY * budget:

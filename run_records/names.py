@@ -22,12 +22,13 @@ def unknown(
   Raises:
     ValueError: always.
   """
+  known = list(known)
   by_lower = {one.lower(): one for one in known}
   near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
   raise ValueError(
     f'There is no {what} {name!r}. '
     + (f'Did you mean {by_lower[near[0]]!r}? ' if near else '')
-    + f'There are {", ".join(by_lower.values())}.'
+    + f'There are {", ".join(known)}.'
     + (f' {besides}.' if besides else '')
   )
 

@@ -31,6 +31,7 @@ _logger = logging.getLogger(__name__)
 # threads handles does not wake the main thread, so each wait has an end.
 _LOOK_UP_S = 0.5
 _LONG_S = 300.0  # a full table may take to restore
+_INFO_S = 2  # a server of this process may take to say what it took
 
 
 class AddressHandle(base.Handle[str]):
@@ -112,7 +113,6 @@ class ReplayHost:
     self._first = first_shard
     self._shared = shared
     self._opened: list[checkpoints.Opened] = []
-    self._tables: list[reverb.Table] = []
     self._meta: dict[str, Any] = {}
     self._saved_last = False
     self._saved_inserts: list[int] | None = None
@@ -122,10 +122,8 @@ class ReplayHost:
     """Starts the servers, with what their newest checkpoints hold."""
     for shard, address in enumerate(self._addresses, self._first):
       pulse.beat()  # what limits its node limits each
-      tables = self._make_tables()
-      self._tables += tables
       opened = checkpoints.open_server(
-        tables,
+        self._make_tables(),
         port=lp_address.get_port_from_address(address),
         directory=self._directory(shard),
       )
@@ -201,7 +199,7 @@ class ReplayHost:
       lost: no checkpoint holds what they hold; the next start will say so.
     """
     with self._lock:  # Not in the middle of a save.
-      opened, self._opened, self._tables = self._opened, [], []
+      opened, self._opened = self._opened, []
       for shard, server in enumerate(opened, self._first):
         server.server.stop()
         if self._run_dir is not None and not lost:
@@ -224,7 +222,9 @@ class ReplayHost:
       return True
     with self._lock:  # A save may be under way.
       # The engine waits a few seconds for a node to end: no save for nothing.
-      if self._saved_last or self._inserts() == self._saved_inserts:
+      inserts = self._inserts()
+      same = inserts is not None and inserts == self._saved_inserts
+      if self._saved_last or same:
         return True
     try:
       # The learner's steps are those of the last save that it asked for.
@@ -235,12 +235,22 @@ class ReplayHost:
     _logger.info('Saved %d items at the end.', kept)
     return True
 
-  def _inserts(self) -> list[int]:
-    """Of each table, the items that it has taken since it was made."""
-    return [
-      table.info.rate_limiter_info.insert_stats.completed
-      for table in self._tables
-    ]
+  def _inserts(self) -> list[int] | None:
+    """Of each table, the items taken in this life; None if that is not known.
+
+    Asked of the servers: a table that was restored is another one than ours.
+    """
+    try:
+      return [
+        table.rate_limiter_info.insert_stats.completed
+        for opened in self._opened
+        for _, table in sorted(
+          opened.server.localhost_client().server_info(_INFO_S).items()
+        )
+      ]
+    except (RuntimeError, OSError) as e:
+      _logger.warning('A server does not say what it took: %s', e)
+      return None
 
   def _directory(self, shard: int) -> pathlib.Path | None:
     if self._run_dir is None:

@@ -56,6 +56,18 @@ def test_nothing_is_said_where_there_is_nothing_to_say(
   assert _of(agent, preset, **overrides) == []
 
 
+def test_each_learner_of_a_parameter_server_fills_a_replay_of_its_own():
+  cell = cell_lib.resolve(
+    'apex_dqn',
+    'cartpole',
+    'parameter_server',
+    {'run.steps_per_agent': '101000', 'server.num_learners': '4'},
+  )
+  (note,) = notes.of(cell)
+  assert 'step 54,000 of 101,000' in note
+  assert '--config.agent.anneal_updates=97000 ' in note
+
+
 def test_a_rate_that_nobody_learns_with_is_not_told():
   cell = cell_lib.resolve(
     'impala', topology='evolution', overrides={'run.steps_per_agent': '1000000'}

@@ -156,6 +156,18 @@ def test_what_others_wrote_after_the_last_save_of_one_is_kept(start, tmp_path):
   assert manifest.meta == {'learner_steps': 7}
 
 
+def test_what_was_written_after_a_restart_is_kept_too(start, tmp_path):
+  first = start(shared=True)
+  first.write(5)
+  first.stop()
+  second = start(shared=True)  # its tables are those of the checkpoint
+  second.write(1)
+  second.host.save({}, last=True)
+  second.write(2)
+  second.stop()
+  assert _newest(tmp_path).items == {'replay': 8}
+
+
 def test_a_host_without_servers_does_not_pretend_to_save(start, tmp_path):
   host = replay_host.ReplayHost(lambda: [], str(tmp_path), ['localhost:1'])
   with pytest.raises(RuntimeError, match='shard 0 runs no server'):
