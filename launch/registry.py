@@ -34,7 +34,7 @@ TOPOLOGIES = {
 # They need more than an agent, such as a data set, and are in no table.
 _BESIDES = {'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
-unknown = names.unknown
+unknown = names.unknown  # for those who look other names up here
 
 
 @dataclasses.dataclass(frozen=True)

@@ -222,9 +222,10 @@ class ReplayHost:
       return True
     with self._lock:  # A save may be under way.
       # The engine waits a few seconds for a node to end: no save for nothing.
+      if self._saved_last:
+        return True
       inserts = self._inserts()
-      same = inserts is not None and inserts == self._saved_inserts
-      if self._saved_last or same:
+      if inserts is not None and inserts == self._saved_inserts:
         return True
     try:
       # The learner's steps are those of the last save that it asked for.

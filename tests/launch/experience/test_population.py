@@ -11,12 +11,9 @@ from agents import learner
 from environment_loops import environments
 from launch import experience
 from launch import experiment as experiment_lib
-from launch.experience import kind
 from launch.experience import population
 from launch.rpc import directory
 from replay import priorities
-from replay import sampler
-from replay import writer
 from tests import counting
 
 COUNTING = environments.Spec('counting', (3,), 2)
@@ -202,17 +199,5 @@ def test_learning_waits_for_the_member_that_has_made_least():
   assert np.cumsum(made).tolist() == [0, 0, 4, 14]
 
 
-def test_a_server_is_waited_for_as_long_as_its_table(monkeypatch):
-  given = []
-  monkeypatch.setattr(
-    writer, 'ItemWriter', lambda *args: given.append(args[-1])
-  )
-  monkeypatch.setattr(
-    sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
-  )
-  found = experience.of_members(_experiment(prioritized=False), MEMBERS)
-  found.adder(None, 'replay', None, None, lambda: False)
-  found.source([], 'replay', lambda: False)
-  options, read = given
-  assert read['connect_timeout_s'] == kind.WAIT_S
-  assert options.reconnect_s == options.timeout_s == kind.WAIT_S
+def test_a_server_is_waited_for_as_long_as_its_table(check_patience):
+  check_patience(experience.of_members(_experiment(prioritized=False), MEMBERS))

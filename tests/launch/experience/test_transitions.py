@@ -14,10 +14,8 @@ from environment_loops import vector
 from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
-from launch.experience import kind
 from launch.rpc import directory
 from replay import packing
-from replay import sampler
 from replay import writer
 
 ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
@@ -246,17 +244,5 @@ def test_an_item_that_is_not_finite_is_removed_and_counted(serve, caplog):
   source.close()
 
 
-def test_a_server_is_waited_for_as_long_as_its_table(monkeypatch):
-  given = []
-  monkeypatch.setattr(
-    writer, 'ItemWriter', lambda *args: given.append(args[-1])
-  )
-  monkeypatch.setattr(
-    sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
-  )
-  found = _experience({'prioritized': False})
-  found.adder(None, 'replay', None, None, lambda: False)
-  found.source([], 'replay', lambda: False)
-  options, read = given
-  assert read['connect_timeout_s'] == kind.WAIT_S
-  assert options.reconnect_s == options.timeout_s == kind.WAIT_S
+def test_a_server_is_waited_for_as_long_as_its_table(check_patience):
+  check_patience(_experience({'prioritized': False}))

@@ -17,10 +17,7 @@ from environment_loops import environments
 from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
-from launch.experience import kind
 from replay import blocks
-from replay import sampler
-from replay import writer
 
 COUNTING = environments.Spec('counting', (3,), 2)
 T, SEQUENCES, MEMBERS = 4, 6, 2
@@ -217,19 +214,7 @@ def test_budgets_without_a_whole_rollout_are_refused():
     experience.check_members(_experiment(steps_per_agent=ROLLOUT - 1))
 
 
-def test_a_server_is_waited_for_as_long_as_its_table(monkeypatch):
-  given = []
-  monkeypatch.setattr(
-    writer, 'ItemWriter', lambda *args: given.append(args[-1])
-  )
-  monkeypatch.setattr(
-    sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
-  )
+def test_a_server_is_waited_for_as_long_as_its_table(check_patience):
   experiment = _experiment(impala.IMPALA, impala.Config(**IMPALA), num_agents=1)
   config = actor_settings.Config(num_actors=1, envs_per_actor=SEQUENCES)
-  found = experience.of_actors(experiment, config)
-  found.adder(object(), 'replay', None, None, lambda: False)
-  found.source([], 'replay', lambda: False)
-  options, read = given
-  assert read['connect_timeout_s'] == kind.WAIT_S
-  assert options.reconnect_s == options.timeout_s == kind.WAIT_S
+  check_patience(experience.of_actors(experiment, config))

@@ -1,0 +1,28 @@
+"""What all kinds of experience have to do alike."""
+
+import pytest
+
+from launch.experience import kind
+from replay import sampler
+from replay import writer
+
+
+@pytest.fixture
+def check_patience(monkeypatch):
+  """check_patience(experience): servers are waited for as long as tables."""
+
+  def check(found):
+    given = []
+    monkeypatch.setattr(
+      writer, 'ItemWriter', lambda *args: given.append(args[-1])
+    )
+    monkeypatch.setattr(
+      sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
+    )
+    found.adder(object(), 'replay', None, None, lambda: False)
+    found.source([], 'replay', lambda: False)
+    options, read = given
+    assert read['connect_timeout_s'] == kind.WAIT_S
+    assert options.reconnect_s == options.timeout_s == kind.WAIT_S
+
+  return check
