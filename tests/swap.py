@@ -15,8 +15,6 @@ from agents import settings
 from agents.exchange import local
 from launch import experience
 from launch import rpc
-from launch.engines import restarts
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.topologies import parts
@@ -33,6 +31,9 @@ class Swap(local.Local):
 
   def begin(self, worker):
     self._worker, self._next = worker, worker.learner.updates + self._period
+    if self._other is not None:
+      # Learning waits for the answer, and the other one may be dead.
+      self._other = self._other.with_deadline(1.0)
 
   def swap(self, theta):
     """Serves the worker that asks: takes its parameters, gives these."""
@@ -44,9 +45,11 @@ class Swap(local.Local):
       self._next += self._period
       with contextlib.suppress(rpc.Unavailable, rpc.RemoteError):
         self._theirs = self._other.swap(self._worker.theta)
-    if self._theirs is not None:
-      self._worker.learner.set_parameters(self._theirs)
-      self._theirs, self._swaps = None, self._swaps + 1
+    if self._theirs is None:
+      return False
+    self._worker.learner.set_parameters(self._theirs)
+    self._theirs, self._swaps = None, self._swaps + 1
+    return True
 
   def metrics(self):
     return {'swaps': self._swaps}
@@ -74,6 +77,7 @@ class Swapping:
 
   @staticmethod
   def build(experiment, config):
+    parts.require_colocated(experiment, 'swap')
     experience.check_members(experiment)
     program = lp.Program('swap')
     counter = parts.counter(program, experiment)
@@ -92,9 +96,6 @@ class Swapping:
             first_shard=i,
           )
         )
-    with program.group('evaluator'):
-      program.add_node(
-        lp.PyClassNode(evaluator.Evaluator, experiment, counter, other)
-      )
-    restarts.assign(program, {'counter': restarts.EndsRun()})
+    parts.evaluator(program, experiment, counter, other)
+    parts.let_all_come_back(program)
     return program

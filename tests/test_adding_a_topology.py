@@ -6,6 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from launch import cell as cell_lib
+from launch.engines import restarts
 from tests import swap
 
 HERE = pathlib.Path(__file__).parent
@@ -24,20 +26,56 @@ class _Worker:
     self.theta = theta
 
 
+class _Client:
+  """A client of an exchange that is there."""
+
+  def __init__(self, exchange):
+    self.swap, self.timeout_s = exchange.swap, 10.0
+
+  def with_deadline(self, timeout_s):
+    self.timeout_s = timeout_s
+    return self
+
+
 def test_two_workers_have_each_other_s_parameters_after_a_swap():
   one, two = np.zeros((2, 3)), np.ones((2, 3))
   second = swap.Swap(10)
-  first = swap.Swap(10, second)
+  client = _Client(second)
+  first = swap.Swap(10, client)
   workers = _Worker(one), _Worker(two)
   for exchange, worker in zip((first, second), workers):
     exchange.begin(worker)
-  first.sync()
+  assert client.timeout_s <= 1  # the worker learns nothing meanwhile
+  assert not first.sync()
   assert workers[0].theta is one  # not yet
   workers[0].updates = 10
-  for exchange in (first, second, first, second):
-    exchange.sync()
+  # Whether parameters moved: what is published then acts.
+  assert [e.sync() for e in (first, second, first, second)] == [
+    True, True, False, False,
+  ]  # fmt: skip
   assert workers[0].theta is two and workers[1].theta is one
   assert first.metrics() == second.metrics() == {'swaps': 1}
+
+
+def _cell(**overrides):
+  return cell_lib.resolve(
+    'dqn',
+    'cartpole',
+    'tests.swap:Swapping',
+    {name.replace('__', '.'): x for name, x in overrides.items()},
+  )
+
+
+def test_a_worker_that_dies_is_started_again():
+  policies = restarts.of(_cell().build())
+  assert policies.pop('counter') == restarts.EndsRun(restarts.Restart())
+  assert set(policies) == {'worker_0', 'worker_1', 'evaluator'}
+  assert set(policies.values()) == {restarts.Restart()}
+
+
+def test_a_replay_node_is_refused_as_there_is_none():
+  with pytest.raises(ValueError, match="run.replay='node': swap has no replay"):
+    _cell(run__replay='node').build()
 
 
 @pytest.fixture(scope='module')
@@ -65,6 +103,19 @@ def test_any_agent_swaps_by_the_word_of_a_topology(runs, agent):
   for node in ('worker_0', 'worker_1'):
     rows = (metrics / f'node_{node}.jsonl').read_text().splitlines()
     assert json.loads(rows[-1])['swaps'] > 0
+
+
+def test_the_target_ends_such_a_run(start_run):
+  run = start_run(
+    'dqn:cartpole',
+    '--topology=swap:Swapping',
+    '--config.run.steps_per_agent=20000',
+    '--config.run.target_return=5',  # any policy has it
+    script='run.py',
+    modules=HERE,
+  )
+  assert run.wait() == 0, run.output
+  assert '5 was asked for' in run.output
 
 
 @pytest.mark.parametrize('agent', AGENTS)
