@@ -75,7 +75,8 @@ def resolve(
 
   Args:
     agent: name, or module:Name.
-    preset: of the agent; '' is its first.
+    preset: of the agent; '' is the one of the environment that `overrides`
+      say, if there is one, else its first.
     topology: name or module:Name; None is the agent's own.
     overrides: 'section.name' or 'environment' to what the command line says.
       Another environment than the preset's leaves out the preset's
@@ -93,10 +94,14 @@ def resolve(
       found.presets,
       'Or start from one and set --config.environment',
     )
-  values = found.presets[preset or next(iter(found.presets))]
+  overrides = overrides or {}
+  task, presets = overrides.get('environment'), found.presets
+  of_task = (
+    p for p in presets if task and presets[p].get('environment') == task
+  )
+  values = presets[preset or next(of_task, next(iter(presets)))]
   name = topology or found.topology
   _check_sections(values, name)
-  overrides = overrides or {}
   own = values.get('environment')
   borrowed: set[str] = set()
   if overrides.get('environment', own) != own:
@@ -222,13 +227,13 @@ def _cell(
       raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')
   if sections['run'].deterministic:
     _check_deterministic(topology, sections['run'])
+  largest, least = _replay_sizes(made_agent, agent_config)
   experiment = experiment_lib.Experiment(
     make_agent=make_agent,
     environment=environment,
     num_agents=topology.members(sections[topology.SECTION]),
-    # A queue has neither.
-    max_replay_size=getattr(agent_config, 'max_replay_size', 1),
-    min_replay_size=getattr(agent_config, 'min_replay_size', 1),
+    max_replay_size=largest,
+    min_replay_size=least,
     pace=sections.get('pace', experiment_lib.Pace()),
     seed=seed,
     run=sections['run'],
@@ -253,6 +258,27 @@ def _cell(
     config,
     unused,
   )
+
+
+def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
+  """Transitions that replay keeps, and holds before learning begins.
+
+  Raises:
+    ValueError: it does not.
+  """
+  names = ('max_replay_size', 'min_replay_size')
+  if agent.unroll_length is not None:
+    return 1, 1  # a queue has neither
+  missing = [name for name in names if not hasattr(config, name)]
+  if missing:
+    raise ValueError(
+      f'{agent.name} learns from transitions, and {type(config).__name__} has '
+      f'no {" and no ".join(missing)}: how many replay keeps, and how many it '
+      'holds before learning begins. Give it these fields, as '
+      'agents.replay_agent.Config has them, or set unroll_length for an agent '
+      'that learns from unrolls.'
+    )
+  return config.max_replay_size, config.min_replay_size
 
 
 def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:

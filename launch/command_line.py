@@ -178,7 +178,8 @@ def _parser(description: str | None) -> Parser:
     'agent',
     nargs='?',
     metavar='AGENT[:PRESET]',
-    help='what is learned, and where; without a preset the first of its file',
+    help='what is learned, and where; without a preset the one of the '
+    'environment, else the first of its file',
   )
   parser.add_argument(
     '--topology', help="who talks to whom; default: the agent's own"

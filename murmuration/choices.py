@@ -1,4 +1,4 @@
-"""From the words of `train` to a cell: which preset, which settings."""
+"""From the words of `train` to a cell: which settings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def cell(
 
   Args:
     agent: AGENT or AGENT:PRESET.
-    environment: None: that of the preset. Without a preset, the one of the
-      environment is taken, else the first.
+    environment: None: that of the preset.
     topology: None: the agent's own.
     settings: as for `named`.
     steps: of each agent; None: of the preset.
@@ -34,11 +33,6 @@ def cell(
   """
   name, preset = registry.split(agent)
   found = registry.agent(name)
-  presets = found.presets
-  if environment and not preset:
-    own = (p for p in presets if presets[p].get('environment') == environment)
-    preset = next(own, '')
-  values = presets.get(preset or next(iter(presets)), {})
   chosen: dict[str, str] = {}
   if environment:
     chosen['environment'] = environment
@@ -47,7 +41,7 @@ def cell(
   made = cell_lib.resolve(name, preset, topology, chosen, seed)
   if steps is None:
     return made
-  chosen = {**budget(values, steps, made.unused), **chosen}
+  chosen = {**budget(made, steps), **chosen}
   return cell_lib.resolve(name, preset, topology, chosen, seed)
 
 
@@ -76,26 +70,18 @@ def resumed(
       # Offline nobody steps: its budget stands for its updates.
       steps += kept.experiment.run.steps_per_agent
     chosen = {**chosen, 'run.steps_per_agent': str(steps)}
-    chosen = {**budget(config, steps, kept.unused), **chosen}
+    chosen = {**budget(kept, steps), **chosen}
   return cell_lib.resume(config, chosen)
 
 
-def budget(
-  values: Mapping[str, Any], steps: int, unused: Mapping[str, str]
-) -> dict[str, str]:
-  """The settings that make `steps` the budget.
-
-  Args:
-    values: of a preset, or of a run's config.json.
-    steps: of each agent.
-    unused: of the cell.
-  """
+def budget(made: cell_lib.Cell, steps: int) -> dict[str, str]:
+  """The settings that make `steps`, of each agent, the budget of a cell."""
   found = {'run.steps_per_agent': str(steps)}
   # A rate that falls over the whole run falls over the whole of this one.
-  own = values.get('run', {}).get('steps_per_agent')
+  agent, run = made.config['agent'], made.config['run']
   falls = 'agent.anneal_env_steps'
-  same = own and values.get('agent', {}).get('anneal_env_steps') == own
-  if same and falls not in unused:
+  same = agent.get('anneal_env_steps') == run['steps_per_agent']
+  if same and falls not in made.unused:
     found[falls] = str(steps)
   return found
 

@@ -112,10 +112,8 @@ def plan(
   # A run that stops at its goal has fewer steps than those beside it.
   stays = {'run.target_return': 'None', **fixed}
   base = resolve({})
-  presets = base.agent.presets
   if args.steps is not None:
-    values = presets[preset or next(iter(presets))]
-    stays = {**choices.budget(values, args.steps, base.unused), **stays}
+    stays = {**choices.budget(base, args.steps), **stays}
   steps = args.steps or base.sections['run'].steps_per_agent
   classes = cell_lib.classes(base.agent, base.topology)
   full = {

@@ -171,10 +171,10 @@ def test_the_numbers_that_the_page_warns_of_are_the_first_preset_s(
 
 
 def test_only_the_library_s_steps_stretch_the_fall_of_a_rate():
-  words = 'a2c', 'Acrobot-v1', None, {}, 70_000, 0
+  words = 'a2c', 'MountainCar-v0', None, {}, 70_000, 0
   made = choices.cell(*words).config
   assert made['agent']['anneal_env_steps'] == 70_000
-  flags = {'environment': 'Acrobot-v1', 'run.steps_per_agent': '70000'}
+  flags = {'environment': 'MountainCar-v0', 'run.steps_per_agent': '70000'}
   made = cell.resolve('a2c', overrides=flags).config
   assert made['agent']['anneal_env_steps'] == 200_000
 

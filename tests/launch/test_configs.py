@@ -1,5 +1,6 @@
 """Presets, and what a command line makes of them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from launch import needs
 from launch import registry
 from launch import session
 from launch import settings
+from murmuration import choices
 
 PRESETS = [
   (name, preset)
@@ -128,11 +130,52 @@ def test_another_environment_has_not_the_target_of_the_preset():
   assert cell_lib.resolve('ppo').config['run']['target_return'] == 475.0
   for overrides, target in (
     ({'environment': 'CartPole-v1'}, 475.0),
-    ({'environment': 'Acrobot-v1'}, None),
-    ({'environment': 'Acrobot-v1', 'run.target_return': '-90'}, -90.0),
+    ({'environment': 'MountainCar-v0'}, None),
+    ({'environment': 'MountainCar-v0', 'run.target_return': '-90'}, -90.0),
   ):
-    config = cell_lib.resolve('ppo', overrides=overrides).config
-    assert config['run']['target_return'] == target
+    for preset in ('', 'cartpole'):
+      config = cell_lib.resolve('ppo', preset, overrides=overrides).config
+      assert config['run']['target_return'] == target
+  # Nor where the environment has a preset, and another one is named.
+  overrides = {'environment': 'Acrobot-v1'}
+  config = cell_lib.resolve('ppo', 'cartpole', overrides=overrides).config
+  assert config['run'] == {
+    **cell_lib.resolve('ppo', 'cartpole').config['run'], 'target_return': None,
+  }  # fmt: skip
+
+
+def test_an_environment_without_a_preset_s_name_has_its_own():
+  config = cell_lib.resolve(
+    'dqn', overrides={'environment': 'Acrobot-v1'}
+  ).config
+  assert config == cell_lib.resolve('dqn', 'acrobot').config
+  assert config == choices.cell('dqn', 'Acrobot-v1', None, {}, None, 0).config
+  assert config != cell_lib.resolve('dqn').config
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutTheLeast:
+  max_replay_size: int = 100
+
+
+@pytest.mark.parametrize(
+  'config, missing',
+  [
+    (_WithoutTheLeast, 'no min_replay_size:'),
+    (dataclasses.make_dataclass('Bare', []), 'no max_replay_size and no min_'),
+  ],
+)
+def test_replay_without_a_size_is_refused(monkeypatch, config, missing):
+  dqn = registry.agent('dqn')
+  own = dataclasses.replace(
+    dqn,
+    agent=lambda unused, spec: dqn.agent(dqn.config(), spec),
+    config=config,
+    presets={'': {'environment': 'CartPole-v1'}},
+  )
+  monkeypatch.setattr(registry, 'agent', lambda name: own)
+  with pytest.raises(ValueError, match=f'dqn learns from tra.* {missing}'):
+    cell_lib.resolve('dqn')
 
 
 @pytest.mark.parametrize(
