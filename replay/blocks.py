@@ -110,11 +110,13 @@ class BlockLayout:
       )
     limit = self.max_episode_steps
     if limit is not None and limit < self.unroll_length:
+      # Of which rollouts and minibatches are whole numbers as before.
+      part = max(n for n in range(1, limit + 1) if not self.unroll_length % n)
       raise ValueError(
         f'unroll_length={self.unroll_length} is longer than an episode of at '
         f'most {limit} steps: a block holds one true end of an environment, '
         'and a time limit could make two. Set unroll_length to at most '
-        f'{limit}.'
+        f'{limit}, for instance {part}.'
       )
 
   def zeros(self) -> Block:

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -13,7 +14,12 @@ from environment_loops import environments
 from environment_loops import own_vector
 from environment_loops import vector
 from launch import cell
+from launch import command_line
+from launch import registry
+from launch import render_docs
 from murmuration import choices
+from studies import sweep
+from studies import sweep_plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'your_environment.md'
@@ -63,6 +69,16 @@ class WithLevels(Raw):
 class Endless(Raw):
   pass
 """
+# What commands of the docs name besides.
+MORE = """
+
+class Remote(Corridor):
+  max_episode_steps = 100
+
+
+class Reach(Corridor):
+  action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+"""
 # Function of the page to: the class that it wraps, what the refusal shows, and
 # observation shape, number of actions and limit of what it makes.
 WRAPPED = {
@@ -90,7 +106,7 @@ def directory(tmp_path_factory):
     r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL
   )
   made = tmp_path_factory.mktemp('user')
-  (made / 'my_env.py').write_text(corridor)
+  (made / 'my_env.py').write_text(corridor + MORE)
   (made / 'script.py').write_text(script)
   (made / 'wrapped.py').write_text(wrapped)
   (made / 'corridors.py').write_text(corridors)
@@ -177,6 +193,32 @@ def test_only_the_library_s_steps_stretch_the_fall_of_a_rate():
   flags = {'environment': 'MountainCar-v0', 'run.steps_per_agent': '70000'}
   made = cell.resolve('a2c', overrides=flags).config
   assert made['agent']['anneal_env_steps'] == 200_000
+
+
+def test_every_command_of_the_docs_with_this_environment_can_be_run(modules):
+  found = []
+  for page in render_docs.pages():
+    text = page.read_text().replace('\\\n', '')
+    for line in re.findall(r'^ {4}murmuration (.*my_env:.*)$', text, re.M):
+      (what, agent, *words), overrides = command_line.overrides(
+        shlex.split(line, comments=True)
+      )
+      found.append(what)
+      if what == 'run':
+        name, preset = registry.split(agent)
+        cell.resolve(name, preset, overrides=overrides).build()
+      else:
+        spaces, words = sweep_plan.spaces([what, agent, *words])
+        args = sweep._parser().parse(words[1:])
+        sweep_plan.plan(args, spaces, overrides)
+  assert found.count('run') > 4 and found.count('sweep') == 2
+
+
+def test_an_unroll_that_is_longer_than_an_episode_names_one_that_fits(modules):
+  task = {'environment': 'my_env:Corridor'}
+  with pytest.raises(ValueError, match='at most 50, for instance 32'):
+    cell.resolve('ppo', overrides=task).build()
+  cell.resolve('ppo', overrides={**task, 'agent.unroll_length': '32'}).build()
 
 
 @pytest.mark.long
