@@ -282,13 +282,19 @@ def check_seed(seed: int) -> None:
 
 def _how_to_count(space: gymnasium.Space) -> str:
   """Advice for actions that are neither a number nor an array of floats."""
-  if not isinstance(space, gymnasium.spaces.MultiDiscrete):
+  if isinstance(space, gymnasium.spaces.MultiDiscrete):
+    sizes = 'env.action_space.nvec'
+    count = int(np.prod(space.nvec, dtype=np.int64))
+  elif (
+    isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1
+  ):
+    sizes, count = f'[2] * {space.n}', 2 ** int(space.n)
+  else:
     return 'Give one that is wrapped, whose actions are one of both.'
-  count = int(np.prod(space.nvec, dtype=np.int64))
   return (
     f'Give one that is wrapped, with a number for each of their {count:,} '
     f'combinations: gymnasium.wrappers.TransformAction(env, lambda action: '
-    f'np.array(np.unravel_index(action, env.action_space.nvec)), '
+    f'np.array(np.unravel_index(action, {sizes})), '
     f'gymnasium.spaces.Discrete({count})).'
   )
 

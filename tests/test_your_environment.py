@@ -58,6 +58,10 @@ class WithButtons(Raw):
   action_space = spaces.MultiDiscrete([3, 2])
 
 
+class WithSwitches(Raw):
+  action_space = spaces.MultiBinary(3)
+
+
 class Unbounded(Raw):
   action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -90,6 +94,13 @@ WRAPPED = {
     'gymnasium.spaces.Discrete(6))',
     (2,),
     6,
+    None,
+  ),
+  'pressed': (
+    'WithSwitches',
+    'np.unravel_index(action, [2] * 3)), gymnasium.spaces.Discrete(8))',
+    (2,),
+    8,
     None,
   ),
   'bounded': ('Unbounded', 'spaces.Box(low, high, (2,))', (2,), None, None),
