@@ -126,6 +126,23 @@ def check(agent: Any, about: dict[str, Any], path: pathlib.Path) -> None:
       )
 
 
+def check_task(task: str, about: dict[str, Any], path: pathlib.Path) -> None:
+  """Refuses a data set of another environment, where it names one.
+
+  Tasks with the same shapes can be told apart by nothing else.
+
+  Raises:
+    ValueError: with both names.
+  """
+  got = about.get('environment') or task
+  if got != task:
+    raise ValueError(
+      f'{path} is of environment={got}, not {task}. Set --config.environment='
+      f'{got}, or, if both are the same task, --config.offline.environment='
+      f'{got}.'
+    )
+
+
 def _check_rows(
   agent: Any, rows: np.ndarray, priorities: np.ndarray, path: pathlib.Path
 ) -> None:

@@ -34,6 +34,9 @@ class Config:
   """What is learned from."""
 
   data: str = ''  # transitions.npz of replay/export.py, or its directory
+  # The environment that the data set names; '': that of the run. For one task
+  # that has two names.
+  environment: str = ''
 
   def __post_init__(self):
     settings.check(self, SECTION)
@@ -76,7 +79,9 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       'writes one: --config.offline.data=out/.'
     )
   path = pathlib.Path(config.data).resolve()
-  offline.check(agent, export.about(path), path)
+  about = export.about(path)
+  offline.check(agent, about, path)
+  offline.check_task(config.environment or experiment.environment, about, path)
   # All of the data set is there at once.
   experience.check_members(dataclasses.replace(experiment, min_replay_size=1))
   program = lp.Program('offline')

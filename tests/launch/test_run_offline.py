@@ -25,7 +25,7 @@ LAYOUT = packing.TransitionLayout((4,))
 STEPS, ENVS = 1_000, 8
 
 
-def _write(directory, **about):
+def _write(directory):
   """A data set of the zoo's policy, a third of whose actions are random."""
   policy = play.load('dqn:cartpole')
   rng = np.random.default_rng(0)
@@ -43,7 +43,8 @@ def _write(directory, **about):
     observation = step.next_observation
   environment.close()
   fields = LAYOUT.unpack(np.concatenate(rows))._asdict()
-  said = {'layout': LAYOUT.name, 'n_step': N, 'gamma': GAMMA, **about}
+  said = {'layout': LAYOUT.name, 'n_step': N, 'gamma': GAMMA}
+  said['environment'] = 'CartPole-v1'
   np.savez(
     directory / export.FILE,
     about=np.array(json.dumps(said)),
@@ -169,6 +170,8 @@ def test_a_resumed_run_draws_no_minibatch_again(
     ({'agent.n_step': '3'}, r'n_step=5, but .* needs 3.*agent.n_step=5'),
     ({'agent.gamma': '0.9'}, r'gamma=0.99, but .*agent.gamma=0.99'),
     ({'environment': 'Acrobot-v1'}, 'Choose the agent and environment'),
+    ({'environment': 'CartPole-v0'}, 'is of environment=CartPole-v1, not '),
+    ({'offline.environment': 'Any-v0'}, 'is of environment=CartPole-v1, not '),
     ({'run.replay': 'node'}, "run.replay='node'"),
     ({'pace.samples_per_insert': 'None'}, 'one loop does both'),
   ],
@@ -176,6 +179,18 @@ def test_a_resumed_run_draws_no_minibatch_again(
 def test_what_cannot_be_learned_from_is_refused(data, overrides, said):
   with pytest.raises(ValueError, match=said):
     _cell(data, **overrides).build()
+
+
+def test_a_task_may_have_two_names_and_a_data_set_none(data, tmp_path):
+  task = {'environment': 'CartPole-v0'}
+  _cell(data, **task, **{'offline.environment': 'CartPole-v1'}).build()
+
+  def forget(arrays):
+    about = json.loads(str(arrays['about']))
+    del about['environment']
+    arrays['about'] = np.array(json.dumps(about))
+
+  _cell(_changed(data, tmp_path, forget), **task).build()
 
 
 def _changed(data, directory, change):
