@@ -303,9 +303,10 @@ class Mix(local.Local):
         if waited_s > (self._timeout_s if count else self._first_patience_s):
           self._dead[source] = count
           _logger.warning(
-            'Worker %d was not heard of for %.1f s: going on without it.',
-            source,
+            'Waited %.1f s (gossip.lock_timeout_s) for worker %d, which is more '
+            'than gossip.tau iterations behind, or gone: going on without it.',
             waited_s,
+            source,
           )
       self._carrier.wait(received, min(_LOOK_AROUND_S, self._timeout_s))
     self._waited_s += waited_s

@@ -49,6 +49,8 @@ class Pull(base.Exchange):
     self._part_of = _parts(learner.agent.layout)
     draws = int(self._part_of.max()) + 1
     self._r_shape = (shape[0], draws) if self._r_mode == 'scalar' else shape
+    # Not saved: calls, between which checkpoints are made, are whole periods,
+    # and a run that is resumed may have another one.
     self._made = tf.Variable(0, dtype=tf.int64, name='made')
     self._generator = tf.random.Generator.from_seed(seed, alg='philox')
     self._velocity: tf.Variable | None = None
@@ -115,8 +117,6 @@ class Pull(base.Exchange):
       'c': self._c,
       'pull': self._generator.state,
     }
-    if self.period > 1:
-      named['pull_updates'] = self._made
     if self._velocity is not None:
       named['velocity'] = self._velocity
     return named

@@ -137,6 +137,11 @@ class ReturnClaims:
       return None
     return float(self.means[member])
 
+  def forget(self, member: int) -> None:
+    """The member's parameters are others now."""
+    self._recent[member].clear()
+    self.means[member] = np.nan
+
 
 class TargetClaims:
   """`claim_mode='target'`: claims rise with the largest target (literal)."""
@@ -149,3 +154,7 @@ class TargetClaims:
     better = np.isfinite(largest_target) & (largest_target >= self._best)
     self._best = np.where(better, largest_target, self._best)
     return [(int(i), float(self._best[i])) for i in np.flatnonzero(better)]
+
+  def forget(self, member: int) -> None:
+    """The member's parameters are others now."""
+    self._best[member] = -np.inf

@@ -215,7 +215,11 @@ class LiteralSupervision:
       if self.loaded is not None and self.loaded != self.star:
         self.rejected += 1
       self.loaded, self.arrived, self.x = self.arrived, None, 0
-    return None if self.loaded is None else Ticket('trial', self.loaded)
+    if self.loaded is None:
+      return None
+    # Of theta_star there is no end of episodes: supervisors pause between them.
+    kind = 'confirmation' if self.loaded == self.star else 'trial'
+    return Ticket(kind, self.loaded)
 
   def cancel(self, ticket: Ticket) -> None:
     del ticket

@@ -3,9 +3,8 @@
     worker j =forward=> proxy j =push_message=> proxy i <=collect= worker i
 
 A proxy keeps the newest message of each in-neighbour, and sends to the
-out-neighbours of its worker. So what a worker spends on its messages does not
-depend on how many neighbours it has or how far they are, and its inbox outlives
-it. A proxy that dies comes back empty, and is full again after one iteration.
+out-neighbours of its worker. So a worker waits for none of them, however far
+they are, and its inbox outlives it. A proxy that dies comes back empty, and is full again after one iteration.
 """
 
 from __future__ import annotations

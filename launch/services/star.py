@@ -375,7 +375,13 @@ class StarServer:
       dropped = self._machine.drop_trial()
       self._trial_since = None
       if dropped is not None:
-        _logger.warning('A trial took too long and was dropped.')
+        _logger.warning(
+          'A candidate is dropped: after swarm.trial_timeout_s=%g s %d of '
+          '%d episodes of its trial had ended.',
+          self._config.trial_timeout_s,
+          len(returns),
+          self._config.b + 1,
+        )
         self._log_candidate(dropped, returns)
         self._forget()
 

@@ -256,6 +256,12 @@ class StarExchange(pull.Pull):
   def replacement(self, member):
     return self._client.star.theta
 
+  def reset_member(self, member):
+    super().reset_member(member)
+    # What it claimed before it broke may be beyond all that comes.
+    self._returns.forget(member)
+    self._targets.forget(member)
+
   def metrics(self):
     theta, star = self._worker.theta, self._client.star
     numbers = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import launchpad as lp
 
@@ -59,7 +59,11 @@ class Config:
   checkpoint_period: settings.Whole = 100  # updates of a shard
   # The mean of all learners' gradients is applied: A2C.
   synchronous: bool = False
-  sync_timeout_s: settings.Seconds = 10.0  # for the others, in seconds
+  # For the others, in seconds. A learner that waits gives no sign of life, and
+  # would be taken for one that hangs.
+  sync_timeout_s: Annotated[
+    float, settings.between(0, 250, 'above 0 and at most 250 seconds', '(]')
+  ] = 10.0
 
   def __post_init__(self):
     settings.check(self, SECTION)

@@ -86,5 +86,5 @@ def require_colocated(
   if experiment.run.replay != 'colocated':
     raise ValueError(
       f'run.replay={experiment.run.replay!r}: {topology} has no replay nodes. '
-      'Leave it out, or use actor_learner or swarm.'
+      'Leave it out, or use actor_learner, swarm or parameter_server.'
     )

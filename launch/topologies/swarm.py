@@ -10,6 +10,7 @@ checkpointed. In a resumed run explorers are what they were.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import launchpad as lp
 
@@ -34,6 +35,18 @@ Config = explorers.Config
 def members(config: Config) -> int:
   """Agents in the whole program."""
   return config.num_explorers
+
+
+def ignored(agent: Any, config: Config) -> dict[str, str]:
+  """Settings that a run would ignore, and why."""
+  found = {}
+  if config.supervisor == 'literal':
+    why = "the rules of swarm.supervisor='literal' know none"
+    names = 'window', 'idle_episodes', 'trial_timeout_s'
+    found.update(dict.fromkeys((*names, 'run.target_return'), why))
+  if (agent.updates_per_call or 1) == 1:
+    found['pull_every'] = f'{agent.name} has one update to a rollout, or none'
+  return found
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:

@@ -61,3 +61,16 @@ def test_a_target_claim_is_a_new_largest_target_of_its_explorer():
   ]  # fmt: skip
   assert claims.updated(np.array([-2.0, -4.0, INF])) == [(1, -4.0)]
   assert claims.updated(np.array([-1.5, -4.5, 2.5])) == [(2, 2.5)]
+
+
+def test_who_has_other_parameters_claims_anew():
+  returns = explorers.ReturnClaims(num_members=2, claim_episodes=2)
+  for member in (0, 1):
+    assert returns.finished(member, 100.0) is None
+  returns.forget(0)
+  assert returns.finished(0, 1.0) is None
+  assert returns.finished(1, 50.0) == 75.0
+  targets = explorers.TargetClaims(num_members=2)
+  targets.updated(np.array([1e8, 5.0]))
+  targets.forget(0)
+  assert targets.updated(np.array([100.0, 4.0])) == [(0, 100.0)]

@@ -313,6 +313,17 @@ def test_the_literal_machine_forgets_an_episode_of_what_it_no_longer_tests():
   assert not machine.offer(2, math.nan)
 
 
+def test_literal_episodes_of_theta_star_are_confirmations():
+  machine = supervision.LiteralSupervision(b=1, k=200.0)
+  machine.offer(0, 0.0)
+  for _ in range(2):
+    ticket = machine.next_episode()
+    assert ticket.kind == 'trial'
+    machine.finish(ticket, 5.0)
+  assert machine.star == 0
+  assert machine.next_episode() == supervision.Ticket('confirmation', 0)
+
+
 def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
   machine = _with_star(claim=1.0)
   machine.offer(1, 5.0)

@@ -343,3 +343,8 @@ def test_an_explorer_offers_nothing_before_it_has_learned():
   worker.learner.updates = 3
   made.episode_ended(done)
   assert offered == [(500.0, 1, 3)]
+  # Of other parameters these returns say nothing.
+  made._velocity = None
+  made.reset_member(1)
+  made.episode_ended(types.SimpleNamespace(index=1, episode_return=2.0))
+  assert made._returns.means[1] == 2.0
