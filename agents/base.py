@@ -135,12 +135,14 @@ class RateEnd(NamedTuple):
     setting: such as 'agent.anneal_updates'.
     value: of the setting.
     after: learner steps made before they begin to fall.
+    env_steps: in one update, where `value` counts those.
   """
 
   update: float
   setting: str
   value: float
   after: float = 0.0
+  env_steps: float | None = None
 
 
 class Actor(Protocol):

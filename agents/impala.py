@@ -95,10 +95,9 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     self.optimizer = optimizers.make(config.optimizer, **options)
     total = config.anneal_env_steps
     if total is not None:
+      steps = config.unroll_length * config.batch_size
       self.rate_end = base.RateEnd(
-        total / (config.unroll_length * config.batch_size),
-        'agent.anneal_env_steps',
-        total,
+        total / steps, 'agent.anneal_env_steps', total, env_steps=steps
       )
 
   def loss(

@@ -129,6 +129,7 @@ class PPO(unroll_agent.UnrollActorCritic):
         math.ceil(total / config.rollout_steps) * self.updates_per_call,
         'agent.anneal_env_steps',
         total,
+        env_steps=config.rollout_steps / self.updates_per_call,
       )
 
   def feed(

@@ -331,6 +331,10 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
       # A checkpoint counts the updates of what is delayed apart.
       none = 'no ' if two.delayed is None else ''
       other.append(f'{none}parameters that move in some updates only')
+    first, last = one.rate_end, two.rate_end
+    if first and last and first.env_steps != last.env_steps:
+      # What is saved is updates made, and rates fall by environment steps.
+      other.append('more or fewer updates for each step, by which rates fall')
   if other:
     raise ValueError(
       f'what was saved cannot be gone on from with {" and ".join(other)}. '

@@ -63,6 +63,8 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('apex_dqn', None, {'actors.transitions_per_item': '1'}, 'per_item'),
     ('impala', None, {'actors.envs_per_actor': '4'}, 'blocks of other sizes'),
     ('impala', None, {'agent.unroll_length': '5'}, 'blocks of other sizes'),
+    ('impala:cartpole', None, {'agent.batch_size': '16'}, 'rates fall'),
+    ('ppo:hopper', None, {'agent.epochs': '4'}, 'rates fall'),
     ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),
     ('dqn', None, {'agent.prioritized': 'True'}, 'replay with priorities'),
     ('apex_dqn', None, {'agent.prioritized': 'False'}, 'without priorities'),
@@ -108,6 +110,8 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
   [
     ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
     ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
+    ('ppo', {'agent.epochs': '4'}),
+    ('ppo:hopper', {'agent.anneal_env_steps': '900000'}),
     ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
     ('apex_dqn', {'run.replay': 'node'}),
     ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
@@ -116,7 +120,8 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
   ],
 )
 def test_what_any_checkpoint_fits_may_change(agent, overrides):
-  kept = json.loads(json.dumps(cell_lib.resolve(agent).config))
+  agent, _, preset = agent.partition(':')
+  kept = json.loads(json.dumps(cell_lib.resolve(agent, preset).config))
   assert cell_lib.resume(kept, overrides).config != kept
 
 
