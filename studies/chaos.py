@@ -32,7 +32,7 @@ from run_records import run_directory
 from studies import launched
 
 _PAUSE_S = (3.0, 6.0)
-_END_S = 480.0  # from the last event to the end of the run, at most
+_END_S = 480.0  # from the start or an event to the next, or to the end
 _GONE_S = 5.0
 _SHARED = pathlib.Path('/dev/shm')
 
@@ -152,10 +152,12 @@ def run(
   launcher, until = psutil.Process(process.pid), time.monotonic() + _END_S
   while process.poll() is None and time.monotonic() < until:
     time.sleep(0.1)
-    if monkey.left:
+    events = monkey.left
+    with contextlib.suppress(psutil.Error):
+      monkey.visit(launcher)
+    # Not without an event: a launcher may hang after its nodes have ended.
+    if monkey.left < events:
       until = time.monotonic() + _END_S
-      with contextlib.suppress(psutil.Error):
-        monkey.visit(launcher)
   code = process.poll()
   if code is None:
     process.send_signal(signal.SIGTERM)
@@ -245,6 +247,8 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', type=pathlib.Path, default='runs/chaos')
   args, flags = parser.parse_known_args(argv)
+  if args.events < 1:
+    parser.error(f'--events={args.events}: give at least 1')
   args.out.mkdir(parents=True, exist_ok=True)
   results: list[Result] = []
   for name in args.systems.split(','):

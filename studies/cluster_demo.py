@@ -195,6 +195,8 @@ def run(
     here = starts(where)
     for name, lives in here.items():
       print(f'{system}: {name} is on {lives[-1].host}')
+    if lose not in here:  # it has not started yet, or has no log of its own
+      raise RuntimeError(f'no node {lose!r}: there are {", ".join(here)}')
     lost = cluster.hosts[here[lose][-1].host]
     at = time.time()
     lost.pull_the_plug()
@@ -222,6 +224,40 @@ def run(
   print(f'{system}: exit code {launcher.returncode}')
   print(_end(output), flush=True)
   return launcher.returncode == 0
+
+
+def nodes(system: str, extra: Sequence[str]) -> list[str]:
+  """Names of the nodes that a run would have.
+
+  Args:
+    system: one of SYSTEMS.
+    extra: further words of run.py.
+
+  Raises:
+    ValueError: the words are refused.
+  """
+  # Here, as they import TensorFlow, and are for --lose alone.
+  from launch import cell  # pylint: disable=g-import-not-at-top
+  from launch import command_line  # pylint: disable=g-import-not-at-top
+  from launch import graph  # pylint: disable=g-import-not-at-top
+  from launch import registry  # pylint: disable=g-import-not-at-top
+
+  words, changed = command_line.overrides([*SYSTEMS[system], *extra])
+  flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  flags.add_argument('agent')
+  flags.add_argument('--topology')
+  found, _ = flags.parse_known_args(words)
+  agent, preset = registry.split(found.agent)
+  made = cell.resolve(agent, preset, found.topology, changed)
+  return graph.nodes(made.build())
+
+
+def _weather(text: str) -> slow_link.Weather:
+  """For argparse, which would swallow the sentence of a ValueError."""
+  try:
+    return slow_link.Weather.parse(text)
+  except ValueError as e:
+    raise argparse.ArgumentTypeError(str(e)) from e
 
 
 def _learns(run: pathlib.Path) -> bool:
@@ -253,7 +289,7 @@ def main() -> int:
   parser.add_argument('--directory', default='', help='default: a new one')
   parser.add_argument(
     '--weather',
-    type=slow_link.Weather.parse,
+    type=_weather,
     metavar='MS,PERCENT',
     help='what the link of each host does to all that it sends',
   )
@@ -262,6 +298,14 @@ def main() -> int:
   for system in systems:
     if system not in SYSTEMS:
       parser.error(f'no system {system!r}: there are {", ".join(SYSTEMS)}')
+    try:
+      there = nodes(system, extra) if args.lose else [args.lose]
+    except ValueError as e:
+      parser.error(str(e))
+    if args.lose not in there:
+      parser.error(
+        f'--lose={args.lose}: {system} has no such node, but {", ".join(there)}'
+      )
   try:
     namespaces.enter()
   except RuntimeError as e:

@@ -34,8 +34,9 @@ def _swarm(
 ) -> study_plan.Study:
   """Eight explorers with a supervisor against the agent (AGENT:PRESET) alone.
 
-  Steps are those of each agent: the swarm uses eight times as many in all, and
-  so does the best of eight agents that know nothing of each other.
+  Steps are those of each agent: the explorers use eight times as many in all,
+  and so does the best of eight agents that know nothing of each other. What
+  supervisors play comes on top; the table says how much.
   """
   swarm = (
     f'pso_{agent}',
@@ -60,7 +61,7 @@ def _swarm(
     baseline=label,
     contrasts=(
       study_plan.Contrast('The pull alone', pso, f'{pso}, c = 0'),
-      study_plan.Contrast('At equal samples', pso, best),
+      study_plan.Contrast('At equal steps of explorers', pso, best),
     ),
   )
 

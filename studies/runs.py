@@ -128,12 +128,12 @@ def run_all(
     job.record.unlink(missing_ok=True)
   waiting = collections.deque(jobs)
   running: dict[study_plan.Job, subprocess.Popen] = {}
-  began: dict[study_plan.Job, float] = {}
+  began: dict[study_plan.Job, tuple[float, str]] = {}
   try:
     while waiting or running:
       while waiting and len(running) < parallel:
         job = waiting.popleft()
-        began[job] = time.time()
+        began[job] = time.time(), revision()
         running[job] = _start(job)
       time.sleep(_POLL_S)
       for job, process in list(running.items()):
@@ -146,17 +146,18 @@ def run_all(
             f'{job.study}/{job.path.name} ended with exit code {code} and has '
             f'no result. The end of its log, {job.log}:\n{_tail(job.log)}'
           )
-        took_s = time.time() - began[job]
+        began_s, code_then = began[job]
+        took_s = time.time() - began_s
         metrics.write_json(
           job.record,
           {
             'command': command(job),
             'config': digest(metrics.read_json(job.path / 'config.json')),
             'exit_code': code,
-            'began_unix_s': began[job],
+            'began_unix_s': began_s,
             'process_s': took_s,
             'at_a_time': parallel,
-            'code': revision(),
+            'code': revision(since=code_then),
             'machine': machine(),
           },
         )
@@ -218,9 +219,13 @@ def machine() -> str:
   return f'{os.cpu_count()} cores, {model}'
 
 
-@functools.lru_cache
-def revision() -> str:
-  """The commit that runs, with '+' if files differ from it."""
+def revision(since: str = '') -> str:
+  """The commit of now, with '+' if files differ from it.
+
+  Args:
+    since: what this was at the start of something. If it is another by now,
+      both are named: either may have been run.
+  """
   root = pathlib.Path(__file__).resolve().parents[1]
   said = []
   for words in (['rev-parse', '--short', 'HEAD'], ['status', '--porcelain']):
@@ -235,7 +240,8 @@ def revision() -> str:
     except (OSError, subprocess.CalledProcessError):
       return 'unknown'
     said.append(done.stdout.strip())
-  return said[0] + ('+' if said[1] else '')
+  now = said[0] + ('+' if said[1] else '')
+  return now if since in ('', now) else f'{since} to {now}'
 
 
 def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:

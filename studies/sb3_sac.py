@@ -89,13 +89,12 @@ def main() -> int:
   except (ValueError, OSError) as e:
     return command_line.refuse(e)
   code = learn(cell, config['sb3'], run)
-  if code == 0:
-    evaluate(cell, run)
+  evaluate(cell, run, code)
   return code
 
 
 def model_settings(config: dict[str, Any]) -> dict[str, Any]:
-  """Arguments of SB3's SAC, from a resolved config of ours.
+  """Arguments of SB3's SAC, but its seed, from a resolved config of ours.
 
   Raises:
     ValueError: it has something that SB3's cannot be told.
@@ -136,7 +135,6 @@ def model_settings(config: dict[str, Any]) -> dict[str, Any]:
         'qf': list(agent['critic_sizes']),
       }
     },
-    'seed': config['seed'],
   }
 
 
@@ -153,7 +151,7 @@ def learn(
       'task': cell.experiment.environment,
       'steps': cell.experiment.run.steps_per_agent,
       'period': cell.experiment.eval_period,
-      'model': model,
+      'model': {**model, 'seed': cell.experiment.seed},
     },
   )
   with tempfile.TemporaryDirectory() as elsewhere:
@@ -168,13 +166,22 @@ def learn(
     )
 
 
-def evaluate(cell: cell_lib.Cell, run: run_directory.RunDirectory) -> None:
-  """Plays each policy that was kept, and writes rows as a run of ours does."""
+def evaluate(
+  cell: cell_lib.Cell, run: run_directory.RunDirectory, code: int
+) -> None:
+  """Plays each policy that was kept, and writes rows as a run of ours does.
+
+  Args:
+    cell: that SB3 learned by.
+    run: where it did.
+    code: its exit code. A run that crashed is scored up to there.
+  """
   experiment = cell.experiment
   info = base.ActorInfo(0, 1, experiment.seed)
   writer = metrics.MetricsWriter(run.metrics_directory)
   rows: list[dict[str, Any]] = []
-  files = run.checkpoints.glob('*.npz')
+  # Not new.npz: a crash may have left half of it.
+  files = run.checkpoints.glob('[0-9]*.npz')
   for path in sorted(files, key=lambda path: int(path.stem)):
     steps = int(path.stem)
     with np.load(path) as kept:
@@ -200,6 +207,8 @@ def evaluate(cell: cell_lib.Cell, run: run_directory.RunDirectory) -> None:
     )
     writer.row('evaluation', rows[-1])
   writer.close()
+  if code or not rows:
+    return
   metrics.write_json(
     run.path / 'summary.json',
     {

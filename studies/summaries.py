@@ -37,6 +37,8 @@ class System:
     records: how each process ended.
     filters: what supervisors decided in each process that has any, and kept
       rows of it.
+    supervisor_steps: environment steps of supervisors in each process that came
+      to its end, which curves do not count.
   """
 
   curves: list[curves.Curve]
@@ -44,6 +46,7 @@ class System:
   steps_per_s: list[float]
   records: list[dict[str, Any]]
   filters: list[candidates.Filter] = dataclasses.field(default_factory=list)
+  supervisor_steps: list[int] = dataclasses.field(default_factory=list)
 
 
 def read(
@@ -71,7 +74,9 @@ def read(
     if summary is not None and whole(own[0], job.budget):
       seconds = float(own[0].seconds[-1])
       system.seconds.append(seconds)
-      system.steps_per_s.append(summary['totals']['actor_steps'] / seconds)
+      totals = summary['totals']
+      system.steps_per_s.append(totals['actor_steps'] / seconds)
+      system.supervisor_steps.append(int(totals.get('supervisor_steps', 0)))
   return found
 
 
@@ -127,6 +132,8 @@ def collect(
     if system.filters:
       decided = sum(system.filters, start=candidates.Filter())
       entry['supervised'] = dataclasses.asdict(decided)
+    if any(system.supervisor_steps):
+      entry['supervisor_steps'] = system.supervisor_steps
     if label != study.baseline:
       entry |= against(label, study.baseline)
     results['variants'][label] = entry
@@ -208,7 +215,10 @@ def equal_seconds(
 def score_by_seconds(
   study: study_plan.Study, curve: curves.Curve, budget: int, seconds: float
 ) -> tuple[float, float, float]:
-  """(area, mean of the last three, environment steps) after so many seconds."""
+  """(area, mean of the last three, environment steps) after so many seconds.
+
+  A run whose first evaluation ends later counts as a random policy.
+  """
   random = study.reference.random
   over = not whole(curve, budget)
   area = statistics.learning_curve_auc(
@@ -216,11 +226,12 @@ def score_by_seconds(
   )
   if not len(curve.steps):
     return area, random, 0.0
+  if curve.seconds[0] > seconds:
+    return random, random, 0.0  # nothing is known of it by then
   steps = float(np.interp(seconds, curve.seconds, curve.steps))
   if over and curve.seconds[-1] < seconds:
     return area, random, steps
-  # The first evaluation may come later: until then it is what is known.
-  seen = max(1, int(np.sum(curve.seconds <= seconds)))
+  seen = int(np.sum(curve.seconds <= seconds))
   return area, statistics.last_evaluations(curve.returns[:seen]), steps
 
 

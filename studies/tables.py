@@ -107,6 +107,12 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
       )
     if 'supervised' in entry:
       notes.append(f'{label}: {_supervised(entry["supervised"])}')
+    if 'supervisor_steps' in entry:
+      notes.append(
+        f"{label}: steps are the explorers'. In each process supervisors made "
+        f'{_median(entry["supervisor_steps"], 0)} more (median), which are not '
+        'counted above.'
+      )
   return [line for note in notes for line in ('', note)]
 
 

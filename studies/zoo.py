@@ -8,7 +8,7 @@ the end of its budget. Its best policy plays 100 episodes. If their mean reaches
 the preset's target, or what counts as solved where it has none, the policy is
 put into murmuration/zoo with its command, seed, score and interval. `make docs`
 then writes the table of docs/zoo.md. Runs that are over are not made again; one
-that was broken off goes on.
+that was broken off goes on. A run of another seed is refused.
 """
 
 from __future__ import annotations
@@ -92,11 +92,21 @@ def train(
   """Runs AGENT:PRESET in `path`, unless that run is over.
 
   Raises:
-    NoEntry: it failed; with the end of what it said.
+    NoEntry: it failed, with the end of what it said; or what is there has
+      another seed.
   """
   resumed = (path / 'config.json').is_file()
-  # One that was broken off has a summary too, which says so.
-  summary = run_directory.open(path).summary() if resumed else None
+  summary = None
+  if resumed:
+    there = run_directory.open(path)
+    own = there.config()['seed']
+    if own != seed:
+      raise NoEntry(
+        f'{path} is a run of --seed={own}, and asked for is --seed={seed}. '
+        'Give that, or another --out, or remove it.'
+      )
+    # One that was broken off has a summary too, which says so.
+    summary = there.summary()
   if (summary or {}).get('finished'):
     return
   limit = f'--config.run.wall_clock_s={wall_clock_s}'

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from run_records import run_directory
 from studies import chaos
 from studies import launched
 
@@ -28,6 +29,28 @@ def test_a_run_survives_a_few_kills_and_stops(tmp_path, monkeypatch, capsys):
   assert code == 0, said
   assert 'BROKEN' not in said
   assert '20,000 of 20,000' in said
+
+
+def test_a_launcher_that_hangs_after_its_nodes_is_not_waited_for(
+  tmp_path, monkeypatch
+):
+  hangs = tmp_path / 'hangs.py'
+  hangs.write_text('import time; time.sleep(1000)')
+  config = {'run': {'steps_per_agent': 8}}
+  run_directory.create(tmp_path / 'impala-0', config, {})
+  monkeypatch.setattr(launched, 'COMMAND', hangs)
+  monkeypatch.setattr(chaos, '_END_S', 1.0)
+  # A monkey with events left sees no node to meet.
+  found = chaos.run('impala', 0, chaos.Monkey(0, 3), tmp_path, ())
+  assert 'exit code None' in found.faults
+
+
+@pytest.mark.parametrize('events', [-1, 0])
+def test_events_are_at_least_one(tmp_path, capsys, events):
+  with pytest.raises(SystemExit) as ended:
+    chaos.main([f'--events={events}', f'--out={tmp_path}'])
+  assert ended.value.code == 2
+  assert f'--events={events}: give at least 1' in capsys.readouterr().err
 
 
 def test_flags_that_are_refused_are_exit_code_2(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ from tests import commands
 
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
 # 'crash' dies after the second, 'early' before the first, 'fail' before
-# anything, 'wait' does not end.
+# anything, 'wait' does not end, 'swarm' has a supervisor.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -77,8 +77,11 @@ for fifth in range(6):
       sys.exit(143)
     if mode == 'crash':
       sys.exit(1)
-(path / 'summary.json').write_text(json.dumps(
-  {'totals': {'actor_steps': budget * count}, 'elapsed_s': 99.0}))
+totals = {'actor_steps': budget * count}
+if mode == 'swarm':
+  totals['supervisor_steps'] = 70 + 2 * seed
+(path / 'summary.json').write_text(
+  json.dumps({'totals': totals, 'elapsed_s': 99.0}))
 """
 
 
@@ -169,6 +172,27 @@ def test_runs_from_before_a_preset_changed_are_refused(
   assert len(_started(tmp_path)) == 4
   monkeypatch.delenv('PRESET')
   assert results.run([study()], tmp_path) == 0
+
+
+def test_a_commit_in_mid_study_is_named_beside_the_one_before(
+  study, tmp_path, monkeypatch
+):
+  commits = iter(['one', 'one', 'one', 'two'])  # now and then, of two runs
+
+  def committed(words, **unused):
+    said = next(commits) if words[1] == 'rev-parse' else ''
+    return subprocess.CompletedProcess(words, 0, said)
+
+  script = study().variants['DQN'].script
+  one = {'DQN': study_plan.Variant((), script=script)}
+  with monkeypatch.context() as patched:
+    patched.setattr(study_runs.subprocess, 'run', committed)
+    results.run([study(variants=one)], tmp_path)
+  records = (tmp_path / 'fake' / 'runs').glob('dqn-?.json')
+  codes = [json.loads(path.read_text())['code'] for path in sorted(records)]
+  assert codes == ['one', 'one to two']
+  assert _published(tmp_path)['code'] == codes
+  assert 'code one, one to two.' in (tmp_path / 'fake/table.md').read_text()
 
 
 def test_seeds_of_one_config_have_one_hash():
@@ -267,6 +291,18 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
   assert '--config.single.num_agents=3 ' in found['command']
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'Best: each seed is 3 independent agents.' in table
+
+
+def test_what_supervisors_played_is_said_beside_the_explorers_steps(
+  study, tmp_path
+):
+  results.run([study(mode='swarm')], tmp_path)
+  found = _published(tmp_path)['variants']
+  assert found['New']['supervisor_steps'] == [70, 72]
+  assert 'supervisor_steps' not in found['DQN']
+  table = (tmp_path / 'fake' / 'table.md').read_text()
+  said = "New: steps are the explorers'. In each process supervisors made 71"
+  assert said in table and 'DQN: steps are' not in table
 
 
 def test_a_best_of_one_seed_each_cannot_share_a_process():

@@ -1,5 +1,8 @@
 """SB3's SAC as a variant of a study: its settings, its policy, its rows."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from launch import cell as cell_lib
 from run_records import curves
 from run_records import metrics
 from run_records import run_directory
+from studies import runs as study_runs
 from studies import sb3_sac
 
 
@@ -63,14 +67,58 @@ def test_the_policy_is_tanh_of_the_mean():
   np.testing.assert_allclose(sb3_sac.policy(arrays)(x), wanted, atol=1e-6)
 
 
-def test_what_was_kept_is_played_and_becomes_a_curve(tmp_path):
+def test_seeds_of_a_study_share_a_config_and_sb3_has_its_own(
+  tmp_path, monkeypatch, capsys
+):
+  digests = set()
+  for seed in (0, 1):
+    argv = ['sb3_sac.py', 'sac:pendulum', f'--seed={seed}', '--print-config']
+    monkeypatch.setattr(sys, 'argv', argv)
+    assert sb3_sac.main() == 0
+    digests.add(study_runs.digest(json.loads(capsys.readouterr().out)))
+  assert len(digests) == 1
+  cell = cell_lib.resolve('sac', 'pendulum', 'single_process', {}, 7)
+  run = run_directory.create(tmp_path / 'run', cell.config, {})
+  monkeypatch.setattr(sb3_sac, 'PYTHON', sys.executable)
+  monkeypatch.setattr(sb3_sac, 'SCRIPT', tmp_path / 'script.py')
+  sb3_sac.SCRIPT.write_text('exit(3)')
+  model = sb3_sac.model_settings(cell.config)
+  assert sb3_sac.learn(cell, model, run) == 3
+  told = metrics.read_json(run.path / 'settings.json')['model']
+  assert told == {**model, 'seed': 7}
+
+
+def _kept(tmp_path, *kept):
+  """A cell, and a run in which SB3 kept its policy after these steps."""
   cell = _cell(**{'run.steps_per_agent': '160', 'run.eval_episodes': '2'})
   run = run_directory.create(tmp_path / 'run', cell.config, {})
   rng = np.random.default_rng(0)
-  for steps in (160, 80):
+  for steps in kept:
     np.savez(run.checkpoints / f'{steps}.npz', **_arrays(rng, (3, 4, 1)))
+  return cell, run
+
+
+def test_what_was_kept_is_played_and_becomes_a_curve(tmp_path):
+  cell, run = _kept(tmp_path, 160, 80)
   metrics.write_json(run.checkpoints / 'versions.json', {'torch': '2'})
-  sb3_sac.evaluate(cell, run)
+  sb3_sac.evaluate(cell, run, 0)
   curve = curves.of_run(run.path)
   assert list(curve.steps) == [80, 160] and (curve.returns < 0).all()
   assert run.summary()['totals'] == {'actor_steps': 160, 'learner_steps': 60}
+
+
+@pytest.mark.parametrize('kept', [(), (80,)])
+def test_a_crash_of_sb3_leaves_what_was_kept_before_it(
+  tmp_path, monkeypatch, kept
+):
+  cell, run = _kept(tmp_path, *kept)
+  (run.checkpoints / 'new.npz').write_bytes(b'half of i')
+  monkeypatch.setattr(cell_lib, 'resolve', lambda *unused: cell)
+  monkeypatch.setattr(run_directory, 'create', lambda *unused: run)
+  monkeypatch.setattr(sb3_sac, 'PYTHON', tmp_path)
+  monkeypatch.setattr(sb3_sac, 'learn', lambda *unused: 9)
+  argv = ['sb3_sac.py', 'sac:pendulum', f'--run_dir={run.path}']
+  monkeypatch.setattr(sys, 'argv', argv)
+  assert sb3_sac.main() == 9
+  assert list(curves.of_run(run.path).steps) == list(kept)
+  assert run.summary() is None

@@ -211,6 +211,16 @@ def test_a_crash_after_the_time_is_no_crash_yet():
   )
 
 
+@pytest.mark.parametrize('end', [BUDGET, 500])
+def test_an_evaluation_after_the_time_is_not_one_by_then(end):
+  steps = np.array([400.0, end])
+  late = curves.Curve(steps, np.array([4.0, 6.0]), np.array([300.0, 400.0]))
+  found = study_results.score_by_seconds(_study(), late, BUDGET, 3.5)
+  assert found == (RANDOM, RANDOM, 0.0)
+  by_then = study_results.score_by_seconds(_study(), late, BUDGET, 4.0)
+  assert by_then == (300.0, 300.0, 400.0)
+
+
 def test_without_seconds_or_whole_runs_there_is_no_equal_wall_clock():
   steps = _study(x_axes=('env steps',))
   assert study_results.equal_seconds(steps, SYSTEMS) is None

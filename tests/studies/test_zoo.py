@@ -75,9 +75,11 @@ def test_a_run_that_was_broken_off_goes_on_and_one_that_is_over_does_not(
     return subprocess.CompletedProcess(command, 0, '')
 
   monkeypatch.setattr(subprocess, 'run', run)
-  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  path = run_directory.create(tmp_path / 'run', {'seed': 1}, {}).path
   for finished in (False, True):
     metrics.write_json(path / 'summary.json', {'finished': finished})
     zoo.train('dqn:cartpole', path, 1, None)
   (command,) = commands
   assert f'--resume={path}' in command
+  with pytest.raises(zoo.NoEntry, match='of --seed=1, and asked for is .*=2'):
+    zoo.train('dqn:cartpole', path, 2, None)
