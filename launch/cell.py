@@ -321,6 +321,20 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
     if (one.priority_exponent is None) != (two.priority_exponent is None):
       how = 'without' if two.priority_exponent is None else 'with'
       other.append(f'replay {how} priorities')
+    steps = getattr(one, 'n_step', 1)
+    gammas = [getattr(agent, 'gamma', None) for agent in (one, two)]
+    if steps > 1 and gammas[0] != gammas[1]:
+      other.append(
+        f'agent.gamma={gammas[1]} (sums of {steps} rewards in replay are made '
+        f'with {gammas[0]})'
+      )
+    if section == 'server' and runs[0].replay == 'colocated':
+      learners = before.num_learners, after.num_learners
+      if learners[1] < learners[0]:
+        other.append(
+          f'server.num_learners={learners[1]} (each of {learners[0]} has a '
+          'replay of its own)'
+        )
   if one.learner_class is None:
     sizes = one.layout.size, two.layout.size
     if one.layout.shapes != two.layout.shapes:

@@ -8,9 +8,12 @@ So every cell is started, shown, stopped and kept in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import importlib.metadata
+import os
 import pathlib
 import platform
 import shutil
@@ -68,76 +71,104 @@ def run(
   """
   later.load()  # before there are threads and nodes
   environment = cell.experiment.environment
-  path = run_dir or run_directory.default_path(cell.agent.name, environment)
-  if ray is not None:
-    path = path.resolve()  # other hosts may lack this working directory
-  try:
-    # What refuses comes before the directory exists.
-    program = cell.build(str(path))
-    if ray is not None:
-      engines.check_on_ray(program, ray)
-    if ray is None or not ray.address:
-      # Nodes on a cluster have the memory of its hosts.
-      needs.check(cell.experiment, program, cell.own_bytes)
-    mode = _isolation(isolate, cell, ray)
-    # Before sinks are followed: they would send the numbers of any run there.
-    if resume:
-      launcher.check_ended(path)
-      checkpoints.check(path, functools.partial(_warn, path))
-    else:
-      run_directory.check_free(path)
-  except (ValueError, OSError) as e:
-    return _refuse(e)
-  # A process from before the private network: it may need the other one.
-  follower = follow.Follower(path, sinks) if sinks else None
-  try:
-    isolation.enter(mode)
-    directory = run_directory.create(
-      path, cell.config, versions(), resume=resume
-    )
-    # By this the inspector finds the network of a run.
-    launched = directory.path / launcher.FILE
-    metrics.write_json(launched, launcher.record())
-  except (ValueError, OSError) as e:
-    if follower is not None:
-      follower.close()
-    return _refuse(e)
-  for note in notes.of(cell):
-    print(note, flush=True)
-  title = f'{cell.agent.title} · {environment}'
-  live = view.LiveView(directory.path, counter_of(program), title)
+  with contextlib.ExitStack() as at_end:
+    try:
+      path = run_dir
+      if path is None:
+        path = run_directory.default_path(cell.agent.name, environment)
+        at_end.callback(run_directory.give_back, path)
+      if ray is not None:
+        path = path.resolve()  # other hosts may lack this working directory
+      launched = path / launcher.FILE
+      # What refuses comes before anything is in the directory.
+      program = cell.build(str(path))
+      if ray is not None:
+        engines.check_on_ray(program, ray)
+      if ray is None or not ray.address:
+        # Nodes on a cluster have the memory of its hosts.
+        needs.check(cell.experiment, program, cell.own_bytes)
+      mode = _isolation(isolate, cell, ray)
+      # Before sinks are followed: they would send the numbers of any run there.
+      if resume:
+        _claim(path)
+        at_end.callback(launched.unlink, missing_ok=True)
+        checkpoints.check(path, functools.partial(_warn, path))
+      else:
+        run_directory.check_free(path)
+    except (ValueError, OSError) as e:
+      return _refuse(e)
+    # A process from before the private network: it may need the other one.
+    follower = follow.Follower(path, sinks) if sinks else None
+    try:
+      isolation.enter(mode)
+      directory = run_directory.create(
+        path, cell.config, versions(), resume=resume
+      )
+      if not resume:
+        at_end.callback(launched.unlink, missing_ok=True)
+        _write_record(path)
+    except (ValueError, OSError) as e:
+      if follower is not None:
+        follower.close()
+      return _refuse(e)
+    for note in notes.of(cell):
+      print(note, flush=True)
+    title = f'{cell.agent.title} · {environment}'
+    live = view.LiveView(directory.path, counter_of(program), title)
 
-  def tick(state: engines.RunState) -> None:
-    live(state)
-    on_tick()
+    def tick(state: engines.RunState) -> None:
+      live(state)
+      on_tick()
 
-  refusal: engines.Refused | None = None
+    refusal: engines.Refused | None = None
+    try:
+      outcome = engines.run(
+        program, engine, run_dir=directory.path, on_tick=tick, ray=ray
+      )
+    except engines.Refused as e:
+      refusal = e
+    finally:
+      live.close()
+      if follower is not None:
+        follower.close()
+    if refusal is not None:
+      if not resume:
+        # Nothing ran: the same command is to work once the reason is gone.
+        shutil.rmtree(directory.path)
+      return _refuse(refusal)
+    # Not at the top: matplotlib takes as long to import as a node to start.
+    from run_records import plots  # pylint: disable=g-import-not-at-top
+
+    try:
+      plots.learning_curve(directory.path)
+    except (ValueError, OSError) as e:
+      print(f'No learning curve: {e}', file=sys.stderr)
+    outcome = _honest(outcome, directory)
+    live.final(outcome)
+    return outcome.exit_code
+
+
+def _claim(path: pathlib.Path) -> None:
+  """Takes a run to go on with: from here on, another start refuses it.
+
+  Raises:
+    ValueError: it is none, or a process works on it.
+  """
+  run_directory.check_resumable(path)
+  held = os.open(path, os.O_RDONLY)
   try:
-    outcome = engines.run(
-      program, engine, run_dir=directory.path, on_tick=tick, ray=ray
-    )
-  except engines.Refused as e:
-    refusal = e
+    # Two starts at a time wait for each other, where the file system can.
+    with contextlib.suppress(OSError):
+      fcntl.flock(held, fcntl.LOCK_EX)
+    launcher.check_ended(path)
+    _write_record(path)
   finally:
-    live.close()
-    if follower is not None:
-      follower.close()
-    launched.unlink(missing_ok=True)
-  if refusal is not None:
-    if not resume:
-      # Nothing ran: the same command is to work once the reason is gone.
-      shutil.rmtree(directory.path)
-    return _refuse(refusal)
-  # Not at the top: matplotlib takes as long to import as a node to start.
-  from run_records import plots  # pylint: disable=g-import-not-at-top
+    os.close(held)
 
-  try:
-    plots.learning_curve(directory.path)
-  except (ValueError, OSError) as e:
-    print(f'No learning curve: {e}', file=sys.stderr)
-  outcome = _honest(outcome, directory)
-  live.final(outcome)
-  return outcome.exit_code
+
+def _write_record(path: pathlib.Path) -> None:
+  """Says which process runs it: by that the inspector finds its network."""
+  metrics.write_json(path / launcher.FILE, launcher.record())
 
 
 def _refuse(error: Exception) -> int:

@@ -144,26 +144,28 @@ def train(
     ray = engines.Options(ray_address)
   elif ray_address:
     raise ValueError(f"ray_address= is for engine='ray', not {engine!r}.")
+  names = sinks_lib.parse(sinks)
   if resume:
     run = run_directory.open(path)
     made = totals(run).get('totals', {})
     cell = choices.resumed(run.config(), settings, steps, made)
   else:
     cell = choices.cell(agent, environment, topology, settings, steps, seed)
-    if not chosen:
-      path = run_directory.default_path(
-        cell.agent.name, cell.experiment.environment
-      )
-  names = sinks_lib.parse(sinks)
-  path = path.absolute()
   if _asked.stop:
     return _STOPPED, None
+  if not chosen:
+    path = run_directory.default_path(
+      cell.agent.name, cell.experiment.environment
+    )
+  path = path.absolute()
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell.experiment.total_steps)
   code = session.run(
     cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=names
   )
   if code == session.USAGE:
+    if not chosen:
+      run_directory.give_back(path)
     return code, None
   ticks(last=True)
   return code, run_directory.RunDirectory(path).summary()

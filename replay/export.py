@@ -14,7 +14,8 @@ Arrays, N transitions in the order of writing; docs/replay.md has more:
   r_t, d_t               n-step sums of rewards, and of discounts without their
                          last gamma: 0 after a termination, float32 [N]
   priority, version      of replay; learner steps of what acted, [N]
-  about                  JSON: environment, agent, n_step, gamma, layout
+  about                  JSON: environment, agent, n_step, gamma, layout; `also`
+                         where the run was resumed with others
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
     arrays = {name: values for name, values in found.items() if len(values)}
     np.savez(path, about=np.array(json.dumps(about)), **arrays)
     lines.insert(0, f'{path}: {len(found["r_t"]):,} transitions')
+    if 'also' in about:
+      lines.append(f'note: {_also(about)}')
   return lines
 
 
@@ -173,14 +176,18 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
   for directory in (path.resolve(), *path.resolve().parents):
     file = directory / 'config.json'
     if file.exists():
-      config = json.loads(file.read_text(encoding='utf-8'))
-      agent = config.get('agent', {})
+      # Those before are kept as config.1.json and so on.
+      configs = [
+        json.loads(one.read_text(encoding='utf-8'))
+        for one in (file, *sorted(directory.glob('config.*.json')))
+      ]
+      made, *before = map(_sums, configs)
+      also = [sums for sums in before if sums != made]
       return {
-        'environment': config.get('environment'),
-        'agent': config.get('agent_name'),
-        'n_step': agent.get('n_step', 1),
-        'gamma': agent.get('gamma'),
-        'reward_clip': agent.get('reward_clip'),
+        'environment': configs[0].get('environment'),
+        'agent': configs[0].get('agent_name'),
+        **made,
+        **({'also': also} if also else {}),
       }
   return {}
 
@@ -189,6 +196,16 @@ def about(path: pathlib.Path) -> dict[str, Any]:
   """What a data set says of itself; as `load`, without reading the arrays."""
   with _opened(path) as file:
     return json.loads(str(file['about']))
+def _sums(config: dict[str, Any]) -> dict[str, Any]:
+  """How transitions of a run are made of rewards."""
+  agent = config.get('agent', {})
+  return {
+    'n_step': agent.get('n_step', 1),
+    'gamma': agent.get('gamma'),
+    'reward_clip': agent.get('reward_clip'),
+  }
+
+
 
 
 def load(
@@ -244,6 +261,13 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
   from replay import episodes
   from replay import minari
 
+def _also(about: dict[str, Any]) -> str:
+  return (
+    'the run went on with other settings than it began with, and replay may '
+    f'still hold transitions of {json.dumps(about["also"])}'
+  )
+
+
   if not about.get('environment') or about.get('gamma') is None:
     raise ValueError(
       'Minari keeps episodes, and to find them takes the n_step and gamma of '
@@ -254,6 +278,11 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
   task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
   name = f'{agent}_{task or "task"}-v0'.lower()
   fields = {k: v for k, v in found.items() if k != 'priority'}
+  if 'also' in about:
+    raise ValueError(
+      f'{_also(about)}, and episodes are found in transitions of one kind. '
+      'Export only arrays: --format=arrays.'
+    )
   count, steps = minari.write(
     out,
     name,

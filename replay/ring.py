@@ -137,25 +137,28 @@ class Ring:
     }
 
   def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back.
+    """Takes the arrays of `save` back: of a larger ring, the newest items.
 
     Raises:
-      ValueError: they are of other items, or of a ring of another size.
+      ValueError: they are of other items.
     """
     rows, count = arrays['rows'], int(arrays['count'])
-    if (
-      rows.shape[1:] != self._rows.shape[1:]
-      or len(rows) != min(count, len(self._rows))
-    ):  # fmt: skip
+    if rows.shape[1:] != self._rows.shape[1:]:
       raise ValueError(
-        f'The saved replay has items {rows.shape[1:]}, {len(rows)} of {count} '
-        f'that were written; this one holds {len(self._rows)} of '
+        f'The saved replay has items {rows.shape[1:]}; this one has '
         f'{self._rows.shape[1:]}. Resume with the same config.'
       )
-    self._rows[: len(rows)] = rows
-    self._powers[: len(rows)] = arrays['powers']
-    self._sampled[: len(rows)] = arrays['sampled']
-    self._count = count
+    keys = np.arange(count - len(rows), count)[-len(self._rows) :]
+    source = keys % max(len(rows), 1)
+    # A ring that is not full has its oldest item in front.
+    self._count = count if len(keys) == len(self._rows) else len(keys)
+    places = np.arange(self._count - len(keys), self._count) % len(self._rows)
+    for own, name in (
+      (self._rows, 'rows'),
+      (self._powers, 'powers'),
+      (self._sampled, 'sampled'),
+    ):
+      own[places] = arrays[name][source]
     unpack_random(self._rng, arrays['random'])
 
   def _power(self, priorities: np.ndarray) -> np.ndarray:

@@ -15,8 +15,10 @@ All of it is plain files: nothing here needs the program to be running.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import datetime
 import errno
+import itertools
 import os
 import pathlib
 import re
@@ -101,26 +103,49 @@ class RunDirectory:
     return f'RunDirectory({os.fspath(self.path)!r})'
 
 
+def default_name(agent: str, environment: str) -> str:
+  """'<agent>-<environment>', as one level of a path."""
+  # Ids such as 'ALE/Pong-v5' must not make a level of their own.
+  return '-'.join(
+    re.sub(r'[^A-Za-z0-9._]+', '-', word).strip('-')
+    for word in (agent, environment)
+  )
+
+
 def default_path(
   agent: str,
   environment: str,
   root: str | os.PathLike[str] = 'runs',
   now: datetime.datetime | None = None,
 ) -> pathlib.Path:
-  """`runs/<agent>-<environment>-<timestamp>`, free at the time of asking."""
+  """Makes `runs/<agent>-<environment>-<timestamp>`, empty, and no one else's.
+
+  Who makes no run of it after all gives it back: `give_back`.
+
+  Raises:
+    RunDirectoryRefused: it cannot be made.
+  """
   now = datetime.datetime.now() if now is None else now
-  # Ids such as 'ALE/Pong-v5' must not make a level of their own.
-  words = [
-    re.sub(r'[^A-Za-z0-9._]+', '-', word).strip('-')
-    for word in (agent, environment)
-  ]
-  name = '-'.join([*words, now.strftime('%Y%m%d-%H%M%S')])
+  name = f'{default_name(agent, environment)}-{now:%Y%m%d-%H%M%S}'
   path = pathlib.Path(root) / name
-  number = 2
-  while path.exists():
-    path = pathlib.Path(root) / f'{name}-{number}'
-    number += 1
+  try:
+    for number in itertools.count(2):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      # Of another run; or one that was refused took the empty parent along.
+      with contextlib.suppress(FileExistsError, FileNotFoundError):
+        path.mkdir()
+        break
+      path = path.with_name(f'{name}-{number}')
+  except OSError as e:
+    raise _cannot_be_written(path, e) from e
   return path
+
+
+def give_back(path: pathlib.Path) -> None:
+  """Removes a `default_path` that is empty still, and `runs/` if that is."""
+  with contextlib.suppress(OSError):
+    path.rmdir()
+    path.parent.rmdir()
 
 
 def create(
@@ -157,7 +182,7 @@ def create(
   versions = metrics.to_jsonable(versions)
   line = shlex.join(sys.argv if command is None else command)
   if resume:
-    _check_resumable(path)
+    check_resumable(path)
   else:
     check_free(path)
   _check_disk(path, min_free_bytes)
@@ -171,10 +196,7 @@ def create(
         f'{path} was made by another process just now. Start again with '
         'another --run_dir.'
       ) from error
-    raise RunDirectoryRefused(
-      f'{path} cannot be written: {error.strerror or error}. Give a '
-      '--run_dir on a disk where you may write.'
-    ) from error
+    raise _cannot_be_written(path, error) from error
 
 
 def open(path: str | os.PathLike[str]) -> RunDirectory:
@@ -240,7 +262,12 @@ def check_free(path: pathlib.Path) -> None:
       return
 
 
-def _check_resumable(path: pathlib.Path) -> None:
+def check_resumable(path: pathlib.Path) -> None:
+  """Refuses what is no run, or none that can be written.
+
+  Raises:
+    RunDirectoryRefused: with the runs that there are.
+  """
   if not _holds_run(path):
     raise RunDirectoryRefused(
       f'{path} holds no run to resume.{_neighbours(path)} Leave out --resume '
@@ -255,6 +282,15 @@ def _check_writable(directory: pathlib.Path, path: pathlib.Path) -> None:
       f'{path} cannot be written: no right to write in {directory}. Give a '
       '--run_dir where you may write.'
     )
+
+
+def _cannot_be_written(
+  path: pathlib.Path, error: OSError
+) -> RunDirectoryRefused:
+  return RunDirectoryRefused(
+    f'{path} cannot be written: {error.strerror or error}. Give a --run_dir '
+    'on a disk where you may write.'
+  )
 
 
 def _check_disk(path: pathlib.Path, min_free_bytes: int) -> None:

@@ -145,9 +145,9 @@ def plan(
   stays.pop(STEPS, None)
   topology = (f'--topology={args.topology}',) if args.topology else ()
   ray = (f'--ray_address={args.ray_address}',) if args.ray_address else ()
-  default = run_directory.default_path(name, config['environment']).name
+  default = run_directory.default_name(name, config['environment'])
   return Sweep(
-    args.dir or pathlib.Path('runs') / f'sweep-{default.rsplit("-", 2)[0]}',
+    args.dir or pathlib.Path('runs') / f'sweep-{default}',
     (
       args.agent,
       *topology,

@@ -27,7 +27,8 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
-LASTING = ('transitions_per_item',)  # items of replay are of so many
+# Items of replay are of so many; and each shard is a checkpoint of its own.
+LASTING = ('transitions_per_item', 'shards')
 Config = actor_settings.Config
 ignored = actor_settings.ignored
 

@@ -45,9 +45,9 @@ def test_a_run_is_made_again_from_its_config_json(name):
 def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
   kept = cell_lib.resolve('apex_dqn').config
   assert kept['actors'].pop('transitions_per_item') == 2
-  again = cell_lib.resume(kept, {'actors.shards': '2'})
+  again = cell_lib.resume(kept, {'actors.num_actors': '5'})
   assert again.config['actors']['transitions_per_item'] == 1
-  assert again.config['actors']['shards'] == 2
+  assert again.config['actors']['num_actors'] == 5
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,10 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('dqn', 'gossip', {'gossip.num_learners': '2'}, '2 agents instead of 4'),
     ('pso_dqn', None, {'swarm.explorers_per_node': '3'}, 'explorers_per_node'),
     ('gorila_dqn', None, {'server.num_shards': '2'}, 'server.num_shards'),
+    ('gorila_dqn', None, {'server.num_learners': '2'}, 'num_learners=2 (each'),
     ('apex_dqn', None, {'actors.transitions_per_item': '1'}, 'per_item'),
+    ('apex_dqn', None, {'actors.shards': '2'}, 'actors.shards'),
+    ('dqn', None, {'agent.gamma': '0.9'}, 'agent.gamma=0.9 (sums of 5'),
     ('impala', None, {'actors.envs_per_actor': '4'}, 'blocks of other sizes'),
     ('impala', None, {'agent.unroll_length': '5'}, 'blocks of other sizes'),
     ('impala:cartpole', None, {'agent.batch_size': '16'}, 'rates fall'),
@@ -109,9 +112,12 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
   'agent, overrides',
   [
     ('dqn', {'agent.learning_rate': '0.1', 'run.tf_threads': '2'}),
-    ('gorila_dqn', {'server.num_learners': '2', 'server.max_staleness': '4'}),
-    ('ppo', {'agent.epochs': '4'}),
+    ('dqn', {'agent.n_step': '3', 'agent.max_replay_size': '9000'}),
+    ('sac', {'agent.gamma': '0.9'}),
+    ('ppo', {'agent.gamma': '0.9', 'agent.epochs': '4'}),
     ('ppo:hopper', {'agent.anneal_env_steps': '900000'}),
+    ('gorila_dqn', {'server.num_learners': '6', 'server.max_staleness': '4'}),
+    ('a3c', {'server.num_learners': '2'}),
     ('apex_dqn', {'actors.num_actors': '3', 'actors.envs_per_actor': '4'}),
     ('apex_dqn', {'run.replay': 'node'}),
     ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),

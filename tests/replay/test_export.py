@@ -263,6 +263,31 @@ def test_without_an_episode_arrays_can_still_go_there(
   _minari_fails(out, capsys, run, f'{out / export.FILE} is there already')
   assert export.main([str(run), str(out), '--format=minari']) == 0
   (out / export.FILE).unlink()
+@pytest.mark.parametrize(
+  ('agent', 'mixed'),
+  [
+    ({'n_step': 1, 'gamma': 0.5}, True),
+    ({'n_step': 3, 'gamma': 0.9}, True),
+    ({'n_step': 3, 'gamma': 0.5, 'reward_clip': 1.0}, True),
+    ({'n_step': 3, 'gamma': 0.5, 'batch_size': 8}, False),
+  ],
+)
+def test_a_run_that_went_on_with_other_sums_says_so(
+  run, tmp_path, capsys, agent, mixed
+):
+  before = {**CONFIG, 'agent': agent}
+  (run / 'config.1.json').write_text(json.dumps(before))
+  out = tmp_path / 'out'
+  assert export.main([str(run), str(out), '--format=minari']) == 2 * mixed
+  assert ('--format=arrays' in capsys.readouterr().err) == mixed
+  assert export.main([str(run), str(out), '--format=arrays']) == 0
+  assert ('may still hold' in capsys.readouterr().out) == mixed
+  about = export.about(out)
+  assert about['n_step'] == 3
+  sums = {'reward_clip': None, **agent}
+  assert about.get('also', []) == ([sums] if mixed else [])
+
+
   there = out / 'dqn_cartpole-v0'
   assert there.stat().st_mode == out.stat().st_mode  # others may read it too
   _minari_fails(out, capsys, run, f'{there} is there already. Give another')

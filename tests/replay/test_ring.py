@@ -84,11 +84,33 @@ def test_a_restored_ring_draws_what_the_saved_one_would_have():
   np.testing.assert_array_equal(wanted, [drawn(again) for _ in range(5)])
 
 
-def test_a_ring_of_another_size_is_refused():
-  ring = make(max_size=8)
+@pytest.mark.parametrize('size', [4, 8, 20])
+@pytest.mark.parametrize('written', [3, 8, 13])
+def test_a_ring_of_another_size_takes_the_newest_items(written, size):
+  ring = make(max_size=8, exponent=1.0)
+  for item in range(written):
+    fill(ring, item, item + 1, priority=item + 1.0)
+  again = make(max_size=size, batch_size=200, exponent=1.0)
+  again.restore(ring.save())
+  kept = range(max(0, written - min(8, size)), written)
+  assert len(again) == len(kept) and set(drawn(again)) == set(kept)
+  sample = next(again)
+  items = sample.data.numpy()[:, 0]
+  np.testing.assert_allclose(
+    sample.probabilities, (items + 1) / sum(i + 1 for i in kept), rtol=1e-5
+  )
+  # And the oldest leave first, as before.
+  fill(again, written, written + size - 1, priority=1000.0)
+  assert written - 1 in again.save()['rows'][:, 0]
+  assert len(again) == min(size, len(kept) + size - 1)
+
+
+def test_a_ring_of_other_items_is_refused():
+  ring = make()
   fill(ring, 0, 8)
+  other = ring_lib.Ring(8, 4, (3,), np.float32, 0)
   with pytest.raises(ValueError, match='Resume with the same config'):
-    make(max_size=4).restore(ring.save())
+    other.restore(ring.save())
 
 
 def test_a_ring_with_another_seed_draws_what_follows_from_it():

@@ -133,10 +133,30 @@ def test_resume_of_nothing_names_the_runs_that_are_there(tmp_path):
   assert not (tmp_path / 'godo').exists()
 
 
-def test_default_paths_are_free_and_flat(tmp_path):
+def test_default_paths_are_flat_and_no_two_are_the_same(tmp_path):
   now = datetime.datetime(2026, 1, 2, 3, 4, 5)
-  path = run_directory.default_path('pso_dqn', 'ALE/Pong-v5', tmp_path, now)
-  assert path == tmp_path / 'pso_dqn-ALE-Pong-v5-20260102-030405'
-  path.mkdir()
-  again = run_directory.default_path('pso_dqn', 'ALE/Pong-v5', tmp_path, now)
-  assert again.name == f'{path.name}-2'
+  runs = tmp_path / 'runs'
+  path, again, third = (
+    run_directory.default_path('pso_dqn', 'ALE/Pong-v5', runs, now)
+    for _ in range(3)
+  )
+  assert path == runs / 'pso_dqn-ALE-Pong-v5-20260102-030405'
+  assert (again.name, third.name) == (f'{path.name}-2', f'{path.name}-3')
+  # A run takes the place that was made for it; a refused one leaves nothing.
+  assert run_directory.create(again, {}, {}).config() == {}
+  for one in (path, again, third):
+    run_directory.give_back(one)
+  assert list(runs.iterdir()) == [again]
+  shutil.rmtree(again)
+  run_directory.give_back(
+    run_directory.default_path('pso_dqn', 'ALE/Pong-v5', runs, now)
+  )
+  assert _everything_in(tmp_path) == []
+
+
+def test_a_place_for_runs_that_cannot_be_is_a_sentence(tmp_path):
+  (tmp_path / 'file').touch()
+  (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
+  for name in ('file', 'link'):
+    with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
+      run_directory.default_path('ppo', 'CartPole-v1', tmp_path / name)
