@@ -53,7 +53,8 @@ class Saves:
     Args:
       learner: takes it.
       again: whether what this start of the run has saved is taken too; if not,
-        only what an earlier one has, which is resumed. What a node had that
+        only what an earlier one has, which is resumed, and of this start the
+        updates made, by which learning rates fall. What else a node had that
         died may be what killed it.
 
     Returns:
@@ -71,6 +72,7 @@ class Saves:
       return None
     start = int(arrays.pop('start'))
     if start >= self._start and not again:
+      learner.restore({**learner.save(), 'updates': arrays['updates']})
       return None
     learner.restore(arrays)
     _logger.info('Going on from learner step %d.', learner.updates)

@@ -73,10 +73,12 @@ def test_a_learner_goes_to_the_next_start_of_a_run_and_to_no_other(
   saved = first.learner.save()
   with np.load(path / 'checkpoints' / 'explorer-3.npz') as kept:
     assert set(kept) == {'start', 'random', 'crc32', *saved}
-  # A node that died in the same start begins with what its exchange says.
+  # A node that died in the same start begins with what its exchange says, but
+  # its learning rates go on falling.
   again, _ = run(path, STEPS)
-  assert again.learner['updates'] == 0
+  assert again.learner['updates'] == saved['updates'] > 0
   assert (again.learner['theta'] != saved['theta']).any()
+  assert not again.learner['steps'].any()
   # A resumed run has the learner whole, and the replay.
   _, last = run(path, STEPS + 60)
   saved = last.learner.save()
