@@ -31,7 +31,6 @@ _logger = logging.getLogger(__name__)
 # threads handles does not wake the main thread, so each wait has an end.
 _LOOK_UP_S = 0.5
 _LONG_S = 300.0  # a full table may take to restore
-_INFO_S = 2  # a server of this process may take to say what it took
 
 
 class AddressHandle(base.Handle[str]):
@@ -115,7 +114,6 @@ class ReplayHost:
     self._opened: list[checkpoints.Opened] = []
     self._meta: dict[str, Any] = {}
     self._saved_last = False
-    self._saved_inserts: list[int] | None = None
     self._lock = threading.Lock()
 
   def start(self) -> None:
@@ -180,7 +178,6 @@ class ReplayHost:
           'what a resumed run gets.'
         )
       self._meta = dict(meta)
-      inserts = self._inserts()
       for shard, opened in enumerate(self._opened, self._first):
         pulse.beat()
         directory = self._directory(shard)
@@ -189,7 +186,6 @@ class ReplayHost:
         manifest = checkpoints.save(opened, directory, meta=meta)
         kept += sum(manifest.items.values())
       self._saved_last = last and not self._shared
-      self._saved_inserts = inserts
     return kept
 
   def stop(self, lost: bool = False) -> None:
@@ -224,9 +220,6 @@ class ReplayHost:
       # The engine waits a few seconds for a node to end: no save for nothing.
       if self._saved_last:
         return True
-      inserts = self._inserts()
-      if inserts is not None and inserts == self._saved_inserts:
-        return True
     try:
       # The learner's steps are those of the last save that it asked for.
       kept = self.save(self._meta)
@@ -235,23 +228,6 @@ class ReplayHost:
       return False
     _logger.info('Saved %d items at the end.', kept)
     return True
-
-  def _inserts(self) -> list[int] | None:
-    """Of each table, the items taken in this life; None if that is not known.
-
-    Asked of the servers: a table that was restored is another one than ours.
-    """
-    try:
-      return [
-        table.rate_limiter_info.insert_stats.completed
-        for opened in self._opened
-        for _, table in sorted(
-          opened.server.localhost_client().server_info(_INFO_S).items()
-        )
-      ]
-    except (RuntimeError, OSError) as e:
-      _logger.warning('A server does not say what it took: %s', e)
-      return None
 
   def _directory(self, shard: int) -> pathlib.Path | None:
     if self._run_dir is None:
