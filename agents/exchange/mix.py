@@ -303,8 +303,8 @@ class Mix(local.Local):
         if waited_s > (self._timeout_s if count else self._first_patience_s):
           self._dead[source] = count
           _logger.warning(
-            'Waited %.1f s (gossip.lock_timeout_s) for worker %d, which is more '
-            'than gossip.tau iterations behind, or gone: going on without it.',
+            'Waited %.1f s (gossip.lock_timeout_s) for worker %d, gone or '
+            'more than gossip.tau iterations behind: going on without it.',
             waited_s,
             source,
           )

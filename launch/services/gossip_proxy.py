@@ -4,7 +4,8 @@
 
 A proxy keeps the newest message of each in-neighbour, and sends to the
 out-neighbours of its worker. So a worker waits for none of them, however far
-they are, and its inbox outlives it. A proxy that dies comes back empty, and is full again after one iteration.
+they are, and its inbox outlives it. A proxy that dies comes back empty, and is
+full again after one iteration.
 """
 
 from __future__ import annotations

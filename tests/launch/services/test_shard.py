@@ -489,7 +489,8 @@ def _together(config, shards, calls, count=2, end=False):
   """Learners in threads; `calls[i]`: seeds of learner i. Then it may `end`."""
   made = [_remote(config, shards, i) for i in range(count)]
   for one, _ in made:
-    one.trace(tf.TensorSpec.from_tensor(_packed(0)))  # who compiles in a round may miss it
+    # Who compiles in a round may miss it.
+    one.trace(tf.TensorSpec.from_tensor(_packed(0)))
 
   def learn(index):
     for seed in calls[index]:
