@@ -50,6 +50,10 @@ def episodes(
     found: [N].
     n: steps of a full window.
     gamma: discount per step.
+
+  Raises:
+    ValueError: n is above 1, and two windows that lead on, or two episodes, end
+      in the same observation: which belong together is not known.
   """
   before = np.full(len(found.r_t), -1)  # the window that starts n steps earlier
   open_: dict[bytes, list[int]] = {}
@@ -57,6 +61,8 @@ def episodes(
   for index, start in enumerate(found.o_tm1):
     waiting = open_.get(start.tobytes())
     if waiting:
+      if n > 1 and len(waiting) > 1:
+        raise _ambiguous(n)
       before[index] = waiting.pop()
     if found.d_t[index] > 0:
       open_.setdefault(keys[index], []).append(index)
@@ -64,6 +70,8 @@ def episodes(
   for index in np.setdiff1d(np.arange(len(before)), before):
     ends.setdefault(keys[index], []).append(int(index))
   for group in ends.values():
+    if n > 1 and len(group) > n:
+      raise _ambiguous(n)
     for first in range(0, len(group), n):
       # The windows that end together, the longest first.
       steps = group[first : first + n]
@@ -87,4 +95,12 @@ def _episode(
     found.a_tm1[steps],
     rewards[: len(steps)].astype(np.float32),
     bool(found.d_t[steps[-1]] == 0),
+  )
+
+
+def _ambiguous(n: int) -> ValueError:
+  return ValueError(
+    f'observations recur, and windows of n_step={n} are put together by them: '
+    'which steps are of one episode is not known. Use --format=arrays, or '
+    'export a run with agent.n_step=1.'
   )

@@ -113,12 +113,16 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   try:
     target = inspect_target.find(source)
   except inspect_target.Unknown as e:
+    if any(pathlib.Path(source).glob('checkpoints/ring-*.npz')):
+      raise ValueError(
+        f'{source} was run with run.deterministic=True, whose replay is in its '
+        'worker and not in items of Reverb. Export a run without it.'
+      ) from e
     raise ValueError(str(e)) from e
   if not target.directories:
     raise ValueError(
       f'{source} has no checkpoint of replay yet: a run writes one every '
-      'run.replay_checkpoint_s seconds, and at its end. Runs with '
-      'run.deterministic=True keep theirs with the learner.'
+      'run.replay_checkpoint_s seconds, and at its end.'
     )
   rows: list[np.ndarray] = []
   priorities: list[np.ndarray] = []
@@ -192,10 +196,6 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
-def about(path: pathlib.Path) -> dict[str, Any]:
-  """What a data set says of itself; as `load`, without reading the arrays."""
-  with _opened(path) as file:
-    return json.loads(str(file['about']))
 def _sums(config: dict[str, Any]) -> dict[str, Any]:
   """How transitions of a run are made of rewards."""
   agent = config.get('agent', {})
@@ -206,6 +206,10 @@ def _sums(config: dict[str, Any]) -> dict[str, Any]:
   }
 
 
+def about(path: pathlib.Path) -> dict[str, Any]:
+  """What a data set says of itself; as `load`, without reading the arrays."""
+  with _opened(path) as file:
+    return json.loads(str(file['about']))
 
 
 def load(
@@ -257,10 +261,6 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
     ) from e
 
 
-def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
-  from replay import episodes
-  from replay import minari
-
 def _also(about: dict[str, Any]) -> str:
   return (
     'the run went on with other settings than it began with, and replay may '
@@ -268,21 +268,25 @@ def _also(about: dict[str, Any]) -> str:
   )
 
 
+def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
+  from replay import episodes
+  from replay import minari
+
   if not about.get('environment') or about.get('gamma') is None:
     raise ValueError(
       'Minari keeps episodes, and to find them takes the n_step and gamma of '
       "the run's config.json, which is not above this checkpoint. Export the "
       'run, or only arrays: --format=arrays.'
     )
-  agent = re.sub(r'\W', '_', str(about['agent']))
-  task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
-  name = f'{agent}_{task or "task"}-v0'.lower()
-  fields = {k: v for k, v in found.items() if k != 'priority'}
   if 'also' in about:
     raise ValueError(
       f'{_also(about)}, and episodes are found in transitions of one kind. '
       'Export only arrays: --format=arrays.'
     )
+  agent = re.sub(r'\W', '_', str(about['agent']))
+  task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
+  name = f'{agent}_{task or "task"}-v0'.lower()
+  fields = {k: v for k, v in found.items() if k != 'priority'}
   count, steps = minari.write(
     out,
     name,

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from environment_loops import stepping
 from replay import episodes
 from replay import export
 from replay import minari
@@ -79,6 +80,44 @@ def test_an_episode_whose_start_has_left_replay_begins_later():
     and e.observations[0][2] == 0
   )  # fmt: skip
   assert first.observations[0][1] == 1 and len(first.rewards) == length - 1
+
+
+def _corridor(n, steps=200):
+  """Windows of two who walk at random between 6 places, from left to right."""
+  layout = packing.TransitionLayout((6,))
+  window, rng = nstep.NStepWindow(2, n, 0.5, layout), np.random.default_rng(0)
+  places, rows, one_hot = np.zeros(2, int), [], np.eye(6, dtype=np.float32)
+  for _ in range(steps):
+    action = rng.integers(0, 2, 2, np.int32)
+    after = np.clip(places + 2 * action - 1, 0, 5)
+    last, seen = after == 5, one_hot[after]
+    step = stepping.StepBatch(seen, after, 1.0 - last, last, seen)
+    window.observe(one_hot[places], action, step)
+    rows.append(window.finished())
+    places = np.where(last, 0, after)
+  return layout.unpack(np.concatenate(rows))
+
+
+def test_where_observations_recur_windows_of_several_steps_are_refused():
+  with pytest.raises(ValueError, match='n_step=3.*--format=arrays'):
+    list(episodes.episodes(_corridor(3), 3, 0.5))
+  found = _corridor(1)
+  steps = 0
+  for got in episodes.episodes(found, 1, 0.5):
+    seen = got.observations.argmax(axis=1)
+    after = np.clip(seen[:-1] + 2 * got.actions - 1, 0, 5)
+    np.testing.assert_array_equal(seen[1:], after)
+    np.testing.assert_array_equal(got.rewards, after)
+    steps += len(after)
+  assert steps == len(found.r_t)
+
+
+def test_episodes_that_end_in_the_same_observation_are_not_told_apart():
+  found = LAYOUT.unpack(_written(3, 0.5))
+  ended = found.d_t == 0
+  alike = found._replace(o_t=np.where(ended[:, None], -1, found.o_t))
+  with pytest.raises(ValueError, match='observations recur'):
+    list(episodes.episodes(alike, 3, 0.5))
 
 
 @pytest.fixture
@@ -206,6 +245,13 @@ def test_what_has_no_replay_is_refused(tmp_path, name, said, capsys):
   assert said in capsys.readouterr().err
 
 
+def test_a_repeatable_run_has_nothing_to_export_and_hears_why(tmp_path, capsys):
+  (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
+  (tmp_path / 'run' / 'checkpoints' / 'ring-0.npz').touch()
+  assert export.main([str(tmp_path / 'run'), str(tmp_path / 'out')]) == 2
+  assert 'run.deterministic=True' in capsys.readouterr().err
+
+
 def test_minari_without_the_config_of_a_run_is_refused(run, tmp_path, capsys):
   (run / 'config.json').unlink()
   shard = str(run / 'checkpoints' / 'replay' / 'shard_0')
@@ -213,6 +259,31 @@ def test_minari_without_the_config_of_a_run_is_refused(run, tmp_path, capsys):
   assert export.main([shard, out, '--format=minari']) == 2
   assert '--format=arrays' in capsys.readouterr().err
   assert export.main([shard, out, '--format=arrays']) == 0
+
+
+@pytest.mark.parametrize(
+  ('agent', 'mixed'),
+  [
+    ({'n_step': 1, 'gamma': 0.5}, True),
+    ({'n_step': 3, 'gamma': 0.9}, True),
+    ({'n_step': 3, 'gamma': 0.5, 'reward_clip': 1.0}, True),
+    ({'n_step': 3, 'gamma': 0.5, 'batch_size': 8}, False),
+  ],
+)
+def test_a_run_that_went_on_with_other_sums_says_so(
+  run, tmp_path, capsys, agent, mixed
+):
+  before = {**CONFIG, 'agent': agent}
+  (run / 'config.1.json').write_text(json.dumps(before))
+  out = tmp_path / 'out'
+  assert export.main([str(run), str(out), '--format=minari']) == 2 * mixed
+  assert ('--format=arrays' in capsys.readouterr().err) == mixed
+  assert export.main([str(run), str(out), '--format=arrays']) == 0
+  assert ('may still hold' in capsys.readouterr().out) == mixed
+  about = export.about(out)
+  assert about['n_step'] == 3
+  sums = {'reward_clip': None, **agent}
+  assert about.get('also', []) == ([sums] if mixed else [])
 
 
 def test_blocks_of_unrolls_are_refused(tmp_path, capsys):
@@ -263,31 +334,6 @@ def test_without_an_episode_arrays_can_still_go_there(
   _minari_fails(out, capsys, run, f'{out / export.FILE} is there already')
   assert export.main([str(run), str(out), '--format=minari']) == 0
   (out / export.FILE).unlink()
-@pytest.mark.parametrize(
-  ('agent', 'mixed'),
-  [
-    ({'n_step': 1, 'gamma': 0.5}, True),
-    ({'n_step': 3, 'gamma': 0.9}, True),
-    ({'n_step': 3, 'gamma': 0.5, 'reward_clip': 1.0}, True),
-    ({'n_step': 3, 'gamma': 0.5, 'batch_size': 8}, False),
-  ],
-)
-def test_a_run_that_went_on_with_other_sums_says_so(
-  run, tmp_path, capsys, agent, mixed
-):
-  before = {**CONFIG, 'agent': agent}
-  (run / 'config.1.json').write_text(json.dumps(before))
-  out = tmp_path / 'out'
-  assert export.main([str(run), str(out), '--format=minari']) == 2 * mixed
-  assert ('--format=arrays' in capsys.readouterr().err) == mixed
-  assert export.main([str(run), str(out), '--format=arrays']) == 0
-  assert ('may still hold' in capsys.readouterr().out) == mixed
-  about = export.about(out)
-  assert about['n_step'] == 3
-  sums = {'reward_clip': None, **agent}
-  assert about.get('also', []) == ([sums] if mixed else [])
-
-
   there = out / 'dqn_cartpole-v0'
   assert there.stat().st_mode == out.stat().st_mode  # others may read it too
   _minari_fails(out, capsys, run, f'{there} is there already. Give another')
