@@ -65,13 +65,23 @@ def resumed(
   kept = cell_lib.resume(config)
   chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
   if steps is not None:
-    steps += totals.get('actor_steps', 0) // kept.experiment.num_agents
-    if totals.get('learner_steps') and not totals.get('actor_steps'):
-      # Offline nobody steps: its budget stands for its updates.
-      steps += kept.experiment.run.steps_per_agent
+    steps += steps_made(kept, totals) // kept.experiment.num_agents
     chosen = {**chosen, 'run.steps_per_agent': str(steps)}
     chosen = {**budget(kept, steps), **chosen}
   return cell_lib.resume(config, chosen)
+
+
+def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
+  """Environment steps of all agents, of which `Experiment.total_steps` are all.
+
+  Offline nobody steps: those in which a run would make as many updates.
+  """
+  if cell.topology.SECTION != 'offline':
+    return totals.get('actor_steps', 0)
+  experiment = cell.experiment
+  batch_size = experiment.make_agent().batch_size
+  per_update = experiment.pace.steps_per_update(batch_size)
+  return round(totals.get('learner_steps', 0) * per_update)
 
 
 def budget(made: cell_lib.Cell, steps: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ first here, and the caller's modules after them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing.connection
@@ -49,12 +50,14 @@ _asked = _Asked()
 class Ticks:
   """Tells the caller how far a run is. Never waits: ticks may be left out."""
 
-  def __init__(self, connection: Any, path: pathlib.Path, budget: int):
+  def __init__(self, connection: Any, path: pathlib.Path, cell: Any):
+    from murmuration import choices
     from run_records import run_directory
 
     self._connection = connection
     self._run = run_directory.RunDirectory(path)
-    self._budget = budget
+    self._steps_made = functools.partial(choices.steps_made, cell)
+    self._budget = cell.experiment.total_steps
     self._next = 0.0
     self._told = len(self._run.metrics('evaluation'))
 
@@ -88,7 +91,7 @@ class Ticks:
         (
           'tick',
           {
-            'steps': found['totals'].get('actor_steps', 0),
+            'steps': self._steps_made(found['totals']),
             'budget': self._budget,
             'elapsed_s': found['elapsed_s'],
             'totals': found['totals'],
@@ -159,7 +162,7 @@ def train(
     )
   path = path.absolute()
   connection.send(('path', path))
-  ticks = Ticks(connection, path, cell.experiment.total_steps)
+  ticks = Ticks(connection, path, cell)
   code = session.run(
     cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=names
   )

@@ -156,8 +156,9 @@ class Counter:
   def log(self, node: str, kind: str, row: Mapping[str, Any]) -> None:
     """Appends a row to metrics/<kind>.jsonl and its numbers to TensorBoard.
 
-    `node`, `actor_steps` (the total) and `elapsed_s` are added where the row
-    does not give them; `age_s` in the row is how long ago it was true.
+    `node`, `actor_steps` (the total; of updates, where nobody acts) and
+    `elapsed_s` are added where the row does not give them; `age_s` in the row
+    is how long ago it was true.
     """
     with self._lock:
       self._log(node, kind, dict(row))
@@ -349,7 +350,7 @@ class Counter:
 
   def _log(self, node: str, kind: str, row: dict[str, Any]) -> None:
     row.setdefault('node', node)
-    row.setdefault('actor_steps', self._totals.get('actor_steps', 0))
+    row.setdefault('actor_steps', self._step())
     elapsed_s = self._elapsed(self._clock()) - row.pop('age_s', 0.0)
     row.setdefault('elapsed_s', round(elapsed_s, 3))
     self._files.add(kind, row)
@@ -361,9 +362,13 @@ class Counter:
       node.metrics,
       node.rates.per_second(now),
       node.totals,
-      self._totals.get('actor_steps', 0),
+      self._step(),
       self._elapsed(now),
     )
+
+  def _step(self) -> int:
+    totals = self._totals
+    return totals.get('actor_steps') or totals.get('learner_steps', 0)
 
   def _elapsed(self, now: float) -> float:
     return self._elapsed_before_s + now - self._started

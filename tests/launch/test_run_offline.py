@@ -88,6 +88,8 @@ def test_a_data_set_of_a_trained_policy_gives_one(start_run, data):
   assert not summary['totals'].get('actor_steps')
   rows = directory.metrics('evaluation')
   assert [row['actor_steps'] for row in rows] == [0, 1000, 2000, 3000, 4000]
+  # What a node says is dated too, by updates.
+  assert directory.metrics('node_worker')[-1]['actor_steps'] > 0
   kept = playing.load(directory)
   learned = playing.evaluate(directory, kept, 20, seed=0).mean
   assert learned > 3 * _random_return(), (learned, rows)

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from launch import cell as cell_lib
 from launch.engines import linux
 from murmuration import helper as helper_lib
 from murmuration import objects
@@ -211,6 +212,9 @@ def asked(monkeypatch):
   signal.signal(signal.SIGTERM, previous)
 
 
+CELL = cell_lib.resolve('dqn', overrides={'run.steps_per_agent': '1000'})
+
+
 def test_only_who_cannot_be_told_is_gone(asked, tmp_path, monkeypatch):
   def counted(run):
     raise OSError('cannot be read now')
@@ -218,14 +222,28 @@ def test_only_who_cannot_be_told_is_gone(asked, tmp_path, monkeypatch):
   connection = Connection()
   with monkeypatch.context() as patch:
     patch.setattr(helper_lib, 'totals', counted)
-    helper_lib.Ticks(connection, tmp_path, 10)()
+    helper_lib.Ticks(connection, tmp_path, CELL)()
   assert not asked.stop and not connection.sent
   found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
   monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
-  helper_lib.Ticks(connection, tmp_path, 10)()
-  assert not asked.stop and connection.sent[0][1]['steps'] == 3
-  helper_lib.Ticks(Connection(BrokenPipeError()), tmp_path, 10)()
+  helper_lib.Ticks(connection, tmp_path, CELL)()
+  assert not asked.stop
+  ((_, told),) = connection.sent
+  assert (told['steps'], told['budget']) == (3, 1000)
+  helper_lib.Ticks(Connection(BrokenPipeError()), tmp_path, CELL)()
   assert asked.stop
+
+
+def test_offline_steps_are_those_in_which_a_run_makes_the_updates(
+  tmp_path, monkeypatch
+):
+  found = {'totals': {'learner_steps': 100}, 'elapsed_s': 1.0}
+  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  cell = cell_lib.resolve('d4pg', topology='offline')
+  connection = Connection()
+  helper_lib.Ticks(connection, tmp_path, cell)()
+  ((_, told),) = connection.sent
+  assert told['steps'] == 400  # d4pg's pace
 
 
 def test_a_stop_before_the_run_is_one_of_the_run(asked, tmp_path, monkeypatch):
@@ -240,5 +258,5 @@ def test_a_stop_before_the_run_is_one_of_the_run(asked, tmp_path, monkeypatch):
   # What comes a little later, the engine has with the first tick.
   engines = []
   signal.signal(signal.SIGTERM, lambda *args: engines.append(args))
-  helper_lib.Ticks(Connection(), tmp_path, 10)()
+  helper_lib.Ticks(Connection(), tmp_path, CELL)()
   assert len(engines) == 1 and not asked.stop

@@ -167,10 +167,18 @@ def test_a_resumed_run_learns_in_the_steps_that_are_added():
   chosen = {'anneal_env_steps': 'None'}
   config = choices.resumed(kept, chosen, 3000, made).config
   assert config['agent']['anneal_env_steps'] is None
-  # Offline nobody steps.
-  config = choices.resumed(kept, {}, 3000, {'learner_steps': 100}).config
-  assert config['run']['steps_per_agent'] == 8000
   assert choices.resumed(kept, {}, None, made).config == kept
+
+
+@pytest.mark.parametrize('updates', [1250, 500])
+def test_a_resumed_run_without_actors_adds_to_the_updates_that_were_made(
+  updates,
+):
+  kept = _config('d4pg', topology='offline', steps=5000)
+  # d4pg makes an update in 4 steps; the second was broken off.
+  made = {'learner_steps': updates}
+  config = choices.resumed(kept, {}, 3000, made).config
+  assert config['run']['steps_per_agent'] == 4 * updates + 3000
 
 
 def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
