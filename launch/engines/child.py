@@ -135,13 +135,13 @@ def _reset_inherited_state() -> None:
   for number in (
     signal.SIGTERM,
     signal.SIGCHLD,
-    signal.SIGHUP,
     signal.SIGQUIT,
     prepare.STOP_SIGNAL,
   ):
     signal.signal(number, signal.SIG_DFL)
-  # The launcher handles Ctrl-C, and then stops the nodes.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # The launcher handles Ctrl-C and hang-ups, and then stops the nodes.
+  for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
   # Launchpad would remove its data files, which other nodes still need.
   atexit._clear()
   worker_manager._SIGNAL_HANDLERS = None

@@ -134,8 +134,6 @@ class Backend:
     self._signal(index, signal.SIGCONT)
 
   def kill(self, indices: Sequence[int]) -> list[str]:
-    if not indices:
-      return []
     where = self._logs.stacks(
       indices, lambda index: self._signal(index, child.DUMP_SIGNAL)
     )

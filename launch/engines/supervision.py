@@ -125,6 +125,11 @@ class Supervisor:
       [i for i, other in enumerate(nodes) if other.name in node.clients]
       for node in nodes
     ]
+    # Who serves each other waits for none of them, and all at their servers do.
+    clients = [
+      [j for j in own if i not in _reached(clients, j)]
+      for i, own in enumerate(clients)
+    ]
     ranks = _ranks(clients)
     self._records = [
       _Record(node.policy, clients[i], ranks[i]) for i, node in enumerate(nodes)
@@ -196,10 +201,14 @@ class Supervisor:
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
     now, limits = time.monotonic(), self._watch.limits
+    # A life that did nothing is no reason to forget those before it, however
+    # long it took to hang or to fail.
+    worked = self._watch.worked(event.index)
     error = event.error
     if record.silence:
       error, record.silence = record.silence, ''
-      record.silences = _recent(record.silences, now, limits.restart_window_s)
+      if worked:
+        record.silences = _recent(record.silences, now, limits.restart_window_s)
       record.silences.append(now)
     node.last_error = error
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
@@ -208,11 +217,13 @@ class Supervisor:
       self._end(state_lib.FAILED, f'{node.name} failed: {_gist(error)}')
       return
     # A wait for a place, or for the stack's import, is no life that worked.
-    healthy = ran and now - record.started_at >= restart.healthy_s
-    long = event.killed or healthy
-    if long and error == event.error and self._watch.worked(event.index):
+    lived_s = now - record.started_at
+    long = event.killed or (ran and lived_s >= restart.healthy_s)
+    if long and error == event.error and worked:
       record.deaths = []
-    record.deaths = _recent(record.deaths, now, limits.restart_window_s)
+    # Loops of a user's own may beat and count no work.
+    if worked or lived_s >= limits.restart_window_s:
+      record.deaths = _recent(record.deaths, now, limits.restart_window_s)
     most = restart.max_restarts
     most = limits.max_restarts if most is None else most
     silent = len(record.silences) >= limits.max_silences
@@ -242,39 +253,43 @@ class Supervisor:
     """Kills what is silent, and continues what was stopped."""
     if self._exit_code is not None:
       return
+    silent: dict[int, str] = {}
     for index, what, why in self._watch.look(self._nodes):
-      node, record = self._nodes[index], self._records[index]
       if what == watch_lib.RESUME:
         self._backend.resume(index)
-      elif not record.silence:
-        (where,) = self._backend.kill([index])
-        if not self._backend.kills and _DEBUGGER.search(where):
-          continue
-        why += _innermost(where)
-        record.silence = f'it was here:\n{where}\n{why}' if where else why
-        if not self._backend.kills:
-          node.last_error = record.silence
-          self._end(
-            state_lib.FAILED,
-            f'{node.name} failed: {why}. A thread cannot be killed and started '
-            'again; with --lp_launch_type=local_mp it would be.',
-          )
-          return
+      elif not self._records[index].silence:
+        silent[index] = why
+    # All at once: each wait for stacks holds up what keeps hosts alive.
+    stacks = self._backend.kill(list(silent)) if silent else []
+    for (index, why), where in zip(silent.items(), stacks, strict=True):
+      node, record = self._nodes[index], self._records[index]
+      if not self._backend.kills and _DEBUGGER.search(where):
+        continue
+      why += _innermost(where)
+      record.silence = f'it was here:\n{where}\n{why}' if where else why
+      if not self._backend.kills:
+        node.last_error = record.silence
+        self._end(
+          state_lib.FAILED,
+          f'{node.name} failed: {why}. A thread cannot be killed and started '
+          'again; with --lp_launch_type=local_mp it would be.',
+        )
+        return
     stalled = self._watch.stalled(self._nodes)
     if stalled:
       self._end(state_lib.FAILED, stalled)
 
   def _check_signals(self) -> None:
     signals = self._signals
-    if signals.interrupts and self._exit_code is None:
-      signals.interrupts -= 1
+    # Before interrupts: a service manager may send SIGHUP beside it.
+    if signals.terminated:
+      self._end(state_lib.TERMINATED, 'terminated (SIGTERM)')
+    if signals.interrupts:
       self._end(state_lib.INTERRUPTED, 'interrupted')
-    elif signals.interrupts:
+    if signals.interrupts > 1:
       self._kill_at = min(self._kill_at, time.monotonic())
     if signals.asked:
       self._end(state_lib.FINISHED, 'a node asked to stop (lp.stop())')
-    if signals.terminated:
-      self._end(state_lib.TERMINATED, 'terminated (SIGTERM)')
 
   def _check_finished(self) -> None:
     if self._exit_code is not None:
@@ -319,7 +334,7 @@ class Supervisor:
 
   def _kill(self, indices: list[int]) -> None:
     why = f'did not stop within {STOP_GRACE_S:.0f} s'
-    if self._signals.interrupts:
+    if self._signals.interrupts > 1:
       why = 'killed at the second Ctrl-C'
     for index, where in zip(indices, self._backend.kill(indices), strict=True):
       self._records[index].killed = True
@@ -344,6 +359,16 @@ class Supervisor:
       traceback.print_exc()
       print('The live view failed; the run goes on without.', file=sys.stderr)
       self._on_tick = None
+
+
+def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
+  """The clients of a node, theirs, and so on."""
+  found: set[int] = set()
+  new = [start]
+  while new:
+    new = [j for i in new for j in clients[i] if j not in found]
+    found.update(new)
+  return found
 
 
 def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:

@@ -265,13 +265,19 @@ def test_sigterm_is_143_and_leaves_nothing(launch):
   assert_nothing_is_left(run)
 
 
-def test_a_sigterm_to_the_whole_job_lets_the_nodes_save(launch):
+@pytest.mark.parametrize(
+  'numbers', [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGHUP)]
+)
+def test_a_sigterm_to_the_whole_job_lets_the_nodes_save(launch, numbers):
   # As service managers and batch systems stop a job.
   run = launch('saves')
   wait_until((run.directory / 'ready').exists)
   launcher = psutil.Process(run.process.pid)
-  for process in [*launcher.children(recursive=True), launcher]:
-    process.terminate()
+  family = [*launcher.children(recursive=True), launcher]
+  for number in numbers:
+    for process in family:
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
   code, reason, nodes = run.wait()
   assert (code, reason) == (143, 'terminated (SIGTERM)')
   assert nodes['saver/0'][0] == 'stopped'
@@ -279,23 +285,36 @@ def test_a_sigterm_to_the_whole_job_lets_the_nodes_save(launch):
   assert_nothing_is_left(run)
 
 
+def test_one_ctrl_c_while_a_run_ends_by_itself_kills_nobody(launch):
+  run = launch('ends_and_saves')
+  wait_until((run.directory / 'ready').exists)
+  (run.directory / 'enough').touch()
+  wait_until((run.directory / 'stopping').exists)
+  os.kill(run.process.pid, signal.SIGINT)
+  assert run.wait()[:2] == (0, 'beater/0 finished')
+  assert (run.directory / 'saved').exists()
+
+
 def test_a_second_ctrl_c_kills_at_once(launch):
   run = launch('stubborn')
-  wait_until(run.directory.joinpath('stubborn.pid').exists)
+  run.pid('stubborn')
   os.kill(run.process.pid, signal.SIGINT)
   # Two signals that are not taken yet are one.
   wait_until((run.directory / 'stopping').exists)
   os.kill(run.process.pid, signal.SIGINT)
+  start = time.monotonic()
   code, _, nodes = run.wait()
-  assert run.seconds < 5
+  assert time.monotonic() - start < 7  # it is killed after 8 s anyhow
+  assert code == 130
   assert 'second Ctrl-C' in nodes['stubborn/0'][2]
-  assert code in (0, 130)  # 0 if the other node returned just before.
   assert_nothing_is_left(run)
 
 
 @pytest.mark.long
 def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   run = launch('stubborn')
+  run.pid('stubborn')
+  (run.directory / 'enough').touch()
   code, _, nodes = run.wait()
   assert code == 0
   assert 8 < run.seconds < 30

@@ -1,6 +1,7 @@
 """Policies, as the supervisor applies them to a backend that is made up."""
 
 import time
+import types
 
 import pytest
 
@@ -77,7 +78,13 @@ class Script:
     self.resumed.append(self.names[index])
 
 
-def play(script, clients=None, limits=restarts.DEFAULT, **assigned):
+def play(
+  script,
+  clients=None,
+  limits=restarts.DEFAULT,
+  clock=time.monotonic,
+  **assigned,
+):
   nodes = [
     prepare.PreparedNode(
       name,
@@ -96,7 +103,7 @@ def play(script, clients=None, limits=restarts.DEFAULT, **assigned):
     signals.Signals(),
     None,
     0.1,
-    watch.Watch(script.slots, limits),
+    watch.Watch(script.slots, limits, clock),
   ).run()
 
 
@@ -191,6 +198,93 @@ def test_a_silent_node_is_started_again_and_given_up_when_that_repeats():
   )
   assert script.started == [('a', 0), ('a', 1), ('a', 2)]
   assert 'most recent call first' in outcome.nodes[0].last_error
+
+
+def test_nodes_that_are_silent_together_are_killed_together():
+  class Two(Hangs):
+    killed_at_once = []
+
+    def kill(self, indices):
+      self.killed_at_once.append(list(indices))
+      return super().kill(indices)
+
+  script = Two(a=[], b=[])
+  limits = restarts.Limits(silent_s=1.0, max_silences=1)
+  restart = restarts.Restart(None, 0.0)
+  assert play(script, limits=limits, a=restart, b=restart).exit_code == 1
+  assert script.killed_at_once == [[0, 1]]
+
+
+@pytest.fixture
+def hours(monkeypatch):
+  """Time that passes with each poll of a `Slow` backend, a second each."""
+  made = types.SimpleNamespace(now=0.0)
+  clock = types.SimpleNamespace(monotonic=lambda: made.now)
+  monkeypatch.setattr(supervision, 'time', clock)
+  return made
+
+
+class Slow(Script):
+  """Nodes whose lives last long by a made-up clock; `shows` is what they do."""
+
+  def __init__(self, hours, life_s, shows, **exits):
+    super().__init__(**exits)
+    self.hours, self.life_s, self.shows = hours, life_s, shows
+    self.born_at = 0.0
+
+  def start(self, index, restarts):
+    super().start(index, restarts)
+    self.born_at = self.hours.now
+    self.slots[index].add(pulse._BEATS)
+
+  def poll(self, timeout_s):
+    self.hours.now += 1.0
+    assert self.hours.now < 20_000, 'it is started again for ever'
+    self.shows(self.slots[0])
+    if self.hours.now < self.born_at + self.life_s:
+      return []
+    return super().poll(timeout_s)
+
+
+def hang_at_something_long(slot):
+  slot.say('a call of the learner', 300.0)
+
+
+def work(slot):
+  slot.add(pulse._WORK)
+  slot.add(pulse._BEATS)
+
+
+def beat(slot):
+  slot.add(pulse._BEATS)
+
+
+def test_hangs_that_take_long_add_up(hours):
+  script = Slow(hours, 0.0, hang_at_something_long, a=[])
+  outcome = play(script, clock=lambda: hours.now, a=restarts.Restart(None, 0.0))
+  assert outcome.reason.startswith(
+    'a failed after it was silent 3 times: silent for 300 s'
+  )
+
+
+@pytest.mark.parametrize(
+  ('shows', 'life_s', 'restarted'),
+  [
+    (beat, 130.0, 5),  # five of them take longer than the window of 600 s
+    (work, 130.0, 9),
+    (beat, 700.0, 9),  # a loop that never says that it worked
+  ],
+)
+def test_deaths_of_lives_that_did_nothing_add_up(
+  hours, shows, life_s, restarted
+):
+  script = Slow(hours, life_s, shows, a=['x'] * 9 + ['returns'])
+  outcome = play(
+    script,
+    clock=lambda: hours.now,
+    a=restarts.Restart(None, 0.0, healthy_s=1e6),
+  )
+  assert outcome.nodes[0].restarts == restarted
 
 
 def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
@@ -295,12 +389,13 @@ def test_a_look_that_comes_late_asks_clients_first(monkeypatch):
   assert script.stopped == ['actor', 'learner', 'counter', 'replay']
 
 
-def test_servers_of_each_other_are_asked_too(monkeypatch):
-  monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
-  script = Script(a=[], b=[], last=['returns'])
-  clients = {'a': ('b',), 'b': ('a',)}
+def test_servers_of_each_other_are_asked_at_once():
+  # As workers of gossip, in a ring: at once, and before whom they report to.
+  script = Script(counter=[], a=[], b=[], c=[], last=['returns'])
+  clients = {'counter': ('a', 'b', 'c'), 'a': ('b',), 'b': ('c',), 'c': ('a',)}
   play(script, clients, last=restarts.EndsRun())
-  assert sorted(script.stopped) == ['a', 'b']
+  assert sorted(script.stopped[:3]) == ['a', 'b', 'c']
+  assert script.stopped[3:] == ['counter']
 
 
 def test_a_lost_backend_is_a_failure():

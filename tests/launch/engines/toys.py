@@ -62,10 +62,14 @@ class Waiter(Node):
 class Saver(Node):
   """Has something to keep when it is stopped, which takes a moment."""
 
+  def __init__(self, run_dir, name, save_s=0.5):
+    super().__init__(run_dir, name)
+    self.save_s = save_s
+
   def run(self):
     (self.run_dir / 'ready').touch()
     lp.wait_for_stop()
-    time.sleep(0.5)
+    time.sleep(self.save_s)
     (self.run_dir / 'saved').touch()
 
 
@@ -320,6 +324,15 @@ def saves(run_dir):
 
 
 @scenario
+def ends_and_saves(run_dir):
+  program = lp.Program('ends_and_saves')
+  add(program, 'saver', Saver, run_dir, 2.0)
+  add(program, 'beater', Beater, run_dir)
+  restarts.assign(program, {'beater': restarts.EndsRun()})
+  return program
+
+
+@scenario
 def ends(run_dir):
   program = lp.Program('ends')
   add(program, 'waiter', Waiter, run_dir)
@@ -340,8 +353,8 @@ def stops(run_dir):
 def stubborn(run_dir):
   program = lp.Program('stubborn')
   add(program, 'stubborn', Stubborn, run_dir)
-  add(program, 'returner', Returner, run_dir)
-  restarts.assign(program, {'returner': restarts.EndsRun()})
+  add(program, 'beater', Beater, run_dir)
+  restarts.assign(program, {'beater': restarts.EndsRun()})
   return program
 
 
