@@ -143,7 +143,7 @@ class Acting:
 
     Returns:
       Whether the learner may learn: there is enough, and it was not cut short
-      by the budget.
+      by the budget or a stop.
     """
     own = self._experience.envs_per_member
     self._owed += self._experience.steps_per_call
@@ -151,7 +151,8 @@ class Acting:
     self._owed -= wanted * own
     count = min(wanted, -(-(self._budget - self.steps) // own))
     self._steps(theta, version, count)
-    return self._written >= self._experience.first_items and count == wanted
+    whole = count == wanted and not self._should_stop()
+    return whole and self._written >= self._experience.first_items
 
   def _steps(self, theta: np.ndarray, version: int, count: int) -> None:
     behaviour, environment = self._behaviour, self._environment
@@ -162,6 +163,8 @@ class Acting:
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults
     for _ in range(count):
+      if self._should_stop():  # before each: they may be slow
+        break
       steps = self._actor_steps(self.steps)
       action = behaviour.act(theta, observation, steps, self._rng)
       step = environment.step(action)

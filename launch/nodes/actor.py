@@ -224,12 +224,14 @@ class Actor:
     )
 
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
-    """`count` steps of each environment."""
+    """`count` steps of each environment; fewer where it is told to stop."""
     actor, environment = self._actor, self._environment
     self._acted = True
     episodes, start, faults = 0, self.steps, environment.faults
     try:
       for _ in range(count):
+        if self._stop.is_set():  # before each: they may be slow
+          break
         action = actor.act(observation)
         step = environment.step(action)
         # Each: a slow environment reports seldom. Those that count no more

@@ -193,6 +193,29 @@ def test_what_a_worker_did_before_it_was_stopped_is_counted(
   assert totals['actor_steps'] == 2 * worker.steps
 
 
+def test_a_stop_is_heard_between_two_steps_of_slow_environments(
+  recorder, make_worker, make_counter, tmp_path
+):
+  stop = threading.Event()
+
+  class Stops(local.Local):
+    def episode_ended(self, finished):
+      stop.set()
+
+  experiment = experiments.make(
+    experiments.COUNTING,
+    run={'steps_per_agent': 9000, 'updates_per_call': 3000},
+    run_dir=str(tmp_path),
+  )
+  counter = make_counter(None)
+  worker = make_worker(experiment, counter, exchange=Stops)
+  worker.run(stop)
+  assert 0 < worker.steps < 100
+  assert counter.totals()['actor_steps'] == 2 * worker.steps
+  assert 'learner_steps' not in counter.totals()
+  assert (tmp_path / 'checkpoints' / 'worker-0.npz').exists()
+
+
 @pytest.mark.parametrize('prioritized', [False, True])
 def test_tables_that_have_lost_their_items_are_filled_again(
   recorder, make_worker, start, make_counter, prioritized

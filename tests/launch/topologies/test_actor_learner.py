@@ -204,28 +204,53 @@ class _Following:
 
   version, age_s = 0, 0.0
 
-  def __init__(self, *given, **options):
-    self.theta = np.zeros(1)
+  def __init__(self, learner, layout, *given, **options):
+    self.theta = np.zeros(layout.size, np.float32)
 
   def start(self):
     pass
 
 
-def test_exploration_falls_with_the_steps_of_all_actors(monkeypatch):
+@pytest.fixture
+def build_actor(monkeypatch):
+  """build_actor(experiment, config, write): the first, linked to nobody."""
+
+  def build(experiment, config, write=print):
+    node = actor.Actor(experiment, config, 0, _Silent(), None, 'localhost:1')
+    monkeypatch.setattr(actor.variables, 'Follower', _Following)
+    adder = types.SimpleNamespace(lost=0)
+    monkeypatch.setattr(
+      type(node._experience), 'adder', lambda self, *given: (adder, write)
+    )
+    node._stop = threading.Event()
+    node._build()
+    return node
+
+  return build
+
+
+def test_exploration_falls_with_the_steps_of_all_actors(build_actor):
   experiment = _experiment({'epsilon_steps': 1000})
-  config = actor_settings.Config(num_actors=4)
-  node = actor.Actor(experiment, config, 0, _Silent(), None, 'localhost:1')
-  monkeypatch.setattr(actor.variables, 'Follower', _Following)
-  adder = types.SimpleNamespace(lost=0)
-  monkeypatch.setattr(
-    type(node._experience), 'adder', lambda self, *given: (adder, print)
-  )
-  node._stop = threading.Event()
-  node._build()
+  node = build_actor(experiment, actor_settings.Config(num_actors=4))
   node._actor.steps = 125
   epsilon = node._numbers()['epsilon']
   node._environment.close()
   assert epsilon == experiment.make_agent().exploration(500)
+
+
+def test_a_stop_is_heard_between_two_steps_of_slow_environments(build_actor):
+  written = []
+
+  def write(*step):
+    written.append(step)
+    if len(written) == 3:
+      node._stop.set()
+
+  config = actor_settings.Config(num_actors=1, update_period=1000)
+  node = build_actor(_experiment({}), config, write)
+  node._act(node._reset(), 1000)
+  node._environment.close()
+  assert len(written) == 3
 
 
 class _Silent:
