@@ -37,7 +37,7 @@ def main() -> int:
     args = _parser().parse(sys.argv[1:])
     run = run_directory.open(args.run)
     film_path = run.path / 'policy.gif' if args.video is None else args.video
-    if film_path:
+    if args.video:
       film.check(film_path)
     kept = playing.load(run)
   except (ValueError, RuntimeError, OSError) as e:
@@ -63,6 +63,7 @@ def main() -> int:
   if not film_path:
     return 0
   try:
+    film.check(film_path)
     path = playing.record(
       kept.policy(),
       name,
@@ -72,7 +73,7 @@ def main() -> int:
     )
   except (RuntimeError, ValueError, OSError) as e:
     print(f'No film: {e}', file=sys.stderr)
-    return 1
+    return int(args.video is not None)  # nobody asked for the one by default
   print(f'A film of one episode: {path}')
   return 0
 

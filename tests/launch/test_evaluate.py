@@ -2,17 +2,26 @@
 
 import json
 import subprocess
+import sys
+import types
 
+import numpy as np
 import pytest
 
+from launch import evaluate
+from launch import playing
 from launch import session
+from run_records import run_directory
 
 REFUSED = {
   'no run': ([], 'RUN'),
   'a run that is not there': (['nowhere'], 'nowhere'),
   'no episodes': (['run', '--episodes=0'], '0 is below 1'),
   'a film of another kind': (['run', '--video=film.avi'], '.gif or .mp4'),
-  'a film where nothing can be': (['run', '--video=run/config.json/a.gif'], ''),
+  'a film where nothing can be': (
+    ['run', '--video=run/config.json/a.gif'],
+    'config.json is in the way',
+  ),
   'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
 }
 
@@ -49,6 +58,32 @@ def test_help_shows_an_example_and_all_flags(answers):
   assert 'python launch/evaluate.py runs/NAME' in text
   for flag in ('--episodes', '--seed', '--video', '--film_steps'):
     assert flag in text
+
+
+@pytest.mark.parametrize(('flags', 'code'), [([], 0), (['--video=a.gif'], 1)])
+@pytest.mark.parametrize('fault', ['no room', 'no pictures'])
+def test_a_film_that_nobody_asked_for_may_fail(
+  tmp_path, monkeypatch, capsys, flags, code, fault
+):
+  run = run_directory.create(tmp_path / 'run', {'environment': 'A-v0'}, {})
+
+  def refuse(*unused):
+    raise OSError(fault)
+
+  kept = playing.Kept(types.SimpleNamespace(greedy=list), [], 'a test')
+  result = types.SimpleNamespace(returns=np.ones(3), broken=0)
+  monkeypatch.setattr(playing, 'load', lambda run: kept)
+  monkeypatch.setattr(playing, 'evaluate', lambda *unused: result)
+  monkeypatch.setattr(playing, 'record', refuse)
+  if fault == 'no room':
+    monkeypatch.setattr(evaluate.film, 'check', refuse)
+    code *= session.USAGE  # said before anything is played
+  monkeypatch.setattr(sys, 'argv', ['evaluate.py', str(run.path), *flags])
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  assert evaluate.main() == code
+  said = capsys.readouterr()
+  assert fault in said.err
+  assert ('mean 1.0' in said.out) == (code != session.USAGE)
 
 
 def test_make_evaluate_without_a_run_lists_those_that_there_are(tmp_path):
