@@ -21,7 +21,6 @@ from agents.exchange import mixing
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import gossip
@@ -145,24 +144,13 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       learning_rates=[rate],
       shown=i == 0,  # what the evaluator plays
     )
-  judged = workers if config.evaluated == 'mean' else workers[:1]
-  with program.group('evaluator'):
-    program.add_node(
-      lp.PyClassNode(make_evaluator, experiment, counter, judged)
-    )
+  if config.evaluated == 'mean' and len(workers) > 1:
+    mean = gossip_averager.Mean
+    parts.evaluator(program, experiment, counter, workers, joined=mean)
+  else:
+    parts.evaluator(program, experiment, counter, workers[0])
   parts.let_all_come_back(program)
   return program
-
-
-def make_evaluator(
-  experiment: experiment_lib.Experiment, counter: Any, judged: list[Any]
-) -> evaluator.Evaluator:
-  """Of the only worker that is judged, or of the mean of all of them."""
-  server = judged[0]
-  if len(judged) > 1:
-    layout = experiment.make_agent().layout
-    server = gossip_averager.Mean(judged, layout)
-  return evaluator.Evaluator(experiment, counter, server, ends_run=True)
 
 
 def _proxies(program: lp.Program, graph: mixing.Graph) -> list[Any]:

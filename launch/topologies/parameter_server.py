@@ -20,7 +20,6 @@ from agents import settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.nodes import evaluator
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import shard
@@ -151,12 +150,12 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         **options,
       )
       learners.append(program.add_node(node))
-  with program.group('evaluator'):
+  if agent.serve_target:
     # Target networks are the learners'.
-    judged = learners[:1] if agent.serve_target else shards
-    program.add_node(
-      lp.PyClassNode(make_evaluator, experiment, counter, judged)
-    )
+    parts.evaluator(program, experiment, counter, learners[0])
+  else:
+    reader = shard_exchange.Reader
+    parts.evaluator(program, experiment, counter, shards, joined=reader)
   parts.let_all_come_back(program)
   return program
 
@@ -191,17 +190,6 @@ def _global_replay(
 
 def _tables(experiment: experiment_lib.Experiment) -> list[Any]:
   return experience.of_members(experiment, 1).tables('replay')
-
-
-def make_evaluator(
-  experiment: experiment_lib.Experiment, counter: Any, judged: list[Any]
-) -> evaluator.Evaluator:
-  """Of what the shards have, or of what the first learner's target has."""
-  agent = experiment.make_agent()
-  server = judged[0]
-  if not agent.serve_target:
-    server = shard_exchange.Reader(judged, agent.layout)
-  return evaluator.Evaluator(experiment, counter, server, ends_run=True)
 
 
 def _learners(config: Config) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import launchpad as lp
@@ -53,14 +53,30 @@ def evaluator(
   counter: Any,
   server: Any,
   ends_run: bool = True,
+  joined: Callable[..., Any] | None = None,
 ) -> None:
-  """Adds the evaluator of the parameters that `server` has."""
+  """Adds the evaluator of the parameters that `server` has.
+
+  With `joined`, `server` is a list, and joined(clients, layout) asks them all.
+  """
   with program.group('evaluator'):
     program.add_node(
       lp.PyClassNode(
-        evaluator_lib.Evaluator, experiment, counter, server, ends_run=ends_run
+        _make_evaluator, experiment, counter, server, ends_run, joined
       )
     )
+
+
+def _make_evaluator(
+  experiment: experiment_lib.Experiment,
+  counter: Any,
+  server: Any,
+  ends_run: bool,
+  joined: Callable[..., Any] | None,
+) -> evaluator_lib.Evaluator:
+  if joined is not None:
+    server = joined(server, experiment.make_agent().layout)
+  return evaluator_lib.Evaluator(experiment, counter, server, ends_run=ends_run)
 
 
 def let_all_come_back(program: lp.Program) -> None:
