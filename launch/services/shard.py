@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agents import base
+from agents import learner as learner_lib
 from agents import slice_update
 from launch import experiment as experiment_lib
 from launch import pulse
@@ -117,6 +118,7 @@ class Shard:
       for variable in agent.layout.variables
       if variable.name in agent.maxima
     }
+    self._rate_settings = agent.rate_settings
     self._changed = threading.Condition()
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
@@ -282,12 +284,17 @@ class Shard:
   # What survives.
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Saves and reports until the program stops."""
+    """Saves and reports until the program stops.
+
+    Raises:
+      learner.LearnerFault: the slice is not finite, and is not saved.
+    """
     stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
       if self._slice.version >= self._saved + self._config.checkpoint_period:
         self._save()
       if self._reporter is not None and self._reporter.due():
+        self._slice_if_finite()
         self._reporter.report(self.numbers())
         self._say_if_rejecting()
     self._save()
@@ -324,11 +331,24 @@ class Shard:
       self._config.max_staleness,
     )
 
+  def _slice_if_finite(self) -> dict[str, Any]:
+    """The slice, to be saved."""
+    with self._changed:
+      arrays = self._slice.save()
+    # A finite gradient may do it: its square need not be finite.
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+      raise learner_lib.LearnerFault(
+        'The parameters, or what the optimizer keeps of them, are not finite. '
+        'The last checkpoint is taken up again; if that repeats, lower '
+        f'{" and ".join(self._rate_settings)}.'
+      )
+    return arrays
+
   def _save(self) -> None:
     if self._path is None:
       return
     with self._changed:
-      arrays = self._slice.save()
+      arrays = self._slice_if_finite()
       counts = [
         (learner, steps, self._rejected.get(learner, 0))
         for learner, steps in sorted(self._steps.items())

@@ -322,6 +322,30 @@ def test_a_shard_goes_on_from_its_checkpoint(tmp_path):
   assert shards[0].shard.numbers()['version'] == 2 * UPDATES - 1
 
 
+@pytest.mark.parametrize('reports', [False, True])
+def test_a_shard_that_is_not_finite_ends_and_is_not_saved(tmp_path, reports):
+  make = functools.partial(
+    shard_lib.Shard, _experiment(str(tmp_path)), _config(), 0
+  )
+  shard, stop = make(), threading.Event()
+  first = shard.pull().theta
+  shard.push(0, 'a-1', 0, np.ones_like(first), (), 1)
+  stop.set()
+  shard.run(stop)  # which saves
+  kept = shard.pull()
+  with np.errstate(over='ignore'):
+    # Finite, but its square is not: gradients would move nothing any more.
+    assert shard.push(0, 'a-2', 1, np.full_like(first, 2e19), (), 2).accepted
+  if reports:  # long before the next checkpoint is due
+    shard._reporter = types.SimpleNamespace(due=lambda: True)
+    stop.clear()
+  with pytest.raises(learner.LearnerFault, match='lower agent.learning_rate'):
+    shard.run(stop)
+  again = make().pull()
+  assert again.version == kept.version
+  np.testing.assert_array_equal(again.theta, kept.theta)
+
+
 def test_what_a_shard_took_before_it_died_counts_once(tmp_path):
   config = _config(num_learners=2, max_staleness=3)
   make = functools.partial(
