@@ -143,8 +143,6 @@ def main() -> int:
       '--only', default='', help='systems whose label contains this'
     ),
   )
-  if args.only and args.save:
-    sys.exit('--only leaves systems out: a table to keep has all of them.')
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 12.0, 20.0)
   common.warn_if_busy()

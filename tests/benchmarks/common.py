@@ -26,7 +26,9 @@ from typing import Any
 import psutil
 
 from run_records import metrics
+from studies import runs as study_runs
 from tests.benchmarks import report
+from tests.benchmarks import scaling_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NO_TARGET = '--config.run.target_return=None'
@@ -48,7 +50,9 @@ def arguments(
 ) -> argparse.Namespace:
   """Parses --quick, --full, --save and what `define` adds.
 
-  `make bench` gives all scripts the same ARGS, so each takes these three.
+  `make bench` gives all scripts the same ARGS, so each takes these three. What
+  is saved takes the place of what was: with an argument of `define` it would be
+  a part of it, or something else, and is refused.
   """
   parser = argparse.ArgumentParser(
     description=description,
@@ -68,8 +72,14 @@ def arguments(
   )
   define(parser)
   args = parser.parse_args()
-  if args.quick and args.save:
-    parser.error('--quick results are not worth keeping: leave out --save.')
+  if args.save:
+    for name, value in vars(args).items():
+      if name not in ('full', 'save') and value != parser.get_default(name):
+        parser.error(
+          f'--{name} and --save: what is kept is the whole result, by the '
+          'usual arguments. Leave one of them out.'
+        )
+    args.code, args.busy_cores = study_runs.revision(), _busy_cores()
   return args
 
 
@@ -178,23 +188,41 @@ def publish(result: Result, args: argparse.Namespace) -> None:
   print(flush=True)
   if not args.save:
     return
-  script = pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT)
   results = report.load()
-  results[script.stem] = {
-    **dataclasses.asdict(result),
+  script = pathlib.Path(sys.argv[0]).stem
+  results[script] = {**dataclasses.asdict(result), **origin(args)}
+  report.save(results)
+  report.render()
+  try:
+    scaling_model.save(results)
+  except KeyError as e:
+    print(f'{report.SCALING} stays as it is: {e} was not measured.')
+
+
+def origin(args: argparse.Namespace) -> dict[str, Any]:
+  """By what, where and when a result was made, for `report.made`."""
+  script = pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT)
+  found = {
     'command': shlex.join(['python', str(script), *sys.argv[1:]]),
     'machine': machine(),
     'date': datetime.date.today().isoformat(),
   }
-  report.save(results)
-  report.render()
+  if args.save:
+    found['code'] = study_runs.revision(since=args.code)
+    found['busy_cores'] = args.busy_cores
+  return found
 
 
 def warn_if_busy() -> None:
   """Says so if other programs use the processor now."""
-  load = psutil.cpu_percent(interval=1.0) / 100 * (os.cpu_count() or 1)
+  load = _busy_cores()
   if load > _BUSY_LOAD:
     print(f'warning: {load:.1f} cores are busy with something else', flush=True)
+
+
+def _busy_cores() -> float:
+  """Cores that all programs use, over a second in which this one waits."""
+  return psutil.cpu_percent(interval=1.0) / 100 * (os.cpu_count() or 1)
 
 
 class Run:

@@ -16,7 +16,8 @@ import statistics
 import sys
 from typing import Any
 
-_DOCS = pathlib.Path(__file__).resolve().parents[2] / 'docs'
+_HERE = pathlib.Path(__file__).resolve().parent
+_DOCS = _HERE.parents[1] / 'docs'
 RESULTS = _DOCS / 'results' / 'performance.json'
 PAGE = _DOCS / 'performance.md'
 BEGIN = '<!-- benchmarks: begin -->'
@@ -120,12 +121,10 @@ _ORDER = (
   'bench_launch',
   'bench_memory',
   'bench_parts',
-  'bench_profile',
   'bench_apex',
   'bench_replay',
   'bench_impala',
   'bench_pong',
-  'bench_scaling',
   'bench_inference',
   'bench_control',
   'bench_mujoco',
@@ -154,21 +153,33 @@ def save_check(found: dict[str, Any]) -> None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-  """All sections, each with its command."""
-  order = [name for name in _ORDER if name in results]
-  order += sorted(set(results) - set(order))
+  """All sections, each with its command; none without its script."""
+  there = {name for name in results if (_HERE / f'{name}.py').exists()}
+  order = [name for name in _ORDER if name in there]
+  order += sorted(there - set(order))
   sections = []
   for name in order:
     result = results[name]
     parts = [
       f'## {result["title"]}',
-      f'`{result["command"]}`, {result["date"]}, {result["machine"]}.',
+      f'{made(result)}.',
       *result['tables'],
     ]
     if result['notes']:
       parts.append('\n'.join(f'- {note}' for note in result['notes']))
     sections.append('\n\n'.join(parts))
   return '\n\n'.join(sections) or _NOTHING
+
+
+def made(origin: dict[str, Any]) -> str:
+  """By what, when and where something was measured."""
+  said = [f'`{origin["command"]}`', origin['date'], origin['machine']]
+  # The older ones have not kept these.
+  if 'code' in origin:
+    said.append(f'code {origin["code"]}')
+  if 'busy_cores' in origin:
+    said.append(f'{origin["busy_cores"]:.1f} cores busy before')
+  return ', '.join(said)
 
 
 def speed(results: dict[str, Any]) -> str:

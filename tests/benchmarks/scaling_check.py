@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 import contextlib
-import datetime
 import os
 import pathlib
 import signal
@@ -259,9 +258,8 @@ def main() -> int:
   worst = max(rows, key=lambda r: abs(r['measured'] / r['predicted'] - 1))
   text = '\n\n'.join(
     [
-      f'`python tests/benchmarks/scaling_check.py --cores={args.cores:g}`, '
-      f'{datetime.date.today().isoformat()}, {common.machine()}; hosts of '
-      f'{args.cores:g} cores; environment steps/s, a window of {window_s:g} s.',
+      f'{report.made(common.origin(args))}; hosts of {args.cores:g} cores; '
+      f'environment steps/s, a window of {window_s:g} s.',
       _table(rows),
       f'Largest deviation: {worst["system"]} on {worst["hosts"]}, '
       f'{worst["measured"] / worst["predicted"] - 1:+.0%}.',

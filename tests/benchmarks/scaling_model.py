@@ -13,16 +13,18 @@ measured, but chosen: the link, and the cores of a host.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 import statistics
 import sys
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+# Run as a file, Python would look for modules beside it first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from tests.benchmarks import report  # noqa: E402
+from tests.benchmarks import report
 
 HOSTS = (1, 2, 4, 8, 16, 32, 64)
 LINK = 125e6  # bytes/s of a host, each way: 1 Gbit/s
@@ -39,6 +41,15 @@ _RATIO = 32  # samples per insert of Ape-X
 _BATCH_A2C = 80  # steps of an update of gossip and A3C
 _EPISODE = 500  # steps of an episode that CartPole's time limit ends
 _POPULATION = 64  # policies of a generation
+# That measure the parts.
+_SCRIPTS = (
+  'bench_roofline',
+  'bench_replay',
+  'bench_control_plane',
+  'bench_swarm',
+  'bench_papers',
+  'bench_tunnel',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Parts:
     own: steps/s of a core, for systems whose hosts learn each for itself.
     forward: us of CPU of a byte at each of the two tunnels that it passes; 0
       where that was not measured.
+    machines: benchmarks by the machine on which they were made.
   """
 
   apex: Mapping[str, float]
@@ -63,6 +75,9 @@ class Parts:
   fetches_per_s: float
   own: Mapping[str, float]
   forward: float = 0.0
+  machines: Mapping[str, Sequence[str]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 def parts(results: Mapping[str, Any]) -> Parts:
@@ -83,6 +98,10 @@ def parts(results: Mapping[str, Any]) -> Parts:
   swarm = results['bench_swarm']['numbers']['population_updates_per_s']
   tunnel = results.get('bench_tunnel', {}).get('numbers', {})
   papers = 'bench_papers'
+  machines: dict[str, list[str]] = {}
+  for script in _SCRIPTS:
+    if script in results:
+      machines.setdefault(results[script]['machine'], []).append(script)
   return Parts(
     apex={
       'act': roof['apex'][acting],
@@ -108,6 +127,7 @@ def parts(results: Mapping[str, Any]) -> Parts:
       'evolution': median(papers, 'Murmuration ES', steps) / 2,
     },
     forward=tunnel.get('cpu_us', 0.0) / FRAME,
+    machines=machines,
   )
 
 
@@ -353,7 +373,23 @@ def tables(p: Parts) -> str:
   for name, row in found.items():
     stops, why = stop(row)
     rows.append(f'| {name} | {stops} | {why} | {SYSTEMS[name][1]} |')
+  if len(p.machines) > 1:
+    said = '; '.join(f'{", ".join(v)}: {k}' for k, v in p.machines.items())
+    rows += ['', f'**The parts are of more than one machine.** {said}.']
   return '\n'.join(rows)
+
+
+def save(results: Mapping[str, Any]) -> None:
+  """Writes the tables into docs/scaling.md.
+
+  Args:
+    results: of docs/results/performance.json.
+
+  Raises:
+    KeyError: a benchmark is not in there; named.
+  """
+  text = tables(parts(results))
+  report.replace(report.SCALING, report.BEGIN_MODEL, report.END_MODEL, text)
 
 
 def stop(row: list[Prediction]) -> tuple[str, str]:
@@ -372,10 +408,10 @@ def main() -> int:
     '--save', action='store_true', help='write docs/scaling.md'
   )
   args = parser.parse_args()
-  text = tables(parts(report.load()))
-  print(text)
+  results = report.load()
+  print(tables(parts(results)))
   if args.save:
-    report.replace(report.SCALING, report.BEGIN_MODEL, report.END_MODEL, text)
+    save(results)
   return 0
 
 

@@ -41,6 +41,25 @@ def test_a_peer_that_was_not_measured_has_no_row():
   assert len(table.splitlines()) == 2
 
 
+def test_a_result_has_its_origin_as_far_as_that_was_kept():
+  old = {'command': 'python x.py', 'date': '2026-11-20', 'machine': '2 cores'}
+  new = {**old, 'code': 'abc', 'busy_cores': 0.04}
+  assert report.made(old) == '`python x.py`, 2026-11-20, 2 cores'
+  assert (
+    report.made(new) == f'{report.made(old)}, code abc, 0.0 cores busy before'
+  )
+
+
+def test_a_result_whose_command_is_gone_is_not_shown():
+  entry = {
+    **{'command': 'python x.py', 'date': '', 'machine': ''},
+    **{'title': 'Here', 'tables': [], 'notes': []},
+  }
+  found = {'bench_ray': entry, 'bench_gone': {**entry, 'title': 'Gone'}}
+  text = report.markdown(found)
+  assert '## Here' in text and '## Gone' not in text
+
+
 def test_a_page_without_markers_is_refused(tmp_path):
   page = tmp_path / 'page.md'
   page.write_text('nothing here')

@@ -33,6 +33,22 @@ def test_the_pages_show_the_model_and_the_check():
     assert f'{report.BEGIN_CHECK}\n{shown}\n{report.END_CHECK}' in page
 
 
+def test_parts_of_several_machines_are_said():
+  results = report.load()
+  for script in model._SCRIPTS:
+    results[script]['machine'] = 'one'
+  assert 'more than one' not in model.tables(model.parts(results))
+  results['bench_replay']['machine'] = 'other'
+  said = '**The parts are of more than one machine.** '
+  (line,) = (
+    line
+    for line in model.tables(model.parts(results)).splitlines()
+    if line.startswith(said)
+  )
+  assert 'bench_swarm' in line.partition(': one; ')[0]
+  assert line.endswith('; bench_replay: other.')
+
+
 def test_hosts_that_act_help_until_the_learner_s_host_only_learns():
   steps = [model.impala(PARTS, n, cores=1.0).steps_per_s for n in (1, 2, 3, 9)]
   # 1 / (10 + 3 + 2) us; then 1 / 10 us of the second, of which each costs the
