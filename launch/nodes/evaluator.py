@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 import logging
 import os
@@ -13,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
 from agents import parameters
-from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch import rpc
@@ -26,8 +23,6 @@ _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _JOIN_S = 1.0
 _LOOK_S = 0.05  # between looks at the counter for the next evaluation
-CONFIRMATION_EPISODES = 20
-_LONG_S = 300.0  # its environments may take to build
 _LAST_EVALUATIONS_S = 120.0  # after the end, at most
 
 
@@ -69,10 +64,13 @@ class Evaluator:
     self._server = server
     self._reporter = reporting.Reporter('evaluator/0', counter)
     self._agent = experiment.make_agent()
-    self._target = experiment.run.target_return if ends_run else None
     self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
-    self._taken = -1  # steps of the newest snapshot
-    self._best = best.Best(experiment.run_dir)
+    self._judge = best.Judge(
+      experiment, self._agent, self._reporter, ends_run=ends_run
+    )
+    # Steps of the newest snapshot: a resumed run does not play again what it
+    # ended with.
+    self._taken = self._judge.played_at
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, until the end."""
@@ -102,7 +100,8 @@ class Evaluator:
   def _take_snapshots(
     self, stop: threading.Event, over: threading.Event
   ) -> None:
-    period, done = self._experiment.eval_period, -1
+    period = self._experiment.eval_period
+    done = self._taken // period
     while not stop.is_set() and not over.wait(_LOOK_S):
       if self._finished():
         # Said here, as an evaluation may take longer than the program waits.
@@ -162,64 +161,15 @@ class Evaluator:
     return True
 
   def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
-    policy = self._agent.greedy(snapshot.theta)
-    episodes = self._experiment.run.eval_episodes
-    steps = snapshot.steps
-    found = self._play(policy, episodes, f'evaluation at {steps}', stop)
-    if found is None:
-      return
-    self._best.offer(snapshot.theta, found.mean, steps)
-    self._reporter.log(
-      'evaluation',
-      {
-        'actor_steps': steps * self._experiment.num_agents,
-        'actor_steps_per_member': steps,
-        'return_mean': found.mean,
-        'return_std': found.std,
-        'returns': [float(r) for r in found.returns],
-        'broken_episodes': found.broken,
+    self._judge.play(
+      snapshot.theta[None],
+      snapshot.steps,
+      stop.is_set,
+      lambda _: {
         'version': snapshot.version,
         'age_s': time.monotonic() - snapshot.taken_at,
       },
     )
-    if self._target is not None and found.mean >= self._target:
-      # The best of many evaluations is partly luck: played again, and longer.
-      again = self._play(
-        policy, CONFIRMATION_EPISODES, f'confirmation at {steps}', stop
-      )
-      if again is not None and again.mean >= self._target:
-        self._best.offer(snapshot.theta, again.mean, steps, confirmed=True)
-        count = len(again.returns)
-        self._reporter.finish(
-          f'greedy return {again.mean:.1f} over {count} episodes, '
-          f'{self._target:g} was asked for',
-          {'return_mean': again.mean, 'episodes': count},
-        )
-
-  def _play(self, policy, episodes, purpose, stop):
-    seed = base.actor_seed(self._experiment.actor_info(0), purpose)
-    return play(self._experiment, policy, episodes, seed, stop.is_set)
-
-
-def play(
-  experiment: experiment_lib.Experiment,
-  policy: evaluation.Policy,
-  episodes: int,
-  seed: int,
-  should_stop: Callable[[], bool],
-) -> evaluation.VectorResult | None:
-  """Plays `episodes` as each evaluation of the run does; None if stopped."""
-  return evaluation.evaluate_vector(
-    policy,
-    experiment.environment,
-    episodes,
-    seed,
-    max_steps=experiment.eval_limit,
-    should_stop=should_stop,
-    on_fault=experiment.run.on_fault,
-    epsilon=experiment.run.eval_epsilon,
-    building=pulse.busy('building environments', _LONG_S),
-  )
 
 
 def be_nice(experiment: experiment_lib.Experiment) -> None:

@@ -1,6 +1,7 @@
 """The evaluator: what it logs, and when it ends a run."""
 
 import functools
+import json
 import pathlib
 import threading
 import time
@@ -76,6 +77,7 @@ def _evaluator(
   environment='CartPole-v1',
   on_fault='raise',
   make_agent=_DQN,
+  run_dir=None,
 ):
   agent = make_agent()
   run = experiment_lib.RunConfig(
@@ -86,7 +88,7 @@ def _evaluator(
     background_niceness=0,
   )
   experiment = experiment_lib.Experiment(
-    make_agent, environment, 1, 1000, 50, 1, run=run
+    make_agent, environment, 1, 1000, 50, 1, run=run, run_dir=run_dir
   )
   counter = _Counter(steps, reports=1)
   theta = np.zeros(agent.layout.size) if theta is None else theta
@@ -103,6 +105,21 @@ def test_it_says_which_version_made_how_much_at_which_step():
   assert len(row['returns']) == 3
   assert row['return_mean'] == pytest.approx(np.mean(row['returns']))
   assert row['broken_episodes'] == 0
+
+
+@pytest.mark.parametrize('steps, played', [(10, []), (16, [16])])
+def test_what_a_run_ended_with_is_not_played_again_when_it_is_resumed(
+  tmp_path, steps, played
+):
+  # The newest goes before those that wait: it need not be the last row.
+  rows = [{'actor_steps_per_member': found} for found in (0, 10, 5)]
+  (tmp_path / 'metrics').mkdir()
+  path = tmp_path / 'metrics' / 'evaluation.jsonl'
+  path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  node, counter = _evaluator(steps=steps, run_dir=str(tmp_path))
+  node.run(threading.Event())
+  found = [row['actor_steps_per_member'] for _, _, row in counter.rows]
+  assert found == played
 
 
 def test_an_evaluation_without_whole_episodes_has_no_return_where_they_drop(
@@ -187,14 +204,14 @@ def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
   node._reporter._counter = counter
   played = []
 
-  def play(policy, episodes, purpose, stop):
-    del policy, episodes, stop
+  def play(thetas, episodes, purpose, stop):
+    del thetas, episodes, stop
     played.append(int(purpose.split()[-1]))
     while counter.steps < 100:  # Slower than the run.
       time.sleep(0.01)
-    return evaluation.VectorResult(np.ones(3), broken=0)
+    return [evaluation.VectorResult(np.ones(3), broken=0)]
 
-  monkeypatch.setattr(node, '_play', play)
+  monkeypatch.setattr(node._judge, '_play', play)
   node.run(threading.Event())
   steps = [row['actor_steps'] for _, _, row in counter.rows]
   assert sorted(steps) == list(range(0, 101, 5)), steps
@@ -206,17 +223,17 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   node, counter = _evaluator()
   held = []
 
-  def play(policy, episodes, purpose, stop):
-    del policy, episodes, purpose, stop
+  def play(thetas, episodes, purpose, stop):
+    del thetas, episodes, purpose, stop
     counter.left = -1  # The run ends in the middle of an evaluation.
     deadline = time.monotonic() + 20
     while not counter.holds:
       assert time.monotonic() < deadline, 'nobody said so while it was played'
       time.sleep(0.01)
     held.extend(counter.holds)
-    return evaluation.VectorResult(np.ones(3), broken=0)
+    return [evaluation.VectorResult(np.ones(3), broken=0)]
 
-  monkeypatch.setattr(node, '_play', play)
+  monkeypatch.setattr(node._judge, '_play', play)
   node.run(threading.Event())
   (name, seconds), *_ = held
   assert name == 'evaluator/0' and seconds > 0

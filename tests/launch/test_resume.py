@@ -119,6 +119,8 @@ def test_evaluations_go_on_where_they_were(resumed, name):
   assert max(steps) >= MORE
   assert len(rows) > before.evaluations
   assert min(steps[before.evaluations :]) >= STEPS
+  # What it ended with is not played again.
+  assert sorted(set(steps)) == sorted(steps)
 
 
 def test_a_run_keeps_what_it_is(resumed):

@@ -32,6 +32,25 @@ def test_a_lone_agent_evaluates_itself_and_keeps_its_parameters(
     assert saved['steps'] == 100
 
 
+@pytest.mark.parametrize('members', [1, 2])
+def test_the_spread_of_returns_is_over_episodes_or_else_over_members(
+  run_worker, make_counter, tmp_path, members
+):
+  directory = run_directory.create(tmp_path / 'run', {}, {}).path
+  experiment = experiments.cartpole(
+    num_agents=members, run_dir=str(directory), run={'steps_per_agent': 40}
+  )
+  counter = make_counter(directory, experiments.budget(experiment))
+  run_worker(experiment, counter, evaluates=True)
+  counter.close()
+  rows = run_directory.open(directory).metrics('evaluation')
+  spreads = [
+    np.std(row['returns' if members == 1 else 'member_returns']) for row in rows
+  ]
+  assert max(spreads) > 0
+  assert [row['return_std'] for row in rows] == pytest.approx(spreads)
+
+
 @pytest.mark.parametrize('target, ends', [(5.0, True), (500.0, False)])
 def test_a_lone_agent_that_holds_its_target_ends_the_run(
   run_worker, make_counter, target, ends
