@@ -356,8 +356,13 @@ class Worker:
       self._source.give_back(sample, result.priorities)
     self._exchange.updated(result)
     self._skipped += int(result.skipped.sum())
+    how = self._agent.metrics
     self._metrics = {
-      name: float(values[0] if len(values) == 1 else np.mean(values))
+      name: float(
+        values[0]
+        if len(values) == 1
+        else getattr(np, how.get(name, 'mean'))(values)
+      )
       for name, values in result.metrics.items()
     }
     self._reporter.remark(self._agent.remarks(self._metrics))

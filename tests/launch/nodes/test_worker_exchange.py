@@ -130,6 +130,23 @@ def test_what_an_exchange_moved_between_calls_acts_at_once(
   assert moves.over == 1
 
 
+def test_metrics_of_members_become_one_as_the_agent_says(
+  run_worker, make_counter
+):
+  class Reads(local.Local):
+    def updated(self, result):
+      self.found = result.metrics
+
+  reads = Reads()
+  experiment = experiments.cartpole(run={'steps_per_agent': 60})
+  counter = make_counter(None, experiments.budget(experiment))
+  run_worker(experiment, counter, exchange=lambda: reads)
+  told = counter.snapshot()['nodes']['worker/0']['metrics']
+  largest, means = reads.found['target_max'], reads.found['q_mean']
+  assert largest.max() > largest.mean() and told['target_max'] == largest.max()
+  assert told['q_mean'] == pytest.approx(means.mean())
+
+
 class _Serves(local.Local):
   serves = ('hello',)
 
