@@ -38,7 +38,7 @@ def test_a_part_is_written_between_its_markers_and_nowhere_else():
 def test_the_readme_has_the_table_and_fits_a_minute():
   text = render_docs.pages()[0].read_text(encoding='utf-8')
   assert '<!-- agent table begins -->' in text
-  assert len(text.splitlines()) <= 120
+  assert len(text.splitlines()) <= 130
 
 
 _COMMAND = r'^ {4}(?:\S*python launch/run\.py|murmuration run) (.*)$'
