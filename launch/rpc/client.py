@@ -171,7 +171,7 @@ class Client:
       address: str | None = None
       state = 'it has not started'
       try:
-        address = self._find()
+        address = self._find(max(left, 1e-3))
       except directory.Unknown as e:
         state = str(e)
       if address is not None:
@@ -193,12 +193,14 @@ class Client:
         raise self._unavailable(method, False, why)
       pause = min(2 * pause, longest)
 
-  def _find(self) -> str | None:
+  def _find(self, timeout_s: float) -> str | None:
     server = self._server
     if isinstance(server, str):
       return server
-    found = server.find()
-    self._found = found or self._found
+    found = server.find(timeout_s)
+    if found is not None:
+      # One of this process has both its addresses; the first is the near one.
+      self._found = found = found.split(' tls://')[0]
     return found
 
   def _credentials(self) -> tls.Credentials | None:

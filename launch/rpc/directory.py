@@ -62,8 +62,12 @@ class Directory(abc.ABC):
     """
 
   @abc.abstractmethod
-  def find(self, name: str) -> str | None:
+  def find(self, name: str, timeout_s: float | None = None) -> str | None:
     """Returns the address of a server; None if it has never started.
+
+    Args:
+      name: of the server.
+      timeout_s: how long to look for it at most; None: as long as it takes.
 
     Raises:
       Unknown: who knows that does not answer; says why.
@@ -136,7 +140,7 @@ class Local(Directory):
       new.rename(self._file)
       return address
 
-  def find(self, name: str) -> str | None:
+  def find(self, name: str, timeout_s: float | None = None) -> str | None:
     return self._read().get(name)
 
   def is_there(self) -> bool:
@@ -165,8 +169,8 @@ class Name(lp_address.AbstractAddressBuilder):
   def claim(self, kind: Kind = 'rpc') -> str:
     return self.directory.claim(self.name, kind)
 
-  def find(self) -> str | None:
-    return self.directory.find(self.name)
+  def find(self, timeout_s: float | None = None) -> str | None:
+    return self.directory.find(self.name, timeout_s)
 
   def build(self) -> str:
     """Waits for the server's first start. For clients that are not ours."""

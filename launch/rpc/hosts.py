@@ -48,14 +48,14 @@ class Directory(directory.Directory):
     _claimed[name] = address = _here().claim(name, kind)
     return address
 
-  def find(self, name: str) -> str | None:
+  def find(self, name: str, timeout_s: float | None = None) -> str | None:
     # Its own server, at its own door: others may be sent another way.
     if name in _claimed:
       return _claimed[name]
     if _agent is None:
       return None
     try:
-      return _agent.find(name)
+      return _agent.with_deadline(timeout_s or _TIMEOUT_S).find(name)
     except (errors.Unavailable, errors.RemoteError) as e:
       # The run is over, or the agent is busy, or its question to the actor of
       # names failed or took too long.

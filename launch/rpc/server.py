@@ -69,7 +69,11 @@ class Node(lp.CourierNode):
     self._instance = None
     instance = self._construct_instance()
     address = self._address.resolve()
-    credentials = directory.of_this_node().credentials
+    # Not `directory.of_this_node()`: this may be one of a process's threads.
+    bound = directory.bound_to(self._address)
+    credentials = (
+      None if isinstance(bound, str) else bound.directory.credentials
+    )
     with serve(instance, address, self._thread_pool_size, credentials):
       if self._should_run and hasattr(instance, 'run'):
         instance.run()

@@ -17,6 +17,7 @@ from launch.engines import watch as watch_lib
 from launch.engines.cluster import actors
 from launch.engines.cluster import host as host_lib
 from launch.engines.cluster import resources
+from launch.rpc import hosts
 
 _POLL_S = 0.25  # what an agent waits for news, at most
 _SAY_S = 2.0  # between two words on a node that waits for its place
@@ -33,7 +34,6 @@ class _Host:
     call: its answer that is waited for: of describe, then of poll.
     name: for people; '' until it has described itself.
     shown: the same, where there may be several.
-    place: directory of the run there.
     ready: whether nodes can be forked there.
     waiting: nodes to start when it is.
     problem: why no node can run there.
@@ -43,7 +43,6 @@ class _Host:
   call: Any
   name: str = ''
   shown: str = ''
-  place: str = ''
   ready: bool = False
   waiting: list[int] = dataclasses.field(default_factory=list)
   problem: str = ''
@@ -116,9 +115,10 @@ class Backend(processes.Backend):
     import ray
     from ray.util import scheduling_strategies
 
+    self._here = ray.get_runtime_context().get_node_id()
     # Beside the launcher, without which the run is over anyway.
     here = scheduling_strategies.NodeAffinitySchedulingStrategy(
-      ray.get_runtime_context().get_node_id(), False
+      self._here, False
     )
     self._names = actors.names().options(scheduling_strategy=here).remote()
     self._seat_class, self._agent_class = actors.seat(), actors.agent()
@@ -209,9 +209,14 @@ class Backend(processes.Backend):
         # Killed nodes are started again without end; those of a host on which
         # none could begin may never run.
         self._gone(index, why, killed=host.ready)
+      if ray_id == self._here and host.ready:
+        self.host_of(ray_id)  # the launcher needs one, nodes there or not
       return
     if not host.name:
-      host.name, host.place = answer['name'], answer['place']
+      host.name = answer['name']
+      if ray_id == self._here:
+        # The launcher asks it too, and the one before it may be gone.
+        hosts.found(pathlib.Path(answer['place']))
       if self._plan.credentials is not None:
         host.name = host.shown = answer['ip']  # several may have one name
       host.problem = answer['problem']

@@ -100,12 +100,18 @@ def check_program(
     What each node asks for.
 
   Raises:
-    Refused: there is no Ray, nobody listens there, or a group that resources
-      are said of is not one of the program's.
+    Refused: there is no Ray, nobody listens there, certificates cannot be made,
+      or a group that resources are said of is not one of the program's.
   """
   check(options.address)
   if options.address:
     _reach(options.address)
+    if shutil.which('openssl') is None:
+      raise Refused(
+        'A run on several hosts has certificates of its own, and the command '
+        'openssl, which makes them, is not here: `apt-get install openssl`, or '
+        'leave --ray_address out for a Ray on this machine.'
+      )
   try:
     said = resources.parse(options.resources)
     of_group = resources.of_groups(list(program.groups), said)
@@ -176,7 +182,7 @@ def run(
       nodes, paths, board, watch, plan, needs, signals.ask
     )
     with backend:
-      hosts.found(_agent_here(backend))
+      _check_this_host(backend)
       outcome = supervision.Supervisor(
         backend, nodes, paths, signals, on_tick, tick_s, watch
       ).run()
@@ -305,8 +311,8 @@ def _token(directory: pathlib.Path) -> Iterator[tuple[str, str]]:
     path.unlink(missing_ok=True)
 
 
-def _agent_here(backend: backend_lib.Backend) -> pathlib.Path:
-  """Waits for the agent of this host; returns the run's place here.
+def _check_this_host(backend: backend_lib.Backend) -> None:
+  """Waits for the agent of this host.
 
   Raises:
     Refused: this host cannot run nodes.
@@ -320,4 +326,3 @@ def _agent_here(backend: backend_lib.Backend) -> pathlib.Path:
     raise Refused(f'The agent of this host did not start: {e}') from e
   if described['problem']:
     raise Refused(f'This host cannot run nodes: {described["problem"]}.')
-  return pathlib.Path(described['place'])

@@ -13,6 +13,7 @@ from launch.engines import watch
 from launch.engines.cluster import actors
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import host
+from launch.rpc import hosts
 
 
 class RayError(Exception):
@@ -217,6 +218,25 @@ def test_a_lost_host_is_the_end_of_its_nodes_which_then_start_elsewhere(
   assert agent.dead and all(seat.dead for seat in seats)
   other, _ = place(cluster, backend, 'two')
   assert other is not agent
+
+
+def test_the_launcher_asks_the_newest_agent_of_its_own_host(
+  cluster, backend, monkeypatch
+):
+  monkeypatch.setattr(hosts, '_agent', None)
+  place(cluster, backend, 'two')
+  assert hosts._agent is None
+  agent, _ = place(cluster, backend, 'head')
+  assert hosts._agent.address == 'unix:/p/agent'
+  agent.last('poll').answer(RayError('The actor died.'))
+  backend.poll(0.0)
+  other = cluster.made['agent'][-1]
+  assert other is not agent  # though no node is there by now
+  other.last('describe').answer(
+    {'name': 'h', 'ip': '10.0.0.7', 'place': '/q', 'problem': ''}
+  )
+  backend.poll(0.0)
+  assert hosts._agent.address == 'unix:/q/agent'
 
 
 def test_a_node_whose_place_was_taken_is_killed_by_its_agent(cluster, backend):

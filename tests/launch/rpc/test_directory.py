@@ -135,7 +135,7 @@ def test_a_client_finds_a_server_that_starts_later_and_one_that_moved(
     with rpc.serve(Service(), first):
       assert early.result() == 1
   elsewhere = f'{first}-2'
-  monkeypatch.setattr(local, 'find', lambda name: elsewhere)
+  monkeypatch.setattr(local, 'find', lambda *unused: elsewhere)
   with rpc.serve(Service(), elsewhere):
     # The connection of before is lost, which a call under way must tell.
     assert rpc.retry(lambda: client.echo(2)) == 2
