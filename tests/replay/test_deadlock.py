@@ -25,7 +25,7 @@ SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12
 # Nothing here takes long; a stall lasts for ever.
 PATIENCE_S = 30.0
-STALL_S = 0.7
+STALL_S = 2.0
 
 
 class _Stalled(Exception):
