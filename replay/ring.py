@@ -84,7 +84,7 @@ class Ring:
     self._sampled[places] = 0
     self._count += len(rows)
 
-  def flush(self) -> None:
+  def flush(self, timeout_s: float = 0.0) -> None:
     """Nothing waits."""
 
   def close(self) -> None:

@@ -30,7 +30,6 @@ from replay import writer
 # anew, and a full table may take long to restore. The run says what is waited
 # for, and ends before this if nothing moves (watch.py).
 WAIT_S = 300.0
-_PRIORITIES_FLUSH_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -267,10 +266,10 @@ class Source:
       new[known],
     )
 
-  def flush(self) -> None:
-    """Waits a little until all priorities are written."""
+  def flush(self, timeout_s: float) -> None:
+    """Waits until all priorities are written, at most so long."""
     if self._writer is not None:
-      self._writer.flush(_PRIORITIES_FLUSH_S)
+      self._writer.flush(timeout_s)
 
   def close(self) -> None:
     """Ends the threads of both ways."""

@@ -7,6 +7,7 @@ priorities each member has a table of its own, as an item has one priority.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import time
 from typing import Any
 
 import numpy as np
@@ -289,9 +290,10 @@ class _Sources:
     for source, part, new in zip(self._sources, self._parts, priorities.T):
       source.give_back(part, new)
 
-  def flush(self) -> None:
+  def flush(self, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
     for source in self._sources:
-      source.flush()
+      source.flush(max(0.0, until - time.monotonic()))
 
   def close(self) -> None:
     for source in self._sources:

@@ -241,7 +241,7 @@ class _Hand:
       times_sampled=np.ones(count, np.int32),
     )
 
-  def flush(self) -> None:
+  def flush(self, timeout_s: float = 0.0) -> None:
     """Nothing is held back."""
 
   def close(self) -> None:

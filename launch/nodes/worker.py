@@ -38,6 +38,7 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # after the end, at most
+_FLUSH_S = 5.0  # the last priorities may take to be written
 _WAIT_S = 0.1
 # How long may take at most what takes long: environments, networks and graphs,
 # checkpoints of a full replay, a call of the learner.
@@ -449,7 +450,8 @@ class Worker:
     if self._acting is not None and not self._experience.queue:
       self._acting.flush()  # what is held back is to be kept too
     if self._source is not None:
-      self._source.flush()
+      # A node that is told to stop has a few seconds, and a learner to save.
+      self._source.flush(_FLUSH_S if asked else 1.0)
     kept = self._save(last=True)
     # Equal in all that share parameters, or something is wrong.
     _logger.info(

@@ -1,6 +1,9 @@
 """Prioritized replay of several members in one process: a table for each."""
 
+import dataclasses
 import functools
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -163,7 +166,7 @@ def test_new_priorities_go_back_to_the_items_of_the_right_table(filled):
   # One batch without a finite gradient: its items keep what they have.
   new[:BATCH, 1] = np.nan
   source.give_back(sample, new)
-  source.flush()
+  source.flush(10.0)
   for member in range(MEMBERS):
     wanted = {
       tuple(o): priority
@@ -197,6 +200,35 @@ def test_learning_waits_for_the_member_that_has_made_least():
   made = [adder.add(observation, action, step) for _ in range(4)]
   # Of both, as if each had made as few: 0, 0, 2 and 7.
   assert np.cumsum(made).tolist() == [0, 0, 4, 14]
+
+
+def test_members_whose_server_is_gone_are_saved_soon_after_a_stop(
+  recorder, make_worker, make_counter, monkeypatch, tmp_path
+):
+  experiment = dataclasses.replace(
+    _experiment(), num_agents=4, run_dir=str(tmp_path)
+  )
+  tables = experience.of_members(experiment, 4).tables('replay')
+  server = reverb.Server(tables, directory.pick_port(set()))
+  stop, told = threading.Event(), []
+  update = priorities.PriorityWriter.update
+
+  def lost(writer, sample, new):
+    if not told:
+      server.stop()
+      stop.set()
+      told.append(time.time())
+    update(writer, sample, new)  # which wait for it for ever
+
+  monkeypatch.setattr(priorities.PriorityWriter, 'update', lost)
+  address = f'localhost:{server.port}'
+  worker = make_worker(
+    experiment, make_counter(None), addresses=[address], hosts=[]
+  )
+  worker.run(stop)
+  saved = tmp_path / 'checkpoints' / 'worker-0.npz'
+  # Not 5 s for each of them: a node is killed 8 s after it was told.
+  assert saved.stat().st_mtime < told[0] + 7
 
 
 def test_a_server_is_waited_for_as_long_as_its_table(check_patience):
