@@ -20,6 +20,7 @@ from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import registry
 from launch import settings
+from run_records import names
 
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
@@ -87,8 +88,8 @@ def resolve(
     ValueError: a name is not known, or a value is refused.
   """
   found = registry.agent(agent)
-  if preset and preset not in found.presets:
-    registry.unknown(
+  if preset:
+    names.require(
       f'preset of {agent}',
       preset,
       found.presets,
@@ -152,12 +153,12 @@ def resume(
       f'its config.json has no {(broken or ["environment"])[0]!r} that can be '
       'read. Put the file back from a copy, or start a new run.'
     )
-  names = config['agent_name'], config['topology'], values
+  made = config['agent_name'], config['topology'], values
   try:
-    kept = _cell(*names, {}, config['seed'])
+    kept = _cell(*made, {}, config['seed'])
     if not overrides:
       return kept
-    found = _cell(*names, overrides, config['seed'])
+    found = _cell(*made, overrides, config['seed'])
     _check_saved(kept, found, overrides)
     return found
   except settings.Unknown as e:
@@ -266,10 +267,10 @@ def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
   Raises:
     ValueError: it does not.
   """
-  names = ('max_replay_size', 'min_replay_size')
+  sizes = ('max_replay_size', 'min_replay_size')
   if agent.unroll_length is not None:
     return 1, 1  # a queue has neither
-  missing = [name for name in names if not hasattr(config, name)]
+  missing = [name for name in sizes if not hasattr(config, name)]
   if missing:
     raise ValueError(
       f'{agent.name} learns from transitions, and {type(config).__name__} has '
@@ -374,7 +375,9 @@ def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
       f'{key} is a setting of agents that sample replay; this one learns from '
       'each unroll once, in the order of acting. Leave it out.'
     )
-  for other in registry.TOPOLOGIES:
+  if key in ('seed', 'topology'):
+    raise ValueError(f'{key} is no setting but a flag: --{key}=VALUE.')
+  for other in registry.ALL_TOPOLOGIES:
     found = registry.topology(other)
     if section == found.SECTION and name in settings.names(found.Config):
       raise ValueError(
@@ -409,8 +412,7 @@ def _check_sections(values: Mapping[str, Any], topology_name: str) -> None:
     ValueError: which it is.
   """
   known = {'environment', 'agent', 'pace', 'run'}
-  for name in (*registry.TOPOLOGIES, topology_name):
+  for name in (*registry.ALL_TOPOLOGIES, topology_name):
     known.add(registry.topology(name).SECTION)
   for section in values:
-    if section not in known:
-      registry.unknown('section of a preset', section, sorted(known))
+    names.require('section of a preset', section, sorted(known))

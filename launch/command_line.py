@@ -7,13 +7,11 @@ is said in one sentence, with exit code 2, before anything is written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-import difflib
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import sys
-from typing import Any, NoReturn
 
 from launch import cell as cell_lib
 from launch import engines
@@ -21,11 +19,12 @@ from launch import registry
 from launch import session
 from launch import settings
 from replay import isolation
+from run_records import commands
 from run_records import metrics
+from run_records import names
 from run_records import run_directory
 from run_records import sinks
 
-USAGE = session.USAGE
 _CONFIG = '--config'
 # What other libraries and our own functions call some flags.
 _OTHER_NAMES = {
@@ -37,50 +36,6 @@ _OTHER_NAMES = {
   **dict.fromkeys(('engine', 'launch_type'), '--lp_launch_type'),
   **dict.fromkeys(('out', 'dir', 'log_dir', 'save_path'), '--run_dir'),
 }
-
-
-class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one sentence; shows examples as they are.
-
-  Attributes:
-    other_names: of flags, as others call them, for `Did you mean`.
-  """
-
-  other_names: Mapping[str, str] = {}
-
-  def __init__(self, description: str | None, **options: Any):
-    super().__init__(
-      description=description,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-      **options,
-    )
-
-  def error(self, message: str) -> NoReturn:
-    more = ' See --help.' if message.endswith('?') else '; see --help.'
-    raise ValueError(message + more)
-
-  def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments.
-
-    Raises:
-      ValueError: one is not known; a near one is named.
-    """
-    found, rest = self.parse_known_args(argv)
-    if rest:
-      word = rest[0].partition('=')[0]
-      if not word.startswith('-'):
-        self.error(f'{word!r} is one word too many')
-      known = [*self._option_string_actions]
-      name = word.strip('-').replace('-', '_')
-      near = [self.other_names[name]] if name in self.other_names else []
-      near = near or difflib.get_close_matches(word, known, 1)
-      near = near or [one for one in known if len(name) > 2 and name in one]
-      self.error(
-        f'there is no flag {word}'
-        + (f'. Did you mean {near[0]}?' if near else '')
-      )
-    return found
 
 
 def main(argv: Sequence[str], description: str | None = None) -> int:
@@ -97,12 +52,10 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
   try:
     rest, changed = overrides(argv)
     args = _parser(description).parse(rest)
-    if args.lp_launch_type not in engines.NAMES:
-      registry.unknown('engine', args.lp_launch_type, engines.NAMES)
-    if args.isolate not in isolation.MODES:
-      registry.unknown('way to isolate', args.isolate, isolation.MODES)
+    names.require('engine', args.lp_launch_type, engines.NAMES)
+    names.require('way to isolate', args.isolate, isolation.MODES)
     ray = _ray(args)
-    names = sinks.parse(args.sink)
+    followers = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
       print(settings.listing(cell.sections))
@@ -112,7 +65,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
       print(json.dumps(config, indent=2, sort_keys=True))
       return 0
   except (ValueError, OSError) as e:
-    return refuse(e)
+    return commands.refuse(e)
   return session.run(
     cell,
     args.lp_launch_type,
@@ -120,7 +73,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     bool(args.resume),
     isolate=args.isolate,
     ray=ray,
-    sinks=names,
+    sinks=followers,
   )
 
 
@@ -145,27 +98,8 @@ def _ray(args: argparse.Namespace) -> engines.Options | None:
   return None
 
 
-def refuse(error: BaseException) -> int:
-  """Says why a command cannot work; returns the exit code for it."""
-  print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
-  return USAGE
-
-
-def at_least(least: int) -> Callable[[str], int]:
-  """What a flag's text is made a whole number with."""
-
-  def parse(text: str) -> int:
-    number = int(text)
-    if number < least:
-      raise argparse.ArgumentTypeError(f'{number} is below {least}')
-    return number
-
-  parse.__name__ = 'whole number'  # of argparse's message
-  return parse
-
-
-def _parser(description: str | None) -> Parser:
-  parser = Parser(
+def _parser(description: str | None) -> commands.Parser:
+  parser = commands.Parser(
     description,
     epilog=f'agents: {", ".join(registry.agents())}\n'
     f'topologies: {", ".join(registry.TOPOLOGIES)}\n'
@@ -191,7 +125,7 @@ def _parser(description: str | None) -> Parser:
     help='where nodes run; default: %(default)s',
   )
   parser.add_argument(
-    '--seed', type=at_least(0), help='of the whole run; default: 0'
+    '--seed', type=commands.at_least(0), help='of the whole run; default: 0'
   )
   parser.add_argument(
     '--run_dir', help='directory of the run; default: runs/AGENT-TASK-TIME'
@@ -305,8 +239,7 @@ def _cell(
   agent, preset = registry.split(args.agent or '')
   if preset:
     presets = registry.agent(agent).presets
-    if preset not in presets:
-      registry.unknown(f'preset of {agent}', preset, presets)
+    names.require(f'preset of {agent}', preset, presets)
     own = presets[preset].get('environment')
     task = overrides.get('environment', own)
     if task is not None and task != kept.get('environment', task):

@@ -25,8 +25,8 @@ if __name__ == '__main__':
   later.put_off()  # a small policy plays without
 
 from environment_loops import environments
-from launch import command_line
 from launch import playing
+from run_records import commands
 from run_records import film
 from run_records import run_directory
 
@@ -41,7 +41,7 @@ def main() -> int:
       film.check(film_path)
     kept = playing.load(run)
   except (ValueError, RuntimeError, OSError) as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   name = run.config()['environment']
   print(
     f'Playing {kept.what} on {name}, {args.episodes} '
@@ -78,18 +78,18 @@ def main() -> int:
   return 0
 
 
-def _parser() -> command_line.Parser:
-  parser = command_line.Parser(__doc__)
+def _parser() -> commands.Parser:
+  parser = commands.Parser(__doc__)
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
     '--episodes',
-    type=command_line.at_least(1),
+    type=commands.at_least(1),
     default=20,
     help='greedy episodes to play; default: %(default)s',
   )
   parser.add_argument(
     '--seed',
-    type=command_line.at_least(0),
+    type=commands.at_least(0),
     default=0,
     help='of the episodes; default: %(default)s',
   )
@@ -100,7 +100,7 @@ def _parser() -> command_line.Parser:
   )
   parser.add_argument(
     '--film_steps',
-    type=command_line.at_least(1),
+    type=commands.at_least(1),
     default=1500,
     help='environment steps of the film at most; default: %(default)s',
   )

@@ -31,10 +31,10 @@ TOPOLOGIES = {
   'parameter_server': 'launch.topologies.parameter_server',
   'gossip': 'launch.topologies.gossip',
 }
-# They need more than an agent, such as a data set, and are in no table.
-_BESIDES = {'offline': 'launch.topologies.offline'}
+# With those that need more than an agent, such as a data set, and are in no
+# table.
+ALL_TOPOLOGIES = {**TOPOLOGIES, 'offline': 'launch.topologies.offline'}
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
-unknown = names.unknown  # for those who look other names up here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +178,14 @@ def of_class(found: type[base.Agent], config: Any = None) -> Agent:
     ValueError: it does not say what its config is.
   """
   if config is None:
-    config = typing.get_type_hints(found.__init__).get('config')
+    try:
+      config = typing.get_type_hints(found.__init__).get('config')
+    except Exception as e:  # of any expression
+      raise ValueError(
+        f'the annotations of {found.__name__}.__init__ cannot be read: '
+        f'{type(e).__name__}: {e}. Import what they name where it can be found '
+        'when the program runs, not under TYPE_CHECKING alone.'
+      ) from e
   if not dataclasses.is_dataclass(config):
     raise ValueError(
       f'{found.__name__} does not say of which class its config is: write '
@@ -202,13 +209,12 @@ def topology(name: str) -> Topology:
   Raises:
     ValueError: there is none.
   """
-  known = {**TOPOLOGIES, **_BESIDES}
-  if name in known:
-    found: Any = importlib.import_module(known[name])
+  if name in ALL_TOPOLOGIES:
+    found: Any = importlib.import_module(ALL_TOPOLOGIES[name])
     return found
   found = names.own(name)
   if found is None:
-    names.unknown('topology', name, known, names.OWN)
+    names.unknown('topology', name, ALL_TOPOLOGIES, names.OWN)
   for part in ('SECTION', 'Config', 'members', 'build'):
     if not hasattr(found, part):
       raise ValueError(

@@ -17,11 +17,11 @@ if not __package__:
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib
-from launch import command_line
 from launch import graph
 from launch import registry
 from launch import session
 from murmuration import play
+from run_records import commands
 from run_records import curves
 from run_records import metrics
 from studies import tables as study_tables
@@ -149,9 +149,9 @@ def pages() -> list[pathlib.Path]:
 
 def main() -> int:
   try:
-    command_line.Parser(__doc__).parse(sys.argv[1:])
+    commands.Parser(__doc__).parse(sys.argv[1:])
   except ValueError as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   for page, new in written().items():
     if page.read_text(encoding='utf-8') != new:
       page.write_text(new, encoding='utf-8')

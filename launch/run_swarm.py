@@ -31,6 +31,8 @@ if __name__ == '__main__':
 
 from launch import command_line
 from launch import registry
+from run_records import commands
+from run_records import names
 
 _AGENT = 'pso_dqn'
 
@@ -59,7 +61,7 @@ def translated(argv: Sequence[str]) -> list[str]:
       )
       agent = pathlib.Path(file).stem if file else _AGENT
       if agent not in registry.agents():
-        registry.unknown(
+        names.unknown(
           'config file',
           file,
           [f'configs/{known}.py' for known in registry.agents()],
@@ -84,7 +86,7 @@ def main() -> int:
   try:
     argv = translated(sys.argv[1:])
   except ValueError as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   return command_line.main(argv, __doc__)
 
 

@@ -31,12 +31,12 @@ from launch import notes
 from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
+from run_records import commands
 from run_records import follow
 from run_records import metrics
 from run_records import run_directory
 from run_records import view
 
-USAGE = 2  # exit code of a command that cannot work
 _PACKAGES = (
   'tensorflow-cpu', 'dm-reverb', 'dm-sonnet', 'dm-acme',
   'gymnasium', 'mujoco', 'numpy', 'murmuration',
@@ -96,7 +96,7 @@ def run(
       else:
         run_directory.check_free(path)
     except (ValueError, OSError) as e:
-      return _refuse(e)
+      return commands.refuse(e)
     # A process from before the private network: it may need the other one.
     follower = follow.Follower(path, sinks) if sinks else None
     try:
@@ -110,7 +110,7 @@ def run(
     except (ValueError, OSError) as e:
       if follower is not None:
         follower.close()
-      return _refuse(e)
+      return commands.refuse(e)
     for note in notes.of(cell):
       print(note, flush=True)
     title = f'{cell.agent.title} · {environment}'
@@ -135,7 +135,7 @@ def run(
       if not resume:
         # Nothing ran: the same command is to work once the reason is gone.
         shutil.rmtree(directory.path)
-      return _refuse(refusal)
+      return commands.refuse(refusal)
     # Not at the top: matplotlib takes as long to import as a node to start.
     from run_records import plots  # pylint: disable=g-import-not-at-top
 
@@ -169,11 +169,6 @@ def _claim(path: pathlib.Path) -> None:
 def _write_record(path: pathlib.Path) -> None:
   """Says which process runs it: by that the inspector finds its network."""
   metrics.write_json(path / launcher.FILE, launcher.record())
-
-
-def _refuse(error: Exception) -> int:
-  print(f'error: {error}', file=sys.stderr)
-  return USAGE
 
 
 def _honest(

@@ -16,7 +16,6 @@ murmuration setup                      once, after pip install of the wheel
 from __future__ import annotations
 
 from collections.abc import Sequence
-import difflib
 import importlib.metadata
 import os
 import pathlib
@@ -58,19 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
   sys.path.insert(0, str(ROOT))
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   others = {'doctor': _doctor, 'setup': setup.main}
-  known = [*COMMANDS, *others]
   sys.argv = [f'murmuration {name}', *rest]
+  from run_records import commands
+  from run_records import names
+
+  try:
+    names.require('command', name, [*COMMANDS, *others])
+  except ValueError as e:
+    return commands.refuse(e)
   if name in others:
     return others[name]()
-  if name not in COMMANDS:
-    near = difflib.get_close_matches(name, known, 1)
-    print(
-      f'error: there is no command {name!r}.'
-      + (f' Did you mean {near[0]!r}?' if near else '')
-      + f' There are {", ".join(known)}.',
-      file=sys.stderr,
-    )
-    return _USAGE
   try:
     if name != 'play':
       setup.require()

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from launch import command_line
+from environment_loops import environments
 from launch import playing
 from murmuration import portable
+from run_records import commands
 from run_records import packages
 from run_records import run_directory
 
@@ -35,7 +36,7 @@ _NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy', 'onnx': 'policy.onnx'}
 
 def main() -> int:
   sys.path.append(os.getcwd())  # for agents of the user's own
-  parser = command_line.Parser(__doc__)
+  parser = commands.Parser(__doc__)
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
     '--format', default='numpy', help=f'{", ".join(FORMATS)}; default: numpy'
@@ -43,7 +44,7 @@ def main() -> int:
   parser.add_argument('--to', help='where to; default: in RUN')
   parser.add_argument(
     '--score',
-    type=command_line.at_least(2),
+    type=commands.at_least(2),
     metavar='EPISODES',
     help='plays so many, and writes command, seed, mean return and its '
     'interval into the file',
@@ -57,7 +58,10 @@ def main() -> int:
       args.score,
     )
   except (ValueError, OSError) as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
+  except environments.EnvironmentFault as e:
+    print(f'No score: {e}', file=sys.stderr)
+    return 1
   print(path)
   return 0
 

@@ -129,25 +129,25 @@ def train(
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
   from launch import engines
-  from launch import registry
   from launch import session
   from launch.engines import linux
   from murmuration import choices
+  from run_records import commands
+  from run_records import names
   from run_records import run_directory
   from run_records import sinks as sinks_lib
 
   # A run does not outlive its caller, not even a killed one. What comes after
   # (isolation) may take this away: then the next tick finds nobody.
   linux.die_with_parent(os.getppid(), signal.SIGTERM)
-  if engine not in engines.NAMES:
-    registry.unknown('engine', engine, engines.NAMES)
+  names.require('engine', engine, engines.NAMES)
   ray = None
   if engine == 'ray':
     engines.check_ray(ray_address)
     ray = engines.Options(ray_address)
   elif ray_address:
     raise ValueError(f"ray_address= is for engine='ray', not {engine!r}.")
-  names = sinks_lib.parse(sinks)
+  followers = sinks_lib.parse(sinks)
   if resume:
     run = run_directory.open(path)
     made = totals(run).get('totals', {})
@@ -164,9 +164,9 @@ def train(
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell)
   code = session.run(
-    cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=names
+    cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=followers
   )
-  if code == session.USAGE:
+  if code == commands.USAGE:
     if not chosen:
       run_directory.give_back(path)
     return code, None

@@ -140,7 +140,7 @@ def _config_of(thing: Any) -> Any:
     return None
   try:
     return typing.get_type_hints(thing.__init__).get('config')  # type: ignore[misc]
-  except NameError:
+  except Exception:  # of any expression; registry.of_class says what is wrong
     return None
 
 

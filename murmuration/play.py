@@ -10,7 +10,6 @@ With a screen (DISPLAY) it opens a window.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -24,9 +23,9 @@ import numpy as np
 from environment_loops import atari
 from environment_loops import building
 from murmuration import portable
+from run_records import commands
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
-_USAGE = 2
 
 
 def policies() -> dict[str, pathlib.Path]:
@@ -106,24 +105,16 @@ def play(
 
 def main() -> int:
   sys.path.append(os.getcwd())  # for environments of the user's own
-  # Not launch/command_line.py, which takes seconds to import.
-  parser = argparse.ArgumentParser(
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = commands.Parser(__doc__)
   parser.add_argument('name', nargs='?', metavar='AGENT:PRESET|FILE')
-  parser.add_argument('--episodes', type=int, default=3)
-  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--episodes', type=commands.at_least(1), default=3)
+  parser.add_argument('--seed', type=commands.at_least(0), default=0)
   parser.add_argument('--video', help='a film of the first episode, .gif, .mp4')
-  args = parser.parse_args()
-  for flag, least in (('episodes', 1), ('seed', 0)):
-    if getattr(args, flag) < least:
-      parser.error(f'--{flag}={getattr(args, flag)} is below {least}')
-  if args.name is None:
-    _list()
-    return 0
   try:
+    args = parser.parse(sys.argv[1:])
+    if args.name is None:
+      _list()
+      return 0
     if args.video:
       from run_records import film
 
@@ -132,8 +123,7 @@ def main() -> int:
     name = policy.about['environment']
     environment = _made(name, 'rgb_array' if args.video else None)
   except (ValueError, OSError) as e:
-    print(f'error: {e}', file=sys.stderr)
-    return _USAGE
+    return commands.refuse(e)
   returns, frames = play(policy, args.episodes, args.seed, environment)
   print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
   print(
@@ -143,7 +133,11 @@ def main() -> int:
   )
   if args.video:
     fps = environment.metadata.get('render_fps', 30)
-    print(f'  {film.record(frames, args.video, fps)}')
+    try:
+      print(f'  {film.record(frames, args.video, fps)}')
+    except (RuntimeError, ValueError, OSError) as e:
+      print(f'No film: {e}', file=sys.stderr)
+      return 1
   environment.close()
   return 0
 

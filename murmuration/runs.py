@@ -19,7 +19,7 @@ Path = str | os.PathLike[str]
 Callback = Callable[['Run', dict[str, Any]], Any]
 
 _POLL_S = 0.1
-_USAGE = 2  # exit codes of launch/session.py
+_USAGE = 2  # exit codes of a run
 _BROKEN_OFF = (130, 143)
 # Of a run that trains: files that are being written (.NAME.PID.THREAD, see
 # run_records/durable.py), and the record of the process that trains it.

@@ -13,6 +13,7 @@ import numpy as np
 from launch import playing
 from launch import registry
 from murmuration import given
+from run_records import names
 from run_records import run_directory
 
 _policies: dict[int, playing.Native] = {}
@@ -80,8 +81,7 @@ def summary(path: pathlib.Path) -> dict[str, Any] | None:
 
 def metrics(path: pathlib.Path, kind: str) -> list[dict[str, Any]]:
   run = run_directory.open(path)
-  if kind not in run.kinds():
-    registry.unknown('kind of metrics', kind, run.kinds())
+  names.require('kind of metrics', kind, run.kinds())
   return run.metrics(kind)
 
 

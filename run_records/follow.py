@@ -27,6 +27,7 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from run_records import commands
 from run_records import metrics
 from run_records import run_directory
 from run_records import run_log
@@ -166,9 +167,7 @@ class Follower:
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = commands.Parser(__doc__)
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
     '--to',
@@ -177,18 +176,17 @@ def main() -> int:
   )
   parser.add_argument('--live', action='store_true', help=argparse.SUPPRESS)
   parser.add_argument('--path', default=os.getcwd(), help=argparse.SUPPRESS)
-  args = parser.parse_args()
-  # Behind the project's own packages.
-  sys.path += [p for p in args.path.split(os.pathsep) if p not in sys.path]
-  path = pathlib.Path(args.run)
   try:
+    args = parser.parse(sys.argv[1:])
+    # Behind the project's own packages.
+    sys.path += [p for p in args.path.split(os.pathsep) if p not in sys.path]
+    path = pathlib.Path(args.run)
     names = sinks.parse(args.to)
     if args.live and not _appears(path):
       return 0
     run = run_directory.open(path)
   except (ValueError, OSError) as e:
-    print(f'error: {e}', file=sys.stderr)
-    return 2
+    return commands.refuse(e)
   if not args.live:
     code = int(not follow(run, names, lambda seconds: True))
     print(run.path / 'sinks')

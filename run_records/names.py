@@ -33,6 +33,14 @@ def unknown(
   )
 
 
+def require(
+  what: str, name: str, known: Iterable[str], besides: str = ''
+) -> None:
+  """Refuses a name that is none of the known; see `unknown`."""
+  if name not in known:
+    unknown(what, name, known, besides)
+
+
 def own(name: str) -> Any:
   """What `module:Name` names; None for another form, or without such a module.
 

@@ -25,8 +25,8 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import command_line
 from launch import session
+from run_records import commands
 from run_records import metrics
 from studies import plan as study_plan
 from studies import plots as study_plots
@@ -58,7 +58,7 @@ def main() -> int:
         arguments=[f"--variant='{label}'" for label in args.variant or ()],
       )
   except (ValueError, OSError) as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
     return 130
@@ -168,19 +168,19 @@ def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
   return module.STUDIES
 
 
-def _parser() -> command_line.Parser:
-  parser = command_line.Parser(__doc__)
+def _parser() -> commands.Parser:
+  parser = commands.Parser(__doc__)
   parser.add_argument(
     '--study', help='names of studies, with commas; default: all'
   )
   parser.add_argument(
     '--seeds',
-    type=command_line.at_least(1),
+    type=commands.at_least(1),
     help="of each variant; default: the study's own",
   )
   parser.add_argument(
     '--jobs',
-    type=command_line.at_least(1),
+    type=commands.at_least(1),
     default=1,
     help='runs at a time; studies with seconds have one in any case',
   )

@@ -37,6 +37,7 @@ from launch import registry
 from launch import session
 from launch.engines import linux
 from murmuration import portable
+from run_records import commands
 from run_records import metrics
 from run_records import run_directory
 
@@ -57,10 +58,10 @@ _ONLY = {
 
 
 def main() -> int:
-  parser = command_line.Parser(__doc__)
+  parser = commands.Parser(__doc__)
   parser.add_argument('agent', metavar='sac:PRESET')
   parser.add_argument('--run_dir', type=pathlib.Path)
-  parser.add_argument('--seed', type=command_line.at_least(0), default=0)
+  parser.add_argument('--seed', type=commands.at_least(0), default=0)
   parser.add_argument('--print-config', action='store_true')
   parser.add_argument(
     '--config.SECTION.NAME', dest='unused', help=argparse.SUPPRESS
@@ -87,7 +88,7 @@ def main() -> int:
       )
     run = run_directory.create(args.run_dir, config, session.versions())
   except (ValueError, OSError) as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   code = learn(cell, config['sb3'], run)
   evaluate(cell, run, code)
   return code

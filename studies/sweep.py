@@ -35,6 +35,7 @@ if __name__ == '__main__':
 
 from launch import command_line
 from run_records import checkpoints
+from run_records import commands
 from run_records import curves
 from run_records import durable
 from run_records import learning_statistics as statistics
@@ -69,7 +70,7 @@ def main() -> int:
     with study_runs.alone([sweep.directory]):
       return run(sweep, args.jobs, args.retry_crashed)
   except (ValueError, OSError) as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
     return 130
@@ -279,9 +280,9 @@ def _short(value: Any) -> str:
   return f'{value:,}' if isinstance(value, int) else str(value)
 
 
-def _parser() -> command_line.Parser:
-  at_least = command_line.at_least
-  parser = command_line.Parser(__doc__)
+def _parser() -> commands.Parser:
+  at_least = commands.at_least
+  parser = commands.Parser(__doc__)
   parser.add_argument(
     'agent', metavar='AGENT[:PRESET]', help='as of `murmuration run`'
   )

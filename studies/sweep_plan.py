@@ -15,6 +15,7 @@ from launch import session
 from murmuration import choices
 from replay import isolation
 from run_records import metrics
+from run_records import names
 from run_records import run_directory
 from studies import plan as study_plan
 from studies import runs as study_runs
@@ -90,16 +91,13 @@ def plan(
   Raises:
     ValueError: something cannot be.
   """
-  if args.lp_launch_type not in engines.NAMES:
-    registry.unknown('engine', args.lp_launch_type, engines.NAMES)
+  names.require('engine', args.lp_launch_type, engines.NAMES)
   if args.ray_address and args.lp_launch_type != 'ray':
     raise ValueError(
       f'--ray_address is for --lp_launch_type=ray, not {args.lp_launch_type}.'
     )
-  if args.isolate not in isolation.MODES:
-    registry.unknown('way to isolate', args.isolate, isolation.MODES)
-  if args.how not in HOW:
-    registry.unknown('kind of sweep', args.how, HOW)
+  names.require('way to isolate', args.isolate, isolation.MODES)
+  names.require('kind of sweep', args.how, HOW)
   if args.how == 'grid' and args.trials is not None:
     raise ValueError('--trials is for random and halving: a grid has them all.')
   if not spaces:

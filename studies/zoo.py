@@ -28,11 +28,11 @@ from launch import later
 if __name__ == '__main__':
   later.put_off()  # its runs need it, small policies do not
 
-from launch import command_line
 from launch import registry
 from launch import session
 from murmuration import export
 from murmuration import play
+from run_records import commands
 from run_records import curves
 from run_records import run_directory
 
@@ -46,12 +46,12 @@ class NoEntry(ValueError):
 
 def main() -> int:
   sys.path.append(os.getcwd())  # for agents of the user's own
-  parser = command_line.Parser(__doc__)
+  parser = commands.Parser(__doc__)
   parser.add_argument('cells', nargs='+', metavar='AGENT:PRESET')
-  parser.add_argument('--seed', type=command_line.at_least(0), default=1)
+  parser.add_argument('--seed', type=commands.at_least(0), default=1)
   parser.add_argument(
     '--wall_clock_s',
-    type=command_line.at_least(1),
+    type=commands.at_least(1),
     help='seconds that end a run, whatever it has come to',
   )
   parser.add_argument(
@@ -72,7 +72,7 @@ def main() -> int:
       if not all(registry.split(cell)):
         raise ValueError(f'{cell!r} is not AGENT:PRESET, such as dqn:cartpole.')
   except ValueError as e:
-    return command_line.refuse(e)
+    return commands.refuse(e)
   missing = 0
   for cell in args.cells:
     path = args.out / cell.replace(':', '-')

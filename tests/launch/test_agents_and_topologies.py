@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from launch import cell as cell_lib
-from launch import command_line
 from launch import engines
 from launch import registry
+from run_records import commands
 
 HERE = pathlib.Path(__file__).parent
 UPDATES = 5
@@ -133,7 +133,7 @@ def test_a_way_is_built_launched_and_learns_or_is_refused(
   found = programs.result((agent, topology, engine))
   refusal = _refusal(agent, topology)
   if refusal is not None:
-    assert found['code'] == command_line.USAGE, found['output']
+    assert found['code'] == commands.USAGE, found['output']
     assert found['output'] == f'error: {refusal}\n'
     # A refusal says what to do instead.
     assert any(f'Use {other}' in refusal for other in registry.TOPOLOGIES)

@@ -6,12 +6,13 @@ import pytest
 
 from launch import command_line
 from run_records import checkpoints
+from run_records import commands
 from run_records import run_directory
 
 
 def refused(capsys, *argv):
   """What a command says that cannot work."""
-  assert command_line.main(list(argv)) == command_line.USAGE
+  assert command_line.main(list(argv)) == commands.USAGE
   said = capsys.readouterr().err
   assert said.count('\n') == 1 and 'Traceback' not in said
   return said

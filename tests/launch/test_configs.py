@@ -6,12 +6,12 @@ import json
 import pytest
 
 from launch import cell as cell_lib
-from launch import command_line
 from launch import needs
 from launch import registry
 from launch import session
 from launch import settings
 from murmuration import choices
+from run_records import commands
 
 PRESETS = [
   (name, preset)
@@ -268,6 +268,15 @@ OTHERS = {
     'actors.num_actors is a setting of actor_learner; this run is '
     'single_process',
   ),
+  'what nobody has who acts': (
+    ['dqn', '--config.offline.data=out'],
+    'or set --topology=offline',
+  ),
+  'a seed as a setting': (['dqn', '--config.seed=3'], '--seed=VALUE'),
+  'a topology as a setting': (
+    ['dqn', '--config.topology=swarm'],
+    '--topology=VALUE',
+  ),
   'a queue of replay': (
     ['d4pg', '--config.actors.queue_batches=2'],
     'actors.queue_batches would change nothing here: it is of unrolls',
@@ -275,6 +284,22 @@ OTHERS = {
   'a server that is not there': (
     ['impala', '--config.actors.inference_max_batch=4'],
     '--config.actors.inference=central',
+  ),
+  'a goal that the rules as printed never confirm': (
+    [
+      'pso_dqn',
+      '--config.swarm.supervisor=literal',
+      '--config.run.target_return=475',
+    ],
+    'run.target_return would change nothing here: the rules of',
+  ),
+  'a pull of agents without rollouts': (
+    ['pso_dqn', '--config.swarm.pull_every=minibatch'],
+    'swarm.pull_every would change nothing here',
+  ),
+  'others that are waited for too long': (
+    ['a3c', '--config.server.sync_timeout_s=1000'],
+    'at most 250 seconds',
   ),
   'updates in a call of an agent that says them': (
     ['ppo', '--config.run.updates_per_call=4'],
@@ -379,7 +404,7 @@ def test_the_baseline_has_the_same_config_without_a_swarm(answers):
 @pytest.mark.parametrize('name', sorted({**REFUSED, **OTHERS}))
 def test_a_wrong_command_says_what_is_meant_and_exits_with_2(answers, name):
   answer = answers[name]
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   assert answer['stderr'].startswith('error: ')
   assert len(answer['stderr'].splitlines()) == 1, answer['stderr']
   assert {**REFUSED, **OTHERS}[name][1] in answer['stderr']

@@ -11,6 +11,7 @@ import pytest
 from launch import evaluate
 from launch import playing
 from launch import session
+from run_records import commands
 from run_records import run_directory
 
 REFUSED = {
@@ -77,13 +78,13 @@ def test_a_film_that_nobody_asked_for_may_fail(
   monkeypatch.setattr(playing, 'record', refuse)
   if fault == 'no room':
     monkeypatch.setattr(evaluate.film, 'check', refuse)
-    code *= session.USAGE  # said before anything is played
+    code *= commands.USAGE  # said before anything is played
   monkeypatch.setattr(sys, 'argv', ['evaluate.py', str(run.path), *flags])
   monkeypatch.setattr(sys, 'path', [*sys.path])
   assert evaluate.main() == code
   said = capsys.readouterr()
   assert fault in said.err
-  assert ('mean 1.0' in said.out) == (code != session.USAGE)
+  assert ('mean 1.0' in said.out) == (code != commands.USAGE)
 
 
 def test_make_evaluate_without_a_run_lists_those_that_there_are(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 
 from agents import ddpg
 from environment_loops import environments
-from launch import command_line
 from launch import playing
+from run_records import commands
 from run_records import run_directory
 
 AGENT = 'pso_ddpg:inverted_pendulum'
@@ -115,7 +115,7 @@ def answers(run_commands, tmp_path_factory):
 @pytest.mark.parametrize('name', sorted(REFUSED))
 def test_a_command_that_cannot_work_is_refused_in_one_line(answers, name):
   answer = answers[name]
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   (line,) = answer['stderr'].splitlines()
   assert line.startswith('error: ')
   for part in REFUSED[name][-1]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from agents import dqn
-from launch import command_line
 from replay.inspect import launcher
+from run_records import commands
 from run_records import metrics
 from run_records import run_directory
 
@@ -151,7 +151,7 @@ def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
     ]
   )
   for answer, said in zip(answers, more.values(), strict=True):
-    assert answer['code'] == command_line.USAGE, answer
+    assert answer['code'] == commands.USAGE, answer
     assert said in answer['stderr']
 
 
@@ -168,7 +168,7 @@ def test_a_run_that_still_goes_is_refused(resumed, run_commands, request):
     (answer,) = run_commands([command])
   finally:
     record.unlink(missing_ok=True)
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   assert f'still running, as process {os.getpid()}' in answer['stderr']
 
 
@@ -185,6 +185,6 @@ def test_a_run_that_is_broken_is_refused_before_a_sink_begins(
     'mode': 'no_start',
   }
   (answer,) = run_commands([command])
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   assert 'star' in answer['stderr']
   assert not (directory / 'sinks').exists()

@@ -7,8 +7,8 @@ import pytest
 from agents import d4pg
 from environment_loops import environments
 from launch import cell as cell_lib
-from launch import command_line
 from launch import registry
+from run_records import commands
 from run_records import run_directory
 
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
@@ -184,7 +184,7 @@ def refusals(tmp_path_factory, run_commands):
 @pytest.mark.parametrize('name', sorted(REFUSED))
 def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
   answer = refusals[name]
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   (line,) = answer['stderr'].splitlines()
   assert line.startswith('error: ')
   for part in REFUSED[name][-1]:

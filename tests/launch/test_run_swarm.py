@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from agents import dqn
 from environment_loops import environments
-from launch import command_line
+from run_records import commands
 from run_records import run_directory
 
 SMALL = (
@@ -323,7 +323,7 @@ def refusals(run_commands, tmp_path_factory):
 @pytest.mark.parametrize('name', sorted({**REFUSED, **DIRECTORIES}))
 def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
   answer = refusals[name]
-  assert answer['code'] == command_line.USAGE, answer
+  assert answer['code'] == commands.USAGE, answer
   assert answer['stdout'] == ''
   (line,) = answer['stderr'].splitlines()
   assert line.startswith('error: ')
@@ -335,7 +335,7 @@ def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
   run = start_run(
     '--config.environment=CartPol-v1', script='run_swarm.py', fresh=True
   )
-  assert run.wait() == command_line.USAGE
+  assert run.wait() == commands.USAGE
   assert run.output.startswith('error: Unknown environment')
   assert not run.directory.exists()
   run.assert_nothing_is_left()

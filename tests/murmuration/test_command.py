@@ -14,6 +14,7 @@ from launch import playing
 from murmuration import command
 from murmuration import export
 from murmuration import play
+from run_records import film
 
 
 def test_help_names_every_command(capsys):
@@ -174,6 +175,39 @@ def test_a_film_that_cannot_be_is_refused_before_an_episode(
     monkeypatch.setattr(sys, 'argv', ['play', *flags])
     assert play.main() == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_film_that_cannot_be_written_after_all_is_a_sentence(
+  tmp_path, monkeypatch, capsys
+):
+  def refuse(*unused):
+    raise RuntimeError('no codec here')
+
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(film, 'record', refuse)
+  flags = ['impala:cartpole', '--episodes=1', f'--video={tmp_path / "a.gif"}']
+  monkeypatch.setattr(sys, 'argv', ['play', *flags])
+  assert play.main() == 1
+  said = capsys.readouterr()
+  assert 'mean' in said.out and said.err == 'No film: no codec here\n'
+
+
+@pytest.mark.parametrize(
+  ('flags', 'said'),
+  [
+    (['--episode=3'], 'Did you mean --episodes?'),
+    (['--episodes=0'], '0 is below 1'),
+    (['impala:cartpole', 'too'], 'one word too many'),
+  ],
+)
+def test_a_wrong_word_for_play_is_one_sentence(
+  monkeypatch, capsys, flags, said
+):
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', ['play', *flags])
+  assert play.main() == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('error: ') and said in line
 
 
 def test_a_film_of_a_simulation_needs_no_graphics_driver(monkeypatch, caplog):

@@ -20,6 +20,7 @@ from launch import playing
 from murmuration import export
 from murmuration import portable
 from run_records import packages
+from run_records import run_directory
 
 PENDULUM = 'Pendulum-v1'
 CARTPOLE = 'CartPole-v1'
@@ -183,6 +184,19 @@ def test_another_number_of_episodes_than_it_remembers_is_refused():
       policy(np.zeros((3, 3)))
     policy.reset()
     policy(np.zeros((3, 3)))
+
+
+def test_a_score_that_cannot_be_is_a_sentence(tmp_path, monkeypatch, capsys):
+  def broken(*unused):
+    raise environments.EnvironmentFault('step 3 returned NaN')
+
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  monkeypatch.setattr(playing, 'load', lambda run: _named('dqn'))
+  monkeypatch.setattr(playing, 'evaluate', broken)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', ['export', str(run.path), '--score=2'])
+  assert export.main() == 1
+  assert 'No score: step 3 returned NaN' in capsys.readouterr().err
 
 
 def test_an_agent_without_operations_and_other_formats_are_refused(

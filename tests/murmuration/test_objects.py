@@ -193,6 +193,23 @@ def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
     registry.of_class(type('Silent', (base.Agent,), {}))
 
 
+def test_an_annotation_that_only_a_type_checker_has_is_a_sentence(tmp_path):
+  source = """
+from __future__ import annotations
+import typing
+from agents import base
+if typing.TYPE_CHECKING:
+  from elsewhere import Config
+
+class Own(base.Agent):
+  def __init__(self, config: Config, spec): pass
+"""
+  found = {'__name__': 'own'}
+  exec(source, found)
+  with pytest.raises(ValueError, match="'Config' is not .*TYPE_CHECKING"):
+    registry.of_class(found['Own'])
+
+
 def test_settings_are_found_by_their_names():
   config = _config(
     'impala',
