@@ -48,8 +48,8 @@ class Plan:
     samples_per_insert: None paces nothing but the start.
     error_buffer: samples in each shard by which either side may be ahead; None:
       as `shard_error_buffer` says.
-    max_in_flight: items that the sampler asks ahead of the batch that it reads
-      while the learner works on another, in each shard.
+    max_in_flight: items that each worker of the sampler asks ahead of the batch
+      that it reads while the learner works on another, in each shard.
     writers: writers in all; writer i writes to shard i mod shards.
     burst: items that a writer holds before it writes them.
     shards: over which items and samples are spread evenly.

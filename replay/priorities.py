@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import reverb
 
+from replay import table_checks
+
 # Batches of one shard that wait to be written.
 MAX_WAITING = 16
 
@@ -258,12 +260,9 @@ class _Shard:
   def _look(self) -> None:
     """After a failure: a table that is not there is the caller's error."""
     try:
-      tables = self._client.server_info(timeout=1)
-    except (RuntimeError, reverb.errors.DeadlineExceededError):
+      tables = table_checks.tables(self._client)
+      table_checks.named(self._client, tables, self._table)
+    except ConnectionError:
       return  # Away: the next call waits for it.
-    if self._table not in tables:
-      self._error = ValueError(
-        f'The Reverb server at {self._client.server_address} has no table '
-        f'{self._table!r}, only {", ".join(sorted(tables)) or "none"}. Write '
-        'priorities to one of these.'
-      )
+    except ValueError as e:
+      self._error = e

@@ -71,8 +71,8 @@ def make_dataset(
       samples without gRPC.
     table: name of the table.
     batch_size: items in a batch, B.
-    max_in_flight: items requested ahead; default twice the batch. They count
-      as samples for a rate limiter.
+    max_in_flight: items that each worker requests ahead; default twice the
+      batch. They count as samples for a rate limiter.
     num_workers: threads that sample; exactly 1 for a queue.
     signature: (nested) tf.TensorSpec of an item, compared with the server's;
       taken from there if None.

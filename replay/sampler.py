@@ -26,8 +26,8 @@ _PATIENCE_S = 2.0
 # After so long a reader is stuck if its table would give samples. A restart of
 # one that is only slow would lose what it has read.
 _STUCK_S = 30.0
-# Items of a shard asked ahead of a batch: fewer cost a little more CPU
-# (readers.py); they count as samples for the rate limiter.
+# Items that each worker of Reverb's asks ahead of a batch, in each shard: fewer
+# cost a little more CPU (readers.py). Limiters count them as samples.
 MAX_IN_FLIGHT = 1024
 
 Sample = shards.Sample
@@ -65,8 +65,8 @@ class ShardedSampler:
       batch_size: items of one update, B.
       updates: updates for which one sample serves, U.
       should_stop: asked while there is nothing to return.
-      max_in_flight: items of each shard asked ahead, beside the sample that is
-        read while the caller works on another.
+      max_in_flight: items of each shard that each of `num_workers` asks ahead,
+        beside the sample that is read while the caller works on another.
       connect_timeout_s: how long to wait for a shard that was never there, and
         for any where all are away.
       say: told now and then what a long wait is for.
@@ -138,8 +138,12 @@ class ShardedSampler:
     asked = away = 0
     while True:
       for stream in self._streams:
-        if not stream.living and stream.poll():
+        if stream.living:
+          continue
+        if stream.poll():
           self._take_back(stream)
+        elif time.monotonic() - stream.silent_since >= _STUCK_S:
+          self._is_back(stream)
       living = [stream for stream in self._streams if stream.living]
       if living:
         nobody_since = None
@@ -230,13 +234,17 @@ class ShardedSampler:
 
   def _is_back(self, stream: shards.Stream) -> bool:
     """Whether a shard that is left out is there again, and has to fill."""
-    if self._answers(stream) is not None:
-      return True
-    if stream.said_waiting:
+    stuck = time.monotonic() - stream.silent_since >= _STUCK_S
+    info = self._answers(stream)
+    if info is None and (stuck or stream.said_waiting):
       # The shard came back and went away again: its reader waits for ever.
       stream.said_waiting = False
       stream.restart()
-    return False
+    elif info is not None and not table_checks.lets_through(info):
+      stream.silent_since = time.monotonic()  # rightly
+    elif stuck:
+      stream.restart()
+    return info is not None
 
   def _take_back(self, stream: shards.Stream) -> None:
     stream.living = True

@@ -106,7 +106,8 @@ class Stream:
   Attributes:
     living: False where the shard is left out.
     seen: whether the shard has ever given a batch.
-    silent_since: time.monotonic() of the last batch or restart.
+    silent_since: time.monotonic() of the last batch or restart; where it is
+      left out, also of the last reader that saw the server away.
   """
 
   def __init__(
@@ -159,6 +160,8 @@ class Stream:
       self._reader = None
       if not readers.is_lost(result):
         raise result
+      if not self.living:
+        self.silent_since = time.monotonic()
     return False
 
   def take(self, num: int) -> reverb.ReplaySample:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import time
 from typing import Any
 
 import reverb
@@ -11,13 +13,54 @@ from replay import packing
 from replay.inspect import read as inspect_read
 
 
-def _no_answer() -> tuple[type[Exception], ...]:
-  """What `server_info` raises where the server does not answer."""
-  return RuntimeError, reverb.errors.DeadlineExceededError
+def tables(
+  client: reverb.Client,
+  timeout_s: float = 1.0,
+  should_stop: Callable[[], bool] = lambda: False,
+  say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+  """What a server says of its tables, by name.
+
+  Args:
+    client: client of the server.
+    timeout_s: how long to wait for the server, a second at least.
+    should_stop: asked each second, as nothing ends a wait in Reverb's C++.
+    say: told each second what is waited for.
+
+  Raises:
+    ConnectionError: the server does not answer, or should_stop() is true.
+  """
+  deadline = time.monotonic() + timeout_s
+  while True:
+    try:
+      return client.server_info(timeout=1)
+    except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
+      address = client.server_address
+      if should_stop() or time.monotonic() + 1 > deadline:
+        raise ConnectionError(
+          f'The Reverb server at {address} did not answer within {timeout_s:g} '
+          's. Start it first, or correct the address.'
+        ) from e
+      say(f'the Reverb server at {address} does not answer')
+      time.sleep(0.1)
+
+
+def named(client: reverb.Client, tables: dict[str, Any], table: str) -> Any:
+  """One of the `tables` of a server.
+
+  Raises:
+    ValueError: it is not there.
+  """
+  if table not in tables:
+    raise ValueError(
+      f'The Reverb server at {client.server_address} has no table {table!r}, '
+      f'only {", ".join(sorted(tables)) or "none"}. Use one of these.'
+    )
+  return tables[table]
 
 
 def signature(
-  client: reverb.Client, table: str, wanted: Any, timeout_s: int
+  client: reverb.Client, table: str, wanted: Any, *patience: Any
 ) -> Any:
   """The signature of a table, once it is as wanted.
 
@@ -26,26 +69,14 @@ def signature(
     table: name of the table.
     wanted: (nested) tf.TensorSpec of the items to write or read; None takes
       that of the server.
-    timeout_s: how long to wait for the server.
+    *patience: as of `tables`.
 
   Raises:
     ConnectionError: the server does not answer.
     ValueError: no such table, one of other items, or no signature at all.
   """
   address = client.server_address
-  try:
-    tables = client.server_info(timeout=timeout_s)
-  except _no_answer() as e:
-    raise ConnectionError(
-      f'The Reverb server at {address} did not answer within {timeout_s} s. '
-      'Start it first, or correct the address.'
-    ) from e
-  if table not in tables:
-    raise ValueError(
-      f'The Reverb server at {address} has no table {table!r}, only '
-      f'{", ".join(sorted(tables)) or "none"}. Use one of these.'
-    )
-  held = tables[table].signature
+  held = named(client, tables(client, *patience), table).signature
   if held is None and wanted is None:
     raise ValueError(
       f'Table {table!r} at {address} has no signature. Give the table one, or '
@@ -73,8 +104,8 @@ def signature(
 def now(client: reverb.Client, table: str) -> Any:
   """What the server says of a table; None if it does not within a second."""
   try:
-    return client.server_info(timeout=1).get(table)
-  except _no_answer():
+    return tables(client).get(table)
+  except ConnectionError:
     return None
 
 

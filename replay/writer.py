@@ -66,19 +66,20 @@ class WriteOptions:
   """How a writer deals with a slow, full or absent table.
 
   Attributes:
-    max_in_flight: items that may be unconfirmed by the server at once.
+    max_in_flight: items unconfirmed by the server with which a write waits.
+      Rows too large for a common chunk go 32 at a time, and may exceed it.
     timeout_s: how long a write waits for a blocked table.
     connect_timeout_s: how long a new writer waits for its server.
     reconnect_s: how long a write waits for a server that went away.
     chunk_length: items of one column that `ItemWriter.extend` stores together;
       None: what `chunk_length` says of their size.
-    should_stop: ends a wait early, without an error.
-    say: told twice a second what a long wait is for.
+    should_stop: ends a wait early, without an error if there was a server.
+    say: told each second or two what a long wait is for.
   """
 
   max_in_flight: int = MAX_IN_FLIGHT
   timeout_s: float = 60.0
-  connect_timeout_s: int = 60
+  connect_timeout_s: float = 60.0
   reconnect_s: float = 30.0
   chunk_length: int | None = None
   should_stop: Callable[[], bool] = lambda: False
@@ -164,7 +165,14 @@ class ItemWriter:
     self._back_since: float | None = None
     if options.max_in_flight >= _REVERB_COMPLAINS:
       stderr.drop_notes_of_writers()
-    table_checks.signature(client, table, signature, options.connect_timeout_s)
+    table_checks.signature(
+      client,
+      table,
+      signature,
+      options.connect_timeout_s,
+      options.should_stop,
+      options.say,
+    )
     self._open()
 
   def _open(self) -> None:
@@ -350,15 +358,15 @@ class ItemWriter:
     """
     start = time.monotonic()
     self._away_since = self._away_since or start
-    while table_checks.now(self._client, self._table) is None:
-      if self._options.should_stop():
-        return False
-      if time.monotonic() >= deadline:
-        raise self._blocked(time.monotonic() - start) from error
-      self._options.say(
-        f'the Reverb server at {self._client.server_address} does not answer'
+    options = self._options
+    try:
+      table_checks.tables(
+        self._client, deadline - start, options.should_stop, options.say
       )
-      time.sleep(0.1)
+    except ConnectionError:
+      if options.should_stop():
+        return False
+      raise self._blocked(time.monotonic() - start) from error
     self._finalize()
     self._open()
     lost, self._unconfirmed = self._unconfirmed, 0

@@ -90,6 +90,9 @@ class Acting:
       client: of the server that holds them.
       table: their name, or how their names begin.
       should_stop: ends every wait for that server.
+
+    Raises:
+      ConnectionError: it does not answer, or should_stop() is true.
     """
     self._client, self._should_stop = client, should_stop
     rings = self._experience.rings
@@ -97,12 +100,14 @@ class Acting:
       self._written = len(rings) * min(map(len, rings))
     else:
       own = self._names = [t.name for t in self._experience.tables(table)]
+      # First, as its wait alone can be ended.
+      info = table_checks.tables(client, kind.WAIT_S, should_stop, pulse.waits)
       if self._experience.queue:
         # Blocks of a predecessor would shift the bounds of all rollouts.
         for name in own:
           client.reset(name)
-      info = client.server_info()
-      self._written = len(own) * min(info[name].current_size for name in own)
+      else:
+        self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
       client, table, self._behaviour, self._priorities, should_stop
     )

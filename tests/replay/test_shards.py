@@ -11,6 +11,7 @@ import reverb
 import tensorflow as tf
 
 from replay import priorities
+from replay import readers
 from replay import sampler as sampler_lib
 from replay import shards
 from replay import tables
@@ -220,6 +221,47 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
   assert len(said) == (3 if deaths == 1 else 2), said
   assert 'holds 0 items and gives samples from 5 on' in said[-2]
   assert 'gives samples again' in said[-1]
+  sampler.close()
+
+
+@pytest.mark.long
+def test_a_shard_that_dies_twice_is_taken_back_beside_one_that_lives(
+  serve, monkeypatch
+):
+  monkeypatch.setattr(sampler_lib, '_STUCK_S', 5.0)
+  make, found = readers.make_dataset, []
+
+  def remember(address, *args, **options):
+    dataset = make(address, *args, **options)
+    found.append(address)
+    return dataset
+
+  monkeypatch.setattr(readers, 'make_dataset', remember)
+  servers = [serve(_table()) for _ in range(2)]
+  addresses = [_address(server) for server in servers]
+  for server in servers:
+    _write(server, [1] * 10)
+  sampler = sampler_lib.ShardedSampler(addresses, 'table', 8)
+
+  def until(condition):
+    deadline = time.monotonic() + 100
+    while not condition(next(sampler)):
+      assert time.monotonic() < deadline
+
+  until(lambda sample: set(sample.shards) == {0, 1})
+  servers[1].stop()
+  until(lambda _: sampler.living == [0])
+  found.clear()
+  server = serve(_table(min_size=5), port=servers[1].port)
+  until(lambda _: found)
+  # Its reader waits inside Reverb by then; one that does not, is not stuck.
+  begun = time.monotonic()
+  until(lambda _: time.monotonic() - begun > 2)
+  server.stop()
+  gone = time.monotonic()
+  until(lambda _: time.monotonic() - gone > 3)
+  _write(serve(_table(), port=servers[1].port), [1] * 10)
+  until(lambda sample: set(sample.shards) == {0, 1})
   sampler.close()
 
 

@@ -342,3 +342,12 @@ def test_no_server_is_an_error_with_its_address():
     writer.ItemWriter(
       client, 'queue', ROW, writer.WriteOptions(connect_timeout_s=1)
     )
+  # A node that is told to stop does not wait for a server that restores.
+  said, start = [], time.monotonic()
+  options = writer.WriteOptions(
+    connect_timeout_s=300.0, should_stop=lambda: bool(said), say=said.append
+  )
+  with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
+    writer.ItemWriter(client, 'queue', ROW, options)
+  assert said == ['the Reverb server at localhost:1 does not answer']
+  assert time.monotonic() - start < 60

@@ -24,5 +24,6 @@ def check_patience(monkeypatch):
     options, read = given
     assert read['connect_timeout_s'] == kind.WAIT_S
     assert options.reconnect_s == options.timeout_s == kind.WAIT_S
+    assert options.connect_timeout_s == kind.WAIT_S
 
   return check

@@ -129,6 +129,27 @@ def test_what_reaches_replay_is_exactly_what_was_acted(
   )
 
 
+def test_a_worker_that_is_told_to_stop_does_not_wait_for_its_replay(
+  recorder, make_worker, make_counter
+):
+  worker = make_worker(
+    experiments.make(experiments.COUNTING),
+    make_counter(None),
+    addresses=['localhost:1'],
+    hosts=[],
+  )
+  stop, ended = threading.Event(), []
+
+  def run():
+    with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
+      worker.run(stop)
+    ended.append(True)
+
+  stop.set()
+  threading.Thread(target=run, daemon=True).start()
+  _wait_until(lambda: ended)
+
+
 def test_acting_and_learning_stop_at_the_budget(
   recorder, run_worker, make_counter
 ):
