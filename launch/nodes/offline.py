@@ -88,6 +88,12 @@ def of_data(
   agent = experiment.make_agent()
   check(agent, about, path)
   _check_rows(agent, rows, priorities, path)
+  if agent.reward_clip != about.get('reward_clip'):
+    # Single rewards, as they came: see `check`.
+    layout, clip = agent.transition_layout(), agent.reward_clip
+    fields = layout.unpack(rows)
+    fields = fields._replace(r_t=np.clip(fields.r_t, -clip, clip))
+    rows = layout.pack(**fields._asdict())
   found = experience.of_members(
     dataclasses.replace(experiment, max_replay_size=len(rows)), 1
   )
@@ -108,14 +114,17 @@ def check(agent: Any, about: dict[str, Any], path: pathlib.Path) -> None:
     'layout': layout.name,
     'n_step': agent.n_step,
     'gamma': agent.gamma,
+    'reward_clip': agent.reward_clip,
   }
+  if agent.n_step == 1:
+    del wanted['gamma']  # sums of one reward have none
+    if about.get('reward_clip') is None:
+      del wanted['reward_clip']  # `of_data` clips them
   for name, own in wanted.items():
     got = about.get(name)
     same = got == own
-    if isinstance(got, float):
+    if name == 'gamma' and isinstance(got, float):
       same = bool(np.isclose(got, own, rtol=1e-9))
-    if name == 'gamma' and agent.n_step == 1:
-      continue  # sums of one reward have none
     if not same:
       change = 'Choose the agent and environment that wrote it.'
       if name != 'layout':
@@ -158,6 +167,12 @@ def _check_rows(
     raise ValueError(
       f'{path} holds no transition, and at least one is needed. Export a run '
       'that has acted longer.'
+    )
+  if priorities.shape != (len(rows),) or not priorities.any():
+    raise ValueError(
+      f'{path} has {np.count_nonzero(priorities):,} priorities above 0 of '
+      f'{priorities.size:,}, and {len(rows):,} rows. Give one for each row, '
+      'not all of them 0, or leave the array out.'
     )
   # Actions as they were given: as integers their fractions would be cut off.
   layout = dataclasses.replace(agent.transition_layout(), discrete=False)

@@ -187,12 +187,51 @@ def test_a_task_may_have_two_names_and_a_data_set_none(data, tmp_path):
   task = {'environment': 'CartPole-v0'}
   _cell(data, **task, **{'offline.environment': 'CartPole-v1'}).build()
 
-  def forget(arrays):
-    about = json.loads(str(arrays['about']))
-    del about['environment']
-    arrays['about'] = np.array(json.dumps(about))
+  _cell(_changed(data, tmp_path, _said(environment=None)), **task).build()
 
-  _cell(_changed(data, tmp_path, forget), **task).build()
+
+def _said(**about):
+  """Changes what a data set says of itself."""
+
+  def change(arrays):
+    said = {**json.loads(str(arrays['about'])), **about}
+    arrays['about'] = np.array(json.dumps(said))
+
+  return change
+
+
+@pytest.mark.parametrize(
+  ('own', 'theirs', 'n_step', 'refused'),
+  [
+    ('None', 1.0, 5, 'reward_clip=1.0, but .* needs None'),
+    ('1.0', None, 5, 'reward_clip=None, but .* set --config.agent.reward_clip'),
+    ('1.0', 0.5, 1, 'reward_clip=0.5, but .* needs 1.0'),
+    ('1.0', 1.0, 5, None),
+    ('None', None, 1, None),
+    ('0.25', None, 1, None),
+  ],
+)
+def test_rewards_are_clipped_as_the_agent_s_or_refused(
+  data, tmp_path, own, theirs, n_step, refused
+):
+  path = _changed(data, tmp_path, _said(reward_clip=theirs, n_step=n_step))
+  overrides = {'agent.reward_clip': own, 'agent.n_step': str(n_step)}
+  cell = _cell(path, **overrides)
+  if refused is not None:
+    with pytest.raises(ValueError, match=refused):
+      cell.build()
+    return
+  cell.build()
+  found = offline.of_data(cell.experiment, path)
+  sample = next(found.source((), 'replay', lambda: False)).data.numpy()
+  given = export.load(path)[0]
+  if own == '0.25':
+    assert np.abs(LAYOUT.unpack(given).r_t).min() > 0.25
+    assert set(LAYOUT.unpack(sample).r_t.flat) == {0.25}
+  else:
+    assert {row.tobytes() for row in sample[:, 0]} < {
+      row.tobytes() for row in given
+    }
 
 
 def _changed(data, directory, change):
@@ -213,6 +252,13 @@ def _put(name, value):
   return change
 
 
+def _priorities(make):
+  def change(arrays):
+    arrays['priority'] = make(len(arrays['r_t']))
+
+  return change
+
+
 def _empty(arrays):
   arrays.update({name: arrays[name][:0] for name in export.FIELDS})
 
@@ -225,6 +271,8 @@ def _empty(arrays):
     (_put('o_t', np.inf), r'has inf in o_t of row 3 \(4 such'),
     (_put('priority', np.nan), 'has nan in priority of row 3'),
     (_put('priority', -1.0), 'has -1 in priority of row 3'),
+    (_priorities(lambda rows: np.zeros(rows)), '0 priorities above 0'),
+    (_priorities(lambda rows: np.ones(rows - 1)), 'Give one for each row'),
     (_put('a_tm1', 2), 'has 2 in a_tm1 .* whole numbers from 0 to 1'),
     (_put('a_tm1', -1), 'has -1 in a_tm1'),
     (_put('a_tm1', 0.5), 'has 0.5 in a_tm1'),
