@@ -253,6 +253,15 @@ class TFLearner:
     finite = self._exchange.apply(self, gradient)
     self._take_statistics(gradient.statistics, finite)
     self._follow_with_target()
+    if self.agent.serve_target and gradient.statistics:
+      # What acts uses them as the loss does, as they are.
+      given = [
+        np.full(v.size, v.name in gradient.statistics)
+        for v in self.agent.layout.variables
+      ]
+      self.target.assign(
+        tf.where(np.concatenate(given), self.theta, self.target)
+      )
     return finite
 
   @property
