@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,35 +43,26 @@ class AcmeAgent(base.Agent):
   learner_class = acme_learner.AcmeLearner
   served = 'policy'
 
-  def __init__(
-    self,
-    spec: environments.Spec,
-    *,
-    gamma: float,
-    n_step: int,
-    batch_size: int,
-    learning_rate: float,
-    priority_exponent: float | None = None,
-  ):
+  metrics: dict[str, str] = {}  # those that the learner logs
+  learning_rate = math.nan  # the learner has its own
+
+  def __init__(self, config: Any, spec: environments.Spec):
     """Makes the agent for one environment.
 
     Args:
+      config: has `gamma`, of the n-step returns that actors write, `n_step`,
+        environment steps in one, and `batch_size`, transitions per update. If
+        replay is `prioritized`, by `priority_exponent`: the learner weighs
+        samples itself, by their probabilities.
       spec: of the environment.
-      gamma: discount of the n-step returns that actors write; the learner has
-        its own, which should be the same.
-      n_step: environment steps in one return.
-      batch_size: transitions per update.
-      learning_rate: for the log; the learner has its own.
-      priority_exponent: alpha of prioritized replay; None: uniform. The
-        learner weighs samples itself, by their probabilities.
     """
+    self.config = config
     self.spec = spec
-    self.gamma = gamma
-    self.n_step = n_step
-    self.batch_size = batch_size
-    self.learning_rate = learning_rate
-    self.priority_exponent = priority_exponent
-    self.metrics = {}
+    self.gamma = config.gamma
+    self.n_step = config.n_step
+    self.batch_size = config.batch_size
+    if getattr(config, 'prioritized', False):
+      self.priority_exponent = config.priority_exponent
 
   @abc.abstractmethod
   def make_policy(self, explore: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from agents import settings
 from agents.acme import agent as acme_agent
@@ -17,9 +17,9 @@ class Config:
 
   policy_sizes: settings.Sizes = (256, 256)  # units; ours
   critic_sizes: settings.Sizes = (256, 256)  # units; ours
-  num_atoms: settings.Whole = 51  # of the support
+  num_atoms: Annotated[int, settings.at_least(2)] = 51  # of the support
   v_min: float = -150.0  # discounted return; Acme's control suite
-  v_max: float = 150.0
+  v_max: float = 150.0  # likewise
   policy_learning_rate: settings.Positive = 1e-4  # per update
   critic_learning_rate: settings.Positive = 1e-4  # per update
   clipping: bool = True  # of gradients and of dQ/da
@@ -33,12 +33,15 @@ class Config:
 
   def __post_init__(self):
     settings.check(self, 'agent')
+    why = 'they are the ends of the support of the critic.'
+    settings.ordered(self, 'agent.v_min', 'agent.v_max', why)
 
 
 class AcmeD4PG(acme_agent.AcmeAgent):
   """acme.agents.tf.d4pg: builder, networks and learner. Target networks act."""
 
   name = 'acme_d4pg'
+  rate_settings = actor_critic.ActorCritic.rate_settings
 
   def __init__(self, config: Config, spec: environments.Spec):
     """Makes the agent for one environment.
@@ -54,14 +57,7 @@ class AcmeD4PG(acme_agent.AcmeAgent):
         f"{spec.action_shape}, but Acme's D4PG takes vectors of both. Register "
         'a version that flattens them.'
       )
-    self.config = config
-    super().__init__(
-      spec,
-      gamma=config.gamma,
-      n_step=config.n_step,
-      batch_size=config.batch_size,
-      learning_rate=config.critic_learning_rate,
-    )
+    super().__init__(config, spec)
 
   def _make_networks(self) -> Any:
     from acme.agents.tf.d4pg import agent as d4pg

@@ -24,7 +24,7 @@ class Config:
   # learns from, here the n-step sum, to [-1, 1].
   n_step: settings.Whole = 1
   batch_size: settings.Whole = 256  # transitions per update
-  huber_loss_parameter: settings.Positive = 1.0
+  huber_loss_parameter: settings.Positive = 1.0  # TD error; beyond: linear
   max_gradient_norm: settings.Positive | None = None  # of the whole gradient
   target_update_period: settings.Whole = 100  # learner steps
   epsilon: settings.Fraction = 0.05  # chance of a random action
@@ -50,17 +50,7 @@ class AcmeDQN(acme_agent.AcmeAgent):
       environments.EnvironmentRefused: the actions are not discrete.
     """
     self._num_actions = environments.require_discrete(spec, "Acme's DQN")
-    self.config = config
-    super().__init__(
-      spec,
-      gamma=config.gamma,
-      n_step=config.n_step,
-      batch_size=config.batch_size,
-      learning_rate=config.learning_rate,
-      priority_exponent=(
-        config.priority_exponent if config.prioritized else None
-      ),
-    )
+    super().__init__(config, spec)
 
   def _make_network(self) -> Any:
     from acme.tf import utils

@@ -105,7 +105,7 @@ class AcmeLearner:
     if probabilities is not None:
       priorities = self._priorities.found.astype(np.float32)
       unknown = ~np.isfinite(priorities)
-      if unknown.all():
+      if unknown.all() and self._finite():
         raise learner_lib.LearnerFault(
           f'{type(self._learner).__name__} gave no finite priority, and replay '
           'is prioritized. Set agent.prioritized=False, or give the learner '

@@ -17,12 +17,16 @@ from agents import impala
 from agents import ppo
 from agents import sac
 from agents import settings
+from agents.acme import d4pg as acme_d4pg
+from agents.acme import dqn as acme_dqn
 from agents.swarm import explorers
 from launch import actor_settings
 from launch import experiment
 
 CONFIGS = [
   *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo, sac)),
+  acme_d4pg.Config,
+  acme_dqn.Config,
   explorers.Config,
   actor_settings.Config,
   experiment.RunConfig,

@@ -34,10 +34,9 @@ def make_agent(name, **options):
   config = acme_d4pg.Config(
     policy_sizes=(16,),
     critic_sizes=(16,),
-    num_atoms=11,
     batch_size=BATCH,
     target_update_period=2,
-    **options,
+    **{'num_atoms': 11, **options},
   )
   return acme_d4pg.AcmeD4PG(config, spec)
 
@@ -197,16 +196,31 @@ def test_a_checkpoint_of_other_networks_is_refused(agent):
 
 
 def test_parameters_that_are_not_finite_are_said(agent):
-  learner = make_learner(agent)
+  learner, drawn = make_learner(agent), probabilities(agent)
   sample = make_sample(agent.spec)
-  assert not learner.step(sample, probabilities(agent)).broken.any()
+  assert not learner.step(sample, drawn).broken.any()
   sample[:] = np.nan
-  drawn = probabilities(agent)
-  if drawn is not None:
-    with pytest.raises(learner_lib.LearnerFault, match='no finite priority'):
-      learner.step(sample, drawn)
-  else:
-    assert learner.step(sample).broken.all()
+  assert learner.step(sample, drawn).broken.all()
+
+
+def test_a_learner_that_gives_no_priorities_is_told_from_one_that_diverged():
+  learner = make_learner(make_agent('acme_dqn'))
+  learner._priorities.mutate_priorities = lambda *args, **kwargs: None
+  with pytest.raises(learner_lib.LearnerFault, match='no finite priority'):
+    learner.step(make_sample(learner.agent.spec), probabilities(learner.agent))
+
+
+def test_what_is_to_be_lowered_where_it_diverges_is_a_setting(agent):
+  for setting in agent.rate_settings:
+    assert hasattr(agent.config, setting.removeprefix('agent.'))
+
+
+@pytest.mark.parametrize(
+  'support', [{'v_min': 5.0, 'v_max': 5.0}, {'v_min': 200.0}, {'num_atoms': 1}]
+)
+def test_a_support_without_width_is_refused(support):
+  with pytest.raises(ValueError, match='agent.(v_min|num_atoms)'):
+    make_agent('acme_d4pg', **support)
 
 
 def test_metrics_are_what_the_learner_logs(agent):
