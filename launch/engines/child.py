@@ -65,8 +65,10 @@ def run(
     # Files that a library leaves there are removed with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
     where = pathlib.Path(request['scratch'])
-    run = hosts.Directory(where) if request.get('cluster') else None
-    prepare.start(request['names'], run or directory.Local(where))
+    cluster = request.get('cluster')
+    run = hosts.Directory(where) if cluster else directory.Local(where)
+    for name, kind in request['names'].items():
+      run.claim(name, kind)
     _run_command(request['command'], notify_running)
     exit_code = 0
     if worker_manager.stop_event().is_set():

@@ -1,6 +1,6 @@
 """From a Launchpad program to nodes that can be started, for every engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import dataclasses
 import os
 import signal
@@ -117,15 +117,6 @@ def _name_addresses(
     address.bind(directory_lib.Name(name, directory))
     names[name] = 'rpc' if address in ours else 'port'
   return names
-
-
-def start(
-  names: Mapping[str, directory_lib.Kind], directory: directory_lib.Directory
-) -> None:
-  """For the thread in which a node is about to run: claims its addresses."""
-  directory_lib.use(directory)
-  for name, kind in names.items():
-    directory.claim(name, kind)
 
 
 def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:

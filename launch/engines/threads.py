@@ -149,7 +149,8 @@ class _Backend:
     error = None
     try:
       pulse.use(self._slots[index])
-      prepare.start(node.names, self._addresses)
+      for name, kind in node.names.items():
+        self._addresses.claim(name, kind)
       self._events.put(supervision.Event(index, 'running'))
       node.executable()
     except BaseException as e:  # also sys.exit(0): whose work is done returns

@@ -5,9 +5,8 @@ the name up whenever it connects. So nothing has an address before it runs, and
 a node may come back at another one. Names are those of nodes ('counter/0'), and
 of further servers in a node ('learner/0/replay1').
 
-An engine says with `use` which directory a node asks. `Local` serves the
-engines of one machine; one for a cluster needs the same methods, gives
-addresses tls://HOST:PORT, and holds the certificates of its run.
+`Local` serves the engines of one machine; one for a cluster (hosts.py) has the
+same methods, gives addresses tls://HOST:PORT, and the certificates of its run.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ import json
 import logging
 import pathlib
 import random
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from typing import Any, Literal
 import urllib.parse
-import weakref
 
 from launchpad import address as lp_address
 from launchpad.launch import worker_manager
@@ -39,7 +35,6 @@ Kind = Literal['rpc', 'port']
 _WAIT_S = 60.0
 _PROBE_PERIOD_S = 0.05
 _logger = logging.getLogger(__name__)
-_this_thread = threading.local()
 
 
 class Unknown(Exception):
@@ -95,16 +90,7 @@ class Local(Directory):
   Servers of ours listen on sockets beside it, others on ports.
   """
 
-  def __init__(self, path: pathlib.Path | None = None):
-    """Makes a directory.
-
-    Args:
-      path: where its files are; None makes a temporary place, which goes away
-        with this object.
-    """
-    if path is None:
-      path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
-      weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+  def __init__(self, path: pathlib.Path):
     self._file = path / 'addresses.json'
     self._sockets = path / 'sockets'
 
@@ -143,9 +129,6 @@ class Local(Directory):
   def find(self, name: str, timeout_s: float | None = None) -> str | None:
     return self._read().get(name)
 
-  def is_there(self) -> bool:
-    return self._file.parent.is_dir()
-
   def _read(self) -> dict[str, str]:
     try:
       return json.loads(self._file.read_text())
@@ -165,9 +148,6 @@ class Name(lp_address.AbstractAddressBuilder):
 
   name: str
   directory: Directory
-
-  def claim(self, kind: Kind = 'rpc') -> str:
-    return self.directory.claim(self.name, kind)
 
   def find(self, timeout_s: float | None = None) -> str | None:
     return self.directory.find(self.name, timeout_s)
@@ -197,30 +177,6 @@ def bound_to(address: lp_address.Address) -> Name | str:
   """Returns what an engine has bound to an address of Launchpad."""
   builder = address._address_builder
   return builder if isinstance(builder, Name) else address.resolve()
-
-
-def use(directory: Directory) -> None:
-  """Says which directory the node asks that runs in this thread."""
-  _this_thread.directory = directory
-
-
-def of_this_node() -> Directory:
-  """The run's directory, for a node's own thread; elsewhere one that is empty.
-
-  A node that opens a server of its own claims the address here:
-  `directory.of_this_node().claim('explorer/3/replay', 'port')`.
-  """
-  return getattr(_this_thread, 'directory', None) or _without_engine()
-
-
-def _without_engine() -> Directory:
-  # One that was made in a run's temporary files went with them.
-  if not (_empty and _empty[0].is_there()):
-    _empty[:] = [Local()]
-  return _empty[0]
-
-
-_empty: list[Local] = []
 
 
 def pick_port(taken: set[int]) -> int:

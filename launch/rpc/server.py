@@ -69,7 +69,6 @@ class Node(lp.CourierNode):
     self._instance = None
     instance = self._construct_instance()
     address = self._address.resolve()
-    # Not `directory.of_this_node()`: this may be one of a process's threads.
     bound = directory.bound_to(self._address)
     credentials = (
       None if isinstance(bound, str) else bound.directory.credentials

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import pathlib
 import sys
+import tempfile
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import rpc  # noqa: E402
-from launch.rpc import directory  # noqa: E402
 from launch.services import star  # noqa: E402
 from replay import adders  # noqa: E402
 from replay import packing  # noqa: E402
@@ -62,7 +62,8 @@ def measure_rpc(agent: dqn.DQN, seconds: float) -> dict[str, Cost]:
   """Has to come first: nothing may have started threads before the fork."""
   context = multiprocessing.get_context('fork')
   stop = context.Event()
-  address = directory.of_this_node().claim('star/0')
+  place = tempfile.TemporaryDirectory()
+  address = f'unix:{place.name}/star'
   process = context.Process(
     target=serve_star, args=(address, agent.layout, stop), daemon=True
   )
@@ -81,6 +82,7 @@ def measure_rpc(agent: dqn.DQN, seconds: float) -> dict[str, Cost]:
   finally:
     stop.set()
     process.join(5)
+    place.cleanup()
 
 
 def measure_acting(agent: dqn.DQN, theta, seconds: float) -> dict[str, Cost]:

@@ -436,7 +436,7 @@ def test_nodes_of_one_process_are_called_from_there_and_from_elsewhere(
   node = rpc.Node(Threads, timeout_s=20.0)
   name = directory.Name('pair/0', hosts.Directory(tmp_path / '0'))
   node._address.bind(name)
-  name.claim()
+  name.directory.claim(name.name)
   thread = threading.Thread(target=node.run)
   thread.start()
   try:

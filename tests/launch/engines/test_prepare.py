@@ -15,7 +15,7 @@ class Config:
   server: object
 
 
-def test_a_handle_inside_a_dataclass_is_refused():
+def test_a_handle_inside_a_dataclass_is_refused(tmp_path):
   program = lp.Program('test')
   with program.group('server'):
     server = program.add_node(rpc.Node(object))
@@ -23,5 +23,5 @@ def test_a_handle_inside_a_dataclass_is_refused():
     program.add_node(lp.PyNode(print, {'config': Config([server])}))
   with pytest.raises(ValueError, match='inside a Config .* client/0'):
     prepare.prepare(
-      program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local()
+      program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local(tmp_path)
     )

@@ -8,7 +8,6 @@ import pytest
 from agents.exchange import base as exchange_base
 from agents.exchange import local
 from launch import rpc
-from launch.rpc import directory
 from tests.launch.nodes import experiments
 
 
@@ -158,12 +157,12 @@ class _Serves(local.Local):
 
 
 def test_what_an_exchange_serves_is_served_by_its_worker_and_no_more(
-  make_worker, make_counter
+  make_worker, make_counter, tmp_path
 ):
   worker = make_worker(
     experiments.cartpole(), make_counter(None), exchange=_Serves
   )
-  address = directory.of_this_node().claim('worker/0')
+  address = f'unix:{tmp_path}/worker'
   with rpc.serve(worker, address):
     client = rpc.Client(address, timeout_s=10.0)
     assert client.hello('you') == 'hello you'

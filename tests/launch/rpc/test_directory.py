@@ -4,7 +4,6 @@ from concurrent import futures
 import json
 import pathlib
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,10 +11,8 @@ import sys
 import launchpad as lp
 import pytest
 
-from launch import engines
 from launch import rpc
 from launch.engines import prepare
-from launch.engines import restarts
 from launch.rpc import directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -131,7 +128,7 @@ def test_a_client_finds_a_server_that_starts_later_and_one_that_moved(
   client = rpc.Client(name, timeout_s=10.0)
   with futures.ThreadPoolExecutor(1) as pool:
     early = pool.submit(client.echo, 1)
-    first = name.claim()
+    first = local.claim('server/0')
     with rpc.serve(Service(), first):
       assert early.result() == 1
   elsewhere = f'{first}-2'
@@ -147,7 +144,7 @@ def test_a_message_does_not_look_for_the_server_that_it_names(
 ):
   name = directory.Name('server/0', local)
   client = rpc.Client(name, timeout_s=10.0)
-  address = name.claim()
+  address = local.claim('server/0')
   assert client.address == 'server/0'
   with rpc.serve(Service(), address):
     client.echo(1)
@@ -160,54 +157,6 @@ def test_a_call_to_a_server_that_never_started_names_it(local):
   client = rpc.Client(directory.Name('server/0', local), timeout_s=0.1)
   with pytest.raises(rpc.Unavailable, match='server/0: it has not started'):
     client.echo(1)
-
-
-def test_outside_a_node_the_directory_is_one_for_the_process():
-  address = directory.of_this_node().claim('test/replay')
-  assert directory.of_this_node().find('test/replay') == address
-
-
-class _Opens:
-  """A node that opens a server of its own, and says where."""
-
-  def __init__(self, counter):
-    self._counter = counter
-
-  def run(self):
-    address = directory.of_this_node().claim('opens/0/replay')
-    with rpc.serve(Service(), address):
-      self._counter.heard(address)
-      lp.wait_for_stop()
-
-
-class _Finds:
-  serves = ('heard',)
-
-  def __init__(self):
-    self._address = None
-
-  def heard(self, address):
-    self._address = address
-
-  def run(self):
-    found = directory.of_this_node()
-    while found.find('opens/0/replay') is None or self._address is None:
-      assert not lp.stop_event().wait(0.01)
-    assert found.find('opens/0/replay') == self._address
-    assert found.find('finds/0') not in (None, self._address)
-
-
-def test_nodes_of_a_run_share_a_directory_and_other_runs_do_not():
-  for _ in range(2):
-    program = lp.Program('test')
-    with program.group('finds'):
-      finds = program.add_node(rpc.Node(_Finds))
-    with program.group('opens'):
-      program.add_node(lp.PyClassNode(_Opens, finds))
-    restarts.assign(program, {'finds': restarts.EndsRun()})
-    outcome = engines.run(program, 'local_mt')
-    assert outcome.reason == 'finds/0 finished', outcome
-  assert directory.of_this_node().find('finds/0') is None
 
 
 def test_addresses_of_a_node_are_named_after_it(local):
@@ -224,12 +173,3 @@ def test_addresses_of_a_node_are_named_after_it(local):
     {'replay/0/reverb': 'port'},
   ]
   assert local.find('server/0') is None  # Nothing has started.
-
-
-def test_without_an_engine_a_directory_that_went_is_made_anew():
-  first = directory.of_this_node()
-  assert directory.of_this_node() is first
-  address = first.claim('test/one')
-  shutil.rmtree(first._file.parent)  # as with a run whose files it was among
-  assert directory.of_this_node().find('test/one') is None
-  assert directory.of_this_node().claim('test/one') != address

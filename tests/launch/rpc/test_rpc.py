@@ -254,12 +254,12 @@ def test_what_is_listed_but_cannot_be_served_is_named(names, address):
       pass
 
 
-def test_a_handle_becomes_a_client_with_the_deadline_of_its_node():
+def test_a_handle_becomes_a_client_with_the_deadline_of_its_node(tmp_path):
   program = lp.Program('test')
   with program.group('server'):
     handle = program.add_node(rpc.Node(Service, timeout_s=3.0))
   prepare.prepare(
-    program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local()
+    program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local(tmp_path)
   )
   client = handle.dereference()
   assert (client.address, client.timeout_s) == ('server/0', 3.0)

@@ -16,7 +16,6 @@ from agents.swarm import explorers
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.rpc import directory
 from launch.services import star
 from launch.services import star_exchange
 
@@ -45,8 +44,8 @@ def server(clock):
 
 
 @pytest.fixture
-def address():
-  return directory.of_this_node().claim('star/0')
+def address(tmp_path):
+  return f'unix:{tmp_path}/star'
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Any
 
@@ -25,7 +26,6 @@ from environment_loops import environments
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.rpc import directory
 from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
@@ -106,7 +106,8 @@ class World:
     self.agent = self.experiment.make_agent()
     self.shapes = frames.layout(self.experiment, config)
     self.learner, self.counter = _Learner(self.agent), _Quiet()
-    self.address = directory.of_this_node().claim(f'inference/{id(self)}')
+    self._place = tempfile.TemporaryDirectory()
+    self.address = f'unix:{self._place.name}/inference'
     self.client = rpc.Client(self.address, timeout_s=5.0)
     self.policies = []
     self.over = threading.Event()
