@@ -64,8 +64,7 @@ class Acting:
     self._reporter = reporter
     self._episode_ended = episode_ended
     self._actor_steps = actor_steps
-    # A restarted node must not replay the episodes that it has seen.
-    seed = base.actor_seed(members[0], f'from step {steps}')
+    seed = seed_of(members[0], steps)
     self._rng = np.random.default_rng(seed)
     num_envs = len(members) * experience.envs_per_member
     self._environment = vector.make_vector(
@@ -221,3 +220,15 @@ class Acting:
     self._environment.close()
     if self._adder is not None:
       self._adder.close()
+
+
+def seed_of(info: base.ActorInfo, steps: int) -> int:
+  """Of a node that acts: restarted, it does not replay what it has seen.
+
+  Args:
+    info: of the actor.
+    steps: that were counted before. Who died with none has its life beside.
+  """
+  life = pulse.life()[1]
+  again = f', life {life}' if life > 1 else ''
+  return base.actor_seed(info, f'from step {steps}{again}')

@@ -23,6 +23,7 @@ from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch.nodes import acting
 from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
@@ -95,9 +96,8 @@ class Actor:
 
   def _build(self) -> None:
     experiment, config, agent = self._experiment, self._config, self._agent
-    # A restarted actor must not replay the episodes that it has seen.
     steps = self._reporter.steps_done(self._stop.is_set)
-    seed = base.actor_seed(self._info, f'from step {steps}')
+    seed = acting.seed_of(self._info, steps)
     num_envs = config.envs_per_actor
     self._environment = vector.make_vector(
       experiment.environment, num_envs, seed, on_fault=experiment.run.on_fault

@@ -8,9 +8,18 @@ from run_records import reporting
 from tests.launch.nodes import experiments
 
 
+@pytest.fixture
+def live(tmp_path):
+  """live(): a life of the node begins, as the launcher begins it."""
+  (slot,) = pulse.Board(tmp_path, 1).slots
+  pulse.use(slot)
+  yield slot.clear
+  pulse.use(None)
+
+
 @pytest.mark.parametrize('lives', [1, 2])
 def test_who_died_before_its_first_report_is_started_again_all_the_same(
-  lives, recorder, run_worker, make_counter, tmp_path
+  lives, live, recorder, run_worker, make_counter
 ):
   told = []
 
@@ -19,18 +28,13 @@ def test_who_died_before_its_first_report_is_started_again_all_the_same(
       told.append(again)
       return theta
 
-  (slot,) = pulse.Board(tmp_path, 1).slots
   for _ in range(lives):
-    slot.clear()  # as the launcher does before each life
+    live()
   experiment = experiments.make(
     experiments.COUNTING, 1, run={'steps_per_agent': 20}
   )
-  pulse.use(slot)
-  try:
-    counter = make_counter(None, {'actor_steps': 20})  # has heard of nobody
-    run_worker(experiment, counter, exchange=Told)
-  finally:
-    pulse.use(None)
+  counter = make_counter(None, {'actor_steps': 20})  # has heard of nobody
+  run_worker(experiment, counter, exchange=Told)
   assert told == [lives > 1]
 
 
@@ -66,7 +70,7 @@ def test_a_restarted_node_goes_on_where_its_reports_ended(
 
 
 def test_a_restarted_node_draws_other_random_numbers(
-  recorder, run_worker, make_counter
+  live, recorder, run_worker, make_counter
 ):
   def actions(steps_before):
     experiment = experiments.make(
@@ -80,3 +84,8 @@ def test_a_restarted_node_draws_other_random_numbers(
 
   assert actions(0) == actions(0)
   assert actions(0) != actions(100)
+  # Who died before its first report has no steps.
+  live()
+  first = actions(0)
+  live()
+  assert first != actions(0)

@@ -16,6 +16,7 @@ from launch import cell as cell_lib
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
+from launch import pulse
 from launch.engines import restarts
 from launch.nodes import actor
 from launch.topologies import actor_learner
@@ -236,6 +237,23 @@ def test_exploration_falls_with_the_steps_of_all_actors(build_actor):
   epsilon = node._numbers()['epsilon']
   node._environment.close()
   assert epsilon == experiment.make_agent().exploration(500)
+
+
+def test_an_actor_that_died_before_its_first_report_sees_other_episodes(
+  build_actor, tmp_path
+):
+  (slot,) = pulse.Board(tmp_path, 1).slots
+  pulse.use(slot)
+  seen = []
+  try:
+    for _ in range(2):
+      slot.clear()  # as the launcher does before each life
+      node = build_actor(_experiment(), actor_settings.Config(num_actors=1))
+      seen.append(node._reset())
+      node._environment.close()
+  finally:
+    pulse.use(None)
+  assert (seen[0] != seen[1]).any()
 
 
 def test_a_stop_is_heard_between_two_steps_of_slow_environments(build_actor):
