@@ -111,8 +111,9 @@ def run(
       if follower is not None:
         follower.close()
       return commands.refuse(e)
-    for note in notes.of(cell):
-      print(note, flush=True)
+    with contextlib.suppress(OSError):  # as the view's
+      for note in notes.of(cell):
+        print(note, flush=True)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(directory.path, counter_of(program), title)
 

@@ -276,13 +276,14 @@ def install_launchpad(environment):
 
 
 def link(environment):
-  """Makes the project importable, and its command bin/murmuration.
+  """Makes project and stack importable, and the command bin/murmuration.
 
   A path file rather than `pip install -e`, whose finder comes after sys.path: a
   directory `configs` where the user is would be taken for ours.
   """
+  seen = [environment.stack.site] if environment.stack else []
   with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
-    f.write(environment.root + '\n')
+    f.writelines(path + '\n' for path in [*seen, environment.root])
   command = os.path.join(environment.directory, 'bin', 'murmuration')
   with open(command, 'w') as f:
     f.write(COMMAND.format(python=environment.bin))
@@ -365,11 +366,9 @@ def make(environment):
   if todo == 'create':
     create(environment)
   install(environment)
-  if environment.stack:
-    with open(os.path.join(environment.site, 'stack.pth'), 'w') as f:
-      f.write(environment.stack.site + '\n' + environment.root + '\n')
-  if not environment.name:
+  if environment.name in ('', 'extras'):
     link(environment)
+  if not environment.name:
     say('checking every import')
     broken = [
       f'  {n}: {error}\n' for n, _, error in check(environment) if error

@@ -8,6 +8,7 @@ of its own, and a counter that does not answer leaves the last numbers standing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import contextlib
 import copy
 import os
 import pathlib
@@ -29,6 +30,8 @@ _DRAW_PERIOD_S = 0.5
 _LINE_PERIOD_S = 5.0
 _JOIN_S = 0.3
 _FEW_ROWS = 19  # Of the view that are not nodes.
+# Of an output that takes nothing; rich makes SystemExit of a broken pipe.
+_GONE = (OSError, SystemExit)
 
 
 class LiveView:
@@ -108,7 +111,8 @@ class LiveView:
     try:
       self._show(due=True)
       if self._live is not None:
-        self._live.stop()
+        with contextlib.suppress(*_GONE):
+          self._live.stop()
         self._live = None
     finally:
       self._drawing.release()
@@ -120,12 +124,15 @@ class LiveView:
       outcome: the engine's Outcome.
     """
     self.close()
-    view_final.show(
-      self.console,
-      outcome,
-      pathlib.Path(self._footer) if self._footer else None,
-      self._snapshot or {},
-    )
+    try:
+      view_final.show(
+        self.console,
+        outcome,
+        pathlib.Path(self._footer) if self._footer else None,
+        self._snapshot or {},
+      )
+    except _GONE:
+      _discard(self.console.file)
 
   def _poll(self) -> None:
     client = None
@@ -168,7 +175,7 @@ class LiveView:
         self._show_picture(state, snapshot)
       else:
         self._show_lines(state, snapshot, due)
-    except OSError:  # The terminal has gone; the run has not.
+    except _GONE:  # The terminal has gone; the run has not.
       self._closing.set()
 
   def _show_picture(
@@ -229,6 +236,15 @@ class LiveView:
   def _print(self, line: str) -> None:
     self.console.print(line, markup=False, highlight=False, soft_wrap=True)
     self.console.file.flush()
+
+
+def _discard(stream: Any) -> None:
+  """Sends what a stream still holds nowhere.
+
+  Python would try it again at its end, and make an exit code of the failure.
+  """
+  with contextlib.suppress(OSError):  # not every stream is a file
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _states(state: Any) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from rich import table
 from rich import text
 
 from launch.engines import state as state_lib
+from run_records import checkpoints
 from run_records import run_directory
 from run_records import view_text
 
@@ -86,13 +87,13 @@ def _commands(
   # Spelled with this interpreter, so that they work without an activated
   # environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
-  checkpoints = run_dir / 'checkpoints'
-  if checkpoints.is_dir() and any(checkpoints.iterdir()):
+  kept = run_dir / 'checkpoints'
+  if any((kept / name).is_file() for name in checkpoints.PLAYED):
     commands.append(('watch the best policy', f'{_evaluate(python)} {run_dir}'))
   commands.append(
     (
       'all curves in the browser',
-      f'{python.with_name("tensorboard")} --logdir {run_dir.parent}',
+      f'{python} -m tensorboard.main --logdir {run_dir.parent}',
     )
   )
   if outcome.exit_code == state_lib.FAILED:

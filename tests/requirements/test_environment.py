@@ -317,6 +317,25 @@ def test_a_clone_has_the_command(environment, venv):
   assert 'murmuration evaluate' in done.stdout
 
 
+def test_extras_have_the_command_and_see_the_stack(
+  environment, venv, monkeypatch
+):
+  extras = environment.Environment('extras', root=venv.root)
+  directory = pathlib.Path(extras.directory)
+  scripts.program(directory / 'bin' / 'python', 'true')
+  (directory / 'lib' / 'python3.11' / 'site-packages').mkdir(parents=True)
+  stamp = extras.wanted()
+  del stamp['script']
+  extras.write_stamp(stamp)
+  monkeypatch.setattr(environment, 'install', lambda *unused: None)
+  environment.make(extras)
+  assert extras.needed() == 'nothing'
+  command = (directory / 'bin' / 'murmuration').read_text()
+  assert f'exec\' "{extras.bin}"' in command
+  seen = (pathlib.Path(extras.site) / 'murmuration.pth').read_text()
+  assert seen.splitlines() == [venv.site, venv.root]
+
+
 def test_a_failure_says_the_end_of_the_log(environment, venv):
   with pytest.raises(environment.machine.SetupError) as error:
     environment.run(['sh', '-c', 'echo no space; exit 1'], venv, 'No luck.')

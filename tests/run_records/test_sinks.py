@@ -50,6 +50,11 @@ def fakes(monkeypatch):
   monkeypatch.setattr(sinks, '_MAKE', {'fake': Fake, 'broken': Broken})
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+  monkeypatch.setattr(follow, '_PATIENCE_S', 300.0)  # of a busy machine
+
+
 @pytest.fixture
 def run(tmp_path):
   config = {'agent': {'learning_rate': 1e-3}, 'seed': 1}

@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -205,7 +207,10 @@ def test_lines_are_written_where_there_is_no_terminal():
   client = _Client(_snapshot())
   live, stream = _plain(client)
   live(_state(*_NODES))
-  assert client.asked.wait(10)
+  deadline = time.monotonic() + 20.0
+  while live._snapshot is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
   live.close()
   text = stream.getvalue()
   assert 'running: explorer/0, explorer/1, star/0\n' in text
@@ -317,6 +322,42 @@ def test_a_terminal_that_is_held_holds_up_nothing():
   release.set()
 
 
+@pytest.mark.parametrize('terminal', [True, False])
+@pytest.mark.parametrize('error', [OSError(28, 'full'), BrokenPipeError()])
+def test_an_output_that_takes_nothing_is_no_matter_of_the_run(
+  tmp_path, monkeypatch, terminal, error
+):
+  class Gone(io.StringIO):
+    def write(self, text):
+      raise error
+
+  console = rich_console.Console(
+    file=Gone(), force_terminal=terminal, _environ={'TERM': 'xterm-256color'}
+  )
+  # At a broken pipe rich closes this process's standard output.
+  with open(tmp_path / 'out', 'w') as out:
+    monkeypatch.setattr('sys.stdout', out)
+    live = view.LiveView(None, lambda: _Client(None), 'x', console=console)
+    live(_state(_node('explorer/0')))
+    live.close()
+    live.final(state_lib.Outcome(0, 'done', _NODES))
+
+
+def test_an_output_that_is_full_makes_no_exit_code():
+  code = (
+    'from launch.engines import state\n'
+    'from run_records import view\n'
+    "live = view.LiveView(None, lambda: None, 'x')\n"
+    "live(state.RunState([state.NodeState('a/0', state='running')]))\n"
+    "live.final(state.Outcome(0, 'done', []))\n"
+  )
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run(
+      [sys.executable, '-c', code], stdout=full, stderr=subprocess.PIPE
+    )
+  assert (done.returncode, done.stderr) == (0, b'')
+
+
 def test_a_counter_that_comes_back_is_found_by_a_new_client():
   made = []
 
@@ -376,8 +417,9 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   assert '412.5   version 6, 7 candidates accepted, 13 rejected' in text
   assert '412,300' in text and 'checkpoints/' in text
   # By the command, where the environment has it.
+  assert 'watch the best policy' in text
   assert re.search(f'(murmuration |/)evaluate(.py)? {run.path}\n', text)
-  assert f'tensorboard --logdir {tmp_path}' in text
+  assert f' -m tensorboard.main --logdir {tmp_path}' in text
 
 
 @pytest.mark.parametrize(
@@ -401,7 +443,10 @@ def test_an_interrupted_run_says_what_was_kept(tmp_path):
   run = run_directory.create(tmp_path / 'a', {}, {})
   text = _end(130, 'interrupted by Ctrl-C', _NODES, run.path)
   assert 'Interrupted by Ctrl-C' in text and 'Kept in' in text
-  assert 'evaluate.py' not in text  # There is no checkpoint to evaluate.
+  assert 'watch the best policy' not in text  # There is none.
+  (run.checkpoints / 'learner-0.npz').touch()
+  text = _end(130, 'interrupted by Ctrl-C', _NODES, run.path)
+  assert 'watch the best policy' not in text  # That goes on, and is not played.
   text = _end(143, 'terminated (SIGTERM)', _NODES, run.path)
   assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
 
