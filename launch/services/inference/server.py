@@ -76,6 +76,9 @@ class Server:
     self._newer = threading.Condition()
     self._waiting_for_newer = 0
     self._look = threading.Event()  # for newer parameters, now
+    # At least twice in the time for which parameters may act.
+    age_s = max(config.max_param_age_s, 2 * _WAITED_FOR_S)
+    self._ask_s = min(_ASK_S, age_s / 2)
     self._fault: Exception | None = None  # of the thread that follows
 
   # Served.
@@ -192,7 +195,7 @@ class Server:
     try:
       while not self._stop.is_set():
         wanted = self._waiting_for_newer
-        if self._look.wait(_WAITED_FOR_S if wanted else _ASK_S):
+        if self._look.wait(_WAITED_FOR_S if wanted else self._ask_s):
           self._look.clear()
         if self._stop.is_set():
           return  # the learner may be gone already

@@ -72,20 +72,22 @@ class SharedMemoryLink:
       shapes: of the frame.
 
     Raises:
-      Lost: no server listens there.
+      Lost: no server listens there, or it lets nobody in.
       Refused: with the server's reason.
     """
     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    it = 'does not listen'
     try:
       self._socket.settimeout(_HELLO_S)
       self._socket.connect('\0' + name)
+      it = 'did not let this actor in'
       self._socket.send(json.dumps(hello).encode())
       answer, fds, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)
       if not answer:
-        raise Lost('The inference server closed the connection.')
+        raise ConnectionError('it closed the connection')
     except OSError as e:
       self._socket.close()
-      raise Lost(f'The inference server does not listen: {e}') from e
+      raise Lost(f'The inference server {it}: {e}') from e
     refusal = json.loads(answer)['error']
     if refusal is not None:
       self._socket.close()

@@ -245,6 +245,22 @@ def test_with_old_parameters_actors_wait(world):
   thread.join(60)
 
 
+@pytest.mark.parametrize('age_s', [0.2, 60.0])
+def test_parameters_are_asked_for_before_they_are_too_old(world, age_s):
+  made = world(num_actors=1, max_param_age_s=age_s)
+  waits, waited = [], threading.Event()
+
+  class Look(threading.Event):
+    def wait(self, timeout=None):
+      waits.append(timeout)
+      waited.set()
+      return super().wait(timeout)
+
+  made.server._look = Look()
+  assert waited.wait(10)
+  assert max(waits) == min(0.5, age_s / 2)
+
+
 def test_a_call_without_an_answer_ends_about_when_its_actor_asks_again(world):
   # Parameters are too old from the first moment on: nobody is answered.
   made = world(num_actors=1, max_param_age_s=1e-9)
@@ -307,11 +323,11 @@ def test_a_connection_that_sends_nonsense_is_refused_or_closed(world):
     transport_lib.SharedMemoryLink(
       made.server._listener.name, hello, made.shapes
     )
-  with pytest.raises(transport_lib.Lost):
+  with pytest.raises(transport_lib.Lost, match='actor in: it closed'):
     transport_lib.SharedMemoryLink(
       made.server._listener.name, {'a': 1}, made.shapes
     )
-  with pytest.raises(transport_lib.Lost):
+  with pytest.raises(transport_lib.Lost, match='does not listen'):
     transport_lib.SharedMemoryLink('nobody', hello, made.shapes)
   made.policy(0, 'auto')
 
@@ -322,7 +338,7 @@ def test_an_actor_of_another_user_is_not_let_in(world, monkeypatch):
   hello = dataclasses.asdict(sessions.Hello(0, 1, 1, made.shapes.fingerprint))
   user = os.geteuid()
   monkeypatch.setattr(os, 'geteuid', lambda: user + 1)
-  with pytest.raises(transport_lib.Lost):
+  with pytest.raises(transport_lib.Lost, match='did not let this actor in'):
     transport_lib.SharedMemoryLink(
       made.server._listener.name, hello, made.shapes
     )
