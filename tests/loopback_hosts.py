@@ -66,9 +66,10 @@ def make(
       stack.callback(process.wait)
       assert process.stdin is not None
       stack.callback(process.stdin.close)
-      found = Host(names, f'id{index}', ip, place, client, plain)
+      found = Host(
+        names, f'id{index}', ip, place, client, plain, given, lambda: None
+      )
       found.process, found.tunnel = process, client
-      desk = found.desk(given, lambda: None)
-      stack.enter_context(server.serve(desk, f'unix:{place / hosts.SOCKET}'))
+      stack.enter_context(server.serve(found, f'unix:{place / hosts.SOCKET}'))
       made.append(found)
     yield made

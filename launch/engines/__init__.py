@@ -9,11 +9,10 @@ from launch.engines import processes
 from launch.engines import threads
 from launch.engines.cluster import engine as cluster
 from launch.engines.cluster.engine import Options
-from launch.engines.cluster.engine import Refused
 from launch.engines.cluster.engine import check as check_ray
 from launch.engines.cluster.engine import check_program as check_on_ray
+from launch.engines.cluster.resources import Refused
 from launch.engines.processes import warm_up
-from launch.engines.state import NodeState
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
@@ -29,8 +28,6 @@ LOCAL = ('local_mt', 'local_mp')
 __all__ = [
   'LOCAL',
   'NAMES',
-  'NodeState',
-  'OnTick',
   'Options',
   'Outcome',
   'Refused',

@@ -32,13 +32,10 @@ def process_state(pid: int) -> str:
     return ''
 
 
-def available_memory() -> float:
-  """Bytes that processes can still get without swapping; inf if unknown."""
-  with contextlib.suppress(OSError, ValueError):
-    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
-      if line.startswith('MemAvailable:'):
-        return 1024.0 * int(line.split()[1])
-  return float('inf')
+def wake(pid: int | None) -> None:
+  """Lets a process of ours go on that somebody has stopped."""
+  if pid and process_state(pid) == 'T':
+    os.kill(pid, signal.SIGCONT)
 
 
 def set_title(title: str) -> None:
@@ -58,12 +55,8 @@ def set_title(title: str) -> None:
 
 def _prctl(option: int, value) -> None:
   libc = ctypes.CDLL(None, use_errno=True)
-  argument = (
-    ctypes.c_char_p(value)
-    if isinstance(value, bytes)
-    else ctypes.c_ulong(int(value))
-  )
-  zero = ctypes.c_ulong(0)
-  if libc.prctl(ctypes.c_int(option), argument, zero, zero, zero) != 0:
+  if not isinstance(value, bytes):
+    value = ctypes.c_ulong(value)
+  if libc.prctl(option, value, *3 * [ctypes.c_ulong(0)]) != 0:
     number = ctypes.get_errno()
     raise OSError(number, f'prctl({option}): {os.strerror(number)}')

@@ -1,10 +1,14 @@
 """From a Launchpad program to nodes that can be started, for every engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import os
+import pathlib
+import shutil
 import signal
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -117,6 +121,27 @@ def _name_addresses(
     address.bind(directory_lib.Name(name, directory))
     names[name] = 'rpc' if address in ours else 'port'
   return names
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[pathlib.Path]:
+  """A run's own directory for temporary files; goes away with the run."""
+  path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+  try:
+    yield path
+  finally:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary_files_in(path: pathlib.Path) -> Iterator[None]:
+  """Such as Launchpad's pickled nodes, to be removed with the run."""
+  previous = tempfile.tempdir
+  tempfile.tempdir = str(path)
+  try:
+    yield
+  finally:
+    tempfile.tempdir = previous
 
 
 def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:

@@ -6,16 +6,13 @@ and leaves orphans when it is killed.
 """
 
 from collections.abc import Iterable, Sequence
-import contextlib
 import functools
 import importlib
 import os
 import pathlib
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -23,6 +20,7 @@ import launchpad as lp
 
 from launch import pulse
 from launch.engines import child
+from launch.engines import linux
 from launch.engines import node_logs
 from launch.engines import prepare
 from launch.engines import restarts
@@ -66,29 +64,22 @@ def run(
   tick_s: float = 0.2,
 ) -> state_lib.Outcome:
   """Runs a program with one process per node; see engines.run."""
-  scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
-  try:
-    with signals_lib.Signals() as signals:
-      with launchpad_files_in(scratch):
-        nodes = prepare.prepare(
-          program,
-          lp.LaunchType.LOCAL_MULTI_PROCESSING,
-          directory.Local(scratch),
-          functools.partial(prepare.ask_to_stop, os.getpid()),
-        )
-      paths = log_paths(nodes, run_dir or scratch)
-      board = pulse.Board(scratch, len(nodes))
-      watch = watch_lib.Watch(board.slots, restarts.limits_of(program))
-      with _Local(nodes, paths, watch, scratch) as backend:
-        outcome = supervision.Supervisor(
-          backend, nodes, paths, signals, on_tick, tick_s, watch
-        ).run()
-    if run_dir is None:
-      for state in outcome.nodes:
-        state.log_path = None
-    return outcome
-  finally:
-    shutil.rmtree(scratch, ignore_errors=True)
+  with prepare.scratch() as scratch, signals_lib.Signals() as signals:
+    with prepare.temporary_files_in(scratch):
+      nodes = prepare.prepare(
+        program,
+        lp.LaunchType.LOCAL_MULTI_PROCESSING,
+        directory.Local(scratch),
+        functools.partial(prepare.ask_to_stop, os.getpid()),
+      )
+    paths = log_paths(nodes, run_dir or scratch)
+    board = pulse.Board(scratch, len(nodes))
+    watch = watch_lib.Watch(board.slots, restarts.limits_of(program))
+    kept = paths if run_dir else [None] * len(nodes)
+    with _Local(nodes, paths, watch, scratch) as backend:
+      return supervision.Supervisor(
+        backend, nodes, kept, signals, on_tick, tick_s, watch
+      ).run()
 
 
 class Backend:
@@ -193,7 +184,7 @@ class _Local(Backend):
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
-    self._zygote.wake()
+    linux.wake(self._zygote.pid)  # nobody else starts nodes
     while select.select([self._zygote.channel], [], [], timeout_s)[0]:
       timeout_s = 0.0
       message = zygote.receive(self._zygote.channel)
@@ -222,14 +213,3 @@ def log_paths(
   logs = directory / 'logs'
   logs.mkdir(parents=True, exist_ok=True)
   return [logs / f'{node.name.replace("/", "-")}.log' for node in nodes]
-
-
-@contextlib.contextmanager
-def launchpad_files_in(scratch: pathlib.Path):
-  """Has Launchpad write its pickled nodes there, to be removed with the run."""
-  previous = tempfile.tempdir
-  tempfile.tempdir = str(scratch)
-  try:
-    yield
-  finally:
-    tempfile.tempdir = previous

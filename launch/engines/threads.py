@@ -11,7 +11,6 @@ import pathlib
 import queue
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from typing import Any
@@ -41,7 +40,8 @@ def run(
   with (
     signals_lib.Signals() as signals,
     _stop_handlers(),
-    _scratch() as scratch,
+    prepare.scratch() as scratch,
+    prepare.temporary_files_in(scratch),
   ):
     addresses = directory.Local(scratch)
     # Launchpad's own lp.stop() would send a signal to the whole process.
@@ -179,20 +179,6 @@ def _release(node: Any) -> None:
   for attribute in ('_server', '_instance'):
     if hasattr(node, attribute):
       setattr(node, attribute, None)
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[pathlib.Path]:
-  """The run's own directory for temporary files; goes away with the run."""
-  previous = tempfile.tempdir
-  with tempfile.TemporaryDirectory(
-    prefix='murmuration-', ignore_cleanup_errors=True
-  ) as scratch:
-    tempfile.tempdir = scratch
-    try:
-      yield pathlib.Path(scratch)
-    finally:
-      tempfile.tempdir = previous
 
 
 @contextlib.contextmanager

@@ -276,8 +276,8 @@ class Launcher:
     )
     self._launcher_pid = os.getpid()
     self._environment = dict(os.environ)
-    self._pid: int | None = os.fork()
-    if not self._pid:
+    self.pid: int | None = os.fork()
+    if not self.pid:
       self.channel.close()
       Zygote(theirs, self._launcher_pid).run()
     theirs.close()
@@ -301,17 +301,12 @@ class Launcher:
 
   def alive(self) -> bool:
     """Whether the zygote is there, and this process is its launcher."""
-    if self._pid is None or self._launcher_pid != os.getpid():
+    if self.pid is None or self._launcher_pid != os.getpid():
       return False
-    if os.waitpid(self._pid, os.WNOHANG)[0]:
-      self._pid = None
+    if os.waitpid(self.pid, os.WNOHANG)[0]:
+      self.pid = None
       self.channel.close()
-    return self._pid is not None
-
-  def wake(self) -> None:
-    """Lets it go on if somebody has stopped it: nobody else starts nodes."""
-    if self._pid is not None and linux.process_state(self._pid) == 'T':
-      os.kill(self._pid, signal.SIGCONT)
+    return self.pid is not None
 
   def end_run(self) -> None:
     """Returns when no process of the run is left."""
@@ -338,8 +333,8 @@ class Launcher:
     self.send(op='quit')
     deadline = time.monotonic() + _QUIT_S
     while self.alive():
-      if time.monotonic() > deadline and self._pid is not None:
-        os.kill(self._pid, signal.SIGKILL)
+      if time.monotonic() > deadline and self.pid is not None:
+        os.kill(self.pid, signal.SIGKILL)
       time.sleep(0.005)
 
 

@@ -48,12 +48,19 @@ class Channel:
 
   def is_usable(self) -> bool:
     """Whether it may carry another call."""
-    # A connection from before a fork is the parent's.
-    if self._process != os.getpid() or sockets.is_closed(self._socket):
-      return False
-    if isinstance(self._socket, ssl.SSLSocket):
-      self._timeout_s = 0.0  # `is_closed` has changed it
-    return True
+    if self._process != os.getpid():
+      return False  # one from before a fork is the parent's
+    if not isinstance(self._socket, ssl.SSLSocket):
+      return True  # sending will tell, and nothing is lost
+    self._timeout_s = 0.0
+    self._socket.setblocking(False)
+    try:
+      self._socket.recv(1)
+    except ssl.SSLWantReadError:
+      return True
+    except OSError:
+      pass
+    return False  # it has come to its end, or anything came in
 
   def send(self, parts: list[Any], timeout_s: float, deadline: float) -> None:
     """Sends a message, which `receive` brings the answer to.
@@ -87,9 +94,6 @@ class Channel:
       return self._receive(deadline)
     except _TIMED_OUT:
       raise TimeoutError from None
-
-  def close(self) -> None:
-    self._socket.close()
 
   def __del__(self):
     with contextlib.suppress(AttributeError, OSError):

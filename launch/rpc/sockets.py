@@ -14,7 +14,6 @@ import contextlib
 import os
 import pathlib
 import socket
-import ssl
 import struct
 
 from launch.rpc import tls
@@ -176,20 +175,6 @@ def check_user(connection: socket.socket) -> None:
 
 def needs_certificate(address: str) -> bool:
   return address.startswith(_TLS)
-
-
-def is_closed(connection: socket.socket) -> bool:
-  """Whether an idle connection has come to its end, or anything came in."""
-  if not isinstance(connection, ssl.SSLSocket):
-    return False  # Sending will tell, and nothing is lost.
-  connection.setblocking(False)
-  try:
-    connection.recv(1)
-  except ssl.SSLWantReadError:
-    return False
-  except OSError:
-    return True
-  return True
 
 
 def _host_port(address: str) -> tuple[str, int]:

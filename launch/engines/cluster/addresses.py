@@ -18,7 +18,12 @@ _FRESH_S = 0.1  # so old an answer may be: many clients look for one server
 
 
 class Addresses:
-  """What the agent of a host tells its nodes; safe to share between threads."""
+  """What the agent of a host tells its nodes, see rpc/hosts.py.
+
+  Safe to share between threads.
+  """
+
+  serves = ('claim', 'find', 'place', 'credentials', 'ask_to_stop')
 
   def __init__(
     self,
@@ -27,7 +32,9 @@ class Addresses:
     ip: str,
     place: pathlib.Path,
     tunnel: client.Client | None,
-    plain: bool = False,
+    plain: bool,
+    credentials: Sequence[str] | None,
+    ask_to_stop: Callable[[], None],
   ):
     """Makes the addresses of a host.
 
@@ -38,10 +45,13 @@ class Addresses:
       place: directory of the run here.
       tunnel: of this host; None where there are no other hosts.
       plain: whether Reverb of other hosts is reached without it.
+      credentials: of the run, where there are other hosts.
+      ask_to_stop: called when a node asks to stop the run.
     """
     self._names = names
     self._host, self._ip, self._tunnel = host, ip, tunnel
-    self._plain = plain
+    self._plain, self._credentials = plain, credentials
+    self.ask_to_stop = ask_to_stop
     self._sockets = place / 'sockets'
     self._sockets.mkdir(mode=0o700)
     self._ports: dict[str, int] = {}
@@ -88,10 +98,8 @@ class Addresses:
       self._fresh[name] = time.monotonic(), place
     return place
 
-  def desk(
-    self, credentials: Sequence[str] | None, ask_to_stop: Callable[[], None]
-  ) -> Desk:
-    return Desk(self, credentials, ask_to_stop)
+  def credentials(self) -> list[str] | None:
+    return None if self._credentials is None else list(self._credentials)
 
   def _port(self, name: str) -> int:
     """The one of before, if that is still free."""
@@ -106,22 +114,3 @@ class Addresses:
     import ray
 
     return ray.get(call, timeout=_ASK_S)
-
-
-class Desk:
-  """What nodes of this host call; see rpc/hosts.py."""
-
-  serves = ('claim', 'find', 'place', 'credentials', 'ask_to_stop')
-
-  def __init__(
-    self,
-    own: Addresses,
-    credentials: Sequence[str] | None,
-    ask_to_stop: Callable[[], None],
-  ):
-    self.claim, self.find, self.place = own.claim, own.find, own.place
-    self.ask_to_stop = ask_to_stop
-    self._credentials = credentials
-
-  def credentials(self) -> list[str] | None:
-    return None if self._credentials is None else list(self._credentials)

@@ -30,6 +30,7 @@ from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import code
 from launch.engines.cluster import host
 from launch.engines.cluster import resources
+from launch.engines.cluster.resources import Refused
 from launch.rpc import hosts
 from launch.rpc import tls
 
@@ -42,10 +43,6 @@ _JANITOR = (
   'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
   'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
 )
-
-
-class Refused(ValueError):
-  """The program cannot run on this Ray, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +109,8 @@ def check_program(
         'openssl, which makes them, is not here: `apt-get install openssl`, or '
         'leave --ray_address out for a Ray on this machine.'
       )
-  try:
-    said = resources.parse(options.resources)
-    of_group = resources.of_groups(list(program.groups), said)
-  except ValueError as e:
-    raise Refused(str(e)) from e
+  said = resources.parse(options.resources)
+  of_group = resources.of_groups(list(program.groups), said)
   return [of_group[k] for k, nodes in program.groups.items() for _ in nodes]
 
 
@@ -135,12 +129,13 @@ def run(
   """
   options = options or Options()
   needs = check_program(program, options)
+  import ray
+
   with contextlib.ExitStack() as stack:
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
-    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    scratch = stack.enter_context(prepare.scratch())
     stack.enter_context(_ray(options.address, needs))
     signals = stack.enter_context(signals_lib.Signals())
-    with processes.launchpad_files_in(scratch):
+    with prepare.temporary_files_in(scratch):
       nodes = prepare.prepare(
         program,
         lp.LaunchType.LOCAL_MULTI_PROCESSING,
@@ -148,7 +143,8 @@ def run(
         hosts.ask_to_stop,
       )
     names = [node.name for node in nodes]
-    waits = _check_resources(dict(zip(names, needs)))
+    there = [node['Resources'] for node in ray.nodes() if node['Alive']]
+    waits = resources.check(dict(zip(names, needs)), there)
     if waits:
       print(f'note: {waits}: some wait for another host.', file=sys.stderr)
     files = {
@@ -158,6 +154,7 @@ def run(
     }
     # The agents' processes have another working directory.
     paths = processes.log_paths(nodes, (run_dir or scratch).resolve())
+    kept = paths if run_dir else [None] * len(nodes)
     board = pulse.Board(scratch, len(nodes))
     token = stack.enter_context(_token(run_dir or scratch))
     plan = host.Plan(
@@ -183,13 +180,9 @@ def run(
     )
     with backend:
       _check_this_host(backend)
-      outcome = supervision.Supervisor(
-        backend, nodes, paths, signals, on_tick, tick_s, watch
+      return supervision.Supervisor(
+        backend, nodes, kept, signals, on_tick, tick_s, watch
       ).run()
-  if run_dir is None:
-    for state in outcome.nodes:
-      state.log_path = None
-  return outcome
 
 
 @contextlib.contextmanager
@@ -287,16 +280,6 @@ def _reach(address: str) -> None:
       f'--port={port}`, open that port to this host, or leave --ray_address '
       'out for a Ray on this machine.'
     ) from e
-
-
-def _check_resources(nodes: dict[str, resources.Needs]) -> str:
-  import ray
-
-  there = [node['Resources'] for node in ray.nodes() if node['Alive']]
-  try:
-    return resources.check(nodes, there)
-  except ValueError as e:
-    raise Refused(str(e)) from e
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import os
 import pathlib
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import tempfile
 import threading
 import time
 from typing import Any
+
+import psutil
 
 from launch import pulse
 from launch.engines import linux
@@ -122,13 +123,17 @@ class Agent:
       self._tunnel, tunnel = tunnel_lib.start(
         self._place, self._ip, tls.Credentials(*plan.credentials)
       )
-    self._addresses = addresses.Addresses(
-      names, self._id, self._ip, self._place, tunnel, plan.plain
+    own = addresses.Addresses(
+      names,
+      self._id,
+      self._ip,
+      self._place,
+      tunnel,
+      plan.plain,
+      plan.credentials,
+      self._ask,
     )
-    self._serving = server.serve(
-      self._addresses.desk(plan.credentials, self._ask),
-      f'unix:{self._place / hosts.SOCKET}',
-    )
+    self._serving = server.serve(own, f'unix:{self._place / hosts.SOCKET}')
     self._serving.__enter__()
     self._channel = self._spawn()
     zygote.send(self._channel, op='begin', scratch=str(self._top))
@@ -137,7 +142,6 @@ class Agent:
   def describe(self) -> dict[str, Any]:
     """Where it is; 'problem' says why no node can run here."""
     return {
-      'id': self._id,
       'name': socket.gethostname(),
       'ip': self._ip,
       'place': str(self._place),
@@ -208,8 +212,7 @@ class Agent:
       run; and 'gone': why no node can run here any more, '' if they can.
     """
     self._polled = time.monotonic()
-    if self._pid and linux.process_state(self._pid) == 'T':
-      os.kill(self._pid, signal.SIGCONT)
+    linux.wake(self._pid)  # nobody else starts nodes
     messages, gone = [], ''
     while select.select([self._channel], [], [], timeout_s)[0]:
       timeout_s = 0.0
@@ -314,7 +317,8 @@ def problem(plan: Plan) -> str:
 def full() -> str:
   """What this host has too little of for any node; '' if it has enough."""
   files = tempfile.gettempdir()
-  disk, memory = shutil.disk_usage(files).free, linux.available_memory()
+  disk = shutil.disk_usage(files).free
+  memory = psutil.virtual_memory().available
   if disk < _LEAST_DISK:
     return (
       f'its disk is full: {files} has {disk / 1e6:.0f} MB free, and nodes need '

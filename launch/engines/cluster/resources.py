@@ -23,11 +23,15 @@ _RAYS_OWN = ('object_store_memory',)  # no node may ask for it
 Needs = Mapping[str, float]
 
 
+class Refused(ValueError):
+  """The program cannot run on this Ray, with the reason."""
+
+
 def parse(texts: Iterable[str]) -> dict[str, dict[str, float]]:
   """What flags say: group -> resource -> amount.
 
   Raises:
-    ValueError: one is not GROUP:NAME=NUMBER,...
+    Refused: one is not GROUP:NAME=NUMBER,...
   """
   found: dict[str, dict[str, float]] = {}
   for text in texts:
@@ -40,14 +44,14 @@ def parse(texts: Iterable[str]) -> dict[str, dict[str, float]]:
       except ValueError:
         amount = math.nan
       if not group or not name or not 0 <= amount < math.inf:
-        raise ValueError(
+        raise Refused(
           f'--cluster={text} says not what a group needs: write '
           '--cluster=GROUP:NAME=NUMBER,NAME=NUMBER, for instance '
           '--cluster=learner:cpus=4,gpus=1.'
         )
       why = _not_rays(name, amount)
       if why:
-        raise ValueError(f'--cluster={text}: {why}')
+        raise Refused(f'--cluster={text}: {why}')
       needs[_NAMES.get(name, name)] = amount
   return found
 
@@ -71,11 +75,11 @@ def of_groups(
   """What a node of each group asks for.
 
   Raises:
-    ValueError: there is no such group.
+    Refused: there is no such group.
   """
   for label in said:
     if label not in labels:
-      raise ValueError(
+      raise Refused(
         f'--cluster={label}:...: this program has no group {label!r}; it has '
         f'{", ".join(labels)}.'
       )
@@ -101,20 +105,20 @@ def check(nodes: Mapping[str, Needs], hosts: Sequence[Needs]) -> str:
     What has to wait for another host, '' if nothing.
 
   Raises:
-    ValueError: no host is large enough for one of the nodes.
+    Refused: no host is large enough for one of the nodes.
   """
   for name, need in nodes.items():
     for resource, amount in need.items():
       most = max((host.get(resource, 0.0) for host in hosts), default=0.0)
       if amount > most:
         flag = {v: k for k, v in _NAMES.items()}.get(resource, resource)
-        raise ValueError(
+        raise Refused(
           f'{name} asks for {words({resource: amount})}, and the largest of '
           f'{_hosts(hosts)} has {most:g}: it could never start. Add a '
           f'larger host, or lower --cluster={name.rsplit("/", 1)[0]}:{flag}=...'
         )
     if not any(_fits(need, host) for host in hosts):
-      raise ValueError(
+      raise Refused(
         f'{name} asks for {words(need)}, which none of {_hosts(hosts)} '
         'has together: it could never start. Add a host that has, or ask for '
         'less (--cluster).'

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -39,7 +40,6 @@ _Count = Callable[..., None]
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
-_NAME_BYTES = 1024
 _START_S = 30.0
 # Of a learner's answer; less than an actor waits for ours.
 _PARAMETERS_S = 1.5
@@ -60,14 +60,7 @@ def start(
       env=own,
       start_new_session=True,
     )
-  plan = {
-    'place': str(place),
-    'credentials': [
-      credentials.authority,
-      credentials.certificate,
-      credentials.key,
-    ],
-  }
+  plan = [str(place), *dataclasses.astuple(credentials)]
   assert process.stdin is not None
   process.stdin.write(json.dumps(plan).encode() + b'\n')
   process.stdin.flush()
@@ -258,9 +251,9 @@ def _end_with_input() -> None:
 
 
 def main() -> None:
-  plan = json.loads(sys.stdin.buffer.readline())
-  place = pathlib.Path(plan['place'])
-  tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*plan['credentials']))
+  where, *credentials = json.loads(sys.stdin.buffer.readline())
+  place = pathlib.Path(where)
+  tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*credentials))
   threading.Thread(target=_end_with_input, daemon=True).start()
   with server.serve(tunnel, f'unix:{place / hosts.TUNNEL}'):
     try:

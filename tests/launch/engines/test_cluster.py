@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -191,9 +192,12 @@ def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
   token = tmp_path / 'token'
   token.write_text('ours')
   plan = plan_for((str(token), 'ours'), code.version())
-  here = host.linux.available_memory()
-  assert 0 < here < 1e15  # this machine's own, in bytes
-  monkeypatch.setattr(host.linux, 'available_memory', lambda: 2e9)
+
+  def memory(available):
+    found = types.SimpleNamespace(available=available)
+    monkeypatch.setattr(host.psutil, 'virtual_memory', lambda: found)
+
+  memory(2e9)
   room = shutil.disk_usage(tmp_path)
   monkeypatch.setattr(
     host.shutil, 'disk_usage', lambda path: room._replace(free=3_000_000)
@@ -204,7 +208,7 @@ def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
     host.shutil, 'disk_usage', lambda path: room._replace(free=10**12)
   )
   assert host.problem(plan) == ''
-  monkeypatch.setattr(host.linux, 'available_memory', lambda: 20e6)
+  memory(20e6)
   assert host.problem(plan).startswith(
     'its memory is full: 20 MB are available'
   )
