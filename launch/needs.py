@@ -141,14 +141,13 @@ def check(
   needs = of(experiment, program, own_bytes)
   memory, processes = memory_bytes(), max_processes()
   if needs.least_bytes > memory:
-    largest, lower = max(
+    _, lower = max(
       (needs.replay_bytes // _COMPRESSION, 'agent.max_replay_size'),
       (needs.call_bytes, 'agent.batch_size or run.updates_per_call'),
       (needs.parameter_bytes, 'the sizes of the networks'),
       *((number, name) for name, number in own_bytes.items()),
       (needs.processes * _PROCESS_BYTES, 'the number of nodes'),
     )
-    del largest
     raise ValueError(
       f'This run needs {needs}: {_gb(needs.least_bytes)} at the very least, '
       f'however well replay is compressed. The machine has {_gb(memory)}. '

@@ -108,37 +108,42 @@ def load(run: run_directory.RunDirectory) -> Kept:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
   agent = registry.make(run.config())
-  kept = run.path / 'checkpoints'
-  saved = checkpoints.read(kept / checkpoints.STAR)
-  if saved is not None:
-    what = (
+  for name in checkpoints.PLAYED:
+    saved = checkpoints.read(run.checkpoints / name)
+    if saved is not None:
+      return Kept(agent, *_chosen(run, name, saved))
+  raise ValueError(
+    f'{run.path} keeps no parameters yet: it has none of '
+    f'{", ".join(checkpoints.PLAYED)} in checkpoints/. Let the run go on a '
+    'little.'
+  )
+
+
+def _chosen(
+  run: run_directory.RunDirectory, name: str, saved: dict[str, np.ndarray]
+) -> tuple[np.ndarray, str]:
+  """The parameters of a file that are played, and what they are."""
+  theta = saved['theta']
+  if name == checkpoints.STAR:
+    return theta, (
       f'theta_star version {int(saved["version"])} of explorer '
       f'{int(saved["explorer"])} (R* {float(saved["r_star"]):.1f})'
     )
-    return Kept(agent, saved['theta'], what)
-  saved = checkpoints.read(kept / checkpoints.BEST)
-  if saved is not None:
-    what = (
+  steps = int(saved['steps'])
+  if name == checkpoints.BEST:
+    return theta, (
       f'the best that was evaluated: return {float(saved["return_mean"]):.1f}'
-      f' after {int(saved["steps"]):,} steps'
+      f' after {steps:,} steps'
     )
-    return Kept(agent, saved['theta'], what)
-  saved = checkpoints.read(kept / checkpoints.AGENTS)
-  if saved is not None:
-    rows = run.metrics('evaluation')
-    returns = rows[-1].get('member_returns') if rows else None
-    theta, steps = saved['theta'], int(saved['steps'])
-    if returns is None and len(theta) == 1:
-      return Kept(agent, theta[0], f'the policy after {steps:,} learner steps')
-    best = 0
-    # A member whose episodes broke has NaN; all of them may.
-    if returns and np.isfinite(returns).any():
-      best = int(np.nanargmax(returns))
-    return Kept(agent, theta[best], f'agent {best} after {steps:,} steps')
-  raise ValueError(
-    f'{run.path} keeps no parameters yet: it has neither {checkpoints.STAR} '
-    f'nor {checkpoints.AGENTS} in checkpoints/. Let the run go on a little.'
-  )
+  rows = run.metrics('evaluation')
+  returns = rows[-1].get('member_returns') if rows else None
+  if returns is None and len(theta) == 1:
+    return theta[0], f'the policy after {steps:,} learner steps'
+  best = 0
+  # A member whose episodes broke has NaN; all of them may.
+  if returns and np.isfinite(returns).any():
+    best = int(np.nanargmax(returns))
+  return theta[best], f'agent {best} after {steps:,} steps'
 
 
 def evaluate(

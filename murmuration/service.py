@@ -112,17 +112,6 @@ def export(path: pathlib.Path, to: pathlib.Path, format: str) -> pathlib.Path:
 
 OPERATIONS = {
   operation.__name__: operation
-  for operation in (
-    evaluate,
-    policy,
-    act,
-    reset,
-    ended,
-    config,
-    summary,
-    metrics,
-    plot,
-    film,
-    export,
-  )
+  for operation in (evaluate, policy, act, reset, ended)
+  + (config, summary, metrics, plot, film, export)
 }

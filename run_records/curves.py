@@ -132,17 +132,10 @@ def num_members(rows: Sequence[Mapping[str, Any]]) -> int:
   return 1
 
 
-def threshold(config: Any) -> float | None:
-  """The return that solves the environment a config names, if known."""
-  if isinstance(config, str) and config in statistics.REFERENCES:
-    return statistics.REFERENCES[config].threshold
-  values: Sequence[Any] = ()
-  if isinstance(config, dict):
-    values = list(config.values())
-  elif isinstance(config, list):
-    values = config
-  found = (threshold(value) for value in values)
-  return next((value for value in found if value is not None), None)
+def threshold(environment: str | None) -> float | None:
+  """The return that solves an environment, if known."""
+  found = statistics.REFERENCES.get(environment or '')
+  return found and found.threshold
 
 
 def _curve(rows: Sequence[dict[str, Any]], returns: Sequence[float]) -> Curve:

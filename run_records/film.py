@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 import itertools
+import math
 import os
 import pathlib
 
@@ -12,88 +13,74 @@ import numpy as np
 from PIL import Image
 
 
-def record_gif(
+def record(
   frames: Iterable[np.ndarray],
   path: str | os.PathLike[str],
   fps: float = 30.0,
   max_width: int = 600,
 ) -> pathlib.Path:
-  """Writes an endlessly repeating GIF.
+  """Writes a GIF or an MP4, whichever the path's ending says.
 
   Args:
     frames: uint8 [H, W, 3], all of one size, at least one.
     path: of the file; its directory is made.
-    fps: frames per second of the episode. GIF players slow down above 50, so
-      faster episodes lose every other frame rather than their speed.
-    max_width: wider frames are made smaller by a whole factor.
+    fps: frames per second of the episode.
+    max_width: wider frames of a GIF are made smaller by a whole factor.
 
   Raises:
-    ValueError: no frames, or frames that are not pictures.
+    ValueError: another ending, no frames, or frames that are not pictures.
+    RuntimeError: OpenCV cannot write an MP4 here.
   """
+  check(path)
   path = pathlib.Path(path)
-  skip = 1
-  while fps / skip > 50.0:
-    skip += 1
-  shown = _shrunk(itertools.islice(_checked(frames), 0, None, skip), max_width)
-  first = next(shown)
+  checked = _checked(frames)
+  whole = itertools.chain([next(checked)], checked)  # raises before it writes
   path.parent.mkdir(parents=True, exist_ok=True)
-  # A GIF counts in hundredths of a second, as Pillow rounds downwards.
-  duration_ms = 10 * max(2, round(100.0 * skip / fps))
-  # Pillow merges equal frames and adds up their durations.
-  _picture(first).save(
-    path,
-    format='GIF',
-    save_all=True,
-    append_images=(_picture(frame) for frame in shown),
-    duration=duration_ms,
-    loop=0,
-  )
+  if path.suffix.lower() == '.gif':
+    _write_gif(whole, path, fps, max_width)
+  else:
+    _write_mp4(whole, path, fps)
   return path
 
 
-def record_mp4(
-  frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: float = 30.0
-) -> pathlib.Path:
-  """Writes an MP4.
+def _write_gif(
+  frames: Iterator[np.ndarray], path: pathlib.Path, fps: float, max_width: int
+) -> None:
+  """Writes one that repeats endlessly.
 
-  Args:
-    frames: as for `record_gif`.
-    path: of the file; its directory is made.
-    fps: frames per second.
-
-  Raises:
-    RuntimeError: OpenCV cannot write it here.
-    ValueError: no frames, or frames that are not pictures.
+  GIF players slow down above 50 frames per second, so faster episodes lose
+  every other frame rather than their speed.
   """
-  path = pathlib.Path(path)
-  checked = _checked(frames)
-  first = next(checked)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  height, width = first.shape[:2]
-  code = cv2.VideoWriter.fourcc(*'mp4v')
-  writer = cv2.VideoWriter(str(path), code, fps, (width, height))
+  skip = max(1, math.ceil(fps / 50.0))
+  shown = (
+    _picture(_shrunk(frame, max_width))
+    for frame in itertools.islice(frames, 0, None, skip)
+  )
+  # Pillow merges equal frames and adds up their durations.
+  next(shown).save(
+    path,
+    format='GIF',
+    save_all=True,
+    append_images=shown,
+    # A GIF counts in hundredths of a second, as Pillow rounds downwards.
+    duration=10 * max(2, round(100.0 * skip / fps)),
+    loop=0,
+  )
+
+
+def _write_mp4(
+  frames: Iterator[np.ndarray], path: pathlib.Path, fps: float
+) -> None:
+  first = next(frames)
+  code, size = cv2.VideoWriter.fourcc(*'mp4v'), first.shape[1::-1]
+  writer = cv2.VideoWriter(str(path), code, fps, size)
   if not writer.isOpened():
     raise RuntimeError(
       f'OpenCV cannot write {path}. Give a name that ends in .gif.'
     )
-  for frame in itertools.chain([first], checked):
+  for frame in itertools.chain([first], frames):
     writer.write(np.ascontiguousarray(frame[..., ::-1]))  # blue first
   writer.release()
-  return path
-
-
-def record(
-  frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: float = 30.0
-) -> pathlib.Path:
-  """Writes a GIF or an MP4, whichever the path's ending says.
-
-  Raises:
-    ValueError: another ending, or frames that cannot be written.
-  """
-  check(path)
-  if pathlib.Path(path).suffix.lower() == '.gif':
-    return record_gif(frames, path, fps)
-  return record_mp4(frames, path, fps)
 
 
 def check(path: str | os.PathLike[str]) -> None:
@@ -146,17 +133,13 @@ def _picture(frame: np.ndarray) -> Image.Image:
   )
 
 
-def _shrunk(
-  frames: Iterable[np.ndarray], max_width: int
-) -> Iterator[np.ndarray]:
-  for frame in frames:
-    factor = -(-frame.shape[1] // max_width)
-    if factor == 1:
-      yield frame
-      continue
-    height, width = (size // factor * factor for size in frame.shape[:2])
-    # The mean of each block: single pixels would flicker.
-    blocks = frame[:height, :width].reshape(
-      height // factor, factor, width // factor, factor, 3
-    )
-    yield blocks.mean(axis=(1, 3)).astype(np.uint8)
+def _shrunk(frame: np.ndarray, max_width: int) -> np.ndarray:
+  factor = -(-frame.shape[1] // max_width)
+  if factor == 1:
+    return frame
+  height, width = (size // factor * factor for size in frame.shape[:2])
+  # The mean of each block: single pixels would flicker.
+  blocks = frame[:height, :width].reshape(
+    height // factor, factor, width // factor, factor, 3
+  )
+  return blocks.mean(axis=(1, 3)).astype(np.uint8)

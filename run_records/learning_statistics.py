@@ -96,18 +96,9 @@ def learning_curve_auc(
     raise ValueError(f'budget={budget} has no area over it; it must be > 0.')
   if crashed_return is not None:
     # What was reached is held up to the crash: the last evaluation.
-    if not len(steps):
-      return float(crashed_return)
-    end = float(min(steps[-1], budget))
-    return (
-      (
-        learning_curve_auc(steps, returns, end) * end
-        + crashed_return * (budget - end)
-      )
-      / budget
-      if end > 0
-      else float(crashed_return)
-    )
+    end = float(min(steps[-1], budget)) if len(steps) else 0.0
+    reached = learning_curve_auc(steps, returns, end) * end if end > 0 else 0.0
+    return float((reached + crashed_return * (budget - end)) / budget)
   inside = (steps > 0) & (steps < budget)
   # np.interp holds the first and the last value outside of the points. The
   # points themselves are kept, as there may be two at one step.

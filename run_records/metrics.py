@@ -7,7 +7,7 @@ plots read one kind without sifting. The TensorBoard file lies beside them.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import errno
@@ -271,6 +271,15 @@ def from_jsonable(value: Any) -> Any:
   if isinstance(value, dict):
     return {key: from_jsonable(item) for key, item in value.items()}
   return value
+
+
+def flat(config: Any, name: str = '') -> Iterator[tuple[str, Any]]:
+  """('agent.learning_rate', 0.001) and so on."""
+  if isinstance(config, dict):
+    for key, value in config.items():
+      yield from flat(value, f'{name}.{key}' if name else key)
+  else:
+    yield name, config
 
 
 def number(value: Any) -> float | None:

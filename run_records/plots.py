@@ -98,7 +98,7 @@ def learning_curve(
     if stars:
       _draw_supervised(top, run, members)
       _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
-    draw_threshold(top, curves.threshold(run.config()))
+    draw_threshold(top, curves.threshold(run.config().get('environment')))
     _label(bottom, members, evaluations[-1]['actor_steps'])
     top.set_title(_title(run))
     top.set_ylabel('episode return')

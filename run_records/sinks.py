@@ -127,7 +127,7 @@ class MLflow(Sink):
       param = mlflow.entities.Param
       settings = [
         param(name, str(value)[:_LONGEST])
-        for name, value in _flat(run.config())
+        for name, value in metrics.flat(run.config())
       ]
       for i in range(0, len(settings), _BATCH):
         self._client.log_batch(self._id, params=settings[i : i + _BATCH])
@@ -241,17 +241,6 @@ def _directory(run: run_directory.RunDirectory, name: str) -> pathlib.Path:
   path = run.path / 'sinks' / name
   path.mkdir(parents=True, exist_ok=True)
   return path
-
-
-def _flat(config: Any, name: str = '') -> Sequence[tuple[str, Any]]:
-  """('agent.learning_rate', 0.001) and so on."""
-  if not isinstance(config, dict):
-    return [(name, config)]
-  return [
-    pair
-    for key, value in config.items()
-    for pair in _flat(value, f'{name}.{key}' if name else key)
-  ]
 
 
 def _cell(value: Any) -> Any:

@@ -192,10 +192,9 @@ class LiveView:
       max_nodes=max(6, height - _FEW_ROWS),
     )
     if self._live is None:
-      self._live = rich_live.Live(
-        picture, console=self.console, auto_refresh=False
-      )
-      self._live.start()
+      live = rich_live.Live(picture, console=self.console, auto_refresh=False)
+      live.start()  # one that cannot be started cannot be stopped either
+      self._live = live
     self._live.update(picture, refresh=True)
 
   def _show_lines(

@@ -146,19 +146,17 @@ def _result(
   result = summary.get('result') or {}
   record = result.get('R_star', swarm.get('R_star'))
   if view_text.is_number(record):
-    note = (
-      f'version {view_text.number(swarm.get("star_version"), 0)}'
-      if ('star_version' in swarm)
-      else ''
-    )
+    notes = []
+    if 'star_version' in swarm:
+      notes.append(f'version {view_text.number(swarm["star_version"], 0)}')
     if 'accepted' in swarm:
-      note += (
-        f', {swarm["accepted"]:.0f} candidates accepted, '
+      share = swarm.get('rejected_fraction')
+      notes += [
+        f'{swarm["accepted"]:.0f} candidates accepted',
         f'{swarm["rejected"]:.0f} rejected'
-      )
-      if view_text.is_number(swarm.get('rejected_fraction')):
-        note += f' ({swarm["rejected_fraction"]:.0%})'
-    rows.append(('R*', f'{record:.1f}   {note}'.rstrip()))
+        + (f' ({share:.0%})' if view_text.is_number(share) else ''),
+      ]
+    rows.append(('R*', f'{record:.1f}   {", ".join(notes)}'.rstrip()))
     learned = result.get('star_learner_steps', swarm.get('star_learner_steps'))
     if view_text.is_number(learned):
       lucky = '' if learned else ': a random network, nothing was learned'
@@ -167,22 +165,17 @@ def _result(
       )
   evaluation = latest.get('evaluation', {})
   if view_text.is_number(evaluation.get('return_mean')):
-    value = view_text.number(evaluation['return_mean'])
-    if view_text.is_number(evaluation.get('return_std')):
-      value += f' ± {view_text.number(evaluation["return_std"])}'
+    value = view_text.greedy(evaluation)
     episodes = len(evaluation.get('returns') or ())
-    rows.append(
-      (
-        'last evaluation',
-        value + (f'   mean of {episodes}' if episodes > 1 else ''),
-      )
-    )
-  if totals.get('actor_steps'):
-    rows.append(('env steps', f'{totals["actor_steps"]:,}'))
-  if totals.get('dropped_episodes'):
-    rows.append(('broken', f'{totals["dropped_episodes"]:,} episodes, dropped'))
-  if totals.get('learner_steps'):
-    rows.append(('updates', f'{totals["learner_steps"]:,}'))
+    value += f'   mean of {episodes}' if episodes > 1 else ''
+    rows.append(('last evaluation', value))
+  for name, label, after in (
+    ('actor_steps', 'env steps', ''),
+    ('dropped_episodes', 'broken', ' episodes, dropped'),
+    ('learner_steps', 'updates', ''),
+  ):
+    if totals.get(name):
+      rows.append((label, f'{totals[name]:,}{after}'))
   elapsed_s = summary.get('elapsed_s', snapshot.get('elapsed_s'))
   if elapsed_s is not None:
     rows.append(('time', view_text.clock(elapsed_s)))
@@ -190,14 +183,16 @@ def _result(
 
 
 def _places(run_dir: pathlib.Path | None) -> list[tuple[str, str]]:
-  if run_dir is None or not run_dir.is_dir():
+  if run_dir is None:
     return []
-  return [
-    (name + ('/' if (run_dir / name).is_dir() else ''), what)
-    for name, what in _KEPT
-    if (run_dir / name).is_file()
-    or ((run_dir / name).is_dir() and any((run_dir / name).iterdir()))
-  ]
+  found = []
+  for name, what in _KEPT:
+    path = run_dir / name
+    if path.is_file():
+      found.append((name, what))
+    elif path.is_dir() and any(path.iterdir()):
+      found.append((f'{name}/', what))
+  return found
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> table.Table:

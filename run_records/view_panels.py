@@ -94,16 +94,13 @@ def _figures(snapshot: Mapping[str, Any]) -> rich_console.RenderableType:
   """Speed and returns on the left, the swarm on the right."""
   totals, rates = snapshot.get('totals', {}), snapshot.get('rates', {})
   evaluation = snapshot.get('latest', {}).get('evaluation', {})
-  greedy = view_text.number(evaluation.get('return_mean'))
-  if view_text.is_number(evaluation.get('return_std')):
-    greedy += f' ± {view_text.number(evaluation["return_std"])}'
   training = view_text.mean_metric(snapshot, 'episode_return')
   left = [
     ('env steps/s', view_text.short(rates.get('actor_steps'))),
     ('updates/s', view_text.short(rates.get('learner_steps'))),
     ('episodes', f'{totals.get("episodes", 0):,}'),
     ('training return', view_text.number(training)),
-    ('greedy return', greedy),
+    ('greedy return', view_text.greedy(evaluation)),
   ]
   grid = table.Table.grid(padding=(0, 5, 0, 0))
   grid.add_row(_pairs(left), _pairs(view_text.swarm_numbers(snapshot)))

@@ -58,6 +58,15 @@ def number(value: Any, digits: int = 1) -> str:
   return f'{value:,.{digits}f}' if is_number(value) else _NONE
 
 
+def greedy(evaluation: Mapping[str, Any]) -> str:
+  """Mean and deviation of an evaluation, '432.1 ± 33.0'."""
+  text, std = (
+    number(evaluation.get('return_mean')),
+    evaluation.get('return_std'),
+  )
+  return f'{text} ± {number(std)}' if is_number(std) else text
+
+
 def is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
 

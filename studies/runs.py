@@ -250,7 +250,7 @@ def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
   # A record from before it held the hash: the run's own config has to do.
   if record(job).get('config', digest(then)) == digest(today):
     return
-  old, new = dict(_settings(then)), dict(_settings(today))
+  old, new = dict(metrics.flat(then)), dict(metrics.flat(today))
   changed = [
     f'{name} was {old.get(name, "not there")} and is '
     f'{new.get(name, "not there")}'
@@ -264,15 +264,6 @@ def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
     f'remove the runs of {job.variant!r} with their records, or give another '
     '--out.'
   )
-
-
-def _settings(config: Any, name: str = '') -> Iterator[tuple[str, Any]]:
-  """('agent.learning_rate', 0.001) and so on."""
-  if isinstance(config, dict):
-    for key, value in config.items():
-      yield from _settings(value, f'{name}.{key}' if name else key)
-  else:
-    yield name, config
 
 
 def _start(job: study_plan.Job) -> subprocess.Popen:

@@ -38,20 +38,20 @@ def test_a_gif_holds_every_frame_in_order_and_repeats(tmp_path):
 
 @pytest.mark.parametrize('fps', [10, 30, 50, 60, 125])
 def test_a_gif_lasts_about_as_long_as_the_episode(tmp_path, fps):
-  path = film.record_gif(_frames(40), tmp_path / 'a.gif', fps=fps)
+  path = film.record(_frames(40), tmp_path / 'a.gif', fps=fps)
   # A GIF counts in hundredths of a second.
   assert _duration_s(path) == pytest.approx(40 / fps, rel=0.2)
 
 
 def test_a_frame_that_stands_still_is_not_lost_time(tmp_path):
   still = [np.zeros([8, 8, 3], np.uint8)] * 10
-  path = film.record_gif(still, tmp_path / 'a.gif', fps=10)
+  path = film.record(still, tmp_path / 'a.gif', fps=10)
   assert _duration_s(path) == pytest.approx(1.0)
 
 
 def test_wide_frames_are_made_smaller(tmp_path):
   frames = list(_frames(2, height=101, width=121))
-  path = film.record_gif(frames, tmp_path / 'a.gif', max_width=60)
+  path = film.record(frames, tmp_path / 'a.gif', max_width=60)
   with Image.open(path) as image:
     assert image.size == (40, 33)
 
