@@ -72,6 +72,12 @@ class Config(unroll_agent.Config):
         f'minibatches of {self.batch_size} steps. Set agent.batch_size to a '
         'divisor.'
       )
+    if self.rollout_steps % self.unroll_length:
+      raise ValueError(
+        f'agent.rollout_steps={self.rollout_steps} is no whole number of '
+        f'unrolls of {self.unroll_length} steps. Set agent.unroll_length to a '
+        'divisor.'
+      )
     updates = self.updates_per_rollout
     if updates > _MOST_UPDATES:
       raise ValueError(

@@ -145,7 +145,8 @@ class UnrollActorCritic(base.Agent):
   ) -> unrolls.BlockFeed:
     """How blocks of `num_envs` environments become batches."""
     del seed
-    return unrolls.Unrolls(batch_size or self.batch_size, num_envs)
+    fixed = self.updates_per_call is not None
+    return unrolls.Unrolls(batch_size or self.batch_size, num_envs, fixed)
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self.network.initial(np.random.default_rng(seed)))

@@ -103,7 +103,7 @@ class Rollouts:
   @property
   def sequences(self) -> int:
     """Of a rollout."""
-    return max(1, self.rollout_steps // self.unroll_length)
+    return self.rollout_steps // self.unroll_length
 
   def num_blocks(self, updates: int, members: int = 1) -> int:
     """Blocks in one sample, n: a rollout.

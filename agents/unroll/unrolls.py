@@ -65,6 +65,7 @@ class Unrolls:
 
   batch_size: int  # B, sequences per update and member
   num_envs: int  # K, of one block
+  fixed: bool = False  # whether the agent says how many updates a call makes
 
   @property
   def sequences(self) -> int:
@@ -87,10 +88,12 @@ class Unrolls:
       )
     found, rest = divmod(updates * batch, own)
     if rest:
+      call = f'set run.updates_per_call to a multiple of {own // batch}, or '
       raise ValueError(
-        f'run.updates_per_call={updates} of agent.batch_size={batch} sequences '
-        f'are no whole number of blocks of {own} environments. Set '
-        f'run.updates_per_call to a multiple of {own // batch}.'
+        f'{updates} updates of agent.batch_size={batch} sequences are no whole '
+        f'number of blocks of {own} environments: '
+        f'{"" if self.fixed else call}let actors.envs_per_actor divide '
+        'agent.batch_size.'
       )
     return found
 

@@ -71,6 +71,6 @@ def test_the_rates_stay_and_then_fall_to_zero():
   agent = ddpg.DDPG(ddpg.Config(anneal_after=4, anneal_updates=8), cases.SPEC)
   factors = [float(agent.rate_factor(tf.constant(n))) for n in (0, 4, 6, 9)]
   assert factors == [1.0, 1.0, 0.5, 0.0]
-  assert agent.rate_end == (8, 'agent.anneal_updates', 8, 4)
+  assert agent.rate_end == (8, 'agent.anneal_updates', 8, 4, None)
   plain = ddpg.DDPG(ddpg.Config(), cases.SPEC)
   assert plain.rate_factor(tf.constant(9)) is plain.rate_end is None

@@ -93,4 +93,4 @@ def test_the_rate_stays_and_then_falls_to_zero():
   agent = cases.make_agent(anneal_after=4, anneal_updates=8)
   factors = [float(agent.rate_factor(tf.constant(n))) for n in (4, 6, 8)]
   assert factors == [1.0, 0.5, 0.0]
-  assert agent.rate_end == (8, 'agent.anneal_updates', 8, 4)
+  assert agent.rate_end == (8, 'agent.anneal_updates', 8, 4, None)

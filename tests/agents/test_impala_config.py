@@ -18,7 +18,7 @@ def test_the_learning_rate_falls_in_a_line_to_zero():
   ]
   np.testing.assert_allclose(got, [1.0, 0.6, 0.0, 0.0], atol=1e-6)
   assert cases.make_impala().rate_factor(tf.constant(3, tf.int64)) is None
-  assert agent.rate_end == (10, 'agent.anneal_env_steps', 10 * T * K, 0)
+  assert agent.rate_end == (10, 'agent.anneal_env_steps', 10 * T * K, 0, T * K)
 
 
 def test_blocks_are_those_of_the_environment():

@@ -26,13 +26,17 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
   assert agent.rate_end.update == got.index(0.0)
   # A rollout that begins within the budget still has a rate.
   longer = ppo_cases.make_agent(anneal_env_steps=4 * STEPS + 1).rate_end
-  assert longer == (5 * UPDATES, 'agent.anneal_env_steps', 4 * STEPS + 1, 0)
+  assert longer == (
+    (5 * UPDATES, 'agent.anneal_env_steps', 4 * STEPS + 1)
+    + (0, STEPS / UPDATES)
+  )
 
 
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
     ({'batch_size': 7}, 'agent.rollout_steps=24 is no whole number of'),
+    ({'unroll_length': 5}, 'no whole number of unrolls of 5 steps'),
     ({'stack': 2, 'batch_size': 6}, 'agent.batch_size=6 is no whole number'),
     ({'clip': 1.5}, 'agent.clip=1.5 must be above 0 and below 1'),
     ({'gae_lambda': 1.1}, 'agent.gae_lambda=1.1 must be between 0 and 1'),

@@ -82,7 +82,7 @@ def test_each_sequence_is_learned_from_once_and_in_order(
   ('batch_size', 'num_envs', 'updates', 'members', 'message'),
   [
     (4, 6, 1, 1, 'multiple or a divisor of the environments'),
-    (2, 6, 4, 1, 'run.updates_per_call to a multiple of 3'),
+    (2, 6, 4, 1, 'run.updates_per_call to a multiple of 3, or let actors.envs'),
     (2, 5, 1, 2, '5 environments'),
   ],
 )

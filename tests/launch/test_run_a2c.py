@@ -37,6 +37,15 @@ def test_blocks_that_actors_cannot_share_are_refused():
     actor_learner.build(experiment, config)
 
 
+def test_a_batch_of_part_of_a_block_names_what_may_be_set():
+  overrides = {'agent.batch_size': '8'}
+  with pytest.raises(ValueError, match='actors.envs_per_actor') as caught:
+    cell_lib.resolve('a2c', overrides=overrides).build()
+  assert 'updates_per_call' not in str(caught.value)
+  overrides['actors.envs_per_actor'] = '8'
+  cell_lib.resolve('a2c', overrides=overrides).build()
+
+
 def test_actors_are_never_behind_and_every_block_is_learned_from(start_run):
   # Two actors of 8: each update waits for both, and both wait for it.
   run = start_run(
