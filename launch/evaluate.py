@@ -65,11 +65,7 @@ def main() -> int:
   try:
     film.check(film_path)
     path = playing.record(
-      kept.policy(),
-      name,
-      args.seed,
-      film_path,
-      args.film_steps,
+      kept.policy(), name, args.seed, film_path, args.film_steps
     )
   except (RuntimeError, ValueError, OSError) as e:
     print(f'No film: {e}', file=sys.stderr)

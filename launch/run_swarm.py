@@ -43,41 +43,28 @@ def translated(argv: Sequence[str]) -> list[str]:
   Raises:
     ValueError: the config file is none of the project's.
   """
-  # One flag to a word: '--config acrobot' is '--config=acrobot'.
-  words, rest = [], list(argv)
-  while rest:
-    word = rest.pop(0)
-    if word in ('--config', '--num_agents') and rest:
-      word = f'{word}={rest.pop(0)}'
-    words.append(word)
-  found, agent, preset, baseline, resumed = [], _AGENT, '', False, False
-  for word in words:
-    name, _, value = word.partition('=')
-    if name == '--config':
-      file, _, preset = (
-        value.rpartition(':')
-        if '.py:' in value
-        else (('', '', value) if not value.endswith('.py') else (value, '', ''))
-      )
-      agent = pathlib.Path(file).stem if file else _AGENT
-      if agent not in registry.agents():
-        names.unknown(
-          'config file',
-          file,
-          [f'configs/{known}.py' for known in registry.agents()],
-          'A file of your own is run.py module:Name',
-        )
-    elif name == '--baseline':
-      baseline = True
-    elif name == '--num_agents':
-      found.append(f'--config.single.num_agents={value}')
-    else:
-      resumed = resumed or name == '--resume'
-      found.append(word)
-  if baseline:
+  parser = commands.Parser(None, add_help=False)
+  parser.add_argument('--config', default='')
+  parser.add_argument('--num_agents')
+  parser.add_argument('--baseline', action='store_true')
+  args, found = parser.parse_known_args(argv)
+  file, preset = args.config, ''
+  if not file.endswith('.py'):
+    file, _, preset = file.rpartition(':')
+  agent = pathlib.Path(file).stem if file else _AGENT
+  if agent not in registry.agents():
+    names.unknown(
+      'config file',
+      file,
+      [f'configs/{known}.py' for known in registry.agents()],
+      'A file of your own is run.py module:Name',
+    )
+  if args.num_agents:
+    found.append(f'--config.single.num_agents={args.num_agents}')
+  if args.baseline:
     found.append('--topology=single_process')
     agent = agent.removeprefix('pso_')
-  if not resumed:
+  if not any(word.partition('=')[0] == '--resume' for word in found):
     found.insert(0, f'{agent}:{preset}' if preset else agent)
   return found
 

@@ -76,10 +76,7 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def play(
-  policy: portable.Policy,
-  episodes: int,
-  seed: int,
-  environment: gymnasium.Env,
+  policy: portable.Policy, episodes: int, seed: int, environment: gymnasium.Env
 ) -> tuple[np.ndarray, list[Any]]:
   """Plays whole episodes.
 

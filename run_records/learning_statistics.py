@@ -127,10 +127,7 @@ def last_evaluations(returns: npt.ArrayLike, count: int = 3) -> float:
 
 
 def bootstrap_difference(
-  a: npt.ArrayLike,
-  b: npt.ArrayLike,
-  resamples: int = 10_000,
-  seed: int = 0,
+  a: npt.ArrayLike, b: npt.ArrayLike, resamples: int = 10_000, seed: int = 0
 ) -> Difference:
   """mean(a) - mean(b) with a percentile bootstrap interval over seeds.
 
@@ -153,9 +150,7 @@ def bootstrap_difference(
 
 
 def bootstrap_band(
-  curves: npt.ArrayLike,
-  resamples: int = 2_000,
-  seed: int = 0,
+  curves: npt.ArrayLike, resamples: int = 2_000, seed: int = 0
 ) -> Band:
   """Mean of K curves on one grid and its interval at each point.
 

@@ -32,11 +32,7 @@ from run_records import durable
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
-_NON_FINITE = {
-  'inf': math.inf,
-  '-inf': -math.inf,
-  'nan': math.nan,
-}
+_NON_FINITE = {'inf': math.inf, '-inf': -math.inf, 'nan': math.nan}
 
 
 class MetricsWriter:

@@ -33,10 +33,7 @@ class Reporter:
   """Sends increments and metrics of one node to the counter."""
 
   def __init__(
-    self,
-    node: str,
-    counter: Any,
-    clock: Callable[[], float] = time.monotonic,
+    self, node: str, counter: Any, clock: Callable[[], float] = time.monotonic
   ):
     """Makes a reporter.
 
@@ -80,10 +77,7 @@ class Reporter:
     sent = dict(self._pending)
     try:
       answer = self._counter.report(
-        self.node,
-        sent,
-        dict(metrics or {}),
-        (self._life, dict(self._counted)),
+        self.node, sent, dict(metrics or {}), (self._life, dict(self._counted))
       )
     except (rpc.Unavailable, rpc.RemoteError) as e:
       self._fail(e)

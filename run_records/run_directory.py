@@ -25,7 +25,7 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
+import time
 from typing import Any
 
 from run_records import durable
@@ -309,11 +309,9 @@ def _create(
 ) -> RunDirectory:
   path.parent.mkdir(parents=True, exist_ok=True)
   durable.sweep(path.parent, _NEW)
-  partial = pathlib.Path(
-    tempfile.mkdtemp(prefix=f'.{_NEW}.{os.getpid()}.', dir=path.parent)
-  )
+  partial = path.parent / f'.{_NEW}.{os.getpid()}.{time.monotonic_ns()}'
   try:
-    partial.chmod(0o777 & ~_umask())
+    partial.mkdir()
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
     metrics.write_json(partial / 'config.json', config)
@@ -343,9 +341,3 @@ def _resume(
   with commands.open('a', encoding='utf-8') as file:
     file.write(line + '\n')
   return RunDirectory(path)
-
-
-def _umask() -> int:
-  mask = os.umask(0)
-  os.umask(mask)
-  return mask

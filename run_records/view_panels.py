@@ -141,10 +141,7 @@ def _nodes(
 
 
 def _node_row(
-  label: str,
-  members: Sequence[Any],
-  reported: Mapping[str, Any],
-  wide: bool,
+  label: str, members: Sequence[Any], reported: Mapping[str, Any], wide: bool
 ) -> list[text.Text]:
   counters = [reported[node.name] for node in members if node.name in reported]
   own = {'nodes': dict(enumerate(counters))}
