@@ -20,9 +20,6 @@ from replay import packing
 from replay import priorities as priorities_lib
 from replay import writer
 
-WriteBlocked = writer.WriteBlocked
-WriteOptions = writer.WriteOptions
-
 # Transitions written in one go, after one call for their priorities.
 TRANSITION_BURST = 64
 # Population steps written in one go.
@@ -40,7 +37,8 @@ class _Adder(abc.ABC):
     client: reverb.Client,
     table: str,
     signature: Any,
-    options: WriteOptions,
+    options: writer.WriteOptions,
+    burst: int,
     ring: Any,
   ):
     self.window = window
@@ -48,7 +46,7 @@ class _Adder(abc.ABC):
     self._writer = (
       ring
       if ring is not None
-      else writer.ItemWriter(client, table, signature, options)
+      else writer.ItemWriter(client, table, signature, options, burst)
     )
 
   @property
@@ -66,8 +64,7 @@ class _Adder(abc.ABC):
     Unfinished windows and items stay open.
 
     Raises:
-      WriteBlocked: the table took no items for timeout_s, or the server was
-        away for reconnect_s.
+      WriteBlocked: the table took no items for timeout_s.
     """
     self._write_held()
     self._writer.flush()
@@ -107,7 +104,7 @@ class TransitionAdder(_Adder):
     item_size: int = 1,
     priority_exponent: float = 1.0,
     burst: int = TRANSITION_BURST,
-    options: WriteOptions = writer.DEFAULT_OPTIONS,
+    options: writer.WriteOptions = writer.DEFAULT_OPTIONS,
     ring: Any = None,
   ):
     """Makes an adder that has seen no step.
@@ -148,9 +145,8 @@ class TransitionAdder(_Adder):
       client,
       table,
       layout.signature(*self._item_shape[:-1]),
-      writer.chunks_within(
-        burst // item_size, item_size * layout.num_bytes, options
-      ),
+      options,
+      burst // item_size,
       ring,
     )
     self.repaired = 0
@@ -171,8 +167,7 @@ class TransitionAdder(_Adder):
       Number of transitions made.
 
     Raises:
-      WriteBlocked: the table took no items for timeout_s, or the server was
-        away for reconnect_s.
+      WriteBlocked: the table took no items for timeout_s.
       ValueError: a priority is negative, or there is not one per transition.
     """
     self.window.observe(observation, action, step, version)
@@ -248,7 +243,7 @@ class PopulationAdder(_Adder):
     num_members: int,
     *,
     burst: int = POPULATION_BURST,
-    options: WriteOptions = writer.DEFAULT_OPTIONS,
+    options: writer.WriteOptions = writer.DEFAULT_OPTIONS,
     ring: Any = None,
   ):
     """Makes an adder that has seen no step.
@@ -276,7 +271,8 @@ class PopulationAdder(_Adder):
       client,
       table,
       layout.signature(num_members),
-      writer.chunks_within(burst, num_members * layout.num_bytes, options),
+      options,
+      burst,
       ring,
     )
     self._burst = burst
@@ -291,8 +287,7 @@ class PopulationAdder(_Adder):
       Number of items made: 1, or 0 in the first n - 1 steps.
 
     Raises:
-      WriteBlocked: the table took no items for timeout_s, or the server was
-        away for reconnect_s.
+      WriteBlocked: the table took no items for timeout_s.
     """
     self.window.observe(observation, action, step, version)
     if not self.window.ready:

@@ -131,26 +131,12 @@ class TransitionLayout:
     return np.dtype(self.observation_dtype)
 
   @functools.cached_property
-  def elements_per_float(self) -> int:
-    """Elements of the column that one float32 number takes: 1, or 4 bytes."""
-    return 4 // self.dtype.itemsize
-
-  @functools.cached_property
-  def observation_size(self) -> int:
-    """Numbers in one observation."""
-    return math.prod(self.observation_shape)
-
-  @functools.cached_property
-  def action_size(self) -> int:
-    """Numbers in one action."""
-    return math.prod(self.action_shape)
-
-  @functools.cached_property
   def sizes(self) -> tuple[int, ...]:
     """Elements of each field, in the order of `Transition`."""
-    size = self.observation_size
-    one = self.elements_per_float
-    return (size, self.action_size * one, one, one, size, one, one, one)
+    size = math.prod(self.observation_shape)
+    one = 4 // self.dtype.itemsize  # of a float32 number
+    action = math.prod(self.action_shape) * one
+    return (size, action, one, one, size, one, one, one)
 
   @functools.cached_property
   def slices(self) -> Transition:

@@ -17,9 +17,6 @@ import numpy as np
 from replay import priorities as priorities_lib
 from replay import shards
 
-# Of an ItemWriter: rows that are written in one go, however they come.
-_CHUNK = 1
-
 
 class Ring:
   """Items of one table; the oldest leaves when it is full.
@@ -37,7 +34,7 @@ class Ring:
   lost = 0
   dropped = 0
   not_finite = 0
-  chunk_length = _CHUNK
+  chunk_length = 1  # of an ItemWriter: what is written at once
 
   def __init__(
     self,

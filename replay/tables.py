@@ -32,15 +32,8 @@ def uniform(
   Raises:
     ValueError: a number or a name that could not work.
   """
-  _check(name, max_size, min_size)
-  return reverb.Table(
-    name=name,
-    sampler=reverb.selectors.Uniform(),
-    remover=reverb.selectors.Fifo(),
-    max_size=int(max_size),
-    rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(int(min_size)),
-    signature=signature,
-  )
+  sampler = reverb.selectors.Uniform()
+  return _table(name, sampler, max_size, min_size, signature, rate_limiter)
 
 
 def prioritized(
@@ -66,20 +59,13 @@ def prioritized(
   Raises:
     ValueError: a number or a name that could not work.
   """
-  _check(name, max_size, min_size)
   if not (math.isfinite(priority_exponent) and priority_exponent >= 0):
     raise ValueError(
       f'priority_exponent={priority_exponent} of table {name!r} must be a '
       'number of at least 0 (0 samples uniformly).'
     )
-  return reverb.Table(
-    name=name,
-    sampler=reverb.selectors.Prioritized(float(priority_exponent)),
-    remover=reverb.selectors.Fifo(),
-    max_size=int(max_size),
-    rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(int(min_size)),
-    signature=signature,
-  )
+  sampler = reverb.selectors.Prioritized(float(priority_exponent))
+  return _table(name, sampler, max_size, min_size, signature, rate_limiter)
 
 
 def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
@@ -98,6 +84,18 @@ def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
   _check(name, max_size, 1)
   return reverb.Table.queue(
     name=name, max_size=int(max_size), signature=signature
+  )
+
+
+def _table(name, sampler, max_size, min_size, signature, limiter):
+  _check(name, max_size, min_size)
+  return reverb.Table(
+    name=name,
+    sampler=sampler,
+    remover=reverb.selectors.Fifo(),
+    max_size=int(max_size),
+    rate_limiter=limiter or reverb.rate_limiters.MinSize(int(min_size)),
+    signature=signature,
   )
 
 

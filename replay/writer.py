@@ -68,20 +68,14 @@ class WriteOptions:
   Attributes:
     max_in_flight: items unconfirmed by the server with which a write waits.
       Rows too large for a common chunk go 32 at a time, and may exceed it.
-    timeout_s: how long a write waits for a blocked table.
-    connect_timeout_s: how long a new writer waits for its server.
-    reconnect_s: how long a write waits for a server that went away.
-    chunk_length: items of one column that `ItemWriter.extend` stores together;
-      None: what `chunk_length` says of their size.
+    timeout_s: how long to wait for a table that takes nothing, or for its
+      server, at the start or where it went away.
     should_stop: ends a wait early, without an error if there was a server.
     say: told each second or two what a long wait is for.
   """
 
   max_in_flight: int = MAX_IN_FLIGHT
   timeout_s: float = 60.0
-  connect_timeout_s: float = 60.0
-  reconnect_s: float = 30.0
-  chunk_length: int | None = None
   should_stop: Callable[[], bool] = lambda: False
   say: Callable[[str], None] = lambda text: None
 
@@ -89,10 +83,6 @@ class WriteOptions:
     if self.max_in_flight < 1:
       raise ValueError(
         f'max_in_flight={self.max_in_flight} must be at least 1 item.'
-      )
-    if self.chunk_length is not None and self.chunk_length < 1:
-      raise ValueError(
-        f'chunk_length={self.chunk_length} must be at least 1 step, or None.'
       )
 
 
@@ -102,17 +92,6 @@ def chunk_length(num_bytes: int) -> int:
 
 
 DEFAULT_OPTIONS = WriteOptions()
-
-
-def chunks_within(
-  burst: int, num_bytes: int, options: WriteOptions
-) -> WriteOptions:
-  """The options for bursts of items that have `num_bytes` each.
-
-  A burst is then at least a chunk: none has to be ended early.
-  """
-  length = options.chunk_length or chunk_length(num_bytes)
-  return dataclasses.replace(options, chunk_length=min(length, burst))
 
 
 class ItemWriter:
@@ -132,6 +111,7 @@ class ItemWriter:
     table: str,
     signature: Any,
     options: WriteOptions = DEFAULT_OPTIONS,
+    burst: int = CHUNK_LENGTH,
   ):
     """Connects.
 
@@ -140,6 +120,8 @@ class ItemWriter:
       table: name of the table.
       signature: (nested) tf.TensorSpec of an item.
       options: see `WriteOptions`.
+      burst: rows that come together. Chunks are no longer: none has to be ended
+        early.
 
     Raises:
       ConnectionError: the server does not answer.
@@ -154,9 +136,9 @@ class ItemWriter:
     self.chunk_length = 1
     if len(specs) == 1:
       row_bytes = specs[0].dtype.size * (specs[0].shape.num_elements() or 1)
-      length = options.chunk_length or chunk_length(row_bytes)
       # At least two in flight: else each would wait for the one before.
-      self.chunk_length = min(length, max(1, options.max_in_flight // 2))
+      most = max(1, options.max_in_flight // 2)
+      self.chunk_length = min(chunk_length(row_bytes), burst, most)
     # Rows that share no chunk, written between two looks at what is in flight.
     self._loose_rows = min(CHUNK_LENGTH, options.max_in_flight)
     self._unconfirmed = 0
@@ -169,7 +151,7 @@ class ItemWriter:
       client,
       table,
       signature,
-      options.connect_timeout_s,
+      options.timeout_s,
       options.should_stop,
       options.say,
     )
@@ -194,8 +176,7 @@ class ItemWriter:
       priority: of the item, at least 0.
 
     Raises:
-      WriteBlocked: the table took no items for timeout_s, or the server was
-        away for reconnect_s.
+      WriteBlocked: the table took no items for timeout_s.
       ValueError: the columns do not fit the signature.
     """
     self._write(self._put_item, list(columns), priority, 1)
@@ -260,7 +241,7 @@ class ItemWriter:
       put(data, priority)
     except RuntimeError as e:
       # Reverb's writer has given up: nothing of this call was sent.
-      if not self._replace(e, time.monotonic() + self._options.reconnect_s):
+      if not self._replace(e, time.monotonic() + self._options.timeout_s):
         self.lost += num_items
         return
       put(data, priority)
@@ -276,8 +257,7 @@ class ItemWriter:
       leave: items that need not be confirmed.
 
     Raises:
-      WriteBlocked: timeout_s has passed, or the server was away for
-        reconnect_s.
+      WriteBlocked: timeout_s has passed.
     """
     timeout_s = self._options.timeout_s
     start = time.monotonic()
@@ -332,8 +312,6 @@ class ItemWriter:
         self._unconfirmed,
         self._table,
       )
-    elif now - self._away_since > self._options.reconnect_s:
-      raise self._blocked(now - self._away_since)
 
   def _seen_back(self) -> None:
     """The server takes items. Says so if it had been away."""

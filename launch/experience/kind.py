@@ -48,8 +48,6 @@ def write_options(
   return dataclasses.replace(
     options,
     timeout_s=WAIT_S,
-    connect_timeout_s=WAIT_S,
-    reconnect_s=WAIT_S,
     should_stop=should_stop,
     say=pulse.waits,
   )

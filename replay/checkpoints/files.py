@@ -34,7 +34,7 @@ CHUNKS = 'chunks.tfrecord'
 DONE = 'DONE'
 REVERB_FILES = (TABLES, ITEMS, CHUNKS, DONE)
 
-_GENERATION = re.compile(r'generation_(\d{8,})')
+_GENERATION = re.compile(r'generation_\d{8,}')
 _BLOCK_BYTES = 1 << 20
 
 
@@ -125,20 +125,17 @@ def verify(manifest: Manifest) -> None:
 
 def generations(directory: pathlib.Path) -> list[pathlib.Path]:
   """The generations in a checkpoint directory, newest first."""
-  found = [
-    (int(match[1]), path)
+  found = (
+    path
     for path in directory.glob('generation_*')
-    if (match := _GENERATION.fullmatch(path.name)) and path.is_dir()
-  ]
-  return [path for _, path in sorted(found, reverse=True)]
+    if _GENERATION.fullmatch(path.name) and path.is_dir()
+  )
+  return sorted(found, key=number, reverse=True)
 
 
 def number(path: pathlib.Path) -> int:
   """The number of a generation."""
-  match = _GENERATION.fullmatch(path.name)
-  if match is None:
-    raise ValueError(f'{path} is no generation: its name has no number.')
-  return int(match[1])
+  return int(path.name.removeprefix('generation_'))
 
 
 def sha256(path: pathlib.Path) -> str:

@@ -8,7 +8,8 @@ are the same files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import logging
 import math
 import os
@@ -45,34 +46,24 @@ def prepare(
   """
   wanted = {table.name: _info(table) for table in tables}
   saved = read_tables(source)
-  _check_names(source, set(saved), set(wanted))
-  for name in wanted:
-    _check_signature(source, saved[name], wanted[name])
-  priorities: dict[str, list[float]] = {name: [] for name in wanted}
-  for item in read_items(source):
-    priorities[item.table].append(item.priority)
-  gone = {name: _surplus(priorities[name], wanted[name]) for name in wanted}
-  target.mkdir(parents=True)
-  files.write_records(
-    target / files.TABLES,
-    (
-      rewrite(
-        saved[name], info, len(priorities[name]) - len(gone[name])
-      ).SerializeToString()
-      for name, info in wanted.items()
-    ),
-  )
+  _check(source, saved, wanted)
+  sizes = collections.Counter(item.table for item in read_items(source))
+  gone = {
+    name: max(0, sizes[name] - info.max_size) for name, info in wanted.items()
+  }
+  items = None
   if any(gone.values()):
     _logger.warning(
-      '%d items of %s are left out: the tables are smaller now.',
-      sum(map(len, gone.values())),
+      '%d items of %s are left out, the oldest: the tables are smaller now.',
+      sum(gone.values()),
       source,
     )
-    files.write_records(target / files.ITEMS, _without(source, gone))
-  else:
-    link(source / files.ITEMS, target / files.ITEMS)
-  link(source / files.CHUNKS, target / files.CHUNKS)
-  (target / files.DONE).touch()
+    items = _newest(source, gone)
+  rewritten = [
+    rewrite(saved[name], info, sizes[name] - gone[name])
+    for name, info in wanted.items()
+  ]
+  _write(source, target, rewritten, items)
 
 
 def excerpt(
@@ -89,17 +80,31 @@ def excerpt(
     items: of this table; they become items that were never sampled.
     target: directory to make.
   """
-  target.mkdir(parents=True)
   found = rewrite(read_tables(source)[table.name], _info(table), len(items))
-  files.write_records(target / files.TABLES, [found.SerializeToString()])
-  fresh = []
-  for item in items:
-    fresh.append(schema_pb2.PrioritizedItem())
-    fresh[-1].CopyFrom(item)
-    fresh[-1].times_sampled = 0
-  files.write_records(
-    target / files.ITEMS, (item.SerializeToString() for item in fresh)
-  )
+  _write(source, target, [found], map(_fresh, items))
+
+
+def _fresh(item: schema_pb2.PrioritizedItem) -> schema_pb2.PrioritizedItem:
+  fresh = schema_pb2.PrioritizedItem()
+  fresh.CopyFrom(item)
+  fresh.times_sampled = 0
+  return fresh
+
+
+def _write(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  tables: Iterable[checkpoint_pb2.PriorityTableCheckpoint],
+  items: Iterable[schema_pb2.PrioritizedItem] | None,
+) -> None:
+  """Writes a copy of `source` with these tables, and these items if given."""
+  target.mkdir(parents=True)
+  for name, messages in ((files.TABLES, tables), (files.ITEMS, items)):
+    if messages is None:
+      link(source / name, target / name)
+    else:
+      records = (message.SerializeToString() for message in messages)
+      files.write_records(target / name, records)
   link(source / files.CHUNKS, target / files.CHUNKS)
   (target / files.DONE).touch()
 
@@ -203,29 +208,18 @@ def link(source: pathlib.Path, target: pathlib.Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _check_names(source: pathlib.Path, saved: set, wanted: set) -> None:
-  if saved == wanted:
-    return
-  raise Refused(
-    f'The checkpoint {source} has the tables {sorted(saved)}, but the server '
-    f'is made with {sorted(wanted)}. Make the same tables, or move the '
-    'checkpoint away to start empty.'
+def _check(source: pathlib.Path, saved: Mapping, wanted: Mapping) -> None:
+  """Compares names and signatures of tables."""
+  theirs, ours = (
+    {name: decode_signature(table) for name, table in sorted(tables.items())}
+    for tables in (saved, wanted)
   )
-
-
-def _check_signature(
-  source: pathlib.Path,
-  saved: checkpoint_pb2.PriorityTableCheckpoint,
-  wanted: schema_pb2.TableInfo,
-) -> None:
-  if saved.signature == wanted.signature:
-    return
-  raise Refused(
-    f'Table {wanted.name!r} of the checkpoint {source} holds '
-    f'{decode_signature(saved)}, but the server is made for '
-    f'{decode_signature(wanted)}. Restore it with the environment and layout '
-    'that wrote it, or move the checkpoint away to start empty.'
-  )
+  if theirs != ours:
+    raise Refused(
+      f'The checkpoint {source} holds {theirs}, but the server is made for '
+      f'{ours}. Restore it with the environment, layout and tables that wrote '
+      'it, or move it away to start empty.'
+    )
 
 
 def decode_signature(message) -> object:
@@ -235,30 +229,12 @@ def decode_signature(message) -> object:
   return nested_structure_coder.decode_proto(message.signature)
 
 
-def _surplus(
-  priorities: Sequence[float], wanted: schema_pb2.TableInfo
-) -> set[int]:
-  """Which of the items, oldest first, a table of this size would not hold."""
-  number = max(0, len(priorities) - wanted.max_size)
-  order: Sequence[int] = range(len(priorities))
-  if wanted.remover_options.lifo:
-    order = order[::-1]
-  elif wanted.remover_options.HasField('heap'):
-    order = sorted(
-      order,
-      key=lambda index: priorities[index],
-      reverse=not wanted.remover_options.heap.min_heap,
-    )
-  # A remover that draws at random has most likely removed the oldest items.
-  return set(order[:number])
-
-
-def _without(
-  source: pathlib.Path, gone: Mapping[str, set[int]]
-) -> Iterator[bytes]:
-  """The items of a checkpoint without those of these numbers by table."""
-  seen = dict.fromkeys(gone, 0)
+def _newest(
+  source: pathlib.Path, gone: Mapping[str, int]
+) -> Iterator[schema_pb2.PrioritizedItem]:
+  """The items of a checkpoint without so many of each table's oldest."""
+  seen: collections.Counter[str] = collections.Counter()
   for item in read_items(source):
-    if seen[item.table] not in gone[item.table]:
-      yield item.SerializeToString()
     seen[item.table] += 1
+    if seen[item.table] > gone[item.table]:
+      yield item

@@ -210,8 +210,7 @@ def _describe(
       f'{len(needed - there)} of {len(needed)} chunks that items refer to were '
       'not written.'
     )
-  past = [files.number(path) for path in files.generations(root)]
-  generation = max(past, default=0) + 1
+  generation = 1 + max(map(files.number, files.generations(root)), default=0)
   return Manifest(
     generation=generation,
     time=time.time(),

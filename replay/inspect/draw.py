@@ -135,21 +135,21 @@ def _overview(found: inspect_report.Report) -> rich_table.Table:
   for column in ('shard', 'table', 'items', 'inserts/s', 'samples/s', 'state'):
     number = column in ('items', 'inserts/s', 'samples/s')
     view.add_column(column, justify='right' if number else 'left')
-  sums: dict[str, list[float]] = {}
+
+  def row(label, name, size, speed, state, style=None):
+    speeds = map(words.short, speed) if speed else ('-', '-')
+    view.add_row(label, name, f'{size:,}', *speeds, state, style=style)
+
   for shard in found.shards:
     if shard.error:
       view.add_row(shard.label, '-', '-', '-', '-', 'does not answer')
     for name, table in shard.tables.items():
       rates = found.rates.get((shard.label, name))
-      both = (rates.inserts, rates.samples) if rates else (0.0, 0.0)
-      whole = sums.setdefault(name, [0, 0.0, 0.0])
-      whole[:] = [a + b for a, b in zip(whole, (table.size, *both))]
-      speed = map(words.short, both) if rates else ('-', '-')
-      state = words.limiter_state(table)
-      view.add_row(shard.label, name, f'{table.size:,}', *speed, state)
-  for name, (size, inserts, per_s) in sums.items():
-    speed = map(words.short, (inserts, per_s)) if found.rates else ('-', '-')
-    view.add_row('total', name, f'{size:,.0f}', *speed, '', style='bold')
+      speed = rates and (rates.inserts, rates.samples)
+      row(shard.label, name, table.size, speed, words.limiter_state(table))
+  for name, sums in inspect_report.totals(found).items():
+    both = found.rates and (sums['inserts_s'], sums['samples_s'])
+    row('total', name, sums['items'], both, '', 'bold')
   return view
 
 

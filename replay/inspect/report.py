@@ -207,19 +207,24 @@ def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
   }
 
 
-def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
-  """The report for scripts: numbers, and the sentences beside them."""
-  totals: dict[str, dict[str, float]] = {}
+def totals(report: Report) -> dict[str, dict[str, float]]:
+  """Of each table, what all shards have together."""
+  found: dict[str, dict[str, float]] = {}
   for shard in report.shards:
     for name, table in shard.tables.items():
-      total = totals.setdefault(
+      total = found.setdefault(
         name, {'items': 0, 'max_items': 0, 'inserts_s': 0.0, 'samples_s': 0.0}
       )
       total['items'] += table.size
       total['max_items'] += table.max_size
-      found = report.rates.get((shard.label, name))
-      total['inserts_s'] += found.inserts if found else 0.0
-      total['samples_s'] += found.samples if found else 0.0
+      if rates := report.rates.get((shard.label, name)):
+        total['inserts_s'] += rates.inserts
+        total['samples_s'] += rates.samples
+  return found
+
+
+def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
+  """The report for scripts: numbers, and the sentences beside them."""
   return {
     'target': report.title,
     'note': report.note,
@@ -239,7 +244,7 @@ def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
       }
       for shard in report.shards
     ],
-    'totals': totals,
+    'totals': totals(report),
   }
 
 

@@ -11,6 +11,7 @@ from replay import adders
 from replay import nstep
 from replay import packing
 from replay import tables
+from replay import writer
 from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))
@@ -170,7 +171,9 @@ def test_a_priority_function_gives_each_transition_its_own(serve):
   assert len(priorities) > 10
 
 
-def test_transitions_are_held_and_their_priorities_asked_for_in_bursts(serve):
+def test_transitions_are_held_and_their_priorities_asked_for_in_bursts(
+  serve, monkeypatch
+):
   calls = []
 
   def priority(packed):
@@ -178,12 +181,8 @@ def test_transitions_are_held_and_their_priorities_asked_for_in_bursts(serve):
     return np.ones(len(packed))
 
   # Chunks of 8 do not divide the burst: the rest waits for the next.
-  client, adder = _adder(
-    serve,
-    priority=priority,
-    burst=20,
-    options=adders.WriteOptions(chunk_length=8),
-  )
+  monkeypatch.setattr(writer, 'CHUNK_LENGTH', 8)
+  client, adder = _adder(serve, priority=priority, burst=20)
   made = 0
   for step in _play(60):
     before = made
@@ -322,7 +321,7 @@ def test_a_full_queue_holds_the_writer_and_the_error_names_its_limiter(serve):
     GAMMA,
     NUM_ENVS,
     burst=1,
-    options=adders.WriteOptions(max_in_flight=4),
+    options=writer.WriteOptions(max_in_flight=4),
   )
   steps = _play(100)
   adder.add(*next(steps))
@@ -331,7 +330,7 @@ def test_a_full_queue_holds_the_writer_and_the_error_names_its_limiter(serve):
   written._options = dataclasses.replace(written._options, timeout_s=1.0)
   taken = 1
   with pytest.raises(
-    adders.WriteBlocked,
+    writer.WriteBlocked,
     match=r"Table 'small' at localhost:\d+ took no item .* max_diff=5.*5 of 5",
   ):
     for step in steps:
@@ -363,7 +362,7 @@ def test_a_stop_request_ends_the_wait_for_a_full_queue(serve):
     GAMMA,
     NUM_ENVS,
     burst=1,
-    options=adders.WriteOptions(max_in_flight=2, should_stop=lambda: True),
+    options=writer.WriteOptions(max_in_flight=2, should_stop=lambda: True),
   )
   start = time.monotonic()
   for step in _play(4):
@@ -382,15 +381,16 @@ def test_a_server_that_went_away_is_named_with_its_address(serve):
     1,
     GAMMA,
     NUM_ENVS,
-    options=adders.WriteOptions(reconnect_s=0.5),
   )
   steps = _play(20)
   adder.add(*next(steps))
   adder.flush()
+  written = adder._writer
+  written._options = dataclasses.replace(written._options, timeout_s=0.5)
   server.stop()
   adder.add(*next(steps))
   with pytest.raises(
-    adders.WriteBlocked, match=rf'localhost:{server.port} does'
+    writer.WriteBlocked, match=rf'localhost:{server.port} does'
   ):
     adder.flush()
 

@@ -84,12 +84,12 @@ def test_an_item_has_its_columns_in_the_order_of_the_signature(serve):
       assert a.dtype == b.dtype and a.shape == b.shape
 
 
-@pytest.mark.parametrize('length', [1, 4, 16, None])
+@pytest.mark.parametrize('length', [1, 4, 16, 64])
 def test_rows_arrive_once_each_in_order_with_their_priorities(serve, length):
   server = serve(tables.queue('queue', 1000, ROW))
   client = server.localhost_client()
-  options = writer.WriteOptions(chunk_length=length, max_in_flight=40)
-  items = writer.ItemWriter(client, 'queue', ROW, options)
+  options = writer.WriteOptions(max_in_flight=40)
+  items = writer.ItemWriter(client, 'queue', ROW, options, length)
   # Whole chunks, chunks that are ended early, and single items in between.
   done = 0
   for count in (0, 1, 16, 5, 64, 4, 3, 100):
@@ -110,8 +110,7 @@ def test_rows_arrive_once_each_in_order_with_their_priorities(serve, length):
 def test_a_chunk_that_is_not_full_does_not_wait(serve, count):
   server = serve(tables.queue('queue', 100, ROW))
   client = server.localhost_client()
-  options = writer.WriteOptions(chunk_length=16)
-  items = writer.ItemWriter(client, 'queue', ROW, options)
+  items = writer.ItemWriter(client, 'queue', ROW, burst=16)
   items.extend(_rows(count), [1.0] * count)
   _wait_for(lambda: _size(client, 'queue') == count)
 
@@ -121,19 +120,14 @@ def test_chunks_are_long_for_small_rows_only():
   assert writer.chunk_length(writer.CHUNK_BYTES // 4) == 4
   assert writer.chunk_length(84 * 84 * 4) == 1
   assert writer.chunk_length(0) == writer.CHUNK_LENGTH
-  options = writer.WriteOptions()
-  assert writer.chunks_within(4, 56, options).chunk_length == 4
-  assert writer.chunks_within(64, 56, options).chunk_length == 32
-  options = writer.WriteOptions(chunk_length=48)
-  assert writer.chunks_within(64, 2**20, options).chunk_length == 48
 
 
 @pytest.mark.parametrize('length', [1, 4])
 def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   server = serve(tables.queue('small', 6, ROW))
   client = server.localhost_client()
-  options = writer.WriteOptions(chunk_length=length, max_in_flight=8)
-  items = writer.ItemWriter(client, 'small', ROW, options)
+  options = writer.WriteOptions(max_in_flight=8)
+  items = writer.ItemWriter(client, 'small', ROW, options, length)
   items.extend(_rows(length), [1.0] * length)
   items.flush()  # the first one sets the stream up, too
   items._options = dataclasses.replace(options, timeout_s=1.0)
@@ -285,7 +279,8 @@ def test_a_writer_that_gave_up_is_replaced_and_what_it_had_is_lost(
 
 def test_a_server_that_stays_away_ends_the_write(serve, impatient, caplog):
   caplog.set_level(logging.ERROR, 'replay.writer')
-  server, _, items = _restarting(serve, reconnect_s=0.5)
+  server, _, items = _restarting(serve)
+  items._options = dataclasses.replace(items._options, timeout_s=0.5)
   server.stop()
   with pytest.raises(
     writer.WriteBlocked, match=rf'localhost:{server.port} does not answer'
@@ -332,20 +327,16 @@ def test_signatures_that_do_not_fit_are_refused(serve):
 def test_options_out_of_range_are_refused():
   with pytest.raises(ValueError, match='max_in_flight=0 must'):
     writer.WriteOptions(max_in_flight=0)
-  with pytest.raises(ValueError, match='chunk_length=0 must'):
-    writer.WriteOptions(chunk_length=0)
 
 
 def test_no_server_is_an_error_with_its_address():
   client = reverb.Client('localhost:1')
   with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
-    writer.ItemWriter(
-      client, 'queue', ROW, writer.WriteOptions(connect_timeout_s=1)
-    )
+    writer.ItemWriter(client, 'queue', ROW, writer.WriteOptions(timeout_s=1))
   # A node that is told to stop does not wait for a server that restores.
   said, start = [], time.monotonic()
   options = writer.WriteOptions(
-    connect_timeout_s=300.0, should_stop=lambda: bool(said), say=said.append
+    timeout_s=300.0, should_stop=lambda: bool(said), say=said.append
   )
   with pytest.raises(ConnectionError, match='localhost:1 did not answer'):
     writer.ItemWriter(client, 'queue', ROW, options)

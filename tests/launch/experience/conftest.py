@@ -14,7 +14,7 @@ def check_patience(monkeypatch):
   def check(found):
     given = []
     monkeypatch.setattr(
-      writer, 'ItemWriter', lambda *args: given.append(args[-1])
+      writer, 'ItemWriter', lambda *args: given.append(args[3])
     )
     monkeypatch.setattr(
       sampler, 'ShardedSampler', lambda *args, **options: given.append(options)
@@ -23,7 +23,6 @@ def check_patience(monkeypatch):
     found.source([], 'replay', lambda: False)
     options, read = given
     assert read['connect_timeout_s'] == kind.WAIT_S
-    assert options.reconnect_s == options.timeout_s == kind.WAIT_S
-    assert options.connect_timeout_s == kind.WAIT_S
+    assert options.timeout_s == kind.WAIT_S
 
   return check

@@ -132,7 +132,7 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
   # One new priority for each key: that of its own transitions.
   new = np.random.default_rng(1).gamma(1.0, size=2 * BATCH)
   source.give_back(sample, new)
-  source.flush()
+  source.flush(60.0)
   wanted = {}
   for item, key in enumerate(sample.keys):
     own = new[item * SIZE : (item + 1) * SIZE]
