@@ -76,7 +76,7 @@ def run(
     board = pulse.Board(scratch, len(nodes))
     watch = watch_lib.Watch(board.slots, restarts.limits_of(program))
     kept = paths if run_dir else [None] * len(nodes)
-    with _Local(nodes, paths, watch, scratch) as backend:
+    with _Local(nodes, paths, board.slots, scratch) as backend:
       return supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, tick_s, watch
       ).run()
@@ -94,10 +94,10 @@ class Backend:
     self,
     nodes: Sequence[prepare.PreparedNode],
     log_paths: Sequence[pathlib.Path],
-    watch: watch_lib.Watch,
+    slots: Sequence[pulse.Slot],
   ):
     self._nodes = nodes
-    self._watch = watch
+    self._slots = slots
     self._logs = node_logs.Logs(log_paths)
 
   def _signal(self, index: int, number: int) -> None:
@@ -139,10 +139,11 @@ class Backend:
     self, index: int, pid: int | None, code: int
   ) -> supervision.Event:
     """What a zygote's word on an ended process means."""
-    failed = bool(code) or not self._watch.done(index)
+    slot = self._slots[index]
+    failed = bool(code) or not slot.done
     error = None
     if failed:
-      error = self._logs.error(index, code, self._watch.last_words(index))
+      error = self._logs.error(index, code, slot.text if slot.dead else '')
     killed = code in (-signal.SIGKILL, -signal.SIGTERM, child.TERMINATED)
     return supervision.Event(index, 'exited', pid, failed, error, killed)
 
@@ -154,10 +155,10 @@ class _Local(Backend):
     self,
     nodes: Sequence[prepare.PreparedNode],
     log_paths: Sequence[pathlib.Path],
-    watch: watch_lib.Watch,
+    slots: Sequence[pulse.Slot],
     scratch: pathlib.Path,
   ):
-    super().__init__(nodes, log_paths, watch)
+    super().__init__(nodes, log_paths, slots)
     self._scratch = scratch
     self._pids: dict[int, int] = {}  # index -> pid
 

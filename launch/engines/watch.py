@@ -77,15 +77,6 @@ class Watch:
     self._slots[index].clear()
     self._seen[index] = _Seen()
 
-  def done(self, index: int) -> bool:
-    """Whether a node that has ended had returned from its code."""
-    return self._slots[index].done
-
-  def last_words(self, index: int) -> str:
-    """What a node that could not write its log said of its end."""
-    slot = self._slots[index]
-    return slot.text if slot.dead else ''
-
   def worked(self, index: int) -> bool:
     """Whether a node's life did something; of one that shows nothing: yes."""
     slot = self._slots[index]

@@ -45,6 +45,7 @@ class Channel:
     is_tls = isinstance(self._socket, ssl.SSLSocket)
     self._all = 0 if is_tls else socket.MSG_WAITALL
     self._process = os.getpid()
+    self._incoming = Incoming()
 
   def is_usable(self) -> bool:
     """Whether it may carry another call."""
@@ -91,9 +92,15 @@ class Channel:
       ConnectionError: the connection broke; the call may have run.
     """
     try:
-      return self._receive(deadline)
+      while (message := self._incoming.step(self._socket, self._all)) is None:
+        self._wait_until(deadline)
+      return message
     except _TIMED_OUT:
       raise TimeoutError from None
+    except EOFError:
+      raise ConnectionError('the server closed the connection') from None
+    except ValueError as e:
+      raise NoServer(str(e)) from e
 
   def __del__(self):
     with contextlib.suppress(AttributeError, OSError):
@@ -123,36 +130,60 @@ class Channel:
         return
       self._wait_until(deadline)
 
-  def _receive(self, deadline: float) -> Any:
-    chunk = self._socket.recv(CHUNK_BYTES)
-    while 0 < len(chunk) < codec.HEADER_BYTES:
-      self._wait_until(deadline)
-      more = self._socket.recv(CHUNK_BYTES)
-      chunk = chunk + more if more else b''
+
+# For both ends.
+
+
+class Incoming:
+  """A message that comes in piece by piece.
+
+  Attributes:
+    size: of the whole in bytes; 0 before that is known.
+  """
+
+  def __init__(self):
+    self.size = 0
+    self._head = b''  # less than a header
+    self._message: Any = None  # of which `_filled` bytes are here
+    self._filled = 0
+
+  def step(self, connection: socket.socket, flags: int = 0) -> Any:
+    """Receives once; returns the message when it is whole, None before.
+
+    Raises:
+      EOFError: the other end has closed the connection.
+      ValueError: what came is no message.
+      OSError: nothing came, or the connection broke.
+    """
+    if self.size:
+      view = self._message.data[self._filled :]
+      count = connection.recv_into(view, 0, flags)
+      if not count:
+        raise EOFError
+      self._filled += count
+      if self._filled < self.size:
+        return None
+      message, self._message, self.size = self._message, None, 0
+      return message
+    chunk = connection.recv(CHUNK_BYTES)
     if not chunk:
-      raise ConnectionError('the server closed the connection')
-    try:
-      size = codec.message_size(chunk)
-    except ValueError as e:
-      raise NoServer(str(e)) from e
+      raise EOFError
+    chunk = self._head + chunk
+    if len(chunk) < codec.HEADER_BYTES:
+      self._head = chunk
+      return None
+    self._head = b''
+    size = codec.message_size(chunk)
     if len(chunk) == size:
       return chunk
     if len(chunk) > size:
-      raise NoServer('it sends more than it says')
-    message = np.empty(size, np.uint8)
-    view = message.data
-    view[: len(chunk)] = chunk
-    done = len(chunk)
-    while done < size:
-      self._wait_until(deadline)
-      count = self._socket.recv_into(view[done:], 0, self._all)
-      if not count:
-        raise ConnectionError('the server closed the connection')
-      done += count
-    return message
-
-
-# For both ends.
+      raise ValueError('more comes than it says')
+    # Pages of it that nothing was written to take no memory, so a claim that is
+    # not kept costs nothing.
+    self._message = np.empty(size, np.uint8)
+    self._message[: len(chunk)] = np.frombuffer(chunk, np.uint8)
+    self.size, self._filled = size, len(chunk)
+    return None
 
 
 def pieces(parts: list[Any], connection: socket.socket) -> list[Any]:

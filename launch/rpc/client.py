@@ -7,11 +7,8 @@ import functools
 import itertools
 import logging
 import random
-import threading
 import time
 from typing import Any, NamedTuple, TypeVar
-
-from launchpad.launch import worker_manager
 
 from launch import pulse
 from launch.rpc import channel as channel_lib
@@ -65,10 +62,7 @@ class Client:
     # there are as many as threads that call at once.
     self._idle: list[channel_lib.Channel] = []
     # In a node, waits for a server that is gone end when the program stops.
-    try:
-      self._stop_event = worker_manager.get_worker_manager().stop_event()
-    except RuntimeError:
-      self._stop_event = threading.Event()
+    self._stop_event = directory.stop_event()
 
   @property
   def address(self) -> str:

@@ -7,20 +7,13 @@ import ssl
 import time
 from typing import Any
 
-import numpy as np
-
 from launch.rpc import channel
-from launch.rpc import codec
 
 # A message or an answer under way, and a handshake, may last so long and then
 # as long as it takes at the least rate.
 _GRACE_S = 30.0
 _LEAST_BYTES_PER_S = 1e6
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class Refused(ConnectionError):
-  """What came is not ours."""
 
 
 class Connection:
@@ -34,9 +27,7 @@ class Connection:
   def __init__(self, accepted: socket.socket):
     self._socket = accepted
     self._shaken = not isinstance(accepted, ssl.SSLSocket)
-    self._head = b''  # less than a header
-    self._message: np.ndarray | None = None  # of which `_filled` bytes are here
-    self._filled = 0
+    self._incoming = channel.Incoming()
     self._answer: list[Any] = []  # what is left of it
     self.wants_to_send = False
     self.late_at: float | None = None
@@ -50,7 +41,7 @@ class Connection:
     """Does what can be done now. Returns a whole message, or None.
 
     Raises:
-      Refused: what came is no message.
+      ValueError: what came is no message.
       EOFError: the other end has closed the connection.
       OSError: it broke.
     """
@@ -84,47 +75,13 @@ class Connection:
     self.wants_to_send, self.late_at = False, None
 
   def _receive(self) -> Any:
-    if self._message is None:
-      chunk = self._begin()
-      if self._message is None:
-        return chunk  # that was all of it
-    message = self._message
-    view = message.data
-    while self._filled < len(message):
-      count = self._socket.recv_into(view[self._filled :])
-      if not count:
-        raise EOFError
-      self._filled += count
-    self._message, self.late_at = None, None
-    return message
-
-  def _begin(self) -> bytes:
-    """The beginning of a message, or the whole; makes room for the rest."""
-    while True:
-      chunk = self._socket.recv(channel.CHUNK_BYTES)
-      if not chunk:
-        raise EOFError
-      self._head += chunk
-      if len(self._head) >= codec.HEADER_BYTES:
-        break
-      if self.late_at is None:
-        self._expect(0)
-    chunk, self._head = self._head, b''
-    try:
-      size = codec.message_size(chunk)
-    except ValueError as e:
-      raise Refused(str(e)) from e
-    if len(chunk) > size:
-      raise Refused('it sends more before it has its answer')
+    known = self._incoming.size
+    while (message := self._incoming.step(self._socket)) is None:
+      if self.late_at is None or self._incoming.size != known:
+        known = self._incoming.size
+        self._expect(known)
     self.late_at = None
-    if len(chunk) < size:
-      # Pages of it that nothing was written to take no memory, so a claim
-      # that is not kept costs nothing.
-      self._message = np.empty(size, np.uint8)
-      self._message[: len(chunk)] = np.frombuffer(chunk, np.uint8)
-      self._filled = len(chunk)
-      self._expect(size)
-    return chunk
+    return message
 
   def _expect(self, size: int) -> None:
     self.late_at = time.monotonic() + _GRACE_S + size / _LEAST_BYTES_PER_S

@@ -154,10 +154,7 @@ class Name(lp_address.AbstractAddressBuilder):
 
   def build(self) -> str:
     """Waits for the server's first start. For clients that are not ours."""
-    try:
-      stop = worker_manager.get_worker_manager().stop_event()
-    except RuntimeError:
-      stop = threading.Event()
+    stop = stop_event()
     deadline = time.monotonic() + _WAIT_S
     while True:
       state = 'it has not started'
@@ -171,6 +168,14 @@ class Name(lp_address.AbstractAddressBuilder):
           f'{self.name} has no address: {state} within {_WAIT_S:g} s, or the '
           'program is stopping. See its log.'
         )
+
+
+def stop_event() -> threading.Event:
+  """Of the node that runs in this thread; elsewhere one that nobody sets."""
+  try:
+    return worker_manager.get_worker_manager().stop_event()
+  except RuntimeError:
+    return threading.Event()
 
 
 def bound_to(address: lp_address.Address) -> Name | str:

@@ -168,8 +168,8 @@ class Server:
       return select.EPOLLOUT if connection.wants_to_send else select.EPOLLIN
     except EOFError:
       pass
-    except (OSError, connection_lib.Refused) as e:
-      if isinstance(e, (ssl.SSLError, connection_lib.Refused)):
+    except (OSError, ValueError) as e:
+      if isinstance(e, (ssl.SSLError, ValueError)):
         self._say(f'refused a connection: {e}')
     except Exception as e:  # the thread is to answer others
       self._say(f'ended a connection: {type(e).__name__}: {e}')

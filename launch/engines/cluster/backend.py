@@ -13,7 +13,6 @@ from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import state as state_lib
 from launch.engines import supervision
-from launch.engines import watch as watch_lib
 from launch.engines.cluster import actors
 from launch.engines.cluster import host as host_lib
 from launch.engines.cluster import resources
@@ -84,8 +83,7 @@ class Backend(processes.Backend):
     self,
     nodes: Sequence[prepare.PreparedNode],
     log_paths: Sequence[pathlib.Path],
-    board: pulse.Board,
-    watch: watch_lib.Watch,
+    slots: Sequence[pulse.Slot],
     plan: host_lib.Plan,
     needs: Sequence[resources.Needs],
     on_asked: Callable[[], None],
@@ -95,14 +93,12 @@ class Backend(processes.Backend):
     Args:
       nodes: of the program.
       log_paths: likewise; all hosts see them.
-      board: the nodes' signs of life, of which agents send copies.
-      watch: which looks at those.
+      slots: the nodes' signs of life, of which agents send copies.
       plan: for agents.
       needs: what each node asks for.
       on_asked: called when a node asks to stop the run.
     """
-    super().__init__(nodes, log_paths, watch)
-    self._slots = board.slots
+    super().__init__(nodes, log_paths, slots)
     self._plan = plan
     self._needs = needs
     self._on_asked = on_asked

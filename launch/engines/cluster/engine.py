@@ -170,13 +170,13 @@ def run(
       ),
       plain=options.plain_replay,
     )
+    backend = backend_lib.Backend(
+      nodes, paths, board.slots, plan, needs, signals.ask
+    )
     watch = watch_lib.Watch(
       board.slots,
       restarts.limits_of(program),
-      process_state=lambda node: backend.process_state(node),
-    )
-    backend = backend_lib.Backend(
-      nodes, paths, board, watch, plan, needs, signals.ask
+      process_state=backend.process_state,
     )
     with backend:
       _check_this_host(backend)

@@ -14,7 +14,7 @@ the agent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import json
@@ -153,41 +153,31 @@ class Tunnel:
     writer: asyncio.StreamWriter,
   ) -> None:
     """A client of this host: on to where the server is now."""
-    with contextlib.ExitStack() as stack:
-      stack.callback(writer.close)
-      try:
-        place = await self._ask(name)
-        if place is None:
-          return
-        if place['gate'] == self.gate():
-          count: _Count = _leave  # it stays here
-          there = await _connect('localhost', place['port'])
-        else:
-          host, port = place['gate'].rsplit(':', 1)
-          there = await _connect(host, int(port), self._to_gate)
-          there[1].write(f'{name}\n'.encode())
-          count = self._count
-      except Exception as e:  # whatever it is, the client tries again
-        _say(f'no way to {name}: {type(e).__name__}: {e}')
+    with _ending(writer, f'no way to {name}'):
+      place = await self._ask(name)
+      if place is None:
         return
+      if place['gate'] == self.gate():
+        count: _Count = _leave  # it stays here
+        there = await _connect('localhost', place['port'])
+      else:
+        host, port = place['gate'].rsplit(':', 1)
+        there = await _connect(host, int(port), self._to_gate)
+        there[1].write(f'{name}\n'.encode())
+        count = self._count
       await _carry((reader, writer), there, count)
 
   async def _from_outside(
     self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
   ) -> None:
     """A host of this run: on to a server here."""
-    with contextlib.ExitStack() as stack:
-      stack.callback(writer.close)
-      try:
-        _tune(writer)
-        line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
-        place = await self._ask(line.decode().rstrip('\n'))
-        if place is None or place['gate'] != self.gate():
-          return  # it is somewhere else by now
-        there = await _connect('localhost', place['port'])
-      except Exception as e:
-        _say(f'a connection from outside: {type(e).__name__}: {e}')
-        return
+    with _ending(writer, 'a connection from outside'):
+      _tune(writer)
+      line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
+      place = await self._ask(line.decode().rstrip('\n'))
+      if place is None or place['gate'] != self.gate():
+        return  # it is somewhere else by now
+      there = await _connect('localhost', place['port'])
       await _carry(there, (reader, writer), self._count)
 
 
@@ -238,11 +228,18 @@ async def _copy(
 _said: set[str] = set()
 
 
-def _say(what: str) -> None:
-  """Each thing once."""
-  if what not in _said and len(_said) < 100:
-    _said.add(what)
-    print(what, file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def _ending(writer: asyncio.StreamWriter, what: str) -> Iterator[None]:
+  """Closes a connection in the end; says what went wrong, each thing once."""
+  try:
+    yield
+  except Exception as e:  # whatever it is, the client tries again
+    said = f'{what}: {type(e).__name__}: {e}'
+    if said not in _said and len(_said) < 100:
+      _said.add(said)
+      print(said, file=sys.stderr, flush=True)
+  finally:
+    writer.close()
 
 
 def _end_with_input() -> None:

@@ -9,7 +9,6 @@ import pytest
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
-from launch.engines import watch
 from launch.engines.cluster import actors
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import host
@@ -122,8 +121,7 @@ def backend(cluster, tmp_path):
   made = backend_lib.Backend(
     nodes,
     [tmp_path / f'{i}.log' for i in range(2)],
-    board,
-    watch.Watch(board.slots),
+    board.slots,
     plan,
     [{'CPU': 1.0}, {'CPU': 2.0, 'GPU': 1.0}],
     lambda: None,
