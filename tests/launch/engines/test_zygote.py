@@ -10,7 +10,6 @@ import sys
 
 from launch import pulse
 from launch.engines import processes
-from launch.engines import watch
 from launch.engines import zygote
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -79,7 +78,7 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
   board = pulse.Board(tmp_path, 1)
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   log = tmp_path / 'log'
-  backend = processes.Backend([None], [log], watch.Watch(board.slots))
+  backend = processes.Backend([None], [log], board.slots)
   made = zygote.Zygote(theirs, None)
   with ours, theirs, monkeypatch.context() as patched:
     patched.setattr(os, 'fork', no_fork)
