@@ -1,6 +1,6 @@
 """One cell of agents x topologies, with all its numbers: what a run is.
 
-    cell = resolve('impala', topology='swarm', overrides={'run.replay': 'node'})
+    cell = resolve('dqn', topology='swarm', overrides={'run.replay': 'node'})
     program = cell.build(run_dir)
 
 `cell.config` is the run's config.json, and `resume` makes the cell of it again.
@@ -301,13 +301,6 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
   if agents[0] != agents[1]:
     other.append(f'{agents[1]} agents instead of {agents[0]}')
   one, two = (cell.experiment.make_agent() for cell in (kept, found))
-  # What waits in a queue between actors and learner is saved, too.
-  blocks = [
-    (agent.unroll_length, getattr(config, 'envs_per_actor', None))
-    for agent, config in ((one, before), (two, after))
-  ]
-  if None not in blocks[0] and blocks[0] != blocks[1]:
-    other.append('blocks of other sizes')
   if one.unroll_length is None and section != 'offline':
     # Where replay is saved, and in which tables; a data set stays where it is.
     places = ['deterministic']

@@ -157,7 +157,7 @@ class OwnUnrolls(Unrolls, kind.Local):
 
   A member has as many environments as a rollout (or, without rollouts, a batch)
   has sequences, so that a block holds it whole. One thread writes and reads
-  them, so they are handed over in its process, and the table stays empty.
+  them, so they are handed over in its process, without a table.
   """
 
   knob = 'agent.unroll_length'

@@ -97,16 +97,11 @@ class Acting:
     rings = self._experience.rings
     if rings:
       self._written = len(rings) * min(map(len, rings))
-    else:
+    elif not self._experience.queue:
       own = self._names = [t.name for t in self._experience.tables(table)]
       # First, as its wait alone can be ended.
       info = table_checks.tables(client, kind.WAIT_S, should_stop, pulse.waits)
-      if self._experience.queue:
-        # Blocks of a predecessor would shift the bounds of all rollouts.
-        for name in own:
-          client.reset(name)
-      else:
-        self._written = len(own) * min(info[name].current_size for name in own)
+      self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
       client, table, self._behaviour, self._priorities, should_stop
     )

@@ -145,11 +145,15 @@ class Judge:
       },
     )
     if self._target is not None and np.min(means) >= self._target:
-      self._confirm(thetas, steps, should_stop)
+      self._confirm(thetas, steps, self._target, should_stop)
     return True
 
   def _confirm(
-    self, thetas: np.ndarray, steps: int, should_stop: Callable[[], bool]
+    self,
+    thetas: np.ndarray,
+    steps: int,
+    target: float,
+    should_stop: Callable[[], bool],
   ) -> None:
     """Ends the run if each member holds the target over more episodes."""
     # The best of many evaluations is partly luck: played again, and longer.
@@ -158,11 +162,11 @@ class Judge:
     if results is None:
       return
     least = float(np.min([result.mean for result in results]))
-    if least >= self._target:
+    if least >= target:
       self._best.offer(thetas[0], least, steps, confirmed=True)
       self._reporter.finish(
-        f'greedy return {least:.1f} over {count} episodes, '
-        f'{self._target:g} was asked for',
+        f'greedy return {least:.1f} over {count} episodes, {target:g} was '
+        'asked for',
         {'return_mean': least, 'episodes': count},
       )
 

@@ -88,9 +88,10 @@ def of_data(
   agent = experiment.make_agent()
   check(agent, about, path)
   _check_rows(agent, rows, priorities, path)
-  if agent.reward_clip != about.get('reward_clip'):
+  clip = agent.reward_clip
+  if clip is not None and about.get('reward_clip') is None:
     # Single rewards, as they came: see `check`.
-    layout, clip = agent.transition_layout(), agent.reward_clip
+    layout = agent.transition_layout()
     fields = layout.unpack(rows)
     fields = fields._replace(r_t=np.clip(fields.r_t, -clip, clip))
     rows = layout.pack(**fields._asdict())

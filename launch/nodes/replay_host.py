@@ -95,6 +95,7 @@ class ReplayHost:
     addresses: Sequence[str],
     first_shard: int = 0,
     shared: bool = False,
+    queue: bool = False,
   ):
     """Takes its arguments in; servers start with `start`.
 
@@ -105,9 +106,12 @@ class ReplayHost:
       first_shard: number of the first of them.
       shared: others write to it too, beside the worker that saves it: what they
         write after that one's last save is kept at the end.
+      queue: its items are taken once. None of them is saved: those that were
+        learned from would come back.
     """
     self._make_tables = make_tables
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
+    self._queue = queue
     self._addresses = list(addresses)
     self._first = first_shard
     self._shared = shared
@@ -214,7 +218,7 @@ class ReplayHost:
 
   def _keep(self) -> bool:
     """Saves what no learner came to save. Returns whether all is kept."""
-    if self._run_dir is None:
+    if self._run_dir is None or self._queue:
       return True
     with self._lock:  # A save may be under way.
       # The engine waits a few seconds for a node to end: no save for nothing.
@@ -230,7 +234,7 @@ class ReplayHost:
     return True
 
   def _directory(self, shard: int) -> pathlib.Path | None:
-    if self._run_dir is None:
+    if self._run_dir is None or self._queue:
       return None
     directory = checkpoint_files.directory(self._run_dir)
     return directory / 'replay' / f'shard_{shard}'

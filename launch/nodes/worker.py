@@ -279,8 +279,8 @@ class Worker:
     """Starts the shards of this worker. Returns the hosts that it saves."""
     if self._hosts is not None:
       return self._hosts
-    if not self._leads:
-      return []
+    if not self._leads or (self._acts and self._experience.queue):
+      return []  # what a worker acts for itself needs no queue on the way
     if self._acts and self._experience.rings:
       rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
       rings.restore()
@@ -290,10 +290,10 @@ class Worker:
       self.experiment.run_dir,
       self._addresses,
       first_shard=self._first_shard,
+      queue=self._experience.queue,
     )
     self._own_host.start()
-    # A queue that is emptied at each start has nothing worth keeping.
-    return [] if self._acts and self._experience.queue else [self._own_host]
+    return [self._own_host]
 
   def _loop(self) -> None:
     acting_, evaluation = self._acting, self._evaluation

@@ -59,6 +59,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           make_tables,
           experiment.run_dir,
           first_shard=i,
+          queue=experience.of_actors(experiment, config).queue,
           timeout_s=60.0,
         )
         hosts.append(program.add_node(node))

@@ -169,14 +169,9 @@ def _global_replay(
     Its handle, and the handle of its address.
 
   Raises:
-    ValueError: the agent learns each unroll once, from a queue of its own.
+    ValueError: the agent has none, see `parts.require_transitions`.
   """
-  agent = experiment.make_agent()
-  if experience.of_members(experiment, 1).queue:
-    raise ValueError(
-      f"run.replay='node': {agent.name} has no replay that learners could "
-      'share; each learns from its own rollouts. Leave it out.'
-    )
+  parts.require_transitions(experiment)
   node = replay_host.HostNode(
     replay_host.ReplayHost,
     functools.partial(_tables, experiment),

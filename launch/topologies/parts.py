@@ -91,6 +91,20 @@ def let_all_come_back(program: lp.Program) -> None:
   )
 
 
+def require_transitions(experiment: experiment_lib.Experiment) -> None:
+  """Refuses a replay node where rollouts stay in their worker's process.
+
+  Raises:
+    ValueError: nothing would reach it.
+  """
+  agent = experiment.make_agent()
+  if agent.experience == 'unrolls':
+    raise ValueError(
+      f"run.replay='node': {agent.name} has no replay that could be on a node; "
+      'each worker learns from its own rollouts. Leave it out.'
+    )
+
+
 def require_colocated(
   experiment: experiment_lib.Experiment, topology: str
 ) -> None:

@@ -91,6 +91,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     )
   host = None
   if experiment.run.replay == 'node':
+    parts.require_transitions(experiment)
     node = replay_host.HostNode(
       replay_host.ReplayHost,
       functools.partial(replay_tables, experiment, hosted),

@@ -9,8 +9,6 @@ import pytest
 
 from launch import cell as cell_lib
 from launch import registry
-from replay.inspect import read as inspect_read
-from replay.inspect import target as inspect_target
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -29,14 +27,6 @@ SMALL = (
   '--config.run.evaluations=2',
   '--config.run.target_return=None',
 )
-
-
-def _queue(run):
-  """The queue as the learner saved it at its end."""
-  (shard,) = inspect_read.read(inspect_target.find(str(run.directory)), 5.0)
-  assert shard.offline and shard.error is None
-  (table,) = shard.tables.values()
-  return table
 
 
 def _learner_rows(run):
@@ -89,18 +79,12 @@ def test_a_run_finishes_and_leaves_nothing(still):
 
 
 def test_whole_blocks_are_learned_from_once_each(still):
-  table = _queue(still)
-  limiter = table.limiter
-  assert limiter.samples == limiter.inserts - table.size
-  # The half block at the end is in no item.
-  assert limiter.inserts <= 250
   totals = run_directory.open(still.directory).summary()['totals']
   assert totals['learner_steps'] == _updates(still)
   assert totals['samples'] == _updates(still) * ENVS
-  # What is sampled and not learned from was read ahead at the end.
-  ahead = limiter.samples - _updates(still)
-  assert 0 <= ahead <= UPDATES + 2, (limiter, _updates(still))
-  assert _updates(still) > 200
+  # The half block at the end is in no item; and at the end some blocks wait,
+  # or were read ahead.
+  assert 200 < _updates(still) <= 250
 
 
 def test_actor_and_learner_agree_on_the_policy_to_the_last_digits(still):
@@ -135,6 +119,8 @@ def killed(start_run, tmp_path_factory):
     # Two steps: most steps that are counted end in the middle of a block.
     f'--config.actors.update_period={2 * ENVS}',
     f'--config.run.steps_per_agent={STEPS}',
+    # What was kept of a queue by then would be learned from again.
+    '--config.run.replay_checkpoint_s=1',
     modules=HERE,
     # Two deaths have to fit in.
     environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
@@ -181,18 +167,11 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(killed):
   (step,) = re.findall(r'Going on from learner step (\d+)', log)
   assert 0 < int(step) < _updates(run)
   # Its queue died with it, and is filled again.
-  assert 'what it held is lost' in log
+  assert 'left no checkpoint: what it held is lost' in log
 
 
 def test_after_deaths_too_each_block_is_learned_from_at_most_once(killed):
   run, _ = killed
-  (step,) = re.findall(
-    r'Going on from learner step (\d+)', run.log('learner/0')
-  )
-  table = _queue(run)
-  limiter, since = table.limiter, _updates(run) - int(step)
-  assert limiter.samples == limiter.inserts - table.size
-  assert 0 <= limiter.samples - since <= UPDATES + 2, (limiter, since)
   # Steps of blocks that were open at a death, or lost with the queue, are
   # counted but never learned from. What the actor had written and not yet
   # reported when it died is learned from but never counted: some 5 blocks in
@@ -210,6 +189,11 @@ def test_where_parameters_move_a_lag_shows_in_rho(killed):
   assert {row['skipped_updates'] for row in rows} == {0}
 
 
+def test_of_a_queue_nothing_is_kept(killed):
+  run, _ = killed
+  assert not (run.directory / 'checkpoints' / 'replay').exists()
+
+
 # What cannot begin.
 
 REFUSED = {
@@ -221,7 +205,7 @@ REFUSED = {
     'blocks of 32 environments'
   ),
   '--config.run.updates_per_call=3': (
-    'Set run.updates_per_call to a multiple of 4.'
+    'set run.updates_per_call to a multiple of 4'
   ),
   '--config.run.steps_per_agent=1000': 'leaves nothing to learn from',
   '--config.actors.queue_batches=0': 'queue_batches',

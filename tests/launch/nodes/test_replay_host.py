@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -36,8 +37,11 @@ class _Node:
     self._thread.start()
 
   def write(self, num):
+    deadline = time.monotonic() + 60
+    while not self.host._opened:  # its server answers a little earlier
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
     client = reverb.Client(self.address)
-    client.server_info(timeout=10)
     with client.trajectory_writer(1) as writer:
       for value in range(num):
         writer.append(np.full(2, value, np.float32))

@@ -1,7 +1,6 @@
 """A worker that learns what actors send: a queue that a test fills."""
 
 import functools
-import pathlib
 import threading
 
 import numpy as np
@@ -19,7 +18,6 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch.nodes import worker as worker_lib
 from launch.rpc import directory
-from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
 
 UNROLL, ENVS = 3, 4
@@ -264,27 +262,3 @@ def test_with_an_empty_queue_the_learner_hears_of_the_end(alone):
   run.stop.set()
   run.end()
   assert run.error is None and run.counter.totals['learner_steps'] == 2
-
-
-@pytest.mark.usefixtures('private_directory')
-def test_a_checkpoint_of_replay_that_is_broken_does_not_end_the_learner(
-  alone, tmp_path, monkeypatch, caplog
-):
-  whole = reverb.Client.checkpoint
-
-  def lossy(client):
-    path = whole(client)
-    (pathlib.Path(path) / checkpoint_files.ITEMS).write_bytes(b'cut')
-    return path
-
-  monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
-  run = alone(str(tmp_path))
-  run.act(2, version=0)
-  run.wait_until(lambda: run.served()[0] == 2)
-  run.stop.set()
-  run.end()
-  assert run.error is None
-  assert 'Replay was not checkpointed' in caplog.text
-  # So that a resumed run says it.
-  assert (tmp_path / 'replay' / 'shard_0.json').exists()
-  assert (tmp_path / 'checkpoints' / 'learner-0.npz').exists()

@@ -138,6 +138,14 @@ def test_a_swarm_whose_explorers_would_count_lives_for_games_is_refused():
     swarm.build(lives, _config())
 
 
+def test_a_replay_node_that_nothing_would_reach_is_refused():
+  spec = environments.spec('CartPole-v1')
+  agent = functools.partial(ppo.PPO, ppo.Config(), spec)
+  experiment = _experiment(agent=agent, replay='node', steps_per_agent=10_000)
+  with pytest.raises(ValueError, match='learns from its own rollouts'):
+    swarm.build(experiment, _config())
+
+
 def test_a_single_process_is_a_worker_and_a_counter():
   program = single_process.build(_experiment(), single_process.Config())
   assert graph.nodes(program) == ['counter/0', 'worker/0']
