@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 import threading
 import time
@@ -18,21 +19,21 @@ class Figures:
   def __init__(self, clock: Callable[[], float] = time.monotonic):
     self._clock = clock
     self._lock = threading.Lock()
-    self._waits = np.zeros(_KEPT)
-    self._requests = 0  # since the start
+    self._waits: collections.deque[float] = collections.deque(maxlen=_KEPT)
     self.refused = 0
     self._clear()
 
   def _clear(self) -> None:
     self._since = self._clock()
-    self._first = self._requests
-    self._batches = self._passes = self._rows = 0
+    self._waits.clear()
+    self._requests = self._batches = self._passes = self._rows = 0
     self._pass_s = 0.0
 
   def answered(self, wait_s: float) -> None:
     """A request had its answer so long after it came in."""
-    self._waits[self._requests % _KEPT] = wait_s
-    self._requests += 1
+    with self._lock:
+      self._waits.append(wait_s)
+      self._requests += 1
 
   def batch(self, rows: int, passes: int, seconds: float) -> None:
     """A batch of so many environments took so many forward passes."""
@@ -51,17 +52,13 @@ class Figures:
     from request to reply.
     """
     with self._lock:
-      requests = self._requests - self._first
       numbers: dict[str, float] = {
         'refused_requests': self.refused,
-        'requests_per_s': requests / max(self._clock() - self._since, 1e-9),
+        'requests_per_s': self._requests
+        / max(self._clock() - self._since, 1e-9),
       }
       if self._batches:
-        kept = self._waits[: min(self._requests, _KEPT)]
-        if requests < len(kept):
-          places = np.arange(self._first, self._requests) % _KEPT
-          kept = self._waits[places]
-        wait_p99_s = float(np.percentile(kept, 99)) if len(kept) else 0.0
+        wait_p99_s = float(np.percentile(self._waits or [0.0], 99))
         numbers.update(
           mean_batch=self._rows / self._batches,
           passes_per_step=self._passes / self._rows,

@@ -103,6 +103,7 @@ class RemotePolicy:
 
     Raises:
       rpc.Unavailable: it did not come within `patience_s`.
+      RunLost: the program stops.
       transport_lib.Refused: it will not serve this actor.
       ValueError: it is on another host, but memory was to be shared.
     """
@@ -162,12 +163,7 @@ class RemotePolicy:
     del theta
     if self._uniform:
       return None
-    try:
-      found = self._retry(lambda: self._server.priorities(packed))
-    except rpc.Unavailable as e:
-      if self._should_stop():
-        raise RunLost('The program stops.') from e
-      raise
+    found = self._retry(lambda: self._server.priorities(packed))
     # An agent that has none never has: it is asked once.
     self._uniform = found is None
     return found
@@ -198,7 +194,7 @@ class RemotePolicy:
             'unrolls are dropped.',
             e,
           )
-        self._begin_anew()
+        self.start()
         raise RunLost('The inference server was started again.') from e
 
   def _why_silent(self) -> str:
@@ -227,7 +223,8 @@ class RemotePolicy:
     """Calls until the server is there.
 
     Raises:
-      rpc.Unavailable: it was not within `patience_s`, or the program stops.
+      rpc.Unavailable: it was not within `patience_s`.
+      RunLost: the program stops.
     """
     wait = waiting.Wait(self._patience_s)
 
@@ -239,11 +236,8 @@ class RemotePolicy:
         wait.say(lambda: f'The inference server is not there: {why}.')
         raise
 
-    return rpc.retry(attempt, self._patience_s, should_stop=self._should_stop)
-
-  def _begin_anew(self) -> None:
     try:
-      self.start()
+      return rpc.retry(attempt, self._patience_s, should_stop=self._should_stop)
     except rpc.Unavailable as e:
       if self._should_stop():
         raise RunLost('The program stops.') from e

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from concurrent import futures
 import contextlib
 import json
 import os
@@ -104,7 +105,7 @@ class Server:
   def join(self, hello: dict[str, Any]) -> str | None:
     """Begins a run over RPC. Returns why not, or None."""
     return self._in_loop(
-      lambda call: call.finish(self._admit(sessions.Hello(**hello), None)),
+      lambda call: call.set_result(self._admit(sessions.Hello(**hello), None)),
       _CALL_S,
     )
 
@@ -358,26 +359,35 @@ class Server:
       self._batcher.add(session.index, self._frames.num_envs, now)
 
   def _ask_by(
-    self, call: sessions.Call, index: int, run_id: int, request: bytes
+    self, call: futures.Future, index: int, run_id: int, request: bytes
   ) -> None:
     session = self._sessions.get(index)
     if session is None or session.run_id != run_id:
-      call.fail(transport.UnknownRun(run_id))
+      call.set_exception(transport.UnknownRun(run_id))
       return
     now = time.monotonic()
     if session.ask_by(call, request, now):
       self._batcher.add(index, self._frames.num_envs, now)
 
   def _in_loop(
-    self, do: Callable[[sessions.Call], None], timeout_s: float
+    self, do: Callable[[futures.Future], None], timeout_s: float
   ) -> Any:
-    """Has the other thread do it; returns what it finishes the call with."""
+    """Has the other thread do it; returns what it sets, or raises it.
+
+    Raises:
+      transport.Late: also where nothing came in time.
+    """
     if not self._ready.is_set():
       raise transport.UnknownRun('The server has just been started.')
-    call = sessions.Call()
+    call: futures.Future = futures.Future()
     self._inbox.append(lambda: do(call))
     os.eventfd_write(self._wakeup, 1)
-    return call.wait(timeout_s)
+    try:
+      return call.result(timeout_s)
+    except transport.Late:
+      raise  # as it was set
+    except futures.TimeoutError as e:
+      raise transport.Late(f'no answer within {timeout_s:g} s') from e
 
   def _serve(self, batch: list[sessions.Session]) -> None:
     """Answers a batch."""

@@ -5,8 +5,8 @@ State belongs to (actor, run): a restarted actor is a new run, and begins anew.
 
 from __future__ import annotations
 
+from concurrent import futures
 import dataclasses
-import threading
 from typing import Any
 
 import numpy as np
@@ -32,35 +32,6 @@ class Hello:
   run_id: int
   seed: int | list[int]
   fingerprint: str
-
-
-class Call:
-  """A thread that waits for an answer, or for anything done in the loop."""
-
-  def __init__(self):
-    self._done = threading.Event()
-    self._result: Any = None
-    self._error: Exception | None = None
-
-  def finish(self, result: Any) -> None:
-    self._result = result
-    self._done.set()
-
-  def fail(self, error: Exception) -> None:
-    self._error = error
-    self._done.set()
-
-  def wait(self, timeout_s: float) -> Any:
-    """What `finish` was given; raises what `fail` was given.
-
-    Raises:
-      transport.Late: neither came in time.
-    """
-    if not self._done.wait(timeout_s):
-      raise transport.Late(f'no answer within {timeout_s:g} s')
-    if self._error is not None:
-      raise self._error
-    return self._result
 
 
 class Session:
@@ -89,7 +60,7 @@ class Session:
     self._actor: Any = actor
     self._rng = np.random.default_rng(hello.seed)
     self._answered = -1
-    self._calls: list[Call] = []
+    self._calls: list[futures.Future] = []
 
   def ask(self, now: float) -> bool:
     """There is a request in the frame. Returns whether it is a new one.
@@ -111,11 +82,11 @@ class Session:
     self.since = now
     return True
 
-  def ask_by(self, call: Call, request: bytes, now: float) -> bool:
+  def ask_by(self, call: futures.Future, request: bytes, now: float) -> bool:
     """As `ask`, for a request that came over RPC; `call` waits for it."""
     frame = self.frame
     if len(request) != len(frame.request_bytes):
-      call.fail(
+      call.set_exception(
         ValueError(
           f'Got a request of {len(request)} bytes from actor {self.index}, '
           f'but its frames have {len(frame.request_bytes)}: it sends '
@@ -128,7 +99,7 @@ class Session:
       self.since is not None and step > frame.asked_step
     ):
       # Calls may overtake one another; the actor has given up on this one.
-      call.fail(transport.Late(f'request {step} was overtaken'))
+      call.set_exception(transport.Late(f'request {step} was overtaken'))
       return False
     frame.request_bytes[:] = request
     self._calls.append(call)
@@ -168,13 +139,13 @@ class Session:
     """Another run has taken this one's place, or it is gone."""
     calls, self._calls = self._calls, []
     for call in calls:
-      call.fail(transport.UnknownRun(self.run_id))
+      call.set_exception(transport.UnknownRun(self.run_id))
     if self.connection is not None:
       self.connection.close()
 
   def _reply(self, step: int) -> None:
     calls, self._calls = self._calls, []
     for call in calls:
-      call.finish(bytes(self.frame.reply_bytes))
+      call.set_result(bytes(self.frame.reply_bytes))
     if self.connection is not None:
       self.connection.answered(step)
