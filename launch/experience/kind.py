@@ -35,8 +35,9 @@ _logger = logging.getLogger(__name__)
 
 # (observation, action, step, version) -> items made: one step of environments.
 Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
-# Packed transitions [M, W] of a member to their first priorities [M].
-Priorities = Callable[[int, np.ndarray], np.ndarray]
+# Packed transitions [M, W] of a member to their first priorities [M]; None for
+# all alike.
+Priorities = Callable[[int, np.ndarray], np.ndarray | None]
 ShouldStop = Callable[[], bool]
 
 
@@ -66,6 +67,7 @@ class Kind(abc.ABC):
 
   prioritized = False
   queue = False
+  _signature: Any  # of an item
 
   def __init__(
     self, experiment: experiment_lib.Experiment, config: actor_settings.Config
@@ -118,6 +120,27 @@ class Kind(abc.ABC):
     self, addresses: Sequence[str], table: str, should_stop: ShouldStop
   ) -> Source:
     """What a learner samples from: one call's updates at a time."""
+
+  def _sampled(
+    self,
+    addresses: Sequence[str],
+    table: str,
+    batch_size: int,
+    should_stop: ShouldStop,
+    **options: Any,
+  ) -> Source:
+    """A source of samples of a table; options are of the sampler."""
+    sampler = sampler_lib.ShardedSampler(
+      addresses,
+      table,
+      batch_size,
+      should_stop=should_stop,
+      connect_timeout_s=WAIT_S,
+      say=pulse.waits,
+      signature=self._signature,
+      **options,
+    )
+    return Source(self, sampler, addresses, table)
 
   @abc.abstractmethod
   def sample_specs(self) -> Any:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from agents import base
 from launch import actor_settings
-from launch import pulse
 from launch.experience import kind
 from launch.experience import transitions
 from replay import adders
@@ -40,6 +39,8 @@ class _Own(kind.Local):
     super().__init__(experiment, config)
     self._members = members
     self._layout = self.agent.transition_layout()
+    own = () if self.prioritized else (members,)
+    self._signature = self._layout.signature(*own)
 
   @property
   def why(self):
@@ -62,6 +63,20 @@ class _Own(kind.Local):
   @property
   def feed(self):
     return self.agent.feed(self.envs_per_member)
+
+  def keep_order(self, seed):
+    plan, item = self.plan, self._signature
+    self.rings = [
+      ring.Ring(
+        plan.max_size,
+        plan.batch_size,
+        item.shape,
+        item.dtype.as_numpy_dtype,
+        seed + table,
+        self.agent.priority_exponent,
+      )
+      for table in range(self._members if self.prioritized else 1)
+    ]
 
   def numbers(self, sample, updates):
     return {
@@ -94,7 +109,7 @@ class Steps(_Own):
         name,
         max_size=self.plan.max_size,
         min_size=self.plan.min_size,
-        signature=self._layout.signature(self._members),
+        signature=self._signature,
         rate_limiter=deadlock.limiter(self.plan),
       )
     ]
@@ -117,34 +132,13 @@ class Steps(_Own):
     )
     return adder, adder.add
 
-  def keep_order(self, seed):
-    plan, item = self.plan, self._layout.signature(self._members)
-    self.rings = [
-      ring.Ring(
-        plan.max_size,
-        plan.batch_size,
-        item.shape,
-        item.dtype.as_numpy_dtype,
-        seed,
-      )
-    ]
-
   def source(self, addresses, table, should_stop):
     if self.rings:
       return self.rings[0]
-    sampler = sampler_lib.ShardedSampler(
-      addresses,
-      table,
-      self.plan.batch_size,
-      should_stop=should_stop,
-      connect_timeout_s=kind.WAIT_S,
-      say=pulse.waits,
-      signature=self._layout.signature(self._members),
-    )
-    return kind.Source(self, sampler, addresses, table)
+    return self._sampled(addresses, table, self.plan.batch_size, should_stop)
 
   def sample_specs(self):
-    item = self._layout.signature(self._members)
+    item = self._signature
     return tf.TensorSpec((self.plan.batch_size, *item.shape), item.dtype)
 
 
@@ -163,9 +157,7 @@ class PrioritizedSteps(_Own):
 
   @property
   def first_items(self):
-    return self._members * (
-      self.experiment.min_replay_size + self.agent.n_step * self.envs_per_member
-    )
+    return self.first_steps
 
   @property
   def plan(self):
@@ -196,20 +188,6 @@ class PrioritizedSteps(_Own):
     ]
     adder = _Adders(found, self.envs_per_member)
     return adder, adder.add
-
-  def keep_order(self, seed):
-    plan, item = self.plan, self._layout.signature()
-    self.rings = [
-      ring.Ring(
-        plan.max_size,
-        plan.batch_size,
-        item.shape,
-        item.dtype.as_numpy_dtype,
-        seed + member,
-        self.agent.priority_exponent,
-      )
-      for member in range(self._members)
-    ]
 
   def source(self, addresses, table, should_stop):
     if self.rings:

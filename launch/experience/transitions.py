@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from launch import pulse
 from launch.experience import kind
 from replay import adders
 from replay import deadlock
@@ -84,6 +83,10 @@ class Transitions(kind.Kind):
     return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
   def adder(self, client, table, behaviour, priorities, should_stop, ring=None):
+    def first(packed):
+      found = priorities(0, packed)
+      return np.ones(len(packed)) if found is None else found
+
     adder = adders.TransitionAdder(
       client,
       table,
@@ -91,7 +94,7 @@ class Transitions(kind.Kind):
       self.agent.n_step,
       self.agent.gamma,
       self.config.envs_per_actor,
-      priority=lambda packed: priorities(0, packed),
+      priority=first,
       item_size=self._size,
       priority_exponent=self.agent.priority_exponent or 0.0,
       burst=_BURST,
@@ -105,20 +108,16 @@ class Transitions(kind.Kind):
     return self.agent.feed(self.config.envs_per_actor, self.batch_size)
 
   def source(self, addresses, table, should_stop):
-    found = sampler.ShardedSampler(
+    return self._sampled(
       addresses,
       table,
       self.batch_size // self._size,
+      should_stop,
       updates=self.updates_per_call,
       # A worker of Reverb's makes about 100,000 samples/s beside the learner.
       num_workers=2,
       max_in_flight=self.plan.max_in_flight,
-      should_stop=should_stop,
-      connect_timeout_s=kind.WAIT_S,
-      say=pulse.waits,
-      signature=self._signature,
     )
-    return kind.Source(self, found, addresses, table)
 
   def sample_specs(self):
     items = self.updates_per_call * self.batch_size

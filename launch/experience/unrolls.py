@@ -10,14 +10,12 @@ import tensorflow as tf
 from agents import base
 from agents.unroll import unrolls
 from launch import actor_settings
-from launch import pulse
 from launch.experience import kind
 from launch.experience import population
 from replay import block_adder
 from replay import blocks
 from replay import deadlock
 from replay import packing
-from replay import sampler
 from replay import shards
 from replay import tables as tables_lib
 
@@ -33,6 +31,7 @@ class Unrolls(kind.Kind):
   def __init__(self, experiment, config, members=1):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
+    self._signature = self._layout.signature()
     self._feed = self.agent.feed(
       config.envs_per_actor,
       self.batch_size,
@@ -80,7 +79,7 @@ class Unrolls(kind.Kind):
 
   def tables(self, name):
     size = self.plan.shard_max_size
-    return [tables_lib.queue(name, size, self._layout.signature())]
+    return [tables_lib.queue(name, size, self._signature)]
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del priorities
@@ -107,23 +106,19 @@ class Unrolls(kind.Kind):
     return self._feed
 
   def source(self, addresses, table, should_stop):
-    found = sampler.ShardedSampler(
+    return self._sampled(
       addresses,
       table,
       self._blocks,
-      should_stop=should_stop,
-      connect_timeout_s=kind.WAIT_S,
-      say=pulse.waits,
+      should_stop,
       max_in_flight=_BLOCKS_IN_FLIGHT,
-      signature=self._layout.signature(),
     )
-    return kind.Source(self, found, addresses, table)
 
   def sample_specs(self):
     return blocks.Block(
       *(
         tf.TensorSpec((self._blocks, *spec.shape), spec.dtype)
-        for spec in self._layout.signature()
+        for spec in self._signature
       )
     )
 

@@ -103,7 +103,11 @@ class Acting:
       info = table_checks.tables(client, kind.WAIT_S, should_stop, pulse.waits)
       self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
-      client, table, self._behaviour, self._priorities, should_stop
+      client,
+      table,
+      self._behaviour,
+      lambda member, packed: self._behaviour.priorities(member, packed),
+      should_stop,
     )
 
   def in_vain(self) -> bool:
@@ -123,10 +127,6 @@ class Acting:
       return False
     self._written = len(infos) * min(info.current_size for info in infos)
     return True
-
-  def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
-    found = self._behaviour.priorities(member, packed)
-    return np.ones(len(packed)) if found is None else found
 
   @property
   def done(self) -> bool:

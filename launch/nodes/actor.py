@@ -129,7 +129,10 @@ class Actor:
       reverb.Client(self._replay),
       self._table,
       self._behaviour,
-      self._priorities,
+      # An actor acts for one member.
+      lambda _, packed: self._behaviour.priorities(
+        self._follower.theta, packed
+      ),
       self._stop.is_set,
     )
     self._actor = acme_actor.Actor(
@@ -146,11 +149,6 @@ class Actor:
   def steps(self) -> int:
     """Of all its environments, also before it was started again."""
     return self._actor.steps
-
-  def _priorities(self, member: int, packed: np.ndarray) -> np.ndarray:
-    del member  # an actor acts for one
-    found = self._behaviour.priorities(self._follower.theta, packed)
-    return np.ones(len(packed)) if found is None else found
 
   def _loop(self) -> None:
     num_envs, share = self._environment.num, self.share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import logging
 import os
@@ -103,7 +104,7 @@ class Evaluator:
     period = self._experiment.eval_period
     done = self._taken // period
     while not stop.is_set() and not over.wait(_LOOK_S):
-      if self._finished():
+      if _asked(self._counter.finished):
         # Said here, as an evaluation may take longer than the program waits.
         self._reporter.hold(_LAST_EVALUATIONS_S)
         return
@@ -131,27 +132,17 @@ class Evaluator:
       self._evaluate(self._waiting.get(), stop)
     self._reporter.hold(0)
 
-  def _finished(self) -> bool:
-    try:
-      return self._counter.finished()
-    except (rpc.Unavailable, rpc.RemoteError):
-      return False
-
   def _steps(self) -> int | None:
     """Actor steps of one agent so far, or None if nobody knows."""
-    try:
-      total = self._counter.totals().get('actor_steps', 0)
-    except (rpc.Unavailable, rpc.RemoteError):
+    totals = _asked(self._counter.totals)
+    if totals is None:
       return None
-    return total // self._experiment.num_agents
+    return totals.get('actor_steps', 0) // self._experiment.num_agents
 
   def _take(self, steps: int) -> bool:
     """Puts the newest parameters in line. Returns whether there were any."""
-    try:
-      newest = self._server.get_parameters(-1)
-    except (rpc.Unavailable, rpc.RemoteError):
-      return False
-    if newest['theta'] is None:
+    newest = _asked(self._server.get_parameters, -1)
+    if newest is None or newest['theta'] is None:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
     self._taken = steps
@@ -170,6 +161,14 @@ class Evaluator:
         'age_s': time.monotonic() - snapshot.taken_at,
       },
     )
+
+
+def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
+  """What another node answers; None if it does not."""
+  try:
+    return call(*arguments)
+  except (rpc.Unavailable, rpc.RemoteError):
+    return None
 
 
 def be_nice(experiment: experiment_lib.Experiment) -> None:
