@@ -45,7 +45,7 @@ while True:
 def slurm(tmp_path):
   """The environment of a job on two nodes, with commands that are played."""
   for path, interpreter, text in (
-    ('bin/scontrol', '/bin/sh', 'echo one; echo two'),
+    ('bin/scontrol', '/bin/sh', 'echo one; /bin/sleep 0.1; echo two'),
     ('bin/sleep', '/bin/sh', 'true'),
     ('bin/srun', '/bin/sh', SRUN),
     ('.venv/bin/ray', '/bin/sh', 'exec tail -f /dev/null'),
