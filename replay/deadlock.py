@@ -144,8 +144,16 @@ def check(plan: Plan) -> None:
     )
   if plan.queue:
     _check_queue(plan)
-  if plan.samples_per_insert is not None and plan.error_buffer is not None:
-    _check_error_buffer(plan.samples_per_insert, plan.error_buffer)
+  if plan.samples_per_insert is None or plan.error_buffer is None:
+    return
+  least = _least_error_buffer(plan.samples_per_insert)
+  if not plan.error_buffer >= least:
+    raise Refused(
+      f'error_buffer={plan.error_buffer:g} is too small: max(1, '
+      f'samples_per_insert={plan.samples_per_insert:g}) = {least:g} are '
+      'needed, or inserts and samples block each other. Raise error_buffer to '
+      f'at least {least:g}, or leave it None.'
+    )
 
 
 def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
@@ -198,16 +206,6 @@ def _part(total: int, count: int, index: int) -> int:
 def _least_error_buffer(ratio: float) -> float:
   """The smallest with which a table never stops both sides, in samples."""
   return max(1.0, float(ratio))
-
-
-def _check_error_buffer(ratio: float, buffer: float) -> None:
-  least = _least_error_buffer(ratio)
-  if not buffer >= least:
-    raise Refused(
-      f'error_buffer={buffer:g} is too small: max(1, samples_per_insert='
-      f'{ratio:g}) = {least:g} are needed, or inserts and samples block each '
-      f'other. Raise error_buffer to at least {least:g}, or leave it None.'
-    )
 
 
 def _check_queue(plan: Plan) -> None:

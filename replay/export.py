@@ -292,7 +292,7 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
     name,
     about['environment'],
     episodes.episodes(
-      packing.Transition(**fields, weight=1.0),
+      packing.Transition(**fields),
       int(about['n_step']),
       about['gamma'],
     ),

@@ -27,8 +27,8 @@ import struct
 import sys
 
 MODES = ('auto', 'required', 'off')
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNET = 0x40000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 _UNKNOWN = 255  # exit code of a trial that failed without an errno
@@ -54,9 +54,9 @@ def prepare(argv: Sequence[str] = ()) -> None:
   cluster = any(word.startswith('--ray_address') for word in argv)
   if '--isolate=off' in argv or two_words or cluster:
     return
-  if _trial(_CLONE_NEWNET) and not _trial(_CLONE_NEWUSER | _CLONE_NEWNET):
+  if _trial(CLONE_NEWNET) and not _trial(CLONE_NEWUSER | CLONE_NEWNET):
     with contextlib.suppress(OSError):  # there is a second thread already
-      _unshare(_CLONE_NEWUSER)
+      _unshare(CLONE_NEWUSER)
 
 
 def enter(mode: str) -> None:
@@ -74,9 +74,9 @@ def enter(mode: str) -> None:
   # first one's zygote.
   if mode == 'off' or _entered:
     return
-  number = _trial(_CLONE_NEWNET)
+  number = _trial(CLONE_NEWNET)
   if not number:
-    _unshare(_CLONE_NEWNET)
+    _unshare(CLONE_NEWNET)
     _entered = True
     return
   if mode == 'required':
@@ -93,9 +93,9 @@ def enter(mode: str) -> None:
 
 def found() -> str:
   """What runs get on this machine, in one line."""
-  if not _trial(_CLONE_NEWNET):
+  if not _trial(CLONE_NEWNET):
     return 'private network for each run (network namespace)'
-  number = _trial(_CLONE_NEWUSER | _CLONE_NEWNET)
+  number = _trial(CLONE_NEWUSER | CLONE_NEWNET)
   if not number:
     return 'private network for each run (user and network namespace)'
   return f'no private network: {_why(number)}; ports of runs are open'
@@ -143,11 +143,8 @@ def _unshare(kinds: int) -> None:
     OSError: the system refuses it.
   """
   user, group = os.geteuid(), os.getegid()
-  libc = ctypes.CDLL(None, use_errno=True)
-  if libc.unshare(kinds) != 0:
-    number = ctypes.get_errno()
-    raise OSError(number, f'unshare: {os.strerror(number)}')
-  if kinds & _CLONE_NEWUSER:
+  call('unshare', kinds)
+  if kinds & CLONE_NEWUSER:
     for name, text in (
       ('setgroups', 'deny'),  # the kernel asks for it before gid_map
       ('uid_map', f'{user} {user} 1'),
@@ -155,7 +152,19 @@ def _unshare(kinds: int) -> None:
     ):
       with open(f'/proc/self/{name}', 'w', encoding='utf-8') as file:
         file.write(text)
-  if kinds & _CLONE_NEWNET:
+  if kinds & CLONE_NEWNET:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
       request = struct.pack('16sh22x', b'lo', _IFF_UP)  # struct ifreq
       fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+
+
+def call(name: str, *arguments: int) -> None:
+  """Calls a function of libc.
+
+  Raises:
+    OSError: it failed.
+  """
+  libc = ctypes.CDLL(None, use_errno=True)
+  if getattr(libc, name)(*arguments) != 0:
+    number = ctypes.get_errno()
+    raise OSError(number, f'{name}: {os.strerror(number)}')

@@ -221,18 +221,15 @@ class NStepWindow:
 
   def _check(self, observation: Any, action: Any, step: Any) -> None:
     layout = self.layout
-    wanted = {
-      'observation': (np.shape(observation), layout.observation_shape),
-      'action': (np.shape(action), layout.action_shape),
-      'step.observation': (
-        np.shape(step.observation),
-        layout.observation_shape,
-      ),
-      'step.reward': (np.shape(step.reward), ()),
-      'step.discount': (np.shape(step.discount), ()),
-      'step.last': (np.shape(step.last), ()),
-    }
-    for name, (got, inner) in wanted.items():
+    for name, given, inner in (
+      ('observation', observation, layout.observation_shape),
+      ('action', action, layout.action_shape),
+      ('step.observation', step.observation, layout.observation_shape),
+      ('step.reward', step.reward, ()),
+      ('step.discount', step.discount, ()),
+      ('step.last', step.last, ()),
+    ):
+      got = np.shape(given)
       if got != (self.num_envs, *inner):
         raise ValueError(
           f'{name} has shape {got}, but {(self.num_envs, *inner)} is needed '

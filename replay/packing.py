@@ -68,7 +68,7 @@ class Transition(NamedTuple):
   r_t: Any
   d_t: Any
   o_t: Any
-  weight: Any
+  weight: Any = 1.0
   version: Any = 0.0
   written_at: Any = 0.0
 
@@ -191,23 +191,12 @@ class TransitionLayout:
       return value
     return np.ascontiguousarray(value).view(np.uint8)
 
-  def pack(
-    self,
-    o_tm1: Any,
-    a_tm1: Any,
-    r_t: Any,
-    d_t: Any,
-    o_t: Any,
-    weight: Any = 1.0,
-    version: Any = 0.0,
-    written_at: Any = 0.0,
-  ) -> np.ndarray:
+  def pack(self, *fields: Any, **named: Any) -> np.ndarray:
     """Packs arrays with a common leading shape [...].
 
     Args:
-      o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at: see
-        `Transition`. All but o_tm1 may also broadcast to the leading shape of
-        o_tm1.
+      *fields, **named: of `Transition`. All but o_tm1 may also broadcast to the
+        leading shape of o_tm1.
 
     Returns:
       float32 or uint8 [..., W].
@@ -215,8 +204,9 @@ class TransitionLayout:
     Raises:
       ValueError: a field does not fit the layout.
     """
+    values = Transition(*fields, **named)
     rank = len(self.observation_shape)
-    shape = np.shape(o_tm1)
+    shape = np.shape(values.o_tm1)
     leading = shape[: len(shape) - rank]
     if shape[len(leading) :] != self.observation_shape:
       raise ValueError(
@@ -225,9 +215,6 @@ class TransitionLayout:
         'observations of the environment that the layout was made for.'
       )
     out = np.empty((*leading, self.width), self.dtype)
-    values = Transition(
-      o_tm1, a_tm1, r_t, d_t, o_t, weight, version, written_at
-    )
     for name, place, inner, value in zip(
       Transition._fields, self.slices, self._inner_shapes, values, strict=True
     ):

@@ -199,13 +199,7 @@ class ShardedSampler:
     patience_s = _PATIENCE_S if stream.seen else self._connect_timeout_s
     if silent_s < min(_PATIENCE_S, patience_s):
       return
-    info = self._answers(stream)
-    if info is not None:
-      if silent_s >= _STUCK_S and table_checks.lets_through(info):
-        # Its server was away for less than `_PATIENCE_S`, so it was never
-        # left out; the reader still waits for the old one.
-        stream.restart()
-    elif silent_s >= patience_s:
+    if not self._answers(stream) and silent_s >= patience_s:
       stream.leave_out()
       if not self.living and not stream.seen:
         raise self._nobody()
@@ -218,33 +212,36 @@ class ShardedSampler:
         len(self._streams),
       )
 
-  def _answers(self, stream: shards.Stream) -> Any:
-    """What a shard that gives nothing says, None if it is not there."""
+  def _answers(self, stream: shards.Stream) -> bool:
+    """Whether a shard that gives nothing is there. Mends a stuck reader."""
     address = stream.address
     info = table_checks.now(reverb.Client(address), self._table)
     if info is None:
       self._say(f'replay shard {stream.index} at {address} does not answer')
-      return None
+      return False
     why = table_checks.why_starved(self._table, address, info)
     self._say(why)
     if not stream.said_waiting:
       stream.said_waiting = True
       _logger.info('%s', why)
-    return info
+    if not table_checks.lets_through(info):
+      stream.silent_since = time.monotonic()  # rightly
+    elif time.monotonic() - stream.silent_since >= _STUCK_S:
+      # Its server was away for so short a time that it was not left out: the
+      # reader still waits for the old one.
+      stream.restart()
+    return True
 
   def _is_back(self, stream: shards.Stream) -> bool:
     """Whether a shard that is left out is there again, and has to fill."""
     stuck = time.monotonic() - stream.silent_since >= _STUCK_S
-    info = self._answers(stream)
-    if info is None and (stuck or stream.said_waiting):
+    if self._answers(stream):
+      return True
+    if stuck or stream.said_waiting:
       # The shard came back and went away again: its reader waits for ever.
       stream.said_waiting = False
       stream.restart()
-    elif info is not None and not table_checks.lets_through(info):
-      stream.silent_since = time.monotonic()  # rightly
-    elif stuck:
-      stream.restart()
-    return info is not None
+    return False
 
   def _take_back(self, stream: shards.Stream) -> None:
     stream.living = True

@@ -106,8 +106,8 @@ class Stream:
   Attributes:
     living: False where the shard is left out.
     seen: whether the shard has ever given a batch.
-    silent_since: time.monotonic() of the last batch or restart; where it is
-      left out, also of the last reader that saw the server away.
+    silent_since: time.monotonic() of the last batch or restart, or when it was
+      last known why nothing comes: a limiter, or a server that is away.
   """
 
   def __init__(

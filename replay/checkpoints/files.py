@@ -114,11 +114,6 @@ def verify(manifest: Manifest) -> None:
     file = manifest.path / name
     if name not in manifest.sha256 or not file.is_file():
       raise Broken(f'{file} is missing.')
-    if file.stat().st_size != manifest.sizes[name]:
-      raise Broken(
-        f'{file} has {file.stat().st_size:,} bytes, saved were '
-        f'{manifest.sizes[name]:,}.'
-      )
     if sha256(file) != manifest.sha256[name]:
       raise Broken(f'{file} has changed since it was saved (sha256).')
 

@@ -74,7 +74,7 @@ def open_server(
   if directory is None:
     # Reverb creates this directory at the first save; `save` empties it again.
     staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
-    return Opened(_start(tables, port, staging), None)
+    return Opened(start(tables, port, staging), None)
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
@@ -83,14 +83,10 @@ def open_server(
       shutil.rmtree(root / leftover, ignore_errors=True)
     found = newest(root)
     prepared = root / _PREPARED
-    if found is not None:
-      try:
-        restore.prepare(found.path, tables, prepared)
-      except BaseException:
-        shutil.rmtree(prepared, ignore_errors=True)
-        raise
     try:
-      server = _start(
+      if found is not None:
+        restore.prepare(found.path, tables, prepared)
+      server = start(
         tables, port, root / files.STAGING, prepared if found else None
       )
     finally:
@@ -150,7 +146,10 @@ def save(
   with _locked(root):
     shutil.rmtree(incoming, ignore_errors=True)
     try:
-      _take(pathlib.Path(client.checkpoint()), incoming)
+      written = pathlib.Path(client.checkpoint())
+      shutil.move(written, incoming)
+      with contextlib.suppress(OSError):
+        written.parent.rmdir()
       manifest = _describe(root, incoming, dict(meta or {}))
       manifest.write(incoming)
       for file in incoming.iterdir():
@@ -164,25 +163,19 @@ def save(
   return manifest
 
 
-def _start(
+def start(
   tables: Sequence[reverb.Table],
   port: int | None,
   staging: pathlib.Path,
   prepared: pathlib.Path | None = None,
 ) -> reverb.Server:
+  """A server that saves to `staging`, with what is in `prepared`."""
   checkpointer = reverb.checkpointers.DefaultCheckpointer(
     path=str(staging),
     # What is loaded when the staging directory is empty.
     fallback_checkpoint_path=str(prepared) if prepared else None,
   )
   return reverb.Server(list(tables), port, checkpointer)
-
-
-def _take(written: pathlib.Path, incoming: pathlib.Path) -> None:
-  """Moves what Reverb wrote out of its staging directory."""
-  shutil.move(written, incoming)
-  with contextlib.suppress(OSError):
-    written.parent.rmdir()
 
 
 def _describe(

@@ -25,6 +25,7 @@ from replay import packing
 from replay import stderr
 from replay.checkpoints import files
 from replay.checkpoints import restore
+from replay.checkpoints import save
 from replay.inspect import read as reading
 
 # Columns that mean something whatever table they are in.
@@ -241,12 +242,9 @@ def restored(
   with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
     copy = pathlib.Path(temporary) / 'copy'
     restore.excerpt(source, queue, picked, copy)
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(
-      str(copy.with_name('none')), fallback_checkpoint_path=str(copy)
-    )
     # Reverb's notes on its start would come between the user and the answer.
     with stderr.muted():
-      server = reverb.Server([queue], None, checkpointer)
+      server = save.start([queue], None, copy.with_name('none'), copy)
       try:
         samples = server.localhost_client().sample(
           table.name, len(picked), emit_timesteps=False

@@ -7,15 +7,14 @@ may look into the run joins that process's namespace.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pathlib
 from typing import Any
 
+from replay import isolation
+
 FILE = 'launcher.json'
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNET = 0x40000000
 # What reading a record that is cut or of somebody else may raise.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
@@ -109,8 +108,8 @@ def join(run: pathlib.Path) -> bool:
       return True
     # A network belongs to the user namespace that it was made in.
     if not _same(user, '/proc/self/ns/user'):
-      _setns(user, _CLONE_NEWUSER)
-    _setns(network, _CLONE_NEWNET)
+      isolation.call('setns', user, isolation.CLONE_NEWUSER)
+    isolation.call('setns', network, isolation.CLONE_NEWNET)
   except (FileNotFoundError, ProcessLookupError):
     return False  # it ended meanwhile
   except OSError as e:
@@ -147,10 +146,3 @@ def _started(process: int) -> int | None:
 
 def _same(file: int, path: str) -> bool:
   return os.path.samestat(os.fstat(file), os.stat(path))
-
-
-def _setns(file: int, kind: int) -> None:
-  libc = ctypes.CDLL(None, use_errno=True)
-  if libc.setns(file, kind) != 0:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))
