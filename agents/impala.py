@@ -49,8 +49,6 @@ class Config(unroll_agent.Config):
   # Paper: 0.1, for a loss summed over the batch.
   rmsprop_epsilon: settings.Positive = 0.01
   max_gradient_norm: settings.Positive | None = 40.0  # paper: 40
-  # Of rewards in the loss; paper: 1 (Atari).
-  reward_clip: settings.Positive | None = None
   entropy_cost: settings.NotNegative = 0.01  # paper: 0.01 (Atari)
   # On half the squared error; paper: 0.5.
   baseline_cost: settings.NotNegative = 0.5
@@ -133,7 +131,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     values = unrolled.values
     traced = vtrace.vtrace(
       tf.where(valid, log_rho, -math.inf),
-      self._rewards(batch),
+      config.reward_scale * major(batch.reward),
       config.gamma * discount,
       last,
       values[:-1],
@@ -171,6 +169,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       'rho_mean': policy_gradient.masked_mean(rho, mask),
       'rho_deviation': tf.reduce_max(tf.abs(rho - 1.0)),
       'dropped_sequences': tf.reduce_sum(tf.cast(~sound, tf.float32)),
+      **self.spread(unrolled.policy, mask),
     }
     return base.LossOutput(
       loss,
@@ -183,10 +182,3 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     """The same, with the advantages that weight the policy's gradient."""
     del values
     return traced
-
-  def _rewards(self, batch: blocks.Block) -> tf.Tensor:
-    rewards = unroll_network.time_major(batch.reward)
-    clip = self.config.reward_clip
-    if clip is not None:
-      rewards = tf.clip_by_value(rewards, -clip, clip)
-    return self.config.reward_scale * rewards

@@ -61,8 +61,6 @@ class Config(unroll_agent.Config):
   normalize_advantages: bool = True  # within a minibatch
   # Of a rollout's updates; usual: 0.01 to 0.03.
   target_kl: settings.Positive | None = None
-  # Of rewards that are learned from.
-  reward_clip: settings.Positive | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -127,7 +125,6 @@ class PPO(unroll_agent.UnrollActorCritic):
   def __init__(self, config: Config, spec: environments.Spec):
     super().__init__(config, spec)
     self.updates_per_call = config.updates_per_rollout
-    self.reward_clip = config.reward_clip
     self.optimizer = optimizers.make('adam', epsilon=config.adam_epsilon)
     total = config.anneal_env_steps
     if total is not None:
@@ -244,6 +241,7 @@ class PPO(unroll_agent.UnrollActorCritic):
       'clip_fraction': mean(beyond),
       'lag_deviation': batch.lag,
       'dropped_steps': tf.reduce_sum(1.0 - mask),
+      **self.spread(unrolled.policy, mask),
     }
     return base.LossOutput(
       loss,

@@ -6,7 +6,7 @@ actors write, and how they act.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import tensorflow as tf
 from agents import base
 from agents import parameters
 from agents import settings
+from agents.losses import policy_gradient
 from agents.networks import conv
 from agents.networks import policy_heads
 from agents.unroll import acting as unroll_acting
@@ -24,6 +25,10 @@ from agents.unroll import network as unroll_network
 from agents.unroll import unrolls
 from environment_loops import environments
 from replay import blocks
+
+# Mean standard deviation, in units of [-1, 1], below which a Gaussian policy
+# hardly explores.
+_SMALL_SIGMA = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Config:
   tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
   gamma: settings.Fraction = 0.99  # per environment step
   reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
+  # Of each reward that is learned from; IMPALA's paper: 1 (Atari).
+  reward_clip: settings.Positive | None = None
   # Until the learning rate is 0, linear.
   anneal_env_steps: settings.Whole | None = None
 
@@ -99,7 +106,10 @@ class UnrollActorCritic(base.Agent):
       stack=config.stack,
       normalize=config.normalize_observations,
     )
+    if isinstance(head, policy_heads.Gaussian):
+      self.metrics = {**self.metrics, 'sigma': 'mean'}
     self.gamma = config.gamma
+    self.reward_clip = config.reward_clip
     self.unroll_length = config.unroll_length
     self.batch_size = config.batch_size
     self.learning_rate = config.learning_rate
@@ -179,6 +189,23 @@ class UnrollActorCritic(base.Agent):
       tf.reshape(observations, (-1, normalizer.size)),
       tf.reshape(mask, (-1,)),
     )
+
+  def spread(self, policy: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Metric of a Gaussian policy's outputs [T, B, size]; {} of others."""
+    if not isinstance(self.head, policy_heads.Gaussian):
+      return {}
+    sigma = tf.reduce_mean(self.head.scale(policy)[1], axis=-1)
+    return {'sigma': policy_gradient.masked_mean(sigma, mask)}
+
+  def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+    # 0 is that of a batch without experience.
+    if not 0 < metrics.get('sigma', 0.0) < _SMALL_SIGMA:
+      return []
+    return [
+      f"The policy's standard deviation is {metrics['sigma']:.4f} in the mean, "
+      'of actions in [-1, 1]: it hardly explores any more. Raise '
+      'agent.entropy_cost or agent.sigma_min, or lower agent.learning_rate.'
+    ]
 
   def exploration(self, actor_steps: int) -> float:
     """0: the policy is random by itself, and nothing is added."""

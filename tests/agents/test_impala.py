@@ -36,10 +36,7 @@ def slow_loss(agent, theta, block):
       rho = np.exp(log_pi - block.behaviour[t, k, 0])
       if config.correction == 'none':
         rho = 1.0
-      reward = block.reward[t, k]
-      if config.reward_clip is not None:
-        reward = np.clip(reward, -config.reward_clip, config.reward_clip)
-      reward = config.reward_scale * reward
+      reward = config.reward_scale * block.reward[t, k]
       g = 0.0 if terminated else config.gamma
       after = 0.0 if block.last[t, k] else after
       q = reward + g * (following + after)
@@ -60,7 +57,7 @@ def slow_loss(agent, theta, block):
   [
     {},
     {'trace_lambda': 0.7, 'gamma': 0.9},
-    {'reward_scale': 0.3, 'reward_clip': 0.5, 'baseline_cost': 0.8},
+    {'reward_scale': 0.3, 'baseline_cost': 0.8},
     {'correction': 'none', 'entropy_cost': 0.2},
   ],
 )
@@ -81,6 +78,23 @@ def test_the_loss_is_that_of_one_sequence_and_step_at_a_time(spec, options):
   np.testing.assert_allclose(got.loss, slow_loss(agent, theta, both), rtol=1e-4)
   assert set(got.metrics) == set(agent.metrics)
   assert got.priorities.shape == (2,) and (got.priorities.numpy() >= 0).all()
+
+
+def test_a_gaussian_policy_says_how_far_it_explores():
+  agent = cases.make_impala(cases.CONTINUOUS)
+  theta, block = cases.make_theta(agent), cases.make_block(agent)
+  raw = [
+    cases.network(agent, theta, block.observation[t, k])[0][2:]
+    for t, k in zip(*np.nonzero(block.valid))
+  ]
+  got = cases.loss_of(agent, theta, cases.batch_of(block)).metrics
+  sigma = np.minimum(np.log1p(np.exp(raw)) + agent.config.sigma_min, 2.0)
+  np.testing.assert_allclose(got['sigma'], sigma.mean(), rtol=1e-5)
+  assert agent.remarks({'sigma': 0.03}) == []
+  # Of a batch without experience, and of an agent without a sigma.
+  assert agent.remarks({'sigma': 0.0}) == cases.make_impala().remarks({}) == []
+  (remark,) = agent.remarks({'sigma': 0.012})
+  assert '0.0120' in remark and 'agent.entropy_cost' in remark
 
 
 def test_normalised_advantages_do_not_scale_with_the_reward():

@@ -15,6 +15,7 @@ from agents import dqn
 from agents import impala
 from agents.acme import actor as acme_actor
 from environment_loops import environments
+from environment_loops import stepping
 from replay import adders
 from replay import block_adder
 from replay import blocks
@@ -252,6 +253,25 @@ def test_no_transition_is_lost_repeated_or_reordered(written, name):
     over = end == plan.length(0, episode) and plan.terminates(0, episode)
     wanted = 0.0 if over else GAMMA ** (len(rewards) - 1)
     np.testing.assert_allclose(item.d_t, wanted, rtol=1e-6)
+
+
+def test_rewards_are_clipped_as_the_agent_says_when_they_are_written():
+  agent = impala.IMPALA(impala.Config(reward_clip=0.5), DISCRETE)
+  written = []
+  actor = acme_actor.Actor(
+    agent.actor(base.ActorInfo(0, 1, 0), 3),
+    Source(agent.initial(0)),
+    lambda observation, action, step, version: written.append(step.reward),
+    np.random.default_rng(0),
+    reward_clip=agent.reward_clip,
+  )
+  observation, none = np.zeros((3, 3), np.float32), np.zeros(3, np.bool_)
+  rewards = np.array([-2.0, 0.3, 9.0], np.float32)
+  step = stepping.StepBatch(
+    observation, rewards, np.ones(3, np.float32), none, observation
+  )
+  actor.record(observation, actor.act(observation), step)
+  np.testing.assert_allclose(written, [[-0.5, 0.3, 0.5]])
 
 
 def test_no_step_of_a_block_is_lost_repeated_or_reordered(written):
