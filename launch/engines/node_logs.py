@@ -35,7 +35,7 @@ class Logs:
       code: its exit code; below 0 the signal that ended it.
       last_words: what a node that could not write its log said of its end.
     """
-    lines = _since(self.paths[index], self._starts[index])
+    lines = since(self.paths[index], self._starts[index])
     lines = [line for line in lines if not line.startswith('--- ')]
     if code == 0:
       return _LEFT
@@ -60,7 +60,7 @@ class Logs:
       dump(index)
     _wait_until_written(paths, sizes)
     return [
-      '\n'.join(_since(path, size)[-_ERROR_LINES:])
+      '\n'.join(since(path, size)[-_ERROR_LINES:])
       for path, size in zip(paths, sizes, strict=True)
     ]
 
@@ -78,7 +78,7 @@ def _wait_until_written(
     before = now
 
 
-def _since(path: pathlib.Path, start: int) -> list[str]:
+def since(path: pathlib.Path, start: int) -> list[str]:
   """The lines of a log from some place on, the last 64 kB of them."""
   try:
     with path.open('rb') as log:

@@ -214,7 +214,7 @@ class Supervisor:
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
     if not isinstance(restart, restarts.Restart):
       node.state = 'failed'
-      self._end(state_lib.FAILED, f'{node.name} failed: {_gist(error)}')
+      self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
       return
     # A wait for a place, or for the stack's import, is no life that worked.
     lived_s = now - record.started_at
@@ -233,7 +233,7 @@ class Supervisor:
       if silent:
         often = f'it was silent {len(record.silences)} times'
       self._end(
-        state_lib.FAILED, f'{node.name} failed after {often}: {_gist(error)}'
+        state_lib.FAILED, f'{node.name} failed after {often}: {gist(error)}'
       )
       return
     node.state = 'restarting'
@@ -396,7 +396,7 @@ def _recent(times: list[float], now: float, window_s: float) -> list[float]:
   return [time_ for time_ in times if now - time_ < window_s]
 
 
-def _gist(error: str | None) -> str:
+def gist(error: str | None) -> str:
   """The line of an error that says what it is."""
   lines = [line for line in (error or '').splitlines() if line.strip()]
   if not lines:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import functools
-import itertools
 import logging
 import random
 import time
@@ -271,7 +270,9 @@ def retry(
   """
   start = time.monotonic()
   pause, longest = _PAUSE_S
-  for attempt in itertools.count(1):
+  attempt = 0
+  while True:
+    attempt += 1
     try:
       return fn()
     except errors.Unavailable as e:
@@ -291,4 +292,3 @@ def retry(
         pulse.waits(why)
         time.sleep(min(left, 0.1))
     pause = min(2 * pause, longest)
-  raise AssertionError('unreachable')

@@ -200,7 +200,9 @@ class Backend(processes.Backend):
       ray.kill(host.agent)
       why = f'its host was lost: {host.name}'
       if not host.name:  # such as one without room for a file
-        why = f'its host could not start the agent: {_gist(lost)}'
+        why = (
+          f'its host could not start the agent: {supervision.gist(str(lost))}'
+        )
       for index in self._on(ray_id):
         # Killed nodes are started again without end; those of a host on which
         # none could begin may never run.
@@ -353,9 +355,3 @@ class Backend(processes.Backend):
     seat = self._seats.get(index)
     if seat is not None and seat.host in self._hosts:
       self._hosts[seat.host].agent.signal.remote(index, int(number))
-
-
-def _gist(error: Exception) -> str:
-  """The last line of an error that says something."""
-  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-  return lines[-1] if lines else type(error).__name__

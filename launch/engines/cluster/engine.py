@@ -198,11 +198,9 @@ def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
   common: dict[str, Any] = {
     'log_to_driver': False,
     'configure_logging': False,
-    'include_dashboard': False,
   }
   with contextlib.ExitStack() as stack:
     if address:
-      del common['include_dashboard']
       common['address'] = address
     else:
       directory = stack.enter_context(_directory())
@@ -211,6 +209,7 @@ def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
       # It has its nodes share this machine's cores, as local_mp does.
       common |= {
         'num_cpus': cpus,
+        'include_dashboard': False,
         '_node_ip_address': '127.0.0.1',
         '_temp_dir': directory,
         'object_store_memory': _STORE_BYTES,

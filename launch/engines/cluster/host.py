@@ -24,6 +24,7 @@ import psutil
 
 from launch import pulse
 from launch.engines import linux
+from launch.engines import node_logs
 from launch.engines import zygote
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
@@ -282,11 +283,7 @@ class Agent:
 
 def _last_line(log: pathlib.Path) -> str:
   """What a log says last, after a colon; '' if it says nothing."""
-  try:
-    lines = log.read_text(errors='replace').split('\n')
-  except OSError:
-    return ''
-  lines = [line.strip() for line in lines if line.strip()]
+  lines = [line.strip() for line in node_logs.since(log, 0) if line.strip()]
   return f': {lines[-1]}' if lines else ''
 
 

@@ -14,7 +14,7 @@ the agent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import json
@@ -36,7 +36,6 @@ from launch.rpc import server
 from launch.rpc import sockets
 from launch.rpc import tls
 
-_Count = Callable[..., None]
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
@@ -86,7 +85,7 @@ class Tunnel:
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
-    self._sent = self._received = 0  # bytes of Reverb, to and from other hosts
+    self._bytes = [0, 0]  # of Reverb, to other hosts and from them
     self._port = directory.pick_port({*addresses.RAYS_PORTS})
     found = hosts.Directory(place)
     self._copies = copies.Copies(
@@ -135,13 +134,9 @@ class Tunnel:
     """
     return {
       'parameters': self._copies.received_bytes,
-      'sent': self._sent,
-      'received': self._received,
+      'sent': self._bytes[0],
+      'received': self._bytes[1],
     }
-
-  def _count(self, sent: int = 0, received: int = 0) -> None:
-    self._sent += sent
-    self._received += received
 
   async def _ask(self, name: str) -> dict[str, Any] | None:
     return await self._loop.run_in_executor(None, self._agent.place, name)
@@ -158,13 +153,13 @@ class Tunnel:
       if place is None:
         return
       if place['gate'] == self.gate():
-        count: _Count = _leave  # it stays here
+        count = [0, 0]  # it stays here
         there = await _connect('localhost', place['port'])
       else:
         host, port = place['gate'].rsplit(':', 1)
         there = await _connect(host, int(port), self._to_gate)
         there[1].write(f'{name}\n'.encode())
-        count = self._count
+        count = self._bytes
       await _carry((reader, writer), there, count)
 
   async def _from_outside(
@@ -178,11 +173,7 @@ class Tunnel:
       if place is None or place['gate'] != self.gate():
         return  # it is somewhere else by now
       there = await _connect('localhost', place['port'])
-      await _carry(there, (reader, writer), self._count)
-
-
-def _leave(**unused: int) -> None:
-  """Counts nothing."""
+      await _carry(there, (reader, writer), self._bytes)
 
 
 async def _connect(host: str, port: int, context: Any = None) -> Any:
@@ -198,11 +189,11 @@ def _tune(writer: asyncio.StreamWriter) -> None:
     sockets.tune(plain)
 
 
-async def _carry(here: Any, there: Any, count: _Count) -> None:
+async def _carry(here: Any, there: Any, count: list[int]) -> None:
   """Both ways, until either end closes."""
   ways = [
-    asyncio.create_task(_copy(here[0], there[1], lambda n: count(sent=n))),
-    asyncio.create_task(_copy(there[0], here[1], lambda n: count(received=n))),
+    asyncio.create_task(_copy(here[0], there[1], count, 0)),
+    asyncio.create_task(_copy(there[0], here[1], count, 1)),
   ]
   try:
     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -216,11 +207,12 @@ async def _carry(here: Any, there: Any, count: _Count) -> None:
 async def _copy(
   reader: asyncio.StreamReader,
   writer: asyncio.StreamWriter,
-  count: Callable[[int], None],
+  count: list[int],
+  which: int,
 ) -> None:
   with contextlib.suppress(OSError):
     while data := await reader.read(_CHUNK_BYTES):
-      count(len(data))
+      count[which] += len(data)
       writer.write(data)
       await writer.drain()
 

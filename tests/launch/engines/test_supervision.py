@@ -413,4 +413,4 @@ def test_a_lost_backend_is_a_failure():
   ],
 )
 def test_the_gist_of_an_error_is_the_line_that_says_what_it_is(error, gist):
-  assert supervision._gist(error) == gist
+  assert supervision.gist(error) == gist
