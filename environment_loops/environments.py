@@ -288,7 +288,8 @@ def _how_to_count(space: gymnasium.Space) -> str:
   elif (
     isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1
   ):
-    sizes, count = f'[2] * {space.n}', 2 ** int(space.n)
+    count = 2 ** math.prod(space.shape)
+    sizes = f'[2] * {math.prod(space.shape)}'
   else:
     return 'Give one that is wrapped, whose actions are one of both.'
   return (

@@ -186,7 +186,7 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
         for one in (file, *sorted(directory.glob('config.*.json')))
       ]
       made, *before = map(_sums, configs)
-      also = [sums for sums in before if sums != made]
+      also = [sums for sums in before if _alike(sums) != _alike(made)]
       return {
         'environment': configs[0].get('environment'),
         'agent': configs[0].get('agent_name'),
@@ -204,6 +204,11 @@ def _sums(config: dict[str, Any]) -> dict[str, Any]:
     'gamma': agent.get('gamma'),
     'reward_clip': agent.get('reward_clip'),
   }
+
+
+def _alike(sums: dict[str, Any]) -> dict[str, Any]:
+  # A sum of one reward has no gamma.
+  return {**sums, 'gamma': sums['gamma'] if sums['n_step'] > 1 else None}
 
 
 def about(path: pathlib.Path) -> dict[str, Any]:

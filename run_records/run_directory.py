@@ -142,10 +142,9 @@ def default_path(
 
 
 def give_back(path: pathlib.Path) -> None:
-  """Removes a `default_path` that is empty still, and `runs/` if that is."""
+  """Removes a `default_path` that is empty still."""
   with contextlib.suppress(OSError):
     path.rmdir()
-    path.parent.rmdir()
 
 
 def create(

@@ -74,8 +74,11 @@ def test_a_batch_job_that_is_told_to_end_lets_the_launcher_save(
     while not (tmp_path / 'ready').exists():
       assert time.monotonic() < deadline and job.poll() is None
       time.sleep(0.02)
-    job.terminate()  # the script alone, as Slurm does
-    assert job.wait(60) == 143
+    while job.poll() is None:  # one may come before it knows its launcher
+      assert time.monotonic() < deadline
+      job.terminate()  # the script alone, as Slurm does
+      time.sleep(0.5)
+    assert job.poll() == 143
   finally:
     os.killpg(job.pid, signal.SIGKILL)  # Ray, which Slurm would end now
   assert (tmp_path / 'saved').read_text() == (

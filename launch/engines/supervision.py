@@ -126,9 +126,9 @@ class Supervisor:
       for node in nodes
     ]
     # Who serves each other waits for none of them, and all at their servers do.
+    reached = [_reached(clients, i) for i in range(len(nodes))]
     clients = [
-      [j for j in own if i not in _reached(clients, j)]
-      for i, own in enumerate(clients)
+      [j for j in own if i not in reached[j]] for i, own in enumerate(clients)
     ]
     ranks = _ranks(clients)
     self._records = [
@@ -205,10 +205,10 @@ class Supervisor:
     # long it took to hang or to fail.
     worked = self._watch.worked(event.index)
     error = event.error
+    if worked:
+      record.silences = _recent(record.silences, now, limits.restart_window_s)
     if record.silence:
       error, record.silence = record.silence, ''
-      if worked:
-        record.silences = _recent(record.silences, now, limits.restart_window_s)
       record.silences.append(now)
     node.last_error = error
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
@@ -364,10 +364,10 @@ class Supervisor:
 def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
   """The clients of a node, theirs, and so on."""
   found: set[int] = set()
-  new = [start]
+  new = {start}
   while new:
-    new = [j for i in new for j in clients[i] if j not in found]
-    found.update(new)
+    new = {j for i in new for j in clients[i]} - found
+    found |= new
   return found
 
 

@@ -219,9 +219,12 @@ class StarExchange(pull.Pull):
     self._version = 0
     self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
+    self._fresh = False
+    self._unlearned = 0  # updates of networks that are gone
 
   def initial(self, theta, again):
     star = self._client.start(self.should_stop)
+    self._fresh = star.theta is None and again
     if star.theta is None or not again:
       return theta
     _logger.info('Starting from version %d of theta_star.', star.version)
@@ -229,6 +232,8 @@ class StarExchange(pull.Pull):
 
   def begin(self, worker):
     self._worker = worker
+    if self._fresh:  # its rates go on to fall, its networks know nothing
+      self._unlearned = worker.learner.updates
 
   def episode_ended(self, done):
     claim = self._returns.finished(done.index, done.episode_return)
@@ -237,7 +242,9 @@ class StarExchange(pull.Pull):
 
   def updated(self, result):
     if self._config.claim_mode == 'target':
-      for member, claim in self._targets.updated(result.metrics['target_max']):
+      # Of a member that broke in this call others have taken the place.
+      largest = np.where(result.broken, np.nan, result.metrics['target_max'])
+      for member, claim in self._targets.updated(largest):
         self._offer(member, claim)
 
   def sync(self):
@@ -283,7 +290,8 @@ class StarExchange(pull.Pull):
 
   def _offer(self, member: int, claim: float) -> None:
     worker = self._worker
-    learned = worker.learner.updates >= self._config.offer_after_updates
+    made = worker.learner.updates - self._unlearned
+    learned = made >= self._config.offer_after_updates
     if learned and claim > self._client.star.bar:
       index = worker.members[member].index
       self._client.offer(

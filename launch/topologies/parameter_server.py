@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import launchpad as lp
 
@@ -27,6 +27,7 @@ from launch.services import shard_exchange
 from launch.topologies import parts
 
 SECTION = 'server'
+_LONGEST_S = 250.0  # that a learner waits for others
 LASTING = ('num_shards', 'slices')  # checkpoints are of slices
 
 
@@ -58,11 +59,7 @@ class Config:
   checkpoint_period: settings.Whole = 100  # updates of a shard
   # The mean of all learners' gradients is applied: A2C.
   synchronous: bool = False
-  # For the others, in seconds. A learner that waits gives no sign of life, and
-  # would be taken for one that hangs.
-  sync_timeout_s: Annotated[
-    float, settings.between(0, 250, 'above 0 and at most 250 seconds', '(]')
-  ] = 10.0
+  sync_timeout_s: settings.Seconds = 10.0  # for the others, in seconds
 
   def __post_init__(self):
     settings.check(self, SECTION)
@@ -95,6 +92,12 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   Raises:
     ValueError: the sizes do not fit together.
   """
+  if config.synchronous and config.sync_timeout_s > _LONGEST_S:
+    raise ValueError(
+      f'server.sync_timeout_s={config.sync_timeout_s:g}: at most '
+      f'{_LONGEST_S:g} seconds. A learner that waits gives no sign of life, '
+      'and would be taken for one that hangs.'
+    )
   agent = experiment.make_agent()
   shares = [_with_share(experiment, config, i) for i in _learners(config)]
   experience.check_members(shares[-1])

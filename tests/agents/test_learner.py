@@ -357,7 +357,7 @@ def test_a_checkpoint_of_another_learner_is_refused_whole(linear_learner):
     np.testing.assert_array_equal(array, before[name])
 
 
-@pytest.mark.parametrize('options', [{'inertia': 0.4}, {'period': 5}])
+@pytest.mark.parametrize('options', [{'inertia': 0.4}])
 def test_what_an_exchange_did_not_keep_before_begins_fresh(
   linear_learner, options
 ):
