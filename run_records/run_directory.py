@@ -142,9 +142,10 @@ def default_path(
 
 
 def give_back(path: pathlib.Path) -> None:
-  """Removes a `default_path` that is empty still."""
+  """Removes a `default_path` that is empty still, and `runs/` if that is."""
   with contextlib.suppress(OSError):
     path.rmdir()
+    path.parent.rmdir()
 
 
 def create(

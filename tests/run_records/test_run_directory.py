@@ -151,7 +151,7 @@ def test_default_paths_are_flat_and_no_two_are_the_same(tmp_path):
   run_directory.give_back(
     run_directory.default_path('pso_dqn', 'ALE/Pong-v5', runs, now)
   )
-  assert list(runs.iterdir()) == []
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_for_runs_that_cannot_be_is_a_sentence(tmp_path):
