@@ -65,7 +65,9 @@ def resumed(
   kept = cell_lib.resume(config)
   chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
   if steps is not None:
-    steps += steps_made(kept, totals) // kept.experiment.num_agents
+    # Offline they are counted by pace and batch, which may be among what changes.
+    going_on = cell_lib.resume(config, chosen)
+    steps += steps_made(going_on, totals) // kept.experiment.num_agents
     chosen = {**chosen, 'run.steps_per_agent': str(steps)}
     chosen = {**budget(kept, steps), **chosen}
   return cell_lib.resume(config, chosen)

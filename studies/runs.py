@@ -220,7 +220,7 @@ def machine() -> str:
 
 
 def revision(since: str = '') -> str:
-  """The commit of now, with '+' if files differ from it.
+  """The commit of now, with '+' if files differ from it that can run.
 
   Args:
     since: what this was at the start of something. If it is another by now,
@@ -228,10 +228,12 @@ def revision(since: str = '') -> str:
   """
   root = pathlib.Path(__file__).resolve().parents[1]
   said = []
-  for words in (['rev-parse', '--short', 'HEAD'], ['status', '--porcelain']):
+  # What studies write themselves, tables and plots, is no other program.
+  changed = ['status', '--porcelain', '-uno', '--', '.', ':!docs', ':!*.md']
+  for words in (['rev-parse', '--short', 'HEAD'], changed):
     try:
       done = subprocess.run(
-        ['git', *words, *(['-uno'] if words[0] == 'status' else [])],
+        ['git', *words],
         cwd=root,
         capture_output=True,
         text=True,

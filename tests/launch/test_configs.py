@@ -298,7 +298,11 @@ OTHERS = {
     'swarm.pull_every would change nothing here',
   ),
   'others that are waited for too long': (
-    ['a3c', '--config.server.sync_timeout_s=1000'],
+    [
+      'a3c',
+      '--config.server.synchronous=True',
+      '--config.server.sync_timeout_s=1000',
+    ],
     'at most 250 seconds',
   ),
   'updates in a call of an agent that says them': (

@@ -179,6 +179,10 @@ def test_a_resumed_run_without_actors_adds_to_the_updates_that_were_made(
   made = {'learner_steps': updates}
   config = choices.resumed(kept, {}, 3000, made).config
   assert config['run']['steps_per_agent'] == 4 * updates + 3000
+  # Another pace: the updates that were made are so many steps from here on.
+  chosen = {'samples_per_insert': '8.0'}  # of 16
+  config = choices.resumed(kept, chosen, 3000, made).config
+  assert config['run']['steps_per_agent'] == 8 * updates + 3000
 
 
 def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
