@@ -198,30 +198,31 @@ class SimulationClock:
   """
 
   def __init__(self, environment: gymnasium.Env):
-    raw: Any = environment.unwrapped
-    self._data: Any = getattr(raw, 'data', None)
+    self._environment: Any = environment.unwrapped
+    self._data: Any = None  # MuJoCo's; None where there is no such clock
     self._time = 0.0
     # How often each cause made it start over: MuJoCo's own memory.
     self._causes = np.zeros(0, np.int32)
-    if self.exists:
+
+  def restart(self) -> None:
+    """Call it after a reset, which may have made new data."""
+    data = getattr(self._environment, 'data', None)
+    if not (hasattr(data, 'time') and hasattr(data, 'warning')):
+      self._data = None
+      return
+    if data is not self._data:
       import mujoco
 
       first = int(mujoco.mjtWarning.mjWARN_BADQPOS)
       last = int(mujoco.mjtWarning.mjWARN_BADQACC)
-      self._causes = raw.data.warning.number[first : last + 1]
-
-  @property
-  def exists(self) -> bool:
-    """Whether the environment has such a clock."""
-    return hasattr(self._data, 'time') and hasattr(self._data, 'warning')
-
-  def restart(self) -> None:
-    """Call it after a reset."""
+      self._data, self._causes = data, data.warning.number[first : last + 1]
     self._time = 0.0
     self._causes[:] = 0
 
   def went_back(self) -> bool:
     """Whether it went back in the step just taken."""
+    if self._data is None:
+      return False
     before, self._time = self._time, self._data.time
     # In the first step of an episode a reset leaves the clock where a normal
     # step would: only MuJoCo's counters show it.

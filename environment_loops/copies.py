@@ -22,7 +22,6 @@ class Copies(stepping.EpisodeStepper):
       building.SimulationClock(environment)
       for environment in self._environments
     ]
-    self._simulated = self._clocks[0].exists
 
   def reseed(self, index: int, seed: int) -> None:
     self._seeds[index] = seed
@@ -36,8 +35,7 @@ class Copies(stepping.EpisodeStepper):
     # Seeding again would replay the same episode for ever.
     self._seeds[index] = None
     out[index] = self._observed(first)
-    if self._simulated:
-      self._clocks[index].restart()
+    self._clocks[index].restart()
 
   def _advance(self, actions: np.ndarray) -> stepping.Arrival:
     observation = np.empty(self._shape, self._dtype)
@@ -50,11 +48,13 @@ class Copies(stepping.EpisodeStepper):
         native[index]
       )
       observation[index] = self._observed(arrival)
-    unstable = None
-    if self._simulated:
-      unstable = np.array([clock.went_back() for clock in self._clocks])
+    back = [clock.went_back() for clock in self._clocks]
     return stepping.Arrival(
-      observation, reward, terminated, truncated, unstable
+      observation,
+      reward,
+      terminated,
+      truncated,
+      np.array(back) if any(back) else None,
     )
 
   def _observed(self, value: Any) -> np.ndarray:

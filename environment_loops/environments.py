@@ -151,7 +151,6 @@ class GymnasiumEnvironment(dm_env.Environment):
     self._space: Any = environment.action_space
     self._dtype = np.dtype(environment_spec.observation_dtype)
     self._clock = building.SimulationClock(environment)
-    self._simulated = self._clock.exists
     self._needs_reset = True
     self._t = 0
     self._pictures = building.Pictures(environment)
@@ -189,7 +188,7 @@ class GymnasiumEnvironment(dm_env.Environment):
       self._native(action)
     )
     self._t += 1
-    if self._simulated and self._clock.went_back():
+    if self._clock.went_back():
       raise faults.unstable(self._spec.name, self._t)
     observation = self._observation(observation)
     reward = np.float32(reward)

@@ -46,6 +46,11 @@ class Vectors(stepping.EpisodeStepper):
         f'the single one {self._spec.observation_shape}. Make both the same.'
       )
     self._space: Any = self._vector.single_action_space
+    if not self._takes_the_same():
+      raise faults.EnvironmentRefused(
+        f'The vector environment of {name} takes other actions, {self._space}, '
+        'than the single one. Make both the same.'
+      )
     self._seeds: list[int | None] = list(seeds)
 
   def reseed(self, index: int, seed: int) -> None:
@@ -84,11 +89,32 @@ class Vectors(stepping.EpisodeStepper):
       # What float32 cannot hold becomes infinite, which is reported as a fault.
       observation = self._observed(observation).astype(self._dtype)
       reward = np.array(reward, np.float32)
-    return stepping.Arrival(
-      observation,
-      reward,
-      np.array(terminated, np.bool_),
-      np.array(truncated, np.bool_),
+    terminated = np.array(terminated, np.bool_)
+    truncated = np.array(truncated, np.bool_)
+    for what, values in (
+      ('rewards', reward),
+      ('terminations', terminated),
+      ('truncations', truncated),
+    ):
+      if values.shape != (self._num,):
+        raise faults.EnvironmentFault(
+          f'{self._spec.name} returned {what} of shape {values.shape} for '
+          f'{self._num} environments. Return one number for each, of shape '
+          f'{(self._num,)}.'
+        )
+    return stepping.Arrival(observation, reward, terminated, truncated)
+
+  def _takes_the_same(self) -> bool:
+    """Whether its actions are those of the single environment."""
+    space, spec = self._space, self._spec
+    if spec.discrete:
+      discrete = isinstance(space, gymnasium.spaces.Discrete)
+      return discrete and space.n == spec.num_actions
+    return (
+      isinstance(space, gymnasium.spaces.Box)
+      and space.shape == spec.action_shape
+      and np.allclose(space.low.ravel(), spec.action_minimum)
+      and np.allclose(space.high.ravel(), spec.action_maximum)
     )
 
   def _observed(self, value: Any) -> np.ndarray:

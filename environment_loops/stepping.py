@@ -58,7 +58,7 @@ class Arrival(NamedTuple):
     terminated: bool [K].
     truncated: bool [K], beside the time limit of the spec; None if that is all
       there is.
-    unstable: where the simulator gave up, bool [K]; None if it cannot.
+    unstable: where the simulator gave up, bool [K]; None: nowhere.
   """
 
   observation: np.ndarray

@@ -144,6 +144,32 @@ def test_gymnasiums_own_mujoco_environments_are_watched_as_well(
   environment.close()
 
 
+@pytest.mark.parametrize('vectorized', [False, True])
+@pytest.mark.parametrize('late', [False, True])
+def test_new_mujoco_data_in_a_reset_are_watched_and_no_fault(
+  register, vectorized, late
+):
+  name = register(lambda: _NewData(late))
+  environment = (
+    vector.make_vector(name, 1, seed=0)
+    if vectorized
+    else environments.make(name, seed=0)
+  )
+  action = np.zeros((1, 2) if vectorized else 2, np.float32)
+  for _ in range(2):
+    environment.reset()
+    for _ in range(3):
+      environment.step(action)
+  single = environment._environments[0] if vectorized else environment
+  if not vectorized:
+    single = environment._environment
+  single.unwrapped.data.qvel[0] = 1e12
+  match = 'became unstable at step'
+  with pytest.raises(environments.EnvironmentFault, match=match):
+    environment.step(action)
+  environment.close()
+
+
 def test_a_way_to_treat_faults_that_does_not_exist_is_refused():
   with pytest.raises(ValueError, match="on_fault='ignore'"):
     vector.make_vector('CartPole-v1', 2, seed=0, on_fault='ignore')
@@ -158,6 +184,21 @@ def test_dropped_episodes_are_no_finished_ones(register):
   for _ in range(5):
     finished.extend(tracker.observe(batch.step(np.ones(2, np.int64))))
   assert [done.episode_return for done in finished] == [3.0, 3.0]
+
+
+class _NewData(gymnasium.Wrapper):
+  """A swimmer with data of its own for each episode, also the first."""
+
+  def __init__(self, late):
+    super().__init__(gymnasium.make('Swimmer-v5').unwrapped)
+    if late:
+      self.unwrapped.data = None
+
+  def reset(self, **more):
+    import mujoco
+
+    self.unwrapped.data = mujoco.MjData(self.unwrapped.model)
+    return self.env.reset(**more)
 
 
 class _Changes(gymnasium.Env):

@@ -106,6 +106,51 @@ class Wide(Broken):
 
 class OneWide(One):
   vector_entry_point = 'own_vectors:Wide'
+
+
+def misshapen(place):
+  '''One of what a step returns, with an axis too many.'''
+
+  class Misshapen(Broken):
+    def step(self, actions):
+      found = list(super().step(actions))
+      found[place] = found[place][:, None]
+      return tuple(found)
+
+  def one():
+    return One()
+
+  one.vector_entry_point = Misshapen
+  return one
+
+
+rewards, terminations, truncations = misshapen(1), misshapen(2), misshapen(3)
+
+
+def three():
+  return gymnasium.make('MountainCar-v0')
+
+
+def two_of_three(num_envs):
+  made = cars.vector_entry_point(num_envs)
+  made.single_action_space = gymnasium.spaces.Discrete(2)
+  return made
+
+
+three.vector_entry_point = two_of_three
+
+
+def strong():
+  return gymnasium.make('Pendulum-v1')
+
+
+def weak(num_envs):
+  made = pendulums.vector_entry_point(num_envs)
+  made.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+  return made
+
+
+strong.vector_entry_point = weak
 """
 
 
@@ -171,11 +216,26 @@ def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
 
 @pytest.mark.parametrize(
   ('name', 'said'),
-  [('by_itself', 'AutoresetMode.DISABLED'), ('other', 'Make both the same')],
+  [
+    ('by_itself', 'AutoresetMode.DISABLED'),
+    ('other', 'has observations .* Make both the same'),
+    ('three', r'other actions, Discrete\(2\)'),
+    ('strong', r'other actions, Box\(-1'),
+  ],
 )
 def test_what_cannot_be_stepped_is_refused(name, said):
   with pytest.raises(environments.EnvironmentRefused, match=said):
     vector.make_vector(f'own_vectors:{name}', NUM, seed=0)
+
+
+@pytest.mark.parametrize('what', ['rewards', 'terminations', 'truncations'])
+def test_what_is_no_number_for_each_environment_is_a_fault(what):
+  name = f'own_vectors:{what}'
+  environment = vector.make_vector(name, NUM, seed=0)
+  environment.reset()
+  said = rf'{name} returned {what} of shape \(3, 1\)'
+  with pytest.raises(environments.EnvironmentFault, match=said):
+    environment.step(np.zeros(NUM, np.int32))
 
 
 def test_gymnasium_s_own_are_left_alone():
