@@ -123,8 +123,11 @@ def test_episodes_that_end_in_the_same_observation_are_not_told_apart():
 @pytest.fixture
 def run(tmp_path):
   """A run's directory, with what was written to two shards."""
-  directory = tmp_path / 'run'
-  rows = _written(3, 0.5)
+  return _run(tmp_path / 'run', 3)
+
+
+def _run(directory, n):
+  rows = _written(n, 0.5)
   for shard in range(2):
     path = directory / 'checkpoints' / 'replay' / f'shard_{shard}'
     table = tables.uniform('replay', 10_000, 1, LAYOUT.signature())
@@ -136,7 +139,8 @@ def run(tmp_path):
         writer.create_item('replay', 1.0 + shard, writer.history[-1])
     checkpoints.save(opened, path, {})
     opened.server.stop()
-  (directory / 'config.json').write_text(json.dumps(CONFIG))
+  config = {**CONFIG, 'agent': {'n_step': n, 'gamma': 0.5}}
+  (directory / 'config.json').write_text(json.dumps(config))
   return directory
 
 
@@ -284,6 +288,17 @@ def test_a_run_that_went_on_with_other_sums_says_so(
   assert about['n_step'] == 3
   sums = {'reward_clip': None, **agent}
   assert about.get('also', []) == ([sums] if mixed else [])
+
+
+@pytest.mark.parametrize(('n', 'code'), [(1, 0), (3, 2)])
+def test_another_gamma_changes_no_sum_of_one_reward(tmp_path, capsys, n, code):
+  run = _run(tmp_path / 'run', n)
+  before = {**CONFIG, 'agent': {'n_step': n, 'gamma': 0.9}}
+  (run / 'config.1.json').write_text(json.dumps(before))
+  out = tmp_path / 'out'
+  assert export.main([str(run), str(out), '--format=minari']) == code
+  assert (out / 'dqn_cartpole-v0').exists() == (code == 0)
+  assert ('may still hold' in capsys.readouterr().err) == (code == 2)
 
 
 def test_blocks_of_unrolls_are_refused(tmp_path, capsys):

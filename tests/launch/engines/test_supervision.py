@@ -287,6 +287,77 @@ def test_deaths_of_lives_that_did_nothing_add_up(
   assert outcome.nodes[0].restarts == restarted
 
 
+def hang(slot):
+  del slot
+
+
+class Lives(Script):
+  """A node with one life after another: (what it shows, for how long).
+
+  It fails at the end of each, and returns from the one after the last.
+  """
+
+  def __init__(self, hours, *lives):
+    super().__init__(a=[])
+    self.hours, self.lives = hours, [*lives]
+
+  def start(self, index, restarts):
+    super().start(index, restarts)
+    self.slots[index].add(pulse._BEATS)
+    self.events.append(supervision.Event(index, 'running'))
+    self.shows, life_s = self.lives.pop(0) if self.lives else (hang, 0.0)
+    self.ends_at, self.last = self.hours.now + life_s, not life_s
+
+  def poll(self, timeout_s):
+    self.hours.now += 1.0
+    assert self.hours.now < 20_000, 'it is started again for ever'
+    self.shows(self.slots[0])
+    if self.hours.now >= self.ends_at:
+      why = None if self.last else 'x'
+      event = supervision.Event(0, 'exited', failed=not self.last, error=why)
+      self.events.append(event)
+    return super().poll(timeout_s)
+
+
+HANG, WORK = (hang, 1e6), (work, 700.0)  # longer than the window of 600 s
+
+
+@pytest.mark.parametrize(
+  ('lives', 'silences'),
+  [
+    # A life that worked and died of something else makes them count anew.
+    ([HANG, WORK] * 4, None),
+    ([HANG, HANG, WORK] * 3, None),
+    ([HANG, WORK, HANG, HANG, HANG], 3),
+    # It worked for less than the window: silences in that count.
+    ([HANG, (work, 100.0)] * 4, 3),
+    # It lived as long, and did nothing.
+    ([HANG, (beat, 700.0)] * 4, 3),
+    ([HANG] * 4, 3),
+  ],
+)
+def test_silences_count_until_a_life_has_worked(hours, lives, silences):
+  script = Lives(hours, *lives)
+  outcome = play(script, clock=lambda: hours.now, a=restarts.Restart(None, 0.0))
+  if silences is None:
+    assert (outcome.exit_code, outcome.reason) == (0, 'all nodes finished')
+    return
+  assert outcome.reason == (
+    f'a failed after it was silent {silences} times: silent for 60 s'
+  )
+
+
+@pytest.mark.parametrize('most', [1, 2, 4])
+def test_a_node_that_hangs_in_each_life_has_the_stated_number(hours, most):
+  script = Lives(hours, *[HANG] * 9)
+  limits = restarts.Limits(max_silences=most)
+  outcome = play(
+    script, limits=limits, clock=lambda: hours.now, a=restarts.Restart(9, 0.0)
+  )
+  assert len(script.started) == most
+  assert f'a failed after it was silent {most} times: ' in outcome.reason
+
+
 def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
   outcome = play(Hangs(a=[]), limits=restarts.Limits(silent_s=1.0))
   assert outcome.reason == 'a failed: silent for 1 s, in f (a.py, line 3)'
@@ -396,6 +467,34 @@ def test_servers_of_each_other_are_asked_at_once():
   play(script, clients, last=restarts.EndsRun())
   assert sorted(script.stopped[:3]) == ['a', 'b', 'c']
   assert script.stopped[3:] == ['counter']
+
+
+def test_who_reaches_whom_is_found_once_for_each_of_many_nodes(monkeypatch):
+  # As many paths from the first layer to the last as 60 ** 4.
+  layers = [[f'n{layer}_{i}' for i in range(60)] for layer in range(5)]
+  names = [name for layer in layers for name in layer]
+  clients = {
+    name: after for layer, after in zip(layers, layers[1:]) for name in layer
+  }
+  reached, started = supervision._reached, []
+
+  class Visited(list):
+    visits = 0
+
+    def __getitem__(self, index):
+      self.visits += 1
+      assert self.visits <= len(names), 'a node is gone through again'
+      return super().__getitem__(index)
+
+  def counted(clients, start):
+    assert start not in started, 'found already'
+    started.append(start)
+    return reached(Visited(clients), start)
+
+  monkeypatch.setattr(supervision, '_reached', counted)
+  outcome = play(Script(**{name: ['returns'] for name in names}), clients)
+  assert outcome.exit_code == 0
+  assert len(started) == len(names)
 
 
 def test_a_lost_backend_is_a_failure():

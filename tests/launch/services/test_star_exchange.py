@@ -321,21 +321,29 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
-def test_an_explorer_offers_nothing_before_it_has_learned():
-  _, exchange, _, _ = _explorers(offer_after_updates=3, claim_episodes=1)
-  offered = []
-  client = types.SimpleNamespace(
-    star=types.SimpleNamespace(bar=-math.inf),
+def _offering(updates, star=None, again=False, **swarm):
+  """An exchange in a worker made up, and the list of what it offers."""
+  _, exchange, _, _ = _explorers(**swarm)
+  star, offered = star or star_exchange.Star(), []
+  made = exchange(server=None)
+  made._client = types.SimpleNamespace(
+    star=star,
+    start=lambda should_stop: star,
     offer=lambda theta, *rest: offered.append(rest),
   )
-  made = exchange(server=None)
-  made._client = client
+  made._velocity = None  # that of `setup`
+  theta = made.initial(np.zeros((MEMBERS, 2), np.float32), again)
   worker = types.SimpleNamespace(
-    theta=np.zeros((MEMBERS, 2)),
+    theta=theta,
     members=[types.SimpleNamespace(index=i) for i in range(MEMBERS)],
-    learner=types.SimpleNamespace(updates=2),
+    learner=types.SimpleNamespace(updates=updates),
   )
   made.begin(worker)
+  return made, worker, offered
+
+
+def test_an_explorer_offers_nothing_before_it_has_learned():
+  made, worker, offered = _offering(2, offer_after_updates=3, claim_episodes=1)
   done = types.SimpleNamespace(index=1, episode_return=500.0)
   made.episode_ended(done)
   assert not offered
@@ -343,7 +351,50 @@ def test_an_explorer_offers_nothing_before_it_has_learned():
   made.episode_ended(done)
   assert offered == [(500.0, 1, 3)]
   # Of other parameters these returns say nothing.
-  made._velocity = None
   made.reset_member(1)
   made.episode_ended(types.SimpleNamespace(index=1, episode_return=2.0))
   assert made._returns.means[1] == 2.0
+
+
+STAR = star_exchange.Star(version=1, theta=np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+  ('star', 'again', 'first'),
+  [
+    # Its updates are counted on, but its networks are new.
+    (None, True, 53),
+    (STAR, True, 50),  # it starts from theta_star, which has learned
+    (None, False, 50),  # it goes on with its own networks
+  ],
+)
+def test_a_node_started_again_without_a_star_learns_before_it_offers(
+  star, again, first
+):
+  made, worker, offered = _offering(
+    50, star, again, offer_after_updates=3, claim_episodes=1
+  )
+  for updates in range(50, 55):
+    worker.learner.updates = updates
+    made.episode_ended(types.SimpleNamespace(index=1, episode_return=500.0))
+  assert [step for *_, step in offered] == list(range(first, 55))
+
+
+def test_the_targets_of_a_member_that_broke_are_not_offered():
+  made, worker, offered = _offering(
+    5, claim_mode='target', offer_after_updates=1
+  )
+
+  def update(broken, largest):
+    for member in np.flatnonzero(broken):  # as the worker does
+      made.reset_member(member)
+    found = {'target_max': np.array(largest)}
+    made.updated(types.SimpleNamespace(broken=np.array(broken), metrics=found))
+    claims = [(member, claim) for claim, member, _ in offered]
+    offered.clear()
+    return claims
+
+  assert update([False] * 3, [1.0, 2.0, 3.0]) == [(0, 1.0), (1, 2.0), (2, 3.0)]
+  # Finite, and the best so far, but not of the parameters that are there now.
+  assert update([False, True, False], [1.5, 99.0, 2.5]) == [(0, 1.5)]
+  assert update([False] * 3, [1.0, 0.5, 1.0]) == [(1, 0.5)]

@@ -100,6 +100,17 @@ def test_what_cannot_work_is_refused(agent, overrides, message):
     ).build()
 
 
+def test_a_run_that_waited_longer_is_resumed_with_a_shorter_wait():
+  saved = cell_lib.resolve('a3c', overrides={'server.synchronous': 'True'})
+  config = {**saved.config, 'server': dict(saved.config['server'])}
+  config['server']['sync_timeout_s'] = 300.0
+  with pytest.raises(ValueError, match='sync_timeout_s=300: at most 250 s'):
+    cell_lib.resume(config).build()
+  resumed = cell_lib.resume(config, {'server.sync_timeout_s': '200'})
+  assert resumed.config['server']['sync_timeout_s'] == 200.0
+  graph.check(resumed.build())
+
+
 def test_building_makes_no_reverb_object(monkeypatch):
   for name in ('Table', 'Server', 'Client'):
     monkeypatch.setattr(reverb, name, None)
