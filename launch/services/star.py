@@ -288,17 +288,17 @@ class StarServer:
       self._dirty = False
       self._saved = self._clock()
       r_star = self._machine.r_star
-      state = swarm_state.State(
-        supervision.state_of(self._machine),
-        self._version,
-        self._next_candidate,
-        self._episodes,
-        self._offers,
-        dict(self._candidates),
-      )
+      candidates = dict(self._candidates)
+      kept = {
+        'machine': supervision.state_of(self._machine),
+        'version': self._version,
+        'next_candidate': self._next_candidate,
+        'episodes': self._episodes,
+        'offers': self._offers,
+      }
     what = 'the checkpoint of theta_star'
     with pulse.survives(what), pulse.busy(what, _LONG_S):
-      swarm_state.write(self._directory, self._layout, state, r_star)
+      swarm_state.write(self._directory, self._layout, kept, candidates, r_star)
 
   # With the lock held.
 
@@ -422,13 +422,13 @@ class StarServer:
 
   def _restore(self) -> None:
     assert self._directory is not None
-    state = swarm_state.read(self._directory, self._layout)
-    if state is None:
+    found = swarm_state.read(self._directory, self._layout)
+    if found is None:
       return
-    self._candidates = dict(state.candidates)
-    supervision.restore(self._machine, state.machine)
-    self._version = state.version
-    self._next_candidate = max(self._next_candidate, state.next_candidate)
-    self._episodes = state.episodes
-    self._offers = state.offers
+    kept, self._candidates = found
+    supervision.restore(self._machine, kept['machine'])
+    self._version = kept['version']
+    self._next_candidate = max(self._next_candidate, kept['next_candidate'])
+    self._episodes = kept['episodes']
+    self._offers = kept['offers']
     _logger.info('Went on from version %d of theta_star.', self._version)

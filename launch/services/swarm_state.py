@@ -8,61 +8,30 @@ wants to play it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from agents import parameters
 from run_records import checkpoints
 
-_COUNTS = ('version', 'next_candidate', 'episodes', 'offers')  # of State
 
+class Candidate(NamedTuple):
+  """Parameters that an explorer offered."""
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-  """Parameters that an explorer offered.
-
-  Attributes:
-    theta: encoded (agents/parameters.py).
-    claim: the return that the explorer claims for them.
-    explorer: its index.
-    learner_step: its learner steps when it offered them.
-  """
-
-  theta: bytes
-  claim: float
-  explorer: int
-  learner_step: int
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-  """All that a star server goes on with.
-
-  Attributes:
-    machine: the supervisor's rules, from supervision.state_of.
-    version: of theta_star, 0 before the first.
-    next_candidate: number of the next one.
-    episodes: that supervisors have reported.
-    offers: that explorers have made.
-    candidates: number to what was offered.
-  """
-
-  machine: Mapping[str, Any]
-  version: int
-  next_candidate: int
-  episodes: int
-  offers: int
-  candidates: Mapping[int, Candidate]
+  theta: bytes  # encoded (agents/parameters.py)
+  claim: float  # the return that the explorer claims for them
+  explorer: int  # its index
+  learner_step: int  # its learner steps when it offered them
 
 
 def write(
   directory: pathlib.Path,
   layout: parameters.Layout,
-  state: State,
+  kept: Mapping[str, Any],
+  candidates: Mapping[int, Candidate],
   r_star: float,
 ) -> None:
   """Replaces state and theta_star in the directory of checkpoints.
@@ -70,40 +39,36 @@ def write(
   Args:
     directory: of the checkpoints.
     layout: of the candidates.
-    state: to keep.
+    kept: the state, for JSON: 'machine' of supervision.state_of, 'version' of
+      theta_star, and what else the server goes on with.
+    candidates: number to what was offered.
     r_star: mean return of theta_star.
   """
-  star = state.machine['star']
+  star = kept['machine']['star']
   if star is not None:
-    _, theta = parameters.decode(layout, state.candidates[star].theta)
+    _, theta = parameters.decode(layout, candidates[star].theta)
     checkpoints.write(
       directory / checkpoints.STAR,
       theta=theta,
-      version=state.version,
+      version=kept['version'],
       r_star=r_star,
-      explorer=state.candidates[star].explorer,
+      explorer=candidates[star].explorer,
     )
-  kept = {
-    'machine': state.machine,
-    **{name: getattr(state, name) for name in _COUNTS},
-    'candidates': {
-      str(i): [c.claim, c.explorer, c.learner_step]
-      for i, c in state.candidates.items()
-    },
-  }
-  thetas: dict[str, Any] = {
-    f'theta_{i}': np.frombuffer(c.theta, np.uint8)
-    for i, c in state.candidates.items()
-  }
+  offered = {str(i): candidate[1:] for i, candidate in candidates.items()}
   checkpoints.write(
     directory / checkpoints.STAR_SERVER,
-    state=json.dumps(kept),
-    **thetas,
+    state=json.dumps({**kept, 'candidates': offered}),
+    **{
+      f'theta_{i}': np.frombuffer(candidate.theta, np.uint8)
+      for i, candidate in candidates.items()
+    },
   )
 
 
-def read(directory: pathlib.Path, layout: parameters.Layout) -> State | None:
-  """The state in the directory of checkpoints, None if there is none yet.
+def read(
+  directory: pathlib.Path, layout: parameters.Layout
+) -> tuple[dict[str, Any], dict[int, Candidate]] | None:
+  """What `write` got as `kept` and `candidates`; None if there is none yet.
 
   Raises:
     parameters.LayoutMismatch: it is of another network.
@@ -113,10 +78,9 @@ def read(directory: pathlib.Path, layout: parameters.Layout) -> State | None:
     return None
   kept = json.loads(str(saved['state']))
   candidates = {
-    int(i): Candidate(saved[f'theta_{i}'].tobytes(), claim, explorer, step)
-    for i, (claim, explorer, step) in kept['candidates'].items()
+    int(i): Candidate(saved[f'theta_{i}'].tobytes(), *offered)
+    for i, offered in kept.pop('candidates').items()
   }
   for candidate in candidates.values():
     parameters.check_encoded(layout, candidate.theta)
-  counts = {name: kept[name] for name in _COUNTS}
-  return State(machine=kept['machine'], candidates=candidates, **counts)
+  return kept, candidates
