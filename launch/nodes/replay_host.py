@@ -21,7 +21,7 @@ import reverb
 
 from launch import pulse
 from launch import rpc
-from launch.nodes import replay_saves
+from launch.nodes import saves
 from replay.checkpoints import save as checkpoints
 from run_records import checkpoints as checkpoint_files
 from run_records import metrics
@@ -227,7 +227,7 @@ class ReplayHost:
     try:
       # The learner's steps are those of the last save that it asked for.
       kept = self.save(self._meta)
-    except replay_saves.FAILURES as e:
+    except saves.FAILURES as e:
       _logger.warning('Replay was not checkpointed: %s', e)
       return False
     _logger.info('Saved %d items at the end.', kept)

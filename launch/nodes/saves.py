@@ -1,4 +1,9 @@
-"""What a worker keeps of itself: RUN/checkpoints/WORKER.npz, and its replay."""
+"""What a worker keeps of itself: RUN/checkpoints/WORKER.npz, and its replay.
+
+The worker waits meanwhile. So a save that takes long is made seldom, and one of
+replay that fails is a sentence in the log: what was saved before is still
+there.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,36 @@ from typing import Any
 
 import numpy as np
 
-from launch.nodes import replay_saves
+from launch import pulse
+from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
 from run_records import run_directory
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a checkpoint of the learner to the next
+# A learner waits for saves, of itself or of replay, at most one part in so many
+# of its time.
+_SHARE = 20
+_LONG_S = 3.0  # saves of replay that take longer are spoken of
+# What one can fail with, also on another node: rpc's errors are among these.
+FAILURES = (OSError, RuntimeError, checkpoint_files.Broken)
+
+
+class _Pause:
+  """From the end of a save to the next; the first begins at once."""
+
+  def __init__(self, period_s: float):
+    self._period_s = self.pause_s = period_s
+    self._ended = time.monotonic()
+
+  def due(self) -> bool:
+    return time.monotonic() - self._ended >= self.pause_s
+
+  def ended(self, took_s: float | None) -> None:
+    """A save has ended; None: it failed, and the pause stays what it was."""
+    self._ended = time.monotonic()
+    if took_s is not None:
+      self.pause_s = max(self._period_s, _SHARE * took_s)
 
 
 class Saves:
@@ -42,8 +71,9 @@ class Saves:
       name = f'{node.replace("/", "-")}.npz'
       self._path = checkpoints.directory(run_dir) / name
       self._start = _starts(run_dir)
-    self._replay_saves = replay_saves.ReplaySaves(hosts, replay_period_s)
-    self._ended, self._pause_s = time.monotonic(), _PERIOD_S
+    self._replay = ReplaySaves(hosts, replay_period_s)
+    self._pause = _Pause(_PERIOD_S)
+    self.due = self._pause.due  # whether it is time for the next
 
   def restore(
     self, learner: Any, again: bool
@@ -78,10 +108,6 @@ class Saves:
     _logger.info('Going on from learner step %d.', learner.updates)
     return arrays
 
-  def due(self) -> bool:
-    """Whether it is time for the next."""
-    return time.monotonic() - self._ended >= self._pause_s
-
   def save(
     self,
     learner: Any,
@@ -98,7 +124,7 @@ class Saves:
     Returns:
       Whether replay is kept as it is now.
     """
-    began = time.monotonic()
+    began, took_s = time.monotonic(), None
     try:
       if self._path is None:
         return True
@@ -106,13 +132,52 @@ class Saves:
       checkpoints.write(self._path, start=self._start, **arrays)
       # Without that of replay, which has a pause of its own.
       took_s = time.monotonic() - began
-      self._pause_s = max(_PERIOD_S, replay_saves.SHARE * took_s)
-      if last or self._replay_saves.due():
-        return self._replay_saves.save(learner.updates, last=last)
+      if last or self._replay.due():
+        return self._replay.save(learner.updates, last=last)
       return False
     finally:
       # Also of one that failed: learning goes on before the next.
-      self._ended = time.monotonic()
+      self._pause.ended(took_s)
+
+
+class ReplaySaves:
+  """Saves the shards of all hosts, now and then."""
+
+  def __init__(self, hosts: Sequence[Any], period_s: float):
+    """Saves nothing yet; the first period begins.
+
+    Args:
+      hosts: `replay_host.ReplayHost`s, or clients of them.
+      period_s: from the end of a save to the next, at least.
+    """
+    self._hosts = list(hosts)
+    self._pause = _Pause(period_s)
+    self.due = self._pause.due  # whether it is time for the next
+
+  def save(self, learner_steps: int, last: bool = False) -> bool:
+    """Saves the shards of each host. Returns whether all of them were saved.
+
+    Args:
+      learner_steps: of the learner, for who reads the checkpoint.
+      last: the learner has ended; nothing that matters comes after it.
+    """
+    began, whole = time.monotonic(), True
+    for host in self._hosts:
+      pulse.beat()  # the limit is that of each
+      try:
+        host.save({'learner_steps': learner_steps}, last)
+      except FAILURES as e:
+        whole = False
+        _logger.warning('Replay was not checkpointed: %s', e)
+    took_s = time.monotonic() - began
+    self._pause.ended(took_s)
+    if took_s >= _LONG_S:
+      _logger.info(
+        'A checkpoint of replay took %.0f s; the next is due in %.0f s.',
+        took_s,
+        self._pause.pause_s,
+      )
+    return whole
 
 
 class Rings:

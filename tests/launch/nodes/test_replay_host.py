@@ -10,7 +10,7 @@ import reverb
 import tensorflow as tf
 
 from launch.nodes import replay_host
-from launch.nodes import replay_saves
+from launch.nodes import saves as saves_lib
 from launch.rpc import directory
 from replay import tables
 from replay.checkpoints import files as checkpoint_files
@@ -209,7 +209,7 @@ def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
   node = start()
   node.write(5)
   break_checkpoints()
-  saves = replay_saves.ReplaySaves([node.host, Whole()], 60.0)
+  saves = saves_lib.ReplaySaves([node.host, Whole()], 60.0)
   assert not saves.save(3, last=True)
   assert saved == [({'learner_steps': 3}, True)]
   assert 'cannot be read to its end' in caplog.text
@@ -219,16 +219,16 @@ def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
 def test_a_save_that_takes_long_is_spoken_of_and_followed_by_a_pause(
   monkeypatch, caplog
 ):
-  caplog.set_level(logging.INFO, replay_saves.__name__)
+  caplog.set_level(logging.INFO, saves_lib.__name__)
   now = [0.0]
-  monkeypatch.setattr(replay_saves.time, 'monotonic', lambda: now[0])
+  monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
   took_s = [1.0]
 
   class Host:
     def save(self, meta, last):
       now[0] += took_s[0]
 
-  saves = replay_saves.ReplaySaves([Host()], 30.0)
+  saves = saves_lib.ReplaySaves([Host()], 30.0)
   assert not saves.due()
   now[0] = 30.0
   assert saves.due() and saves.save(1)

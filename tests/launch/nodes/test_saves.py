@@ -159,6 +159,33 @@ def test_saving_a_learner_takes_a_small_share_of_the_time(
   _assert_a_small_share(kept, Learner(), now, saves, took_s)
 
 
+def test_a_save_that_fails_is_tried_again_after_the_same_pause(
+  monkeypatch, tmp_path
+):
+  now, took_s = [0.0], 6.0
+  monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
+
+  class Learner:
+    whole = True
+
+    def save(self):
+      now[0] += took_s
+      if not self.whole:
+        raise OSError('the disk is full')
+      return {'theta': np.zeros((1, 2))}
+
+  kept = saves_lib.Saves(str(tmp_path), 'worker/0', [], 120.0)
+  learner = Learner()
+  kept.save(learner)
+  took_s, learner.whole = 60.0, False
+  with pytest.raises(OSError, match='the disk is full'):
+    kept.save(learner)
+  now[0] += 119.0  # 20 times what the one before it took, from its own end
+  assert not kept.due()
+  now[0] += 1.0
+  assert kept.due()
+
+
 def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_worker(
   run, tmp_path, monkeypatch, caplog
 ):
