@@ -55,13 +55,14 @@ def write(
       explorer=candidates[star].explorer,
     )
   offered = {str(i): candidate[1:] for i, candidate in candidates.items()}
+  thetas: dict[str, Any] = {
+    f'theta_{i}': np.frombuffer(candidate.theta, np.uint8)
+    for i, candidate in candidates.items()
+  }
   checkpoints.write(
     directory / checkpoints.STAR_SERVER,
     state=json.dumps({**kept, 'candidates': offered}),
-    **{
-      f'theta_{i}': np.frombuffer(candidate.theta, np.uint8)
-      for i, candidate in candidates.items()
-    },
+    **thetas,
   )
 
 
