@@ -38,7 +38,8 @@ class Options:
 
   Attributes:
     sticky: probability that a frame repeats the action of the frame before.
-    noop_max: each game starts with 1 to so many no-ops, none if 0.
+    noop_max: each game starts with up to so many no-ops; a single game with at
+      least 1, one of a batch perhaps with none. None at all if 0.
     life_loss: whether losing a life ends the episode by termination. The game
       itself goes on: only its end starts a new one. Training only; returns
       are then per life.

@@ -1,9 +1,10 @@
 """K Atari games on ale_py's own vector environment.
 
 It emulates, skips, pools, resizes and stacks in C++. Held against the single
-environment of `atari.py` in the tests: frames, rewards, ends and final
-observations are equal. Used with its same-step reset, which hands over the
-final observation apart from the first one of the next game.
+environment of `atari.py` in the tests, where neither has no-ops: frames,
+rewards, ends and final observations are equal. Used with its same-step reset,
+which hands over the final observation apart from the first one of the next
+game.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ class Ataris(stepping.EpisodeStepper):
       img_width=atari.SIZE,
       stack_num=atari.STACK,
       frameskip=atari.FRAME_SKIP,
-      noop_max=self._options.noop_max,
+      # It draws from 0 to one less than it is told.
+      noop_max=self._options.noop_max and self._options.noop_max + 1,
       # The environment's own rewards and starts, nothing for the agent's ease.
       reward_clipping=False,
       use_fire_reset=False,

@@ -206,7 +206,7 @@ class SimulationClock:
 
   def restart(self) -> None:
     """Call it after a reset, which may have made new data."""
-    data = getattr(self._environment, 'data', None)
+    data: Any = getattr(self._environment, 'data', None)
     if not (hasattr(data, 'time') and hasattr(data, 'warning')):
       self._data = None
       return

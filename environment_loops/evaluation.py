@@ -128,7 +128,7 @@ def evaluate_vector(
       atari.whole_games(name), num_episodes, seed, on_fault=vector.DROP
     )
   if epsilon:
-    policy = _Randomized(policy, environment.spec, epsilon, seed)
+    policy = Randomized(policy, environment.spec, epsilon, seed)
   try:
     return first_episodes(
       policy, environment, max_steps, should_stop, on_fault, building
@@ -220,7 +220,7 @@ def _give_up(
   return VectorResult(np.zeros(0), int(broken.sum()))
 
 
-class _Randomized:
+class Randomized:
   """A policy some of whose actions are drawn uniformly."""
 
   def __init__(

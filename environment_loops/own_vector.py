@@ -113,8 +113,8 @@ class Vectors(stepping.EpisodeStepper):
     return (
       isinstance(space, gymnasium.spaces.Box)
       and space.shape == spec.action_shape
-      and np.allclose(space.low.ravel(), spec.action_minimum)
-      and np.allclose(space.high.ravel(), spec.action_maximum)
+      and np.allclose(space.low.ravel(), np.array(spec.action_minimum))
+      and np.allclose(space.high.ravel(), np.array(spec.action_maximum))
     )
 
   def _observed(self, value: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
 from agents import parameters
 from agents.swarm import explorers
 from environment_loops import environments
@@ -31,7 +30,7 @@ _DEADLINE_S = 1.0  # of such a sign
 
 
 class Supervisor:
-  """Runs greedy episodes as the star server asks for them."""
+  """Plays as the star server asks, greedily up to `run.eval_epsilon`."""
 
   def __init__(
     self,
@@ -48,7 +47,7 @@ class Supervisor:
     self._signs = server.with_deadline(_DEADLINE_S)
     self._reporter = reporting.Reporter(f'supervisor/{index}', counter)
     self._agent = experiment.make_agent()
-    self._policy: base.Policy | None = None
+    self._policy: evaluation.Policy | None = None
     self._holding = -1
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -84,6 +83,11 @@ class Supervisor:
     if job['theta'] is not None:
       _, theta = parameters.decode(self._agent.layout, job['theta'])
       self._policy = self._agent.greedy(theta)
+      epsilon = self._experiment.run.eval_epsilon
+      if epsilon:
+        self._policy = evaluation.Randomized(
+          self._policy, self._agent.spec, epsilon, time.time_ns()
+        )
       self._holding = job['candidate']
     assert self._policy is not None
     said = time.monotonic()

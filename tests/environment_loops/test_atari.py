@@ -184,6 +184,14 @@ def test_no_ops_make_the_starts_differ_and_the_seed_repeats_them():
   assert not np.array_equal(starts(1), seen)
 
 
+@pytest.mark.parametrize('noop_max', [0, 2])
+def test_a_batch_starts_with_up_to_so_many_no_ops(noop_max):
+  batch = vector.make_vector(f'ALE/Pong-v5?noop_max={noop_max}', 32, seed=0)
+  _, info = batch._vector.reset(seed=np.arange(32))
+  assert set(info['episode_frame_number']) == set(range(noop_max + 1))
+  batch.close()
+
+
 def test_sticky_actions_are_off_unless_asked_for():
   def shown(name, seed):
     batch = vector.make_vector(name, 1, seed)

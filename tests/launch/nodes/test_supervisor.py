@@ -59,7 +59,7 @@ class _Server:
     return True
 
 
-def _supervise(monkeypatch, make_counter, on_fault):
+def _supervise(monkeypatch, make_counter, on_fault, **run):
   config = dqn.Config(hidden_sizes=(8,))
   experiment = experiment_lib.Experiment(
     functools.partial(dqn.DQN, config, COUNTING),
@@ -67,7 +67,9 @@ def _supervise(monkeypatch, make_counter, on_fault):
     1,
     1000,
     50,
-    run=experiment_lib.RunConfig(on_fault=on_fault, background_niceness=0),
+    run=experiment_lib.RunConfig(
+      on_fault=on_fault, background_niceness=0, **run
+    ),
   )
   monkeypatch.setattr(
     environments, 'make', lambda *unused: _Breaks(counting.Plan())
@@ -103,3 +105,19 @@ def test_a_supervisor_fails_at_a_broken_episode_by_default(
   default = experiment_lib.RunConfig().on_fault
   with pytest.raises(faults.EnvironmentFault):
     _supervise(monkeypatch, make_counter, default)
+
+
+@pytest.mark.parametrize('epsilon, actions', [(0.0, {0}), (1.0, {0, 1})])
+def test_a_supervisor_draws_as_many_actions_as_evaluations_do(
+  monkeypatch, make_counter, epsilon, actions
+):
+  taken = set()
+  step = _Breaks.step
+
+  def watched(self, action):
+    taken.add(int(action))
+    return step(self, action)
+
+  monkeypatch.setattr(_Breaks, 'step', watched)
+  _supervise(monkeypatch, make_counter, 'drop', eval_epsilon=epsilon)
+  assert taken == actions
