@@ -65,7 +65,7 @@ def resumed(
   kept = cell_lib.resume(config)
   chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
   if steps is not None:
-    # Offline they are counted by pace and batch, which may be among what changes.
+    # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
     steps += steps_made(going_on, totals) // kept.experiment.num_agents
     chosen = {**chosen, 'run.steps_per_agent': str(steps)}

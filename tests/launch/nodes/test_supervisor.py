@@ -60,6 +60,7 @@ class _Server:
 
 
 def _supervise(monkeypatch, make_counter, on_fault, **run):
+  monkeypatch.setattr(environments, 'spec', lambda unused: COUNTING)
   config = dqn.Config(hidden_sizes=(8,))
   experiment = experiment_lib.Experiment(
     functools.partial(dqn.DQN, config, COUNTING),
