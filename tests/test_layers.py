@@ -107,6 +107,41 @@ def test_no_module_imports_from_a_layer_above_its_own():
   assert breaches(upwards) == []
 
 
+def _circle(edges):
+  """A circle of names in {name: set of names}, or None."""
+  done, path = set(), []
+
+  def walk(name):
+    if name in path:
+      return [*path[path.index(name) :], name]
+    if name in done:
+      return None
+    path.append(name)
+    for other in sorted(edges.get(name, ())):
+      found = walk(other)
+      if found:
+        return found
+    done.add(path.pop())
+    return None
+
+  return next(filter(None, map(walk, sorted(edges))), None)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+  # Imports in functions count: a circle that is broken up in time is one still.
+  edges = {
+    module: {name for _, name in imported(tree) if name in TREES} - {module}
+    for module, tree in TREES.items()
+  }
+  assert _circle(edges) is None
+
+
+def test_a_circle_is_found():
+  edges = {'a': {'b', 'c'}, 'b': {'c'}, 'c': {'d'}, 'd': {'b'}}
+  assert _circle(edges) == ['b', 'c', 'd', 'b']
+  assert _circle({'a': {'b', 'c'}, 'b': {'c'}}) is None
+
+
 def test_no_module_imports_an_entry_point():
   def script(module, name):
     return is_ours(name) and layer(name) == SCRIPTS

@@ -1,8 +1,7 @@
 """Any agent x any topology: each that is not refused is run.
 
-Each in threads. What processes change does not depend on the cell, so there
-each agent, by all of its names, is run once, on the topology that it has by
-default; these are all topologies.
+In threads and in processes. Aliases (pso_dqn, a3c and others) are agents by the
+name of their topology, the same cells again: they are run once, on that one.
 """
 
 import json
@@ -31,13 +30,9 @@ MAIN = (
 
 
 def _is_of_its_own(agent, topology, engine):
-  # pso_X, a3c and others are agents by the name of their topology: the same
-  # cells by another name. Once is enough to see that their presets work.
-  if (agent, topology) in MAIN:
+  if not registry.is_alias(agent) or (agent, topology) in MAIN:
     return True
-  if engine == 'local_mp':
-    return topology == registry.agent(agent).topology
-  return not registry.is_alias(agent)
+  return engine == 'local_mp' and topology == registry.agent(agent).topology
 
 
 WAYS = [
