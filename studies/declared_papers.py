@@ -56,6 +56,8 @@ def _gossip(
     contrasts=(
       study_plan.Contrast('Mixing alone', 'GALA', 'mean of 4 A2C'),
       study_plan.Contrast('PALA beside GALA', 'PALA', 'GALA'),
+      # Declared after the runs of all three studies were there.
+      study_plan.Contrast('Mixing and means', 'PALA', 'mean of 4 A2C'),
     ),
   )
 

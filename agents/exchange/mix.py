@@ -132,7 +132,7 @@ class Mix(local.Local):
       avg_period: iterations between two means of all; 0: none.
       average: finds them.
       average_moments: whether the means are also of second moments.
-      ask: what a live neighbour has now; None if none answers.
+      ask: the newest that a live neighbour has now; None if none answers.
     """
     self._ask = ask
     self._graph = graph
@@ -146,6 +146,7 @@ class Mix(local.Local):
     self._sources = graph.all_sources(index)
     self._bound_factor = mixing.bound_factor(graph)
     self._again = self._due = False
+    self._found: Message | None = None  # what a neighbour had at the start
     self._begun: Message | None = None  # what this worker has now
     self._last: np.ndarray | None = None  # parameters after the last mixture
     self._first = self._iteration = 0
@@ -170,13 +171,18 @@ class Mix(local.Local):
     return {'gossip_iteration': self._kept}
 
   def initial(self, theta, again):
-    self._again = again
-    return theta
+    # Its target network begins there too. A checkpoint, which is restored
+    # afterwards, overrides both.
+    self._again, self._found = again, self._ask() if again else None
+    if self._found is None or self._found.theta is None:
+      return theta
+    return self._found.theta
 
   def begin(self, worker):
     self._worker = worker
     self._iteration = int(self._kept.numpy())
-    found = self._ask() if self._again else None
+    # Others have gone on while the update was traced.
+    found = (self._ask() or self._found) if self._again else None
     if found is not None:
       self._first_patience_s = self._timeout_s  # the others run already
     behind = 0 if found is None else found.iteration - self._iteration

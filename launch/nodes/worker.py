@@ -270,9 +270,12 @@ class Worker:
     )
 
   def _fresh(self, info: base.ActorInfo, purpose: str) -> np.ndarray:
-    """New parameters [D] of a member; member 0's where all start alike."""
+    """New parameters [D] of a member; member 0's first where all start alike.
+
+    Also of one that is started again: others mix with what it begins with.
+    """
     if self._exchange.shared_start:
-      info = dataclasses.replace(info, index=0)
+      info, purpose = dataclasses.replace(info, index=0), 'from step 0'
     return self._agent.initial(base.actor_seed(info, f'initial {purpose}'))
 
   def _open_replay(self) -> Sequence[Any]:

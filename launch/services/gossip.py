@@ -22,15 +22,15 @@ from launch.services import gossip_rpc
 
 
 def ask(neighbours: Mapping[int, Any]) -> mix.Message | None:
-  """What a live neighbour has now, if finite; None if none answers."""
-  for client in neighbours.values():
-    try:
-      answer = client.gossip_state()
-    except (rpc.Unavailable, rpc.RemoteError):
-      continue
-    if answer is not None and np.isfinite(answer[1]).all():
-      return mix.Message(*answer)
-  return None
+  """The newest that any has now, of what is finite; None if none answers."""
+  calls = [(client, 'gossip_state', ()) for client in neighbours.values()]
+  # One that has not begun says None, one that is away is an error.
+  found = [
+    mix.Message(*answer)
+    for answer in rpc.together(calls)
+    if isinstance(answer, tuple) and np.isfinite(answer[1]).all()
+  ]
+  return max(found, key=lambda message: message.iteration, default=None)
 
 
 class Gossip(mix.Mix):

@@ -57,13 +57,15 @@ class Averager:
       Whether the round is closed, and then its mean if this part is in it.
     """
     with self._changed:
-      self._here.add(worker)
       if number not in self._rounds:
         if any(number < other for other in self._rounds):
           return True, None
         self._rounds[number] = _Round(time.monotonic() + self._timeout_s)
         for old in sorted(self._rounds)[:-_KEPT_ROUNDS]:
           del self._rounds[old]
+      if number == max(self._rounds):
+        # Who is a round behind would hold up each that it is not yet in.
+        self._here.add(worker)
       own = self._rounds[number]
       if not np.isfinite(theta).all():
         _logger.warning('Refused parameters of worker %d: not finite.', worker)

@@ -70,6 +70,7 @@ class Round:
   def __init__(self):
     self.gradients: dict[int, np.ndarray | None] = {}
     self.statistics: dict[int, Statistics] = {}
+    self.tickets: dict[int, str] = {}
     self.accepted = False
     self.closed = False
 
@@ -171,12 +172,12 @@ class Shard:
         return self._reply(accepted)
       self._steps[learner] = max(steps, self._steps.get(learner, 0))
       if self._config.synchronous:
-        accepted = self._meet(learner, gradient, statistics, pulled)
+        accepted = self._meet(learner, ticket, gradient, statistics, pulled)
       else:
         accepted = gradient is None or self._apply(gradient, pulled, [learner])
         if accepted:
           self._take(learner, statistics)
-      self._tickets[learner] = (ticket, accepted)
+        self._tickets[learner] = (ticket, accepted)
       return self._reply(accepted)
 
   def leave(self, learner: int) -> None:
@@ -235,6 +236,7 @@ class Shard:
   def _meet(
     self,
     learner: int,
+    ticket: str,
     gradient: np.ndarray | None,
     statistics: Statistics,
     pulled: int,
@@ -244,8 +246,10 @@ class Shard:
     if pulled != self._slice.version:
       # Of a round that was closed without it.
       self._rejected[learner] = self._rejected.get(learner, 0) + 1
+      self._tickets[learner] = (ticket, False)
       return False
     own = self._round
+    own.tickets[learner] = ticket
     own.gradients[learner] = gradient
     own.statistics[learner] = statistics
     deadline = time.monotonic() + self._config.sync_timeout_s
@@ -278,6 +282,9 @@ class Shard:
       # Before any learner is answered: all get the same.
       for learner in sorted(own.statistics):
         self._take(learner, own.statistics[learner])
+    for learner, ticket in own.tickets.items():
+      # Now: a call may come again before the first one has woken.
+      self._tickets[learner] = (ticket, own.accepted)
     own.closed, self._round = True, Round()
     self._changed.notify_all()
 

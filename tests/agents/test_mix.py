@@ -31,6 +31,22 @@ class _Post:
     return 0, 0
 
 
+def test_the_target_network_of_one_started_again_is_a_neighbours_too(
+  linear_learner,
+):
+  found = mix.Message(30, np.full((1, 3), 7.0, np.float32))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2), 0, _Post(), tau=None, ask=lambda: found
+  )
+  fresh = np.ones((1, 3), np.float32)
+  learner = linear_learner(exchange.initial(fresh, True), exchange=exchange)
+  exchange.begin(
+    types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
+  )
+  for name in ('theta', 'target'):
+    np.testing.assert_array_equal(learner.save()[name], found.theta)
+
+
 def test_a_step_that_is_not_finite_is_skipped_and_the_same_is_sent(
   linear_learner,
 ):

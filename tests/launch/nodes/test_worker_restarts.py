@@ -1,5 +1,6 @@
 """A worker that died is started again: where it goes on, and how."""
 
+import numpy as np
 import pytest
 
 from agents.exchange import local
@@ -36,6 +37,30 @@ def test_who_died_before_its_first_report_is_started_again_all_the_same(
   counter = make_counter(None, {'actor_steps': 20})  # has heard of nobody
   run_worker(experiment, counter, exchange=Told)
   assert told == [lives > 1]
+
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_who_is_started_again_begins_as_all_did_where_they_start_alike(
+  shared, recorder, run_worker, make_counter
+):
+  first = []
+
+  class Starts(local.Local):
+    shared_start = shared
+
+    def initial(self, theta, again):
+      first.append(theta)
+      return theta
+
+  experiment = experiments.make(
+    experiments.COUNTING, 2, run={'steps_per_agent': 20}
+  )
+  for member, steps in ((0, 0), (1, 0), (1, 10)):
+    counter = make_counter(None, {'actor_steps': 20})
+    counter.report('worker/0', {'actor_steps': steps})  # before it died
+    run_worker(experiment, counter, [member], exchange=Starts)
+  alike = 1 if shared else 3
+  assert len(np.unique(np.concatenate(first), axis=0)) == alike
 
 
 def test_a_restarted_node_goes_on_where_its_reports_ended(

@@ -44,8 +44,8 @@ class Worker:
     self.steps = self.iterations = 0
     self.stopped = False
     self.look = lambda: None  # once an iteration has ended
+    self.learner.theta = np.array(exchange.initial(self.learner.theta, again))
     exchange.setup(self.learner, 0)
-    exchange.initial(self.learner.theta, again)
 
   def begin(self):
     self.exchange.begin(self)

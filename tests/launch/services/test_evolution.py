@@ -237,24 +237,27 @@ def test_a_population_follows_where_steps_are_missing(make_master):
   assert master._complete()
 
 
-def test_a_result_is_small(make_master):
-  pairs = 10
-  parts = codec.encode_parts(
-    (
-      'deliver',
-      (
-        1,
-        2**31,
-        3,
-        np.zeros(pairs, np.int32),
-        np.zeros((pairs, 2), np.float32),
-        np.zeros((pairs, 2), np.int32),
-        None,
-      ),
-      {},
-    )
+def _bytes(*result):
+  """Of the message that `deliver` is called with."""
+  parts = codec.encode_parts(['deliver', list(result), {}])
+  return sum(map(len, parts))
+
+
+@pytest.mark.parametrize('observation_size', [0, 1, 4, 11, 348])
+@pytest.mark.parametrize('pairs', [1, 2, 10, 100])
+def test_a_result_is_small(pairs, observation_size):
+  sums = evolution.no_sums(observation_size)._replace(number=1e6)
+  size = _bytes(
+    1000,
+    2**32 - 1,
+    1000,
+    np.zeros(pairs, np.int32),
+    np.zeros((pairs, 2), np.float32),
+    np.zeros((pairs, 2), np.int32),
+    tuple(sums) if observation_size else None,
+    [1.0],
   )
-  assert sum(map(len, parts)) < 200 + 24 * pairs
+  assert size < 200 + 24 * pairs + 16 * observation_size
 
 
 # Whole runs, in threads.
@@ -454,6 +457,21 @@ def test_a_master_goes_on_from_its_checkpoint(run, tmp_path):
   _, after = run(1, directory=directory, steps=2 * STEPS)
   assert 0 < len(before) < len(after)
   assert after == expected
+
+
+@pytest.mark.parametrize('normalizes', [True, False])
+def test_what_workers_send_is_as_small_as_that(run, monkeypatch, normalizes):
+  sent, deliver = [], service.Master.deliver
+  monkeypatch.setattr(
+    service.Master,
+    'deliver',
+    lambda self, *result: sent.append(result) or deliver(self, *result),
+  )
+  run(2, **{'agent.normalize_observations': str(normalizes)})
+  most = 200 + 24 * 2 + (16 * 4 if normalizes else 0)
+  assert sent and max(_bytes(*result) for result in sent) < most
+  counted = [result[6] is not None for result in sent]
+  assert any(counted) == normalizes
 
 
 def test_observations_are_counted_the_same_by_any_number_of_workers(run):

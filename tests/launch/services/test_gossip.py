@@ -10,6 +10,7 @@ from agents.exchange import mix
 from agents.exchange import mixing
 from launch import rpc
 from launch.services import gossip
+from launch.services import gossip_rpc
 from tests.launch.services import gossip_workers as played
 
 SIZE = played.SIZE
@@ -138,6 +139,15 @@ def test_an_older_message_is_dropped():
   assert played.metrics(first)['staleness_from_1'] == 1 - 5
 
 
+def test_what_comes_after_its_turn_is_mixed_when_the_turn_comes_again():
+  workers, _ = played.make_workers(mixing.Graph('full', 3), tau=1)
+  for _ in range(3):
+    for worker in workers:  # the first is ahead of both others
+      worker.iterate()
+  # Of iteration 1, as the one of 3 is not there yet: two turns are a cycle.
+  assert played.metrics(workers[0])['staleness_from_1'] == 2
+
+
 def test_a_worker_started_again_goes_on_where_a_neighbour_is():
   graph = mixing.Graph('ring', 2)
   theta = np.full((1, SIZE), 7.0, np.float32)
@@ -152,7 +162,9 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
       tau=tau,
       ask=lambda: mix.Message(iteration, theta),
     )
-    return played.Worker(exchange, 1.0, again=again).begin()
+    worker = played.Worker(exchange, again=again)
+    worker.learner.theta[:] = 1.0  # its checkpoint
+    return worker.begin()
 
   worker = start(30)
   assert worker.value == 7.0
@@ -163,6 +175,35 @@ def test_a_worker_started_again_goes_on_where_a_neighbour_is():
   assert start(30, again=False).value == 1.0
   assert start(2).value == 1.0
   assert start(2, tau=None).value == 7.0
+
+
+@pytest.mark.parametrize('again, answers', [(1, 1), (1, 0), (0, 1)])
+def test_without_a_checkpoint_a_worker_goes_on_from_what_a_neighbour_has(
+  again, answers
+):
+  # Not further ahead than the lock allows: `begin` leaves it as it is.
+  message = mix.Message(2, np.full((1, SIZE), 7.0, np.float32))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2),
+    0,
+    played.Direct(0, [None, gossip_rpc.Inbox()]),
+    ask=lambda: message if answers else None,
+  )
+  worker = played.Worker(exchange, 1.0, again=bool(again)).begin()
+  assert worker.value == (7.0 if again and answers else 1.0)
+
+
+def test_a_neighbour_that_died_meanwhile_is_gone_on_from_all_the_same():
+  answers = [mix.Message(30, np.full((1, SIZE), 7.0, np.float32)), None]
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2),
+    0,
+    played.Direct(0, [None, gossip_rpc.Inbox()]),
+    ask=lambda: answers.pop(0),
+  )
+  worker = played.Worker(exchange, 1.0, again=True).begin()
+  assert worker.value == 7.0
+  assert played.metrics(worker)['gossip_iteration'] == 30
 
 
 def test_who_is_started_again_waits_no_longer_than_the_others():
@@ -187,21 +228,38 @@ def test_who_is_started_again_waits_no_longer_than_the_others():
   assert played.metrics(worker)['neighbours_dead'] == 1
 
 
+class _Neighbour:
+  """Stands for the client of one that is at an iteration; None: it is dead."""
+
+  def __init__(self, iteration, value):
+    self.iteration, self.value = iteration, value
+
+  def gossip_state(self):
+    if self.value is None:
+      raise rpc.Unavailable('nowhere', 'gossip_state', False, 'dead')
+    return self.iteration, np.full((1, SIZE), self.value, np.float32), 0.0
+
+
 def test_what_is_not_finite_is_not_gone_on_from():
-  class Neighbour:
-    def __init__(self, value):
-      self.value = value
-
-    def gossip_state(self):
-      if self.value is None:
-        raise rpc.Unavailable('nowhere', 'gossip_state', False, 'dead')
-      return 9, np.full((1, SIZE), self.value, np.float32), 0.0
-
-  broken, dead, sound = (Neighbour(x) for x in (np.nan, None, 4.0))
+  broken, dead, sound = (_Neighbour(9, x) for x in (np.nan, None, 4.0))
   found = gossip.ask({1: broken, 2: dead, 3: sound})
   assert found.iteration == 9
   assert found.theta[0, 0] == 4.0
   assert gossip.ask({1: broken, 2: dead}) is None
+
+
+def test_of_all_neighbours_the_one_that_is_furthest_is_gone_on_from():
+  states = [(3, 1.0), (8, 2.0), (9, np.nan), (9, None), (5, 3.0)]
+  found = gossip.ask({i: _Neighbour(*state) for i, state in enumerate(states)})
+  assert (found.iteration, found.theta[0, 0]) == (8, 2.0)
+
+  # One that has not begun has nothing.
+  class New:
+    def gossip_state(self):
+      return None
+
+  assert gossip.ask({0: New()}) is None
+  assert gossip.ask({0: New(), 1: _Neighbour(3, 1.0)}).iteration == 3
 
 
 def test_the_slowest_never_waits_whatever_the_graph_and_the_bound():

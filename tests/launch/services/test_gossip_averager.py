@@ -61,6 +61,19 @@ def test_a_mean_waits_once_for_who_is_late_and_no_more():
   assert _average(averager, third) == {0: 3.0, 1: 3.0, 2: 3.0}
 
 
+@pytest.mark.parametrize('old', [1, 2, 3])  # forgotten, kept, the newest
+def test_who_is_a_round_behind_holds_up_no_later_one(old):
+  averager = gossip_averager.Averager(3, timeout_s=2.0)
+  for number in (1, 2, 3):  # only the first waits for worker 2
+    _average(averager, [(0, number, 10, 0.0), (1, number, 10, 4.0)])
+  assert _average(averager, [(2, old, 10, 9.0)]) == {2: None}
+  begin = time.monotonic()
+  fourth = [(0, 4, 10, 0.0), (1, 4, 10, 4.0)]
+  assert _average(averager, fourth) == {0: 2.0, 1: 2.0}
+  # Who came for the newest, though late, may be in time for the next.
+  assert (time.monotonic() - begin < 1.8) == (old < 3)
+
+
 def test_a_mean_has_nothing_that_is_not_finite():
   averager = gossip_averager.Averager(2, timeout_s=0.2)
   parts = [(0, 1, 10, 1.0), (1, 1, 10, float('nan'))]

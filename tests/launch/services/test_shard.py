@@ -569,6 +569,44 @@ def test_one_that_is_missing_is_waited_for_once(caplog):
   assert caplog.text.count('goes on without learner 1') == 1
 
 
+@pytest.mark.parametrize('moves', [True, False])
+def test_a_call_that_comes_again_as_its_round_closes_gets_its_verdict(
+  moves, monkeypatch, caplog
+):
+  config = _config(num_learners=2, synchronous=True, sync_timeout_s=3.0)
+  (client,) = _shards(config)
+  shard, close, found = client.shard, client.shard._close, {}
+  gradient = np.ones_like(shard.pull().theta) if moves else None
+
+  def push(learner):
+    return shard.push(learner, f'{learner}-1', 0, gradient, (), 0)
+
+  def close_and_ask_again(*round_):
+    close(*round_)
+    # Before whoever waits for the round has woken.
+    monkeypatch.undo()
+    found['again'] = push(0)
+
+  monkeypatch.setattr(shard, '_close', close_and_ask_again)
+  threads = [
+    threading.Thread(target=lambda i=i: found.update({i: push(i)}), daemon=True)
+    for i in range(2)
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+  assert {key: reply.accepted for key, reply in found.items()} == {
+    0: True,
+    1: True,
+    'again': True,
+  }
+  assert shard.numbers()['version'] == int(moves)
+  assert shard.numbers()['gradients_rejected'] == 0
+  # Nor does it stand in the next round, which would close without the other.
+  assert 'goes on without' not in caplog.text
+
+
 def test_one_that_learns_no_more_is_not_waited_for(caplog):
   config = _config(num_learners=2, synchronous=True, sync_timeout_s=200.0)
   shards = _shards(config)
