@@ -30,6 +30,18 @@ def _continuous(**agent) -> dict[str, Any]:
   }
 
 
+def _locomotion(environment: str) -> dict[str, Any]:
+  """The million steps that most published tables have."""
+  steps = 1_000_000
+  return {
+    'environment': environment,
+    'agent': _continuous(
+      reward_scale=0.1, normalize_observations=True, anneal_env_steps=steps
+    ),
+    'run': {**_mujoco.RUN, 'steps_per_agent': steps},
+  }
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
@@ -66,16 +78,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
-  'hopper': {
-    'environment': 'Hopper-v5',
-    'agent': _continuous(
-      hidden_sizes=(256, 256),
-      reward_scale=0.1,
-      normalize_observations=True,
-      anneal_env_steps=300_000,
-    ),
-    'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
-  },
+  'hopper': _locomotion('Hopper-v5'),
+  'half_cheetah': _locomotion('HalfCheetah-v5'),
+  'walker2d': _locomotion('Walker2d-v5'),
   'swimmer': {
     'environment': 'Swimmer-v5',
     'agent': _continuous(normalize_observations=True, anneal_env_steps=300_000),

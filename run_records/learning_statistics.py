@@ -30,7 +30,8 @@ class Reference(NamedTuple):
 # Random: measured with gymnasium 1.3. Thresholds: of CartPole, Acrobot,
 # MountainCar, LunarLander and the inverted pendulums those that gymnasium
 # registers. The others are ours, for small runs: registered ones of Reacher,
-# Pusher, Hopper and Swimmer are higher, Pendulum and HumanoidStandup have none.
+# Pusher, Hopper, Swimmer and HalfCheetah are higher, Pendulum, Walker2d and
+# HumanoidStandup have none.
 # A study may have its own.
 REFERENCES = {
   'CartPole-v1': Reference(26.0, 475.0),
@@ -44,6 +45,8 @@ REFERENCES = {
   'Pusher-v5': Reference(-149.0, -50.0),
   'Hopper-v5': Reference(25.0, 1000.0),
   'Swimmer-v5': Reference(4.0, 30.0),
+  'HalfCheetah-v5': Reference(-281.0, 3000.0),
+  'Walker2d-v5': Reference(1.9, 2000.0),
   'HumanoidStandup-v5': Reference(32_500.0, 60_000.0),
 }
 
