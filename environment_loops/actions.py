@@ -1,4 +1,4 @@
-"""From the actions agents use to the actions environments take.
+"""Converts the actions of agents into actions of environments.
 
 Agents use integers from 0, or floats in [-1, 1], whatever the environment.
 """
@@ -13,16 +13,12 @@ def to_discrete(
   actions: np.ndarray,
   lead: tuple[int, ...] = (),
 ) -> np.ndarray:
-  """Checks discrete actions; returns them as int64, shape `lead`.
+  """Checks discrete actions, any integers; returns int64, shape `lead`.
 
-  Args:
-    name: names the environment in errors.
-    num_actions: how many there are.
-    actions: integers of any width.
-    lead: the shape needed, () for one action, (K,) for a batch.
+  `lead` is () for one action, (K,) for a batch; errors name the environment.
 
   Raises:
-    ValueError: wrong shape, not integers, or out of range.
+    ValueError: wrong shape, not integers, or not in 0 .. num_actions - 1.
   """
   if actions.shape != lead or actions.dtype.kind not in 'iu':
     raise ValueError(
@@ -31,7 +27,7 @@ def to_discrete(
       f'0 .. {num_actions - 1}.'
     )
   actions = actions.astype(np.int64)
-  # Seen as unsigned, a negative action is huge: one comparison for both ends.
+  # As unsigned, a negative action is huge: one comparison checks both ends.
   if np.maximum.reduce(actions.view(np.uint64), axis=None) >= num_actions:
     raise ValueError(
       f'{name} got actions {actions.tolist()}; each must be in '
@@ -46,10 +42,10 @@ def to_native(
   actions: np.ndarray,
   lead: tuple[int, ...] = (),
 ) -> np.ndarray:
-  """Maps canonical actions [-1, 1] to the bounds of a Box, clipping first.
+  """Clips canonical actions to [-1, 1] and maps them to the bounds of a Box.
 
   Args:
-    name: names the environment in errors.
+    name: name of the environment, for errors.
     space: the action space of one environment.
     actions: float, `lead` + `space.shape`.
     lead: leading axes, () for one action, (K,) for a batch.
@@ -71,7 +67,7 @@ def to_native(
       f'{name} got a NaN action; it needs floats in [-1, 1]. Look for '
       f'non-finite parameters in the policy.'
     )
-  # np.clip costs several times what these do on a small batch.
+  # np.clip costs several times as much on a small batch.
   unit = np.minimum(np.maximum(actions, -1.0), 1.0)
   unit = (unit.astype(np.float64) + 1.0) / 2.0
   low = space.low.astype(np.float64)

@@ -1,7 +1,7 @@
 """Classic control, K environments as arrays: gymnasium's equations in NumPy.
 
 Environment k follows the single gymnasium environment with the same seed, bit
-for bit where NumPy's sine of an array is its sine of a number.
+for bit if NumPy's sine is the same for arrays and for numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from environment_loops import stepping
 
 
 def uniforms(seeds: Sequence[int]) -> list[Callable[..., np.ndarray]]:
-  """What each gymnasium environment draws its first states from."""
+  """The functions from which gymnasium's environments draw first states."""
   return [gymnasium.utils.seeding.np_random(seed)[0].uniform for seed in seeds]
 
 
 class _Drawn(stepping.EpisodeStepper):
-  """Environments that are random in their first states alone."""
+  """Environments whose only randomness is in their first states."""
 
   _draws: list[Callable[..., np.ndarray]]
 
@@ -28,24 +28,24 @@ class _Drawn(stepping.EpisodeStepper):
 
 
 class CartPoles(_Drawn):
-  """Cart and pole (Barto, Sutton and Anderson 1983), as CartPoleEnv has it.
+  """Cart and pole (Barto, Sutton and Anderson 1983), as in CartPoleEnv.
 
   Gravity 9.8, cart 1 kg, pole 0.1 kg and 1 m, force 10 N either way, 0.02 s per
   step of Euler's method. Gymnasium's own CartPoleVectorEnv has the same
-  equations; half of its step is checks, and its resets are steps of their own.
-  State: x, x', angle, angle', float64 [4, K].
+  equations, but half of its step is checks, and its resets take a step. State:
+  x, x', angle, angle', float64 [4, K].
   """
 
   _FORCES = np.array([-10.0, 10.0])
-  # Gravity; pole and all, kg; half the pole, m; seconds.
+  # Gravity; mass of the pole, of all, kg; half the pole, m; time step, s.
   _NUMBERS = 9.8, 0.1, 1.1, 0.5, 0.02
-  # Of x and the angle, either way.
+  # Limits of |x| and |angle|.
   _LIMITS = np.array([[2.4], [12 * 2 * math.pi / 360]])
 
   def _make(self, seeds: Sequence[int]) -> None:
     self._state, self._slope = np.zeros((2, 4, self._num))
     self._draws = uniforms(seeds)
-    # As arrays [K]: beside a number, an operation on one takes twice as long.
+    # Arrays [K]: an operation on an array and a number takes twice as long.
     gravity, pole, total, half, dt = self._NUMBERS
     self._constants = [
       np.full(self._num, number)
@@ -83,7 +83,7 @@ class CartPoles(_Drawn):
 
 
 class Acrobots(_Drawn):
-  """Acrobot (Sutton 1996; the book's dynamics), as AcrobotEnv has it.
+  """Acrobot (Sutton 1996; the book's dynamics), as in AcrobotEnv.
 
   Both links: mass 1, length 1, centre of mass at 1/2, moment of inertia 1;
   gravity 9.8; 0.2 s per step, one step of the classical Runge-Kutta method.
@@ -100,7 +100,7 @@ class Acrobots(_Drawn):
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     state = self._draws[index](low=-0.1, high=0.1, size=(4,))
-    # AcrobotEnv rounds its first state to float32, and only that one.
+    # AcrobotEnv rounds only its first state to float32.
     self._state[:, index] = state.astype(np.float32)
     only = slice(index, index + 1)
     out[only] = self._observe(self._state[:, only])
@@ -115,7 +115,7 @@ class Acrobots(_Drawn):
     s = s + dt / 6.0 * (k1 + 2 * k2 + 2 * k3 + k4)
     angles = s[:2]
     while (far := np.abs(angles) > math.pi).any():
-      # Whole turns one by one: what AcrobotEnv rounds to.
+      # Subtracts one turn at a time, for the same rounding as in AcrobotEnv.
       angles -= np.copysign(2.0 * math.pi, angles) * far
     np.maximum(s[2:], -self._HIGHEST, out=s[2:])
     np.minimum(s[2:], self._HIGHEST, out=s[2:])
@@ -129,8 +129,8 @@ class Acrobots(_Drawn):
   def _slope(s: np.ndarray, torque: np.ndarray) -> np.ndarray:
     """Time derivative of the state, [4, K].
 
-    The constants of AcrobotEnv's terms are multiplied out, the terms added in
-    its order: the motion is unstable, and rounding would show in the end.
+    The terms are those of AcrobotEnv with the constants multiplied out, added
+    in the same order: the motion is unstable, and would amplify other rounding.
     """
     theta1, theta2, dtheta1, dtheta2 = s
     sin2, cos2 = np.sin(theta2), np.cos(theta2)
@@ -163,10 +163,10 @@ class Acrobots(_Drawn):
 
 
 class Pendulums(_Drawn):
-  """The swing-up pendulum, as PendulumEnv has it with gravity 10.
+  """The swing-up pendulum, as in PendulumEnv with gravity 10.
 
-  Mass 1, length 1, 0.05 s per step, torque within 2, speed within 8.
-  State: angle and angular velocity, float64 [2, K].
+  Mass 1, length 1, 0.05 s per step, torque within 2, speed within 8. State:
+  angle and angular velocity, float64 [2, K].
   """
 
   _DT = 0.05

@@ -1,4 +1,4 @@
-"""Given episodes, each from a seed of its own, in K environments at once."""
+"""Plays given episodes, each from its own seed, in K environments at once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from environment_loops import stepping
 
 
 class Policy(Protocol):
-  """What acts; it knows which episode each environment plays."""
+  """A policy that is told which episode each environment plays."""
 
   def begin(self, member: int, episode: int) -> None:
-    """Environment `member` begins this episode."""
+    """Called when environment `member` begins this episode."""
 
   def end(self, member: int) -> None:
-    """Environment `member` plays no more: its actions do not matter."""
+    """Called when environment `member` is done and its actions are ignored."""
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
-    """Observations [K, ...] to actions [K, ...]."""
+    """Maps observations [K, ...] to actions [K, ...]."""
 
 
 class Result(NamedTuple):
-  """Of E episodes.
+  """Results of E episodes.
 
   Attributes:
     returns: undiscounted, in the environment's units, float64 [E]; NaN where
@@ -42,19 +42,14 @@ def play(
   seeds: Sequence[int],
   should_stop: Callable[[], bool] = lambda: False,
 ) -> Result | None:
-  """Plays whole episodes, however long each of them is.
+  """Plays E whole episodes in K <= E environments, however long they are.
 
-  Environment k plays episodes k, k + K, k + 2 K, ...: what an episode is
-  depends on nothing but its number and K.
+  Environment k plays episodes k, k + K, k + 2 K, ..., seeded with `seeds` [E]:
+  an episode depends only on its number and K. Returns None if `should_stop`,
+  called before each step, is true before the last end.
 
-  Args:
-    policy: acts.
-    environment: of at most as many environments as there are episodes.
-    seeds: of each episode, [E].
-    should_stop: asked before each step.
-
-  Returns:
-    All of them, or None if stopped before the last one's end.
+  Raises:
+    ValueError: more environments than episodes.
   """
   num, total = environment.num, len(seeds)
   if num > total:
@@ -64,7 +59,7 @@ def play(
   running = np.ones(num, bool)
 
   def follow(member: int) -> None:
-    # Its next one begins by itself, in the step that ends this one.
+    # The next episode begins by itself, in the step that ends this one.
     following = playing[member] + num
     if following < total:
       environment.reseed(member, seeds[following])
@@ -75,7 +70,7 @@ def play(
   for member in range(num):
     policy.begin(member, member)
     follow(member)
-  returns = np.zeros(num)  # of the episodes that are played
+  returns = np.zeros(num)  # of the current episodes
   lengths = np.zeros(num, np.int64)
   while running.any():
     if should_stop():

@@ -1,4 +1,4 @@
-"""Episodes played to measure a policy: undiscounted, unscaled returns."""
+"""Plays episodes to measure a policy: undiscounted, unscaled returns."""
 
 from collections.abc import Callable
 import contextlib
@@ -15,11 +15,12 @@ from environment_loops import faults
 from environment_loops import vector
 
 _logger = logging.getLogger(__name__)
-# Broken episodes in a row, in one environment, that give up an evaluation.
+# Successive broken episodes of one environment that end an evaluation.
 _MAX_BROKEN = 10
 
-# Observations [N, ...] to actions [N] or [N, ...]. One that remembers the
-# episodes it is in has `reset()`, before others begin, and `ended(last)`.
+# Maps observations [N, ...] to actions [N] or [N, ...]. A policy that remembers
+# its episodes also has `reset()`, called before new ones begin, and
+# `ended(last)`, bool [N], called when an episode broke and another replaces it.
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
@@ -35,8 +36,8 @@ class VectorResult(NamedTuple):
 
   Attributes:
     returns: in the environment's units, float64 [K]; [0] if it was given up.
-    broken: episodes that broke. Part of an episode says nothing of its return,
-      so that others were played instead.
+    broken: episodes that broke and were replaced by others, because part of an
+      episode says nothing about its return.
   """
 
   returns: np.ndarray
@@ -44,12 +45,12 @@ class VectorResult(NamedTuple):
 
   @property
   def mean(self) -> float:
-    """Mean return; NaN if it was given up."""
+    """Mean return; NaN if the evaluation was given up."""
     return float(np.mean(self.returns)) if len(self.returns) else math.nan
 
   @property
   def std(self) -> float:
-    """Standard deviation of the returns; NaN if it was given up."""
+    """Standard deviation of the returns; NaN if the evaluation was given up."""
     return float(np.std(self.returns)) if len(self.returns) else math.nan
 
 
@@ -59,17 +60,14 @@ def run_episode(
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
 ) -> EpisodeResult | None:
-  """Plays one episode.
+  """Plays one episode, after a reset; None if stopped before its end.
 
   Args:
     policy: maps observations [1, ...] to actions [1] or [1, ...].
-    environment: a dm_env environment; it is reset first.
-    max_steps: cut the episode after so many environment steps.
-    should_stop: asked before each step; true gives up the episode.
-
-  Returns:
-    The result, or None if stopped before the end: part of an episode says
-    nothing about its return.
+    environment: a dm_env environment.
+    max_steps: environment steps after which the episode is cut.
+    should_stop: called before each step; true gives up the episode, because
+      part of one says nothing about its return.
   """
   _check_positive('max_steps', max_steps)
   _forget(policy)
@@ -102,27 +100,26 @@ def evaluate_vector(
   Args:
     policy: maps observations [num_episodes, ...] to as many actions.
     name: gymnasium id, with options for Atari (`atari.py`). An episode is a
-      whole game, also where training ends one with each life.
-    num_episodes: how many, from 1 up.
+      whole game, even if training ends one with each life.
+    num_episodes: at least 1.
     seed: the same seed gives the same first observations.
-    max_steps: cut each episode after so many environment steps.
-    should_stop: asked before each step.
-    on_fault: what becomes of an evaluation in which episode after episode
-      breaks: `vector.RAISE`, or `vector.DROP`, which gives it up.
-    epsilon: chance of a random action instead of the policy's; discrete
-      actions only.
-    building: is open while the environments are made, and again while they are
-      reset for the first time.
+    max_steps: environment steps after which each episode is cut.
+    should_stop: called before each step.
+    on_fault: what to do if episode after episode breaks: `vector.RAISE`, or
+      `vector.DROP` the evaluation.
+    epsilon: probability of a random action; discrete actions only.
+    building: context that is entered while the environments are made, and again
+      for their first reset.
 
   Returns:
     Returns of whole episodes, or None if stopped before the last end.
 
   Raises:
     EnvironmentRefused: the environment cannot be used.
-    EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
+    EnvironmentFault: too many episodes break, see `on_fault`.
   """
   _check_positive('num_episodes', num_episodes)
-  # One broken simulation costs its episode, not the evaluation.
+  # A broken simulation costs its episode, not the evaluation.
   with building or contextlib.nullcontext():
     environment = vector.make_vector(
       atari.whole_games(name), num_episodes, seed, on_fault=vector.DROP
@@ -145,25 +142,12 @@ def first_episodes(
   on_fault: str = vector.RAISE,
   resetting: contextlib.AbstractContextManager[Any] | None = None,
 ) -> VectorResult | None:
-  """Returns of the first whole episode of each of K environments.
+  """Plays the first whole episode of each of K environments.
 
-  Only the first: taking the first N episodes to end would count short episodes
-  more often than long ones. Where one breaks, the next one of the same
-  environment is played instead.
-
-  Args:
-    policy: maps observations [K, ...] to actions [K] or [K, ...].
-    environment: K environments; they are reset first.
-    max_steps: cut each episode after so many environment steps.
-    should_stop: asked before each step.
-    on_fault: as for `evaluate_vector`.
-    resetting: is open during the first reset.
-
-  Returns:
-    Returns of whole episodes, or None if stopped before the last end.
-
-  Raises:
-    EnvironmentFault: hardly anything but broken episodes, see `on_fault`.
+  Taking the first N episodes to end would count short episodes more often than
+  long ones. A broken episode is replaced by the next of the same environment.
+  The environments are reset first, within the context `resetting`. For the
+  other arguments, the result and the errors see `evaluate_vector`.
   """
   _check_positive('max_steps', max_steps)
   _forget(policy)
@@ -172,7 +156,7 @@ def first_episodes(
   returns = np.zeros(environment.num, np.float64)
   running = np.ones(environment.num, np.bool_)
   lengths = np.zeros(environment.num, np.int64)
-  broken = np.zeros(environment.num, np.int64)  # all of them in a row
+  broken = np.zeros(environment.num, np.int64)  # successive ones
   while running.any():
     if should_stop is not None and should_stop():
       return None
@@ -206,7 +190,7 @@ def first_episodes(
 def _give_up(
   name: str, running: np.ndarray, broken: np.ndarray, on_fault: str
 ) -> VectorResult:
-  """The end of an evaluation in which whole episodes do not come."""
+  """Ends an evaluation whose episodes keep breaking."""
   message = (
     f'{name} broke {broken.max()} episodes in a row while a policy was '
     f'evaluated: {broken.sum()} in all, and only '
@@ -221,7 +205,7 @@ def _give_up(
 
 
 class Randomized:
-  """A policy some of whose actions are drawn uniformly."""
+  """A policy that takes a uniformly random action with probability epsilon."""
 
   def __init__(
     self, policy: Policy, spec: environments.Spec, epsilon: float, seed: int
@@ -237,12 +221,11 @@ class Randomized:
     return actions
 
   def __getattr__(self, name: str) -> Any:
-    # For example `ended`, of a policy that remembers its episodes.
+    # For example `ended` of a policy that remembers its episodes.
     return getattr(self._policy, name)
 
 
 def _forget(policy: Policy) -> None:
-  """Nothing of earlier episodes, of which there may have been more or fewer."""
   if hasattr(policy, 'reset'):
     policy.reset()
 

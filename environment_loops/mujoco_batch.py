@@ -1,14 +1,14 @@
 """MuJoCo tasks of gymnasium (-v5), K simulations stepped together.
 
-Each environment keeps an `MjData` of its own, stepped exactly as gymnasium
-steps its own, so that environment k follows the single gymnasium environment
-with the same seed. What gymnasium does in Python for each of them, here NumPy
-does for all: observations, rewards, terminations.
+Each environment has its own `MjData`, which is stepped exactly as gymnasium
+steps its own, so environment k follows the single gymnasium environment with
+the same seed. NumPy computes observations, rewards and terminations of all K at
+once, where gymnasium computes them in Python for each.
 
-`mujoco.rollout` steps many at once in C++, but starts each call from what it is
-given: the solver's warm start would have to be carried along for episodes to
-stay equal to gymnasium's. One step at a time on one thread it was not found to
-be faster here; that says nothing of several threads or of other models.
+`mujoco.rollout` steps many simulations at once in C++, but starts each call
+from the given state: the solver's warm start would have to be carried along to
+keep episodes equal to gymnasium's. With one step at a time on one thread it was
+not faster here; several threads and other models were not measured.
 """
 
 import abc
@@ -28,17 +28,17 @@ _STATE = int(
   | mujoco.mjtState.mjSTATE_QVEL
 )
 _EVERYTHING = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-_FIRST_TIME = 1.0  # seconds; more than any one step takes
+_FIRST_TIME = 1.0  # seconds; longer than any step
 
 
 class Mujocos(stepping.EpisodeStepper):
-  """K simulations of one model; a subclass says what the task is.
+  """K simulations of one model; a subclass defines the task.
 
-  Everything a task reads has a leading axis K, in float64: `_qpos`, `_qvel`,
-  and `_gathered`, what else it asked for with `_extra`.
+  Everything that a task reads is float64 with a leading axis K: `_qpos`,
+  `_qvel`, and `_gathered`, which holds what it requested with `_extra`.
   """
 
-  # Range of the noise around the model's initial state, at a reset.
+  # Half the range of the uniform noise on the model's initial state at a reset.
   _noise = 0.1
 
   def _make(self, seeds: Sequence[int]) -> None:
@@ -54,11 +54,11 @@ class Mujocos(stepping.EpisodeStepper):
     self._random = [seeding.np_random(seed)[0] for seed in seeds]
     self._data = [mujoco.MjData(self._model) for _ in seeds]
     self._controls = [data.ctrl for data in self._data]
-    # What a reset sets: time, positions, velocities, the solver's warm start.
+    # A reset sets time, positions, velocities and the solver's warm start.
     self._start = np.zeros(mujoco.mj_stateSize(self._model, _EVERYTHING))
     mujoco.mj_getState(self._model, self._data[0], self._start, _EVERYTHING)
-    # The first entry is the clock. It does not start at 0, so that a
-    # simulation that MuJoCo has reset (to 0) can be told apart.
+    # The first entry is the time. It does not start at 0, so that a simulation
+    # that MuJoCo has reset (to 0) can be recognized.
     self._start[0] = _FIRST_TIME
     nq = self._model.nq
     self._state = np.zeros((self._num, 1 + nq + self._model.nv))
@@ -79,7 +79,7 @@ class Mujocos(stepping.EpisodeStepper):
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     data = self._data[index]
-    # As mj_resetData, which clears much more: a third of a cheap task's time.
+    # Like mj_resetData, which clears much more: a third of a cheap task's time.
     mujoco.mj_setState(self._model, data, self._start, _EVERYTHING)
     data.qpos[:], data.qvel[:] = self._draw(self._random[index])
     mujoco.mj_forward(self._model, data)
@@ -98,11 +98,11 @@ class Mujocos(stepping.EpisodeStepper):
       mujoco.mj_step(model, data, frame_skip)
       mujoco.mj_getState(model, data, row, _STATE)
     self._read_extra()
-    # Diverged, MuJoCo starts over from its initial state, at time 0.
+    # If a simulation diverges, MuJoCo resets it to its initial state at time 0.
     unstable = self._time < before[:, 0]
     reward, terminated = self._judge(before[:, 1 : 1 + model.nq], native)
     with np.errstate(over='ignore'):
-      # What float32 cannot hold becomes infinite, which is reported as a fault.
+      # Values beyond float32 become infinite, which is reported as a fault.
       observation = self._observe().astype(np.float32)
       reward = reward.astype(np.float32)
     return stepping.Arrival(observation, reward, terminated, unstable=unstable)
@@ -117,26 +117,26 @@ class Mujocos(stepping.EpisodeStepper):
     return []
 
   def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A first (qpos, qvel), drawn in gymnasium's order."""
+    """An initial (qpos, qvel), drawn in gymnasium's order."""
     nq, nv = self._model.nq, self._model.nv
     noise = random.uniform(-self._noise, self._noise, nq + nv)
     return self._init_qpos + noise[:nq], self._init_qvel + noise[nq:]
 
   @abc.abstractmethod
   def _observe(self) -> np.ndarray:
-    """Observations [K, ...] of the present state."""
+    """Observations [K, ...] of the current state."""
 
   @abc.abstractmethod
   def _judge(
     self, qpos_before: np.ndarray, action: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [K] and terminations [K] of the step to the present state."""
+    """Rewards [K] and terminations [K] of the step to the current state."""
 
 
 def _leave_out_what_does_nothing(model: mujoco.MjModel) -> None:
-  """Turns off what costs time and cannot change the motion of this model."""
+  """Disables computations that cannot change the motion of this model."""
   disabled = mujoco.mjtDisableBit
-  # One kinematic tree under constraints is one island: nothing to split.
+  # With one kinematic tree there is one constraint island: nothing to split.
   model.opt.disableflags |= int(disabled.mjDSBL_ISLAND)
   touchable = model.geom_contype.any() and model.geom_conaffinity.any()
   if not touchable and model.npair == 0:

@@ -1,7 +1,7 @@
-"""What gymnasium's MuJoCo tasks (-v5) show and pay, for K at once.
+"""Observations and rewards of gymnasium's MuJoCo tasks (-v5), for K at once.
 
-Each class has the constants and the order of operations of the class of
-gymnasium that it is named after, with that class's default arguments.
+Each class has the constants and the order of operations of the gymnasium class
+that it is named after, with that class's default arguments.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from environment_loops import mujoco_batch
 
 
 def _clip(values: np.ndarray) -> np.ndarray:
-  """As some velocities and forces are shown; the simulation goes on without."""
+  """Clips observed velocities or forces; the simulation is not affected."""
   return np.maximum(np.minimum(values, 10.0), -10.0)
 
 
@@ -32,7 +32,7 @@ class InvertedPendulums(mujoco_batch.Mujocos):
 
 
 class InvertedDoublePendulums(mujoco_batch.Mujocos):
-  """InvertedDoublePendulum-v5: 10 a step for a tip above 1, less penalties."""
+  """InvertedDoublePendulum-v5: 10 a step for a tip above 1, minus penalties."""
 
   def _extra(self, data: Any) -> list[np.ndarray]:
     # The tip, and the force of the constraints on the three joints.
@@ -102,14 +102,14 @@ class Reachers(mujoco_batch.Mujocos):
     return reward, np.zeros(self._num, np.bool_)
 
   def _miss(self) -> np.ndarray:
-    """From the target to the fingertip, [K, 3]."""
+    """Vector from the target to the fingertip, [K, 3]."""
     return self._gathered[:, 0] - self._gathered[:, 1]
 
 
 class _Runners(mujoco_batch.Mujocos):
-  """Paid for speed along x and for being healthy, less for large actions."""
+  """Rewards speed along x and being healthy; penalizes large actions."""
 
-  _hidden = 1  # leading positions that are not shown
+  _hidden = 1  # leading positions that are not observed
   _clipped = False
   _healthy_reward = 0.0
   _control_cost = 1e-3
@@ -127,7 +127,7 @@ class _Runners(mujoco_batch.Mujocos):
     return speed + self._healthy_reward * healthy - cost, ~healthy
 
   def _healthy(self) -> np.ndarray:
-    """Where the episode goes on, bool [K]."""
+    """Where the episode continues, bool [K]."""
     return np.ones(self._num, np.bool_)
 
 

@@ -1,4 +1,4 @@
-"""What watches experience go by without touching it."""
+"""Observers watch experience without changing it."""
 
 import collections
 import dataclasses
@@ -18,18 +18,13 @@ class Finished:
 
 
 class EpisodeTracker:
-  """Adds up the episodes of K environments stepped together.
+  """Sums up the episodes of `num` environments, K, stepped together.
 
   Returns are undiscounted sums of unscaled rewards, added in float64.
+  `recent_mean` covers the latest `window` episodes.
   """
 
   def __init__(self, num: int, window: int = 100):
-    """Creates the tracker.
-
-    Args:
-      num: the number K of environments.
-      window: how many of the latest episodes `recent_mean` covers.
-    """
     if num < 1 or window < 1:
       raise ValueError(
         f'num={num} environments and window={window} episodes; both must be at '
@@ -48,14 +43,7 @@ class EpisodeTracker:
     return float(np.mean([done.episode_return for done in self._recent]))
 
   def observe(self, step: vector.StepBatch) -> list[Finished]:
-    """Adds one step of each environment.
-
-    Args:
-      step: what the K environments did.
-
-    Returns:
-      The whole episodes that ended in this step, by index; most often none.
-    """
+    """Adds one step; returns the whole episodes that ended in it, by index."""
     self._returns += step.reward
     self._lengths += self._one
     if not np.count_nonzero(step.last):
@@ -75,6 +63,6 @@ class EpisodeTracker:
     return finished
 
   def restart(self) -> None:
-    """Drops the running episodes; call it when the environments are reset."""
+    """Drops unfinished episodes; call it when the environments are reset."""
     self._returns[:] = 0.0
     self._lengths[:] = 0

@@ -1,8 +1,8 @@
 """K environments of a user's own `gymnasium.vector.VectorEnv`.
 
-It is asked not to begin episodes by itself (AutoresetMode.DISABLED): then the
-final observation, a fault and the next start are told apart here, as for all
-others. `reset(options={'reset_mask': bool [K]})` begins some of them anew.
+It must not begin episodes by itself (AutoresetMode.DISABLED), so that final
+observations, faults and next starts are distinguished here, as for all other
+environments. `reset(options={'reset_mask': bool [K]})` resets some of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODE = gymnasium.vector.AutoresetMode.DISABLED
 
 
 class Vectors(stepping.EpisodeStepper):
-  """What `vector_entry_point(num_envs=K)` makes."""
+  """Wraps what `vector_entry_point(num_envs=K)` makes."""
 
   def _make(self, seeds: Sequence[int]) -> None:
     name = self._spec.name
@@ -60,24 +60,24 @@ class Vectors(stepping.EpisodeStepper):
     building.close(self._spec.name, self._vector)
 
   def _begin(self, index: int, out: np.ndarray) -> None:
-    raise NotImplementedError  # _begin_all begins all of them at once
+    raise NotImplementedError  # _begin_all is used instead
 
   def _begin_all(self, indices: Sequence[int], out: np.ndarray) -> None:
     chosen = list(indices)
     mask = np.zeros(self._num, np.bool_)
     mask[chosen] = True
-    # An environment that is not begun anew has no use for its seed.
+    # Environments that are not reset need no seed.
     seeds = [seed if own else None for seed, own in zip(self._seeds, mask)]
     first, _ = self._vector.reset(
       seed=None if seeds == [None] * self._num else seeds,
       options={'reset_mask': mask},
     )
-    # Seeding again would replay the same episode for ever.
+    # The same seed again would repeat the same episode forever.
     for index in chosen:
       self._seeds[index] = None
     out[chosen] = self._observed(first)[chosen]
     self._t[chosen] = 0
-    super()._begin_all((), out)  # whether all of them are numbers
+    super()._begin_all((), out)  # checks that all are finite
 
   def _advance(self, actions: np.ndarray) -> stepping.Arrival:
     if self._spec.discrete:
@@ -86,7 +86,7 @@ class Vectors(stepping.EpisodeStepper):
       native = self._continuous(self._space, actions)
     observation, reward, terminated, truncated, _ = self._vector.step(native)
     with np.errstate(over='ignore'):
-      # What float32 cannot hold becomes infinite, which is reported as a fault.
+      # Values beyond float32 become infinite, which is reported as a fault.
       observation = self._observed(observation).astype(self._dtype)
       reward = np.array(reward, np.float32)
     terminated = np.array(terminated, np.bool_)
@@ -105,7 +105,7 @@ class Vectors(stepping.EpisodeStepper):
     return stepping.Arrival(observation, reward, terminated, truncated)
 
   def _takes_the_same(self) -> bool:
-    """Whether its actions are those of the single environment."""
+    """Whether the actions are those of the single environment."""
     space, spec = self._space, self._spec
     if spec.discrete:
       discrete = isinstance(space, gymnasium.spaces.Discrete)

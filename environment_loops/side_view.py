@@ -1,8 +1,8 @@
 """Draws a MuJoCo model without OpenGL: outlines of its bodies from one side.
 
 MuJoCo's own renderer needs a graphics driver, which servers seldom have. A film
-of a policy needs no more than where the limbs are: capsules, spheres, cylinders
-and boxes are projected on the plane in which the model moves.
+of a policy only has to show where the limbs are: capsules, spheres, cylinders
+and boxes are projected onto the plane in which the model moves.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image
 from PIL import ImageDraw
 
-_SIZE = (480, 360)  # of a frame, width and height, pixels
-_FINE = 2  # drawn so many times larger, then made smaller: smooth edges
-_MARGIN = 1.3  # what is shown, of what there is at first
+_SIZE = (480, 360)  # width and height of a frame, pixels
+_FINE = 2  # oversampling factor, for smooth edges
+_MARGIN = 1.3  # size of the view relative to the initial extent of the model
 _SKY, _GROUND = (225, 235, 245), (120, 130, 120)
 _CORNERS = np.array(
   [[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float
@@ -26,26 +26,22 @@ _CORNERS = np.array(
 class SideView:
   """Pictures of one simulation.
 
-  What moves about hinges along z alone is seen from above, the rest from the
-  side, x to the right and z upwards. What may leave the picture along x is
-  followed, past a line with marks.
+  Models whose hinges all turn about z are seen from above, others from the
+  side, with x to the right and z upwards. If the model may leave the picture
+  along x, the view follows it, past a line with marks.
+
+  `model` is a mujoco.MjModel. `data`, its mujoco.MjData, is read by `frame`.
   """
 
   def __init__(self, model: Any, data: Any):
-    """Makes a view.
-
-    Args:
-      model: mujoco.MjModel.
-      data: mujoco.MjData, which is read at each `frame`.
-    """
     self._model, self._data = model, data
     kinds, axes = model.jnt_type, model.jnt_axis
     hinges = axes[kinds == mujoco.mjtJoint.mjJNT_HINGE]
-    # The target of a Reacher slides too, but within bounds.
+    # The target of a Reacher slides too, but within limits.
     free = (kinds == mujoco.mjtJoint.mjJNT_SLIDE) & (model.jnt_limited == 0)
     leaves = bool((np.abs(axes[free, 0]) > 0.9).any())
     from_above = len(hinges) > 0 and bool((np.abs(hinges[:, 2]) > 0.9).all())
-    # Rows of world coordinates that run to the right and upwards.
+    # World coordinates that point to the right and upwards.
     self._plane = [0, 1] if from_above else [0, 2]
     self._follows = leaves or not from_above
     solid = model.geom_rgba[:, 3] > 0
@@ -55,11 +51,11 @@ class SideView:
     bounds = model.geom_rbound[self._geoms][:, None]
     low, high = (places - bounds).min(axis=0), (places + bounds).max(axis=0)
     self._centre = (low + high) / 2
-    # Half of what the shorter side of the picture shows, in metres.
+    # Half the extent that the shorter side of the picture shows, in metres.
     self._reach = _MARGIN * float((high - low).max()) / 2
 
   def frame(self) -> np.ndarray:
-    """A picture of now, uint8 [height, width, 3]."""
+    """A picture of the current state, uint8 [height, width, 3]."""
     width, height = (_FINE * side for side in _SIZE)
     picture = Image.new('RGB', (width, height), _SKY)
     draw = ImageDraw.Draw(picture)
@@ -70,7 +66,7 @@ class SideView:
       centre[0] = self._data.geom_xpos[self._geoms[moving], 0].mean()
 
     def pixels(points: np.ndarray) -> np.ndarray:
-      """[..., 3] in metres to [..., 2] in pixels."""
+      """Maps [..., 3] in metres to [..., 2] in pixels."""
       flat = (points[..., self._plane] - centre) * scale
       return np.array([width / 2, height / 2]) + flat * np.array([1, -1])
 
@@ -83,7 +79,7 @@ class SideView:
   def _draw_ground(self, draw, pixels, size, scale, middle) -> None:
     level = float(pixels(np.zeros(3))[1])
     draw.line([(0, level), (size[0], level)], _GROUND, 2 * _FINE)
-    # A mark at each half metre shows how fast it goes.
+    # A mark at each half metre shows the speed.
     half = size[0] / scale
     for k in range(int(2 * (middle - half)), int(2 * (middle + half)) + 1):
       x = float(pixels(np.array([k / 2, 0.0, 0.0]))[0])

@@ -1,4 +1,4 @@
-"""What K environments stepped together have in common, whatever steps them."""
+"""Base classes of K environments that are stepped together."""
 
 import abc
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from environment_loops import faults
 RAISE = 'raise'
 DROP = 'drop'
 
-# Broken episodes named one by one in the log; after these, each hundredth.
+# Faults that are logged one by one; after these, one in a hundred is.
 _LOGGED_FAULTS = 10
 
 _logger = logging.getLogger(__name__)
@@ -27,18 +27,17 @@ class StepBatch(NamedTuple):
   Read only: `next_observation` may be the same array as `observation`.
 
   Attributes:
-    observation: the true arrival observation o_{t+1}, at the end of an episode
-      its final one, float32 (uint8 for images) [K, ...].
+    observation: the true arrival observation o_{t+1}, which at the end of an
+      episode is its final one, float32 (uint8 for images) [K, ...].
     reward: r_t in the environment's own units, float32 [K].
-    discount: 0 where the episode terminated, else 1 (also at a time limit),
-      float32 [K].
+    discount: 0 at a termination, else 1 (also at a time limit), float32 [K].
     last: whether the episode ended, either way, bool [K].
-    next_observation: what to act on next: `observation`, or the first
-      observation of the next episode where `last`, like `observation`.
+    next_observation: what to act on next, like `observation`. Where `last`, the
+      first observation of the next episode.
     valid: False where the step is not experience, bool [K]; None, nearly
-      always, if all of it is. Only environments made to drop faulty episodes
-      give anything else. Where False, the episode ended without an arrival:
-      `observation` is the one acted on, reward 0, discount 1, `last` True.
+      always, if no step is invalid. Only environments that drop faulty episodes
+      set it. Where False, the episode ended without an arrival: `observation`
+      is the one acted on, reward 0, discount 1, `last` True.
   """
 
   observation: np.ndarray
@@ -50,15 +49,14 @@ class StepBatch(NamedTuple):
 
 
 class Arrival(NamedTuple):
-  """What a step of K environments led to, before anything begins anew.
+  """The result of stepping K environments, before new episodes begin.
 
   Attributes:
     observation: true arrivals [K, ...]: a new array, of the spec's dtype.
     reward: float32 [K], a new array.
     terminated: bool [K].
-    truncated: bool [K], beside the time limit of the spec; None if that is all
-      there is.
-    unstable: where the simulator gave up, bool [K]; None: nowhere.
+    truncated: other than by the spec's time limit, bool [K]; None: nowhere.
+    unstable: where the simulation is unstable, bool [K]; None: nowhere.
   """
 
   observation: np.ndarray
@@ -83,21 +81,16 @@ class VectorEnvironment(abc.ABC):
 
   @property
   def spec(self) -> environments.Spec:
-    """What an agent must know of each of the environments."""
     return self._spec
 
   @property
   def faults(self) -> int:
-    """Episodes dropped so far because the environment broke."""
+    """Number of episodes dropped because of a fault."""
     return 0
 
   @abc.abstractmethod
   def reset(self) -> np.ndarray:
-    """Starts an episode in each environment.
-
-    Returns:
-      First observations, float32 (uint8 for images) [K, ...].
-    """
+    """Starts all episodes; returns observations, float32 or uint8 [K, ...]."""
 
   @abc.abstractmethod
   def step(self, actions: np.ndarray) -> StepBatch:
@@ -105,20 +98,20 @@ class VectorEnvironment(abc.ABC):
 
     Args:
       actions: integers [K] in 0 .. num_actions-1, or floats [K, ...] in [-1, 1]
-        where actions are continuous.
+        if actions are continuous.
 
     Raises:
-      ValueError: actions that the environments do not have.
+      ValueError: the environments do not have these actions.
       EnvironmentFault: a non-finite observation or reward, or an unstable
         simulation, unless faulty episodes are dropped.
       RuntimeError: `reset` was not called before the first step.
     """
 
   def reseed(self, index: int, seed: int) -> None:
-    """Has the next episode of one environment begin as this seed says.
+    """Sets the seed of the next episode of one environment.
 
-    The present episode goes on, though where the environment is random in its
-    steps too, that may change from here on.
+    The current episode goes on, but may change from here on if the
+    environment's steps are random too.
 
     Raises:
       NotImplementedError: episodes of these environments have no seeds.
@@ -129,28 +122,25 @@ class VectorEnvironment(abc.ABC):
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Frees what the environments hold."""
+    """Frees the environments."""
 
 
 class EpisodeStepper(VectorEnvironment):
-  """Ends, faults and next episodes, for environments that only simulate.
+  """Handles ends, faults and resets, for subclasses that only simulate.
 
-  A subclass says what it simulates with (`_make`), how an episode begins
-  (`_begin`) and what a step leads to (`_advance`).
+  A subclass creates its simulations (`_make`), begins episodes (`_begin`) and
+  steps (`_advance`).
   """
 
   def __init__(
     self, spec: environments.Spec, seeds: Sequence[int], on_fault: str = RAISE
   ):
-    """Creates the part that is common to all.
+    """Initializes the common part, then calls `_make`.
 
     Args:
-      spec: what each of the environments is.
       seeds: one for each environment.
-      on_fault: `RAISE` an `EnvironmentFault`, or `DROP` the episode.
-
-    Raises:
-      ValueError: an `on_fault` that is neither.
+      on_fault: `RAISE` an `EnvironmentFault`, or `DROP` the episode; raises
+        ValueError if it is neither.
     """
     super().__init__(spec, len(seeds))
     if on_fault not in (RAISE, DROP):
@@ -162,11 +152,11 @@ class EpisodeStepper(VectorEnvironment):
     self._faults = 0
     self._shape = (self._num, *spec.observation_shape)
     self._dtype = np.dtype(spec.observation_dtype)
-    # Observations of bytes are always finite.
+    # Observations in bytes are always finite.
     self._checked = self._dtype.kind == 'f'
     self._t = np.zeros(self._num, np.int64)
-    # Without a time limit: a step number that is never reached. As arrays:
-    # beside a number, an operation on a small one takes twice as long.
+    # Without a time limit, a step number that is never reached. Arrays, because
+    # NumPy takes twice as long for a small array and a Python number.
     limit = spec.max_episode_steps or np.iinfo(np.int64).max
     self._limit = np.full(self._num, limit)
     self._one = np.ones(self._num, np.int64)
@@ -175,7 +165,7 @@ class EpisodeStepper(VectorEnvironment):
     self._make(seeds)
 
   def _make(self, seeds: Sequence[int]) -> None:
-    """Makes the simulations, once the rest is there; nothing by default."""
+    """Creates the simulations; by default there are none."""
 
   @property
   def faults(self) -> int:
@@ -216,7 +206,7 @@ class EpisodeStepper(VectorEnvironment):
     )
 
   def close(self) -> None:
-    """Nothing to free that is not freed with the object."""
+    """Does nothing: what is held is freed with the object."""
 
   @abc.abstractmethod
   def _begin(self, index: int, out: np.ndarray) -> None:
@@ -230,8 +220,8 @@ class EpisodeStepper(VectorEnvironment):
     for index in indices:
       self._begin(index, out)
       self._t[index] = 0
-    # Also when dropping: an environment whose first observation is broken would
-    # be dropped again and again.
+    # Raised even with DROP: an environment whose first observation is not
+    # finite would drop one episode after another.
     if self._checked and not _finite(out):
       index = int(np.flatnonzero(_not_finite(out))[0])
       raise faults.fault(self._spec.name, 0, 'observation', out[index], index)
@@ -242,7 +232,7 @@ class EpisodeStepper(VectorEnvironment):
     reward: np.ndarray,
     unstable: np.ndarray | None,
   ) -> bool:
-    """Whether the step is experience in all K environments."""
+    """Whether the step is valid in all K environments."""
     if self._checked and not _finite(observation):
       return False
     if not _finite(reward):
@@ -255,7 +245,7 @@ class EpisodeStepper(VectorEnvironment):
     reward: np.ndarray,
     unstable: np.ndarray | None,
   ) -> np.ndarray:
-    """Raises or reports the faults; returns where there is none, bool [K]."""
+    """Raises or logs the faults; returns where there are none, bool [K]."""
     if unstable is None:
       unstable = np.zeros(self._num, np.bool_)
     bad = unstable | ~np.isfinite(reward) | _not_finite(observation)
@@ -276,7 +266,7 @@ class EpisodeStepper(VectorEnvironment):
     return ~bad
 
   def _discrete(self, actions: np.ndarray) -> np.ndarray:
-    """Checks discrete actions; int64 [K], from 0."""
+    """Checks discrete actions; returns them as int64 [K], from 0."""
     num_actions = self._spec.num_actions
     assert num_actions is not None, self._spec
     return actions_lib.to_discrete(
@@ -291,22 +281,22 @@ class EpisodeStepper(VectorEnvironment):
 
 
 def check_started(started: bool) -> None:
-  """Raises RuntimeError if a vector environment was never reset."""
+  """Raises RuntimeError if a vector environment has not been reset."""
   if not started:
     raise RuntimeError('step() came before reset(); call reset() once first.')
 
 
 def check_num(num: int) -> None:
-  """Raises ValueError unless `num` is a number of environments."""
+  """Raises ValueError unless `num` is a valid number of environments."""
   if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 1:
     raise ValueError(f'num={num!r} environments; give an integer from 1 up.')
 
 
 def _finite(array: np.ndarray) -> bool:
-  """Whether all are finite numbers. `all` would take three times as long."""
+  """Whether all numbers are finite. `all` would take three times as long."""
   return np.count_nonzero(np.isfinite(array)) == array.size
 
 
 def _not_finite(array: np.ndarray) -> np.ndarray:
-  """Where row k of [K, ...] holds NaN or infinity, bool [K]."""
+  """Which rows of [K, ...] hold NaN or infinity, bool [K]."""
   return ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)

@@ -1,10 +1,10 @@
 """K environments stepped together in one process.
 
-The fast one is chosen by name: classic control and MuJoCo tasks whose states
-are arrays, ale_py's own vector environment for Atari, a user's own where an
-environment names one, otherwise K gymnasium environments in a Python loop. All
-start the next episode inside the step that ends one, so each step of each
-environment is one true transition: there is never a reset disguised as a step.
+The fastest implementation is chosen by name: arrays for classic control and
+MuJoCo tasks, ale_py's own vector environment for Atari, a user's own one if an
+environment names it, otherwise K gymnasium environments in a Python loop. All
+of them start the next episode in the step that ends one. Each step of each
+environment is therefore a true transition, never a reset.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ VectorEnvironment = stepping.VectorEnvironment
 RAISE = stepping.RAISE
 DROP = stepping.DROP
 
-# Entry point at gymnasium -> class that steps K of them at once. Imported only
+# Entry point in gymnasium -> class that steps K of them at once. Imported only
 # when needed: not every machine has every simulator.
 _CLASSIC = 'gymnasium.envs.classic_control'
 _MUJOCO = 'gymnasium.envs.mujoco'
@@ -56,17 +56,16 @@ def make_vector(
   on_fault: str = RAISE,
   max_steps: int | None = None,
 ) -> VectorEnvironment:
-  """Makes K environments with a stream of randomness each.
+  """Makes K = `num` environments, each with its own stream of random numbers.
 
   Args:
     name: gymnasium id, for Atari with options if wanted (`atari.py`).
-    num: the number K of environments.
     seed: environment k is seeded with `environment_seeds(seed, num)[k]`.
-    on_fault: what becomes of a non-finite observation or reward and of a
-      simulation that became unstable: `RAISE` an `EnvironmentFault`, or `DROP`
-      the episode (marked in `StepBatch.valid`, counted in `faults`, logged).
-    max_steps: steps after which an episode is truncated where the environment
-      has no limit of its own; None: never.
+    on_fault: at a non-finite observation or reward, or an unstable simulation,
+      `RAISE` an `EnvironmentFault` or `DROP` the episode (marked in
+      `StepBatch.valid`, counted in `faults`, logged).
+    max_steps: steps after which an episode is truncated if the environment has
+      no limit of its own; None: never.
 
   Raises:
     EnvironmentRefused: unknown id, missing package or unusable spaces.
@@ -83,14 +82,9 @@ def make_vector(
 
 
 def environment_seeds(seed: int, num: int) -> list[int]:
-  """Seeds of K environments: far apart even where base seeds are neighbours.
+  """Seeds of K environments, far apart even for adjacent base seeds >= 0.
 
-  Args:
-    seed: base seed, from 0 up.
-    num: the number K of environments.
-
-  Returns:
-    K integers below 2^31. The first k do not depend on K.
+  Returns K integers below 2^31, of which the first k do not depend on K.
   """
   environments.check_seed(seed)
   stepping.check_num(num)
@@ -104,11 +98,11 @@ def _stepper(name: str) -> str:
   if atari.is_atari(name):
     return _ATARI
   registered = building.registered(name)
-  # Arguments and wrappers change what the batched equations take for granted.
+  # The batched equations assume no other arguments and no wrappers.
   if registered.kwargs or registered.additional_wrappers:
     return _ANY
   entry = str(registered.entry_point)
-  # Gymnasium's own ones begin episodes by themselves, a step late.
+  # Gymnasium's own vector environments reset by themselves, a step late.
   ours = entry in _BATCHED or entry.startswith('gymnasium.')
   if registered.vector_entry_point is not None and not ours:
     return _OWN

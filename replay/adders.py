@@ -1,8 +1,8 @@
-"""Adders: the steps of K environments become items of a Reverb table.
+"""Adders turn the steps of K environments into items of a Reverb table.
 
-Single transitions with a priority each, or whole population steps. Both hold
-items back and write them in bursts: an item appended now and then wakes
-Reverb's threads each time. writer.py says what an item costs.
+An item holds single transitions with a priority, or a whole population step.
+Adders hold items back and write them in bursts, because each separate append
+wakes Reverb's threads. writer.py says what an item costs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from replay import packing
 from replay import priorities as priorities_lib
 from replay import writer
 
-# Transitions written in one go, after one call for their priorities.
+# Transitions written at once, after one call for their priorities.
 TRANSITION_BURST = 64
-# Population steps written in one go.
+# Population steps written at once.
 POPULATION_BURST = 8
 
 _logger = logging.getLogger(__name__)
 
 
 class _Adder(abc.ABC):
-  """A window over environments, and what its items are written with."""
+  """A window over environments, and the writer of its items."""
 
   def __init__(
     self,
@@ -42,7 +42,7 @@ class _Adder(abc.ABC):
     ring: Any,
   ):
     self.window = window
-    # A ring without items is there too.
+    # An empty ring is false, so the test is for None.
     self._writer = (
       ring
       if ring is not None
@@ -51,17 +51,15 @@ class _Adder(abc.ABC):
 
   @property
   def lost(self) -> int:
-    """Items given up with a server that went away."""
+    """Items given up because a server went away."""
     return self._writer.lost
 
   @abc.abstractmethod
   def _write_held(self) -> None:
-    """Writes what is held back and makes whole items."""
+    """Writes what is held back, in whole items."""
 
   def flush(self) -> None:
-    """Waits until the server has all items.
-
-    Unfinished windows and items stay open.
+    """Waits until the server has all items; unfinished ones stay open.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.
@@ -74,21 +72,21 @@ class _Adder(abc.ABC):
     self.window.reset()
 
   def close(self) -> None:
-    """Ends the writer; items held back or not confirmed may be lost."""
+    """Closes the writer; items held back or not confirmed may be lost."""
     self._writer.close()
 
 
 class TransitionAdder(_Adder):
   """Writes transitions of K environments, one or several to an item.
 
-  An item is one transition [W], or `item_size` of them [item_size, W] that
-  were made after each other, those of one step side by side: what a sample
-  costs Reverb is per item. Transitions are held back until `burst` of them can
-  go together, or `flush` is called: one call computes the priorities of all.
+  An item is one transition [W], or `item_size` successive transitions
+  [item_size, W] (those of one step are adjacent), as Reverb's cost of a sample
+  is per item. Transitions are held back until `burst` of them are written
+  together or `flush` is called: one call computes all their priorities.
 
   Attributes:
-    repaired: priorities that were not finite. Each became the largest finite
-      one of its burst.
+    repaired: priorities that were not finite and were replaced, each by the
+      largest finite one of its burst.
   """
 
   def __init__(
@@ -110,27 +108,23 @@ class TransitionAdder(_Adder):
     """Makes an adder that has seen no step.
 
     Args:
-      client: client of the server that holds the table.
-      table: name of the table; its items are `layout.signature()`, or
-        `layout.signature(item_size)` above 1.
-      layout: how transitions are packed.
+      client, table: where to write. The table's signature is
+        `layout.signature()`, or `layout.signature(item_size)` if item_size > 1.
       n: steps in a full window.
       gamma: the agent's discount per step.
       num_envs: environments stepped together, K.
-      priority: a function of packed transitions [M, W] that returns the
-        priorities [M], which are at least 0; None: each is 1.
-      item_size: transitions of an item. Less than these wait, also at a
-        flush, for the next ones.
-      priority_exponent: of the table, for the priority of an item of several
-        (`priorities.of_items`).
-      burst: transitions that are held back and written in one go. A rate
-        limiter with a ratio must have an error buffer for them.
-      options: see `writer.WriteOptions`.
-      ring: `ring.Ring` that takes the items in place of a server's table.
+      priority: maps packed transitions [M, W] to their priorities [M] >= 0;
+        None: each is 1.
+      item_size: transitions per item. Fewer are not written, even by `flush`.
+      priority_exponent: of the table; combines the priorities of an item's
+        transitions (`priorities.of_items`).
+      burst: transitions held back and written at once. A rate limiter with a
+        ratio needs an error buffer for them.
+      ring: a `ring.Ring` that takes the items instead of a server's table.
 
     Raises:
       ConnectionError: the server does not answer.
-      ValueError: no such table, or one of other items.
+      ValueError: the table does not exist, or holds other items.
     """
     if item_size < 1 or burst < 1 or burst % item_size:
       raise ValueError(
@@ -161,14 +155,13 @@ class TransitionAdder(_Adder):
   def add(
     self, observation: Any, action: Any, step: Any, version: Any = 0
   ) -> int:
-    """Adds one step of all environments; see `nstep.NStepWindow.observe`.
+    """Adds one step of all K; returns the number of transitions made.
 
-    Returns:
-      Number of transitions made.
+    For the arguments see `nstep.NStepWindow.observe`.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.
-      ValueError: a priority is negative, or there is not one per transition.
+      ValueError: a priority is negative, or their number is wrong.
     """
     self.window.observe(observation, action, step, version)
     transitions = self.window.finished()
@@ -177,13 +170,13 @@ class TransitionAdder(_Adder):
       self._held.append(transitions)
       self._num_held += made
       if self._num_held >= self._burst:
-        # Whole chunks: a chunk that must be ended early costs more.
+        # Whole chunks only: ending a chunk early costs more.
         chunk = self._writer.chunk_length * self._item_size
         self._write(self._num_held // chunk * chunk)
     return made
 
   def _write(self, count: int) -> None:
-    """Writes the first `count` of the transitions held back."""
+    """Writes the first `count` transitions that are held back."""
     if not count:
       return
     held = self._held
@@ -226,11 +219,11 @@ class TransitionAdder(_Adder):
 
 
 class PopulationAdder(_Adder):
-  """Writes each step of P members as one item [P, W]: an append for all.
+  """Writes each step of P members as one item [P, W].
 
-  A row is the window of that member which started n - 1 steps ago. The first
-  n - 1 steps write nothing, as no window of any member is complete. Items are
-  held back until `burst` of them can go together, or `flush` is called.
+  A row is the window of one member that started n - 1 steps ago. Until the
+  first window is complete, after n steps, nothing is written. Items are held
+  back until `burst` of them are written together, or `flush` is called.
   """
 
   def __init__(
@@ -246,23 +239,11 @@ class PopulationAdder(_Adder):
     options: writer.WriteOptions = writer.DEFAULT_OPTIONS,
     ring: Any = None,
   ):
-    """Makes an adder that has seen no step.
+    """Makes an adder that has seen no step; see `TransitionAdder`.
 
-    Args:
-      client: client of the server that holds the table.
-      table: name of the table; its items are `layout.signature(num_members)`.
-      layout: how transitions are packed.
-      n: steps in a full window.
-      gamma: the agent's discount per step.
-      num_members: members of the population, P, one environment each.
-      burst: items written in one go. A rate limiter with a ratio must have an
-        error buffer for them: `deadlock.Plan` counts them.
-      options: see `writer.WriteOptions`.
-      ring: `ring.Ring` that takes the items in place of a server's table.
-
-    Raises:
-      ConnectionError: the server does not answer.
-      ValueError: no such table, or one of other items.
+    Each of the `num_members` members, P, has one environment. The table's
+    signature is `layout.signature(num_members)`. `burst` counts items, and
+    `deadlock.Plan` counts them in the error buffer.
     """
     if burst < 1:
       raise ValueError(f'burst={burst} must be at least 1 item.')
@@ -281,10 +262,10 @@ class PopulationAdder(_Adder):
   def add(
     self, observation: Any, action: Any, step: Any, version: Any = 0
   ) -> int:
-    """Adds one step of all members; see `nstep.NStepWindow.observe`.
+    """Adds one step of all members; returns the number of items made.
 
-    Returns:
-      Number of items made: 1, or 0 in the first n - 1 steps.
+    This is 1, or 0 in the first n - 1 steps. For the arguments see
+    `nstep.NStepWindow.observe`.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.

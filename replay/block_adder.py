@@ -12,7 +12,7 @@ from replay import blocks
 from replay import packing
 from replay import writer as writer_lib
 
-# Blocks are large, and each one in flight adds to the policy lag.
+# Blocks are large, and each block in flight adds to the policy lag.
 OPTIONS = writer_lib.WriteOptions(max_in_flight=2)
 
 _logger = logging.getLogger(__name__)
@@ -21,14 +21,14 @@ _logger = logging.getLogger(__name__)
 class BlockAdder:
   """Writes T steps of K environments as one item.
 
-  An unfinished block is never written: it is gone when its actor is.
+  An unfinished block is never written; it is lost with its actor.
 
-  A block has room for one true end per environment that a time limit made. If
-  an environment makes a second within T steps, the step of the earlier one is
-  marked as no experience: what it would bootstrap from is lost.
+  A block has room for one true final observation per environment at a time
+  limit. If an environment reaches a second limit within T steps, the step of
+  the earlier end is marked invalid, because its bootstrap observation is lost.
 
   Attributes:
-    overwritten: steps so marked.
+    overwritten: steps marked invalid for this reason.
   """
 
   def __init__(
@@ -43,23 +43,21 @@ class BlockAdder:
     """Makes an adder with an empty block.
 
     Args:
-      client: client of the server that holds the table.
-      table: name of the table; its items are `layout.signature()`.
-      layout: shapes of the blocks.
+      client, table: where to write; the signature is `layout.signature()`.
       options: see `writer.WriteOptions`; start from `OPTIONS`.
-      writer: takes the blocks instead of the table, as an `ItemWriter` does. A
-        block is written to again: it keeps a copy.
+      writer: takes the blocks instead of the table, as an `ItemWriter` does. It
+        must copy them, because the block is reused.
 
     Raises:
       ConnectionError: the server does not answer.
-      ValueError: no such table, or one of other items.
+      ValueError: the table does not exist, or holds other items.
     """
     self.layout = layout
     self._block = layout.zeros()
     self._t = 0
     self.overwritten = 0
     self._truncated_at = np.full(layout.num_envs, -1)
-    self._known: list[Any] = []  # shapes and types that fit
+    self._known: list[Any] = []  # shapes and dtypes known to fit
     if writer is None:
       assert client is not None, 'without a writer it needs a server'
       writer = writer_lib.ItemWriter(client, table, layout.signature(), options)
@@ -67,7 +65,7 @@ class BlockAdder:
 
   @property
   def lost(self) -> int:
-    """Items that went with a lost server."""
+    """Items given up because the server went away."""
     return self._writer.lost
 
   def add(
@@ -79,18 +77,15 @@ class BlockAdder:
     core: np.ndarray,
     version: int,
   ) -> int:
-    """Adds one step of all environments.
+    """Adds one step of all environments; returns 1 if it wrote a block, else 0.
 
     Args:
       observation: acted on, [K, ...].
       action: as the policy chose it, [K, ...].
-      step: what the environments did, a `vector.StepBatch`.
+      step: the result, a `vector.StepBatch`.
       behaviour: of the policy at this step, [K, A'].
-      core: recurrent state before this step, [K, S]; kept at a block's first.
-      version: learner steps of the parameters that acted; likewise.
-
-    Returns:
-      Number of items written: 0, or 1 with the last step of a block.
+      core: recurrent state before this step, [K, S]; kept at a block's start.
+      version: learner steps of the acting parameters; kept at a block's start.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.
@@ -123,7 +118,7 @@ class BlockAdder:
     return 1
 
   def _check(self, *given: np.ndarray) -> None:
-    """Raises ValueError where NumPy would broadcast or cut off in silence."""
+    """Raises ValueError where NumPy would silently broadcast or truncate."""
     known = [(array.shape, array.dtype) for array in given]
     if known == self._known:
       return
@@ -180,5 +175,5 @@ class BlockAdder:
     self._t = 0
 
   def close(self) -> None:
-    """Ends the writer; the open block is dropped."""
+    """Closes the writer and drops the open block."""
     self._writer.close()

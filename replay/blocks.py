@@ -1,8 +1,8 @@
 """Unrolls of K environments as one item: T steps, [T, K] blocks.
 
 An item costs Reverb the same whatever it holds, so T steps of K environments
-stepped together are one. Each column is an array of its own, in the order of
-`Block`. A block may hold the ends of any number of episodes; nothing is padded.
+are one. Each column is an array of its own, in the order of `Block`. A block
+may contain the ends of any number of episodes; nothing is padded.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 
 
 class Block(NamedTuple):
-  """Columns of a block; in a batch each has leading axes more.
+  """Columns of a block; in a batch, each has additional leading axes.
 
   Attributes:
-    observation: acted on at steps 0 .. T-1, and what comes after them; float32
-      or uint8 [T + 1, K, ...]. After the end of an episode stands the first
+    observation: acted on at steps 0 .. T-1, and the one after them; float32 or
+      uint8 [T + 1, K, ...]. After the end of an episode comes the first
       observation of the next.
     final_observation: true last observation of the episode that a time limit
-      ended in this block, of the same type, [K, ...]; anything where none was.
+      ended in this block, of the same dtype, [K, ...]; arbitrary if none did.
     action: int32 [T, K], or float32 [T, K, ...].
     reward: in the environment's units, float32 [T, K].
     discount: 0 where the step terminated the episode, else 1, float32 [T, K].
-    last: the episode ended with this step, either way, bool [T, K].
-    valid: False where the step is no experience, bool [T, K]: the environment
+    last: whether the episode ended with this step, either way, bool [T, K].
+    valid: False where the step is not experience, bool [T, K]: the environment
       broke, or its true end was overwritten (see `BlockAdder`).
-    behaviour: what the acting policy said of the action, float32 [T, K, A'].
+    behaviour: output of the acting policy for the action, float32 [T, K, A'].
     core: recurrent state at step 0, float32 [K, S].
     version: learner steps of the parameters that acted at step 0, int64 [].
     written_at: `packing.written_now()` at the last step, float32 [].
@@ -47,7 +47,7 @@ class Block(NamedTuple):
   written_at: Any
 
 
-# Where each column has its environments; the rest are one for the whole block.
+# Axis of the environments in each column; other columns have none.
 ENVIRONMENT_AXIS = {
   'observation': 1,
   'final_observation': 0,
@@ -68,11 +68,10 @@ class BlockLayout:
   Attributes:
     unroll_length: T, steps.
     num_envs: K, environments.
-    observation_shape: of one observation.
     action_shape: of one action, () for a discrete one.
     discrete: whether actions are int32, or float32.
     observation_dtype: 'float32' or 'uint8'.
-    behaviour_size: A', numbers kept of the policy at each step.
+    behaviour_size: A', numbers of the policy's output kept at each step.
     core_size: S, numbers of recurrent state; 0 without one.
     max_episode_steps: the environment's time limit; None if it has none.
   """
@@ -110,7 +109,7 @@ class BlockLayout:
       )
     limit = self.max_episode_steps
     if limit is not None and limit < self.unroll_length:
-      # Of which rollouts and minibatches are whole numbers as before.
+      # A divisor keeps rollouts and minibatches whole numbers of unrolls.
       part = max(n for n in range(1, limit + 1) if not self.unroll_length % n)
       raise ValueError(
         f'unroll_length={self.unroll_length} is longer than an episode of at '
@@ -120,7 +119,7 @@ class BlockLayout:
       )
 
   def zeros(self) -> Block:
-    """An empty block, whose arrays can be written to."""
+    """A new block of zeros, with `valid` True."""
     num_steps, num_envs = self.unroll_length, self.num_envs
     steps = (num_steps, num_envs)
     seen = np.dtype(self.observation_dtype)
@@ -144,7 +143,7 @@ class BlockLayout:
 
   def signature(self) -> Block:
     """Signature of a table of such blocks: a `Block` of tf.TensorSpec."""
-    import tensorflow as tf  # an actor writes blocks without it
+    import tensorflow as tf  # actors write blocks without TensorFlow
 
     return Block(
       *(

@@ -1,27 +1,30 @@
 """Can limiter, batch, read-ahead and items in flight block each other?
 
-Answered before anything starts, from Reverb's rule. With I inserts, S samples,
-m the minimum size, r samples per insert, E the error buffer, and the error
-x = r I - S, a table of at least m items
+Reverb's rule answers this before anything starts. With I inserts, S samples, m
+the minimum size, r samples per insert, E the error buffer, and the error
+
+  x = r I - S,
+
+a table of at least m items
 
   takes an insert  while x + r <= r m + E,
   gives a sample   while x - 1 >= r m - E.
 
-Both wait only if r m + E - r < x < r m - E + 1, so never where 2 E >= 1 + r;
-Reverb wants E >= max(1, r). A request of either side then goes through as long
-as both sides have one pending. Writers and sampler in threads of their own
-always do, whatever they hold back: a part of a batch that Reverb has given
-waits for the rest with a request open, a writer whose items in flight are used
-up waits with an insert open. So batch, read-ahead, bursts and items in flight
-bind the pace there, and never stop it. Two things do:
+Both wait only if r m + E - r < x < r m - E + 1, so never if 2 E >= 1 + r;
+Reverb requires E >= max(1, r). If both sides have a request pending, one of the
+two then goes through. Writers and samplers in separate threads always have one
+pending, whatever they hold back: a partial batch waits for the rest with an
+open request, and a writer that has used up its items in flight waits with an
+open insert. So batch, read-ahead, bursts and items in flight limit the pace but
+never stop it. Two things do:
 
 - A shard without a writer, or whose writers have ended: the learner waits for
-  its part of the batch, and where a ratio is held, all shards with it.
+  its part of the batch and, if a ratio is held, so do all other shards.
 - A table smaller than what its limiter waits for.
 
-One thread that both writes and samples asks for nothing of the one while it
-waits for the other. So a worker that does both keeps its pace itself: its plan
-of replay has no ratio.
+A single thread that both writes and samples has no request of one kind pending
+while it waits for the other. Workers that do both keep the pace themselves:
+their replay plan has no ratio.
 """
 
 from __future__ import annotations
@@ -33,25 +36,25 @@ import reverb
 
 
 class Refused(ValueError):
-  """A plan whose parts would block each other, or that means nothing."""
+  """A plan whose parts would block each other, or that makes no sense."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What the two sides of a replay service intend.
+  """What the writers and the sampler of a replay service intend.
 
   Attributes:
     min_size: items in all shards before the first sample.
-    max_size: items in all shards; of a queue, those that wait at most.
+    max_size: items in all shards; of a queue, the most that wait.
     batch_size: items of one call of the learner: updates * B.
     updates: in one call; each takes items of every shard.
-    samples_per_insert: None paces nothing but the start.
+    samples_per_insert: None limits nothing but the start.
     error_buffer: samples in each shard by which either side may be ahead; None:
-      as `shard_error_buffer` says.
-    max_in_flight: items that each worker of the sampler asks ahead of the batch
-      that it reads while the learner works on another, in each shard.
-    writers: writers in all; writer i writes to shard i mod shards.
-    burst: items that a writer holds before it writes them.
+      see `shard_error_buffer`.
+    max_in_flight: items of each shard that each worker of the sampler requests
+      ahead, besides the batch that it reads during the learner's update.
+    writers: writers in total; writer i writes to shard i mod shards.
+    burst: items that a writer holds back and writes at once.
     shards: over which items and samples are spread evenly.
     queue: each item is sampled once; min_size is 1.
   """
@@ -70,35 +73,36 @@ class Plan:
 
   @property
   def shard_min_size(self) -> int:
-    """Items in one shard before its first sample."""
+    """Items in a shard before its first sample."""
     return -(-self.min_size // self.shards)
 
   @property
   def shard_max_size(self) -> int:
-    """Items in one shard at most."""
+    """Maximum number of items in a shard."""
     return -(-self.max_size // self.shards)
 
   @property
   def shard_batch(self) -> int:
-    """Items of a batch that one shard gives."""
+    """Items of a batch that come from one shard."""
     return -(-self.batch_size // self.shards)
 
   @property
   def shard_writers(self) -> int:
-    """Writers of the shard that has most."""
+    """Writers of the shard with the most writers."""
     return -(-self.writers // self.shards)
 
   @property
   def ratio(self) -> float | None:
-    """Samples per insert that a limiter holds; None where it does not."""
+    """Samples per insert that a limiter holds, or None."""
     return 1.0 if self.queue else self.samples_per_insert
 
   @property
   def shard_error_buffer(self) -> float | None:
-    """Error buffer of one shard's limiter; None where it holds no ratio.
+    """Error buffer of one shard's limiter, in samples; None without a ratio.
 
-    Where none is given: twice the larger of what sampler (its batch and the
-    next) and writers hold back.
+    By default, twice the larger of what the sampler (its batch and the next)
+    and the writers hold back, but at least 0.1 * ratio * shard_min_size and
+    what Reverb requires.
     """
     ratio = self.samples_per_insert
     if self.queue or ratio is None:
@@ -119,7 +123,7 @@ def check(plan: Plan) -> None:
   """Refuses a plan under which a run could stop.
 
   Raises:
-    Refused: with the arithmetic, and which number to change to what.
+    Refused: with the arithmetic, and which number to change.
   """
   _check_ranges(plan)
   if plan.writers < plan.shards:
@@ -157,7 +161,7 @@ def check(plan: Plan) -> None:
 
 
 def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
-  """The rate limiter of each shard. A queue brings its own: `tables.queue`.
+  """The rate limiter of each shard. A queue has its own: `tables.queue`.
 
   Raises:
     Refused: see `check`; or the plan is of a queue.
@@ -175,17 +179,17 @@ def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
 def lockstep(plan: Plan) -> bool:
   """Whether all shards go at the pace of the slowest.
 
-  The learner takes equal parts, and each limiter holds its writers to what is
-  taken. So every writer has to write until the last of them has ended.
+  The learner takes equal parts of all shards, and each limiter holds its
+  writers to what is taken. Every writer must then write until all have ended.
   """
   return plan.shards > 1 and plan.ratio is not None
 
 
 def parts(plan: Plan, total: int) -> list[int]:
-  """What each writer makes of `total` where they end together.
+  """Splits `total` over the writers so that they end together.
 
-  In lockstep every shard gets the same, and its writers share that: with 3 on
-  2 shards a quarter, a half and a quarter. Else all writers make the same.
+  In lockstep every shard gets the same, and its writers share that: 3 writers
+  of 2 shards make a quarter, a half and a quarter. Otherwise all make the same.
   """
   shards = plan.shards if lockstep(plan) else 1
   return [
@@ -199,12 +203,12 @@ def parts(plan: Plan, total: int) -> list[int]:
 
 
 def _part(total: int, count: int, index: int) -> int:
-  """Of `total` in `count` whole parts, the one of `index`."""
+  """Part `index` of `total` split into `count` whole numbers."""
   return total // count + (index < total % count)
 
 
 def _least_error_buffer(ratio: float) -> float:
-  """The smallest with which a table never stops both sides, in samples."""
+  """The smallest one, in samples, that never stops both sides."""
   return max(1.0, float(ratio))
 
 

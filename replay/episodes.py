@@ -1,9 +1,9 @@
-"""Episodes, step by step, from the transitions that replay holds.
+"""Reconstructs episodes, step by step, from the transitions in replay.
 
-A transition of an n-step window (nstep.py) has sums, not rewards, and those of
-several environments stand among each other. But windows overlap: a window that
-is not the episode's end leads to the one that starts n steps later, because its
-o_t is the other's o_tm1; and from the end backwards
+A transition of an n-step window (nstep.py) holds sums instead of rewards, and
+transitions of several environments are interleaved. But windows overlap: a
+window before the episode's end is followed by the one that starts n steps
+later, as its o_t is the other's o_tm1. From the end backwards,
 
   r_t = R_t - gamma R_{t+1} + gamma^n r_{t+n}
 
@@ -22,13 +22,13 @@ from replay import packing
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-  """What is left of one episode: its first steps may have left replay.
+  """What is left of one episode: replay may have lost its first steps.
 
   Attributes:
     observations: [T + 1, *observation_shape].
     actions: canonical, [T, ...].
     rewards: float32 [T], as learned from.
-    terminated: whether its last step ended the task; else it was cut.
+    terminated: whether its last step ended the task; otherwise it was cut.
   """
 
   observations: np.ndarray
@@ -40,20 +40,20 @@ class Episode:
 def episodes(
   found: packing.Transition, n: int, gamma: float
 ) -> Iterator[Episode]:
-  """The episodes of transitions in the order in which they were written.
+  """The episodes of transitions, in the order in which they were written.
 
-  The last n windows of an episode tell its rewards. With n above 1 one that has
-  not ended yet, or in fewer than n steps, is left out, as its rewards may not
-  all be known; with n = 1 what has not ended counts as cut.
+  The last n windows of an episode determine its rewards. With n > 1, episodes
+  that have not ended, or have fewer than n steps, are left out, because their
+  rewards may not all be known. With n = 1, unfinished episodes count as cut.
 
   Args:
-    found: [N].
+    found: transitions [N].
     n: steps of a full window.
     gamma: discount per step.
 
   Raises:
-    ValueError: n is above 1, and two windows that lead on, or two episodes, end
-      in the same observation: which belong together is not known.
+    ValueError: n > 1, and two windows that continue, or two episodes, end in
+      the same observation, so that it is unknown which belong together.
   """
   before = np.full(len(found.r_t), -1)  # the window that starts n steps earlier
   open_: dict[bytes, list[int]] = {}

@@ -1,13 +1,13 @@
-"""Episodes on disk as Minari 0.5 reads them: HDF5, and a description in JSON.
+"""Writes episodes as Minari 0.5 data sets: HDF5, and a description in JSON.
 
   ROOT/NAME-v0/data/main_data.hdf5    episode_0/observations [T + 1, ...],
                                       actions, rewards, terminations,
                                       truncations [T], ...
   ROOT/NAME-v0/data/metadata.json
 
-https://minari.farama.org/content/dataset_standards. Written without Minari,
-whose dependencies are many; `MINARI_DATASETS_PATH=ROOT` and its own
-`minari.load_dataset('NAME-v0')` read it back.
+https://minari.farama.org/content/dataset_standards. This does not use Minari,
+which has many dependencies; with `MINARI_DATASETS_PATH=ROOT`, Minari's
+`minari.load_dataset('NAME-v0')` reads the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from replay import episodes as episodes_lib
 
-_VERSION = '0.5.4'  # whose format this is
+_VERSION = '0.5.4'  # Minari version with this format
 
 
 def write(
@@ -36,21 +36,20 @@ def write(
 ) -> tuple[int, int]:
   """Writes a data set, with actions in the environment's own units.
 
-  All of it or, where that fails, nothing.
+  If this fails, nothing is written.
 
   Args:
     root: directory of data sets.
     name: 'NAME-v0'.
-    environment_id: of gymnasium.
     episodes: with canonical actions.
-    about: more of metadata.json, such as 'algorithm_name'.
+    about: further fields of metadata.json, such as 'algorithm_name'.
 
   Returns:
-    How many episodes and steps.
+    Numbers of episodes and steps.
 
   Raises:
     ValueError: the environment cannot be made, or there is no episode.
-    FileExistsError: the data set is there.
+    FileExistsError: the data set exists already.
   """
   target = root / name
   if target.exists():
@@ -63,7 +62,7 @@ def write(
     environment.close()
   root.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix=f'.{name}-', dir=root) as partial:
-    # Within it, as it is private itself.
+    # A subdirectory, as only the temporary directory itself is private.
     made = pathlib.Path(partial) / name
     counts = _write(made / 'data', name, spec, spaces, episodes, about)
     made.rename(target)
@@ -78,7 +77,7 @@ def _write(
   episodes: Iterable[episodes_lib.Episode],
   about: dict[str, str],
 ) -> tuple[int, int]:
-  import h5py  # it takes long, and arrays do not need it
+  import h5py  # slow to import, and not needed for arrays
 
   directory.mkdir(parents=True)
   count = steps = 0
@@ -127,10 +126,10 @@ def _made(environment_id: str) -> Any:
   try:
     if module:
       found = getattr(importlib.import_module(module), name, None)
-      if callable(found):  # of the user's own, without an id
+      if callable(found):  # the user's own environment, without an id
         return found()
     return gymnasium.make(environment_id)
-  except Exception as e:  # whatever an environment does
+  except Exception as e:  # an environment may raise anything
     raise ValueError(
       f'{environment_id} cannot be made ({type(e).__name__}: {e}), and Minari '
       'wants its spaces. Arrays do not: --format=arrays.'
@@ -138,7 +137,7 @@ def _made(environment_id: str) -> Any:
 
 
 def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
-  """Canonical actions as the environment takes them."""
+  """Canonical actions in the environment's own units."""
   if isinstance(space, gymnasium.spaces.Discrete):
     return actions.astype(np.int64) + int(space.start)
   low, high = space.low.astype(float), space.high.astype(float)

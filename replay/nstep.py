@@ -5,8 +5,8 @@ A window that starts at step t and holds m <= n rewards becomes the transition
   R = sum_{k<m} gamma^k (prod_{j<k} d_{t+j}) r_{t+k}
   D = gamma^(m-1) prod_{j<m} d_{t+j}
 
-with o_tm1 and a_tm1 of its first step and o_t, the true observation after its
-last reward. m < n only where the episode ends. The learner multiplies D by
+with o_tm1 and a_tm1 of its first step, and as o_t the true observation after
+its last reward. m < n only where the episode ends. The learner multiplies D by
 gamma once more. At a termination D is 0; at a truncation D stays gamma^(m-1)
 and o_t is the final observation of that episode. No window crosses an end.
 """
@@ -17,20 +17,23 @@ import numpy as np
 
 from replay import packing
 
-# How far rounding may take an action past the bounds.
+# Tolerance for the rounding of actions beyond [-1, 1].
 _ROUNDING = 1e-4
 
 
 class NStepWindow:
-  """Accumulates the last n steps of K environments; no loop over either.
+  """Accumulates the last n steps of K environments, without Python loops.
 
   Step t opens slot t mod n of a ring. Each step adds its reward to all open
-  slots at once, on arrays [n, K]. Two ways to read the windows:
+  slots at once, on arrays [n, K]. There are two ways to read the windows:
 
   - `aligned()`: [K, W], the windows that started n - 1 steps ago, complete or
-    cut. Read after every `observe`, each start comes out exactly once.
-  - `finished()`: [M, W], the windows that this step finished,
-    the moment they are: what is written for single transitions.
+    cut. Read after every `observe`, it returns each start exactly once.
+  - `finished()`: [M, W], the windows that the latest step finished. Single
+    transitions are written from these.
+
+  `n` counts the steps in a full window, `gamma` is the agent's discount per
+  step, and `layout` says how transitions are packed.
   """
 
   def __init__(
@@ -42,14 +45,8 @@ class NStepWindow:
   ):
     """Makes an empty window.
 
-    Args:
-      num_envs: environments stepped together, K.
-      n: steps in a full window.
-      gamma: the agent's discount per step.
-      layout: how transitions are packed.
-
     Raises:
-      ValueError: a number is out of its range.
+      ValueError: `num_envs`, `n` or `gamma` is out of range.
     """
     if num_envs < 1 or n < 1:
       raise ValueError(
@@ -65,7 +62,7 @@ class NStepWindow:
     self.gamma = gamma
     self.layout = layout
     self._ring = np.zeros((n, num_envs, layout.width), layout.dtype)
-    # In float64, so that sums of many rewards keep float32 precision.
+    # float64, so that sums of many rewards keep float32 precision.
     self._return = np.zeros((n, num_envs))
     self._discount = np.zeros((n, num_envs))
     self._coefficient = np.zeros((n, num_envs))
@@ -84,14 +81,14 @@ class NStepWindow:
     self._last = np.zeros(self.num_envs, bool)
     self._any_last = False
     self._valid: np.ndarray | None = None
-    # Slots that an episode end has closed before they were n steps old.
+    # Whether an episode end has closed slots before they were n steps old.
     self._any_cut = False
-    # For uint8 columns too: the bytes of 0.0 are zeros.
+    # Also right for uint8 columns: the bytes of 0.0 are zeros.
     self._ring[..., self.layout.slices.weight] = 0
 
   @property
   def ready(self) -> bool:
-    """Whether n steps have been observed, so that `aligned` has weight 1."""
+    """Whether n steps were observed, so that weights of `aligned` can be 1."""
     return self._time >= self.n - 1
 
   def observe(
@@ -103,13 +100,13 @@ class NStepWindow:
       observation: what was acted on, [K, *observation_shape].
       action: what was done, [K, *action_shape].
       step: the result, with the fields `observation` [K, ...] (the true
-        arrival), `reward` [K], `discount` [K], `last` [K], and `valid` [K]
-        or None: False where an environment broke, and its episode with it.
+        arrival), `reward` [K], `discount` [K], `last` [K], and `valid` [K] or
+        None: False where the environment, and with it the episode, broke.
       version: learner steps of the parameters that acted, a number or [K].
 
     Raises:
-      ValueError: at the first step, where a shape or a dtype does not fit; at
-        any, where a continuous action is not in [-1, 1].
+      ValueError: at the first step, a shape or a dtype does not fit; at any
+        step, a continuous action is not in [-1, 1].
     """
     if not self._started:
       self._check(observation, action, step)
@@ -120,7 +117,7 @@ class NStepWindow:
     self._time += 1
     slot = self._time % self.n
     if self._any_last:
-      # The previous step ended episodes: their windows take no more rewards.
+      # Windows of episodes that the previous step ended take no more rewards.
       ended = self._last
       self._open[:, ended] = False
       self._coefficient[:, ended] = 0.0
@@ -151,13 +148,12 @@ class NStepWindow:
     self._last = np.array(step.last, bool)
     self._any_last = bool(self._last.any())
     if self._any_last:
-      # A window that the end cut short keeps the final observation until it is
-      # read.
+      # A window that the end cut short keeps the final observation.
       slots, members = np.nonzero(self._open & self._last)
       self._ring[slots, members, slices.o_t] = self._arrival[members]
     self._valid = getattr(step, 'valid', None)
     if self._valid is not None:
-      # The environment broke: its open windows must not be learned from.
+      # Open windows of a broken environment must not be learned from.
       slots, members = np.nonzero(self._open & ~self._valid)
       self._ring[slots, members, slices.weight] = 0
 
@@ -165,8 +161,8 @@ class NStepWindow:
     """The windows that started n - 1 steps ago, one of each environment.
 
     Returns:
-      [K, W] of the layout's dtype, a new array. weight is 0 (and the rest
-      arbitrary) while fewer than n steps have been observed.
+      [K, W] of the layout's dtype, a new array. Until n steps have been
+      observed, weight is 0 and the rest is arbitrary.
     """
     slices = self.layout.slices
     slot = (self._time + 1) % self.n
@@ -180,10 +176,10 @@ class NStepWindow:
     return packed
 
   def finished(self) -> np.ndarray:
-    """The windows that the step just observed finished.
+    """The windows that the latest step finished.
 
-    A full window for each environment whose episode is n steps old; at an
-    episode end also the shorter ones of the starts that remain.
+    These are a full window for each environment whose episode is at least n
+    steps old and, at an episode end, the shorter ones of the remaining starts.
 
     Returns:
       [M, W] of the layout's dtype, ordered by environment, then by first step.
@@ -212,7 +208,7 @@ class NStepWindow:
   def _close(
     self, packed: np.ndarray, returns: np.ndarray, discounts: np.ndarray
   ) -> None:
-    """Writes what is known when a window is read, all [M]."""
+    """Writes the fields of M windows that are known only when they are read."""
     layout = self.layout
     slices = layout.slices
     packed[:, slices.r_t] = layout.encode(returns[:, None])
@@ -241,7 +237,7 @@ class NStepWindow:
 
 
 def _check_canonical(action: Any) -> None:
-  """Refuses what would be learned from, but was not done: [-1, 1] is."""
+  """Refuses actions outside [-1, 1]: the environment did not do them."""
   largest = np.abs(action).max()
   if not largest <= 1 + _ROUNDING:
     raise ValueError(

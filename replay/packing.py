@@ -1,21 +1,21 @@
-"""A transition in one column.
+"""Packs a transition into one column.
 
-Reverb's cost is per item and per column, so the fields of a transition travel
-side by side in one vector of width W (5 columns cost about 2.5 times as much
-to sample as 1):
+Reverb's cost is per item and per column (sampling 5 columns costs about 2.5
+times as much as 1), so the fields of a transition lie side by side in one
+vector of width W:
 
   o_tm1 | a_tm1 | r_t | d_t | o_t | weight | version | written_at
 
-r_t is the n-step reward sum R and d_t the n-step discount D of nstep.py, so
-the learner's target is r_t + gamma * d_t * value(o_t). weight is 1, or 0 where
-there is no transition at this place of a population's array. The last two say
-how old a sample is: in learner steps (policy lag) and in seconds.
+r_t is the n-step reward sum R and d_t the n-step discount D of nstep.py, so the
+learner's target is r_t + gamma * d_t * value(o_t). weight is 1, or 0 if this
+place of a population's array holds no transition. version and written_at give
+the age of a sample, in learner steps (policy lag) and in seconds.
 
-The column is float32; with uint8 observations (images) it is uint8, and every
-other field is there as the bytes of its float32 numbers. Discrete actions and
-versions travel as float32 too, which holds every integer up to 2^24.
+The column is float32. With uint8 observations (images) it is uint8, and holds
+the bytes of the other fields as float32 numbers. Discrete actions and versions
+are stored as float32 too, which holds every integer up to 2^24.
 
-TensorFlow is imported where it is needed: an actor packs without it.
+TensorFlow is imported only where it is needed: an actor packs without it.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Seconds after which written_at begins again: float32 then resolves 4 ms.
+# written_at wraps around after this many seconds; float32 resolves 4 ms of it.
 TIME_WRAP_S = 65536
-# Clocks of two machines may differ by this much before an age is nonsense.
+# Difference between two machines' clocks that `age_s` tolerates, in seconds.
 _CLOCK_SKEW_S = 60
 
-# Of the fields and their order, in a layout's name: '' is the first, then '2'.
+# Version of the fields and their order in a layout's name: '' is 1, then '2'.
 FORMAT = ''
 _NAME = re.compile(
   r'transition(\d*)\.(?:(float32|uint8)_(scalar|\d+(?:x\d+)*)'
@@ -45,7 +45,7 @@ _OTHER_VERSION = (
 
 
 class WrongFormat(ValueError):
-  """Transitions were packed by another version of this project."""
+  """Another version of this project packed the transitions."""
 
 
 class Transition(NamedTuple):
@@ -59,7 +59,7 @@ class Transition(NamedTuple):
     o_t: observation after the last reward, as o_tm1.
     weight: 1 for a transition, 0 for none, float32 [...].
     version: learner steps of the parameters that acted at o_tm1, float32 [...];
-      the policy lag is the learner's step now minus this.
+      the policy lag is the current learner step minus this.
     written_at: see `written_now`, float32 [...]; its age is `age_s`.
   """
 
@@ -74,19 +74,15 @@ class Transition(NamedTuple):
 
 
 def written_now() -> float:
-  """What `Transition.written_at` is of a transition that is written now."""
+  """`Transition.written_at` of a transition that is written now, in seconds."""
   return time.time() % TIME_WRAP_S
 
 
 def age_s(written_at: Any, now: float | None = None) -> np.ndarray:
-  """Seconds since transitions were written.
+  """Seconds since transitions were written, float64 [...], at least 0.
 
-  Args:
-    written_at: as in `Transition`, [...].
-    now: seconds since the epoch; default `time.time()`.
-
-  Returns:
-    float64 [...], at least 0; right up to 18 hours, then it starts again.
+  Correct up to 18 hours, then it wraps around. `written_at` [...] is as in
+  `Transition`; `now` is in seconds since the epoch, by default `time.time()`.
   """
   if now is None:
     now = time.time()
@@ -99,10 +95,9 @@ class TransitionLayout:
   """Where each field of a transition lies in its column.
 
   Attributes:
-    observation_shape: shape of one observation.
     action_shape: shape of one action; () for a discrete one.
     discrete: whether actions are integers (unpacked as int32) or float32.
-    observation_dtype: 'float32' (other numbers become float32), or 'uint8'.
+    observation_dtype: 'uint8', or 'float32' for all other numbers.
   """
 
   observation_shape: tuple[int, ...]
@@ -127,20 +122,20 @@ class TransitionLayout:
 
   @functools.cached_property
   def dtype(self) -> np.dtype:
-    """Of the column: float32 or uint8."""
+    """Dtype of the column: float32 or uint8."""
     return np.dtype(self.observation_dtype)
 
   @functools.cached_property
   def sizes(self) -> tuple[int, ...]:
     """Elements of each field, in the order of `Transition`."""
     size = math.prod(self.observation_shape)
-    one = 4 // self.dtype.itemsize  # of a float32 number
+    one = 4 // self.dtype.itemsize  # elements of a float32 number
     action = math.prod(self.action_shape) * one
     return (size, action, one, one, size, one, one, one)
 
   @functools.cached_property
   def slices(self) -> Transition:
-    """Place of each field in the last axis, as slices."""
+    """Slice of each field in the last axis."""
     ends = np.cumsum(self.sizes).tolist()
     return Transition(
       *(
@@ -161,7 +156,7 @@ class TransitionLayout:
 
   @functools.cached_property
   def name(self) -> str:
-    """The layout in words; `from_signature` reads it."""
+    """The layout as a string that `from_signature` parses."""
 
     def field(dtype: str, shape: tuple[int, ...]) -> str:
       return f'{dtype}_{"x".join(map(str, shape)) or "scalar"}'
@@ -173,33 +168,24 @@ class TransitionLayout:
   def signature(self, *leading: int) -> Any:
     """Signature of a table whose items are packed transitions [*leading, W].
 
-    Its name holds the layout, so that a reader who has only the server can
-    decode what the table holds: `from_signature`.
+    Its name holds the layout, so that a client can decode the items of a table
+    without knowing the agent: see `from_signature`.
     """
     import tensorflow as tf
 
     return tf.TensorSpec((*leading, self.width), self.dtype, name=self.name)
 
   def encode(self, value: Any) -> np.ndarray:
-    """Numbers [..., k] as the column has them.
-
-    Returns:
-      float32 [..., k], or their bytes, uint8 [..., 4 k].
-    """
+    """Numbers [..., k] as float32 [..., k], or as bytes, uint8 [..., 4 k]."""
     value = np.asarray(value, np.float32)
     if self.dtype == np.float32:
       return value
     return np.ascontiguousarray(value).view(np.uint8)
 
   def pack(self, *fields: Any, **named: Any) -> np.ndarray:
-    """Packs arrays with a common leading shape [...].
+    """Packs arrays with a common leading shape [...] into [..., W].
 
-    Args:
-      *fields, **named: of `Transition`. All but o_tm1 may also broadcast to the
-        leading shape of o_tm1.
-
-    Returns:
-      float32 or uint8 [..., W].
+    All fields of `Transition` but o_tm1 may also broadcast to that shape.
 
     Raises:
       ValueError: a field does not fit the layout.
@@ -234,7 +220,7 @@ class TransitionLayout:
     return out
 
   def check_observation_dtype(self, name: str, observation: Any) -> None:
-    """Raises ValueError where uint8 would not hold the numbers."""
+    """Raises ValueError if the layout is uint8 and `observation` is not."""
     got = np.asarray(observation).dtype
     if self.dtype == np.uint8 and got != np.uint8:
       raise ValueError(
@@ -250,7 +236,7 @@ class TransitionLayout:
     )
 
   def unpack(self, packed: Any) -> Transition:
-    """The fields of packed transitions.
+    """Splits packed transitions [..., W] into their fields.
 
     Args:
       packed: float32 or uint8 [..., W], NumPy array or TensorFlow tensor (also
@@ -260,7 +246,7 @@ class TransitionLayout:
       A `Transition` of the same kind. NumPy observations are views.
 
     Raises:
-      ValueError: the last axis is not W, or the dtype not the layout's.
+      ValueError: the last axis is not W, or the dtype is not the layout's.
     """
     if packed.shape[-1] != self.width or packed.dtype != self.dtype:
       dtype = np.dtype(getattr(packed.dtype, 'as_numpy_dtype', packed.dtype))
@@ -299,7 +285,7 @@ class TransitionLayout:
       if self.dtype == np.uint8 and name not in ('o_tm1', 'o_t'):
         split = tf.concat([leading, [math.prod(shape), 4]], 0)
         field = tf.bitcast(tf.reshape(field, split), tf.float32)
-        # The reshape by a tensor has lost the static shape.
+        # The reshape to a dynamic shape has lost the static shape.
         field.set_shape((*packed.shape[:-1], math.prod(shape)))
       if not shape:
         return tf.squeeze(field, -1)
@@ -308,7 +294,7 @@ class TransitionLayout:
       reshaped = tf.reshape(field, tf.concat([leading, shape], 0))
       return tf.ensure_shape(reshaped, packed.shape[:-1] + shape)
 
-    # One split instead of a strided slice for each field.
+    # One split is used instead of a strided slice for each field.
     parts = tf.split(packed, self.sizes, axis=-1)
     fields = Transition(
       *map(inner, Transition._fields, parts, self._inner_shapes)
@@ -319,16 +305,12 @@ class TransitionLayout:
 
 
 def from_signature(spec: Any) -> TransitionLayout | None:
-  """The layout that made a table's signature, from its name.
+  """The layout in the name of a table's tf.TensorSpec, as a server returns it.
 
-  Args:
-    spec: `tf.TensorSpec` of a table's items, as the server gives it back.
-
-  Returns:
-    The layout; None if the items are no packed transitions.
+  None if the items are not packed transitions.
 
   Raises:
-    WrongFormat: they are, but not as this version packs them.
+    WrongFormat: another version packed the transitions.
   """
   match = _NAME.fullmatch(getattr(spec, 'name', None) or '')
   if match is not None and match[1] != FORMAT:

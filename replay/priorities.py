@@ -1,11 +1,11 @@
-"""Priorities: checked, repaired, and written back to the shard of their key.
+"""Checks and repairs priorities, and writes them back to their shards.
 
-Writing back 2048 priorities, measured here in microseconds per key (in the
-server's process, and over gRPC from another): `Client.mutate_priorities` 0.86
-and 0.67, `TFClient.update_priorities` 0.57 and 0.55, Reverb's binding below the
-first 0.51 and 0.53; its call in four pieces 0.74 and 0.80. So a shard gets one
-call of the binding for each batch. It waits for ever while its server is away,
-which is why it is made in a thread.
+Microseconds per key for writing 2048 priorities, in the server's process and
+over gRPC from another one: `Client.mutate_priorities` 0.86 and 0.67,
+`TFClient.update_priorities` 0.57 and 0.55, Reverb's binding below the former
+0.51 and 0.53, and the same in four calls 0.74 and 0.80. Each shard therefore
+gets one call of the binding per batch. The call waits forever while its server
+is away, so a thread makes it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,26 @@ import reverb
 
 from replay import table_checks
 
-# Batches of one shard that wait to be written.
+# Limit of batches that wait to be written, for each shard.
 MAX_WAITING = 16
 
-# Reverb's sampler keeps sums of p^alpha in doubles, and adds all of them up
-# anew once one is off by 1e-4; at 1e12 rounding alone does that. 16 calls that
+# Reverb's sampler keeps sums of p^alpha in doubles, and recomputes all of them
+# once one is off by 1e-4; at 1e12 rounding alone causes that. 16 calls that
 # change and draw 256 of 20,000 items did so 0 times with priorities of 1e8, 140
-# times with 1e12, and 3,319 times (4.6 s, not 0.2 s) with 1e30. At 1e6 even a
-# table of 100,000 of the largest is far from it.
+# times with 1e12, and 3,319 times (4.6 s instead of 0.2 s) with 1e30. At 1e6,
+# even a table of 100,000 items of the largest priority is far from it.
 LARGEST = 1e6
 
 _logger = logging.getLogger(__name__)
 
 
 def repair(priorities: np.ndarray) -> tuple[np.ndarray, int]:
-  """Replaces what is not finite by the largest finite value, 1 if none.
+  """Replaces non-finite priorities by the largest finite one, or 1 if none is.
 
-  What is above LARGEST becomes LARGEST.
-
-  Args:
-    priorities: float [N].
+  Priorities above LARGEST become LARGEST.
 
   Returns:
-    The priorities [N], the same array where nothing was wrong, and the number
+    The priorities, float [N], the same array if nothing changed, and the number
     of those that were not finite.
   """
   finite = np.isfinite(priorities)
@@ -57,14 +54,7 @@ def repair(priorities: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def check(priorities: np.ndarray) -> None:
-  """Refuses negative priorities: Reverb cannot sample by them.
-
-  Args:
-    priorities: float [N].
-
-  Raises:
-    ValueError: a priority is negative.
-  """
+  """Raises ValueError if a priority is negative: Reverb cannot use it."""
   # NaN is not less than 0; `repair` replaces it.
   negative = np.flatnonzero(np.less(priorities, 0))
   if negative.size:
@@ -79,16 +69,16 @@ def check(priorities: np.ndarray) -> None:
 def of_items(priorities: np.ndarray, size: int, exponent: float) -> np.ndarray:
   """Priorities of items that hold `size` transitions each.
 
-  The power mean: p^exponent of an item is the mean of its transitions', so that
-  a transition is sampled as often as the mean of its item would be alone.
+  This is the power mean: p^exponent of an item is the mean over its
+  transitions. On average, each is then sampled as often as if it were an item.
 
   Args:
     priorities: of transitions, item after item, at least 0, float [M].
-    size: transitions of an item; divides M.
-    exponent: of the table; 0 samples evenly whatever this returns.
+    size: transitions per item; divides M.
+    exponent: of the table; 0 samples uniformly whatever this returns.
 
   Returns:
-    [M / size]; NaN where one of the item's is.
+    [M / size]; NaN if one of the item's priorities is.
   """
   if size == 1:
     return priorities
@@ -99,10 +89,10 @@ def of_items(priorities: np.ndarray, size: int, exponent: float) -> np.ndarray:
 
 
 class PriorityWriter:
-  """Sends priorities to the shards, without ever making the learner wait.
+  """Sends priorities to the shards without ever blocking the learner.
 
-  Each shard has a thread and a short queue of batches. Where a shard is slow or
-  away, the oldest batch is dropped: its items keep the priorities they have.
+  Each shard has a thread and a short queue of batches. If a shard is slow or
+  away, the oldest batch is dropped: its items keep their old priorities.
 
   Attributes:
     dropped: priorities given up.
@@ -110,11 +100,10 @@ class PriorityWriter:
   """
 
   def __init__(self, clients: Sequence[reverb.Client], table: str):
-    """Makes a writer; no server is asked yet.
+    """Makes a writer; does not contact the servers yet.
 
-    Args:
-      clients: client of each shard, in the order of `Sample.shards`.
-      table: name of the table, the same in every shard.
+    `clients` are those of the shards, in the order of `Sample.shards`; each
+    shard has a table of this name.
     """
     if not clients:
       raise ValueError('clients is empty: pass the client of each shard.')
@@ -127,11 +116,7 @@ class PriorityWriter:
     return sum(shard.dropped for shard in self._shards)
 
   def update(self, sample: Any, priorities: np.ndarray) -> None:
-    """Queues new priorities for the items of a sample.
-
-    Args:
-      sample: a `sampler.Sample`: its `keys` [N] and `shards` [N] are read.
-      priorities: float [N].
+    """Queues new priorities, float [N], for the items of a `sampler.Sample`.
 
     Raises:
       ValueError: a priority is negative, the number of priorities is not that
@@ -165,18 +150,18 @@ class PriorityWriter:
         shard.put(sample.keys[own], priorities[own])
 
   def flush(self, timeout_s: float = 10.0) -> bool:
-    """Waits until nothing waits to be written; False after `timeout_s`."""
+    """Waits until all batches are written; False after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     return all(shard.flush(deadline) for shard in self._shards)
 
   def close(self) -> None:
-    """Ends the threads; what still waits is dropped. See `flush`."""
+    """Ends the threads and drops what is not written. See `flush`."""
     for shard in self._shards:
       shard.close()
 
 
 class _Shard:
-  """The thread and the queue of one shard."""
+  """Thread and queue of one shard."""
 
   def __init__(self, client: reverb.Client, table: str):
     self.dropped = 0
@@ -188,7 +173,7 @@ class _Shard:
     self._closed = False
     self._away = False
     self._error: ValueError | None = None
-    # A daemon thread: while its server is away, nothing can end it.
+    # A daemon thread, because nothing can end it while its server is away.
     self._thread = threading.Thread(
       target=self._run, name='replay-priorities', daemon=True
     )
@@ -258,11 +243,11 @@ class _Shard:
       )
 
   def _look(self) -> None:
-    """After a failure: a table that is not there is the caller's error."""
+    """After a failure, keeps the error if the table does not exist."""
     try:
       tables = table_checks.tables(self._client)
       table_checks.named(self._client, tables, self._table)
     except ConnectionError:
-      return  # Away: the next call waits for it.
+      return  # The server is away: the next call waits for it.
     except ValueError as e:
       self._error = e

@@ -1,8 +1,8 @@
 """Reads batches from one Reverb table: a tf.data dataset, and its thread.
 
-A sample costs per item and per column, so items are one packed column. Measured
-here for batches of 2048 float32 [13] items of a prioritized table, thousands of
-samples a second and microseconds of CPU per item:
+A sample costs per item and per column, so items are one packed column.
+Thousands of samples per second, and us of CPU per item, for batches of 2048
+float32 [13] items of a prioritized table:
 
   reader                                  same process     other process
   TrajectoryDataset, 1 worker             170 to 205, 5-6  36 to 61, 8-16
@@ -11,9 +11,9 @@ samples a second and microseconds of CPU per item:
   Reverb's own sampler, batched in NumPy  146, 9
   TrajectoryDataset, batched in Python    8, 126
 
-A second worker gains nothing in the same process, nor does leaving the priority
-out of the batch. Items in flight, 64, 256 and 1024: 7.4, 7.0 and 5.5 us of CPU
-each; from there to 4096 no gain.
+A second worker does not help in the same process, nor does leaving the priority
+out of the batch. With 64, 256 and 1024 items in flight, an item costs 7.4, 7.0
+and 5.5 us of CPU; up to 4096 there is no further gain.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _CONNECT_TIMEOUT_S = 10  # for the server's signature
 
 
 def is_lost(error: Any) -> bool:
-  """Whether a result is the error of a server that went away.
-
-  Any other error is raised to the caller.
-  """
+  """Whether a result is the error of a server that went away."""
   return isinstance(
     error,
     (
@@ -59,23 +56,21 @@ def make_dataset(
 ) -> tf.data.Dataset:
   """A dataset of `reverb.ReplaySample` batches.
 
-  Its iterator waits for ever for a server that went away, also where a stop was
-  asked for: nodes use sampler.py.
+  Its iterator waits forever for a server that went away, even if the node is
+  asked to stop: nodes use sampler.py.
 
   `sample.data` has the structure of the table's items with a leading [B];
-  `sample.info.key` uint64 [B] (for priority updates), `.probability` float64
-  [B], `.table_size` int64 [B], `.priority` float64 [B], `.times_sampled`.
+  `sample.info.key` is uint64 [B] (for priority updates), `.probability` float64
+  [B], `.table_size` int64 [B], `.priority` float64 [B], `.times_sampled` [B].
 
   Args:
-    server_address: of the Reverb server; `localhost:PORT` in its own process
-      samples without gRPC.
-    table: name of the table.
+    server_address: with `localhost:PORT` in the server's own process, samples
+      do not go through gRPC.
     batch_size: items in a batch, B.
     max_in_flight: items that each worker requests ahead; default twice the
       batch. They count as samples for a rate limiter.
     num_workers: threads that sample; exactly 1 for a queue.
-    signature: (nested) tf.TensorSpec of an item, compared with the server's;
-      taken from there if None.
+    signature: (nested) tf.TensorSpec of an item, checked against the server's.
 
   Raises:
     ValueError: a number out of range, no such table, no signature or another.
@@ -86,9 +81,9 @@ def make_dataset(
   signature = table_checks.signature(
     reverb.Client(server_address), table, signature, _CONNECT_TIMEOUT_S
   )
-  # Without a timeout of the limiter: where one ends the dataset, Reverb drops
-  # items that it has fetched and not handed out. A queue would lose them, and a
-  # table that gets an item now and then might never fill a batch.
+  # No timeout of the limiter: when it ends the dataset, Reverb drops items that
+  # were fetched but not returned. A queue would lose them, and a table that
+  # gets few items might never fill a batch.
   dataset = reverb.TrajectoryDataset(
     server_address=server_address,
     table=table,
@@ -98,7 +93,7 @@ def make_dataset(
     num_workers_per_iterator=num_workers,
   )
   dataset = dataset.batch(batch_size, drop_remainder=True)
-  # Nothing in this pipeline gains from more threads or from rewriting.
+  # This pipeline gains nothing from more threads or from optimization.
   options = tf.data.Options()
   options.threading.private_threadpool_size = 1
   options.threading.max_intra_op_parallelism = 1
@@ -108,24 +103,24 @@ def make_dataset(
 
 
 class Reader:
-  """A thread that reads a batch ahead; it alone waits inside Reverb.
+  """A thread that reads one batch ahead, and alone waits inside Reverb.
 
-  Reverb's workers try a lost server for ever, so a caller that looks around
-  cannot wait there itself. Only a cancellation ends that wait: a thread left
-  behind takes 5% of a core.
+  Reverb's workers retry a lost server forever, so a caller that also has other
+  things to check cannot wait there itself. Only a cancellation ends that wait;
+  an abandoned thread takes 5% of a core.
   """
 
   def __init__(self, make: Callable[[], tf.data.Dataset]):
     tensors_lib.stop_leak()
-    # Not a SimpleQueue: a signal can make its get(timeout) wait for ever.
+    # Not a SimpleQueue: a signal can make its get(timeout) wait forever.
     self.results: queue.Queue = queue.Queue()
-    self.slots = threading.Semaphore(1)  # given back with each batch taken
+    self.slots = threading.Semaphore(1)  # released when a batch is taken
     self._make = make
     self._closed = False
     from tensorflow.python.eager import cancellation
 
     self._cancel = cancellation.CancellationManager()
-    # A daemon thread: if it is stuck, the process can still exit.
+    # A daemon thread, so that the process can exit while it is stuck.
     self._thread = threading.Thread(
       target=self._run, name='replay-reader', daemon=True
     )
@@ -139,11 +134,11 @@ class Reader:
         if self._closed:
           return
         self.results.put(read())
-    except Exception as e:  # Raised again by the caller of `next`.
+    except Exception as e:  # The consumer raises it again.
       self.results.put(e)
 
   def close(self, timeout_s: float = 1.0) -> None:
-    """Ends the thread, and waits for that no longer than `timeout_s`."""
+    """Ends the thread, and waits for it no longer than `timeout_s`."""
     self._closed = True
     self.slots.release()
     self._cancel.start_cancel()
@@ -153,14 +148,10 @@ class Reader:
 def _cancelable(
   iterator: Any, cancel: Any
 ) -> Callable[[], reverb.ReplaySample]:
-  """What `next(iterator)` does, but `cancel` ends it.
+  """A function that does what `next(iterator)` does, until `cancel` ends it.
 
-  TensorFlow cancels functions only. One round `next` would do, but costs 0.3 ms
-  a call; the bare operation costs less than `next` itself.
-
-  Args:
-    iterator: of a dataset.
-    cancel: TensorFlow's CancellationManager.
+  TensorFlow can cancel functions only. A function around `next` would do, but
+  costs 0.3 ms a call; the bare operation costs less than `next` itself.
   """
   from tensorflow.python.eager import context
   from tensorflow.python.eager import execute

@@ -1,9 +1,9 @@
-"""A replay whose order is ours: the same seed draws the same items.
+"""A replay buffer that is repeatable: the same seed draws the same items.
 
-Reverb's samplers take no seed, and what they draw from depends on how far
-ahead its threads have read. This is a ring of items in the process that writes
-and samples, for runs that must be repeatable (`run.deterministic`). It has no
-threads, no limiter and no server: the inspector does not see it.
+Reverb's samplers take no seed, and their draws depend on how far ahead its
+threads have read. This is a ring of items inside the process that writes and
+samples, for runs that must be repeatable (`run.deterministic`). It has no
+threads, no limiter and no server, so the inspector does not see it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from replay import shards
 class Ring:
   """Items of one table; the oldest leaves when it is full.
 
-  Looks to an adder like `writer.ItemWriter`, and to a learner like the samples
-  of a sampler and the writer of their priorities.
+  It has the interface of `writer.ItemWriter` for an adder, and those of a
+  sampler and a priority writer for a learner.
 
   Attributes:
-    lost: items given up; none.
-    dropped: priorities given up; none.
-    not_finite: items removed; only this process writes, and what it writes
-      was checked, by its environments or as a data set was read.
+    lost, dropped: items and priorities given up; always 0.
+    not_finite: items removed; always 0, because only this process writes, and
+      its environments or the reader of the data set have checked the items.
   """
 
   lost = 0
   dropped = 0
   not_finite = 0
-  chunk_length = 1  # of an ItemWriter: what is written at once
+  chunk_length = 1  # as of an ItemWriter: rows written together
 
   def __init__(
     self,
@@ -50,23 +49,20 @@ class Ring:
     Args:
       max_size: items kept.
       batch_size: items in a sample.
-      shape: of an item.
-      dtype: of an item.
-      seed: of what is drawn.
-      exponent: items of priority p are drawn in proportion to p^exponent;
-        None: all alike.
+      shape, dtype: of an item.
+      seed: seed of the draws.
+      exponent: draws are in proportion to priority^exponent; None: uniform.
     """
-    # Memory is taken when it is written to.
+    # The system allocates this memory only as it is written.
     self._rows = np.empty((max_size, *shape), dtype)
     self._powers = np.zeros(max_size)
     self._sampled = np.zeros(max_size, np.int32)
     self._batch_size = batch_size
     self._exponent = exponent
     self._rng = np.random.default_rng(seed)
-    self._count = 0  # of inserts: the key of the next item
+    self._count = 0  # inserts; also the key of the next item
 
   def reseed(self, seed: int) -> None:
-    """Has all further draws follow from another seed."""
     self._rng = np.random.default_rng(seed)
 
   def __len__(self) -> int:
@@ -82,10 +78,10 @@ class Ring:
     self._count += len(rows)
 
   def flush(self, timeout_s: float = 0.0) -> None:
-    """Nothing waits."""
+    """Does nothing: no writes are pending."""
 
   def close(self) -> None:
-    """Nothing to end."""
+    """Does nothing."""
 
   def __next__(self) -> shards.Sample:
     """Draws a sample, with replacement."""
@@ -101,7 +97,7 @@ class Ring:
       places = np.minimum(np.searchsorted(bounds, drawn, 'right'), size - 1)
       probabilities = self._powers[places] / bounds[-1]
     np.add.at(self._sampled, places, 1)
-    # The newest insert into each place.
+    # Key of the newest insert into each place.
     keys = places + (self._count - 1 - places) // len(self._rows) * len(
       self._rows
     )
@@ -115,7 +111,7 @@ class Ring:
     )
 
   def give_back(self, sample: shards.Sample, priorities: np.ndarray) -> None:
-    """Takes new priorities [N] of a sample; NaN leaves those there are."""
+    """Sets new priorities [N] of a sample's items; NaN leaves the old one."""
     known = ~np.isnan(priorities)
     found, _ = priorities_lib.repair(np.asarray(priorities, float)[known])
     keys = sample.keys[known].astype(np.int64)
@@ -123,7 +119,7 @@ class Ring:
     self._powers[keys[there] % len(self._rows)] = self._power(found[there])
 
   def save(self) -> dict[str, np.ndarray]:
-    """All that it holds, and the state of its draws."""
+    """Items, priorities, counts and the state of the random generator."""
     size = len(self)
     return {
       'rows': self._rows[:size],
@@ -134,10 +130,10 @@ class Ring:
     }
 
   def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back: of a larger ring, the newest items.
+    """Restores the arrays of `save`; of a larger ring, only the newest items.
 
     Raises:
-      ValueError: they are of other items.
+      ValueError: the items have another shape.
     """
     rows, count = arrays['rows'], int(arrays['count'])
     if rows.shape[1:] != self._rows.shape[1:]:
@@ -147,7 +143,7 @@ class Ring:
       )
     keys = np.arange(count - len(rows), count)[-len(self._rows) :]
     source = keys % max(len(rows), 1)
-    # A ring that is not full has its oldest item in front.
+    # A ring that is not full begins with its oldest item.
     self._count = count if len(keys) == len(self._rows) else len(keys)
     places = np.arange(self._count - len(keys), self._count) % len(self._rows)
     for own, name in (
@@ -163,11 +159,11 @@ class Ring:
 
 
 def pack_random(rng: np.random.Generator) -> np.ndarray:
-  """The state of a generator as an array that can be saved."""
+  """The state of a generator as an array that can be saved, uint8 [...]."""
   state = json.dumps(rng.bit_generator.state)
   return np.frombuffer(state.encode(), np.uint8)
 
 
 def unpack_random(rng: np.random.Generator, packed: np.ndarray) -> None:
-  """Puts a generator where `pack_random` found it."""
+  """Restores the state of a generator from `pack_random`."""
   rng.bit_generator.state = json.loads(packed.tobytes())

@@ -1,7 +1,7 @@
 """Samples for the learner, mixed from the table of each shard.
 
-A tf.data dataset of Reverb ends when its rate limiter makes it wait too long,
-and hangs when its server goes away. This sampler outlives both.
+Reverb's own tf.data dataset ends at a timeout of its rate limiter, and hangs
+when its server goes away. This sampler survives both.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from replay import readers
 from replay import shards
 from replay import table_checks
 
-# How often a waiting sampler asks whether to stop, in seconds.
+# Seconds between a waiting sampler's calls of `should_stop`.
 _LOOK_AROUND_S = 0.5
-# A shard that gives nothing for so long is asked whether it is there.
+# Seconds of silence after which a shard is asked whether it is there.
 _PATIENCE_S = 2.0
-# After so long a reader is stuck if its table would give samples. A restart of
-# one that is only slow would lose what it has read.
+# A reader that is silent for this long is stuck, if its table would give
+# samples. Restarting one that is only slow would lose what it has read.
 _STUCK_S = 30.0
-# Items that each worker of Reverb's asks ahead of a batch, in each shard: fewer
-# cost a little more CPU (readers.py). Limiters count them as samples.
+# Items that each worker requests ahead of a batch, in each shard; fewer cost a
+# little more CPU (readers.py). Rate limiters count them as samples.
 MAX_IN_FLIGHT = 1024
 
 Sample = shards.Sample
@@ -38,10 +38,11 @@ _logger = logging.getLogger(__name__)
 class ShardedSampler:
   """An endless iterator over samples that are mixed evenly from shards.
 
-  A shard that does not answer is left out, and taken back when it gives samples
-  again; both are said once in the log. A shard that answers but starves is
-  waited for. `next` raises StopIteration when `should_stop()` says so. No item
-  is lost while a limiter makes it wait, so queues can be read too.
+  A shard that does not answer is left out until it gives samples again; the log
+  says so once for each change. A shard that answers but has no samples is
+  waited for. `next` raises StopIteration if it has to wait and `should_stop()`
+  is true. A limiter that makes it wait costs no item, so it can also read
+  queues.
   """
 
   def __init__(
@@ -57,19 +58,18 @@ class ShardedSampler:
     say: Callable[[str], None] = lambda text: None,
     **dataset_options: Any,
   ):
-    """Makes a sampler and begins to read ahead.
+    """Makes a sampler and starts to read ahead.
 
     Args:
-      addresses: of the Reverb server of each shard.
-      table: name of the table, the same in every shard.
+      addresses: Reverb server of each shard.
       batch_size: items of one update, B.
-      updates: updates for which one sample serves, U.
-      should_stop: asked while there is nothing to return.
-      max_in_flight: items of each shard that each of `num_workers` asks ahead,
-        beside the sample that is read while the caller works on another.
+      updates: number of updates in one sample, U.
+      should_stop: called while there is nothing to return.
+      max_in_flight: items of each shard that each of `num_workers` requests
+        ahead, besides the sample that is read while the caller uses another.
       connect_timeout_s: how long to wait for a shard that was never there, and
-        for any where all are away.
-      say: told now and then what a long wait is for.
+        for any shard if all are away.
+      say: called from time to time with what a long wait is for.
       **dataset_options: of `readers.make_dataset`.
 
     Raises:
@@ -107,7 +107,7 @@ class ShardedSampler:
           readers.make_dataset,
           address,
           table,
-          # Rounded up: what is over is kept for the next sample.
+          # Rounded up: the surplus is kept for the next sample.
           -(-updates * batch_size // len(addresses)),
           max_in_flight=max_in_flight,
           **dataset_options,
@@ -115,7 +115,7 @@ class ShardedSampler:
       )
       for index, address in enumerate(addresses)
     ]
-    # Also runs at the exit of the interpreter, before TensorFlow goes.
+    # Also runs at interpreter exit, before TensorFlow is unloaded.
     self.close = weakref.finalize(self, _close, self._streams)
 
   @property
@@ -130,7 +130,7 @@ class ShardedSampler:
     """The next sample; blocks until there is one.
 
     Raises:
-      StopIteration: should_stop() is true and no sample is there.
+      StopIteration: should_stop() is true and no sample is available.
       ConnectionError: no shard has answered for connect_timeout_s.
       ValueError: see `readers.make_dataset`.
     """
@@ -165,7 +165,7 @@ class ShardedSampler:
         nobody_since = nobody_since or time.monotonic()
         if self._should_stop():
           raise StopIteration
-        # One at a time: asking a shard that is away takes a second.
+        # One shard at a time: asking one that is away takes a second.
         stream = self._streams[asked % len(self._streams)]
         asked += 1
         away = 0 if self._is_back(stream) else away + 1
@@ -194,7 +194,7 @@ class ShardedSampler:
     return shards.mix(parts, places, self._updates * self._batch_size)
 
   def _look_after(self, stream: shards.Stream) -> None:
-    """Leaves out a silent shard if it is away; says so if it starves."""
+    """Leaves out a silent shard that is away; reports one that starves."""
     silent_s = time.monotonic() - stream.silent_since
     patience_s = _PATIENCE_S if stream.seen else self._connect_timeout_s
     if silent_s < min(_PATIENCE_S, patience_s):
@@ -213,7 +213,7 @@ class ShardedSampler:
       )
 
   def _answers(self, stream: shards.Stream) -> bool:
-    """Whether a shard that gives nothing is there. Mends a stuck reader."""
+    """Whether a silent shard answers. Restarts its reader if that is stuck."""
     address = stream.address
     info = table_checks.now(reverb.Client(address), self._table)
     if info is None:
@@ -225,20 +225,20 @@ class ShardedSampler:
       stream.said_waiting = True
       _logger.info('%s', why)
     if not table_checks.lets_through(info):
-      stream.silent_since = time.monotonic()  # rightly
+      stream.silent_since = time.monotonic()  # its limiter is the reason
     elif time.monotonic() - stream.silent_since >= _STUCK_S:
-      # Its server was away for so short a time that it was not left out: the
-      # reader still waits for the old one.
+      # Its server was away too briefly to be left out, and the reader still
+      # waits for the old one.
       stream.restart()
     return True
 
   def _is_back(self, stream: shards.Stream) -> bool:
-    """Whether a shard that is left out is there again, and has to fill."""
+    """Whether a shard that was left out answers, with samples or without."""
     stuck = time.monotonic() - stream.silent_since >= _STUCK_S
     if self._answers(stream):
       return True
     if stuck or stream.said_waiting:
-      # The shard came back and went away again: its reader waits for ever.
+      # The shard came back and went away again: its reader would wait forever.
       stream.said_waiting = False
       stream.restart()
     return False

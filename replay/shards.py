@@ -1,4 +1,4 @@
-"""The streams of samples that several replay shards give, and how they mix."""
+"""Streams of samples from several replay shards, and how they are mixed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Sample(NamedTuple):
 
   Attributes:
     data: items of the table, a (nested) tf.Tensor [N, ...].
-    keys: of the items in their shard, uint64 [N].
-    probabilities: of the items in the mixed stream, float32 [N]: what the shard
-      says, divided by the number of shards that give samples.
+    keys: keys of the items in their shard, uint64 [N].
+    probabilities: of the items in the mixed stream, float32 [N]: those in their
+      shard, divided by the number of shards that give samples.
     table_sizes: items in the shard of each item, int64 [N].
     shards: index of the shard of each item, int32 [N].
-    times_sampled: times each item was sampled, this one included, int32 [N].
+    times_sampled: of each item, including this sample, int32 [N].
   """
 
   data: Any
@@ -37,12 +37,12 @@ class Sample(NamedTuple):
 
 
 def as_sample(batch: reverb.ReplaySample, shard: int, mixed: int) -> Sample:
-  """A batch of one shard, of `mixed` that give samples, as a `Sample`."""
+  """Converts a batch of one shard, of `mixed` that give samples."""
   keys = batch.info.key.numpy()
   return Sample(
     data=batch.data,
     keys=keys,
-    # In float64 first: a table of millions has small probabilities.
+    # Divides in float64: in a table of millions, probabilities are small.
     probabilities=(batch.info.probability.numpy() / mixed).astype(np.float32),
     table_sizes=batch.info.table_size.numpy(),
     shards=np.full(keys.shape, shard, np.int32),
@@ -56,8 +56,8 @@ def places(
 ) -> list[np.ndarray]:
   """Where each shard's items go in a sample, update after update.
 
-  Every shard has batch_size / num_shards places in each update. What does not
-  divide goes round: `turn` says to whom first.
+  Every shard has batch_size / num_shards places in each update. The remainder
+  rotates over the shards, starting at shard `turn`.
 
   Returns:
     For each shard its places in [0, updates * batch_size), int64, ascending.
@@ -74,7 +74,7 @@ def places(
 def mix(
   parts: Sequence[Sample], where: Sequence[np.ndarray], size: int
 ) -> Sample:
-  """One sample of `size` items: items of parts[j] at the places where[j]."""
+  """One sample of `size` items, with the items of parts[j] at where[j]."""
 
   def scatter(*arrays: Any) -> np.ndarray:
     arrays = tuple(np.asarray(array) for array in arrays)
@@ -91,8 +91,8 @@ def mix(
 
 
 def table_size(sample: Sample) -> int:
-  """Items in the shards that gave a sample, by the newest that each says."""
-  # The first of each shard, from the end.
+  """Items in the shards of a sample, by the newest count of each shard."""
+  # The first of each shard, counted from the end.
   _, last = np.unique(sample.shards[::-1], return_index=True)
   return int(sample.table_sizes[::-1][last].sum())
 
@@ -100,14 +100,14 @@ def table_size(sample: Sample) -> int:
 class Stream:
   """Batches of one shard, and whether it gives any.
 
-  A reader that waits for a lost server may hang there though it is back: its
-  successor is what notices.
+  A reader that waits for a lost server may hang even after the server is back;
+  `restart` then replaces it.
 
   Attributes:
-    living: False where the shard is left out.
+    living: False if the shard is left out.
     seen: whether the shard has ever given a batch.
-    silent_since: time.monotonic() of the last batch or restart, or when it was
-      last known why nothing comes: a limiter, or a server that is away.
+    silent_since: time.monotonic() of the last batch or restart, or of when the
+      cause of the silence (a limiter, or no server) was last known.
   """
 
   def __init__(
@@ -128,15 +128,15 @@ class Stream:
 
   @property
   def num_held(self) -> int:
-    """Items that can be taken."""
+    """Items that can be taken now."""
     return sum(len(batch.info.key) for batch in self._held)
 
   def poll(self, timeout_s: float = 0.0) -> bool:
     """Waits for a batch; True if one came.
 
     Raises:
-      ValueError: no such table, or not of this signature.
-      tf.errors.OpError: sampling failed, and not for want of a server.
+      ValueError: the table does not exist, or has another signature.
+      tf.errors.OpError: sampling failed for another reason than a lost server.
     """
     reader = self._reader
     if reader is None:
@@ -165,7 +165,7 @@ class Stream:
     return False
 
   def take(self, num: int) -> reverb.ReplaySample:
-    """The next `num` items; so many must be held."""
+    """The next `num` items, which must be held."""
     if len(self._held[0].info.key) == num:
       return self._held.pop(0)
     batch = self._held[0]
@@ -176,19 +176,18 @@ class Stream:
     return tf.nest.map_structure(lambda x: x[:num], batch)
 
   def leave_out(self) -> None:
-    """Drops what is held and begins to look for the server."""
+    """Drops what is held and starts to look for the server."""
     self.living = False
     self._held.clear()
     self.restart()
 
   def restart(self) -> None:
-    """Ends the reader, without waiting for that, and makes another."""
+    """Replaces the reader without waiting for its end."""
     self.close(0.0)
     self._reader = self._start()
     self.silent_since = time.monotonic()
 
   def close(self, timeout_s: float = 1.0) -> None:
-    """Ends the reader."""
     if self._reader is not None:
       self._reader.close(timeout_s)
       self._reader = None

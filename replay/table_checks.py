@@ -1,4 +1,4 @@
-"""What a server says of a table: do items fit it, and who waits for whom?"""
+"""Checks tables of a server: do items fit, and why do reads or writes wait?"""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def tables(
   should_stop: Callable[[], bool] = lambda: False,
   say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-  """What a server says of its tables, by name.
+  """The `server_info` of a server's tables, by name; waits for the server.
 
   Args:
-    client: client of the server.
-    timeout_s: how long to wait for the server, a second at least.
-    should_stop: asked each second, as nothing ends a wait in Reverb's C++.
-    say: told each second what is waited for.
+    timeout_s: how long to wait, at least 1 s.
+    should_stop: called each second; Reverb's C++ cannot be interrupted.
+    say: called each second with what is waited for.
 
   Raises:
     ConnectionError: the server does not answer, or should_stop() is true.
@@ -46,10 +45,10 @@ def tables(
 
 
 def named(client: reverb.Client, tables: dict[str, Any], table: str) -> Any:
-  """One of the `tables` of a server.
+  """One of a server's `tables`.
 
   Raises:
-    ValueError: it is not there.
+    ValueError: there is no such table.
   """
   if table not in tables:
     raise ValueError(
@@ -62,18 +61,17 @@ def named(client: reverb.Client, tables: dict[str, Any], table: str) -> Any:
 def signature(
   client: reverb.Client, table: str, wanted: Any, *patience: Any
 ) -> Any:
-  """The signature of a table, once it is as wanted.
+  """The signature of a table, checked against the wanted one.
 
   Args:
-    client: client of the server that holds the table.
-    table: name of the table.
-    wanted: (nested) tf.TensorSpec of the items to write or read; None takes
-      that of the server.
-    *patience: as of `tables`.
+    client, table: the table to ask for.
+    wanted: (nested) tf.TensorSpec of the items to write or read, or None.
+    *patience: further arguments of `tables`.
 
   Raises:
     ConnectionError: the server does not answer.
-    ValueError: no such table, one of other items, or no signature at all.
+    ValueError: the table does not exist, holds other items, or has no signature
+      although `wanted` is None.
   """
   address = client.server_address
   held = named(client, tables(client, *patience), table).signature
@@ -89,7 +87,7 @@ def signature(
     spec.is_compatible_with(other) for spec, other in zip(theirs, ours)
   )
   if fits:
-    # Two layouts may be of the same width.
+    # Two different layouts may have the same width.
     layouts = [packing.from_signature(specs[0]) for specs in (theirs, ours)]
     fits = None in layouts or layouts[0] == layouts[1]
   if not fits:
@@ -102,7 +100,7 @@ def signature(
 
 
 def now(client: reverb.Client, table: str) -> Any:
-  """What the server says of a table; None if it does not within a second."""
+  """The server's information on a table; None if it takes more than 1 s."""
   try:
     return tables(client).get(table)
   except ConnectionError:
@@ -110,12 +108,12 @@ def now(client: reverb.Client, table: str) -> Any:
 
 
 def lets_through(info: Any) -> bool:
-  """Whether the limiter of a table gives the next sample at once."""
+  """Whether the rate limiter of a table allows the next sample now."""
   return not inspect_read.live_limiter(info).samples_wait(info.current_size)
 
 
 def why_starved(table: str, address: str, info: Any) -> str:
-  """Why a table that answers gives no samples, in a sentence."""
+  """Explains in a sentence why a table that answers gives no samples."""
   limiter, size = inspect_read.live_limiter(info), info.current_size
   words = f'Waiting for table {table!r} at {address}: it holds {size:,} items'
   if size < limiter.min_size_to_sample:
@@ -130,7 +128,7 @@ def why_starved(table: str, address: str, info: Any) -> str:
 
 
 def why_blocked(client: reverb.Client, table: str, waited_s: float) -> str:
-  """Why a table took no item for `waited_s`, by what it says now."""
+  """Explains why a table took no item for `waited_s`, from its state now."""
   address = client.server_address
   info = now(client, table)
   if info is None:

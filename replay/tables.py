@@ -1,4 +1,4 @@
-"""Reverb tables with their numbers checked before the server starts.
+"""Makes Reverb tables, with their numbers checked before the server starts.
 
 Signatures come from `packing.TransitionLayout.signature`: `()` for single
 transitions [W], `(P,)` for population steps [P, W].
@@ -26,11 +26,11 @@ def uniform(
     max_size: items kept.
     min_size: items before the first sample.
     signature: (nested) tf.TensorSpec of one item.
-    rate_limiter: such as `deadlock.limiter(plan)`, whose numbers are checked
-      with the rest of the plan; by default only `min_size` is waited for.
+    rate_limiter: such as `deadlock.limiter(plan)`, which is checked with the
+      rest of the plan; by default, samples wait only for `min_size`.
 
   Raises:
-    ValueError: a number or a name that could not work.
+    ValueError: a number or a name is invalid.
   """
   sampler = reverb.selectors.Uniform()
   return _table(name, sampler, max_size, min_size, signature, rate_limiter)
@@ -47,17 +47,11 @@ def prioritized(
   """Prioritized replay: items of priority p are drawn in proportion to p^alpha.
 
   Reverb raises the stored priority to alpha itself: store p, never p^alpha.
-
-  Args:
-    name: name of the table.
-    max_size: items kept.
-    min_size: items before the first sample.
-    signature: (nested) tf.TensorSpec of one item.
-    priority_exponent: alpha >= 0; 0.6 in Schaul et al. 2016, arXiv:1511.05952.
-    rate_limiter: as of `uniform`.
+  `priority_exponent` is alpha >= 0, 0.6 in Schaul et al. 2016,
+  arXiv:1511.05952; for the other arguments see `uniform`.
 
   Raises:
-    ValueError: a number or a name that could not work.
+    ValueError: a number or a name is invalid.
   """
   if not (math.isfinite(priority_exponent) and priority_exponent >= 0):
     raise ValueError(
@@ -71,15 +65,11 @@ def prioritized(
 def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
   """A queue: each item is sampled once, in order; a full queue blocks writers.
 
-  Read it with one worker (`readers.make_dataset(..., num_workers=1)`).
-
-  Args:
-    name: name of the table.
-    max_size: items that wait at most.
-    signature: (nested) tf.TensorSpec of one item.
+  Read it with one worker (`readers.make_dataset(..., num_workers=1)`). At most
+  `max_size` items wait; `signature` is that of one item, as of `uniform`.
 
   Raises:
-    ValueError: a number or a name that could not work.
+    ValueError: a number or a name is invalid.
   """
   _check(name, max_size, 1)
   return reverb.Table.queue(

@@ -1,11 +1,11 @@
-"""On CPython 3.11 TensorFlow leaks 16 bytes with each tensor; here it stops.
+"""Works around a leak of 16 bytes per TensorFlow tensor on CPython 3.11.
 
 A sample is a dozen tensors, so a learner grew by 3 GB a day. Python 3.11 gives
-each new object of a class with attributes a small array for them, and
-TensorFlow's deallocator does not know of it
-(https://github.com/tensorflow/tensorflow/issues/62551, closed, not mended). A
-tensor that is made without the array is freed whole, and may have attributes
-nevertheless: Python then makes a dictionary, as 3.10 does.
+each new object of a class with attributes a small array for them, which
+TensorFlow's deallocator does not know
+(https://github.com/tensorflow/tensorflow/issues/62551, closed, not fixed). A
+tensor that is created without the array is freed completely, and can still have
+attributes: Python then makes a dictionary, as 3.10 does.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import ctypes
 import sys
 from typing import Any
 
-_TP_NEW = 312  # bytes from the start of a PyTypeObject of CPython 3.11
+_TP_NEW = 312  # offset in bytes in a PyTypeObject of CPython 3.11
 _MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT
 
 
 def stop_leak() -> bool:
-  """Makes new tensors of this process without the array; again does nothing.
+  """Makes new tensors of this process without the array; may be repeated.
 
   Returns:
-    Whether it was needed, and is done.
+    Whether the workaround is needed and applied.
   """
   if sys.implementation.name != 'cpython' or sys.version_info[:2] != (3, 11):
     return False
@@ -32,8 +32,7 @@ def stop_leak() -> bool:
   tensor = _tp_new(ops.EagerTensor)
   if tensor.value == plain:
     return True
-  # A list is made by that function and a tensor as `object` is, or something is
-  # not where it is thought to be.
+  # Checks the offset: that function must make lists, and not yet tensors.
   if (
     _tp_new(list).value != plain
     or tensor.value != _tp_new(object).value
@@ -45,5 +44,5 @@ def stop_leak() -> bool:
 
 
 def _tp_new(kind: Any) -> ctypes.c_void_p:
-  """The place in a type of the function that makes its objects."""
+  """The slot of a type that holds the function which creates its objects."""
   return ctypes.c_void_p.from_address(id(kind) + _TP_NEW)

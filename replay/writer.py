@@ -1,22 +1,22 @@
-"""Writes items to a Reverb table: bounded in flight, and through restarts.
+"""Writes items to a Reverb table, with a bound on unconfirmed items.
 
-Measured here for float32 [14] items and a server in another process, in us of
-CPU per item of writer and server together; the lowest of 10 to 14 rounds on a
-busy machine. "paced": bursts of 64 with 0.6 ms of other work between them.
-Beside it the CPU of a sample in the server's process (lowest quarter of 24):
+CPU per item of writer and server together, in us, for float32 [14] items and a
+server in another process; the lowest of 10 to 14 rounds on a busy machine.
+"paced": bursts of 64 items with 0.6 ms of other work between them. "sample":
+CPU of a sample in the server's process (lowest quarter of 24).
 
   chunk_length   1     8     16    32
   flat out       17.0  15.8  14.3  13.3
   paced          38.5  -     22.9  17.7
   sample         4.4   4.7   4.7   5.0
 
-A chunk is what Reverb compresses and stores as one; the items of its rows share
-it, and each sample of an item decompresses it whole. So a chunk of many rows is
-cheap to write and, where rows are large, dear to sample: over gRPC, rows of 240
-bytes cost 16 us per sample in chunks of 8 and 25 us in chunks of 32.
+Reverb compresses and stores a chunk as one unit. The items of its rows share
+it, and each sample of an item decompresses all of it. A chunk of many rows is
+cheap to write but, if rows are large, expensive to sample: over gRPC, rows of
+240 bytes cost 16 us per sample in chunks of 8 and 25 us in chunks of 32.
 
-With 48 items in flight a writer waits for its server at each burst: 16.4 us
-flat out, in chunks of 16, where 200 in flight took 10.6 in the same rounds.
+With 48 items in flight, a writer waits for its server at each burst: 16.4 us
+flat out in chunks of 16, where 200 in flight took 10.6 us in the same rounds.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ import tensorflow as tf
 from replay import stderr
 from replay import table_checks
 
-# Items unconfirmed by the server. Half of them are waited for when the bound is
-# reached: a wait at every item would cost the writer a round trip each.
+# Limit of items that the server has not confirmed. At the limit a writer waits
+# for half of them: a wait for each item would cost a round trip each.
 MAX_IN_FLIGHT = 200
-# Rows in a chunk, and their bytes before compression, at most; see above.
+# Limits of a chunk, in rows and in bytes before compression; see above.
 CHUNK_LENGTH = 32
 CHUNK_BYTES = 2048
-# With so many items unconfirmed, Reverb logs a warning for every 10 it sends.
+# From this many unconfirmed items on, Reverb logs a warning for every 10 items.
 _REVERB_COMPLAINS = 50
-# How often a blocked writer looks whether it should stop, in seconds.
+# Seconds between two checks of `should_stop` while a writer is blocked.
 _WAIT_S = 0.5
-# After how long it asks the server how it is.
+# Seconds of waiting after which the writer asks the server for its state.
 _PATIENCE_S = 2.0
-# After how long it says what it waits for; the next time after twice as long.
+# Seconds of waiting before the first warning; the interval then doubles.
 _SAY_S = 15.0
-# Reverb's writer finds a server that is back by itself, within about 11 s where
-# it was away for less than 30 s. After this it is replaced.
+# Reverb's writer reconnects by itself within about 11 s, if the server was away
+# for less than 30 s. A writer that has not done so after this time is replaced.
 _REJOIN_S = 15.0
 
 _logger = logging.getLogger(__name__)
 
 
 class WriteBlocked(RuntimeError):
-  """The table did not take items in time: its limiter blocks, or no server."""
+  """The table took no items in time: blocked by its limiter, or unreachable."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +66,12 @@ class WriteOptions:
   """How a writer deals with a slow, full or absent table.
 
   Attributes:
-    max_in_flight: items unconfirmed by the server with which a write waits.
-      Rows too large for a common chunk go 32 at a time, and may exceed it.
-    timeout_s: how long to wait for a table that takes nothing, or for its
-      server, at the start or where it went away.
-    should_stop: ends a wait early, without an error if there was a server.
-    say: told each second or two what a long wait is for.
+    max_in_flight: unconfirmed items at which a write waits. Rows too large to
+      share a chunk are written 32 at a time and may exceed it.
+    timeout_s: how long to wait for a table that takes no items, or for its
+      server, at the start or after it went away.
+    should_stop: ends a wait early; an error only if no server ever answered.
+    say: called repeatedly during a long wait with its cause.
   """
 
   max_in_flight: int = MAX_IN_FLIGHT
@@ -87,7 +87,7 @@ class WriteOptions:
 
 
 def chunk_length(num_bytes: int) -> int:
-  """Rows of `num_bytes` each that are worth a common chunk."""
+  """Number of rows of `num_bytes` each that should share a chunk."""
   return max(1, min(CHUNK_LENGTH, CHUNK_BYTES // max(1, num_bytes)))
 
 
@@ -97,11 +97,11 @@ DEFAULT_OPTIONS = WriteOptions()
 class ItemWriter:
   """Writes items of one step; an item's columns have no time axis.
 
-  A server that dies and comes back on its address is survived. Reverb sends
-  what was unconfirmed again; only where that fails, these items are lost.
+  The writer survives a server that dies and comes back at its address. Reverb
+  then resends unconfirmed items; they are lost only if that fails.
 
   Attributes:
-    lost: items given up with a server; what a table itself forgot is not in it.
+    lost: items given up because of the server; not items that a table lost.
     chunk_length: rows that `extend` stores together.
   """
 
@@ -116,16 +116,13 @@ class ItemWriter:
     """Connects.
 
     Args:
-      client: client of the server that holds the table.
-      table: name of the table.
       signature: (nested) tf.TensorSpec of an item.
-      options: see `WriteOptions`.
-      burst: rows that come together. Chunks are no longer: none has to be ended
-        early.
+      burst: rows written together; a chunk has at most as many, so that none
+        has to be ended early.
 
     Raises:
       ConnectionError: the server does not answer.
-      ValueError: no such table, or one of other items.
+      ValueError: the table does not exist, or holds other items.
     """
     self.lost = 0
     self._client = client
@@ -136,13 +133,13 @@ class ItemWriter:
     self.chunk_length = 1
     if len(specs) == 1:
       row_bytes = specs[0].dtype.size * (specs[0].shape.num_elements() or 1)
-      # At least two in flight: else each would wait for the one before.
+      # Two chunks fit in flight: otherwise each would wait for the one before.
       most = max(1, options.max_in_flight // 2)
       self.chunk_length = min(chunk_length(row_bytes), burst, most)
-    # Rows that share no chunk, written between two looks at what is in flight.
+    # Rows of their own chunks, written between two checks of the limit.
     self._loose_rows = min(CHUNK_LENGTH, options.max_in_flight)
     self._unconfirmed = 0
-    # When the server was first seen away, and seen back.
+    # Monotonic times at which the server was first seen away, and seen back.
     self._away_since: float | None = None
     self._back_since: float | None = None
     if options.max_in_flight >= _REVERB_COMPLAINS:
@@ -158,22 +155,22 @@ class ItemWriter:
     self._open()
 
   def _open(self) -> None:
-    # Reverb's binding: the Python layer above it, made for nested steps and
-    # histories, would double the cost of an item.
+    # Uses Reverb's binding: the Python layer above it is made for nested steps
+    # and histories, and would double the cost of an item.
     length = self.chunk_length
     self._writer = self._client._client.NewTrajectoryWriter(
       reverb.pybind.ConstantChunkerOptions(length, length), True
     )
-    # An unclosed writer waits in its destructor, with the GIL, until the table
-    # takes its items: a process would never end when the server went first.
+    # The destructor of an unclosed writer holds the GIL and waits until the
+    # table takes its items: without a server, the process would never end.
     self._finalize = weakref.finalize(self, self._writer.Close)
 
   def append(self, columns: Any, priority: float) -> None:
-    """Writes one item; waits where too many are unconfirmed.
+    """Writes one item; waits if too many are unconfirmed.
 
     Args:
       columns: arrays in the flattened order of the signature. They are copied.
-      priority: of the item, at least 0.
+      priority: at least 0.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.
@@ -184,9 +181,7 @@ class ItemWriter:
   def extend(self, rows: np.ndarray, priorities: Sequence[float]) -> None:
     """Writes rows [M, ...] as M items of one column, several to a chunk.
 
-    Args:
-      rows: array [M, ...] of what the signature says.
-      priorities: of the items, M floats of at least 0.
+    `priorities` are M floats of at least 0.
 
     Raises:
       WriteBlocked, ValueError: see `append`.
@@ -213,9 +208,9 @@ class ItemWriter:
       create(table, priority, [append([row])], squeezed)
 
   def _put_chunk(self, rows: np.ndarray, priorities: Sequence[float]) -> None:
-    # Reverb's thread sends what it finds in its queue, often one item at a
-    # time. It cannot send an item before its chunk is full: so all items of a
-    # chunk wait for the last row, and then go together.
+    # Reverb's thread sends what is in its queue, often one item at a time, but
+    # never an item before its chunk is full. So all items of a chunk wait for
+    # the last row, and are then sent together.
     append, create = self._writer.Append, self._writer.CreateItem
     table, squeezed = self._table, self._squeezed
     cells = [append([row]) for row in rows[:-1]]
@@ -226,9 +221,9 @@ class ItemWriter:
       self._end_chunk()
 
   def _end_chunk(self) -> None:
-    """Lets the items of a chunk that is not full go."""
+    """Ends a chunk that is not full, so that its items can be sent."""
     try:
-      # Waits a millisecond for the server; 0 would mean without limit.
+      # Waits 1 ms for the server; 0 would mean no limit.
       self._writer.Flush(0, 1)
     except RuntimeError as e:
       if not _is_timeout(e):
@@ -240,7 +235,7 @@ class ItemWriter:
     try:
       put(data, priority)
     except RuntimeError as e:
-      # Reverb's writer has given up: nothing of this call was sent.
+      # Reverb's writer has given up: it sent nothing of this call.
       if not self._replace(e, time.monotonic() + self._options.timeout_s):
         self.lost += num_items
         return
@@ -252,9 +247,6 @@ class ItemWriter:
 
   def flush(self, leave: int = 0) -> None:
     """Waits until at most `leave` items are unconfirmed, or a stop request.
-
-    Args:
-      leave: items that need not be confirmed.
 
     Raises:
       WriteBlocked: timeout_s has passed.
@@ -290,14 +282,14 @@ class ItemWriter:
         _logger.warning('Still waiting to write. %s', why)
 
   def close(self) -> None:
-    """Ends the writer; items that the server has not confirmed may be lost."""
+    """Closes the writer; items not confirmed by the server may be lost."""
     self._finalize()
 
   def _look(self, now: float) -> None:
-    """Is the server there? Replaces the writer where only the writer is not."""
+    """Checks for the server; replaces a writer that does not reconnect."""
     if table_checks.now(self._client, self._table) is not None:
       if self._away_since is None:
-        return  # Its table takes no items.
+        return  # The server answers; its table takes no items.
       self._back_since = self._back_since or now
       if now - self._back_since > _REJOIN_S:
         self._replace(RuntimeError('it did not find the server again'), now)
@@ -314,7 +306,7 @@ class ItemWriter:
       )
 
   def _seen_back(self) -> None:
-    """The server takes items. Says so if it had been away."""
+    """Records that the server takes items; logs it if the server was away."""
     if self._away_since is None:
       return
     away_s = time.monotonic() - self._away_since
@@ -329,10 +321,9 @@ class ItemWriter:
     )
 
   def _replace(self, error: RuntimeError, deadline: float) -> bool:
-    """Makes another writer, once the server answers; False: asked to stop.
+    """Makes a new writer once the server answers; False if asked to stop.
 
-    Raises:
-      WriteBlocked: the server does not answer until the deadline.
+    Raises WriteBlocked if the server does not answer before the deadline.
     """
     start = time.monotonic()
     self._away_since = self._away_since or start

@@ -1,1 +1,1 @@
-"""What docs/results/ is made by: plans, runs, statistics, tables, plots."""
+"""Makes docs/results/: plans, runs, statistics, tables, plots."""

@@ -1,7 +1,7 @@
-"""What a swarm's supervisors kept out, and whether theta_star fell.
+"""Decisions of a swarm's supervisors, and whether theta_star got worse.
 
-Read from a run's rows. A trial chooses, so its mean is too good; confirmations
-are played after the choice, and are what versions are compared by.
+They are read from a run's rows. A trial selects a candidate, so its mean is too
+high. Versions are compared by confirmations, played after the selection.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from run_records import curves
 from run_records import learning_statistics as statistics
 from run_records import run_directory
 
-_MOST = 20  # confirmations of a version that are compared
-_LEAST = 5  # with less a version is not judged
+_MOST = 20  # confirmations per version that are compared
+_LEAST = 5  # with fewer, a version is not judged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Filter:
   Attributes:
     accepted: candidates that became theta_star.
     rejected: candidates that did not.
-    judged: publications that both have the confirmations to be compared.
-    fallen: those of them after which confirmations are worse, by more than
-      the 95% bootstrap interval of the difference.
+    judged: publications with enough confirmations before and after.
+    fallen: judged publications after which confirmations were worse, by more
+      than the 95% bootstrap interval of the difference.
   """
 
   accepted: int = 0
@@ -47,12 +47,7 @@ class Filter:
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> Filter | None:
-  """What the supervisors of a run decided.
-
-  Returns:
-    None for a run without a supervisor, and for one that kept no rows of its
-    episodes.
-  """
+  """What a run's supervisors decided; None without a supervisor or its rows."""
   run = run_directory.open(run_dir)
   episodes = curves.in_order(run.metrics('supervisor'), 'episode_return')
   servers = [r for r in run.metrics('node_star') if 'accepted' in r]
@@ -77,6 +72,6 @@ def of_run(run_dir: str | os.PathLike[str]) -> Filter | None:
 
 
 def _fell(before: Sequence[float], after: Sequence[float]) -> bool:
-  # The last of the old version and the first of the new one: side by side.
+  # The latest of the old version and the first of the new: closest in time.
   difference = statistics.bootstrap_difference(after[:_MOST], before[-_MOST:])
   return difference.high < 0

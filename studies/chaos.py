@@ -1,12 +1,12 @@
-"""Runs whose nodes are killed and stopped at random, and what came of them.
+"""Runs whose nodes are killed and stopped at random, and whether they survive.
 
     make chaos                                  # minutes for each system
     python studies/chaos.py --systems=impala --events=10 --seed=3
 
 A seeded monkey kills (SIGKILL) or stops (SIGSTOP) a random node every 3 to 6
-seconds, never the launcher. A run has survived if it ends with exit code 0 and
-exactly its budget of steps, has reached its task's bar, and leaves nothing
-behind. Where a run ends before the monkey is done, another begins.
+seconds, but never the launcher. A run survives if it ends with exit code 0 and
+exactly its budget of steps, reaches its task's bar, and leaves nothing behind.
+If a run ends before the monkey is done, another one begins.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from run_records import run_directory
 from studies import launched
 
 _PAUSE_S = (3.0, 6.0)
-_END_S = 480.0  # from the start or an event to the next, or to the end
+_END_S = 480.0  # limit since the start or the last event
 _GONE_S = 5.0
 _SHARED = pathlib.Path('/dev/shm')
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-  """What is run, and the greedy return that it has to reach."""
+  """Command-line words of a run, and the greedy return that it must reach."""
 
   words: tuple[str, ...]
   bar: float
 
 
-# Of each the same as its results have, but that no goal ends it early.
+# The settings of docs/results/, except that no target ends a run early.
 SYSTEMS = {
   'apex': System(('apex_dqn:cartpole', '--config.run.replay=node'), 475.0),
   'impala': System(('impala:cartpole',), 475.0),
@@ -62,7 +62,7 @@ SYSTEMS = {
 
 
 class Monkey:
-  """Kills and stops; draws all that it does from a seed."""
+  """Kills and stops nodes at random, from a seed."""
 
   def __init__(self, seed: int, events: int):
     self._random = random.Random(seed)
@@ -74,7 +74,7 @@ class Monkey:
     self._next = time.monotonic() + self._random.uniform(*_PAUSE_S)
 
   def visit(self, launcher: psutil.Process) -> None:
-    """Does something, if that is due and something can be done."""
+    """Kills or stops a node if an event is due and there is a node."""
     if not self.left or time.monotonic() < self._next:
       return
     self.rest()
@@ -92,13 +92,11 @@ class Monkey:
 
 
 class NoRun(ValueError):
-  """A system that cannot be run as asked; the message says why."""
+  """The system cannot be run as asked; the message says why."""
 
 
 @dataclasses.dataclass
 class Result:
-  """One run."""
-
   system: str
   seed: int
   kills: int
@@ -112,7 +110,7 @@ class Result:
 
   @property
   def faults(self) -> list[str]:
-    """What was promised and does not hold."""
+    """A sentence for each promise that was broken."""
     bar = SYSTEMS[self.system].bar
     return [
       words
@@ -129,10 +127,10 @@ class Result:
 def run(
   name: str, seed: int, monkey: Monkey, out: pathlib.Path, flags: Sequence[str]
 ) -> Result:
-  """One run of a system, with the monkey about.
+  """Runs a system once while the monkey acts on it.
 
   Raises:
-    NoRun: its flags were refused; with the end of what it said.
+    NoRun: the run refused its flags; the message has the end of its output.
   """
   path = out / f'{name}-{seed}'
   temporary = pathlib.Path(tempfile.mkdtemp(prefix='chaos-'))
@@ -155,7 +153,7 @@ def run(
     events = monkey.left
     with contextlib.suppress(psutil.Error):
       monkey.visit(launcher)
-    # Not without an event: a launcher may hang after its nodes have ended.
+    # Extended only by events: a launcher may hang after its nodes have ended.
     if monkey.left < events:
       until = time.monotonic() + _END_S
   code = process.poll()
@@ -190,7 +188,7 @@ def run(
 
 
 def _nodes(launcher: psutil.Process) -> dict[str, psutil.Process]:
-  """Living nodes by name."""
+  """Live nodes by name."""
   found = {}
   for process in launcher.children(recursive=True):
     with contextlib.suppress(psutil.Error):
@@ -201,13 +199,13 @@ def _nodes(launcher: psutil.Process) -> dict[str, psutil.Process]:
 
 
 def _remains(temporary: pathlib.Path) -> list[str]:
-  """Processes and files of a run that has ended."""
+  """Processes and files that an ended run left behind."""
   until = time.monotonic() + _GONE_S
   while True:
     found = [str(path) for path in temporary.iterdir()]
     for process in launched.living('TMPDIR', str(temporary)):
       with contextlib.suppress(psutil.Error):
-        # With it its ports.
+        # A process that remains may hold ports too.
         found.append(f'process {process.pid} ({process.name()})')
     if not found or time.monotonic() > until:
       return found
@@ -219,7 +217,6 @@ def _shared() -> set[pathlib.Path]:
 
 
 def table(results: Sequence[Result]) -> str:
-  """What came of all runs, in Markdown."""
   rows = [
     '| system | seed | killed | stopped | exit | steps | best greedy return | '
     'left behind | seconds |',
@@ -236,7 +233,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Returns 0 if all runs survived, and 2 if one could not begin."""
+  """Returns 0 if all runs survived, 1 if not, and 2 if one could not start."""
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
   parser.add_argument(
     '--systems', default=','.join(SYSTEMS), help='default: %(default)s'

@@ -1,8 +1,8 @@
-"""What stands in docs/results/: studies that `make results` runs.
+"""The studies of docs/results/, which `make results` runs.
 
   python studies/results.py --study=apex_cartpole
 
-A new one is an entry here. Rules and words: docs/results/README.md.
+A new study is an entry here. Rules and terms: docs/results/README.md.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from studies import declared_papers
 from studies import plan as study_plan
 
 _BOTH = (study_plan.STEPS, study_plan.SECONDS)
-# The network of the other tasks: with Hopper-v5's own, eight explorers take
-# hours on two cores.
+# Smaller networks, as for the other tasks: with those of the Hopper-v5 preset,
+# eight explorers take hours on two cores.
 _SMALL = (
   '--config.agent.policy_sizes=(64, 64)',
   '--config.agent.critic_sizes=(64, 64)',
@@ -34,9 +34,9 @@ def _swarm(
 ) -> study_plan.Study:
   """Eight explorers with a supervisor against the agent (AGENT:PRESET) alone.
 
-  Steps are those of each agent: the explorers use eight times as many in all,
-  and so does the best of eight agents that know nothing of each other. What
-  supervisors play comes on top; the table says how much.
+  Steps are per agent: the explorers use eight times as many in total, and so
+  does the best of eight independent agents. Steps of supervisors come on top;
+  the table reports them.
   """
   swarm = (
     f'pso_{agent}',
@@ -69,7 +69,7 @@ def _swarm(
 def _explorers(
   name: str, agent: str, environment: str, budget: int, threshold: float
 ) -> study_plan.Study:
-  """PSO-DDPG by the number of its explorers: figure 4 of the paper."""
+  """PSO-DDPG with different numbers of explorers: figure 4 of the paper."""
   return study_plan.Study(
     name=name,
     environment=environment,
@@ -93,10 +93,10 @@ def _explorers(
 def _impass(
   preset: str, environment: str, budget: int, d4pg_budget: int, threshold: float
 ) -> study_plan.Study:
-  """IMPASS against the same without its stack, and against D4PG.
+  """IMPASS against the same agent without its stack, and against D4PG.
 
-  D4PG learns more from a step and takes longer for it: it has about as many
-  as fit into the others' time.
+  D4PG learns more from a step but takes longer for it. Its budget is about what
+  fits into the time of the others.
   """
   own = (
     f'impala:{preset}',
@@ -134,8 +134,8 @@ def _apex_dqn(
 ) -> study_plan.Study:
   """Actors and a prioritized replay against the agent alone.
 
-  The plain DQN has the network of Ape-X and else its own preset; it samples
-  each transition as often as Ape-X does.
+  The plain DQN has the network of Ape-X and otherwise its own preset. It
+  samples each transition as often as Ape-X does.
   """
   plain = (
     f'dqn:{preset}',
@@ -148,7 +148,7 @@ def _apex_dqn(
     threshold=threshold,
     seeds=goal.seeds,
     variants={
-      # For a comparison by time each seed runs alone, as Ape-X does.
+      # For a comparison by time, each seed runs alone, as with Ape-X.
       'DQN': study_plan.Variant(plain, together=not timed),
       'Ape-X DQN': study_plan.Variant((f'apex_dqn:{preset}',)),
     },
@@ -161,10 +161,10 @@ def _apex_dqn(
 def _sac(
   preset: str, environment: str, budget: int, threshold: float, seeds: int
 ) -> study_plan.Study:
-  """SAC beside Stable-Baselines3's, of the same numbers and steps.
+  """SAC beside Stable-Baselines3's, with the same settings and steps.
 
-  Budgets are meant to have both evaluated after the same steps, by which the
-  episodes' seeds go.
+  Budgets should be such that both are evaluated after the same steps, because
+  the seeds of the evaluation episodes depend on them.
   """
   own = (f'sac:{preset}',)
   return study_plan.Study(
@@ -311,7 +311,7 @@ _ALL = (
       ('cartpole', 'CartPole-v1', 100_000, 475.0, 5),
       ('pendulum', 'Pendulum-v1', 150_000, -250.0, 5),
       ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0, 5),
-      # Near what others have published after as many steps (docs/agents/ppo.md).
+      # Near published results after as many steps (docs/agents/ppo.md).
       ('hopper', 'Hopper-v5', 1_000_000, 2000.0, 4),
       ('half_cheetah', 'HalfCheetah-v5', 1_000_000, 3000.0, 4),
       ('walker2d', 'Walker2d-v5', 1_000_000, 2000.0, 4),

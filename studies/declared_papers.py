@@ -1,6 +1,6 @@
 """Studies of gossip, the parameter server and evolution strategies.
 
-Listed with the others in declared.py.
+declared.py lists them with the others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _BOTH = (study_plan.STEPS, study_plan.SECONDS)
 def _gossip(
   preset: str, environment: str, budget: int, threshold: float, seeds: int
 ) -> study_plan.Study:
-  """GALA and PALA at equal steps of all: what does mixing bring?
+  """GALA and PALA against agents that do not mix, at equal total steps.
 
-  Sixteen environments each. A2C and the four that do not mix have GALA's own
-  settings, so that mixing is the difference; A3C has its preset.
+  Each has sixteen environments. A2C and the four agents that do not mix have
+  GALA's settings, so that mixing is the only difference; A3C has its preset.
   """
   gala = f'gala_a2c:{preset}'
   alone = study_plan.Variant(
@@ -56,7 +56,7 @@ def _gossip(
     contrasts=(
       study_plan.Contrast('Mixing alone', 'GALA', 'mean of 4 A2C'),
       study_plan.Contrast('PALA beside GALA', 'PALA', 'GALA'),
-      # Declared after the runs of all three studies were there.
+      # Declared after the runs of all three studies had been made.
       study_plan.Contrast('Mixing and means', 'PALA', 'mean of 4 A2C'),
     ),
   )
@@ -92,7 +92,7 @@ def _gorila(
 def _evolution(
   preset: str, environment: str, budget: int, threshold: float, last: float
 ) -> study_plan.Study:
-  """Evolution strategies against the swarm and PPO, at equal steps of all."""
+  """Evolution strategies against the swarm and PPO, at equal total steps."""
   return study_plan.Study(
     name=f'evolution_{preset}',
     environment=environment,

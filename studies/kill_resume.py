@@ -4,12 +4,11 @@ python studies/kill_resume.py --times=50
 python studies/kill_resume.py --times=10 -- impala:cartpole --seed=1
 python studies/kill_resume.py --times=10 -- dqn --topology=gossip
 
-Any words of run.py may follow. Half of the kills come at any moment from the
-start of Python on, half once the run has saved something. After each kill
-nothing may be left running; each resume must go on; at the end the run must
-come to its budget with exit code 0.
-Prints a line for each kill and a summary; the exit code is 0 if all of that
-held.
+Arguments of run.py may follow. Half of the kills come at any moment after
+Python starts, half after the run has saved something. After each kill no
+process may be left, and each resume must continue the run. At the end, the run
+must reach its budget with exit code 0.
+Prints a line for each kill and a summary; exits with 0 if all of that held.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import tempfile
 import time
 import uuid
 
-# Run as a file, Python would look for modules in studies/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -44,29 +43,29 @@ DEFAULT = (
   'dqn', '--config.agent.hidden_sizes=(32,)', '--config.run.evaluations=2',
   '--config.run.eval_episodes=1', '--config.run.target_return=None',
 )  # fmt: skip
-# What a run may lose: 5 s between checkpoints, and what one takes.
+# Seconds of learning that a run may lose: 5 between checkpoints, plus a save.
 STATED_S = 6.0
 _MARK = 'KILL_RESUME'
 _START_S = 120.0  # until a run has saved something, on a busy machine
 _GONE_S = 20.0
 _END_STEPS = 4000  # of each agent, beyond what all have reached
-# Who writes what was learned, and where in it the number of updates is. Shards
-# save after so many updates; the others by the clock.
+# Kinds of checkpoints with learned state, and the array in each that counts
+# updates. Shards save after a number of updates, the others by the clock.
 _BY_CLOCK = ('worker', 'learner', 'explorer', 'evolution')
 _UPDATES = {'shard': 'counts', 'evolution': 'numbers'}  # else 'updates'
 
 
 @dataclasses.dataclass
 class Kill:
-  """One kill and what was seen of it.
+  """One kill and its effects.
 
   Attributes:
     after_s: from the start of the process to the kill.
-    lost_s: age of the oldest of the learners' newest checkpoints; None if one
-      of them had saved nothing yet.
-    left: processes that were still there _GONE_S later.
+    lost_s: age of the oldest of the learners' newest checkpoints; None if it is
+      older than the process.
+    left: processes that were still running _GONE_S later.
     steps: of all actors, as counted on disk.
-    learner_steps: in the checkpoints, of all learners and shards.
+    learner_steps: of all learners and shards, from their checkpoints.
   """
 
   after_s: float
@@ -92,7 +91,7 @@ class Campaign:
     self._output = directory / 'output.txt'
 
   def start(self, *flags: str) -> subprocess.Popen:
-    """Starts or, once there is a config, resumes the run."""
+    """Starts the run, or resumes it if it has a config."""
     words = [*self._command, f'--run_dir={self.run}']
     if (self.run / 'config.json').exists():
       words = [f'--resume={self.run}']
@@ -102,7 +101,7 @@ class Campaign:
     return launched.start(*words, *flags, said=self._output, **variables)
 
   def kill_once(self, rng: random.Random) -> None:
-    """Starts the run, kills its launcher, and looks at what is left."""
+    """Starts the run, kills its launcher, and checks what is left."""
     before = self.steps(), self.learner_steps()
     process, started = (
       self.start(f'--config.run.steps_per_agent={10**9}'),
@@ -134,21 +133,21 @@ class Campaign:
     if kill.left:
       self._complain(f'{kill.left} processes outlived it by {_GONE_S:g} s')
     after = kill.steps, kill.learner_steps
-    # Each by itself: actors count on where a learner was lost.
+    # Compared separately: actors may count on although learner steps were lost.
     if any(new < old for new, old in zip(after, before)) and saved_now:
       self._complain(f'fell back from {before} to {kill}')
     if kill.lost_s is not None and kill.lost_s > STATED_S:
       self._complain(f'lost {kill.lost_s:.1f} s')
 
   def end(self) -> int:
-    """Kills what is left of the run. Returns how many processes that were."""
+    """Kills what is left of the run; returns the number of processes."""
     living = launched.living(_MARK, self._mark)
     for left in living:
       left.kill()
     return len(living)
 
   def finish(self) -> None:
-    """Lets the run come to its end."""
+    """Lets the run reach its budget."""
     if not (self.run / 'config.json').exists():
       self._complain('no start came so far as to write its config')
       return
@@ -161,13 +160,12 @@ class Campaign:
       self._complain(f'the last start ended with code {code}')
 
   def steps(self) -> int:
-    """Environment steps that the run has counted."""
     path = self.run / 'metrics' / checkpoints.COUNTER
     state = checkpoints.read_state(path)
     return 0 if state is None else int(state['totals'].get('actor_steps', 0))
 
   def learner_steps(self) -> int:
-    """The sum over the learners' checkpoints."""
+    """Sum over the learners' checkpoints."""
     found = 0
     for path in self._saved((*_BY_CLOCK, *_UPDATES)):
       arrays = checkpoints.read(path)
@@ -202,7 +200,7 @@ class Campaign:
 
 
 def _now() -> float:
-  return time.time()  # as files have it
+  return time.time()  # the clock of file times
 
 
 def main(argv: Sequence[str]) -> int:
@@ -224,7 +222,7 @@ def main(argv: Sequence[str]) -> int:
   directory.mkdir(parents=True, exist_ok=True)
   campaign = Campaign(directory, args.command or DEFAULT, args.spread_s)
   rng = random.Random(args.seed)
-  # By default Python would leave the run behind.
+  # By default, SIGTERM would end Python without `finally`, and leave the run.
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   try:
     for number in range(1, args.times + 1):

@@ -1,4 +1,4 @@
-"""A run of launch/run.py as a process, for studies of what becomes of one."""
+"""Starts runs of launch/run.py, for studies that watch or disturb them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
 def start(
   *words: str, said: pathlib.Path, **variables: str
 ) -> subprocess.Popen:
-  """Starts a run in a session of its own; what it prints goes to `said`."""
+  """Starts a run in its own session; its output goes to the file `said`."""
   with said.open('w') as printed:
     return subprocess.Popen(
       [sys.executable, str(COMMAND), *words],
@@ -33,14 +33,14 @@ def last_words(said: pathlib.Path) -> str:
 
 
 def node(process: psutil.Process) -> str:
-  """The node that a process is called after; '' if it is none."""
+  """The name of the node that a process runs; '' if it is not a node."""
   title = ''.join(process.cmdline()[:1]).rstrip('\0')
   name = title.removeprefix('murmuration: ')
   return '' if name == title else name
 
 
 def living(variable: str, begins: str) -> list[psutil.Process]:
-  """Processes that have a run's mark in their environment."""
+  """Live processes with an environment variable that `begins` like this."""
   found = []
   for process in psutil.process_iter():
     with contextlib.suppress(psutil.Error):

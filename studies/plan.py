@@ -23,19 +23,18 @@ class Variant:
   """One system of a study: what is run for each seed.
 
   Attributes:
-    flags: AGENT:PRESET and what follows it. The study adds budget, seed and
-      directory.
-    together: all seeds are members of one process, single_process, instead of
-      a process each.
-    budget: environment steps of each agent where the study's own would take
-      too long; less than those. Differences in area are then over these.
-    best_of: each seed is a process with so many independent agents
-      (single.num_agents), and whoever is best at an evaluation counts: see
-      curves.of_best_member. 0: not so.
-    shared_by: agents that share the budget of one: each takes its part of it,
-      and curves are by the steps of all of them together.
-    script: a file in launch/, or the path of another, absolute or from there,
-      that takes --run_dir, --seed, --config.run.* and --print-config.
+    flags: AGENT:PRESET and flags; the study adds budget, seed and directory.
+    together: whether all seeds are members of one single_process process,
+      instead of one process each.
+    budget: environment steps of each agent, if fewer than the study's, which
+      would take too long. Differences in area then cover only these steps.
+    best_of: if not 0, each seed is a process with this many independent agents
+      (single.num_agents), and the best at each evaluation counts: see
+      curves.of_best_member.
+    shared_by: agents that share one agent's budget equally; curves then count
+      the steps of all of them together.
+    script: a file in launch/, or a path, absolute or relative to launch/, that
+      takes --run_dir, --seed, --config.run.* and --print-config.
   """
 
   flags: tuple[str, ...]
@@ -60,13 +59,12 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-  """Acceptance: enough seeds end with a good policy.
+  """Acceptance criterion: enough seeds end with a good policy.
 
   Attributes:
-    variant: label of the system that has to reach it.
-    last_three: return that the mean of the last three evaluations must have.
-    reached: seeds that must reach it,
-    seeds: of so many. With another number of seeds it is not judged.
+    last_three: required mean return of the last three evaluations.
+    reached: number of seeds that must reach it.
+    seeds: number of seeds of the study; otherwise the goal is not judged.
   """
 
   variant: str
@@ -77,7 +75,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-  """A difference that is asked for besides those from the baseline."""
+  """A difference to report in addition to those from the baseline."""
 
   name: str
   variant: str
@@ -94,12 +92,10 @@ class Study:
     budget: environment steps of each agent.
     threshold: mean return that counts as solved.
     seeds: runs of each variant: seeds 0 to seeds - 1.
-    variants: label to system, in the order of the table.
-    baseline: label that the differences are from.
-    x_axes: ('env steps',) or ('env steps', 'seconds'). With seconds the runs
-      are made one at a time, and a second table compares at equal wall-clock.
-    goals: what is accepted.
-    contrasts: further differences.
+    variants: systems by label, in the order of the table.
+    baseline: label of the variant that differences are measured from.
+    x_axes: ('env steps',) or ('env steps', 'seconds'). With seconds, runs are
+      made one at a time, and a second table compares at equal wall-clock time.
   """
 
   name: str
@@ -168,7 +164,7 @@ class Study:
 
   @property
   def timed(self) -> bool:
-    """Whether systems are also compared at equal wall-clock."""
+    """Whether systems are also compared at equal wall-clock time."""
     return SECONDS in self.x_axes
 
   @property
@@ -178,7 +174,7 @@ class Study:
     return found._replace(threshold=self.threshold)
 
   def only(self, labels: Sequence[str]) -> Study:
-    """The same study of the baseline and these variants.
+    """The same study with only the baseline and these variants.
 
     Raises:
       ValueError: no such variant.
@@ -210,7 +206,10 @@ def solves(
   seeds: int,
   reached: int | None = None,
 ) -> Study:
-  """One system alone: does it reach the threshold in every seed?"""
+  """A study of one system: does it reach the threshold in every seed?
+
+  `reached` is the number of seeds that must, by default all.
+  """
   return Study(
     name=name,
     environment=environment,
@@ -228,16 +227,12 @@ class Job:
   """One process of a study.
 
   Attributes:
-    study: its name.
-    variant: label of the system.
-    seeds: that it makes: one, or all of them together.
+    seeds: one seed, or all seeds that the process makes together.
     path: run directory.
-    script: file that is run.
     arguments: of the script, without the run directory.
     budget: environment steps of each agent.
-    shared_by: of the variant.
-    stage: of the record's name, where a run goes on after its record.
-    resumes: whether what is in the directory goes on; else it is made anew.
+    stage: suffix of the record's name, for runs that go on after a record.
+    resumes: whether to resume what is in the directory, or to delete it.
   """
 
   study: str
@@ -253,7 +248,6 @@ class Job:
 
   @property
   def log(self) -> pathlib.Path:
-    """What the process printed."""
     return self.path.with_name(f'{self.path.name}.log')
 
   @property
@@ -263,19 +257,14 @@ class Job:
 
   @property
   def record(self) -> pathlib.Path:
-    """How it ended; only there when it has."""
+    """File that says how the process ended; absent until it has."""
     return self.path.with_name(f'{self.path.name}{self.stage}.json')
 
 
 def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
-  """All processes of a study, seed by seed.
+  """All processes of a study, seed by seed; runs are in `directory`.
 
-  Systems take turns, so that what else the machine does in these hours meets
-  all of them alike.
-
-  Args:
-    study: what is run.
-    directory: of the runs.
+  Systems alternate, so that other load on the machine affects all alike.
   """
   found, seeds = [], study.seeds
   for seed in range(seeds):
@@ -285,7 +274,7 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
       name = f'{slug(label)}-{seed}'
       own: tuple[int, ...] = (seed,)
       if variant.together:
-        # Its number in the name: more seeds later are another process.
+        # The number of seeds is in the name: more seeds make another process.
         name, own = f'{slug(label)}-of-{seeds}', tuple(range(seeds))
       found.append(
         Job(
@@ -303,7 +292,7 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
 
 
 def arguments(study: Study, label: str) -> tuple[str, ...]:
-  """Flags of a variant, all but those of one run."""
+  """Flags of a variant, without those of a single run."""
   variant = study.variants[label]
   agents = study.seeds if variant.together else variant.best_of
   return (
@@ -311,11 +300,11 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
     *((f'--config.single.num_agents={agents}',) if agents else ()),
     '--config.run.steps_per_agent='
     f'{study.budget_of(label) // variant.shared_by}',
-    # Whole budgets: a run that stops at its goal has no area to compare.
+    # Runs use their whole budget: a run that stops at its target has no area.
     '--config.run.target_return=None',
   )
 
 
 def slug(label: str) -> str:
-  """'PSO-DQN, c = 0' as 'pso-dqn-c-0'."""
+  """Turns 'PSO-DQN, c = 0' into 'pso-dqn-c-0'."""
   return re.sub(r'[^a-z0-9]+', '-', label.lower()).strip('-')

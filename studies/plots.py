@@ -1,4 +1,4 @@
-"""The picture of a study: systems as bands, by steps and by seconds."""
+"""Plots of a study: systems as bands, over steps and over seconds."""
 
 from __future__ import annotations
 
@@ -30,20 +30,18 @@ def compare_curves(
   random: float | None = None,
   budgets: Mapping[str, float] | None = None,
 ) -> pathlib.Path:
-  """Draws systems as the mean over seeds with a 95% bootstrap interval.
+  """Plots systems as the mean over seeds with a 95% bootstrap interval.
 
   Args:
-    groups: label to the curves of its seeds. Crashed seeds, and those without
-      any evaluation, are named in the legend; a label without any evaluation
-      at all is not drawn, unless a crashed seed counts as `random`.
-    path: of the PNG.
+    groups: curves of each seed, by label. The legend counts crashed seeds and
+      those without an evaluation. A label without any evaluation is not drawn,
+      unless a crashed seed counts as `random`.
     budget: end of the axis of steps.
-    seconds: end of the axis of seconds, on the right; None draws none.
-    title: above the picture.
+    seconds: end of the axis of seconds, in a second panel; None draws none.
     threshold: return that counts as solved.
-    random: return that a crashed seed counts with beyond its last evaluation,
-      as in the table; None leaves it at what it had.
-    budgets: steps that each label had, where it is not `budget`.
+    random: return of a crashed seed after its last evaluation, as in the table;
+      None continues that evaluation.
+    budgets: steps of the labels whose budget is not `budget`.
 
   Raises:
     ValueError: nothing to draw.
@@ -98,7 +96,7 @@ def _draw(
       random is not None and not summaries.whole(curve, budgets[label])
       for curve in found
     ]
-    # A system with fewer steps has no line where it never was.
+    # A system with fewer steps has no line beyond them.
     ends = [getattr(curve, name)[-1] for curve in found if len(curve.steps)]
     if any(crashed) and all(crashed):
       ends.append(budgets[label] if name == 'steps' else end)
@@ -122,7 +120,7 @@ def _draw(
 def _on_grid(
   x: np.ndarray, returns: np.ndarray, grid: np.ndarray, rest: float | None
 ) -> np.ndarray:
-  """A curve at the points of a grid, `rest` beyond its last evaluation."""
+  """A curve at the points of a grid, `rest` after its last evaluation."""
   if rest is None:
     return statistics.on_grid(x, returns, grid)
   if not len(x):

@@ -1,4 +1,4 @@
-"""How far a study is: a line for each run that ended, with the time left."""
+"""Progress of a study: a line for each run that ends, with the time left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studies import plan as study_plan
 
 
 class Progress:
-  """Counts runs and guesses the time left from the runs that are there."""
+  """Counts runs, and estimates the time left from the finished runs."""
 
   def __init__(
     self,
@@ -18,12 +18,10 @@ class Progress:
     missing: Sequence[study_plan.Job],
     parallel: Mapping[str, int],
   ):
-    """Knows all that is to be done, over all studies.
+    """Reads the durations of the jobs that have a record.
 
-    Args:
-      jobs: of all studies, made or not.
-      missing: those of them that are to be made.
-      parallel: name of each study to how many of its runs go at a time.
+    `missing` are the jobs to be run, and `parallel` numbers of concurrent runs
+    by the name of the study.
     """
     self._parallel = parallel
     self._left = set(missing)
@@ -35,7 +33,7 @@ class Progress:
         self._learn(job, metrics.read_json(job.record)['process_s'])
 
   def ended(self, job: study_plan.Job, code: int, took_s: float) -> None:
-    """Prints how a run ended, and how long the others may take."""
+    """Prints how a run ended, and an estimate of the time left."""
     self._left.remove(job)
     self._learn(job, took_s)
     said = f'crashed with exit code {code}, see {job.log}' if code else 'done'
@@ -49,7 +47,7 @@ class Progress:
     )
 
   def left_s(self) -> float:
-    """Seconds until all is done, as long as one run at least is there."""
+    """Estimated seconds until all is done; needs at least one finished run."""
     return sum(
       self._duration(job) / self._parallel[job.study] for job in self._left
     )

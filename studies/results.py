@@ -5,8 +5,8 @@
   python studies/results.py --study=cartpole --seeds=3 --variant=PSO-DQN
   python studies/results.py --publish   # what `make results` does
 
-May be interrupted: the same command goes on, and runs that are there are not
-made again. All seeds are reported; rules and words: docs/results/README.md.
+It may be interrupted: the same command continues, and does not repeat finished
+runs. All seeds are reported; rules and terms: docs/results/README.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pathlib
 import signal
 import sys
 
-# Run as a file, Python would look for modules in launch/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -40,7 +40,7 @@ PUBLISHED = session.root() / 'docs' / 'results'
 
 
 def main() -> int:
-  # A terminal that closes and a polite kill end it as Ctrl-C does.
+  # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:
       signal.signal(number, signal.default_int_handler)
@@ -74,24 +74,23 @@ def run(
   retry_crashed: bool = False,
   arguments: Sequence[str] = (),
 ) -> int:
-  """Makes the runs that are not there, and the results of each study.
+  """Makes the missing runs, and the results of each study.
 
   Args:
-    studies: what to run.
-    out: runs, and results that are not published, in a directory each.
-    publish: where results go instead, in a directory each.
-    parallel: runs at a time.
-    retry_crashed: make crashed runs again.
-    arguments: further ones of the command, for the table.
+    out: directory of runs, and of results that are not published; a
+      subdirectory for each study.
+    publish: directory for the results instead of `out`.
+    retry_crashed: whether to make crashed runs again.
+    arguments: further arguments of the command that is shown with the table.
 
   Returns:
     1 if a run crashed, else 0.
 
   Raises:
-    ValueError: something cannot be. What was made so far is kept.
+    ValueError: runs cannot be made. Those made so far are kept.
   """
   jobs = {s.name: study_plan.jobs(s, out / s.name / 'runs') for s in studies}
-  # All of it before the first run: who is refused wants to know at once.
+  # Checks all studies before the first run, so that errors show at once.
   missing = {
     name: study_runs.missing(own, retry_crashed) for name, own in jobs.items()
   }
@@ -121,12 +120,9 @@ def write(
   target: pathlib.Path,
   command: str,
 ) -> str:
-  """Numbers, table and picture of a study whose runs are there.
+  """Writes numbers, table and picture of a study whose runs are made.
 
-  There is no picture where no run came as far as an evaluation.
-
-  Returns:
-    The table.
+  Returns the table. There is no picture if no run reached an evaluation.
   """
   systems = study_results.read(study, jobs)
   results = study_results.collect(study, systems, command)
@@ -153,10 +149,10 @@ def write(
 
 
 def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
-  """STUDIES of a file.
+  """STUDIES of a Python file.
 
   Raises:
-    ValueError: it cannot be read, or has none.
+    ValueError: the file cannot be read, or has none.
   """
   spec = importlib.util.spec_from_file_location('studies', path)
   if spec is None or spec.loader is None or not path.is_file():
@@ -222,11 +218,7 @@ def _parser() -> commands.Parser:
 def _chosen(
   known: Mapping[str, study_plan.Study], args: argparse.Namespace
 ) -> list[study_plan.Study]:
-  """The studies of the command line, with its seeds and variants.
-
-  Raises:
-    ValueError: there is no such, or it is not what may be published.
-  """
+  """The studies of the command line, with its seeds and variants."""
   found = []
   for name in args.study.split(',') if args.study else known:
     if name not in known:

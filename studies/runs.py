@@ -1,10 +1,10 @@
-"""Makes the runs of a study: processes of their own, resumable.
+"""Makes the runs of a study, each in its own process; can be resumed.
 
-A run is there when its record is, which is written when its process has ended.
-What an interrupted one left is thrown away and made again. What a crashed one
-left stays: once a run has begun, a crash is a result. Runs that were made with
-other flags are refused, not mixed in, and so are runs whose flags would resolve
-to another config today, because a preset or a default has changed since.
+A run exists once its record does, which is written when its process has ended.
+What an interrupted run left is deleted, and the run is made again. What a
+crashed run left stays: once a run has begun, a crash is a result. Runs that
+were made with other flags are refused. So are runs whose flags would resolve to
+another config today, because a preset or a default has changed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from run_records import metrics
 from studies import plan as study_plan
 from studies import progress as study_progress
 
-# Exit codes that say nothing about a system: usage, and stopped by somebody.
+# Exit codes that say nothing about a system: usage errors and interruptions.
 _NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
 _POLL_S = 0.2
 _STOP_S = 30.0  # for a run to end by itself after SIGTERM
 _RESOLVE_S = 300.0  # for a script to print its config, on a busy machine
-# Differs between the runs of one variant by intention.
+# Settings that differ on purpose between the runs of a variant.
 _OF_ONE_RUN = ('seed',)
 
 
@@ -47,12 +47,10 @@ class Refused(ValueError):
 
 @contextlib.contextmanager
 def alone(directories: Iterable[pathlib.Path]) -> Iterator[None]:
-  """Keeps other processes of this host from making runs in them meanwhile.
+  """Keeps other processes of this host from making runs in `directories`.
 
-  They would take a run that still goes for one that was interrupted.
-
-  Args:
-    directories: of studies or sweeps; made if they are not there.
+  They would mistake a run in progress for an interrupted one. Directories are
+  created if missing.
 
   Raises:
     Refused: another process makes runs there.
@@ -61,7 +59,7 @@ def alone(directories: Iterable[pathlib.Path]) -> Iterator[None]:
     for directory in directories:
       directory.mkdir(parents=True, exist_ok=True)
       opened = os.open(directory, os.O_RDONLY)
-      held.callback(os.close, opened)  # which ends the lock
+      held.callback(os.close, opened)  # releases the lock
       try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
@@ -70,22 +68,18 @@ def alone(directories: Iterable[pathlib.Path]) -> Iterator[None]:
           'ended, or give another directory.'
         ) from None
       except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     yield
 
 
 def missing(
   jobs: Sequence[study_plan.Job], retry_crashed: bool = False
 ) -> list[study_plan.Job]:
-  """The jobs that have no result yet.
-
-  Args:
-    jobs: of a study.
-    retry_crashed: forget those that crashed.
+  """The jobs without a result; with `retry_crashed`, also those that crashed.
 
   Raises:
-    Refused: a run that is there was made with other flags, or with a config
-      that its flags no longer stand for.
+    Refused: an existing run was made with other flags, or with a config that
+      its flags no longer resolve to.
   """
   found = []
   kept: dict[str, list[study_plan.Job]] = {}
@@ -105,7 +99,7 @@ def missing(
     else:
       kept.setdefault(job.variant, []).append(job)
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    # Flags of the runs of one variant differ in the seed only.
+    # The flags of a variant's runs differ only in the seed.
     today = pool.map(lambda jobs: resolve(jobs[0]), kept.values())
     for own, config in zip(kept.values(), today, strict=True):
       for job in own:
@@ -118,11 +112,11 @@ def run_all(
   parallel: int,
   progress: study_progress.Progress,
 ) -> None:
-  """Runs them, `parallel` at a time, and writes their records.
+  """Runs jobs, `parallel` at a time, and writes their records.
 
   Raises:
-    Refused: a run refused its flags, did not get as far as its directory, or
-      was stopped by somebody.
+    Refused: a run refused its flags, ended before it created its directory, or
+      was stopped by a signal.
   """
   for job in jobs:
     job.record.unlink(missing_ok=True)
@@ -167,21 +161,21 @@ def run_all(
 
 
 def record(job: study_plan.Job) -> dict[str, Any]:
-  """How a job ended, and with what it was made."""
+  """How a job ended, and how it was made."""
   return metrics.read_json(job.record)
 
 
 def command(job: study_plan.Job) -> str:
-  """What makes the run again, all but its directory."""
+  """The command that makes the run again, without its directory."""
   words = [job.script.name, *job.arguments]
   return ' '.join(f"'{w}'" if ' ' in w else w for w in words)
 
 
 def resolve(job: study_plan.Job) -> dict[str, Any]:
-  """The config that a job's command stands for today.
+  """The config that a job's command resolves to today.
 
   Raises:
-    Refused: the script does not say.
+    Refused: the script printed no config.
   """
   done = subprocess.run(
     [sys.executable, job.script, '--print-config', *job.arguments],
@@ -210,7 +204,7 @@ def digest(config: dict[str, Any]) -> str:
 
 @functools.lru_cache
 def machine() -> str:
-  """Cores and processor, for whoever reads seconds."""
+  """Cores and processor model, which any times depend on."""
   model = 'unknown processor'
   for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
     if line.startswith('model name'):
@@ -220,15 +214,14 @@ def machine() -> str:
 
 
 def revision(since: str = '') -> str:
-  """The commit of now, with '+' if files differ from it that can run.
+  """The current commit, with '+' if files that affect runs differ from it.
 
-  Args:
-    since: what this was at the start of something. If it is another by now,
-      both are named: either may have been run.
+  If `since`, the revision at the start of something, is another, the result
+  names both: either may have been run.
   """
   root = pathlib.Path(__file__).resolve().parents[1]
   said = []
-  # What studies write themselves, tables and plots, is no other program.
+  # The tables and plots that studies write do not affect runs.
   changed = ['status', '--porcelain', '-uno', '--', '.', ':!docs', ':!*.md']
   for words in (['rev-parse', '--short', 'HEAD'], changed):
     try:
@@ -249,7 +242,7 @@ def revision(since: str = '') -> str:
 def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
   path = job.path / 'config.json'
   then = metrics.read_json(path) if path.exists() else {}
-  # A record from before it held the hash: the run's own config has to do.
+  # Older records hold no hash; the run's own config is hashed instead.
   if record(job).get('config', digest(then)) == digest(today):
     return
   old, new = dict(metrics.flat(then)), dict(metrics.flat(today))
@@ -280,8 +273,8 @@ def _start(job: study_plan.Job) -> subprocess.Popen:
       stdout=file,
       stderr=subprocess.STDOUT,
       stdin=subprocess.DEVNULL,
-      # Ctrl-C comes here only, and here it is passed on once: as SIGTERM, as
-      # SIGINT is ignored by whatever a shell started in the background.
+      # Ctrl-C reaches only this process, which forwards it once, as SIGTERM:
+      # what a shell started in the background ignores SIGINT.
       start_new_session=True,
       preexec_fn=functools.partial(
         linux.die_with_parent, os.getpid(), signal.SIGTERM

@@ -1,12 +1,12 @@
-"""Runs Stable-Baselines3's SAC by the settings of ours, as a study's variant.
+"""Runs Stable-Baselines3's SAC with the settings of ours, as a study's variant.
 
   python studies/sb3_sac.py sac:pendulum --run_dir=runs/sb3 --seed=1
 
-For studies (declared.py): the same flags as launch/run.py sac, and a run
-directory that they read. SB3 learns in its own environment (`python
-requirements/environment.py sb3`) with the numbers of the resolved config, an
-update after each environment step. Its policy is kept where ours would be
-evaluated, and then plays episodes here, as ours does: same code, same seeds.
+For studies (declared.py): takes the flags of launch/run.py sac, and writes a
+run directory that studies can read. SB3 learns in its own environment (`python
+requirements/environment.py sb3`) with the numbers of the resolved config, one
+update per environment step. Its policy is kept wherever ours would be
+evaluated, and then plays episodes here as ours does: same code, same seeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 from typing import Any
 
-# Run as a file, Python would look for modules in studies/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -43,7 +43,7 @@ from run_records import run_directory
 
 PYTHON = session.root() / '.peers' / 'sb3' / 'bin' / 'python'
 SCRIPT = session.root() / 'tests' / 'benchmarks' / 'peers' / 'sb3_sac.py'
-# Of ours, what SB3's SAC has no word for, with the values that it stands for.
+# Our settings that SB3's SAC lacks, with the values that it implies.
 _ONLY = {
   'activation': 'relu',
   'optimizer': 'adam',
@@ -95,10 +95,10 @@ def main() -> int:
 
 
 def model_settings(config: dict[str, Any]) -> dict[str, Any]:
-  """Arguments of SB3's SAC, but its seed, from a resolved config of ours.
+  """Arguments of SB3's SAC, except its seed, from our resolved config.
 
   Raises:
-    ValueError: it has something that SB3's cannot be told.
+    ValueError: the config has a setting that SB3's SAC cannot have.
   """
   agent = config['agent']
   for name, value in _ONLY.items():
@@ -144,7 +144,7 @@ def learn(
   model: dict[str, Any],
   run: run_directory.RunDirectory,
 ) -> int:
-  """Lets SB3 learn; returns its exit code."""
+  """Trains with SB3; returns its exit code."""
   settings = run.path / 'settings.json'
   metrics.write_json(
     settings,
@@ -170,18 +170,15 @@ def learn(
 def evaluate(
   cell: cell_lib.Cell, run: run_directory.RunDirectory, code: int
 ) -> None:
-  """Plays each policy that was kept, and writes rows as a run of ours does.
+  """Evaluates each policy that was kept, and writes rows as our runs do.
 
-  Args:
-    cell: that SB3 learned by.
-    run: where it did.
-    code: its exit code. A run that crashed is scored up to there.
+  `code` is the exit code of SB3: a run that crashed is scored up to the crash.
   """
   experiment = cell.experiment
   info = base.ActorInfo(0, 1, experiment.seed)
   writer = metrics.MetricsWriter(run.metrics_directory)
   rows: list[dict[str, Any]] = []
-  # Not new.npz: a crash may have left half of it.
+  # Excludes new.npz, which a crash may have left incomplete.
   files = run.checkpoints.glob('[0-9]*.npz')
   for path in sorted(files, key=lambda path: int(path.stem)):
     steps = int(path.stem)
@@ -227,7 +224,7 @@ def evaluate(
 
 
 def policy(arrays: dict[str, np.ndarray]) -> base.Policy:
-  """The mean of SB3's policy, tanh(mu(s)), in canonical actions."""
+  """The mean of SB3's policy, tanh(mu(s)), as canonical actions."""
   count = sum(name.startswith('bias_') for name in arrays)
   operations: list[Any] = [['float']]
   for i in range(count):

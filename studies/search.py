@@ -1,6 +1,6 @@
 """What a sweep tries: values of settings, trials of them, rungs of halving.
 
-Pure: nothing here reads a run or starts one. studies/sweep.py does.
+Nothing here reads or starts a run; studies/sweep.py does.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 _RANGE = re.compile(r'(uniform|log|int)\((.*)\)')
-_TRIES = 100  # draws for each trial that is wanted, as some come twice
+_TRIES = 100  # draws per wanted trial, because some are duplicates
 
-Trial = dict[str, str]  # setting to the text of its value
+Trial = dict[str, str]  # text of the value, by setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,8 @@ class Space:
   Attributes:
     values: texts to choose from; () for a range.
     kind: of a range: 'uniform', 'log' (log-uniform) or 'int' (whole numbers,
-      both ends included); '' for values.
-    low: of a range.
-    high: of a range.
+      including both ends); '' for values.
+    low, high: ends of a range.
   """
 
   values: tuple[str, ...] = ()
@@ -50,12 +49,10 @@ class Space:
 
 
 def parse(name: str, text: str) -> Space:
-  """A space from a command line.
+  """Parses the values of setting `name` on the command line.
 
-  Args:
-    name: of the setting, for errors.
-    text: '1e-3,3e-4', where commas in brackets do not separate, or
-      'log(1e-4,1e-2)', 'uniform(0.9,1)', 'int(1,8)'.
+  `text` is '1e-3,3e-4', in which commas within brackets do not separate, or
+  'log(1e-4,1e-2)', 'uniform(0.9,1)', 'int(1,8)'.
 
   Raises:
     ValueError: it is neither.
@@ -86,10 +83,10 @@ def parse(name: str, text: str) -> Space:
 
 
 def grid(spaces: Mapping[str, Space]) -> list[Trial]:
-  """All combinations, the last setting changing first.
+  """All combinations; the last setting varies fastest.
 
   Raises:
-    ValueError: a range has no list of values.
+    ValueError: a setting has a range instead of values.
   """
   for name, space in spaces.items():
     if space.kind:
@@ -102,9 +99,9 @@ def grid(spaces: Mapping[str, Space]) -> list[Trial]:
 
 
 def draw(spaces: Mapping[str, Space], count: int, seed: int) -> list[Trial]:
-  """Different trials at random; fewer where there are no more.
+  """Distinct random trials; fewer if there are not as many.
 
-  The first ones do not depend on `count`: a larger sweep has them too.
+  The first ones do not depend on `count`, so that a larger sweep has them too.
   """
   rng = np.random.default_rng(seed)
   found: dict[tuple[str, ...], Trial] = {}
@@ -117,7 +114,7 @@ def draw(spaces: Mapping[str, Space], count: int, seed: int) -> list[Trial]:
 
 
 class Rung(NamedTuple):
-  """One round of successive halving: so many trials get so many steps."""
+  """One round of successive halving: `trials` that run up to `steps`."""
 
   trials: int
   steps: int
@@ -126,18 +123,18 @@ class Rung(NamedTuple):
 def rungs(trials: int, steps: int, keep: int, least: int) -> list[Rung]:
   """The rounds of successive halving, Jamieson & Talwalkar 2016, Figure 1.
 
-  arXiv:1502.07943. One in `keep` goes on with `keep` times the steps, as in
-  Hyperband (arXiv:1603.06560); theirs is 2. Runs go on where they were, so the
-  steps are in all, not of a round.
+  arXiv:1502.07943. One trial in `keep` goes on with `keep` times the steps, as
+  in Hyperband (arXiv:1603.06560); in the paper, `keep` is 2. Runs are resumed,
+  so steps count from the start of a run.
 
   Args:
     trials: in the first round.
-    steps: environment steps of each agent by the end of the last one.
-    keep: one in how many, at least 2.
-    least: steps of the first round; fewer rounds rather than less.
+    steps: environment steps of each agent by the end of the last round.
+    keep: one in how many trials goes on, at least 2.
+    least: minimum of steps in the first round; it may reduce the rounds.
 
   Raises:
-    ValueError: no round can have so many steps.
+    ValueError: `least` is out of range.
   """
   if not 1 <= least <= steps:
     raise ValueError(f'--least={least:,} must be from 1 to --steps, {steps:,}.')
@@ -151,9 +148,9 @@ def rungs(trials: int, steps: int, keep: int, least: int) -> list[Rung]:
 
 
 def survivors(scores: Mapping[str, float | None], count: int) -> list[str]:
-  """The best `count`, best first; what has no score (it crashed) is out.
+  """The best `count`, best first; trials without a score (crashed) are out.
 
-  Of equal ones the earlier is taken.
+  Of equal scores, the earlier trial is taken.
   """
   scored = [
     (score, name) for name, score in scores.items() if score is not None
@@ -163,13 +160,13 @@ def survivors(scores: Mapping[str, float | None], count: int) -> list[str]:
 
 
 def mean(scores: Sequence[float | None]) -> float | None:
-  """The mean over seeds; None where a seed has none."""
+  """The mean over seeds; None if a seed has no score."""
   known = [score for score in scores if score is not None]
   return sum(known) / len(known) if len(known) == len(scores) else None
 
 
 def _split(text: str) -> list[str]:
-  """Words between commas; those within brackets do not count."""
+  """Splits at commas that are not within brackets."""
   words, depth = [''], 0
   for letter in text:
     depth += (letter in '([{') - (letter in ')]}')

@@ -4,13 +4,13 @@
     python studies/soak.py --systems=impala --minutes=10
     python studies/soak.py --together           # side by side: half the time
 
-Every 10 seconds, of every process of a run: its proportional set size (PSS,
-where memory that forked nodes share counts once), open descriptors and threads.
-Mapped files are left out of PSS: of a library that other programs have mapped
-too, less counts here, and more when they end.
-Growth is from the second quarter of the time, when replay is full, to the
-fourth. Exit code 1 if a node has grown by more than is allowed, was started
-again, or if a run did not end with exit code 0.
+Every 10 seconds it measures each process of a run: proportional set size (PSS,
+in which memory that forked nodes share counts once), open descriptors and
+threads. PSS leaves out mapped files, because their share depends on the other
+programs that map the same library.
+Growth is the difference between the medians of the second quarter of the time,
+when replay is full, and of the fourth. The exit code is 1 if a node has grown
+by more than is allowed or was restarted, or if a run's exit code is not 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 
-# Run as a file, Python would look for modules in studies/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
@@ -40,20 +40,20 @@ from run_records import plots
 from run_records import run_directory
 from studies import launched
 
-_PERIOD_S = 10.0  # at most; a short soak looks more often
-_LOOKS = 60  # at least
-_END_S = 120.0  # for a run to end, past its time
-_REFUSED = 2  # exit code of a run whose flags cannot be
+_PERIOD_S = 10.0  # at most; a short soak samples more often
+_LOOKS = 60  # samples of a run, at least
+_END_S = 120.0  # grace period for a run to end after its time
+_REFUSED = 2  # exit code of a run that refuses its flags
 _MEGABYTE = 1e6
-# What a node may grow by: a twentieth, or so much if that is more. Pools of
-# threads, and connections, are as large as the most calls at a time ever were.
+# Allowed growth of a node: 5 %, or these amounts if larger. Pools of threads
+# and connections stay as large as the highest number of concurrent calls.
 _SHARE, _SPARE_MB, _SPARE = 0.05, 10.0, 4
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
   'apex': ('apex_dqn:cartpole', '--config.run.replay=node'),
   'impala': ('impala:cartpole',),
 }
-# Until the time is over, with an evaluation for each 50,000 steps.
+# Only the clock ends a run; it evaluates every 50,000 steps.
 _ENDLESS = (
   '--config.run.target_return=None',
   '--config.run.steps_per_agent=10_000_000_000',
@@ -63,7 +63,7 @@ _ENDLESS = (
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-  """Of one process, or the sum of several."""
+  """Resources of one process, or their sums over several."""
 
   pss_mb: float
   descriptors: int
@@ -80,14 +80,14 @@ _SUM = 'all'
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """What a run holds at a moment; `sizes` has its processes and 'all'."""
+  """Sizes at one moment: of each process of a run, and their sum, 'all'."""
 
   minutes: float
   sizes: Mapping[str, Size]
 
 
 def look(launcher: psutil.Process) -> dict[str, Size]:
-  """Sizes of the launcher, of each process under it, and of 'all'."""
+  """Sizes of the launcher, of each process under it, and their sum, 'all'."""
   found: dict[str, Size] = {}
   for process in (launcher, *launcher.children(recursive=True)):
     with contextlib.suppress(psutil.Error, OSError):
@@ -106,7 +106,7 @@ def look(launcher: psutil.Process) -> dict[str, Size]:
 
 
 def _pss(pid: int) -> int:
-  """Bytes, without mapped files."""
+  """PSS in bytes, without mapped files."""
   lines = pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
   sizes = dict(line.split(':', 1) for line in lines[1:])
   kilobytes = (sizes[kind].split()[0] for kind in ('Pss_Anon', 'Pss_Shmem'))
@@ -140,7 +140,6 @@ class Soak:
 
   @property
   def last_words(self) -> str:
-    """The end of what it has printed."""
     return launched.last_words(self._printed)
 
   @property
@@ -154,7 +153,7 @@ class Soak:
       self.samples.append(Sample(minutes, look(self._launcher)))
 
   def end(self) -> None:
-    """Ends it, if it did not end by itself: then it has no exit code."""
+    """Stops the run if it has not ended; `exit_code` then stays None."""
     self.exit_code = self._process.poll()
     if self.exit_code is None:
       with contextlib.suppress(ProcessLookupError):
@@ -165,9 +164,9 @@ class Soak:
       self._process.wait()
 
   def restarted(self) -> list[str]:
-    """Nodes that were started again, from the headers of their logs.
+    """Nodes that were restarted, from the headers of their logs.
 
-    Sizes do not tell: a node is soon back, under the same name.
+    Samples do not show this: a restarted node soon has the same name again.
     """
     found: set[str] = set()
     for path in (self._run.path / 'logs').glob('*.log'):
@@ -183,7 +182,7 @@ class Soak:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-  """Of one process: medians of the second and of the last quarter."""
+  """Medians of one process in the second and in the last quarter."""
 
   name: str
   before: Size
@@ -191,7 +190,7 @@ class Growth:
 
   @property
   def faults(self) -> list[str]:
-    """What is more than is allowed."""
+    """A sentence for each quantity that grew by more than is allowed."""
     allowed = max(_SPARE_MB, _SHARE * self.before.pss_mb)
     words = []
     if self.after.pss_mb > self.before.pss_mb + allowed:
@@ -209,8 +208,9 @@ class Growth:
 def growth(samples: Sequence[Sample]) -> tuple[list[Growth], list[str]]:
   """Growth of each process, and the names of those that came or went.
 
-  A process counts if it was there for the whole of both quarters. Children of
-  a moment (at a start, an end) do not.
+  A process counts in a quarter if every sample of the quarter has it. This
+  leaves out short-lived children at the start and at the end; the last 3 % are
+  ignored.
 
   Raises:
     ValueError: too few samples.
@@ -244,7 +244,6 @@ def growth(samples: Sequence[Sample]) -> tuple[list[Growth], list[str]]:
 
 
 def table(found: Sequence[Growth]) -> str:
-  """Growth of each process, in Markdown."""
   rows = [
     f'| process | {" | ".join(_UNITS.values())} |',
     '| --- | --- | --- | --- |',
@@ -261,7 +260,7 @@ def table(found: Sequence[Growth]) -> str:
 def draw(
   runs: Mapping[str, Sequence[Sample]], path: os.PathLike[str] | str
 ) -> pathlib.Path:
-  """Sums of each run over its minutes, a panel for each unit."""
+  """Plots the sums of each run over time, one panel per quantity."""
   with plots.canvas(path, width=12.6) as figure:
     drawn = figure.subplots(1, len(_UNITS), squeeze=False)[0]
     for axes, (unit, label) in zip(drawn, _UNITS.items()):
@@ -280,8 +279,8 @@ def draw(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Returns 0 if nothing grew."""
-  # A polite kill ends the runs too.
+  """Returns the exit code: 0 if nothing is broken."""
+  # SIGTERM raises KeyboardInterrupt, so that the runs are stopped too.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
   parser.add_argument(
@@ -316,7 +315,7 @@ def main(argv: Sequence[str]) -> int:
 def _soak(
   names: Sequence[str], seconds: float, out: pathlib.Path, flags: Sequence[str]
 ) -> list[Soak]:
-  """Runs systems side by side, and says every minute how large they are."""
+  """Runs systems side by side and prints their memory every minute."""
   soaks: list[Soak] = []
   said = 0
   try:
@@ -325,7 +324,7 @@ def _soak(
       time.sleep(min(_PERIOD_S, seconds / _LOOKS))
       for soak in going:
         soak.sample()
-      # A run that ends at once may leave nothing to look at.
+      # A run that ends at once may have no samples.
       going = [soak for soak in going if soak.samples]
       minutes = int(max((s.samples[-1].minutes for s in going), default=0))
       if minutes > said:
@@ -342,7 +341,7 @@ def _soak(
 
 
 def _not_judged(soak: Soak) -> str:
-  """Why there is nothing to judge; '' if there is."""
+  """Why the run cannot be judged, or '' if it can."""
   if soak.exit_code == _REFUSED:
     return soak.last_words
   try:
@@ -353,7 +352,7 @@ def _not_judged(soak: Soak) -> str:
 
 
 def _report(soak: Soak, out: pathlib.Path) -> list[str]:
-  """Writes and prints what was seen; returns what is not as promised."""
+  """Writes and prints what was measured; returns the faults."""
   metrics.write_json(
     out / f'{soak.system}.json', [dataclasses.asdict(s) for s in soak.samples]
   )

@@ -1,7 +1,8 @@
-"""What came out of a study: every seed's numbers, differences, verdicts.
+"""Results of a study: the numbers of every seed, differences, verdicts.
 
 The rules are those of learning_statistics.py. A run whose evaluations end
-before 0.9 of its budget has crashed: it counts as a random policy for the rest.
+before 0.9 of its budget counts as crashed: for the rest of the budget it is
+scored as a random policy.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from studies import candidates
 from studies import plan as study_plan
 from studies import runs as study_runs
 
-_WHOLE = 0.9  # of the budget that the last evaluation of a whole run has seen
-_LEAST_SEEDS = 2  # on either side, for a verdict
+_WHOLE = 0.9  # least part of the budget at the last evaluation of a whole run
+_LEAST_SEEDS = 2  # of each system, for a verdict
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
 
 
@@ -30,15 +31,13 @@ class System:
 
   Attributes:
     curves: one for each seed.
-    seconds: of each process that came to its end: from the start of its nodes
-      to its last evaluation.
-    steps_per_s: environment steps of all agents of each of these processes, in
-      each of these seconds.
+    seconds: of each complete process, until its last evaluation.
+    steps_per_s: environment steps of all agents of each complete process,
+      divided by these seconds.
     records: how each process ended.
-    filters: what supervisors decided in each process that has any, and kept
-      rows of it.
-    supervisor_steps: environment steps of supervisors in each process that came
-      to its end, which curves do not count.
+    filters: decisions of supervisors, for each process that has kept them.
+    supervisor_steps: environment steps of supervisors in each complete process,
+      which curves do not count.
   """
 
   curves: list[curves.Curve]
@@ -52,7 +51,7 @@ class System:
 def read(
   study: study_plan.Study, jobs: Sequence[study_plan.Job]
 ) -> dict[str, System]:
-  """Label to what its runs left."""
+  """What the runs left, by label."""
   found = {label: System([], [], [], []) for label in study.variants}
   for job in jobs:
     system = found[job.variant]
@@ -85,10 +84,7 @@ def collect(
 ) -> dict[str, Any]:
   """All numbers of a study, ready for JSON.
 
-  Args:
-    study: what was run.
-    systems: from `read`.
-    command: that made it.
+  `systems` comes from `read`; `command` is the command that made them.
   """
   records = [r for system in systems.values() for r in system.records]
   results: dict[str, Any] = {
@@ -107,7 +103,7 @@ def collect(
   }
 
   def against(label: str, other: str) -> dict[str, Any]:
-    # A system with fewer steps is compared over those that both have.
+    # Systems are compared over the steps that both have.
     upto = min(study.budget_of(label), study.budget_of(other))
     first, second = (
       _scores(study, systems, name, upto) for name in (label, other)
@@ -155,20 +151,16 @@ def collect(
 
 
 def whole(curve: curves.Curve, budget: float) -> bool:
-  """Whether a run of so many steps was evaluated to its end, or nearly so."""
+  """Whether the last evaluation came near the end of the budget."""
   return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
 
 
 def score(
   study: study_plan.Study, curve: curves.Curve, budget: int, upto: int
 ) -> tuple[float, float]:
-  """(area, mean of the last three) of one seed.
+  """(area, mean of the last three evaluations) of one seed.
 
-  Args:
-    study: of the run.
-    curve: of the run.
-    budget: that it had.
-    upto: steps over which it counts, at most the budget.
+  `budget` is what the run had; it is scored over at most as many steps, `upto`.
   """
   random = study.reference.random
   over = not whole(curve, budget)
@@ -177,7 +169,7 @@ def score(
   )
   if over and (not len(curve.steps) or curve.steps[-1] < upto):
     return area, random
-  # The last evaluation of a run may stand a little behind its budget.
+  # The last evaluation of a run may come slightly after its budget.
   seen = len(curve.steps)
   if upto < budget:
     seen = max(1, int(np.sum(curve.steps <= upto)))
@@ -197,10 +189,10 @@ def _scores(
 def equal_seconds(
   study: study_plan.Study, systems: Mapping[str, System]
 ) -> float | None:
-  """When the quickest system has used its budget: the median of its seeds.
+  """Seconds after which the fastest system has used its budget.
 
-  Later there is nothing to compare with. None for a study without seconds, or
-  if no run came to its end.
+  A system's time is the median over its complete seeds. None if the study is
+  not timed or no run is complete.
   """
   if not study.timed:
     return None
@@ -215,9 +207,9 @@ def equal_seconds(
 def score_by_seconds(
   study: study_plan.Study, curve: curves.Curve, budget: int, seconds: float
 ) -> tuple[float, float, float]:
-  """(area, mean of the last three, environment steps) after so many seconds.
+  """(area, mean of the last three, environment steps) after `seconds`.
 
-  A run whose first evaluation ends later counts as a random policy.
+  A run whose first evaluation ends later is scored as a random policy.
   """
   random = study.reference.random
   over = not whole(curve, budget)
@@ -227,7 +219,7 @@ def score_by_seconds(
   if not len(curve.steps):
     return area, random, 0.0
   if curve.seconds[0] > seconds:
-    return random, random, 0.0  # nothing is known of it by then
+    return random, random, 0.0  # not yet evaluated by then
   steps = float(np.interp(seconds, curve.seconds, curve.steps))
   if over and curve.seconds[-1] < seconds:
     return area, random, steps
@@ -273,7 +265,7 @@ def _against(
   others: Sequence[tuple[float, ...]],
 ) -> dict[str, Any]:
   found: dict[str, Any] = {}
-  # The bootstrap of a single seed has no width: it says nothing of others.
+  # With a single seed the bootstrap has no width, and says nothing of others.
   enough = min(len(scores), len(others)) >= _LEAST_SEEDS
   for index, what in enumerate(('auc', 'last_three')):
     difference = statistics.bootstrap_difference(

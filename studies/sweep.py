@@ -6,10 +6,10 @@ murmuration sweep ppo:cartpole --how=random --trials=20 \\
 murmuration sweep dqn --how=halving --trials=9 'learning_rate=log(1e-5,1e-2)'
 
 grid: all combinations. random: --trials of them, drawn. halving: all trials get
-a part of the steps, and one in --keep goes on with more, as often as there are
-some left. A trial is scored by the mean over its seeds of the last three
-evaluations. May be interrupted: the same command goes on; runs whose settings
-are the same are not made again, and more --steps go on where runs ended.
+a part of the steps, and the best one in --keep goes on with more, round after
+round. A trial's score is the mean over its seeds of the last three evaluations.
+A sweep may be interrupted: the same command continues it. Runs with the same
+settings are not repeated, and with more --steps they go on where they ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import signal
 import sys
 from typing import Any
 
-# Run as a file, Python would look for modules in studies/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -31,7 +31,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 from launch import later
 
 if __name__ == '__main__':
-  later.put_off()  # only its runs need it
+  later.put_off()  # only the runs need TensorFlow
 
 from launch import command_line
 from run_records import checkpoints
@@ -49,16 +49,16 @@ from studies import search
 from studies import sweep_plan
 
 _DRAWN = 6  # systems in the picture, as many as it has colours
-_NEW_SEED = 1000  # that chose nothing
-_LATE = 1.1  # of the budget: an evaluation may stand a little behind it
+_NEW_SEED = 1000  # a seed by which no trial was selected
+_LATE = 1.1  # part of the budget: an evaluation may come slightly late
 
 
 def main() -> int:
-  # A terminal that closes and a polite kill end it as Ctrl-C does.
+  # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:
       signal.signal(number, signal.default_int_handler)
-  sys.path.append(os.getcwd())  # for module:Name
+  sys.path.append(os.getcwd())  # for settings of the form module:Name
   try:
     spaces, words = sweep_plan.spaces(sys.argv[1:])
     rest, fixed = command_line.overrides(words)
@@ -79,15 +79,10 @@ def main() -> int:
 def run(
   sweep: sweep_plan.Sweep, parallel: int = 1, retry_crashed: bool = False
 ) -> int:
-  """Makes the runs that are not there; then table and picture.
+  """Makes the missing runs, then the table and the picture.
 
-  Args:
-    sweep: what is tried.
-    parallel: runs at a time.
-    retry_crashed: go on with crashed runs.
-
-  Returns:
-    1 if a run crashed, else 0.
+  `parallel` runs are made at a time; `retry_crashed` resumes crashed ones.
+  Returns 1 if a run crashed, else 0.
 
   Raises:
     ValueError: a run refused its flags, or was stopped.
@@ -110,7 +105,7 @@ def run(
       jobs, missing, {sweep.directory.name: parallel}
     )
     study_runs.run_all(missing, parallel, progress)
-    # All before the next round, which adds evaluations to these runs.
+    # Scores all runs before the next round adds evaluations to them.
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for job in jobs:
       records[job.variant].append(scored(job))
@@ -130,11 +125,11 @@ def run(
 
 
 def scored(job: study_plan.Job) -> dict[str, Any]:
-  """The record of a run that ended, with its score, made once.
+  """The record of a run that ended, with its score, which is computed once.
 
-  Score: the mean of its last three evaluations; None if it crashed or has
-  none. What an earlier sweep with more steps has made of the same run does not
-  count. `env_steps`: of all its agents since its start.
+  `score` is the mean of the last three evaluations; None if the run crashed or
+  has none. Evaluations that an earlier sweep with more steps made of the same
+  run do not count. `env_steps` counts all agents since the start of the run.
   """
   record = study_runs.record(job)
   if 'score' not in record:
@@ -152,11 +147,9 @@ def rows(
   sweep: sweep_plan.Sweep,
   reached: Mapping[str, tuple[int, Sequence[Mapping[str, Any]]]],
 ) -> list[dict[str, Any]]:
-  """The table: the best first, and those that got further before others.
+  """Rows of the table: more steps first, then higher scores; no score last.
 
-  Args:
-    sweep: what was tried.
-    reached: trial to its steps and the records of its seeds.
+  `reached` maps a trial to its steps and the records of its seeds.
   """
   found = []
   for name, (steps, records) in reached.items():
@@ -186,7 +179,6 @@ def rows(
 
 
 def text_table(table: Sequence[Mapping[str, Any]]) -> str:
-  """Rows in columns for a terminal."""
   cells = [list(table[0])] + [
     [_short(v) for v in row.values()] for row in table
   ]
@@ -198,7 +190,7 @@ def text_table(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
-  """Samples, picture, and what to type next."""
+  """Number of steps, picture, and the command to type next."""
   runs, steps = (
     len(sweep.trials) * sweep.seeds,
     sum(r['env_steps'] for r in table),
@@ -251,7 +243,7 @@ def _planned(sweep: sweep_plan.Sweep) -> str:
 
 
 def _steps_made(path: pathlib.Path) -> int:
-  """Environment steps of all agents of a run, also of one that crashed."""
+  """Environment steps of all agents of a run, even of one that crashed."""
   found = run_directory.open(path).summary()
   try:
     counter = path / 'metrics' / checkpoints.COUNTER

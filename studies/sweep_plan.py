@@ -1,4 +1,4 @@
-"""What a sweep tries: trials, their runs and rounds, before any is made."""
+"""Plans a sweep: its trials, runs and rounds, before any run is made."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ _SPACE = re.compile(r'[A-Za-z]\w*(\.\w+)?=.*')
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What is tried.
+  """The plan of a sweep.
 
   Attributes:
     directory: of its runs and tables.
-    flags: of every run: agent, topology, engine, settings that stay.
-    trials: name, which is a hash of all settings but the steps, to those that
-      are tried.
+    flags: of every run: agent, topology, engine, fixed settings.
+    trials: tried settings by name, a hash of all settings except the steps.
     seeds: runs of each trial: seeds 0 to seeds - 1.
     rungs: trials and steps of each round; a grid has one.
     environment: gymnasium id.
@@ -48,12 +47,12 @@ class Sweep:
   environment: str
 
   def label(self, name: str) -> str:
-    """What a trial changes, for people."""
+    """The settings that a trial changes, for display."""
     changed = self.trials[name].items()
     return ', '.join(f'{k.partition(".")[2]}={v}' for k, v in changed)
 
   def job(self, name: str, seed: int, steps: int) -> study_plan.Job:
-    """The run of a trial with a seed, up to so many steps."""
+    """The run of a trial with a seed, up to `steps`."""
     changed = {**self.trials[name], STEPS: str(steps)}
     return study_plan.Job(
       study=self.directory.name,
@@ -68,7 +67,7 @@ class Sweep:
     )
 
   def jobs(self, names: Sequence[str], steps: int) -> list[study_plan.Job]:
-    """Seed by seed, so that what else the machine does meets all alike."""
+    """Jobs seed by seed: other load on the machine then affects all alike."""
     return [
       self.job(name, seed, steps)
       for seed in range(self.seeds)
@@ -81,15 +80,14 @@ def plan(
   spaces: Mapping[str, search.Space],
   fixed: Mapping[str, str],
 ) -> Sweep:
-  """All that is to be run, each trial checked as its run would check it.
+  """Plans all runs; checks each trial as its run would check it.
 
   Args:
-    args: of the command line.
-    spaces: setting to what it is to be.
-    fixed: section.name to the text of settings that stay.
+    spaces: what to try, by setting.
+    fixed: texts of settings that stay, by section.name.
 
   Raises:
-    ValueError: something cannot be.
+    ValueError: a name, a setting or a combination is invalid.
   """
   names.require('engine', args.lp_launch_type, engines.NAMES)
   if args.ray_address and args.lp_launch_type != 'ray':
@@ -107,7 +105,7 @@ def plan(
   def resolve(changed: Mapping[str, str]) -> cell_lib.Cell:
     return cell_lib.resolve(name, preset, args.topology, {**fixed, **changed})
 
-  # A run that stops at its goal has fewer steps than those beside it.
+  # Without a target, so that all runs use the same number of steps.
   stays = {'run.target_return': 'None', **fixed}
   base = resolve({})
   if args.steps is not None:
@@ -134,7 +132,7 @@ def plan(
     rungs = search.rungs(len(found), steps, args.keep, least)
   trials, config = {}, {}
   for trial in found:
-    # The first round's steps may be too few to learn from.
+    # Uses the first round's steps, which may be too few to learn from.
     cell = resolve({**stays, **trial, STEPS: str(rungs[0].steps)})
     cell.build()
     config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
@@ -164,10 +162,10 @@ def plan(
 def spaces(
   argv: Sequence[str],
 ) -> tuple[dict[str, search.Space], list[str]]:
-  """SETTING=VALUES to what they say, and the other words.
+  """Spaces by setting from the words SETTING=VALUES, and the other words.
 
   Raises:
-    ValueError: no values, or a setting twice.
+    ValueError: values are invalid, or a setting is given twice.
   """
   found: dict[str, search.Space] = {}
   rest = []

@@ -1,4 +1,4 @@
-"""The results of a study as Markdown."""
+"""Renders the results of a study as Markdown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from environment_loops import building
 
 
 def render(results: Mapping[str, Any]) -> str:
-  """The tables of a study, then every seed.
+  """The tables of a study, then the numbers of every seed.
 
-  Args:
-    results: from summaries.collect.
+  `results` comes from summaries.collect.
   """
   base = results['baseline']
   lines = [
@@ -50,7 +49,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 
 def bar(environment: str, threshold: float) -> str:
-  """The return that counts as solved, and whether gymnasium says so too."""
+  """The return that counts as solved, and what gymnasium registers for it."""
   registered = building.registered(environment).reward_threshold
   if registered == threshold:
     return f'{threshold:g}, as gymnasium registers'
@@ -59,7 +58,7 @@ def bar(environment: str, threshold: float) -> str:
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-  """What the table has no column for."""
+  """Notes on what has no column in the table."""
   notes = []
   for contrast in results['contrasts']:
     difference, verdict = _difference(contrast)
@@ -78,7 +77,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     )
   for label, entry in results['variants'].items():
     whole = results['budget_per_agent']
-    # The older ones have none of their own.
+    # Results of older versions have no budget for each variant.
     if entry.get('budget', whole) < whole:
       notes.append(
         f'{label}: {entry["budget"]:,} steps, as more would take too long; '

@@ -3,12 +3,12 @@
   python studies/zoo.py dqn:cartpole a3c:cartpole
   python studies/zoo.py d4pg:pendulum --seed=2 --wall_clock_s=300
 
-Each AGENT:PRESET is trained as its preset says, in --out, to its target or to
-the end of its budget. Its best policy plays 100 episodes. If their mean reaches
-the preset's target, or what counts as solved where it has none, the policy is
-put into murmuration/zoo with its command, seed, score and interval. `make docs`
-then writes the table of docs/zoo.md. Runs that are over are not made again; one
-that was broken off goes on. A run of another seed is refused.
+Each AGENT:PRESET is trained in --out with the settings of its preset, until its
+target or the end of its budget. Its best policy plays 100 episodes. If their
+mean reaches the preset's target, or without one what counts as solved, the
+policy is put into murmuration/zoo with its command, seed, score and interval.
+`make docs` then writes the table of docs/zoo.md. Finished runs are not
+repeated; interrupted ones are resumed. A run with another seed is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pathlib
 import subprocess
 import sys
 
-# Run as a file, Python would look for modules in studies/ first.
+# When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -26,7 +26,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 from launch import later
 
 if __name__ == '__main__':
-  later.put_off()  # its runs need it, small policies do not
+  later.put_off()  # only the runs need TensorFlow; small policies do not
 
 from launch import registry
 from launch import session
@@ -37,15 +37,15 @@ from run_records import curves
 from run_records import run_directory
 
 EPISODES = 100
-MOST_BYTES = 100_000  # of an entry
+MOST_BYTES = 100_000  # size limit of an entry
 
 
 class NoEntry(ValueError):
-  """A run that gives no policy for the zoo; the message says why."""
+  """The run gives no policy for the zoo; the message says why."""
 
 
 def main() -> int:
-  sys.path.append(os.getcwd())  # for agents of the user's own
+  sys.path.append(os.getcwd())  # for the user's own agents
   parser = commands.Parser(__doc__)
   parser.add_argument('cells', nargs='+', metavar='AGENT:PRESET')
   parser.add_argument('--seed', type=commands.at_least(0), default=1)
@@ -89,11 +89,10 @@ def main() -> int:
 def train(
   cell: str, path: pathlib.Path, seed: int, wall_clock_s: int | None
 ) -> None:
-  """Runs AGENT:PRESET in `path`, unless that run is over.
+  """Runs AGENT:PRESET in `path`, unless that run has finished.
 
   Raises:
-    NoEntry: it failed, with the end of what it said; or what is there has
-      another seed.
+    NoEntry: the run failed, or `path` holds a run with another seed.
   """
   resumed = (path / 'config.json').is_file()
   summary = None
@@ -105,7 +104,7 @@ def train(
         f'{path} is a run of --seed={own}, and asked for is --seed={seed}. '
         'Give that, or another --out, or remove it.'
       )
-    # One that was broken off has a summary too, which says so.
+    # An interrupted run also has a summary, which says so.
     summary = there.summary()
   if (summary or {}).get('finished'):
     return
@@ -129,17 +128,10 @@ def train(
 
 
 def enter(path: pathlib.Path, to: pathlib.Path) -> dict:
-  """Writes the best policy of a run as an entry.
-
-  Args:
-    path: of the run.
-    to: the entry's file.
-
-  Returns:
-    What it says of itself.
+  """Writes the best policy of a run as an entry; returns its description.
 
   Raises:
-    NoEntry: it is not good enough, or too large.
+    NoEntry: the policy is not good enough, or too large.
     ValueError: it cannot be exported.
   """
   config = run_directory.open(path).config()

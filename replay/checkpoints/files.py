@@ -4,10 +4,10 @@
       staging/               where Reverb writes; empty between two saves
       generation_00000012/
         tables.tfrecord  items.tfrecord  chunks.tfrecord  DONE     Reverb's
-        manifest.json        what must be in them: counts, sizes, hashes
+        manifest.json        their expected contents: counts, sizes, hashes
 
-The records are TFRecords in one zlib stream, which says itself if it is broken,
-so they are read here without TensorFlow.
+The records are TFRecords in one zlib stream, whose checksum shows whether it is
+broken, so they are read here without TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import struct
 from typing import Any
 import zlib
 
-# Of manifest.json. What is in an item has a format of its own: packing.FORMAT.
+# Format of manifest.json. Items have a format of their own: packing.FORMAT.
 FORMAT = 1
 
 MANIFEST = 'manifest.json'
@@ -39,11 +39,11 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Broken(ValueError):
-  """A checkpoint is not what its manifest says; the message says why."""
+  """A checkpoint does not match its manifest; the message says why."""
 
 
 class WrongFormat(ValueError):
-  """A checkpoint was written by another version of this project."""
+  """Another version of this project wrote the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,8 @@ class Manifest:
     items: number of items by table.
     sizes: bytes by file name.
     sha256: hexadecimal hash by file name.
-    meta: what the caller of `save.save` gave, for instance
-      {'learner_steps': 1200}.
-    path: where it lies.
+    meta: from the caller of `save.save`, such as {'learner_steps': 1200}.
+    path: directory of the generation.
   """
 
   generation: int
@@ -70,7 +69,7 @@ class Manifest:
   path: pathlib.Path
 
   def write(self, directory: pathlib.Path) -> None:
-    """Writes manifest.json, on disk when this returns."""
+    """Writes manifest.json and syncs it to disk."""
     values = dataclasses.asdict(self)
     del values['path']
     text = json.dumps({'format': FORMAT, **values}, indent=2)
@@ -81,10 +80,10 @@ class Manifest:
 
 
 def read_manifest(path: pathlib.Path) -> Manifest:
-  """The manifest of a generation; its files are not looked at.
+  """The manifest of a generation; does not check its files.
 
   Raises:
-    Broken: it is missing or no manifest.
+    Broken: there is none, or it is not a manifest.
     WrongFormat: it was written in another format.
   """
   try:
@@ -129,12 +128,11 @@ def generations(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def number(path: pathlib.Path) -> int:
-  """The number of a generation."""
   return int(path.name.removeprefix('generation_'))
 
 
 def sha256(path: pathlib.Path) -> str:
-  """The hash of a file, hexadecimal."""
+  """The hexadecimal hash of a file."""
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
     while block := file.read(_BLOCK_BYTES):
@@ -143,7 +141,7 @@ def sha256(path: pathlib.Path) -> str:
 
 
 def read_records(path: pathlib.Path) -> Iterator[bytes]:
-  """The records of one of Reverb's files, one at a time.
+  """Yields the records of one of Reverb's files.
 
   Raises:
     Broken: the file is missing, cut or changed.
@@ -157,7 +155,7 @@ def read_records(path: pathlib.Path) -> Iterator[bytes]:
 
 def write_records(path: pathlib.Path, records: Iterable[bytes]) -> None:
   """Writes records as Reverb does."""
-  import tensorflow as tf  # Its writer has the checksums that Reverb asks for.
+  import tensorflow as tf  # writes the checksums that Reverb requires
 
   with tf.io.TFRecordWriter(str(path), 'ZLIB') as writer:
     for record in records:

@@ -1,9 +1,8 @@
 """Makes Reverb restore a checkpoint with the settings of the code.
 
 Reverb takes sampler, remover, sizes and rate limiter of a restored table from
-the checkpoint. So what is loaded is a copy, in which the description of each
-table has been rewritten from the tables of the code; the items and their data
-are the same files.
+the checkpoint. It is therefore given a copy, in which the description of each
+table is rewritten from the tables of the code; items and data stay the same.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Refused(ValueError):
-  """The tables of the code cannot take what the checkpoint holds."""
+  """The tables of the code cannot hold what is in the checkpoint."""
 
 
 def prepare(
@@ -35,10 +34,8 @@ def prepare(
 ) -> None:
   """Writes a copy of a checkpoint that restores `tables` as they are.
 
-  Args:
-    source: directory of Reverb's files; it is only read.
-    tables: of the server to be.
-    target: directory to make, on the same file system or another.
+  `source` is a directory of Reverb's files and is only read. `target` is made,
+  on the same file system or another.
 
   Raises:
     Refused: the tables or their signatures differ.
@@ -74,11 +71,8 @@ def excerpt(
 ) -> None:
   """Writes a copy of a checkpoint that restores `table` with some items only.
 
-  Args:
-    source: directory of Reverb's files; it is only read.
-    table: of the server to be.
-    items: of this table; they become items that were never sampled.
-    target: directory to make.
+  The items, of this table, are restored as never sampled. For `source` and
+  `target` see `prepare`.
   """
   found = rewrite(read_tables(source)[table.name], _info(table), len(items))
   _write(source, target, [found], map(_fresh, items))
@@ -116,12 +110,12 @@ def rewrite(
 ) -> checkpoint_pb2.PriorityTableCheckpoint:
   """The description of a table with items as saved and settings as wanted.
 
-  The limiter's counters decide who may go on. Inserts count on from the
-  checkpoint. Samples are set so that neither side is blocked at once: inserts *
-  samples_per_insert - samples stands in the middle of [min_diff, max_diff] when
-  min_size items are there. That moves the count of samples by half of that
-  range at most. A queue counts what waits in it, so it has exactly that; a
-  limiter without a ratio keeps its count.
+  The limiter's counters decide which side may proceed. Inserts continue from
+  the checkpoint. Samples are set so that neither side is blocked at once:
+  inserts * samples_per_insert - samples is in the middle of [min_diff,
+  max_diff] when min_size items are there. That changes the sample count by at
+  most half of that range. A queue counts the items that wait in it, so its
+  value is exact; a limiter without a ratio keeps its count.
   """
   table = checkpoint_pb2.PriorityTableCheckpoint()
   table.CopyFrom(saved)
@@ -142,8 +136,8 @@ def rewrite(
     else:
       missing = max(0, new.min_size_to_sample - num_items)
       cursor = (new.min_diff + new.max_diff) / 2 - missing * ratio
-    # Counting more inserts, with as many deletes, keeps `samples` from
-    # becoming negative and changes nothing else.
+    # Counting more inserts, and as many deletes, keeps `samples` from becoming
+    # negative and changes nothing else.
     inserts = max(inserts, math.ceil(cursor / ratio))
     samples = round(inserts * ratio - cursor)
   table.rate_limiter.CopyFrom(
@@ -161,18 +155,18 @@ def rewrite(
 
 
 def _info(table: reverb.Table) -> schema_pb2.TableInfo:
-  """What the code says of a table, also of one without a server."""
+  """Settings of a table, which need not have a server."""
   return schema_pb2.TableInfo.FromString(table.internal_table.info())
 
 
 def unlimited(limiter: schema_pb2.RateLimiterInfo) -> bool:
-  """Whether a limiter holds no ratio: only its minimum size counts."""
+  """Whether a limiter holds no ratio, only a minimum size."""
   # MinSize sets these to the largest and smallest float.
   return limiter.max_diff - limiter.min_diff > 1e300
 
 
 def is_queue(limiter: schema_pb2.RateLimiterInfo) -> bool:
-  """Whether a limiter is that of Reverb's queue or stack."""
+  """Whether a limiter is the one of Reverb's queue or stack."""
   return (
     limiter.samples_per_insert == 1
     and limiter.min_size_to_sample == 1
@@ -183,7 +177,7 @@ def is_queue(limiter: schema_pb2.RateLimiterInfo) -> bool:
 def read_tables(
   source: pathlib.Path,
 ) -> dict[str, checkpoint_pb2.PriorityTableCheckpoint]:
-  """The descriptions of the tables of a checkpoint, by name."""
+  """Descriptions of the tables of a checkpoint, by name."""
   tables = map(
     checkpoint_pb2.PriorityTableCheckpoint.FromString,
     files.read_records(source / files.TABLES),
@@ -192,16 +186,16 @@ def read_tables(
 
 
 def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
-  """The items of a checkpoint, the oldest of each table first.
+  """Yields the items of a checkpoint, the oldest of each table first.
 
-  One at a time: a million of them at once would take a gigabyte.
+  A million items in memory at once would take a gigabyte.
   """
   for record in files.read_records(source / files.ITEMS):
     yield schema_pb2.PrioritizedItem.FromString(record)
 
 
 def link(source: pathlib.Path, target: pathlib.Path) -> None:
-  """A second name for a file, or a copy where there can be none."""
+  """Hard-links a file, or copies it where links are not possible."""
   try:
     os.link(source, target)
   except OSError:
@@ -209,7 +203,6 @@ def link(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _check(source: pathlib.Path, saved: Mapping, wanted: Mapping) -> None:
-  """Compares names and signatures of tables."""
   theirs, ours = (
     {name: decode_signature(table) for name, table in sorted(tables.items())}
     for tables in (saved, wanted)
@@ -223,7 +216,7 @@ def _check(source: pathlib.Path, saved: Mapping, wanted: Mapping) -> None:
 
 
 def decode_signature(message) -> object:
-  """The (nested) tf.TensorSpec of a table or its checkpoint; None if none."""
+  """The (nested) tf.TensorSpec of a table or its checkpoint, or None."""
   if not message.HasField('signature'):
     return None
   return nested_structure_coder.decode_proto(message.signature)
@@ -232,7 +225,7 @@ def decode_signature(message) -> object:
 def _newest(
   source: pathlib.Path, gone: Mapping[str, int]
 ) -> Iterator[schema_pb2.PrioritizedItem]:
-  """The items of a checkpoint without so many of each table's oldest."""
+  """The items of a checkpoint without the gone[name] oldest of each table."""
   seen: collections.Counter[str] = collections.Counter()
   for item in read_items(source):
     seen[item.table] += 1

@@ -1,11 +1,9 @@
-"""Replay servers with checkpoints: what is saved is checked, and so is what
-is restored.
+"""Starts replay servers from checkpoints, and saves checkpoints of them.
 
-Reverb's own checkpointer deletes whatever else lies in its directory and lets a
-checkpoint overrule the tables of the code. Here it writes to a staging
-directory of its own; what it wrote is read back, moved in one step to a new
-generation with a manifest, and restored with the tables of the code
-(restore.py).
+Reverb's own checkpointer deletes whatever else is in its directory, and lets a
+checkpoint override the tables of the code. Here it writes to its own staging
+directory. What it wrote is read back, moved in one step to a new generation
+with a manifest, and restored with the tables of the code (restore.py).
 """
 
 from __future__ import annotations
@@ -39,11 +37,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-  """A running server and what it was restored from.
+  """A running server, and the manifest of the generation it was restored from.
 
-  Attributes:
-    server: the `reverb.Server`.
-    restored: manifest of the restored generation; None if it started empty.
+  `restored` is None if the server started empty.
   """
 
   server: reverb.Server
@@ -55,31 +51,29 @@ def open_server(
   port: int | None = None,
   directory: str | os.PathLike[str] | None = None,
 ) -> Opened:
-  """Starts a server, with the newest valid checkpoint if there is one.
+  """Starts a server, from the newest valid checkpoint if there is one.
 
   Items, priorities and counts of samples come from the checkpoint; sizes,
   sampler, remover and rate limiter from `tables` (for the limiter's counters
   see `restore.rewrite`).
 
   Args:
-    tables: of the server.
     port: to listen at; None picks a free one.
-    directory: checkpoints of this server and nothing else; None: no checkpoint
-      is restored.
+    directory: holds only the checkpoints of this server; None restores nothing.
 
   Raises:
     restore.Refused: the checkpoint has other tables or signatures.
     files.WrongFormat: it was written by another version.
   """
   if directory is None:
-    # Reverb creates this directory at the first save; `save` empties it again.
+    # Reverb creates this directory at the first save; `save` removes it.
     staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
     return Opened(start(tables, port, staging), None)
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
     for leftover in (files.STAGING, _INCOMING, _PREPARED):
-      # Left by a save that was killed. Reverb would restore from it.
+      # A killed save left it, and Reverb would restore from it.
       shutil.rmtree(root / leftover, ignore_errors=True)
     found = newest(root)
     prepared = root / _PREPARED
@@ -95,9 +89,7 @@ def open_server(
 
 
 def newest(directory: str | os.PathLike[str]) -> Manifest | None:
-  """The newest generation whose files are those that were saved.
-
-  Older ones are taken, with a sentence in the log, where newer ones are broken.
+  """The newest generation with unchanged files; skips broken ones, and warns.
 
   Raises:
     files.WrongFormat: one was written by another version.
@@ -127,17 +119,12 @@ def save(
 ) -> Manifest:
   """Saves all tables of a server as a new generation.
 
-  Writers and readers wait only while the list of items is copied. It is there
-  as a whole or not at all, also after a kill.
-
-  Args:
-    opened: the server.
-    directory: checkpoints of this server and nothing else; the same as in
-      `open_server`.
-    meta: anything for the manifest that JSON can hold.
+  Writers and readers wait only while the list of items is copied. The
+  generation is written completely or not at all, even if the process is killed.
+  `directory` is that of `open_server`; `meta` goes into the manifest, as JSON.
 
   Raises:
-    files.Broken: what Reverb wrote is not whole. Nothing changes.
+    files.Broken: what Reverb wrote is incomplete. Nothing changes.
   """
   client = opened.server.localhost_client()
   root = pathlib.Path(directory)
@@ -169,10 +156,10 @@ def start(
   staging: pathlib.Path,
   prepared: pathlib.Path | None = None,
 ) -> reverb.Server:
-  """A server that saves to `staging`, with what is in `prepared`."""
+  """A server that saves to `staging` and is restored from `prepared`."""
   checkpointer = reverb.checkpointers.DefaultCheckpointer(
     path=str(staging),
-    # What is loaded when the staging directory is empty.
+    # Loaded if the staging directory is empty.
     fallback_checkpoint_path=str(prepared) if prepared else None,
   )
   return reverb.Server(list(tables), port, checkpointer)
@@ -181,11 +168,7 @@ def start(
 def _describe(
   root: pathlib.Path, incoming: pathlib.Path, meta: dict[str, Any]
 ) -> Manifest:
-  """Reads a checkpoint back.
-
-  Raises:
-    files.Broken: a file is unreadable, or an item has no data.
-  """
+  """Reads a checkpoint back; raises files.Broken if it is incomplete."""
   items = dict.fromkeys(restore.read_tables(incoming), 0)
   needed: set[int] = set()
   for item in restore.read_items(incoming):
@@ -216,7 +199,7 @@ def _describe(
 
 
 def _sync(path: pathlib.Path) -> None:
-  """Waits until a file or the names in a directory are on disk."""
+  """Waits until a file, or the entries of a directory, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -226,7 +209,7 @@ def _sync(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _locked(root: pathlib.Path):
-  """One save or restore at a time; the lock ends with the process."""
+  """Allows one save or restore at a time; the lock ends with the process."""
   with open(root / _LOCK, 'w') as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     yield

@@ -1,8 +1,8 @@
-"""`python -m replay.inspect` looks into replay, running or saved.
+"""`python -m replay.inspect` inspects replay, running or saved.
 
 command  the command line
 launcher the network of a run: who launched it, how to join it
-target   from what was typed to servers and checkpoints
+target   from the command line to servers and checkpoints
 read     the state of servers and checkpoints
 items    a look at some items
 report   all of it together, also as JSON

@@ -11,6 +11,6 @@ if __name__ == '__main__':
   with contextlib.suppress(BrokenPipeError):
     sys.stdout.flush()
   sys.stderr.flush()
-  # A thread may still wait for a server that went away. It would hold up or
+  # A thread may still wait for a server that went away, and would delay or
   # crash a normal exit of the interpreter.
   os._exit(code)

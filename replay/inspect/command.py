@@ -1,12 +1,12 @@
-"""Looks into replay: a live server, all shards of a run, or a checkpoint.
+"""Inspects replay: a live server, all shards of a run, or a checkpoint.
 
     python -m replay.inspect localhost:8000
     python -m replay.inspect runs/NAME --watch
     python -m replay.inspect runs/NAME/checkpoints/replay/shard_0 --sample 3
 
-Reading costs a server next to nothing. Looking at items of a live server
-counts as sampling them: 32 at most where none were asked for, and none where
-that would be felt (docs/replay.md).
+Reading costs a server next to nothing. Items of a live server count as sampled
+when they are looked at: by default at most 32 are, and none if that would be
+felt (docs/replay.md).
 """
 
 from __future__ import annotations
@@ -22,28 +22,25 @@ import threading
 import time
 from typing import Any
 
-# Nothing that takes seconds to import, so that --help and a usage error are
-# answered at once.
+# Imports nothing slow, so that --help and usage errors are answered at once.
 from replay import isolation
 from replay.inspect import launcher
 from replay.inspect import target as inspect_target
 
 USAGE = 2
 HISTOGRAMS = ('priorities', 'ages', 'returns')
-# Items of a live table for a histogram, and how often --watch looks at items.
+# Items of a live table for a histogram; seconds between looks with --watch.
 _HISTOGRAM_LOOK = 256
 _WATCH_LOOK_S = 10.0
-# How long starting may take before the user is told what it waits for.
+# Seconds of waiting at the start before the user is told the reason.
 _PATIENCE_S = 1.0
 
 
 def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
-  """Runs the command and returns its exit code: 0, or 2 with a sentence.
+  """Runs the command; returns its exit code: 0, or 2 after an error message.
 
-  Args:
-    argv: the command line; that of this process if None.
-    own_process: whether this process has nothing else to do, and may change
-      its network.
+  `own_process` says that this process only runs the command, which may then
+  change the network of the process.
   """
   args = _parse(argv)
   try:
@@ -53,10 +50,10 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
         '--watch is for live servers: a checkpoint does not change.'
       )
     if own_process:
-      _enter_network(target)  # before there are threads
+      _enter_network(target)  # while there is only one thread
   except (inspect_target.Unknown, launcher.Refused) as e:
     return _fail(str(e))
-  # Without TensorFlow's notes before the answer.
+  # Keeps TensorFlow's log lines out of the output.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
     with _patience(f'connecting to {args.target} (loading TensorFlow) ...'):
@@ -65,7 +62,7 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
       (_watch if args.watch else _once)(args, target)
     except reading.Failed as e:
       return _fail(str(e))
-  except BrokenPipeError:  # `| head` has seen enough.
+  except BrokenPipeError:  # Such as `| head`.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except KeyboardInterrupt:
     return 0 if args.watch else 130
@@ -73,16 +70,12 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
 
 
 def _enter_network(target: inspect_target.Target) -> None:
-  """Goes where the servers are; away from others for one of its own.
-
-  Raises:
-    launcher.Refused: the run's network cannot be joined.
-  """
+  """Enters the run's network, or a private one for a server of its own."""
   live = bool(target.addresses)
   if live and target.metrics is not None:
     live = launcher.join(target.metrics.parent)
   if not live:
-    # A checkpoint is read by a server in this process.
+    # A server in this process reads the checkpoint.
     isolation.prepare()
     isolation.enter('auto')
 
@@ -142,7 +135,7 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
       except reading.Failed as e:
         if before is None:
           raise
-        # A server that comes back is shown again.
+        # Keeps trying: the server may come back.
         frame: Any = f'{e} Trying again; Ctrl-C ends this.'
         if on_screen:
           shown.update(frame, refresh=True)
@@ -233,7 +226,7 @@ def _seconds(text: str) -> float:
 
 @contextlib.contextmanager
 def _patience(message: str) -> Iterator[None]:
-  """Says what is being waited for, if it takes long."""
+  """Prints `message` if the block takes longer than _PATIENCE_S."""
   timer = threading.Timer(
     _PATIENCE_S, lambda: print(message, file=sys.stderr, flush=True)
   )

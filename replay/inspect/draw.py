@@ -1,4 +1,4 @@
-"""The inspector's pictures in the terminal: tables and bars."""
+"""Draws the inspector's tables and bars in the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ UNITS = {
 }
 _BINS = 16
 _BAR_WIDTH = 40
-# Positive values that spread further than this get bins that grow.
+# Positive values whose ratio exceeds this get geometric bins.
 _WIDE = 50.0
 
 
 def report(found: inspect_report.Report) -> rich_console.Group:
-  """The whole report."""
   parts: list[Any] = [rich_text.Text(f'replay of {found.title}', style='bold')]
   if found.note:
     parts.append(rich_text.Text(found.note, style='yellow'))
@@ -43,7 +42,7 @@ def report(found: inspect_report.Report) -> rich_console.Group:
 
 
 def samples(found: inspect_report.Report) -> rich_console.Group:
-  """The items that were looked at, field by field, and what is missing."""
+  """Renders the items that were looked at, and what is missing."""
   parts: list[Any] = [*_left_out(found)]
   for (label, name), look in found.looks.items():
     if isinstance(look, str):
@@ -63,7 +62,7 @@ def samples(found: inspect_report.Report) -> rich_console.Group:
 
 
 def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
-  """Edges [n + 1] and parts of the whole [n]."""
+  """Edges [n + 1] of a histogram, and its parts of the whole [n]."""
   low, high = float(values.min()), float(values.max())
   if low == high:
     edges = np.array([low - 0.5, high + 0.5])
@@ -71,7 +70,7 @@ def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
     edges = np.geomspace(low, high, _BINS + 1)
   else:
     edges = np.linspace(low, high, _BINS + 1)
-  # The ends exactly, or rounding would leave values out.
+  # Exact ends: rounding must not leave values out.
   edges[0], edges[-1] = min(low, edges[0]), max(high, edges[-1])
   counts, _ = np.histogram(values, edges, weights=weights)
   return edges, counts / counts.sum()
@@ -83,13 +82,9 @@ def histogram(
   values: Mapping[str, tuple[np.ndarray, np.ndarray]],
   bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
 ) -> rich_console.Group:
-  """Bars, one block for each table, and what is missing.
+  """Renders bars of the `bins` of each table's values, and what is missing.
 
-  Args:
-    what: of `UNITS`.
-    found: where the values are from.
-    values: by table, with their weights.
-    bars: the `bins` of these.
+  `what` is a key of `UNITS`; `values` have their weights.
   """
   parts: list[Any] = []
   for name, (edges, counts) in bars.items():
@@ -109,7 +104,6 @@ def histogram(
 
 
 def show(what: rich_console.Group) -> None:
-  """Prints it."""
   rich_console.Console(highlight=False).print(what)
 
 

@@ -1,9 +1,9 @@
-"""A look at items: what they hold, how old they are, who wrote them.
+"""Looks at items: their contents, ages and policy versions.
 
-Reverb shows an item only by sampling it. On a live server that counts as a
-sample for the rate limiter and for the item, and takes it out of a queue. So a
-look is small, waits no longer than it was told to, and is refused where it
-would use items up. Of a checkpoint, a server of its own gets a copy.
+Reverb shows an item only by sampling it. On a live server, that counts as a
+sample for the rate limiter and for the item, and removes the item from a queue.
+A look is therefore small, has a time limit, and is refused where it would use
+up items. A checkpoint is copied, and a temporary server restores the copy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from replay.checkpoints import restore
 from replay.checkpoints import save
 from replay.inspect import read as reading
 
-# Columns that mean something whatever table they are in.
+# Names of columns that hold rewards, in any table.
 RETURNS = ('r_t', 'reward', 'rewards')
-# A look that nobody asked for moves the limiter by no more than this part of
-# the range that it leaves to both sides.
+# Part of the limiter's range by which a default look (no --look) may move it.
 _UNASKED_PART = 0.01
 
 
@@ -44,11 +43,10 @@ class Item:
   """One item.
 
   Attributes:
-    key: of the item in its table.
     priority: as stored, not raised to an exponent.
-    times_sampled: this look included, on a live server.
-    fields: name to array: of a `packing.Transition`, or the columns.
-    age_s: seconds since it was inserted, where that is known.
+    times_sampled: on a live server, includes this look.
+    fields: arrays by name: the fields of `packing.Transition`, or the columns.
+    age_s: seconds since the insert, if known.
   """
 
   key: int
@@ -63,14 +61,13 @@ class Look:
   """Items of one table.
 
   Attributes:
-    items: N of them.
-    weights: how much of the table each stands for, [N], sum 1. Prioritized
-      samplers show large priorities more often than there are; this undoes it.
-    sampled: whether they were drawn by the table's sampler (live): then their
-      ages are those of what a learner gets.
-    now: seconds since the epoch for which ages hold.
-    learner_steps: for the policy lag, where known.
-    fewer: why there are fewer items than were wanted, a sentence; or ''.
+    weights: the share of the table that each item represents, [N], sum 1. They
+      correct for prioritized samplers, which draw large priorities more often.
+    sampled: whether the table's sampler drew them (live); their ages are then
+      those of the samples that a learner gets.
+    now: seconds since the epoch to which ages refer.
+    learner_steps: for the policy lag, if known.
+    fewer: a sentence on why there are fewer items than requested, or ''.
   """
 
   items: list[Item]
@@ -81,12 +78,11 @@ class Look:
   fewer: str = ''
 
   def values(self, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values with their weights, float64 [M] each; empty where unknown.
+    """Values with their weights, float64 [M] each; empty if unknown.
 
     Args:
       what: 'priorities'; 'ages', seconds; 'returns', reward units; 'versions'
-        or 'lags', learner steps. An item of many transitions has a value for
-        each.
+        or 'lags', learner steps. Each transition of an item has its own value.
     """
     pairs = [
       (own.reshape(-1), weight)
@@ -108,7 +104,7 @@ class Look:
       return None if written is None else packing.age_s(written, self.now)
     if what == 'returns':
       rewards = _field(item, RETURNS)
-      # A sequence or a block [T, ...] has its rewards step by step.
+      # A sequence or a block [T, ...] has one reward per step.
       if rewards is not None and 'weight' not in item.fields and rewards.ndim:
         rewards = rewards.sum(axis=0)
       return rewards
@@ -116,7 +112,7 @@ class Look:
     if what == 'lags' and version is not None:
       if self.learner_steps is None:
         return None
-      # The counter of a run may be a moment behind its learner.
+      # The counter of a run may lag a moment behind its learner.
       return np.maximum(self.learner_steps - version, 0.0)
     return version
 
@@ -124,11 +120,11 @@ class Look:
 def look_live(
   shard: reading.Shard, table: reading.Table, count: int, timeout_s: float
 ) -> Look:
-  """Samples up to `count` items of a live table; one where all were the same.
+  """Samples up to `count` items; only one if the sampler would repeat it.
 
   Raises:
-    NotLooked: it would use items up, another version has packed them, or the
-      limiter or the server makes it wait for longer than timeout_s.
+    NotLooked: a look would use up items, another version packed them, or the
+      limiter or the server did not respond within timeout_s.
   """
   refuse(table)
   specs = table.signature
@@ -158,8 +154,7 @@ def look_live(
     except tf.errors.OpError as e:
       errors.append(str(e).splitlines()[0])
 
-  # A dataset waits for ever for a server that went away: a thread of its own
-  # can be left behind.
+  # A daemon thread, because a dataset may wait forever for a lost server.
   thread = threading.Thread(target=sample, daemon=True)
   thread.start()
   thread.join(timeout_s + 5.0)
@@ -190,16 +185,12 @@ def look_live(
 def look_saved(
   shard: reading.Shard, table: reading.Table, count: int, data: bool = True
 ) -> Look:
-  """Draws up to `count` items of a checkpoint, each as likely and once.
+  """Draws up to `count` items of a checkpoint uniformly, without replacement.
 
-  Args:
-    shard: the checkpoint; it is only read.
-    table: of it.
-    count: items.
-    data: whether to decode them; else there are priorities and ages only.
+  With data=False, items have no fields, only priorities and ages.
 
   Raises:
-    NotLooked: the table is empty, or the format of its items another.
+    NotLooked: the table is empty, or its items have another format.
   """
   source = pathlib.Path(shard.source)
   if not table.size:
@@ -236,13 +227,13 @@ def look_saved(
 def restored(
   source: pathlib.Path, table: reading.Table, picked: list
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
-  """Key and columns of items: a server restores a copy with only these."""
-  # Gives each item once.
+  """Yields key and columns of items, from a server that restores only these."""
+  # A queue returns each item once.
   queue = reverb.Table.queue(table.name, len(picked), signature=table.signature)
   with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
     copy = pathlib.Path(temporary) / 'copy'
     restore.excerpt(source, queue, picked, copy)
-    # Reverb's notes on its start would come between the user and the answer.
+    # Reverb's log messages at its start would appear before the answer.
     with stderr.muted():
       server = save.start([queue], None, copy.with_name('none'), copy)
       try:
@@ -256,10 +247,10 @@ def restored(
 
 
 def unasked(table: reading.Table, count: int) -> int:
-  """How many items to look at where the user asked for none in particular.
+  """How many items to look at if the user did not say.
 
   Raises:
-    NotLooked: not one, for this reason.
+    NotLooked: none, for the reason in the message.
   """
   refuse(table)
   limiter = table.limiter
@@ -277,13 +268,13 @@ def unasked(table: reading.Table, count: int) -> int:
 
 
 def in_order(table: reading.Table) -> bool:
-  """Whether the sampler gives the same item until the table changes."""
+  """Whether the sampler returns the same item until the table changes."""
   options = table.sampler
   return options.HasField('heap') or options.fifo or options.lifo
 
 
 def refuse_whole(table: reading.Table) -> None:
-  """Raises NotLooked where samples would not stand for the whole table."""
+  """Raises NotLooked if samples would not represent the whole table."""
   if in_order(table):
     raise NotLooked(
       f'The sampler of table {table.name!r} does not draw at random: it gives '
@@ -293,7 +284,7 @@ def refuse_whole(table: reading.Table) -> None:
 
 
 def refuse(table: reading.Table) -> None:
-  """Raises NotLooked where a look would wait or destroy."""
+  """Raises NotLooked if a look would wait, or would use up items."""
   if table.max_times_sampled:
     raise NotLooked(
       f'Items leave table {table.name!r} after {table.max_times_sampled} '
@@ -307,10 +298,10 @@ def refuse(table: reading.Table) -> None:
 
 
 def decode(signature: Any, columns: list[np.ndarray]) -> dict[str, np.ndarray]:
-  """The named fields of an item from its columns.
+  """Named fields of an item from its columns.
 
   Raises:
-    NotLooked: another version of this project has packed them.
+    NotLooked: another version of this project packed them.
   """
   named = reading.leaves(signature)
   if not named:
@@ -325,7 +316,7 @@ def decode(signature: Any, columns: list[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _layout(signature: Any) -> packing.TransitionLayout | None:
-  """Of packed transitions; raises NotLooked where they cannot be unpacked."""
+  """Layout of packed transitions; NotLooked if of another version."""
   named = reading.leaves(signature)
   try:
     return packing.from_signature(named[0][1]) if len(named) == 1 else None
@@ -338,6 +329,6 @@ def _field(item: Item, names: tuple[str, ...]) -> np.ndarray | None:
     if name.split('/')[-1] in names:
       value = np.asarray(value, float)
       there = item.fields.get('weight')
-      # Places of a population's array that hold no transition.
+      # Leaves out the places of a population's array that hold no transition.
       return value if there is None else value[np.asarray(there) > 0]
   return None

@@ -1,8 +1,8 @@
-"""How to reach the servers of a run that has a network of its own.
+"""Reaches the servers of a run that has a private network.
 
 A launcher may run its program in a private network namespace
-(replay/isolation.py). It leaves its process id in RUN/launcher.json, and who
-may look into the run joins that process's namespace.
+(replay/isolation.py). It writes its process id to RUN/launcher.json. A process
+that inspects the run joins the namespace of that process.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from replay import isolation
 
 FILE = 'launcher.json'
-# What reading a record that is cut or of somebody else may raise.
+# Errors from reading a record that is incomplete or another user's.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Refused(ValueError):
-  """The run cannot be joined, or not gone on with; the message says why."""
+  """The run cannot be joined or resumed; the message says why."""
 
 
 def record() -> dict[str, Any]:
   """What a launcher writes to RUN/launcher.json.
 
-  The start time tells it from a later process with the same id.
+  The start time distinguishes it from a later process with the same id.
   """
   directory = os.open('/proc/self', os.O_RDONLY)
   try:
@@ -36,12 +36,9 @@ def record() -> dict[str, Any]:
 
 
 def check_ended(run: pathlib.Path) -> None:
-  """Refuses a run that a process of this host still works on.
+  """Refuses a run on which a process of this host is still working.
 
   A second launcher would write the same checkpoints as the first.
-
-  Args:
-    run: directory of the run.
 
   Raises:
     Refused: names that process.
@@ -50,7 +47,7 @@ def check_ended(run: pathlib.Path) -> None:
     pid, started = _read(run)
     process = os.open(f'/proc/{pid}', os.O_RDONLY)
   except _UNREADABLE:
-    return  # a power cut may leave half a record, and no launcher
+    return  # after a power cut: half a record, and no launcher
   try:
     lives = _started(process) == started
   except OSError:
@@ -67,14 +64,11 @@ def check_ended(run: pathlib.Path) -> None:
 def join(run: pathlib.Path) -> bool:
   """Moves this process into the network of a running run.
 
-  This process must have no second thread yet.
-
-  Args:
-    run: directory of the run.
+  This process must not have a second thread yet.
 
   Returns:
-    False if the process that launched the run has ended. Else this process is
-    in its network, where the run says what it is.
+    False if the launcher of the run has ended. Otherwise this process is in the
+    network of the run, if it has a private one.
 
   Raises:
     Refused: the run is another user's, or the system does not allow it.
@@ -86,8 +80,8 @@ def join(run: pathlib.Path) -> bool:
   except _UNREADABLE as e:
     raise Refused(f'{run / FILE} is not readable: {e!r}.') from e
   try:
-    # From here on all is read from this one process, and not from another
-    # that is given its number.
+    # From here on, everything is read from this one process, not from another
+    # that gets its id later.
     process = os.open(f'/proc/{pid}', os.O_RDONLY)
   except FileNotFoundError:
     return False
@@ -106,7 +100,7 @@ def join(run: pathlib.Path) -> bool:
     _, network, user = opened
     if _same(network, '/proc/self/ns/net'):
       return True
-    # A network belongs to the user namespace that it was made in.
+    # A network namespace belongs to the user namespace in which it was made.
     if not _same(user, '/proc/self/ns/user'):
       isolation.call('setns', user, isolation.CLONE_NEWUSER)
     isolation.call('setns', network, isolation.CLONE_NEWNET)
@@ -125,19 +119,19 @@ def join(run: pathlib.Path) -> bool:
 
 
 def _read(run: pathlib.Path) -> tuple[int, int]:
-  """The process id of a run's launcher, and its start time."""
+  """Process id and start time of a run's launcher."""
   values = json.loads((run / FILE).read_text(encoding='utf-8'))
   return int(values['pid']), int(values['started'])
 
 
 def _started(process: int) -> int | None:
-  """Clock ticks from the machine's start to that of an open /proc/PID.
+  """Start time of an open /proc/PID, in clock ticks since boot.
 
-  None if it has ended, and is there only until its parent notices.
+  None for a zombie: a process that has ended but was not waited for.
   """
   file = os.open('stat', os.O_RDONLY, dir_fd=process)
   try:
-    # From field 3; the second one, a name in parentheses, may hold anything.
+    # From field 3 on; field 2, a name in parentheses, may contain anything.
     fields = os.read(file, 4096).rpartition(b')')[2].split()
     return None if fields[0] == b'Z' else int(fields[19])
   finally:

@@ -1,7 +1,7 @@
-"""What is known of replay servers: read from live ones and from checkpoints.
+"""Reads the state of replay tables, from live servers and from checkpoints.
 
-Reading changes nothing: a server is asked for its `server_info`, a checkpoint
-is read from its files. Looking at items is another matter: items.py.
+This changes nothing: it asks a server for its `server_info`, or reads the files
+of a checkpoint. Looking at the items of a live table changes it: items.py.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from replay.inspect import target as inspect_target
 
 
 class Failed(Exception):
-  """The inspection cannot go on; the message says what to change."""
+  """The inspection cannot continue; the message says what to change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limiter:
-  """A rate limiter and its counters, by the rules of Reverb.
+  """Reverb's rate limiter, and its counters.
 
-  Its cursor is inserts * samples_per_insert - samples. Inserts wait where it
-  would go above max_diff, samples where it would go below min_diff, or where
-  the table has fewer than min_size_to_sample items.
+  The cursor is inserts * samples_per_insert - samples. Inserts wait if it would
+  exceed max_diff. Samples wait if it would fall below min_diff, or if the table
+  has fewer than min_size_to_sample items.
   """
 
   samples_per_insert: float
@@ -43,7 +43,7 @@ class Limiter:
 
   @property
   def unlimited(self) -> bool:
-    """Whether only the minimum size counts."""
+    """Whether the limiter enforces only the minimum size."""
     return restore.unlimited(self)
 
   @property
@@ -56,7 +56,7 @@ class Limiter:
 
   @property
   def behind(self) -> float:
-    """Samples by which sampling is behind the ratio; negative: ahead."""
+    """Samples by which sampling lags behind the ratio; negative: ahead."""
     return self.cursor - (self.min_diff + self.max_diff) / 2
 
   def inserts_wait(self, size: int) -> bool:
@@ -74,12 +74,11 @@ class Table:
 
   Attributes:
     size, max_size: items.
-    max_times_sampled: samples after which an item goes; 0: never.
-    sampler, remover: `KeyDistributionOptions` of Reverb.
-    episodes: that items refer to.
-    unique_samples: items sampled for the first time.
-    bytes_per_item: of an item's data, uncompressed, from the signature; None
-      where it does not say.
+    max_times_sampled: samples after which an item is removed; 0: never.
+    sampler, remover: Reverb's `KeyDistributionOptions`.
+    episodes: number of episodes that items refer to.
+    unique_samples: items sampled at least once.
+    bytes_per_item: uncompressed; None if the signature does not tell.
     signature: (nested) tf.TensorSpec, or None.
     worker_ms: time the table's thread has spent, by state; empty offline.
   """
@@ -106,10 +105,9 @@ class Shard:
     label: 'replay' or 'shard 2'.
     source: its address, or the directory of its checkpoint.
     offline: whether it is a checkpoint.
-    time: when it was read, on the monotonic clock.
-    tables: by name; empty where error says why.
-    learner_steps: of the learner that samples from it, where known.
-    manifest: of the checkpoint, where there is one.
+    time: when it was read, on the monotonic clock, in seconds.
+    tables: by name; empty if there is an error.
+    learner_steps: steps of the learner that samples from it, if known.
     error: why it could not be read.
   """
 
@@ -124,10 +122,10 @@ class Shard:
 
 
 def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
-  """The live shards of a target as they are now; its checkpoints if none is.
+  """Reads the live shards of a target, or its checkpoints if none answers.
 
   Raises:
-    Failed: not one of them could be read.
+    Failed: neither could be read.
   """
   steps = target.learner_steps()
   shards = [
@@ -151,7 +149,7 @@ def read_server(
   label: str = 'replay',
   learner_steps: int | None = None,
 ) -> Shard:
-  """A live server as it is now; its error where it does not answer."""
+  """Reads a live server; sets `error` if it does not answer."""
   tables, error = {}, None
   try:
     info = reverb.Client(address).server_info(timeout=math.ceil(timeout_s))
@@ -173,10 +171,10 @@ def read_server(
 
 
 def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
-  """A generation, or the newest valid one of a checkpoint directory.
+  """Reads a generation, or the newest valid one of a checkpoint directory.
 
   Raises:
-    Failed: it is of another format.
+    Failed: it has another format.
   """
   path, manifest, error = pathlib.Path(path), None, None
   candidates = [path] if (path / files.TABLES).exists() else []
@@ -205,10 +203,10 @@ def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
 
 
 def choose(shards: Sequence[Shard], table: str | None) -> list[Shard]:
-  """The shards with only the table that was asked for.
+  """Shards with only the given table; all tables if None.
 
   Raises:
-    Failed: no shard has it.
+    Failed: no shard has the table.
   """
   if table is None:
     return list(shards)
@@ -247,7 +245,7 @@ def bytes_per_item(signature: Any) -> int | None:
 
 
 def live_limiter(info: Any) -> Limiter:
-  """The rate limiter of a table, from what `server_info` says of the table."""
+  """The rate limiter of a table, from the table's `server_info`."""
   limiter = info.rate_limiter_info
   return Limiter(
     limiter.samples_per_insert,

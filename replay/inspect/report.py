@@ -1,4 +1,4 @@
-"""One report of the inspector: two readings, and a look at some items."""
+"""A report of the inspector: two readings of the tables, and some items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replay.inspect import read as reading
 from replay.inspect import target as inspect_target
 from replay.inspect import words
 
-# Items looked at when the user asked for none in particular.
+# Items to look at if the user did not say how many.
 UNASKED_LIVE = 32
 UNASKED_OFFLINE = 1000
 
@@ -27,9 +27,9 @@ class Wish:
   """Which items to look at.
 
   Attributes:
-    count: items of each table and shard; None: a few, where it does no harm.
-    data: whether what is in the items matters.
-    whole: whether they have to stand for all items of their table.
+    count: items of each table and shard; None: a few, if that does no harm.
+    data: whether the contents of items are needed.
+    whole: whether the items must represent their whole table.
   """
 
   count: int | None = None
@@ -42,11 +42,10 @@ class Report:
   """What there is to show.
 
   Attributes:
-    title: what the user asked for.
     shards: the newest reading.
-    rates: by shard and table, where there were two readings.
+    rates: by shard and table, if there were two readings.
     looks: by shard and table; a string says why there was none.
-    note: what else the user must know to read it.
+    note: what else the user must know to interpret it.
   """
 
   title: str
@@ -63,24 +62,23 @@ def collect(
   interval_s: float,
   before: Sequence[reading.Shard] | None = None,
 ) -> Report:
-  """Reads twice, and looks at items.
+  """Reads the tables twice, and looks at items.
 
   Args:
     args: of the command: `target`, `table`, `timeout` and `learner_steps`.
-    target: where to read.
-    wish: which items to look at.
-    interval_s: between the readings: over which rates hold; 0 for none.
-    before: the first reading, where there is one already.
+    interval_s: seconds between the readings, over which rates are measured; 0
+      for no second reading.
+    before: the first reading, if it was made already.
 
   Raises:
-    read.Failed: nothing could be read, no such table, or a look that was asked
-      for gave nothing.
+    read.Failed: nothing could be read, there is no such table, or a requested
+      look returned nothing.
   """
   again = before is not None
   if before is None:
     before = reading.choose(reading.read(target, args.timeout), args.table)
   shards: Sequence[reading.Shard] = before
-  # A checkpoint has no rates; but a server may be back since it was read.
+  # A checkpoint has no rates. With `before`, a server may have come back since.
   if interval_s > 0 and (again or not all(shard.offline for shard in before)):
     time.sleep(interval_s)
     shards = reading.choose(reading.read(target, args.timeout), args.table)
@@ -132,14 +130,14 @@ def _look(
     if wish.count:
       return inspect_items.look_live(shard, table, wish.count, timeout_s)
     count = inspect_items.unasked(table, UNASKED_LIVE)
-    # Nobody waits long for what was not asked for.
+    # A look that the user did not ask for must not wait long.
     return inspect_items.look_live(shard, table, count, min(1.0, timeout_s))
   except inspect_items.NotLooked as e:
     return str(e)
 
 
 def left_out(report: Report) -> list[str]:
-  """What the items that were looked at do not show, a sentence each."""
+  """A sentence for each thing that the items looked at do not show."""
   found = [report.note] if report.note else []
   found += [
     f'Without {shard.label}: {shard.error}'
@@ -173,10 +171,10 @@ def source(report: Report, what: str) -> str:
 
 
 def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
-  """Table name to values and weights of all shards together.
+  """Values and weights by table name, over all shards.
 
   Raises:
-    read.Failed: the items of no table have such values.
+    read.Failed: no table has items with such values.
   """
   found: dict[str, list] = {}
   for (label, name), look in report.looks.items():
@@ -185,7 +183,7 @@ def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
     shard = next(shard for shard in report.shards if shard.label == label)
     own, weights = look.values(what)
     if own.size:
-      # A shard counts by its size.
+      # Shards are weighted by their size.
       weights = weights / weights.sum() * shard.tables[name].size
       found.setdefault(name, []).append((own, weights))
   if not found:
@@ -208,7 +206,7 @@ def values(report: Report, what: str) -> dict[str, tuple[Any, Any]]:
 
 
 def totals(report: Report) -> dict[str, dict[str, float]]:
-  """Of each table, what all shards have together."""
+  """Sums over all shards, by table name."""
   found: dict[str, dict[str, float]] = {}
   for shard in report.shards:
     for name, table in shard.tables.items():
@@ -224,7 +222,7 @@ def totals(report: Report) -> dict[str, dict[str, float]]:
 
 
 def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
-  """The report for scripts: numbers, and the sentences beside them."""
+  """The report for scripts: numbers, and the sentences that go with them."""
   return {
     'target': report.title,
     'note': report.note,

@@ -1,4 +1,4 @@
-"""From what the user typed to the servers or checkpoints that it means."""
+"""Finds the servers or checkpoints that the user's argument refers to."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import os
 import pathlib
 import re
 
-# Nothing heavy is imported here, so that a wrong target is answered at once.
+# Imports nothing slow, so that a wrong target is reported at once.
 
-# More than a row of each learner.
+# Enough for at least one row of each learner.
 _TAIL_BYTES = 1 << 16
 _ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
 
 
 class Unknown(ValueError):
-  """What was typed is no address, run or checkpoint; the message helps."""
+  """The argument is no address, run or checkpoint; the message helps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,8 @@ class Target:
   """Where to read.
 
   Attributes:
-    addresses: label to address of live servers.
-    directories: label to directory of checkpoints. A run can have both: these
-      are for when no server answers.
+    addresses: of live servers, by label.
+    directories: of checkpoints, by label; read if no server answers.
     metrics: directory of the run's metrics, or None.
   """
 
@@ -37,11 +36,11 @@ class Target:
   metrics: pathlib.Path | None = None
 
   def learner_steps(self) -> int | None:
-    """The learner's step of about a second ago; None where it is not known.
+    """The learner's step of about a second ago; None if it is not known.
 
-    The learner's own, from its newest row, if there is one: it falls back when
-    a learner is restored, and so do the versions that items carry. The total
-    of the run's counter also holds the updates that were made again.
+    If possible, it is the learner's own, from its newest row: like the versions
+    that items carry, it falls back when a learner is restored. The total of the
+    run's counter also includes updates that were repeated.
     """
     if self.metrics is None:
       return None
@@ -57,10 +56,10 @@ class Target:
 
 
 def find(text: str) -> Target:
-  """What an address, a run or a checkpoint stands for.
+  """What an address, a run or a checkpoint refers to.
 
   Raises:
-    Unknown: it is none of the three.
+    Unknown: the text is none of the three.
   """
   path = pathlib.Path(text)
   if path.is_dir():
@@ -95,11 +94,7 @@ def _directory(path: pathlib.Path) -> Target:
 
 
 def _rows(path: pathlib.Path) -> list[dict]:
-  """The last rows of a .jsonl, without those that are not whole.
-
-  Raises:
-    OSError: there is no such file.
-  """
+  """The last complete rows of a .jsonl file; OSError if there is none."""
   with open(path, 'rb') as file:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""The inspector's sentences: what the numbers of a table mean."""
+"""Sentences of the inspector: what the numbers of a table mean."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from replay import packing
 from replay.inspect import items as inspect_items
 from replay.inspect import read as reading
 
-# Below this part of the time, nobody is said to wait.
+# Waits below this part of the time are not mentioned.
 _SOME = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-  """What happened to a table between two readings.
+  """Activity of a table between two readings.
 
   Attributes:
     inserts, samples: per second.
@@ -33,7 +33,7 @@ class Rates:
 def rates(
   before: reading.Shard, after: reading.Shard, name: str
 ) -> Rates | None:
-  """None where there are no two readings of the same server."""
+  """Rates of a table; None unless both readings are of the same server."""
   old, new = before.tables.get(name), after.tables.get(name)
   span = after.time - before.time
   if old is None or new is None or span <= 0:
@@ -50,7 +50,7 @@ def rates(
 
 
 def selector(options: Any) -> str:
-  """A sampler or remover."""
+  """Describes a sampler or remover."""
   if options.HasField('prioritized'):
     return f'by priority^{options.prioritized.priority_exponent:g}'
   if options.HasField('heap'):
@@ -66,7 +66,6 @@ def selector(options: Any) -> str:
 
 
 def limiter_rule(limiter: reading.Limiter) -> str:
-  """What a limiter demands."""
   if limiter.unlimited:
     return f'samples from size {limiter.min_size_to_sample:,} on'
   if limiter.is_queue:
@@ -79,7 +78,7 @@ def limiter_rule(limiter: reading.Limiter) -> str:
 
 
 def limiter_state(table: reading.Table) -> str:
-  """Who is held back by the limiter now."""
+  """Which side the limiter blocks now."""
   limiter, size = table.limiter, table.size
   if size < limiter.min_size_to_sample:
     return f'samples wait: {size:,} of {limiter.min_size_to_sample:,} items'
@@ -100,7 +99,7 @@ def limiter_state(table: reading.Table) -> str:
 
 
 def waiting(found: Rates) -> str:
-  """Who waited for whom between the two readings."""
+  """Which side waited for the other between the two readings."""
   parts = found.parts
   for_samples = parts.get('waiting_for_sampling', 0.0)
   for_inserts = parts.get('waiting_for_inserts', 0.0)
@@ -118,7 +117,6 @@ def waiting(found: Rates) -> str:
 
 
 def speed(found: Rates) -> str:
-  """Inserts and samples per second."""
   text = f'{short(found.inserts)} inserts/s, {short(found.samples)} samples/s'
   if found.inserts > 0 and found.samples > 0:
     text += f' ({found.samples / found.inserts:.2f} samples per insert)'
@@ -126,7 +124,6 @@ def speed(found: Rates) -> str:
 
 
 def size(table: reading.Table) -> str:
-  """How full a table is."""
   text = (
     f'{table.size:,} of {table.max_size:,} items '
     f'({table.size / table.max_size:.0%})'
@@ -137,7 +134,7 @@ def size(table: reading.Table) -> str:
 
 
 def memory(table: reading.Table) -> str:
-  """Bytes, as far as the signature tells."""
+  """Estimated bytes, if the signature gives all shapes."""
   if table.bytes_per_item is None:
     return 'unknown: the signature does not give all shapes'
   whole = table.bytes_per_item * table.size
@@ -149,14 +146,13 @@ def memory(table: reading.Table) -> str:
 
 
 def columns(table: reading.Table) -> str:
-  """What an item is made of."""
   named = reading.leaves(table.signature)
   if not named:
     return 'unknown: the table has no signature'
   if len(named) == 1:
     spec = named[0][1]
     layout = None
-    with contextlib.suppress(packing.WrongFormat):  # A look says why.
+    with contextlib.suppress(packing.WrongFormat):  # Looks report it.
       layout = packing.from_signature(spec)
     if layout is not None:
       leading = spec.shape.as_list()[:-1]
@@ -176,7 +172,7 @@ def columns(table: reading.Table) -> str:
 
 
 def total_counts(table: reading.Table) -> str:
-  """Since the server started, or since the first start of a restored one."""
+  """Counts since the server started; a restored one continues them."""
   limiter = table.limiter
   return (
     f'{limiter.inserts:,} inserted, {limiter.samples:,} sampled; '
@@ -185,7 +181,7 @@ def total_counts(table: reading.Table) -> str:
 
 
 def ages(look: inspect_items.Look) -> str | None:
-  """Age of samples, or of items in a checkpoint; None where unknown."""
+  """Age of samples, or of items in a checkpoint; None if unknown."""
   values, weights = look.values('ages')
   if not values.size:
     return None
@@ -195,7 +191,7 @@ def ages(look: inspect_items.Look) -> str | None:
 
 
 def lag(look: inspect_items.Look) -> str | None:
-  """Policy lag in learner steps; None where items carry no version."""
+  """Policy lag in learner steps; None if items carry no version."""
   values, _ = look.values('lags')
   if values.size:
     return _mean_max(values, None, 'learner steps', 0)
@@ -209,7 +205,6 @@ def lag(look: inspect_items.Look) -> str | None:
 
 
 def summary(values: np.ndarray, weights: np.ndarray) -> str:
-  """Mean and extremes."""
   mean = float(np.average(values, weights=weights))
   return f'mean {mean:.4g}, least {values.min():.4g}, most {values.max():.4g}'
 
@@ -224,12 +219,12 @@ def describe(value: np.ndarray, limit: int = 6) -> str:
 
 
 def short(value: float) -> str:
-  """12345.6 to '12,346', 0.25 to '0.25'."""
+  """Formats 12345.6 as '12,346', and 0.25 as '0.25'."""
   return f'{value:,.0f}' if abs(value) >= 10 or not value else f'{value:.2g}'
 
 
 def number_of_bytes(count: float) -> str:
-  """1536 to '1.5 kB'; a kB is 1,000 bytes."""
+  """Formats 1536 as '1.5 kB'; a kB is 1,000 bytes."""
   for unit in ('B', 'kB', 'MB'):
     if count < 1000:
       return f'{count:.0f} B' if unit == 'B' else f'{count:.1f} {unit}'
