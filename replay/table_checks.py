@@ -35,7 +35,12 @@ def tables(
       return client.server_info(timeout=1)
     except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
       address = client.server_address
-      if should_stop() or time.monotonic() + 1 > deadline:
+      if should_stop():
+        raise ConnectionError(
+          f'The wait for the Reverb server at {address} was ended: the run is '
+          'stopping.'
+        ) from e
+      if time.monotonic() + 1 > deadline:
         raise ConnectionError(
           f'The Reverb server at {address} did not answer within {timeout_s:g} '
           's. Start it first, or correct the address.'

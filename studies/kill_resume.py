@@ -113,8 +113,8 @@ class Campaign:
     if process.poll() is not None:
       self._complain(f'ended by itself with code {process.returncode}')
       return
-    newest = self._newest_save()
-    saved_now = newest is not None and newest > started
+    oldest = self._oldest_save()
+    saved_now = oldest is not None and oldest > started
     process.send_signal(signal.SIGKILL)
     killed = _now()
     process.wait()
@@ -124,7 +124,7 @@ class Campaign:
     living = self.end()
     kill = Kill(
       after_s=killed - started,
-      lost_s=killed - newest if saved_now and newest else None,
+      lost_s=killed - oldest if saved_now and oldest else None,
       left=living,
       steps=self.steps(),
       learner_steps=self.learner_steps(),
@@ -182,14 +182,14 @@ class Campaign:
       if name.startswith(kinds)
     ]
 
-  def _newest_save(self) -> float | None:
+  def _oldest_save(self) -> float | None:
     times = [path.stat().st_mtime for path in self._saved(_BY_CLOCK)]
     return min(times, default=None)
 
   def _wait_for_a_save(self, process: subprocess.Popen, started: float) -> None:
     while process.poll() is None and _now() - started < _START_S:
-      newest = self._newest_save()
-      if newest is not None and newest > started:
+      oldest = self._oldest_save()
+      if oldest is not None and oldest > started:
         return
       time.sleep(0.1)
 

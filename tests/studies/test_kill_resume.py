@@ -48,7 +48,7 @@ def test_steps_or_updates_that_fall_are_complained_about(
   sleeps = [sys.executable, '-c', 'import time; time.sleep(600)']
   monkeypatch.setattr(campaign, 'start', lambda _: subprocess.Popen(sleeps))
   # It has saved something since it was started.
-  monkeypatch.setattr(campaign, '_newest_save', lambda: time.time() + 60)
+  monkeypatch.setattr(campaign, '_oldest_save', lambda: time.time() + 60)
   for name, seen in (
     ('steps', iter((10, after[0]))),
     ('learner_steps', iter((5, after[1]))),
