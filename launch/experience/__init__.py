@@ -1,11 +1,11 @@
-"""What travels from environments to a learner, and at what pace.
+"""Experience: the data that environments send to a learner, and its pace.
 
-Agents that learn off-policy send transitions through replay, uniform or
-prioritized; agents that learn from unrolls send blocks through a queue. Table,
-adder, feed and source of one kind stand in one class, so that the static check,
-the limiter and what really runs are made of the same numbers.
+Off-policy agents send transitions through replay, uniform or prioritized;
+agents that learn from unrolls send blocks through a queue. One class has the
+table, adder, feed and source of one kind of experience, so that the static
+check, the rate limiter and the run use the same numbers.
 
-kind         what a kind of experience has to say
+kind         the interface of a kind of experience
 transitions  transitions in replay, from actors
 population   transitions in replay, from the members of a worker that acts
 unrolls      blocks in a queue, from either
@@ -27,7 +27,7 @@ from replay import deadlock
 def of_actors(
   experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> kind.Kind:
-  """What actors send to the learners of one agent."""
+  """The experience that actors send to the learners of one agent."""
   if experiment.make_agent().experience == 'unrolls':
     return unrolls.Unrolls(experiment, config)
   return transitions.Transitions(experiment, config)
@@ -36,7 +36,7 @@ def of_actors(
 def of_members(
   experiment: experiment_lib.Experiment, members: int
 ) -> kind.Local:
-  """What the members of a worker learn from, which acts itself."""
+  """The experience of `members` agents in a worker that acts itself."""
   agent = experiment.make_agent()
   if agent.experience == 'unrolls':
     return unrolls.OwnUnrolls(experiment, members)
@@ -48,13 +48,13 @@ def of_members(
 def check_actors(
   experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> None:
-  """Refuses numbers with which the run could never learn or would lock.
+  """Refuses sizes with which the run could never learn or would deadlock.
 
   Makes no Reverb object: nodes are forked from the process that builds the
   program, and the first such object seeds Reverb's random numbers. Writers of
-  different actors would then draw the same item keys, and a table takes a
-  second item of a key for a change of the first: half of the experience of two
-  actors was lost in this way.
+  different actors would then draw the same item keys, and a table treats a
+  second item with a key as an update of the first: two actors lost half of
+  their experience in this way.
 
   Raises:
     ValueError: with the arithmetic.
@@ -66,7 +66,7 @@ def check_actors(
     )
   found = of_actors(experiment, config)
   plan = found.plan
-  # Of one update of one learner: what its sampler spreads over the shards.
+  # Items of one update of one learner, which it samples from all shards.
   items = plan.batch_size // plan.updates // config.num_learners
   if items < plan.shards:
     raise ValueError(
@@ -107,7 +107,7 @@ def check_actors(
 
 
 def check_members(experiment: experiment_lib.Experiment) -> None:
-  """Refuses sizes with which members that act themselves could never learn.
+  """Refuses sizes with which members of a worker that acts could never learn.
 
   Makes no Reverb object, see `check_actors`.
 
@@ -123,7 +123,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')
   found = of_members(experiment, 1)
-  assert found.steps_per_call > 0  # refuses a pace that one loop cannot have
+  assert found.steps_per_call > 0  # Raises if one loop cannot keep the pace.
   deadlock.check(found.plan)
   needed, budget = found.first_steps, experiment.run.steps_per_agent
   if needed > budget or (needed == budget and not found.queue):
@@ -132,7 +132,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
       f'begins after {needed} steps ({found.why}). Raise run.steps_per_agent '
       f'or lower {found.knob}.'
     )
-  # A call that the budget cuts short learns nothing.
+  # The learner makes no call that the budget cuts short.
   calls = int(budget / found.steps_per_call)
   if not found.queue and calls * found.steps_per_call < needed:
     raise ValueError(

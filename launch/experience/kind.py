@@ -1,4 +1,4 @@
-"""What a kind of experience has to say for actors and workers to use it."""
+"""The interface of a kind of experience, for actors and workers."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ from replay import ring as ring_lib
 from replay import sampler as sampler_lib
 from replay import writer
 
-# How long an actor waits for a table that takes nothing, or for its server, and
-# who samples for a server that was never there. The learner or the server may
-# have died: it is started again with back-off, a learner traces its update
-# anew, and a full table may take long to restore. The run says what is waited
-# for, and ends before this if nothing moves (watch.py).
+# An actor waits so long for a blocked table or its server, and a sampler for a
+# server that has never answered. A learner or server that died restarts with
+# back-off; the learner then traces its update, and a full table takes long to
+# restore. The run logs the wait, and ends earlier if it stalls (watch.py).
 WAIT_S = 300.0
 
 _logger = logging.getLogger(__name__)
 
-# (observation, action, step, version) -> items made: one step of environments.
+# Records a vector step: (observation, action, step, version) -> items made.
 Record = Callable[[np.ndarray, np.ndarray, Any, int], Any]
-# Packed transitions [M, W] of a member to their first priorities [M]; None for
-# all alike.
+# (member, packed transitions [M, W]) -> first priorities [M]; None: all equal.
 Priorities = Callable[[int, np.ndarray], np.ndarray | None]
 ShouldStop = Callable[[], bool]
 
@@ -45,7 +43,7 @@ def write_options(
   should_stop: ShouldStop,
   options: writer.WriteOptions = writer.DEFAULT_OPTIONS,
 ) -> writer.WriteOptions:
-  """How all who act write: `options`, and with patience."""
+  """The options of every node that writes: `options` with a longer wait."""
   return dataclasses.replace(
     options,
     timeout_s=WAIT_S,
@@ -55,18 +53,10 @@ def write_options(
 
 
 class Kind(abc.ABC):
-  """One kind of experience of one run.
+  """One kind of experience of one run."""
 
-  Attributes:
-    prioritized: whether samples come with probabilities, and their priorities
-      go back.
-    queue: whether each item is sampled once, in order.
-    updates_per_call: learner steps in one call of a learner.
-    batch_size: of one update and learner: its share of the agent's.
-  """
-
-  prioritized = False
-  queue = False
+  prioritized = False  # whether items have priorities, which learners update
+  queue = False  # whether each item is sampled once, in order
   _signature: Any  # of an item
 
   def __init__(
@@ -78,26 +68,27 @@ class Kind(abc.ABC):
     self.updates_per_call = (
       self.agent.updates_per_call or experiment.run.updates_per_call
     )
+    # Of one update of one learner, its share of the agent's.
     self.batch_size = actor_settings.share(self.agent, config.num_learners)
 
   @property
   @abc.abstractmethod
   def first_steps(self) -> int:
-    """Environment steps before the first update, of all actors."""
+    """Environment steps of all actors before the first update."""
 
   @property
   def acting_steps(self) -> int:
-    """Environment steps of an actor between two looks for parameters."""
+    """Environment steps of an actor between two requests for parameters."""
     return self.config.update_period
 
   @property
   @abc.abstractmethod
   def plan(self) -> deadlock.Plan:
-    """What actors, tables and learner intend, for the static check."""
+    """The sizes of actors, tables and learner, for the static check."""
 
   @abc.abstractmethod
   def tables(self, name: str) -> list[reverb.Table]:
-    """The tables of one shard: it holds its part of everything."""
+    """The tables of one shard, which holds its part of all experience."""
 
   @abc.abstractmethod
   def adder(
@@ -108,18 +99,18 @@ class Kind(abc.ABC):
     priorities: Priorities,
     should_stop: ShouldStop,
   ) -> tuple[Any, Record]:
-    """What an actor writes with, and its way to write a step."""
+    """An actor's adder, and the function that records a step with it."""
 
   @property
   @abc.abstractmethod
   def feed(self) -> feeds.Feed:
-    """How a sample becomes the batches of the updates."""
+    """Turns a sample into the batches of the updates."""
 
   @abc.abstractmethod
   def source(
     self, addresses: Sequence[str], table: str, should_stop: ShouldStop
   ) -> Source:
-    """What a learner samples from: one call's updates at a time."""
+    """The learner's source of samples, each for one call."""
 
   def _sampled(
     self,
@@ -129,7 +120,7 @@ class Kind(abc.ABC):
     should_stop: ShouldStop,
     **options: Any,
   ) -> Source:
-    """A source of samples of a table; options are of the sampler."""
+    """A source of samples of `table`, with `options` of the sampler."""
     sampler = sampler_lib.ShardedSampler(
       addresses,
       table,
@@ -147,7 +138,7 @@ class Kind(abc.ABC):
     """Nest of tf.TensorSpec of `Sample.data`."""
 
   def probability_specs(self) -> tf.TensorSpec | None:
-    """Of `Sample.probabilities`; None where nothing is prioritized."""
+    """Spec of `Sample.probabilities`; None unless `prioritized`."""
     if not self.prioritized:
       return None
     return tf.TensorSpec((self.updates_per_call * self.batch_size,), tf.float32)
@@ -156,62 +147,52 @@ class Kind(abc.ABC):
   def numbers(
     self, sample: sampler_lib.Sample, updates: int
   ) -> dict[str, float]:
-    """For the log: how old the sample of the last call was."""
+    """Metrics of the last call's sample, such as its age."""
 
   def prepare(
     self, sample: sampler_lib.Sample, updates: int
   ) -> sampler_lib.Sample:
-    """What a learner learns from, of what was sampled."""
+    """Converts a sample to what the learner takes."""
     del updates
     return sample
 
   def item_priorities(self, priorities: np.ndarray) -> np.ndarray:
-    """Of the items of a sample, from those of what was learned from."""
+    """Priorities of a sample's items, given those of its transitions."""
     return priorities
 
 
 class Local(Kind):
-  """Experience of the members of a worker that acts itself.
-
-  Attributes:
-    envs_per_member: environments of one member.
-    knob: the setting to lower where the budget is too small.
-    rings: in place of the tables of a server, where the run is repeatable.
-  """
+  """Experience of the members of a worker that acts itself."""
 
   envs_per_member: int
-  knob: str
-  rings: Sequence[ring_lib.Ring] = ()
+  knob: str  # the setting to lower if the budget is too small
+  rings: Sequence[ring_lib.Ring] = ()  # replace tables in a deterministic run
 
   def keep_order(self, seed: int) -> None:
-    """Has each draw follow from `seed`; a queue has an order anyway."""
+    """Makes sampling deterministic by `seed`; a queue is so anyway."""
 
   @property
   @abc.abstractmethod
   def first_items(self) -> int:
-    """Items that `adder` must have made before the first update."""
+    """Items that the adder must have made before the first update."""
 
   @property
   @abc.abstractmethod
   def why(self) -> str:
-    """What `first_steps` are made of."""
+    """Explains `first_steps`, for an error message."""
 
   @property
   @abc.abstractmethod
   def steps_per_call(self) -> float:
-    """Environment steps of a member for one call of the learner."""
+    """Environment steps of a member per call of the learner."""
 
   @abc.abstractmethod
   def behaviour(self, infos: Sequence[base.ActorInfo]) -> Any:
-    """How the members act: `act`, `ended` and `priorities`, for all of them."""
+    """The policy of all members, with `act`, `ended` and `priorities`."""
 
 
 class Source:
-  """Samples for a learner's calls, and the way back for their priorities.
-
-  Attributes:
-    not_finite: items with NaN or infinity that were sampled, and removed.
-  """
+  """Samples items for a learner, and writes their new priorities."""
 
   def __init__(
     self,
@@ -227,11 +208,11 @@ class Source:
     self._writer: priorities_lib.PriorityWriter | None = None
     if kind.prioritized:
       self._writer = priorities_lib.PriorityWriter(self._clients, table)
-    self.not_finite = 0
+    self.not_finite = 0  # items with NaN or infinity that were removed
 
   @property
   def dropped(self) -> int:
-    """Priorities given up."""
+    """The number of priorities that were not written."""
     return 0 if self._writer is None else self._writer.dropped
 
   def __next__(self) -> sampler_lib.Sample:
@@ -243,7 +224,7 @@ class Source:
       self._remove(sample, bad)
       good = np.flatnonzero(~bad)
       if good.size:
-        # Others of the sample stand in, so that its size is what it was.
+        # Repeats finite items of the sample to keep its size.
         order = np.arange(len(bad))
         order[bad] = good[np.arange(bad.sum()) % good.size]
         return sampler_lib.Sample(
@@ -252,7 +233,7 @@ class Source:
         )
 
   def _remove(self, sample: sampler_lib.Sample, bad: np.ndarray) -> None:
-    """Takes items out of their tables: one NaN would reach every parameter."""
+    """Deletes items: a single NaN would spread to every parameter."""
     if not self.not_finite:
       _logger.warning(
         '%d of %d items sampled from table %r hold NaN or infinity: they are '
@@ -265,10 +246,10 @@ class Source:
       )
     self.not_finite += int(bad.sum())
     if self._kind.queue:
-      return  # sampling took them out
+      return  # Sampling has removed them.
     for shard in np.unique(sample.shards[bad]):
       keys = sample.keys[bad & (sample.shards == shard)].tolist()
-      # In a thread, as a server that is away is waited for.
+      # In a thread, since the call waits for an unavailable server.
       threading.Thread(
         target=_delete,
         args=(self._clients[shard], self._table, keys),
@@ -278,10 +259,10 @@ class Source:
   def give_back(
     self, sample: sampler_lib.Sample, priorities: np.ndarray
   ) -> None:
-    """Writes new priorities of what was learned from, in its order."""
+    """Writes the new priorities of a sample's transitions, in its order."""
     assert self._writer is not None
     new = self._kind.item_priorities(priorities)
-    # Batches without a finite gradient keep their priorities.
+    # Batches whose gradient was not finite keep their old priorities.
     known = np.isfinite(new) if np.isnan(priorities).any() else slice(None)
     self._writer.update(
       sample._replace(keys=sample.keys[known], shards=sample.shards[known]),
@@ -289,25 +270,25 @@ class Source:
     )
 
   def flush(self, timeout_s: float) -> None:
-    """Waits until all priorities are written, at most so long."""
+    """Waits until all priorities are written, or for `timeout_s`."""
     if self._writer is not None:
       self._writer.flush(timeout_s)
 
   def close(self) -> None:
-    """Ends the threads of both ways."""
+    """Ends the threads of the sampler and the writer."""
     if self._writer is not None:
       self._writer.close()
     self._sampler.close()
 
 
 def _not_finite(data: Any) -> np.ndarray | None:
-  """Which of the items have NaN or infinity, bool [N]; None if none."""
+  """Which of the N items have NaN or infinity, bool [N]; None if none has."""
   found: np.ndarray | None = None
   for leaf in tf.nest.flatten(data):
     if not leaf.dtype.is_floating:
       continue
     values = np.asarray(leaf)
-    # The sum of finite numbers that overflows is looked at more closely.
+    # Fast check. A sum of finite numbers may also overflow: then test each.
     if np.isfinite(np.sum(values)):
       continue
     finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
@@ -322,5 +303,5 @@ def _take(data: Any, order: np.ndarray) -> Any:
 def _delete(client: reverb.Client, table: str, keys: list[int]) -> None:
   try:
     client.mutate_priorities(table, deletes=keys)
-  except Exception as e:  # they are drawn, and removed, again
+  except Exception as e:  # They are removed when they are sampled again.
     _logger.info('Items were not removed: %s', e)

@@ -1,7 +1,7 @@
-"""Transitions of P members in one process, that act and learn in one thread.
+"""Transitions of P members that act and learn in one thread.
 
-Uniform replay has one item for a step of all members: one append, one key. With
-priorities each member has a table of its own, as an item has one priority.
+In uniform replay an item is one step of all members. Prioritized replay has a
+table for each member, since an item has only one priority.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from replay import ring
 from replay import sampler as sampler_lib
 from replay import tables as tables_lib
 
-# Environments of a prioritized member: a ladder of epsilons spans them.
+# Environments of a prioritized member, each with its own epsilon.
 _LADDER = 8
 
 
 class _Own(kind.Local):
-  """What both kinds share: a loop that acts for each call of the learner."""
+  """Base of both kinds, where each call of the learner comes with acting."""
 
   knob = 'agent.min_replay_size'
 
@@ -115,7 +115,7 @@ class Steps(_Own):
     ]
 
   def behaviour(self, infos):
-    del infos  # one call acts for all of them
+    del infos  # One call acts for all of them.
     return _Population(self.agent)
 
   def adder(self, client, table, behaviour, priorities, should_stop):
@@ -143,7 +143,7 @@ class Steps(_Own):
 
 
 class PrioritizedSteps(_Own):
-  """Prioritized replay: a table for each member, an item is one transition."""
+  """Prioritized replay: a table for each member; an item is one transition."""
 
   prioritized = True
   envs_per_member = _LADDER
@@ -211,7 +211,7 @@ class PrioritizedSteps(_Own):
 
 
 class _Adders:
-  """An adder of each member, that see the steps of all."""
+  """An adder for each member, behind the interface of one."""
 
   def __init__(self, adders_of_members, num_envs: int):
     self._adders = adders_of_members
@@ -227,7 +227,7 @@ class _Adders:
       self._made[member] += adder.add(
         observation[own], action[own], part, version
       )
-    # Each table has to fill, and a member whose episodes break makes less.
+    # Every table has to fill, so the member with the fewest items counts.
     told, self._told = self._told, len(self._made) * min(self._made)
     return self._told - told
 
@@ -241,7 +241,7 @@ class _Adders:
 
 
 class _Sources:
-  """The samples of all members' tables side by side."""
+  """Joins the samples of all members' tables along axis 1."""
 
   def __init__(self, sources: Sequence[Any]):
     self._sources = sources
@@ -264,7 +264,7 @@ class _Sources:
     )
 
   def give_back(self, sample, priorities) -> None:
-    del sample  # its parts have the keys
+    del sample  # Its parts have the keys.
     for source, part, new in zip(self._sources, self._parts, priorities.T):
       source.give_back(part, new)
 
@@ -279,7 +279,7 @@ class _Sources:
 
 
 class _Population:
-  """Members with an environment each: one call of the agent for all."""
+  """Members with one environment each: one call of the agent acts for all."""
 
   def __init__(self, agent: base.Agent):
     self._agent = agent
@@ -293,7 +293,7 @@ class _Population:
 
 
 class _Ranked:
-  """Members with K environments each, and an actor for each member."""
+  """Members with K environments and an actor each."""
 
   def __init__(
     self, agent: base.Agent, infos: Sequence[base.ActorInfo], num_envs: int
@@ -308,7 +308,7 @@ class _Ranked:
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     """Actions [P * K, ...] for `theta [P, D]`, `observation [P * K, ...]`."""
     if theta is not self._theta:
-      # Actors prepare a vector once, and know it by its identity.
+      # Actors cache what they prepare of a row by its identity.
       self._theta, self.rows = theta, list(theta)
     if len(self.actors) == 1:
       return self.actors[0].act(self.rows[0], observation, actor_steps, rng)
@@ -332,16 +332,16 @@ class _Ranked:
 
 
 class Unrolling(_Ranked):
-  """The same for unrolls: tells what has to be stored beside each step."""
+  """The same for unrolls, with the values stored beside each step."""
 
   @property
   def behaviour(self) -> np.ndarray:
-    """What the policies said of the last actions, float32 [P * K, A']."""
+    """Policy outputs for the last actions, float32 [P * K, A']."""
     return _joined([actor.behaviour for actor in self.actors])
 
   @property
   def core(self) -> np.ndarray:
-    """Recurrent states with which they were chosen, float32 [P * K, S]."""
+    """Recurrent states before the last actions, float32 [P * K, S]."""
     return _joined([actor.core for actor in self.actors])
 
 

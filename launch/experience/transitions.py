@@ -14,15 +14,14 @@ from replay import sampler
 from replay import shards
 from replay import tables as tables_lib
 
-# Transitions written in one go.
-_BURST = adders.TRANSITION_BURST
+_BURST = adders.TRANSITION_BURST  # transitions that an actor writes at once
 
 
 class Transitions(kind.Kind):
   """Transitions in replay, G to an item."""
 
   def __init__(self, experiment, config, free: bool = False):
-    """As in `kind.Kind`; `free` leaves the ratio to whoever acts and learns."""
+    """As `kind.Kind`; `free` tables do not limit the samples per insert."""
     super().__init__(experiment, config)
     self._free = free
     self.prioritized = self.agent.priority_exponent is not None
@@ -40,8 +39,8 @@ class Transitions(kind.Kind):
 
   @property
   def first_steps(self):
-    # Each environment's window is open for n - 1 steps before it is an item,
-    # and each actor holds a burst back.
+    # An n-step window needs n - 1 more steps before it becomes an item, and
+    # each actor holds back up to a burst.
     config = self.config
     return (
       self.experiment.min_replay_size
@@ -53,7 +52,7 @@ class Transitions(kind.Kind):
   def plan(self):
     experiment, config, size = self.experiment, self.config, self._size
     buffer = config.error_buffer
-    # In items: a sample is one of G transitions. The ratio stays what it is.
+    # Counts items of G transitions. The samples per insert are the same.
     return deadlock.Plan(
       min_size=-(-experiment.min_replay_size // size),
       max_size=-(-experiment.max_replay_size // size),
@@ -114,7 +113,7 @@ class Transitions(kind.Kind):
       self.batch_size // self._size,
       should_stop,
       updates=self.updates_per_call,
-      # A worker of Reverb's makes about 100,000 samples/s beside the learner.
+      # A Reverb worker delivers about 100,000 samples/s beside the learner.
       num_workers=2,
       max_in_flight=self.plan.max_in_flight,
     )
@@ -127,7 +126,8 @@ class Transitions(kind.Kind):
     del updates
     if self._size == 1:
       return sample
-    # A transition is drawn as often as its item; the weights know no scale.
+    # A transition is drawn as often as its item. Importance weights are
+    # normalized, so the factor G does not matter.
     return sample._replace(
       data=tf.reshape(sample.data, (-1, self._layout.width)),
       probabilities=np.repeat(sample.probabilities, self._size),
@@ -141,14 +141,14 @@ class Transitions(kind.Kind):
     return found
 
   def numbers(self, sample, updates):
-    # All rows: each shard has places of its own in an update. As an array, of
-    # which observations are views.
+    # All rows, since each shard has its own part of a sample. As an array, so
+    # that unpacking makes views.
     rows = self._layout.unpack(np.asarray(sample.data))
-    # The step of a learner that was restored falls back behind its actors'.
+    # A restored learner may be behind the version that its actors have.
     lag = np.maximum(updates - rows.version, 0.0)
     age = packing.age_s(rows.written_at)
     numbers = {
-      # The learner's own step: the count of the run holds what was repeated.
+      # The learner's own count; the run's also has steps that were repeated.
       'parameters_version': updates,
       'policy_lag': float(lag.mean()),
       'policy_lag_max': float(lag.max()),
@@ -159,6 +159,6 @@ class Transitions(kind.Kind):
       'replay_max_size': self.experiment.max_replay_size,
     }
     if self.prioritized:
-      # Of items: replaced, or after an update that was skipped left as stored.
+      # Those of items: replaced, or the old one kept after a skipped update.
       numbers['priorities_not_finite'] = self._not_finite
     return numbers

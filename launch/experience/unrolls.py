@@ -1,4 +1,4 @@
-"""On-policy experience, or nearly: blocks of steps in a queue."""
+"""On-policy or nearly on-policy experience: blocks of steps in a queue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from replay import packing
 from replay import shards
 from replay import tables as tables_lib
 
-# Blocks that a sampler asks ahead. Each adds to the lag of the policy.
-_BLOCKS_IN_FLIGHT = 2
+_BLOCKS_IN_FLIGHT = 2  # prefetched by a sampler; each adds to the policy lag
 
 
 class Unrolls(kind.Kind):
-  """Blocks of T steps of K environments in a queue, each learned from once."""
+  """Blocks of T steps of K environments in a queue, each sampled once."""
 
   queue = True
 
@@ -37,7 +36,7 @@ class Unrolls(kind.Kind):
       self.batch_size,
       base.actor_seed(experiment.actor_info(0), 'feed'),
     )
-    # In a sample of one learner.
+    # Blocks in a sample of one learner.
     self._blocks = self._feed.num_blocks(self.updates_per_call, members)
     if self.agent.on_policy and self._blocks % config.num_actors:
       raise ValueError(
@@ -62,7 +61,7 @@ class Unrolls(kind.Kind):
 
   @property
   def plan(self):
-    # Blocks that wait: what bounds the lag of the policy.
+    # The number of waiting blocks bounds the policy lag.
     learners = self.config.num_learners
     waiting = learners * max(
       self._blocks, self._feed.queue_size(self.config.queue_batches)
@@ -134,7 +133,7 @@ class Unrolls(kind.Kind):
 
   def numbers(self, sample, updates):
     made = self.updates_per_call
-    # Blocks are used in turn, or all of them from a rollout's first update.
+    # Updates use blocks in turn, or all of them from a rollout's first update.
     spread = made if self.agent.updates_per_call is None else 0
     mean, largest = unrolls.policy_lag(sample.data, updates - made, spread)
     age = packing.age_s(np.asarray(sample.data.written_at))
@@ -148,11 +147,11 @@ class Unrolls(kind.Kind):
 
 
 class OwnUnrolls(Unrolls, kind.Local):
-  """Rollouts of the members of a worker: each is learned before the next.
+  """Rollouts of a worker's members; each is learned from before the next.
 
   A member has as many environments as a rollout (or, without rollouts, a batch)
-  has sequences, so that a block holds it whole. One thread writes and reads
-  them, so they are handed over in its process, without a table.
+  has sequences, so that one block holds them all. One thread writes and reads
+  the blocks, without a table.
   """
 
   knob = 'agent.unroll_length'
@@ -199,15 +198,14 @@ class OwnUnrolls(Unrolls, kind.Local):
 
 
 class _Hand:
-  """Blocks from the thread that acts to the same one that learns.
+  """Hands blocks from acting to learning; `count` blocks are one sample.
 
-  A writer of `block_adder.BlockAdder`, and a `kind.Source`.
+  Both a writer of `block_adder.BlockAdder` and a `kind.Source`.
   """
 
   dropped = lost = not_finite = 0
 
   def __init__(self, count: int):
-    """Takes the blocks of one sample."""
     self._count = count
     self._blocks: list[blocks.Block] = []
 
@@ -217,7 +215,7 @@ class _Hand:
 
   def __next__(self) -> shards.Sample:
     count = self._count
-    # One thread: what is not here would be waited for in vain.
+    # The same thread writes, so waiting for missing blocks would never end.
     assert len(self._blocks) >= count, (len(self._blocks), count)
     taken, self._blocks = self._blocks[:count], self._blocks[count:]
     data = blocks.Block(
@@ -237,7 +235,7 @@ class _Hand:
     )
 
   def flush(self, timeout_s: float = 0.0) -> None:
-    """Nothing is held back."""
+    """Does nothing."""
 
   def close(self) -> None:
-    """Nothing is open."""
+    """Does nothing."""

@@ -1,7 +1,8 @@
-"""The environments of a worker that acts itself: P members side by side.
+"""Acting in a worker: the environments of its P members, side by side.
 
-All environments of all members take a vector step; what they did goes to replay
-or to a queue of the same process.
+Each vector step is one step of every environment of every member. The
+experience goes to the worker's own replay or, for unrolls, straight to its
+learner.
 """
 
 from __future__ import annotations
@@ -23,17 +24,12 @@ from replay import ring
 from replay import table_checks
 from run_records import reporting
 
-# Episodes that the reported training return averages over, per member.
-_RECENT_EPISODES = 10
-_LONG_S = 300.0  # its environments may take to reset
+_RECENT_EPISODES = 10  # per member, in the mean of the reported return
+_LONG_S = 300.0  # to reset the environments, at most
 
 
 class Acting:
-  """Acts for the members of a worker, and writes what they did.
-
-  Attributes:
-    steps: environment steps of each member.
-  """
+  """Acts for the members of a worker and records their experience."""
 
   def __init__(
     self,
@@ -45,18 +41,18 @@ class Acting:
     episode_ended: Callable[[observers.Finished], None],
     actor_steps: Callable[[int], int],
   ):
-    """Makes the environments.
+    """Builds the environments.
 
     Args:
-      experiment: what is run.
-      experience: what the members write.
-      members: P.
-      steps: that each member has taken before.
-      reporter: of the worker; steps and episodes are counted there.
-      episode_ended: told of each training episode, index is the member.
-      actor_steps: steps by which exploration falls, of a member's own.
+      experiment: settings of the run.
+      experience: the kind of experience to record.
+      members: the P members.
+      steps: environment steps that each member has already taken.
+      reporter: the worker's; counts steps and episodes.
+      episode_ended: gets each training episode, with the member as its index.
+      actor_steps: maps a member's own steps to those that exploration follows.
     """
-    self.steps = steps
+    self.steps = steps  # environment steps of each member
     self._experience = experience
     self._budget = experiment.run.steps_per_agent
     self._reward_clip = experience.agent.reward_clip
@@ -77,21 +73,16 @@ class Acting:
     self._observation: np.ndarray | None = None
     self._adder: Any = None
     self._written = 0
-    self._names: list[str] = []  # of its tables
-    self._owed = 0.0  # environment steps of a member, until the next update
+    self._names: list[str] = []  # of the worker's tables
+    self._owed = 0.0  # steps of a member before the next call of the learner
 
   def open(
     self, client: reverb.Client, table: str, should_stop: kind.ShouldStop
   ) -> None:
-    """Begins to write to the tables of this worker.
-
-    Args:
-      client: of the server that holds them.
-      table: their name, or how their names begin.
-      should_stop: ends every wait for that server.
+    """Opens the writer to the tables named `table`, or beginning with it.
 
     Raises:
-      ConnectionError: it does not answer, or should_stop() is true.
+      ConnectionError: the server does not answer, or should_stop() is true.
     """
     self._client, self._should_stop = client, should_stop
     rings = self._experience.rings
@@ -99,7 +90,7 @@ class Acting:
       self._written = len(rings) * min(map(len, rings))
     elif not self._experience.queue:
       own = self._names = [t.name for t in self._experience.tables(table)]
-      # First, as its wait alone can be ended.
+      # Before the adder connects: only this wait can be interrupted.
       info = table_checks.tables(client, kind.WAIT_S, should_stop, pulse.waits)
       self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
@@ -111,10 +102,10 @@ class Acting:
     )
 
   def in_vain(self) -> bool:
-    """Whether to wait for samples no longer: told to stop, or left to act.
+    """Whether waiting for a sample is futile: the worker must stop or act.
 
-    A replay node that dies before its first checkpoint comes back empty, and
-    only workers that act fill it. What is in its tables counts from then on.
+    A replay node that dies before its first checkpoint restarts empty, and only
+    acting fills it again. Items are then counted anew from its tables.
     """
     if self._should_stop():
       return True
@@ -122,7 +113,7 @@ class Acting:
     for name in self._names:
       infos.append(table_checks.now(self._client, name))
       if infos[-1] is None:
-        return False  # the server may come back with all that it had
+        return False  # The server may come back with its data.
     if all(map(table_checks.lets_through, infos)):
       return False
     self._written = len(infos) * min(info.current_size for info in infos)
@@ -130,19 +121,19 @@ class Acting:
 
   @property
   def done(self) -> bool:
-    """Whether the budget of the members is used."""
+    """Whether the members have used their budget."""
     return self.steps >= self._budget
 
   def act(self, theta: np.ndarray, version: int) -> bool:
-    """Acts what one call of the learner is owed.
+    """Takes the steps that are due before the next call of the learner.
 
     Args:
-      theta: parameters [P, D] that act.
-      version: learner steps that made them.
+      theta: parameters, float32 [P, D].
+      version: learner steps that `theta` has had.
 
     Returns:
-      Whether the learner may learn: there is enough, and it was not cut short
-      by the budget or a stop.
+      Whether the learner may go on: replay has enough items, and neither the
+      budget nor a stop has cut acting short.
     """
     own = self._experience.envs_per_member
     self._owed += self._experience.steps_per_call
@@ -162,12 +153,12 @@ class Acting:
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults
     for _ in range(count):
-      if self._should_stop():  # before each: they may be slow
+      if self._should_stop():  # Checked at each step: a step may be slow.
         break
       steps = self._actor_steps(self.steps)
       action = behaviour.act(theta, observation, steps, self._rng)
       step = environment.step(action)
-      pulse.worked(moved=True)  # each: a slow environment reports seldom
+      pulse.worked(moved=True)
       kept = base.clipped(step, self._reward_clip)
       self._written += self._record(observation, action, kept, version)
       if np.count_nonzero(step.last):
@@ -178,26 +169,25 @@ class Acting:
       observation = step.next_observation
       self.steps += own
     self._observation = observation
-    # The last step may go over the budget; what is reported does not.
+    # The last vector step may exceed the budget; the reported count must not.
     self.steps = min(self.steps, self._budget)
     done_steps = (self.steps - start) * self._num_members
     self._reporter.count(actor_steps=done_steps, episodes=episodes)
     self._reporter.count_dropped(environment.faults - faults)
 
   def random(self) -> np.ndarray:
-    """The state of the random numbers of acting, to be saved."""
+    """The random generator's state, for a checkpoint."""
     return ring.pack_random(self._rng)
 
   def go_on(self, random: np.ndarray) -> None:
-    """Draws on from a state that was saved. Environments begin anew."""
+    """Restores a saved random state. Environments still start new episodes."""
     ring.unpack_random(self._rng, random)
 
   def flush(self) -> None:
-    """Waits until replay has what was written."""
+    """Waits until replay holds everything written so far."""
     self._adder.flush()
 
   def numbers(self) -> dict[str, float]:
-    """For the log."""
     numbers = {
       'epsilon': self._experience.agent.exploration(
         self._actor_steps(self.steps)
@@ -211,18 +201,16 @@ class Acting:
     return numbers
 
   def close(self) -> None:
-    """Ends environments and writers."""
     self._environment.close()
     if self._adder is not None:
       self._adder.close()
 
 
 def seed_of(info: base.ActorInfo, steps: int) -> int:
-  """Of a node that acts: restarted, it does not replay what it has seen.
+  """Seed of a node that acts; a restarted node gets a new one.
 
-  Args:
-    info: of the actor.
-    steps: that were counted before. Who died with none has its life beside.
+  The counted `steps` tell restarts apart. The node's life does so too, because
+  it may have died before any step was counted.
   """
   life = pulse.life()[1]
   again = f', life {life}' if life > 1 else ''

@@ -1,8 +1,8 @@
-"""One actor: K environments, a copy of the parameters, a line to replay.
+"""One actor: K environments, a copy of the parameters and a writer to replay.
 
-It never starts TensorFlow for agents that act in NumPy. What it may lose when
-it dies is its unfinished windows; a restarted actor takes the same rank (and so
-the same exploration) and counts on from the steps that it reported.
+An agent that acts in NumPy needs no TensorFlow here. An actor that dies loses
+only its unfinished windows. When restarted it keeps its rank, and so its
+exploration, and continues counting from the steps that it had reported.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
-# How long an actor on policy waits for the learner.
-_ON_POLICY_WAIT_S = 30.0
-_LOOK_AROUND_S = 0.5
-_LONG_S = 300.0  # its environments and policy may take to build, or to reset
+_ON_POLICY_WAIT_S = 30.0  # of an on-policy actor for the learner, at most
+_LOOK_AROUND_S = 0.5  # between two checks for the end during that wait
+_LONG_S = 300.0  # to build environments and policy, or to reset, at most
 
 
 class Actor:
@@ -51,15 +50,14 @@ class Actor:
     replay: str,
     table: str = 'replay',
   ):
-    """Takes its arguments in; everything is built in `run`.
+    """Stores its arguments; `run` builds everything else.
 
     Args:
-      experiment: what to run.
-      config: how many actors there are, and what each has.
-      index: rank of this one.
+      experiment: settings of the run.
+      config: settings of the actors.
+      index: rank of this actor.
       counter: client of the counter.
-      policy: client of the learner: parameters; with central inference, of
-        the server that acts.
+      policy: client of the learner, or of the central inference server.
       replay: 'host:port' of the shard that it writes to.
       table: name of the table there.
     """
@@ -72,16 +70,16 @@ class Actor:
     self._experience = experience.of_actors(experiment, config)
     self._agent = self._experience.agent
     plan = self._experience.plan
-    # Environment steps of the run that fall to this actor.
+    # This actor's part of the run's environment steps.
     self.share = deadlock.parts(plan, experiment.total_steps)[index]
-    # What this one writes, others wait for: it has to act until the run ends.
+    # Others wait for what this actor writes, so it must act until the run ends.
     self._helps = self._agent.on_policy or deadlock.lockstep(plan)
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self._acted = False
     self._told_evaluation = 0
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Acts; returns when told to stop."""
+    """Acts until the run is over or `stop` is set."""
     self._stop = stop = pulse.stop_event(stop)
     with pulse.busy('building environments and policy', _LONG_S):
       self._build()
@@ -129,7 +127,7 @@ class Actor:
       reverb.Client(self._replay),
       self._table,
       self._behaviour,
-      # An actor acts for one member.
+      # The first argument is the member; an actor has only one.
       lambda _, packed: self._behaviour.priorities(
         self._follower.theta, packed
       ),
@@ -147,22 +145,22 @@ class Actor:
 
   @property
   def steps(self) -> int:
-    """Of all its environments, also before it was started again."""
+    """Steps of all its environments, including those before a restart."""
     return self._actor.steps
 
   def _loop(self) -> None:
     num_envs, share = self._environment.num, self.share
     chunk = max(1, self._experience.acting_steps // num_envs)
     observation = self._reset()
-    count = 0  # steps of each environment until the next look for parameters
-    # On policy, or where shards are held to one pace, the others cannot go on
-    # alone: an actor that has used its share before them (one of them died, or
-    # its shard was away) acts on, and counts no more.
+    count = 0  # steps of each environment until parameters are next fetched
+    # If the agent is on-policy, or the shards must keep one pace, the other
+    # actors cannot go on alone. An actor that has used its share before them
+    # (one died, or its shard was unavailable) then acts on without counting.
     while not self._stop.is_set() and (self._helps or self.steps < share):
       if not count:
         self._fetch()
         count = chunk
-        # A rollout is acted whole.
+        # A rollout is never cut short.
         if self.steps < share and not self._agent.on_policy:
           count = min(chunk, -(-(share - self.steps) // num_envs))
       before = self.steps
@@ -171,7 +169,7 @@ class Actor:
         count = 0
       except remote.RunLost:
         observation = self._begin_anew()
-        # Of a rollout, others wait for just what was not written.
+        # The rollout still lacks the steps that have not been written.
         done = (self.steps - before) // num_envs
         count -= done - done % (self._agent.unroll_length or 1)
       if self._over():
@@ -179,7 +177,7 @@ class Actor:
     self._adder.flush()
 
   def _begin_anew(self) -> np.ndarray:
-    """After what the policy remembers was lost: no half sequence is kept."""
+    """Drops unfinished sequences after the policy's state was lost."""
     self._adder.reset()
     self._tracker.restart()
     return self._reset()
@@ -192,8 +190,8 @@ class Actor:
     if not (self._agent.on_policy and self._acted):
       self._follower.fetch()
       return
-    # The next rollout is acted with what this one has taught. Where a block
-    # was lost with its server, nobody would ever learn it: then go on.
+    # The next rollout needs the parameters that this one produces. If a block
+    # was lost with its server, they never come: the wait has a limit.
     self._adder.flush()
     until = time.monotonic() + _ON_POLICY_WAIT_S
     while not self._follower.fetch_newer(_LOOK_AROUND_S):
@@ -206,9 +204,9 @@ class Actor:
         return
 
   def _over(self) -> bool:
-    """Whether the run is over; also reports, when that is due."""
-    # Whose share is used may hear of the end at once. In a quick run many
-    # evaluations fall due between two reports: each is told of in time.
+    """Whether the run is over. Also sends a report if one is due."""
+    # Reports early when the share is used, since the run may be over, and at
+    # each evaluation: a fast run can pass several between two reports.
     period = max(1, self._experiment.eval_period // self._config.num_actors)
     evaluation = self.steps // period
     due = (
@@ -222,24 +220,23 @@ class Actor:
     )
 
   def _act(self, observation: np.ndarray, count: int) -> np.ndarray:
-    """`count` steps of each environment; fewer where it is told to stop."""
+    """Takes `count` steps of each environment, or fewer if told to stop."""
     actor, environment = self._actor, self._environment
     self._acted = True
     episodes, start, faults = 0, self.steps, environment.faults
     try:
       for _ in range(count):
-        if self._stop.is_set():  # before each: they may be slow
+        if self._stop.is_set():  # Checked at each step: a step may be slow.
           break
         action = actor.act(observation)
         step = environment.step(action)
-        # Each: a slow environment reports seldom. Those that count no more
-        # keep no run alive.
+        # Steps beyond the share must not make a stalled run look alive.
         pulse.worked(moved=self.steps < self.share)
         actor.record(observation, action, step)
         episodes += len(self._tracker.observe(step))
         observation = step.next_observation
     finally:
-      # The last step may go over the share; what is reported does not.
+      # The last step may exceed the share; the reported count must not.
       done = min(self.steps, self.share) - min(start, self.share)
       self._reporter.count(actor_steps=done, episodes=episodes)
       self._reporter.count_dropped(environment.faults - faults)
@@ -259,7 +256,7 @@ class Actor:
     return numbers
 
   def _idle(self) -> None:
-    """Its share is used: says so until the run is over."""
+    """Reports until the run is over, once the share is used."""
     while not self._stop.wait(0.1):
       if self._reporter.due() and self._reporter.report(self._numbers()):
         return

@@ -1,4 +1,4 @@
-"""Greedy episodes of a run: their rows, the best parameters, the goal."""
+"""Greedy evaluation: metrics rows, the best parameters, the run's target."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ from run_records import reporting
 from run_records import run_directory
 
 _CONFIRMATION_EPISODES = 20
-_LONG_S = 300.0  # its environments may take to build
+_LONG_S = 300.0  # to build the environments, at most
 
 
 class Best:
   """Keeps the best parameters of a run in its checkpoints.
 
-  A confirmed return counts before one that was not; of equal returns the later
-  one counts. The best of many evaluations is partly luck: to know what it is
-  worth, play it again. A run that is resumed goes on learning: what comes then
-  is not held against a confirmation of before.
+  A confirmed return ranks above any unconfirmed one; of equal returns, the
+  later one wins. The best of many evaluations is partly luck: evaluate it again
+  for an unbiased estimate. A resumed run continues to learn, so a confirmation
+  from an earlier start does not outrank its new results.
   """
 
   def __init__(self, run_dir: str | os.PathLike[str] | None):
-    """Takes up what an earlier start of the run has kept.
-
-    Args:
-      run_dir: of the run; None keeps nothing.
-    """
+    """Reads what the run has kept so far; without `run_dir` nothing is kept."""
     self._rank = (False, -np.inf, -1)
     self._path = None
     if run_dir is None:
@@ -51,13 +47,13 @@ class Best:
   def offer(
     self, theta: np.ndarray, mean: float, steps: int, confirmed: bool = False
   ) -> None:
-    """Keeps `theta [D]` if it is better than what is kept.
+    """Keeps `theta [D]` if it ranks above the parameters kept so far.
 
     Args:
-      theta: what was evaluated.
-      mean: return; NaN, of broken episodes, is never the best.
-      steps: environment steps of one agent that it had learned from.
-      confirmed: whether it was played again to know.
+      theta: the evaluated parameters.
+      mean: mean return; NaN if episodes broke, which is never the best.
+      steps: environment steps of one agent that it has learned from.
+      confirmed: whether `mean` is from a confirming evaluation.
     """
     rank = (confirmed, float(mean), steps)
     if self._path is None or np.isnan(mean) or rank < self._rank:
@@ -71,11 +67,9 @@ class Best:
 
 
 class Judge:
-  """Plays greedy episodes, keeps the best parameters, ends a run at its goal.
+  """Plays greedy episodes, keeps the best parameters, ends a run at its target.
 
-  Attributes:
-    played_at: steps of a member at the run's last evaluation, also before it
-      was resumed; -1 if there was none.
+  `played_at` are the steps of a member at the last evaluation, -1 without one.
   """
 
   def __init__(
@@ -86,21 +80,16 @@ class Judge:
     members: int = 1,
     ends_run: bool = True,
   ):
-    """Plays nothing yet.
+    """Reads earlier evaluations of the run.
 
-    Args:
-      experiment: what is run.
-      agent: whose parameters are played.
-      reporter: of the node; rows go there.
-      members: P, that are played each time.
-      ends_run: whether it ends the run when `run.target_return` is confirmed.
+    `members` is P. With `ends_run`, a confirmed `run.target_return` ends it.
     """
     self._experiment = experiment
     self._agent = agent
     self._reporter = reporter
     self._target = experiment.run.target_return if ends_run else None
     directory = experiment.run_dir
-    # Of several members, who is best is said by their last evaluation.
+    # With several members, the last evaluation tells which one is best.
     self._best = Best(directory if members == 1 else None)
     rows: list[dict[str, Any]] = []
     if directory is not None:
@@ -118,10 +107,10 @@ class Judge:
     """Plays `run.eval_episodes` with each member. Returns False if stopped.
 
     Args:
-      thetas: parameters [P, D].
-      steps: environment steps of a member that made them.
-      should_stop: asked at each step; ends it without a row.
-      more: given the mean return of each member, what else is in the row.
+      thetas: parameters, float32 [P, D].
+      steps: environment steps of a member so far.
+      should_stop: called at each step; True ends the evaluation without a row.
+      more: maps the members' mean returns to further columns of the row.
     """
     run = self._experiment.run
     results = self._play(
@@ -155,8 +144,8 @@ class Judge:
     target: float,
     should_stop: Callable[[], bool],
   ) -> None:
-    """Ends the run if each member holds the target over more episodes."""
-    # The best of many evaluations is partly luck: played again, and longer.
+    """Ends the run if each member keeps the target over more episodes."""
+    # The best of many evaluations is partly luck, so it is repeated.
     count = _CONFIRMATION_EPISODES
     results = self._play(thetas, count, f'confirmation at {steps}', should_stop)
     if results is None:
@@ -177,10 +166,9 @@ class Judge:
     purpose: str,
     should_stop: Callable[[], bool],
   ) -> list[evaluation.VectorResult] | None:
-    """`count` greedy episodes of each member; None if told to stop."""
+    """Plays `count` greedy episodes of each member; None if told to stop."""
     experiment = self._experiment
-    # The same environments for each member: fewer seeds to explain, and the
-    # training environments' randomness is not touched.
+    # All members get the same seed, independent of the training environments'.
     seed = base.actor_seed(experiment.actor_info(0), purpose)
     results = []
     for theta in thetas:

@@ -1,7 +1,7 @@
 """A worker of evolution strategies: plays the episodes of perturbed policies.
 
-All episodes of a task are played side by side, in one vector of environments
-and one forward pass of as many parameters.
+All episodes of a task run side by side, in one vector environment and with one
+batched forward pass over as many parameter vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAUSE_S = 0.2  # before an unreachable master is asked again
 
 
 class Worker:
-  """Plays what the master asks for. It may die at any time."""
+  """Plays the master's tasks. It may die at any time."""
 
   def __init__(
     self,
@@ -38,15 +38,6 @@ class Worker:
     counter: Any,
     master: Any,
   ):
-    """Takes its arguments in.
-
-    Args:
-      experiment: what is run.
-      config: numbers.
-      index: of this worker.
-      counter: client of the counter.
-      master: client of services.evolution.Master.
-    """
     self._experiment = experiment
     self._config = config
     self._index = index
@@ -54,7 +45,7 @@ class Worker:
     self._reporter = reporting.Reporter(f'worker/{index}', counter)
     self._environments: dict[int, vector.VectorEnvironment] = {}
     self._away = False
-    self._key = -1  # of theta
+    self._key = -1  # of theta; -1 if it has to come from the master
     self._played = {'tasks': 0, 'steps': 0}
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -103,7 +94,7 @@ class Worker:
         task['task'],
         place.stop - place.start,
       )
-      # The master's word: it is what comes back with the returns.
+      # Uses the master's indices: `deliver` compares them.
       drawn = drawn._replace(indices=task['indices'])
       played = self.play(self._theta, drawn)
       if played is None:
@@ -127,7 +118,7 @@ class Worker:
       self._played['steps'] += int(result.lengths.sum())
 
   def _take(self, task: dict[str, Any]) -> bool:
-    """Comes to the theta of a task. Returns whether it could."""
+    """Brings theta to the task's generation. Returns whether it succeeded."""
     if 'theta' in task:
       _, self._theta = parameters.decode(self._agent.layout, task['theta'])
       self._key = task['key']
@@ -149,17 +140,17 @@ class Worker:
   def play(
     self, theta: np.ndarray, drawn: evolution.Draws
   ) -> tuple[episodes.Result, evolution.Sums] | None:
-    """The episodes of a task; None if the run ended meanwhile."""
+    """Plays a task's episodes for `theta [D]`; None if the run has ended."""
     num = min(self._config.envs_per_worker, 2 * len(drawn.indices))
     if num not in self._environments:
       with pulse.busy('building environments', _LONG_S):
         self._environments[num] = vector.make_vector(
           self._experiment.environment,
           num,
-          0,  # each episode has a seed of its own
+          0,  # Each episode has its own seed.
           on_fault=self._experiment.run.on_fault,
-          # A generation waits for the end of each episode; a policy that does
-          # not fail has none where the task has no limit.
+          # A generation waits for all episodes. Without a limit, a policy that
+          # never fails would never end one.
           max_steps=self._experiment.run.eval_max_steps,
         )
     policy = evolution.Perturbed(
@@ -171,11 +162,8 @@ class Worker:
     return None if result is None else (result, policy.sums)
 
   def _ask(self, method: str, *arguments: Any) -> Any:
-    """Calls the master; None where it does not answer.
-
-    A result that does not arrive is not sent again: the master gives its task
-    out once more.
-    """
+    """Calls the master; None if it does not answer."""
+    # A lost result is not sent again: the master hands the task out once more.
     try:
       answer = getattr(self._master, method)(*arguments)
     except rpc.Unavailable as e:
@@ -190,12 +178,12 @@ class Worker:
     return answer
 
   def _stepped(self) -> bool:
-    """As `_over`, between steps: a task alone may take minutes."""
+    """Calls `_over` between steps: a single task may take minutes."""
     pulse.worked(moved=True)
     return self._over()
 
   def _over(self) -> bool:
-    """Whether the run is over; also reports, when that is due."""
+    """Whether the run is over. Also sends a report if one is due."""
     if self._stop.is_set() or self._reporter.finished:
       return True
     return self._reporter.due() and self._reporter.report(self._played)

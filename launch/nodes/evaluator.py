@@ -1,4 +1,4 @@
-"""The evaluator: greedy episodes with the newest parameters, beside the run."""
+"""The evaluator: greedy episodes with the newest parameters, during a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _JOIN_S = 1.0
-_LOOK_S = 0.05  # between looks at the counter for the next evaluation
-_LAST_EVALUATIONS_S = 120.0  # after the end, at most
+_LOOK_S = 0.05  # between two requests to the counter for the steps so far
+_LAST_EVALUATIONS_S = 120.0  # evaluations after the run's end, at most
 
 
 @dataclasses.dataclass(frozen=True)
 class _Snapshot:
-  """Parameters of one moment, to be evaluated."""
+  """Parameters waiting for their evaluation."""
 
   steps: int  # of one agent
   version: int
@@ -38,11 +38,11 @@ class _Snapshot:
 
 
 class Evaluator:
-  """Measures the parameters now and then. Nothing depends on it.
+  """Evaluates the parameters periodically. No other node waits for it.
 
-  Parameters are taken when their evaluation is due, and played when there is
-  time: the newest first, those that are left after the end of the run. So a
-  run that is quicker than its evaluations has a whole curve too.
+  A snapshot of the parameters is taken when an evaluation is due, and evaluated
+  when there is time, the newest first and the rest after the end of the run. So
+  a run that is faster than its evaluations still gets a complete curve.
   """
 
   def __init__(
@@ -52,13 +52,9 @@ class Evaluator:
     server: Any,
     ends_run: bool = False,
   ):
-    """Takes its arguments in.
+    """`server` is a client of a node that serves `get_parameters`.
 
-    Args:
-      experiment: what is run.
-      counter: client of the counter.
-      server: client of what serves `get_parameters(have_version)`.
-      ends_run: whether it ends the run when `run.target_return` is confirmed.
+    With `ends_run`, a confirmed `run.target_return` ends the run.
     """
     self._experiment = experiment
     self._counter = counter
@@ -69,12 +65,11 @@ class Evaluator:
     self._judge = best.Judge(
       experiment, self._agent, self._reporter, ends_run=ends_run
     )
-    # Steps of the newest snapshot: a resumed run does not play again what it
-    # ended with.
+    # Steps of the newest snapshot. A resumed run does not repeat its last one.
     self._taken = self._judge.played_at
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Evaluates every `eval_period` steps of one agent, until the end."""
+    """Evaluates every `eval_period` steps of one agent, and after the last."""
     stop = pulse.stop_event(stop)
     be_nice(self._experiment)
     over = threading.Event()
@@ -92,7 +87,7 @@ class Evaluator:
       self._evaluate(snapshot, stop)
       pulse.worked()
     over.set()
-    while taking.is_alive():  # it may wait for an answer
+    while taking.is_alive():  # It may be waiting for an answer.
       taking.join(_JOIN_S)
       pulse.beat()
     if not stop.is_set():
@@ -105,7 +100,7 @@ class Evaluator:
     done = self._taken // period
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
-        # Said here, as an evaluation may take longer than the program waits.
+        # Called here because an evaluation may outlast the program's own wait.
         self._reporter.hold(_LAST_EVALUATIONS_S)
         return
       steps = self._steps()
@@ -115,7 +110,7 @@ class Evaluator:
         done = steps // period
 
   def _finish(self, stop: threading.Event) -> None:
-    """The run is over: what it came to is worth one more."""
+    """After the run: evaluates the final parameters and the snapshots left."""
     self._reporter.hold(_LAST_EVALUATIONS_S)
     until = time.monotonic() + _LAST_EVALUATIONS_S
     steps = self._steps()
@@ -128,19 +123,19 @@ class Evaluator:
           self._waiting.qsize(),
         )
         break
-      pulse.worked(moved=True)  # the run waits for these steps too
+      pulse.worked(moved=True)  # The run waits for evaluation steps too.
       self._evaluate(self._waiting.get(), stop)
     self._reporter.hold(0)
 
   def _steps(self) -> int | None:
-    """Actor steps of one agent so far, or None if nobody knows."""
+    """Actor steps of one agent so far; None if the counter does not answer."""
     totals = _asked(self._counter.totals)
     if totals is None:
       return None
     return totals.get('actor_steps', 0) // self._experiment.num_agents
 
   def _take(self, steps: int) -> bool:
-    """Puts the newest parameters in line. Returns whether there were any."""
+    """Queues a snapshot of the parameters. Returns whether there were any."""
     newest = _asked(self._server.get_parameters, -1)
     if newest is None or newest['theta'] is None:
       return False
@@ -164,7 +159,7 @@ class Evaluator:
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
-  """What another node answers; None if it does not."""
+  """Another node's answer; None if the call fails."""
   try:
     return call(*arguments)
   except (rpc.Unavailable, rpc.RemoteError):
@@ -172,7 +167,6 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def be_nice(experiment: experiment_lib.Experiment) -> None:
-  """Lets learning go first where nodes share cores. Threads stay as they are:
-  a thread's niceness would be its whole process's."""
+  """Lowers the priority of the node's process, unless it is only a thread."""
   if threading.current_thread() is threading.main_thread():
     os.nice(experiment.run.background_niceness)

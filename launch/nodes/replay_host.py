@@ -1,9 +1,10 @@
 """Reverb servers inside a node: addresses, checkpoints, RUN/replay/*.json.
 
-A learner hosts its replay itself (sampling then crosses no process), or replay
-nodes host a shard each. In both cases a shard is one Reverb server with a name
-in the run's directory of addresses. It comes back where it was, or, if another
-process listens there, elsewhere: clients find it when they start again.
+Either a learner hosts its replay itself, so that sampling stays within its
+process, or replay nodes host one shard each. In both cases a shard is one
+Reverb server, with a name in the run's directory of addresses. A restarted
+server takes its old port, or another one if a different process listens there;
+clients find it when they restart.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from run_records import checkpoints as checkpoint_files
 from run_records import metrics
 
 _logger = logging.getLogger(__name__)
-# Seconds between two looks at the stop event. A signal that one of Reverb's
-# threads handles does not wake the main thread, so each wait has an end.
+# Between two checks of the stop event. A signal that one of Reverb's threads
+# handles does not wake the main thread, so every wait is timed.
 _LOOK_UP_S = 0.5
-_LONG_S = 300.0  # a full table may take to restore
+_LONG_S = 300.0  # to restore a full table, at most
 
 
 class AddressHandle(base.Handle[str]):
-  """What other nodes hold of a shard; becomes its 'host:port' in them."""
+  """Handle of a shard; other nodes get its 'host:port'."""
 
   def __init__(self, address: lp_address.Address):
     self._address = address
@@ -44,10 +45,7 @@ class AddressHandle(base.Handle[str]):
 
 
 class HostNode(rpc.Node):
-  """An `rpc.Node` whose object also hosts Reverb servers.
-
-  The object gets their addresses as the keyword argument `addresses`.
-  """
+  """An `rpc.Node` whose object also hosts Reverb servers."""
 
   def __init__(
     self, constructor: Callable[..., Any], *args, shards: int = 1, **kwargs
@@ -55,9 +53,9 @@ class HostNode(rpc.Node):
     """Describes the node; nothing starts yet.
 
     Args:
-      constructor: makes the object; gets `addresses` beside the arguments.
-      *args: arguments; handles become clients.
-      shards: Reverb servers that it hosts.
+      constructor: makes the object; also gets the servers' `addresses`.
+      *args: of the constructor; handles become clients.
+      shards: number of Reverb servers.
       **kwargs: of `rpc.Node` and of the constructor.
     """
     addresses = [lp_address.Address(f'replay{i}') for i in range(shards)]
@@ -69,22 +67,19 @@ class HostNode(rpc.Node):
       self.allocate_address(address)
 
   def configure(self, *args, **kwargs):
-    """Gives the constructor its arguments after handles were made.
-
-    For nodes that call each other; see `lp.CourierNode.configure`.
-    """
+    """See `lp.CourierNode.configure`: for nodes that call each other."""
     super().configure(*args, addresses=self._own_handles(), **kwargs)
 
   def _own_handles(self) -> list[AddressHandle]:
     return [AddressHandle(address) for address in self._shards]
 
   def shard_handle(self, shard: int) -> AddressHandle:
-    """For another node: the address of one of the servers."""
+    """Handle of the address of one of the servers, for another node."""
     return self._track_handle(AddressHandle(self._shards[shard]))
 
 
 class ReplayHost:
-  """The shards of one node; `run` makes it a node of its own."""
+  """The shards of one node. With `run` it is a node of its own."""
 
   serves = ('save',)
 
@@ -97,17 +92,17 @@ class ReplayHost:
     shared: bool = False,
     queue: bool = False,
   ):
-    """Takes its arguments in; servers start with `start`.
+    """Stores its arguments; `start` starts the servers.
 
     Args:
       make_tables: makes the tables of one shard.
-      run_dir: the run's directory; None keeps nothing.
+      run_dir: the run's directory; None saves nothing.
       addresses: 'host:port' of each server.
-      first_shard: number of the first of them.
-      shared: others write to it too, beside the worker that saves it: what they
-        write after that one's last save is kept at the end.
-      queue: its items are taken once. None of them is saved: those that were
-        learned from would come back.
+      first_shard: number of the first server's shard within the run.
+      shared: whether nodes other than the worker that saves it write to it.
+        What they write after that worker's last save is saved at the end.
+      queue: whether each item is sampled once. Nothing is then saved: items
+        that were already learned from would come back.
     """
     self._make_tables = make_tables
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
@@ -121,9 +116,9 @@ class ReplayHost:
     self._lock = threading.Lock()
 
   def start(self) -> None:
-    """Starts the servers, with what their newest checkpoints hold."""
+    """Starts the servers, restored from their newest checkpoints."""
     for shard, address in enumerate(self._addresses, self._first):
-      pulse.beat()  # what limits its node limits each
+      pulse.beat()  # The node's time limit applies to each server.
       opened = checkpoints.open_server(
         self._make_tables(),
         port=lp_address.get_port_from_address(address),
@@ -142,7 +137,7 @@ class ReplayHost:
   def _say_where(
     self, shard: int, address: str, restored: checkpoints.Manifest | None
   ) -> None:
-    """Writes RUN/replay/shard_<i>.json; warns of what a restart has lost."""
+    """Writes RUN/replay/shard_<i>.json; warns about data lost in a restart."""
     if self._run_dir is None:
       return
     path = self._run_dir / 'replay' / f'shard_{shard}.json'
@@ -163,14 +158,14 @@ class ReplayHost:
     )
 
   def save(self, meta: dict[str, Any], last: bool = False) -> int:
-    """Writes a checkpoint of each shard. Returns the items kept.
+    """Writes a checkpoint of each shard. Returns the number of items saved.
 
     Args:
-      meta: what else a reader should know, for instance learner_steps.
-      last: nothing that the caller knows of comes after it.
+      meta: stored with the checkpoint, for instance learner_steps.
+      last: whether the caller writes nothing after this.
 
     Raises:
-      RuntimeError: no server runs here, not yet or no more.
+      RuntimeError: the servers are not running yet, or no longer.
       checkpoint_files.Broken: see `checkpoints.save`.
     """
     kept = 0
@@ -193,17 +188,16 @@ class ReplayHost:
     return kept
 
   def stop(self, lost: bool = False) -> None:
-    """Ends the servers, and with them the calls that wait in them.
+    """Stops the servers and ends the calls that are blocked in them.
 
-    Args:
-      lost: no checkpoint holds what they hold; the next start will say so.
+    With `lost`, no checkpoint has their content: the next start warns of it.
     """
-    with self._lock:  # Not in the middle of a save.
+    with self._lock:  # Waits for a save to end.
       opened, self._opened = self._opened, []
       for shard, server in enumerate(opened, self._first):
         server.server.stop()
         if self._run_dir is not None and not lost:
-          # The file names live servers only.
+          # These files list running servers only.
           path = self._run_dir / 'replay' / f'shard_{shard}.json'
           path.unlink(missing_ok=True)
 
@@ -217,15 +211,15 @@ class ReplayHost:
     self.stop(lost=not self._keep())
 
   def _keep(self) -> bool:
-    """Saves what no learner came to save. Returns whether all is kept."""
+    """Makes the last save if no learner has. Returns whether all is saved."""
     if self._run_dir is None or self._queue:
       return True
-    with self._lock:  # A save may be under way.
-      # The engine waits a few seconds for a node to end: no save for nothing.
+    with self._lock:  # A save may be in progress.
+      # The engine gives a node only seconds to end: skip a redundant save.
       if self._saved_last:
         return True
     try:
-      # The learner's steps are those of the last save that it asked for.
+      # Reuses the learner's step count from the last save that it requested.
       kept = self.save(self._meta)
     except saves.FAILURES as e:
       _logger.warning('Replay was not checkpointed: %s', e)

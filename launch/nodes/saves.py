@@ -1,8 +1,7 @@
-"""What a worker keeps of itself: RUN/checkpoints/WORKER.npz, and its replay.
+"""A worker's checkpoints: RUN/checkpoints/WORKER.npz, and its replay.
 
-The worker waits meanwhile. So a save that takes long is made seldom, and one of
-replay that fails is a sentence in the log: what was saved before is still
-there.
+The worker waits during a save, so slow saves are made less often. A failed save
+of replay is only logged: the previous checkpoint is still there.
 """
 
 from __future__ import annotations
@@ -21,17 +20,15 @@ from run_records import checkpoints
 from run_records import run_directory
 
 _logger = logging.getLogger(__name__)
-_PERIOD_S = 5.0  # from the end of a checkpoint of the learner to the next
-# A learner waits for saves, of itself or of replay, at most one part in so many
-# of its time.
-_SHARE = 20
-_LONG_S = 3.0  # saves of replay that take longer are spoken of
-# What one can fail with, also on another node: rpc's errors are among these.
+_PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
+_SHARE = 20  # saves take at most 1 / _SHARE of a learner's time
+_LONG_S = 3.0  # a save of replay that takes longer is logged
+# Errors of a save of replay. The rpc errors are subclasses of these.
 FAILURES = (OSError, RuntimeError, checkpoint_files.Broken)
 
 
 class _Pause:
-  """From the end of a save to the next; the first begins at once."""
+  """The pause between two saves. The first one starts with the object."""
 
   def __init__(self, period_s: float):
     self._period_s = self.pause_s = period_s
@@ -41,14 +38,14 @@ class _Pause:
     return time.monotonic() - self._ended >= self.pause_s
 
   def ended(self, took_s: float | None) -> None:
-    """A save has ended; None: it failed, and the pause stays what it was."""
+    """Notes the end of a save. After a failure (None) the pause stays."""
     self._ended = time.monotonic()
     if took_s is not None:
       self.pause_s = max(self._period_s, _SHARE * took_s)
 
 
 class Saves:
-  """Saves a learner and the replay beside it, and gives the learner back."""
+  """Saves a learner and its replay, and restores the learner."""
 
   def __init__(
     self,
@@ -57,13 +54,9 @@ class Saves:
     hosts: Sequence[Any],
     replay_period_s: float,
   ):
-    """Looks up what is there.
+    """Saves nothing if `run_dir` is None.
 
-    Args:
-      run_dir: of the run; None keeps nothing.
-      node: name of the worker.
-      hosts: `replay_host.ReplayHost`s, or clients of them, that it saves.
-      replay_period_s: between two saves of those, at least.
+    `hosts` are `replay_host.ReplayHost`s or clients of them.
     """
     self._path: pathlib.Path | None = None
     self._start = 0
@@ -73,27 +66,27 @@ class Saves:
       self._start = _starts(run_dir)
     self._replay = ReplaySaves(hosts, replay_period_s)
     self._pause = _Pause(_PERIOD_S)
-    self.due = self._pause.due  # whether it is time for the next
+    self.due = self._pause.due
 
   def restore(
     self, learner: Any, again: bool
   ) -> Mapping[str, np.ndarray] | None:
-    """Gives a learner what was saved, if there is something for it.
+    """Restores a learner from its checkpoint, if there is one for it.
 
     Args:
-      learner: takes it.
-      again: whether what this start of the run has saved is taken too; if not,
-        only what an earlier one has, which is resumed, and of this start the
-        updates made, by which learning rates fall. What else a node had that
-        died may be what killed it.
+      learner: the learner to restore.
+      again: whether to use a checkpoint that the present start of the run
+        wrote. If not, only the number of updates is taken from it, which
+        learning rates follow: the node died, and the rest of its state may be
+        the cause. Checkpoints of earlier starts are always used.
 
     Returns:
-      All that was saved, also what `save` got beside the learner; None where
-      the learner is new.
+      All saved arrays, including `beside` of `save`; None if the learner keeps
+      its new parameters.
 
     Raises:
-      ValueError: it was another learner, with other members or networks.
-      durable.Broken: it was saved, and can be read no more.
+      ValueError: the checkpoint has other members or networks.
+      durable.Broken: the checkpoint cannot be read.
     """
     if self._path is None:
       return None
@@ -114,15 +107,10 @@ class Saves:
     last: bool = False,
     beside: Mapping[str, np.ndarray] | None = None,
   ) -> bool:
-    """Saves the learner, and replay where that is due or this is the last.
+    """Saves the learner, and replay if that is due or this is the last save.
 
-    Args:
-      learner: whose arrays are saved.
-      last: whether nothing comes after it.
-      beside: more arrays, of names that no learner has.
-
-    Returns:
-      Whether replay is kept as it is now.
+    `beside` has more arrays, under names that no learner uses. Returns whether
+    the checkpoint holds the present content of replay.
     """
     began, took_s = time.monotonic(), None
     try:
@@ -130,40 +118,29 @@ class Saves:
         return True
       arrays: dict[str, Any] = {**learner.save(), **(beside or {})}
       checkpoints.write(self._path, start=self._start, **arrays)
-      # Without that of replay, which has a pause of its own.
+      # Does not include saving replay, which has its own pause.
       took_s = time.monotonic() - began
       if last or self._replay.due():
         return self._replay.save(learner.updates, last=last)
       return False
     finally:
-      # Also of one that failed: learning goes on before the next.
+      # Also after a failure, so that learning goes on before the next attempt.
       self._pause.ended(took_s)
 
 
 class ReplaySaves:
-  """Saves the shards of all hosts, now and then."""
+  """Saves the shards of all hosts, at least `period_s` apart."""
 
   def __init__(self, hosts: Sequence[Any], period_s: float):
-    """Saves nothing yet; the first period begins.
-
-    Args:
-      hosts: `replay_host.ReplayHost`s, or clients of them.
-      period_s: from the end of a save to the next, at least.
-    """
     self._hosts = list(hosts)
     self._pause = _Pause(period_s)
-    self.due = self._pause.due  # whether it is time for the next
+    self.due = self._pause.due
 
   def save(self, learner_steps: int, last: bool = False) -> bool:
-    """Saves the shards of each host. Returns whether all of them were saved.
-
-    Args:
-      learner_steps: of the learner, for who reads the checkpoint.
-      last: the learner has ended; nothing that matters comes after it.
-    """
+    """Saves the shards of each host. Returns whether all of them were saved."""
     began, whole = time.monotonic(), True
     for host in self._hosts:
-      pulse.beat()  # the limit is that of each
+      pulse.beat()  # The time limit applies to each host.
       try:
         host.save({'learner_steps': learner_steps}, last)
       except FAILURES as e:
@@ -181,10 +158,12 @@ class ReplaySaves:
 
 
 class Rings:
-  """Saves replay that is in a worker's own process, as a host of it would."""
+  """Saves `ring.Ring`s, the replay in a worker's own process.
+
+  Has the same `save` as a `replay_host.ReplayHost`.
+  """
 
   def __init__(self, run_dir: str | None, rings: Sequence[Any]):
-    """Takes rings in: `ring.Ring`s of the worker, in their order."""
     self._paths = []
     if run_dir is not None:
       directory = checkpoints.directory(run_dir)
@@ -192,11 +171,11 @@ class Rings:
     self._rings = list(rings)
 
   def restore(self) -> None:
-    """Gives the rings what was saved of them.
+    """Restores the rings from their checkpoints, if there are any.
 
     Raises:
-      ValueError: they were of other items.
-      durable.Broken: they were saved, and can be read no more.
+      ValueError: a checkpoint has other items.
+      durable.Broken: a checkpoint cannot be read.
     """
     for path, ring in zip(self._paths, self._rings):
       arrays = checkpoints.read(path, repair=True)
@@ -205,17 +184,17 @@ class Rings:
         _logger.info('Replay goes on with %d items.', len(ring))
 
   def save(self, meta: Mapping[str, Any], last: bool = False) -> None:
-    """As `replay_host.ReplayHost.save`."""
+    """See `replay_host.ReplayHost.save`."""
     del meta, last
     for path, ring in zip(self._paths, self._rings):
       checkpoints.write(path, **ring.save())
 
 
 def write_acting(run_dir: str | None, theta: np.ndarray, steps: int) -> None:
-  """Writes what acts, `theta [P, D]`, for whoever wants to play it."""
+  """Writes the acting parameters `theta [P, D]`, for playing them later."""
   if run_dir is not None:
     path = checkpoints.directory(run_dir) / checkpoints.AGENTS
-    # A run goes on without it, so it need not outlive a power cut.
+    # No run needs it to resume, so it need not survive a power failure.
     checkpoints.write(path, sync=False, theta=theta, steps=steps)
 
 

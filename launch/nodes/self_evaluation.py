@@ -1,4 +1,4 @@
-"""A worker that measures its own members, in the loop in which they learn."""
+"""A worker's evaluation of its own members, in its learning loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from run_records import reporting
 
 
 class SelfEvaluation:
-  """Plays greedy episodes with each member whenever that is due."""
+  """Plays greedy episodes with each member every `eval_period` steps."""
 
   def __init__(
     self,
@@ -26,15 +26,6 @@ class SelfEvaluation:
     reporter: reporting.Reporter,
     should_stop: Callable[[], bool],
   ):
-    """Plays nothing yet.
-
-    Args:
-      experiment: what is run.
-      agent: that the members are.
-      members: P.
-      reporter: of the worker.
-      should_stop: ends an evaluation.
-    """
     self._experiment = experiment
     self._should_stop = should_stop
     self._next: int | None = None
@@ -45,21 +36,21 @@ class SelfEvaluation:
     return (steps // period + 1) * period
 
   def now_and_then(self, theta: np.ndarray, steps: int) -> None:
-    """Plays `theta [P, D]` after so many steps of a member, if it is due."""
+    """Evaluates `theta [P, D]` if that is due after `steps` of a member."""
     if self._next is None:
-      # A resumed run does not play again what it ended with.
+      # A resumed run does not repeat the evaluation that it ended with.
       self._next = self._after(steps - (steps != self._judge.played_at))
     if steps >= self._next:
       self._next = self._after(steps)
       self._play(theta, steps)
 
   def last(self, theta: np.ndarray, steps: int) -> None:
-    """What the run came to is played too, unless it has been."""
+    """Evaluates the final parameters, unless that has been done."""
     if self._judge.played_at != steps:
       self._play(theta, steps)
 
   def _over(self) -> bool:
-    pulse.worked(moved=True)  # the run waits for these steps too
+    pulse.worked(moved=True)  # The run waits for evaluation steps too.
     return self._should_stop()
 
   def _play(self, thetas: np.ndarray, steps: int) -> None:

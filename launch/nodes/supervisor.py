@@ -24,13 +24,13 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
-_LONG_S = 300.0  # its environment may take to build
-_SAY_S = 5.0  # between two signs that an episode is still played
-_DEADLINE_S = 1.0  # of such a sign
+_LONG_S = 300.0  # to build the environment, at most
+_SAY_S = 5.0  # between two calls of the star server's `playing`
+_DEADLINE_S = 1.0  # of such a call
 
 
 class Supervisor:
-  """Plays as the star server asks, greedily up to `run.eval_epsilon`."""
+  """Plays the star server's episodes: greedy but for `run.eval_epsilon`."""
 
   def __init__(
     self,
@@ -110,7 +110,7 @@ class Supervisor:
     except faults.EnvironmentFault as e:
       if self._experiment.run.on_fault == vector.RAISE:
         raise
-      # Part of an episode says nothing of its return: it is asked for again.
+      # Part of an episode gives no return; the server asks for another one.
       _logger.warning('An episode is dropped: %s', e)
       self._reporter.count(supervisor_faults=1)
       return
@@ -120,5 +120,5 @@ class Supervisor:
       _logger.info('The star server no longer asks for this episode.')
     self._reporter.count(supervisor_steps=result.length, supervisor_episodes=1)
     if job['kind'] == 'confirmation':
-      # Confirmations have no end; without a pause they would take a core.
+      # Confirmations never stop; without a pause they would use a whole core.
       stop.wait(self._config.confirmation_period_s)

@@ -1,11 +1,11 @@
-"""The worker: a process that learns. The one learning loop of all topologies.
+"""The worker: a process that learns. All topologies share this learning loop.
 
     [act a little]  ->  sample  ->  learner.step  ->  exchange.sync  ->  ...
 
-It holds P members, a learner, an exchange, experience in and parameters out.
-Options are what a topology chooses: acting itself (single process, swarm,
-gossip) or learning from what actors send; hosting replay or reading that of
-replay nodes; evaluating itself; serving what its exchange serves.
+A worker holds P members, a learner and an exchange. The topology chooses
+whether it acts itself (single process, swarm, gossip) or learns from what
+actors send, whether it hosts replay or reads from replay nodes, and whether it
+evaluates itself. The worker also serves the methods that its exchange serves.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from launch.services import variables
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
-_LAST_SAVE_S = 120.0  # after the end, at most
-_FLUSH_S = 5.0  # the last priorities may take to be written
+_LAST_SAVE_S = 120.0  # the run is held open for the last save, at most
+_FLUSH_S = 5.0  # to write the last priorities, at most
 _WAIT_S = 0.1
-# How long may take at most what takes long: environments, networks and graphs,
-# checkpoints of a full replay, a call of the learner.
+# The watchdog's limit for a slow operation: building environments, networks or
+# graphs, a checkpoint of a full replay, a call of the learner.
 _LONG_S = 300.0
-_UPDATE_S = 1.0  # likewise, each update of a call
+_UPDATE_S = 1.0  # added to this limit for each update in a learner's call
 
 
 class Worker:
-  """Learns until the run is over, or the budget of its members is used."""
+  """Learns until the run is over or its members have used their budget."""
 
   def __init__(
     self,
@@ -69,28 +69,27 @@ class Worker:
     shown: bool = False,
     given: Any = None,
   ):
-    """Takes its arguments in; everything else is built in `run`.
+    """Stores its arguments; `run` builds everything else.
 
     Args:
-      experiment: what to run.
+      experiment: settings of the run.
       node: name of this node.
-      members: the members it hosts, P.
+      members: the P members that this worker hosts.
       counter: client of the counter.
-      addresses: 'host:port' of each replay shard that it learns from.
-      exchange: makes the exchange: exchange(**peers).
-      peers: other nodes that the exchange calls, by its arguments' names.
-      actors: who acts, and how many; None: the members act here.
-      hosts: the replay nodes that this worker has to checkpoint; None: the
-        shards are its own servers, at these addresses.
-      first_shard: number of the first of its own shards, in the whole run.
-      table: name of its table there.
-      learning_rates: [P]; None: the agent's own for each.
-      evaluates: whether it evaluates its members itself, in the same loop.
-      leads: False for a worker of several with one set of parameters: another
-        counts, serves and saves what this one learns too.
-      shown: whether what it has learned is what a run shows for itself, though
-        it acts itself and does not evaluate.
-      given: experience that is there, where nobody acts (nodes/offline.py).
+      addresses: 'host:port' of each replay shard that it samples.
+      exchange: makes the exchange from `peers`, the clients that it calls.
+      peers: by the names of the exchange's arguments.
+      actors: settings of the actors; None if the members act here.
+      hosts: replay nodes that this worker checkpoints; None if it hosts the
+        shards itself, at `addresses`.
+      first_shard: number, within the whole run, of the first shard it hosts.
+      table: name of the replay table.
+      learning_rates: [P]; None uses the agent's own.
+      evaluates: whether it evaluates its members in the same loop.
+      leads: False for a worker that shares its parameters with others, one of
+        which counts, serves and saves for all.
+      shown: whether to write its parameters for playback, although it acts.
+      given: existing experience, if there are no actors (nodes/offline.py).
     """
     self.experiment = experiment
     self.members = list(members)
@@ -125,15 +124,14 @@ class Worker:
     self._metrics: dict[str, float] = {}
     self._skipped = 0
 
-  # Served.
+  # Served over RPC.
 
   @property
   def serves(self) -> tuple[str, ...]:
-    """What the exchange serves is served by its worker."""
     return 'get_parameters', *self._exchange.serves
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """{'version', 'theta'}: parameters if newer than `have_version`."""
+    """See `variables.Published.get`."""
     return self._published.get(have_version)
 
   def __getattr__(self, name: str) -> Any:
@@ -142,7 +140,7 @@ class Worker:
       return getattr(exchange, name)
     raise AttributeError(f'{type(self).__name__} has no attribute {name!r}.')
 
-  # What an exchange sees (exchange/base.py).
+  # The worker as its exchange sees it (agents/exchange/base.py).
 
   @property
   def learner(self) -> Any:
@@ -150,16 +148,16 @@ class Worker:
 
   @property
   def theta(self) -> np.ndarray:
-    """Parameters [P, D] that act now: at most one learner call old."""
+    """Acting parameters, float32 [P, D]; at most one learner call old."""
     return self._theta
 
   @property
   def steps(self) -> int:
-    """Environment steps of each member; 0 where others act."""
+    """Environment steps of each member; 0 if separate actors act."""
     return 0 if self._acting is None else self._acting.steps
 
   def over(self) -> bool:
-    """Whether to stop; also tells the counter, while there is no data too."""
+    """Whether to stop. Also sends due reports, even while waiting for data."""
     if self._reporter.due():
       self._reporter.report(self._numbers())
     return self._stop.is_set() or self._reporter.finished
@@ -167,7 +165,7 @@ class Worker:
   # The loop.
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Learns; returns when told to stop."""
+    """Learns until told to stop."""
     self._stop = stop = pulse.stop_event(stop)
     self._exchange.should_stop = stop.is_set
     kept = False
@@ -181,7 +179,7 @@ class Worker:
       if self._acting is not None:
         self._acting.close()
       if self._own_host is not None:
-        # Before the source: its threads end with the server.
+        # Before the source: the source's threads end with the server.
         self._own_host.stop(lost=not kept)
       if self._source is not None:
         self._source.close()
@@ -194,11 +192,11 @@ class Worker:
       tf.config.threading.set_intra_op_parallelism_threads(run.tf_threads)
       tf.config.threading.set_inter_op_parallelism_threads(1)
     except RuntimeError:
-      pass  # threads share one TensorFlow; the first node has set it
+      pass  # Nodes that are threads share TensorFlow; the first has set it.
     done = self._reporter.steps_done(self._stop.is_set)
     steps = done // len(self.members)
     if self._acts:
-      # Before anything else: what cannot be made is said at once.
+      # First, so that an environment that cannot be built fails immediately.
       self._acting = acting.Acting(
         self.experiment,
         self._experience,
@@ -217,9 +215,9 @@ class Worker:
         self._reporter,
         self._stop.is_set,
       )
-    pulse.beat()  # the limit is that of each piece
-    # A restarted worker draws other numbers than the one that died. One that
-    # died before its first report had no steps, and is restarted all the same.
+    pulse.beat()  # The time limit applies to each part.
+    # A restarted worker must draw other random numbers. If it died before its
+    # first report, `done` is 0 and only `life` shows the restart.
     again = done > 0 or pulse.life()[1] > 1
     self._learner = self._make_learner(f'from step {steps}', again)
     pulse.beat()
@@ -236,10 +234,10 @@ class Worker:
     if saved is not None and self._acting is not None and 'random' in saved:
       self._acting.go_on(saved['random'])
     pulse.beat()
-    # Actors start with these while the update is traced.
+    # Lets actors start while the update is traced.
     self._publish()
     if self._acting is not None:
-      # Written where it is read: a worker that acts has one shard.
+      # A worker that acts has one shard, which it writes to and reads from.
       client = reverb.Client(self._addresses[0])
       self._acting.open(client, self._table, self._stop.is_set)
     pulse.beat()
@@ -249,7 +247,7 @@ class Worker:
     pulse.beat()
     self._exchange.begin(self)
     self._updates = self._learner.updates
-    self._publish()  # what it has changed acts too
+    self._publish()  # `begin` may have changed the parameters.
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
     theta = self._exchange.initial(
@@ -270,20 +268,21 @@ class Worker:
     )
 
   def _fresh(self, info: base.ActorInfo, purpose: str) -> np.ndarray:
-    """New parameters [D] of a member; member 0's first where all start alike.
+    """Fresh parameters [D] of a member.
 
-    Also of one that is started again: others mix with what it begins with.
+    With `shared_start` they are those that member 0 began the run with, also
+    after a restart: other workers mix with them.
     """
     if self._exchange.shared_start:
       info, purpose = dataclasses.replace(info, index=0), 'from step 0'
     return self._agent.initial(base.actor_seed(info, f'initial {purpose}'))
 
   def _open_replay(self) -> Sequence[Any]:
-    """Starts the shards of this worker. Returns the hosts that it saves."""
+    """Starts this worker's shards. Returns the hosts that it checkpoints."""
     if self._hosts is not None:
       return self._hosts
     if not self._leads or (self._acts and self._experience.queue):
-      return []  # what a worker acts for itself needs no queue on the way
+      return []  # A worker that acts hands its blocks over without a queue.
     if self._acts and self._experience.rings:
       rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
       rings.restore()
@@ -308,7 +307,7 @@ class Worker:
           return
         before, enough = enough, acting_.act(self._theta, self._updates)
         if enough and (not before or self._experience.queue):
-          acting_.flush()  # so that a sample that must be there is
+          acting_.flush()  # The next sample may need these items.
       if enough:
         if not self._learn():
           return
@@ -322,20 +321,20 @@ class Worker:
   def _learn(self) -> bool:
     """One call of the learner. Returns False when the run is over."""
     if self._source is None:
-      # Of a worker that acts: once there is something to sample.
+      # A worker that acts gets here only once there is something to sample.
       ends = self.over if self._acting is None else self._acting.in_vain
       self._source = self._experience.source(self._addresses, self._table, ends)
     try:
       sample = next(self._source)
     except StopIteration:
-      # One that acts may have to fill its tables again.
+      # If it acts, its tables may have been lost and have to be filled again.
       return self._acting is not None and not self._stop.is_set()
     sample = self._experience.prepare(sample, self._updates)
     probabilities = (
       sample.probabilities if self._experience.prioritized else None
     )
     try:
-      # The first one may trace; each update of a call takes its time.
+      # The first call may trace the update.
       limit_s = _LONG_S + _UPDATE_S * self._experience.updates_per_call
       with pulse.busy('a call of the learner', limit_s):
         result = self._learner.step(sample.data, probabilities)
@@ -376,7 +375,7 @@ class Worker:
   def _count(self, updates: int) -> None:
     self._updates += updates
     every = updates * len(self.members)
-    # An update of all that share parameters is one.
+    # Workers that share parameters make each update together: count it once.
     self._reporter.count(
       learner_steps=every if self._leads else 0,
       samples=every * self._experience.batch_size,
@@ -388,7 +387,7 @@ class Worker:
       self._published.publish(self._updates, self._theta[0])
 
   def _replace(self, member: int) -> None:
-    """Gives a member whose parameters are not finite others."""
+    """Replaces the parameters of a member that are not finite."""
     theta = self._exchange.replacement(member)
     if theta is None and not self._acts:
       raise learner_lib.LearnerFault(
@@ -425,7 +424,7 @@ class Worker:
       numbers.update(self._exchange.metrics())
     return numbers
 
-  # What survives.
+  # Checkpoints.
 
   def _save(self, last: bool = False) -> bool:
     kept = False
@@ -441,22 +440,22 @@ class Worker:
     return kept
 
   def _finish(self) -> bool:
-    """Saves and waits for the stop. Returns whether replay is kept."""
+    """Saves, then waits for the stop. Returns whether replay was saved."""
     asked = not self._stop.is_set()
     if asked:
       self._exchange.ended()
       self._reporter.hold(_LAST_SAVE_S)
-    # What is saved is to be counted too, also of a run that is broken off.
+    # The saved steps must be counted too, even if the run was interrupted.
     self._reporter.report(self._numbers())
     if asked and self._evaluation is not None:
       self._evaluation.last(self._theta, self.steps)
     if self._acting is not None and not self._experience.queue:
-      self._acting.flush()  # what is held back is to be kept too
+      self._acting.flush()  # The checkpoint should hold buffered items too.
     if self._source is not None:
-      # A node that is told to stop has a few seconds, and a learner to save.
+      # A node that was told to stop has only seconds, and still has to save.
       self._source.flush(_FLUSH_S if asked else 1.0)
     kept = self._save(last=True)
-    # Equal in all that share parameters, or something is wrong.
+    # Workers that share parameters must log the same checksum.
     _logger.info(
       'Ended at learner step %d with parameters %08x.',
       self._updates,
@@ -464,12 +463,12 @@ class Worker:
     )
     if asked:
       self._reporter.hold(0)
-    # Others may still ask for the last parameters. Timed, because a signal that
-    # another thread takes does not wake a wait that is not.
+    # Other nodes may still ask for the last parameters. The wait is timed: a
+    # signal that another thread handles does not end an untimed wait.
     while not self._stop.wait(_WAIT_S):
       if self._reporter.due():
         self._reporter.report(self._numbers())
       if self._hosts and self._saves.due():
-        self._save()  # others may still write to the node that it saves
+        self._save()  # Other nodes may still write to the replay node.
       self._exchange.sync()
     return kept

@@ -1,6 +1,5 @@
-"""Objects that are served over RPC: one plain class, one module each.
+"""Services: plain classes whose methods other nodes call over RPC.
 
-A service knows nothing of how it is reached: it can be made and called in a
-test without a program. `launch.rpc.Node` answers the calls of those
-methods that a class lists in `serves`.
+A service does not know how it is called, so a test can use it without a
+program. `launch.rpc.Node` serves the methods that a class lists in `serves`.
 """

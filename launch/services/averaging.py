@@ -1,17 +1,17 @@
 """Learners that average their gradients: one master, and others that join it.
 
-A round is one update. Each learner brings its share (`average.Share`) to the
-master and gets the mean back; nobody goes on before all have brought theirs.
+A round is one update. Each learner sends its gradient (`average.Share`) to the
+master and gets the mean back once all learners have sent theirs.
 
                     learner 1 .. L-1                 master: learner 0
     at the start    join()  ------------------>      state of the open round
     each update     contribute(share)  ------->      mean of all, in rank order
 
-Who died comes back through `join`: it takes over the master's parameters,
-target network and optimizer as they are in the round that waits for it, and so
-rejoins at the same update. A master that was restarted from its checkpoint
-knows nobody, so all join again. So does one whose parameters are found to
-differ (`average.COMPARE_PERIOD`).
+A restarted learner calls `join`: it gets the master's parameters, target
+network and optimizer state of the round that waits for it, and so rejoins at
+the same update. A learner whose parameters are found to differ
+(`average.COMPARE_PERIOD`) joins again too. After a restart of the master, all
+do.
 """
 
 from __future__ import annotations
@@ -31,55 +31,43 @@ from launch import pulse
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
-# How long the master holds a call before it says "not yet".
-_HOLD_S = 2.0
+_HOLD_S = 2.0  # the master blocks a call before it answers "not yet", at most
 _DEADLINE_S = 10.0
 _LOOK_AROUND_S = 0.5
-# A round that takes so long is said in the log; the first one of a learner,
-# which traces its update before, may take longer.
+# A round that takes longer is logged. The first one of each learner may take
+# more time, because the learner traces its update.
 _PATIENCE_S = 5.0
 _FIRST_PATIENCE_S = 60.0
-_PAUSE_S = 0.2  # before an unreachable master is asked again
+_PAUSE_S = 0.2  # before an unreachable master is called again
 
-# What an array of a learner's checkpoint is called, to the array.
-State = dict[str, np.ndarray]
+State = dict[str, np.ndarray]  # the arrays of a learner's checkpoint
 T = TypeVar('T')
 
 
 class Answer(NamedTuple):
-  """What the master says to `contribute`.
+  """The master's answer to `contribute`."""
 
-  Attributes:
-    share: the common one; None where there is none.
-    join: whether there will be none before the learner has joined again.
-  """
-
-  share: average.Share | None = None
-  join: bool = False
+  share: average.Share | None = None  # the mean; None before the round's end
+  join: bool = False  # whether the learner has to join again first
 
 
 class Master:
-  """Learner 0's side: finds the mean, and lets others join.
+  """Learner 0's side: computes the mean and lets other learners join.
 
-  `join` and `contribute` are called over RPC, by any number of threads; the
-  rest by the thread that learns.
+  RPC threads call `join` and `contribute`; the learning thread calls the rest.
+  `num_learners` counts all learners, the master included.
   """
 
   def __init__(self, num_learners: int):
-    """Makes one that nobody can join before it has begun.
-
-    Args:
-      num_learners: L, itself included.
-    """
     self._count = num_learners
     self._changed = threading.Condition()
-    self._next = -1  # update of the round that is open, or opens next
+    self._next = -1  # update of the round that is open or opens next
     self._parts: dict[int, average.Share] = {}  # of that round
-    self._done: average.Share | None = None  # the last round
-    self._wanting: set[int] = set()  # who waits to join
-    self._state: State | None = None  # as the open round found it
+    self._done: average.Share | None = None  # the last round's mean
+    self._wanting: set[int] = set()  # learners waiting to join
+    self._state: State | None = None  # at the start of the open round
     self._members: set[int] = set()
-    self._seen: set[int] = set()
+    self._seen: set[int] = set()  # learners that have ever joined
     self.rejoins = 0
     self.waited_s = 0.0
 
@@ -89,12 +77,9 @@ class Master:
     snapshot: Callable[[], State],
     should_stop: Callable[[], bool],
   ) -> None:
-    """Says where learning goes on from.
+    """Opens the first round, of `update` learner steps.
 
-    Args:
-      update: learner steps made so far.
-      snapshot: the learner's state between two updates.
-      should_stop: ends a wait.
+    `snapshot` returns the learner's state between two updates.
     """
     self._snapshot = snapshot
     self._should_stop = should_stop
@@ -102,11 +87,7 @@ class Master:
       self._next = update
 
   def __call__(self, share: average.Share) -> average.Share:
-    """The common share, once all are there.
-
-    Raises:
-      Stopped: should_stop() was true before.
-    """
+    """Adds the master's share, waits for all others and returns the mean."""
     begin, said = time.monotonic(), False
     with self._changed:
       self._next = share.update
@@ -143,14 +124,10 @@ class Master:
       if self._should_stop():
         raise exchange_base.Stopped
 
-  # Served.
+  # Served over RPC.
 
   def join(self, learner: int) -> State | None:
-    """Takes a learner in, for the first time or again.
-
-    Returns:
-      What to go on from; None: ask again.
-    """
+    """Admits a learner. Returns the state to start from; None: call again."""
     with self._changed:
       self._wanting.add(learner)
       self._changed.notify_all()
@@ -165,7 +142,7 @@ class Master:
       return self._state
 
   def contribute(self, learner: int, share: tuple) -> Answer:
-    """Takes a learner's share of a round; the same one may come again."""
+    """Adds a learner's share to the round; the call may be repeated."""
     part = average.Share(*share)
     with self._changed:
       if learner not in self._members:
@@ -194,7 +171,7 @@ class Master:
     )
 
   def _common(self) -> average.Share | None:
-    """Ends the round if all are there, with parameters like the master's."""
+    """Ends the round if all shares are there and all parameters are equal."""
     if len(self._parts) < self._count:
       return None
     own = self._parts[0]
@@ -219,12 +196,11 @@ class Master:
 
 
 class Leads(average.Average):
-  """The exchange of learner 0: it serves the others."""
+  """The exchange of learner 0, which is the `Master`."""
 
   serves = ('join_learners', 'contribute')
 
   def __init__(self, num_learners: int):
-    """Takes how many learners there are, itself included."""
     self._master = master = Master(num_learners)
     self.join_learners, self.contribute = master.join, master.contribute
     super().__init__(master)
@@ -241,10 +217,9 @@ class Leads(average.Average):
 
 
 class Follows(average.Average):
-  """The exchange of the other learners: learner 0 finds the mean."""
+  """The exchange of the other learners; `master` is a client of a `Leads`."""
 
   def __init__(self, rank: int, master: Any):
-    """Takes its rank, and a client of learner 0, which is a `Leads`."""
     super().__init__(self._bring)
     self._rank = rank
     self._master = master.with_deadline(_DEADLINE_S)
@@ -263,16 +238,14 @@ class Follows(average.Average):
     return {'gradients_waited_s': self._waited_s}
 
   def _bring(self, share: average.Share) -> average.Share:
-    """The common share, once all are there.
+    """Sends this learner's share and waits for the mean.
 
-    Raises:
-      OutOfStep: `rejoin` has to come first.
-      Stopped: the run ended before.
+    Raises OutOfStep if the learner has to `rejoin` first.
     """
 
     def contribute() -> Answer | None:
       answer = self._master.contribute(self._rank, tuple(share))
-      # Of a NamedTuple's name and fields, not of its class.
+      # RPC returns a NamedTuple of the same fields, but of another class.
       return Answer(*answer) if answer.join or answer.share else None
 
     begin = time.monotonic()
@@ -285,7 +258,7 @@ class Follows(average.Average):
     return average.Share(*answer.share)
 
   def _ask(self, call: Callable[[], T | None]) -> T:
-    """Calls until there is an answer; a master that died is waited for."""
+    """Repeats a call until there is an answer, even if the master is away."""
     away = False
     while not self._over():
       try:
@@ -304,7 +277,7 @@ class Follows(average.Average):
 
 def mean(vectors: list[np.ndarray]) -> np.ndarray:
   """The mean of arrays of one shape, summed in their order."""
-  # A gradient that is not finite is noticed where it would be applied.
+  # Gradients that are not finite are detected when they are applied.
   with np.errstate(all='ignore'):
     total = vectors[0].copy()
     for vector in vectors[1:]:

@@ -1,9 +1,8 @@
 """The master of evolution strategies: hands out noise, takes back returns.
 
-Workers keep nothing that matters. A task is a few numbers (generation, number,
-indices of noise), and whoever plays it, its result is the same: what a dead
-worker had is given out again, and any number of workers make the same
-generations.
+Workers are stateless. A task is a few numbers (generation, task number, noise
+indices), and its result is the same on any worker. So a dead worker's task is
+handed out again, and generations do not depend on the number of workers.
 
     worker                                        master
     next_task(worker, has)  ------------------->  generation, task, indices
@@ -36,27 +35,20 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/
 _CHECKPOINT_PERIOD_S = 5.0
-_LONG_S = 300.0  # a checkpoint may take
-_HOLD_S = 2.0  # how long a worker without a task is kept waiting, at most
+_LONG_S = 300.0  # to write a checkpoint, at most
+_HOLD_S = 2.0  # a call of `next_task` waits for a task, at most
 _TICK_S = 0.1
-_SAY_S = 10.0  # between two words of a generation that takes long
-_MANY_DISCARDED = 0.2  # share of results
+_SAY_S = 10.0  # between two warnings about a slow generation
+_MANY_DISCARDED = 0.2  # share of results above which a remark is logged
 
 
 class Result(NamedTuple):
-  """Of a task of n pairs.
+  """The result of a task of n pairs; a return is NaN if its episode broke."""
 
-  Attributes:
-    returns: of + and -, float32 [n, 2]; NaN where an environment broke.
-    lengths: environment steps, int32 [n, 2].
-    sums: of observations; None if none were counted.
-    evaluated: returns of theta without noise; NaN likewise.
-  """
-
-  returns: np.ndarray
-  lengths: np.ndarray
-  sums: evolution.Sums | None
-  evaluated: Sequence[float] = ()
+  returns: np.ndarray  # with noise + and -, float32 [n, 2]
+  lengths: np.ndarray  # environment steps, int32 [n, 2]
+  sums: evolution.Sums | None  # of observations; None if none were counted
+  evaluated: Sequence[float] = ()  # returns of theta without noise
 
 
 @dataclasses.dataclass
@@ -64,11 +56,11 @@ class _Task:
   indices: np.ndarray
   result: Result | None = None
   workers: set[int] = dataclasses.field(default_factory=set)
-  since: float = 0.0  # when it was given out last
+  since: float = 0.0  # when it was last handed out; 0 if never
 
 
 class Master:
-  """Keeps theta, its optimizer and the statistics of observations."""
+  """Holds theta, its optimizer and the statistics of observations."""
 
   serves = ('get_parameters', 'register', 'next_task', 'deliver')
 
@@ -79,14 +71,7 @@ class Master:
     counter: Any,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Begins, or goes on from its checkpoint in the run's directory.
-
-    Args:
-      experiment: what is run.
-      config: numbers.
-      counter: client of the counter.
-      clock: seconds, monotonic.
-    """
+    """Starts anew, or from its checkpoint in the run's directory."""
     self._experiment = experiment
     self._config = config
     self._clock = clock
@@ -100,10 +85,10 @@ class Master:
     self._published = variables.Published(agent.layout)
     self._changed = threading.Condition()
     self._tasks: list[_Task] = []
-    # The key before the last update, and that update's arguments.
+    # Key before the last update, and the update's arguments.
     self._last: tuple[int, tuple] | None = None
     self._over = False
-    self._taken = self._discarded = self._again = 0  # results, and tasks
+    self._taken = self._discarded = self._again = 0  # results; `again`: tasks
     self._metrics: dict[str, float] = {}
     self._path: pathlib.Path | None = None
     if experiment.run_dir is not None:
@@ -116,16 +101,16 @@ class Master:
     with self._changed:
       self._open()
 
-  # Served.
+  # Served over RPC.
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """theta without noise, for whoever plays it; as a learner serves it."""
+    """theta without noise, see `variables.Published.get`."""
     return self._published.get(have_version)
 
   def register(
     self, node: str, fingerprint: bytes, network: str, checksum: int
   ) -> str:
-    """Compares at the start. Returns '' or why the worker does not fit."""
+    """Compares network and noise table. Returns '', or how they differ."""
     if fingerprint != self._layout.fingerprint:
       return (
         f'{node} has {network}, the master has {self._layout!r}. Start all '
@@ -139,17 +124,18 @@ class Master:
     return ''
 
   def next_task(self, worker: int, has: int) -> dict[str, Any] | None:
-    """What a worker is to play. Whatever it was playing is taken for lost.
+    """The next task for a worker, or None: call again.
+
+    A task that the worker was playing before is taken for lost.
 
     Args:
-      worker: its index.
-      has: `key` of the theta that it has; -1 for none.
+      worker: index of the caller.
+      has: `key` of the worker's theta; -1 for none.
 
     Returns:
-      'generation', 'task', 'indices', 'key'; and where that is another key, one
-      of 'theta', encoded, and with `broadcast='returns'` 'update', what makes
-      this generation of the one before, or 'state', of a `Strategy`. None: ask
-      again.
+      'generation', 'task', 'indices' and 'key'. If `has` is another key, also
+      'theta', encoded, or with `broadcast='returns'` either 'update', the
+      arguments of the last `Strategy.update`, or 'state', a whole `Strategy`.
     """
     with self._changed:
       for task in self._tasks:
@@ -183,17 +169,10 @@ class Master:
     sums: tuple | None,
     evaluated: Sequence[float] = (),
   ) -> bool:
-    """Takes a result. Returns whether it was of use.
+    """Takes the result of a task. Returns whether it was used.
 
-    Args:
-      worker: who played.
-      key: of the theta that was perturbed.
-      task: its number.
-      indices: of the noise, int32 [n].
-      returns: float32 [n, 2].
-      lengths: int32 [n, 2].
-      sums: `evolution.Sums` of observations, or None.
-      evaluated: returns of theta without noise, if it was played.
+    `key` is that of the perturbed theta, and `indices` are the noise's, int32
+    [n]. For the last four arguments see `Result`.
     """
     with self._changed:
       self._taken += 1
@@ -220,7 +199,7 @@ class Master:
   # The node.
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Makes a generation of each that is complete, until the run ends."""
+    """Updates theta after each complete generation, until the run ends."""
     stop = pulse.stop_event(stop)
     since = said = self._clock()
     while not stop.is_set() and not self._over:
@@ -247,7 +226,7 @@ class Master:
 
   def _end_generation(self, seconds: float) -> None:
     """Updates theta and begins the next generation."""
-    # In the order of the tasks, whoever was first.
+    # In the order of the tasks, not of arrival.
     results = self._results()
     returns = np.concatenate([result.returns for result in results])
     lengths = np.concatenate([result.lengths for result in results])
@@ -283,7 +262,7 @@ class Master:
     }
     if self._last is None:
       self._reporter.log('first_update', {'unix_time_s': time.time()})
-    # Said at each generation: the same one ends the run, however quick it was.
+    # After each generation, so that speed does not decide which is the last.
     over = self._reporter.report(self._metrics)
     with self._changed:
       self._last, self._over = last, over
@@ -323,17 +302,16 @@ class Master:
   # With the lock held.
 
   def _open(self) -> None:
-    """Begins a generation."""
     theta = self._strategy.theta
     self._published.publish(self._strategy.generation, theta)
-    # Of all that a task is a function of: a master that came back from its
-    # checkpoint knows its own.
+    # A hash of theta and generation, by which a master restored from its
+    # checkpoint recognizes results that belong to its present theta.
     self._key = self._strategy.key
     self._tasks = []
     self._add_population()
 
   def _news(self, has: int) -> dict[str, Any]:
-    """What a worker with the theta `has` is told of the present one."""
+    """What a worker with the theta of key `has` needs for the present theta."""
     if has == self._key:
       return {}
     if self._config.broadcast == 'theta':
@@ -354,11 +332,11 @@ class Master:
       self._tasks.append(_Task(drawn.indices))
 
   def _results(self) -> list[Result]:
-    """Those that are there."""
+    """The results received so far, in the order of their tasks."""
     return [t.result for t in self._tasks if t.result is not None]
 
   def _complete(self) -> bool:
-    """Whether all tasks are back; adds some where steps are missing."""
+    """Whether all results are there. Adds tasks if steps are missing."""
     results = self._results()
     if len(results) < len(self._tasks):
       return False
@@ -370,7 +348,7 @@ class Master:
     return False
 
   def _choose(self) -> int | None:
-    """A task that nobody plays, or that somebody plays for too long."""
+    """An unfinished task that no worker has, or one held for too long."""
     open_ = [i for i, task in enumerate(self._tasks) if task.result is None]
     for i in open_:
       if not self._tasks[i].workers:

@@ -1,4 +1,4 @@
-"""The exchange of gossip as a worker has it: `mix.Mix` with its carrier.
+"""A worker's gossip exchange: `mix.Mix` with a carrier of its messages.
 
 Carriers: gossip_rpc.py, gossip_memory.py, gossip_proxy.py. Means of all
 workers: gossip_averager.py.
@@ -22,9 +22,9 @@ from launch.services import gossip_rpc
 
 
 def ask(neighbours: Mapping[int, Any]) -> mix.Message | None:
-  """The newest that any has now, of what is finite; None if none answers."""
+  """The newest finite state of any neighbour; None if none has one."""
   calls = [(client, 'gossip_state', ()) for client in neighbours.values()]
-  # One that has not begun says None, one that is away is an error.
+  # A neighbour that has not begun answers None; a failed call is an Exception.
   found = [
     mix.Message(*answer)
     for answer in rpc.together(calls)
@@ -34,7 +34,7 @@ def ask(neighbours: Mapping[int, Any]) -> mix.Message | None:
 
 
 class Gossip(mix.Mix):
-  """`Mix` with a carrier; the worker serves what the carrier needs."""
+  """`Mix` with a carrier, whose methods the worker serves."""
 
   serves = ('push_message', 'gossip_memory', 'gossip_state')
 
@@ -54,12 +54,12 @@ class Gossip(mix.Mix):
 
     Args:
       graph: of all workers.
-      index: of this one.
-      neighbours: clients of its in- and out-neighbours, by their indices.
+      index: of this worker.
+      neighbours: clients of its in- and out-neighbours, by index.
       averager: client of the averager, if there is one.
-      proxy: client of the worker's own proxy, with carrier='proxy'.
-      carrier: of messages; memory is shared on one host only.
-      lock_timeout_s: see `mix.Mix`, as the other options.
+      proxy: client of the worker's own proxy, if carrier='proxy'.
+      carrier: of the messages; 'shared_memory' needs workers on one host.
+      lock_timeout_s: see `mix.Mix`.
       **options: of `mix.Mix`.
     """
     clients = {
@@ -90,7 +90,7 @@ class Gossip(mix.Mix):
     )
 
   def push_message(self, sender: int, *message: Any) -> bool:
-    """Takes a neighbour's `packed` message; False if it is refused."""
+    """Takes a neighbour's `gossip_rpc.packed` message; False if refused."""
     if self._inbox is None:
       raise RuntimeError(
         "This worker's messages come another way. Give all workers the same "
@@ -99,10 +99,10 @@ class Gossip(mix.Mix):
     return self._inbox.take(sender, *message)
 
   def gossip_memory(self) -> tuple[str, int, int] | None:
-    """Host, process and file descriptor of the memory for messages."""
+    """Host, process id and file descriptor of the memory for messages."""
     return None if self._memory is None else self._memory.memory()
 
   def gossip_state(self) -> tuple | None:
-    """What this worker has now, for one that is started again."""
+    """This worker's present state, for a neighbour that was restarted."""
     state = self.state()
     return None if state is None else tuple(state)

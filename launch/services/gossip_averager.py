@@ -1,8 +1,8 @@
-"""The mean of all workers of gossip: the node that finds it, and who asks it.
+"""The mean of all gossip workers: the averager node and its clients.
 
-The averager is a node of its own. A round is closed when all that are there
-have brought their parameters, or after `timeout_s` without those that are late;
-they are not waited for again before they come by themselves.
+A round ends when all present workers have sent their parameters, or after
+`timeout_s` without the late ones. The averager does not wait for a late worker
+again until it returns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from launch import rpc
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0
-# How long the averager holds a call before it says "not yet".
-_HOLD_S = 1.0
+_HOLD_S = 1.0  # the averager blocks a call before it answers "not yet", at most
 _KEPT_ROUNDS = 2
 
 
 class _Round:
-  """The parameters that have come for one mean."""
+  """The parameters received for one mean."""
 
   def __init__(self, closes_at: float):
     self.closes_at = closes_at
@@ -37,12 +36,11 @@ class _Round:
 
 
 class Averager:
-  """Finds the mean of all workers, round by round. Keeps nothing else."""
+  """Computes the mean of all workers, round by round. Nothing is saved."""
 
   serves = ('average', 'leave')
 
   def __init__(self, num_workers: int, timeout_s: float):
-    """Takes how many there are, and how long a round waits for the last."""
     self._timeout_s = timeout_s
     self._changed = threading.Condition()
     self._here = set(range(num_workers))
@@ -51,10 +49,11 @@ class Averager:
   def average(
     self, worker: int, number: int, steps: int, theta: np.ndarray
   ) -> tuple[bool, np.ndarray | None]:
-    """Takes a worker's part of a round; the same one may come again.
+    """Takes a worker's `theta` for round `number`; the call may be repeated.
 
     Returns:
-      Whether the round is closed, and then its mean if this part is in it.
+      Whether the round has ended, and the mean, weighted by `steps`, if `theta`
+      is part of it.
     """
     with self._changed:
       if number not in self._rounds:
@@ -64,12 +63,12 @@ class Averager:
         for old in sorted(self._rounds)[:-_KEPT_ROUNDS]:
           del self._rounds[old]
       if number == max(self._rounds):
-        # Who is a round behind would hold up each that it is not yet in.
+        # A worker that is a round behind would delay every newer round.
         self._here.add(worker)
       own = self._rounds[number]
       if not np.isfinite(theta).all():
         _logger.warning('Refused parameters of worker %d: not finite.', worker)
-        own.refused.add(worker)  # so that nobody waits for it
+        own.refused.add(worker)  # The round does not wait for it.
         self._changed.notify_all()
         return True, None
       if own.mean is None:
@@ -87,7 +86,7 @@ class Averager:
       return True, own.mean if worker in own.parts else None
 
   def leave(self, worker: int) -> None:
-    """A worker learns no more: rounds do not wait for it."""
+    """Removes a worker that has finished: no round waits for it."""
     with self._changed:
       self._here.discard(worker)
       self._changed.notify_all()
@@ -104,7 +103,7 @@ class Averager:
 
 
 class Averaging:
-  """A worker's side of the averager; without an answer there is no mean."""
+  """A worker's client of the averager; None if there is no mean in time."""
 
   def __init__(self, worker: int, averager: Any, timeout_s: float):
     self._worker = worker
@@ -118,7 +117,7 @@ class Averaging:
     theta: np.ndarray,
     over: Callable[[], bool],
   ) -> np.ndarray | None:
-    # A round closes within the time-out of its first part.
+    # A round ends within `timeout_s` of its first call.
     until = time.monotonic() + 2 * self._timeout_s
     try:
       while not over() and time.monotonic() < until:
@@ -135,21 +134,21 @@ class Averaging:
     try:
       self._averager.leave(self._worker)
     except (rpc.Unavailable, rpc.RemoteError):
-      pass  # it waits once, and then no more
+      pass  # The averager then waits for this worker in one more round only.
 
 
 class Mean:
-  """What an evaluator asks: the mean of the parameters of all workers."""
+  """Serves an evaluator the mean of all workers' parameters."""
 
   def __init__(self, workers: Sequence[Any], layout: parameters.Layout):
     self._workers = workers
     self._layout = layout
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """{'version', 'theta'}: of those that answer; version is the smallest.
+    """See `variables.Published.get`. The version is the workers' smallest.
 
     Raises:
-      rpc.Unavailable: none does.
+      rpc.Unavailable: no worker answers.
     """
     found, away = [], None
     for client in self._workers:

@@ -1,12 +1,12 @@
-"""Gossip through memory that workers of one host share, as GALA's.
+"""Gossip through memory that workers of one host share, as in GALA.
 
-Each worker has one piece of memory without a name, with a slot for each sender;
-senders map it by the file descriptor of its process, which they ask for over
-RPC. As in GALA's code, parameters that have not been read are not overwritten:
-the sender goes on, and leaves only its iteration.
+Each worker has one anonymous memory file with a slot for each sender; a sender
+asks for its file descriptor over RPC and maps it through /proc. As in GALA's
+code, unread parameters are not overwritten: the sender goes on and writes only
+its iteration.
 
-Each field has one writer. Parameters are whole where their checksum says so,
-and until then they have not arrived.
+Each field has one writer. A reader ignores parameters until their checksum is
+right.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from launch.services.inference import transport
 _logger = logging.getLogger(__name__)
 _POLL_S = 2e-4
 _RETRY_S = 0.1
-_LOOK_S = 0.5  # between two looks whether a receiver is another process now
+_LOOK_S = 0.5  # between two checks whether a receiver's process has ended
 _HEADER = np.dtype(
   [
-    # Of the sender:
+    # Written by the sender:
     ('count', np.int64),  # messages
-    ('heard', np.int64),  # its newest iteration
-    ('written', np.int64),  # parameters written, times
-    ('iteration', np.int64),  # of them
+    ('heard', np.int64),  # newest iteration
+    ('written', np.int64),  # times that parameters were written
+    ('iteration', np.int64),  # of the parameters
     ('largest_step', np.float64),
     ('checksum', np.int64),
-    # Of the receiver:
-    ('read', np.int64),  # `written` when it last read
-    ('closed', np.int64),  # nobody reads any more
+    # Written by the receiver:
+    ('read', np.int64),  # value of `written` at its last read
+    ('closed', np.int64),  # whether it has stopped reading
   ]
 )
 
 
 class Slots:
-  """A mapped piece of memory: a header and parameters for each sender."""
+  """Mapped memory with a header and parameters [*shape] for each sender."""
 
   def __init__(self, fd: int, workers: int, shape: tuple[int, ...]):
     nbytes = workers * (_HEADER.itemsize + 4 * int(np.prod(shape)))
@@ -59,7 +59,7 @@ class Slots:
     ).reshape(workers, *shape)
 
   def write(self, sender: int, message: mix.Message) -> bool:
-    """Leaves a message; returns whether its parameters are in it."""
+    """Writes a message. Returns whether its parameters were written too."""
     header, theta = self.headers[sender : sender + 1], message.theta
     free = header['written'] == header['read']
     if theta is not None and free:
@@ -73,14 +73,14 @@ class Slots:
     return bool(free) and theta is not None
 
   def read(self, sender: int) -> mix.Message | None:
-    """Parameters that have not been read; None if there are none."""
+    """The message with unread parameters; None if there are none."""
     header = self.headers[sender : sender + 1]
     written = int(header['written'][0])
     if written == int(header['read'][0]):
       return None
     theta = self.thetas[sender].copy()
     if zlib.crc32(theta.data) != int(header['checksum'][0]):
-      return None  # not all of it is there
+      return None  # The sender is still writing.
     message = mix.Message(
       int(header['iteration'][0]), theta, float(header['largest_step'][0])
     )
@@ -89,7 +89,7 @@ class Slots:
 
 
 class _Link:
-  """A thread that keeps the memory of one receiver mapped."""
+  """Keeps the memory of one receiver mapped, with a thread."""
 
   def __init__(self, own: int, client: Any, workers: int):
     self._own, self._client, self._workers = own, client, workers
@@ -108,7 +108,7 @@ class _Link:
     self._thread.start()
 
   def put(self, message: mix.Message) -> None:
-    """Writes now, or as soon as there is a memory."""
+    """Writes a message now, or as soon as the memory is mapped."""
     with self._lock:
       self._last = message
       if self._slots is not None:
@@ -135,7 +135,7 @@ class _Link:
     except (rpc.Unavailable, rpc.RemoteError):
       return
     if found is None:
-      return  # it has not begun
+      return  # The neighbour has not begun.
     host, pid, fd = found
     if host != transport.host():
       _logger.error(
@@ -147,7 +147,7 @@ class _Link:
     try:
       own = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR)
     except OSError:
-      return  # it has just died
+      return  # The process has just ended.
     try:
       with self._lock:
         self._slots, self._pid = Slots(own, self._workers, self._shape), pid
@@ -158,10 +158,9 @@ class _Link:
 
 
 class SharedMemoryCarrier:
-  """Messages through memory; see `mix.Carrier`."""
+  """A `mix.Carrier` of messages through memory."""
 
   def __init__(self, own: int, workers: int, neighbours: Mapping[int, Any]):
-    """Takes the worker's index, how many there are, and its neighbours."""
     self._own, self._workers = own, workers
     self._links = {
       index: _Link(own, client, workers) for index, client in neighbours.items()
@@ -184,7 +183,7 @@ class SharedMemoryCarrier:
       link.start(shape)
 
   def memory(self) -> tuple[str, int, int] | None:
-    """Where it is: host, process and file descriptor; None before `start`."""
+    """Host, process id and file descriptor; None before `start`."""
     if self._slots is None or self._slots.headers['closed'].any():
       return None
     return transport.host(), os.getpid(), self._fd

@@ -1,11 +1,11 @@
-"""Gossip through a proxy of each worker, a node of its own, as PALA's.
+"""Gossip through a proxy node for each worker, as in PALA.
 
     worker j =forward=> proxy j =push_message=> proxy i <=collect= worker i
 
-A proxy keeps the newest message of each in-neighbour, and sends to the
-out-neighbours of its worker. So a worker waits for none of them, however far
-they are, and its inbox outlives it. A proxy that dies comes back empty, and is
-full again after one iteration.
+A proxy keeps the newest message of each in-neighbour and sends its worker's
+messages to the out-neighbours. So a worker never waits for a distant neighbour,
+and its inbox survives it. A restarted proxy is empty until its neighbours'
+next iteration.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from agents.exchange import mix
 from launch import rpc
 from launch.services import gossip_rpc
 
-_HOLD_S = 1.0  # how long a worker's call waits for a message
-_PAUSE_S = 0.5  # before a proxy that is away is called again
+_HOLD_S = 1.0  # a call of `collect` waits for a message, at most
+_PAUSE_S = 0.5  # before an unavailable proxy is called again
 
 
 class Proxy:
-  """The inbox of a worker, and what sends its messages on."""
+  """A worker's inbox and outbox; `neighbours` are clients of their proxies."""
 
   serves = ('push_message', 'forward', 'collect')
 
   def __init__(self, own: int, neighbours: Mapping[int, Any]):
-    """Takes the worker's index, and clients of its neighbours' proxies."""
     self._carrier = gossip_rpc.RpcCarrier(
       own,
       {
@@ -39,28 +38,28 @@ class Proxy:
     self._carrier.start(())
 
   def push_message(self, sender: int, *message: Any) -> bool:
-    """Takes the `packed` message of a neighbour; False if it is refused."""
+    """Takes a neighbour's `gossip_rpc.packed` message; False if refused."""
     return self._carrier.take(sender, *message)
 
   def forward(self, receiver: int, *message: Any) -> None:
-    """Takes a `packed` message of its own worker to a neighbour."""
+    """Sends a `packed` message of its own worker to a neighbour."""
     self._carrier.send([receiver], gossip_rpc.unpacked(*message))
 
   def collect(
     self, received: int, told: Sequence[tuple[int, int, int]]
   ) -> tuple[int, list[tuple]]:
-    """What has come since the last call; waits up to a second for it.
+    """Messages received since the last call; waits up to a second for one.
 
     Args:
-      received: what the last call returned; 0 at first.
-      told: (sender, messages, iteration of its parameters) that the worker has.
+      received: the count that the last call returned; 0 at first.
+      told: what the worker has: (sender, messages, iteration of parameters).
 
     Returns:
-      Messages so far, and (sender, messages from it, its newest iteration,
-      packed message with parameters that are new, or None).
+      Messages so far, and for each sender with news (sender, messages, newest
+      iteration, packed message if its parameters are new, else None).
     """
     carrier = self._carrier
-    if received <= carrier.received:  # else it is of before a restart
+    if received <= carrier.received:  # A larger count is from before a restart.
       carrier.wait(received, _HOLD_S)
     received, found = carrier.received, []
     known = {sender: (count, theta) for sender, count, theta in told}
@@ -78,21 +77,20 @@ class Proxy:
 
 
 class _Via:
-  """A client of a neighbour, through the worker's own proxy."""
+  """Calls a neighbour through the worker's own proxy."""
 
   def __init__(self, proxy: Any, receiver: int):
     self._proxy, self._receiver = proxy, receiver
 
   def push_message(self, sender: int, *message: Any) -> None:
-    del sender  # the proxy knows whose it is
+    del sender  # The proxy knows its worker.
     self._proxy.forward(self._receiver, *message)
 
 
 class ProxyCarrier(gossip_rpc.RpcCarrier):
-  """A worker's side; its inbox is a copy of the proxy's."""
+  """A worker's carrier; its inbox is a copy of its proxy's."""
 
   def __init__(self, own: int, neighbours: Iterable[int], proxy: Any):
-    """Takes the worker's index, its neighbours', and its proxy's client."""
     client = proxy.with_deadline(_HOLD_S + gossip_rpc.DEADLINE_S)
     super().__init__(own, {j: _Via(client, j) for j in neighbours})
     self._proxy = client

@@ -1,8 +1,8 @@
-"""Messages of gossip over RPC, from an inbox in the worker's own process.
+"""Gossip messages over RPC, with an inbox in the worker's own process.
 
-Each worker serves `push_message` into its inbox: one slot for each sender, in
-which the newest message wins. It sends with a thread for each receiver, from
-one slot likewise: a receiver that is slow or dead costs learning nothing.
+Each worker serves `push_message`, which fills its inbox: one slot for each
+sender, where the newest message wins. A thread for each receiver sends from a
+slot of the same kind, so that a slow or dead receiver does not delay learning.
 
     worker j: sync -> slot -> thread ==push_message==> worker i: slot -> sync
 """
@@ -22,11 +22,11 @@ from launch import rpc
 
 _logger = logging.getLogger(__name__)
 DEADLINE_S = 2.0
-_PAUSE_S = 0.5  # before a receiver that is away is called again
+_PAUSE_S = 0.5  # before an unavailable receiver is called again
 
 
 class Inbox:
-  """The messages that have come in: one slot for each sender."""
+  """The messages received: one slot for each sender."""
 
   def __init__(self):
     self._changed = threading.Condition()
@@ -36,7 +36,7 @@ class Inbox:
     self.refused = 0
 
   def receive(self, sender: int, message: mix.Message) -> bool:
-    """Takes a message; False if it is refused, as it is not finite."""
+    """Takes a message; False if refused, because it is not finite."""
     sound = message.theta is None or bool(np.isfinite(message.theta).all())
     with self._changed:
       self.received += 1
@@ -59,11 +59,11 @@ class Inbox:
     return sound
 
   def take(self, sender: int, *message: Any) -> bool:
-    """Takes a `packed` message; False if it is refused."""
+    """Takes a `packed` message; False if refused."""
     return self.receive(sender, unpacked(*message))
 
   def senders(self) -> list[int]:
-    """Those that something has come from."""
+    """Indices of the workers that have sent a message, in order."""
     return sorted(self._heard)
 
   def newest(self, sender: int) -> mix.Message | None:
@@ -78,7 +78,7 @@ class Inbox:
 
 
 class _Sender:
-  """A thread that brings the newest messages to one receiver."""
+  """Sends the newest messages to one receiver, with a thread."""
 
   def __init__(self, own: int, client: Any):
     self._own, self._client = own, client
@@ -128,10 +128,9 @@ def _newest(messages: list[mix.Message]) -> list[mix.Message]:
 
 
 def packed(message: mix.Message) -> tuple:
-  """A message as it crosses the wire, with a checksum of its parameters."""
+  """A message as sent over RPC, with a checksum of its parameters."""
   if message.theta is None:
     return message.iteration, None, message.largest_step, 0
-  # On the host already, in one piece: a device tensor was copied before.
   theta = np.ascontiguousarray(message.theta, np.float32)
   return message.iteration, theta, message.largest_step, zlib.crc32(theta.data)
 
@@ -139,17 +138,16 @@ def packed(message: mix.Message) -> tuple:
 def unpacked(
   iteration: int, theta: np.ndarray | None, largest_step: float, checksum: int
 ) -> mix.Message:
-  """The message of `packed`; what was damaged on its way is not finite."""
+  """Inverts `packed`; parameters damaged in transit become NaN."""
   if theta is not None and zlib.crc32(theta.data) != checksum:
     theta = np.full_like(theta, np.nan)
   return mix.Message(iteration, theta, largest_step)
 
 
 class RpcCarrier(Inbox):
-  """Messages over RPC, from an inbox in the worker's own process."""
+  """A `mix.Carrier` of messages over RPC."""
 
   def __init__(self, own: int, neighbours: Mapping[int, Any]):
-    """Takes the worker's index, and clients of all its neighbours."""
     super().__init__()
     self._senders = {
       index: _Sender(own, client) for index, client in neighbours.items()

@@ -1,4 +1,4 @@
-"""Counts over time: rates by name, and the record of one node."""
+"""Counts and their rates, of the run and of one node."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import math
 from typing import Any
 
 _WINDOW_S = 5.0
-_MIN_DURATION_S = 0.5  # Below this a rate is mostly the jitter of reports.
+_MIN_DURATION_S = 0.5  # over less time, a rate is mostly jitter of the reports
 
 
 class Rates:
-  """Rates of several counts. The caller gives the time, and the locking."""
+  """Rates of several counts. Not thread-safe; callers pass the time `now`."""
 
   def __init__(self):
-    # Name to (time, total after it), oldest first.
+    # Name -> (time, total at that time), oldest first.
     self._points: dict[str, collections.deque[tuple[float, int]]] = {}
 
   def add(self, name: str, count: int, now: float) -> None:
     """Adds an increment that was reported at `now`, in seconds."""
     if name not in self._points:
-      # How long the first increment took is unknown, so it only opens the
-      # window: a slow start does not show as a low rate.
+      # The duration of the first increment is unknown, so it only opens the
+      # window: a slow start must not show as a low rate.
       self._points[name] = collections.deque([(now, 0)])
       return
     points = self._points[name]
@@ -30,11 +30,11 @@ class Rates:
     self._cut(points, now)
 
   def per_second(self, now: float) -> dict[str, float]:
-    """Count name to its rate; 0 until there is enough to tell."""
+    """The rate of each count over the last 5 s; 0 while it is unknown."""
     rates = {}
     for name, points in self._points.items():
       self._cut(points, now)
-      # Falls to zero when reports stop: the window moves on with the time.
+      # The window ends at `now`, so rates fall to 0 when reports stop.
       duration = min(now - points[0][0], _WINDOW_S)
       known = len(points) > 1 and duration >= _MIN_DURATION_S
       done = points[-1][1] - points[0][1]
@@ -49,33 +49,21 @@ class Rates:
 
 
 class NodeRecord:
-  """What the counter knows of one node.
-
-  Attributes:
-    metrics: its newest numbers, by name.
-    totals: count name to its total, restarts included.
-    rates: of its counts.
-    seen: time of its last report.
-    logged: time at which its metrics were last written.
-    unlogged: whether it has given newer ones since.
-    told: whether it has read that the run is finished.
-    life: the newest of the node, see `pulse.life`.
-    of_life: count name to its total in that.
-  """
+  """The counter's record of one node."""
 
   def __init__(self, now: float, totals: dict[str, int] | None = None):
-    self.metrics: dict[str, Any] = {}
-    self.totals: dict[str, int] = totals or {}
-    self.rates = Rates()
-    self.seen = now
-    self.logged = -math.inf
-    self.unlogged = False
-    self.told = False
-    self.life: tuple[str, int] = ('', 0)
-    self.of_life: dict[str, int] = {}
+    self.metrics: dict[str, Any] = {}  # its newest ones
+    self.totals: dict[str, int] = totals or {}  # counts of all its lives
+    self.rates = Rates()  # of its counts
+    self.seen = now  # time of its last report
+    self.logged = -math.inf  # time at which its metrics were last written
+    self.unlogged = False  # whether `metrics` are newer than that
+    self.told = False  # whether it was told that the run is finished
+    self.life: tuple[str, int] = ('', 0)  # its newest life, see `pulse.life`
+    self.of_life: dict[str, int] = {}  # counts of that life
 
   def snapshot(self, now: float) -> dict[str, Any]:
-    """What a live view shows; `age_s` is the time since its last report."""
+    """Values for a live view; `age_s` is the time since the last report."""
     return {
       'metrics': dict(self.metrics),
       'totals': dict(self.totals),
@@ -84,7 +72,7 @@ class NodeRecord:
     }
 
   def begin(self, life: tuple[str, int]) -> bool:
-    """From now on this life counts, and none before it. False: it is one."""
+    """Makes `life` the newest. Returns False if a newer one has begun."""
     (run, number), (known, newest) = life, self.life
     if run == known and number < newest:
       return False
@@ -98,19 +86,17 @@ class NodeRecord:
     counted: Mapping[str, int],
     counts: Mapping[str, int],
   ) -> dict[str, int]:
-    """What of a report is not counted yet.
+    """The part of a report's counts that is not counted yet.
 
-    Args:
-      life: of the node.
-      counted: what it knows to be counted, in this life.
-      counts: its increments since then.
+    `counted` are the counts of this life that the counter has acknowledged, and
+    `counts` the increments since then.
     """
     if not self.begin(life):
       return {}
     news = {}
     for name in {**counted, **counts}:
       known = self.of_life.get(name, 0)
-      # Not less than that, where a report was overtaken by the next.
+      # At least `known`: a later report may have overtaken this one.
       total = int(counted.get(name, 0)) + int(counts.get(name, 0))
       self.of_life[name] = max(known, total)
       news[name] = self.of_life[name] - known

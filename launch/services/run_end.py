@@ -1,4 +1,4 @@
-"""When a run is over: its goal, its budget, or its wall clock."""
+"""The end of a run: its goal, its budget or its wall-clock limit."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ from typing import Any
 
 
 class RunEnd:
-  """The limits of a run, and what ended it. The counter locks.
+  """The limits of a run, and what ended it. Not thread-safe.
 
-  Attributes:
-    budget: count name to the total at which the run is over.
-    wall_clock_s: seconds after which it is over; None for no limit.
-    outcome: 'goal', 'budget' or 'wall_clock'; None while the run goes on.
-    reason: one sentence for the user.
-    result: what was found.
+  `budget` maps a count's name to the total at which the run ends.
   """
 
   def __init__(
     self, budget: Mapping[str, int] | None, wall_clock_s: float | None
   ):
-    """Nothing has ended yet.
-
-    Raises:
-      ValueError: a limit that is not positive.
-    """
+    """Raises ValueError if a limit is not positive."""
     for name, limit in {**(budget or {}), 'wall_clock_s': wall_clock_s}.items():
       if limit is not None and not limit > 0:
         raise ValueError(
@@ -33,20 +24,20 @@ class RunEnd:
         )
     self.budget = dict(budget or {})
     self.wall_clock_s = wall_clock_s
+    # 'goal', 'budget' or 'wall_clock'; None while the run goes on.
     self.outcome: str | None = None
-    self.reason = ''
-    self.result: dict[str, Any] = {}
+    self.reason = ''  # one sentence for the user
+    self.result: dict[str, Any] = {}  # values that `goal` was given
 
   @property
   def over(self) -> bool:
     return self.outcome is not None
 
   def goal(self, reason: str, result: Mapping[str, Any]) -> None:
-    """The run has found what it was to find."""
     self._end('goal', reason, dict(result))
 
   def check(self, totals: Mapping[str, int], elapsed_s: float) -> None:
-    """Ends a run that is at a limit; the first to be reached ends it."""
+    """Ends the run if it has reached a limit."""
     if self.over:
       return
     for name, limit in self.budget.items():
@@ -67,7 +58,7 @@ class RunEnd:
     per_second: Mapping[str, float],
     elapsed_s: float,
   ) -> float | None:
-    """Seconds until a limit at the present rates; None while unknown."""
+    """Seconds until the next limit at the present rates; None if unknown."""
     if self.over:
       return 0.0
     left = []
@@ -80,7 +71,7 @@ class RunEnd:
     return max(0.0, min(left)) if left else None
 
   def state(self) -> dict[str, Any]:
-    """What ended the run, as a next counter takes it up with `restore`."""
+    """The outcome, for `restore` of a restarted counter."""
     return {
       'outcome': self.outcome,
       'reason': self.reason,

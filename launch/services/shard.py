@@ -1,12 +1,13 @@
-"""A shard of a parameter server: one slice of theta, and who changed it.
+"""A shard of a parameter server: one slice of theta and its updates.
 
-Learners push gradients of the slice and get it back as it then is, in the same
-reply. Updates are made one at a time, in the order in which they come. Each
-shard decides alone what it accepts (agents/slice_update.py).
+Learners push gradients of the slice; the reply has the updated slice. Updates
+are applied one at a time, in the order in which they arrive. Each shard decides
+alone which gradients it accepts (agents/slice_update.py).
 
 With `synchronous` a shard waits for the gradients of all learners and applies
-their mean: A2C. A learner that has not come after `sync_timeout_s` is left out,
-and not waited for until it comes again; one that learns no more says so.
+their mean: A2C. After `sync_timeout_s` it goes on without the learners that are
+missing, and does not wait for them again until they return. A learner that has
+finished calls `leave`.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1
-_LONG_S = 300.0  # a checkpoint may take
-_REJECTING_S = 60.0  # without an accepted gradient, after which it is said
+_LONG_S = 300.0  # to write a checkpoint, at most
+_REJECTING_S = 60.0  # without an accepted gradient before a warning
 
-# What a statistic is and where it begins in the slice.
+# Pairs of a statistic's start in the slice and its values.
 Statistics = Sequence[tuple[int, np.ndarray]]
 
 
 def places(agent: base.Agent, config: Any) -> list[slice]:
-  """The slice of each shard, by `Config` of topologies/parameter_server.py.
+  """The slice of theta of each shard; `config` is parameter_server.Config.
 
   Raises:
     ValueError: there are more shards than parameters, or variables.
@@ -49,23 +50,16 @@ def places(agent: base.Agent, config: Any) -> list[slice]:
 
 
 class Reply(NamedTuple):
-  """What a shard says.
+  """A shard's answer to `pull` and `push`."""
 
-  Attributes:
-    accepted: whether the gradient moved the slice; True where there was none.
-    version: accepted updates of this shard.
-    theta: the slice as it is now.
-    steps: environment steps of all learners.
-  """
-
-  accepted: bool
-  version: int
-  theta: np.ndarray
-  steps: int
+  accepted: bool  # whether the gradient was applied; True if there was none
+  version: int  # number of accepted updates of this shard
+  theta: np.ndarray  # the present slice, float32
+  steps: int  # environment steps of all learners
 
 
 class Round:
-  """A synchronous update: what all learners sent, until it is closed."""
+  """The contributions to one synchronous update."""
 
   def __init__(self):
     self.gradients: dict[int, np.ndarray | None] = {}
@@ -76,7 +70,7 @@ class Round:
 
 
 class Shard:
-  """Serves one slice. `push` and `pull` are called by any number of threads."""
+  """Serves one slice of theta; `push`, `pull` and `leave` are thread-safe."""
 
   serves = ('pull', 'push', 'leave')
 
@@ -87,16 +81,10 @@ class Shard:
     index: int,
     counter: Any = None,
   ):
-    """Makes the slice, or takes it from its checkpoint.
-
-    Args:
-      experiment: what is run.
-      config: `Config` of topologies/parameter_server.py.
-      index: of this shard, below config.num_shards.
-      counter: client of the counter; None reports nothing.
+    """Initializes or restores the slice; `config` is parameter_server.Config.
 
     Raises:
-      ValueError: the checkpoint is of another slice.
+      ValueError: the checkpoint has another slice.
     """
     agent = experiment.make_agent()
     self._config = config
@@ -110,9 +98,8 @@ class Shard:
       config.max_staleness,
       config.num_learners if config.synchronous else 1,
     )
-    # Of each place in the slice, what the learners sent last, for their mean. A
-    # shard that was started again hears of each anew; theta has what was common
-    # to them.
+    # Start in the slice -> learner -> its last values, for their mean. Not
+    # saved: after a restart theta has the mean, and learners send theirs again.
     self._statistics: dict[int, dict[int, np.ndarray]] = {}
     self._maxima = {
       variable.offset - place.start
@@ -126,8 +113,8 @@ class Shard:
     self._rejected: dict[int, int] = {}
     self._staleness: dict[int, int] = {}  # of each learner's last gradient
     self._oldest = 0  # largest staleness so far
-    self._last = time.monotonic()  # when one was accepted
-    self._since = 0  # rejected since then
+    self._last = time.monotonic()  # of the last accepted gradient
+    self._since = 0  # gradients rejected since then
     self._round = Round()
     self._present = set(range(config.num_learners))
     self._path: pathlib.Path | None = None
@@ -140,10 +127,10 @@ class Shard:
     if counter is not None:
       self._reporter = reporting.Reporter(f'shard/{index}', counter)
 
-  # Served.
+  # Served over RPC.
 
   def pull(self) -> Reply:
-    """The slice as it is."""
+    """The present slice."""
     with self._changed:
       return self._reply(True)
 
@@ -156,14 +143,14 @@ class Shard:
     statistics: Statistics,
     steps: int,
   ) -> Reply:
-    """Takes a gradient in; one that comes twice counts once.
+    """Applies a gradient; a repeated call has no effect.
 
     Args:
-      learner: who sends it.
-      ticket: the same where the call is made again.
-      pulled: version of the slice that it is of.
-      gradient: of the slice; None where there is none.
-      statistics: what would stand in the slice if this learner were alone.
+      learner: number of the caller.
+      ticket: identifies the call; a repeated call has the same one.
+      pulled: version of the slice that the gradient was computed from.
+      gradient: of the slice, float32; None if there is none.
+      statistics: the values that this learner alone would put into the slice.
       steps: environment steps of this learner.
     """
     with self._changed:
@@ -181,7 +168,7 @@ class Shard:
       return self._reply(accepted)
 
   def leave(self, learner: int) -> None:
-    """A learner learns no more: no round waits for it."""
+    """Removes a learner that has finished: no round waits for it."""
     with self._changed:
       self._forget(learner)
       self._changed.notify_all()
@@ -209,10 +196,7 @@ class Shard:
     return accepted
 
   def _take(self, learner: int, statistics: Statistics) -> None:
-    """Puts what is common to the learners into theta: their mean, or maximum.
-
-    Each goes on from there, so that what one has seen reaches all.
-    """
+    """Puts the mean or maximum of the learners' statistics into theta."""
     for start, values in statistics:
       if not np.isfinite(values).all():
         continue
@@ -225,10 +209,7 @@ class Shard:
       common[:] = np.mean(list(known.values()), axis=0)
 
   def _forget(self, learner: int) -> None:
-    """Takes out a learner that is gone.
-
-    What it sent last would hold the mean of the others near where it was.
-    """
+    """Removes a learner, whose old statistics would distort the mean."""
     self._present.discard(learner)
     for known in self._statistics.values():
       known.pop(learner, None)
@@ -241,10 +222,10 @@ class Shard:
     statistics: Statistics,
     pulled: int,
   ) -> bool:
-    """Waits for the others; whether the common update was made."""
+    """Waits for the others. Returns whether the common update was applied."""
     self._present.add(learner)
     if pulled != self._slice.version:
-      # Of a round that was closed without it.
+      # The gradient belongs to a round that was closed without it.
       self._rejected[learner] = self._rejected.get(learner, 0) + 1
       self._tickets[learner] = (ticket, False)
       return False
@@ -279,22 +260,22 @@ class Shard:
     else:
       own.accepted = True
     if own.accepted:
-      # Before any learner is answered: all get the same.
+      # Before any learner is answered, so that all get the same slice.
       for learner in sorted(own.statistics):
         self._take(learner, own.statistics[learner])
     for learner, ticket in own.tickets.items():
-      # Now: a call may come again before the first one has woken.
+      # Here, since a repeated call may arrive before the waiting one wakes.
       self._tickets[learner] = (ticket, own.accepted)
     own.closed, self._round = True, Round()
     self._changed.notify_all()
 
-  # What survives.
+  # The node.
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Saves and reports until the program stops.
 
     Raises:
-      learner.LearnerFault: the slice is not finite, and is not saved.
+      learner.LearnerFault: the slice is not finite; it is not saved.
     """
     stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
@@ -307,7 +288,7 @@ class Shard:
     self._save()
 
   def numbers(self) -> dict[str, float]:
-    """For the log."""
+    """Metrics for the log."""
     with self._changed:
       return {
         'version': self._slice.version,
@@ -339,10 +320,10 @@ class Shard:
     )
 
   def _slice_if_finite(self) -> dict[str, Any]:
-    """The slice, to be saved."""
+    """The slice's arrays for a checkpoint; raises if they are not finite."""
     with self._changed:
       arrays = self._slice.save()
-    # A finite gradient may do it: its square need not be finite.
+    # Even a finite gradient can cause this: its square may overflow.
     if not all(np.isfinite(array).all() for array in arrays.values()):
       raise learner_lib.LearnerFault(
         'The parameters, or what the optimizer keeps of them, are not finite. '
@@ -360,7 +341,7 @@ class Shard:
         (learner, steps, self._rejected.get(learner, 0))
         for learner, steps in sorted(self._steps.items())
       ]
-      # What was taken before is not taken again, if its answer was lost.
+      # Saved so that a push whose answer was lost is not applied again.
       tickets = np.array(
         [
           (str(learner), ticket, str(int(accepted)))
@@ -384,7 +365,7 @@ class Shard:
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected
-    # Files of earlier versions have none.
+    # Checkpoints of earlier versions have no tickets.
     for learner, ticket, accepted in arrays.pop('tickets', np.empty((0, 3))):
       self._tickets[int(learner)] = str(ticket), accepted == '1'
     self._slice.restore(arrays)

@@ -1,9 +1,9 @@
-"""A learner's way to the shards of a parameter server, and a reader's.
+"""Clients of a parameter server's shards, for learners and evaluators.
 
-All shards are called at the same time. One that is away is waited for, so that
-no slice is left behind (`all_shards_required`); a gradient that it may have
-taken before it died is sent again with the same ticket. Or learning goes on
-with what is known of its slice.
+All shards are called concurrently. With `all_shards_required` a learner waits
+for an unavailable shard, so that no slice falls behind, and repeats its call
+with the same ticket, in case the shard had applied the gradient before it died.
+Otherwise the learner continues with the last known value of the slice.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from launch.services import shard as shard_lib
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 5.0
-_PAUSE_S = 0.2  # before a shard that is away is asked again
-_AWAY_S = 2.0  # likewise, where nobody waits for it
-_PATIENCE_S = 60.0  # for the first parameters
-_CONSISTENT_S = 1.0  # for versions that fit, at most
-_LEAVE_S = 1.0  # for a shard to hear of the end
+_PAUSE_S = 0.2  # before an unavailable shard is called again
+_AWAY_S = 2.0  # the same, if the learner does not wait for it
+_PATIENCE_S = 60.0  # to get the first parameters
+_CONSISTENT_S = 1.0  # to read slices of one version, at most
+_LEAVE_S = 1.0  # deadline of `leave`
 
 
 class Shards:
-  """All shards as one server."""
+  """A client of all shards, which presents them as one server."""
 
   def __init__(
     self,
@@ -45,14 +45,14 @@ class Shards:
     consistent: bool = False,
     deadline_s: float = _DEADLINE_S,
   ):
-    """Makes a client that has nothing yet.
+    """Stores its arguments; `start` fetches the first parameters.
 
     Args:
       shards: clients of `shard.Shard`s, in their order.
-      places: the slice of each, in their order.
-      learner: who asks.
-      required: whether a shard that is away is waited for.
-      consistent: whether slices are read again until all are of one version.
+      places: the slice of each shard.
+      learner: number of the learner that uses this client.
+      required: whether to wait for an unavailable shard.
+      consistent: whether to read slices again until all have one version.
       deadline_s: of each call.
     """
     self._shards = [client.with_deadline(deadline_s) for client in shards]
@@ -61,20 +61,20 @@ class Shards:
     self._required = required
     self._consistent = consistent
     self._known: list[shard_lib.Reply] = []
-    self._back = [0.0] * len(self._shards)  # when one that is away is asked
+    self._back = [0.0] * len(self._shards)  # when to call each one again
     self._said = [False] * len(self._shards)
     self._said_mixed = False
-    self._run = uuid.uuid4().hex  # of tickets: another one after a restart
+    self._run = uuid.uuid4().hex  # prefix of tickets; differs after a restart
     self._count = 0
-    self.waited_s = 0.0
-    self.mixed = 0  # pulls of slices of several versions
-    self.over: Callable[[], bool] = lambda: False
+    self.waited_s = 0.0  # time spent in calls
+    self.mixed = 0  # answers whose slices had different versions
+    self.over: Callable[[], bool] = lambda: False  # ends waits for a shard
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> np.ndarray:
-    """First parameters [D].
+    """Fetches the first parameters, float32 [D].
 
     Raises:
-      rpc.Unavailable: a shard was not there within a minute, or the program
+      rpc.Unavailable: a shard did not answer within a minute, or the program
         stops.
     """
     self._known = [
@@ -88,7 +88,7 @@ class Shards:
     return self._answer(self._all('pull', [()] * len(self._shards)))
 
   def push(self, message: remote_apply.Message) -> remote_apply.Answer:
-    """Sends each shard its slice, and returns what all of them have."""
+    """Sends each shard its part of a message. Returns the new parameters."""
     self._count += 1
     ticket = f'{self._run}-{self._count}'
 
@@ -106,8 +106,8 @@ class Shards:
     return self._answer(self._all('push', arguments))
 
   def leave(self) -> None:
-    """Says that this learner sends nothing more."""
-    # A shard that does not hear of it waits for the learner once.
+    """Tells the shards that this learner has finished."""
+    # A shard that misses this call waits for the learner once.
     rpc.together(
       [
         (client.with_deadline(_LEAVE_S), 'leave', [self._learner])
@@ -116,12 +116,7 @@ class Shards:
     )
 
   def _all(self, method: str, arguments: Sequence[Any]) -> list[bool]:
-    """Calls all shards. Returns which of them took what was sent.
-
-    Args:
-      method: of a shard.
-      arguments: of the call to each shard.
-    """
+    """Calls a method of each shard. Returns which shards accepted the call."""
     begin = time.monotonic()
     asked = [
       i
@@ -147,12 +142,9 @@ class Shards:
     return accepted
 
   def _ask(self, i: int, call: Callable[[], Any], answer: Any = None) -> bool:
-    """Takes in what a shard says; asks again while it is away.
+    """Stores the reply of shard `i`; repeats the call while it is unavailable.
 
-    Args:
-      i: the shard.
-      call: asks it; may be made again.
-      answer: what the first call to it gave; None: it is still to be made.
+    `answer` is the reply or exception of the first call, if it has been made.
     """
     while True:
       if not self._required and time.monotonic() < self._back[i]:
@@ -196,7 +188,7 @@ class Shards:
     )
 
   def _read_until_one_version(self) -> None:
-    """Reads again what is behind, until nothing is."""
+    """Reads slices of older versions again until all have the same one."""
     until = time.monotonic() + _CONSISTENT_S
     while time.monotonic() < until and not self.over():
       versions = [reply.version for reply in self._known]
@@ -220,7 +212,7 @@ class Shards:
 
 
 class ServerExchange(remote_apply.RemoteApply):
-  """The update is made by the shards of a parameter server."""
+  """An exchange that leaves the update to a parameter server's shards."""
 
   def __init__(
     self,
@@ -230,21 +222,16 @@ class ServerExchange(remote_apply.RemoteApply):
     shards: list[Any],
     budget: int | None = None,
   ):
-    """Makes an exchange that reaches its shards from `initial` on.
+    """`config` is parameter_server.Config; for other arguments see `Shards`.
 
-    Args:
-      config: `Config` of topologies/parameter_server.py.
-      places: the slice of each shard.
-      learner: number of this learner.
-      shards: clients of all shards, in their order.
-      budget: environment steps of all learners; None: not known.
+    `budget` is the environment steps of all learners, None if unknown.
     """
     loss_filter = None
     if config.outlier_sigmas is not None:
       loss_filter = remote_apply.LossFilter(
         config.outlier_sigmas, config.outlier_decay, config.outlier_warmup
       )
-    # A synchronous shard answers once all learners have come.
+    # A synchronous shard answers once it has all learners' gradients.
     wait_s = config.sync_timeout_s if config.synchronous else 0.0
     self._shards = Shards(
       shards,
@@ -254,7 +241,7 @@ class ServerExchange(remote_apply.RemoteApply):
       config.consistent_pull,
       _DEADLINE_S + wait_s,
     )
-    # Rates fall by gradients, and a synchronous update is of all learners'.
+    # Learning rates decay with gradients; a synchronous update has all of them.
     gradients = config.num_learners if config.synchronous else 1
     super().__init__(self._shards, loss_filter, budget, gradients)
 
@@ -279,17 +266,17 @@ class ServerExchange(remote_apply.RemoteApply):
 
 
 class Reader:
-  """What an evaluator asks: the parameters of all shards, joined."""
+  """Serves an evaluator the joined parameters of all shards."""
 
   def __init__(self, shards: Sequence[Any], layout: parameters.Layout):
     self._shards = shards
     self._layout = layout
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """{'version', 'theta'}: parameters if newer than `have_version`.
+    """See `variables.Published.get`. The version is that of the oldest slice.
 
     Raises:
-      rpc.Unavailable: a shard is away.
+      rpc.Unavailable: a shard does not answer.
     """
     replies = [_reply(client.pull()) for client in self._shards]
     version = min(reply.version for reply in replies)
@@ -305,12 +292,12 @@ def _join(replies: Sequence[shard_lib.Reply]) -> np.ndarray:
 
 
 def _reply(answer: Any) -> shard_lib.Reply:
-  # Of a NamedTuple's name and fields, not of its class.
+  # RPC returns a NamedTuple of the same fields, but of another class.
   return shard_lib.Reply(*answer)
 
 
 def _within(statistics: dict[int, np.ndarray], place: slice):
-  """The parts of what lies in a slice: (start in it, values)."""
+  """Yields the part of each statistic in a slice: (start in it, values)."""
   for start, values in statistics.items():
     low, high = max(start, place.start), min(start + len(values), place.stop)
     if low < high:

@@ -1,8 +1,8 @@
-"""The swarm's star server: candidate slot and record of theta_star.
+"""The swarm's star server: holds theta_star and the waiting candidate.
 
-It owns the supervisor's state machine (agents/swarm), so that any number of
-supervisors can come, go and be killed: a supervisor is told which episode to
-run and reports its return, nothing more. All state is in one checkpoint.
+It owns the supervisor's state machine (agents/swarm), so that supervisors are
+stateless and may be started or killed at any time: each is told which episode
+to run and reports its return. All state is in one checkpoint.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
-_LONG_S = 300.0  # a checkpoint may take
-# A supervisor that is silent this long has lost its episode; while it plays, it
-# says so (nodes/supervisor.py).
+_LONG_S = 300.0  # to write a checkpoint, at most
+# After so long without a call of `playing` (nodes/supervisor.py) or a report,
+# an episode is taken for lost.
 _EPISODE_TIMEOUT_S = 60.0
-_PER_LIFE = 2**32  # candidates and tickets of one life, at most
+_PER_LIFE = 2**32  # candidate or ticket numbers in one life, at most
 
 
 @dataclasses.dataclass
@@ -42,11 +42,11 @@ class _Running:
   ticket: supervision.Ticket
   supervisor: int
   since: float
-  version: int  # of theta_star, when the episode was asked for
+  version: int  # of theta_star when the episode was requested
 
 
 class StarServer:
-  """Serves theta_star to explorers, and episodes to supervisors."""
+  """Serves theta_star to explorers and episodes to supervisors."""
 
   serves = (
     'register',
@@ -67,15 +67,10 @@ class StarServer:
     target_return: float | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Starts empty, or where its checkpoint in `run_dir` left off.
+    """Starts empty, or from its checkpoint in `run_dir`, if that is not None.
 
-    Args:
-      config: rules of the swarm.
-      layout: of the network that all nodes must have.
-      run_dir: directory of the run; None keeps no checkpoint.
-      counter: client of the counter; None reports nothing.
-      target_return: R_star over a whole window that ends the run.
-      clock: seconds, monotonic.
+    All nodes must have a network of this `layout`. The run ends when R_star
+    over a whole window reaches `target_return`.
     """
     self._config = config
     self._layout = layout
@@ -85,8 +80,8 @@ class StarServer:
     self._machine = supervision.make_supervision(config)
     self._lock = threading.Lock()
     self._candidates: dict[int, swarm_state.Candidate] = {}
-    # Numbers of its own in each life: what a supervisor holds, or reports, may
-    # be of one whose last numbers were not saved.
+    # Each life has its own range of numbers: a supervisor may still hold or
+    # report numbers that the previous life did not save.
     self._next_candidate = self._next_ticket = pulse.life()[1] * _PER_LIFE
     self._running: dict[int, _Running] = {}
     self._trial_since: float | None = None
@@ -108,7 +103,7 @@ class StarServer:
   # Explorers.
 
   def register(self, node: str, fingerprint: bytes, network: str) -> str:
-    """Compares networks at the start. Returns '' or why they do not fit."""
+    """Compares the networks. Returns '', or how they differ."""
     if fingerprint == self._layout.fingerprint:
       return ''
     return (
@@ -118,16 +113,20 @@ class StarServer:
     )
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """theta_star, for whoever only wants to play it; as a learner serves it."""
+    """theta_star in a learner's format, see `variables.Published.get`."""
     star = self.get_star(max(have_version, 0))
     return {'version': star['version'], 'theta': star['theta']}
 
   def get_star(self, known_version: int) -> dict[str, Any]:
-    """The record of theta_star; `theta` unless `known_version` is that one."""
+    """theta_star, encoded, or None if `known_version` is it, and its numbers.
+
+    'bar' is the waiting claim, 'supervisor_age_s' the time since a supervisor
+    last called.
+    """
     with self._lock:
       star = self._machine.star
       theta = None
-      # A server that came back from its checkpoint may have an older one.
+      # Not `>`: a server restored from its checkpoint may have an older one.
       if star is not None and self._version != known_version:
         theta = self._candidates[star].theta
       return {
@@ -143,7 +142,7 @@ class StarServer:
   def offer(
     self, theta: bytes, claim: float, explorer: int, learner_step: int
   ) -> bool:
-    """Takes a candidate if its claim beats the waiting one.
+    """Keeps the candidate if its claim exceeds the waiting one's.
 
     Raises:
       parameters.LayoutMismatch: the explorer has another network.
@@ -169,16 +168,15 @@ class StarServer:
   # Supervisors.
 
   def next_episode(self, supervisor: int, holding: int) -> dict[str, Any]:
-    """The episode that this supervisor is to run.
+    """The next episode for a supervisor; its previous one is taken for lost.
 
     Args:
-      supervisor: index of the asking supervisor. Whatever it was running
-        before is taken for lost.
+      supervisor: index of the caller.
       holding: candidate whose parameters it already has, -1 for none.
 
     Returns:
-      'ticket' (-1: wait for a candidate), 'kind', 'candidate', and 'theta' as
-      bytes, or None if it is the one it holds.
+      'ticket' (-1: wait for a candidate), 'kind', 'candidate', and 'theta'
+      encoded, or None if the supervisor holds it.
     """
     with self._lock:
       self._supervisor_seen = self._clock()
@@ -203,7 +201,7 @@ class StarServer:
       }
 
   def playing(self, ticket: int) -> bool:
-    """The supervisor is not silent. Returns whether its ticket is valid."""
+    """Keeps an episode from timing out. Returns whether its ticket is valid."""
     with self._lock:
       self._supervisor_seen = self._clock()
       running = self._running.get(ticket)
@@ -212,7 +210,7 @@ class StarServer:
       return running is not None
 
   def report_episode(self, ticket: int, episode_return: float) -> bool:
-    """Takes one return in. Returns whether the ticket was still valid."""
+    """Records an episode's return. Returns whether its ticket was valid."""
     if not math.isfinite(episode_return):
       raise ValueError(f'The episode return {episode_return} is not finite.')
     with self._lock:
@@ -244,10 +242,10 @@ class StarServer:
   # The node.
 
   def metrics(self) -> dict[str, float]:
-    """What the counter and the live view show of the swarm."""
+    """Metrics of the swarm, for the counter and the live view."""
     with self._lock:
       machine = self._machine
-      # 0 of them: a random network that was lucky; nothing has been learned.
+      # With 0 learner steps, theta_star is a lucky random network.
       learned = {}
       if machine.star is not None:
         chosen = self._candidates[machine.star]
@@ -308,7 +306,7 @@ class StarServer:
     return self._machine.c
 
   def _trial_returns(self, *newest: float) -> list[float]:
-    """Of the running trial; the literal rules have none."""
+    """Returns of the running trial; the literal rules have none."""
     if isinstance(self._machine, supervision.DefaultSupervision):
       return [*self._machine.trial_returns, *newest]
     return []
@@ -334,11 +332,11 @@ class StarServer:
       learner_steps=chosen.learner_step,
     )
     self._log_candidate(candidate, returns)
-    self._saved = -math.inf  # a new star is worth a checkpoint at once
+    self._saved = -math.inf  # Makes `run` write a checkpoint immediately.
 
   def _log_candidate(self, candidate: int, returns: list[float]) -> None:
     chosen = self._candidates[candidate]
-    # A trial that took too long may have ended no episode.
+    # A trial that timed out may have completed no episode.
     tried = {'trial_mean': float(np.mean(returns))} if returns else {}
     self._log(
       'candidate',
@@ -351,7 +349,7 @@ class StarServer:
     )
 
   def _forget(self) -> None:
-    """Keeps only the parameters that some rule can still ask for."""
+    """Drops the parameters that the rules can no longer ask for."""
     machine = self._machine
     keep = {machine.star}
     if isinstance(machine, supervision.LiteralSupervision):
@@ -390,7 +388,7 @@ class StarServer:
     if self._target_return is None or self._goal is not None:
       return
     if not isinstance(machine, supervision.DefaultSupervision):
-      return  # the literal rules keep no mean that could be confirmed
+      return  # The literal rules keep no mean over a window.
     whole = len(machine.hist) >= machine.window
     if machine.star is None or not whole:
       return

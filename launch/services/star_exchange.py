@@ -1,8 +1,7 @@
-"""The exchange of an explorer node: candidates out, theta_star in, the pull.
+"""The exchange of an explorer node: offers candidates, is pulled to theta_star.
 
-A thread talks to the star server, so that a slow or dead one costs the
-explorers nothing: they go on learning alone (c = 0) and take theta_star up
-again when it answers.
+A background thread calls the star server, so a slow or dead server does not
+delay the explorers: they learn without the pull (c = 0) until it answers again.
 """
 
 from __future__ import annotations
@@ -28,27 +27,18 @@ _BACKOFF_CAP_S = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Star:
-  """What explorers know of theta_star.
+  """The star server's last answer."""
 
-  Attributes:
-    version: 0 before the first one.
-    theta: [D], None before the first one.
-    c: weight of the pull, 0 while it must not pull.
-    r_star: mean return of theta_star.
-    bar: claim a candidate has to beat to be kept.
-    reachable: whether the star server answered last time.
-  """
-
-  version: int = 0
-  theta: np.ndarray | None = None
-  c: float = 0.0
-  r_star: float = float('-inf')
-  bar: float = float('-inf')
-  reachable: bool = True
+  version: int = 0  # of theta_star; 0 before the first one
+  theta: np.ndarray | None = None  # float32 [D]; None before the first one
+  c: float = 0.0  # weight of the pull; 0 while there is none
+  r_star: float = float('-inf')  # mean return of theta_star
+  bar: float = float('-inf')  # a candidate with a higher claim is kept
+  reachable: bool = True  # whether the last call succeeded
 
 
 class StarClient:
-  """Polls theta_star and offers candidates, in a thread of its own."""
+  """Polls theta_star and offers candidates in its own thread."""
 
   def __init__(
     self,
@@ -57,14 +47,10 @@ class StarClient:
     node: str,
     star_max_age_s: float | None = None,
   ):
-    """Makes a client; `start` begins to talk.
+    """Stores its arguments; `server` is a client of a `star.StarServer`.
 
-    Args:
-      server: client of services.star.StarServer.
-      layout: of this node's network.
-      node: name of this node.
-      star_max_age_s: seconds without a sign of a supervisor after which the
-        local c halves, and halves again after each further period.
+    With `star_max_age_s`, the local c halves for each such period in which no
+    supervisor has called the server.
     """
     self._server = server
     self._layout = layout
@@ -80,15 +66,12 @@ class StarClient:
     )
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> Star:
-    """Checks the network against the server's, and fetches theta_star.
-
-    Args:
-      should_stop: ends a wait for the server.
+    """Compares the network with the server's and fetches theta_star.
 
     Raises:
       parameters.LayoutMismatch: the server has another network.
       rpc.Unavailable: the server cannot be reached within a minute, or
-        should_stop() became true before.
+        should_stop() became true.
     """
     refusal = rpc.retry(
       lambda: self._server.register(
@@ -107,13 +90,13 @@ class StarClient:
     return self._star
 
   def poll(self) -> None:
-    """Asks the thread to look for a newer theta_star. Returns at once."""
+    """Makes the thread ask for a newer theta_star. Returns immediately."""
     self._wake.set()
 
   def offer(
     self, theta: np.ndarray, claim: float, explorer: int, learner_step: int
   ) -> None:
-    """Offers a candidate `theta [D]`; only the best waiting one is sent."""
+    """Offers `theta [D]`. Of several unsent ones only the best is sent."""
     with self._lock:
       if self._offer is not None and self._offer[1] >= claim:
         return
@@ -154,7 +137,7 @@ class StarClient:
     try:
       self._server.offer(data, claim, explorer, learner_step)
     except rpc.Unavailable:
-      # A server that had taken it after all tries it twice: no harm.
+      # The server may have it already; a second trial does no harm.
       with self._lock:
         if self._offer is None or self._offer[1] < claim:
           self._offer = offer
@@ -183,8 +166,8 @@ class StarClient:
 class StarExchange(pull.Pull):
   """The update of Liu et al. 2018: the gradient and a pull to theta_star.
 
-  A node that is started again within a run takes theta_star for all of its
-  members, if there is one; one that starts for the first time does not.
+  A node restarted within a run gives all of its members theta_star, if there is
+  one. A node that starts for the first time keeps its own parameters.
   """
 
   keeps_learner = False
@@ -198,16 +181,10 @@ class StarExchange(pull.Pull):
     updates_per_rollout: int,
     server: Any,
   ):
-    """Makes an exchange; it talks from `initial` on.
+    """Makes an exchange; it calls the star server from `initial` on.
 
-    Args:
-      config: of the swarm.
-      layout: of the explorers' network.
-      node: name of this node.
-      num_members: explorers that it hosts, P.
-      updates_per_rollout: learner steps between two pulls, unless
-        `config.pull_every` says otherwise.
-      server: client of the star server.
+    `num_members` is P, the explorers in this node. `updates_per_rollout` are
+    the learner steps between two pulls if `config.pull_every` is 'rollout'.
     """
     period = updates_per_rollout if config.pull_every == 'rollout' else 1
     super().__init__(config.c_max, config.r_mode, config.inertia, period)
@@ -220,7 +197,7 @@ class StarExchange(pull.Pull):
     self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
     self._fresh = False
-    self._unlearned = 0  # updates of networks that are gone
+    self._unlearned = 0  # updates of parameters that a restart has lost
 
   def initial(self, theta, again):
     star = self._client.start(self.should_stop)
@@ -232,7 +209,8 @@ class StarExchange(pull.Pull):
 
   def begin(self, worker):
     self._worker = worker
-    if self._fresh:  # its rates go on to fall, its networks know nothing
+    # The networks are new, though the learner's update count goes on.
+    if self._fresh:
       self._unlearned = worker.learner.updates
 
   def episode_ended(self, done):
@@ -242,7 +220,7 @@ class StarExchange(pull.Pull):
 
   def updated(self, result):
     if self._config.claim_mode == 'target':
-      # Of a member that broke in this call others have taken the place.
+      # A broken member's parameters have been replaced.
       largest = np.where(result.broken, np.nan, result.metrics['target_max'])
       for member, claim in self._targets.updated(largest):
         self._offer(member, claim)
@@ -265,7 +243,7 @@ class StarExchange(pull.Pull):
 
   def reset_member(self, member):
     super().reset_member(member)
-    # What it claimed before it broke may be beyond all that comes.
+    # Its earlier claims may exceed all that the new parameters can reach.
     self._returns.forget(member)
     self._targets.forget(member)
 

@@ -1,8 +1,7 @@
-"""What a star server keeps on disk: its state, and theta_star by itself.
+"""The star server's checkpoint, and theta_star in a file of its own.
 
-The state is one file, so that candidates and the supervisor's rules go on from
-the same moment. theta_star is written beside it as plain arrays, for whoever
-wants to play it.
+The checkpoint is one file, so that the candidates and the supervisor's state
+are consistent. The file of theta_star has plain arrays, for playing it.
 """
 
 from __future__ import annotations
@@ -34,15 +33,10 @@ def write(
   candidates: Mapping[int, Candidate],
   r_star: float,
 ) -> None:
-  """Replaces state and theta_star in the directory of checkpoints.
+  """Writes the checkpoint and theta_star.
 
-  Args:
-    directory: of the checkpoints.
-    layout: of the candidates.
-    kept: the state, for JSON: 'machine' of supervision.state_of, 'version' of
-      theta_star, and what else the server goes on with.
-    candidates: number to what was offered.
-    r_star: mean return of theta_star.
+  `kept` is state that JSON can encode: 'machine' (supervision.state_of),
+  'version' of theta_star, and the server's own entries.
   """
   star = kept['machine']['star']
   if star is not None:
@@ -69,10 +63,10 @@ def write(
 def read(
   directory: pathlib.Path, layout: parameters.Layout
 ) -> tuple[dict[str, Any], dict[int, Candidate]] | None:
-  """What `write` got as `kept` and `candidates`; None if there is none yet.
+  """Reads `kept` and `candidates` of `write`; None if there is no checkpoint.
 
   Raises:
-    parameters.LayoutMismatch: it is of another network.
+    parameters.LayoutMismatch: the checkpoint has another network.
   """
   saved = checkpoints.read(directory / checkpoints.STAR_SERVER, repair=True)
   if saved is None:

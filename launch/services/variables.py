@@ -14,7 +14,7 @@ from agents import parameters
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
-_DEADLINE_S = 2.0
+_DEADLINE_S = 2.0  # until an answer begins
 _BACKOFF_CAP_S = 5.0
 _POLL_S = 0.002
 # How long an actor waits for a learner: it may have died, and is then started

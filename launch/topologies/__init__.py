@@ -1,1 +1,1 @@
-"""Who talks to whom. Only wiring: groups, handles, counts, restart policies."""
+"""The wiring of programs: groups, handles, counts and restart policies."""

@@ -1,12 +1,13 @@
-"""N actors, S replay shards, a learner, an evaluator.
+"""N actors, S replay shards, a learner and an evaluator.
 
-Actor i writes to shard i mod S; the learner mixes the shards, and priorities go
-back to the shard of their key. May die and come back: actors and the evaluator,
-unnoticed; replay nodes and the learner from their checkpoints; the counter.
-With `run.replay='colocated'` the learner hosts the shards: nothing is sampled
-over a socket, and replay lives and dies with it. With
-`actors.inference='central'` one server (services/inference) acts for all
-actors; it may die and come back, and episodes begin anew.
+Actor i writes to shard i mod S. The learner samples all shards and writes
+priorities back to the shard of each item. Nodes that may die and restart:
+actors and the evaluator, without effect on others; replay nodes and the
+learner, from their checkpoints; the counter.
+
+With `run.replay='colocated'` the learner hosts the shards, so that sampling
+needs no socket. With `actors.inference='central'` one server
+(services/inference) acts for all actors; if it restarts, episodes begin anew.
 """
 
 from __future__ import annotations
@@ -27,24 +28,20 @@ from launch.services.inference import server as inference
 from launch.topologies import parts
 
 SECTION = 'actors'
-# Items of replay are of so many; and each shard is a checkpoint of its own.
+# Replay checkpoints depend on the size of an item; each shard has its own.
 LASTING = ('transitions_per_item', 'shards')
 Config = actor_settings.Config
 ignored = actor_settings.ignored
 
 
 def members(config: Config) -> int:
-  """Agents in the whole program, whatever the number of its actors."""
+  """Agents in the whole program: 1, whatever the number of actors."""
   del config
   return 1
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the sizes do not fit together, or could lock each other.
-  """
+  """Builds the program. Raises ValueError if sizes do not fit or deadlock."""
   experience.check_actors(experiment, config)
   program = lp.Program('actor_learner')
   counter = parts.counter(program, experiment)
@@ -71,7 +68,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       options['exchange'] = functools.partial(
         averaging.Leads, config.num_learners
       )
-      # A call of each other learner may wait for the rest of its update.
+      # A call of each other learner may wait for the update's other gradients.
       options['thread_pool_size'] = 16 + 2 * config.num_learners
     arguments = (worker.Worker, experiment, 'learner/0', info, counter)
     if hosts is None:
@@ -107,7 +104,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           counter,
           learner,
-          # A call of an actor may wait for its batch, another for a learner.
+          # Of each actor, one call may wait for a batch and one for a learner.
           thread_pool_size=16 + 2 * config.num_actors,
         )
       )

@@ -1,9 +1,9 @@
 """Evolution strategies: N workers that play, a master that updates.
 
-Only indices of noise and returns travel to the master. May die and come back:
-workers (what they played is given out again), the master from its checkpoint,
-the evaluator, the counter. Nothing is learned by gradient: of the agent, its
-network and its greedy policy are used (docs/topologies/evolution.md).
+Workers send only noise indices and returns to the master. Nodes that may die
+and restart: workers (their tasks are handed out again), the master (from its
+checkpoint), the evaluator and the counter. Learning uses no gradient: only the
+agent's network and greedy policy matter (docs/topologies/evolution.md).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from launch.services import evolution as master_lib
 from launch.topologies import parts
 
 SECTION = 'evolution'
-LASTING = ('optimizer', 'table_seed', 'table_size')  # as the checkpoint's
+LASTING = ('optimizer', 'table_seed', 'table_size')
 Config = evolution.Config
-# Settings of an agent that its greedy policy is made of. The others are of
-# learning by gradient, of exploration or of replay.
+# An agent's settings that its greedy policy depends on. The others are about
+# learning by gradient, exploration or replay.
 _OF_POLICY = (
   'network',
   'hidden_sizes',
@@ -44,7 +44,7 @@ _UNUSED = {
   'run.updates_per_call': 'a call is one update, of evolution.population',
   'run.tf_threads': 'it is of workers that learn by gradient',
 }
-_LEAST = 100  # times the number of parameters: size of the noise table
+_LEAST = 100  # smallest noise table, in numbers of parameters
 
 
 def members(config: Config) -> int:
@@ -54,7 +54,7 @@ def members(config: Config) -> int:
 
 
 def memory_bytes(config: Config) -> dict[str, int]:
-  """Of the table of noise, float32, in each worker and the master."""
+  """Bytes of the float32 noise tables, one in each worker and the master."""
   return {
     'evolution.table_size': 4 * config.table_size * (1 + config.num_workers)
   }
@@ -85,11 +85,7 @@ def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the agent cannot be perturbed, or the numbers do not fit.
-  """
+  """Builds the program. Raises ValueError if the agent or sizes do not fit."""
   _check(experiment, config)
   program = lp.Program('evolution')
   counter = parts.counter(program, experiment)
@@ -100,7 +96,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         experiment,
         config,
         counter,
-        # Each worker's call may wait for a task, and one more of each.
+        # Each worker may have a call that waits for a task, and another one.
         thread_pool_size=16 + 2 * config.num_workers,
       )
     )
@@ -137,7 +133,7 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       f'too often. Set it to {_LEAST * dim} or more, or make the network '
       'smaller.'
     )
-  # An episode has at least a step.
+  # An episode has at least one step.
   least = max(config.min_steps, 2 * config.population)
   if least > experiment.total_steps:
     raise ValueError(

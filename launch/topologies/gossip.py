@@ -1,9 +1,9 @@
 """Workers that act, learn, and mix their parameters with neighbours.
 
-Each worker is a whole agent with environments of its own; there is no parameter
-server and no global gradient. May die and come back: workers (they take
-parameters and iteration from a live neighbour; meanwhile the others go on
-without them), the averager (means are skipped), the evaluator, the counter.
+Each worker is a whole agent with its own environments; there is no parameter
+server and no global gradient. Nodes that may die and restart: workers (they
+take parameters and iteration from a live neighbour, and the others go on
+meanwhile), the averager (means are skipped), the evaluator and the counter.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SECTION = 'gossip'
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Who mixes with whom. An iteration is one call of the learner.
+  """The gossip graph and its messages. An iteration is one learner call.
 
-  Defaults are GALA's (Assran et al. 2019) unless they say otherwise.
+  Defaults are GALA's (Assran et al. 2019) unless marked.
   """
 
   num_learners: settings.Nodes = 4  # n, a process each; GALA's example: 4
@@ -66,7 +66,7 @@ class Config:
         'gossip.average_moments=True is part of the mean of all workers, and '
         'gossip.avg_period=0 makes none. Set a period, or leave it out.'
       )
-    self.graph()  # refuses peers that a topology does not have
+    self.graph()  # Refuses more peers than the topology has.
 
   def graph(self) -> mixing.Graph:
     return mixing.Graph(
@@ -80,17 +80,12 @@ def members(config: Config) -> int:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the sizes do not fit together, or the optimizer has no moments
-      to average.
-  """
+  """Builds the program. Raises ValueError if sizes or optimizer do not fit."""
   parts.require_colocated(experiment, SECTION)
   experience.check_members(experiment)
   agent, graph = experiment.make_agent(), config.graph()
   if config.average_moments:
-    mix.second_moments(agent.optimizer)  # refuses one that has none
+    mix.second_moments(agent.optimizer)  # Refuses an optimizer without them.
   program = lp.Program('gossip')
   counter = parts.counter(program, experiment)
   averager = None
@@ -101,7 +96,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           gossip_averager.Averager,
           config.num_learners,
           config.lock_timeout_s,
-          # All workers' calls are held until the last has come.
+          # The calls of all workers block until the last one arrives.
           thread_pool_size=8 + config.num_learners,
         )
       )
@@ -142,7 +137,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       peers=peers,
       first_shard=i,
       learning_rates=[rate],
-      shown=i == 0,  # what the evaluator plays
+      shown=i == 0,  # The evaluator plays worker 0.
     )
   if config.evaluated == 'mean' and len(workers) > 1:
     mean = gossip_averager.Mean
@@ -154,7 +149,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
 
 
 def _proxies(program: lp.Program, graph: mixing.Graph) -> list[Any]:
-  """Adds a proxy for each worker; they know those of its neighbours."""
+  """Adds a proxy for each worker, connected to its neighbours' proxies."""
   nodes = [
     rpc.Node(gossip_proxy.Proxy, thread_pool_size=8 + graph.size)
     for _ in range(graph.size)

@@ -1,12 +1,12 @@
-"""A learner of a data set, and its evaluator: nobody acts.
+"""A worker that learns from a data set, without acting, and evaluates itself.
 
     run.py dqn --topology=offline --config.offline.data=out/
 
-`python -m replay.export RUN out/` writes such a data set. A worker
-(nodes/offline.py) learns from it as another would from replay, and evaluates
-itself. It makes as many updates as a run of `run.steps_per_agent` environment
-steps would at its pace, and evaluates as often. May die: nothing; the worker's
-death ends the run, which can be resumed from its last checkpoint.
+`python -m replay.export RUN out/` writes such a data set. The worker
+(nodes/offline.py) learns from it as from replay. It makes as many updates, and
+evaluates as often, as a run of `run.steps_per_agent` environment steps at its
+pace. No node is restarted: if the worker dies, the run ends, and can be resumed
+from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECTION = 'offline'
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """What is learned from."""
+  """The data set."""
 
   data: str = ''  # transitions.npz of replay/export.py, or its directory
   # The environment that the data set names; '': that of the run. For one task
@@ -60,11 +60,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: there is no data set, or it is of another task or agent.
-  """
+  """Builds the program. Raises ValueError if there is no fitting data set."""
   parts.require_colocated(experiment, 'offline')
   agent = experiment.make_agent()
   if agent.learner_class is not None or agent.experience == 'unrolls':
@@ -82,7 +78,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   about = export.about(path)
   offline.check(agent, about, path)
   offline.check_task(config.environment or experiment.environment, about, path)
-  # All of the data set is there at once.
+  # The whole data set is there from the start.
   experience.check_members(dataclasses.replace(experiment, min_replay_size=1))
   program = lp.Program('offline')
   counter = parts.counter(

@@ -1,10 +1,11 @@
 """L learners that act, and K shards that hold theta and apply their gradients.
 
-Gorila (Nair et al. 2015): a learner is a bundle of an environment, a replay of
-its own and a learner. A3C (Mnih et al. 2016): one shard, and learners that
-learn from unrolls. May die and come back: learners (the others go on; its
-replay as it was checkpointed), shards (from their checkpoints; learners wait),
-the evaluator, the counter.
+Gorila (Nair et al. 2015): each learner has its own environment and replay. A3C
+(Mnih et al. 2016): one shard, and learners that learn from unrolls.
+
+Nodes that may die and restart: learners (the others go on; replay is restored
+from its checkpoint), shards (from their checkpoints; learners wait), the
+evaluator and the counter.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from launch.services import shard_exchange
 from launch.topologies import parts
 
 SECTION = 'server'
-_LONGEST_S = 250.0  # that a learner waits for others
-LASTING = ('num_shards', 'slices')  # checkpoints are of slices
+_LONGEST_S = 250.0  # a learner waits for others, at most
+LASTING = ('num_shards', 'slices')  # Checkpoints hold slices.
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Learners, shards, and which gradients count.
+  """Learners, shards, and which gradients are accepted.
 
-  [N]: Nair et al. 2015. What has no source was chosen here for a few processes
-  on one machine.
+  [N]: Nair et al. 2015. Values without a source were chosen here, for a few
+  processes on one machine.
   """
 
   num_learners: settings.Nodes = 4  # L; each acts too; [N]: 100
@@ -66,13 +67,13 @@ class Config:
 
 
 def members(config: Config) -> int:
-  """Agents in the whole program, whatever the number of its learners."""
+  """Agents in the whole program: 1, whatever the number of learners."""
   del config
   return 1
 
 
 def ignored(agent: Any, config: Config) -> dict[str, str]:
-  """Settings that would change nothing in a run of this agent, and why."""
+  """Settings that a run would ignore, and why."""
   del agent
   found = {}
   if config.outlier_sigmas is None:
@@ -87,11 +88,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the sizes do not fit together.
-  """
+  """Builds the program. Raises ValueError if the sizes do not fit together."""
   if config.synchronous and config.sync_timeout_s > _LONGEST_S:
     raise ValueError(
       f'server.sync_timeout_s={config.sync_timeout_s:g}: at most '
@@ -101,7 +98,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   agent = experiment.make_agent()
   shares = [_with_share(experiment, config, i) for i in _learners(config)]
   experience.check_members(shares[-1])
-  shard.places(agent, config)  # refuses shards that would be empty
+  shard.places(agent, config)  # Refuses shards that would be empty.
   program = lp.Program('parameter_server')
   counter = parts.counter(program, experiment)
   replay = None
@@ -116,7 +113,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           i,
           counter,
-          # A call may wait for those of all other learners.
+          # A call may wait for the calls of all other learners.
           thread_pool_size=16 + 2 * config.num_learners,
         )
       )
@@ -136,12 +133,12 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         'exchange': exchange,
         'peers': {'shards': shards},
         'first_shard': i,
-        'shown': i == 0,  # all have the same parameters
+        'shown': i == 0,  # All have the same parameters.
       }
       make: Any = replay_host.HostNode
       if replay is not None:
         make = rpc.Node
-        # One of them has the node saved.
+        # Only one learner saves the replay node.
         hosts = [] if i else [replay]
         options |= {'addresses': [address], 'hosts': hosts}
       node = make(
@@ -154,7 +151,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       )
       learners.append(program.add_node(node))
   if agent.serve_target:
-    # Target networks are the learners'.
+    # The shards have no target network.
     parts.evaluator(program, experiment, counter, learners[0])
   else:
     reader = shard_exchange.Reader
@@ -166,14 +163,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
 def _global_replay(
   program: lp.Program, experiment: experiment_lib.Experiment, config: Config
 ) -> tuple[Any, Any]:
-  """Adds a node with one table, which all learners fill and sample.
-
-  Returns:
-    Its handle, and the handle of its address.
-
-  Raises:
-    ValueError: the agent has none, see `parts.require_transitions`.
-  """
+  """Adds a node with all learners' replay. Returns its handle and address."""
   parts.require_transitions(experiment)
   node = replay_host.HostNode(
     replay_host.ReplayHost,
@@ -197,7 +187,7 @@ def _learners(config: Config) -> range:
 def _with_share(
   experiment: experiment_lib.Experiment, config: Config, learner: int
 ) -> experiment_lib.Experiment:
-  """The same for one learner, with its share of the steps."""
+  """The experiment of one learner, with its share of the steps."""
   least, more = divmod(experiment.run.steps_per_agent, config.num_learners)
   if not least:
     raise ValueError(

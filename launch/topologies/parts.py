@@ -1,4 +1,4 @@
-"""What several topologies have: nodes, who comes back, a refusal."""
+"""Parts that several topologies share: nodes, restart policies, checks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ def counter(
   experiment: experiment_lib.Experiment,
   budget: Mapping[str, int] | None = None,
 ) -> Any:
-  """Adds the counter, which ends the run, and limits. Returns its handle.
+  """Adds the counter, which ends the run, and the limits of restarts.
 
-  Args:
-    program: gets it.
-    experiment: what is run.
-    budget: count name to total; None: the actor steps of the experiment.
+  `budget` maps a count's name to the total at which the run ends; None uses the
+  experiment's actor steps. Returns the counter's handle.
   """
   run = experiment.run
   restarts.limit(
@@ -55,9 +53,9 @@ def evaluator(
   ends_run: bool = True,
   joined: Callable[..., Any] | None = None,
 ) -> None:
-  """Adds the evaluator of the parameters that `server` has.
+  """Adds an evaluator of the parameters that `server` serves.
 
-  With `joined`, `server` is a list, and joined(clients, layout) asks them all.
+  With `joined`, `server` is a list, and `joined(clients, layout)` calls all.
   """
   with program.group('evaluator'):
     program.add_node(
@@ -80,7 +78,7 @@ def _make_evaluator(
 
 
 def let_all_come_back(program: lp.Program) -> None:
-  """Whatever node dies is started again; the counter's end is that of all."""
+  """Restarts any node that dies; the run ends when the counter returns."""
   again = restarts.Restart()
   restarts.assign(
     program,
@@ -92,11 +90,7 @@ def let_all_come_back(program: lp.Program) -> None:
 
 
 def require_transitions(experiment: experiment_lib.Experiment) -> None:
-  """Refuses a replay node where rollouts stay in their worker's process.
-
-  Raises:
-    ValueError: nothing would reach it.
-  """
+  """Raises ValueError if rollouts would never reach a replay node."""
   agent = experiment.make_agent()
   if agent.experience == 'unrolls':
     raise ValueError(
@@ -108,11 +102,7 @@ def require_transitions(experiment: experiment_lib.Experiment) -> None:
 def require_colocated(
   experiment: experiment_lib.Experiment, topology: str
 ) -> None:
-  """Refuses replay nodes where each process that learns has its own replay.
-
-  Raises:
-    ValueError: `run.replay` asks for them.
-  """
+  """Raises ValueError unless `run.replay` is 'colocated'."""
   if experiment.run.replay != 'colocated':
     raise ValueError(
       f'run.replay={experiment.run.replay!r}: {topology} has no replay nodes. '

@@ -1,7 +1,7 @@
-"""One process acts, learns and evaluates; a counter beside it only listens.
+"""One node acts, learns and evaluates; a counter takes its reports.
 
-May die: nothing. The worker's death ends the run; it can be resumed from the
-worker's last checkpoint, replay included.
+No node is restarted: if the worker dies, the run ends, and can be resumed from
+the worker's last checkpoint, which includes replay.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the sizes do not fit together.
-  """
+  """Builds the program. Raises ValueError if the sizes do not fit together."""
   parts.require_colocated(experiment, 'single_process')
   experience.check_members(experiment)
   program = lp.Program('single_process')

@@ -1,10 +1,10 @@
-"""Explorers, supervisors and an evaluator round theta_star.
+"""Explorers, supervisors and an evaluator around theta_star.
 
-Explorer nodes host P explorers each. May die and come back: explorers (they go
-on from theta_star), supervisors (their episode is asked for again), evaluator.
-The star server, a replay node and the counter come back from their
-checkpoints; colocated replay comes back with its explorers, as it was
-checkpointed. In a resumed run explorers are what they were.
+Each explorer node hosts P explorers. Nodes that may die and restart: explorers
+(from theta_star), supervisors (their episode is assigned again) and the
+evaluator; the star server, a replay node and the counter from their
+checkpoints. Colocated replay is restored with its explorers. In a resumed run,
+explorers continue from their own checkpoints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launch.services import star_exchange
 from launch.topologies import parts
 
 SECTION = 'swarm'
-# A checkpoint is of a node, and of one kind of supervisor.
+# A checkpoint holds the explorers of one node, or one kind of supervisor.
 LASTING = ('explorers_per_node', 'supervisor')
 Config = explorers.Config
 
@@ -50,11 +50,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
-  """Builds the program; nothing starts.
-
-  Raises:
-    ValueError: the sizes do not fit together.
-  """
+  """Builds the program. Raises ValueError if the sizes do not fit together."""
   task = experiment.environment
   if atari.is_atari(task) and atari.split(task)[1].life_loss:
     raise ValueError(
@@ -129,7 +125,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         lp.PyClassNode(
           *arguments,
           addresses=[node.shard_handle(0)],
-          # One of them has the node saved.
+          # Only one explorer node saves the replay node.
           hosts=[] if i else [host],
           **options,
         )
@@ -141,14 +137,14 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           supervisor.Supervisor, experiment, config, i, counter, server
         )
       )
-  # The star ends the run.
+  # The star server ends the run, not the evaluator.
   parts.evaluator(program, experiment, counter, server, ends_run=False)
   parts.let_all_come_back(program)
   return program
 
 
 def hosting(config: Config) -> list[list[int]]:
-  """Explorer indices of each node: as even as whole numbers allow."""
+  """Explorer indices of each node, spread as evenly as possible."""
   size = config.explorers_per_node
   num_nodes = -(-config.num_explorers // size)
   return [
@@ -159,7 +155,7 @@ def hosting(config: Config) -> list[list[int]]:
 def replay_tables(
   experiment: experiment_lib.Experiment, hosted: list[list[int]]
 ) -> list:
-  """The tables of all explorer nodes, in one server."""
+  """The tables of all explorer nodes, for one replay node."""
   return [
     table
     for i, own in enumerate(hosted)

@@ -1,30 +1,31 @@
-"""Which requests go into one forward pass, and when.
+"""Dynamic batching: which requests go into one forward pass, and when.
 
-A pure state machine; the caller gives the time. The rules are explained in
+A pure state machine: callers pass the time. The rules are explained in
 docs/topologies/central_inference.md, "One step".
 """
 
 from __future__ import annotations
 
-# In units of the longest wait: who was silent for longer is not waited for.
+# An actor that was silent for so many times the longest wait is not waited for.
 _SILENT_WAITS = 10.0
 
 
 def half(num_actors: int, num_envs: int) -> int:
-  """Rows of half of the actors.
+  """Rows (environments) of half of the actors.
 
-  While they are answered, the other half steps its environments. Otherwise
-  the server and the actors would take turns at being idle.
+  While the server answers one half, the other steps its environments. Otherwise
+  the server and the actors would be idle by turns.
   """
   return -(-num_actors // 2) * num_envs
 
 
 class Batcher:
-  """Collects requests until a batch is worth its forward pass.
+  """Collects requests until a batch is worth a forward pass.
 
-  That is when `enough` rows are waiting, when everybody who may still ask has
-  asked, or when the oldest has waited for `max_wait_s`. Actors that were silent
-  for ten times that (they wait for replay, or are dead) are not waited for.
+  A batch is due when `enough` rows are pending, when all active actors have
+  sent a request, or when the oldest request has waited for `max_wait_s`. An
+  actor that was silent for ten times as long, because it waits for replay or is
+  dead, does not count as active.
   """
 
   def __init__(
@@ -33,27 +34,20 @@ class Batcher:
     enough: int | None = None,
     max_rows: int | None = None,
   ):
-    """Makes one that waits for nobody.
-
-    Args:
-      max_wait_s: longest wait of a request for others.
-      enough: rows that are; None has no such number.
-      max_rows: of a batch, at most; None takes all that wait.
-    """
+    """`enough` and `max_rows` may be None, for no such limit."""
     self._max_wait_s = max_wait_s
     self._enough = enough
     self._max_rows = max_rows
     self._rows = 0
     self._oldest = 0.0
-    self._pending: dict[int, int] = {}  # in order of arrival, to rows
+    self._pending: dict[int, int] = {}  # actor -> rows, in order of arrival
     self._heard: dict[int, float] = {}
 
   def __len__(self) -> int:
-    """Requests that wait."""
     return len(self._pending)
 
   def add(self, actor: int, rows: int, now: float) -> None:
-    """Somebody asks for `rows` actions; he has no other request here."""
+    """Adds a request for `rows` actions; its actor has no other one pending."""
     if not self._pending:
       self._oldest = now
     self._pending[actor] = rows
@@ -61,7 +55,7 @@ class Batcher:
     self._heard[actor] = now
 
   def drop(self, actor: int) -> None:
-    """Somebody is gone, with his request if there was one."""
+    """Removes an actor that is gone, and its request if there is one."""
     self._rows -= self._pending.pop(actor, 0)
     self._heard.pop(actor, None)
 
@@ -80,15 +74,16 @@ class Batcher:
     )
 
   def wait_s(self, now: float) -> float | None:
-    """Seconds after which a batch is due whoever comes; None if none waits."""
+    """Seconds until a batch is due at the latest; None without requests."""
     if not self._pending:
       return None
     return max(0.0, self._oldest + self._max_wait_s - now)
 
   def take(self, now: float) -> list[int]:
-    """The next batch, oldest first: at least one request, `max_rows` at most.
+    """Removes and returns the actors of the next batch, oldest first.
 
-    What is left begins to wait anew.
+    It has at least one request, and at most `max_rows` rows if it has several.
+    The wait of the remaining requests starts again.
     """
     batch: list[int] = []
     rows = 0

@@ -1,4 +1,4 @@
-"""What an inference server says of itself: batches, requests, waits."""
+"""Metrics of an inference server: batches, requests, waiting times."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import time
 
 import numpy as np
 
-_KEPT = 4096  # latest requests, of which percentiles are taken
+_KEPT = 4096  # latest requests, for percentiles
 
 
 class Figures:
-  """Counts of one server since the last report, made by one thread and
-  taken by another."""
+  """Counts since the last report. One thread counts, another takes them."""
 
   def __init__(self, clock: Callable[[], float] = time.monotonic):
     self._clock = clock
@@ -30,13 +29,13 @@ class Figures:
     self._pass_s = 0.0
 
   def answered(self, wait_s: float) -> None:
-    """A request had its answer so long after it came in."""
+    """Counts a request that was answered `wait_s` after its arrival."""
     with self._lock:
       self._waits.append(wait_s)
       self._requests += 1
 
   def batch(self, rows: int, passes: int, seconds: float) -> None:
-    """A batch of so many environments took so many forward passes."""
+    """Counts a batch of `rows` environments."""
     with self._lock:
       self._batches += 1
       self._rows += rows
@@ -44,12 +43,14 @@ class Figures:
       self._pass_s += seconds
 
   def take(self) -> dict[str, float]:
-    """The numbers since the last call, for the counter.
+    """The metrics since the last call.
 
-    mean_batch: environments in a batch. requests_per_s. passes_per_step:
-    forward passes for each environment step. pass_ms: time of one batch's
-    policy. wait_p99_ms: 99th percentile, of the latest requests, of the time
-    from request to reply.
+    Returns:
+      'mean_batch': environments in a batch.
+      'passes_per_step': forward passes for each environment step.
+      'pass_ms': time of the policy for one batch.
+      'wait_p99_ms': 99th percentile of the time from request to reply.
+      'requests_per_s', and 'refused_requests' since the start.
     """
     with self._lock:
       numbers: dict[str, float] = {

@@ -1,8 +1,8 @@
 """A request and its reply as two flat records.
 
-The same bytes lie in shared memory or go over RPC. A frame holds what one actor
-asks for its K environments, and behind it what it was answered; nothing is
-allocated per step.
+The same bytes are in shared memory or go over RPC. A frame holds the request of
+one actor for its K environments, followed by the reply. A step allocates
+nothing.
 """
 
 from __future__ import annotations
@@ -23,33 +23,23 @@ _MESSAGE_BYTES = 512
 
 @dataclasses.dataclass(frozen=True)
 class FrameLayout:
-  """Shapes of the frames of one run.
+  """Shapes of the frames of one run."""
 
-  Attributes:
-    num_envs: K, environments of one actor.
-    observation_shape: of one observation.
-    observation_dtype: 'float32' or 'uint8'.
-    action_shape: of one action, () for a discrete one.
-    discrete: whether actions are int32, or float32.
-    behaviour_size: A', numbers kept of the policy at each step; 0 for none.
-    core_size: S, numbers of recurrent state; 0 for none.
-  """
-
-  num_envs: int
-  observation_shape: tuple[int, ...]
-  observation_dtype: str = 'float32'
-  action_shape: tuple[int, ...] = ()
-  discrete: bool = True
-  behaviour_size: int = 0
-  core_size: int = 0
+  num_envs: int  # K, environments of one actor
+  observation_shape: tuple[int, ...]  # of one observation
+  observation_dtype: str = 'float32'  # or 'uint8'
+  action_shape: tuple[int, ...] = ()  # of one action
+  discrete: bool = True  # whether actions are int32, not float32
+  behaviour_size: int = 0  # A', policy outputs stored with each step; 0: none
+  core_size: int = 0  # S, size of the recurrent state; 0: none
 
   @property
   def request(self) -> np.dtype:
-    """What an actor sends.
+    """The record that an actor sends.
 
-    `step` counts its requests from 0. `ended` says whose episodes ended with
-    the step before, if `any_ended`; else it is old. `actor_steps` is for
-    schedules.
+    `step` counts its requests from 0. If `any_ended`, `ended` [K] tells which
+    episodes ended with the previous step; else it is out of date. Exploration
+    schedules follow `actor_steps`.
     """
     count = self.num_envs
     return np.dtype(
@@ -69,9 +59,9 @@ class FrameLayout:
 
   @property
   def reply(self) -> np.dtype:
-    """What it gets: for `step`, with the parameters of `version`.
+    """The record that it gets: for `step`, by the parameters of `version`.
 
-    `age_ms` is the time since the server heard of the learner.
+    `age_ms` is the time since the server last heard from the learner.
     """
     count = self.num_envs
     actions = np.int32 if self.discrete else np.float32
@@ -91,13 +81,12 @@ class FrameLayout:
 
   @property
   def fingerprint(self) -> str:
-    """Tells frames of other shapes apart."""
+    """A hash of the shapes and types."""
     text = f'{self.request.descr} {self.reply.descr}'
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
   @property
   def nbytes(self) -> int:
-    """Bytes of one frame."""
     return self.request.itemsize + self.reply.itemsize
 
 
@@ -125,21 +114,16 @@ def layout(
 
 
 class Frame:
-  """One frame in a buffer that can be written to.
+  """One frame in a writable buffer.
 
   Attributes:
     ended, observation: fields of the request.
     action, behaviour, core: fields of the reply.
-    request_bytes, reply_bytes: both, whole, as bytes.
+    request_bytes, reply_bytes: the whole records.
   """
 
   def __init__(self, shapes: FrameLayout, buffer: Any = None):
-    """Lays a frame over a buffer.
-
-    Args:
-      shapes: of the frame.
-      buffer: of at least `shapes.nbytes` bytes; None makes one.
-    """
+    """Uses `buffer`, of at least `shapes.nbytes` bytes, or makes one."""
     if buffer is None:
       buffer = bytearray(shapes.nbytes)
     request, reply = shapes.request, shapes.reply
@@ -154,8 +138,8 @@ class Frame:
     view = memoryview(buffer).cast('B')
     self.request_bytes = view[:end]
     self.reply_bytes = view[end : end + reply.itemsize]
-    # The whole numbers at the head of each. Fields of records cost 50 times as
-    # much to write.
+    # The integers at the start of each record. Writing them as fields of the
+    # record takes 50 times as long.
     self._asked = self.request_bytes[:24].cast('q')
     self._answered = self.reply_bytes[:32].cast('q')
     self._answer: Any = answered
@@ -181,7 +165,7 @@ class Frame:
     ended: np.ndarray | None,
     observation: Any,
   ) -> None:
-    """Writes a request; no `ended` if no episode has.
+    """Writes a request; `ended` is None if no episode has ended.
 
     Raises:
       ValueError: the observation has another shape or type than the frame.
@@ -215,7 +199,7 @@ class Frame:
 
   @property
   def refusal(self) -> str | None:
-    """Why there are no actions; None if there are."""
+    """The reason why there are no actions; None if there are."""
     if self._answered[1] == OK:
       return None
     return bytes(self._answer['message']).decode(errors='replace')
@@ -229,7 +213,7 @@ class Frame:
     behaviour: np.ndarray | None,
     core: np.ndarray | None,
   ) -> None:
-    """Writes a reply to request `step`."""
+    """Writes the reply to request `step`."""
     self.action[...] = action
     if behaviour is not None:
       self.behaviour[...] = behaviour
@@ -240,7 +224,7 @@ class Frame:
     answered[0] = step
 
   def refuse(self, step: int, message: str) -> None:
-    """Writes that request `step` cannot be answered, and why."""
+    """Writes the reason why request `step` has no actions."""
     self._answer['message'] = message.encode()[:_MESSAGE_BYTES]
     self._answered[1] = ERROR
     self._answered[0] = step

@@ -1,4 +1,4 @@
-"""What a server acts with: the newest parameters, or the last sound ones."""
+"""Acting with the newest parameters, or with the last that were finite."""
 
 from __future__ import annotations
 
@@ -15,36 +15,27 @@ _logger = logging.getLogger(__name__)
 
 
 class Parameters(NamedTuple):
-  """Parameters `theta [D]` and the learner steps that made them."""
+  """Parameters `theta [D]`; `version` is the learner steps they have had."""
 
   version: int
   theta: np.ndarray
 
 
 class Acted(NamedTuple):
-  """What came of a batch.
+  """The result of a batch."""
 
-  Attributes:
-    actions: [K, ...] of each request; None where no parameters give finite
-      numbers.
-    version: of the parameters that chose them.
-    passes: forward passes that it took.
-  """
-
-  actions: list[np.ndarray | None]
-  version: int
-  passes: int
+  actions: list[np.ndarray | None]  # [K, ...]; None if outputs are not finite
+  version: int  # of the parameters that chose the actions
+  passes: int  # number of forward passes
 
 
 class Policy:
-  """Acts for batches of actors of one agent.
+  """Acts for batches of actors of one agent, with `num_envs` environments each.
 
-  Attributes:
-    not_finite: batches for which the newest parameters were no good.
+  `not_finite` counts batches for which the newest parameters failed.
   """
 
   def __init__(self, agent: base.Agent, num_envs: int):
-    """Makes one for actors with `num_envs` environments each."""
     self._acting = batched_acting.Acting(agent, num_envs)
     self._sound: Parameters | None = None
     self.not_finite = 0
@@ -54,7 +45,7 @@ class Policy:
     newest: Parameters,
     requests: Sequence[batched_acting.Request],
   ) -> Acted:
-    """Actions of each request, by the newest parameters if they are sound."""
+    """Acts with the newest parameters, or the last that gave finite outputs."""
     actions: list[np.ndarray | None]
     try:
       actions = [*self._acting.act(newest.theta, requests)]
@@ -71,7 +62,7 @@ class Policy:
   def _act_apart(
     self, parameters: Parameters, requests: Sequence[batched_acting.Request]
   ) -> tuple[list[np.ndarray | None], int]:
-    """Actions for whom they are finite, and the passes that this took."""
+    """Actions of the requests with finite outputs, and the passes it took."""
     actions: list[np.ndarray | None] = [None] * len(requests)
     left, passes = list(range(len(requests))), 0
     while left:

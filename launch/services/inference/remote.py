@@ -1,4 +1,4 @@
-"""An actor's policy and parameters, where both are on an inference server."""
+"""An actor's client of the inference server, in place of its own policy."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from launch.services.inference import transport as transport_lib
 from launch.services.inference import waiting
 
 _logger = logging.getLogger(__name__)
-# How long a server may be away, or there and silent; likewise a table
-# (experience.py). It may itself wait for a learner that is started again.
+# For the server to come up or to answer a request, at most; the same as for a
+# replay table (experience/kind.py). It may be waiting for a restarted learner.
 PATIENCE_S = 300.0
-_PROBE_S = 2.0  # for a server to say how it is
+_PROBE_S = 2.0  # deadline of `where`
 _WAIT_S = 1.0  # for newer parameters, in one call
 _NONE = np.zeros(0, np.float32)
 _T = TypeVar('_T')
 
 
 class RunLost(RuntimeError):
-  """The server has forgotten this actor: its episodes have to begin anew."""
+  """The server has lost this actor's state: its episodes must begin anew."""
 
 
 class RemotePolicy:
-  """Acts for K environments as a `base.Actor`; follows as a `Follower`.
+  """Acts for K environments; a `base.Actor` and a `variables.Follower` in one.
 
   Attributes:
-    theta: nothing; the parameters stay where they are.
-    version: of those that chose the last actions.
-    age_s: of those, as in `variables.Follower`.
-    behaviour, core: see `unrolls.UnrollActor`; until the next `act`.
+    theta: empty; the parameters stay on the server.
+    version: of the parameters that chose the last actions.
+    age_s: of these parameters, see `variables.Follower`.
+    behaviour, core: see `unrolls.UnrollActor`; valid until the next `act`.
   """
 
   def __init__(
@@ -51,17 +51,16 @@ class RemotePolicy:
     should_stop: Callable[[], bool] = lambda: False,
     patience_s: float = PATIENCE_S,
   ):
-    """Makes one that is not connected; `start` waits for the server.
+    """Stores its arguments; `start` connects.
 
     Args:
-      server: client of `services.inference.Server`.
-      shapes: of the frames; those of the server.
+      server: client of an inference server.
+      shapes: layout of the frames, equal to the server's.
       index: rank of the actor.
-      seed: of its exploration. With one of its own, an actor acts as with
-        `np.random.default_rng(seed)`.
-      transport: 'shared_memory', 'rpc', or 'auto': by where the server is.
+      seed: of its exploration, by `np.random.default_rng(seed)`.
+      transport: 'shared_memory', 'rpc', or 'auto': memory on the same host.
       should_stop: ends a wait.
-      patience_s: how long one may last.
+      patience_s: longest wait.
     """
     self._server = server
     self._shapes = shapes
@@ -93,19 +92,20 @@ class RemotePolicy:
 
   @property
   def shares_memory(self) -> bool:
-    """Whether frames go through memory, or over RPC."""
+    """Whether frames go through shared memory, not over RPC."""
     return isinstance(self._link, transport_lib.SharedMemoryLink)
 
-  # As variables.Follower.
+  # The interface of variables.Follower.
 
   def start(self) -> None:
-    """Waits for the server, and begins a run there.
+    """Waits for the server and begins a run there.
 
     Raises:
-      rpc.Unavailable: it did not come within `patience_s`.
+      rpc.Unavailable: the server did not come up within `patience_s`.
       RunLost: the program stops.
-      transport_lib.Refused: it will not serve this actor.
-      ValueError: it is on another host, but memory was to be shared.
+      transport_lib.Refused: the server refuses this actor.
+      ValueError: transport is 'shared_memory', but the server is on another
+        host.
     """
     self._link = self._retry(self._connect)
     self._frame = self._link.frame
@@ -113,11 +113,11 @@ class RemotePolicy:
     self._ended = None
 
   def fetch(self) -> bool:
-    """False: the server sees to it."""
+    """Returns False: the server fetches the parameters."""
     return False
 
   def fetch_newer(self, timeout_s: float) -> bool:
-    """Waits until the server has others than chose the last actions."""
+    """Waits until the server's parameters differ from those last acted with."""
     until = time.monotonic() + timeout_s
     while not self._should_stop() and (left := until - time.monotonic()) > 0:
       try:
@@ -127,16 +127,16 @@ class RemotePolicy:
         time.sleep(0.1)
     return False
 
-  # As base.Actor and unrolls.UnrollActor.
+  # The interface of base.Actor and unrolls.UnrollActor.
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    """Actions of the server's policy.
+    """Actions [K, ...] of the server's policy.
 
     Raises:
-      RunLost: the server was started again, and this actor has a new run on
-        it; or the program stops. Episodes have to begin anew.
-      transport_lib.Refused: this request has no answer.
-      waiting.NoAnswer: there was none within `patience_s`.
+      RunLost: the server was restarted and this actor has a new run there, so
+        that its episodes must begin anew; or the program stops.
+      transport_lib.Refused: the server has no actions for this request.
+      waiting.NoAnswer: there was no answer within `patience_s`.
     """
     del theta, rng
     assert self._link is not None, 'call start() first'
@@ -148,7 +148,7 @@ class RemotePolicy:
     if frame.refusal is not None:
       raise transport_lib.Refused(frame.refusal)
     self.version = frame.version
-    # The next answer is written in the same place.
+    # A copy, since the next answer overwrites the frame.
     return frame.action.copy()
 
   def ended(self, last: np.ndarray) -> None:
@@ -164,12 +164,12 @@ class RemotePolicy:
     if self._uniform:
       return None
     found = self._retry(lambda: self._server.priorities(packed))
-    # An agent that has none never has: it is asked once.
+    # An agent without priorities never has any: ask only once.
     self._uniform = found is None
     return found
 
   def close(self) -> None:
-    """Leaves the server."""
+    """Disconnects."""
     if self._link is not None:
       self._link.close()
 
@@ -183,7 +183,7 @@ class RemotePolicy:
       except transport_lib.Late as e:
         if self._should_stop():
           raise RunLost('The program stops.') from e
-        # `exchange` has already waited for a second.
+        # No pause is needed: `exchange` has waited for a second.
         wait = wait or waiting.Wait(self._patience_s)
         wait.go_on(self._why_silent)
       except transport_lib.Lost as e:
@@ -198,7 +198,7 @@ class RemotePolicy:
         raise RunLost('The inference server was started again.') from e
 
   def _why_silent(self) -> str:
-    """How the server is that leaves a request without an answer."""
+    """Finds out why the server does not answer a request, for the log."""
     who = f'The inference server at {self._server.address}'
     try:
       where = self._server.with_deadline(_PROBE_S).where()
@@ -220,12 +220,7 @@ class RemotePolicy:
     )
 
   def _retry(self, call: Callable[[], _T]) -> _T:
-    """Calls until the server is there.
-
-    Raises:
-      rpc.Unavailable: it was not within `patience_s`.
-      RunLost: the program stops.
-    """
+    """Repeats a call until the server answers, at most for `patience_s`."""
     wait = waiting.Wait(self._patience_s)
 
     def attempt() -> _T:
@@ -244,7 +239,7 @@ class RemotePolicy:
       raise
 
   def _connect(self) -> transport_lib.Link:
-    """One attempt; Unavailable where another may help."""
+    """Tries to connect; raises Unavailable if another attempt may succeed."""
     where = self._server.where()
     if not where['ready']:
       raise self._unavailable('it has no parameters yet')
@@ -259,7 +254,7 @@ class RemotePolicy:
       sessions.Hello(
         self._index,
         run_id,
-        # A later run must not draw the numbers of the first again.
+        # A later run must not repeat the random numbers of the first.
         [self._seed, self._runs] if self._runs else self._seed,
         self._shapes.fingerprint,
       )

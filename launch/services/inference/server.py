@@ -1,11 +1,10 @@
 """The inference server: one policy for all actors.
 
-See docs/topologies/central_inference.md. One thread does all that touches
-state: it takes requests in, forms batches, runs the policy and answers. Another
-follows the learner's parameters and reports to the counter, so that neither a
-learner nor a counter that is away makes an actor wait. Nothing here survives a
-restart, and nothing has to: actors find out that their run is unknown, and
-begin new episodes.
+See docs/topologies/central_inference.md. One thread handles all requests: it
+forms batches, runs the policy and answers. A second thread follows the
+learner's parameters and reports to the counter, so that no actor waits for
+either. The server saves no state: after a restart, actors find that their run
+is unknown and begin new episodes.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from launch.services.inference import sessions
 from launch.services.inference import transport
 from run_records import reporting
 
-_LOOK_S = 0.1  # between looks whether to stop
-_HELD_S = 0.01  # likewise while the parameters are too old to act with
-_ASK_S = 0.5  # at most, between two looks for newer parameters
-_WAITED_FOR_S = 0.002  # likewise, where actors wait for them
-_CALL_S = 10.0  # that a thread of RPC waits, at most
-_GRACE_S = 1.0  # after the end, for actors to leave first
+_LOOK_S = 0.1  # between two checks whether to stop
+_HELD_S = 0.01  # the same, while the parameters are too old to act with
+_ASK_S = 0.5  # between two requests for newer parameters, at most
+_WAITED_FOR_S = 0.002  # the same, while actors wait for them
+_CALL_S = 10.0  # an RPC thread waits, at most
+_GRACE_S = 1.0  # after the end, for actors to disconnect first
 
 
 class Server:
-  """A node that acts for all actors, with one forward pass for many."""
+  """A node that acts for all actors, many in one forward pass."""
 
   serves = ('where', 'join', 'act', 'priorities', 'newer_than')
 
@@ -56,14 +55,6 @@ class Server:
     counter: Any,
     learner: Any,
   ):
-    """Takes its arguments in; everything is built in `run`.
-
-    Args:
-      experiment: what to run.
-      config: of the actors.
-      counter: client of the counter.
-      learner: client of the learner: parameters.
-    """
     self._experiment = experiment
     self._config = config
     self._learner = learner
@@ -72,25 +63,25 @@ class Server:
     self._frames = frames.layout(experiment, config)
     self._inbox: collections.deque[Callable[[], None]] = collections.deque()
     self._ready = threading.Event()
-    # What acts next. Replaced whole, so threads need no lock to read it.
+    # Replaced as a whole, so that threads can read it without a lock.
     self._parameters = policy.Parameters(-1, np.zeros(0, np.float32))
     self._newer = threading.Condition()
     self._waiting_for_newer = 0
-    self._look = threading.Event()  # for newer parameters, now
-    # At least twice in the time for which parameters may act.
+    self._look = threading.Event()  # request parameters now
+    # At least two requests before parameters are too old.
     age_s = max(config.max_param_age_s, 2 * _WAITED_FOR_S)
     self._ask_s = min(_ASK_S, age_s / 2)
-    self._fault: Exception | None = None  # of the thread that follows
+    self._fault: Exception | None = None  # of the following thread
 
-  # Served.
+  # Served over RPC.
 
   def where(self) -> dict[str, Any]:
-    """Where to connect and how the server is.
+    """Address and state of the server.
 
     Returns:
       'ready': whether actors may connect.
-      'host', 'socket': where, once it is ready.
-      'parameters_age_s': of the parameters that act.
+      'host', 'socket': where to connect; 'socket' is '' until it is ready.
+      'parameters_age_s': age of the acting parameters.
       'held': whether they are too old to act with.
     """
     ready = self._ready.is_set()
@@ -103,34 +94,34 @@ class Server:
     }
 
   def join(self, hello: dict[str, Any]) -> str | None:
-    """Begins a run over RPC. Returns why not, or None."""
+    """Begins an actor's run over RPC. Returns None, or a reason to refuse."""
     return self._in_loop(
       lambda call: call.set_result(self._admit(sessions.Hello(**hello), None)),
       _CALL_S,
     )
 
   def act(self, index: int, run_id: int, request: bytes) -> bytes:
-    """The bytes of a reply for those of a request.
+    """Answers the bytes of a request with those of the reply.
 
     Raises:
-      transport.UnknownRun: say hello first.
-      transport.Late: no answer in a second.
-      ValueError: these are not the bytes of one of its requests.
+      transport.UnknownRun: the actor has to `join` first.
+      transport.Late: no answer within a second.
+      ValueError: the request has a wrong size.
     """
-    # Not longer than the actor waits before it asks again: its calls together
-    # would keep the threads from those who only ask how the server is.
+    # No longer than the actor waits before it repeats the call: otherwise its
+    # repeated calls would block the RPC threads that `where` needs.
     return self._in_loop(
       lambda call: self._ask_by(call, index, run_id, request), transport.TRY_S
     )
 
   def priorities(self, packed: np.ndarray) -> np.ndarray | None:
-    """First priorities [M] of packed transitions; None: all alike."""
-    # Longer than a caller waits; it then calls again.
+    """First priorities [M] of packed transitions [M, W]; None for all equal."""
+    # Longer than the caller waits, which then calls again.
     self._ready.wait(2 * _CALL_S)
     return self._judge.priorities(self._parameters.theta, packed)
 
   def newer_than(self, version: int, timeout_s: float) -> bool:
-    """Whether the next actions are chosen with others; waits for that."""
+    """Waits for parameters other than `version`. Returns whether they came."""
     if not self._ready.wait(min(timeout_s, _CALL_S)):
       return False
     with self._newer:
@@ -174,7 +165,7 @@ class Server:
     )
     self._figures = figures.Figures()
     self._sessions: dict[int, sessions.Session] = {}
-    self._rows = 0  # acted since the last look for parameters
+    self._rows = 0  # environment steps since parameters were last requested
     self._listener = transport.Listener()
     stack.callback(self._listener.close)
     self._poll = select.epoll()
@@ -189,21 +180,21 @@ class Server:
   def _info(self, index: int) -> base.ActorInfo:
     return base.ActorInfo(index, self._config.num_actors, self._experiment.seed)
 
-  # The thread that follows.
+  # The following thread.
 
   def _follow(self) -> None:
-    """Fetches parameters when they are due, and reports once a second."""
+    """Fetches parameters when due, and reports once per second."""
     try:
       while not self._stop.is_set():
         wanted = self._waiting_for_newer
         if self._look.wait(_WAITED_FOR_S if wanted else self._ask_s):
           self._look.clear()
         if self._stop.is_set():
-          return  # the learner may be gone already
+          return  # The learner may have ended already.
         self._fetch()
         if self._reporter.due():
           self._reporter.report(self._numbers())
-    except Exception as e:  # It is the other thread that ends the node.
+    except Exception as e:  # Raised in the serving thread, to end the node.
       self._fault = e
 
   def _fetch(self) -> None:
@@ -223,7 +214,7 @@ class Server:
       'parameters_age_s': self._follower.age_s,
     }
 
-  # The thread that serves: only it calls what follows.
+  # The serving thread: only it calls what follows, but for `_in_loop`.
 
   def _loop(self) -> None:
     batcher = self._batcher
@@ -232,7 +223,7 @@ class Server:
       if self._stop.is_set():
         if not self._connections:
           return
-        # Actors that lost the server now would take it for dead.
+        # An actor that is disconnected first would take the server for dead.
         until = min(until, time.monotonic() + _GRACE_S)
       if self._fault is not None and not self._stop.is_set():
         raise self._fault
@@ -250,11 +241,11 @@ class Server:
     return self._follower.age_s > self._config.max_param_age_s
 
   def _events(self) -> list[tuple[int, int]]:
-    """What came in, waiting at most until a batch is due."""
+    """Waits for events, at most until a batch is due."""
     wait_s = self._batcher.wait_s(time.monotonic())
     if wait_s is None:
       return self._poll.poll(_LOOK_S)
-    # epoll would round up to whole milliseconds, which is half the wait.
+    # epoll rounds up to whole milliseconds: half of the default wait.
     select.select([self._poll], [], [], min(wait_s, _LOOK_S))
     return self._poll.poll(0)
 
@@ -271,7 +262,7 @@ class Server:
       return
     connection = self._connections.get(descriptor)
     if connection is None:
-      return  # an earlier event of this batch has ended it
+      return  # An earlier event of this batch has closed it.
     packet = connection.receive()
     if packet is None:
       self._disconnect(connection)
@@ -281,7 +272,6 @@ class Server:
       self._handle_hello(connection, packet)
 
   def _run_inbox(self) -> None:
-    """Runs what threads of RPC have queued."""
     while self._inbox:
       self._inbox.popleft()()
 
@@ -301,7 +291,7 @@ class Server:
   def _admit(
     self, hello: sessions.Hello, connection: transport.Connection | None
   ) -> str | None:
-    """Begins a run of an actor. Returns why not, or None."""
+    """Begins an actor's run. Returns None, or a reason to refuse."""
     index = hello.index
     if hello.fingerprint != self._frames.fingerprint:
       return (
@@ -314,7 +304,7 @@ class Server:
     known = self._sessions.get(index)
     if known is not None:
       if known.connection is None and known.run_id == hello.run_id:
-        return None  # a repeated hello
+        return None  # The hello is a repeated one.
       self._end(known)
     if connection is None:
       frame = frames.Frame(self._frames)
@@ -326,7 +316,7 @@ class Server:
     return None
 
   def _end(self, session: sessions.Session) -> None:
-    """Forgets a run, with the request that waits."""
+    """Ends an actor's run and drops its pending request."""
     self._batcher.drop(session.index)
     del self._sessions[session.index]
     if session.connection is not None:
@@ -335,7 +325,6 @@ class Server:
     session.close()
 
   def _disconnect(self, connection: transport.Connection) -> None:
-    """Ends a connection, and the run of its actor."""
     if connection.index is not None:
       self._end(self._sessions[connection.index])
       return
@@ -345,13 +334,12 @@ class Server:
     connection.close()
 
   def _disconnect_all(self) -> None:
-    """Ends all connections."""
     for connection in list(self._connections.values()):
       self._disconnect(connection)
     for session in list(self._sessions.values()):
       self._end(session)
     self._ready.clear()
-    self._run_inbox()  # for calls that came in meanwhile
+    self._run_inbox()  # Answers the calls that came in meanwhile.
 
   def _ask(self, session: sessions.Session) -> None:
     now = time.monotonic()
@@ -372,11 +360,7 @@ class Server:
   def _in_loop(
     self, do: Callable[[futures.Future], None], timeout_s: float
   ) -> Any:
-    """Has the other thread do it; returns what it sets, or raises it.
-
-    Raises:
-      transport.Late: also where nothing came in time.
-    """
+    """Runs `do` in the serving thread. Returns or raises what it sets."""
     if not self._ready.is_set():
       raise transport.UnknownRun('The server has just been started.')
     call: futures.Future = futures.Future()
@@ -385,12 +369,11 @@ class Server:
     try:
       return call.result(timeout_s)
     except transport.Late:
-      raise  # as it was set
+      raise  # Set by `do`: keeps its message.
     except futures.TimeoutError as e:
       raise transport.Late(f'no answer within {timeout_s:g} s') from e
 
   def _serve(self, batch: list[sessions.Session]) -> None:
-    """Answers a batch."""
     start = time.monotonic()
     acted = self._policy.act(
       self._parameters, [session.request() for session in batch]

@@ -1,6 +1,6 @@
-"""What a server knows of one run of one actor.
+"""The server's state of one run of one actor.
 
-State belongs to (actor, run): a restarted actor is a new run, and begins anew.
+A restarted actor begins a new run, with new state.
 """
 
 from __future__ import annotations
@@ -19,31 +19,16 @@ from launch.services.inference import transport
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-  """What an actor says of itself first.
+  """An actor's first message."""
 
-  Attributes:
-    index: rank of the actor.
-    run_id: of this run of it, not used before.
-    seed: of its exploration, for `np.random.default_rng`.
-    fingerprint: of its frames.
-  """
-
-  index: int
-  run_id: int
-  seed: int | list[int]
-  fingerprint: str
+  index: int  # rank of the actor
+  run_id: int  # a new identifier of this run
+  seed: int | list[int]  # of exploration, for `np.random.default_rng`
+  fingerprint: str  # of its frames
 
 
 class Session:
-  """One run of one actor.
-
-  Attributes:
-    index: rank of the actor.
-    run_id: of this run.
-    frame: its request and our reply.
-    connection: to an actor on this host; None over RPC.
-    since: when the request that waits came in; None if none waits.
-  """
+  """One run of one actor."""
 
   def __init__(
     self,
@@ -55,21 +40,21 @@ class Session:
     self.index = hello.index
     self.run_id = hello.run_id
     self.frame = frame
-    self.connection = connection
-    self.since: float | None = None
+    self.connection = connection  # None over RPC
+    self.since: float | None = None  # when the pending request arrived
     self._actor: Any = actor
     self._rng = np.random.default_rng(hello.seed)
     self._answered = -1
     self._calls: list[futures.Future] = []
 
   def ask(self, now: float) -> bool:
-    """There is a request in the frame. Returns whether it is a new one.
+    """Takes the request in the frame. Returns whether it is a new one.
 
-    A step that was answered is not made again: its answer is still there.
+    A repeated request for an answered step gets the same answer again.
     """
     step = self.frame.asked_step
     if self.since is not None:
-      return False  # asked again while it waits
+      return False  # A repeated request while the first is pending.
     if step == self._answered:
       self._reply(step)
       return False
@@ -83,7 +68,7 @@ class Session:
     return True
 
   def ask_by(self, call: futures.Future, request: bytes, now: float) -> bool:
-    """As `ask`, for a request that came over RPC; `call` waits for it."""
+    """The same as `ask`, for a request over RPC; `call` gets the reply."""
     frame = self.frame
     if len(request) != len(frame.request_bytes):
       call.set_exception(
@@ -98,7 +83,7 @@ class Session:
     if step < frame.asked_step or (
       self.since is not None and step > frame.asked_step
     ):
-      # Calls may overtake one another; the actor has given up on this one.
+      # Calls may overtake each other; the actor no longer waits for this one.
       call.set_exception(transport.Late(f'request {step} was overtaken'))
       return False
     frame.request_bytes[:] = request
@@ -106,7 +91,7 @@ class Session:
     return self.ask(now)
 
   def request(self) -> batched_acting.Request:
-    """What the policy has to know."""
+    """The pending request, for the policy."""
     frame = self.frame
     if frame.any_ended:
       self._actor.ended(frame.ended)
@@ -115,7 +100,7 @@ class Session:
     )
 
   def answer(self, actions: np.ndarray, version: int, age_s: float) -> None:
-    """Sends the actions for the request that waits."""
+    """Answers the pending request with `actions [K, ...]`."""
     step, actor = self.frame.asked_step, self._actor
     self.frame.answer(
       step,
@@ -129,14 +114,14 @@ class Session:
     self._reply(step)
 
   def refuse(self, reason: str) -> None:
-    """Says that there are no actions for this request, and why."""
+    """Answers the request with a reason instead of actions."""
     step = self.frame.asked_step
     self.frame.refuse(step, reason)
     self._answered, self.since = step, None
     self._reply(step)
 
   def close(self) -> None:
-    """Another run has taken this one's place, or it is gone."""
+    """Ends the run and fails its pending calls."""
     calls, self._calls = self._calls, []
     for call in calls:
       call.set_exception(transport.UnknownRun(self.run_id))

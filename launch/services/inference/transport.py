@@ -1,9 +1,9 @@
-"""How frames travel: the actor's links, and the server's listener.
+"""The transport of frames: the actor's links and the server's listener.
 
-On one host the frame lies in memory that both have mapped, and a packet of
-eight bytes says that there is something to read. The memory has no name and the
-socket is no file, so the kernel frees both when the last process that uses them
-ends, however it dies. Between hosts the bytes of the frame go over RPC.
+On one host the frame is in shared memory, and a packet of eight bytes signals
+that there is something to read. The memory is anonymous and the socket is not a
+file, so the kernel frees both when the last process that uses them ends,
+however it dies. Between hosts the bytes of the frame go over RPC.
 """
 
 from __future__ import annotations
@@ -20,59 +20,50 @@ from launch import rpc
 from launch.rpc import sockets
 from launch.services.inference import frames
 
-# An actor waits so long for an answer; then it looks whether to stop, and asks
-# again.
+# An actor waits so long for an answer, then checks whether to stop and repeats
+# its request.
 TRY_S = 1.0
 _HELLO_BYTES = 4096
 _HELLO_S = 10.0
 
 
 class Lost(ConnectionError):
-  """The server does not know this run of the actor any more."""
+  """The server no longer knows this run of the actor."""
 
 
 class Late(TimeoutError):
-  """No answer yet. Ask again, with the same step."""
+  """No answer yet; the actor repeats the request, with the same step."""
 
 
 class Refused(ValueError):
-  """The server will not serve this actor."""
+  """The server refuses to serve this actor or this request."""
 
 
 class UnknownRun(KeyError):
-  """Raised by the server for an actor that has to say hello first."""
+  """Raised by the server for an actor that has to send a hello first."""
 
 
 def host() -> str:
-  """Equal for processes that can share memory and a socket by its name."""
+  """An identifier, equal for processes that can use a `SharedMemoryLink`."""
   with contextlib.suppress(OSError):
     boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     return f'{boot} {os.stat("/proc/self/ns/net").st_ino}'
   return socket.gethostname()
 
 
-# The actor's ends.
+# The actor's side.
 
 
 class SharedMemoryLink:
-  """A frame in memory that is shared with the server.
-
-  Attributes:
-    frame: of this actor.
-  """
+  """An actor's connection whose `frame` is in memory shared with the server."""
 
   def __init__(
     self, name: str, hello: dict[str, Any], shapes: frames.FrameLayout
   ):
-    """Connects.
-
-    Args:
-      name: of the server's listener.
-      hello: see `sessions.Hello`.
-      shapes: of the frame.
+    """Connects to the listener of that `name` with a `sessions.Hello`.
 
     Raises:
-      Lost: no server listens there, or it lets nobody in.
+      Lost: no server listens there, or it did not accept the connection.
       Refused: with the server's reason.
     """
     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,10 +87,10 @@ class SharedMemoryLink:
     sockets.set_timeout(self._socket, TRY_S)
 
   def exchange(self, step: int) -> None:
-    """Returns when the frame holds the answer to request `step`.
+    """Sends request `step`. Returns when the frame holds its answer.
 
     Raises:
-      Late: there was none for a second.
+      Late: there was no answer within a second.
       Lost: the server is gone.
     """
     try:
@@ -108,7 +99,7 @@ class SharedMemoryLink:
         packet = self._socket.recv(8)
         if not packet:
           raise Lost('The inference server is gone.')
-        # A request that was sent twice is answered twice; skip the second.
+        # Skips a second answer to an earlier request that was sent twice.
         if int.from_bytes(packet, 'little') == step:
           return
     except BlockingIOError:  # The timeout.
@@ -121,21 +112,12 @@ class SharedMemoryLink:
 
 
 class RpcLink:
-  """A frame of the actor's own, whose bytes go over RPC.
-
-  Attributes:
-    frame: of this actor.
-  """
+  """An actor's connection that sends the bytes of its `frame` over RPC."""
 
   def __init__(
     self, server: Any, hello: dict[str, Any], shapes: frames.FrameLayout
   ):
-    """Says hello.
-
-    Args:
-      server: client of the server.
-      hello: see `sessions.Hello`.
-      shapes: of the frame.
+    """Joins a server, given its client, with a `sessions.Hello`.
 
     Raises:
       Lost: the server does not answer.
@@ -152,12 +134,12 @@ class RpcLink:
       raise Refused(refusal)
 
   def exchange(self, step: int) -> None:
-    """As `SharedMemoryLink.exchange`."""
+    """See `SharedMemoryLink.exchange`."""
     try:
       answer = self._server.act(*self._key, bytes(self.frame.request_bytes))
     except rpc.Unavailable as e:
-      # The call may have run. The server keeps the answer to a step, so the
-      # same step can be sent again.
+      # The call may have run. Sending the same step again is safe, since the
+      # server keeps the answer.
       raise Late(str(e)) from e
     except rpc.RemoteError as e:
       if e.type_name == 'UnknownRun':
@@ -169,7 +151,7 @@ class RpcLink:
     assert self.frame.answered_step == step, (self.frame.answered_step, step)
 
   def close(self) -> None:
-    """Nothing is held."""
+    """Does nothing."""
 
 
 Link = SharedMemoryLink | RpcLink
@@ -179,16 +161,12 @@ Link = SharedMemoryLink | RpcLink
 
 
 class Listener:
-  """Accepts actors of the same host.
-
-  Attributes:
-    name: of its socket.
-  """
+  """Accepts connections of actors on the same host, at a socket `name`."""
 
   def __init__(self):
     self.name = f'murmuration-inference-{os.getpid()}-{os.urandom(8).hex()}'
     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # A name in the abstract namespace: no file.
+    # A name in the abstract namespace makes no file.
     self._socket.bind('\0' + self.name)
     self._socket.listen(1024)
     self._socket.setblocking(False)
@@ -197,7 +175,7 @@ class Listener:
     return self._socket.fileno()
 
   def accept(self) -> Connection | None:
-    """The next connection; None if it was closed, or is of another user."""
+    """The next connection; None if it was closed or is another user's."""
     try:
       connection, _ = self._socket.accept()
     except OSError:
@@ -214,16 +192,12 @@ class Listener:
 
 
 class Connection:
-  """The server's end of a `SharedMemoryLink`.
-
-  Attributes:
-    index: of the actor; None until it was admitted.
-  """
+  """The server's end of a `SharedMemoryLink`."""
 
   def __init__(self, connection: socket.socket):
     self._socket = connection
     self._socket.setblocking(False)
-    self.index: int | None = None
+    self.index: int | None = None  # of the actor, once it is admitted
 
   def fileno(self) -> int:
     return self._socket.fileno()
@@ -239,7 +213,7 @@ class Connection:
     return packet or None
 
   def admit(self, shapes: frames.FrameLayout) -> frames.Frame:
-    """Gives the actor a frame; returns it."""
+    """Sends the actor a new frame in shared memory, and returns it."""
     fd = os.memfd_create('murmuration-inference')
     try:
       os.truncate(fd, shapes.nbytes)
@@ -250,13 +224,13 @@ class Connection:
     return frames.Frame(shapes, memory)
 
   def refuse(self, reason: str) -> None:
-    """Says why there is none."""
+    """Sends the actor a reason instead of a frame."""
     with contextlib.suppress(OSError):
       self._socket.send(_packed(reason))
 
   def answered(self, step: int) -> None:
-    """Says that the frame holds the answer to request `step`."""
-    # That the actor is gone is noticed when its connection ends.
+    """Signals that the frame holds the answer to request `step`."""
+    # If the actor is gone, the end of its connection is handled elsewhere.
     with contextlib.suppress(OSError):
       self._socket.send(step.to_bytes(8, 'little'))
 
@@ -269,7 +243,7 @@ def _packed(error: str | None) -> bytes:
 
 
 def _mapped(fd: int, nbytes: int) -> mmap.mmap:
-  """Maps the memory of a descriptor, which is closed."""
+  """Maps the memory of a file descriptor and closes the descriptor."""
   try:
     return mmap.mmap(fd, nbytes)
   finally:

@@ -1,4 +1,4 @@
-"""A wait that is never silent, and that ends."""
+"""A wait that is logged, and limited in time."""
 
 from __future__ import annotations
 
@@ -9,41 +9,34 @@ import time
 from launch import pulse
 
 _logger = logging.getLogger(__name__)
-# After how long it says what it waits for; the next time after twice as long.
-SAY_S = 15.0
-_TELL_S = 2.0  # after which the launcher knows
+SAY_S = 15.0  # before the first warning; doubles with each one
+_TELL_S = 2.0  # before the launcher is told
 
 
 class NoAnswer(TimeoutError):
-  """The inference server has left a request without an answer for too long."""
+  """The inference server has not answered a request for too long."""
 
 
 class Wait:
-  """One wait, from now on."""
+  """A wait of at most `patience_s`, which starts with this object."""
 
   def __init__(
     self, patience_s: float, clock: Callable[[], float] = time.monotonic
   ):
-    """Begins.
-
-    Args:
-      patience_s: how long it may last.
-      clock: seconds, monotonic.
-    """
     self._patience_s = patience_s
     self._clock = clock
     self._since = clock()
     self._say_after_s = SAY_S
-    self._why = ''  # as it was when it was last asked for
+    self._why = ''  # last result of the argument `why`
 
   def say(self, why: Callable[[], str]) -> None:
-    """To be called now and then: says, if that is due, what is waited for."""
+    """Reports the reason for the wait, if that is due. Call it repeatedly."""
     waited_s = self._clock() - self._since
     due = waited_s >= self._say_after_s
     if not due and waited_s < _TELL_S:
       return
     if due or not self._why:
-      self._why = why()  # may ask the server, which takes its time
+      self._why = why()  # This may call the server, which takes time.
     pulse.waits(self._why)
     if due:
       self._say_after_s *= 2
@@ -52,10 +45,10 @@ class Wait:
       )
 
   def go_on(self, why: Callable[[], str]) -> None:
-    """As `say`; also ends the wait.
+    """The same as `say`, but limits the wait.
 
     Raises:
-      NoAnswer: it has lasted for `patience_s`.
+      NoAnswer: the wait has lasted for `patience_s`.
     """
     waited_s = self._clock() - self._since
     if waited_s >= self._patience_s:
