@@ -100,16 +100,16 @@ class Worker:
       if played is None:
         return
       result, sums = played
-      pairs = 2 * len(drawn.indices)
-      evaluated = [float(x) for x in result.returns[pairs:]]
+      episodes = 2 * len(drawn.indices)
+      evaluated = [float(x) for x in result.returns[episodes:]]
       self._ask(
         'deliver',
         self._index,
         self._key,
         task['task'],
         drawn.indices,
-        result.returns[:pairs].astype(np.float32).reshape(-1, 2),
-        result.lengths[:pairs].astype(np.int32).reshape(-1, 2),
+        result.returns[:episodes].astype(np.float32).reshape(-1, 2),
+        result.lengths[:episodes].astype(np.int32).reshape(-1, 2),
         tuple(sums) if sums.number else None,
         evaluated,
       )

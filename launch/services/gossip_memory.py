@@ -124,7 +124,8 @@ class _Link:
         slots.headers['closed'].any()
         or not pathlib.Path(f'/proc/{self._pid}').exists()
       ):
-        self._slots = slots = None
+        with self._lock:  # `put` may be writing to them
+          self._slots = slots = None
       if slots is None:
         self._connect()
       self._closed.wait(_RETRY_S if self._slots is None else _LOOK_S)
