@@ -1,1 +1,1 @@
-"""What is learned. Nothing here knows of processes, Launchpad or Reverb."""
+"""What is learned. Nothing here depends on processes, Launchpad or Reverb."""

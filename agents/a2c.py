@@ -1,9 +1,9 @@
-"""A2C: the synchronous case of the unroll agent (Mnih et al. 2016, A3C's twin).
+"""A2C: the synchronous version of A3C (Mnih et al. 2016), an unroll agent.
 
 Each update uses one unroll of every environment, and actors wait for it before
-they act on. So they are never behind, nothing is corrected, and V-trace's
-targets are the n-step returns of A3C, Algorithm S3: from V(s_{t+T}), or a true
-end of an episode, backwards: `ret_t = r_t + gamma ret_{t+1}`. With a
+they act again. Their policy never lags, so nothing is corrected, and V-trace's
+targets are the n-step returns of A3C, Algorithm S3: backwards from V(s_{t+T}),
+or from a true end of an episode, `ret_t = r_t + gamma ret_{t+1}`. With a
 `trace_lambda` below 1 they are those of generalized advantage estimation
 (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 """
@@ -22,7 +22,7 @@ from agents import settings
 
 @dataclasses.dataclass(frozen=True)
 class Config(impala.Config):
-  """A2C. Defaults are A3C's unless they say what the paper has."""
+  """A2C. Defaults are A3C's unless a comment gives the paper's value."""
 
   unroll_length: settings.Whole = 5  # environment steps; paper: 5
   # Sequences per update, one of each environment.
@@ -52,10 +52,10 @@ class A2C(impala.IMPALA):
 
   name = 'a2c'
   on_policy = True  # actors wait until their unrolls are learned
-  updates_per_call = 1  # or the second would be of older parameters
+  updates_per_call = 1  # a second one would use data of older parameters
 
   def credited(self, traced, values):
     if self.config.trace_lambda == 1.0:
-      return traced  # the same, but for rounding
-    # GAE: lambda is also on the step itself, which V-trace's q_t has whole.
+      return traced  # equal, up to rounding
+    # In GAE lambda also weights the step itself, which V-trace's q_t does not.
     return traced._replace(advantages=traced.vs - tf.stop_gradient(values))

@@ -2,16 +2,16 @@
 
 An `Agent` says what is learned and nothing else. It owns
 
-  layout      which variables there are, as one flat vector (parameters.py)
+  layout      the variables, as slices of one flat vector (parameters.py)
   initial     new parameters from a seed
   actor       the behaviour of one ranked actor with K environments
-  act         the same for P members at once, without rank; not of all agents
+  act         the same for P members at once, without rank; optional
   experience  what it learns from: 'transitions' or 'unrolls'
   feed        how a sample of that experience becomes batches
   loss        the equation, for one member, in TensorFlow
   greedy      the policy that is evaluated
 
-The loop in which they are used, with the names of launch/nodes:
+The loop that uses them, with the names of launch/nodes:
 
   actor, theta = agent.actor(info, num_envs), agent.initial(seed)
   learner = TFLearner(agent, theta[None], [agent.learning_rate], exchange,
@@ -27,9 +27,10 @@ The loop in which they are used, with the names of launch/nodes:
     learner.step(sampler.sample())  # feed.arrange, feed.unpack, agent.loss
     theta = learner.parameters()[0]
 
-A topology decides who calls these, and an engine where: the loop is one process
-in single_process, and two that run at once in actor_learner. Rank reaches an
-agent only as `ActorInfo`: seeds and epsilons are functions of it.
+A topology decides which nodes run these calls, and an engine where the nodes
+run: the loop is one process in single_process, and two concurrent ones in
+actor_learner. Rank reaches an agent only as `ActorInfo`, of which seeds and
+epsilons are functions.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ from environment_loops import environments
 from replay import blocks
 from replay import packing
 
-# Observations [K, ...] to actions [K].
+# Observations [K, ...] to actions [K, ...].
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class ActorInfo:
-  """Which actor (or explorer) this is: all that an agent learns of its rank."""
+  """The rank of an actor or explorer: all that an agent knows of its place."""
 
   index: int  # 0 <= index < count
   count: int
@@ -64,16 +65,15 @@ class ActorInfo:
 
 
 def actor_seed(info: ActorInfo, purpose: str) -> int:
-  """A seed of its own for each actor and purpose, stable between runs."""
+  """Returns a reproducible seed of its own for each actor and purpose."""
   words = [info.seed, info.index, *purpose.encode()]
   return int(np.random.SeedSequence(words).generate_state(1)[0] >> 1)
 
 
 def clipped(step: Any, limit: float | None) -> Any:
-  """What is learned from a `vector.StepBatch`: rewards in [-limit, limit].
+  """Returns a `vector.StepBatch` with each reward clipped to [-limit, limit].
 
-  Each reward by itself, never a sum; reported returns are not clipped. None
-  clips nothing.
+  Only for learning: reported returns are not clipped. None clips nothing.
   """
   if limit is None:
     return step
@@ -81,17 +81,17 @@ def clipped(step: Any, limit: float | None) -> Any:
 
 
 class LossOutput(NamedTuple):
-  """What one member's loss gives back.
+  """The result of one member's loss.
 
   Attributes:
-    loss: [] to minimise.
-    priorities: [B] new replay priorities, not negative.
-    metrics: name to [] of what to log.
-    statistics: variable name to its new value: what is part of the parameters
-      but not learned by gradient, such as the running mean of observations.
-    stopped: [] bool, whether this gradient and those of the rest of the
-      learner's call move nothing, the optimizer's state neither; None: they do.
-      The learner gives the share as metric 'stopped_updates'.
+    loss: scalar to minimise, [].
+    priorities: new replay priorities, not negative, [B].
+    metrics: name to scalar [], to be logged.
+    statistics: variable name to new value, for parameters that are not learned
+      by gradient, such as the running mean of observations.
+    stopped: whether this gradient and all later ones of the learner's call are
+      ignored, also by the optimizer's state, bool []; None: no. The learner
+      logs the share of such updates as 'stopped_updates'.
   """
 
   loss: tf.Tensor
@@ -108,7 +108,7 @@ class Gradient(NamedTuple):
     vector: [P, D].
     priorities: [P, B].
     metrics: name to [P].
-    stopped: [P] bool, members that it does not move.
+    stopped: members that it does not move, bool [P].
     statistics: variable name to [P, *shape].
   """
 
@@ -121,21 +121,21 @@ class Gradient(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TargetUpdate:
-  """How target networks follow: every `period` learner steps, by `tau`."""
+  """Target networks move by `tau` every `period` learner steps."""
 
   period: int  # learner steps
-  tau: float = 1.0  # 1 copies
+  tau: float = 1.0  # 1 copies the online network
 
 
 class RateEnd(NamedTuple):
-  """Where learning rates that fall have come to 0, and which setting says so.
+  """When annealed learning rates reach 0, and the setting that says so.
 
   Attributes:
     update: learner steps made before the first one with a rate of 0.
-    setting: such as 'agent.anneal_updates'.
-    value: of the setting.
-    after: learner steps made before they begin to fall.
-    env_steps: in one update, where `value` counts those.
+    setting: its name, such as 'agent.anneal_updates'.
+    value: its value.
+    after: learner steps made before rates begin to fall.
+    env_steps: environment steps per update, if `value` is in those.
   """
 
   update: float
@@ -146,7 +146,7 @@ class RateEnd(NamedTuple):
 
 
 class Actor(Protocol):
-  """The behaviour of one actor with K environments; keeps its own state."""
+  """The behaviour of one actor with K environments, and its state."""
 
   def act(
     self,
@@ -155,25 +155,25 @@ class Actor(Protocol):
     actor_steps: int,
     rng: np.random.Generator,
   ) -> np.ndarray:
-    """Exploring actions [K, ...] for `theta [D]`, `observation [K, ...]`."""
+    """Exploring actions [K, ...] for `theta [D]` and `observation [K, ...]`."""
 
   def priorities(
     self, theta: np.ndarray, packed: np.ndarray
   ) -> np.ndarray | None:
-    """First priorities [M] of packed transitions [M, W]; None: all alike."""
+    """Initial priorities [M] of packed transitions [M, W]; None: all equal."""
 
   def ended(self, last: np.ndarray) -> None:
-    """Says where an episode has ended, bool [K], for state that is kept."""
+    """Resets the state of environments whose episode ended, bool [K]."""
 
 
 class Members(Protocol):
-  """Greedy policies of P members, each in an environment of its own."""
+  """Greedy policies of P members, each in its own environment."""
 
   def begin(self, member: int, theta: np.ndarray) -> None:
-    """An episode of this member begins, with parameters `theta [D]`."""
+    """Begins an episode of this member with parameters `theta [D]`."""
 
   def keep(self, members: np.ndarray) -> None:
-    """Only these of them, int [P'], act from now on: the new P' members."""
+    """Keeps only these members, int [P'], which become members 0 .. P'-1."""
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     """Observations [P, ...] to actions [P, ...]."""
@@ -187,44 +187,44 @@ class Agent(abc.ABC):
   layout: parameters.Layout
   optimizer: optimizers.Optimizer
   target_update: TargetUpdate
-  serve_target: bool = False  # whether target networks act, not online ones
+  serve_target: bool = False  # whether target networks act in place of online
   gamma: float
   n_step: int  # environment steps in one return
   batch_size: int  # transitions, or sequences, per update and member
   learning_rate: float  # of a member, per update
-  metrics: dict[str, str]  # of the loss, and how updates pool: 'mean', 'max'
+  metrics: dict[str, str]  # of the loss; how to pool updates: 'mean' or 'max'
   max_gradient_norm: float | None = None  # of a member's whole gradient
-  # Factors on the learning rate of each parameter [D]; None: all alike.
+  # Factors on the learning rate of each parameter [D]; None: all 1.
   learning_rate_scale: np.ndarray | None = None
-  # What to lower where learning diverges, as a config names it.
+  # The settings to lower if learning diverges.
   rate_settings: tuple[str, ...] = ('agent.learning_rate',)
   rate_end: RateEnd | None = None  # of `rate_factor`; None: rates stay
-  # Which parameters move only in updates that are `due`, bool [D]; None: none.
+  # Parameters that move only in updates that are `due`, bool [D]; None: none.
   delayed: np.ndarray | None = None
   # alpha of prioritized replay; None: uniform replay.
   priority_exponent: float | None = None
   importance_exponent: float = 0.0  # beta of prioritized replay
   reward_clip: float | None = None  # of each reward that is learned from
-  # Whether XLA makes one program of a whole learner call, where there is one
-  # member: half the time of a small MLP, but twelve times that of a
-  # convolution. Measure before setting it.
+  # Whether XLA compiles a whole learner call of one member into one program.
+  # That halves the time of a small MLP, but takes twelve times as long for
+  # convolutions: measure before setting it.
   compiled: bool = False
-  # Steps of an unroll, which makes `experience` 'unrolls'.
+  # Steps of an unroll; if set, `experience` is 'unrolls'.
   unroll_length: int | None = None
-  # Learner steps in one call, where that is not free (a rollout's epochs);
-  # None: as `run.updates_per_call` says.
+  # Learner steps per call where the agent fixes them, such as the epochs of a
+  # rollout; None: `run.updates_per_call`.
   updates_per_call: int | None = None
-  # Which `statistics` of the loss are largest values so far: what several
-  # learners have found becomes one by its maximum, all else by its mean.
+  # Names of the `statistics` that are running maxima. Across learners they are
+  # merged by maximum, all others by mean.
   maxima: tuple[str, ...] = ()
-  # Whether actors wait, after their share of a rollout, until it is learned.
+  # Whether actors wait until the rollout they contributed to is learned from.
   on_policy: bool = False
-  # A learner of its own, made and used like `learner.TFLearner`; None: that.
+  # A learner class with the interface of `learner.TFLearner`; None: TFLearner.
   learner_class: type[Any] | None = None
 
   @property
   def images(self) -> bool:
-    """Whether observations are images, which convolutions take in."""
+    """Whether observations are images, which convolutional networks take."""
     return conv.is_image(self.spec)
 
   @property
@@ -233,7 +233,7 @@ class Agent(abc.ABC):
     return 'transitions' if self.unroll_length is None else 'unrolls'
 
   def transition_layout(self) -> packing.TransitionLayout:
-    """How a transition is packed."""
+    """How a transition is packed into one column."""
     spec = self.spec
     return packing.TransitionLayout(
       spec.observation_shape,
@@ -243,7 +243,7 @@ class Agent(abc.ABC):
     )
 
   def block_layout(self, num_envs: int) -> blocks.BlockLayout:
-    """Of unrolls: what an actor with `num_envs` environments writes."""
+    """Layout of the blocks that an actor writes; TypeError if it has none."""
     raise TypeError(
       f'{self.name} learns from {self.experience}, which come in no blocks '
       f'(of {num_envs} environments). See unroll/agent.py for agents that do.'
@@ -252,12 +252,12 @@ class Agent(abc.ABC):
   def feed(
     self, num_envs: int, batch_size: int | None = None, seed: int = 0
   ) -> feeds.Feed:
-    """How samples become batches.
+    """Returns what turns samples into batches.
 
     Args:
-      num_envs: environments of the actors that write them.
-      batch_size: of one learner; None: of the agent.
-      seed: of what the feed draws at random, such as shuffles.
+      num_envs: environments of each actor that wrote the samples.
+      batch_size: of one learner; None: the agent's.
+      seed: of the feed's random draws, such as shuffles.
     """
     del num_envs, seed
     return feeds.Transitions(
@@ -279,10 +279,10 @@ class Agent(abc.ABC):
     """The loss of one member.
 
     Args:
-      variables: of the member, in layout order.
-      target_variables: of its target network, likewise.
-      batch: its experience, with leading axes [B] for transitions.
-      importance: [B] weights of prioritized sampling; None means all 1.
+      variables: parameters of the member, in layout order.
+      target_variables: parameters of its target network, in layout order.
+      batch: its experience; transitions have the leading axis [B].
+      importance: weights of prioritized sampling, [B]; None: all 1.
     """
 
   def act(
@@ -294,16 +294,16 @@ class Agent(abc.ABC):
   ) -> np.ndarray:
     """Exploring actions of all members in one pass.
 
-    Those on unrolls have `actor` alone: their policies may remember.
+    Agents on unrolls implement only `actor`: their policies may be recurrent.
 
     Args:
       theta: [P, D].
-      observation: [P, K, ...], K environments for each member.
-      actor_steps: environment steps each member has taken, for schedules.
+      observation: [P, K, ...], K environments per member.
+      actor_steps: environment steps of each member so far, for schedules.
       rng: source of the exploration.
 
     Returns:
-      Actions [P, K].
+      Actions [P, K, ...].
     """
     raise NotImplementedError(
       f'{self.name} has no `act`: let its `actor` act, one for each member.'
@@ -315,18 +315,17 @@ class Agent(abc.ABC):
     return _PlainActor(self)
 
   def due(self, update: tf.Tensor) -> tf.Tensor:
-    """Whether this update moves what is `delayed` too, bool []. In the graph.
+    """Whether the update after `update` steps moves what is `delayed`.
 
-    Args:
-      update: learner steps made before this one, int64 [].
+    bool [] from int64 [], in the graph.
     """
     del update
     return tf.constant(True)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Factor [] on all learning rates; None: 1. In the graph.
+    """Factor [] on all learning rates after `update` steps; None: 1.
 
-    1, then linear to 0 at `rate_end`. Override it for another schedule.
+    In the graph. By default it is 1, then falls linearly to 0 at `rate_end`.
     """
     end = self.rate_end
     if end is None:
@@ -334,27 +333,27 @@ class Agent(abc.ABC):
     return optimizers.annealed(update, end.update, end.after)
 
   def ended(self, last: np.ndarray) -> None:
-    """Says where episodes have ended, bool [P, K], to what `act` keeps."""
+    """Resets what `act` keeps where episodes ended, bool [P, K]."""
     del last
 
   def remarks(self, metrics: dict[str, float]) -> list[str]:
-    """Warnings that a user should read, given the learner's last metrics."""
+    """Warnings for the user, given the learner's last metrics."""
     del metrics
     return []
 
   @abc.abstractmethod
   def exploration(self, actor_steps: int) -> float:
-    """How much it explores after so many steps; for the log."""
+    """The amount of exploration after `actor_steps`, for the log."""
 
   @abc.abstractmethod
   def greedy(self, theta: np.ndarray) -> Policy:
     """The policy without exploration, for parameters `theta [D]`."""
 
   def operations(self, theta: np.ndarray) -> list[list[Any]]:
-    """`greedy` as operations of murmuration/portable.py, to be exported.
+    """`greedy` as operations of murmuration/portable.py, for export.
 
     Raises:
-      ValueError: this agent does not say them.
+      ValueError: the agent does not support export.
     """
     raise ValueError(
       f'{self.name} cannot be exported: it does not say its policy as '
@@ -363,22 +362,20 @@ class Agent(abc.ABC):
     )
 
   def greedy_each(self, theta: np.ndarray) -> Members:
-    """As `greedy`, for `theta [P, D]`: in one pass where the agent can."""
+    """`greedy` for each member of `theta [P, D]`, in one pass if possible."""
     return _OneByOne(self, theta)
 
 
 class GreedyMembers:
-  """Greedy policies that remember nothing, in one pass."""
+  """Greedy policies without memory, evaluated in one pass."""
 
   def __init__(
     self, theta: np.ndarray, act: Callable[[np.ndarray, np.ndarray], np.ndarray]
   ):
-    """Takes what acts.
+    """Takes `theta [P, D]`, which is copied, and the policies.
 
-    Args:
-      theta: [P, D], copied.
-      act: (theta [P, D], observation [P, 1, ...]) -> actions [P, 1, ...]. Its
-        theta is changed in place between calls.
+    `act` maps theta [P, D] and observation [P, 1, ...] to actions [P, 1, ...].
+    Its `theta` is modified in place between calls.
     """
     self._theta = np.array(theta, np.float32)
     self._act = act
@@ -394,7 +391,7 @@ class GreedyMembers:
 
 
 class _OneByOne:
-  """Greedy policies of any agent, one after the other."""
+  """Greedy policies of any agent, evaluated one after the other."""
 
   def __init__(self, agent: Agent, theta: np.ndarray):
     self._agent = agent
@@ -413,7 +410,7 @@ class _OneByOne:
 
 
 class _PlainActor:
-  """An actor that explores as its agent does, whatever its rank."""
+  """An actor that explores by `agent.act`, whatever its rank."""
 
   def __init__(self, agent: Agent):
     self._agent = agent

@@ -1,9 +1,9 @@
-"""Several actors of one agent, and one forward pass for all of them.
+"""One forward pass for several actors of one agent.
 
-Exploration and recurrent state belong to one actor: each has its `base.Actor`
-and its generator. The network costs most of the time, and its rows are
-independent. So a `Batchable` actor gives the inputs of its rows and takes their
-outputs, and one pass computes the rows of all actors.
+Exploration and recurrent state belong to an actor: each has its `base.Actor`
+and its random generator. Most of the time is spent in the network, whose rows
+are independent. A `Batchable` actor therefore provides the network's inputs and
+takes its outputs, and one pass computes the rows of all actors.
 """
 
 from __future__ import annotations
@@ -21,34 +21,30 @@ Arrays = tuple[np.ndarray, ...]
 
 
 class Batchable(Protocol):
-  """A `base.Actor` in four parts; `act` is one after the other.
+  """A `base.Actor` in four parts, which `act` calls one after the other.
 
-  Only `choose` and `take` change its state: the parts before them may be
+  Only `choose` and `take` change its state: `inputs` and `forward` may be
   repeated, also with other parameters.
   """
 
   def inputs(self, observation: np.ndarray, actor_steps: int) -> Arrays:
-    """What its K rows are computed from, [K, ...] each."""
+    """The network's inputs for this actor's K rows, [K, ...] each."""
 
   def forward(self, theta: np.ndarray, *inputs: np.ndarray) -> Arrays:
-    """The network, for rows of any actors of this agent: [M, ...] each."""
+    """The network's outputs for rows of any actors, [M, ...] each."""
 
   def choose(self, outputs: Arrays, streams: Streams) -> Arrays:
-    """Actions, then whatever `take` needs beside them, [M, ...] each."""
+    """Actions, then what else `take` needs, [M, ...] each."""
 
   def take(self, *chosen: np.ndarray) -> np.ndarray:
-    """Keeps what belongs to its own rows, [K, ...] each; returns actions."""
+    """Stores the state of its own rows, [K, ...] each; returns actions."""
 
 
 class Streams:
   """Generators of several actors, drawn from as if they were one.
 
-  Actor i's share of each draw is what its own generator would have given it
-  alone: its actions do not depend on which other actors are in the batch.
-
-  Attributes:
-    parts: rows of each actor, and its generator.
-    actors: likewise, for what explores in a way of its own.
+  Actor i's share of each draw is what its own generator would give it alone, so
+  its actions do not depend on the other actors in the batch.
   """
 
   def __init__(
@@ -57,22 +53,23 @@ class Streams:
     rows: Sequence[int],
     actors: Sequence[Any] = (),
   ):
+    # Rows of each actor, and its generator.
     self.parts: list[tuple[slice, np.random.Generator]] = []
-    self.actors = actors
+    self.actors = actors  # in the same order, for their own ways to explore
     end = 0
     for rng, count in zip(rngs, rows):
       self.parts.append((slice(end, end + count), rng))
       end += count
 
   def random(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """As `np.random.Generator.random`, for `shape` with leading axis M."""
+    """Like `np.random.Generator.random`; `shape` has the leading axis M."""
     drawn = np.empty(shape, dtype)
     for rows, rng in self.parts:
       rng.random(dtype=dtype, out=drawn[rows])
     return drawn
 
   def standard_normal(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """As `np.random.Generator.standard_normal`, likewise."""
+    """Like `np.random.Generator.standard_normal`; leading axis M."""
     drawn = np.empty(shape, dtype)
     for rows, rng in self.parts:
       rng.standard_normal(dtype=dtype, out=drawn[rows])
@@ -81,7 +78,7 @@ class Streams:
 
 @dataclasses.dataclass
 class Request:
-  """One actor that asks for the actions of its K environments."""
+  """One actor's request for the actions of its K environments."""
 
   actor: base.Actor
   observation: np.ndarray  # [K, ...]
@@ -90,11 +87,7 @@ class Request:
 
 
 class NotFinite(ArithmeticError):
-  """The network gave numbers that are not finite.
-
-  Attributes:
-    broken: places of the requests that had such numbers among their rows.
-  """
+  """The network's outputs for the requests at `broken` are not finite."""
 
   def __init__(self, broken: list[int]):
     super().__init__(broken)
@@ -108,13 +101,8 @@ class Acting:
   """Acts for actors of one agent."""
 
   def __init__(self, agent: base.Agent, num_envs: int):
-    """Makes what all actors share.
-
-    Args:
-      agent: of all of them.
-      num_envs: environments of each, K.
-    """
-    # It serves no request; its network caches what it prepares of each theta.
+    """Makes what all actors share; each has `num_envs` environments, K."""
+    # It serves no request; its network caches what it prepares of a theta.
     self._common: Any = agent.actor(base.ActorInfo(0, 1, 0), num_envs)
     self.batchable = hasattr(self._common, 'forward')
 
@@ -124,8 +112,8 @@ class Acting:
     """Actions [K, ...] for each request; one forward pass if batchable.
 
     Raises:
-      NotFinite: nobody's state has changed if batchable; repeat it with other
-        parameters, or without the broken requests.
+      NotFinite: if batchable, no actor's state has changed, so the call can be
+        repeated with other parameters or without the broken requests.
     """
     if not self.batchable:
       return self._act_one_by_one(theta, requests)
@@ -165,7 +153,7 @@ class Acting:
 
 
 def _check(outputs: Arrays, places: Sequence[slice]) -> None:
-  """Raises NotFinite for the requests whose rows are not finite."""
+  """Raises NotFinite if the rows of any request are not finite."""
   bad = [
     x for x in outputs if x.size and x.dtype.kind == 'f' and not _finite(x)
   ]
@@ -180,7 +168,7 @@ def _check(outputs: Arrays, places: Sequence[slice]) -> None:
 
 
 def _finite(x: np.ndarray) -> bool:
-  # A sum is finite only if all are; where it is not, it may just be large.
+  # A finite sum proves that all are finite; another one may be an overflow.
   return math.isfinite(np.add.reduce(x, axis=None)) or bool(
     np.isfinite(x).all()
   )

@@ -1,9 +1,9 @@
-"""DQN: Mnih et al. 2015, with the parts that were added later as options.
+"""DQN: Mnih et al. 2015, with later extensions as options.
 
-Double Q-learning here; n-step returns, a dueling head, prioritized replay and a
-ladder of epsilons in value_agent.py. The same agent is the plain baseline (one
-member), the explorers of PSO-DQN (P members, swarm topology) and Ape-X DQN
-(actors and a learner).
+Double Q-learning is here; n-step returns, a dueling head, prioritized replay
+and a ladder of epsilons are in value_agent.py. The same agent is the plain
+baseline (one member), the explorers of PSO-DQN (P members, swarm topology) and
+Ape-X DQN (actors and a learner).
 """
 
 from __future__ import annotations
@@ -28,12 +28,6 @@ class DQN(value_agent.ValueAgent):
   name = 'dqn'
 
   def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      environments.EnvironmentRefused: the actions are not discrete, or the
-        observations are not what the network takes.
-    """
     super().__init__(config, spec)
     self._double = config.double
 

@@ -1,4 +1,4 @@
-"""What an actor of DQN does: it explores, and gives first priorities."""
+"""The actor of DQN: epsilon-greedy actions and initial priorities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replay import packing
 
 
 class Actor:
-  """One actor: its epsilons, and the first priorities of what it stores."""
+  """An epsilon-greedy actor of K environments."""
 
   def __init__(
     self,
@@ -28,12 +28,11 @@ class Actor:
     """Makes an actor.
 
     Args:
-      values: Q, with a memory of its own.
-      epsilons: chance of a random action in each of its K environments, [K],
-        after so many actor steps.
+      values: Q, with a cache of its own.
+      epsilons: maps actor steps to the chances of a random action, [K].
       prioritized: layout of what is stored; None: replay has no priorities.
-      gamma: per environment step, of the first priorities.
-      reward_scale: factor on rewards, likewise.
+      gamma: per environment step, for the initial priorities.
+      reward_scale: factor on rewards, for the initial priorities.
     """
     self._values = values
     self._epsilons = epsilons
@@ -66,14 +65,14 @@ class Actor:
   def priorities(self, theta, packed) -> np.ndarray | None:
     """p = |R + gamma D max_a Q(s', a) - Q(s, a)| + 1e-6, float32 [M].
 
-    Horgan et al. 2018, section 3. An actor has one network for both roles, so
-    that double Q-learning is the maximum. None if replay is not prioritized.
+    Horgan et al. 2018, section 3. An actor uses one network for both roles, so
+    the double Q-learning target is the maximum. None without prioritization.
     """
     if self._prioritized is None:
       return None
     transition = self._prioritized.unpack(packed)
     count = len(packed)
-    # One forward pass for both ends of all windows.
+    # One forward pass for both ends of all transitions.
     q = self._values(
       theta, np.concatenate([transition.o_tm1, transition.o_t])[None]
     )[0]
@@ -85,11 +84,11 @@ class Actor:
     )
 
   def ended(self, last) -> None:
-    """Nothing is kept of an episode."""
+    """Does nothing: no state of episodes is kept."""
 
 
 class Values:
-  """Q as actors compute it; what is prepared of a theta is cached.
+  """Q as actors compute it, with a cache of what is prepared of a theta.
 
   The cache compares identities (`is`): it does not notice a theta that is
   changed in place.
@@ -101,7 +100,7 @@ class Values:
     self._of: tuple[np.ndarray | None, Any] = (None, None)
 
   def __call__(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
-    """Q [P, K, A] of theta [P, D], or [D] for P = 1, and [P, K, ...]."""
+    """Q [P, K, A] from theta [P, D], or [D] if P = 1, and [P, K, ...]."""
     known, prepared = self._of
     if theta is not known:
       rows = theta.reshape(-1, self._layout.size)

@@ -5,9 +5,9 @@
     g   = 1 / (2 P s) sum_i (u_i+ - u_i-) e_i
     theta <- theta + step of (g - l2 theta)
 
-Pure functions on flat vectors, and the policies that play; what is kept between
-generations is strategy.py. Everything random follows from (seed, generation,
-task): who plays a task does not matter (docs/topologies/evolution.md).
+Pure functions on flat vectors, and the policies that play; strategy.py keeps
+the state between generations. All randomness follows from (seed, generation,
+task), so any worker may play a task (docs/topologies/evolution.md).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from agents import optimizers
 from agents import parameters
 from agents import settings
 
-# What is part of theta, and neither learned nor perturbed.
+# Groups of theta that are neither learned nor perturbed.
 _STATE = ('normalizer', 'priority')
-_BLOCK = 256  # rows of noise that are in memory at once
-_KEPT_SHARE = 0.75  # of policies that still play, from which others are dropped
-_CHECKED = 1000  # numbers of the table that are compared
-_NO_DEVIATION = 0.1  # floor of a standard deviation; starter code
+_BLOCK = 256  # rows of noise in memory at once
+_KEPT_SHARE = 0.75  # of policies still playing, at which ended ones are dropped
+_CHECKED = 1000  # numbers of the table that the checksum covers
+_NO_DEVIATION = 0.1  # smallest standard deviation; starter code
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
   """Evolution strategies. [C]: the authors' starter code, for Humanoid.
 
-  Defaults without a mark are small-scale values, of which those of
-  CartPole-v1 were tried (configs/es_mlp.py).
+  Unmarked defaults are small-scale values, of which those for CartPole-v1 were
+  tried (configs/es_mlp.py).
   """
 
   num_workers: settings.Nodes = 2  # [C]: 1440, of a core each
@@ -79,11 +79,11 @@ class Config:
 
   @property
   def tasks(self) -> int:
-    """Tasks of a population."""
+    """Number of tasks in a population."""
     return -(-self.population // self.pairs_per_task)
 
   def pairs(self, task: int) -> int:
-    """Pairs of a task; those of later populations repeat the first's."""
+    """Number of pairs in a task; later populations repeat the first."""
     before = task % self.tasks * self.pairs_per_task
     return min(self.pairs_per_task, self.population - before)
 
@@ -92,24 +92,24 @@ class Config:
 
 
 def noise_table(seed: int, size: int) -> np.ndarray:
-  """Normal numbers, float32 [size]: the same in every process."""
+  """Standard normal numbers, float32 [size], the same in every process."""
   return np.random.RandomState(seed).randn(size).astype(np.float32)
 
 
 def checksum(table: np.ndarray) -> int:
-  """Of the first numbers: whether two tables can be the same."""
+  """Checksum of a table's first numbers, to detect a different table."""
   return zlib.crc32(table[:_CHECKED].tobytes())
 
 
 def perturbed(layout: parameters.Layout) -> slice:
-  """Which part of theta is perturbed and learned.
+  """The slice of theta that is perturbed and learned.
 
-  The group `policy` where there is one. Agents without (Q-networks, or a torso
-  that is shared by policy and value): all of it but what no gradient moves, the
-  normalizer and the largest priority.
+  This is the group `policy` if there is one. For other agents (Q-networks, or a
+  torso shared by policy and value) it is everything but the normalizer and the
+  largest priority, which no gradient moves.
 
   Raises:
-    ValueError: that would be two parts.
+    ValueError: what is learned is not contiguous.
   """
   if 'policy' in layout.groups:
     return layout.groups['policy']
@@ -128,25 +128,19 @@ def perturbed(layout: parameters.Layout) -> slice:
 
 
 class Draws(NamedTuple):
-  """All that is random in a task of n pairs, episode 2 i is pair i's +.
+  """All random draws of a task of n pairs; episode 2 i is pair i's +."""
 
-  Attributes:
-    indices: into the table, int32 [n].
-    seeds: of the episodes, int [2 n]; one more where theta is evaluated.
-    observed: whether an episode's observations are counted, bool, likewise.
-    rng: of the noise on actions.
-  """
-
-  indices: np.ndarray
+  indices: np.ndarray  # into the table, int32 [n]
+  # Of the episodes, [2 n]; one more if theta is evaluated, also in `observed`.
   seeds: list[int]
-  observed: np.ndarray
-  rng: np.random.Generator
+  observed: np.ndarray  # whether an episode's observations count, bool [2 n]
+  rng: np.random.Generator  # of the noise on actions
 
 
 def draws(
   config: Config, seed: int, generation: int, task: int, dim: int
 ) -> Draws:
-  """What is drawn for a task: a function of its numbers alone."""
+  """The draws of a task, a function of the arguments alone."""
   rng = np.random.default_rng([seed, generation, task])
   pairs = config.pairs(task)
   indices = rng.integers(
@@ -157,7 +151,7 @@ def draws(
     seeds[1::2] = seeds[::2]
   observed = rng.random(2 * pairs) < config.obs_stat_prob
   drawn = Draws(indices, [int(seed) for seed in seeds], observed, rng)
-  # Numbers of its own, so that the others are the same without it.
+  # A generator of its own, so that the other draws do not depend on it.
   chance = np.random.default_rng([seed, generation, task, 1])
   if chance.random() < config.eval_prob:
     drawn.seeds.append(int(chance.integers(0, 2**31)))
@@ -171,8 +165,8 @@ def draws(
 def centred_ranks(returns: np.ndarray) -> np.ndarray:
   """Ranks from -0.5 (the lowest) to 0.5, of the same shape; ties share one.
 
-  The starter code breaks ties by an unstable sort: where many returns are
-  equal, their signs are then random. Here a pair of equals gives 0.
+  The starter code breaks ties by an unstable sort: if many returns are equal,
+  their signs are then random. Here a pair of equal returns contributes 0.
   """
   flat = np.asarray(returns).ravel()
   if len(flat) < 2:
@@ -188,10 +182,7 @@ def gradient(
 ) -> np.ndarray:
   """`1 / (2 P scale) sum_i (u_i+ - u_i-) e_i`, [dim].
 
-  Args:
-    shaped: u, [P, 2].
-    noise: e_i [dim] for each pair.
-    scale: sigma, or 1.
+  `shaped` is u, [P, 2], `noise` has e_i [dim], and `scale` is sigma, or 1.
   """
   weights = shaped[:, 0] - shaped[:, 1]
   total: Any = 0.0
@@ -208,7 +199,7 @@ def gradient(
 
 
 def ascent(g: np.ndarray, theta: np.ndarray, weight_decay: float) -> np.ndarray:
-  """The direction that is climbed, `g - l2 theta`, [dim]."""
+  """The ascent direction `g - l2 theta`, [dim]."""
   return g - weight_decay * theta
 
 
@@ -216,20 +207,13 @@ def ascent(g: np.ndarray, theta: np.ndarray, weight_decay: float) -> np.ndarray:
 
 
 class Sums(NamedTuple):
-  """Of raw observations, entry by entry, float64.
+  """Sums of raw observations per entry, float64."""
 
-  Attributes:
-    number: of observations, [].
-    first: sum, [O].
-    second: sum of squares, [O].
-  """
-
-  number: float
-  first: np.ndarray
-  second: np.ndarray
+  number: float  # of observations
+  first: np.ndarray  # sum, [O]
+  second: np.ndarray  # sum of squares, [O]
 
   def plus(self, other: Sums) -> Sums:
-    """Both together."""
     return Sums(
       self.number + other.number,
       self.first + other.first,
@@ -237,28 +221,27 @@ class Sums(NamedTuple):
     )
 
   def moments(self) -> tuple[np.ndarray, np.ndarray]:
-    """Mean, and variance of at least 0.1^2."""
+    """Mean and variance, [O] each; the variance is at least 0.1^2."""
     mean = self.first / self.number
     variance = self.second / self.number - np.square(mean)
     return mean, np.maximum(variance, _NO_DEVIATION**2)
 
 
 def no_sums(size: int) -> Sums:
-  """Of no observations."""
   return Sums(0.0, np.zeros(size), np.zeros(size))
 
 
 def observation_size(layout: parameters.Layout) -> int:
-  """Numbers of an observation that is normalized; 0 without a normalizer."""
+  """Size of the observations that are normalised; 0 without a normalizer."""
   sizes = [v.size for v in layout.variables if v.name == 'normalizer/mean']
   return sizes[0] if sizes else 0
 
 
 class Perturbed:
-  """The policies of a task's episodes, for environments side by side.
+  """The policies of a task's episodes, for K environments side by side.
 
-  What `environment_loops.episodes.play` asks of a policy, and the sums of
-  observations that it has seen.
+  It is the policy that `environment_loops.episodes.play` needs, and adds up the
+  observations that are counted.
   """
 
   def __init__(
@@ -270,16 +253,7 @@ class Perturbed:
     drawn: Draws,
     num_envs: int,
   ):
-    """Makes the policies of the first episodes when those begin.
-
-    Args:
-      config: numbers.
-      agent: whose greedy policy is perturbed.
-      table: of noise.
-      theta: float32 [D].
-      drawn: for the task.
-      num_envs: environments, K.
-    """
+    """Makes policies for `num_envs` (K) environments, near `theta [D]`."""
     self._sigma = np.float32(config.sigma)
     self._table, self._theta, self._drawn = table, theta, drawn
     self._place = perturbed(agent.layout)
@@ -288,11 +262,10 @@ class Perturbed:
     self._noisy = np.zeros(num_envs, bool)
     self._counted = np.zeros(num_envs, bool)
     self._playing = np.ones(num_envs, bool)
-    self._rows = np.arange(num_envs)  # environments whose policies are kept
+    self._rows = np.arange(num_envs)  # environments that still have a policy
     self.sums = no_sums(observation_size(agent.layout))
 
   def begin(self, member: int, episode: int) -> None:
-    """Environment `member` begins an episode of the task."""
     place, indices, theta = self._place, self._drawn.indices, self._theta.copy()
     self._noisy[member] = episode < 2 * len(indices)
     if self._noisy[member]:
@@ -303,10 +276,9 @@ class Perturbed:
     self._counted[member] = self._drawn.observed[episode]
 
   def end(self, member: int) -> None:
-    """Environment `member` has no more episodes to play."""
     self._counted[member] = self._playing[member] = False
     kept = np.flatnonzero(self._playing[self._rows])
-    # Parameters are copied only where many fewer passes are worth it.
+    # This copies parameters, so it pays only if many policies are dropped.
     if 0 < len(kept) <= _KEPT_SHARE * len(self._rows):
       self._policy.keep(kept)
       self._rows = self._rows[kept]

@@ -1,8 +1,7 @@
-"""What stands between a sample of replay and an agent's loss.
+"""Feeds turn samples of replay into the batches of an agent's loss.
 
-A learner makes U updates for P members in one TensorFlow call. A feed brings
-what was sampled into that form, in the graph: `arrange` once for the whole
-call, `unpack` once for each update.
+A learner makes U updates for P members in one TensorFlow call. In the graph, a
+feed calls `arrange` once for the whole call, and `unpack` once per update.
 """
 
 from __future__ import annotations
@@ -16,22 +15,18 @@ from replay import packing
 
 
 class Feed(Protocol):
-  """From a sample to the batches of U updates; traced into the learner."""
+  """Turns a sample into the batches of U updates; traced into the learner."""
 
   def arrange(
     self, sample: Any, updates: int, members: int, theta: tf.Tensor
   ) -> Any:
-    """The sample as a nest of tensors with leading axes [U, P].
+    """A call's sample as a nest of tensors with leading axes [U, P].
 
-    Args:
-      sample: for the whole call.
-      updates: U.
-      members: P.
-      theta: of the members, before the first update, [P, D].
+    `theta` [P, D] are the members' parameters before the first update.
     """
 
   def unpack(self, batch: Any) -> Any:
-    """One update's share, leading axis [P], as the agent's loss takes it."""
+    """One update's share, leading axis [P], in the form the loss takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +44,7 @@ class Transitions:
     del theta
     width = sample.shape[-1]
     split = tf.reshape(sample, (updates, self.batch_size, members, width))
-    # One transpose for all updates.
+    # One transpose for all updates together.
     return tf.transpose(split, (0, 2, 1, 3))
 
   def unpack(self, batch):

@@ -1,7 +1,7 @@
 """One step of P members down their gradients: pure, elementwise on [P, D].
 
-So XLA makes one loop over memory of it. Random draws and variables stay
-outside: what a step needs of them comes in, and what it changes goes out.
+XLA therefore compiles it into one loop over memory. Random draws and variables
+are passed in, and changed values are returned.
 """
 
 from __future__ import annotations
@@ -18,32 +18,20 @@ Combine = Callable[..., 'tf.Tensor']
 
 
 class Step(NamedTuple):
-  """What a step makes of theta, and of what the learner keeps beside it.
+  """The results of a step."""
 
-  Attributes:
-    theta: [P, D].
-    slots: the optimizer's, each [P, D].
-    counts: updates that moved each member, int64 [P, C]; where parameters are
-      `delayed`, theirs stand in a second column.
-    finite: [P] bool, False where a member's gradient is not finite: it keeps
-      all it had.
-    displacement: [P, D], what was added to theta where it is finite.
-  """
-
-  theta: tf.Tensor
-  slots: tuple[tf.Tensor, ...]
+  theta: tf.Tensor  # [P, D]
+  slots: tuple[tf.Tensor, ...]  # of the optimizer, [P, D] each
+  # Updates that moved each member, int64 [P, C]; with `delayed` parameters, C
+  # is 2 and the second column counts theirs.
   counts: tf.Tensor
+  # Whether the gradient is finite, bool [P]; if not, the member is unchanged.
   finite: tf.Tensor
-  displacement: tf.Tensor
+  displacement: tf.Tensor  # added to theta where `finite`, [P, D]
 
 
 def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
-  """A compiled step.
-
-  Args:
-    agent: says optimizer, schedules, and what moves.
-    combine: what is added to theta, of its step; None adds the step.
-  """
+  """Compiles a step of the agent; `combine` None adds the step as it is."""
 
   @tf.function(jit_compile=True, autograph=False)
   def step(vector, stopped, theta, slots, counts, rates, made, operands):
@@ -51,7 +39,7 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
     vector = tf.where(finite, vector, 0.0)
     if agent.max_gradient_norm is not None:
       norm = tf.norm(vector, axis=1, keepdims=True)
-      # A zero gradient stays zero: the factor is then 1.
+      # The factor is 1 for a zero gradient, which stays zero.
       vector *= agent.max_gradient_norm / tf.maximum(
         norm, agent.max_gradient_norm
       )
@@ -62,8 +50,8 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
       counted = tf.concat([moves, late], axis=1)
       moves = tf.where(agent.delayed, late, moves)
     counts = counts + tf.cast(counted, counts.dtype)
-    # Moments that are new need their own bias correction. Twice is no work: XLA
-    # makes one of what both have in common.
+    # Each count needs its own bias correction. The optimizer is called for each
+    # one; XLA merges the common subexpressions.
     found = [
       agent.optimizer.direction(slots, vector, tf.maximum(count, 1))
       for count in tf.split(counts, counts.shape[1], axis=1)
@@ -77,7 +65,7 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
     factor = agent.rate_factor(made)
     if factor is not None:
       displacement *= factor
-    # Not by a gradient of zero: momentum would carry on what it has.
+    # A zero gradient would not do: momentum would continue.
     displacement = tf.where(moves, displacement, 0.0)
     if combine is not None:
       displacement = combine(theta, displacement, *operands)

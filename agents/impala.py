@@ -1,9 +1,9 @@
 """IMPALA: Espeholt et al. 2018, arXiv:1802.01561; IMPASS as a configuration.
 
-Actors send unrolls of T steps with the log-probability of what they did; the
-learner uses each once and corrects for the policy's lag by V-trace. The same
-agent serves discrete actions (softmax) and continuous ones (Gaussian), without
-memory, with an LSTM, or with stacked observations (docs/agents/impass.md).
+Actors send unrolls of T steps with the log-probabilities of their actions. The
+learner uses each unroll once and corrects for policy lag by V-trace. Actions
+may be discrete (softmax) or continuous (Gaussian), policies feed-forward, with
+an LSTM, or with stacked observations (docs/agents/impass.md).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MAX_LOG_RHO = 20.0
 class Config(unroll_agent.Config):
   """IMPALA. Defaults are small-scale values for CartPole-v1.
 
-  Losses are means over the valid steps of a batch, not sums as in the paper:
-  learning rates and `rmsprop_epsilon` are for that.
+  Losses are means over the valid steps of a batch, not sums as in the paper;
+  learning rates and `rmsprop_epsilon` are chosen for that.
   """
 
   shared_torso: bool = True  # one for policy and value; IMPASS: False
@@ -105,10 +105,10 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     batch: blocks.Block,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """The loss of docs/agents/impala.md, of blocks [b, ...].
+    """The loss of docs/agents/impala.md for blocks [b, ...].
 
     Means are over valid steps. A sequence whose behaviour is not finite is left
-    out whole.
+    out as a whole.
     """
     del target_variables, importance
     config, major = self.config, unroll_network.time_major
@@ -144,8 +144,8 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     traced = self.credited(traced, values[:-1])
     advantages = traced.pg_advantages
     if config.normalize_advantages:
-      # Moments under pi, and rho outside. Were the product normalised, taking
-      # its mean away would not be a baseline: off policy it has a gradient.
+      # Moments under pi, with rho outside. Normalising the product would
+      # subtract a mean that is no baseline: off policy it has a gradient.
       advantages = traced.pg_rhos * policy_gradient.normalise(
         traced.advantages, mask * traced.pg_rhos
       )
@@ -173,12 +173,12 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     }
     return base.LossOutput(
       loss,
-      tf.ones(batch.reward.shape[:1]),  # a queue has no priorities
+      tf.ones(batch.reward.shape[:1]),  # unused: a queue has no priorities
       metrics,
       self.statistics(variables, unrolled.observations, mask),
     )
 
   def credited(self, traced: vtrace.VTrace, values: tf.Tensor) -> vtrace.VTrace:
-    """The same, with the advantages that weight the policy's gradient."""
+    """Returns `traced` with the advantages that weight the policy gradient."""
     del values
     return traced

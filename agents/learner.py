@@ -3,7 +3,7 @@
     sample -> gradient(sample) -> Gradient -> exchange.apply(learner, gradient)
 
 One TensorFlow call makes several updates, because a call costs as much as the
-mathematics of a small network. Members are independent: each has its own
+arithmetic of a small network. Members are independent: each has its own
 parameters, target network, learning rate, optimizer state and skip counter, and
 a member with a non-finite gradient skips its update alone.
 """
@@ -27,8 +27,8 @@ from agents.exchange import base as exchange_base
 
 _logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 100
-# Of the learner steps at which rates have fallen to 0. A budget that fits makes
-# a few more, because calls and rollouts are whole.
+# Updates at a rate of 0 are reported beyond this multiple of `rate_end`. A
+# budget that fits exceeds it slightly, because calls and rollouts are whole.
 _LATE = 1.02
 
 
@@ -37,38 +37,25 @@ class LearnerFault(RuntimeError):
 
 
 class Applied(NamedTuple):
-  """What one update did.
+  """The result of one update."""
 
-  Attributes:
-    finite: [P] bool, False where a member's update was skipped.
-    displacement: [P, D], what was added to theta where it was not skipped.
-  """
-
-  finite: tf.Tensor
-  displacement: tf.Tensor
+  finite: tf.Tensor  # bool [P], False where a member skipped its update
+  displacement: tf.Tensor  # added to theta where finite, [P, D]
 
 
 class StepResult(NamedTuple):
-  """What one call of `TFLearner.step` did.
+  """The result of one `TFLearner.step`."""
 
-  Attributes:
-    updates: learner steps made (per member, skipped ones included).
-    metrics: name to [P], pooled over the call's updates.
-    skipped: [P] updates skipped in this call for non-finite gradients.
-    broken: [P] bool, members whose parameters are not finite.
-    priorities: new priorities in the shape of the sample's probabilities; None
-      where it came without.
-  """
-
-  updates: int
-  metrics: dict[str, np.ndarray]
-  skipped: np.ndarray
-  broken: np.ndarray
+  updates: int  # learner steps of each member, skipped ones included
+  metrics: dict[str, np.ndarray]  # name to [P], pooled over the updates
+  skipped: np.ndarray  # updates skipped for non-finite gradients, int [P]
+  broken: np.ndarray  # whether a member's parameters are not finite, bool [P]
+  # Shaped like the sample's probabilities; None if it had none.
   priorities: np.ndarray | None = None
 
 
 class TFLearner:
-  """Holds `theta [P, D]` and everything that moves it."""
+  """Holds `theta [P, D]` and everything that changes it."""
 
   def __init__(
     self,
@@ -83,9 +70,9 @@ class TFLearner:
     """Makes a learner.
 
     Args:
-      agent: what is learned.
-      theta: first parameters [P, D].
-      learning_rates: [P], one for each member.
+      agent: to be trained.
+      theta: initial parameters [P, D].
+      learning_rates: of each member, [P].
       exchange: how parameters move besides the gradient.
       feed: brings a sample into the form that `agent.loss` takes.
       updates_per_call: learner steps in one `step`.
@@ -112,35 +99,32 @@ class TFLearner:
     counts = 1 if agent.delayed is None else 2
     self._steps = tf.Variable(np.zeros((self.num_members, counts), np.int64))
     self._updates = tf.Variable(0, dtype=tf.int64)
-    # Members that stand still for the rest of this call.
+    # Members whose gradients are ignored for the rest of this call.
     self._stopped = tf.Variable(np.zeros(self.num_members, bool))
     self._rates = tf.constant(
       np.asarray(learning_rates, np.float32)[:, None], name='learning_rates'
     )
     self._feed = feed
     self._exchange = exchange
-    self._acting: np.ndarray | None = None  # known since the last call
+    self._acting: np.ndarray | None = None  # cached by the last call
     self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
     self._said_late = False
     exchange.setup(self, seed)
-    # Not for more members: XLA has no fast product of stacked small matrices
-    # on a CPU (16 members took 60 times as long).
+    # Not for more members: XLA multiplies stacked small matrices slowly on a
+    # CPU (16 members took 60 times as long).
     compiled = agent.compiled and self.num_members == 1
     self._call = updates.make(self, exchange, compiled)
 
   @property
   def updates(self) -> int:
-    """Learner steps made so far; it goes on counting after `restore`."""
+    """Learner steps made so far, including restored ones."""
     return int(self._updates.numpy())
 
   def trace(self, sample: Any, probabilities: Any = None) -> None:
-    """Builds the call for samples of these specs, and updates nothing.
+    """Builds the call for samples of these specs, without updating anything.
 
-    The first `step` then costs what every later one does.
-
-    Args:
-      sample: nest of tf.TensorSpec of what `step` will get.
-      probabilities: likewise, or None.
+    The first `step` then costs no more than later ones. `sample` is a nest of
+    tf.TensorSpec, `probabilities` is one, or None for uniform replay.
     """
     self._call.trace(sample, probabilities)
 
@@ -150,7 +134,7 @@ class TFLearner:
     """Makes `updates_per_call` updates.
 
     Args:
-      sample: what the feed takes, for `updates_per_call` updates.
+      sample: input of the feed, for `updates_per_call` (U) updates.
       probabilities: with which prioritized replay drew each transition,
         float32 [U * B, P], or [U * B] for one member; None for uniform replay.
 
@@ -185,11 +169,9 @@ class TFLearner:
   def gradient(
     self, batch: Any, importance: tf.Tensor | None = None
   ) -> base.Gradient:
-    """The gradient of all members.
+    """The gradient of all members on one update's batch, leading axis [P].
 
-    Args:
-      batch: what the feed arranged for one update, leading axis [P].
-      importance: weights [P, B] of prioritized sampling; None: all 1.
+    `importance` has weights of prioritized sampling, [P, B]; None: all 1.
     """
     experience = self._feed.unpack(batch)
     theta = self.theta.read_value()
@@ -221,7 +203,7 @@ class TFLearner:
     Args:
       gradient: of all members.
       combine: pure function (theta, step, *operands) -> displacement [P, D],
-        where step is -rate * u; None takes the step.
+        where step is -rate * u; None takes the step as it is.
       operands: tensors that `combine` needs: random draws and variables.
     """
     made = gradient_step.make(self.agent, combine)(
@@ -241,20 +223,20 @@ class TFLearner:
     return Applied(made.finite, made.displacement)
 
   def arrange(self, sample: Any) -> Any:
-    """The batches of a call's updates, leading axes [U, P]. In the graph."""
+    """Batches of a call's updates, leading axes [U, P]. In the graph."""
     self._stopped.assign(tf.zeros_like(self._stopped))
     return self._feed.arrange(
       sample, self.updates_per_call, self.num_members, self.theta.read_value()
     )
 
   def finish(self, gradient: base.Gradient) -> tf.Tensor:
-    """The rest of an update, in the graph; [P] bool, False where skipped."""
+    """Completes an update, in the graph; bool [P], False where skipped."""
     self._stopped.assign(gradient.stopped)
     finite = self._exchange.apply(self, gradient)
     self._take_statistics(gradient.statistics, finite)
     self._follow_with_target()
     if self.agent.serve_target and gradient.statistics:
-      # What acts uses them as the loss does, as they are.
+      # The acting networks use the same statistics as the loss does.
       given = [
         np.full(v.size, v.name in gradient.statistics)
         for v in self.agent.layout.variables
@@ -266,23 +248,23 @@ class TFLearner:
 
   @property
   def acts(self) -> tf.Variable:
-    """What acts and is judged [P, D]: theta, or the target networks."""
+    """The parameters that act and are evaluated [P, D]: theta or target."""
     return self.target if self.agent.serve_target else self.theta
 
   def parameters(self) -> np.ndarray:
-    """`theta [P, D]`, not to be changed."""
+    """`theta [P, D]`. Callers must not modify the array."""
     return self.theta.numpy() if self.agent.serve_target else self.acting()
 
   def acting(self) -> np.ndarray:
-    """What `acts` [P, D], not to be changed; the same array until it moves."""
+    """The value of `acts` [P, D], cached. Callers must not modify the array."""
     if self._acting is None:
       self._acting = self.acts.numpy()
     return self._acting
 
   def set_parameters(self, theta: np.ndarray) -> None:
-    """Puts all members at `theta [P, D]`; targets and optimizers go on."""
+    """Sets `theta [P, D]`; target networks and optimizer state stay."""
     theta = np.array(theta, np.float32)
-    # `assign` would take three times as long, and some exchanges do this after
+    # `assign` takes three times as long, and some exchanges call this after
     # each update.
     tf.raw_ops.AssignVariableOp(
       resource=self.theta.handle, value=theta, validate_shape=True
@@ -291,7 +273,7 @@ class TFLearner:
       self._acting = theta
 
   def set_member(self, member: int, theta: np.ndarray) -> None:
-    """Puts one member at `theta [D]`: target follows, optimizer starts anew."""
+    """Sets `theta [D]` and target of one member, and resets its optimizer."""
     row = np.asarray(theta, np.float32)[None]
     index = [[member]]
     self._acting = None
@@ -306,14 +288,14 @@ class TFLearner:
     self._skipped_in_a_row[member] = 0
 
   def save(self) -> dict[str, np.ndarray]:
-    """Everything that learning needs to go on, as arrays."""
+    """The state that learning resumes from, as arrays."""
     return {name: v.numpy() for name, v in self._variables().items()}
 
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back.
+    """Restores the arrays of `save`.
 
-    What the exchange keeps begins fresh where it is missing: a run that is
-    resumed may have a setting that it had not before, such as inertia.
+    Variables of the exchange that are missing start afresh, because a resumed
+    run may have new settings, such as inertia.
 
     Raises:
       ValueError: an array is missing or has another shape.
@@ -350,7 +332,7 @@ class TFLearner:
   def _take_statistics(
     self, statistics: dict[str, tf.Tensor], finite: tf.Tensor
   ) -> None:
-    """Puts what is not learned by gradient into its place in theta."""
+    """Writes parameters that are not learned by gradient into theta."""
     if not statistics:
       return
     layout, rows = self.agent.layout, self.num_members
@@ -368,7 +350,7 @@ class TFLearner:
   def _follow_with_target(self) -> None:
     rule = self.agent.target_update
     before, after = self._exchange.passed(self._updates.assign_add(1))
-    # More than one where others' updates are counted too.
+    # More than one if the updates of other learners count too.
     times = after // rule.period - before // rule.period
 
     def follow():
@@ -400,7 +382,7 @@ class TFLearner:
         )
 
   def _say_if_late(self) -> None:
-    """Warns, once, where updates are made at a rate of 0."""
+    """Warns once if updates are made at a learning rate of 0."""
     end = self.agent.rate_end
     if end is None or self._said_late:
       return

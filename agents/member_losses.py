@@ -1,7 +1,7 @@
-"""The loss of an agent, which is that of one member, for P members at once.
+"""An agent's loss, which is that of one member, for P members at once.
 
-Members share no parameter, so the gradient of the sum of their losses holds
-each member's own gradient in its row.
+Members share no parameters, so the gradient of the sum of their losses has each
+member's own gradient in its row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from agents import parameters
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
   """`theta [P, D]` to variables `[P, *shape]`."""
-  # The gradient of one split is one concatenation; slices would each make a
-  # zero-padded [P, D] and add them up.
+  # The gradient of one split is one concatenation; each slice would instead add
+  # a zero-padded [P, D].
   parts = tf.split(theta, layout.sizes, axis=1)
   return [
     tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)
@@ -32,17 +32,11 @@ def of_all(
   experience: Any,
   importance: tf.Tensor | None,
 ) -> base.LossOutput:
-  """The agent's loss for each member.
+  """The agent's loss of each member, as a `LossOutput` with a leading axis P.
 
-  Args:
-    agent: has `loss`.
-    theta: [P, D].
-    target: parameters of the target networks [P, D].
-    experience: of one update, leading axis [P].
-    importance: weights [P, B] of prioritized sampling; None: all 1.
-
-  Returns:
-    What the loss of one returns, with a leading axis P.
+  `theta` and `target`, the parameters of the target networks, are [P, D];
+  `experience` is one update's, leading axis [P]; `importance` has weights of
+  prioritized sampling, [P, B]; None: all 1.
   """
 
   def loss(member: Any) -> base.LossOutput:
@@ -65,7 +59,7 @@ def of_all(
   if number == 1:
     return tf.nest.map_structure(lambda x: x[None], alone(0))
   if agent.images:
-    # Convolutions cannot be mapped over filters: one after the other.
+    # Convolutions cannot be vectorised over filters: one member at a time.
     each = [alone(index) for index in range(number)]
     return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
   if importance is None:
@@ -78,5 +72,5 @@ def of_all(
 
 
 def _each(fn: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:
-  """tf.nest.map_structure that leaves None as it is."""
+  """Like tf.nest.map_structure, but leaves None as it is."""
   return tf.nest.map_structure(lambda x: x if x is None else fn(x), nest)

@@ -12,19 +12,19 @@ import numpy as np
 
 
 class Noise(Protocol):
-  """Keeps a state for each environment, if it needs one."""
+  """A noise process, with a state for each environment if it needs one."""
 
   def draw(
     self, rng: np.random.Generator, shape: tuple[int, ...]
   ) -> np.ndarray:
-    """The next noise, float32 `shape` = [P, K, A]."""
+    """The next noise, float32 of `shape` = [P, K, A]."""
 
   def ended(self, last: np.ndarray) -> None:
-    """Environments whose episode has ended start anew: bool [K] or [P, K]."""
+    """Resets environments whose episode has ended, bool [K] or [P, K]."""
 
 
 class Gaussian:
-  """Independent normal noise, fresh at each step (D4PG, TD3)."""
+  """Independent normal noise at each step (D4PG, TD3)."""
 
   def __init__(self, sigma: float):
     self._sigma = np.float32(sigma)
@@ -41,9 +41,9 @@ class OrnsteinUhlenbeck:
 
     x <- x - theta x + sigma N(0, 1)
 
-  starting from 0, with a step of one environment step. Its correlation decays
-  within about 1 / theta steps, and it settles at a standard deviation of
-  sigma / sqrt(1 - (1 - theta)^2): 0.38 for 0.15 and 0.2.
+  It starts from 0; a time step is one environment step. Its correlation decays
+  within about 1 / theta steps, and its standard deviation approaches
+  sigma / sqrt(1 - (1 - theta)^2): 0.38 for theta 0.15 and sigma 0.2.
   """
 
   def __init__(self, sigma: float, theta: float):
@@ -68,12 +68,10 @@ Kind = Literal['gaussian', 'ornstein_uhlenbeck']
 
 
 def make(kind: Kind, sigma: float, theta: float) -> Noise:
-  """The noise of a config.
+  """Makes the noise that a config names.
 
-  Args:
-    kind: of it.
-    sigma: standard deviation of one draw, canonical units.
-    theta: share of the state that Ornstein-Uhlenbeck noise forgets per step.
+  Its draws have the standard deviation `sigma`, in units of [-1, 1];
+  Ornstein-Uhlenbeck noise forgets a share `theta` of its state per step.
   """
   if kind == 'gaussian':
     return Gaussian(sigma)
@@ -81,27 +79,22 @@ def make(kind: Kind, sigma: float, theta: float) -> Noise:
 
 
 class Exploration:
-  """How a deterministic policy explores: at random first, then with noise."""
+  """Exploration of a deterministic policy: first random, then with noise."""
 
   def __init__(self, process: Noise, random_steps: int):
-    """Makes one, with a state of its own.
-
-    Args:
-      process: the noise.
-      random_steps: actor steps of uniformly random actions at first.
-    """
+    """Takes a noise process, and the number of random actor steps at first."""
     self._process = process
     self._random_steps = random_steps
 
   def __call__(
     self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
   ) -> np.ndarray:
-    """Exploring actions in [-1, 1] for the policy's own, [P, K, A]."""
+    """Exploring actions in [-1, 1] from the policy's own, [P, K, A]."""
     if actor_steps < self._random_steps:
       return rng.uniform(-1.0, 1.0, outputs.shape).astype(np.float32)
     noisy = outputs + self._process.draw(rng, outputs.shape)
     return np.clip(noisy, -1.0, 1.0, out=noisy)
 
   def ended(self, last: np.ndarray) -> None:
-    """Says where an episode has ended, bool [K] or [P, K]."""
+    """Resets the noise where an episode has ended, bool [K] or [P, K]."""
     self._process.ended(last)

@@ -1,9 +1,9 @@
 """Optimizers on flat vectors `[P, D]`: P members in a handful of operations.
 
-Each gives the *direction* u of a step `theta <- theta - learning_rate * u`, so
-that a pull or a mix can be added beside it and never passes through the moments
-(Adam would rescale it). State is a tuple of tensors that the learner
-keeps; nothing here holds variables.
+Each returns the *direction* u of a step `theta <- theta - learning_rate * u`. A
+pull or a mix is added to the step and so never passes through the moments (Adam
+would rescale it). State is a tuple of tensors that the learner holds; nothing
+here has variables.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ State = tuple['tf.Tensor', ...]
 
 
 class Optimizer(Protocol):
-  """(state, gradient [P, D], step [P, 1]) -> (state, direction [P, D])."""
+  """A pure update rule for P members; state starts as zeros."""
 
   @property
   def slots(self) -> int:
-    """How many [P, D] tensors of state it keeps."""
+    """Number of [P, D] tensors of state."""
 
   def direction(
     self, state: State, gradient: tf.Tensor, step: tf.Tensor
   ) -> tuple[State, tf.Tensor]:
-    """The direction u; `step` counts updates of each member from 1."""
+    """The next state and u [P, D]; `step` [P, 1] counts updates from 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Adam:
     m = m + (1 - self.beta1) * (gradient - m)
     v = v + (1 - self.beta2) * (tf.square(gradient) - v)
     step = tf.cast(step, tf.float32)
-    # The bias corrections are [P, 1], so they cost nothing; folding them into
-    # one factor and epsilon saves two passes over [P, D].
+    # The bias corrections are [P, 1] and cost nothing; folding them into one
+    # factor and epsilon saves two passes over [P, D].
     root = tf.sqrt(1 - tf.pow(self.beta2, step))
     scale = root / (1 - tf.pow(self.beta1, step))
     return (m, v), scale * m / (tf.sqrt(v) + self.epsilon * root)
@@ -69,7 +69,7 @@ class Adam:
 class Momentum:
   """Heavy ball (Polyak 1964), as in Sonnet.
 
-  m <- momentum m + g,  u = m, or g + momentum m with Nesterov's.
+  m <- momentum m + g,  u = m, or g + momentum m with Nesterov's
   """
 
   momentum: float = 0.9
@@ -107,9 +107,9 @@ class CenteredRMSProp:
   m <- decay m + (1 - decay) g,  v <- decay v + (1 - decay) g^2
   u = g / sqrt(v - m^2 + epsilon)
 
-  Kept as m and the variance v - m^2 itself, which follows the same law: the
-  difference of two rounded numbers can be below -epsilon, and u not finite.
-  Defaults are those of Ape-X (Horgan et al. 2018, on Atari).
+  The state is m and the variance v - m^2 itself, which has its own recurrence:
+  computed as a difference of rounded numbers it could fall below -epsilon and
+  make u non-finite. Defaults are those of Ape-X (Horgan et al. 2018, on Atari).
   """
 
   decay: float = 0.95
@@ -140,7 +140,7 @@ class Adagrad:
 
   def direction(self, state, gradient, step):
     del step
-    (v,) = state  # starts at 0, as all state does: `initial` is added below
+    (v,) = state  # starts at 0, as all state does; `initial` is added below
     v = v + tf.square(gradient)
     return (v,), gradient * tf.math.rsqrt(v + self.initial + self.epsilon)
 
@@ -159,7 +159,7 @@ _KNOWN: dict[str, Callable[..., Optimizer]] = {
 
 
 def make(name: str, **options) -> Optimizer:
-  """The optimizer of a config, by its name in `_KNOWN`."""
+  """Makes the optimizer that a config names; ValueError if there is none."""
   if name not in _KNOWN:
     raise ValueError(
       f'optimizer={name!r} is not known. Choose one of {sorted(_KNOWN)}.'
@@ -168,6 +168,6 @@ def make(name: str, **options) -> Optimizer:
 
 
 def annealed(done: tf.Tensor, total: float, after: float = 0.0) -> tf.Tensor:
-  """Factor [] on rates: 1 up to `after`, then linear to 0 at `total`."""
+  """Factor [] on learning rates: 1 up to `after`, linear to 0 at `total`."""
   left = (total - tf.cast(done, tf.float32)) / (total - after)
   return tf.clip_by_value(left, 0.0, 1.0)

@@ -1,8 +1,8 @@
 """One flat float32 vector holds all trainable variables of an agent.
 
 Parameters are exchanged, mixed, sharded, pulled and perturbed as `theta [D]`;
-a population is `[P, D]`. A `Layout` says which slice is which variable. Target
-networks and optimizer state are never part of it.
+a population is `[P, D]`. A `Layout` maps variables to slices. Target networks
+and optimizer state are never part of it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class Variable:
 
 
 class Layout:
-  """Where each variable stands in `theta [D]`.
+  """Where each variable lies in `theta [D]`.
 
-  Variables keep the order they are given in, so two nodes that build the same
-  network have equal fingerprints, and two that do not are told apart before
-  any vector is mixed.
+  Variables keep the given order, so nodes that build the same network have
+  equal fingerprints, and a difference is detected before vectors are mixed.
   """
 
   def __init__(
@@ -58,12 +57,12 @@ class Layout:
 
     Args:
       shapes: (name, shape) of each variable, in order.
-      groups: named groups, such as 'policy' and 'critic', as lists of variable
-        names. Every group must be contiguous, so that it is one slice.
+      groups: lists of variable names by group, such as 'policy' and 'critic'.
+        A group must be contiguous, so that it is one slice.
 
     Raises:
       ValueError: two variables share a name, there is no variable, or a group
-        is unknown or not contiguous.
+        has unknown variables or is not contiguous.
     """
     variables, offset = [], 0
     for name, shape in shapes:
@@ -141,7 +140,7 @@ class Layout:
 
 
 def encode(layout: Layout, version: int, theta: np.ndarray) -> bytes:
-  """`theta [D]` with its version and the layout's fingerprint, as bytes."""
+  """Encodes `theta [D]`, its version and the layout's fingerprint as bytes."""
   theta = np.ascontiguousarray(theta, np.float32)
   if theta.shape != (layout.size,):
     raise LayoutMismatch(

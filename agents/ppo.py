@@ -1,9 +1,10 @@
 """PPO: Schulman et al. 2017, arXiv:1707.06347, with GAE (arXiv:1506.02438).
 
-Actors send unrolls with the log-probability of what they did. A rollout of
-several is one call of the learner: advantages once, then epochs of minibatches
-of the clipped surrogate. The same agent serves discrete actions (softmax) and
-continuous ones (Gaussian), with and without memory (docs/agents/ppo.md).
+Actors send unrolls with the log-probabilities of their actions. The learner
+processes a rollout of several unrolls in one call: it estimates advantages
+once, then makes epochs of minibatch updates of the clipped surrogate. Actions
+may be discrete (softmax) or continuous (Gaussian), policies feed-forward or
+recurrent (docs/agents/ppo.md).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from agents.unroll import rollouts
 from environment_loops import environments
 from replay import blocks
 
-# Updates of a rollout end at a divergence above this many targets.
+# The updates of a rollout stop once the divergence exceeds this many targets.
 _KL_MARGIN = 1.5
-_MOST_UPDATES = 10_000  # of a rollout, as of run.updates_per_call
+_MOST_UPDATES = 10_000  # per rollout; the limit of run.updates_per_call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Config(unroll_agent.Config):
 
   @property
   def in_order(self) -> bool:
-    """Whether the policy remembers: then steps are not learned from alone."""
+    """Whether the policy has memory, so that sequences must stay in order."""
     return self.lstm_size > 0 or self.stack > 1
 
   @property
@@ -138,7 +139,7 @@ class PPO(unroll_agent.UnrollActorCritic):
   def feed(
     self, num_envs: int, batch_size: int | None = None, seed: int = 0
   ) -> rollouts.Rollouts:
-    """How blocks of `num_envs` environments become minibatches."""
+    """Returns what turns blocks of `num_envs` environments into minibatches."""
     config = self.config
     return rollouts.Rollouts(
       self.layout,
@@ -156,9 +157,9 @@ class PPO(unroll_agent.UnrollActorCritic):
   def estimate(
     self, variables: Sequence[tf.Tensor], batch: blocks.Block
   ) -> rollouts.Estimates:
-    """What blocks [b, ...] are worth, with these parameters.
+    """Advantages, returns and statistics of blocks [b, ...].
 
-    A sequence whose behaviour is not finite is left out whole.
+    A sequence whose behaviour is not finite is left out as a whole.
     """
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)
@@ -199,7 +200,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     batch: rollouts.Minibatch,
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
-    """L of docs/agents/ppo.md over the valid steps of a minibatch."""
+    """The loss L of docs/agents/ppo.md over a minibatch's valid steps."""
     del target_variables, importance
     config, major = self.config, unroll_network.time_major
     block = batch.block
@@ -245,7 +246,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     }
     return base.LossOutput(
       loss,
-      tf.ones(block.reward.shape[:1]),  # a queue has no priorities
+      tf.ones(block.reward.shape[:1]),  # unused: a queue has no priorities
       metrics,
       self._statistics(variables, batch),
       stopped,
@@ -268,10 +269,10 @@ class PPO(unroll_agent.UnrollActorCritic):
   def _statistics(
     self, variables: Sequence[tf.Tensor], batch: rollouts.Minibatch
   ) -> dict[str, tf.Tensor]:
-    """The normalizer's, which moves once per rollout, after its updates.
+    """Statistics of the normalizer, which move once, after the last update.
 
-    If it moved with each, the policy would change under the ratio, and every
-    observation would count once for each epoch.
+    If they moved with each update, the policy would change under the ratio, and
+    each observation would count once per epoch.
     """
     if not batch.statistics:
       return {}
@@ -282,7 +283,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     }
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
-    """Linear from 1 to 0 over `anneal_env_steps`, rollout by rollout."""
+    """Falls linearly from 1 to 0 over `anneal_env_steps`, once per rollout."""
     total = self.config.anneal_env_steps
     if total is None:
       return None

@@ -1,6 +1,6 @@
-"""What agents that sample replay share: its numbers, and what they set.
+"""What agents that sample replay share: their settings and attributes.
 
-Agents of values (value_agent.py) and actor-critics (actor_critic/) build on it.
+Value agents (value_agent.py) and actor-critics (actor_critic/) build on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from environment_loops import environments
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Numbers of replay, returns, target networks and the optimizer."""
+  """Settings of replay, returns, target networks and the optimizer."""
 
   # Learner steps at which rates have fallen to 0, in a line that begins after
   # `anneal_after` of them; None: they stay.
@@ -49,7 +49,7 @@ class Config:
 
 
 class ReplayAgent(base.Agent):
-  """Learns from transitions of replay, beside target networks."""
+  """Learns from transitions in replay, with target networks."""
 
   def __init__(self, config: Config, spec: environments.Spec):
     self.config = config

@@ -5,13 +5,13 @@
       batch_size: settings.Whole = 64  # transitions per update
       reward_clip: settings.Positive | None = None  # of each reward
       loss: Literal['huber', 'squared'] = 'huber'
-      dueling: bool = False  # plain types are bounds enough
+      dueling: bool = False  # a plain type is bound enough
 
       def __post_init__(self):
         settings.check(self, 'agent')
 
-Bounds are part of the annotation (typing.Annotated), so that a field still has
-its plain default, and a type checker sees a plain int or float.
+Bounds are part of the annotation (typing.Annotated), so a field keeps its plain
+default, and a type checker sees a plain int or float.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple
 
-# What float32 holds, in which everything is computed.
+# The largest number (rounded down) of float32, which all computations use.
 _LARGEST = 3.4e38
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-  """What a setting may be: in words, and as a function."""
+  """The values that a setting may have: in words, and as a predicate."""
 
-  words: str  # that follow 'must be'
+  words: str  # to follow 'must be'
   hold: Callable[[Any], bool]
 
 
@@ -68,7 +68,7 @@ def whole(low: int, high: int) -> Bounds:
 
 
 def between(low: float, high: float, words: str, ends: str = '[]') -> Bounds:
-  """A float32 from `low` to `high`; '(' and ')' leave an end out."""
+  """A float32 from `low` to `high`; '(' and ')' exclude an end."""
 
   def hold(x: Any) -> bool:
     if not _is_number(x):
@@ -94,11 +94,11 @@ NotNegative = Annotated[
   float, between(0, math.inf, 'a number that is not negative')
 ]
 Fraction = Annotated[float, between(0, 1, 'between 0 and 1')]
-# Processes of one kind, or servers in them: more is a slip of the finger.
+# Processes of one kind, or servers in them: more is taken for a typing error.
 Nodes = Annotated[int, whole(1, 4096)]
-# Of a table: Reverb counts its items in 32 bits.
+# Items of a table, which Reverb counts in 32 bits.
 Items = Annotated[int, whole(1, 2**31 - 1)]
-# No clock here counts further, and no wait takes more: 10^8 s are three years.
+# 10^8 s are three years: more than clocks here count, or any wait takes.
 Seconds = Annotated[
   float, between(0, 1e8, 'a number of seconds above 0, at most 10^8', '(]')
 ]
@@ -118,14 +118,11 @@ _ANYTHING = Bounds('', lambda x: True)
 
 
 def check(config: Any, section: str) -> None:
-  """Refuses a field that is out of its bounds, or of another type.
-
-  Args:
-    config: a dataclass.
-    section: its section on the command line, for the message.
+  """Checks the type and bounds of all fields of a dataclass.
 
   Raises:
-    ValueError: names the first such field, its value, bounds and flag.
+    ValueError: names the first invalid field, its value, bounds and flag, for
+      which `section` is the config's section on the command line.
   """
   for name, parsed in _parsed(config.__class__).items():
     value = getattr(config, name)
@@ -144,17 +141,12 @@ def check(config: Any, section: str) -> None:
 def ordered(
   config: Any, low: str, high: str, why: str, equal: bool = False
 ) -> None:
-  """Refuses `low` that is not below `high`; None bounds nothing.
+  """Checks that field `low` is below `high`, or equal if `equal`.
 
-  Args:
-    config: a dataclass.
-    low: a field, with its section: 'agent.v_min'.
-    high: likewise.
-    why: the reason, for the message.
-    equal: whether they may be equal.
+  Both are named with their section, such as 'agent.v_min'; None bounds nothing.
 
   Raises:
-    ValueError: says `why`.
+    ValueError: they are not in order; the message ends with the reason `why`.
   """
   first, second = (getattr(config, n.split('.')[1]) for n in (low, high))
   if first is None or second is None or first < second:
@@ -165,7 +157,7 @@ def ordered(
 
 
 class Setting(NamedTuple):
-  """One setting, in words."""
+  """A setting as `--list-settings` shows it."""
 
   name: str
   default: Any
@@ -175,7 +167,7 @@ class Setting(NamedTuple):
 
 
 def describe(config_class: type) -> list[Setting]:
-  """Every setting of a config class, with the comments of its source."""
+  """All settings of a config class, with the comments of its source."""
   comments: dict[str, str] = {}
   for each in reversed(config_class.__mro__):
     if dataclasses.is_dataclass(each):
@@ -193,9 +185,9 @@ def describe(config_class: type) -> list[Setting]:
 
 
 class _Parsed(NamedTuple):
-  """What a field's annotation says."""
+  """The content of a field's annotation."""
 
-  type: str  # without bounds
+  type: str  # name, without bounds
   words: str
   hold: Callable[[Any], bool]
   optional: bool  # whether it may be None
@@ -203,7 +195,6 @@ class _Parsed(NamedTuple):
 
 @functools.cache
 def _parsed(config_class: Any) -> dict[str, _Parsed]:
-  """The annotations of a config class, by field."""
   hints = typing.get_type_hints(config_class, include_extras=True)
   return {
     field.name: _parse(hints[field.name])
@@ -237,11 +228,11 @@ def _parse(hint: Any) -> _Parsed:
 
 
 def _comments(config_class: type) -> dict[str, str]:
-  """What is written above and beside each field of the class itself."""
+  """The comments above and beside each field in the class's own source."""
   try:
     source = textwrap.dedent(inspect.getsource(config_class))
   except (OSError, TypeError):
-    return {}  # made without a file
+    return {}  # the class has no source file
   written: dict[int, str] = {}
   alone = set()
   for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,9 +1,9 @@
-"""One update of a slice of theta, in NumPy and in place: what a shard does.
+"""One update of a slice of theta, in NumPy and in place, as a shard makes it.
 
-The same step as gradient_step.py makes of the whole of theta, for one member
-and after its clipping: all of it is elementwise, so that K slices together are
-one vector. NumPy, because the call of a TensorFlow function costs more than the
-arithmetic of a small slice.
+The step is that of gradient_step.py for one member, after gradient clipping. It
+is elementwise, so K slices updated separately equal one updated vector. NumPy
+is used because calling a TensorFlow function costs more than the arithmetic of
+a small slice.
 """
 
 from __future__ import annotations
@@ -18,28 +18,25 @@ import tensorflow as tf
 from agents import base
 from agents import optimizers
 
-_AHEAD = 1024  # updates whose schedules are computed at once
+_AHEAD = 1024  # updates for which schedules are computed in advance
 
 Slots = Sequence[np.ndarray]
 
 
 class Rule(NamedTuple):
-  """An optimizer of optimizers.py, in two parts.
+  """An optimizer of optimizers.py, in two parts."""
 
-  Attributes:
-    absorb: (slots, gradient): takes the gradient into the slots, in place.
-    direction: (slots, gradient, count) -> u, with `count` updates from 1.
-  """
-
+  # (slots, gradient): updates the slots in place.
   absorb: Callable[[Slots, np.ndarray], None]
+  # (slots, gradient, number of updates including this one) -> u.
   direction: Callable[[Slots, np.ndarray, int], np.ndarray]
 
 
 def rule(optimizer: Any) -> Rule:
-  """The same equations as `optimizer.direction`.
+  """The equations of `optimizer.direction` in NumPy.
 
   Raises:
-    ValueError: it is none of optimizers.py.
+    ValueError: the optimizer is not one of optimizers.py.
   """
   for known, make in _RULES.items():
     if isinstance(optimizer, known):
@@ -51,7 +48,7 @@ def rule(optimizer: Any) -> Rule:
 
 
 def _follow(slot: np.ndarray, value: np.ndarray, decay: float) -> None:
-  """slot <- decay slot + (1 - decay) value, where `value` may be used up."""
+  """slot <- decay slot + (1 - decay) value; overwrites `value`."""
   value -= slot
   value *= 1 - decay
   slot += value
@@ -95,7 +92,7 @@ def _adam(optimizer: optimizers.Adam) -> Rule:
 
 
 def _over_root(g: np.ndarray, square: np.ndarray, epsilon: float) -> np.ndarray:
-  """g / sqrt(square + epsilon)"""
+  """g / sqrt(square + epsilon)."""
   below = square + epsilon
   np.sqrt(below, out=below)
   return np.divide(g, below, out=below)
@@ -124,7 +121,7 @@ def _centered_rmsprop(optimizer: optimizers.CenteredRMSProp) -> Rule:
 
 def _adagrad(optimizer: optimizers.Adagrad) -> Rule:
   def absorb(slots, g):
-    slots[0] += np.square(g)  # from 0: `initial` is added below
+    slots[0] += np.square(g)  # from 0; `floor` adds `initial`
 
   floor = optimizer.initial + optimizer.epsilon
   return Rule(absorb, lambda slots, g, count: _over_root(g, slots[0], floor))
@@ -143,16 +140,13 @@ _RULES: dict[Any, Callable[[Any], Rule]] = {
 def places(
   size: int, count: int, variables: Sequence[int] | None = None
 ) -> list[slice]:
-  """`size` parameters in `count` contiguous slices; sizes differ by 1 at most.
+  """Splits `size` parameters into `count` contiguous slices.
 
-  Args:
-    size: parameters.
-    count: slices.
-    variables: sizes of the variables, to cut between them only, each time at
-      the end that is nearest to an even cut; None cuts anywhere.
+  Slice sizes differ by at most 1. With `variables`, their sizes, cuts are made
+  only between variables, each at the boundary nearest to an even cut.
 
   Raises:
-    ValueError: there are more slices than parameters, or variables.
+    ValueError: there are more slices than parameters, or than variables.
   """
   cuts = np.arange(1, size + 1) if variables is None else np.cumsum(variables)
   if count > len(cuts):
@@ -164,7 +158,7 @@ def places(
   even = np.cumsum([len(part) for part in np.array_split(range(size), count)])
   ends, first = [], 0
   for left, wanted in zip(range(count - 1, -1, -1), even):
-    able = cuts[first : len(cuts) - left]  # leaves one to each that follows
+    able = cuts[first : len(cuts) - left]  # leaves one for each later slice
     found = int(np.argmin(np.abs(able - wanted))) if left else len(able) - 1
     ends.append(int(able[found]))
     first += found + 1
@@ -172,24 +166,14 @@ def places(
 
 
 class Verdict(NamedTuple):
-  """What became of a gradient.
-
-  Attributes:
-    accepted: whether it moved the slice.
-    staleness: updates of the slice since its parameters were pulled.
-  """
+  """Whether a gradient was applied."""
 
   accepted: bool
-  staleness: int
+  staleness: int  # updates of the slice since its parameters were pulled
 
 
 class Slice:
-  """A slice of theta, its optimizer's state, and how many updates made it.
-
-  Attributes:
-    theta: [n], changed in place.
-    version: accepted updates.
-  """
+  """A slice of theta, its optimizer's state, and its number of updates."""
 
   def __init__(
     self,
@@ -204,32 +188,30 @@ class Slice:
     """Makes a slice of version 0.
 
     Args:
-      theta: first parameters [n]; copied.
-      optimizer: of optimizers.py.
+      theta: initial parameters [n]; copied.
+      optimizer: one of optimizers.py.
       rates: learning rate, [] or [n].
-      max_staleness: above which gradients are rejected; None: never.
-      delayed: [n] bool, what moves only in updates that are `due`.
-      factor: on the rate of update i, from 0; None: 1.
-      due: whether update i moves what is delayed.
+      max_staleness: largest accepted staleness in updates; None: no limit.
+      delayed: parameters that move only in updates that are `due`, bool [n].
+      factor: update index, from 0, to a factor on the rate; None: 1.
+      due: whether update i, from 0, moves `delayed` parameters.
     """
-    self.theta = np.array(theta)
-    self.version = 0
+    self.theta = np.array(theta)  # [n], changed in place
+    self.version = 0  # accepted updates
     self._slots = [np.zeros_like(self.theta) for _ in range(optimizer.slots)]
     self._rule = rule(optimizer)
     self._rates = rates
     self._max_staleness = max_staleness
     self._delayed = delayed
-    self._late = 0  # updates that moved what is delayed
+    self._late = 0  # updates that moved `delayed` parameters
     self._factor = factor
     self._due = due
 
   def apply(self, gradient: np.ndarray, pulled: int) -> Verdict:
-    """One update, if the gradient is sound and not too old.
+    """Makes one update if the gradient [n] is finite and not too old.
 
-    Args:
-      gradient: [n], of parameters of version `pulled`. A version that the slice
-        has not reached is of before a restart, and rejected.
-      pulled: that version.
+    `pulled` is the version of the parameters that it was computed at. One that
+    the slice has not reached stems from before a restart and is rejected.
     """
     staleness = self.version - pulled
     limit = math.inf if self._max_staleness is None else self._max_staleness
@@ -267,16 +249,16 @@ class Slice:
     return u
 
   def save(self) -> dict[str, Any]:
-    """All that it goes on with, copied."""
+    """The state that the slice resumes from, copied."""
     counts = np.array([self.version, self._late])
     slots = {f'slot_{i}': slot.copy() for i, slot in enumerate(self._slots)}
     return {'theta': self.theta.copy(), 'counts': counts, **slots}
 
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back.
+    """Restores the arrays of `save`.
 
     Raises:
-      ValueError: they are of another slice.
+      ValueError: they belong to another slice.
     """
     own = self.save()
     for name, array in own.items():
@@ -298,14 +280,9 @@ def of(
   max_staleness: int | None = None,
   gradients: int = 1,
 ) -> Slice:
-  """A slice of the only member of an agent.
+  """Makes the slice `place` of theta [D], for an agent of one member.
 
-  Args:
-    agent: says optimizer, rates, schedules and what is delayed.
-    theta: of all parameters [D].
-    place: which of them.
-    max_staleness: see `Slice`.
-    gradients: that one update is the mean of; rates fall by their number.
+  An update averages `gradients` gradients, and schedules advance by as many.
   """
   rates: Any = agent.learning_rate
   if agent.learning_rate_scale is not None:
@@ -329,7 +306,7 @@ def of(
 
 
 class _Schedule:
-  """A schedule in TensorFlow, called for many updates at once."""
+  """A TensorFlow schedule, evaluated for many updates at once."""
 
   def __init__(self, function: Callable[[tf.Tensor], Any]):
     self._function = tf.function(

@@ -1,4 +1,4 @@
-"""What evolution strategies keep between generations (agents/evolution.py)."""
+"""The state of evolution strategies between generations (evolution.py)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ _PRIOR = 0.01  # observations of mean 0 and variance 1; starter code
 
 
 class Strategy:
-  """theta, and all that the next one depends on.
-
-  Attributes:
-    theta: float32 [D].
-    generation: updates made.
-    place: the part of theta that is perturbed.
-  """
+  """theta, and everything that the next theta depends on."""
 
   def __init__(
     self,
@@ -33,38 +27,34 @@ class Strategy:
     theta: np.ndarray,
     table: np.ndarray,
   ):
-    """Begins at `theta [D]`."""
+    """Begins at `theta [D]`; `table` has the noise."""
     self._config = config
     self._layout = layout
     self._table = table
     self._optimizer = optimizers.make(config.optimizer)
     self.theta = np.array(theta, np.float32)
-    self.generation = 0
-    self.place = evolution.perturbed(layout)
+    self.generation = 0  # updates made
+    self.place = evolution.perturbed(layout)  # slice of theta
     self.dim = self.place.stop - self.place.start
     self._slots = np.zeros((self._optimizer.slots, 1, self.dim), np.float32)
-    self._moves = 0  # of the optimizer
+    self._moves = 0  # steps of the optimizer
     size = evolution.observation_size(layout)
     self._sums = evolution.Sums(_PRIOR, np.zeros(size), np.full(size, _PRIOR))
 
   @property
   def key(self) -> int:
-    """Tells generations apart, and those of two histories too."""
+    """Identifies a generation, also among different training histories."""
     return zlib.crc32(self.theta.tobytes(), self.generation)
 
   def update(
     self, indices: np.ndarray, returns: np.ndarray, sums: tuple | None = None
   ) -> dict[str, float]:
-    """Ends a generation.
+    """Completes a generation and returns metrics to log.
 
     Args:
-      indices: of the noise, [P].
-      returns: [P, 2], of + and -; pairs with one that is not finite are left
-        out.
-      sums: `Sums` of observations, or a tuple like it.
-
-    Returns:
-      What to log.
+      indices: of the noise in the table, [P].
+      returns: [P, 2], of + and -; a pair with a non-finite return is left out.
+      sums: `Sums` of observations, or an equal tuple.
     """
     config = self._config
     self.generation += 1
@@ -99,7 +89,7 @@ class Strategy:
     return found
 
   def _climb(self, direction: np.ndarray) -> None:
-    """One step of the optimizer, which descends: of -direction."""
+    """Makes one ascent step; the optimizer descends along -direction."""
     self._moves += 1
     slots, step = self._optimizer.direction(
       tuple(tf.constant(slot) for slot in self._slots),
@@ -108,7 +98,7 @@ class Strategy:
     )
     for own, slot in zip(self._slots, slots):
       own[:] = slot.numpy()
-    # A new array: those who were given the old one keep it.
+    # A new array, because callers may still hold the old one.
     theta = self.theta.copy()
     theta[self.place] -= (
       np.float32(self._config.learning_rate) * step.numpy()[0]
@@ -116,7 +106,7 @@ class Strategy:
     self.theta = theta
 
   def _normalize(self) -> None:
-    """Writes the statistics to where the agent's normalizer reads them."""
+    """Writes the statistics to the variables of the agent's normalizer."""
     mean, variance = self._sums.moments()
     memory = min(self._sums.number / normalization.CAPACITY, 1.0)
     theta = self.theta.copy()
@@ -132,7 +122,7 @@ class Strategy:
     self.theta = theta
 
   def save(self) -> dict[str, Any]:
-    """All that it needs to go on; nothing of it changes any more."""
+    """The state that the strategy resumes from, in arrays that stay fixed."""
     return {
       'theta': self.theta,
       'slots': self._slots.copy(),
@@ -143,10 +133,10 @@ class Strategy:
     }
 
   def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back.
+    """Restores the arrays of `save`.
 
     Raises:
-      ValueError: they are of another network, optimizer or table.
+      ValueError: they belong to another network, optimizer or table.
     """
     own = self.save()
     for name, array in arrays.items():

@@ -1,13 +1,13 @@
 """The updates of one learner call: one traced loop, or one by one on the host.
 
-Both go through the same steps of a `TFLearner` in the same order:
+Both make the same steps of a `TFLearner` in the same order:
 
     arrange(sample) -> [gradient(batch) -> exchange -> finish(gradient)] x U
 
-A topology whose exchange waits for other nodes between gradient and update has
-to leave TensorFlow in between. An op that waited inside the traced loop would
-hold a thread of TensorFlow's executor, and a node has one: two learners in one
-process would wait for each other for ever.
+An exchange that waits for other nodes between gradient and update has to leave
+TensorFlow in between. An op that waited inside the traced loop would block a
+thread of TensorFlow's executor, of which a node has one: two learners in one
+process would then wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -26,30 +26,20 @@ from agents.exchange import base as exchange_base
 
 
 class Results(NamedTuple):
-  """What the updates of one call did, as arrays.
+  """What the updates of one call did, as arrays."""
 
-  Attributes:
-    metrics: name to [U, P].
-    finite: bool [U, P].
-    priorities: [U, B, P]; None where the sample came without probabilities.
-    acting: what acts after them, [P, D].
-  """
-
-  metrics: dict[str, np.ndarray]
-  finite: np.ndarray
-  priorities: np.ndarray | None
-  acting: np.ndarray
+  metrics: dict[str, np.ndarray]  # name to [U, P]
+  finite: np.ndarray  # bool [U, P]
+  priorities: np.ndarray | None  # [U, B, P]; None without probabilities
+  acting: np.ndarray  # parameters that act after the updates, [P, D]
 
 
 def make(
   learner: Any, exchange: exchange_base.Exchange, compiled: bool
 ) -> InGraph | OnHost:
-  """The way that an exchange needs.
+  """Returns the implementation that the learner's exchange needs.
 
-  Args:
-    learner: `learner.TFLearner` whose updates these are.
-    exchange: the learner's.
-    compiled: whether XLA makes one program of each TensorFlow call.
+  With `compiled`, XLA compiles each TensorFlow call into one program.
   """
   if exchange.on_host:
     return OnHost(learner, exchange, compiled)
@@ -75,10 +65,10 @@ class InGraph:
     )
 
   def trace(self, sample: Any, probabilities: Any) -> None:
-    """Builds the call for samples of these specs, and updates nothing."""
+    """Builds the call for samples of these specs, without updating anything."""
     self._call.trace(*_arguments(sample, probabilities))
     if self._compiled:
-      # XLA compiles at the first call.
+      # XLA compiles only at the first call.
       _on_nothing(self._learner, self, sample, probabilities)
 
   def _updates(self, sample, probabilities=None):
@@ -91,7 +81,7 @@ class InGraph:
       finite = learner.finish(gradient)
       priorities = []
       if weights is not None:
-        # A batch without a finite gradient says nothing of its items.
+        # A batch without a finite gradient gives its items no priorities.
         new = tf.where(finite[:, None], gradient.priorities, math.nan)
         priorities = [tf.transpose(new)]
       return [gradient.metrics[name] for name in names], finite, priorities
@@ -103,7 +93,7 @@ class InGraph:
       return update + 1, tf.nest.map_structure(write, arrays, one(update))
 
     if count == 1:
-      # Without a loop: A2C's call on CartPole-v1 is an eighth shorter.
+      # Without a loop, A2C's call on CartPole-v1 takes an eighth less time.
       found = tf.nest.map_structure(lambda x: x[None], one(0))
     else:
       arrays = (
@@ -128,10 +118,10 @@ class InGraph:
 
 
 class OnHost:
-  """U + 1 TensorFlow calls for U updates; between two, `exchange.meet`.
+  """U + 1 TensorFlow calls for U updates, with `exchange.meet` between two.
 
-  Each but the first finishes an update, and each but the last makes the next
-  gradient. The batches wait in variables meanwhile.
+  Each call but the first finishes an update, and each but the last computes the
+  next gradient. Variables hold the batches in the meantime.
   """
 
   def __init__(
@@ -192,7 +182,7 @@ class OnHost:
     return Results(metrics, np.stack(finites), known, acting)
 
   def _build(self, given: list[Any]) -> None:
-    """Variables for what `_arranged` makes of such samples, and the calls."""
+    """Creates the calls, and variables for the output of `_arranged`."""
     learner, exchange = self._learner, self._exchange
 
     def arranged(sample, probabilities=None):
@@ -207,7 +197,7 @@ class OnHost:
     self._batches, self._weights = batches, weights
 
     def gradient(update):
-      # Not x[update]: XLA would compile a program for each value of it.
+      # Not x[update]: XLA would compile a program for each value of `update`.
       return _gradient(learner, batches, weights, update, tf.gather)
 
     def first(sample, probabilities=None):
@@ -259,7 +249,7 @@ def _gradient(
   update: tf.Tensor,
   take: Callable[[Any, tf.Tensor], tf.Tensor] = operator.getitem,
 ) -> base.Gradient:
-  """On one update's share of what was arranged."""
+  """The gradient of one update, from the batches of all."""
   return learner.gradient(
     tf.nest.map_structure(lambda x: take(x, update), batches),
     None if weights is None else take(weights, update),
@@ -272,7 +262,7 @@ def _on_nothing(
   sample: Any,
   probabilities: Any,
 ) -> None:
-  """A call on zeros of these specs; the learner stays as it is."""
+  """Makes a call on zeros of these specs and restores the learner."""
   before = learner.save()
   specs = [sample] if probabilities is None else [sample, probabilities]
   zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
@@ -283,11 +273,11 @@ def _on_nothing(
 def importance_weights(probabilities: tf.Tensor, beta: float) -> tf.Tensor:
   """Weights `(1 / P)^beta` over each batch's largest: Schaul et al. 2016, 3.4.
 
-  The size of the table is a common factor, so that the maximum cancels it.
+  The size of the table is a common factor that this division cancels. `beta` 0
+  corrects nothing, 1 everything.
 
   Args:
-    probabilities: [..., B] with which the items were drawn, positive.
-    beta: 0 corrects nothing, 1 all.
+    probabilities: with which the items were drawn, positive, [..., B].
 
   Returns:
     [..., B], at most 1.

@@ -1,8 +1,8 @@
 """What agents that learn Q(s, .) share: all but the equation of their target.
 
-A network with one output for each action, a target network, replay (uniform or
-prioritized), n-step returns, epsilon-greedy actors on a schedule or a ladder.
-An agent says its temporal-difference error: dqn.py.
+A network with one output per action, a target network, replay (uniform or
+prioritized), n-step returns, and epsilon-greedy actors on a schedule or ladder.
+A subclass adds its temporal-difference error, as in dqn.py.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from replay import packing
 
 @dataclasses.dataclass(frozen=True)
 class Config(replay_agent.Config):
-  """What all of them have. Defaults are DQN's, small-scale, for CartPole-v1.
+  """Settings of value agents. Defaults are DQN's, small-scale, for CartPole-v1.
 
   Those marked [T] were chosen by trial (docs/agents/pso_dqn.md): with ReLU, one
-  step and no double learning the values of CartPole-v1 need 30k updates to
-  rise to their level, and overshoot with faster targets.
+  step and no double learning, the values of CartPole-v1 need 30k updates to
+  reach their level, and overshoot with faster targets.
   """
 
   # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
@@ -86,7 +86,7 @@ class ValueAgent(replay_agent.ReplayAgent):
 
     Raises:
       environments.EnvironmentRefused: the actions are not discrete, or the
-        observations are not what the network takes.
+        network does not support the observations.
     """
     self.config: Config = config
     super().__init__(config, spec)
@@ -112,17 +112,11 @@ class ValueAgent(replay_agent.ReplayAgent):
     target: Q,
     transition: packing.Transition,
   ) -> tf.Tensor:
-    """y - Q(s, a), where no gradient flows through y.
+    """y - Q(s, a), [B], where no gradient flows through y.
 
-    Args:
-      q_tm1: Q(s, .) of the online network, [B, A].
-      online: the online network.
-      target: the target network.
-      transition: [B]; its r_t is scaled, and its d_t holds all of gamma: it is
-        the factor of what y adds to r_t, 0 after a termination.
-
-    Returns:
-      [B].
+    `q_tm1` [B, A] is Q(s, .) of the online network. In `transition` [B], r_t is
+    scaled, and d_t, the factor of what y adds to r_t, includes all of gamma and
+    is 0 after a termination.
     """
 
   def loss(
@@ -134,8 +128,8 @@ class ValueAgent(replay_agent.ReplayAgent):
   ) -> base.LossOutput:
     """Mean loss over the valid transitions `[B]`.
 
-    With importance (docs/agents/apex_dqn.md) the sum of w h(delta) over the
-    number of valid transitions, not over the sum of the weights.
+    With importance weights w (docs/agents/apex_dqn.md), the sum of w h(delta)
+    over the number of valid transitions, not over the sum of the weights.
     """
     if self._apply is None:
       self._apply = self._network.make_sonnet()
@@ -146,7 +140,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     )
     transition = batch._replace(
       r_t=config.reward_scale * batch.r_t,
-      # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
+      # Replay stores gamma^(m-1) * prod(d), which lacks one gamma.
       d_t=config.gamma * batch.d_t,
     )
     q_tm1 = online(transition.o_tm1)
@@ -161,7 +155,7 @@ class ValueAgent(replay_agent.ReplayAgent):
       'loss': mean,
       'q_mean': tf.reduce_sum(weight * tf.reduce_mean(q_tm1, axis=-1)) / total,
       'td_error': tf.reduce_sum(weight * tf.abs(td_error)) / total,
-      # Padding (weight 0) has no target.
+      # Padding (weight 0) is ignored.
       'target_max': tf.reduce_max(
         tf.where(
           weight > 0,
@@ -173,7 +167,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     return base.LossOutput(mean, priorities.proportional(td_error), metrics)
 
   def exploration(self, actor_steps: int) -> float:
-    """Epsilon after so many steps; of a ladder, its most curious."""
+    """Epsilon after `actor_steps`; for a ladder, its largest."""
     config = self.config
     if config.exploration == 'ladder':
       return config.epsilon
@@ -185,7 +179,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     )
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
-    """As in base; a ladder spans the K environments of each member."""
+    """See `base.Agent.act`; a ladder spans each member's K environments."""
     epsilon = self.epsilons(
       base.ActorInfo(0, 1, 0), observation.shape[1], actor_steps
     )
@@ -194,7 +188,7 @@ class ValueAgent(replay_agent.ReplayAgent):
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
     config = self.config
-    # A ladder is constant in time: computed once.
+    # A ladder is constant in time, so it is computed once.
     ladder = config.exploration == 'ladder'
     constant = self.epsilons(info, num_envs, 0) if ladder else None
 
@@ -223,7 +217,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     return np.full(num_envs, self.exploration(actor_steps))
 
   def values(self) -> dqn_actor.Values:
-    """Q of this network as actors compute it, with a memory of its own."""
+    """Returns Q as actors compute it, with a cache of its own."""
     return dqn_actor.Values(self._network, self.layout)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
@@ -240,7 +234,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     return [['float'], *self._network.operations(variables), ['argmax']]
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
-    if not self.compiled:  # what convolutions prepare follows no theta
+    if not self.compiled:  # convolutions do not follow a theta changed in place
       return super().greedy_each(theta)
     values = self.values()
 
@@ -253,7 +247,6 @@ class ValueAgent(replay_agent.ReplayAgent):
 def _make_network(
   config: Config, spec: environments.Spec, agent: str
 ) -> mlp.Network:
-  """The network of a config for the observations of an environment."""
   num_actions = environments.require_discrete(spec, agent)
   network = conv.chosen(config.network, spec)
   if network != 'mlp':

@@ -1,10 +1,10 @@
 """TensorFlow functions whose small arguments and results are one vector each.
 
-A tensor that goes into a call of TensorFlow or comes out of it costs 10 to 50
-us of Python, and the call 300 us unless it is of one traced function: more than
-the mathematics of a small update. So arrays travel side by side in one vector
-of 32-bit words, bits as they are; large ones, and those of other types, travel
-alone.
+Passing a tensor into or out of a TensorFlow call costs 10 to 50 us of Python,
+and the call itself 300 us unless it calls one traced function: more than the
+arithmetic of a small update. Small arrays therefore travel side by side in one
+vector of 32-bit words, bit by bit; large ones, and those of other types, are
+passed separately.
 """
 
 from __future__ import annotations
@@ -20,24 +20,20 @@ from replay import tensors as tensors_lib
 
 _WORD = 4  # bytes
 _ALIGNMENT = 64  # bytes
-_LARGE = 16_384  # words, from which an array travels alone
+_LARGE = 16_384  # words, from which an array is passed separately
 _TYPES = ('bool', 'int32', 'float32', 'int64', 'float64')
 
 
 class Words:
-  """Where each array of a list stands in a vector of words.
-
-  Attributes:
-    size: words of the vector.
-  """
+  """The place of each array of a list in a vector of `size` words."""
 
   def __init__(self, specs: Sequence[tf.TensorSpec]):
-    """Takes the arrays' specs: of known shapes, and `small`."""
+    """Takes the arrays' specs, of known shapes and types in `_TYPES`."""
     self._specs = list(specs)
     self._sizes = [_words(spec) for spec in self._specs]
     self.size = sum(self._sizes)
-    # Where each is, and as what; looked up here, as TensorFlow's types and
-    # shapes are slow to ask.
+    # Place, type and shape of each array, cached because TensorFlow's types and
+    # shapes are slow to query.
     self._places, end = [], 0
     for spec, size in zip(self._specs, self._sizes):
       place, end = slice(end, end + size), end + size
@@ -47,40 +43,35 @@ class Words:
     ]
 
   def views(self, vector: np.ndarray) -> list[np.ndarray]:
-    """The arrays of a vector int32 [size], in place; bools as int32."""
+    """Views of the arrays in a vector int32 [size]; bools as int32."""
     return [
       vector[place].view(stored).reshape(shape)
       for place, stored, shape in self._places
     ]
 
   def read(self, vector: np.ndarray) -> list[np.ndarray]:
-    """The arrays of a vector: views of it, but for bools."""
+    """The arrays of a vector: views of it, except for copies of bools."""
     views = self.views(vector)
     for i in self._bools:
       views[i] = views[i].astype(bool)
     return views
 
   def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
-    """In the graph: the tensors of a vector."""
+    """The tensors of a vector. In the graph."""
     if not self._specs:
       return []
     parts = tf.split(vector, self._sizes)
     return [_from_words(part, spec) for part, spec in zip(parts, self._specs)]
 
   def pack(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """In the graph: the vector of these tensors."""
+    """The vector of these tensors. In the graph."""
     if not self._specs:
       return tf.zeros(0, tf.int32)
     return tf.concat([_to_words(x) for x in tensors], axis=0)
 
 
 class Call:
-  """A traced function from arrays to arrays.
-
-  Attributes:
-    function: the tf.function, of the vector and of what travels alone.
-    given: nest of tf.TensorSpec, of its results.
-  """
+  """A traced function from arrays to arrays."""
 
   def __init__(
     self,
@@ -88,12 +79,10 @@ class Call:
     specs: Sequence[Any],
     compiled: bool,
   ):
-    """Traces, and runs nothing.
+    """Traces the function without running it.
 
-    Args:
-      python: from nests of tensors to a nest of tensors.
-      specs: nests of tf.TensorSpec, of its arguments.
-      compiled: whether XLA makes one program of it.
+    It maps nests of tensors, of these specs, to a nest of tensors. If
+    `compiled`, XLA compiles it into one program.
     """
     tensors_lib.stop_leak()
     self._nest = list(specs)
@@ -103,12 +92,13 @@ class Call:
     self._inputs = Words([flat[i] for i in self._inside])
     self._buffer = _aligned(self._inputs.size)
     self._places = self._inputs.views(self._buffer)
-    # A tensor in the buffer's own memory, made once. Only for XLA, which copies
-    # what it keeps: elsewhere a variable may share the memory of an argument.
+    # A tensor that shares the buffer's memory. Only for XLA, which copies what
+    # it keeps; otherwise a variable may share the memory of an argument.
     self._shared: tf.Tensor | None = None
     if compiled and self._inputs.size:
       dlpack = tf.experimental.dlpack
       self._shared = dlpack.from_dlpack(self._buffer.__dlpack__())
+    # Takes the vector and the separate arrays.
     self.function = tf.function(
       self._packed(python), autograph=False, jit_compile=compiled
     )
@@ -116,21 +106,21 @@ class Call:
       tf.TensorSpec(self._buffer.shape, tf.int32),
       *(flat[i] for i in self._alone),
     )
-    # Without the binding of arguments to parameters, and the search for tapes,
-    # that a call of `concrete` begins with: a third of a small call.
+    # Calling `concrete` would first bind arguments to parameters and search for
+    # gradient tapes, which takes a third of a small call.
     self._captured = concrete.captured_inputs
     self._concrete = concrete.inference_fn.call_flat
 
   def fits(self, flat: Sequence[Any]) -> bool:
-    """Whether arguments, flat, are of the shapes that it was traced for."""
+    """Whether it was traced for the shapes of these flattened arguments."""
     return self._shapes == [x.shape for x in flat]
 
   def __call__(self, *arguments: Any) -> Any:
-    """Calls it on nests of arrays or tensors; gives a nest of arrays."""
+    """Calls the function on nests of arrays or tensors; returns arrays."""
     return self.on(tf.nest.flatten(arguments))
 
   def on(self, flat: Sequence[Any]) -> Any:
-    """As a call on nests, of their leaves."""
+    """Like `__call__`, on the flattened arguments."""
     for place, i in zip(self._places, self._inside):
       place[...] = flat[i]
     shared = self._shared
@@ -156,7 +146,7 @@ class Call:
       given = python(*tf.nest.pack_sequence_as(self._nest, flat))
       out = tf.nest.flatten(given)
       specs = [tf.TensorSpec(x.shape, x.dtype) for x in out]
-      self.given = specs_of(given)
+      self.given = specs_of(given)  # of the results
       self._outside, self._apart = _split(specs)
       self._outputs = Words([specs[i] for i in self._outside])
       packed = self._outputs.pack([out[i] for i in self._outside])
@@ -170,15 +160,15 @@ class Function:
 
   def __init__(self, python: Callable[..., Any], compiled: bool):
     self._python, self._compiled = python, compiled
-    self._calls: list[Call] = []  # the last one first
+    self._calls: list[Call] = []  # the most recent one first
 
   @property
   def last(self) -> Call:
-    """What was called last, or traced."""
+    """The most recent call, or trace."""
     return self._calls[0]
 
   def trace(self, *specs: Any) -> None:
-    """Builds the call for arguments of these specs, and runs nothing."""
+    """Builds the call for arguments of these specs, without running it."""
     self._calls.insert(0, Call(self._python, specs, self._compiled))
 
   def __call__(self, *arguments: Any) -> Any:
@@ -199,14 +189,14 @@ def specs_of(nest: Any) -> Any:
 
 
 def _aligned(size: int) -> np.ndarray:
-  """int32 [size] of zeros, placed in memory as TensorFlow wants it."""
+  """int32 [size] of zeros, aligned in memory as TensorFlow requires."""
   room = np.zeros(size + _ALIGNMENT // _WORD, np.int32)
   start = -room.ctypes.data % _ALIGNMENT // _WORD
   return room[start : start + size]
 
 
 def _packed_as(nest: Any, flat: Iterator[Any]) -> Any:
-  """tf.nest.pack_sequence_as, which takes ten times as long."""
+  """Equals tf.nest.pack_sequence_as, which takes ten times as long."""
   if isinstance(nest, dict):
     found = {key: _packed_as(nest[key], flat) for key in sorted(nest)}
     return {key: found[key] for key in nest}
@@ -218,7 +208,7 @@ def _packed_as(nest: Any, flat: Iterator[Any]) -> Any:
 
 
 def _split(specs: Sequence[tf.TensorSpec]) -> tuple[list[int], list[int]]:
-  """Which of them travel in the vector, and which alone."""
+  """Indices of the specs that go into the vector, and of the others."""
   small = [
     spec.shape.is_fully_defined()
     and spec.dtype.name in _TYPES

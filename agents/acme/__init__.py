@@ -1,4 +1,4 @@
-"""Acme, both ways: our actors in its loop, its agents in our programs.
+"""Acme, both ways: our actors in its loop, its agents in our topologies.
 
 actor    an `acme.core.Actor` of any agent
 agent    a stock TensorFlow agent by its parts

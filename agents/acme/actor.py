@@ -1,8 +1,8 @@
-"""Our actors as `acme.core.Actor`: what acts, follows a learner and writes.
+"""This project's actors as `acme.core.Actor`: act, follow a learner, write.
 
-An `Actor` has K environments. The node of actor_learner steps them together,
-with `act` and `record`; `acme.EnvironmentLoop` drives one of K = 1 by Acme's
-own methods. Both write the same experience, to the last number.
+An `Actor` has K environments. The node of actor_learner steps them together
+with `act` and `record`; `acme.EnvironmentLoop` drives an actor of K = 1 by
+Acme's own methods. Both write exactly the same experience.
 """
 
 from __future__ import annotations
@@ -22,31 +22,20 @@ Write = Callable[[np.ndarray, np.ndarray, stepping.StepBatch, int], Any]
 
 
 class Source(Protocol):
-  """Where parameters come from, such as `variables.Follower`.
+  """Where parameters come from, such as `variables.Follower`."""
 
-  Attributes:
-    theta: the newest, [D].
-    version: learner steps that made them.
-  """
-
-  theta: np.ndarray
-  version: int
+  theta: np.ndarray  # the newest parameters, [D]
+  version: int  # learner steps that led to them
 
   def fetch(self) -> bool:
-    """Takes newer parameters, if there are some."""
+    """Takes newer parameters, if there are any; returns whether."""
 
   def fetch_newer(self, timeout_s: float) -> bool:
-    """Waits for newer parameters."""
+    """Waits for newer parameters; returns whether there were any."""
 
 
 class Actor(core.Actor):
-  """Acts with the newest parameters for K environments, and writes it down.
-
-  Attributes:
-    steps: environment steps so far, of all K.
-    behaviour: how it explores, and what it remembers.
-    source: of its parameters.
-  """
+  """Acts for K environments with the newest parameters; writes each step."""
 
   def __init__(
     self,
@@ -62,24 +51,24 @@ class Actor(core.Actor):
     abandon: Callable[[], None] = lambda: None,
     wait_s: float = 30.0,
   ):
-    """Makes an actor that has seen nothing.
+    """Makes an actor that has not acted yet.
 
     Args:
-      behaviour: of this actor, `agent.actor(info, num_envs)`.
-      source: of the parameters; it has some already.
+      behaviour: `agent.actor(info, num_envs)`.
+      source: of the parameters; it must have some already.
       write: adds a step to replay, such as `TransitionAdder.add`.
       rng: source of the exploration.
       reward_clip: `agent.reward_clip`.
-      update_period: calls of `update` for one look for newer parameters.
-      steps: that it made before it was started again.
-      count: actors of its agent.
-      abandon: drops what is unfinished, such as `TransitionAdder.reset`: called
-        where an episode begins before the last one has ended.
+      update_period: calls of `update` between two fetches of parameters.
+      steps: environment steps made before this process was restarted.
+      count: number of actors of the agent.
+      abandon: drops an unfinished episode, such as `TransitionAdder.reset`.
+        Called if an episode begins before the last one has ended.
       wait_s: how long `update(wait=True)` waits for newer parameters.
     """
     self.behaviour = behaviour
     self.source = source
-    self.steps = steps
+    self.steps = steps  # environment steps so far, of all K
     self._count = count
     self._write = write
     self._rng = rng
@@ -90,15 +79,15 @@ class Actor(core.Actor):
     self._updates = 0
     self._observation: np.ndarray | None = None
     self._version = 0
-    # The end of an episode: what is acted on next comes with the next one.
+    # The last step of an episode; its successor is the next first observation.
     self._ended: tuple | None = None
 
   @property
   def steps_of_all(self) -> int:
-    """Steps of all actors, if the others are as far: schedules go by them."""
+    """Estimated steps of all actors, for schedules: `steps` times `count`."""
     return self.steps * self._count
 
-  # K environments that are stepped together.
+  # For K environments that are stepped together.
 
   def act(self, observation: np.ndarray) -> np.ndarray:
     """Actions [K, ...] for `observation [K, ...]`."""
@@ -106,27 +95,21 @@ class Actor(core.Actor):
     action = self.behaviour.act(
       source.theta, observation, self.steps_of_all, self._rng
     )
-    # With central inference this is known only now.
+    # With central inference the version is known only after acting.
     self._version = source.version
     return action
 
   def record(
     self, observation: np.ndarray, action: np.ndarray, step: stepping.StepBatch
   ) -> None:
-    """Writes what came of the last `act` in all environments.
-
-    Args:
-      observation: acted on, [K, ...].
-      action: of `act`, [K, ...].
-      step: where it led to.
-    """
+    """Writes the step that the last `act` and its `action` [K, ...] led to."""
     kept = base.clipped(step, self._reward_clip)
     self._write(observation, action, kept, self._version)
     if step.last.any():
       self.behaviour.ended(step.last)
     self.steps += len(step.last)
 
-  # One environment, as Acme's loop has it.
+  # For one environment, the methods of Acme's loop.
 
   def observe_first(self, timestep: dm_env.TimeStep) -> None:
     if self._observation is not None:
@@ -165,7 +148,7 @@ class Actor(core.Actor):
       self.record(*taken)
 
   def update(self, wait: bool = False) -> None:
-    """Looks for newer parameters, every `update_period` calls."""
+    """Fetches newer parameters at every `update_period`th call, or waits."""
     self._updates += 1
     if wait:
       self.source.fetch_newer(self._wait_s)
@@ -173,7 +156,7 @@ class Actor(core.Actor):
       self.source.fetch()
 
   def finish(self) -> None:
-    """Writes the last step of the last episode, where no other one follows."""
+    """Writes the last step of the last episode, if no other one follows."""
     if self._ended is not None:
       ended, self._ended = self._ended, None
       self.record(*ended)

@@ -1,14 +1,14 @@
-"""A stock Acme agent, by its parts: it keeps its learner and its networks.
+"""A stock Acme agent, run with its own learner and networks.
 
-Acme (Hoffman et al. 2020, arXiv:2006.00979) builds a TensorFlow agent of a
+Acme (Hoffman et al. 2020, arXiv:2006.00979) builds a TensorFlow agent from a
 policy, an `acme.Learner` that iterates over batches of transitions, and an
-adder of n-step transitions. An `AcmeAgent` brings the first two; adder, replay,
-processes and what survives them are those of every other agent here. See
+adder of n-step transitions. An `AcmeAgent` provides the first two; adder,
+replay, processes and fault tolerance are those of all agents here. See
 learner.py for how the learner is driven, and docs/agents/acme.md.
 
-Networks are made when they are first needed, never with the agent: agents are
-made in the process that nodes are forked from, and TensorFlow must not have
-worked there. Acme's agents import JAX, so they too are imported late.
+Networks are created when first needed, not with the agent: agents are created
+in the process that nodes are forked from, where TensorFlow must not have run.
+Acme's agents import JAX, so they are imported late too.
 """
 
 from __future__ import annotations
@@ -33,28 +33,23 @@ if TYPE_CHECKING:
 
 
 class AcmeAgent(base.Agent):
-  """What a stock agent has to say; subclasses fill in the abstract methods.
-
-  Attributes:
-    served: name under which the learner's `get_variables` gives what acts, in
-      the order of `make_policy(...).variables`.
-  """
+  """A stock agent; subclasses implement the abstract methods."""
 
   learner_class = acme_learner.AcmeLearner
+  # Name under which the learner's `get_variables` returns the acting policy, in
+  # the order of `make_policy(...).variables`.
   served = 'policy'
 
-  metrics: dict[str, str] = {}  # those that the learner logs
+  metrics: dict[str, str] = {}  # only those that the learner logs
   learning_rate = math.nan  # the learner has its own
 
   def __init__(self, config: Any, spec: environments.Spec):
     """Makes the agent for one environment.
 
-    Args:
-      config: has `gamma`, of the n-step returns that actors write, `n_step`,
-        environment steps in one, and `batch_size`, transitions per update. If
-        replay is `prioritized`, by `priority_exponent`: the learner weighs
-        samples itself, by their probabilities.
-      spec: of the environment.
+    `config` has `gamma` and `n_step` (environment steps) of the returns that
+    actors write, and `batch_size` in transitions per update. If `prioritized`,
+    replay uses `priority_exponent`; the learner computes importance weights
+    from the sampling probabilities itself.
     """
     self.config = config
     self.spec = spec
@@ -66,28 +61,28 @@ class AcmeAgent(base.Agent):
 
   @abc.abstractmethod
   def make_policy(self, explore: bool) -> Any:
-    """What acts: an snt.Module of observations [K, ...] to actions [K, ...].
+    """Makes the acting snt.Module: observations [K, ...] to actions [K, ...].
 
-    Its variables have been created. It draws its exploration in TensorFlow.
+    Its variables must exist already. It draws its exploration in TensorFlow.
     """
 
   @abc.abstractmethod
   def make_learner(
     self, dataset: Any, replay_client: Any, logger: Any
   ) -> acme.Learner:
-    """The stock learner, with networks of its own and without checkpoints.
+    """Makes the stock learner, with its own networks, without checkpoints.
 
     Args:
       dataset: iterable and iterator of batches, each a reverb.ReplaySample
         with an acme.types.Transition.
-      replay_client: takes new priorities; its `mutate_priorities` is Reverb's.
-      logger: takes what the learner writes to an Acme logger.
+      replay_client: takes new priorities by Reverb's `mutate_priorities`.
+      logger: an Acme logger.
     """
 
   @property
   def environment_spec(self) -> specs.EnvironmentSpec:
-    """The environment, as Acme says it."""
-    from acme import specs  # costs time where no Acme agent runs
+    """The environment's spec in Acme's form."""
+    from acme import specs  # slow to import, so only where an Acme agent runs
 
     spec = self.spec
     actions = specs.BoundedArray(
@@ -106,8 +101,8 @@ class AcmeAgent(base.Agent):
 
   @functools.cached_property
   def layout(self) -> parameters.Layout:  # type: ignore[override]
-    """Of what acts; what only learns stays with the learner."""
-    # Numbered: a name by itself need not be the only one.
+    """The layout of the acting policy; other variables stay in the learner."""
+    # Numbered, because names alone may not be unique.
     return parameters.Layout(
       (f'{index}.{variable.name.rpartition("/")[2]}', variable.shape)
       for index, variable in enumerate(self.make_policy(False).variables)
@@ -135,10 +130,10 @@ class AcmeAgent(base.Agent):
 
 
 class Policy:
-  """A stock policy for K environments: a TensorFlow call for all of them.
+  """A stock policy for K environments, evaluated in one TensorFlow call.
 
-  A theta is known by its identity: one that is changed in place may pass for
-  the old one.
+  Parameters are cached by the identity of theta, so an array that is changed in
+  place is not noticed.
   """
 
   def __init__(
@@ -150,8 +145,8 @@ class Policy:
     self._layout = agent.layout
     self._theta: np.ndarray | None = None
     spec = agent.spec
-    # Acme's noise must know the number of environments when it is traced; an
-    # actor's stays what it is, an evaluation's does not.
+    # Acme's noise needs the number of environments when it is traced. An actor
+    # has a fixed number, an evaluation does not.
     shape = (num_envs, *spec.observation_shape)
     self._call = tf.function(
       self._module,
@@ -170,7 +165,7 @@ class Policy:
 
 
 class _Explorer:
-  """The behaviour of one actor."""
+  """The exploring behaviour of one actor."""
 
   def __init__(self, agent: AcmeAgent, num_envs: int):
     self._agent = agent
@@ -180,15 +175,15 @@ class _Explorer:
   def act(self, theta, observation, actor_steps, rng):
     del actor_steps
     if self._policy is None:
-      # What is traced from here on draws by this seed.
+      # Random ops traced from here on use this seed.
       tf.random.set_seed(int(rng.integers(2**31)))
       self._policy = Policy(self._agent, True, self._num_envs)
     return self._policy(theta, observation)
 
   def priorities(self, theta, packed):
-    """Acme's adder gives all items the priority 1."""
+    """Returns None: Acme's adder gives all items the priority 1."""
     del theta, packed
     return None
 
   def ended(self, last):
-    """Nothing is kept of an episode."""
+    """Does nothing: the policy keeps no state of episodes."""

@@ -1,4 +1,4 @@
-"""Acme's own D4PG: its learner and its networks, run by this project."""
+"""Acme's own D4PG: its learner and networks, run by this project."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class AcmeD4PG(acme_agent.AcmeAgent):
     """Makes the agent for one environment.
 
     Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions, or
-        no vectors.
+      environments.EnvironmentRefused: actions are discrete or unbounded, or
+        actions or observations are not vectors.
     """
     actor_critic.require_continuous(spec, "Acme's D4PG")
     if len(spec.action_shape) != 1 or len(spec.observation_shape) != 1:
@@ -97,7 +97,7 @@ class AcmeD4PG(acme_agent.AcmeAgent):
     from acme.agents.tf.d4pg import agent as d4pg
     import sonnet as snt
 
-    del replay_client  # its learner gives no priorities
+    del replay_client  # the learner gives no priorities
     config = self.config
     builder = d4pg.D4PGBuilder(
       d4pg.D4PGConfig(

@@ -1,4 +1,4 @@
-"""Acme's own DQN: its learner and its network, run by this project."""
+"""Acme's own DQN: its learner and network, run by this project."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Drives a stock `acme.Learner` as TFLearner is driven (learner.py).
 
 A stock learner pulls its batches from an iterator inside its own tf.function,
-pushes priorities to a Reverb client and metrics to a logger, and says of its
-variables only what actors need. Here all of these are ours: the iterator reads
-what `step` was given, the client and the logger keep what they are told, and
-the variables are found in the learner's modules.
+pushes priorities to a Reverb client and metrics to a logger, and exposes only
+the variables that actors need. This module provides all of these: the iterator
+reads what `step` was given, the client and the logger store what they receive,
+and the variables are found in the learner's modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agents.exchange import base as exchange_base
 from agents.exchange import local
 from replay import packing
 
-# Of the log row of a learner: Acme's counter, not what was learned.
+# Columns of a learner's log row that come from Acme's counter.
 _COUNTS = ('steps', 'walltime')
 
 
@@ -38,20 +38,14 @@ class AcmeLearner:
     updates_per_call: int = 1,
     seed: int = 0,
   ):
-    """Makes a learner; takes the arguments of TFLearner.
+    """Makes a learner from the arguments of TFLearner.
 
-    Args:
-      agent: an `acme_agent.AcmeAgent`.
-      theta: [1, D]. A stock learner begins with what its networks begin with,
-        so only the shape counts.
-      learning_rates: not used; the stock learner has its own.
-      exchange: must be `Local`.
-      feed: must be `feeds.Transitions`.
-      updates_per_call: steps of the stock learner in one `step`.
-      seed: of its networks and of what it draws.
+    A stock learner has its own initial parameters and learning rates: only the
+    shape of `theta`, [1, D], is used, and `learning_rates` are ignored.
 
     Raises:
-      ValueError: more than one member, or learners that exchange gradients.
+      ValueError: there are several members, `exchange` is not `Local`, or
+        `feed` is not `feeds.Transitions`.
     """
     del learning_rates
     if np.shape(theta) != (1, agent.layout.size):
@@ -83,7 +77,7 @@ class AcmeLearner:
     self._finite: Any = None
 
   def trace(self, sample: Any, probabilities: Any = None) -> None:
-    """Builds the learner's step, and leaves it where it was."""
+    """Builds the learner's step and leaves its state unchanged."""
     del sample, probabilities
     self._complete()
 
@@ -93,7 +87,7 @@ class AcmeLearner:
     """Makes `updates_per_call` updates; see `TFLearner.step`.
 
     Raises:
-      LearnerFault: replay is prioritized, and the learner gives no priorities.
+      LearnerFault: replay is prioritized, but the learner gives no priorities.
     """
     self._complete()
     self._batches.put(sample, probabilities)
@@ -122,22 +116,22 @@ class AcmeLearner:
     )
 
   def parameters(self) -> np.ndarray:
-    """What acts, [1, D]."""
+    """The parameters that act, [1, D]."""
     return self.acting()
 
   def acting(self) -> np.ndarray:
-    """What the stock learner serves to its actors, [1, D], a copy."""
+    """A copy of what the stock learner serves to actors, [1, D]."""
     (variables,) = self._learner.get_variables([self.agent.served])
     return self.agent.layout.pack(variables)[None]
 
   def save(self) -> dict[str, np.ndarray]:
-    """Everything that learning needs to go on: all variables of the learner."""
+    """All variables of the learner, from which learning resumes."""
     self._complete()
     arrays = {name: v.numpy() for name, v in self._variables.items()}
     return {**arrays, 'updates': np.int64(self.updates)}
 
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back.
+    """Restores the arrays of `save`.
 
     Raises:
       ValueError: an array is missing or has another shape.
@@ -156,9 +150,9 @@ class AcmeLearner:
     self.updates = int(arrays['updates'])
 
   def _complete(self) -> None:
-    """Makes what a learner makes only in its first step: graph and slots.
+    """Creates the graph and optimizer slots, which only a first step creates.
 
-    The step is done on a batch of zeros and undone.
+    The step runs on a batch of zeros and is undone.
     """
     if self._variables:
       return
@@ -179,22 +173,17 @@ class AcmeLearner:
 
 
 class Batches:
-  """The batches of a call, as a stock learner iterates over them.
+  """The batches of a call, as an iterator for a stock learner.
 
-  A learner's tf.function runs `next` once, when it is traced. So a batch is
-  read, in the graph, from variables that hold the sample of the whole call.
+  A learner's tf.function calls `next` once, when it is traced. The graph
+  therefore reads each batch from variables that hold the sample of the whole
+  call.
   """
 
   def __init__(
     self, layout: packing.TransitionLayout, batch_size: int, updates: int
   ):
-    """Makes batches of zeros.
-
-    Args:
-      layout: of the packed transitions.
-      batch_size: transitions of a batch, B.
-      updates: batches of a call, U.
-    """
+    """Makes `updates` batches of `batch_size` transitions, all zeros."""
     self._layout = layout
     self._shape = (updates, batch_size)
     self._packed = tf.Variable(
@@ -204,11 +193,9 @@ class Batches:
     self._next = tf.Variable(0, dtype=tf.int64)
 
   def put(self, packed: Any, probabilities: Any = None) -> None:
-    """Takes the sample of a call: the next batch is its first.
+    """Stores a sample [U * B, W] or [U * B, 1, W], and rewinds.
 
-    Args:
-      packed: transitions [U * B, W], or [U * B, 1, W].
-      probabilities: [U * B]; None: all alike.
+    Its probabilities are [U * B]; None: all equal.
     """
     self._packed.assign(tf.reshape(packed, self._packed.shape))
     if probabilities is not None:
@@ -217,7 +204,7 @@ class Batches:
     self.rewind()
 
   def rewind(self) -> None:
-    """Begins the call's batches again."""
+    """Starts again at the first batch of the call."""
     self._next.assign(0)
 
   def __iter__(self) -> Iterator[Any]:
@@ -234,7 +221,7 @@ class Batches:
     ones = tf.ones(batch_size, tf.int64)
     return reverb.ReplaySample(
       info=reverb.SampleInfo(
-        # Places in the call's sample: priorities come back by them.
+        # Positions in the call's sample, under which priorities come back.
         key=tf.cast(
           update * batch_size + tf.range(batch_size, dtype=tf.int64), tf.uint64
         ),
@@ -247,7 +234,7 @@ class Batches:
         observation=fields.o_tm1,
         action=fields.a_tm1,
         reward=fields.r_t,
-        # As Acme's adder: the n-step discount without its last gamma.
+        # As in Acme's adder: the n-step discount without its last gamma.
         discount=fields.d_t,
         next_observation=fields.o_t,
       ),
@@ -255,7 +242,7 @@ class Batches:
 
 
 class _Priorities:
-  """Stands for a Reverb client: keeps the priorities of a call's sample."""
+  """Replaces a Reverb client; stores the priorities of a call's sample."""
 
   def __init__(self, size: int):
     self.found = np.full(size, np.nan)
@@ -271,7 +258,7 @@ class _Priorities:
 
 
 class _Log:
-  """An Acme logger: what the learner wrote last, if it is one number each."""
+  """An Acme logger that keeps the scalars of the learner's last row."""
 
   def __init__(self):
     self._row: dict[str, Any] = {}
@@ -288,11 +275,11 @@ class _Log:
     self._row = dict(data)
 
   def close(self) -> None:
-    """Nothing is held."""
+    """Does nothing, because nothing is open."""
 
 
 def _variables(learner: Any) -> dict[str, tf.Variable]:
-  """The variables of a learner's attributes, each by one name."""
+  """The distinct variables of a learner's attributes, by name."""
   named, seen = {}, set()
   for attribute, value in sorted(vars(learner).items()):
     for index, variable in enumerate(_inside(value)):
@@ -303,7 +290,7 @@ def _variables(learner: Any) -> dict[str, tf.Variable]:
 
 
 def _inside(value: Any) -> Iterator[tf.Variable]:
-  """Variables of a module or an optimizer, or of a nest of them."""
+  """Variables of a module, an optimizer, or a nest of them."""
   if isinstance(value, tf.Variable):
     yield value
   elif isinstance(value, tf.Module):

@@ -10,43 +10,37 @@ import numpy as np
 
 from agents.exchange import local
 
-# Learner steps between two comparisons of what averaging learners have.
+# Learner steps between two comparisons of the learners' parameters.
 COMPARE_PERIOD = 50
 
 
 class Share(NamedTuple):
-  """What one learner brings to an update, and what all of them get back.
+  """One learner's contribution to an update, and the result for all of them."""
 
-  Attributes:
-    update: learner steps made before it.
-    vector: gradient [P, D]; coming back, the mean over the learners.
-    statistics: of `base.Gradient`; coming back, the master's.
-    checksum: of theta before the update, now and then; else None.
-  """
-
-  update: int
-  vector: np.ndarray
+  update: int  # learner steps made before it
+  vector: np.ndarray  # gradient [P, D]; in the result, the learners' mean
+  # Of `base.Gradient`; in the result, the master's.
   statistics: dict[str, np.ndarray]
+  # Of theta before the update, every COMPARE_PERIOD updates; otherwise None.
   checksum: int | None = None
 
 
 class Average(local.Local):
-  """The mean of L learners' gradients, each of its share of the batch.
+  """The mean of L learners' gradients, each from its share of the batch.
 
-  All apply the same update, so their parameters stay equal to the last bit. A
-  loss that is a mean over B items is the mean over L shares of B / L, and so is
-  its gradient. What is not learned by gradient (`statistics`) is the master's,
-  of its share.
+  All apply the same update, so their parameters stay equal to the last bit. If
+  the loss is a mean over B items, it equals the mean over L shares of B / L
+  items, and so does its gradient. Parameters that are not learned by gradient
+  (`statistics`) come from the master's share alone.
   """
 
   on_host = True
 
   def __init__(self, reduce: Callable[[Share], Share]):
-    """Takes what finds the mean.
+    """Takes `reduce`, from this learner's share to the common one.
 
-    Args:
-      reduce: from this learner's share to the common one; waits for the other
-        learners, and may raise where they cannot come together.
+    It waits for the other learners, and may raise if they cannot be brought in
+    step.
     """
     self._reduce = reduce
 

@@ -3,22 +3,22 @@
     sample -> gradient -> [apply: in the traced update] -> theta
                  ^ meet: between gradient and update     ^ sync: between calls
 
-An exchange says what it does at each of the three places, which methods its
-worker serves for it (`serves`), which other nodes it calls (its constructor
-takes their clients), what a checkpoint of the learner must hold (`variables`)
-and what it logs (`metrics`). It knows any agent, by its flat vectors alone, and
-any number of members P.
+An exchange defines what it does at each of these three places, which methods
+its worker serves for it (`serves`), which other nodes it calls (its constructor
+takes their clients), what a checkpoint of the learner must contain
+(`variables`) and what it logs (`metrics`). It works with any agent, because it
+uses flat vectors alone, and with any number of members P.
 
 A worker calls, in this order:
 
-    theta = exchange.initial(theta, again)    first parameters
-    exchange.setup(learner, seed)             once, before anything is traced
+    theta = exchange.initial(theta, again)    initial parameters
+    exchange.setup(learner, seed)             once, before tracing
     exchange.begin(worker)                    the learner is built and restored
     loop:
-      [acts, if it does: episode_ended(done) for each episode]
+      [if it acts: episode_ended(done) for each episode]
       learner.step(sample)  ->  meet and apply, for each update
       exchange.updated(result)
-      exchange.sync()  ->  moved parameters act
+      exchange.sync()  ->  changed parameters act
     exchange.ended()
     exchange.close()
 """
@@ -37,15 +37,15 @@ from agents import gradient_step
 
 
 class Stopped(Exception):
-  """The run ended while an exchange waited for other nodes."""
+  """The run ended while an exchange was waiting for other nodes."""
 
 
 class OutOfStep(RuntimeError):
-  """What the learner has does not fit the others': `rejoin` comes first."""
+  """The learner's state differs from the others': it must `rejoin` first."""
 
 
 class Learner(Protocol):
-  """What an exchange sees of a learner (learner.py)."""
+  """An exchange's view of a learner (learner.py)."""
 
   agent: base.Agent
   theta: tf.Variable
@@ -53,7 +53,7 @@ class Learner(Protocol):
 
   @property
   def updates(self) -> int:
-    """Learner steps made."""
+    """Learner steps made so far."""
 
   def apply(
     self,
@@ -64,26 +64,26 @@ class Learner(Protocol):
     """One update; see `TFLearner.apply`."""
 
   def parameters(self) -> np.ndarray:
-    """`theta [P, D]`, a copy."""
+    """`theta [P, D]`. Callers must not modify the array."""
 
   def set_parameters(self, theta: np.ndarray) -> None:
-    """Puts all members at `theta [P, D]`; optimizers go on."""
+    """Sets `theta [P, D]`; target networks and optimizer state stay."""
 
   def save(self) -> dict[str, np.ndarray]:
-    """All that learning needs to go on."""
+    """The state that learning resumes from."""
 
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
-    """Takes the arrays of `save` back."""
+    """Restores the arrays of `save`."""
 
 
 class Worker(Protocol):
-  """What an exchange sees of the worker that it is plugged into."""
+  """An exchange's view of the worker that it is plugged into."""
 
   members: list[base.ActorInfo]
 
   @property
   def steps(self) -> int:
-    """Environment steps of each member; 0 where others act."""
+    """Environment steps of each member; 0 if other nodes act."""
 
   @property
   def learner(self) -> Learner:
@@ -91,25 +91,25 @@ class Worker(Protocol):
 
   @property
   def theta(self) -> np.ndarray:
-    """Parameters [P, D] that act now: at most one learner call old."""
+    """The parameters that act now [P, D], at most one learner call old."""
 
   def over(self) -> bool:
-    """Whether to stop waiting: the run is over. Also reports, when due."""
+    """Whether to stop waiting because the run is over. Sends due reports."""
 
 
 class Exchange(abc.ABC):
-  """What a topology plugs into a worker. Only `apply` has to be written.
+  """What a topology plugs into a worker. Only `apply` is abstract.
 
   Attributes:
     on_host: whether `meet` has work to do. Each update is then a TensorFlow
       call of its own, with Python in between (updates.py).
     shared_start: whether all members of a run begin with the same parameters.
-    keeps_learner: whether a worker that is started again within a run goes on
-      as its learner was saved; if not, it begins from `initial`. A run that is
-      resumed always goes on.
-    serves: names of the methods that the worker serves to others.
-    should_stop: whether the program stops, for waits before `begin`; the worker
-      sets it before it asks for anything.
+    keeps_learner: whether a worker that restarts within a run restores its
+      saved learner; if not, it begins from `initial`. A resumed run always
+      restores it.
+    serves: names of the methods that the worker serves to other nodes.
+    should_stop: whether the program stops, for waits before `begin`. The worker
+      sets it before its first call.
   """
 
   on_host = False
@@ -119,67 +119,63 @@ class Exchange(abc.ABC):
   should_stop: Callable[[], bool] = staticmethod(lambda: False)
 
   def setup(self, learner: Learner, seed: int) -> None:
-    """Makes variables; called once, before the first update is traced."""
+    """Creates variables; called once, before the first update is traced."""
     del learner, seed
 
   # In the traced update.
 
   @abc.abstractmethod
   def apply(self, learner: Learner, gradient: base.Gradient) -> tf.Tensor:
-    """One update of the learner; returns [P] bool, False where skipped."""
+    """Makes one update of the learner; bool [P], False where skipped."""
 
   def passed(self, updates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Updates of the parameters before and after this one, int64 [].
+    """Updates of the parameters before and after this one, int64 [] each.
 
-    What target networks follow by. Own ones, where no others are made.
-
-    Args:
-      updates: learner steps, this one included.
+    Target networks follow these counts. By default only the learner's own
+    updates count: `updates`, with this one included.
     """
     return updates - 1, updates
 
   # Between gradient and update.
 
   def meet(self, learner: Learner, gradient: base.Gradient) -> base.Gradient:
-    """What is applied in place of `gradient`. May wait for other nodes.
+    """Returns what to apply in place of `gradient`. May wait for other nodes.
 
     Raises:
       Stopped: the run ended meanwhile.
-      OutOfStep: the learner has to `rejoin` the others.
+      OutOfStep: the learner must `rejoin` the others.
     """
     del learner
     return gradient
 
   def brought(self) -> dict[str, np.ndarray]:
-    """What `meet` has brought besides a gradient, of the same shapes each time.
+    """What `meet` brought besides a gradient, with the same shapes each time.
 
-    It goes to `take` before the update is finished.
+    It is passed to `take` before the update is finished.
     """
     return {}
 
   def take(self, brought: dict[str, tf.Tensor]) -> None:
-    """In the graph: puts what was `brought` where `apply` needs it."""
+    """Stores what `meet` brought where `apply` reads it. In the graph."""
     del brought
 
   # Between calls of the learner.
 
   def initial(self, theta: np.ndarray, again: bool) -> np.ndarray:
-    """First parameters [P, D] of the members, given fresh ones.
+    """Returns the initial parameters [P, D] of the members, given fresh ones.
 
-    Args:
-      theta: fresh ones [P, D].
-      again: whether the worker has acted or learned in this run before, or is
-        started again within it.
+    `again` says whether the worker has acted or learned in this run before, or
+    restarts within it.
     """
     del again
     return theta
 
   def begin(self, worker: Worker) -> None:
-    """Called once, with the learner restored and traced."""
+    """Called once, after the learner is restored and traced."""
     del worker
 
   def rejoin(self, learner: Learner) -> None:
-    """After `OutOfStep`: takes over what the others have. May wait.
+    """Takes over the others' state after `OutOfStep`. May wait.
 
     Raises:
       Stopped: the run ended meanwhile.
@@ -187,55 +183,46 @@ class Exchange(abc.ABC):
     del learner
 
   def episode_ended(self, done: Any) -> None:
-    """A training episode ended: `observers.Finished`, index is the member."""
+    """Member `done.index` ended a training episode (`observers.Finished`)."""
     del done
 
   def updated(self, result: Any) -> None:
-    """The learner made a call (`learner.StepResult`)."""
+    """The learner completed a call, with this `learner.StepResult`."""
     del result
 
   def sync(self) -> bool | None:
     """Called between the learner's calls, and while the worker waits.
 
-    Returns:
-      Whether parameters moved, so that the new ones are to act from now on.
+    Returns whether parameters changed, so that the new ones have to act.
     """
 
   def actor_steps(self, own: int) -> int:
-    """Environment steps by which exploration falls.
-
-    Args:
-      own: of each member of this worker.
-    """
+    """Environment steps by which exploration falls; `own` is per member."""
     return own
 
   def scheduled(self, updates: int) -> int:
-    """Learner steps by which learning rates fall.
-
-    Args:
-      updates: of this learner.
-    """
+    """Learner steps by which learning rates fall; `updates` are its own."""
     return updates
 
   def replacement(self, member: int) -> np.ndarray | None:
-    """Parameters [D] for a member whose own are not finite, if there are."""
+    """Parameters [D] for a member whose own are not finite, or None."""
     del member
     return None
 
   def reset_member(self, member: int) -> None:
-    """Forgets what was kept of one member: its parameters were replaced."""
+    """Resets the state of a member whose parameters were replaced."""
     del member
 
   def variables(self) -> dict[str, tf.Variable]:
-    """What a checkpoint of the learner has to hold."""
+    """Variables that a checkpoint of the learner must contain, by name."""
     return {}
 
   def metrics(self) -> dict[str, float]:
-    """What to log."""
+    """Numbers to log."""
     return {}
 
   def ended(self) -> None:
-    """The worker learns no more; it serves until the program stops."""
+    """Learning has ended; the worker serves until the program stops."""
 
   def close(self) -> None:
-    """The loop is over."""
+    """Called last, also if the worker fails."""

@@ -1,17 +1,16 @@
 """Gossip: each worker mixes its parameters with those of a few neighbours.
 
 Assran et al. 2019 (GALA, arXiv:1906.04585). With X [n, D] the parameters of n
-workers, one local step each and then one mixing is
+workers, one local step each followed by one mixing is
 
     X <- W (X - rate * G)
 
-Worker i does its row of W alone: its own update, then its own message to its
-out-neighbours, then the mixture of what its in-neighbours have sent. An
+Worker i computes its row of W alone: its own update, then a message to its
+out-neighbours, then the mixture with what its in-neighbours have sent. An
 iteration is one call of the learner. There is no server and no barrier: a
 worker waits only while an in-neighbour is more than `tau` iterations behind.
 
-Graphs and arithmetic are in mixing.py. What carries messages is behind
-`Carrier`.
+mixing.py has graphs and arithmetic; a `Carrier` transports the messages.
 """
 
 from __future__ import annotations
@@ -31,59 +30,53 @@ from agents.exchange import mixing
 
 _logger = logging.getLogger(__name__)
 
-# Iteration of a worker that learns no more: nobody waits for it.
+# The iteration announced by a worker that has ended, so that none waits for it.
 LEFT = 2**62
 _LOOK_AROUND_S = 0.5
-# A worker that was never heard of may still trace its update.
+# For a worker that has not been heard yet: it may still be tracing its update.
 _FIRST_PATIENCE_S = 120.0
 
 
 class Message(NamedTuple):
-  """What a worker tells after an iteration.
+  """What a worker sends after an iteration."""
 
-  Attributes:
-    iteration: that it has ended.
-    theta: [P, D] after the worker's own update; None says the number alone.
-    largest_step: longest update that it knows of, any worker's.
-  """
-
-  iteration: int
-  theta: np.ndarray | None = None
-  largest_step: float = 0.0
+  iteration: int  # that it has completed
+  theta: np.ndarray | None = None  # [P, D] after its own update, if sent
+  largest_step: float = 0.0  # norm of the longest known update of any worker
 
 
 class Carrier(Protocol):
-  """Brings messages; see launch/services/gossip.py and gossip_memory.py."""
+  """Transports messages; see launch/services/gossip_rpc.py and its siblings."""
 
   @property
   def received(self) -> int:
-    """Messages so far, from all."""
+    """Messages received so far, from all senders."""
 
   @property
   def refused(self) -> int:
-    """Of those, not finite or damaged."""
+    """Messages refused because they were not finite or damaged."""
 
   def start(self, shape: tuple[int, ...]) -> None:
-    """Begins to carry parameters of this shape."""
+    """Prepares for parameters of this shape."""
 
   def send(self, receivers: Iterable[int], message: Message) -> None:
-    """Sends, and returns at once; a newer message replaces an older one."""
+    """Sends without waiting; a newer message replaces an unsent one."""
 
   def newest(self, sender: int) -> Message | None:
-    """The newest message with parameters; None before the first."""
+    """The newest message with parameters, or None if there is none yet."""
 
   def heard(self, sender: int) -> tuple[int, int]:
-    """Messages from a sender, and the newest iteration among them."""
+    """Number of messages from a sender, and the newest iteration in them."""
 
   def wait(self, received: int, timeout_s: float) -> None:
-    """Waits until there were more messages than `received`."""
+    """Waits until more than `received` messages have arrived."""
 
   def close(self) -> None:
-    """Ends sending."""
+    """Stops sending."""
 
 
 class Average(Protocol):
-  """Finds the mean of all workers; see launch/services/gossip.py."""
+  """The mean of all workers; see launch/services/gossip_averager.py."""
 
   def __call__(
     self,
@@ -92,19 +85,20 @@ class Average(Protocol):
     theta: np.ndarray,
     over: Callable[[], bool],
   ) -> np.ndarray | None:
-    """The mean of a round; None if there is none."""
+    """The mean of round `number`; None if there is none."""
 
   def leave(self) -> None:
-    """This worker takes no part in later rounds."""
+    """Withdraws this worker from later rounds."""
 
 
 class Mix(local.Local):
   """The gradient; between calls, the mixture with in-neighbours.
 
-  In this order: own update, own message, wait by the lock, mixture, and every
-  `avg_period` iterations the mean of all. Between two rollouts only, so what
-  acts is what learns. A neighbour that keeps the lock for `lock_timeout_s` is
-  taken for dead: its row goes on without it until it is heard again.
+  The order is: own update, own message, wait by the lock, mixture, and every
+  `avg_period` iterations the mean of all workers. Mixing happens only between
+  rollouts, so the parameters that act are those that learn. A neighbour that
+  blocks the lock for `lock_timeout_s` is considered dead: mixing continues
+  without it until a message from it arrives.
   """
 
   shared_start = True
@@ -125,14 +119,14 @@ class Mix(local.Local):
 
     Args:
       graph: of all workers.
-      index: of this one.
-      carrier: of its messages.
+      index: this worker.
+      carrier: transports its messages.
       tau: iterations that an in-neighbour may be behind; None: any number.
-      lock_timeout_s: how long it waits for one that is further behind.
-      avg_period: iterations between two means of all; 0: none.
-      average: finds them.
-      average_moments: whether the means are also of second moments.
-      ask: the newest that a live neighbour has now; None if none answers.
+      lock_timeout_s: how long to wait for one that is further behind, seconds.
+      avg_period: iterations between two means of all workers; 0: no means.
+      average: computes these means; None: no means.
+      average_moments: whether to average the optimizer's second moments too.
+      ask: returns the newest state of the live neighbours, or None.
     """
     self._ask = ask
     self._graph = graph
@@ -146,14 +140,14 @@ class Mix(local.Local):
     self._sources = graph.all_sources(index)
     self._bound_factor = mixing.bound_factor(graph)
     self._again = self._due = False
-    self._found: Message | None = None  # what a neighbour had at the start
-    self._begun: Message | None = None  # what this worker has now
+    self._found: Message | None = None  # a neighbour's state at the start
+    self._begun: Message | None = None  # this worker's present state
     self._last: np.ndarray | None = None  # parameters after the last mixture
     self._first = self._iteration = 0
-    self._averaged_at = 0  # steps
-    self._mixed = dict.fromkeys(self._sources, -1)  # newest iteration
+    self._averaged_at = 0  # environment steps
+    self._mixed = dict.fromkeys(self._sources, -1)  # newest iteration mixed
     self._staleness: dict[int, int] = {}
-    self._dead: dict[int, int] = {}  # to the messages heard before
+    self._dead: dict[int, int] = {}  # worker to messages heard before its death
     self._largest_step = 0.0
     self._mixtures = self._averages = 0
     self._waited_s = 0.0
@@ -167,12 +161,12 @@ class Mix(local.Local):
 
   def variables(self):
     if self._begun is not None:
-      self._kept.assign(self._iteration)  # only whoever saves needs it
+      self._kept.assign(self._iteration)  # only needed when saving
     return {'gossip_iteration': self._kept}
 
   def initial(self, theta, again):
-    # Its target network begins there too. A checkpoint, which is restored
-    # afterwards, overrides both.
+    # The target network starts from these parameters too. A checkpoint is
+    # restored later and overrides both.
     self._again, self._found = again, self._ask() if again else None
     if self._found is None or self._found.theta is None:
       return theta
@@ -181,12 +175,12 @@ class Mix(local.Local):
   def begin(self, worker):
     self._worker = worker
     self._iteration = int(self._kept.numpy())
-    # Others have gone on while the update was traced.
+    # The neighbours have gone on while the update was traced.
     found = (self._ask() or self._found) if self._again else None
     if found is not None:
-      self._first_patience_s = self._timeout_s  # the others run already
+      self._first_patience_s = self._timeout_s  # the others are running
     behind = 0 if found is None else found.iteration - self._iteration
-    # What the lock allows may be so in a run that is resumed.
+    # A resumed run may start with any difference that the lock allows.
     if behind > (0 if self._tau is None else self._tau + 1):
       assert found is not None and found.theta is not None
       _logger.info(
@@ -206,7 +200,7 @@ class Mix(local.Local):
     )
 
   def state(self) -> Message | None:
-    """What this worker has now; None before it has begun."""
+    """This worker's present state; None before it has begun."""
     return self._begun
 
   def updated(self, result):
@@ -243,7 +237,7 @@ class Mix(local.Local):
     return None
 
   def reset_member(self, member):
-    self._last = None  # what comes next is no step of the learner
+    self._last = None  # the next change is not a step of the learner
 
   def metrics(self):
     found = {
@@ -290,12 +284,12 @@ class Mix(local.Local):
     full = number._replace(theta=own) if np.isfinite(own).all() else number
     now = self._graph.receivers(self._index, iteration)
     self._carrier.send(now, full)
-    # The others need only know how far this worker is.
+    # The other neighbours only need to know this worker's iteration.
     others = set(self._graph.all_receivers(self._index)) - set(now)
     self._carrier.send(others, number)
 
   def _wait(self, iteration: int) -> None:
-    """Until no living in-neighbour is more than tau behind."""
+    """Waits until no living in-neighbour is more than tau behind."""
     self._readmit()
     begin = time.monotonic()
     while True:
@@ -321,7 +315,7 @@ class Mix(local.Local):
     if source in self._dead:
       return False
     count, heard = self._carrier.heard(source)
-    # At the start all have the same, whatever their number.
+    # All start equal, whatever the iteration number.
     heard = max(heard, self._first) if count else self._first
     return not mixing.may_begin(iteration, heard, self._tau)
 
@@ -332,7 +326,7 @@ class Mix(local.Local):
         _logger.warning('Worker %d is heard again.', source)
 
   def _mixture(self, iteration: int, own: np.ndarray) -> np.ndarray:
-    """What is learned from next; `own` itself if nothing has arrived."""
+    """The parameters to continue from; `own` itself if nothing has arrived."""
     living = [
       j
       for j in self._graph.sources(self._index, iteration)
@@ -341,7 +335,7 @@ class Mix(local.Local):
     arrived = []
     for source in living:
       message = self._carrier.newest(source)
-      # Nothing is mixed twice.
+      # Each message is mixed once.
       if message is None or message.iteration <= self._mixed[source]:
         continue
       assert message.theta is not None
@@ -377,7 +371,7 @@ class Mix(local.Local):
 
 
 def second_moments(optimizer: Any) -> str:
-  """What a learner calls the slot of its squared gradients.
+  """The name under which a learner saves its moments of squared gradients.
 
   Raises:
     ValueError: the optimizer keeps none.

@@ -1,7 +1,7 @@
-"""Who mixes with whom, and the arithmetic of mixing: pure functions on vectors.
+"""The graphs and the arithmetic of mixing, as pure functions on vectors.
 
-Assran et al. 2019 (GALA, arXiv:1906.04585); docs/topologies/gossip.md has the
-equations beside the functions. The exchange is mix.py.
+Assran et al. 2019 (GALA, arXiv:1906.04585); docs/topologies/gossip.md lists the
+equations beside the functions. The exchange is in mix.py.
 """
 
 from __future__ import annotations
@@ -19,21 +19,16 @@ Topology = Literal['ring', 'bidirectional_ring', 'exponential', 'full']
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-  """Who sends to whom, in which iteration: workers on a circle.
+  """Which workers, placed on a circle, exchange messages in each iteration.
 
-  In iteration k worker i hears `peers` of its in-neighbours, and as many hear
-  it: those at the next distances of the topology, in turn. So each W has equal
-  weights 1/(p+1) and is doubly stochastic.
-
-  Attributes:
-    topology: name.
-    size: workers, n.
-    peers: in-neighbours of one iteration, p.
+  In iteration k worker i hears `peers` of its in-neighbours, those at the next
+  distances of the topology, in turn; as many workers hear it. Each mixing
+  matrix W therefore has equal weights 1/(p+1) and is doubly stochastic.
   """
 
   topology: Topology
-  size: int
-  peers: int = 1
+  size: int  # workers, n
+  peers: int = 1  # in-neighbours per iteration, p
 
   def __post_init__(self):
     known = get_args(Topology)
@@ -50,7 +45,7 @@ class Graph:
 
   @functools.cached_property
   def distances(self) -> list[int]:
-    """How far behind a worker on the circle its in-neighbours are."""
+    """Distances on the circle to the in-neighbours behind a worker."""
     n = self.size
     found = {
       'ring': [1],
@@ -62,7 +57,7 @@ class Graph:
 
   @property
   def cycle(self) -> int:
-    """Iterations after which the turns repeat."""
+    """Number of iterations after which the turns repeat."""
     count = max(1, len(self.distances))
     return count // math.gcd(count, self.peers)
 
@@ -95,12 +90,10 @@ class Graph:
 def mix_row(
   own: np.ndarray, arrived: Sequence[np.ndarray], expected: int
 ) -> np.ndarray:
-  """One row of W: equal weights; what has not arrived is replaced by `own`.
+  """One row of W: equal weights; `own` replaces what has not arrived.
 
-  Args:
-    own: parameters of this worker.
-    arrived: those of in-neighbours, not mixed before.
-    expected: in-neighbours of this iteration that live.
+  `arrived` are parameters of in-neighbours that were not mixed before, of the
+  `expected` ones that are alive in this iteration.
   """
   share = own.dtype.type(1 / (expected + 1))
   mixed = (1 - share * len(arrived)) * own
@@ -112,20 +105,17 @@ def mix_row(
 def push_sum(
   shares: np.ndarray, numerators: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """One round of push-sum, for graphs of which W is not doubly stochastic.
+  """One round of push-sum, for graphs whose W is not doubly stochastic.
 
-  Every `Graph` is regular, so `Mix` needs none of it.
-
-  Args:
-    shares: [n, n], column j is what worker j sends to each; columns sum to 1.
-    numerators: [n, D].
-    weights: [n]; a worker's parameters are its numerator over its weight.
+  Worker j sends column j of `shares` [n, n], which sums to 1. A worker's
+  parameters are its numerator [n, D] over its weight [n]. `Mix` does not need
+  this, because every `Graph` is regular.
   """
   return shares @ numerators, shares @ weights
 
 
 def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
-  """`sum_j q_j theta_j`, with `q_j = m_j / sum m` of environment steps m."""
+  """`sum_j q_j theta_j`, with `q_j = m_j / sum m` for environment steps m."""
   weights = np.asarray(steps, np.float64)
   weights = weights / weights.sum()
   total = np.zeros_like(vectors[0])
@@ -135,38 +125,36 @@ def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
 
 
 def bound_factor(graph: Graph) -> float:
-  """What times `max_k ||rate G_k||_F` bounds the deviation from the mean.
+  """Factor on `max_k ||rate G_k||_F` that bounds the deviation from the mean.
 
-  With one matrix: `D <- beta (D + g)`, so `D <= beta / (1 - beta) g`, where
-  beta is its second largest singular value: by what it shrinks deviations at
-  least. With matrices in turn, of a cycle that begins anywhere: the sum over
-  its steps of the beta of what follows them, over 1 less that of the whole
-  cycle.
+  With a single matrix, `D <- beta (D + g)` gives `D <= beta / (1 - beta) g`,
+  where beta, its second largest singular value, bounds the share of a deviation
+  that mixing leaves. With a cycle of matrices, add up beta of the product from
+  each step on, and divide by 1 - beta of the whole product. The cycle may begin
+  anywhere, so the worst case counts.
   """
   if graph.size == 1:
     return 0.0
-  # Each W is circulant, so that all have the same eigenvectors: the eigenvalues
-  # of one are the Fourier transform of its first row, those of a product are
-  # their products. Without the first, that of the mean, the largest is beta. It
-  # is below 1, as distance 1 comes in each cycle.
+  # Each W is circulant, so all have the same eigenvectors. The eigenvalues of W
+  # are the Fourier transform of its first row, and those of matrices multiply.
+  # Without the first one, which belongs to the mean, the largest is beta. It is
+  # below 1 for a cycle, because distance 1 occurs in each.
   rows = np.zeros((graph.cycle, graph.size))
   for k, row in enumerate(rows):
     row[[0, *graph.sources(0, k)]] = 1 / (graph.peers + 1)
   values = np.abs(np.fft.fft(rows)[:, 1:])
   worst = 0.0
   for last in range(graph.cycle):
-    # From the last step of the cycle back to its first.
+    # Products from the last step of the cycle back to its first.
     betas = np.cumprod(np.roll(values, last, 0)[::-1], 0).max(1)
     worst = max(worst, betas.sum() / (1 - betas[-1]))
   return float(worst)
 
 
 def may_begin(iteration: int, heard: int, tau: int | None) -> bool:
-  """The lock: whether a worker may begin the iteration after this one.
+  """The lock: whether a worker may begin the iteration after `iteration`.
 
-  Args:
-    iteration: that it has ended.
-    heard: newest iteration that it knows of an in-neighbour.
-    tau: iterations that one may be behind; None: any number.
+  An in-neighbour, known to have completed iteration `heard`, may be at most
+  `tau` iterations behind; None allows any number.
   """
   return tau is None or heard >= iteration - tau

@@ -1,4 +1,4 @@
-"""The swarm's update: the gradient and a pull towards theta_star."""
+"""The swarm's exchange."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Pull(base.Exchange):
     v <- -rate * u + min(c, c_max) * r * (theta_star - theta) + inertia * v
     theta <- theta + v
 
-  with r a draw from U[0, 1) for each member, update and group of the layout
-  (policy and critic have one each), or for each element. Both terms use theta
-  before the update; the pull never enters u. Each member has a c of its own, so
-  that those that are better than theta_star can be left alone.
+  r is drawn from U[0, 1) for each member, update and group of the layout (one
+  each for policy and critic), or for each element. Both terms use theta before
+  the update, and the pull never enters u. Each member has its own c, so that
+  members better than theta_star can be left alone.
 
-  With `period` above 1 the pull follows every period-th update instead: it is
-  added to what that update has made of theta.
+  With `period` above 1, only every period-th update has a pull, which is then
+  computed after that update's gradient step.
   """
 
   def __init__(
@@ -50,7 +50,7 @@ class Pull(base.Exchange):
     draws = int(self._part_of.max()) + 1
     self._r_shape = (shape[0], draws) if self._r_mode == 'scalar' else shape
     # Not saved: calls, between which checkpoints are made, are whole periods,
-    # and a run that is resumed may have another one.
+    # and a resumed run may have another period.
     self._made = tf.Variable(0, dtype=tf.int64, name='made')
     self._generator = tf.random.Generator.from_seed(seed, alg='philox')
     self._velocity: tf.Variable | None = None
@@ -60,19 +60,14 @@ class Pull(base.Exchange):
   def set_star(
     self, theta_star: np.ndarray | None, c: float | np.ndarray
   ) -> None:
-    """Takes a new weight, and a new `theta_star [D]` unless it is None.
-
-    Args:
-      theta_star: [D]; None keeps the one it has.
-      c: weight of the pull, [] for all members or [P].
-    """
+    """Sets c, [] or [P], the weight of the pull; theta_star [D] unless None."""
     if theta_star is not None:
       self._star.assign(theta_star)
       self._has_star.assign(True)
     weights = np.broadcast_to(
       np.reshape(np.asarray(c, np.float32), (-1, 1)), self._c.shape
     )
-    # Before the first star c stays 0, so the zeros of `_star` never pull.
+    # Until there is a star, c stays 0, so the zeros of `_star` never pull.
     self._c.assign(weights if self._has_star.numpy() else 0 * weights)
 
   def apply(self, learner, gradient):
@@ -98,7 +93,7 @@ class Pull(base.Exchange):
       return learner.apply(gradient, combine, operands).finite
     old = velocity.read_value()
     applied = learner.apply(gradient, combine, [*operands, old])
-    # A member that skips its update keeps its velocity too.
+    # A member that skips its update also keeps its velocity.
     moved = applied.finite[:, None]
     velocity.assign(tf.where(moved, applied.displacement, old))
     return applied.finite
@@ -123,16 +118,16 @@ class Pull(base.Exchange):
 
 
 def _parts(layout: parameters.Layout) -> np.ndarray:
-  """Which group each parameter is of, int32 [D]; what has none is one more."""
+  """Group index of each parameter, int32 [D]; those without share another."""
   found = np.full(layout.size, -1, np.int32)
   for index, place in enumerate(layout.groups.values()):
     found[place] = index
-  # From 0 on and without gaps.
+  # Renumbered from 0 without gaps.
   return np.unique(found, return_inverse=True)[1].astype(np.int32)
 
 
 def swarm_step(theta, step, theta_star, c, r, c_max):
-  """`step + min(c, c_max) * r * (theta_star - theta)`, shape of theta."""
+  """`step + min(c, c_max) * r * (theta_star - theta)`, shaped like theta."""
   if c_max is not None:
     c = tf.minimum(c, tf.constant(c_max, theta.dtype))
   return step + c * r * (theta_star - theta)

@@ -1,4 +1,4 @@
-"""The update is made elsewhere: the gradient goes there, theta comes back."""
+"""A server makes the update: the gradient goes there, and theta comes back."""
 
 from __future__ import annotations
 
@@ -14,58 +14,45 @@ import tensorflow as tf
 from agents.exchange import base
 
 _logger = logging.getLogger(__name__)
-_LITTLE, _EARLY = 0.05, 0.1  # shares of the first entropy, and of the budget
+_LITTLE, _EARLY = 0.05, 0.1  # shares of the initial entropy and of the budget
 
 
 class Message(NamedTuple):
-  """What one learner sends for an update.
+  """What a learner sends for one update."""
 
-  Attributes:
-    vector: gradient [D], clipped; None where there is none to apply.
-    statistics: position in theta to what would stand there if this learner
-      were alone.
-    steps: environment steps that the learner's members have taken.
-  """
-
-  vector: np.ndarray | None
+  vector: np.ndarray | None  # gradient [D], clipped; None if there is none
+  # Offset in theta to the value that this learner alone would put there.
   statistics: dict[int, np.ndarray]
-  steps: int
+  steps: int  # environment steps of the learner's members so far
 
 
 class Answer(NamedTuple):
-  """What comes back.
+  """The server's state after a message."""
 
-  Attributes:
-    theta: parameters [D] as they are now.
-    version: updates that made them, of all learners.
-    steps: environment steps of all learners.
-    accepted: share of the parameters that took the gradient.
-  """
-
-  theta: np.ndarray
-  version: int
-  steps: int
-  accepted: float = 1.0
+  theta: np.ndarray  # current parameters [D]
+  version: int  # updates made so far, of all learners
+  steps: int  # environment steps of all learners
+  accepted: float = 1.0  # share of the parameters that took the gradient
 
 
 class Server(Protocol):
-  """Who has the parameters and the optimizer. Both may raise `base.Stopped`."""
+  """Holds parameters and optimizer. Both methods may raise `base.Stopped`."""
 
   def push(self, message: Message) -> Answer:
-    """Sends a message; what the server has after it."""
+    """Sends a message and returns the state after it."""
 
   def pull(self) -> Answer:
-    """What the server has."""
+    """Returns the current state."""
 
 
 class LossFilter:
-  """Finds losses that are far above those before them (Nair et al. 2015).
+  """Detects losses far above the previous ones (Nair et al. 2015).
 
   discard if a > mean + sigmas * std, after `warmup` losses; a = |loss|
 
-  The test is made with the statistics before the loss. A discarded loss enters
-  them too, so that a lasting change is accepted after a while; one that is not
-  finite is discarded and never enters.
+  The statistics are those before the loss. A discarded loss is added to them
+  too, so that a lasting change is eventually accepted; one that is not finite
+  is discarded and never added.
   """
 
   def __init__(self, sigmas: float, decay: float = 0.99, warmup: int = 100):
@@ -77,7 +64,7 @@ class LossFilter:
 
   @property
   def state(self) -> list[float]:
-    """What it goes on with: losses seen, mean, variance."""
+    """Losses seen, mean and variance, for a checkpoint."""
     return [self._seen, self.mean, self._variance]
 
   @state.setter
@@ -90,7 +77,7 @@ class LossFilter:
     return math.sqrt(self._variance)
 
   def discards(self, loss: float) -> bool:
-    """Whether the gradient of a batch with this loss is to be thrown away."""
+    """Whether to discard the gradient of a batch with this loss."""
     a = abs(loss)
     if not math.isfinite(a):
       return True
@@ -106,10 +93,10 @@ class LossFilter:
 
 
 class EntropyWatch:
-  """Notices a policy that hardly explores any more, early in a run.
+  """Detects a policy that almost stops exploring early in a run.
 
-  Its entropy is below a twentieth of the first one's before a tenth of the
-  budget is used. For discrete actions: that of a density has no least value.
+  Its entropy falls below 1/20 of the initial one before 1/10 of the budget is
+  used. Only for discrete actions: the entropy of a density has no minimum.
   """
 
   def __init__(self, budget: int):
@@ -118,7 +105,7 @@ class EntropyWatch:
     self._said = False
 
   def remark(self, entropy: float, steps: int) -> str | None:
-    """What to say of an update's mean entropy, once; None most of the time."""
+    """A warning on an update's mean entropy, at most once; else None."""
     if self._first is None:
       if not 0 < entropy < math.inf:
         return None
@@ -135,18 +122,18 @@ class EntropyWatch:
 
 
 class RemoteApply(base.Exchange):
-  """The gradient of the one member goes to a server, and theta comes back.
+  """Sends the gradient of the only member to a server and gets theta back.
 
-  Optimizer, learning rate and schedules are the server's; the learner keeps its
-  own target network. Three rules:
+  The server has the optimizer, learning rate and schedules; the learner keeps
+  its own target network. Three rules:
 
-  clipping    here, before the gradient is sent: the norm is that of all of it,
-              and it is the same whatever slices the server keeps it in.
-  statistics  what is not learned by gradient (means of observations, a largest
-              priority) is sent with it where it has moved, and the server makes
-              one of all learners'.
-  target      follows where the server's version passes a multiple of its
-              period, so by the updates of all learners.
+  clipping    is done here, before the gradient is sent: the norm is that of the
+              whole gradient, however the server slices it.
+  statistics  (parameters not learned by gradient, such as means of observations
+              or a largest priority) are sent with the gradient if they changed;
+              the server merges those of all learners.
+  target      is updated when the server's version passes a multiple of its
+              period, so it follows the updates of all learners.
   """
 
   on_host = True
@@ -159,14 +146,13 @@ class RemoteApply(base.Exchange):
     budget: int | None = None,
     gradients: int = 1,
   ):
-    """Takes the way to the server.
+    """Makes the exchange of one learner.
 
     Args:
-      server: that makes the updates.
+      server: makes the updates.
       loss_filter: of this learner's losses; None discards none.
-      budget: environment steps of all learners, to tell what is early.
-      gradients: that an update of the server is the mean of; its schedules go
-        by them.
+      budget: environment steps of all learners, for `EntropyWatch`.
+      gradients: averaged in one update of the server; schedules advance by it.
     """
     self._server = server
     self._filter = loss_filter
@@ -174,7 +160,7 @@ class RemoteApply(base.Exchange):
     self._entropy = None if budget is None else EntropyWatch(budget)
     self._others = 0  # environment steps of other learners
     self._sent = self._discarded = 0
-    self._rejected = 0.0  # in shares of all parameters
+    self._rejected = 0.0  # gradients, counted in shares of all parameters
     self._worker: base.Worker | None = None
 
   def setup(self, learner, seed):
@@ -293,7 +279,7 @@ class RemoteApply(base.Exchange):
     }
 
   def _moved(self, statistics: dict[str, Any]) -> dict[int, np.ndarray]:
-    """By position in theta, without what says nothing new."""
+    """The changed statistics, by offset in theta."""
     found = {}
     for name, value in statistics.items():
       start, new = self._starts[name], np.ravel(value)

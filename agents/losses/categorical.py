@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# Part of an atom's width by which rounding may carry mass off the support.
+# Distance in atoms that rounding may move mass beyond the support.
 _ROUNDING = 1e-3
 
 
@@ -20,7 +20,7 @@ class Target(NamedTuple):
   """A Bellman target on the support. No gradient flows through it.
 
   Attributes:
-    probabilities: [B, K], rows sum to 1.
+    probabilities: rows sum to 1, [B, K].
     clipped: share of the mass that lay outside the support, [B].
     unclipped_mean: mean of r_t + discount_t * Z before clipping, [B].
   """
@@ -38,16 +38,16 @@ def support(v_min: float, v_max: float, num_atoms: int) -> np.ndarray:
 def project(
   positions: tf.Tensor, probabilities: tf.Tensor, num_atoms: int
 ) -> tf.Tensor:
-  """Shares mass between the two atoms beside it (Bellemare et al., Eq. 7).
+  """Shares mass between its two neighbouring atoms (Bellemare et al., Eq. 7).
 
     m_j = sum_k p_k [1 - |x_k - j|]_0^1
 
-  Each source meets each atom: K^2 products cost less here than a scatter, and
-  they map over a population without a loop.
+  Every source is compared with every atom: K^2 products cost less here than a
+  scatter, and are vectorised over a population without a loop.
 
   Args:
-    positions: where mass lies, in atoms from v_min, within 0 .. K-1, [B, S].
-    probabilities: how much, [B, S].
+    positions: of the mass x, in atoms from v_min, within 0 .. K-1, [B, S].
+    probabilities: mass p at each position, [B, S].
     num_atoms: K.
 
   Returns:
@@ -73,7 +73,7 @@ def bellman_target(
 
   Args:
     r_t: reward, or its n-step sum, [B].
-    discount_t: all of gamma, and 0 after a termination, [B].
+    discount_t: includes all of gamma; 0 after a termination, [B].
     p_t: target network's probabilities at s_t, [B, K].
     atoms: z, equally spaced, [K].
   """
@@ -101,7 +101,7 @@ def cross_entropy(target: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def entropy(probabilities: tf.Tensor) -> tf.Tensor:
-  """- sum_j m_j log m_j, [B], from [B, K]; an empty atom adds nothing."""
+  """- sum_j m_j log m_j, [B], from [B, K]; an atom without mass adds 0."""
   tiny = np.finfo(probabilities.dtype.as_numpy_dtype).tiny
   logs = tf.math.log(tf.maximum(probabilities, tiny))
   return -tf.reduce_sum(probabilities * logs, axis=-1)

@@ -1,8 +1,8 @@
 """Generalized advantage estimation over unrolls with any number of ends.
 
-Schulman et al. 2016, arXiv:1506.02438, equation 16. As in vtrace.py a step has
-two flags: `discount_t`, which is 0 after a termination, and `last_t`, where the
-trace is cut, whichever way the episode ended.
+Schulman et al. 2016, arXiv:1506.02438, equation 16. As in vtrace.py each step
+has two flags: `discount_t`, which is 0 after a termination, and `last_t`, which
+cuts the trace, however the episode ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class GAE(NamedTuple):
-  """What an unroll is worth; no gradient flows through either.
+  """Estimates for an unroll. No gradient flows through them.
 
   Attributes:
     advantages: A_t, not normalised, float32 [T, B].
@@ -43,13 +43,13 @@ def gae(
   Args:
     r_t: reward after a_t, float32 [T, B].
     discount_t: g_t, gamma or 0 after a termination, float32 [T, B].
-    last_t: the episode ended with this step, either way, bool [T, B].
+    last_t: whether the episode ended with this step, bool [T, B].
     values: V(x_t), float32 [T, B].
     next_values: V of the true successor of step t, before any reset, float32
       [T, B]: see `vtrace.successor_values`.
     lambda_: factor on the trace, in [0, 1].
     valid: False where the step is no experience, bool [T, B]: its advantage is
-      0, and the trace before it stops there. None: all of it is.
+      0, and the trace before it stops there. None: all steps are valid.
   """
   tf.debugging.assert_shapes(
     [
@@ -73,9 +73,9 @@ def gae(
 def _traced(sums: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """A_t = delta_t + w_t A_{t+1}, with A_T = 0, in log2(T) passes.
 
-  After each pass a row holds twice as many steps. Rollouts are long (T may be
-  thousands), and step by step they would make as many operations. Weights are
-  at most 1 here, so that their products cannot overflow.
+  Each pass doubles the number of steps that a row sums up. A loop over steps
+  would need an operation per step, and rollouts may have thousands. Weights are
+  at most 1 here, so products of them cannot overflow.
   """
   num_steps = sums.shape[0]
   reach = 1

@@ -1,7 +1,7 @@
 """Actor-critic losses on unrolls, and the policies' distributions.
 
-Equations of docs/agents/impala.md and docs/agents/impass.md. Everything is a
-mean over the steps where `mask` is 1; all have leading axes [T, B].
+Equations of docs/agents/impala.md and docs/agents/impass.md. Losses are means
+over the steps where `mask` is 1; all arguments have leading axes [T, B].
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def policy_gradient(
 
   Args:
     log_pi: log pi(a_t|x_t), float32 [T, B].
-    advantages: constants, float32 [T, B].
+    advantages: no gradient flows through them, float32 [T, B].
     mask: float32 [T, B].
 
   Returns:
-    Loss []. Its gradient is the ascent direction of the return, negated.
+    Loss []. Its negative gradient is the policy gradient of the return.
   """
   return -masked_mean(tf.stop_gradient(advantages) * log_pi, mask)
 
@@ -37,18 +37,18 @@ def policy_gradient(
 def baseline(
   values: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
-  """0.5 mean (v_t - V(x_t))^2; the factor 0.5 is inside.
+  """0.5 mean (v_t - V(x_t))^2, [].
 
   Args:
     values: V(x_t), float32 [T, B].
-    targets: v_t, constants, float32 [T, B].
+    targets: v_t; no gradient flows through them, float32 [T, B].
     mask: float32 [T, B].
   """
   return masked_mean(value.squared(tf.stop_gradient(targets) - values), mask)
 
 
 def normalise(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-  """Less its mean, over its standard deviation.
+  """(x - mean) / standard deviation, float32 [T, B].
 
   Args:
     x: float32 [T, B].

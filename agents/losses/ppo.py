@@ -1,7 +1,7 @@
-"""The losses of PPO, step by step: means are the agent's.
+"""The losses of PPO for single steps; the agent takes the means.
 
-Schulman et al. 2017, arXiv:1707.06347. Whatever the shape of the arguments, it
-is the shape of the results.
+Schulman et al. 2017, arXiv:1707.06347. Results have the shape of the arguments,
+which is arbitrary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_LOG_RATIO = 20.0
 
 
 class Surrogate(NamedTuple):
-  """Equation 7, step by step.
+  """The surrogate objective of equation 7 for each step.
 
   Attributes:
     ratio: pi(a|x) / mu(a|x).
@@ -33,8 +33,8 @@ def clipped_surrogate(
 
   Args:
     log_pi: log pi(a|x) of the policy that learns.
-    log_mu: of the policy that acted, constant.
-    advantages: A, constant.
+    log_mu: log mu(a|x) of the policy that acted; no gradient flows through it.
+    advantages: A; no gradient flows through it.
     clip: epsilon.
   """
   log_ratio = log_pi - tf.stop_gradient(log_mu)
@@ -50,15 +50,15 @@ def value_loss(
   old_values: tf.Tensor,
   clip: float | None = None,
 ) -> tf.Tensor:
-  """(V - ret)^2, equation 9; there is no factor of one half.
+  """(V - ret)^2, equation 9, without a factor of 1/2.
 
-  With `clip`, the larger of that and the same of V held within `clip` of its
-  old value, as in OpenAI's baselines: not in the paper.
+  With `clip` it is the larger of this and the same with V kept within `clip` of
+  its old value, as in OpenAI's baselines; not in the paper.
 
   Args:
     values: V(x).
-    returns: ret, constant.
-    old_values: V(x) before the epochs, constant.
+    returns: ret; no gradient flows through it.
+    old_values: V(x) before the epochs; no gradient flows through it.
     clip: in the units of V; None does not clip.
   """
   returns = tf.stop_gradient(returns)
@@ -73,7 +73,7 @@ def value_loss(
 def divergence(ratio: tf.Tensor) -> tf.Tensor:
   """ratio - 1 - log ratio: its mean over actions of mu is KL(mu || pi).
 
-  Schulman 2020, joschu.net/blog/kl-approx.html, k3: never negative, and without
-  the variance of - log ratio.
+  Schulman 2020, joschu.net/blog/kl-approx.html, k3: never negative, and with
+  less variance than - log ratio.
   """
   return ratio - 1.0 - tf.math.log(ratio)

@@ -1,4 +1,4 @@
-"""Maximum entropy: a Gaussian through a tanh, and the price of its entropy.
+"""Maximum entropy RL: a tanh-squashed Gaussian, and its temperature.
 
 Haarnoja et al. 2018, arXiv:1801.01290 and arXiv:1812.05905 (SAC).
 """
@@ -15,14 +15,14 @@ from agents.losses import policy_gradient
 def squashed_gaussian(
   mean: tf.Tensor, log_sigma: tf.Tensor, noise: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """A reparameterised action, and how likely it is.
+  """A reparameterised action and its log-probability.
 
   arXiv:1812.05905, Eq. 8, and arXiv:1801.01290, Appendix C, Eq. 21:
 
     u = mean + sigma noise,  a = tanh(u)
     log pi(a) = log N(u; mean, sigma) - sum_i log(1 - tanh(u_i)^2)
 
-  Gradients flow through both. The last term is written as
+  Gradients flow through both. The code writes log(1 - tanh(u)^2) as
   2 (log 2 - u - softplus(-2 u)), which stays finite where tanh is 1 in float32.
 
   Args:
@@ -43,14 +43,11 @@ def squashed_gaussian(
 def temperature(
   log_alpha: tf.Tensor, log_pi: tf.Tensor, target_entropy: float
 ) -> tf.Tensor:
-  """-alpha (log pi(a) + H): arXiv:1812.05905, Eq. 18, for alpha alone.
+  """-alpha (log pi(a) + H), [B]: arXiv:1812.05905, Eq. 18, for alpha alone.
 
   Args:
     log_alpha: float32 [] or [1].
-    log_pi: of actions of the policy, float32 [B]. No gradient flows to it.
+    log_pi: of the policy's actions, float32 [B]. No gradient flows through it.
     target_entropy: H, in nats.
-
-  Returns:
-    [B].
   """
   return -tf.exp(log_alpha) * tf.stop_gradient(log_pi + target_entropy)

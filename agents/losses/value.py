@@ -2,8 +2,8 @@
 
 Suffixes say which step a value belongs to (RLax): `q_tm1` at the step acted
 on, `q_t` at the step arrived at. `discount_t` is gamma times the product of the
-environment's discounts over the window, so it is 0 after a termination and not
-after a time limit.
+environment's discounts over the window: 0 after a termination, but not after a
+time limit.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def double_q_learning(
     r_t: reward, or its n-step sum, float32 [B].
     discount_t: float32 [B].
     q_t_value: target network's Q(s_t, .), float32 [B, A].
-    q_t_selector: online network's Q(s_t, .), float32 [B, A]; among equals the
-      lowest action is chosen.
+    q_t_selector: online network's Q(s_t, .), float32 [B, A]; ties go to the
+      lowest action.
 
   Returns:
     y - q_tm1[a_tm1], float32 [B]. No gradient flows through y.
@@ -106,8 +106,8 @@ def huber(td_error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
 def select(values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
   """values[b, actions[b]], float32 [B], from values [B, A] and actions [B].
 
-  A product with one-hot rows costs less than a gather and its scattered
-  gradient, and maps over a population without a loop.
+  A product with one-hot rows costs less than a gather with its scattered
+  gradient, and is vectorised over a population without a loop.
   """
   chosen = tf.one_hot(actions, values.shape[-1], dtype=values.dtype)
   return tf.reduce_sum(values * chosen, axis=-1)

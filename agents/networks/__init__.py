@@ -1,1 +1,1 @@
-"""Networks in TensorFlow and their NumPy twins."""
+"""Networks in TensorFlow, and their NumPy counterparts."""

@@ -1,8 +1,9 @@
 """Networks, each in two forms that read the same flat vector.
 
-The Sonnet form is learned; the NumPy form acts. For small networks a NumPy pass
-costs a tenth of a TensorFlow call, and nodes that only act never start
-TensorFlow. `tests/agents/networks/test_mlp.py` holds the two together.
+The Sonnet form is for training and the NumPy form for acting. For small
+networks a NumPy pass costs a tenth of a TensorFlow call, and nodes that only
+act never start TensorFlow. `tests/agents/networks/test_mlp.py` checks that both
+agree.
 """
 
 from __future__ import annotations
@@ -17,57 +18,49 @@ import sonnet as snt
 import tensorflow as tf
 
 _NUMPY_ACTIVATIONS: dict[str, Callable[..., np.ndarray]] = {
-  # In place: acting allocates nothing but the matrix products.
+  # In place, so that acting allocates nothing but the matrix products.
   'relu': lambda x: np.maximum(x, 0.0, out=x),
   'tanh': lambda x: np.tanh(x, out=x),
 }
 
 Shapes = list[tuple[str, tuple[int, ...]]]
-# Weights of a layer from which `einsum` is faster than BLAS for one input each.
+# Weights per layer from which `einsum` beats BLAS for one input per member.
 _WIDE = 4096
 # (variables in layout order, inputs [B, ...]) -> outputs [B, output_size].
 Apply = Callable[[Sequence['tf.Tensor'], 'tf.Tensor'], 'tf.Tensor']
 
 
 class Network(Protocol):
-  """What an agent needs of a network."""
+  """The interface of networks to agents."""
 
   def shapes(self) -> Shapes:
     """(name, shape) of each variable, in layout order."""
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables."""
+    """Fresh variables, in layout order."""
 
   def make_sonnet(self) -> Apply:
-    """The form that is learned: a pure function."""
+    """The form for training, as a pure function."""
 
   def prepare(self, variables: Sequence[np.ndarray]) -> Any:
-    """What `forward` takes for views `[P, *shape]`; keep it for many calls."""
+    """Input of `forward` from views `[P, *shape]`, reused for many calls."""
 
   def forward(self, variables: Any, inputs: np.ndarray) -> np.ndarray:
-    """The form that acts: inputs [P, K, ...] to outputs [P, K, ...]."""
+    """The form for acting: inputs [P, K, ...] to outputs [P, K, ...]."""
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
-    """The same as murmuration/portable.py has it, for views `[*shape]`."""
+    """`forward` as operations of murmuration/portable.py, from `[*shape]`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MLP:
-  """A multilayer perceptron on flattened observations.
-
-  Attributes:
-    input_size: number of inputs.
-    hidden_sizes: units of each hidden layer.
-    output_size: number of outputs.
-    activation: 'relu' or 'tanh', after each hidden layer.
-    name: prefix of the variables' names.
-  """
+  """A multilayer perceptron on flattened observations."""
 
   input_size: int
-  hidden_sizes: tuple[int, ...]
+  hidden_sizes: tuple[int, ...]  # units of each hidden layer
   output_size: int
-  activation: str = 'relu'
-  name: str = 'mlp'
+  activation: str = 'relu'  # or 'tanh', after each hidden layer
+  name: str = 'mlp'  # prefix of the variables' names
 
   def __post_init__(self):
     sizes = (self.input_size, *self.hidden_sizes, self.output_size)
@@ -89,10 +82,10 @@ class MLP:
     return found
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables: weights truncated normal 1/sqrt(inputs), biases zero.
+    """Fresh variables: weights truncated normal 1/sqrt(inputs), biases zero.
 
-    Sonnet's default (Ioffe and Szegedy 2015), drawn in NumPy so that nodes
-    without TensorFlow can do it too.
+    This is Sonnet's default (Ioffe and Szegedy 2015), drawn in NumPy so that
+    nodes without TensorFlow can do it too.
     """
     arrays = []
     for _, shape in self.shapes():
@@ -121,7 +114,7 @@ class MLP:
     return functional(make, example, self.shapes())
 
   def prepare(self, variables: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The views themselves: they follow a theta that is changed in place."""
+    """The views themselves: they reflect in-place changes of theta."""
     return variables
 
   def forward(
@@ -129,12 +122,8 @@ class MLP:
   ) -> np.ndarray:
     """The NumPy form, for P members at once.
 
-    Args:
-      variables: views `[P, *shape]` in layout order.
-      inputs: [P, K, ...].
-
-    Returns:
-      [P, K, output_size].
+    Takes views `[P, *shape]` and inputs [P, K, ...]; returns
+    [P, K, output_size].
     """
     x = inputs.reshape(inputs.shape[:2] + (-1,))
     last = len(variables) - 2
@@ -161,8 +150,8 @@ class DuelingMLP:
 
     Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
-  Both streams have a last hidden layer of their own; those before it are
-  shared. Attributes are those of `MLP`.
+  Each stream has its own last hidden layer; the earlier ones are shared. The
+  fields are those of `MLP`.
   """
 
   input_size: int
@@ -177,12 +166,12 @@ class DuelingMLP:
         'A dueling network needs at least one hidden layer: without, its two '
         'streams are one linear layer. Give hidden_sizes.'
       )
-    # Its checks are those of one MLP.
+    # Validates the sizes and the activation.
     MLP(self.input_size, self.hidden_sizes, self.output_size, self.activation)
 
   @functools.cached_property
   def _parts(self) -> tuple[MLP | None, MLP, MLP]:
-    """What is shared (None if nothing is), V and A."""
+    """The shared layers (None if there are none), V and A."""
     *below, last = self.hidden_sizes
     shared = None
     if below:
@@ -201,7 +190,7 @@ class DuelingMLP:
     return shared, value, advantage
 
   def _split(self, variables: Sequence[Any]) -> list[Sequence[Any]]:
-    """The variables of what is shared (maybe none), of V and of A."""
+    """The variables of the shared layers (maybe none), of V and of A."""
     return [variables[:-8], variables[-8:-4], variables[-4:]]
 
   def shapes(self) -> Shapes:
@@ -209,7 +198,6 @@ class DuelingMLP:
     return [pair for part in self._parts if part for pair in part.shapes()]
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables, as for `MLP`."""
     return [
       array for part in self._parts if part for array in part.initial(rng)
     ]
@@ -232,13 +220,11 @@ class DuelingMLP:
     return apply
 
   def prepare(self, variables: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The views themselves, as for `MLP`."""
     return variables
 
   def forward(
     self, variables: Sequence[np.ndarray], inputs: np.ndarray
   ) -> np.ndarray:
-    """The NumPy form, for P members at once; shapes as for `MLP`."""
     shared, value, advantage = self._parts
     of_shared, of_value, of_advantage = self._split(variables)
     x = inputs
@@ -261,11 +247,11 @@ class DuelingMLP:
 def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
   """x [P, K, I] times weights [P, I, O] of P members: [P, K, O].
 
-  BLAS is called for each member, and is slow where that has one input: from 16
-  members on 64 x 64 takes 1.3 to 1.5 times as long as by `einsum`, 256 x 256
-  nearly twice; for one member alone 64 x 64 is 1 us faster. Which of them is
-  not to depend on P: a member's outputs are to be the same to the
-  last bit, whoever is beside it.
+  BLAS is called once per member, which is slow for one input each: from 16
+  members on, 64 x 64 takes 1.3 to 1.5 times as long as with `einsum`, and
+  256 x 256 nearly twice; for a single member 64 x 64 is 1 us faster. The choice
+  must not depend on P, because a member's outputs must be the same to the last
+  bit whatever members are beside it.
   """
   if x.shape[1] == 1 and weights[0].size >= _WIDE:
     return np.einsum('pki,pio->pko', x, weights)
@@ -277,18 +263,13 @@ def functional(
   example: np.ndarray,
   shapes: Shapes,
 ) -> Apply:
-  """A Sonnet module as a pure function of its variables.
+  """Returns a Sonnet module as a pure function `apply(variables, inputs)`.
 
-  Args:
-    make: makes the module.
-    example: an input that it takes, to make its variables.
-    shapes: what its variables must be, in order.
-
-  Returns:
-    `apply(variables, inputs)`.
+  The module creates its variables from an `example` input; they must have these
+  `shapes`, in order.
   """
-  # init_scope: the first loss may ask for this in the middle of a trace, and
-  # a module belongs to no graph.
+  # init_scope: the first loss may call this in the middle of a trace, but a
+  # module must not belong to a graph.
   with tf.init_scope(), snt.functional.variables():
     module = make()
     transformed = snt.functional.transform(module)
@@ -305,7 +286,7 @@ def functional(
 
 
 def truncated_normal(rng: np.random.Generator, shape) -> np.ndarray:
-  """Normal draws, those beyond two standard deviations drawn again."""
+  """Normal draws; those beyond two standard deviations are drawn again."""
   draws = rng.standard_normal(shape)
   while (outside := np.abs(draws) > 2).any():
     draws[outside] = rng.standard_normal(int(outside.sum()))

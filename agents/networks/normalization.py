@@ -1,13 +1,12 @@
 """Observations on a common scale: running mean and variance, kept in theta.
 
 The statistics are variables of the layout that no gradient moves, so they
-travel with the policy to actors, evaluators and checkpoints. Each update takes
-its batch in (Chan et al. 1979, the parallel form of Welford's sums).
+travel with the policy to actors, evaluators and checkpoints. Each update adds
+its batch (Chan et al. 1979, the parallel form of Welford's sums).
 
-`memory` is how much has been seen, as a share of CAPACITY observations: it
-stays in [0, 1], the scale of the other parameters. Once it is 1, old
-observations fade, and the statistics follow the states that a newer policy
-visits.
+`memory` is the share of CAPACITY observations seen so far: it stays in [0, 1],
+the scale of the other parameters. Once it is 1, old observations fade, and the
+statistics follow the states that a newer policy visits.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import tensorflow as tf
 
 CAPACITY = 1_000_000  # observations
 LIMIT = 10.0  # normalised observations are clipped to +- this
-# Added to the variance: without it, an entry that was constant for long would
-# become a very large number when it changes.
+# Added to the variance: otherwise an entry that was constant for long would
+# become very large when it changes.
 _FLOOR = 1e-6
 
 
@@ -42,7 +41,7 @@ class Normalizer:
     ]
 
   def initial(self) -> list[np.ndarray]:
-    """Nothing seen: observations pass as they are, but for the clipping."""
+    """Statistics before any observation: normalising then only clips."""
     return [
       np.zeros(1, np.float32),
       np.zeros(self.size, np.float32),
@@ -50,28 +49,23 @@ class Normalizer:
     ]
 
   def normalize(self, variables: Sequence[Any], observation: Any) -> Any:
-    """Observations with mean 0 and variance 1, within +- LIMIT.
+    """Observations with mean 0 and variance 1, clipped to +- LIMIT.
 
-    Args:
-      variables: in the order of `shapes`: tensors `[*shape]`, or arrays
-        `[P, *shape]`.
-      observation: tensor [B, size], or array [P, K, size].
-
-    Returns:
-      Of the same kind and shape.
+    Variables are in the order of `shapes`: tensors `[*shape]` with observations
+    [B, size], or arrays `[P, *shape]` with observations [P, K, size].
     """
     _, mean, variance = variables
     if isinstance(observation, np.ndarray):
       scaled = observation - mean[:, None]
       scaled /= np.sqrt(variance + _FLOOR)[:, None]
       return np.clip(scaled, -LIMIT, LIMIT, out=scaled)
-    # No gradient: the statistics are not learned.
+    # The statistics are not learned by gradient.
     mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
     scaled = (observation - mean) * tf.math.rsqrt(variance + _FLOOR)
     return tf.clip_by_value(scaled, -LIMIT, LIMIT)
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
-    """`normalize` as murmuration/portable.py has it, for views `[*shape]`."""
+    """`normalize` as operations of murmuration/portable.py, for `[*shape]`."""
     _, mean, variance = variables
     return [['normalize', mean, np.sqrt(variance + _FLOOR), LIMIT]]
 
@@ -83,10 +77,8 @@ class Normalizer:
   ) -> dict[str, tf.Tensor]:
     """The statistics after one more batch, by name.
 
-    Args:
-      variables: as they are, in the order of `shapes`.
-      observation: raw, [B, size].
-      weight: 1, or 0 where there is no observation, [B].
+    Variables are in the order of `shapes`, observations raw, [B, size], and
+    `weight` [B] is 0 where there is no observation, else 1.
     """
     memory, mean, variance = variables
     count = tf.reduce_sum(weight)
@@ -96,7 +88,7 @@ class Normalizer:
       share * tf.square(observation - batch_mean), axis=0
     )
     added = count / CAPACITY
-    # 0 / 0 where the first batch is empty: nothing moves then.
+    # 0 / 0 if the first batch is empty: the statistics then stay.
     rate = tf.math.divide_no_nan(added, memory + added)
     delta = batch_mean - mean
     new = (

@@ -1,8 +1,8 @@
-"""What a policy network's outputs mean: a softmax, or a diagonal Gaussian.
+"""Distributions of actions: a softmax, or a diagonal Gaussian.
 
-Each head has its TensorFlow form, which is learned, and a NumPy form, which
-acts. Behaviour is one number per step: the log-probability of the action under
-the outputs that chose it, which is all that V-trace needs of the actor.
+Each head has a TensorFlow form for training and a NumPy form for acting. The
+behaviour is one number per step: the log-probability of the action under the
+policy that chose it, which is all that V-trace needs from the actor.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Head(Protocol):
-  """Distribution over actions, given a network's outputs [..., size]."""
+  """A distribution over actions, given a network's outputs [..., size]."""
 
   @property
   def size(self) -> int:
-    """Outputs that it needs of a network."""
+    """Number of network outputs that it needs."""
 
   def log_prob(self, outputs: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """log pi(a|x), [T, B] from outputs [T, B, size]."""
 
   def entropy(self, outputs: tf.Tensor) -> tf.Tensor:
-    """[T, B] from outputs [T, B, size]."""
+    """Entropy, [T, B] from outputs [T, B, size]."""
 
   def sample(
     self, outputs: np.ndarray, rng: np.random.Generator
@@ -38,10 +38,10 @@ class Head(Protocol):
     """Actions [..., *action_shape] and their log-probabilities [...]."""
 
   def mode(self, outputs: np.ndarray) -> np.ndarray:
-    """The action that is evaluated, [..., *action_shape]."""
+    """The action used in evaluation, [..., *action_shape]."""
 
   def operations(self) -> list[list]:
-    """`mode` as murmuration/portable.py has it."""
+    """`mode` as operations of murmuration/portable.py."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Softmax:
     return policy_gradient.categorical_entropy(outputs)
 
   def sample(self, outputs, rng):
-    # The ufuncs' own methods: for a few numbers, NumPy's functions around them
-    # cost twice what they do.
+    # Methods of ufuncs: NumPy's wrapper functions cost twice as much as the
+    # arithmetic on a few numbers.
     logits = outputs - np.maximum.reduce(outputs, axis=-1, keepdims=True)
     sums = np.add.accumulate(np.exp(logits), axis=-1)
     total = sums[..., -1]
@@ -82,19 +82,13 @@ class Gaussian:
 
   The outputs are means, then raw scales; sigma = softplus(raw) + sigma_min, at
   most sigma_max. Actions are not clipped: the environment does that, and
-  log-probabilities are those of what was drawn.
-
-  Attributes:
-    action_size: numbers in one action; actions have shape [action_size].
-    sigma_min: floor of the standard deviation.
-    sigma_max: ceiling; None has none.
-    tanh_mean: whether means pass through tanh, into [-1, 1].
+  log-probabilities are those of the unclipped draws.
   """
 
-  action_size: int
+  action_size: int  # actions have shape [action_size]
   sigma_min: float = 1e-3
-  sigma_max: float | None = 2.0
-  tanh_mean: bool = False
+  sigma_max: float | None = 2.0  # None sets no limit
+  tanh_mean: bool = False  # whether means pass through tanh, into [-1, 1]
 
   @property
   def size(self) -> int:
@@ -116,7 +110,7 @@ class Gaussian:
 
   def sample(self, outputs, rng):
     raw = outputs[..., self.action_size :]
-    # log(1 + e^raw), of large numbers too.
+    # log(1 + e^raw), without overflow for large raw.
     sigma = np.logaddexp(raw, np.float32(0)) + np.float32(self.sigma_min)
     if self.sigma_max is not None:
       np.minimum(sigma, np.float32(self.sigma_max), out=sigma)
@@ -135,11 +129,11 @@ class Gaussian:
 
 
 def _at_most(x: tf.Tensor, limit: float) -> tf.Tensor:
-  """min(x, limit), whose gradient leads back from above the limit.
+  """min(x, limit), with a gradient that leads back from above the limit.
 
-  The gradient of tf.minimum is 0 there, so that a scale that once was too large
-  would stay. Here a step of gradient descent that lowers x passes, and one that
-  raises it does not.
+  The gradient of tf.minimum is 0 there, so a scale that became too large would
+  stay so. This one passes steps of gradient descent that lower x, and blocks
+  those that raise it.
   """
 
   @tf.custom_gradient

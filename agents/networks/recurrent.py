@@ -1,10 +1,10 @@
-"""What an agent remembers within an episode: stacked observations, an LSTM.
+"""Memory within an episode: stacked observations, or an LSTM.
 
-Both are memories: a state [K, S] that a step reads and writes, and that begins
-anew with an episode. Each has a NumPy form, one step of K environments, which
-acts; and a TensorFlow form, whole unrolls, which is learned. An unroll also
-gives what the memory makes of the true last observation of an episode that a
-time limit ended in it: the bootstrap needs that.
+Both have a state [K, S], which a step reads and writes, and which is reset when
+an episode begins. Each has a NumPy form for acting, one step of K environments,
+and a TensorFlow form for training, whole unrolls. An unroll also returns the
+output for the true last observation of an episode that a time limit ended,
+which the bootstrap needs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from agents.networks import mlp
 class StateStack:
   """The last `depth` observations, oldest first (IMPASS, Eq. 9).
 
-  At a reset all are copies of the first. The state is the `depth - 1`
-  observations before the present one, oldest first, flat: so blocks hold each
-  observation once.
+  At a reset all are copies of the first observation. The state consists of the
+  `depth - 1` observations before the present one, oldest first and flattened,
+  so that blocks hold each observation once.
   """
 
   depth: int
@@ -45,7 +45,7 @@ class StateStack:
     return self.depth * self.input_size
 
   def begin(self, state: np.ndarray, x: np.ndarray, fresh: np.ndarray) -> None:
-    """Writes the state [K, S] at which x [K, I] begins episodes, in place."""
+    """Resets state [K, S] in place where x [K, I] begins an episode."""
     if self.depth > 1:
       state[fresh] = np.tile(x[fresh], self.depth - 1)
 
@@ -61,25 +61,25 @@ class StateStack:
     start: tf.Tensor,
     truncated: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Stacks of whole unrolls.
+    """Stacks for whole unrolls.
 
     Args:
       x: observations [T + 1, B, I].
       final: true last observations [B, I].
-      state: at step 0 [B, S].
-      start: an episode begins with step t, for t = 1 .. T, bool [T, B].
-      truncated: a time limit ended the episode of `final` with step t, at most
-        once, bool [T, B].
+      state: at step 0, [B, S].
+      start: whether an episode begins at step t, for t = 1 .. T, bool [T, B].
+      truncated: whether a time limit ended the episode of `final` at step t, at
+        most once, bool [T, B].
 
     Returns:
-      Stacks [T + 1, B, depth * I], and that of `final` [B, depth * I].
+      Stacks [T + 1, B, depth * I], and the stack of `final` [B, depth * I].
     """
     before = tf.split(state, self.depth - 1, axis=-1) if self.depth > 1 else []
     begins = start[..., None]
     at_end = tf.cast(truncated[..., None], x.dtype)
     stack, final_stack = [x], [final]
-    # Backwards in age: what was d steps ago is what was d - 1 steps ago one
-    # step before, unless the episode began in between.
+    # From young to old: the observation d steps ago was d - 1 steps ago at the
+    # previous step, unless an episode began in between.
     for oldest_but in reversed(before):
       younger = stack[0]
       final_stack.insert(0, tf.reduce_sum(at_end * younger[:-1], axis=0))
@@ -92,25 +92,21 @@ class StateStack:
 class LSTM:
   """A long short-term memory, as Sonnet's (Hochreiter and Schmidhuber 1997).
 
-  Gates in the order input, forget, candidate, output; the bias of the forget
-  gate begins at 1 (Jozefowicz et al. 2015). The state is hidden, then cell.
-
-  Attributes:
-    input_size: numbers in.
-    size: units, and numbers out.
-    name: prefix of the variables' names.
+  The gates are input, forget, candidate and output, in this order. The bias of
+  the forget gate starts at 1 (Jozefowicz et al. 2015). The state is hidden,
+  then cell.
   """
 
   input_size: int
-  size: int
-  name: str = 'lstm'
+  size: int  # units, and numbers of the output
+  name: str = 'lstm'  # prefix of the variables' names
 
   @property
   def state_size(self) -> int:
     return 2 * self.size
 
   def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of each variable: bias, inputs' and hidden's weights."""
+    """(name, shape) of each variable: bias, weights of inputs and hidden."""
     gates = 4 * self.size
     return [
       (f'{self.name}/b', (gates,)),
@@ -119,7 +115,7 @@ class LSTM:
     ]
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables: truncated normal 1/sqrt(units) as Sonnet's."""
+    """Fresh variables: truncated normal 1/sqrt(units), as Sonnet's."""
     scale = 1 / np.sqrt(self.size)
     bias, *weights = (shape for _, shape in self.shapes())
     first = np.zeros(bias, np.float32)
@@ -135,15 +131,10 @@ class LSTM:
   def step(
     self, variables: Sequence[np.ndarray], state: np.ndarray, x: np.ndarray
   ) -> np.ndarray:
-    """One step of K environments.
+    """One step of K environments, from views `[*shape]` of the variables.
 
-    Args:
-      variables: views [*shape] in order.
-      state: [K, S].
-      x: [K, I].
-
-    Returns:
-      The next state [K, S]; its first `size` columns are the output.
+    Takes `state` [K, S] and `x` [K, I] and returns the next state [K, S], of
+    which the first `size` columns are the output.
     """
     b, w_i, w_h = variables
     n = self.size
@@ -151,7 +142,8 @@ class LSTM:
     gates += state[:, :n] @ w_h
     gates += b
     candidate = np.tanh(gates[:, 2 * n : 3 * n])
-    # sigmoid(x) = (1 + tanh(x / 2)) / 2: no overflow, and one pass for three.
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2 cannot overflow, and takes one pass for
+    # all three gates.
     gates *= 0.5
     squashed = np.tanh(gates, out=gates)
     squashed += 1.0
@@ -172,22 +164,18 @@ class LSTM:
     start: tf.Tensor,
     truncated: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Outputs of whole unrolls.
+    """Outputs for whole unrolls; other arguments as for `StateStack.unroll`.
 
     Args:
       variables: in order.
       x: inputs [T + 1, B, I].
-      final: input made of the true last observation [B, I].
-      state: at step 0 [B, S].
-      start: an episode begins with step t, for t = 1 .. T, bool [T, B].
-      truncated: a time limit ended the episode of `final` with step t, at most
-        once, bool [T, B].
+      final: input for the true last observation [B, I].
 
     Returns:
-      Outputs [T + 1, B, size], and that of `final` [B, size].
+      Outputs [T + 1, B, size], and the output for `final` [B, size].
     """
     b, w_i, w_h = variables
-    # The inputs' share of all steps in one product.
+    # One product for the inputs of all steps.
     inputs = tf.tensordot(x, w_i, 1) + b
     final_input = final @ w_i + b
     hidden, cell = tf.split(state, 2, axis=-1)

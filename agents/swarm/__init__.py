@@ -1,1 +1,1 @@
-"""The rules of a swarm: pure state machines without clock or network."""
+"""The rules of a swarm: pure state machines without a clock or a network."""

@@ -1,8 +1,8 @@
-"""The swarm's numbers, and the rules of one explorer (Liu et al. 2018).
+"""The swarm's settings, and the rules of one explorer (Liu et al. 2018).
 
 Learning rates, the weight of each explorer's pull, and the claims with which
-candidates are offered. What happens to a candidate is in supervision.py. No
-clock, no network, no TensorFlow.
+candidates are offered; supervision.py decides on the candidates. Nothing here
+uses a clock, a network or TensorFlow.
 """
 
 from __future__ import annotations
@@ -87,27 +87,23 @@ def learning_rate(
 def learning_rates(
   agent: base.Agent, infos: Sequence[base.ActorInfo], spread: Spread
 ) -> list[float]:
-  """Of the members of one node, [P]."""
+  """Learning rates of the members of one node, [P]."""
   return [learning_rate(agent.learning_rate, info, spread) for info in infos]
 
 
 def pull_weights(
   c: float, r_star: float, own_returns: np.ndarray, mode: str
 ) -> np.ndarray:
-  """The weight of the pull for each explorer, [P].
+  """The weight of the pull on each explorer, [P]: c, or 0.
 
   Departure 1 (docs/agents/pso_dqn.md), mode 'better': an explorer whose own
-  training return is at least R_star is not pulled. In particle swarms the best
-  is never worse than a particle's own best; here it can be, because a star is
-  replaced only after a trial. Without this the first accepted network of a task
-  with a floor (Acrobot: -500) confirms itself for ever and holds all others.
+  training return is at least R_star is not pulled. In a particle swarm the best
+  is never worse than a particle's own best. Here it can be, because a star is
+  replaced only after a trial: the first accepted network of a task with a floor
+  (Acrobot: -500) would confirm itself for ever and hold back all others.
 
-  Args:
-    c: weight of theta_star.
-    r_star: its mean return.
-    own_returns: mean training return of each explorer, NaN if not yet known,
-      [P].
-    mode: 'better' or 'always'.
+  `own_returns` [P] are mean training returns, NaN if not yet known. The other
+  mode is 'always'.
   """
   if mode == 'always':
     return np.full(len(own_returns), c, np.float32)
@@ -117,14 +113,14 @@ def pull_weights(
 class ReturnClaims:
   """Claims of P explorers: mean return of their last training episodes.
 
-  `claim_mode='return'`: a claim exists at an episode's end, once
+  For `claim_mode='return'`. A claim is made at an episode's end, once
   `claim_episodes` episodes have ended.
   """
 
   def __init__(self, num_members: int, claim_episodes: int):
     self._recent: list[list[float]] = [[] for _ in range(num_members)]
     self._length = claim_episodes
-    # Mean of what each member has so far, NaN without an episode, [P].
+    # Mean of each member's recent returns, NaN without an episode, [P].
     self.means = np.full(num_members, np.nan)
 
   def finished(self, member: int, episode_return: float) -> float | None:
@@ -138,7 +134,7 @@ class ReturnClaims:
     return float(self.means[member])
 
   def forget(self, member: int) -> None:
-    """The member's parameters are others now."""
+    """Discards the returns of a member whose parameters were replaced."""
     self._recent[member].clear()
     self.means[member] = np.nan
 
@@ -150,11 +146,11 @@ class TargetClaims:
     self._best = np.full(num_members, -np.inf)
 
   def updated(self, largest_target: np.ndarray) -> list[tuple[int, float]]:
-    """(member, claim) of each member whose largest target [P] is a new best."""
+    """(member, claim) where the largest target [P] is at least the best yet."""
     better = np.isfinite(largest_target) & (largest_target >= self._best)
     self._best = np.where(better, largest_target, self._best)
     return [(int(i), float(self._best[i])) for i in np.flatnonzero(better)]
 
   def forget(self, member: int) -> None:
-    """The member's parameters are others now."""
+    """Discards the best target of a member with replaced parameters."""
     self._best[member] = -np.inf

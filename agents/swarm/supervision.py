@@ -3,10 +3,10 @@
 Of the candidates that explorers offer, the one with the highest claim waits.
 `DefaultSupervision` or `LiteralSupervision` decides, one greedy episode at a
 time, which candidate becomes theta_star and how strongly it pulls. A parameter
-server drives these; tests/vectors/pso_supervisor.json says what they must give.
+server drives these; tests/vectors/pso_supervisor.json has expected results.
 
-Any number of supervisors may play: each asks for an episode and reports its
-return, and the episodes of one trial are pooled in the order they end.
+Any number of supervisors may play: each requests an episode and reports its
+return. The episodes of one trial are pooled in the order in which they end.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def weight(x: int, b: int, k: float) -> float:
 
 
 class Ticket(NamedTuple):
-  """One greedy episode to run."""
+  """A greedy episode to play."""
 
   kind: str  # 'trial' or 'confirmation'
-  candidate: int  # whose parameters to play
+  candidate: int  # whose parameters are played
 
 
 class Verdict(NamedTuple):
-  """What one finished episode changed."""
+  """What a finished episode changed."""
 
   published: int | None  # candidate that became theta_star
   dropped: int | None  # candidate whose trial failed
@@ -42,10 +42,11 @@ class Verdict(NamedTuple):
 
 @dataclasses.dataclass
 class DefaultSupervision:
-  """Supervisor, default (docs/agents/pso_dqn.md).
+  """The default supervisor (docs/agents/pso_dqn.md).
 
-  A trial of b + 1 episodes accepts a candidate whose mean beats R_star; between
-  trials theta_star is confirmed. `window` bounds the returns R_star averages.
+  A trial of b + 1 episodes accepts a candidate if its mean beats R_star;
+  between trials, episodes confirm theta_star. R_star is the mean of its last
+  `window` returns.
   """
 
   b: int
@@ -69,23 +70,23 @@ class DefaultSupervision:
 
   @property
   def r_star(self) -> float:
-    """Mean of the last `window` returns of theta_star; -inf without one."""
+    """Mean of the last `window` returns of theta_star; -inf if none."""
     return float(np.mean(self.hist)) if self.hist else -math.inf
 
   @property
   def bar(self) -> float:
-    """The claim that a new candidate has to beat to be kept."""
+    """The claim that a new candidate must exceed to be kept."""
     return self.waiting[1] if self.waiting else -math.inf
 
   def offer(self, candidate: int, claim: float) -> bool:
-    """Keeps the candidate if its claim is above the waiting one."""
+    """Keeps the candidate if its claim exceeds that of the waiting one."""
     if not math.isfinite(claim) or claim <= self.bar:
       return False
     self.waiting = (candidate, claim)
     return True
 
   def next_episode(self) -> Ticket | None:
-    """The next episode to run, or None: wait for a candidate."""
+    """The next episode to play; None until there is a candidate."""
     if self.trial is None and self.waiting is not None:
       claim = self.waiting[1]
       overdue = self.idle >= self.idle_episodes
@@ -102,18 +103,18 @@ class DefaultSupervision:
     return None
 
   def cancel(self, ticket: Ticket) -> None:
-    """The episode will not be reported: its supervisor is gone."""
+    """Withdraws an episode whose supervisor is gone."""
     if self._of_trial(ticket):
       self.trial_in_flight -= 1
 
   def drop_trial(self) -> int | None:
-    """Gives the running trial up (it took too long). Returns its candidate."""
+    """Rejects the running trial, which took too long; returns its candidate."""
     if self.trial is None:
       return None
     return self._reject()
 
   def finish(self, ticket: Ticket, episode_return: float) -> Verdict:
-    """Takes the return of one episode in."""
+    """Takes the return of one episode."""
     if self._of_trial(ticket):
       self.trial_in_flight -= 1
       self.trial_returns.append(episode_return)
@@ -128,13 +129,13 @@ class DefaultSupervision:
         self._weigh()
       self.hist = (self.hist + [episode_return])[-self.window :]
       self.idle += 1
-    # Any other ticket is late: its trial is over, or its star was replaced.
+    # Any other ticket is late: its trial has ended, or its star was replaced.
     return Verdict(None, None)
 
   def fit_config(self) -> None:
-    """Brings a state that another config has left within this one's bounds."""
+    """Fits a state saved under another config to the limits of this one."""
     self.hist = self.hist[-self.window :]
-    # A trial ends with an episode: one is left, however many there were.
+    # The trial ends when its last episode does, so at least one must be left.
     self.trial_returns = self.trial_returns[: self.b]
     self._weigh()
 
@@ -177,9 +178,9 @@ class DefaultSupervision:
 
 @dataclasses.dataclass
 class LiteralSupervision:
-  """Supervisor as printed (Algorithms 2 and 4), kept to compare with.
+  """The supervisor as printed (Algorithms 2 and 4), for comparison.
 
-  Departures of the default from it: docs/agents/pso_dqn.md.
+  docs/agents/pso_dqn.md lists where the default departs from it.
   """
 
   b: int
@@ -217,7 +218,7 @@ class LiteralSupervision:
       self.loaded, self.arrived, self.x = self.arrived, None, 0
     if self.loaded is None:
       return None
-    # Of theta_star there is no end of episodes: supervisors pause between them.
+    # theta_star is confirmed without end; supervisors pause between episodes.
     kind = 'confirmation' if self.loaded == self.star else 'trial'
     return Ticket(kind, self.loaded)
 
@@ -246,7 +247,7 @@ Supervision = DefaultSupervision | LiteralSupervision
 
 
 def make_supervision(config: explorers.Config) -> Supervision:
-  """The supervisor that the config asks for."""
+  """Makes the supervisor that the config names."""
   if config.supervisor == 'literal':
     return LiteralSupervision(b=config.b, k=config.k)
   return DefaultSupervision(
@@ -259,20 +260,20 @@ def make_supervision(config: explorers.Config) -> Supervision:
 
 
 def state_of(machine: Supervision) -> dict[str, Any]:
-  """The machine as plain numbers and lists, for a checkpoint."""
+  """The state machine as plain numbers and lists, for a checkpoint."""
   return dataclasses.asdict(machine)
 
 
 def restore(machine: Supervision, state: Mapping[str, Any]) -> None:
-  """Takes a checkpointed state back; the config's numbers stay as they are.
+  """Restores a checkpointed state, except for settings of the config.
 
-  Episodes in flight are lost with the process that asked for them, so they are
-  asked for again.
+  Episodes in flight ended with the processes that played them, so they are
+  requested again.
   """
   given = {field.name for field in dataclasses.fields(explorers.Config)}
   for field in dataclasses.fields(machine):
     if field.name in given:
-      continue  # a run that is resumed may have another one
+      continue  # a resumed run may have another value
     found = state[field.name]
     is_pair = field.name in ('waiting', 'trial') and found is not None
     setattr(machine, field.name, tuple(found) if is_pair else found)

@@ -1,7 +1,7 @@
-"""What agents on unrolls share that is not their loss.
+"""What agents on unrolls share besides their loss.
 
-A network of policy and value, a head that says what its outputs mean, what
-actors write, and how they act.
+A network of policy and value, a head that interprets the policy's outputs, the
+layout of the blocks that actors write, and how they act.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agents.unroll import unrolls
 from environment_loops import environments
 from replay import blocks
 
-# Mean standard deviation, in units of [-1, 1], below which a Gaussian policy
+# Below this mean standard deviation, in units of [-1, 1], a Gaussian policy
 # hardly explores.
 _SMALL_SIGMA = 0.02
 
@@ -65,7 +65,7 @@ def make_head(
   sigma_max: float | None = 2.0,
   tanh_mean: bool = False,
 ) -> policy_heads.Head:
-  """A softmax for discrete actions, else a Gaussian."""
+  """Makes a softmax for discrete actions, else a Gaussian."""
   if spec.num_actions is not None:
     return policy_heads.Softmax(spec.num_actions)
   return policy_heads.Gaussian(
@@ -82,13 +82,11 @@ class UnrollActorCritic(base.Agent):
   def __init__(self, config: Any, spec: environments.Spec):
     """Makes the agent for one environment.
 
-    Args:
-      config: `Config` with unroll_length, batch_size, shared_torso,
-        learning_rate and max_gradient_norm besides.
-      spec: of the environment.
+    `config` is a `Config` that also has unroll_length, batch_size,
+    shared_torso, learning_rate and max_gradient_norm.
 
     Raises:
-      ValueError: parts that do not go together.
+      ValueError: the settings do not fit together.
     """
     self.config = config
     self.spec = spec
@@ -114,11 +112,12 @@ class UnrollActorCritic(base.Agent):
     self.batch_size = config.batch_size
     self.learning_rate = config.learning_rate
     self.max_gradient_norm = config.max_gradient_norm
-    # Measured for IMPALA, CPU per update: 64x64, T=20, B=8 530 us and 265
-    # compiled, B=32 990 and 750; 256x256, T=64, B=16 the same; with an LSTM 7.8
-    # and 21.7 ms. A call of PPO, 80 updates, took a fifth of the time.
+    # Measured for IMPALA, CPU time per update without and with compilation:
+    # 64x64, T=20, 530 and 265 us at B=8, 990 and 750 us at B=32; no difference
+    # at 256x256, T=64, B=16; with an LSTM 7.8 and 21.7 ms. Compiled, a call of
+    # PPO with 80 updates took a fifth of the time.
     self.compiled = not (network.images or config.lstm_size)
-    # There is no target network; the learner's copy is simply never renewed.
+    # There is no target network: the learner's copy is never updated.
     self.target_update = base.TargetUpdate(2**62)
     self.layout = parameters.Layout(network.shapes(), network.groups())
     self._policy = unroll_acting.Policy(
@@ -132,7 +131,7 @@ class UnrollActorCritic(base.Agent):
     batch: blocks.Block,
     truncated: tf.Tensor,
   ) -> unroll_network.Unrolled:
-    """The network's outputs over blocks [b, ...]."""
+    """Returns the network's outputs for blocks [b, ...]."""
     if self._unroll is None:
       self._unroll = self.network.make_unroll()
     return self._unroll(variables, batch, truncated)
@@ -153,7 +152,7 @@ class UnrollActorCritic(base.Agent):
   def feed(
     self, num_envs: int, batch_size: int | None = None, seed: int = 0
   ) -> unrolls.BlockFeed:
-    """How blocks of `num_envs` environments become batches."""
+    """Returns what turns blocks of `num_envs` environments into batches."""
     del seed
     fixed = self.updates_per_call is not None
     return unrolls.Unrolls(batch_size or self.batch_size, num_envs, fixed)
@@ -162,7 +161,7 @@ class UnrollActorCritic(base.Agent):
     return self.layout.pack(self.network.initial(np.random.default_rng(seed)))
 
   def actions(self, batch: blocks.Block) -> tf.Tensor:
-    """Of blocks [b, ...]: [T, B], or flat [T, B, A] if continuous."""
+    """The actions of blocks [b, ...]: [T, B], or [T, B, A] if continuous."""
     actions = unroll_network.time_major(batch.action)
     if self.spec.discrete:
       return actions
@@ -174,12 +173,10 @@ class UnrollActorCritic(base.Agent):
     observations: tf.Tensor,
     mask: tf.Tensor,
   ) -> dict[str, tf.Tensor]:
-    """The normalizer's statistics after one more batch; {} without one.
+    """The normalizer's statistics after one more batch; {} if there is none.
 
-    Args:
-      variables: of the member, in layout order.
-      observations: raw, [T, B, I].
-      mask: 0 where there is no experience, [T, B].
+    Observations are raw, [T, B, I]; `mask` [T, B] is 0 where there is no
+    experience.
     """
     normalizer = self.network.normalizer
     if normalizer is None:
@@ -191,14 +188,14 @@ class UnrollActorCritic(base.Agent):
     )
 
   def spread(self, policy: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Metric of a Gaussian policy's outputs [T, B, size]; {} of others."""
+    """The metric 'sigma' of Gaussian outputs [T, B, size]; {} for others."""
     if not isinstance(self.head, policy_heads.Gaussian):
       return {}
     sigma = tf.reduce_mean(self.head.scale(policy)[1], axis=-1)
     return {'sigma': policy_gradient.masked_mean(sigma, mask)}
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-    # 0 is that of a batch without experience.
+    # A sigma of 0 means that the batch had no experience.
     if not 0 < metrics.get('sigma', 0.0) < _SMALL_SIGMA:
       return []
     return [
@@ -208,14 +205,14 @@ class UnrollActorCritic(base.Agent):
     ]
 
   def exploration(self, actor_steps: int) -> float:
-    """0: the policy is random by itself, and nothing is added."""
+    """Returns 0: a stochastic policy explores without added noise."""
     del actor_steps
     return 0.0
 
   def actor(
     self, info: base.ActorInfo, num_envs: int
   ) -> unroll_acting.SamplingActor:
-    """An `unrolls.UnrollActor`; all ranks act alike."""
+    """Returns an `unrolls.UnrollActor`; its behaviour ignores the rank."""
     del info
     return unroll_acting.SamplingActor(self._policy, num_envs)
 

@@ -2,8 +2,9 @@
 
   observation -> [stack] -> [normalizer] -> torso -> [LSTM] -> policy, value
 
-or, without a shared torso, policy and value as two networks. As in networks.py
-there are two forms: `unroll` is learned, `step` acts; tests hold them together.
+Without a shared torso, policy and value are two networks. As in
+networks/mlp.py there are two forms: `unroll` in TensorFlow, for training, and
+`step` in NumPy, for acting; tests check that they agree.
 """
 
 from __future__ import annotations
@@ -24,53 +25,35 @@ from agents.networks import recurrent
 from environment_loops import environments
 from replay import blocks
 
-# Actions hardly depend on the observation at first, and a Gaussian's sigma is
-# near softplus(0).
+# Makes a new policy nearly independent of the observation, with a Gaussian's
+# sigma near softplus(0).
 _POLICY_HEAD_SCALE = 0.01
 
 
 class Unrolled(NamedTuple):
-  """What the network makes of an unroll, time-major.
+  """The network's outputs for an unroll, time-major."""
 
-  Attributes:
-    policy: outputs for the policy's head, [T, B, policy_size].
-    values: V(x_0) .. V(x_T), [T + 1, B].
-    final_values: V of the true end where a time limit was, [B].
-    observations: raw, as acted on, [T, B, I].
-  """
-
-  policy: tf.Tensor
-  values: tf.Tensor
-  final_values: tf.Tensor
-  observations: tf.Tensor
+  policy: tf.Tensor  # outputs for the policy's head, [T, B, policy_size]
+  values: tf.Tensor  # V(x_0) .. V(x_T), [T + 1, B]
+  final_values: tf.Tensor  # V of the true end at a time limit, [B]
+  observations: tf.Tensor  # raw, as acted on, [T, B, I]
 
 
 @dataclasses.dataclass(frozen=True)
 class UnrollNetwork:
-  """Sizes of the network.
-
-  Attributes:
-    spec: of the environment.
-    policy_size: outputs for the policy's head.
-    hidden_sizes: units of each hidden layer of a torso.
-    activation: 'relu' or 'tanh'.
-    network: 'mlp', on flat observations, or convolutions on images: one of
-      conv.py. 'auto': what fits the observations.
-    shared: one torso for policy and value, or one each.
-    lstm_size: units between shared torso and heads; 0 for no LSTM.
-    stack: observations seen at once; 1 for the present one alone.
-    normalize: whether observations pass a running normalizer.
-  """
+  """The network and its sizes."""
 
   spec: environments.Spec
-  policy_size: int
-  hidden_sizes: tuple[int, ...]
-  activation: str = 'tanh'
+  policy_size: int  # outputs for the policy's head
+  hidden_sizes: tuple[int, ...]  # units of each hidden layer of a torso
+  activation: str = 'tanh'  # or 'relu'
+  # 'mlp' on flat observations, a convolutional network of conv.py on images, or
+  # 'auto' to choose by the observations.
   network: str = 'auto'
-  shared: bool = True
-  lstm_size: int = 0
-  stack: int = 1
-  normalize: bool = False
+  shared: bool = True  # one torso for policy and value, or one each
+  lstm_size: int = 0  # units between shared torso and heads; 0 for no LSTM
+  stack: int = 1  # observations seen at once; 1 for the present one alone
+  normalize: bool = False  # whether observations pass a running normalizer
 
   def __post_init__(self):
     if self.images and (self.stack > 1 or self.normalize):
@@ -93,7 +76,7 @@ class UnrollNetwork:
 
   @property
   def images(self) -> bool:
-    """Whether convolutions take the observations."""
+    """Whether the observations go through convolutions."""
     return self._kind != 'mlp'
 
   @property
@@ -117,17 +100,17 @@ class UnrollNetwork:
 
   @functools.cached_property
   def core_size(self) -> int:
-    """Numbers of recurrent state, S: the stack's, then the LSTM's."""
+    """Size S of the recurrent state: the stack's, then the LSTM's."""
     return self.memory.state_size + (self.lstm.state_size if self.lstm else 0)
 
   @functools.cached_property
   def _plain(self) -> bool:
-    """Whether a step is one pass of an MLP: by itself a fifth faster."""
+    """Whether a step is one MLP pass, which a shortcut makes a fifth faster."""
     return not (self.images or self.core_size or self.normalize)
 
   @functools.cached_property
   def _parts(self) -> dict[str, Any]:
-    """Each part with variables, in layout order."""
+    """The parts that have variables, in layout order."""
     inputs = self.memory.output_size
     parts: dict[str, Any] = {}
 
@@ -162,7 +145,7 @@ class UnrollNetwork:
     }
 
   def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-    """New variables; the policy's outputs are close to 0."""
+    """New variables; the policy's outputs start close to 0."""
     arrays = []
     for name, part in self._parts.items():
       if name == 'normalizer':
@@ -175,7 +158,7 @@ class UnrollNetwork:
     return arrays
 
   def prepare(self, variables: Sequence[np.ndarray]) -> dict[str, Any]:
-    """What `step` takes for views [P, *shape]; keep it while theta is."""
+    """Input of `step` from views [P, *shape], to be reused while theta is."""
     parts = self.split(variables)
     for name, part in self._parts.items():
       if name in ('lstm', 'normalizer'):
@@ -184,7 +167,7 @@ class UnrollNetwork:
     return parts
 
   def split(self, variables: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Variables, in layout order, by part."""
+    """Groups variables, given in layout order, by part."""
     found, start = {}, 0
     for name, part in self._parts.items():
       end = start + len(part.shapes())
@@ -205,10 +188,9 @@ class UnrollNetwork:
     Args:
       parts: from `prepare`.
       observation: [K, ...].
-      core: [K, S]; where `fresh`, the state of a new episode is written to it.
-      fresh: episodes that begin with this observation, bool [K].
-      members: whose parameters these are, with K / members environments each;
-        1 for an LSTM.
+      core: recurrent state [K, S]; reset in place where `fresh`.
+      fresh: whether an episode begins with this observation, bool [K].
+      members: P, with K / P environments each; 1 for an LSTM.
 
     Returns:
       The policy's outputs [K, policy_size] and the next core [K, S].
@@ -248,14 +230,14 @@ class UnrollNetwork:
     return outputs[:, : self.policy_size], following
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
-    """`step` as murmuration/portable.py has it, for views `[*shape]`."""
+    """`step` as operations of murmuration/portable.py, for views `[*shape]`."""
     parts = self.split(variables)
     found: list[list[Any]] = []
     if not self.images:
       size = math.prod(self.observation_shape)
       found = [['float'], ['flatten', size]]
       if self.normalizer is not None:
-        # Before the stack: each observation is scaled by itself.
+        # Before the stack, because each observation is normalised by itself.
         found += self.normalizer.operations(parts['normalizer'])
       if self.stack > 1:
         found.append(['stack', self.stack, size])
@@ -279,7 +261,7 @@ class UnrollNetwork:
       image_parts.discard('heads')
 
     def apply(name: str, parts: dict, x: tf.Tensor) -> tf.Tensor:
-      """Of [T, B, I], [T, B, outputs]."""
+      """[T, B, I] to [T, B, outputs]."""
       rows = x.shape[:2]
       shape: tuple[int, ...] = (-1, x.shape[-1])
       if name in image_parts:
@@ -321,7 +303,7 @@ class UnrollNetwork:
     return unroll
 
   def _flat(self, x: tf.Tensor) -> tf.Tensor:
-    """[..., *observation_shape] to [..., I]; images stay bytes."""
+    """[..., *observation_shape] to [..., I]; images stay uint8."""
     lead = x.shape[: x.shape.rank - len(self.observation_shape)]
     x = tf.reshape(x, (*lead, math.prod(self.observation_shape)))
     return x if self.images else tf.cast(x, tf.float32)
@@ -344,6 +326,6 @@ def time_major(x: tf.Tensor) -> tf.Tensor:
 
 def merge(x: tf.Tensor) -> tf.Tensor:
   """[b, K, ...] to [b * K, ...]."""
-  # Not -1 where both are known: a column of size 0 would lose its length.
+  # Not -1 if both sizes are known: a column of size 0 would lose its length.
   known = None not in x.shape[:2]
   return tf.reshape(x, (x.shape[0] * x.shape[1] if known else -1, *x.shape[2:]))

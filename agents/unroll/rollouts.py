@@ -1,8 +1,8 @@
-"""Rollouts that are learned from for several epochs of minibatches.
+"""Rollouts that are learned from in several epochs of minibatches.
 
-A rollout is a whole number of blocks. What it is worth is estimated once, with
-the parameters before its first update; then it is laid out as the minibatches
-of all epochs, which one call of the learner goes through.
+A rollout is a whole number of blocks. Advantages and returns are estimated
+once, with the parameters before its first update. Then the rollout is arranged
+into the minibatches of all epochs, which are processed in one learner call.
 """
 
 from __future__ import annotations
@@ -20,52 +20,36 @@ from replay import blocks
 
 
 class Estimates(NamedTuple):
-  """What a rollout is worth to one member before its first update.
+  """Estimates for one member's rollout, before its first update.
 
-  Attributes:
-    advantages: float32 [T, S], of all S sequences.
-    returns: targets of the value function, float32 [T, S].
-    values: V(x_t), float32 [T, S].
-    mask: 1, or 0 where the step is no experience, float32 [T, S].
-    lag: mean |pi / mu - 1| of the rollout, [].
-    statistics: variable name to its value after the rollout.
+  S is the number of sequences in the rollout.
   """
 
-  advantages: tf.Tensor
-  returns: tf.Tensor
-  values: tf.Tensor
-  mask: tf.Tensor
-  lag: tf.Tensor
-  statistics: dict[str, tf.Tensor]
+  advantages: tf.Tensor  # float32 [T, S]
+  returns: tf.Tensor  # targets of the value function, float32 [T, S]
+  values: tf.Tensor  # V(x_t), float32 [T, S]
+  mask: tf.Tensor  # 0 where the step is no experience, else 1, float32 [T, S]
+  lag: tf.Tensor  # mean |pi / mu - 1| of the rollout, []
+  statistics: dict[str, tf.Tensor]  # variable name to value after the rollout
 
 
 class Minibatch(NamedTuple):
-  """One update's share, of one member.
+  """One update's share of one member's rollout.
 
-  It is b sequences of L steps: of an unroll's steps, in order, where the policy
-  remembers; else one "sequence" of steps drawn from anywhere, because then only
-  what stands beside a step matters. Columns that steps do not have there, of a
-  true end or a last arrival, are filled with any step.
-
-  Attributes:
-    block: leading axis [b], T = L and K = 1.
-    advantages: not normalised, float32 [b, L, 1].
-    returns: float32 [b, L, 1].
-    values: V(x_t) before the first update, float32 [b, L, 1].
-    mask: float32 [b, L, 1].
-    lag: of the rollout, [].
-    closing: whether this is the rollout's last update, bool [].
-    statistics: see `Estimates`; to be taken over with the last update.
+  It is b sequences of L steps. If the policy has memory, each is an unroll's
+  steps in order. Otherwise it is one "sequence" of steps drawn at random,
+  because steps are independent; columns that then have no meaning, such as the
+  final observation, contain those of arbitrary steps.
   """
 
-  block: blocks.Block
-  advantages: tf.Tensor
-  returns: tf.Tensor
-  values: tf.Tensor
-  mask: tf.Tensor
-  lag: tf.Tensor
-  closing: tf.Tensor
-  statistics: dict[str, tf.Tensor]
+  block: blocks.Block  # leading axis [b], T = L and K = 1
+  advantages: tf.Tensor  # not normalised, float32 [b, L, 1]
+  returns: tf.Tensor  # float32 [b, L, 1]
+  values: tf.Tensor  # V(x_t) before the first update, float32 [b, L, 1]
+  mask: tf.Tensor  # float32 [b, L, 1]
+  lag: tf.Tensor  # of the rollout, []
+  closing: tf.Tensor  # whether this is the rollout's last update, bool []
+  statistics: dict[str, tf.Tensor]  # see `Estimates`; for the last update
 
 
 # (a member's variables, its blocks [b, ...]) -> Estimates.
@@ -74,39 +58,26 @@ Estimate = Callable[[Sequence['tf.Tensor'], blocks.Block], Estimates]
 
 @dataclasses.dataclass(frozen=True)
 class Rollouts:
-  """A `feeds.Feed` of rollouts; the loss sees a `Minibatch` [P, ...].
-
-  Attributes:
-    layout: of the parameters.
-    estimate: what a rollout is worth.
-    rollout_steps: environment steps of one rollout and member.
-    unroll_length: T of a block.
-    num_envs: K of a block; for P members, theirs in turn, K / P each.
-    batch_size: steps of one minibatch.
-    epochs: times each step is learned from.
-    in_order: whether the steps of a sequence stay together.
-    images: whether observations are images.
-    seed: of the shuffles; from 0 to 2^63 - 1.
-  """
+  """A `feeds.Feed` of rollouts; the loss sees a `Minibatch` [P, ...]."""
 
   layout: parameters.Layout
   estimate: Estimate
-  rollout_steps: int
-  unroll_length: int
-  num_envs: int
-  batch_size: int
-  epochs: int
-  in_order: bool = False
-  images: bool = False
-  seed: int = 0
+  rollout_steps: int  # environment steps of one rollout and member
+  unroll_length: int  # T of a block
+  num_envs: int  # K of a block; P members have K / P each, in order
+  batch_size: int  # environment steps of one minibatch
+  epochs: int  # number of times each step is learned from
+  in_order: bool = False  # whether the steps of a sequence stay together
+  images: bool = False  # whether observations are images
+  seed: int = 0  # of the shuffles, from 0 to 2^63 - 1
 
   @property
   def sequences(self) -> int:
-    """Of a rollout."""
+    """Number of sequences in a rollout."""
     return self.rollout_steps // self.unroll_length
 
   def num_blocks(self, updates: int, members: int = 1) -> int:
-    """Blocks in one sample, n: a rollout.
+    """Number of blocks n in one sample, which is one rollout.
 
     Raises:
       ValueError: the sizes do not fit together.
@@ -135,7 +106,7 @@ class Rollouts:
     return number
 
   def queue_size(self, batches: int) -> int:
-    """Blocks that hold `batches` rollouts."""
+    """Number of blocks in `batches` rollouts."""
     return batches * self.rollout_steps // (self.unroll_length * self.num_envs)
 
   def arrange(
@@ -143,11 +114,8 @@ class Rollouts:
   ) -> Minibatch:
     """The minibatches of all epochs, leading axes [U, P].
 
-    Args:
-      sample: columns of n blocks, in queue order.
-      updates: U, epochs times minibatches.
-      members: P.
-      theta: with which the rollout is estimated, [P, D].
+    `sample` has the columns of n blocks, in queue order. Advantages and returns
+    are estimated with `theta` [P, D].
     """
     sequences = self.num_blocks(updates, members) * self.num_envs // members
     own = unrolls.Unrolls(sequences, self.num_envs).arrange(sample, 1, members)
@@ -170,7 +138,7 @@ class Rollouts:
       )
 
     if members == 1 or self.images:
-      # Convolutions cannot be mapped over filters: one after the other.
+      # Convolutions cannot be vectorised over filters: one member at a time.
       each = [alone(index) for index in range(members)]
       return tf.nest.map_structure(lambda *x: tf.stack(x, axis=1), *each)
     found = tf.vectorized_map(
@@ -186,8 +154,8 @@ class Rollouts:
   def _order(self, version: tf.Tensor, sequences: int) -> tf.Tensor:
     """Indices of each update's steps, or sequences, int32 [U, m].
 
-    A function of seed and version, so that a run that is resumed or repeated
-    with its seed shuffles a rollout as before.
+    They depend only on seed and version, so a run that is resumed or repeated
+    with its seed shuffles a rollout the same way.
     """
     items, share = sequences * self.unroll_length, self.batch_size
     if self.in_order:
@@ -204,7 +172,7 @@ class Rollouts:
     block: blocks.Block,
     order: tf.Tensor,
   ) -> Minibatch:
-    """Of one member, leading axis [U]."""
+    """The minibatches of one member, leading axis [U]."""
     estimates = self.estimate(variables, block)
     take = self._sequences if self.in_order else self._steps
     updates = order.shape[0]
@@ -230,8 +198,8 @@ class Rollouts:
       columns['final_observation'] = tf.gather(final, order)[:, :, None]
       columns['core'] = tf.gather(core, order)[:, :, None]
     else:
-      # Steps are independent: none follows another. The observation after the
-      # last step, and the final one, are filled with any.
+      # The steps are independent. The observation after the last step and the
+      # final observation are placeholders.
       more = tf.concat([order, order[:, :1]], axis=1)
       rows = tf.transpose(
         observation[:-1], (1, 0, *range(2, observation.shape.rank))

@@ -1,8 +1,8 @@
-"""Agents that learn from unrolls: how they act, and how their blocks come in.
+"""Agents that learn from unrolls: their actors, and how blocks become batches.
 
 An unroll agent is a `base.Agent` whose `loss` takes a batch of
-`replay.blocks.Block`, whose `batch_size` counts sequences, and which says what
-its blocks look like. Its actors are `UnrollActor`.
+`replay.blocks.Block`, whose `batch_size` counts sequences, and which defines
+the layout of its blocks. Its actors are `UnrollActor`s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replay import blocks
 
 
 class UnrollActor(base.Actor, Protocol):
-  """A `base.Actor` that tells what has to be stored beside each step.
+  """A `base.Actor` that also provides what is stored with each step.
 
   The order at each step:
 
@@ -29,9 +29,10 @@ class UnrollActor(base.Actor, Protocol):
     actor.ended(step.last)
 
   Attributes:
-    behaviour: what the policy said of the last actions, float32 [K, A'].
+    behaviour: the policy's numbers for the last actions, such as their
+      log-probability, float32 [K, A'].
     core: recurrent state with which the last actions were chosen, float32
-      [K, S]; at the first step of an episode, what it began with.
+      [K, S]; at the first step of an episode, its initial state.
   """
 
   behaviour: np.ndarray
@@ -43,13 +44,13 @@ class BlockFeed(feeds.Feed, Protocol):
 
   @property
   def sequences(self) -> int:
-    """What a member learns from at once: an update, or a rollout."""
+    """Sequences that a member learns from at once, per update or rollout."""
 
   def num_blocks(self, updates: int, members: int = 1) -> int:
-    """Blocks in one sample; raises ValueError if sizes do not fit."""
+    """Blocks in one sample; raises ValueError if the sizes do not fit."""
 
   def queue_size(self, batches: int) -> int:
-    """Blocks that may wait when `batches` batches may."""
+    """Blocks that may wait in a queue if `batches` batches may."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,22 +59,22 @@ class Unrolls:
 
   The sample is a nest of the columns of n blocks, leading axis [n], in queue
   order; the loss sees a `blocks.Block` with leading axes [P, b] that holds B
-  sequences. Either b = B / K whole blocks are one update's, which copies
-  nothing, or a block is shared out over K / B updates. For P members, a block's
-  environments are the members' in turn, K / P each.
+  sequences. Either an update takes b = B / K whole blocks, without copying, or
+  K / B updates share a block. With P members, each member owns K / P of a
+  block's environments, in order.
   """
 
   batch_size: int  # B, sequences per update and member
   num_envs: int  # K, of one block
-  fixed: bool = False  # whether the agent says how many updates a call makes
+  fixed: bool = False  # whether the agent fixes the number of updates per call
 
   @property
   def sequences(self) -> int:
-    """Of an update."""
+    """Number of sequences in an update."""
     return self.batch_size
 
   def num_blocks(self, updates: int, members: int = 1) -> int:
-    """Blocks in one sample, n.
+    """Number of blocks n in one sample.
 
     Raises:
       ValueError: B and K do not fit together.
@@ -98,7 +99,7 @@ class Unrolls:
     return found
 
   def queue_size(self, batches: int) -> int:
-    """Blocks that hold `batches` updates' sequences."""
+    """Number of blocks with the sequences of `batches` updates."""
     return -(-batches * self.batch_size // self.num_envs)
 
   def arrange(self, sample, updates, members, theta=None):
@@ -132,7 +133,7 @@ class Unrolls:
         )
         axes = list(range(column.shape.rank))
         spread = axes.pop(axis + 2), axes.pop(axis + 1)
-        # [n, parts, P, ...]: the updates of a block follow one another.
+        # [n, parts, P, ...]: the updates of a block are consecutive.
         column = tf.transpose(column, [0, *spread, *axes[1:]])
     per_update = number * parts // updates
     column = tf.reshape(column, (updates, per_update, members, *inner))
@@ -144,16 +145,11 @@ class Unrolls:
 def policy_lag(
   sample: Any, learner_steps: int, updates: int
 ) -> tuple[float, int]:
-  """Mean and largest lag of a sample that `updates` learner steps will use.
+  """Mean and largest lag of a sample of n blocks, in learner steps.
 
-  Args:
-    sample: the columns of n blocks, in queue order.
-    learner_steps: made before the first of these updates.
-    updates: U.
-
-  Returns:
-    Learner step at training less that of the parameters that acted: its mean
-    over the blocks, and its maximum.
+  The lag of a block is the learner step of the update that uses it, less the
+  version of the parameters that acted. `updates` updates, which follow
+  `learner_steps` earlier ones, use the blocks in order.
   """
   versions = np.asarray(blocks.Block(*sample).version)
   used_at = learner_steps + np.arange(len(versions)) * updates // len(versions)
@@ -164,16 +160,10 @@ def policy_lag(
 def without_stale(
   sample: Any, learner_steps: int, max_lag: int
 ) -> tuple[Any, int]:
-  """The sample with blocks that lag too far marked as no experience.
+  """Marks blocks that lag more than `max_lag` learner steps as no experience.
 
-  Args:
-    sample: the columns of n blocks.
-    learner_steps: made so far.
-    max_lag: learner steps that a block may lag.
-
-  Returns:
-    The sample, and how many blocks were dropped. Shapes stay as they are, so
-    that the learner is not traced anew.
+  Returns the sample, with unchanged shapes so that the learner is not traced
+  again, and the number of dropped blocks.
   """
   sample = blocks.Block(*sample)
   stale = learner_steps - np.asarray(sample.version) > max_lag
