@@ -139,11 +139,12 @@ class Strategy:
       ValueError: they belong to another network, optimizer or table.
     """
     own = self.save()
-    for name, array in arrays.items():
-      if np.shape(array) != own[name].shape:
+    for name, array in own.items():
+      found = None if name not in arrays else np.shape(arrays[name])
+      if found != array.shape:
         raise ValueError(
-          f'The checkpoint has {name} of shape {np.shape(array)}, this run '
-          f'{own[name].shape}: it is of another network, optimizer or '
+          f'The checkpoint has {name} of shape {found}, this run '
+          f'{array.shape}: it is of another network, optimizer or '
           'environment. Resume it as it was started.'
         )
     if int(arrays['table']) != int(own['table']):

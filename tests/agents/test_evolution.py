@@ -195,6 +195,9 @@ def test_a_checkpoint_of_another_network_or_table_is_refused():
     _strategy(other).restore(saved)
   with pytest.raises(ValueError, match='noise table'):
     _strategy().restore({**saved, 'table': np.array(1)})
+  del saved['numbers']
+  with pytest.raises(ValueError, match='numbers of shape None'):
+    _strategy().restore(saved)
 
 
 def _ppo(**numbers):
