@@ -15,7 +15,8 @@
 #   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random
 #   make soak             an hour of Ape-X and of IMPALA: does anything grow?
-#   make cluster-demo     three hosts on this machine, of which one is lost
+#   make cluster-demo     three hosts on this machine, of which one is lost, in
+#                         Ape-X, IMPALA, swarm and gossip; ARGS=--only=apex
 #   make results          every table and plot of docs/results/; resumable
 #                         ARGS='--study=apex_cartpole --seeds=10 --jobs=1'
 #   make evaluate RUN=... play the best policy of a run
@@ -46,7 +47,7 @@ LOCK_ARGS ?=
   check format lint types lock clean distclean
 
 help:
-	@sed -n '3,/^$$/s/^# *//p' Makefile
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 environment:
 	@$(FINDER) requirements/environment.py $(NAMED)
@@ -88,8 +89,8 @@ test-learning: environment
 
 # Left out is what compares with Acme, TRFL or TensorFlow Probability.
 test-next:
-	@$(FINDER) requirements/environment.py next
-	@.venv-next/bin/python -m pytest -m 'not long' tests/environment_loops \
+	@$(FINDER) requirements/environment.py next $(NAMED)
+	@$(subst .venv,.venv-next,$(BIN))/python -m pytest -m 'not long' tests/environment_loops \
 	  tests/agents $(patsubst %,--ignore=tests/agents/%,acme test_policy_gradient.py \
 	  test_ppo.py test_ppo_config.py test_ppo_learner.py test_rollouts.py \
 	  test_vtrace.py) $(ARGS)
@@ -102,8 +103,8 @@ test-extras: extras
 	  addopts=--import-mode=importlib tests/extras $(ARGS)
 
 site:
-	@$(FINDER) requirements/environment.py site
-	@.venv-site/bin/python -m mkdocs build --strict --site-dir build/site $(ARGS)
+	@$(FINDER) requirements/environment.py site $(NAMED)
+	@$(subst .venv,.venv-site,$(BIN))/python -m mkdocs build --strict --site-dir build/site $(ARGS)
 
 docs: environment
 	@$(BIN)/python launch/render_docs.py

@@ -1,25 +1,25 @@
 """A cluster of hosts on this machine, of which one is lost in mid-run.
 
-    make cluster-demo
-    python studies/cluster_demo.py --systems=impala,swarm
+    make cluster-demo                                # Ape-X, IMPALA, ...
+    python studies/cluster_demo.py --only=impala,swarm
     python studies/cluster_demo.py --weather=50,1    # links: ms late, % lost
 
 Ray runs on a head and on two hosts with addresses of their own
 (namespaces.py). A program is started on the head; once it learns, a host
-loses its link and all its processes; later a new host joins. Printed is what
-was lost, how long the work of each of its nodes stood still, and how the run
-ended. The head has the launcher alone: it is the one host that Ray cannot lose.
+loses its link and all its processes; later a new host joins, for which one of
+the lost nodes has to wait. At the end a table says what was lost, for how long
+work stood still, and how each run ended. The exit code is 0 if all ended with
+0, started each lost node again, used the new host, and after the loss reached
+the greedy return that solves their task. The head has the launcher alone: it is
+the one host that Ray cannot lose.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import dataclasses
-import datetime
-import itertools
+import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -28,7 +28,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from run_records import metrics
+from studies import cluster_records
 from studies import namespaces
 from studies import slow_link
 
@@ -40,6 +40,7 @@ _LEARNS_S = 240.0  # from the start of a run to its first update, at most
 _ALONE_S = 20.0
 _END_S = 900.0
 _LIVED_S = 15.0  # after the first update, until the host is lost
+_BAR = 475.0  # the greedy return that solves CartPole-v1
 # How soon Ray takes a silent host for lost: its own numbers make about 30 s.
 _HEALTH = {
   'RAY_health_check_initial_delay_ms': '2000',
@@ -55,11 +56,15 @@ SYSTEMS = {
     '--config.actors.shards=2',
     '--config.actors.num_actors=4',
   ),
-  'impala': ('impala:cartpole', '--config.run.steps_per_agent=1_500_000'),
+  'impala': (
+    'impala:cartpole',
+    '--config.run.steps_per_agent=1_500_000',
+    '--config.actors.num_actors=4',
+  ),
   'swarm': (
     'pso_dqn:cartpole',
     '--config.swarm.num_explorers=8',
-    '--config.swarm.explorers_per_node=4',
+    '--config.swarm.explorers_per_node=2',
   ),
   'gossip': (
     'gala_a2c:cartpole',
@@ -68,6 +73,15 @@ SYSTEMS = {
   ),
 }
 
+# Of each system the nodes that act, of which there are four. A host has room
+# for three: after the loss one of them waits for the new host.
+_ACTS = {
+  'apex': 'actor',
+  'impala': 'actor',
+  'swarm': 'explorer',
+  'gossip': 'worker',
+}
+_ROOM = 3
 _LOST = {
   'apex': 'learner/0',
   'impala': 'learner/0',
@@ -99,6 +113,7 @@ class Cluster:
       *where,
       f'--node-ip-address={host.address}',
       f'--num-cpus={cpus}',
+      f'--resources={{"acts": {_ROOM}}}',
       f'--object-store-memory={80 << 20}',
       '--disable-usage-stats',
       *(['--include-dashboard=false'] if first else []),
@@ -111,67 +126,22 @@ class Cluster:
       host.close()
 
 
-@dataclasses.dataclass
-class Start:
-  """A life of a node, from the header of its log."""
-
-  host: str
-  at: float
-
-
-def starts(run: pathlib.Path) -> dict[str, list[Start]]:
-  """Every start of every node."""
-  found: dict[str, list[Start]] = {}
-  for path in sorted((run / 'logs').glob('*.log')):
-    text = path.read_text(errors='replace')
-    for name, day, host in re.findall(
-      r'^--- (\S+), pid \d+, (\S+ [\d:]+).*, on (\S+)$', text, re.M
-    ):
-      at = datetime.datetime.fromisoformat(day).timestamp()
-      found.setdefault(name, []).append(Start(host, at))
-  return found
-
-
-def gaps(run: pathlib.Path, since: float) -> dict[str, float]:
-  """Of each node the longest time between two of its reports.
-
-  Args:
-    run: its directory.
-    since: gaps that ended before this do not count; seconds of time.time().
-  """
-  metric = run / 'metrics'
-  (first,) = metrics.read_jsonl(metric / 'first_update.jsonl')[:1]
-  began = first['unix_time_s'] - first['elapsed_s']
-  times: dict[str, list[float]] = {}
-  for path in metric.glob('*.jsonl'):
-    for row in metrics.read_jsonl(path):
-      if {'node', 'elapsed_s'} <= row.keys():
-        times.setdefault(row['node'], []).append(began + row['elapsed_s'])
-  return {
-    node: max(
-      (b - a for a, b in itertools.pairwise(sorted(seen)) if b > since),
-      default=0.0,
-    )
-    for node, seen in times.items()
-  }
-
-
 def run(
   system: str,
   directory: pathlib.Path,
   lose: str,
   weather: slow_link.Weather | None,
   extra: Sequence[str],
-) -> bool:
-  """Runs one system, and loses the host of the node `lose`.
-
-  Returns:
-    Whether it ended as it should.
-  """
+) -> cluster_records.Result:
+  """Runs one system, and loses the host of the node `lose`."""
   directory.mkdir(parents=True)
-  cluster = Cluster(weather)
+  load = os.getloadavg()[0]
   where = directory / 'run'
   output = directory / 'output.txt'
+  here: dict[str, list[cluster_records.Start]] = {}
+  at, code, problem, lost, joined = time.time(), None, '', '', ''
+  cluster = Cluster(weather)
+  reports = cluster_records.Reports(where)
   try:
     cluster.join(cpus=12)
     cluster.join(cpus=12)
@@ -183,47 +153,51 @@ def run(
       '--config.run.target_return=None',  # the host is lost before it ends
       '--lp_launch_type=ray',
       f'--ray_address={cluster.head.address}:{_PORT}',
+      f'--cluster={_ACTS[system]}:acts=1',
       f'--run_dir={where}',
       *extra,
       output=output,
     )
-    _wait(launcher, lambda: _learns(where), _LEARNS_S, 'update')
-    time.sleep(_LIVED_S)
-    print(
-      f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
-    )
-    here = starts(where)
-    for name, lives in here.items():
-      print(f'{system}: {name} is on {lives[-1].host}')
-    if lose not in here:  # it has not started yet, or has no log of its own
-      raise RuntimeError(f'no node {lose!r}: there are {", ".join(here)}')
-    lost = cluster.hosts[here[lose][-1].host]
-    at = time.time()
-    lost.pull_the_plug()
-    print(f'{system}: {lost.name} ({lost.address}) lost', flush=True)
-    time.sleep(_ALONE_S)
-    joined = cluster.join(cpus=12)
-    print(f'{system}: {joined.name} ({joined.address}) joined', flush=True)
-    launcher.wait(_END_S)
+    with reports:
+      _wait(launcher, lambda: _learns(where), _LEARNS_S, 'update')
+      time.sleep(_LIVED_S)
+      print(
+        f'{system}: learns after {time.monotonic() - began:.0f} s', flush=True
+      )
+      here = cluster_records.starts(where)
+      if lose not in here:  # it has not started yet, or has no log of its own
+        raise RuntimeError(f'no node {lose!r}: there are {", ".join(here)}')
+      lost = here[lose][-1].host
+      _goes_on(launcher)
+      at = time.time()
+      cluster.hosts[lost].pull_the_plug()
+      print(f'{system}: {lost} lost', flush=True)
+      time.sleep(_ALONE_S)
+      _goes_on(launcher)
+      joined = cluster.join(cpus=12).name
+      print(f'{system}: {joined} joined', flush=True)
+      code = launcher.wait(_END_S)
   except (subprocess.TimeoutExpired, RuntimeError) as e:
-    print(f'{system}: {e}\n{_end(output)}', flush=True)
-    return False
+    problem = str(e)
   finally:
     cluster.close()
-  again = starts(where)
-  for name, before in here.items():
-    later = [s for s in again.get(name, []) if s.at >= int(at)]
-    if later:
-      print(
-        f'{system}: {name} lost; runs again after {later[0].at - at:.0f} s'
-        f' ({len(again[name]) - len(before)} restarts in all)'
-      )
-  # By the counter's clock, which stood still too if that was lost.
-  for name, stood in gaps(where, at).items():
-    print(f'{system}: longest time without a report: {name} {stood:.0f} s')
-  print(f'{system}: exit code {launcher.returncode}')
-  print(_end(output), flush=True)
-  return launcher.returncode == 0
+  found = cluster_records.result(
+    system,
+    where,
+    here,
+    lost,
+    joined,
+    at,
+    reports,
+    exit_code=code,
+    bar=_BAR,
+    problem=problem,
+    load=load,
+  )
+  print(cluster_records.table([found]), flush=True)
+  if found.faults:
+    print(f'{system}: {"; ".join(found.faults)}\n{_end(output)}', flush=True)
+  return found
 
 
 def nodes(system: str, extra: Sequence[str]) -> list[str]:
@@ -267,11 +241,16 @@ def _learns(run: pathlib.Path) -> bool:
 def _wait(launcher, condition, timeout_s: float, what: str) -> None:
   deadline = time.monotonic() + timeout_s
   while not condition():
-    if launcher.poll() is not None:
-      raise RuntimeError(f'the run ended with code {launcher.returncode}')
+    _goes_on(launcher)
     if time.monotonic() > deadline:
       raise RuntimeError(f'no {what} within {timeout_s:.0f} s')
     time.sleep(0.2)
+
+
+def _goes_on(launcher) -> None:
+  """Raises RuntimeError if a run has ended before its time."""
+  if launcher.poll() is not None:
+    raise RuntimeError(f'the run ended with code {launcher.returncode} already')
 
 
 def _end(path: pathlib.Path) -> str:
@@ -282,7 +261,9 @@ def main() -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('--systems', default='apex', help=', '.join(SYSTEMS))
+  parser.add_argument(
+    '--only', default=','.join(SYSTEMS), help='default: %(default)s'
+  )
   parser.add_argument(
     '--lose', default='', help='the node whose host is lost; default: a learner'
   )
@@ -293,8 +274,16 @@ def main() -> int:
     metavar='MS,PERCENT',
     help='what the link of each host does to all that it sends',
   )
+  parser.add_argument(
+    '--save', action='store_true', help='keep the table, in docs/clusters.md'
+  )
   args, extra = parser.parse_known_args()
-  systems = args.systems.split(',')
+  systems = args.only.split(',')
+  if args.save and (args.lose or args.weather or extra):
+    parser.error(
+      '--save keeps what `make cluster-demo` shows: without --lose, --weather '
+      'and words for run.py.'
+    )
   for system in systems:
     if system not in SYSTEMS:
       parser.error(f'no system {system!r}: there are {", ".join(SYSTEMS)}')
@@ -314,11 +303,15 @@ def main() -> int:
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
   print(f'runs are in {top}', flush=True)
-  good = [
+  found = [
     run(system, top / system, args.lose or _LOST[system], args.weather, extra)
     for system in systems
   ]
-  return 0 if all(good) else 1
+  print(f'\n{cluster_records.table(found)}')
+  if args.save:
+    seen = [one for one in found if not one.problem]
+    cluster_records.save(seen, list(SYSTEMS))
+  return int(any(one.faults for one in found))
 
 
 if __name__ == '__main__':

@@ -138,6 +138,20 @@ class Host:
         f'{" ".join(words)} on {self.name}: code {code}\n{log[-2000:]}'
       )
 
+  def traffic(self) -> tuple[int, int]:
+    """Bytes of the frames that it has sent, and that came to it.
+
+    Raises:
+      RuntimeError: it is no longer plugged in.
+    """
+    # Not /sys/class/net: that is still the one outside of our namespace.
+    for line in pathlib.Path('/proc/self/net/dev').read_text().splitlines():
+      name, _, counts = line.strip().partition(':')
+      if name == self._link:
+        numbers = [int(word) for word in counts.split()]
+        return numbers[0], numbers[8]  # of the bridge's end
+    raise RuntimeError(f'{self.name} has no link {self._link}.')
+
   def pull_the_plug(self) -> None:
     """Its link goes down, and then all its processes are killed at once."""
     _run('ip', 'link', 'set', self._link, 'down')

@@ -23,8 +23,19 @@ def test_the_batch_script_is_a_script():
 
 # Slurm's dies of SIGTERM, and what it runs with it.
 SRUN = """
-while [ "${1#--}" != "$1" ]; do shift; done
-if [ "$1" = hostname ]; then echo 10.0.0.1 fe80::1; exit; fi
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --nodelist=*) on=${1#*=} ;; esac
+  shift
+done
+case "$1 $on" in
+  hostname*) echo 127.0.1.1 fe80::1; exit ;;  # as on Debian
+  'getent one') echo 127.0.1.1 STREAM one; exit ;;
+  'getent two')
+    if [ -n "$UNKNOWN" ]; then exit 2; fi
+    printf '10.0.0.%s STREAM one\\n' 1 2
+    exit
+    ;;
+esac
 "$@" &
 trap "kill -9 $!; exit 137" TERM
 wait
@@ -87,6 +98,18 @@ def test_a_batch_job_that_is_told_to_end_lets_the_launcher_save(
   )
 
 
+def test_a_batch_job_whose_nodes_do_not_know_each_other_says_so(slurm):
+  job = subprocess.run(
+    ['bash', DEPLOY / 'ray.sbatch', 'dqn:cartpole'],
+    env={**slurm, 'UNKNOWN': '1'},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert job.returncode == 1
+  assert 'two knows no address of one' in job.stderr
+
+
 def test_the_image_has_the_packages_that_the_docs_say_go_with_the_dashboard():
   def pins(text):
     return set(re.findall(r'[\w\-\[\]]+==[\d.]+', text))
@@ -95,6 +118,33 @@ def test_the_image_has_the_packages_that_the_docs_say_go_with_the_dashboard():
   (command,) = re.findall(r'pip install "ray(?:.*\\\n)*.*', page)
   assert len(pins(command)) == 4
   assert pins((DEPLOY / 'Dockerfile').read_text()) == pins(command)
+
+
+def test_the_claim_is_what_the_pods_mount_and_may_all_write():
+  claim = yaml.safe_load((DEPLOY / 'claim.yaml').read_text())
+  assert claim['kind'] == 'PersistentVolumeClaim'
+  assert claim['spec']['accessModes'] == ['ReadWriteMany']
+  job = (DEPLOY / 'rayjob.yaml').read_text()
+  assert job.count(f'{{claimName: {claim["metadata"]["name"]}}}') == 2
+
+
+def test_a_login_shell_of_the_image_finds_our_python_too():
+  image = (DEPLOY / 'Dockerfile').read_text()
+  (path,) = re.findall(r'^ENV PATH=(.*):\$PATH$', image, re.M)
+  assert f"'PATH={path}:$PATH' > /etc/profile.d/" in image
+
+
+def test_the_page_resumes_with_a_command_that_there_is(tmp_path, capsys):
+  page = (DEPLOY.parent / 'docs' / 'clusters.md').read_text()
+  (line,) = re.findall(r'^ +python (.*--resume=/runs/.*)$', page, re.M)
+  run = tmp_path / 'first'
+  for name in ('metrics', 'logs', 'checkpoints'):
+    (run / name).mkdir(parents=True)
+  assert command_line.main(['apex_dqn:cartpole', '--print-config']) == 0
+  (run / 'config.json').write_text(capsys.readouterr().out)
+  script, *words = shlex.split(line.replace('/runs', str(tmp_path)))
+  assert script == '/murmuration/launch/run.py'
+  assert command_line.main([*words, '--print-config']) == 0
 
 
 def test_the_ray_job_runs_a_command_that_there_is():

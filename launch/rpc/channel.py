@@ -19,6 +19,10 @@ OK, ERROR = 0, 1  # the first part of an answer
 CHUNK_BYTES = 1 << 16
 _JOINED_BYTES = 1 << 15
 _MAX_PIECES = 512  # The kernel takes 1,024.
+# A message that is on its way may take as long as it needs at this rate: that
+# of a link between hosts that loses a frame in a hundred and is 50 ms late.
+LEAST_BYTES_PER_S = 1e5
+_STALL_S = 10.0  # without a byte more of it
 _TIMED_OUT = (TimeoutError, BlockingIOError)  # Python's and the kernel's
 
 
@@ -86,17 +90,26 @@ class Channel:
   def receive(self, deadline: float) -> Any:
     """The message that answers what was sent.
 
+    Args:
+      deadline: of `time.monotonic`, until which its first bytes have to be
+        here. The rest may come later, for as long as bytes do, and at no less
+        than LEAST_BYTES_PER_S in all.
+
     Raises:
-      TimeoutError: there was no answer in time.
+      TimeoutError: there was no answer in time; says how much of one came.
       NoServer: the answer makes no sense.
       ConnectionError: the connection broke; the call may have run.
     """
+    last: float | None = None  # when the whole has to be here
     try:
       while (message := self._incoming.step(self._socket, self._all)) is None:
+        if size := self._incoming.size:
+          last = last or deadline + size / LEAST_BYTES_PER_S
+          deadline = max(deadline, min(time.monotonic() + _STALL_S, last))
         self._wait_until(deadline)
       return message
     except _TIMED_OUT:
-      raise TimeoutError from None
+      raise TimeoutError(self._incoming.progress()) from None
     except EOFError:
       raise ConnectionError('the server closed the connection') from None
     except ValueError as e:
@@ -146,6 +159,10 @@ class Incoming:
     self._head = b''  # less than a header
     self._message: Any = None  # of which `_filled` bytes are here
     self._filled = 0
+
+  def progress(self) -> str:
+    """For messages: how much of one is here; '' if that is nothing."""
+    return f'{self._filled:,} of {self.size:,} bytes' if self.size else ''
 
   def step(self, connection: socket.socket, flags: int = 0) -> Any:
     """Receives once; returns the message when it is whole, None before.

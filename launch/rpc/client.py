@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import functools
 import logging
 import random
+import threading
 import time
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,7 +39,9 @@ class Client:
   Safe to share between threads, to pickle, and to make before the server is up.
   A call waits for the server to come up, but never longer than the deadline,
   and not at all once the program is stopping. It runs at most once on the
-  server: a call whose connection breaks midway is not repeated.
+  server: a call whose connection breaks midway is not repeated. An answer that
+  has begun to come by the deadline is waited for as long as bytes of it come
+  in, and at most for what it takes at 100 kB/s.
 
   Every call returns what the method returned (arrays read-only) and raises
   `RemoteError` if it raised, `Unavailable` if there was no answer in time, and
@@ -52,8 +55,11 @@ class Client:
       address: unix:PATH, or a name, which is looked up at each connection.
       timeout_s: deadline of every call, in seconds.
     """
-    if not timeout_s > 0:
-      raise ValueError(f'timeout_s={timeout_s}: a call needs a deadline > 0.')
+    if not 0 < timeout_s <= threading.TIMEOUT_MAX:
+      raise ValueError(
+        f'timeout_s={timeout_s}: a call needs a deadline > 0, and at most '
+        f'{threading.TIMEOUT_MAX:.0f} s.'
+      )
     self._server = address
     self._found: str | None = None  # where a server with a name was last
     self._timeout_s = timeout_s
@@ -126,8 +132,10 @@ class Client:
     method, channel, deadline = sent
     try:
       answer = channel.receive(deadline)
-    except TimeoutError:
+    except TimeoutError as e:
       why = f'no answer within {self._timeout_s:g} s'
+      if progress := str(e):
+        why = f'the answer came too slowly: {progress}'
       raise self._unavailable(method, True, why) from None
     except channel_lib.NoServer as e:
       why = f'what listens there is no server: {e}'

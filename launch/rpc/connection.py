@@ -12,7 +12,7 @@ from launch.rpc import channel
 # A message or an answer under way, and a handshake, may last so long and then
 # as long as it takes at the least rate.
 _GRACE_S = 30.0
-_LEAST_BYTES_PER_S = 1e6
+_LEAST_BYTES_PER_S = channel.LEAST_BYTES_PER_S
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 

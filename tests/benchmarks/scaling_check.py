@@ -9,12 +9,17 @@ learner and an actor, each other one an actor; evaluator and counter lie where
 Ray puts them. The prediction is scaling_model.py's for hosts of as many cores
 as the quota says; what Ray itself needs is not in it. Measure the parts first,
 on the same machine: `make bench ARGS=--save`, or bench_roofline.py.
+
+Bytes are those of frames on the links of the hosts with nodes, in the same
+window: of the busiest host, the fuller way. Beside them stands what the model
+has for the steps/s that were measured. It counts experience and parameters;
+headers, TLS, reports and Ray's own traffic come on top.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import os
 import pathlib
@@ -24,15 +29,17 @@ import tempfile
 import time
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+# Run as a file, Python would look for modules beside it first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from run_records import metrics  # noqa: E402
-from studies import namespaces  # noqa: E402
-from tests.benchmarks import bench_apex  # noqa: E402
-from tests.benchmarks import bench_impala  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks import report  # noqa: E402
-from tests.benchmarks import scaling_model  # noqa: E402
+from run_records import metrics
+from studies import namespaces
+from tests.benchmarks import bench_apex
+from tests.benchmarks import bench_impala
+from tests.benchmarks import common
+from tests.benchmarks import report
+from tests.benchmarks import scaling_model
 
 _PORT = 6379
 _READY_S = 400.0
@@ -127,8 +134,10 @@ def _start_ray(
   )
 
 
-def measure(system: str, number: int, cores: float, window_s: float) -> float:
-  """Environment steps/s of a system on so many hosts.
+def measure(
+  system: str, number: int, cores: float, window_s: float
+) -> tuple[float, float]:
+  """Environment steps/s of a system on so many hosts; bytes/s of a link.
 
   Raises:
     RuntimeError: the run ended, or does not learn in time.
@@ -143,11 +152,13 @@ def measure(system: str, number: int, cores: float, window_s: float) -> float:
     head = _Host(1, None)
     stack.callback(head.close)
     _start_ray(head, None, 0, '{}')
+    hosts: list[namespaces.Host] = []
     for index in range(number):
       name = f'murmuration-{os.getpid()}-{index}'
       group = stack.enter_context(_group(name))
       host = _Host(index + 2, group)
       stack.callback(host.close)
+      hosts.append(host)
       learns = '"learns": 1, ' if index == 0 else ''
       _start_ray(host, head, 8, f'{{{learns}"acts": 1}}')
       _limit(group, cores)  # Ray itself gives up if it starts too slowly
@@ -171,7 +182,7 @@ def measure(system: str, number: int, cores: float, window_s: float) -> float:
           said = output.read_text(errors='replace')[-2000:]
           raise RuntimeError(f'{system} on {number} does not learn:\n{said}')
         time.sleep(0.5)
-      return _rate(run, number, window_s)
+      return _rate(run, hosts, window_s)
     finally:
       if launcher.poll() is None:
         launcher.send_signal(signal.SIGINT)
@@ -179,12 +190,17 @@ def measure(system: str, number: int, cores: float, window_s: float) -> float:
           launcher.wait(_STOP_S)
 
 
-def _rate(run: pathlib.Path, actors: int, window_s: float) -> float:
-  """Steps/s of all actors, by the clock of their reports."""
-  path = run / 'metrics' / 'node_actor.jsonl'
+def _rate(
+  run: pathlib.Path, hosts: Sequence[namespaces.Host], window_s: float
+) -> tuple[float, float]:
+  """Steps/s of all actors, by the clock of their reports, and bytes/s."""
+  path, actors = run / 'metrics' / 'node_actor.jsonl', len(hosts)
   time.sleep(_SETTLE_S)
   skip = len(metrics.read_jsonl(path))
+  began, before = time.monotonic(), [host.traffic() for host in hosts]
   time.sleep(window_s + 1.0)
+  after = [host.traffic() for host in hosts]
+  busiest = busiest_bytes(before, after) / (time.monotonic() - began)
   by_node: dict[str, list[dict[str, Any]]] = {}
   for row in metrics.read_jsonl(path)[skip:]:
     by_node.setdefault(row['node'], []).append(row)
@@ -193,10 +209,27 @@ def _rate(run: pathlib.Path, actors: int, window_s: float) -> float:
       f'{len(by_node)} of {actors} actors reported in {window_s:g} s: the '
       'machine is too busy for this window.'
     )
-  return sum(
+  steps_per_s = sum(
     (rows[-1]['own_actor_steps'] - rows[0]['own_actor_steps'])
     / (rows[-1]['elapsed_s'] - rows[0]['elapsed_s'])
     for rows in by_node.values()
+  )
+  return steps_per_s, busiest
+
+
+def busiest_bytes(
+  before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]
+) -> int:
+  """Of the link of the busiest host, the fuller way.
+
+  Args:
+    before: bytes of each host, sent and received.
+    after: likewise, later.
+  """
+  return max(
+    later - earlier
+    for host in zip(before, after, strict=True)
+    for earlier, later in zip(*host, strict=True)
   )
 
 
@@ -219,10 +252,20 @@ def _table(rows: list[dict[str, Any]]) -> str:
         f'{row["measured"]:,.0f}',
         f'{row["measured"] / row["predicted"] - 1:+.0%}',
         times,
+        f'{row["predicted_bytes"] / 1e6:.2f}',
+        f'{row["measured_bytes"] / 1e6:.2f}',
       )
     )
   headers = ('system', 'hosts', 'predicted', 'measured', 'off by')
-  return common.table((*headers, 'of one host, predicted / measured'), cells)
+  return common.table(
+    (
+      *headers,
+      'of one host, predicted / measured',
+      'MB/s of a link, predicted for these steps/s',
+      'MB/s measured',
+    ),
+    cells,
+  )
 
 
 def main() -> int:
@@ -245,13 +288,16 @@ def main() -> int:
   rows: list[dict[str, Any]] = []
   for system in systems:
     for number in hosts:
-      _, predict = _SYSTEMS[system]
+      predicted = _SYSTEMS[system][1](found, number, args.cores)
+      steps_per_s, busiest = measure(system, number, args.cores, window_s)
       rows.append(
         {
           'system': system,
           'hosts': number,
-          'predicted': predict(found, number, args.cores).steps_per_s,
-          'measured': measure(system, number, args.cores, window_s),
+          'predicted': predicted.steps_per_s,
+          'measured': steps_per_s,
+          'predicted_bytes': predicted.traffic(steps_per_s),
+          'measured_bytes': busiest,
         }
       )
       print(rows[-1], flush=True)

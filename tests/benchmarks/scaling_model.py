@@ -38,6 +38,10 @@ _FRESH_S = 0.01  # between two questions of a host for parameters (copies.py)
 TRANSITION, FRAME = 56.0, 40.0
 THETA_Q, THETA_AC = 18_440.0, 18_700.0
 _RATIO = 32  # samples per insert of Ape-X
+# As bench_apex.py and bench_impala.py have them: environment steps after which
+# an actor asks for parameters, and updates between two of which others hear.
+_PERIOD_Q, _PERIOD_AC = 64, 20 * 64
+_CALL_Q, _CALL_AC = 32, 8
 _BATCH_A2C = 80  # steps of an update of gossip and A3C
 _EPISODE = 500  # steps of an episode that CartPole's time limit ends
 _POPULATION = 64  # policies of a generation
@@ -140,12 +144,14 @@ class Prediction:
     binds: the part that allows no more.
     busiest_bytes_per_s: of the link of the busiest host, the fuller way.
     limits: part -> steps/s that it allows.
+    traffic: steps/s to what those bytes/s would be with so many.
   """
 
   steps_per_s: float
   binds: str
   busiest_bytes_per_s: float
   limits: Mapping[str, float]
+  traffic: Callable[[float], float]
 
 
 def _least(
@@ -153,12 +159,21 @@ def _least(
 ) -> Prediction:
   binds = min(limits, key=lambda part: limits[part])
   steps = limits[binds]
-  return Prediction(steps, binds, traffic(steps), limits)
+  return Prediction(steps, binds, traffic(steps), limits, traffic)
 
 
-def _theta_out(hosts: int, theta: float, updates_per_s: float) -> float:
-  """Bytes/s of parameters that leave a learner: once to each other host."""
-  return (hosts - 1) * theta * min(updates_per_s, 1 / _FRESH_S)
+def _theta_out(
+  hosts: int, theta: float, new_per_s: float, asked_per_s: float
+) -> float:
+  """Bytes/s of parameters that leave a learner: once to each other host.
+
+  Args:
+    hosts: how many, the learner's with them.
+    theta: bytes.
+    new_per_s: how often there are new ones.
+    asked_per_s: how often the actors of a host ask, one after the other.
+  """
+  return (hosts - 1) * theta * min(new_per_s, asked_per_s, 1 / _FRESH_S)
 
 
 def _counter(p: Parts, hosts: int, steps: float) -> dict[str, float]:
@@ -226,8 +241,8 @@ def apex(p: Parts, hosts: int, cores: float = CORES, shards: int = 1):
     limits["link of the learner's host"] = LINK / into
 
   def traffic(steps: float) -> float:
-    updates = steps * _RATIO / 256
-    return max(steps * into, _theta_out(hosts, THETA_Q, updates))
+    new, asked = steps * _RATIO / 256 / _CALL_Q, steps / hosts / _PERIOD_Q
+    return max(steps * into, _theta_out(hosts, THETA_Q, new, asked))
 
   limits |= _counter(p, hosts, min(limits.values()))
   return _least(limits, traffic)
@@ -255,7 +270,8 @@ def impala(p: Parts, hosts: int, cores: float = CORES, learners: int = 1):
     into = steps / groups * (mine - 1) / mine * FRAME
     # Learners average their gradients in a ring.
     ring = 2 * THETA_AC * updates * (groups - 1) / groups
-    return max(into, _theta_out(int(mine), THETA_AC, updates)) + ring
+    new, asked = updates / _CALL_AC, steps / hosts / _PERIOD_AC
+    return max(into, _theta_out(int(mine), THETA_AC, new, asked)) + ring
 
   if mine > 1:  # of frames in; where parameters fill it, they are older
     limits["link of the learner's host"] = (

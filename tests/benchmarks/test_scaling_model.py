@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.benchmarks import report
+from tests.benchmarks import scaling_check
 from tests.benchmarks import scaling_model as model
 
 PARTS = model.Parts(
@@ -75,6 +76,47 @@ def test_hosts_that_learn_for_themselves_add_up():
   assert many.steps_per_s == 64 * one.steps_per_s
   assert one.busiest_bytes_per_s == 0.0
   assert many.busiest_bytes_per_s == model.gossip(PARTS, 2).busiest_bytes_per_s
+
+
+def test_the_link_is_also_known_for_other_steps_than_were_promised():
+  found = model.impala(PARTS, 2, cores=1.0)
+  assert found.traffic(found.steps_per_s) == found.busiest_bytes_per_s
+  assert found.traffic(3e5) == 3e5 / 2 * model.FRAME  # from the other host
+
+
+def test_parameters_go_to_a_host_when_they_are_new_and_it_asks():
+  assert model._theta_out(3, 10.0, 8.0, 50.0) == 2 * 10 * 8
+  assert model._theta_out(3, 10.0, 800.0, 50.0) == 2 * 10 * 50
+  # Nor within 10 ms a second time.
+  assert model._theta_out(3, 10.0, 800.0, 500.0) == 2 * 10 * 100
+  # Two hosts of 640 steps/s at 32 samples a step: 80 calls of 32 updates in
+  # 16 s, and each actor asks after 64 of its own steps.
+  found = model.apex(PARTS, 2).traffic(1280.0)
+  assert found == max(model.THETA_Q * 5, 1280 / 2 * model.TRANSITION)
+
+
+def test_the_busiest_link_is_that_with_most_bytes_one_way():
+  before, after = [(5, 100), (7, 0)], [(25, 110), (8, 15)]
+  assert scaling_check.busiest_bytes(before, after) == 20
+
+
+def test_the_check_shows_predicted_bytes_beside_those_of_the_link():
+  row = {
+    'system': 'IMPALA',
+    'hosts': 2,
+    'predicted': 200.0,
+    'measured': 150.0,
+    'predicted_bytes': 2e6,
+    'measured_bytes': 2.5e6,
+  }
+  line = scaling_check._table([row]).splitlines()[-1]
+  assert [cell.strip() for cell in line.split('|')[4:-1]] == [
+    '150',
+    '-25%',
+    '-',
+    '2.00',
+    '2.50',
+  ]
 
 
 def test_a_counter_that_is_full_is_said():

@@ -12,6 +12,9 @@ from launch.rpc import errors
 # So long an answer is good for others: of that much an actor's parameters may
 # be older than with a learner of its own to ask.
 _FRESH_S = 0.01
+# How long who asks waits for parameters on their way; more than a learner has
+# to begin its answer, and less than an actor waits for ours (variables.py).
+_WAIT_S = 1.75
 
 
 class Copies:
@@ -34,14 +37,19 @@ class Copies:
       return sum(copy.received_bytes for copy in self._copies.values())
 
   def get(self, name: str, have_version: int) -> dict[str, Any]:
-    """As `get_parameters(have_version)` of that server.
+    """As `get_parameters(have_version)` of that server, but never for long.
+
+    Parameters that take longer to come, as over a slow link, come while actors
+    act on with those before: they are told that there are none newer yet.
 
     Raises:
-      rpc.Unavailable, rpc.RemoteError: as a client of that server.
+      rpc.Unavailable: as a client of that server; or the first parameters are
+        still on their way.
+      rpc.RemoteError: as a client of that server.
     """
     with self._lock:
       if name not in self._copies:
-        self._copies[name] = _Copy(self._connect(name))
+        self._copies[name] = _Copy(name, self._connect(name))
       copy = self._copies[name]
     return copy.get(have_version)
 
@@ -49,34 +57,45 @@ class Copies:
 class _Copy:
   """Of the parameters of one server."""
 
-  def __init__(self, server: Any):
-    self._server = server
-    self._lock = threading.Lock()
+  def __init__(self, name: str, server: Any):
+    self._name, self._server = name, server
+    self._changed = threading.Condition()
+    self._bringing, self._began = False, 0.0
     self._asked = -float('inf')
     self._error: Exception | None = None
     self._version, self._theta = -1, None
     self.received_bytes = 0
 
   def get(self, have_version: int) -> dict[str, Any]:
-    # Who waits here finds what another has just brought, or why it has not.
-    with self._lock:
-      if time.monotonic() - self._asked > _FRESH_S:
-        self._ask()
-        self._asked = time.monotonic()
-      if self._error is not None:
+    with self._changed:
+      if not self._bringing and time.monotonic() - self._asked > _FRESH_S:
+        threading.Thread(target=self._bring, daemon=True).start()
+        self._bringing, self._began = True, time.monotonic()
+      # Who waits here finds what another's question has just brought, or why it
+      # has not.
+      left = self._began + _WAIT_S - time.monotonic()
+      self._changed.wait_for(lambda: not self._bringing, left)
+      if self._bringing and self._theta is None:
+        why = 'the first parameters are on their way to this host'
+        raise errors.Unavailable(self._name, 'get_parameters', True, why)
+      if not self._bringing and self._error is not None:
         raise self._error
       theta = None if self._version == have_version else self._theta
       return {'version': self._version, 'theta': theta}
 
-  def _ask(self) -> None:
+  def _bring(self) -> None:
+    error: Exception | None = None
+    answer: dict[str, Any] = {'theta': None}
     try:
       answer = self._server.get_parameters(self._version)
-    except (errors.Unavailable, errors.RemoteError) as e:
-      self._error = e
-      return
-    self._error = None
-    # Both or neither: a learner that was started again says that it has none
-    # yet, and ours must not be handed out with that version.
-    if answer['theta'] is not None:
-      self._version, self._theta = answer['version'], answer['theta']
-      self.received_bytes += len(answer['theta'])
+    except Exception as e:  # whatever it is, those who asked hear of it
+      error = e
+    with self._changed:
+      # Both or neither: a learner that was started again says that it has none
+      # yet, and ours must not be handed out with that version.
+      if answer['theta'] is not None:
+        self._version, self._theta = answer['version'], answer['theta']
+        self.received_bytes += len(answer['theta'])
+      self._error, self._bringing = error, False
+      self._asked = time.monotonic()
+      self._changed.notify_all()

@@ -40,7 +40,7 @@ COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
 _START_S = 30.0
-# Of a learner's answer; less than an actor waits for ours.
+# Until a learner's answer begins; less than who asks waits for it (copies.py).
 _PARAMETERS_S = 1.5
 
 

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import contextlib
+import math
 import pickle
 import socket
 import threading
@@ -13,9 +14,11 @@ import pytest
 
 from launch import rpc
 from launch.engines import prepare
+from launch.rpc import channel
 from launch.rpc import client as client_lib
 from launch.rpc import directory
 from launch.rpc import sockets
+from tests import paced
 
 
 class Service:
@@ -25,6 +28,7 @@ class Service:
     'fail_on_half_a_character',
     'unspeakable',
     'block',
+    'zeros',
   )
 
   def __init__(self):
@@ -48,6 +52,9 @@ class Service:
   def block(self):
     self.calls += 1
     self.release.wait(10)
+
+  def zeros(self, count):
+    return np.zeros(count, np.uint8)
 
   def run(self):
     raise AssertionError('must not be called')
@@ -147,6 +154,40 @@ def test_a_call_that_is_not_answered_ends_at_the_deadline(service, address):
   assert client.echo(1) == ((1,), {})
 
 
+def test_an_answer_on_its_way_may_be_later_than_the_deadline(service, address):
+  with paced.link(address, 0.05) as slow:  # 2 MB in a second and a half
+    client = rpc.Client(slow, timeout_s=0.5)
+    start = time.monotonic()
+    assert client.zeros(2_000_000).shape == (2_000_000,)
+    assert time.monotonic() - start > 1.0
+    assert client.echo(1) == ((1,), {})  # over the same connection
+
+
+def test_an_answer_that_stops_midway_is_given_up(service, address, monkeypatch):
+  monkeypatch.setattr(channel, '_STALL_S', 0.2)
+  with paced.link(address, 0.0, most_bytes=100_000) as slow:
+    client = rpc.Client(slow, timeout_s=0.2)
+    start = time.monotonic()
+    with pytest.raises(
+      rpc.Unavailable, match=r'too slowly: 1\d\d,\d{3} of 2,000,\d{3} bytes'
+    ) as caught:
+      client.zeros(2_000_000)
+    assert time.monotonic() - start < 10.0
+    assert caught.value.delivered
+
+
+def test_an_answer_that_stays_too_slow_is_given_up(
+  service, address, monkeypatch
+):
+  monkeypatch.setattr(channel, 'LEAST_BYTES_PER_S', 1e7)
+  with paced.link(address, 0.2) as slow:  # a third of a megabyte per second
+    client = rpc.Client(slow, timeout_s=0.5)
+    start = time.monotonic()
+    with pytest.raises(rpc.Unavailable, match='too slowly'):
+      client.zeros(20_000_000)  # 2.5 s, of a minute
+    assert 2.0 < time.monotonic() - start < 20.0
+
+
 def test_something_that_listens_but_is_no_server_ends_at_the_deadline(
   address, tmp_path
 ):
@@ -220,8 +261,9 @@ def test_a_client_can_be_pickled(service, address):
 
 
 def test_a_deadline_is_needed():
-  with pytest.raises(ValueError, match='needs a deadline'):
-    rpc.Client('localhost:1', timeout_s=0)
+  for timeout_s in (0, math.nan, math.inf, 1e300):  # no clock waits so long
+    with pytest.raises(ValueError, match='needs a deadline'):
+      rpc.Client('localhost:1', timeout_s=timeout_s)
 
 
 def test_a_port_in_use_is_named():
