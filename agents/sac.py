@@ -120,7 +120,7 @@ class SAC(actor_critic.ActorCritic):
 
   def acting(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """Means before the tanh, then log sigma: [P, K, 2 A]."""
-    return self._networks.outputs(self.layout.unpack(theta), observation)
+    return self._networks.outputs(self.prepared(theta), observation)
 
   def make_exploration(self) -> _Sampling:
     return _Sampling(self.config.random_steps)

@@ -8,7 +8,7 @@ scalar and learn by squared TD error, unless an agent says otherwise.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -84,15 +84,10 @@ class ActorCritic(replay_agent.ReplayAgent):
       **networks: what `networks.Networks` is to have, of its own.
 
     Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions.
+      environments.EnvironmentRefused: discrete or unbounded actions, or
+        observations that the network does not take.
     """
     require_continuous(spec, self.name.upper())
-    if conv.is_image(spec):
-      raise environments.EnvironmentRefused(
-        f'{spec.name} has images {spec.observation_shape}, but {self.name} has '
-        'no convolutions, and as numbers they would make its first layers '
-        'huge. Use PPO or IMPALA, or make them few numbers with a wrapper.'
-      )
     self.config: actor_critic_config.Config = config
     super().__init__(config, spec)
     self._networks = actor_critic_networks.Networks(
@@ -103,17 +98,19 @@ class ActorCritic(replay_agent.ReplayAgent):
       activation=config.activation,
       normalize=config.normalize_observations,
       prioritized=config.prioritized,
+      encoder=make_encoder(config, spec),
       **networks,
     )
     self.layout = self._networks.layout
+    self._prepared: tuple[np.ndarray | None, Any] = (None, None)
     self.learning_rate = config.critic_learning_rate
     self.learning_rate_scale: np.ndarray = np.ones(self.layout.size, np.float32)
     self._set_rate('policy', config.policy_learning_rate)
     self._exploration = self.make_exploration()
 
-  def _set_rate(self, group: str, rate: float) -> None:
-    """A group's rate, as a ratio to the critic's, which differs by member."""
-    place = self.layout.groups[group]
+  def _set_rate(self, part: str, rate: float) -> None:
+    """A part's rate, as a ratio to the critic's, which differs by member."""
+    place = self._networks.place(part)
     self.learning_rate_scale[place] = rate / self.learning_rate
 
   def initial(self, seed: int) -> np.ndarray:
@@ -240,9 +237,22 @@ class ActorCritic(replay_agent.ReplayAgent):
     actions = exploration(outputs, actor_steps, rng)
     return actions.reshape(actions.shape[:2] + self.spec.action_shape)
 
+  def prepared(self, theta: np.ndarray) -> Mapping[str, Any]:
+    """The networks of theta [P, D], or [D] for P = 1, as they act.
+
+    Kept for the next call, which knows theta by its identity: of images, it
+    would not notice one that is changed in place.
+    """
+    known, parts = self._prepared
+    if theta is not known:
+      rows = theta.reshape(-1, self.layout.size)
+      parts = self._networks.prepare(self.layout.unpack(rows))
+      self._prepared = (theta, parts)
+    return parts
+
   def means(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """The policy's own actions, flat: [P, K, A]."""
-    return self._networks.means(self.layout.unpack(theta), observation)
+    return self._networks.means(self.prepared(theta), observation)
 
   def acting(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """What the exploration takes: the policy's own actions."""
@@ -254,9 +264,10 @@ class ActorCritic(replay_agent.ReplayAgent):
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
     variables = self.layout.unpack(np.array(theta, np.float32)[None])
+    parts = self._networks.prepare(variables)
 
     def policy(observation: np.ndarray) -> np.ndarray:
-      actions = self._networks.means(variables, observation[None])[0]
+      actions = self._networks.means(parts, observation[None])[0]
       return actions.reshape(actions.shape[:1] + self.spec.action_shape)
 
     return policy
@@ -265,6 +276,9 @@ class ActorCritic(replay_agent.ReplayAgent):
     return self._networks.operations(self.layout.unpack(theta))
 
   def greedy_each(self, theta: np.ndarray) -> base.Members:
+    if self.images:  # what is prepared of an encoder follows no theta
+      return super().greedy_each(theta)
+
     def act(theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
       actions = self.means(theta, observation)
       return actions.reshape(actions.shape[:2] + self.spec.action_shape)
@@ -281,7 +295,7 @@ class _Explorer:
 
   def act(self, theta, observation, actor_steps, rng):
     return self._agent.explore(
-      theta[None], observation[None], actor_steps, rng, self._exploration
+      theta, observation[None], actor_steps, rng, self._exploration
     )[0]
 
   # The parts of `act`, for many actors at once (batched_acting.py).
@@ -290,7 +304,7 @@ class _Explorer:
     return observation, np.full(len(observation), actor_steps)
 
   def forward(self, theta, observation, actor_steps):
-    return self._agent.acting(theta[None], observation[None])[0], actor_steps
+    return self._agent.acting(theta, observation[None])[0], actor_steps
 
   def choose(self, outputs, streams):
     found, actor_steps = outputs
@@ -318,6 +332,27 @@ class _Explorer:
 
   def ended(self, last):
     self._exploration.ended(last)
+
+
+def make_encoder(
+  config: actor_critic_config.Config, spec: environments.Spec
+) -> conv.ConvNet | None:
+  """What an agent sees images with; None where there are none.
+
+  Raises:
+    environments.EnvironmentRefused: the config has a network for other
+      observations, or would scale images twice.
+  """
+  kind = conv.chosen(config.network, spec)
+  if kind == 'mlp':
+    return None
+  if config.normalize_observations:
+    raise environments.EnvironmentRefused(
+      f'{spec.name} has images {spec.observation_shape}, which the encoder '
+      'scales to [0, 1] by itself, but agent.normalize_observations=True. Set '
+      '--config.agent.normalize_observations=False.'
+    )
+  return conv.make(kind, spec, actor_critic_networks.FEATURES, name='encoder')
 
 
 def require_continuous(spec: environments.Spec, agent: str) -> None:

@@ -8,14 +8,17 @@ from typing import Literal
 from agents import noise as noise_lib
 from agents import replay_agent
 from agents import settings
+from agents.networks import conv
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(replay_agent.Config):
   """What all of them have. Defaults are DDPG's (docs/agents/ddpg.md)."""
 
-  policy_sizes: settings.Sizes = (64, 64)  # units
-  critic_sizes: settings.Sizes = (64, 64)  # units
+  # 'mlp', or what encodes images, one of networks/conv.py; 'auto': what fits.
+  network: conv.Name = 'auto'
+  policy_sizes: settings.Sizes = (64, 64)  # units; of images, after the encoder
+  critic_sizes: settings.Sizes = (64, 64)  # units; likewise
   activation: Literal['relu', 'tanh'] = 'relu'  # 'relu' or 'tanh'
   policy_learning_rate: settings.Positive = 1e-4  # per update; Lillicrap et al.
   critic_learning_rate: settings.Positive = 1e-3  # per update; Lillicrap et al.

@@ -54,7 +54,7 @@ class Deterministic(actor_critic.ActorCritic):
     )
     if config.policy_delay > 1:
       self.delayed = np.zeros(self.layout.size, bool)
-      self.delayed[self.layout.groups['policy']] = True
+      self.delayed[self._networks.place('policy')] = True
 
   def _target_action(self, online, target, o_t, batch):
     del online

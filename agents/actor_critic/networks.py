@@ -5,6 +5,11 @@ critics; 'temperature', the logarithm of SAC's, if there is one; 'normalizer' if
 observations are normalised; 'priority', the largest priority so far, if replay
 is prioritized. The last two are not learned by gradient: the learner writes
 them as statistics, and they reach the actors as part of theta.
+
+Images first pass an encoder that policy and critics share and that the critics'
+loss alone moves (Yarats et al. 2021, arXiv:1910.01741; DrQ, arXiv:2004.13649;
+Acme's D4PG likewise). It is in the group 'policy', which holds all that acts:
+an evolution strategy perturbs the encoder too.
 """
 
 from __future__ import annotations
@@ -17,10 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 from agents import parameters
+from agents.networks import conv
 from agents.networks import mlp
 from agents.networks import normalization
 
 MAXIMUM = 'priority/maximum'
+# Numbers that the encoder makes of an image, as in both papers above.
+FEATURES = 50
 
 # The first action is close to the middle of its range, whatever is observed.
 _LAST_LAYER_SCALE = 0.01
@@ -45,6 +53,7 @@ class Networks:
     temperature: float | None = None,
     normalize: bool = False,
     prioritized: bool = False,
+    encoder: conv.ConvNet | None = None,
   ):
     """Makes the networks; no TensorFlow work yet.
 
@@ -61,7 +70,11 @@ class Networks:
       temperature: the first; None: there is none.
       normalize: whether observations are normalised.
       prioritized: whether the largest priority is kept.
+      encoder: of images, whose outputs pass a tanh; None: there are none.
     """
+    self._encoder = encoder
+    if encoder is not None:
+      observation_size = encoder.output_size
     self._observation_size = observation_size
     self._action_size = action_size
     self._policy = mlp.MLP(
@@ -91,7 +104,7 @@ class Networks:
 
   def _make_layout(self) -> tuple[parameters.Layout, dict[str, slice]]:
     """The layout, and which of its variables belong to which part."""
-    parts = {n.name: n.shapes() for n in (self._policy, *self._critics)}
+    parts = {n.name: n.shapes() for n in self._networks()}
     if self._temperature is not None:
       parts['temperature'] = [('temperature/log', (1,))]
     if self._normalizer:
@@ -104,13 +117,26 @@ class Networks:
     for part, found in parts.items():
       places[part] = slice(len(shapes), len(shapes) + len(found))
       group = 'critic' if part.startswith('critic') else part
+      if part == 'encoder':
+        group = 'policy'
       groups.setdefault(group, []).extend(name for name, _ in found)
       shapes += found
     return parameters.Layout(shapes, groups), places
 
+  def _networks(self) -> list[mlp.MLP | conv.ConvNet]:
+    """The networks, in layout order."""
+    encoder = [self._encoder] if self._encoder else []
+    return [*encoder, self._policy, *self._critics]
+
+  def place(self, part: str) -> slice:
+    """Where the parameters of a part are in `theta [D]`."""
+    variables = self.layout.variables[self._places[part]]
+    return slice(variables[0].offset, variables[-1].slice.stop)
+
   def initial(self, rng: np.random.Generator) -> np.ndarray:
     """New random parameters `theta [D]`."""
-    arrays = self._policy.initial(rng)
+    arrays = self._encoder.initial(rng) if self._encoder else []
+    arrays += self._policy.initial(rng)
     arrays[-1] *= _LAST_LAYER_SCALE
     for critic in self._critics:
       arrays += critic.initial(rng)
@@ -122,12 +148,14 @@ class Networks:
       arrays.append(np.ones(1, np.float32))
     return self.layout.pack(arrays)
 
-  def split(self, variables: Sequence[Any]) -> Parts:
+  def split(self, variables: Sequence[Any]) -> dict[str, Any]:
     """Variables in layout order to parts."""
     return {part: variables[place] for part, place in self._places.items()}
 
   def flat(self, observation: tf.Tensor) -> tf.Tensor:
-    """[B, ...] to [B, observation_size]."""
+    """[B, ...] to [B, observation_size]; images stay as they are."""
+    if self._encoder is not None:
+      return observation
     return tf.reshape(observation, (-1, self._observation_size))
 
   def scaled(self, parts: Parts, observation: Any) -> Any:
@@ -137,8 +165,11 @@ class Networks:
     return self._normalizer.normalize(parts['normalizer'], observation)
 
   def policy(self, parts: Parts, observation: tf.Tensor) -> tf.Tensor:
-    """Before its tanh, [B, policy_outputs * A], for scaled [B, O]."""
-    return self._apply('policy', parts, observation)
+    """Before its tanh, [B, policy_outputs * A], for scaled [B, O] or images."""
+    features = self._features(parts, observation)
+    if self._encoder is not None:
+      features = tf.stop_gradient(features)
+    return self._apply('policy', parts, features)
 
   def critics(
     self,
@@ -151,32 +182,46 @@ class Networks:
 
     Args:
       parts: whose critics.
-      observation: scaled, [B, O].
+      observation: scaled, [B, O], or images.
       action: [B, ...].
     """
     action = tf.reshape(action, (-1, self._action_size))
-    inputs = tf.concat([observation, action], axis=-1)
+    inputs = tf.concat([self._features(parts, observation), action], axis=-1)
     return [self._apply(c.name, parts, inputs) for c in self._critics[:count]]
 
-  def outputs(
-    self, variables: Sequence[np.ndarray], observation: np.ndarray
-  ) -> np.ndarray:
-    """`policy` in NumPy: [P, K, ...] of views `[P, *shape]` and [P, K, ...]."""
+  def prepare(self, variables: Sequence[np.ndarray]) -> Mapping[str, Any]:
+    """What `outputs` takes for views `[P, *shape]`; keep it while theta is."""
     parts = self.split(variables)
-    flat = observation.reshape(observation.shape[:2] + (-1,))
-    return self._policy.forward(parts['policy'], self.scaled(parts, flat))
+    if self._encoder is not None:
+      parts['encoder'] = self._encoder.prepare(parts['encoder'])
+    return parts
+
+  def outputs(
+    self, parts: Mapping[str, Any], observation: np.ndarray
+  ) -> np.ndarray:
+    """`policy` as it acts: [P, K, ...] of what was prepared and [P, K, ...]."""
+    if self._encoder is not None:
+      x = np.tanh(self._encoder.forward(parts['encoder'], observation))
+    else:
+      flat = observation.reshape(observation.shape[:2] + (-1,))
+      x = self.scaled(parts, flat)
+    return self._policy.forward(parts['policy'], x)
 
   def means(
-    self, variables: Sequence[np.ndarray], observation: np.ndarray
+    self, parts: Mapping[str, Any], observation: np.ndarray
   ) -> np.ndarray:
-    """mu(s) in NumPy, [P, K, A], likewise."""
-    x = self.outputs(variables, observation)[..., : self._action_size]
+    """mu(s) as it acts, [P, K, A], likewise."""
+    x = self.outputs(parts, observation)[..., : self._action_size]
     return np.tanh(x, out=x)
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
     """`means` as murmuration/portable.py has it, for views `[*shape]`."""
     parts = self.split(variables)
-    found: list[list[Any]] = [['float'], ['flatten', self._observation_size]]
+    found: list[list[Any]]
+    if self._encoder is not None:
+      found = [*self._encoder.operations(parts['encoder']), ['tanh']]
+    else:
+      found = [['float'], ['flatten', self._observation_size]]
     if self._normalizer is not None:
       found += self._normalizer.operations(parts['normalizer'])
     found += self._policy.operations(parts['policy'])
@@ -213,10 +258,15 @@ class Networks:
       found[MAXIMUM] = tf.maximum(parts['priority'][0], largest)
     return found
 
+  def _features(self, parts: Parts, observation: tf.Tensor) -> tf.Tensor:
+    """What policy and critics take, [B, ...]."""
+    if self._encoder is None:
+      return observation
+    # Asked for several times in a loss: TensorFlow merges equal convolutions.
+    return tf.tanh(self._apply('encoder', parts, observation))
+
   def _apply(self, part: str, parts: Parts, inputs: tf.Tensor) -> tf.Tensor:
     if part not in self._applies:
-      network = next(
-        n for n in (self._policy, *self._critics) if n.name == part
-      )
+      network = next(n for n in self._networks() if n.name == part)
       self._applies[part] = network.make_sonnet()
     return self._applies[part](parts[part], inputs)

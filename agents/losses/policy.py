@@ -66,12 +66,22 @@ def noise_like(a_t: tf.Tensor, *seeds: tf.Tensor) -> tf.Tensor:
 
   Args:
     a_t: [B, A].
-    seeds: two tensors, float32 [...].
+    seeds: two tensors, float32 [...], or uint8 (images).
   """
-  sums = tf.stack([tf.reduce_sum(x) for x in seeds])
+  sums = tf.stack([_sum(x) for x in seeds])
   # The last digits of the sums: a bitcast would not map over a population, and
   # neither would tf.random's newer form of this op.
   words = tf.cast(tf.math.floormod(sums * 2.0**20, 2.0**30), tf.int32)
   return tf.raw_ops.StatelessRandomNormal(
     shape=tf.shape(a_t), seed=words, dtype=a_t.dtype
   )
+
+
+def _sum(x: tf.Tensor) -> tf.Tensor:
+  """A sum that has its last digits, float32 []."""
+  if not tf.as_dtype(x.dtype).is_integer:
+    return tf.reduce_sum(x)
+  # The bytes of a batch of images sum up to more than float32 counts to: its
+  # last 24 binary digits, of which `noise_like` drops none.
+  last = tf.math.floormod(tf.reduce_sum(tf.cast(x, tf.int32)), 2**24)
+  return tf.cast(last, tf.float32) / 2.0**14

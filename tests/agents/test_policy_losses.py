@@ -71,6 +71,16 @@ def test_noise_is_normal_and_decided_by_the_batch():
   assert abs(one.std() - 1) < 5 / np.sqrt(2 * one.size)
 
 
+def test_images_decide_the_noise_by_their_last_byte():
+  # Their sum is more than 2^24, the largest that float32 counts up to.
+  images = np.full((64, 40, 40, 3), 255, np.uint8)
+  a_t, r_t = tf.zeros((64, 2)), tf.zeros(64)
+  one = policy.noise_like(a_t, tf.constant(images), r_t).numpy()
+  images[-1, -1, -1, -1] -= 1
+  other = policy.noise_like(a_t, tf.constant(images), r_t).numpy()
+  assert np.isfinite(one).all() and not np.isclose(one, other).any(axis=1).all()
+
+
 def test_each_member_of_a_population_draws_noise_of_its_own():
   o_t = tf.constant(RNG.normal(size=(3, 8, 5)).astype(np.float32))
 
