@@ -24,18 +24,20 @@ from agents import settings
 class Config(impala.Config):
   """A2C. Defaults are A3C's unless a comment gives the paper's value."""
 
-  unroll_length: settings.Whole = 5  # environment steps; paper: 5
-  # Sequences per update, one of each environment.
+  # Environment steps in one unroll; paper: 5.
+  unroll_length: settings.Whole = 5
+  # Unrolls per update, one of each environment.
   batch_size: settings.Whole = 16
   learning_rate: settings.Positive = 7e-4  # per update
-  optimizer: optimizers.Name = 'rmsprop'  # the paper's
-  rmsprop_epsilon: settings.Positive = 1e-5  # paper: 0.1
-  # Usual since OpenAI's baselines.
+  optimizer: optimizers.Name = 'rmsprop'  # update rule; paper: 'rmsprop'
+  rmsprop_epsilon: settings.Positive = 1e-5  # epsilon of RMSProp; paper: 0.1
+  # Limit on the gradient's norm; None: no limit. OpenAI Baselines: 0.5.
   max_gradient_norm: settings.Positive | None = 0.5
-  entropy_cost: settings.NotNegative = 0.01  # paper: 0.01
-  # 'vtrace' is the same while nothing lags.
+  # Weight of the policy's entropy in the loss; paper: 0.01.
+  entropy_cost: settings.NotNegative = 0.01
+  # Off-policy correction; without lag, 'vtrace' gives the same.
   correction: Literal['vtrace', 'none'] = 'none'
-  trace_lambda: settings.Fraction = 1.0  # below 1: GAE; paper: 1
+  trace_lambda: settings.Fraction = 1.0  # lambda; below 1: GAE; paper: 1
 
   def __post_init__(self):
     super().__post_init__()

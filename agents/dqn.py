@@ -19,7 +19,7 @@ from environment_loops import environments
 class Config(value_agent.Config):
   """DQN."""
 
-  double: bool = True  # double Q-learning [T]; False is equation 5
+  double: bool = True  # double Q-learning, by trial; False: plain Q-learning
 
 
 class DQN(value_agent.ValueAgent):

@@ -34,44 +34,51 @@ _NO_DEVIATION = 0.1  # smallest standard deviation; starter code
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Evolution strategies. [C]: the authors' starter code, for Humanoid.
+  """Evolution strategies. 'Starter code' is the authors', for Humanoid.
 
   Unmarked defaults are small-scale values, of which those for CartPole-v1 were
   tried (configs/es_mlp.py).
   """
 
-  num_workers: settings.Nodes = 2  # [C]: 1440, of a core each
-  population: settings.Whole = 20  # pairs of a generation, P; [C]: 5,000
-  # Environment steps of a generation: another population follows where they
-  # are fewer; [C]: 100,000.
+  # Processes that play episodes; starter code: 1440, a core each.
+  num_workers: settings.Nodes = 2
+  # P, pairs of perturbed policies in a generation; starter code: 5,000.
+  population: settings.Whole = 20
+  # Least environment steps of a generation; populations are added until it has
+  # them. Starter code: 100,000.
   min_steps: settings.Count = 0
-  pairs_per_task: settings.Whole = 10  # that a worker plays at once
-  # Of a worker; one that ends an episode begins the next one of its task.
+  pairs_per_task: settings.Whole = 10  # pairs in a task of one worker
+  # Environments of a worker, stepped together. One that ends an episode begins
+  # the next one of the task.
   envs_per_worker: settings.Whole = 20
-  sigma: settings.Positive = 0.05  # of the perturbations; [C]: 0.02
-  learning_rate: settings.Positive = 0.02  # per generation; [C]: 0.01
-  weight_decay: settings.NotNegative = 0.005  # l2; [C]: 0.005
-  optimizer: optimizers.Name = 'adam'  # 'adam' [C], 'momentum' or another
-  # False leaves 1/sigma out of g, as [C] does: the weight decay, which is not
-  # divided, then weighs 1/sigma times as much.
+  # Standard deviation of the perturbations of theta; starter code: 0.02.
+  sigma: settings.Positive = 0.05
+  learning_rate: settings.Positive = 0.02  # per generation; starter code: 0.01
+  weight_decay: settings.NotNegative = 0.005  # l2; starter code: 0.005
+  optimizer: optimizers.Name = 'adam'  # update rule; starter code: 'adam'
+  # Whether g is divided by sigma. Starter code: False; weight decay, which is
+  # not divided, then weighs 1/sigma times as much.
   divide_by_sigma: bool = True
-  skip_flat: bool = True  # equal returns move nothing; else they decay theta
-  common_episode_seed: bool = False  # for both episodes of a pair; [C]: False
-  # Standard deviation, in units of [-1, 1], of what is added to continuous
-  # actions in perturbed episodes; [C]: 0.01.
+  # Whether a generation of equal returns changes nothing; else theta decays.
+  skip_flat: bool = True
+  # Whether the episodes of a pair have the same seed; starter code: False.
+  common_episode_seed: bool = False
+  # Standard deviation, in units of [-1, 1], of the noise on continuous actions
+  # in perturbed episodes; starter code: 0.01.
   action_noise: settings.NotNegative = 0.01
-  # Share of episodes whose observations are counted, where an agent
-  # normalizes; [C]: 0.01, of 10,000 episodes.
+  # Share of episodes whose observations enter the normalizer's statistics;
+  # starter code: 0.01, of 10,000 episodes.
   obs_stat_prob: settings.Fraction = 0.25
-  # Share of tasks after which theta is played once without noise; no update
-  # uses that, it is for the log. [C]: 0.003 of episodes.
+  # Share of tasks that also play theta once without noise, for the log; starter
+  # code: 0.003 of episodes.
   eval_prob: settings.Fraction = 0.0
-  # What workers are sent of a generation: 'theta', or all its 'returns', of
-  # which each makes the same update (the paper's algorithm 2).
+  # What workers receive after a generation: 'theta', or all 'returns', from
+  # which each one computes the same update (Algorithm 2 of the paper).
   broadcast: Literal['theta', 'returns'] = 'theta'
-  table_size: settings.Whole = 2_000_000  # float32; [C]: 250,000,000
-  table_seed: settings.Count = 123  # [C]: 123
-  # Seconds after which a task that is not back is given to another worker too.
+  # Numbers in the table of noise, float32; starter code: 250,000,000.
+  table_size: settings.Whole = 2_000_000
+  table_seed: settings.Count = 123  # of the table of noise; starter code: 123
+  # Seconds after which an unfinished task is given to another worker too.
   patience_s: settings.Seconds = 60.0
 
   def __post_init__(self):

@@ -37,28 +37,34 @@ class Config(unroll_agent.Config):
   learning rates and `rmsprop_epsilon` are chosen for that.
   """
 
-  shared_torso: bool = True  # one for policy and value; IMPASS: False
-  stack: settings.Whole = 1  # observations seen at once; IMPASS: 4
-  # T, environment steps; paper: 20 (Atari), 100.
+  # Whether policy and value share their hidden layers; IMPASS: False.
+  shared_torso: bool = True
+  stack: settings.Whole = 1  # newest observations in the input; IMPASS: 4
+  # T, environment steps in one unroll; paper: 20 (Atari), 100.
   unroll_length: settings.Whole = 20
-  batch_size: settings.Whole = 32  # B, sequences per update; paper: 32
+  batch_size: settings.Whole = 32  # B, unrolls per update; paper: 32
   # Per update; paper: 6e-4 with RMSProp.
   learning_rate: settings.Positive = 1e-3
-  # 'adam', 'rmsprop' or 'sgd'; paper: 'rmsprop'.
+  # Update rule (agents/optimizers.py); paper: 'rmsprop'.
   optimizer: optimizers.Name = 'adam'
-  # Paper: 0.1, for a loss summed over the batch.
+  # Epsilon of RMSProp; paper: 0.1, for a loss summed over the batch.
   rmsprop_epsilon: settings.Positive = 0.01
-  max_gradient_norm: settings.Positive | None = 40.0  # paper: 40
-  entropy_cost: settings.NotNegative = 0.01  # paper: 0.01 (Atari)
-  # On half the squared error; paper: 0.5.
+  # Limit on the norm of the whole gradient; None: no limit. Paper: 40.
+  max_gradient_norm: settings.Positive | None = 40.0
+  # Weight of the policy's entropy in the loss; paper: 0.01 (Atari).
+  entropy_cost: settings.NotNegative = 0.01
+  # Weight of the value loss, half the squared error; paper: 0.5.
   baseline_cost: settings.NotNegative = 0.5
-  # 'none' takes every rho and c as 1.
+  # Off-policy correction; 'none' takes every rho and c as 1.
   correction: Literal['vtrace', 'none'] = 'vtrace'
-  trace_lambda: settings.Fraction = 1.0  # factor on the trace; paper: 1
-  rho_bar: settings.Positive | None = 1.0  # paper: 1; None does not clip
-  c_bar: settings.Positive | None = 1.0  # paper: 1
-  pg_rho_bar: settings.Positive | None = 1.0  # paper: 1
-  normalize_advantages: bool = False  # within a batch; IMPASS: True
+  trace_lambda: settings.Fraction = 1.0  # lambda, on the trace; paper: 1
+  # Bound on rho in the value targets; None: no bound. Paper: 1.
+  rho_bar: settings.Positive | None = 1.0
+  # Bound on c, the weights of the trace; None: no bound. Paper: 1.
+  c_bar: settings.Positive | None = 1.0
+  # Bound on rho in the policy gradient; None: no bound. Paper: 1.
+  pg_rho_bar: settings.Positive | None = 1.0
+  normalize_advantages: bool = False  # within each batch; IMPASS: True
 
   def __post_init__(self):
     super().__post_init__()

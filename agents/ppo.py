@@ -39,28 +39,31 @@ _MOST_UPDATES = 10_000  # per rollout; the limit of run.updates_per_call
 class Config(unroll_agent.Config):
   """PPO. Defaults are small-scale values for CartPole-v1."""
 
-  shared_torso: bool = False  # one for policy and value
-  # Units; 0 for no LSTM; others need a shared torso.
+  # Whether policy and value share their hidden layers.
+  shared_torso: bool = False
+  # Units of the LSTM, which needs a shared torso; 0: no LSTM.
   lstm_size: settings.Count = 0
-  # Between updates, of all actors; paper: 2048.
+  # Environment steps of all actors between updates; paper: 2048.
   rollout_steps: settings.Whole = 512
-  unroll_length: settings.Whole = 64  # T of a block, environment steps
-  epochs: settings.Whole = 10  # times that a step is learned from; paper: 10
-  batch_size: settings.Whole = 64  # M, steps of one minibatch; paper: 64
+  unroll_length: settings.Whole = 64  # T, environment steps in one unroll
+  epochs: settings.Whole = 10  # passes over each rollout; paper: 10
+  batch_size: settings.Whole = 64  # M, steps in one minibatch; paper: 64
   learning_rate: settings.Positive = 3e-4  # per update, Adam; paper: 3e-4
-  adam_epsilon: settings.Positive = 1e-5  # usual since OpenAI's baselines
-  # Usual since OpenAI's baselines.
+  adam_epsilon: settings.Positive = 1e-5  # epsilon; OpenAI Baselines: 1e-5
+  # Limit on the gradient's norm; None: no limit. OpenAI Baselines: 0.5.
   max_gradient_norm: settings.Positive | None = 0.5
-  gae_lambda: settings.Fraction = 0.95  # factor on the trace; paper: 0.95
+  gae_lambda: settings.Fraction = 0.95  # lambda, on the trace; paper: 0.95
   clip: Annotated[
     float, settings.between(0, 1, 'above 0 and below 1', '()')
-  ] = 0.2  # epsilon of the ratio; paper: 0.2
-  # In scaled reward; None does not clip.
+  ] = 0.2  # epsilon, bound on |ratio - 1|; paper: 0.2
+  # Bound on the change of a value, in scaled reward; None: no bound.
   value_clip: settings.Positive | None = None
-  value_cost: settings.NotNegative = 0.5  # c_v, on the squared error
-  entropy_cost: settings.NotNegative = 0.01  # c_e; continuous actions: 0
-  normalize_advantages: bool = True  # within a minibatch
-  # Of a rollout's updates; usual: 0.01 to 0.03.
+  value_cost: settings.NotNegative = 0.5  # c_v, weight of the squared error
+  # c_e, weight of the entropy; presets with continuous actions set 0.
+  entropy_cost: settings.NotNegative = 0.01
+  normalize_advantages: bool = True  # within each minibatch
+  # KL divergence from the policy that acted; above 1.5 times this value, the
+  # rest of a rollout's updates is skipped. None: never. Usual: 0.01 to 0.03.
   target_kl: settings.Positive | None = None
 
   def __post_init__(self):

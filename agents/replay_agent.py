@@ -17,27 +17,30 @@ from environment_loops import environments
 class Config:
   """Settings of replay, returns, target networks and the optimizer."""
 
-  # Learner steps at which rates have fallen to 0, in a line that begins after
-  # `anneal_after` of them; None: they stay.
+  # Learner steps at which the learning rates reach 0, after a linear fall from
+  # step `anneal_after` on; None: they are constant.
   anneal_updates: settings.Whole | None = None
-  anneal_after: settings.Count = 0  # learner steps
-  optimizer: optimizers.Name = 'adam'  # or another of optimizers.py
-  # Of the whole gradient; Ape-X: 40.
+  anneal_after: settings.Count = 0  # learner steps before the rates fall
+  optimizer: optimizers.Name = 'adam'  # update rule (agents/optimizers.py)
+  # Limit on the norm of the whole gradient; None: no limit. Ape-X: 40.
   max_gradient_norm: settings.Positive | None = None
-  gamma: settings.Fraction = 0.99  # per environment step
+  gamma: settings.Fraction = 0.99  # discount per environment step
   n_step: settings.Whole = 1  # environment steps in one return
-  batch_size: settings.Whole = 64  # transitions per update
-  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
-  target_update_period: settings.Whole = 1  # learner steps
-  target_update_tau: settings.Share = 1.0  # 1 copies the online networks
-  serve_target: bool = False  # target networks act and are judged; Acme: True
-  prioritized: bool = False  # replay by TD error, else uniform
-  # Alpha; of prioritized replay only.
+  batch_size: settings.Whole = 64  # transitions per update and member
+  reward_scale: settings.Positive = 1.0  # factor on rewards, in the loss only
+  target_update_period: settings.Whole = 1  # learner steps between updates
+  # Weight of the online networks in an update of the targets; 1 copies them.
+  target_update_tau: settings.Share = 1.0
+  # Whether the target networks act and are evaluated; Acme: True.
+  serve_target: bool = False
+  # Whether replay is sampled by TD error; False: uniformly.
+  prioritized: bool = False
+  # Exponent alpha of the priorities; only used if `prioritized`.
   priority_exponent: settings.Fraction = 0.6
-  # Beta; of prioritized replay only.
+  # Exponent beta of the importance weights; only used if `prioritized`.
   importance_exponent: settings.Fraction = 0.4
-  max_replay_size: settings.Items = 100_000  # transitions per member
-  # Transitions per member before learning.
+  max_replay_size: settings.Items = 100_000  # transitions per member, at most
+  # Transitions per member in replay before learning begins.
   min_replay_size: settings.Items = 1_000
 
   def __post_init__(self):

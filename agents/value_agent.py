@@ -35,35 +35,40 @@ from replay import packing
 class Config(replay_agent.Config):
   """Settings of value agents. Defaults are DQN's, small-scale, for CartPole-v1.
 
-  Those marked [T] were chosen by trial (docs/agents/pso_dqn.md): with ReLU, one
-  step and no double learning, the values of CartPole-v1 need 30k updates to
-  reach their level, and overshoot with faster targets.
+  Some were chosen by trial (docs/agents/pso_dqn.md): with ReLU, one step and no
+  double learning, the values of CartPole-v1 need 30k updates to reach their
+  level, and overshoot with faster targets.
   """
 
-  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  # Network: 'mlp' for vectors, the others for images (agents/networks/conv.py);
+  # 'auto' chooses by the observations.
   network: conv.Name = 'auto'
-  hidden_sizes: settings.Sizes = (64, 64)  # units, of 'mlp'
-  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh' [T], of 'mlp'
-  dueling: bool = False  # Q = V + A - mean A, two streams
-  # Per update; paper of the swarm: 0.01.
-  learning_rate: settings.Positive = 1e-3
-  n_step: settings.Whole = 5  # environment steps in one return [T]; paper: 1
-  loss: Literal['huber', 'squared'] = 'huber'  # 'huber' (delta 1) or 'squared'
-  # Each reward, never an n-step sum, to [-c, c] before it is stored; Atari: 1.
+  hidden_sizes: settings.Sizes = (64, 64)  # units of the layers of 'mlp'
+  # Nonlinearity of the hidden layers of 'mlp'; by trial.
+  activation: Literal['relu', 'tanh'] = 'tanh'
+  dueling: bool = False  # whether Q = V + A - mean A, from two streams
+  learning_rate: settings.Positive = 1e-3  # per update; Liu et al. 2018: 0.01
+  # Environment steps in one return, by trial; Mnih et al. 2015: 1.
+  n_step: settings.Whole = 5
+  # Loss of the TD error: 'huber' with delta 1, or 'squared', half the square.
+  loss: Literal['huber', 'squared'] = 'huber'
+  # Bound c: each reward, not an n-step sum, is clipped to [-c, c] before it is
+  # stored; None: no clipping. Atari: 1.
   reward_clip: settings.Positive | None = None
-  target_update_period: settings.Whole = 100  # learner steps
-  max_replay_size: settings.Items = 20_000  # transitions per member
-  # Transitions per member before learning.
+  target_update_period: settings.Whole = 100  # learner steps between updates
+  max_replay_size: settings.Items = 20_000  # transitions per member, at most
+  # Transitions per member in replay before learning begins.
   min_replay_size: settings.Items = 500
-  # 'schedule' falls; 'ladder' is Ape-X's.
+  # Epsilon, the chance of a random action: a 'schedule' falls with time; a
+  # 'ladder' is constant and differs between environments (Ape-X).
   exploration: Literal['schedule', 'ladder'] = 'schedule'
-  epsilon: settings.Fraction = 0.4  # of 'ladder': its first, the largest
-  # Of 'ladder': down to epsilon^(1 + alpha).
+  epsilon: settings.Fraction = 0.4  # largest epsilon of a 'ladder'
+  # Exponent alpha: a 'ladder' ends at epsilon^(1 + alpha).
   epsilon_alpha: settings.NotNegative = 7.0
-  # Of 'schedule': chance of a random action.
-  epsilon_start: settings.Fraction = 1.0
-  epsilon_end: settings.Fraction = 0.05  # of 'schedule': after epsilon_steps
-  epsilon_steps: settings.Count = 5_000  # actor steps from start to end, linear
+  epsilon_start: settings.Fraction = 1.0  # first epsilon of a 'schedule'
+  epsilon_end: settings.Fraction = 0.05  # last epsilon of a 'schedule'
+  # Actor steps over which a 'schedule' falls linearly.
+  epsilon_steps: settings.Count = 5_000
 
 
 _LOSSES = {'huber': value.huber, 'squared': value.squared}

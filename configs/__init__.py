@@ -1,5 +1,5 @@
-"""The agents of the project, one to a file: classes, default topology, presets.
+"""The agents of the project: one file each, with its topology and presets.
 
-A file here holds one `AGENT = registry.Agent(...)`, and its name is the agent's
-on the command line. The first preset is the default one.
+A file defines `AGENT = registry.Agent(...)`, and its name is the agent's on the
+command line. The first preset is the default.
 """

@@ -1,9 +1,9 @@
-"""What presets of MuJoCo's tasks have in common."""
+"""Settings that all presets of MuJoCo tasks share."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# A simulation that diverges costs its episode, which is counted and reported,
-# and not a run of hours. Of evolution strategies it costs its pair.
+# If a simulation diverges, only its episode is lost, which is counted and
+# reported, not a run of hours. Evolution strategies lose the episode's pair.
 RUN: dict[str, Any] = {'on_fault': 'drop'}

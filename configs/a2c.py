@@ -2,9 +2,9 @@
 
   python launch/run.py a2c:acrobot
 
-Unrolls and costs as in the paper and OpenAI's baselines (agents/a2c.py); those
-marked [T] were chosen by trial (docs/agents/a2c.md). `run.steps_per_agent`
-counts the environment steps of all environments.
+Unrolls and costs are those of the paper and OpenAI Baselines (agents/a2c.py);
+values marked [T] were chosen by trial (docs/agents/a2c.md).
+`run.steps_per_agent` counts the steps of all environments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from agents import a2c
 from launch import registry
 
-_ENVIRONMENTS = 16  # of the one actor: its block is a batch
+_ENVIRONMENTS = 16  # of the only actor, whose block is one batch
 
 
 def _preset(environment: str, steps: int, target: float) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
   python launch/run.py a3c:pendulum
 
-The agent is A2C (agents/a2c.py); that its learners wait for nobody is the
-topology. Four of them with four environments each; the paper has 16 with one.
-RMSProp as in the paper, with statistics that all learners share: they are the
-shard's. Sizes are of this project unless marked [M], the paper's.
+The agent is A2C (agents/a2c.py), in a topology whose learners do not wait for
+each other: four with four environments each, where the paper has 16 with one.
+As in the paper, all learners share the statistics of RMSProp, which the shard
+holds. Values are this project's; [M] marks those of the paper.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _preset(
       'batch_size': _ENVIRONMENTS,
       'learning_rate': 1e-3,
       'rmsprop_epsilon': 1e-3,  # [M]: 0.1, for sums over a rollout
-      'baseline_cost': 1.0,  # on half the squared error; [M]: the same
-      'anneal_env_steps': steps,  # of all learners; [M]: the same
+      'baseline_cost': 1.0,  # on half the squared error; as [M]
+      'anneal_env_steps': steps,  # of all learners; as [M]
       **agent,
     },
     'server': {'num_learners': 4},  # [M]: 16
@@ -63,7 +63,7 @@ def _continuous(unroll_length: int, **agent: Any) -> dict[str, Any]:
   }
 
 
-# As for PPO, configs/ppo.py.
+# As for PPO (configs/ppo.py).
 _LARGE: dict[str, Any] = {
   'hidden_sizes': (256, 256),
   'learning_rate': 3e-4,
@@ -79,8 +79,8 @@ PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': _preset(
     'InvertedPendulum-v5',
     400_000,
-    # Of values up to 100 the gradient is so long that clipping leaves nothing
-    # of the policy's: by trial.
+    # By trial: with values up to 100, the value gradient is so large that after
+    # clipping nearly nothing is left of the policy gradient.
     _continuous(32, reward_scale=0.1),
     **_mujoco.RUN,
   ),

@@ -20,7 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
       'critic_sizes': (64, 64),
       'v_min': 0.0,
       'v_max': 100.0,
-      # As configs/d4pg.py, at the same samples per insert.
+      # As in configs/d4pg.py, with the same samples per insert.
       'policy_learning_rate': 3e-4,
       'critic_learning_rate': 1e-3,
       'n_step': 3,
@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'Hopper-v5',
     'pace': {'samples_per_insert': 32.0},
     'agent': {
-      # Rewards of some 3 a step: Acme's learner has no scale for them.
+      # Rewards are about 3 per step, and Acme's learner cannot scale them.
       'v_min': -50.0,
       'v_max': 500.0,
       'critic_learning_rate': 3e-4,

@@ -13,7 +13,7 @@ from launch import registry
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {
     'environment': 'CartPole-v1',
-    'pace': {'samples_per_insert': 32.0},  # Acme's, in smaller batches
+    'pace': {'samples_per_insert': 32.0},  # Acme's value; smaller batches
     'agent': {'batch_size': 64, 'max_replay_size': 50_000},
     'run': {'steps_per_agent': 50_000},
   },

@@ -12,7 +12,7 @@ from typing import Any
 from agents import dqn
 from launch import registry
 
-# What makes a DQN Ape-X, on every task.
+# The settings that turn DQN into Ape-X, for all tasks.
 _AGENT: dict[str, Any] = {
   'prioritized': True,
   'double': True,
@@ -32,17 +32,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': {
       'max_replay_size': 50_000,
       'min_replay_size': 1_000,
-      # [T] Errors of a return of 100 mostly fall into the linear part of the
-      # Huber loss; a tenth of them do not, and learning is steadier.
+      # [T] With returns of 100, most TD errors are in the linear part of the
+      # Huber loss. Scaled to a tenth they are not, and learning is steadier.
       'reward_scale': 0.1,
-      # [T] A quick start; the rate falls to 0 over the rest of the budget.
+      # [T] A high rate at first, which falls to 0 over the rest of the budget.
       'learning_rate': 1e-3,
       'anneal_after': 10_000,
       'anneal_updates': 50_000,
     },
     'pace': {'samples_per_insert': 64.0},  # [T]
-    # 8 transitions to an item make three times the steps/s, and learn less from
-    # each: docs/agents/apex_dqn.md.
+    # 8 transitions per item give three times the steps/s but learn less from
+    # each one (docs/agents/apex_dqn.md).
     'actors': {'transitions_per_item': 2},
     'run': {'steps_per_agent': 50_000},
   },
@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': {
       'max_replay_size': 100_000,
       'min_replay_size': 2_000,
-      # [T] Two batches of 64 at twice the rate.
+      # [T] Twice the batch and twice the rate.
       'batch_size': 128,
       'learning_rate': 1e-3,
       # [T] The rate falls over the last two fifths of the budget.
@@ -63,7 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'lunar_lander': {
     'environment': 'LunarLander-v3',
-    # [T] all.
+    # [T] applies to all values here.
     'pace': {'samples_per_insert': 16.0},
     'agent': {
       'max_replay_size': 200_000,
@@ -76,9 +76,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-# Images: the papers' rewards, at the size of one machine: [T] what differs.
-# 'nature' is the paper's network; 'shallow' learns three times as fast here.
-# Observations are bytes: a transition of two stacks is 56 kB uncompressed.
+# Atari: rewards as in the papers, sizes for one machine ([T]). The paper's
+# network is 'nature'; 'shallow' learns three times as fast here. Observations
+# are bytes: a transition with two stacks has 56 kB uncompressed.
 _ATARI: dict[str, Any] = {
   'agent': {
     'network': 'shallow',
@@ -92,7 +92,7 @@ _ATARI: dict[str, Any] = {
   },
   'pace': {'samples_per_insert': 8.0},
   'actors': {'envs_per_actor': 4, 'update_period': 400},
-  # Episodes are long: few of them, seldom.
+  # Few evaluations of few episodes, as these are long.
   'run': {
     'steps_per_agent': 500_000,
     'evaluations': 10,

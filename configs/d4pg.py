@@ -2,8 +2,8 @@
 
   python launch/run.py d4pg:hopper
 
-Small-scale defaults of this project, listed beside the paper's in
-docs/agents/d4pg.md; [T] marks what was chosen by trial.
+Values are small-scale; docs/agents/d4pg.md lists them beside the paper's. [T]
+marks values chosen by trial.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGE: dict[str, Any] = {
   'min_replay_size': 5_000,
 }
 
-# Four environment steps for an update: of 64 transitions, or of 128.
+# One update for four environment steps, of 64 or 128 transitions.
 _SMALL_PACE = {'samples_per_insert': 16.0}
 _LARGE_PACE = {'samples_per_insert': 32.0}
 
@@ -38,14 +38,14 @@ PRESETS: dict[str, dict[str, Any]] = {
       **_SMALL,
       'sigma': 0.3,
       'min_replay_size': 500,
-      # By trial. One pair of runs, seed 0: without it half of the
-      # policy's tanhs saturate, and the mean of the last three evaluations is
-      # -764 instead of -152.
+      # [T] In one pair of runs, seed 0: without it, half of the policy's tanh
+      # units saturate, and the mean of the last three evaluations is -764
+      # instead of -152.
       'normalize_observations': True,
       'reward_scale': 0.1,
       'v_min': -165.0,
       'v_max': 0.0,
-      # -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2), gymnasium's equation of the reward.
+      # -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2), from gymnasium's reward.
       'reward_min': -16.274,
       'reward_max': 0.0,
     },
@@ -71,9 +71,9 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_scale': 0.1,
       'v_min': 0.0,
       'v_max': 100.0,
-      'reward_max': 10.0,  # what staying alive is worth; the rest is costs
-      # Not steady: 4 of 5 seeds end above 9,000. So do 4 of 5 with rates that
-      # fall over the second half, and 3 of 5 with TD3's options besides.
+      'reward_max': 10.0,  # for staying alive; all other terms are costs
+      # Unstable: 4 of 5 seeds end above 9,000. If rates fall over the second
+      # half, 4 of 5 do, and with TD3's options as well, 3 of 5.
     },
     'run': {**_mujoco.RUN, 'steps_per_agent': 100_000},
   },
@@ -82,21 +82,21 @@ PRESETS: dict[str, dict[str, Any]] = {
     'pace': _SMALL_PACE,
     'agent': {
       **_SMALL,
-      # [T] by single runs, mean of 200 episodes: -5.2 with gamma 0.98, -4.4 so;
-      # one-step returns: -4.9 with 0.98, -6.2 with 0.95.
+      # [T] Mean of 200 episodes in single runs: -4.4 with these values and -5.2
+      # with gamma 0.98; with one-step returns -6.2, and -4.9 with 0.98.
       'normalize_observations': True,
       'policy_learning_rate': 5e-4,
       'anneal_after': 25_000,
       'anneal_updates': 50_000,
       'gamma': 0.95,
-      # [T] Too narrow for the worst rewards, and warned of at the start.
+      # [T] Too narrow for the worst rewards; the run starts with a warning.
       'v_min': -15.0,
       'v_max': 0.0,
-      # -(0.21 of the arm + 0.2 of the target + 1^2 + 1^2 of the torques).
+      # -(0.21 for the arm + 0.2 for the target + 1^2 + 1^2 for the torques).
       'reward_min': -2.41,
       'reward_max': 0.0,
     },
-    # [T] With 100,000 and half the updates 1 of 5 seeds reaches -5.
+    # [T] With 100,000 and half the updates, 1 of 5 seeds reaches -5.
     'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
   'hopper': {
@@ -124,7 +124,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     'run': {**_mujoco.RUN, 'steps_per_agent': 300_000, 'eval_episodes': 5},
   },
-  # A random policy has -1.5 a step, over 100 steps.
+  # A random policy has -1.5 per step, over 100 steps.
   'pusher': {
     'environment': 'Pusher-v5',
     'pace': _LARGE_PACE,
@@ -133,11 +133,11 @@ PRESETS: dict[str, dict[str, Any]] = {
       'sigma': 0.2,
       'gamma': 0.98,
       'normalize_observations': True,
-      # -1.5 / (1 - 0.98). The published runs have it, and warn while they
-      # learn: some rewards are worse.
+      # -1.5 / (1 - 0.98), as in the published runs. They warn while they learn,
+      # because some rewards are worse.
       'v_min': -75.0,
       'v_max': 0.0,
-      'reward_max': 0.0,  # none is the smallest: objects slide away
+      'reward_max': 0.0,  # there is no reward_min: objects can slide away
     },
     'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
@@ -150,9 +150,9 @@ PRESETS: dict[str, dict[str, Any]] = {
       'reward_scale': 0.01,
       'v_min': 0.0,
       'v_max': 250.0,
-      # Costs are 10.3 at most, the torso's 0.07 m over 0.003 s are 23.
+      # Costs are 10.3 at most; the torso's 0.07 m over 0.003 s give 23.
       'reward_min': 0.0,
-      # Observations of 348 numbers are 2.9 GB with a million transitions.
+      # A million transitions with observations of 348 numbers take 2.9 GB.
       'max_replay_size': 200_000,
     },
     'run': {**_mujoco.RUN, 'steps_per_agent': 200_000, 'eval_episodes': 5},

@@ -21,7 +21,7 @@ _LARGE: dict[str, Any] = {
   'max_replay_size': 200_000,
   'min_replay_size': 5_000,
 }
-# An update for every environment step: of 64 transitions, or of 128.
+# One update per environment step, of 64 or 128 transitions.
 _SMALL_PACE = {'samples_per_insert': 64.0}
 _LARGE_PACE = {'samples_per_insert': 128.0}
 
@@ -80,8 +80,8 @@ _TASKS: dict[str, dict[str, Any]] = {
   },
 }
 
-# Fujimoto et al. 2018, arXiv:1802.09477, section 6.1 and its supplement; tau
-# and the limit of the smoothing are DDPG's defaults here too.
+# Fujimoto et al. 2018, arXiv:1802.09477, section 6.1 and supplement. DDPG's
+# defaults of tau and the smoothing limit are already TD3's.
 _TD3: dict[str, Any] = {
   'twin_critics': True,
   'policy_delay': 2,

@@ -34,8 +34,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'MountainCar-v0',
     'pace': _PACE,
     'agent': {
-      # A reward of -1 per step until a rare goal needs long
-      # returns and much replay.
+      # With -1 per step until a rarely reached goal, learning needs long
+      # returns and a large replay.
       'n_step': 5,
       'max_replay_size': 100_000,
       'min_replay_size': 2_000,

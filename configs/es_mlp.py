@@ -2,11 +2,11 @@
 
   python launch/run.py es_mlp:acrobot
 
-The agent is PPO's policy network with its greedy action: the likeliest of a
-softmax, or a mean within [-1, 1]. Of PPO nothing else is used; any other agent
-has the topology too (`--topology=evolution`). `run.steps_per_agent` counts the
-steps of all perturbed episodes. Numbers are the small-scale ones of
-docs/topologies/evolution.md, where it says what was measured.
+Of PPO, only the policy network and its greedy action are used: the most likely
+one of a softmax, or a mean in [-1, 1]. Other agents can use the topology too
+(`--topology=evolution`). `run.steps_per_agent` counts the steps of all
+perturbed episodes. Values are small-scale (docs/topologies/evolution.md, with
+measurements).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _preset(
 
 
 _COARSE: dict[str, Any] = {'sigma': 0.1, 'learning_rate': 0.05}
-# Where episodes differ much in length, environments that are done wait for the
-# longest: with 5 instead of 20 each plays four, and first policies took a third
-# less CPU per step.
+# If episodes differ much in length, environments that have finished wait for
+# the longest one. With 5 environments instead of 20, each plays four episodes,
+# and the first policies took a third less CPU per step.
 _UNEVEN: dict[str, Any] = {'envs_per_worker': 5}
 _FINE: dict[str, Any] = {'sigma': 0.05, 'learning_rate': 0.02}
 

@@ -1,10 +1,10 @@
-"""GALA-A2C: A2C's agent over gossip (Assran et al. 2019): presets.
+"""GALA-A2C (Assran et al. 2019), A2C with gossip: presets for each environment.
 
   python launch/run.py gala_a2c:acrobot
 
-Four workers of four environments. `run.steps_per_agent` counts the steps of one
-worker, so all of them together take four times as many. Small-scale values of
-this project [R]; optimizer, costs and bounds are those of GALA's code [C].
+There are four workers with four environments each. `run.steps_per_agent` counts
+the steps of one worker; together they take four times as many. [R] marks
+small-scale values of this project, [C] those of GALA's code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from configs import _mujoco
 from launch import registry
 
 _WORKERS = 4  # [C]
-_ENVIRONMENTS = 4  # of each; [C]: 16
+_ENVIRONMENTS = 4  # per worker; [C]: 16
 
 
 def _preset(
@@ -39,7 +39,7 @@ def _preset(
       # On half the squared error; [C]: 0.5 on the whole.
       'baseline_cost': 1.0,
       'max_gradient_norm': 0.5,  # [C]
-      'reward_scale': 0.1,  # as configs/a2c.py
+      'reward_scale': 0.1,  # as in configs/a2c.py
       **agent,
     },
     'gossip': {
@@ -57,7 +57,7 @@ def _preset(
   }
 
 
-# A Gaussian, with networks of its own as A3C's (configs/a3c.py).
+# A Gaussian policy, with separate networks as in A3C (configs/a3c.py).
 _CONTINUOUS: dict[str, Any] = {'shared_torso': False, 'entropy_cost': 0.0}
 
 

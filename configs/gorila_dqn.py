@@ -2,10 +2,10 @@
 
   python launch/run.py gorila_dqn:acrobot
 
-DQN with Adagrad at the shards. Numbers are of this project unless marked [N],
-the paper's, or [T], chosen by trial; docs/topologies/parameter_server.md has
-the others beside them. Each learner has an environment and a replay of its own;
-schedules and periods count the steps and the updates of all of them together.
+This is DQN with Adagrad at the shards. Values are this project's; [N] marks
+those of the paper, [T] those chosen by trial
+(docs/topologies/parameter_server.md). Each learner has its own environment and
+replay; schedules and periods count the steps and updates of all learners.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _preset(
   return {
     'environment': environment,
     'agent': {
-      # [T]; [N]: 1 step, no double learning. With those, values take longer to
-      # come up to their level than these budgets last.
+      # [T]; [N]: 1 step and no double Q-learning, with which values would rise
+      # too slowly for these budgets.
       'n_step': 5,
       'double': True,
       'batch_size': 32,  # [N]
@@ -33,7 +33,7 @@ def _preset(
       'learning_rate': 0.05,
       **agent,
     },
-    # A gradient for every two environment steps of a learner.
+    # One gradient for every two environment steps of a learner.
     'pace': {'samples_per_insert': 16.0},
     'server': {
       'num_learners': _LEARNERS,
@@ -44,7 +44,7 @@ def _preset(
     'run': {
       'steps_per_agent': steps,
       'target_return': target,
-      # It acts 20 steps with the same parameters.
+      # So a learner acts for 20 steps with the same parameters.
       'updates_per_call': 10,
     },
   }

@@ -2,9 +2,8 @@
 
   python launch/run.py impala:pendulum
 
-Small-scale defaults of this project (docs/agents/impala.md, impass.md), unless
-a comment says otherwise.
-`run.steps_per_agent` counts the environment steps of all actors.
+Unless marked otherwise, values are small-scale (docs/agents/impala.md and
+impass.md). `run.steps_per_agent` counts the environment steps of all actors.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from launch import registry
 _CARTPOLE_STEPS = 200_000
 _ACROBOT_STEPS = 400_000
 
-# With a shared torso and values near 100, half their squared error drowns the
-# policy's gradient, so rewards are scaled. By trial, 200k steps on
+# With a shared torso and values near 100, the gradient of the value loss
+# overwhelms the policy's, so rewards are scaled. By trial, 200k steps on
 # CartPole-v1: 10 of 10 seeds end at 500; unscaled, one seed ended at 190.
-# The paper's bound of 40 is for a loss summed over the batch, 160 times this
-# one. Trials, CartPole-v1, seeds 20 to 27: with 1 each ended at 500, with 40 at
-# 495 to 500 (of seeds 0 to 9 one ended at 472).
+# The paper's gradient norm of 40 is for a loss summed over the batch, 160 times
+# this one. In trials on CartPole-v1, seeds 20 to 27, all ended at 500 with a
+# norm of 1, and at 495 to 500 with 40 (of seeds 0 to 9, one ended at 472).
 _DISCRETE: dict[str, Any] = {
   'unroll_length': 20,
   'batch_size': 8,
@@ -33,11 +32,11 @@ _DISCRETE: dict[str, Any] = {
 
 
 def _impass(steps: int, **agent) -> dict[str, Any]:
-  """IMPASS (docs/agents/impass.md), over so many environment steps.
+  """IMPASS (docs/agents/impass.md) over `steps` environment steps.
 
-  Batches are of 4 sequences, of 16 they make too few updates; torsos have
-  64 units everywhere. Single trials on Hopper-v5, seed 10, 300,000 steps: 64
-  units ended at 1,008, 256 at 1, and at 259 with a rate of 1e-4.
+  Batches have 4 unrolls, because 16 leave too few updates, and torsos have 64
+  units everywhere. In single trials on Hopper-v5, seed 10, 300,000 steps, 64
+  units ended at 1,008, and 256 at 1, or at 259 with a rate of 1e-4.
   """
   return {
     'shared_torso': False,
@@ -54,15 +53,15 @@ def _impass(steps: int, **agent) -> dict[str, Any]:
   }
 
 
-# Blocks of 32 environments: what a policy call and an item of the queue cost is
-# shared by so many. A fetch of parameters for each block of 20 steps.
+# 32 environments share the costs of a policy call and of a queue item. Actors
+# fetch parameters once per block of 20 steps.
 _WIDE = {'envs_per_actor': 32, 'update_period': 640}
 _NARROW = {'envs_per_actor': 8, 'update_period': 256}
 
 
 _LONG = 1_000_000
-# Two updates in a call: with eight a batch was 5 to 11 updates old in a trial
-# on a busy machine, with two 2 to 8. Not tried apart from the other changes.
+# Two updates per call: in a trial on a busy machine, a batch was 2 to 8 updates
+# old; with eight per call, 5 to 11. Not tried apart from the other changes.
 _LONG_RUN = {
   **_mujoco.RUN,
   'steps_per_agent': _LONG,
@@ -70,13 +69,13 @@ _LONG_RUN = {
   'updates_per_call': 2,
 }
 
-# Images: the shallow model of the paper, its unrolls, clipped rewards.
-# --config.agent.lstm_size=256 adds the LSTM. [T] the rest.
+# Atari: the paper's shallow model, unroll length and reward clipping; the other
+# values were chosen by trial. --config.agent.lstm_size=256 adds the LSTM.
 _PONG_STEPS = 2_000_000
 _PONG: dict[str, Any] = {
   'environment': 'ALE/Pong-v5',
-  # 16 environments share a policy call: 1,570 steps/s, with 8 1,160 (one run of
-  # each, idle).
+  # With 16 environments per policy call 1,570 steps/s, with 8 1,160 (one run of
+  # each on an idle machine).
   'actors': {'envs_per_actor': 16, 'update_period': 320},
   'agent': {
     'network': 'shallow',
@@ -110,8 +109,8 @@ PRESETS: dict[str, dict[str, Any]] = {
   'pendulum': {
     'environment': 'Pendulum-v1',
     'actors': _NARROW,
-    # Not solved: one seed reached -540 after 500k steps, with 4 environments.
-    # With batches of 16 and reward scale 0.1 it stays at -1150.
+    # Not solved: one seed reached -540 after 500k steps with 4 environments.
+    # With batches of 16 and a reward scale of 0.1 it stays at -1150.
     'agent': _impass(
       500_000,
       batch_size=2,
@@ -124,9 +123,9 @@ PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
     'actors': _NARROW,
-    # By trial: 1000 at the end in 3 of 3 seeds before advantages were
-    # normalised under the policy, 739 in one since. Usual: rate 3e-4,
-    # rewards not scaled.
+    # By trial: 3 of 3 seeds ended at 1000 before advantages were normalized
+    # under the policy; since then, one ended at 739. The usual rate is 3e-4,
+    # with unscaled rewards.
     'agent': _impass(200_000, learning_rate=1e-3, reward_scale=0.05),
     'run': {**_mujoco.RUN, 'steps_per_agent': 200_000},
   },
@@ -146,7 +145,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'agent': _impass(_LONG, normalize_observations=True),
     'run': _LONG_RUN,
   },
-  # In place of the paper's Striker, which gymnasium no longer has.
+  # Replaces the paper's Striker, which gymnasium no longer has.
   'pusher': {
     'environment': 'Pusher-v5',
     'actors': _NARROW,

@@ -1,11 +1,11 @@
 """PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py), over the network.
 
-With means of all workers now and then.
+The mean of all workers is taken periodically.
 
   python launch/run.py pala_a2c:acrobot
 
-Of PALA only the abstract is public, and it gives no numbers: how often the mean
-is taken is this project's.
+Only the abstract of PALA is public, and it has no numbers. The period of the
+mean was chosen here.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""PPO's presets for each environment.
+"""PPO: presets for each environment.
 
   python launch/run.py ppo:pendulum
 
-Small-scale defaults of this project (docs/agents/ppo.md); [T] marks what was
-chosen by trial.
+Values are small-scale (docs/agents/ppo.md); [T] marks those chosen by trial.
 `run.steps_per_agent` counts the environment steps of all actors.
 
-One actor makes a rollout: `actors.envs_per_actor` environments of
-`agent.unroll_length` steps make `agent.rollout_steps`. More actors share it
-out: divide envs_per_actor by their number.
+One actor fills a rollout: `agent.rollout_steps` is `actors.envs_per_actor`
+times `agent.unroll_length`. For several actors, divide envs_per_actor by their
+number.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from launch import registry
 
 
 def _continuous(**agent) -> dict[str, Any]:
-  """Continuous actions: long rollouts, no reward for entropy."""
+  """Settings for continuous actions: long rollouts, no entropy bonus."""
   return {
     'rollout_steps': 2048,
     'unroll_length': 128,
@@ -31,7 +30,7 @@ def _continuous(**agent) -> dict[str, Any]:
 
 
 def _locomotion(environment: str) -> dict[str, Any]:
-  """The million steps that most published tables have."""
+  """A preset of a million steps, as in most published tables."""
   steps = 1_000_000
   return {
     'environment': environment,
@@ -55,8 +54,8 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'pendulum': {
     'environment': 'Pendulum-v1',
-    # [T] gamma and the learning rate: -250 after 40,000 steps; with 0.99 and
-    # 3e-4 after 100,000.
+    # [T] gamma and learning rate: the return is -250 after 40,000 steps; with
+    # 0.99 and 3e-4, after 100,000.
     'agent': _continuous(gamma=0.95, learning_rate=1e-3, reward_scale=0.1),
     'run': {'steps_per_agent': 150_000},
   },
@@ -72,7 +71,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'reacher': {
     'environment': 'Reacher-v5',
-    # Episodes have 50 steps: a longer block could hold two time limits.
+    # Episodes have 50 steps: a longer unroll could hold two time limits.
     'agent': _continuous(
       gamma=0.98, unroll_length=50, rollout_steps=2000, batch_size=50
     ),
@@ -104,7 +103,7 @@ def _with_actors(preset: dict[str, Any]) -> dict[str, Any]:
   acting = {
     'num_actors': 1,
     'envs_per_actor': agent.rollout_steps // agent.unroll_length,
-    # New parameters are asked for between rollouts, never within one.
+    # Parameters are fetched between rollouts, never within one.
     'update_period': agent.rollout_steps,
     'queue_batches': 1,
   }

@@ -1,8 +1,8 @@
-"""PSO-D4PG: D4PG's presets (configs/d4pg.py), by the swarm of PSO-DDPG.
+"""PSO-D4PG: D4PG's presets (configs/d4pg.py) with the swarm of PSO-DDPG.
 
   python launch/run.py pso_d4pg:pendulum
 
-The paper's explorers are DQN and DDPG.
+The paper's explorers use DQN and DDPG.
 """
 
 from __future__ import annotations

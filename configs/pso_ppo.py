@@ -1,9 +1,9 @@
-"""PSO-PPO: PPO's presets (configs/ppo.py), explored by a swarm.
+"""PSO-PPO: PPO's presets (configs/ppo.py) with a swarm.
 
   python launch/run.py pso_ppo:pendulum
 
-The pull comes once per rollout and not once per update, so it is stronger than
-that of other agents. An explorer has `agent.rollout_steps` /
+The pull is applied once per rollout and not once per update, so it is stronger
+than with other agents. An explorer has `agent.rollout_steps` /
 `agent.unroll_length` environments; `run.steps_per_agent` counts the steps of
 all of them.
 """
@@ -16,7 +16,7 @@ from configs import ppo
 from configs import pso_ddpg
 from launch import registry
 
-# Rates as all other presets of a swarm spread them.
+# Learning rates are spread as in all other presets of a swarm.
 _SWARM: dict[str, Any] = {'num_explorers': 4, 'k': 10.0, 'c_max': 0.5}
 _OF_TASK: dict[str, dict[str, Any]] = {
   'cartpole': {'num_explorers': 8},

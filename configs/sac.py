@@ -2,9 +2,9 @@
 
   python launch/run.py sac:hopper
 
-Defaults are the paper's and Stable-Baselines3's (docs/agents/sac.md). An update
-for every environment step, as both have it, is `samples_per_insert` of the
-batch, 256.
+Defaults are those of the paper and Stable-Baselines3 (docs/agents/sac.md). Both
+make an update for every environment step: `samples_per_insert` equals the batch
+size, 256.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   'pendulum': {
     'environment': 'Pendulum-v1',
     'pace': {'samples_per_insert': 256.0},
-    # Rates and sizes for a small task, as SB3's zoo has the first.
+    # Rates as in RL Baselines3 Zoo, and sizes for a small task.
     'agent': {
       'policy_sizes': (64, 64),
       'critic_sizes': (64, 64),
@@ -33,7 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   'hopper': {
     'environment': 'Hopper-v5',
     'pace': {'samples_per_insert': 256.0},
-    # Random at first, as SB3's zoo has it on MuJoCo's tasks; so has the paper.
+    # Random actions at first, as in the paper and in RL Baselines3 Zoo.
     'agent': {
       'random_steps': 10_000,
       'min_replay_size': 10_000,

@@ -1,4 +1,4 @@
-"""The graph of a program: who holds a handle of whom, without starting it."""
+"""The graph of a program that has not started: nodes and their handles."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -16,14 +16,10 @@ def nodes(program: lp.Program) -> list[str]:
 
 
 def edges(program: lp.Program) -> set[tuple[str, str]]:
-  """Returns the edges of a program.
+  """Returns pairs such as ('actor/0', 'replay/0').
 
-  Args:
-    program: a Launchpad program; it need not be launched.
-
-  Returns:
-    Pairs such as ('actor/0', 'replay/0'): actor/0 holds a handle of replay/0. A
-    node that hosts others (MultiThreadingColocation) stands for them.
+  That is, actor/0 holds a handle of replay/0. A node that hosts others
+  (MultiThreadingColocation) stands for them.
   """
   owners = {
     id(handle): name
@@ -41,7 +37,7 @@ def edges(program: lp.Program) -> set[tuple[str, str]]:
 
 
 def clients(program: lp.Program) -> dict[str, set[str]]:
-  """Returns for each node that others hold a handle of the names of those."""
+  """Maps each node to the nodes that hold a handle of it."""
   found: dict[str, set[str]] = {}
   for client, server in edges(program):
     found.setdefault(server, set()).add(client)
@@ -49,13 +45,9 @@ def clients(program: lp.Program) -> dict[str, set[str]]:
 
 
 def to_mermaid(program: lp.Program) -> str:
-  """Draws the program as a Mermaid flowchart: one box per group.
+  """Returns the program as a Mermaid flowchart with one box per group.
 
-  Args:
-    program: a Launchpad program; it need not be launched.
-
-  Returns:
-    The chart's text. An arrow goes from the holder of a handle to its node.
+  An arrow goes from the holder of a handle to the handle's node.
   """
   lines = ['flowchart LR']
   for label, group in program.groups.items():
@@ -107,7 +99,7 @@ def _arguments(node: base.Node) -> Iterator[Any]:
 
 
 def _hidden(arguments: Any) -> Iterator[str]:
-  """Class names of the dataclasses that hold handles."""
+  """Yields the class names of the dataclasses that hold handles."""
   for leaf in tree.flatten(arguments):
     if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
       fields = [getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)]

@@ -1,15 +1,15 @@
-"""Modules that are imported when they are first used.
+"""Lazy imports of slow modules.
 
-TensorFlow takes seconds to import, and a command that is refused, or only asks
-for help, needs nothing of it. So the commands say, before their imports:
+TensorFlow takes seconds to import, and a command that is refused or only prints
+its help does not need it. So the commands call, before their imports:
 
-    later.put_off()   # `import tensorflow as tf` takes no time from here on
+    later.put_off()   # from here on `import tensorflow as tf` takes no time
     ...               # names, settings and environments are checked
-    later.load()      # by one thread, before there are others
+    later.load()      # in one thread, before others start
 
-A module that is put off loads at the first attribute that is asked of it, or
-with a module inside it. `importlib.util.LazyLoader` is meant for this, but up
-to Python 3.11 its modules load at a second `import` of the same name.
+A deferred module loads when one of its attributes is first read, or when one of
+its submodules is imported. `importlib.util.LazyLoader` is meant for this, but
+up to Python 3.11 its modules load at a second `import` of the same name.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ class _Module(types.ModuleType):
 
 
 def put_off(names: Sequence[str] = SLOW) -> None:
-  """Puts off imports; what is loaded already, or missing, is left as it is."""
+  """Defers imports, except of modules that are loaded already or missing."""
   for name in names:
     spec = None if name in sys.modules else importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
       continue
     module = importlib.util.module_from_spec(spec)
-    # Else a module inside it would be imported without it.
+    # With a path, a submodule could be imported without loading this module.
     vars(module).pop('__path__', None)
     module.__class__ = _Module
     sys.modules[name] = module
 
 
 def load(names: Sequence[str] = SLOW) -> None:
-  """Loads what was put off. Threads must not: the first one would not wait."""
+  """Loads the deferred modules. Call it before any other thread starts.
+
+  Of two threads that load a module, one could use it half loaded.
+  """
   for name in names:
     module = importlib.import_module(name)
     if isinstance(module, _Module):

@@ -1,4 +1,4 @@
-"""What a user would want to know of a cell before it runs."""
+"""Notes for the user on a cell that is about to run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import math
 
 from launch import cell as cell_lib
 
-_CLEARLY = 0.9  # of a run: rates that are 0 before it are worth a note
+_CLEARLY = 0.9  # share of the budget; rates that are 0 earlier get a note
 _SUPPORT = ('agent.v_min', 'agent.v_max')
 
 
 def of(cell: cell_lib.Cell) -> list[str]:
-  """A sentence or two for each thing; most cells have none."""
+  """The notes, each of one or more sentences; most cells have none."""
   return [note for note in (_limit(cell), _rate(cell), _support(cell)) if note]
 
 
 def _limit(cell: cell_lib.Cell) -> str:
-  """Of a task that may never end."""
   limit = cell.experiment.eval_limit
   if limit is None:
     return ''
@@ -28,20 +27,20 @@ def _limit(cell: cell_lib.Cell) -> str:
 
 
 def _rate(cell: cell_lib.Cell) -> str:
-  """Of learning rates that are 0 well before the run has used its budget."""
+  """On learning rates that reach 0 well before the end of the budget."""
   experiment = cell.experiment
   agent = experiment.make_agent()
   end = agent.rate_end
   if end is None or end.setting in cell.unused:
     return ''
   budget = experiment.run.steps_per_agent
-  begin, per_unit = 0.0, 1.0  # environment steps, of one of the setting
+  begin, per_unit = 0.0, 1.0  # environment steps per unit of the setting
   if not end.setting.endswith('_env_steps'):
     if 'pace' not in cell.sections or not experiment.pace.samples_per_insert:
-      return ''  # acting and learning do not wait for each other
+      return ''  # acting and learning run at their own speeds
     if 'agent.min_replay_size' in cell.unused:
-      return ''  # nobody acts
-    # Learners of a parameter server have a replay each.
+      return ''  # there are no actors
+    # Each learner of a parameter server has its own replay.
     learners = getattr(cell.sections.get('server'), 'num_learners', 1)
     begin = learners * experiment.min_replay_size
     per_unit = experiment.pace.steps_per_update(agent.batch_size)
@@ -59,7 +58,7 @@ def _rate(cell: cell_lib.Cell) -> str:
 
 
 def _support(cell: cell_lib.Cell) -> str:
-  """Of a distribution of values whose ends were chosen for another task."""
+  """On a critic's support that a preset chose for another task."""
   found = [name for name in _SUPPORT if name in cell.borrowed]
   if not found or set(found) & set(cell.unused):
     return ''

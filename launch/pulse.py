@@ -1,15 +1,15 @@
-"""A node's signs of life: it beats, says what keeps it, and that it is done.
+"""A node's heartbeat, and its reports of what it is doing or waiting for.
 
-A node's own loop beats, never a thread beside it, which would go on beating
-while the loop hangs. Who asks whether to stop beats (`Stop`), and every loop
-and every wait here does; so a loop of a user's own needs no more than
+The node's own loop sends the heartbeat, not a second thread, which would go on
+while the loop hangs. Checking whether to stop sends one (`Stop`), and all loops
+and waits of this project do so; a user's own loop needs no more than
 
     stop = pulse.stop_event()
     while not stop.is_set(): ...
 
-A node that never does is not watched. Signs are numbers in memory that node and
-launcher share: a beat costs less than a microsecond. engines/watch.py reads
-them.
+A node that never checks is not watched. Heartbeats are counters in memory that
+node and launcher share, so one takes less than a microsecond. engines/watch.py
+reads them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ import time
 from typing import Any
 
 _logger = logging.getLogger(__name__)
-_BYTES = 1024  # of a node
+_BYTES = 1024  # per node
 _BEATS, _WORK, _MOVED, _DONE, _SAID, _LENGTH, _LIFE = range(7)
-_LIMIT = 56  # where it is in a slot, in bytes
+_LIMIT = 56  # offset in a slot, in bytes
 _TEXT = 64
 FILE = 'pulse'  # in the scratch directory
-_SLICE_S = 1.0  # a long wait beats so often
+_SLICE_S = 1.0  # between two beats of a long wait
 _here = threading.local()
 
 
 class Slot:
-  """What one node shows, and the launcher sees.
+  """The state that one node shows the launcher.
 
-  Attributes, each written by the node:
-    beats: 0 until the node's loop begins; then it rises while that runs.
-    work: rises with whatever the node does for the run.
-    moved: rises with environment steps and updates alone.
-    done: whether the node's code returned.
-    said: rises with each word on a wait.
-    limit_s: how long the node may be busy with `text`; 0 while it is not.
-    dead: whether `text` is what it died of.
-    life: the number of the node's present life; written by the launcher.
-    run: the same for all lives of all nodes of one start of a program.
+  Attributes, written by the node unless marked:
+    beats: heartbeats; 0 until the node's loop begins.
+    work: pieces of work done for the run.
+    moved: those of them with environment steps or updates.
+    done: whether the node's code has returned.
+    said: reports that the node is waiting.
+    limit_s: how long the node may be busy with `text`; 0 if it is not busy.
+    dead: whether `text` is the error that ended the node.
+    life: number of the node's starts so far; written by the launcher.
+    run: the same for all starts of all nodes of one launch of a program.
   """
 
   def __init__(self, memory: memoryview, run: str = ''):
@@ -67,19 +67,19 @@ class Slot:
 
   @property
   def text(self) -> str:
-    """What it is busy with or waits for; or died of."""
+    """What the node is busy with or waits for, or the error that ended it."""
     length = min(self._numbers[_LENGTH], len(self._text))
     return bytes(self._text[:length]).decode(errors='replace')
 
   def read(self) -> bytes:
-    """All that it shows, for `write` on another host."""
+    """The whole state, for `write` on another host."""
     return bytes(self._all)
 
   def write(self, shown: bytes) -> None:
     self._all[:] = shown
 
   def clear(self) -> None:
-    """Before the node's next life."""
+    """Resets the slot before the node is started again."""
     for index in range(_LIFE):
       self._numbers[index] = 0
     self._numbers[_LIFE] += 1
@@ -94,7 +94,7 @@ class Slot:
 
   def say(self, text: str, limit_s: float | None = None) -> None:
     encoded = text.encode(errors='replace')[: len(self._text)]
-    self._numbers[_LENGTH] = 0  # whoever reads meanwhile reads nothing
+    self._numbers[_LENGTH] = 0  # a concurrent reader gets an empty text
     self._text[: len(encoded)] = encoded
     self._numbers[_LENGTH] = len(encoded)
     if limit_s is not None:
@@ -105,20 +105,16 @@ class Board:
   """The slots of a program's nodes: a file in its scratch directory."""
 
   def __init__(self, directory: pathlib.Path, num_nodes: int):
-    """Makes the file.
-
-    Raises:
-      OSError: there is no room for it.
-    """
+    """Makes the file; raises OSError if the disk is full."""
     path = directory / FILE
-    # Written, not only made longer: the first beat on a disk that is full
-    # would else end its process.
+    # Writes zeros instead of truncating to the size: on a full disk, the first
+    # beat into a sparse file would kill its process.
     path.write_bytes(bytes(_BYTES * num_nodes))
     self.slots = [open_slot(path, index) for index in range(num_nodes)]
 
 
 def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
-  """The slot of one node."""
+  """Maps the slot of node `index` from the board's file."""
   with open(path, 'r+b') as file:
     memory = memoryview(mmap.mmap(file.fileno(), 0))
   own = memory[index * _BYTES : (index + 1) * _BYTES]
@@ -126,17 +122,20 @@ def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
 
 
 def use(slot: Slot | None) -> None:
-  """What this thread does is from now on the doing of that node."""
+  """Makes this thread the loop of the node with this slot."""
   _here.slot = slot
 
 
 def here() -> Slot | None:
-  """The slot of this thread's node; None in a thread that is not its loop."""
+  """The slot of this thread's node; None if this thread is no node's loop."""
   return getattr(_here, 'slot', None)
 
 
 def life() -> tuple[str, int]:
-  """The run and the number of this life of the node, which rises in a run."""
+  """Identifies this start of the node: the run, and a number that rises in it.
+
+  In a thread that is no node's loop, a random run and 0.
+  """
   slot = here()
   if slot is None:
     return os.urandom(8).hex(), 0
@@ -144,14 +143,14 @@ def life() -> tuple[str, int]:
 
 
 def beat() -> None:
-  """The loop runs."""
+  """Counts a heartbeat of this thread's node."""
   slot = getattr(_here, 'slot', None)
   if slot is not None:
     slot.add(_BEATS)
 
 
 def worked(moved: bool = False) -> None:
-  """Something was done for the run; with `moved`, steps or updates."""
+  """Counts work for the run; `moved` if it was steps or updates."""
   slot = here()
   if slot is not None:
     slot.add(_WORK)
@@ -161,7 +160,7 @@ def worked(moved: bool = False) -> None:
 
 
 def waits(what: str) -> None:
-  """Says what is waited for; to be said again every few seconds."""
+  """Reports that the node waits for `what`; repeat it every few seconds."""
   slot = here()
   if slot is not None:
     slot.add(_BEATS)
@@ -169,7 +168,7 @@ def waits(what: str) -> None:
 
 
 def done(error: str = '') -> None:
-  """The node's code has returned; or `error` says what has ended it."""
+  """Reports that the node's code has returned, or died of `error`."""
   slot = here()
   if slot is None:
     return
@@ -180,7 +179,7 @@ def done(error: str = '') -> None:
 
 
 class busy:
-  """Something is about to take long, and rightly so, but not longer.
+  """Allows the node `limit_s` seconds without a heartbeat, for `what`.
 
   with pulse.busy('a checkpoint', 300.0): ...
   """
@@ -204,7 +203,7 @@ class busy:
 
 @contextlib.contextmanager
 def survives(what: str) -> Iterator[None]:
-  """A disk that takes nothing must not end who writes `what`."""
+  """Turns an OSError, such as a full disk, into a warning about `what`."""
   try:
     yield
   except OSError as e:
@@ -213,7 +212,7 @@ def survives(what: str) -> Iterator[None]:
 
 
 class Stop:
-  """A node's stop event: whoever asks it in the node's loop beats."""
+  """A node's stop event that counts a heartbeat whenever it is checked."""
 
   def __init__(self, event: Any):
     self._event = event
@@ -223,7 +222,7 @@ class Stop:
     return self._event.is_set()
 
   def wait(self, timeout: float | None = None) -> bool:
-    """As threading.Event.wait. Who waits here has all else done."""
+    """As threading.Event.wait; an idle node counts as working."""
     until = None if timeout is None else time.monotonic() + timeout
     while True:
       worked()
@@ -238,10 +237,9 @@ class Stop:
 
 
 def stop_event(given: Any = None) -> Any:
-  """What tells a node to stop, and shows the launcher that the node lives.
+  """Returns the node's stop event; checking it counts a heartbeat.
 
-  Args:
-    given: set when the program is being stopped; None: Launchpad's.
+  `given` is set when the program is stopped; None uses Launchpad's event.
   """
   if given is None:
     import launchpad as lp  # pylint: disable=g-import-not-at-top

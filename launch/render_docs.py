@@ -1,8 +1,7 @@
-"""Writes what can be read from the code into the docs: `make docs`.
+"""Writes the parts of the docs that follow from the code: `make docs`.
 
-Between `<!-- NAME begins -->` and `<!-- NAME ends -->` stands what this script
-wrote, and so are the tables of studies, from their numbers; a test fails when
-one is out of date.
+These are the text between `<!-- NAME begins -->` and `<!-- NAME ends -->`, and
+the tables of studies, from their numbers. A test fails if one is out of date.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from studies import tables as study_tables
 
 
 def parts() -> dict[str, str]:
-  """Name of each part to its Markdown."""
+  """Maps the name of each part to its Markdown."""
   studies = {
     path.parent.name: f'{text.strip()}\n\n'
     f'![Learning curves](../results/{path.parent.name}/learning_curves.png)'
@@ -50,12 +49,12 @@ def parts() -> dict[str, str]:
 
 
 def tables() -> dict[pathlib.Path, str]:
-  """Each table of docs/results as it follows from its numbers."""
+  """Maps each table of docs/results to its text, made from its numbers."""
   found = {}
   results = session.root() / 'docs' / 'results'
   for path in sorted(results.glob('*/table.md')):
     numbers = metrics.read_json(path.with_name('results.json'))
-    # The oldest lack what a table is made of now, and stay as they are.
+    # The oldest results lack numbers that a table needs, and are kept.
     whole = 'baseline' in numbers
     found[path] = (
       study_tables.render(numbers)
@@ -66,7 +65,7 @@ def tables() -> dict[pathlib.Path, str]:
 
 
 def written() -> dict[pathlib.Path, str]:
-  """Each page to what it is to be."""
+  """Maps each page and table to its up-to-date text."""
   found = parts()
   texts = {
     page: render(page.read_text(encoding='utf-8'), found) for page in pages()
@@ -96,7 +95,10 @@ def zoo() -> str:
 
 
 def _bar(cell: str, environment: str) -> str:
-  """What AGENT:PRESET has to reach: its target, else what counts as solved."""
+  """The return that AGENT:PRESET has to reach.
+
+  Its target, or else the return that counts as solved.
+  """
   agent, preset = registry.split(cell)
   run = registry.agent(agent).presets[preset].get('run', {})
   needed = run.get('target_return')
@@ -106,7 +108,11 @@ def _bar(cell: str, environment: str) -> str:
 
 
 def table() -> str:
-  """Agents by topologies as Markdown, with their defaults; refusals quoted."""
+  """Agents by topologies, as Markdown.
+
+  A cell has its number of nodes, in bold for the agent's default topology, or
+  the reason why the combination is refused.
+  """
   names = tuple(registry.TOPOLOGIES)
   lines = [
     '| agent | ' + ' | '.join(f'`{name}`' for name in names) + ' |',
@@ -114,7 +120,7 @@ def table() -> str:
   ]
   for agent in registry.agents():
     if registry.is_alias(agent):
-      continue  # an agent of this table, by the name of its topology
+      continue  # another name of an agent in this table
     found = registry.agent(agent)
     cells = [_cell(agent, name, name == found.topology) for name in names]
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')
@@ -125,14 +131,14 @@ def _cell(agent: str, topology: str, default: bool) -> str:
   try:
     program = cell_lib.resolve(agent, topology=topology).build()
   except ValueError as e:
-    # The first sentence is the reason, the next what to do instead.
+    # The first sentence is the reason; the next says what to do instead.
     return f'no: {str(e).partition(". ")[0]}'
   count = sum(len(nodes) for nodes in program.groups.values())
   return f'**{count} nodes**' if default else f'{count} nodes'
 
 
 def render(text: str, found: dict[str, str]) -> str:
-  """The text with each part that it has markers for replaced."""
+  """Replaces each part of the text that has markers."""
   for name, content in found.items():
     begin, end = f'<!-- {name} begins -->', f'<!-- {name} ends -->'
     if begin in text:

@@ -1,6 +1,6 @@
-"""Settings of a run, from text and as text.
+"""Parsing and listing of a run's settings.
 
-They come in sections, such as `agent` and `run`: frozen dataclasses whose
+Settings come in sections, such as `agent` and `run`: frozen dataclasses whose
 fields have bounds and comments (agents/settings.py).
 """
 
@@ -21,11 +21,7 @@ _WIDTH = 80
 
 
 class Unknown(ValueError):
-  """There is no such setting.
-
-  Attributes:
-    setting: which, as section.name.
-  """
+  """There is no such setting; `setting` is its name, section.name."""
 
   def __init__(self, setting: str, known: list[str]):
     super().__init__(f'There is no setting {setting!r}.{near(setting, known)}')
@@ -33,14 +29,14 @@ class Unknown(ValueError):
 
 
 def names(config_class: Any) -> list[str]:
-  """The fields that are set, in their order."""
+  """The names of a config's settings, in order."""
   return [
     field.name for field in dataclasses.fields(config_class) if field.init
   ]
 
 
 def make(section: str, config_class: Any, values: Mapping[str, Any]) -> Any:
-  """A section's config from values, of which JSON may have made lists.
+  """A section's config from values; lists, as JSON has them, become tuples.
 
   Raises:
     ValueError: a name is unknown or a value is refused, with the reason.
@@ -65,7 +61,8 @@ def qualified(section: str, config_class: Any) -> list[str]:
 
 def near(word: str, known: list[str]) -> str:
   """' Did you mean ...?', or that --list-settings names them all."""
-  # By the name alone first: a section in common makes no two names near.
+  # Compares names without the section first: a common section would make
+  # different names look similar.
   names_of = {one: one.rpartition('.')[2] for one in known}
   close = difflib.get_close_matches(
     word.rpartition('.')[2], names_of.values(), len(known) or 1, 0.6
@@ -74,7 +71,7 @@ def near(word: str, known: list[str]) -> str:
     word, [one for one in known if names_of[one] in close], 1, 0.6
   )
   if not found:
-    # A word of the name, such as the `tau` of target_update_tau.
+    # Tries words of names, such as the `tau` of target_update_tau.
     words = {part: one for one in known for part in names_of[one].split('_')}
     own = word.rpartition('.')[2]
     found = [words[w] for w in difflib.get_close_matches(own, words, 1, 0.6)]
@@ -84,10 +81,10 @@ def near(word: str, known: list[str]) -> str:
 
 
 def parse(section: str, config_class: Any, name: str, text: str) -> Any:
-  """The value of a field, from a command line.
+  """The value of a field, from its text on a command line.
 
   Raises:
-    ValueError: the text is nothing that the field can be.
+    ValueError: the text is no value of the field's type.
   """
   hint = typing.get_type_hints(config_class)[name]
   options = (
@@ -101,7 +98,7 @@ def parse(section: str, config_class: Any, name: str, text: str) -> Any:
     try:
       return _parsed(option, text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-      continue  # the last two: brackets in brackets in brackets
+      continue  # the last two: deeply nested brackets
   wanted = ' or '.join(_named(option) for option in options)
   raise ValueError(
     f'{section}.{name}={text!r} is not {wanted}. Set --config.{section}.{name}.'
@@ -110,7 +107,7 @@ def parse(section: str, config_class: Any, name: str, text: str) -> Any:
 
 def _parsed(option: Any, text: str) -> Any:
   if option is str or typing.get_origin(option) is Literal:
-    return text  # the config checks which words there are
+    return text  # the config checks the word
   if option is bool:
     word = text.lower()
     if word not in ('true', 'false', '1', '0'):
@@ -127,7 +124,7 @@ def _parsed(option: Any, text: str) -> Any:
     if parts[-1] is not Ellipsis and len(parts) != len(value):
       _refuse()
     return value
-  if type(value) is not option:  # True is no number
+  if type(value) is not option:  # True is not accepted as a number
     _refuse()
   return value
 
@@ -146,10 +143,9 @@ def _named(option: Any) -> str:
 
 
 def listing(sections: Mapping[str, Any]) -> str:
-  """All settings of a run: name, value, bounds and comment, section by section.
+  """Name, value, bounds and comment of each setting, section by section.
 
-  Args:
-    sections: name to its config, or to a plain value.
+  `sections` maps names to configs or to plain values.
   """
   lines = []
   for section, config in sections.items():

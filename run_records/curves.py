@@ -1,4 +1,4 @@
-"""Learning curves, read out of run directories."""
+"""Learning curves of run directories."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from run_records import run_directory
 
 _RETURN = 'return_mean'
 _MEMBERS = 'member_returns'
-_CHOOSE = 0.4  # of an evaluation's episodes choose, the others score
+_CHOOSE = 0.4  # share of an evaluation's episodes that chooses a member
 
 
 class Curve(NamedTuple):
-  """Evaluations of one agent, each [N]; empty if there was none.
+  """N evaluations of one agent, in arrays [N].
 
   Attributes:
     steps: its environment steps, strictly increasing.
-    seconds: since the run began, never falling.
+    seconds: since the start of the run, not decreasing.
     returns: mean greedy returns.
   """
 
@@ -31,23 +31,20 @@ class Curve(NamedTuple):
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> Curve:
-  """The curve of a run by the steps of one member.
+  """The curve of a run, finished or not, over the steps of one member.
 
-  That is how a swarm is compared with one agent. A step that was evaluated
-  twice counts with its last value.
-
-  Args:
-    run_dir: of the run, finished or not.
+  A swarm is compared with one agent in this way. If a step was evaluated twice,
+  the last value counts.
   """
   rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
   return _curve(rows, [row[_RETURN] for row in rows])
 
 
 def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
-  """The curves of all members of a run that evaluates each by itself.
+  """The curves of all members of a run that evaluates each member.
 
   Raises:
-    ValueError: a run that evaluates one policy for all.
+    ValueError: the run evaluates one policy for all.
   """
   rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
   if not all(_MEMBERS in row for row in rows):
@@ -61,19 +58,19 @@ def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
 
 
 def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
-  """The curve of whoever would play the best of a run's independent members.
+  """The curve of the best of a run's independent members.
 
-  At each evaluation the member is chosen anew by its mean return on the first
-  two fifths of the episodes (4 of 10), and its mean on the other episodes
-  counts: a mean over the episodes that chose it would be too good.
+  Each evaluation chooses the member with the highest mean return on the first
+  two fifths of the episodes (4 of 10), and scores it on the others: its mean on
+  the episodes that chose it would be biased upwards.
 
   Raises:
-    ValueError: a run that evaluates one policy for all, or with one episode.
+    ValueError: the run evaluates one policy for all, or too few episodes.
   """
   rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
   scores = []
   for row in rows:
-    # [members, episodes]; a member after the other.
+    # The returns are [members * episodes], ordered by member.
     members = len(row.get(_MEMBERS, ()))
     if not members or len(row['returns']) % members:
       raise ValueError(
@@ -97,9 +94,9 @@ def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
 def in_order(
   rows: Sequence[dict[str, Any]], needed: str
 ) -> list[dict[str, Any]]:
-  """Rows with finite `needed` and `actor_steps`, sorted by steps.
+  """Rows with finite `needed` and `actor_steps`, sorted by `actor_steps`.
 
-  A run that was killed and resumed may have done some steps twice.
+  A run that was killed and resumed may have made some steps twice.
   """
   kept = [
     row
@@ -119,13 +116,13 @@ def finite(values: Sequence[Any]) -> list[float]:
 
 
 def steps_per_member(row: Mapping[str, Any]) -> float:
-  """Environment steps of one member; all of them if there is only one."""
+  """Environment steps of one member; the row's total if it has only that."""
   steps = row.get('actor_steps_per_member')
   return float(row['actor_steps'] if steps is None else steps)
 
 
 def num_members(rows: Sequence[Mapping[str, Any]]) -> int:
-  """How many members share the total steps of these evaluations."""
+  """The number of members that share the total steps of these evaluations."""
   for row in reversed(rows):
     if steps_per_member(row) > 0:
       return max(1, round(row['actor_steps'] / steps_per_member(row)))
@@ -145,5 +142,5 @@ def _curve(rows: Sequence[dict[str, Any]], returns: Sequence[float]) -> Curve:
   }
   steps = np.array(sorted(points), float)
   seconds, values = np.array([points[s] for s in steps], float).reshape(-1, 2).T
-  # A node that was restarted may have begun to count anew.
+  # A restarted node may count from 0 again.
   return Curve(steps, np.maximum.accumulate(seconds), values)

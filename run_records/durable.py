@@ -1,17 +1,17 @@
-"""Files that survive a kill and a power cut: whole, and in two generations.
+"""Files in two generations, which survive a kill and a power cut.
 
-    durable.write(path, save)        path is new, path.older what it was before
-    durable.read(path, load)         of the newest of both that is whole
+    durable.write(path, save)        the previous file becomes path.older
+    durable.read(path, load)         the newest generation that is intact
 
     DIRECTORY/
-      learner-0.npz            the newest
+      learner-0.npz            the newest generation
       learner-0.npz.older      the one before
       learner-0.npz.broken     one that could not be read, put aside
-      .written/                an empty file for each that was ever written
+      .written/                an empty file for each name ever written
       .learner-0.npz.PID.TID   being written, or left by a killed writer
 
-`.written/` tells a file that is lost from one that was never written. Checksums
-are the format's: `load` raises where they do not fit.
+`.written/` distinguishes a lost file from one that was never written. Checksums
+are part of the file format: `load` raises if they do not match.
 """
 
 from __future__ import annotations
@@ -31,32 +31,29 @@ WRITTEN = '.written'
 _logger = logging.getLogger(__name__)
 _PARTIAL = re.compile(r'\.(?P<name>.+)\.(?P<pid>\d+)\.\w+')
 _T = TypeVar('_T')
-# By this process: noted, and without leftovers of others.
+# Files that this process has noted in `.written/` and cleared of leftovers.
 _written: set[pathlib.Path] = set()
-# Whose newest generation this process has put on disk.
+# Files whose newest generation this process has synced to disk.
 _on_disk: set[pathlib.Path] = set()
 
 
 class Broken(ValueError):
-  """No generation of a file can be read; the message says why of each."""
+  """No generation of a file can be read; the message has each reason."""
 
 
 def older(path: pathlib.Path) -> pathlib.Path:
-  """Where the generation before the newest is."""
+  """The path of the generation before the newest."""
   return path.with_name(f'{path.name}.older')
 
 
 def replace(
   path: pathlib.Path, save: Callable[[BinaryIO], Any], sync: bool = True
 ) -> None:
-  """Writes a file so that a reader sees the old one or the new one.
+  """Writes a file atomically: a reader sees the old one or the new one.
 
-  Args:
-    path: of the file.
-    save: writes its content.
-    sync: whether it is on disk, not only in memory, when this returns.
+  `save` writes its content. With `sync`, waits until it is on disk.
   """
-  # The thread's id too: nodes of local_mt share the process.
+  # With the thread's id, as nodes of local_mt share the process.
   partial = path.with_name(
     f'.{path.name}.{os.getpid()}.{threading.get_ident()}'
   )
@@ -81,9 +78,9 @@ def write(
   Args:
     path: of the file; one process at a time writes it.
     save: writes its content.
-    sync: also puts it on disk, and keeps what it replaces as the older
-      generation. Without, only the newest changes: it survives a kill, and a
-      power cut leaves the older one.
+    sync: whether to sync it to disk and keep the replaced file as the older
+      generation. Otherwise the older one stays, and the new one survives a
+      kill but maybe not a power cut.
   """
   if path not in _written:
     sweep(path.parent, path.name)
@@ -94,7 +91,7 @@ def write(
   if sync:
     _on_disk.add(path)
   if path not in _written:
-    # After the file: a name without a file would be a loss.
+    # After the file is written: a noted name without a file counts as lost.
     _note(path)
     _written.add(path)
 
@@ -106,20 +103,20 @@ def read(
   repair: bool = False,
   say: Callable[[str], Any] = _logger.warning,
 ) -> _T | None:
-  """The newest generation that can be read.
+  """Reads the newest generation that is intact.
 
   Args:
     path: of the file.
-    load: reads one generation; raises where it is not what was written.
-    repair: puts a newest one that is broken aside, so that the next write
-      keeps the whole one. For who writes the file.
-    say: gets the sentence where it is not the newest.
+    load: reads one generation; raises if its content is damaged.
+    repair: whether to put a broken newest generation aside, so that the next
+      write keeps the intact one. Only for the process that writes the file.
+    say: called with a message if the result is not the newest generation.
 
   Returns:
-    What `load` returns; None where the file was never written.
+    The result of `load`; None if the file was never written.
 
   Raises:
-    Broken: it was written, and no generation can be read.
+    Broken: the file was written, but no generation can be read.
   """
   reasons = []
   for candidate in (path, older(path)):
@@ -128,7 +125,7 @@ def read(
     except FileNotFoundError:
       reasons.append(f'{candidate.name} is missing')
       continue
-    except Exception as e:  # Bytes that changed fail in every way there is.
+    except Exception as e:  # damaged data may raise anything
       reasons.append(f'{candidate.name} is broken ({_gist(e)})')
       continue
     if reasons:
@@ -160,17 +157,12 @@ def put_aside(path: pathlib.Path) -> None:
 
 
 def saved(directory: pathlib.Path) -> list[str]:
-  """Names that were ever written to a directory, sorted."""
+  """The sorted names of all files ever written to a directory."""
   return sorted(path.name for path in (directory / WRITTEN).glob('*'))
 
 
 def sweep(directory: pathlib.Path, name: str = '*') -> None:
-  """Removes what writers that are dead left unfinished.
-
-  Args:
-    directory: where.
-    name: of the file that they wrote; all files by default.
-  """
+  """Removes files that dead writers left unfinished: of `name`, or all."""
   for left in directory.glob(f'.{name}.*'):
     match = _PARTIAL.fullmatch(left.name)
     if match is None or _lives(int(match['pid'])):
@@ -182,22 +174,22 @@ def sweep(directory: pathlib.Path, name: str = '*') -> None:
 
 
 def _keep(path: pathlib.Path) -> None:
-  """Makes what is newest now the older generation. It stays the newest too."""
+  """Makes the newest generation the older one too, by a link or a copy."""
   second = path.with_name(f'.{path.name}.{os.getpid()}.older')
   try:
     if path not in _on_disk:
-      _sync(path)  # it may have been written without
+      _sync(path)  # it may have been written without `sync`
     second.unlink(missing_ok=True)
     try:
       os.link(path, second)
     except FileNotFoundError:
       raise
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
       shutil.copyfile(path, second)
       _sync(second)
     os.replace(second, older(path))
   except FileNotFoundError:
-    pass  # the first
+    pass  # there is no generation yet
   finally:
     second.unlink(missing_ok=True)
 
@@ -215,7 +207,7 @@ def _note(path: pathlib.Path) -> None:
 
 
 def _sync(path: pathlib.Path) -> None:
-  """Waits until a file, or the names in a directory, are on disk."""
+  """Waits until a file, or a directory's entries, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -224,7 +216,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 def _lives(pid: int) -> bool:
-  """Whether there is such a process on this host; True if that is unclear."""
+  """Whether the process exists on this host; True if that is unclear."""
   try:
     os.kill(pid, 0)
   except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Frames to a moving picture: GIF or MP4."""
+"""Writes frames as a GIF or MP4."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ def record(
   fps: float = 30.0,
   max_width: int = 600,
 ) -> pathlib.Path:
-  """Writes a GIF or an MP4, whichever the path's ending says.
+  """Writes a GIF or an MP4, depending on the path's ending.
 
   Args:
     frames: uint8 [H, W, 3], all of one size, at least one.
     path: of the file; its directory is made.
     fps: frames per second of the episode.
-    max_width: wider frames of a GIF are made smaller by a whole factor.
+    max_width: in pixels; wider frames of a GIF are shrunk by a whole factor.
 
   Raises:
-    ValueError: another ending, no frames, or frames that are not pictures.
+    ValueError: another ending, no frames, or frames of another kind.
+    OSError: the path cannot be written.
     RuntimeError: OpenCV cannot write an MP4 here.
   """
   check(path)
   path = pathlib.Path(path)
   checked = _checked(frames)
-  whole = itertools.chain([next(checked)], checked)  # raises before it writes
+  # The first frame is checked before anything is written.
+  whole = itertools.chain([next(checked)], checked)
   path.parent.mkdir(parents=True, exist_ok=True)
   if path.suffix.lower() == '.gif':
     _write_gif(whole, path, fps, max_width)
@@ -46,10 +48,10 @@ def record(
 def _write_gif(
   frames: Iterator[np.ndarray], path: pathlib.Path, fps: float, max_width: int
 ) -> None:
-  """Writes one that repeats endlessly.
+  """Writes a GIF that repeats endlessly.
 
-  GIF players slow down above 50 frames per second, so faster episodes lose
-  every other frame rather than their speed.
+  GIF players slow down above 50 frames per second, so frames of faster episodes
+  are skipped to keep the speed.
   """
   skip = max(1, math.ceil(fps / 50.0))
   shown = (
@@ -62,7 +64,8 @@ def _write_gif(
     format='GIF',
     save_all=True,
     append_images=shown,
-    # A GIF counts in hundredths of a second, as Pillow rounds downwards.
+    # Milliseconds, in whole hundredths of a second: a GIF counts in these, and
+    # Pillow rounds down.
     duration=10 * max(2, round(100.0 * skip / fps)),
     loop=0,
   )
@@ -79,16 +82,16 @@ def _write_mp4(
       f'OpenCV cannot write {path}. Give a name that ends in .gif.'
     )
   for frame in itertools.chain([first], frames):
-    writer.write(np.ascontiguousarray(frame[..., ::-1]))  # blue first
+    writer.write(np.ascontiguousarray(frame[..., ::-1]))  # to BGR
   writer.release()
 
 
 def check(path: str | os.PathLike[str]) -> None:
-  """Refuses a path to which no film can be written; writes nothing.
+  """Checks that a video can be written to the path; writes nothing.
 
   Raises:
-    ValueError: another ending than .gif or .mp4.
-    OSError: a directory is there, or no right to write.
+    ValueError: the ending is not .gif or .mp4.
+    OSError: a directory has this name, or the user may not write there.
   """
   path = pathlib.Path(path)
   ending = path.suffix.lower()
@@ -127,7 +130,7 @@ def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def _picture(frame: np.ndarray) -> Image.Image:
-  # A palette per frame: a flame or an explosion has colours of its own.
+  # One palette per frame: a flame or an explosion brings new colours.
   return Image.fromarray(frame).quantize(
     256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
   )
@@ -138,7 +141,7 @@ def _shrunk(frame: np.ndarray, max_width: int) -> np.ndarray:
   if factor == 1:
     return frame
   height, width = (size // factor * factor for size in frame.shape[:2])
-  # The mean of each block: single pixels would flicker.
+  # Takes the mean of each block, as single pixels would flicker.
   blocks = frame[:height, :width].reshape(
     height // factor, factor, width // factor, factor, 3
   )

@@ -1,8 +1,8 @@
-"""How two systems are compared: areas, bootstrap intervals and verdicts.
+"""Statistics to compare two systems: areas, bootstrap intervals and verdicts.
 
-The unit is the seed: one run gives one number, and intervals come from
-resampling runs, never from resampling the evaluations within one. All seeds
-count; a crashed run counts as a random policy for the rest of its budget.
+The unit is the seed: each run gives one number, and intervals come from
+resampling runs, not the evaluations within a run. All seeds count; a crashed
+run counts as a random policy for the rest of its budget.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ _PERCENTILES = (2.5, 97.5)  # an interval has 95% of the mass
 
 
 class Reference(NamedTuple):
-  """Mean returns that give a return its meaning.
+  """Mean returns to which the returns of a task are compared.
 
   Attributes:
-    random: of the random policy, measured.
-    threshold: at which the task counts as solved.
+    random: mean return of the random policy, measured.
+    threshold: mean return at which the task counts as solved.
   """
 
   random: float
   threshold: float
 
 
-# Random: measured with gymnasium 1.3. Thresholds: of CartPole, Acrobot,
-# MountainCar, LunarLander and the inverted pendulums those that gymnasium
-# registers. The others are ours, for small runs: registered ones of Reacher,
-# Pusher, Hopper, Swimmer and HalfCheetah are higher, Pendulum, Walker2d and
-# HumanoidStandup have none.
-# A study may have its own.
+# Random policies were measured with gymnasium 1.3. The thresholds of CartPole,
+# Acrobot, MountainCar, LunarLander and the inverted pendulums are those that
+# gymnasium registers. The others were chosen here, for small runs: gymnasium's
+# are higher for Reacher, Pusher, Hopper, Swimmer and HalfCheetah, and missing
+# for Pendulum, Walker2d and HumanoidStandup. A study may have its own.
 REFERENCES = {
   'CartPole-v1': Reference(26.0, 475.0),
   'Acrobot-v1': Reference(-500.0, -100.0),
@@ -75,22 +74,22 @@ def learning_curve_auc(
 ) -> float:
   """Area under the evaluation curve, divided by the budget.
 
-  The curve is piecewise linear. Its first value is held back to step 0, its
-  last value is held to the budget, and it is cut there.
+  The curve is piecewise linear. The first value holds from step 0 on, the last
+  one up to the budget, at which the curve ends.
 
   Args:
     steps: environment steps at each evaluation, increasing, [N].
     returns: mean evaluation returns, [N].
     budget: steps over which the area is taken, positive.
-    crashed_return: for a run that crashed after the last evaluation: the
-      return that counts for the rest, by convention the random policy's. The
-      run may then have no evaluation at all.
+    crashed_return: for a run that crashed after the last evaluation, the return
+      that counts for the rest, by convention the random policy's. Such a run
+      may have no evaluation at all.
 
   Returns:
-    The area, in units of return.
+    The area over the budget, in units of return.
 
   Raises:
-    ValueError: no points, points that do not increase, non-finite numbers.
+    ValueError: no points, decreasing steps, or non-finite numbers.
   """
   steps, returns = _curve(
     steps, returns, allow_empty=crashed_return is not None
@@ -98,13 +97,13 @@ def learning_curve_auc(
   if not budget > 0:
     raise ValueError(f'budget={budget} has no area over it; it must be > 0.')
   if crashed_return is not None:
-    # What was reached is held up to the crash: the last evaluation.
+    # The run counts as crashed at its last evaluation.
     end = float(min(steps[-1], budget)) if len(steps) else 0.0
     reached = learning_curve_auc(steps, returns, end) * end if end > 0 else 0.0
     return float((reached + crashed_return * (budget - end)) / budget)
   inside = (steps > 0) & (steps < budget)
-  # np.interp holds the first and the last value outside of the points. The
-  # points themselves are kept, as there may be two at one step.
+  # np.interp extends the first and the last value. It is not used for the inner
+  # points, as there may be two at one step.
   first, last = np.interp([0.0, budget], steps, returns)
   x = np.concatenate([[0.0], steps[inside], [float(budget)]])
   y = np.concatenate([[first], returns[inside], [last]])
@@ -114,13 +113,17 @@ def learning_curve_auc(
 def on_grid(
   steps: npt.ArrayLike, returns: npt.ArrayLike, grid: npt.ArrayLike
 ) -> np.ndarray:
-  """The same piecewise linear curve read at the grid's steps, [G]."""
+  """The piecewise linear curve of `learning_curve_auc` at `grid` [G]; [G]."""
   steps, returns = _curve(steps, returns)
   return np.interp(np.asarray(grid, float), steps, returns)
 
 
 def last_evaluations(returns: npt.ArrayLike, count: int = 3) -> float:
-  """Mean of the last `count` evaluations of one run (of all, if fewer)."""
+  """Mean of the last `count` evaluations of a run, or of all if fewer.
+
+  Raises:
+    ValueError: there is no evaluation.
+  """
   values = np.asarray(returns, np.float64)
   if not values.size:
     raise ValueError(
@@ -137,11 +140,11 @@ def bootstrap_difference(
   Args:
     a: one number per run of the system, [K].
     b: one number per run of the baseline, [L]. Runs are not paired.
-    resamples: how often both are resampled.
-    seed: of the resampling: the same numbers give the same interval.
+    resamples: number of resamples of both.
+    seed: of the resampling; with it the result is reproducible.
 
   Raises:
-    ValueError: nothing to resample, or non-finite numbers.
+    ValueError: no numbers, or non-finite ones.
   """
   a, b = _sample('a', a), _sample('b', b)
   rng = np.random.default_rng(seed)
@@ -158,9 +161,12 @@ def bootstrap_band(
   """Mean of K curves on one grid and its interval at each point.
 
   Args:
-    curves: [K, N], one row per seed.
-    resamples: how often whole curves are resampled.
+    curves: [K, N], one row per seed; whole rows are resampled.
+    resamples: number of resamples.
     seed: of the resampling.
+
+  Raises:
+    ValueError: `curves` has another number of axes, or no rows.
   """
   curves = np.asarray(curves, np.float64)
   if curves.ndim != 2 or not curves.shape[0]:
@@ -169,20 +175,19 @@ def bootstrap_band(
     )
   rng = np.random.default_rng(seed)
   count = curves.shape[0]
-  # How often each curve is drawn, instead of the drawn curves themselves.
+  # The number of times each curve is drawn, instead of copies of curves.
   weights = rng.multinomial(count, np.full(count, 1 / count), resamples) / count
   low, high = np.percentile(weights @ curves, _PERCENTILES, axis=0)
   return Band(curves.mean(axis=0), low, high)
 
 
 def verdict(difference: Difference, reference: Reference | None = None) -> str:
-  """What an interval says, in words.
+  """The conclusion from an interval, in words.
 
-  Superior: the lower bound is above 0. Not inferior: it is above the margin,
-  -0.1 of the way from the random policy to the threshold; this needs the
-  reference. Where the upper bound is then below 0 too, the difference is
-  certain and small: worse, within the margin. Inferior: else, where the upper
-  bound is below 0.
+  'superior': the lower bound is above 0. Else, if there is a reference and the
+  lower bound is above the margin of -0.1 (threshold - random): 'worse, within
+  the margin' if the upper bound is below 0, or 'not inferior'. Else 'inferior'
+  if the upper bound is below 0, or 'not shown'.
   """
   if difference.low > 0:
     return 'superior'

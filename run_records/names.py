@@ -1,4 +1,4 @@
-"""Names that a user gives: of ours, or `module:Name` of the user's own."""
+"""Names from a user: of this project, or `module:Name` for the user's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ OWN = (
 def unknown(
   what: str, name: str, known: Iterable[str], besides: str = ''
 ) -> NoReturn:
-  """Refuses a name; says which is near, and which there are.
+  """Refuses a name, with the most similar and all known names.
+
+  `besides` is a last sentence without its period.
 
   Raises:
     ValueError: always.
@@ -36,16 +38,16 @@ def unknown(
 def require(
   what: str, name: str, known: Iterable[str], besides: str = ''
 ) -> None:
-  """Refuses a name that is none of the known; see `unknown`."""
+  """Refuses a name that is not known; see `unknown`."""
   if name not in known:
     unknown(what, name, known, besides)
 
 
 def own(name: str) -> Any:
-  """What `module:Name` names; None for another form, or without such a module.
+  """Returns what `module:Name` names; None if it is no such name or module.
 
   Raises:
-    ValueError: the module is there, and has no such name.
+    ValueError: the module cannot be imported, or has no such name.
   """
   if not re.fullmatch(r'[\w.]+:\w+', name):
     return None
@@ -54,14 +56,14 @@ def own(name: str) -> Any:
     try:
       found = importlib.import_module(path)
     except ModuleNotFoundError as e:
-      # Only of what was asked for: one that it imports is the user's to know.
+      # Only a missing `path` may be ignored, not a module that it imports.
       if e.name is None or not f'{path}.'.startswith(f'{e.name}.'):
         raise ValueError(f'{name} cannot be imported: {e}.') from e
       if path == module:
         return None
       break
-    except (Exception, SystemExit) as e:  # whatever a user's module does
-      # A SyntaxError says itself in which file and line.
+    except (Exception, SystemExit) as e:  # a user's module may raise anything
+      # A SyntaxError's message has the file and line.
       raise ValueError(
         f'{name} cannot be imported: {type(e).__name__}: {e}. '
         f'`python -c "import {path}"` shows where.'

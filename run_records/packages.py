@@ -1,4 +1,4 @@
-"""Packages that a flag needs and the lock has not."""
+"""Packages that a flag needs and the lock does not have."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import importlib.util
 
 
 def require(flag: str, modules: dict[str, str]) -> None:
-  """Refuses a flag whose packages are not installed.
+  """Refuses a flag, such as '--sink=wandb', whose packages are missing.
 
-  Args:
-    flag: as a user gave it, such as '--sink=wandb'.
-    modules: module to what pip installs it by.
+  `modules` maps each module to its name for pip.
 
   Raises:
-    ValueError: with the command that installs them.
+    ValueError: with the command that installs the packages.
   """
   missing = [name for module, name in modules.items() if not _installed(module)]
   if missing:

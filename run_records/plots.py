@@ -1,7 +1,7 @@
-"""The picture of one run, and the looks that all pictures share.
+"""The plot of one run, and the style that all plots share.
 
-Reads run directories only, so that a plot can be made again at any time.
-Several systems are drawn by studies/plots.py.
+It reads only the run directory, so it can be made again at any time.
+studies/plots.py draws several systems.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from matplotlib.backends import backend_agg
 from run_records import curves
 from run_records import run_directory
 
-# It complains in twenty lines of fonts that no picture here needs, where the
-# user's list of fonts was made by another matplotlib.
+# If another version of matplotlib made the user's list of fonts, this one logs
+# twenty lines about fonts that no plot here needs.
 logging.getLogger('matplotlib.font_manager').setLevel(logging.ERROR)
 
 _INK = '#22313f'
@@ -32,7 +32,7 @@ MUTED = '#7b8a97'
 _PAPER = '#fbfaf7'
 _STAR = '#e0892b'
 _FLOCK = '#8fb8b3'
-# Told apart also by people who see few colours, and in grey.
+# Distinguishable in grey, and with colour blindness.
 COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
 
 _STYLE = {
@@ -66,17 +66,13 @@ def learning_curve(
   run_dir: str | os.PathLike[str],
   path: str | os.PathLike[str] | None = None,
 ) -> pathlib.Path | None:
-  """Draws one run: greedy returns, and of a swarm what its supervisors saw.
+  """Draws a run's greedy returns and, for a swarm, its supervisors' episodes.
 
-  That is every episode of theirs, the record R* that they confirm, and the
-  pull c below.
-
-  Args:
-    run_dir: of the run, finished or not.
-    path: of the PNG; RUN/learning_curve.png if None.
+  A swarm's plot also has the record R* and, below, the weight c of the pull.
+  The run may be unfinished. `path` None is RUN/learning_curve.png.
 
   Returns:
-    Where the PNG is, or None if the run has no evaluation to draw.
+    The path of the PNG, or None if the run has no evaluation to draw.
   """
   run = run_directory.open(run_dir)
   evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
@@ -114,11 +110,9 @@ def learning_curve(
 def canvas(
   path: str | os.PathLike[str], width: float = 8.4
 ) -> Iterator[mpl_figure.Figure]:
-  """A figure that is saved at the end; pyplot's global state is not used.
+  """Yields a figure and then saves it; does not use pyplot's global state.
 
-  Args:
-    path: of the PNG; its directory is made.
-    width: in inches, of 150 pixels.
+  Makes the directory of the PNG. `width` is in inches of 150 pixels.
   """
   with matplotlib.rc_context(_STYLE):
     margins = layout_engine.ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.12)
@@ -227,7 +221,7 @@ def _draw_record(
     zorder=3,
     label=r'$R^*$',
   )
-  # The literal rules write a row for each win of the same version.
+  # The literal rules write a row for every win of the same theta_star.
   accepted = [
     row
     for i, row in enumerate(stars)
@@ -249,7 +243,10 @@ def _draw_record(
 def _server_rows(
   run: run_directory.RunDirectory, name: str
 ) -> list[dict[str, Any]]:
-  """As it was reported each second: c and R* move between publications."""
+  """The star server's reports, one per second, that have the number `name`.
+
+  c and R* also change between publications of theta_star.
+  """
   return curves.in_order(run.metrics('node_star'), name)
 
 
@@ -266,7 +263,7 @@ def _draw_pull(
 
 
 def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
-  """A line at the return that counts as solved, if there is one."""
+  """Draws a line at the return that counts as solved, if there is one."""
   if threshold is None:
     return
   axes.axhline(
@@ -295,7 +292,7 @@ def _label(axes: mpl_axes.Axes, members: int, total: int) -> None:
 
 
 def short(value: float, _: int | None = None) -> str:
-  """2000 as '2 k', for the labels of an axis."""
+  """Formats 2000 as '2 k', for the labels of an axis."""
   if abs(value) >= 1e6:
     return f'{value / 1e6:g} M'
   return f'{value / 1e3:g} k' if abs(value) >= 1e3 else f'{value:g}'

@@ -1,7 +1,7 @@
-"""A node's line to the counter: once per second, and never in the way.
+"""A node's reports to the counter, once per second.
 
-A counter that is away must not stall learning: failed reports are kept, added
-up, and tried again with a back-off.
+An unavailable counter does not stall learning: the counts of failed reports are
+added up and sent again with a back-off.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _logger = logging.getLogger(__name__)
 _PERIOD_S = 1.0
 _DEADLINE_S = 1.0
 _BACKOFF_CAP_S = 5.0
-# Counts that show that a run goes on. A supervisor's do not: it would play with
-# its theta_star for ever.
+# Counts that show progress of the run. A supervisor's counts do not: it plays
+# with theta_star for ever.
 _MOVES = ('actor_steps', 'learner_steps', 'samples')
-# At its start a node has nothing to do yet: it waits for a counter that is busy
-# with others, or is started again.
+# At its start a node has nothing else to do, so it waits for a counter that is
+# busy with other nodes or being restarted.
 _START_DEADLINE_S = 10.0
 _START_PATIENCE_S = 30.0
 
@@ -35,37 +35,34 @@ class Reporter:
   def __init__(
     self, node: str, counter: Any, clock: Callable[[], float] = time.monotonic
   ):
-    """Makes a reporter.
+    """Makes the reporter of `node`, such as 'explorer/0'.
 
-    Args:
-      node: name of this node, such as 'explorer/0'.
-      counter: client of services.counter.Counter.
-      clock: seconds, monotonic.
+    `counter` is a client of services.counter.Counter.
     """
     self.node = node
     self.finished = False
     self._counter = counter.with_deadline(_DEADLINE_S)
     self._clock = clock
     self._remarked: set[str] = set()
-    # What `finish` could not say yet.
+    # Arguments of a `finish` that the counter has not received yet.
     self._goal: tuple[str, Mapping[str, Any]] | None = None
     self._pending: collections.Counter[str] = collections.Counter()
-    # What the counter has answered to, and in which life of this node: so it
-    # can tell what it has counted already, though its answer was lost.
+    # The acknowledged counts of this start of the node. With them the counter
+    # does not count a report twice whose answer was lost.
     self._counted: collections.Counter[str] = collections.Counter()
     self._life = pulse.life()
     self._next = clock()
     self._backoff_s = 0.0
 
   def count(self, **increments: int) -> None:
-    """Adds to what the next report sends, for instance actor_steps=32."""
+    """Adds to the counts of the next report, for example actor_steps=32."""
     for name, more in increments.items():
       self._pending[name] += more
     if any(increments.values()):
       pulse.worked(moved=any(increments.get(name) for name in _MOVES))
 
   def count_dropped(self, episodes: int) -> None:
-    """Adds episodes that broke; a run without any does not speak of them."""
+    """Adds broken episodes; a run without any has no such count."""
     if episodes:
       self.count(dropped_episodes=episodes)
 
@@ -73,7 +70,7 @@ class Reporter:
     return self._clock() >= self._next
 
   def report(self, metrics: Mapping[str, Any] | None = None) -> bool:
-    """Sends now. Returns whether the run is finished."""
+    """Sends the counts and metrics. Returns whether the run is finished."""
     sent = dict(self._pending)
     try:
       answer = self._counter.report(
@@ -93,14 +90,14 @@ class Reporter:
     return self.finished
 
   def log(self, kind: str, row: Mapping[str, Any]) -> None:
-    """Appends a row to metrics/<kind>.jsonl; a lost row is only logged."""
+    """Appends a row to metrics/<kind>.jsonl; on failure only logs a warning."""
     try:
       self._counter.log(self.node, kind, dict(row))
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('A row of %s was lost: %s', kind, e)
 
   def remark(self, remarks: Iterable[str]) -> None:
-    """Warns in this node's log; the same but for its numbers is said once."""
+    """Logs warnings; of texts that differ only in numbers, only the first."""
     for text in remarks:
       kind = re.sub(r'[-\d.%]+', '', text)
       if kind not in self._remarked:
@@ -108,7 +105,7 @@ class Reporter:
         _logger.warning(text)
 
   def finish(self, reason: str, result: Mapping[str, Any]) -> None:
-    """Says that the goal is reached; reports repeat it until it is heard."""
+    """Reports that the goal is reached; if that fails, `report` repeats it."""
     self._goal = reason, result
     try:
       self._counter.finish(reason, dict(result))
@@ -118,17 +115,17 @@ class Reporter:
       self._fail(e)
 
   def hold(self, seconds: float) -> None:
-    """Asks that the program stay up after its end; 0 lets go."""
+    """Asks the counter to keep the program up after the run; 0 releases it."""
     try:
       self._counter.hold(self.node, float(seconds))
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('The counter does not wait for %s: %s', self.node, e)
 
   def steps_done(self, should_stop: Callable[[], bool] = lambda: False) -> int:
-    """Actor steps that this node reported before it was restarted.
+    """Actor steps that this node had reported before it was restarted.
 
-    Waits half a minute for a counter that does not answer; then it is 0, with
-    a warning.
+    If the counter does not answer within half a minute, logs a warning and
+    returns 0.
     """
     counter = self._counter.with_deadline(_START_DEADLINE_S)
     try:

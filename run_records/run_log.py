@@ -1,7 +1,7 @@
-"""What a run leaves behind of its numbers: rows, scalars, the newest of each.
+"""Writes a run's metrics and keeps the newest row of each kind.
 
-The counter's files in metrics/: one .jsonl for each kind of row, one for each
-kind of node, and the same numbers for TensorBoard.
+The files, in metrics/, are one .jsonl for each kind of row and for each group
+of nodes, and TensorBoard events with the same numbers.
 """
 
 from __future__ import annotations
@@ -12,29 +12,24 @@ from typing import Any
 
 from run_records import metrics as metrics_lib
 
-_NODE = 'node_'  # of the kind of rows of a group of nodes
+_NODE = 'node_'  # prefix of the kinds of rows of nodes
 
 
 class RunLog:
-  """Writes rows, and keeps the newest. Not thread-safe: the counter locks.
+  """Writes rows and keeps the newest. Not thread-safe: the counter locks it.
 
-  Attributes:
-    latest: kind to the newest row, by environment steps.
+  `latest` maps each kind to its row with the most environment steps.
   """
 
   def __init__(self, run_dir: pathlib.Path | None):
-    """Opens the files.
-
-    Args:
-      run_dir: of the run; None keeps everything in memory.
-    """
+    """Opens the files; `run_dir` None keeps only the newest rows, in memory."""
     self.latest: dict[str, dict[str, Any]] = {}
     self._writer: metrics_lib.MetricsWriter | None = None
     if run_dir is not None:
       self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
 
   def trouble(self) -> str:
-    """Why rows wait in memory, in a sentence; tried again. '' if none do."""
+    """Writes rows that wait in memory. Returns why some still wait, or ''."""
     if self._writer is None or self._writer.error is None:
       return ''
     self._writer.retry()
@@ -47,15 +42,15 @@ class RunLog:
 
   @property
   def closed(self) -> bool:
-    """Whether nothing is written: never, or no longer."""
+    """Whether rows are not written, never or no longer."""
     return self._writer is None
 
   def add(self, kind: str, row: dict[str, Any]) -> None:
-    """Appends a row, which has its `actor_steps`, to the file of its kind."""
+    """Appends a row, which must have `actor_steps`, to the file of its kind."""
     if self._writer is not None:
       self._writer.row(kind, row)
       self._writer.scalars(*tagged(kind, row))
-    # Evaluations of older parameters may come later.
+    # An evaluation of older parameters may arrive later.
     latest = self.latest.get(kind, row)
     if row['actor_steps'] >= latest['actor_steps']:
       self.latest[kind] = row
@@ -69,15 +64,15 @@ class RunLog:
     step: int,
     elapsed_s: float,
   ) -> None:
-    """Appends the numbers of one node.
+    """Appends a row of one node's numbers.
 
     Args:
-      node: label and index, for instance 'explorer/0'.
-      metrics: its present numbers.
+      node: such as 'explorer/0'.
+      metrics: its present metrics.
       rates: count name to increments per second.
-      totals: count name to its own total.
+      totals: count name to the node's own total.
       step: environment steps of all nodes.
-      elapsed_s: seconds that the run has been running.
+      elapsed_s: running time of the run, in seconds.
     """
     if self._writer is None:
       return
@@ -85,7 +80,7 @@ class RunLog:
     per_second = {f'{name}_per_s': rate for name, rate in rates.items()}
     own = {f'own_{name}': total for name, total in totals.items()}
     numbers = {**metrics, **per_second, **own}
-    # In its own file per group: all explorers together, by time.
+    # One file per group, for example for all explorers, ordered by time.
     row = {
       'node': node,
       'actor_steps': step,
@@ -96,14 +91,14 @@ class RunLog:
     self._writer.scalars(*tagged(f'{_NODE}{label}', row))
 
   def close(self) -> None:
-    """Closes the files. Safe to call twice."""
+    """Closes the files; may be called again."""
     if self._writer is not None:
       self._writer.close()
       self._writer = None
 
 
 def tagged(kind: str, row: Mapping[str, Any]) -> tuple[dict[str, float], int]:
-  """The numbers of a row by their tags, and its step: what a graph shows.
+  """Maps a row to its numbers by TensorBoard tag, and its environment steps.
 
   Rows of nodes have tags such as 'explorer_0/loss', others 'evaluation/...'.
   """

@@ -1,4 +1,4 @@
-"""What a user reads when a run is over: result, places, next commands."""
+"""The final report of a run: result, files and next commands."""
 
 from __future__ import annotations
 
@@ -37,11 +37,8 @@ def show(
 ) -> None:
   """Prints how a run ended.
 
-  Args:
-    console: where to.
-    outcome: the engine's Outcome.
-    run_dir: of the run, None if nothing was kept.
-    snapshot: the counter's last one; may be empty.
+  `outcome` is the engine's Outcome. `snapshot` is the counter's last one, and
+  may be empty. `run_dir` is None if the run has no directory.
   """
   summary = _summary(run_dir)
   interrupted = outcome.exit_code in state_lib.BROKEN_OFF
@@ -51,7 +48,7 @@ def show(
     head, style = 'Interrupted', 'yellow'
   elif failed:
     head, style = 'Failed', 'bold red'
-  # The counter says why a run came to its end, the engine why it broke off.
+  # The counter knows why a run finished, the engine why it ended early.
   reason = outcome.reason
   if not interrupted and not failed:
     reason = snapshot.get('reason') or summary.get('reason') or reason
@@ -73,7 +70,7 @@ def show(
   commands = _commands(outcome, run_dir)
   if commands:
     parts += ['', text.Text('Next')]
-    # A command is copied: it must not be wrapped.
+    # Commands are not wrapped, so that they can be copied.
     parts += [text.Text(f'  # {what}\n  {line}') for what, line in commands]
   console.print(rich_console.Group(*parts), highlight=False, soft_wrap=True)
 
@@ -84,8 +81,8 @@ def _commands(
   if run_dir is None:
     return []
   commands = []
-  # Spelled with this interpreter, so that they work without an activated
-  # environment.
+  # With the path of this interpreter, so that the commands work without an
+  # activated environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
   kept = run_dir / 'checkpoints'
   if any((kept / name).is_file() for name in checkpoints.PLAYED):
@@ -104,7 +101,7 @@ def _commands(
 
 
 def _evaluate(python: pathlib.Path) -> str:
-  """By the installed command where there is one, else by the file."""
+  """The installed command if there is one, else the script."""
   command = python.with_name('murmuration')
   if command.exists():
     return f'{command} evaluate'
@@ -115,7 +112,7 @@ def _evaluate(python: pathlib.Path) -> str:
 def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:
   if run_dir is None:
     return {}
-  # A run that broke off early may have no directory or half a summary.
+  # A run that ended early may have no directory, or half a summary.
   with contextlib.suppress(OSError, ValueError):
     return run_directory.RunDirectory(run_dir).summary() or {}
   return {}

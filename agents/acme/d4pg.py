@@ -15,20 +15,21 @@ from environment_loops import environments
 class Config:
   """Acme's D4PG. Defaults are those of acme.agents.tf.d4pg unless marked."""
 
-  policy_sizes: settings.Sizes = (256, 256)  # units; ours
-  critic_sizes: settings.Sizes = (256, 256)  # units; ours
-  num_atoms: Annotated[int, settings.at_least(2)] = 51  # of the support
-  v_min: float = -150.0  # discounted return; Acme's control suite
-  v_max: float = 150.0  # likewise
+  policy_sizes: settings.Sizes = (256, 256)  # units of each layer; chosen here
+  critic_sizes: settings.Sizes = (256, 256)  # units of each layer; chosen here
+  num_atoms: Annotated[int, settings.at_least(2)] = 51  # atoms of the support
+  # Lower end of the support, a discounted return; Acme's for the control suite.
+  v_min: float = -150.0
+  v_max: float = 150.0  # upper end of the support, in the same units
   policy_learning_rate: settings.Positive = 1e-4  # per update
   critic_learning_rate: settings.Positive = 1e-4  # per update
-  clipping: bool = True  # of gradients and of dQ/da
-  gamma: settings.Fraction = 0.99  # per environment step
+  clipping: bool = True  # whether to clip gradients and dQ/da
+  gamma: settings.Fraction = 0.99  # discount per environment step
   n_step: settings.Whole = 5  # environment steps in one return
   batch_size: settings.Whole = 256  # transitions per update
-  target_update_period: settings.Whole = 100  # learner steps
-  sigma: settings.NotNegative = 0.3  # of the noise, in units of [-1, 1]
-  max_replay_size: settings.Items = 1_000_000  # transitions
+  target_update_period: settings.Whole = 100  # learner steps between updates
+  sigma: settings.NotNegative = 0.3  # of the action noise, in units of [-1, 1]
+  max_replay_size: settings.Items = 1_000_000  # transitions, at most
   min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):

@@ -17,21 +17,23 @@ _logger = logging.getLogger(__name__)
 class Config:
   """Acme's DQN. Defaults are those of acme.agents.tf.dqn unless marked."""
 
-  hidden_sizes: settings.Sizes = (64, 64)  # units; ours
+  hidden_sizes: settings.Sizes = (64, 64)  # units of each layer; chosen here
   learning_rate: settings.Positive = 1e-3  # per update
-  gamma: settings.Fraction = 0.99  # per environment step
-  # Environment steps in one return. Acme: 5; but its learner clips what it
-  # learns from, here the n-step sum, to [-1, 1].
+  gamma: settings.Fraction = 0.99  # discount per environment step
+  # Environment steps in one return; Acme: 5. Acme's learner clips the n-step
+  # sum of rewards to [-1, 1].
   n_step: settings.Whole = 1
   batch_size: settings.Whole = 256  # transitions per update
-  huber_loss_parameter: settings.Positive = 1.0  # TD error; beyond: linear
-  max_gradient_norm: settings.Positive | None = None  # of the whole gradient
-  target_update_period: settings.Whole = 100  # learner steps
+  huber_loss_parameter: settings.Positive = 1.0  # TD error, linear beyond
+  # Limit on the norm of the whole gradient; None: no limit.
+  max_gradient_norm: settings.Positive | None = None
+  target_update_period: settings.Whole = 100  # learner steps between updates
   epsilon: settings.Fraction = 0.05  # chance of a random action
-  prioritized: bool = True  # replay by TD error, else uniform
-  priority_exponent: settings.Fraction = 0.6  # alpha
-  importance_exponent: settings.Fraction = 0.2  # beta
-  max_replay_size: settings.Items = 1_000_000  # transitions
+  # Whether replay is sampled by TD error; False: uniformly.
+  prioritized: bool = True
+  priority_exponent: settings.Fraction = 0.6  # exponent alpha
+  importance_exponent: settings.Fraction = 0.2  # exponent beta
+  max_replay_size: settings.Items = 1_000_000  # transitions, at most
   min_replay_size: settings.Items = 1_000  # transitions before learning
 
   def __post_init__(self):

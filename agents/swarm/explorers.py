@@ -21,45 +21,62 @@ Spread = Literal['decades', 'paper', 'none']
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The swarm. [S] Liu et al. 2018; [R] chosen here, for small scale."""
+  """The swarm. The paper is Liu et al. 2018.
 
-  num_explorers: settings.Nodes = 31  # [S] section 5.1
-  explorers_per_node: settings.Whole = 16  # members hosted by one node
-  num_supervisors: settings.Nodes = 1  # [S] section 5.1
-  k: settings.Positive = 200.0  # [S] equation 4; Algorithm 4 prints 2
-  b: settings.Whole = 3  # episodes; wins above which theta_star pulls [R]
-  # Clamp of the pull [R]; None is literal.
+  Values without a source were chosen here, for small scale.
+  """
+
+  # Explorers in all nodes; paper: 31 (section 5.1).
+  num_explorers: settings.Nodes = 31
+  explorers_per_node: settings.Whole = 16  # explorers in one node, at most
+  # Nodes that play the trials of candidates; paper: 1 (section 5.1).
+  num_supervisors: settings.Nodes = 1
+  # Divisor in the weight of the pull, c = arctan(x / (k b)); 200 in the paper's
+  # equation 4, 2 in its Algorithm 4.
+  k: settings.Positive = 200.0
+  # Confirming episodes above which theta_star pulls; a trial has b + 1.
+  b: settings.Whole = 3
+  # Largest weight of the pull; None: no limit, as in the paper.
   c_max: settings.NotNegative | None = 0.05
-  # 'scalar': one draw per update; 'elementwise'.
+  # Draws of the pull's random factor in an update: 'scalar', one per group of
+  # parameters (policy, critic), or 'elementwise', one per parameter.
   r_mode: Literal['scalar', 'elementwise'] = 'scalar'
-  # Only towards a better theta_star; 'always' [S].
+  # Whether theta_star pulls only explorers with a lower return ('better'), or
+  # 'always', as in the paper.
   pull_mode: Literal['better', 'always'] = 'better'
-  # After its epochs; 'minibatch'; others: update.
+  # How often PPO is pulled: once after the updates of a 'rollout', or with each
+  # 'minibatch'. Other agents are pulled with each update.
   pull_every: Literal['rollout', 'minibatch'] = 'rollout'
-  # [S] each has random parameters; 'shared': all the same.
+  # Initial parameters: each explorer's 'own', random, as in the paper, or
+  # 'shared' by all.
   start: Literal['own', 'shared'] = 'own'
   inertia: Annotated[
     float, settings.between(0, 1, 'at least 0 and below 1', '[)')
-  ] = 0.0  # omega, share of the old velocity kept
-  lr_spread: Spread = 'decades'  # 'decades' [R], 'paper' [S], 'none'
-  # Actor steps of one explorer [R]; paper: 1.
+  ] = 0.0  # omega, share of the old velocity that is kept
+  # Explorers' learning rates: 'decades', a tenth to ten times the agent's and
+  # within [1e-5, 1e-2]; 'paper', 1e-5 to 1e-2; 'none', the agent's.
+  lr_spread: Spread = 'decades'
+  # Actor steps of one explorer between requests of theta_star; paper: 1.
   star_poll_steps: settings.Whole = 100
-  # 'return' [R]; 'target' is literal [S].
+  # What an explorer claims for its candidate: its mean training 'return', or
+  # its largest 'target', as in the paper.
   claim_mode: Literal['return', 'target'] = 'return'
-  claim_episodes: settings.Whole = 5  # episodes in a claim
-  # Learner steps of an explorer before it offers [R]: some untrained networks
-  # do well by luck, and a swarm that stops at one has learned nothing.
+  claim_episodes: settings.Whole = 5  # training episodes in a 'return' claim
+  # Learner steps of an explorer before it offers candidates: some untrained
+  # networks do well by luck, and a swarm that stops at one has learned nothing.
   offer_after_updates: settings.Count = 1
-  # 'default' [R]; 'literal' [S].
+  # Rules of the supervisor: 'default', this project's; 'literal', the paper's.
   supervisor: Literal['default', 'literal'] = 'default'
-  window: settings.Whole = 20  # episodes in R_star
-  # Confirmations before any claim gets a trial, 2b.
+  window: settings.Whole = 20  # newest episodes of theta_star in R_star
+  # Confirmation episodes after which a candidate gets a trial, whatever its
+  # claim.
   idle_episodes: settings.Whole = 6
-  # Seconds; a longer trial is dropped.
+  # Seconds after which an unfinished trial is dropped.
   trial_timeout_s: settings.Seconds = 120.0
-  # Seconds between confirmation episodes.
+  # Seconds of pause after a confirmation episode.
   confirmation_period_s: settings.Pause = 0.1
-  # Seconds; then c halves per period.
+  # Seconds without a supervisor after which an explorer halves the weight of
+  # the pull, once for each such period; None: never.
   star_max_age_s: settings.Seconds | None = None
 
   def __post_init__(self):

@@ -35,22 +35,26 @@ _SMALL_SIGMA = 0.02
 class Config:
   """Network, policy and rewards of an agent on unrolls."""
 
-  hidden_sizes: settings.Sizes = (64, 64)  # units
-  activation: Literal['relu', 'tanh'] = 'tanh'  # 'relu' or 'tanh'
-  # 'mlp', or for images one of networks/conv.py; 'auto': what fits.
+  hidden_sizes: settings.Sizes = (64, 64)  # units of each hidden layer
+  activation: Literal['relu', 'tanh'] = 'tanh'  # in hidden layers
+  # Network: 'mlp' for vectors, the others for images (agents/networks/conv.py);
+  # 'auto' chooses by the observations.
   network: conv.Name = 'auto'
-  lstm_size: settings.Count = 0  # units; 0 for no LSTM
-  stack: settings.Whole = 1  # observations seen at once
-  normalize_observations: bool = False  # by running mean and variance
-  # Of a Gaussian policy, in units of [-1, 1].
+  lstm_size: settings.Count = 0  # units of the LSTM; 0: no LSTM
+  stack: settings.Whole = 1  # newest observations in the input
+  normalize_observations: bool = False  # by a running mean and variance
+  # Smallest standard deviation of a Gaussian policy, in units of [-1, 1].
   sigma_min: settings.NotNegative = 1e-3
-  sigma_max: settings.Positive | None = 2.0  # in the same units; None has none
-  tanh_mean: bool = False  # whether a Gaussian's mean stays in [-1, 1]
-  gamma: settings.Fraction = 0.99  # per environment step
-  reward_scale: settings.Positive = 1.0  # factor on rewards in the loss only
-  # Of each reward that is learned from; IMPALA's paper: 1 (Atari).
+  # Largest standard deviation, in the same units; None: no limit.
+  sigma_max: settings.Positive | None = 2.0
+  tanh_mean: bool = False  # whether a tanh keeps a Gaussian's mean in [-1, 1]
+  gamma: settings.Fraction = 0.99  # discount per environment step
+  reward_scale: settings.Positive = 1.0  # factor on rewards, in the loss only
+  # Bound c: rewards are clipped to [-c, c] for learning; None: no clipping.
+  # IMPALA's paper: 1 (Atari).
   reward_clip: settings.Positive | None = None
-  # Until the learning rate is 0, linear.
+  # Environment steps over which the learning rate falls linearly to 0; None: it
+  # is constant.
   anneal_env_steps: settings.Whole | None = None
 
   def __post_init__(self):

@@ -1,4 +1,4 @@
-"""What Linux offers to keep processes together: prctl and process titles."""
+"""Linux functions for processes: parent death, orphans, states and titles."""
 
 import contextlib
 import ctypes
@@ -12,9 +12,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-  """Has the kernel signal this process when its parent dies."""
+  """Makes the kernel send this process a signal when its parent dies."""
   _prctl(_PR_SET_PDEATHSIG, number)
-  if os.getppid() != parent_pid:  # It died before the call.
+  if os.getppid() != parent_pid:  # the parent died before the call
     os.kill(os.getpid(), number)
 
 
@@ -24,7 +24,7 @@ def adopt_orphans() -> None:
 
 
 def process_state(pid: int) -> str:
-  """The kernel's letter: 'T' stopped, 't' traced, '' if there is no process."""
+  """The kernel's letter: 'T' stopped, 't' traced; '' if there is no process."""
   try:
     text = pathlib.Path(f'/proc/{pid}/stat').read_text()
     return text.rsplit(')', 1)[1].split()[0]
@@ -33,17 +33,17 @@ def process_state(pid: int) -> str:
 
 
 def wake(pid: int | None) -> None:
-  """Lets a process of ours go on that somebody has stopped."""
+  """Continues a process of this run that was stopped (SIGSTOP)."""
   if pid and process_state(pid) == 'T':
     os.kill(pid, signal.SIGCONT)
 
 
 def set_title(title: str) -> None:
-  """Sets what ps and top show for this process."""
+  """Sets the title of this process in ps and top."""
   with contextlib.suppress(OSError):
     _prctl(_PR_SET_NAME, title.rsplit(' ', 1)[-1].encode()[:15])
   with contextlib.suppress(OSError, ValueError, IndexError):
-    # The command line is plain memory of the process: overwrite it.
+    # ps reads the command line from the process's memory: overwrites it there.
     text = pathlib.Path('/proc/self/stat').read_text()
     fields = text.rsplit(')', 1)[1].split()
     start, end = int(fields[45]), int(fields[46])

@@ -1,4 +1,4 @@
-"""The logs of a run's nodes: why a node ended, and where it hung."""
+"""Reads from a run's logs why a node ended and where it hung."""
 
 from collections.abc import Callable, Sequence
 import contextlib
@@ -8,7 +8,7 @@ import time
 
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_DUMP_S = 0.5  # for a node to write its stacks, at most
+_DUMP_S = 0.5  # wait for a node to write its stacks, at most
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'
@@ -16,24 +16,22 @@ _LEFT = (
 
 
 class Logs:
-  """One file per node, to which each of its lives appends."""
+  """One file per node, to which each start of the node appends."""
 
   def __init__(self, paths: Sequence[pathlib.Path]):
     self.paths = list(paths)
     self._starts = [0] * len(self.paths)
 
   def begins(self, index: int) -> None:
-    """A node's next life begins."""
+    """Notes where the output of a node's next start begins."""
     with contextlib.suppress(FileNotFoundError):
       self._starts[index] = self.paths[index].stat().st_size
 
   def error(self, index: int, code: int, last_words: str) -> str:
-    """Why a node's life ended.
+    """Returns why a node ended.
 
-    Args:
-      index: of the node.
-      code: its exit code; below 0 the signal that ended it.
-      last_words: what a node that could not write its log said of its end.
+    A negative exit code is the signal that ended it. `last_words` is the error
+    that it reported if it could not write its log.
     """
     lines = since(self.paths[index], self._starts[index])
     lines = [line for line in lines if not line.startswith('--- ')]
@@ -53,7 +51,7 @@ class Logs:
   def stacks(
     self, indices: Sequence[int], dump: Callable[[int], None]
   ) -> list[str]:
-    """Where nodes are: what each writes to its log when `dump` asks it to."""
+    """The stacks that each node writes to its log when `dump` asks for them."""
     paths = [self.paths[index] for index in indices]
     sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
     for index in indices:
@@ -68,7 +66,7 @@ class Logs:
 def _wait_until_written(
   paths: Sequence[pathlib.Path], sizes: Sequence[int]
 ) -> None:
-  """Until each file has grown and grows no more, or for `_DUMP_S`."""
+  """Waits until every file has grown and stopped growing, or `_DUMP_S`."""
   until, before = time.monotonic() + _DUMP_S, list(sizes)
   while time.monotonic() < until:
     time.sleep(_DUMP_S / 10)
@@ -79,7 +77,7 @@ def _wait_until_written(
 
 
 def since(path: pathlib.Path, start: int) -> list[str]:
-  """The lines of a log from some place on, the last 64 kB of them."""
+  """The lines of a log from byte `start` on, at most the last 64 kB."""
   try:
     with path.open('rb') as log:
       log.seek(max(start, path.stat().st_size - (1 << 16)))
@@ -89,7 +87,7 @@ def since(path: pathlib.Path, start: int) -> list[str]:
 
 
 def _last(lines: list[str], mark: str) -> str:
-  """The lines from the last mark on; without the middle if they are many."""
+  """The lines from the last `mark` on, shortened in the middle; '' if none."""
   for i in range(len(lines) - 1, -1, -1):
     if lines[i].startswith(mark):
       lines = lines[i:]

@@ -1,4 +1,4 @@
-"""From a Launchpad program to nodes that can be started, for every engine."""
+"""Prepares the nodes of a Launchpad program to be started by an engine."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -21,7 +21,7 @@ from launch import rpc
 from launch.engines import restarts
 from launch.rpc import directory as directory_lib
 
-# A node in another process sends it to the launcher to end the run.
+# A node in another process sends this to the launcher to end the run.
 STOP_SIGNAL = signal.SIGUSR1
 
 
@@ -32,9 +32,9 @@ class PreparedNode:
   Attributes:
     name: group label and index, such as 'explorer/0'.
     node: the Launchpad node.
-    executable: what Launchpad made of it for this launch type.
-    policy: what to do when it dies.
-    names: of its servers, which it claims when it starts, and their kinds.
+    executable: Launchpad's executable of it for this launch type.
+    policy: its restart policy.
+    names: of its servers, which it claims when it starts, to their kinds.
     clients: names of the nodes that hold a handle of it.
   """
 
@@ -57,9 +57,12 @@ def prepare(
   Args:
     program: a Launchpad program.
     launch_type: of its nodes.
-    directory: where its servers will be found.
-    stopper: what lp.stop() does in a node. None: Launchpad's, which sends the
-      launcher SIGTERM; nobody can tell that from somebody else's.
+    directory: resolves the addresses of its servers.
+    stopper: implements lp.stop() in a node. None: Launchpad's, which sends the
+      launcher SIGTERM, indistinguishable from one sent from outside.
+
+  Raises:
+    ValueError: the program has no nodes, or a handle inside a dataclass.
   """
   if not flags.FLAGS.is_parsed():
     flags.FLAGS(sys.argv[:1])
@@ -75,7 +78,7 @@ def prepare(
     for node in nodes:
       for handle in node.input_handles:
         handle.connect(node, label)
-  # All addresses first: an executable may hold those of other nodes.
+  # Before the executables, which may hold addresses of other nodes.
   names = {
     f'{label}/{i}': _name_addresses(f'{label}/{i}', node, directory)
     for label, nodes in program.groups.items()
@@ -106,8 +109,8 @@ def prepare(
 def _name_addresses(
   owner: str, node: Any, directory: directory_lib.Directory
 ) -> dict[str, directory_lib.Kind]:
-  """Binds a name to each address of a node; returns the names."""
-  # A node may be several in one process.
+  """Binds a name to each address of a node. Returns the names."""
+  # A node may host several in one process.
   ours = [
     inner._address
     for inner in (node, *getattr(node, 'nodes', ()))
@@ -115,7 +118,7 @@ def _name_addresses(
   ]
   names: dict[str, directory_lib.Kind] = {}
   for address in node.addresses:
-    # The address that a node is called at has the node's own name.
+    # The address of the node's own server has the name of the node.
     own = address.name in (None, courier_node.COURIER_PORT_NAME)
     name = owner if own else f'{owner}/{address.name}'
     address.bind(directory_lib.Name(name, directory))
@@ -125,7 +128,7 @@ def _name_addresses(
 
 @contextlib.contextmanager
 def scratch() -> Iterator[pathlib.Path]:
-  """A run's own directory for temporary files; goes away with the run."""
+  """Makes a directory for a run's temporary files; deletes it at the end."""
   path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
   try:
     yield path
@@ -135,7 +138,7 @@ def scratch() -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def temporary_files_in(path: pathlib.Path) -> Iterator[None]:
-  """Such as Launchpad's pickled nodes, to be removed with the run."""
+  """Makes `tempfile` use `path`, for example for Launchpad's pickled nodes."""
   previous = tempfile.tempdir
   tempfile.tempdir = str(path)
   try:
@@ -145,13 +148,13 @@ def temporary_files_in(path: pathlib.Path) -> Iterator[None]:
 
 
 def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:
-  """What lp.stop() does in a process of its own."""
+  """Implements lp.stop() in a node that has its own process."""
   del mark_as_completed
   os.kill(launcher_pid, STOP_SIGNAL)
 
 
 def format_error(error: BaseException) -> str:
-  """Formats an exception; leaves out how the engine came to the node's code."""
+  """Formats an exception without the frames that led to the node's code."""
   ours = (os.path.dirname(__file__), os.path.dirname(lp.__file__))
   frames = error.__traceback__
   while frames and frames.tb_frame.f_code.co_filename.startswith(ours):

@@ -1,4 +1,4 @@
-"""What to do when a node dies or hangs: a policy per node group, and limits."""
+"""Restart policies of node groups, and limits on restarts and silence."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -9,14 +9,14 @@ import launchpad as lp
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-  """Start the node again, after a pause that doubles.
+  """Restart the node, after a pause that doubles each time.
 
-  A node that died more than max_restarts times in a row has failed for good,
-  and ends the run. A life that worked starts the count anew: one that did
-  something for the run, and lasted for healthy_s or was ended from outside.
+  A node that dies more than max_restarts times in a row has failed permanently
+  and ends the run. The count starts anew after a start in which the node did
+  work for the run, and ran for healthy_s or was killed from outside.
   """
 
-  max_restarts: int | None = None  # in a row; None: as the program's limits say
+  max_restarts: int | None = None  # in a row; None: the program's limit
   first_backoff_s: float = 0.2
   backoff_cap_s: float = 5.0
   healthy_s: float = 10.0
@@ -28,7 +28,7 @@ class Restart:
         raise ValueError(f'Restart.{field.name}={value} must be at least 0.')
 
   def backoff_s(self, restarts: int) -> float:
-    """Pause before the next restart, after so many restarts in a row."""
+    """Seconds before the next restart, after `restarts` in a row."""
     return min(
       self.backoff_cap_s, self.first_backoff_s * 2.0 ** min(restarts, 60)
     )
@@ -41,12 +41,9 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class EndsRun:
-  """When a node of the group returns, the whole run ends, with exit code 0.
+  """End the run, with exit code 0, when a node of the group returns."""
 
-  Attributes:
-    restart: what to do when the node fails; None ends the run with exit code 1.
-  """
-
+  # If the node fails; None: end the run with exit code 1.
   restart: Restart | None = None
 
 
@@ -55,13 +52,13 @@ Policy = Restart | Stop | EndsRun
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How much a program's nodes may die, hang and wait."""
+  """Limits on a program's restarts, silent nodes and stalls."""
 
   max_restarts: int = 5  # of a node, in a row
   restart_window_s: float = 600.0  # older restarts are forgotten
   max_silences: int = 3  # of a node, in that window
-  silent_s: float = 60.0  # until a node that shows no life is restarted
-  stall_s: float = 180.0  # until a run in which nothing moves is ended
+  silent_s: float = 60.0  # without a heartbeat until a node is restarted
+  stall_s: float = 180.0  # without a step or update until the run is ended
 
 
 DEFAULT = Limits()
@@ -75,25 +72,23 @@ _LIMITS: 'weakref.WeakKeyDictionary[lp.Program, Limits]' = (
 
 
 def limit(program: lp.Program, limits: Limits) -> None:
-  """Sets the limits of a program."""
   _LIMITS[program] = limits
 
 
 def limits_of(program: lp.Program) -> Limits:
-  """Returns the limits of a program."""
+  """Returns the limits of a program, or the default ones."""
   return _LIMITS.get(program, DEFAULT)
 
 
 def assign(program: lp.Program, policies: Mapping[str, Policy]) -> None:
-  """Says what to do when a node of a group dies; adds to earlier calls.
+  """Sets the policies of groups by label, in addition to earlier calls.
 
-  Args:
-    program: the program; its groups must be there already.
-    policies: group label -> policy. Groups left out have `Stop()`.
+  The program must have the groups already. Groups without a policy have
+  `Stop()`.
 
   Raises:
     ValueError: the program has no such group.
-    TypeError: not a policy.
+    TypeError: a value is not a policy.
   """
   for label, policy in policies.items():
     if label not in program.groups:

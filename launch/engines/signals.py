@@ -1,4 +1,4 @@
-"""Signals to the launcher, as flags that it looks at in its own time."""
+"""Signals to the launcher, as flags that its loop checks."""
 
 import collections
 import signal
@@ -11,7 +11,7 @@ _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 
 
 class Signals:
-  """Signals as flags, inside a context."""
+  """Counts signals while its context is open."""
 
   def __init__(self):
     self._came: collections.Counter[int] = collections.Counter()
@@ -19,8 +19,8 @@ class Signals:
 
   @property
   def interrupts(self) -> int:
-    """Ctrl-Cs, and one more for a terminal that was closed."""
-    # The shell and the kernel both say so; that is no second Ctrl-C.
+    """Number of Ctrl-Cs, plus one if the terminal was closed."""
+    # Shell and kernel may each send SIGHUP for one closed terminal.
     return self._came[signal.SIGINT] + bool(self._came[signal.SIGHUP])
 
   @property
@@ -34,7 +34,7 @@ class Signals:
     return bool(self._came[prepare.STOP_SIGNAL])
 
   def __enter__(self) -> 'Signals':
-    # Python allows it in the main thread only.
+    # Python sets signal handlers only in the main thread.
     if threading.current_thread() is threading.main_thread():
       for number in _TAKEN:
         if (number, signal.getsignal(number)) != _NOHUP:
@@ -46,7 +46,7 @@ class Signals:
       signal.signal(number, handler)
 
   def ask(self, *unused) -> None:
-    """For a node of this process that calls lp.stop()."""
+    """Requests a stop; a node of this process does so through lp.stop()."""
     self._came[prepare.STOP_SIGNAL] = 1
 
   def _take(self, number: int, unused) -> None:

@@ -1,4 +1,4 @@
-"""What an engine tells about a run: nodes, the run, and how it ended."""
+"""The state of a run as an engine reports it: nodes, run and outcome."""
 
 from collections.abc import Callable
 import dataclasses
@@ -7,8 +7,8 @@ import pathlib
 FINISHED = 0
 FAILED = 1
 INTERRUPTED = 130
-TERMINATED = 143  # 128 + SIGTERM, as a shell says it
-# How a run ended that somebody broke off.
+TERMINATED = 143  # 128 + SIGTERM, as in a shell
+# Exit codes of a run that the user or the system ended early.
 BROKEN_OFF = (INTERRUPTED, TERMINATED)
 
 
@@ -19,13 +19,14 @@ class NodeState:
   Attributes:
     name: group label and index, such as 'explorer/0'.
     pid: process id, None while there is no process (always in local_mt).
-    host: where it is, '' if all nodes are on one machine.
+    host: the node's host, '' if all nodes are on one machine.
     state: 'starting', 'running', 'restarting' (died, waits for its next start),
-      'finished' (returned), 'failed' (for good) or 'stopped' (by the engine).
-    restarts: how often it was started again.
-    last_error: why it died last, with the traceback or the signal's name.
-    notice: what is odd about it now, such as 'silent for 12 s'; '' if nothing.
-    log_path: file with its output, None where it has none.
+      'finished' (returned), 'failed' (not restarted) or 'stopped' (by the
+      engine).
+    restarts: number of restarts.
+    last_error: why the node last died, with the traceback or signal name.
+    notice: a problem that lasts, such as 'silent for 12 s'; '' if none.
+    log_path: file with the node's output, None if it has none.
   """
 
   name: str
@@ -44,7 +45,7 @@ class NodeState:
 
 @dataclasses.dataclass
 class RunState:
-  """A running program, as handed to on_tick.
+  """A running program, as passed to on_tick.
 
   Attributes:
     nodes: the nodes in program order.

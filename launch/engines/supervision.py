@@ -1,7 +1,7 @@
-"""Keeps a program going: policies, restarts, silence, the stop, the exit code.
+"""Supervises the nodes of a run: restarts, silent nodes, stop and exit code.
 
-Knows nothing of processes or threads: a backend starts nodes, asks them to
-stop, and says which ones ended.
+It is independent of processes and threads: a backend starts nodes, asks them to
+stop, and reports which ones have ended.
 """
 
 from collections.abc import Sequence
@@ -20,32 +20,32 @@ from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import watch as watch_lib
 
-# From the request to stop to the kill; a whole stop stays below 10 s.
+# From the request to stop to the kill; a stop takes less than 10 s in all.
 STOP_GRACE_S = 8.0
 KILL_GRACE_S = 1.0
-# A node that serves others is asked to stop once they are gone, or so much
+# A node that serves others is asked to stop once they have ended, or this much
 # later than the last of them, so that it can take their last reports and saves.
 SERVERS_LATER_S = 2.0
-_MOST_RANKS = 3  # chains of servers that are stopped one after the other
+_MOST_RANKS = 3  # longest chain of servers that are stopped in turn
 _POLL_S = 0.05
 _DEBUGGER = re.compile(
   r'/(bdb|pydevd)\w*\.py'
-)  # who looks at a thread in peace
+)  # in the stack of a thread that a debugger holds
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-  """Something happened to a node.
+  """A change of a node's state.
 
   Attributes:
     index: the node's place in the program.
     kind: 'started', 'running' or 'exited'.
     pid: its process, if it has one of its own.
-    failed: for 'exited': it did not return normally.
-    error: for 'exited': why.
-    killed: for 'exited': by somebody else's SIGKILL or SIGTERM, or with its
-      host.
-    host: where it is, as NodeState.host.
+    failed: for 'exited', whether it did not return normally.
+    error: for 'exited', the reason.
+    killed: for 'exited', whether SIGKILL or SIGTERM from outside the run ended
+      it, or the loss of its host.
+    host: see NodeState.host.
   """
 
   index: int
@@ -80,15 +80,15 @@ class Backend(Protocol):
     """Asks a node to stop."""
 
   def kill(self, indices: Sequence[int]) -> list[str]:
-    """Ends nodes at once; returns where each of them hung, '' if unknown."""
+    """Kills nodes at once. Returns each one's stack, '' if unknown."""
 
   def resume(self, index: int) -> None:
-    """Lets a node go on that somebody stopped."""
+    """Continues a node that was stopped (SIGSTOP)."""
 
 
 @dataclasses.dataclass
 class _Record:
-  """What the supervisor remembers of a node besides its public state."""
+  """The supervisor's own state of a node, besides its public one."""
 
   policy: restarts.Policy
   clients: list[int]
@@ -97,7 +97,7 @@ class _Record:
   restart_at: float | None = None
   deaths: list[float] = dataclasses.field(default_factory=list)  # in a row
   silences: list[float] = dataclasses.field(default_factory=list)
-  silence: str = ''  # why it was killed just now
+  silence: str = ''  # why it was just killed as silent
   asked: bool = False
   killed: bool = False
 
@@ -125,7 +125,7 @@ class Supervisor:
       [i for i, other in enumerate(nodes) if other.name in node.clients]
       for node in nodes
     ]
-    # Who serves each other waits for none of them, and all at their servers do.
+    # Nodes that serve each other, in a cycle, are not ordered among themselves.
     reached = [_reached(clients, i) for i in range(len(nodes))]
     clients = [
       [j for j in own if i not in reached[j]] for i, own in enumerate(clients)
@@ -150,7 +150,7 @@ class Supervisor:
         self._start(index)
       while True:
         events = self._backend.poll(_POLL_S)
-        # First: a SIGTERM to the whole job ends the nodes too.
+        # Before the events: a SIGTERM to the whole job also ends the nodes.
         self._check_signals()
         self._handle(events)
         self._restart_due()
@@ -176,7 +176,8 @@ class Supervisor:
     self._backend.start(index, self._nodes[index].restarts)
 
   def _handle(self, events: list[Event]) -> None:
-    # The node that ends the run first: others may fail because it has ended.
+    # Nodes that returned come before those that failed, which may have failed
+    # because the node that ends the run has ended.
     for event in sorted(events, key=lambda e: (e.kind == 'exited', e.failed)):
       node = self._nodes[event.index]
       if event.kind == 'exited':
@@ -201,7 +202,7 @@ class Supervisor:
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
     now, limits = time.monotonic(), self._watch.limits
-    # A life that did nothing is no reason to forget those before it, however
+    # Earlier failures are forgotten only if this start did some work, however
     # long it took to hang or to fail.
     worked = self._watch.worked(event.index)
     error = event.error
@@ -216,12 +217,12 @@ class Supervisor:
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
       return
-    # A wait for a place, or for the stack's import, is no life that worked.
+    # A node that never ran, but waited for a place or imports, did not work.
     lived_s = now - record.started_at
     long = event.killed or (ran and lived_s >= restart.healthy_s)
     if long and error == event.error and worked:
       record.deaths = []
-    # Loops of a user's own may beat and count no work.
+    # A user's own loop may beat without counting work.
     if worked or lived_s >= limits.restart_window_s:
       record.deaths = _recent(record.deaths, now, limits.restart_window_s)
     most = restart.max_restarts
@@ -250,7 +251,7 @@ class Supervisor:
         self._start(index)
 
   def _look(self) -> None:
-    """Kills what is silent, and continues what was stopped."""
+    """Kills silent nodes and continues stopped ones."""
     if self._exit_code is not None:
       return
     silent: dict[int, str] = {}
@@ -259,7 +260,7 @@ class Supervisor:
         self._backend.resume(index)
       elif not self._records[index].silence:
         silent[index] = why
-    # All at once: each wait for stacks holds up what keeps hosts alive.
+    # In one call: each wait for stacks delays what keeps the hosts alive.
     stacks = self._backend.kill(list(silent)) if silent else []
     for (index, why), where in zip(silent.items(), stacks, strict=True):
       node, record = self._nodes[index], self._records[index]
@@ -281,7 +282,7 @@ class Supervisor:
 
   def _check_signals(self) -> None:
     signals = self._signals
-    # Before interrupts: a service manager may send SIGHUP beside it.
+    # Before interrupts: a service manager may also send SIGHUP.
     if signals.terminated:
       self._end(state_lib.TERMINATED, 'terminated (SIGTERM)')
     if signals.interrupts:
@@ -298,7 +299,7 @@ class Supervisor:
       self._end(state_lib.FINISHED, 'all nodes finished')
 
   def _end(self, exit_code: int, reason: str) -> None:
-    """Asks all nodes to stop; the first reason is the one that counts."""
+    """Begins the stop of the run, unless it has begun for another reason."""
     if self._exit_code is not None:
       return
     self._exit_code, self._reason = exit_code, reason
@@ -308,11 +309,11 @@ class Supervisor:
         node.state = 'stopped'
 
   def _ended(self) -> bool:
-    """Sees to it that all nodes stop; returns whether they have."""
+    """Stops the nodes step by step. Returns whether all have ended."""
     alive = [i for i, node in enumerate(self._nodes) if node.alive]
     now = time.monotonic()
     since_s = now - (self._kill_at - STOP_GRACE_S)
-    # Clients first, also where a look comes so late that all are due.
+    # Clients first, even if this call comes so late that all are due.
     for index in sorted(alive, key=lambda i: self._records[i].rank):
       record = self._records[index]
       needed = any(self._nodes[i].alive for i in record.clients)
@@ -324,9 +325,9 @@ class Supervisor:
       living = [i for i in alive if not self._records[i].killed]
       if living:
         self._kill(living)
-        self._killed_at = time.monotonic()  # their stacks took a moment
+        self._killed_at = time.monotonic()  # reading stacks takes time
       if now >= self._killed_at + KILL_GRACE_S:
-        # Only a thread can still be there: it cannot be killed.
+        # Only threads can be left: they cannot be killed.
         names = ', '.join(self._nodes[i].name for i in alive)
         self._reason += f'; still there: {names}'
         return True
@@ -355,14 +356,14 @@ class Supervisor:
     )
     try:
       self._on_tick(run_state)
-    except Exception:  # A broken view must not end the run.
+    except Exception:  # a failing view must not end the run
       traceback.print_exc()
       print('The live view failed; the run goes on without.', file=sys.stderr)
       self._on_tick = None
 
 
 def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
-  """The clients of a node, theirs, and so on."""
+  """All direct and indirect clients of a node."""
   found: set[int] = set()
   new = {start}
   while new:
@@ -372,17 +373,17 @@ def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
 
 
 def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
-  """For each node 0 if it serves nobody, or 1 more than its clients at most."""
+  """Ranks of the nodes: 0 without clients, else 1 above the highest client."""
   ranks = [0] * len(clients)
-  # A fixed number of rounds: nodes that serve each other would rise for ever.
+  # A fixed number of rounds, as the ranks in a cycle would rise for ever.
   for _ in range(_MOST_RANKS):
     ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
   return ranks
 
 
 def _innermost(where: str) -> str:
-  """Where the main thread was, from the stacks of all or of it alone."""
-  # faulthandler's stacks begin with the innermost frame, Python's end with it.
+  """Where the main thread was, from its stack or those of all threads."""
+  # faulthandler prints the innermost frame first, traceback prints it last.
   frames = re.findall(
     r'hread [^\n]*\n  File "([^"]+)", line (\d+) in (\w+)', where
   ) or re.findall(r'File "([^"]+)", line (\d+), in (\w+)', where)
@@ -397,7 +398,7 @@ def _recent(times: list[float], now: float, window_s: float) -> list[float]:
 
 
 def gist(error: str | None) -> str:
-  """The line of an error that says what it is."""
+  """The line of an error's text that says what it is."""
   lines = [line for line in (error or '').splitlines() if line.strip()]
   if not lines:
     return 'no reason known'

@@ -1,7 +1,7 @@
 """local_mt: every node is a thread of this process; for debuggers and tests.
 
-A thread that raises is noticed and restarted by policy. A thread cannot be
-killed: one that does not stop is named, and left behind.
+A node whose thread raises is restarted according to its policy. A thread cannot
+be killed: one that does not stop is named in the outcome and left running.
 """
 
 import collections
@@ -61,10 +61,11 @@ def run(
 
 
 class _Manager(worker_manager.WorkerManager):
-  """What lp.wait_for_stop() asks, for one node; leaves signals alone."""
+  """The worker manager of one node, for lp.wait_for_stop(); ignores signals."""
 
   def __init__(self):
-    # Not the parent's: it takes over the signals and the alarm of the process.
+    # The parent's __init__ is not called: it takes over the process's signals
+    # and alarm.
     self._mutex = threading.Lock()
     self._active_workers = collections.defaultdict(list)
     self._workers_count = collections.defaultdict(int)
@@ -100,8 +101,8 @@ class _Backend:
     self._nodes = nodes
     self._slots = slots
     self._addresses = addresses
-    # Not a SimpleQueue: its get() waits for ever after a signal whose handling
-    # outlasts the timeout, and then a Ctrl-C ends nothing.
+    # Not a SimpleQueue: if handling a signal outlasts the timeout, its get()
+    # waits for ever, and Ctrl-C no longer ends the run.
     self._events: queue.Queue[supervision.Event] = queue.Queue()
     self._threads: dict[int, threading.Thread] = {}
     self._managers: dict[int, _Manager] = {}
@@ -122,7 +123,7 @@ class _Backend:
     self._managers[index]._stop()
     if not self._notified:
       self._notified = True
-      # Handlers of lp.register_stop_handler(): common to all nodes.
+      # Handlers of lp.register_stop_handler() are common to all nodes.
       with contextlib.suppress(Exception):
         worker_manager._signal_dispatcher(signal.SIGUSR1)
 
@@ -132,7 +133,7 @@ class _Backend:
     return [''.join(traceback.format_stack(f)) if f else '' for f in found]
 
   def resume(self, index: int) -> None:
-    pass  # nobody can stop one thread
+    pass  # SIGSTOP stops a whole process, not one thread
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -153,7 +154,7 @@ class _Backend:
         self._addresses.claim(name, kind)
       self._events.put(supervision.Event(index, 'running'))
       node.executable()
-    except BaseException as e:  # also sys.exit(0): whose work is done returns
+    except BaseException as e:  # also sys.exit(0): a finished node returns
       error = prepare.format_error(e)
       if not manager.stop_event().is_set():
         print(f'--- {node.name} died:\n{error}', end='', file=sys.stderr)
@@ -167,7 +168,7 @@ class _Backend:
 
 
 def _release(node: Any) -> None:
-  """Frees a node's port, and what would keep it from starting again."""
+  """Frees a node's port and clears state that would prevent a restart."""
   for inner in getattr(node, 'nodes', ()):
     _release(inner)
   server = getattr(node, '_server', None)
@@ -183,7 +184,7 @@ def _release(node: Any) -> None:
 
 @contextlib.contextmanager
 def _stop_handlers() -> Iterator[None]:
-  """Gives Launchpad a table of handlers without its handling of signals."""
+  """Gives Launchpad its table of stop handlers, without signal handling."""
   previous = worker_manager._SIGNAL_HANDLERS
   worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
   try:

@@ -1,8 +1,8 @@
-"""Notices what is silent, stopped or stuck, from the nodes' signs of life.
+"""Detects silent, stopped and stalled nodes from their heartbeats (pulse.py).
 
-Knows what each sign means and how long it may last; what is then done is the
-supervisor's. Time is counted in looks: a machine that slept, or is too busy for
-the launcher too, makes nobody silent.
+It decides what each sign means and how long it may last; the supervisor acts on
+it. Time is the sum of short steps between looks, so that no node counts as
+silent because the machine slept or was too busy even for the launcher.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,12 @@ from launch.engines import restarts
 from launch.engines import state as state_lib
 
 _LOOK_S = 0.5
-_MAX_LOOK_S = 1.0  # what one look counts for, at most
-_SAY_S = 10.0  # until the first word; the next after twice as long
-_STOPPED_S = 10.0  # until a node that somebody stopped is continued
-_FRESH_S = 5.0  # without a beat, from which on who is busy is waited for
-_UNSAID_S = (
-  20.0  # who waits says so again within that time: its tries take long
-)
+_MAX_LOOK_S = 1.0  # the time that one look counts for, at most
+_SAY_S = 10.0  # until the first notice; the next one after twice as long
+_STOPPED_S = 10.0  # until a node that was stopped (SIGSTOP) is continued
+_FRESH_S = 5.0  # without a beat before a busy node excuses a stall
+# A node that waits reports it again within this time, however long a try takes.
+_UNSAID_S = 20.0
 
 _TRACED = 't'  # state of a process that a debugger holds
 
@@ -31,21 +30,21 @@ KILL = 'kill'
 
 @dataclasses.dataclass
 class _Seen:
-  """What the last look saw of a node, and for how many seconds."""
+  """The state of a node at the last look, and for how many seconds."""
 
   beats: int = 0
   moved: int = 0
   said: int = 0
   silent_s: float = 0.0
   stopped_s: float = 0.0
-  resumed_s: float = 0.0  # of stopped_s, when it was last continued
+  resumed_s: float = 0.0  # value of stopped_s when it was last continued
   unsaid_s: float = _UNSAID_S
   waiting_s: float = 0.0
-  notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next word
+  notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next one
 
 
 class Watch:
-  """Looks after the nodes of one program."""
+  """Watches the nodes of one program."""
 
   def __init__(
     self,
@@ -54,14 +53,9 @@ class Watch:
     clock: Callable[[], float] = time.monotonic,
     process_state: Callable[[state_lib.NodeState], str] | None = None,
   ):
-    """Makes a watch.
+    """Watches `slots`, those of the nodes in program order.
 
-    Args:
-      slots: of the nodes, in program order.
-      limits: of the program.
-      clock: seconds, monotonic.
-      process_state: the kernel's letter for a node's process, as
-        linux.process_state, for nodes of other hosts.
+    `process_state` replaces linux.process_state for nodes on other hosts.
     """
     self._state = process_state or _state_here
     self.limits = limits
@@ -70,15 +64,15 @@ class Watch:
     self._seen = [_Seen() for _ in slots]
     self._looked = self._clock()
     self._still_s = 0.0
-    self._counts = False  # whether anybody has ever counted or said something
+    self._counts = False  # whether any node has moved or reported a wait
 
   def started(self, index: int) -> None:
-    """To be called before a node begins a life."""
+    """Resets the node's slot; to be called before each start of the node."""
     self._slots[index].clear()
     self._seen[index] = _Seen()
 
   def worked(self, index: int) -> bool:
-    """Whether a node's life did something; of one that shows nothing: yes."""
+    """Whether a node did work since its start; True if it never beats."""
     slot = self._slots[index]
     return slot.beats == 0 or slot.work > 0
 
@@ -87,8 +81,7 @@ class Watch:
   ) -> list[tuple[int, str, str]]:
     """Updates the nodes' notices.
 
-    Returns:
-      (index, RESUME or KILL, why) of those about which something is to be done.
+    Returns (index, RESUME or KILL, reason) for each node that needs it.
     """
     now = self._clock()
     if now - self._looked < _LOOK_S:
@@ -104,8 +97,8 @@ class Watch:
         continue
       state = self._state(node)
       moved |= self._count(slot, seen, state, passed_s)
-      # A wait in the middle of something long is no work, however long its
-      # tries take. Who is looked at in a debugger may be what others wait for.
+      # A node that waits while it is busy is not working, however long its
+      # tries take. Others may be waiting for a node that is in a debugger.
       works = _FRESH_S < seen.silent_s < slot.limit_s
       waits = seen.unsaid_s < _UNSAID_S
       excused |= (works and not waits) or state == _TRACED
@@ -113,7 +106,7 @@ class Watch:
       self._notice(slot, seen, node, what)
       if what:
         verdicts.append((index, what, _silence(slot, seen)))
-    # Nodes of another's program may beat and never count.
+    # The nodes of a user's own program may beat and never count steps.
     self._counts |= moved or any(slot.said for slot in self._slots)
     self._still_s += passed_s
     if moved or excused or not self._counts:
@@ -121,7 +114,7 @@ class Watch:
     return verdicts
 
   def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
-    """Why the run cannot go on, if nothing has moved for too long; or ''."""
+    """Why the run is stalled; '' if it is not."""
     if self._still_s < self.limits.stall_s:
       return ''
     notices = [f'{n.name} {n.notice}' for n in nodes if n.notice]
@@ -132,12 +125,12 @@ class Watch:
   def _count(
     self, slot: pulse.Slot, seen: _Seen, state: str, passed_s: float
   ) -> bool:
-    """Counts the seconds of a look; returns whether the node moved in it."""
+    """Adds the seconds of a look. Returns whether the node moved in it."""
     if state == 'T':
       seen.stopped_s += passed_s
     else:
       seen.stopped_s = seen.resumed_s = 0.0
-    # A debugger holds it: that is no silence.
+    # A node that a debugger holds is not silent.
     still = slot.beats and slot.beats == seen.beats and state != _TRACED
     seen.silent_s = seen.silent_s + passed_s if still else 0.0
     seen.beats = slot.beats
@@ -148,7 +141,8 @@ class Watch:
     if slot.said == seen.said:
       seen.unsaid_s = unsaid_s
       return moved
-    # From its first word to its newest: nobody knows when a wait has ended.
+    # Counts from the first report of a wait to the newest, as its end is not
+    # reported.
     if slot.text and not moved:
       seen.waiting_s += unsaid_s if unsaid_s < _UNSAID_S else passed_s
     seen.said, seen.unsaid_s = slot.said, 0.0
@@ -169,7 +163,7 @@ class Watch:
     node: state_lib.NodeState,
     verdict: str,
   ) -> None:
-    """Words for what is odd: when it begins to be, and at twice the time."""
+    """Sets a notice when a problem begins, and each time its age doubles."""
     say_s = min(_SAY_S, self.limits.silent_s / 2)
     for kind, seconds in (
       ('stopped', seen.stopped_s),
@@ -184,8 +178,8 @@ class Watch:
     if seen.notice[0] == kind and seconds < seen.notice[1] and not verdict:
       return
     seen.notice = (kind, 2 * seconds)
-    # Whole seconds that have passed: a look counts for at most one, so that the
-    # word which comes at a limit of whole seconds has the limit itself.
+    # Rounded down: a look counts for at most one second, so a notice due at a
+    # limit of whole seconds names that limit.
     if kind == 'stopped':
       node.notice = f'stopped (SIGSTOP) for {int(seconds)} s'
       if verdict == RESUME:

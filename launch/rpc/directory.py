@@ -1,12 +1,12 @@
-"""Where the servers of a run listen, by name.
+"""The addresses of a run's servers, by name.
 
-A server claims the address to listen on when its node starts; a client looks
-the name up whenever it connects. So nothing has an address before it runs, and
-a node may come back at another one. Names are those of nodes ('counter/0'), and
+A server claims its address when its node starts, and a client looks the name up
+whenever it connects. So no server has an address before it runs, and a
+restarted node may get another one. Names are those of nodes ('counter/0') and
 of further servers in a node ('learner/0/replay1').
 
-`Local` serves the engines of one machine; one for a cluster (hosts.py) has the
-same methods, gives addresses tls://HOST:PORT, and the certificates of its run.
+`Local` is for the engines of one machine. The directory of a cluster (hosts.py)
+also gives addresses tls://HOST:PORT and the certificates of its run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Unknown(Exception):
-  """Where a server is cannot be said now; it may be, if asked again."""
+  """The address of a server cannot be looked up now; a retry may succeed."""
 
 
 class Directory(abc.ABC):
@@ -46,14 +46,14 @@ class Directory(abc.ABC):
 
   @abc.abstractmethod
   def claim(self, name: str, kind: Kind = 'rpc') -> str:
-    """Returns the address that a server which starts now listens on.
+    """Returns the address on which a starting server is to listen.
 
-    No other name has it. It is the one of before, if that is still free.
+    No other name has it. It is the server's previous one if that is still free.
 
     Args:
       name: of the server.
-      kind: 'rpc': an address of `rpc.serve`. 'port': 'host:port', for a server
-        that is not ours and knows nothing else, as Reverb.
+      kind: 'rpc' for an address of `rpc.serve`; 'port' for 'host:port', which a
+        foreign server such as Reverb needs.
     """
 
   @abc.abstractmethod
@@ -62,32 +62,30 @@ class Directory(abc.ABC):
 
     Args:
       name: of the server.
-      timeout_s: how long to look for it at most; None: as long as it takes.
+      timeout_s: limit of the look-up; None: the directory's own.
 
     Raises:
-      Unknown: who knows that does not answer; says why.
+      Unknown: the look-up failed; the message says why.
     """
 
   def near(self, server: Any, name: str) -> Any:
-    """What serves a server's `get_parameters`, and is nearest to this node.
+    """Returns the client to call for `get_parameters` of the server `name`.
 
-    Args:
-      server: client of it.
-      name: of it.
+    That is `server`, its client, or one of a copy that is nearer to this node.
     """
     del name
     return server
 
   @property
   def credentials(self) -> tls.Credentials | None:
-    """Certificates of the run, if its servers can be reached from elsewhere."""
+    """Certificates of the run, if other machines can reach its servers."""
     return None
 
 
 class Local(Directory):
-  """One machine: a small file, which only the user who runs it can read.
+  """The directory of one machine: a file that only its user can read.
 
-  Servers of ours listen on sockets beside it, others on ports.
+  Servers of this project listen on sockets beside the file, others on ports.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -103,10 +101,10 @@ class Local(Directory):
       before = addresses.get(name)
       if kind == 'rpc':
         self._sockets.mkdir(mode=0o700, exist_ok=True)
-        # A name may hold slashes, and no two have the same file.
+        # A name may hold slashes; each needs a file of its own.
         file = urllib.parse.quote(name, safe='')
         address = f'unix:{self._sockets / file}'
-        if before == address:  # a disk that is full keeps nobody from it
+        if before == address:  # not written again: the disk may be full
           return before
       else:
         taken = {_port(x) for x in addresses.values() if x[:5] != 'unix:'}
@@ -153,7 +151,7 @@ class Name(lp_address.AbstractAddressBuilder):
     return self.directory.find(self.name, timeout_s)
 
   def build(self) -> str:
-    """Waits for the server's first start. For clients that are not ours."""
+    """Waits for the server's first start; for clients of foreign servers."""
     stop = stop_event()
     deadline = time.monotonic() + _WAIT_S
     while True:
@@ -171,7 +169,7 @@ class Name(lp_address.AbstractAddressBuilder):
 
 
 def stop_event() -> threading.Event:
-  """Of the node that runs in this thread; elsewhere one that nobody sets."""
+  """The stop event of this thread's node; elsewhere, one that is never set."""
   try:
     return worker_manager.get_worker_manager().stop_event()
   except RuntimeError:
@@ -179,16 +177,19 @@ def stop_event() -> threading.Event:
 
 
 def bound_to(address: lp_address.Address) -> Name | str:
-  """Returns what an engine has bound to an address of Launchpad."""
+  """Returns what an engine has bound to one of Launchpad's addresses."""
   builder = address._address_builder
   return builder if isinstance(builder, Name) else address.resolve()
 
 
 def pick_port(taken: set[int]) -> int:
-  """Picks a free port, not among `taken`, that no connection can occupy.
+  """Picks a free port, not among `taken`, below the ephemeral range.
 
-  Launchpad picks from the ephemeral range. A server that is restarted on such a
-  port can find it used by some connection, even one of its own clients.
+  Launchpad picks one from that range; there, a restarted server can find its
+  port used by an outgoing connection, even one of its own clients.
+
+  Raises:
+    OSError: no free port was found.
   """
   low, high = _ports_below_the_ephemeral_range()
   for _ in range(1000):
@@ -206,7 +207,7 @@ def _ports_below_the_ephemeral_range() -> tuple[int, int]:
   with contextlib.suppress(OSError, ValueError):
     path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
     first_ephemeral = int(path.read_text().split()[0])
-  # With hardly any room below, the whole range has to do.
+  # With few ports below the ephemeral range, any port will do.
   return 10_000, first_ephemeral - 1 if first_ephemeral > 12_000 else 60_000
 
 
@@ -215,13 +216,14 @@ def is_free(port: int) -> bool:
   for family, host in ((socket.AF_INET, ''), (socket.AF_INET6, '::')):
     try:
       with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Connections of a server that just died do not count.
+        # Ignores the closing connections of a server that has just died.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
           probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         probe.bind((host, port))
     except OSError as e:
-      # A machine without IPv6 is fine.
+      # Fails only if the port is in use (98 is EADDRINUSE): a machine may lack
+      # IPv6.
       if family == socket.AF_INET or e.errno == 98:
         return False
   return True

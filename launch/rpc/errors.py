@@ -1,14 +1,15 @@
-"""What a remote call raises."""
+"""The exceptions that a remote call raises."""
 
 
 class Unavailable(ConnectionError):
   """The server could not be reached, or did not answer before the deadline.
 
   Attributes:
-    address: where it was looked for: host:port, its name, or both.
+    address: of the server: host:port, its name, or both.
     method: the method that was called.
-    delivered: False if the call surely never reached the server; True if the
-      server may have run it.
+    delivered: False if the call certainly never reached the server; True if
+      the server may have run it.
+    why: the reason, as text.
   """
 
   def __init__(self, address: str, method: str, delivered: bool, why: str):
@@ -26,7 +27,7 @@ class RemoteError(RuntimeError):
   """The method raised on the server.
 
   Attributes:
-    type_name: class name of the exception there.
+    type_name: class name of the server's exception.
     message: its message.
     remote_traceback: its traceback, as text.
   """

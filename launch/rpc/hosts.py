@@ -1,9 +1,9 @@
-"""The directory of addresses of a run on several hosts, as its nodes see it.
+"""The directory of server addresses in a run on a cluster.
 
 A node asks the agent of its own host (engines/cluster/host.py), over a unix
-socket. A server of ours listens on a unix socket, for its own host, and, in a
-run on several hosts, at a TLS address for the others; an agent tells each
-client the one that it needs.
+socket. A server of this project listens on a unix socket for clients on its own
+host and, in a run on several hosts, at a TLS address for the others; the agent
+tells each client which one to use.
 """
 
 from __future__ import annotations
@@ -18,26 +18,21 @@ from launch.rpc import errors
 from launch.rpc import tls
 
 SOCKET = 'agent'  # in a run's directory on a host
-TUNNEL = 'tunnel'  # likewise, in a run on several hosts
+TUNNEL = 'tunnel'  # in the same directory, in a run on several hosts
 _TIMEOUT_S = 15.0
 
-# Of this process: there is one run in it at a time, and what nodes were sent
-# (pickled) has to find the agent of the host where it arrives.
+# Global to the process, which has one run at a time: a pickled `Directory` must
+# find the agent of the host where it is unpickled.
 _agent: client.Client | None = None
-_tunnel = ''  # the address of this host's
+_tunnel = ''  # address of this host's tunnel
 _claimed: dict[str, str] = {}
 
 
 class Directory(directory.Directory):
-  """Asks the agent of this host; pickles to the one of another host."""
+  """Asks the agent of the host on which it was made or unpickled."""
 
   def __init__(self, place: pathlib.Path | None = None):
-    """Makes a directory.
-
-    Args:
-      place: the run's directory on this host; None: `found` says it later, or
-        the process has it already.
-    """
+    """`place` is the run's directory on this host; None: `found` sets it."""
     if place is not None:
       found(place)
 
@@ -49,7 +44,7 @@ class Directory(directory.Directory):
     return address
 
   def find(self, name: str, timeout_s: float | None = None) -> str | None:
-    # Its own server, at its own door: others may be sent another way.
+    # A server of this process: clients elsewhere may need another address.
     if name in _claimed:
       return _claimed[name]
     if _agent is None:
@@ -57,8 +52,8 @@ class Directory(directory.Directory):
     try:
       return _agent.with_deadline(timeout_s or _TIMEOUT_S).find(name)
     except (errors.Unavailable, errors.RemoteError) as e:
-      # The run is over, or the agent is busy, or its question to the actor of
-      # names failed or took too long.
+      # The run is over, the agent is busy, or the agent's own call to the actor
+      # that holds the names failed or timed out.
       said = str(e).splitlines()[0]
       raise directory.Unknown(f'it cannot be looked up ({said})') from e
 
@@ -72,7 +67,7 @@ class Directory(directory.Directory):
 
 
 def found(place: pathlib.Path) -> None:
-  """Says where the agent of this host is."""
+  """Connects this process to the agent in `place`, the run's directory here."""
   global _agent, _tunnel
   _agent = client.Client(f'unix:{place / SOCKET}', _TIMEOUT_S)
   _tunnel = f'unix:{place / TUNNEL}'
@@ -80,7 +75,7 @@ def found(place: pathlib.Path) -> None:
 
 
 class Near:
-  """Serves a learner's parameters from this host's copy of them."""
+  """A client that reads a learner's parameters from this host's copy."""
 
   def __init__(self, name: str, timeout_s: float):
     self.address = name
@@ -90,7 +85,7 @@ class Near:
     return Near(self.address, timeout_s)
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """As of the learner itself, and with its errors."""
+    """As the learner's own method, with the same errors."""
     try:
       return self._tunnel.parameters(self.address, have_version)
     except errors.RemoteError as e:
@@ -102,7 +97,7 @@ class Near:
 
 
 def ask_to_stop(mark_as_completed: bool = False) -> None:
-  """What lp.stop() does in a node."""
+  """Implements lp.stop() in a node."""
   del mark_as_completed
   _here().ask_to_stop()
 

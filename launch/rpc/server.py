@@ -1,4 +1,4 @@
-"""The end of a remote call that answers, as a node and without one."""
+"""The server of remote calls: `Node` in a program, `serve` outside one."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -20,7 +20,7 @@ from launch.rpc import tls
 
 
 class Handle(base.Handle[client.Client]):
-  """What other nodes hold of a `Node`; becomes a `Client` where they run."""
+  """A reference to a `Node`; becomes a `Client` in the node that holds it."""
 
   def __init__(self, address: lp_address.Address, timeout_s: float):
     self._address = address
@@ -37,7 +37,7 @@ class Node(lp.CourierNode):
   serving ends when it returns. Otherwise the object is served until the program
   stops. Handles inside a dataclass argument are not connected (Launchpad does
   not see them): pass them as arguments, or in lists, tuples or dicts. An array
-  that a method returns is sent as it lies, and must not change any more.
+  that a method returns is sent without a copy, and must not change any more.
   """
 
   def __init__(
@@ -52,10 +52,10 @@ class Node(lp.CourierNode):
 
     Args:
       constructor: makes the object, in the node: constructor(*args, **kwargs).
-      *args: arguments; handles become clients.
+      *args: of the constructor; handles become clients.
       timeout_s: deadline of every call that clients make, in seconds.
-      thread_pool_size: how many calls are answered at the same time.
-      **kwargs: keyword arguments; handles become clients.
+      thread_pool_size: maximum number of concurrent calls.
+      **kwargs: of the constructor; handles become clients.
     """
     super().__init__(constructor, *args, **kwargs)
     self._timeout_s = timeout_s
@@ -91,18 +91,14 @@ def serve(
 
   Args:
     instance: the object. Its attribute `serves` holds the names of the methods
-      that others may call; there are no others.
-    address: unix:PATH, or tls://HOST:PORT, or the first and the second with a
-      space between them.
-    thread_pool_size: how many calls are answered at the same time.
+      that clients may call, and of no others.
+    address: unix:PATH, tls://HOST:PORT, or both, separated by a space.
+    thread_pool_size: maximum number of concurrent calls at each address.
     credentials: of the run, for an address that other machines can reach.
-
-  Yields:
-    Nothing.
 
   Raises:
     OSError: the address is in use.
-    TypeError: `serves` names what is no public method.
+    TypeError: a name in `serves` is not that of a public method.
   """
   methods = _methods(instance)
   answer = functools.partial(_answer, type(instance).__name__, methods)
@@ -114,7 +110,6 @@ def serve(
 
 
 def _methods(instance: Any) -> dict[str, Callable[..., Any]]:
-  """What an object serves, by name."""
   names = getattr(instance, 'serves', ())
   methods: dict[str, Any] = {
     name: getattr(instance, name, None) for name in names
@@ -131,7 +126,7 @@ def _methods(instance: Any) -> dict[str, Callable[..., Any]]:
 def _answer(
   owner: str, methods: Mapping[str, Callable[..., Any]], message: Any
 ) -> list[Any]:
-  """Runs one call; returns the parts of what answers it."""
+  """Runs one call. Returns the parts of the encoded answer."""
   try:
     method, args, kwargs = codec.decode(message)
     if method not in methods:
@@ -142,8 +137,8 @@ def _answer(
       )
     result = methods[method](*args, **kwargs)
     return codec.encode_parts([channel.OK, result])
-  except BaseException as e:  # Whatever it is, the caller must hear of it.
+  except BaseException as e:  # every error is sent to the caller
     error = [type(e).__name__, str(e), traceback.format_exc()]
-    # A text may hold half characters, for instance of a file's name.
+    # A text may hold lone surrogates, for instance from a file's name.
     sent = [text.encode(errors='replace').decode() for text in error]
     return codec.encode_parts([channel.ERROR, sent])

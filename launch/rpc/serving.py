@@ -1,10 +1,10 @@
-"""A socket, its connections, and the threads that answer what comes in.
+"""A listening socket, its connections, and the threads that answer calls.
 
-Threads wait together in one epoll, which hands each event to one of them and
-then leaves that connection alone until the thread is done with it. So a call is
-answered by the thread that received it; idle or slow connections cost a
-descriptor and no thread; and there are no more threads than calls were under
-way at one time.
+All threads wait on one epoll instance. It hands each event to one of them, and
+reports nothing more of that connection until the thread has finished with it
+(EPOLLONESHOT). So the thread that receives a call also answers it, idle and
+slow connections occupy no thread, and there is at most one thread more than
+there were concurrent calls.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from launch.rpc import tls
 
 _logger = logging.getLogger(__name__)
 _STOP_GRACE_S = 1.0
-_LOOK_S = 2.0  # between two looks for those that are too slow
-_ACCEPT_PAUSE_S = 0.1  # after one that failed
+_LOOK_S = 2.0  # between two searches for slow connections
+_ACCEPT_PAUSE_S = 0.1  # after a failed accept
 
 
 class Server:
@@ -43,13 +43,14 @@ class Server:
     """Listens, and starts the first thread.
 
     Args:
-      answer: makes the parts of an answer from a message; must not raise.
+      answer: maps a message to the parts of its answer; must not raise.
       address: see sockets.py.
-      max_threads: how many calls are answered at the same time.
-      credentials: for an address that others can reach.
+      max_threads: maximum number of concurrent calls.
+      credentials: for an address that other machines can reach.
 
     Raises:
       OSError: the address is in use.
+      ValueError: the address needs credentials.
     """
     if sockets.needs_certificate(address) and credentials is None:
       raise ValueError(f'{address} needs the certificates of its run.')
@@ -62,7 +63,7 @@ class Server:
     self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     self._poll.register(self._wakeup, select.EPOLLIN)
     self._poll.register(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
-    # Half of what this process may open; the node needs some itself.
+    # Half of this process's file descriptors; the node needs some too.
     self._max_connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
     self._connections: dict[int, connection_lib.Connection] = {}
     self._said: set[str] = set()
@@ -75,10 +76,10 @@ class Server:
       self._start_thread()
 
   def stop(self) -> None:
-    """Takes no more calls; waits a second for those that are under way."""
+    """Accepts no more calls; waits up to a second for those in progress."""
     with self._lock:
       self._stopping = True
-      if self._running:  # else the last thread has closed it
+      if self._running:  # else the last thread has closed the eventfd
         os.eventfd_write(self._wakeup, 1)
     deadline = time.monotonic() + _STOP_GRACE_S
     for thread in self._threads:
@@ -86,15 +87,15 @@ class Server:
     sockets.close_listener(self._listener, self._address)
     for connection in list(self._connections.values()):
       connection.shut_down()
-    # A call that never returns must not keep the node from ending: the last
-    # thread closes the rest, whenever that is.
+    # A call that never returns must not keep the node from ending, so the last
+    # thread to finish closes everything else.
 
   def _start_thread(self) -> None:
-    """With the lock held. RuntimeError: there can be no more threads."""
+    """Needs the lock. Raises RuntimeError if no thread can be started."""
     thread = threading.Thread(
       target=self._work, name=f'rpc {self._address}', daemon=True
     )
-    thread.start()  # counted only if it runs; it waits for the lock
+    thread.start()  # may raise; the thread itself first waits for the lock
     self._threads.append(thread)
     self._running += 1
     self._idle += 1  # until it takes its first event
@@ -120,7 +121,6 @@ class Server:
         os.close(self._wakeup)
 
   def _answer_events(self) -> None:
-    """What each thread does."""
     while True:
       events = self._poll.poll(_LOOK_S, 1)
       if self._stopping:
@@ -140,7 +140,7 @@ class Server:
         again = self._connections[descriptor]
         mask = self._serve(again)
       with self._lock:
-        self._idle += 1  # before anything more can come in
+        self._idle += 1  # before the connection can cause another event
       if again is not None and mask:
         try:
           self._poll.modify(again, mask | select.EPOLLONESHOT)
@@ -148,10 +148,9 @@ class Server:
           pass  # closed by `stop`
 
   def _serve(self, connection: connection_lib.Connection) -> int:
-    """Goes on with a connection as far as possible now.
+    """Processes a connection as far as possible without blocking.
 
-    Returns:
-      What to wait for on it; 0 if it is over.
+    Returns the epoll events to wait for next; 0 if the connection is closed.
     """
     try:
       message = connection.proceed()
@@ -171,14 +170,14 @@ class Server:
     except (OSError, ValueError) as e:
       if isinstance(e, (ssl.SSLError, ValueError)):
         self._say(f'refused a connection: {e}')
-    except Exception as e:  # the thread is to answer others
+    except Exception as e:  # the thread must go on with other connections
       self._say(f'ended a connection: {type(e).__name__}: {e}')
     self._connections.pop(connection.fileno(), None)
     connection.close()
     return 0
 
   def _accept(self) -> None:
-    """Takes in all who wait."""
+    """Accepts all waiting connections."""
     while True:
       try:
         accepted, _ = self._listener.accept()
@@ -209,7 +208,7 @@ class Server:
           connection.close()
 
   def _end_slow(self) -> None:
-    """Ends connections whose message, or whose reading, takes too long."""
+    """Ends connections that take too long to send or receive a message."""
     with self._lock:
       now = time.monotonic()
       if now - self._looked <= _LOOK_S:
@@ -222,7 +221,7 @@ class Server:
         connection.shut_down()
 
   def _say(self, what: str) -> None:
-    """Logs each thing once, however often it happens."""
+    """Logs each text once, and at most 20 texts."""
     if what not in self._said and len(self._said) < 20:
       self._said.add(what)
       _logger.warning('The server at %s %s', self._address, what)

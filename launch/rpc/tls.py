@@ -1,8 +1,9 @@
 """Certificates of one run, for servers and clients on several machines.
 
-`make` founds a certificate authority for the run, has it sign one certificate,
-and throws its key away: nobody can be given another one later. All nodes of the
-run hold that certificate, and each end of a connection accepts no other.
+`make` creates a certificate authority for the run, signs one certificate with
+it and discards the authority's key, so that no further certificate can be made.
+All nodes of the run hold that certificate, and both ends of a connection accept
+only certificates of that authority.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ _KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-  """What a node of the run shows, and what it asks the other end for.
+  """The certificates with which a node of the run identifies itself.
 
   Attributes:
     authority: certificate of the run's authority, PEM.
     certificate: of the run's nodes, PEM.
-    key: of that certificate, PEM. Whoever has it belongs to the run.
+    key: private key of that certificate, PEM. Any process that has it belongs
+      to the run.
   """
 
   authority: str
@@ -55,10 +57,10 @@ def make() -> Credentials:
   """Makes the credentials of a new run with the `openssl` command.
 
   Raises:
-    RuntimeError: the command is not there, or fails.
+    RuntimeError: the command is missing or fails.
   """
   with tempfile.TemporaryDirectory(prefix='murmuration-') as made:
-    where = pathlib.Path(made)  # For this user alone, and gone at once.
+    where = pathlib.Path(made)  # mode 0700, and removed below
     (where / 'made.cnf').write_text(_CONFIG)
     config = ('-config', 'made.cnf')
     _openssl(
@@ -108,17 +110,18 @@ def _openssl(where: pathlib.Path, *arguments: str) -> None:
 def _context(credentials: Credentials, protocol: int) -> ssl.SSLContext:
   context = ssl.SSLContext(protocol)
   context.minimum_version = ssl.TLSVersion.TLSv1_3
-  # Each node has the run's one certificate, on whatever host it is: what
-  # counts is who signed it.
+  # All nodes have the same certificate, on any host, so only its signature is
+  # checked.
   context.check_hostname = False
   context.verify_mode = ssl.CERT_REQUIRED
-  # A certificate is as old as its run, and a host's clock may be behind.
+  # The certificate is as new as its run, and a host's clock may be behind.
   context.verify_flags |= _NO_CHECK_TIME
   if protocol == ssl.PROTOCOL_TLS_SERVER:
-    context.num_tickets = 0  # A client could take one for an answer.
+    # A client could mistake a session ticket for an answer.
+    context.num_tickets = 0
   context.load_verify_locations(cadata=credentials.authority)
   with tempfile.NamedTemporaryFile('w', prefix='murmuration-') as file:
-    # The library reads these two from a file only; this one is mode 0600.
+    # The ssl module reads these two only from a file; this one has mode 0600.
     file.write(credentials.certificate + credentials.key)
     file.flush()
     context.load_cert_chain(file.name)

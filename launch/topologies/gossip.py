@@ -38,25 +38,27 @@ class Config:
   Defaults are GALA's (Assran et al. 2019) unless marked.
   """
 
-  num_learners: settings.Nodes = 4  # n, a process each; GALA's example: 4
-  topology: mixing.Topology = 'ring'  # directed; GALA's program: full
-  # p, in-neighbours that are mixed at once; GALA: 1.
+  num_learners: settings.Nodes = 4  # n, worker processes; GALA's example: 4
+  # Directed graph in which workers send parameters; GALA's program: 'full'.
+  topology: mixing.Topology = 'ring'
+  # p, in-neighbours whose parameters enter one mixture; GALA: 1.
   peers_per_iteration: settings.Whole = 1
-  # Of messages; GALA: shared memory, of one host. 'proxy': RPC between nodes
-  # of their own, one for each worker, as PALA's.
+  # Transport of messages: 'rpc'; 'shared_memory' on one host, as in GALA; or
+  # 'proxy', RPC through one more node for each worker, as in PALA.
   carrier: Literal['rpc', 'shared_memory', 'proxy'] = 'rpc'
   # Iterations that an in-neighbour may be behind; None: any number. GALA's
-  # example: 1e8, so none waits. 1 is this project's.
+  # example has 1e8, so that no worker waits; 1 was chosen here.
   tau: settings.Count | None = 1
-  # Seconds of waiting after which a neighbour is taken for dead.
+  # Seconds that a worker waits for a neighbour before it counts as dead.
   lock_timeout_s: settings.Seconds = 10.0
-  # PALA: iterations between two means of all workers; 0: none.
+  # Iterations between two means of all workers, as in PALA; 0: no means.
   avg_period: settings.Count = 0
-  # Whether that mean is also one of the optimizers' second moments.
+  # Whether these means include the optimizers' second moments.
   average_moments: bool = False
-  # What is evaluated: worker 0, or the mean of all workers' parameters.
+  # Parameters that are evaluated: those of the 'first' worker, or the 'mean' of
+  # all workers.
   evaluated: Literal['first', 'mean'] = 'first'
-  # Whether the learning rate is multiplied by the square root of n.
+  # Whether the learning rate is multiplied by sqrt(n).
   scale_learning_rate: bool = False
 
   def __post_init__(self):

@@ -33,9 +33,9 @@ SECTION = 'offline'
 class Config:
   """The data set."""
 
-  data: str = ''  # transitions.npz of replay/export.py, or its directory
-  # The environment that the data set names; '': that of the run. For one task
-  # that has two names.
+  data: str = ''  # path of transitions.npz (replay/export.py), or its directory
+  # Environment that the data set names, if the run's name for the same task
+  # differs; '': the run's.
   environment: str = ''
 
   def __post_init__(self):

@@ -36,31 +36,33 @@ LASTING = ('num_shards', 'slices')  # Checkpoints hold slices.
 class Config:
   """Learners, shards, and which gradients are accepted.
 
-  [N]: Nair et al. 2015. Values without a source were chosen here, for a few
-  processes on one machine.
+  Gorila is Nair et al. 2015. Values without a source were chosen here, for a
+  few processes on one machine.
   """
 
-  num_learners: settings.Nodes = 4  # L; each acts too; [N]: 100
-  num_shards: settings.Nodes = 1  # K; [N]: 31, A3C: 1
-  # Slices of equal size, or such that no variable is in two of them.
+  num_learners: settings.Nodes = 4  # L learners, which also act; Gorila: 100
+  num_shards: settings.Nodes = 1  # K shards of theta; Gorila: 31, A3C: 1
+  # Slices of theta: of 'even' size, or cut only between 'variables'.
   slices: Literal['even', 'variables'] = 'even'
-  # Updates of a shard since its parameters were pulled, above which it rejects
-  # a gradient; None: never, as in A3C. [N] has such a limit, without a number.
+  # Updates of a shard since a learner pulled its parameters, above which it
+  # rejects the gradient; None: no limit, as in A3C. Gorila's is not published.
   max_staleness: settings.Count | None = None
-  # Standard deviations of its loss above which a learner discards a gradient;
-  # None: never. [N]: 'several'.
+  # Standard deviations above the mean of its losses at which a learner discards
+  # a gradient; None: never. Gorila: 'several'.
   outlier_sigmas: settings.Positive | None = None
-  outlier_decay: settings.Fraction = 0.99  # of that mean and deviation
-  outlier_warmup: settings.Count = 100  # losses before the first is discarded
-  # Slices are read again until they are of one version; for tests.
+  # Decay per loss of that mean and standard deviation.
+  outlier_decay: settings.Fraction = 0.99
+  outlier_warmup: settings.Count = 100  # losses before one can be discarded
+  # Whether a learner reads slices again until all have one version; for tests.
   consistent_pull: bool = False
-  # Learners wait for a shard that is away. [N]: False, and its slice stands
-  # still while the others move.
+  # Whether learners wait for an unavailable shard. Gorila: False; the shard's
+  # slice does not change while the others do.
   all_shards_required: bool = True
-  checkpoint_period: settings.Whole = 100  # updates of a shard
-  # The mean of all learners' gradients is applied: A2C.
+  checkpoint_period: settings.Whole = 100  # updates between a shard's saves
+  # Whether shards apply the mean of all learners' gradients, as in A2C.
   synchronous: bool = False
-  sync_timeout_s: settings.Seconds = 10.0  # for the others, in seconds
+  # Seconds that a synchronous shard waits for missing learners.
+  sync_timeout_s: settings.Seconds = 10.0
 
   def __post_init__(self):
     settings.check(self, SECTION)

@@ -27,9 +27,12 @@ SECTION = 'single'
 class Config:
   """Independent agents that share a process."""
 
-  # k seeds of a baseline for little more than the price of one.
+  # Independent agents, each with its own seed; several cost little more than
+  # one.
   num_agents: settings.Nodes = 1
-  lr_spread: explorers.Spread = 'none'  # of learning rates over them
+  # Agents' learning rates: 'decades', a tenth to ten times the configured rate
+  # and within [1e-5, 1e-2]; 'paper', 1e-5 to 1e-2; 'none', the configured rate.
+  lr_spread: explorers.Spread = 'none'
 
   def __post_init__(self):
     settings.check(self, SECTION)

@@ -1,9 +1,11 @@
 """ray: the nodes of a program on the hosts of a Ray cluster.
 
-  engine      starts or joins Ray, and runs a program; the only one to import it
-              in the launcher
+  engine      runs a program on Ray
+  reach       where a cluster is, and whether it answers
+  join        joins that cluster, or starts a Ray of the run's own
   resources   what a group's nodes ask for, and what a cluster has
-  backend     places nodes, starts them on their hosts, and hears how they end
+  backend     starts nodes on their hosts, and hears how they end
+  seats       asks for the nodes' places, and knows hosts that can run none
   actors      what runs in Ray's processes: a seat for each node, the names
   host        the agent of a host: its zygote, its addresses, its nodes' signs
   addresses   where the servers of a host are, and the way to those of others
