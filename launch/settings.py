@@ -155,9 +155,9 @@ def listing(sections: Mapping[str, Any]) -> str:
     for setting in settings.describe(type(config)):
       value = getattr(config, setting.name)
       lines.append(f'--config.{section}.{setting.name}={value}')
-      said = (setting.bounds or setting.type, setting.comment)
+      comment = setting.comment.removesuffix('.')
       lines += textwrap.wrap(
-        '; '.join(filter(None, said)),
+        f'{comment} ({setting.bounds or setting.type})'.strip(),
         _WIDTH,
         initial_indent='    ',
         subsequent_indent='    ',
