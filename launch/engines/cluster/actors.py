@@ -6,6 +6,7 @@ from typing import Any
 
 # A caller may wait in one method while another is called.
 _SEAT_THREADS = 2
+_NAMES_THREADS = 2
 _AGENT_THREADS = 16
 
 
@@ -50,7 +51,12 @@ def names() -> Any:
     def find(self, name: str) -> dict[str, Any] | None:
       return self._found.get(name)
 
-  return ray.remote(num_cpus=0)(Names)
+    def hold(self) -> None:
+      """Does not return, as a seat's."""
+      threading.Event().wait()
+
+  options: Any = {'num_cpus': 0, 'max_concurrency': _NAMES_THREADS}
+  return ray.remote(**options)(Names)
 
 
 def agent() -> Any:

@@ -12,7 +12,7 @@ import urllib.parse
 from launch.rpc import client
 from launch.rpc import directory
 
-RAYS_PORTS = range(10_001, 20_000)  # for its clients and workers, by default
+RAYS_PORTS = range(10_000, 20_000)  # for its clients and workers, by default
 _ASK_S = 10.0  # for the actor of names to answer
 _FRESH_S = 0.1  # so old an answer may be: many clients look for one server
 

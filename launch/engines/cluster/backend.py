@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -16,12 +18,15 @@ from launch.engines import supervision
 from launch.engines.cluster import actors
 from launch.engines.cluster import host as host_lib
 from launch.engines.cluster import resources
+from launch.engines.cluster import seats as seats_lib
 from launch.rpc import hosts
 
 _POLL_S = 0.25  # what an agent waits for news, at most
 _SAY_S = 2.0  # between two words on a node that waits for its place
 _END_S = 8.0  # for agents to end what is left
-_PAUSE_S = 1.0  # before a place is asked for again
+# An agent that ended before it could start nodes may have had bad luck.
+_MOST_BEGINS = 2
+_GIST = 200  # characters of an error of Ray
 
 
 @dataclasses.dataclass
@@ -31,49 +36,20 @@ class _Host:
   Attributes:
     agent: the actor.
     call: its answer that is waited for: of describe, then of poll.
-    name: for people; '' until it has described itself.
-    shown: the same, where there may be several.
+    name: for people.
+    described: whether it has described itself.
+    shown: its name, where there may be several.
     ready: whether nodes can be forked there.
     waiting: nodes to start when it is.
-    problem: why no node can run there.
   """
 
   agent: Any
   call: Any
-  name: str = ''
+  name: str
+  described: bool = False
   shown: str = ''
   ready: bool = False
   waiting: list[int] = dataclasses.field(default_factory=list)
-  problem: str = ''
-
-
-@dataclasses.dataclass
-class _Seat:
-  """A node's place.
-
-  Attributes:
-    actor: holds its resources.
-    call: waited for: where it is, then whether it still is.
-    host: Ray's id of it; '' until it is known.
-    env: what the node may use there.
-    begun: whether the agent was asked to start the node.
-    lost: whether the place is gone, and the node to be killed.
-    pid: of the node's process.
-    process_state: the kernel's letter for that.
-    said_at: when something was last said of the wait.
-    again_at: when to ask anew for a place that got lost.
-  """
-
-  actor: Any
-  call: Any
-  host: str = ''
-  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  begun: bool = False
-  lost: bool = False
-  pid: int | None = None
-  process_state: str = ''
-  said_at: float = 0.0
-  again_at: float | None = None
 
 
 class Backend(processes.Backend):
@@ -100,12 +76,14 @@ class Backend(processes.Backend):
     """
     super().__init__(nodes, log_paths, slots)
     self._plan = plan
-    self._needs = needs
     self._on_asked = on_asked
     self._hosts: dict[str, _Host] = {}
-    self._seats: dict[int, _Seat] = {}
+    self._ips: dict[str, str] = {}  # of all hosts, by Ray's id
+    self._begins: dict[str, int] = {}  # of agents that ended too soon
+    self._index = {node.name: index for index, node in enumerate(nodes)}
     self._requests: dict[int, dict[str, Any]] = {}
     self._events: list[supervision.Event] = []
+    self._seats = seats_lib.Seats(needs)
 
   def __enter__(self) -> Backend:
     import ray
@@ -117,23 +95,26 @@ class Backend(processes.Backend):
       self._here, False
     )
     self._names = actors.names().options(scheduling_strategy=here).remote()
-    self._seat_class, self._agent_class = actors.seat(), actors.agent()
+    self._named = self._names.hold.remote()
+    self._agent_class = actors.agent()
     return self
 
   def __exit__(self, *unused) -> None:
     import ray
 
-    calls = [host.agent.end.remote() for host in self._hosts.values()]
-    if calls:
-      ray.wait(calls, num_returns=len(calls), timeout=_END_S)
-    for seat in self._seats.values():
-      ray.kill(seat.actor)
-    for host in self._hosts.values():
-      ray.kill(host.agent)
-    ray.kill(self._names)
+    # Ray itself may be gone: how the run ended is to be heard of all the same.
+    with _said_at_most():
+      calls = [host.agent.end.remote() for host in self._hosts.values()]
+      if calls:
+        ray.wait(calls, num_returns=len(calls), timeout=_END_S)
+    self._seats.close()
+    for actor in [host.agent for host in self._hosts.values()] + [self._names]:
+      with _said_at_most():
+        ray.kill(actor)
 
   def host_of(self, ray_id: str) -> _Host:
     """A host, whose agent is started if there is none."""
+    import ray
     from ray.util import scheduling_strategies
 
     if ray_id not in self._hosts:
@@ -141,49 +122,56 @@ class Backend(processes.Backend):
       agent = self._agent_class.options(scheduling_strategy=here).remote(
         self._plan, self._names
       )
-      self._hosts[ray_id] = _Host(agent, agent.describe.remote())
+      if ray_id not in self._ips:
+        self._ips |= {n['NodeID']: n['NodeManagerAddress'] for n in ray.nodes()}
+      name = self._ips.get(ray_id, 'a host that is gone')
+      self._hosts[ray_id] = _Host(agent, agent.describe.remote(), name)
     return self._hosts[ray_id]
 
   def process_state(self, node: state_lib.NodeState) -> str:
     """For the watch, see there."""
-    for index, seat in self._seats.items():
-      if self._nodes[index].name == node.name:
-        return seat.process_state
-    return ''
+    seat = self._seats.get(self._index[node.name])
+    return '' if seat is None else seat.process_state
+
+  def waits(self) -> bool:
+    """Whether a node waits for its place, and may."""
+    return self._seats.waits()
 
   def start(self, index: int, again: int) -> None:
     self._requests[index] = self._request(index, again)
     self._sit(index)
 
   def _sit(self, index: int) -> None:
-    """Asks Ray for a place."""
-    actor = self._seat_class.options(
-      scheduling_strategy='SPREAD', **resources.options(self._needs[index])
-    ).remote()
-    self._seats[index] = _Seat(actor, actor.where.remote())
+    """Asks for a place, in the stead of one that is there."""
+    why = self._seats.impossible(index)
+    if why:
+      self._gone(index, f'no host is left for it: {why}')
+    else:
+      self._seats.ask(index)
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     import ray
 
-    calls = {seat.call: (None, i) for i, seat in self._seats.items()}
-    calls |= {host.call: (name, None) for name, host in self._hosts.items()}
-    calls = {call: whose for call, whose in calls.items() if call is not None}
+    calls = {host.call: name for name, host in self._hosts.items()}
+    calls[self._named] = ''
     # One to wait for, and then all that is there.
-    ready, _ = ray.wait([*calls], timeout=timeout_s) if calls else ([], [])
+    ready, _ = ray.wait([*calls], timeout=timeout_s)
     if ready:
       ready, _ = ray.wait([*calls], num_returns=len(calls), timeout=0)
-    # What agents say of nodes comes before the seats that went with them.
-    for call in sorted(ready, key=lambda call: calls[call][0] is None):
-      ray_id, index = calls[call]
-      try:
-        answer, lost = ray.get(call), None
-      except ray.exceptions.RayError as e:
-        answer, lost = None, e
-      if ray_id is not None:
-        self._hear(ray_id, answer, lost)
-      elif index in self._seats and self._seats[index].call == call:
-        self._seated(index, answer, lost)
-    self._say_who_waits()
+    for call in ready:
+      answer, lost = _answer(call)
+      if call == self._named:
+        raise supervision.BackendLost(
+          'the actor that knows where the servers of the run are is gone '
+          f'({_gist(lost)}): start the run again, with --resume=...'
+        )
+      self._hear(calls[call], answer, lost)
+    # After what agents say of nodes: the seats may have gone with them.
+    answered = self._seats.look()
+    if answered is not None:
+      for index, call in answered:
+        self._answered(index, call)
+      self._say_who_waits()
     events, self._events = self._events, []
     return events
 
@@ -191,65 +179,57 @@ class Backend(processes.Backend):
 
   def _hear(self, ray_id: str, answer: Any, lost: Exception | None) -> None:
     """An agent has answered, or is gone."""
-    import ray
-
     host = self._hosts[ray_id]
     if lost is not None:
-      del self._hosts[ray_id]
-      # It may only be out of reach. Then its lease ends its nodes.
-      ray.kill(host.agent)
-      why = f'its host was lost: {host.name}'
-      if not host.name:  # such as one without room for a file
-        why = (
-          f'its host could not start the agent: {supervision.gist(str(lost))}'
-        )
-      for index in self._on(ray_id):
-        # Killed nodes are started again without end; those of a host on which
-        # none could begin may never run.
-        self._gone(index, why, killed=host.ready)
-      if ray_id == self._here and host.ready:
-        self.host_of(ray_id)  # the launcher needs one, nodes there or not
-      return
-    if not host.name:
-      host.name = answer['name']
-      if ray_id == self._here:
-        # The launcher asks it too, and the one before it may be gone.
-        hosts.found(pathlib.Path(answer['place']))
-      if self._plan.credentials is not None:
-        host.name = host.shown = answer['ip']  # several may have one name
-      host.problem = answer['problem']
-      if host.problem:
-        host.problem = f'{host.name} cannot run nodes: {host.problem}'
-    else:
+      self._without(ray_id, _gist(lost))
+    elif host.described:
       self._take(ray_id, host, answer)
-    host.call = host.agent.poll.remote(_POLL_S)
+    else:
+      self._describe(ray_id, host, answer)
+    if self._hosts.get(ray_id) is host:  # it may be given up by now
+      host.call = host.agent.poll.remote(_POLL_S)
+
+  def _describe(
+    self, ray_id: str, host: _Host, answer: Mapping[str, Any]
+  ) -> None:
+    """An agent says what its host is, and whether nodes can run there."""
+    host.described = True
+    if self._plan.credentials is not None:
+      host.name = host.shown = answer['ip']  # several may have one name
+    else:
+      host.name = answer['name']
+    if answer['problem']:
+      self._avoid(ray_id, f'{host.name} cannot run nodes: {answer["problem"]}')
+    if not answer['place']:  # it has not begun: there is nothing to end
+      self._forget(ray_id)
+    elif ray_id == self._here:
+      # The launcher asks it too, and the one before it may be gone.
+      hosts.found(pathlib.Path(answer['place']))
 
   def _take(self, ray_id: str, host: _Host, answer: Mapping[str, Any]) -> None:
     """Takes in what an agent says of its nodes."""
-    mine = self._on(ray_id)
+    mine = set(self._seats.on(ray_id))
     for index, shown in answer['slots'].items():
       if index in mine:
         self._slots[index].write(shown)
     for index, letter in answer['states'].items():
       if index in mine:
-        self._seats[index].process_state = letter
+        self._seat(index).process_state = letter
     if answer['asked']:
       self._on_asked()
     for message in answer['messages']:
       index, pid = message['index'], message['pid']
       if message['event'] == 'ready':
         host.ready = True
-        waiting, host.waiting = host.waiting, []
-        for i in waiting:
+        for i in self._seats.on(ray_id):
           self._fork(i)
       elif index not in mine:
         continue
       elif message['event'] == 'exited':
-        event = self._exited(index, pid, message['code'])
-        self._events.append(event)
-        self._leave(index)
+        self._events.append(self._exited(index, pid, message['code']))
+        self._seats.leave(index)
       else:
-        seat = self._seats[index]
+        seat = self._seat(index)
         if seat.lost and seat.pid is None:
           host.agent.signal.remote(index, 9)
         seat.pid = pid
@@ -257,52 +237,89 @@ class Backend(processes.Backend):
           supervision.Event(index, message['event'], pid, host=host.shown)
         )
     if answer['gone']:
-      host.name += f', where {answer["gone"]}'
-      self._hear(ray_id, None, RuntimeError(host.name))
+      self._without(ray_id, answer['gone'], f', where {answer["gone"]}')
 
-  def _on(self, ray_id: str) -> list[int]:
-    """The nodes of a host."""
-    return [i for i, seat in self._seats.items() if seat.host == ray_id]
+  def _without(self, ray_id: str, why: str, where: str = '') -> None:
+    """The agent of a host is gone."""
+    host = self._forget(ray_id)
+    if host.ready:
+      for index in self._seats.on(ray_id):
+        self._gone(index, f'its host was lost: {host.name}{where}', killed=True)
+      if ray_id == self._here:
+        self.host_of(ray_id)  # the launcher needs one, nodes there or not
+      return
+    self._begins[ray_id] = self._begins.get(ray_id, 0) + 1
+    if self._begins[ray_id] >= _MOST_BEGINS:
+      self._avoid(ray_id, f'{host.name} could not start the agent: {why}')
+    else:
+      for index in self._seats.on(ray_id):
+        self._sit(index)
+
+  def _forget(self, ray_id: str) -> _Host:
+    import ray
+
+    host = self._hosts.pop(ray_id)
+    # It may only be out of reach. Then its lease ends its nodes.
+    with _said_at_most():
+      ray.kill(host.agent)
+    return host
+
+  def _avoid(self, ray_id: str, why: str) -> None:
+    """A host can run no node. That is no failure of those placed there."""
+    if self._seats.avoid(ray_id, why):
+      print(f'note: {why}. Nodes go to other hosts.', file=sys.stderr)
+    for index in self._seats.on(ray_id):
+      self._sit(index)
 
   # --- Seats ------------------------------------------------------------------
 
-  def _seated(self, index: int, answer: Any, lost: Exception | None) -> None:
-    """A node has its place, or has lost it."""
-    seat = self._seats[index]
-    if lost is not None and not seat.host:
-      # Nothing has run yet: it is no failure of the node.
-      seat.call, seat.again_at = None, time.monotonic() + _PAUSE_S
-      return
-    if lost is not None:
-      host = self._hosts.get(seat.host)
-      if host is not None and seat.begun:
-        # Its exit will be heard of. Until its process is there, there is
-        # nothing to kill; elsewhere it would be a second life beside this one.
-        seat.call, seat.lost = None, True
-        if seat.pid is not None:
-          host.agent.signal.remote(index, 9)
-      else:
-        self._gone(index, 'its place was lost', killed=True)
-      return
-    seat.host, seat.env = answer
-    seat.call = seat.actor.hold.remote()
-    host = self.host_of(seat.host)
-    if host.ready:
-      self._fork(index)
+  def _answered(self, index: int, call: Any) -> None:
+    """A node has its place, or has lost it, or was started, or was not."""
+    import ray
+
+    seat = self._seats.get(index)
+    if seat is None or call not in (seat.call, seat.begins):
+      return  # of a place before this one
+    answer, lost = _answer(call)
+    if call == seat.begins:
+      seat.begins = None
+      # Of an agent that is gone, its own call says more.
+      if lost and not isinstance(lost, ray.exceptions.RayActorError):
+        name = self._hosts[seat.host].name
+        self._gone(index, f'{name} could not start it: {_gist(lost)}')
+    elif lost is None:
+      self._seats.take(index, *answer)
+      if self._seats.avoids(seat.host):
+        self._sit(index)
+      elif self.host_of(seat.host).ready:
+        self._fork(index)
+    elif not seat.host:
+      # Nothing has run yet: it is no failure of the node, unless it is always
+      # so.
+      if not self._seats.lose(index, _gist(lost)):
+        often = f'its places were lost {seat.tries} times in a row'
+        self._gone(index, f'{often}: {seat.why}')
+    elif seat.begun and seat.host in self._hosts:
+      # Its exit will be heard of. Until its process is there, there is
+      # nothing to kill; elsewhere it would be a second life beside this one.
+      seat.call, seat.lost = None, True
+      if seat.pid is not None:
+        self._signal(index, 9)
     else:
-      host.waiting.append(index)
+      self._gone(index, 'its place was lost', killed=True)
+
+  def _seat(self, index: int) -> seats_lib.Seat:
+    seat = self._seats.get(index)
+    assert seat is not None, index
+    return seat
 
   def _fork(self, index: int) -> None:
-    seat = self._seats.get(index)
-    if seat is None or not seat.host:
-      return
-    host = self._hosts[seat.host]
-    if host.problem:
-      self._gone(index, host.problem)
+    seat = self._seat(index)
+    if seat.begun:
       return
     seat.begun = True
     self._slots[index].say('')
-    host.agent.start.remote(
+    seat.begins = self._hosts[seat.host].agent.start.remote(
       self._requests[index],
       {**seat.env, **self._nodes[index].executable.env_overrides},
       self._slots[index].read(),
@@ -313,33 +330,21 @@ class Backend(processes.Backend):
     self._events.append(
       supervision.Event(index, 'exited', failed=True, error=why, killed=killed)
     )
-    self._leave(index)
-
-  def _leave(self, index: int) -> None:
-    import ray
-
-    seat = self._seats.pop(index)
-    host = self._hosts.get(seat.host)
-    if host is not None and index in host.waiting:
-      host.waiting.remove(index)
-    ray.kill(seat.actor)
+    self._seats.leave(index)
 
   def _say_who_waits(self) -> None:
     now = time.monotonic()
-    for index, seat in list(self._seats.items()):
+    for index, seat in self._seats.items():
       if seat.again_at is not None and now >= seat.again_at:
-        self._leave(index)
         self._sit(index)
         continue
       if seat.pid is not None or now < seat.said_at + _SAY_S:
         continue
       seat.said_at = now
       if not seat.host:
-        self._slots[index].waits(
-          f'waits for {resources.words(self._needs[index])}'
-        )
-      elif not self._hosts[seat.host].ready:
-        name = self._hosts[seat.host].name or 'its host'
+        self._slots[index].waits(self._seats.words(index))
+      elif seat.host in self._hosts and not self._hosts[seat.host].ready:
+        name = self._hosts[seat.host].name
         self._slots[index].waits(f'waits for {name} to import the stack')
 
   # --- What the supervisor wants ----------------------------------------------
@@ -355,3 +360,28 @@ class Backend(processes.Backend):
     seat = self._seats.get(index)
     if seat is not None and seat.host in self._hosts:
       self._hosts[seat.host].agent.signal.remote(index, int(number))
+
+
+def _answer(call: Any) -> tuple[Any, Exception | None]:
+  """What a call that has ended returned, or its error."""
+  import ray
+
+  try:
+    return ray.get(call), None
+  except ray.exceptions.RayError as e:
+    return None, e
+
+
+def _gist(error: Exception | None) -> str:
+  """Without the traceback that Ray has in it."""
+  said = supervision.gist(str(error)).rstrip('.')
+  return said if len(said) <= _GIST else f'{said[:_GIST]} ...'
+
+
+@contextlib.contextmanager
+def _said_at_most() -> Iterator[None]:
+  """What goes wrong in here is said; the run has an end of its own."""
+  try:
+    yield
+  except Exception as e:
+    print(f'note: Ray says, as the run ends: {_gist(e)}', file=sys.stderr)

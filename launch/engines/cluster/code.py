@@ -11,6 +11,7 @@ _PACKAGES = (
   'configs',
   'environment_loops',
   'launch',
+  'murmuration',  # nodes have what a caller of the library gave from there
   'replay',
   'run_records',
 )

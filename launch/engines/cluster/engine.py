@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
-import math
 import os
 import pathlib
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
-from typing import Any
-import warnings
+import time
+import traceback
 
 import launchpad as lp
 
@@ -29,20 +25,15 @@ from launch.engines import watch as watch_lib
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import code
 from launch.engines.cluster import host
+from launch.engines.cluster import join
+from launch.engines.cluster import reach
 from launch.engines.cluster import resources
 from launch.engines.cluster.resources import Refused
 from launch.rpc import hosts
 from launch.rpc import tls
 
-_PORT = 6379  # Ray's own default
-_REACH_S = 5.0
 _HERE_S = 60.0  # for the agent of this host to start
-_STORE_BYTES = 80 << 20  # of a local Ray's objects: no experience is in there
-# Removes Ray's files when the launcher is gone, which holds the other end.
-_JANITOR = (
-  'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
-  'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
-)
+_SLICE_S = 0.2  # between two looks at signals, of a wait
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +41,9 @@ class Options:
   """How to run on Ray.
 
   Attributes:
-    address: of a cluster, 'HOST:PORT' or 'auto' (of this host); '' starts a Ray
-      of its own on this machine, for this run.
+    address: of a cluster, 'HOST:PORT' or 'auto' (of this host); 'local' starts
+      a Ray of its own on this machine, for this run. What is not said ('') is
+      what RAY_ADDRESS says, or else 'local'. Here a local one is ''.
     resources: what nodes ask for, see resources.py.
     plain_replay: whether Reverb goes from host to host unencrypted, without
       the tunnel; its clients then do not find a server that moved.
@@ -62,6 +54,7 @@ class Options:
   plain_replay: bool = False
 
   def __post_init__(self):
+    object.__setattr__(self, 'address', reach.resolve(self.address))
     resources.parse(self.resources)
 
 
@@ -69,11 +62,13 @@ def check(address: str = '') -> None:
   """Refuses where there is no Ray.
 
   Args:
-    address: of a cluster; '' for a Ray of our own.
+    address: of Options.
 
   Raises:
     Refused: with what to do.
   """
+  if address:
+    reach.complete(address)
   if not address and 'ray' not in sys.modules:
     # One that is started here takes orders from this process alone. Ray reads
     # it when it is imported.
@@ -102,7 +97,7 @@ def check_program(
   """
   check(options.address)
   if options.address:
-    _reach(options.address)
+    reach.listens(options.address)
     if shutil.which('openssl') is None:
       raise Refused(
         'A run on several hosts has certificates of its own, and the command '
@@ -129,12 +124,34 @@ def run(
   """
   options = options or Options()
   needs = check_program(program, options)
+  signals = signals_lib.Signals()
+  try:
+    # Before anything is started: Ray takes its time.
+    with signals:
+      return _run(program, run_dir, on_tick, tick_s, options, needs, signals)
+  except join.BrokenOff:
+    return _broken_off(program, signals, on_tick)
+
+
+def _run(
+  program: lp.Program,
+  run_dir: pathlib.Path | None,
+  on_tick: state_lib.OnTick | None,
+  tick_s: float,
+  options: Options,
+  needs: Sequence[resources.Needs],
+  signals: signals_lib.Signals,
+) -> state_lib.Outcome:
   import ray
+
+  def go_on() -> None:
+    if signals.terminated or signals.interrupts:
+      raise join.BrokenOff
 
   with contextlib.ExitStack() as stack:
     scratch = stack.enter_context(prepare.scratch())
-    stack.enter_context(_ray(options.address, needs))
-    signals = stack.enter_context(signals_lib.Signals())
+    stack.enter_context(join.ray_at(options.address, needs, go_on))
+    go_on()
     with prepare.temporary_files_in(scratch):
       nodes = prepare.prepare(
         program,
@@ -173,112 +190,57 @@ def run(
     backend = backend_lib.Backend(
       nodes, paths, board.slots, plan, needs, signals.ask
     )
-    watch = watch_lib.Watch(
+    watch = _Watch(
       board.slots,
       restarts.limits_of(program),
       process_state=backend.process_state,
     )
+    watch.waits = backend.waits
     with backend:
-      _check_this_host(backend)
+      _check_this_host(backend, go_on)
       return supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, tick_s, watch
       ).run()
 
 
-@contextlib.contextmanager
-def _ray(address: str, needs: Sequence[resources.Needs]) -> Iterator[None]:
-  """Ray, joined or started, and left again.
-
-  Raises:
-    Refused: it cannot be reached, or does not start.
-  """
-  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
-  import ray
-
-  common: dict[str, Any] = {
-    'log_to_driver': False,
-    'configure_logging': False,
-  }
-  with contextlib.ExitStack() as stack:
-    if address:
-      common['address'] = address
-    else:
-      directory = stack.enter_context(_directory())
-      asked = resources.total(needs)
-      cpus = max(math.ceil(asked.get('CPU', 0.0)), os.cpu_count() or 1)
-      # It has its nodes share this machine's cores, as local_mp does.
-      common |= {
-        'num_cpus': cpus,
-        'include_dashboard': False,
-        '_node_ip_address': '127.0.0.1',
-        '_temp_dir': directory,
-        'object_store_memory': _STORE_BYTES,
-        '_system_config': {'memory_monitor_refresh_ms': 0},
-      }
-      print('ray: no --ray_address, so a local Ray is started', flush=True)
+def _broken_off(
+  program: lp.Program,
+  signals: signals_lib.Signals,
+  on_tick: state_lib.OnTick | None,
+) -> state_lib.Outcome:
+  """The end of a run that a signal ended before its nodes were started."""
+  nodes = [
+    state_lib.NodeState(f'{label}/{i}', state='stopped')
+    for label, group in program.groups.items()
+    for i in range(len(group))
+  ]
+  code, reason = state_lib.INTERRUPTED, 'interrupted'
+  if signals.terminated:
+    code, reason = state_lib.TERMINATED, 'terminated (SIGTERM)'
+  if on_tick is not None:
     try:
-      with warnings.catch_warnings():
-        # Of what GPUs a node without any will see in a later version.
-        warnings.simplefilter('ignore', FutureWarning)
-        ray.init(**common)
-    except (RuntimeError, OSError, TimeoutError, ValueError) as e:
-      where = f'at {address} ' if address else ''
-      raise Refused(
-        f'Ray {where}cannot be used: {" ".join(str(e).split())[:600]}'
-      ) from e
-    stack.callback(ray.shutdown)
-    found = [node for node in ray.nodes() if node['Alive']]
-    print(
-      f'ray: {len(found)} host{"s" * (len(found) != 1)}, '
-      f'{resources.total(n["Resources"] for n in found).get("CPU", 0):g} CPUs',
-      flush=True,
-    )
-    yield
+      on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
+    except Exception:  # as of any other run
+      traceback.print_exc()
+  return state_lib.Outcome(code, reason, nodes)
 
 
-@contextlib.contextmanager
-def _directory() -> Iterator[str]:
-  """A directory for Ray's files, removed also if this process is killed.
+class _Watch(watch_lib.Watch):
+  """For nodes of which some may have no place yet.
 
-  Not below TMPDIR: Ray's sockets are in it, and their names must be short.
+  Attributes:
+    waits: whether one has waited for its place for less than it may.
   """
-  path = tempfile.mkdtemp(prefix='murmuration-ray-', dir='/tmp')
-  janitor = subprocess.Popen(
-    ['sh', '-c', _JANITOR, 'sh', path],
-    stdin=subprocess.PIPE,
-    start_new_session=True,
-  )
-  try:
-    yield path
-  finally:
-    assert janitor.stdin is not None
-    janitor.stdin.close()
-    janitor.wait()
 
+  waits: Callable[[], bool]
 
-def _reach(address: str) -> None:
-  """Refuses an address at which nobody listens; Ray would try for long.
-
-  Raises:
-    Refused: with the reason.
-  """
-  if address == 'auto':
-    return
-  name, _, port = address.rpartition(':')
-  if not name:
-    name, port = address, str(_PORT)
-  if not port.isdigit():
-    raise Refused(
-      f'--ray_address={address} is no address: it is HOST:PORT, or auto.'
-    )
-  try:
-    socket.create_connection((name, int(port)), _REACH_S).close()
-  except OSError as e:
-    raise Refused(
-      f'No Ray at {address} ({e}): start one there with `ray start --head '
-      f'--port={port}`, open that port to this host, or leave --ray_address '
-      'out for a Ray on this machine.'
-    ) from e
+  def look(
+    self, nodes: Sequence[state_lib.NodeState]
+  ) -> list[tuple[int, str, str]]:
+    verdicts = super().look(nodes)
+    if self._still_s and self.waits():
+      self._still_s = 0.0  # others may stand still for its sake
+    return verdicts
 
 
 @contextlib.contextmanager
@@ -293,7 +255,9 @@ def _token(directory: pathlib.Path) -> Iterator[tuple[str, str]]:
     path.unlink(missing_ok=True)
 
 
-def _check_this_host(backend: backend_lib.Backend) -> None:
+def _check_this_host(
+  backend: backend_lib.Backend, go_on: Callable[[], None]
+) -> None:
   """Waits for the agent of this host.
 
   Raises:
@@ -302,9 +266,19 @@ def _check_this_host(backend: backend_lib.Backend) -> None:
   import ray
 
   here = backend.host_of(ray.get_runtime_context().get_node_id())
+  deadline = time.monotonic() + _HERE_S
+  while not ray.wait([here.call], timeout=_SLICE_S)[0]:
+    go_on()
+    if time.monotonic() > deadline:
+      raise Refused(
+        f'The agent of this host did not start within {_HERE_S:g} s: is the '
+        'machine busy, or the disk of the project slow? Try again.'
+      )
   try:
-    described = ray.get(here.call, timeout=_HERE_S)
-  except (ray.exceptions.RayError, TimeoutError) as e:
-    raise Refused(f'The agent of this host did not start: {e}') from e
+    described = ray.get(here.call)
+  except ray.exceptions.RayError as e:
+    raise Refused(
+      f'The agent of this host did not start: {supervision.gist(str(e))}'
+    ) from e
   if described['problem']:
     raise Refused(f'This host cannot run nodes: {described["problem"]}.')

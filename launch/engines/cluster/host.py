@@ -6,7 +6,7 @@ own (forkserver.py), and end with the agent, whatever ends that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 import pathlib
@@ -38,6 +38,7 @@ from launch.rpc import tls
 # launcher may have started them again on others.
 LEASE_S = 20.0
 _QUIT_S = 5.0
+_ROOT = str(pathlib.Path(__file__).resolve().parents[3])  # of the project
 _LEAST_DISK = 200e6  # bytes, for programs and signs of life
 _LEAST_MEMORY = 500e6  # bytes, of the stack that nodes are forked from
 # Variables of nodes that are the launcher's and not the host's: Ray sets some
@@ -102,6 +103,11 @@ class Agent:
     self._sent: dict[int, bytes] = {}  # what poll said last
     self._polled = time.monotonic()
     self._tunnel: subprocess.Popen | None = None
+    # First: with other code than the launcher's, what follows may fail in ways
+    # that say nothing to anybody.
+    self._problem = mismatch(plan)
+    if self._problem:
+      return
     self._top = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
     try:
       self._set_up(plan, names)
@@ -141,19 +147,22 @@ class Agent:
     threading.Thread(target=self._watch_lease, daemon=True).start()
 
   def describe(self) -> dict[str, Any]:
-    """Where it is; 'problem' says why no node can run here."""
+    """Where it is; 'problem' says why no node can run here.
+
+    With a 'place' of '' it has not begun, and `describe` is all that it does.
+    """
     return {
       'name': socket.gethostname(),
       'ip': self._ip,
-      'place': str(self._place),
-      'problem': problem(self._plan),
+      'place': '' if self._problem else str(self._place),
+      'problem': self._problem or full(),
     }
 
   def _spawn(self) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     not_its = (*_OURS, 'RAY_')
     own = {k: v for k, v in os.environ.items() if not k.startswith(not_its)}
-    own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
+    own['PYTHONPATH'] = os.pathsep.join([_ROOT, *filter(None, sys.path)])
     descriptor = theirs.fileno()
     with (self._place / 'forkserver.log').open('wb') as log:
       subprocess.run(
@@ -184,7 +193,6 @@ class Agent:
     self._sent[index] = slot
     there, here = self._plan.where, str(self._place / 'program')
     command = [word.replace(there, here, 1) for word in request['command']]
-    paths = [path for path in request['path'] if os.path.exists(path)]
     directory = request['cwd']
     zygote.send(
       self._channel,
@@ -193,7 +201,7 @@ class Agent:
         **request,
         'command': command,
         'env': {key: str(value) for key, value in env.items()},
-        'path': [*dict.fromkeys([*paths, *sys.path])],
+        'path': _paths(request['path']),
         'cwd': directory if os.path.isdir(directory) else str(self._place),
         'scratch': str(self._place),
         'pulse': str(self._place / pulse.FILE),
@@ -250,6 +258,8 @@ class Agent:
 
   def end(self) -> None:
     """Returns when no process and no file of the run is left here."""
+    if self._problem:
+      return
     self._polled = float('inf')
     self._serving.__exit__(None, None, None)
     try:
@@ -281,14 +291,34 @@ class Agent:
       self._channel.shutdown(socket.SHUT_RDWR)
 
 
+def _paths(launchers: Sequence[str]) -> list[str]:
+  """Where a node finds modules, if the launcher finds them there.
+
+  First what this host's own Ray has, and nodes have most of it already: what is
+  at the launcher's paths here may be another tree or other packages. Ray puts
+  the launcher's before its own; where they are the same they keep their order,
+  in which a user's files do not hide the project's.
+  """
+  own = [path for path in sys.path if path not in launchers]
+  there = [path for path in launchers if os.path.exists(path)]
+  return [*dict.fromkeys([_ROOT, *own, *there])]
+
+
 def _last_line(log: pathlib.Path) -> str:
   """What a log says last, after a colon; '' if it says nothing."""
   lines = [line.strip() for line in node_logs.since(log, 0) if line.strip()]
   return f': {lines[-1]}' if lines else ''
 
 
-def problem(plan: Plan) -> str:
-  """Why this host cannot run nodes; '' if it can."""
+def mismatch(plan: Plan) -> str:
+  """What this host has that is not the launcher's; '' if all is the same."""
+  here = code.version()
+  if here != plan.code:
+    return (
+      f'it has another version of the project or of its packages '
+      f'({here}; the launcher {plan.code}). Install the same on all '
+      'hosts, and start Ray there with that Python'
+    )
   path, text = plan.token
   try:
     seen = pathlib.Path(path).read_text(encoding='utf-8')
@@ -301,14 +331,7 @@ def problem(plan: Plan) -> str:
       'the run on a file system that all hosts mount at the same path: '
       '--run_dir=...'
     )
-  here = code.version()
-  if here != plan.code:
-    return (
-      f'it has another version of the project or of its packages '
-      f'({here}; the launcher {plan.code}). Install the same on all '
-      'hosts, and start Ray there with that Python'
-    )
-  return full()
+  return ''
 
 
 def full() -> str:

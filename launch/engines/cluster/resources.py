@@ -117,7 +117,7 @@ def check(nodes: Mapping[str, Needs], hosts: Sequence[Needs]) -> str:
           f'{_hosts(hosts)} has {most:g}: it could never start. Add a '
           f'larger host, or lower --cluster={name.rsplit("/", 1)[0]}:{flag}=...'
         )
-    if not any(_fits(need, host) for host in hosts):
+    if not any(fits(need, host) for host in hosts):
       raise Refused(
         f'{name} asks for {words(need)}, which none of {_hosts(hosts)} '
         'has together: it could never start. Add a host that has, or ask for '
@@ -155,5 +155,6 @@ def _hosts(hosts: Sequence[Needs]) -> str:
   return f'{len(hosts)} host{"s" * (len(hosts) != 1)}'
 
 
-def _fits(need: Needs, host: Needs) -> bool:
+def fits(need: Needs, host: Needs) -> bool:
+  """Whether a host that is empty could hold a node."""
   return all(host.get(name, 0.0) >= amount for name, amount in need.items())

@@ -1,7 +1,9 @@
 """The agent of a host, whose processes end before it or fail; no Ray."""
 
 import asyncio
+import dataclasses
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import types
 import pytest
 
 from launch.engines import zygote
+from launch.engines.cluster import code
 from launch.engines.cluster import forkserver
 from launch.engines.cluster import host
 from launch.engines.cluster import tunnel
@@ -22,7 +25,17 @@ from launch.rpc import tls
 
 
 @pytest.fixture
-def make_agent(tmp_path, monkeypatch):
+def plan(tmp_path_factory):
+  """Of a launcher that has the same code and run directory."""
+  token = tmp_path_factory.mktemp('shared') / 'token'
+  token.write_text('ours')
+  return host.Plan(
+    'run', 2, '/there', {}, (str(token), 'ours'), code.version(), {}, None
+  )
+
+
+@pytest.fixture
+def make_agent(tmp_path, monkeypatch, plan):
   """make_agent(): an agent, and the zygote's end of its channel."""
   context = types.SimpleNamespace(get_node_id=lambda: 'one')
   ray = types.SimpleNamespace(
@@ -36,7 +49,6 @@ def make_agent(tmp_path, monkeypatch):
   made = []
 
   def make():
-    plan = host.Plan('run', 2, '/there', {}, ('', ''), '', {}, None)
     made.append(host.Agent(plan, None))
     assert zygote.receive(theirs)['op'] == 'begin'
     return made[-1], theirs
@@ -57,6 +69,44 @@ def test_an_agent_that_cannot_begin_leaves_no_files(
   with pytest.raises(OSError, match='No space left'):
     make_agent()
   assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_with_other_code_says_so_before_it_runs_any(
+  make_agent, tmp_path, monkeypatch, plan
+):
+  monkeypatch.setattr(host.Agent, '_set_up', lambda *unused: 1 / 0)
+  agent = host.Agent(dataclasses.replace(plan, code='project abc'), None)
+  said = agent.describe()
+  assert said['place'] == '' and said['ip'] == '127.0.0.1'
+  assert said['problem'].startswith('it has another version of the project')
+  agent.end()
+  # Not a launcher that knows none of our ways to say the rest, either.
+  older = dataclasses.replace(plan, code='project abc', token=None)
+  assert host.Agent(older, None).describe()['problem'] == said['problem']
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_has_the_modules_of_its_host_before_those_of_the_launcher(
+  make_agent, tmp_path, monkeypatch
+):
+  agent, theirs = make_agent()
+  root = str(pathlib.Path(host.__file__).parents[3])
+  own, shared, tree, users = [
+    str(tmp_path / name) for name in ('own', 'shared', 'tree', 'users')
+  ]
+  for path in (shared, tree, users):
+    os.mkdir(path)
+  # Ray puts what the launcher has before its own.
+  monkeypatch.setattr(sys, 'path', [users, shared, own, root])
+  request = {
+    'index': 0,
+    'command': ['python'],
+    'cwd': '/',
+    'path': [tree, shared, '/nowhere', users],
+  }
+  agent.start(request, {}, agent._slots[0].read())
+  # Of the project one tree, and a user's files after it.
+  assert zygote.receive(theirs)['path'] == [root, own, tree, shared, users]
 
 
 def test_a_killed_zygote_leaves_no_process_and_no_file_of_its_nodes(

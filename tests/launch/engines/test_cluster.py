@@ -9,8 +9,10 @@ import threading
 import time
 import types
 
+import numpy as np
 import pytest
 
+from agents import parameters
 from launch import cell as cell_lib
 from launch import command_line
 from launch import engines
@@ -20,14 +22,16 @@ from launch import session
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
 from launch.engines.cluster import copies
-from launch.engines.cluster import engine
 from launch.engines.cluster import host
 from launch.engines.cluster import resources
 from launch.rpc import directory
 from launch.rpc import hosts
 from launch.rpc import server
 from launch.rpc import tls
+from launch.services import variables
+from murmuration import objects
 from tests import loopback_hosts
+from tests import paced
 
 # --- Resources ----------------------------------------------------------------
 
@@ -87,13 +91,6 @@ def test_without_ray_the_sentence_says_how_to_get_it(monkeypatch):
   monkeypatch.setitem(sys.modules, 'ray', None)
   with pytest.raises(engines.Refused, match='needs Ray.*pip install ray=='):
     engines.check_ray()
-
-
-def test_an_address_where_no_ray_is_is_refused_at_once():
-  with pytest.raises(engines.Refused, match='No Ray at 127.0.0.1:1 '):
-    engine._reach('127.0.0.1:1')
-  with pytest.raises(engines.Refused, match='it is HOST:PORT, or auto'):
-    engine._reach('127.0.0.1:ray')
 
 
 @pytest.mark.parametrize(
@@ -172,27 +169,28 @@ def plan_for(token, version):
 
 def test_a_host_that_does_not_see_the_run_directory_is_refused(tmp_path):
   token = tmp_path / 'token'
-  refusal = host.problem(plan_for((str(token), 'ours'), code.version()))
+  refusal = host.mismatch(plan_for((str(token), 'ours'), code.version()))
   assert refusal.startswith(f'it does not see the run directory: {token}')
   token.write_text('of another file system')
-  assert host.problem(plan_for((str(token), 'ours'), code.version()))
+  assert host.mismatch(plan_for((str(token), 'ours'), code.version()))
   token.write_text('ours')
-  assert not host.problem(plan_for((str(token), 'ours'), code.version()))
+  assert not host.mismatch(plan_for((str(token), 'ours'), code.version()))
 
 
 def test_a_host_with_other_code_is_refused_with_both_versions(tmp_path):
   token = tmp_path / 'token'
   token.write_text('ours')
-  refusal = host.problem(plan_for((str(token), 'ours'), 'project abc'))
+  refusal = host.mismatch(plan_for((str(token), 'ours'), 'project abc'))
   assert 'it has another version of the project' in refusal
   assert code.version() in refusal and 'the launcher project abc' in refusal
 
 
-def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
-  token = tmp_path / 'token'
-  token.write_text('ours')
-  plan = plan_for((str(token), 'ours'), code.version())
+def test_all_that_a_run_may_import_of_the_project_is_compared():
+  # No run imports what measures runs.
+  assert {*code._PACKAGES} == {*objects.PACKAGES} - {'studies'}
 
+
+def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
   def memory(available):
     found = types.SimpleNamespace(available=available)
     monkeypatch.setattr(host.psutil, 'virtual_memory', lambda: found)
@@ -202,16 +200,14 @@ def test_a_host_that_is_full_is_refused_with_what_to_do(tmp_path, monkeypatch):
   monkeypatch.setattr(
     host.shutil, 'disk_usage', lambda path: room._replace(free=3_000_000)
   )
-  assert host.problem(plan).startswith('its disk is full: ')
-  assert 'has 3 MB free, and nodes need 200. Make room' in host.problem(plan)
+  assert host.full().startswith('its disk is full: ')
+  assert 'has 3 MB free, and nodes need 200. Make room' in host.full()
   monkeypatch.setattr(
     host.shutil, 'disk_usage', lambda path: room._replace(free=10**12)
   )
-  assert host.problem(plan) == ''
+  assert host.full() == ''
   memory(20e6)
-  assert host.problem(plan).startswith(
-    'its memory is full: 20 MB are available'
-  )
+  assert host.full().startswith('its memory is full: 20 MB are available')
 
 
 # --- Addresses ----------------------------------------------------------------
@@ -363,6 +359,53 @@ def test_parameters_come_to_a_host_once_for_all_of_its_actors(
     actors[0].get_parameters(0)
 
 
+class Published:
+  """A learner with parameters of 2 MB."""
+
+  serves = ('get_parameters',)
+  layout = parameters.Layout([('w', (500_000,))])
+
+  def __init__(self):
+    self._published = variables.Published(self.layout)
+    self.publish(1)
+
+  def publish(self, version):
+    theta = np.full(self.layout.size, float(version), np.float32)
+    self._published.publish(version, theta)
+
+  def get_parameters(self, have_version):
+    return self._published.get(have_version)
+
+
+def test_parameters_come_over_a_link_that_takes_longer_than_a_deadline(
+  on_hosts, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(variables, '_PATIENCE_S', 60.0)
+  first, _ = on_hosts(2)
+  learner = Published()
+  credentials = hosts.Directory(tmp_path / '1').credentials
+  name = directory.Name('learner/0', hosts.Directory())
+  address = first.claim('learner/0', 'rpc').split(' ')[1]
+  with (
+    server.serve(learner, address, credentials=credentials),
+    paced.link(address, 0.15) as slow,  # more than 4 s for 2 MB
+  ):
+    first._names.find.remote('learner/0')['there'] = slow
+    actor = variables.Follower(rpc.Client(name, 20.0), learner.layout)
+    actor.start()
+    assert actor.version == 1
+    learner.publish(2)
+    # It acts on with what it has, and waits no longer than a call may take.
+    began, times = time.monotonic(), 0
+    while not actor.fetch():
+      times += 1
+      assert actor.age_s < 5.0  # it has just heard of the learner
+      assert time.monotonic() - began < 60.0
+    assert times and time.monotonic() - began > 4.0
+    assert actor.version == 2
+    np.testing.assert_array_equal(actor.theta, 2.0)
+
+
 def test_a_learner_without_parameters_does_not_make_old_ones_new():
   class Restarted:
     answers = [
@@ -374,7 +417,7 @@ def test_a_learner_without_parameters_does_not_make_old_ones_new():
     def get_parameters(self, have_version):
       return self.answers.pop(0)
 
-  copy = copies._Copy(Restarted())
+  copy = copies._Copy('learner/0', Restarted())
   assert copy.get(-1) == {'version': 500, 'theta': b'old'}
   copy._asked = -float('inf')
   assert copy.get(500) == {'version': 500, 'theta': None}

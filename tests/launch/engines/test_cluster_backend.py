@@ -1,175 +1,28 @@
 """Placing, losing and finding of nodes, with a Ray that the test plays."""
 
 import signal
-import sys
-import types
 
 import pytest
 
 from launch import pulse
-from launch.engines import prepare
-from launch.engines import restarts
-from launch.engines.cluster import actors
-from launch.engines.cluster import backend as backend_lib
-from launch.engines.cluster import host
+from launch.engines import supervision
 from launch.rpc import hosts
-
-
-class RayError(Exception):
-  pass
-
-
-class Ref:
-  """An answer that comes when the test says so."""
-
-  def __init__(self, method, args):
-    self.method, self.args = method, args
-    self.ready, self.value = False, None
-
-  def answer(self, value):
-    self.ready, self.value = True, value
-
-
-class Actor:
-  """Remembers what it was asked."""
-
-  def __init__(self, *args, **options):
-    self.options, self.calls, self.dead = options, [], False
-
-  def __getattr__(self, method):
-    def remote(*args):
-      self.calls.append(Ref(method, args))
-      return self.calls[-1]
-
-    return types.SimpleNamespace(remote=remote)
-
-  def last(self, method):
-    return [call for call in self.calls if call.method == method][-1]
-
-  def asked(self, method):
-    return [call.args for call in self.calls if call.method == method]
-
-
-class Cluster:
-  """Ray, as far as the backend uses it."""
-
-  exceptions = types.SimpleNamespace(RayError=RayError)
-
-  def __init__(self):
-    self.made = {'seat': [], 'agent': [], 'names': []}
-
-  def actor_class(self, kind):
-    def remote(*args, **options):
-      self.made[kind].append(Actor(*args, **options))
-      return self.made[kind][-1]
-
-    return types.SimpleNamespace(
-      remote=remote,
-      options=lambda **options: types.SimpleNamespace(
-        remote=lambda *args: remote(*args, **options)
-      ),
-    )
-
-  def wait(self, refs, num_returns=1, timeout=None):
-    ready = [ref for ref in refs if ref.ready]
-    return ready, [ref for ref in refs if not ref.ready]
-
-  def get(self, ref):
-    if isinstance(ref.value, Exception):
-      raise ref.value
-    return ref.value
-
-  def get_runtime_context(self):
-    return types.SimpleNamespace(get_node_id=lambda: 'head')
-
-  def kill(self, actor):
-    actor.dead = True
-
-
-def node(name):
-  executable = types.SimpleNamespace(
-    command_as_list=['python', '/there/job.pkl'], env_overrides={}
-  )
-  return prepare.PreparedNode(
-    name, None, executable, restarts.Restart(), {}, frozenset()
-  )
+from tests.launch.engines import fake_ray
+from tests.launch.engines.fake_ray import RayError
+from tests.launch.engines.fake_ray import news
+from tests.launch.engines.fake_ray import place
 
 
 @pytest.fixture
 def cluster(monkeypatch):
-  made = Cluster()
-  monkeypatch.setitem(sys.modules, 'ray', made)
-  monkeypatch.setitem(
-    sys.modules,
-    'ray.util',
-    types.SimpleNamespace(
-      scheduling_strategies=types.SimpleNamespace(
-        NodeAffinitySchedulingStrategy=lambda host, soft: host
-      )
-    ),
-  )
-  for kind in made.made:
-    monkeypatch.setattr(actors, kind, lambda kind=kind: made.actor_class(kind))
-  return made
+  return fake_ray.play(monkeypatch)
 
 
 @pytest.fixture
 def backend(cluster, tmp_path):
-  nodes = [node('actor/0'), node('actor/1')]
-  board = pulse.Board(tmp_path, len(nodes))
-  plan = host.Plan('run', 2, '/there', {}, ('', ''), '', {}, ('a', 'b', 'c'))
-  made = backend_lib.Backend(
-    nodes,
-    [tmp_path / f'{i}.log' for i in range(2)],
-    board.slots,
-    plan,
-    [{'CPU': 1.0}, {'CPU': 2.0, 'GPU': 1.0}],
-    lambda: None,
-  )
-  made.board = board
-  with made:
+  needs = [{'CPU': 1.0}, {'CPU': 2.0, 'GPU': 1.0}]
+  with fake_ray.backend_on(tmp_path, needs) as made:
     yield made
-
-
-def news(messages=(), slots=None, gone=''):
-  return {
-    'messages': list(messages),
-    'slots': slots or {},
-    'states': {},
-    'asked': False,
-    'gone': gone,
-  }
-
-
-def place(cluster, backend, ray_id='one'):
-  """Gives both nodes a place on a host, where they run."""
-  for index in range(2):
-    backend.start(index, 0)
-  seats = cluster.made['seat'][-2:]
-  for seat in seats:
-    seat.last('where').answer((ray_id, {}))
-  assert backend.poll(0.0) == []
-  agent = cluster.made['agent'][-1]
-  agent.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': ''}
-  )
-  backend.poll(0.0)
-  assert agent.asked('start') == []  # not before it can fork
-  agent.last('poll').answer(news([{'event': 'ready', 'index': -1, 'pid': 1}]))
-  backend.poll(0.0)
-  assert [args[0]['name'] for args in agent.asked('start')] == [
-    'actor/0',
-    'actor/1',
-  ]
-  agent.last('poll').answer(
-    news({'event': 'running', 'index': i, 'pid': 50 + i} for i in range(2))
-  )
-  events = backend.poll(0.0)
-  assert [(e.index, e.kind, e.pid, e.host) for e in events] == [
-    (0, 'running', 50, '10.0.0.7'),
-    (1, 'running', 51, '10.0.0.7'),
-  ]
-  return agent, seats
 
 
 def test_a_node_asks_for_its_resources_and_says_what_it_waits_for(
@@ -230,9 +83,7 @@ def test_the_launcher_asks_the_newest_agent_of_its_own_host(
   backend.poll(0.0)
   other = cluster.made['agent'][-1]
   assert other is not agent  # though no node is there by now
-  other.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/q', 'problem': ''}
-  )
+  other.last('describe').answer(fake_ray.described(place='/q'))
   backend.poll(0.0)
   assert hosts._agent.address == 'unix:/q/agent'
 
@@ -257,11 +108,9 @@ def test_a_node_whose_place_is_taken_while_it_is_forked_has_one_life(
   seat.last('where').answer(('one', {}))
   backend.poll(0.0)
   (agent,) = cluster.made['agent']
-  agent.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': ''}
-  )
+  agent.last('describe').answer(fake_ray.described())
   backend.poll(0.0)
-  agent.last('poll').answer(news([{'event': 'ready', 'index': -1, 'pid': 1}]))
+  agent.last('poll').answer(news(fake_ray.READY))
   backend.poll(0.0)
   assert len(agent.asked('start')) == 1
   seat.last('hold').answer(RayError('The actor died.'))
@@ -293,32 +142,6 @@ def test_a_node_whose_place_is_taken_before_it_is_forked_is_placed_again(
   assert event.error == 'its place was lost'
 
 
-def described(cluster, backend, problem=''):
-  """The agent of a host that has said what it is, and is not ready yet."""
-  backend.start(0, 0)
-  cluster.made['seat'][0].last('where').answer(('one', {}))
-  backend.poll(0.0)
-  (agent,) = cluster.made['agent']
-  agent.last('describe').answer(
-    {'name': 'h', 'ip': '10.0.0.7', 'place': '/p', 'problem': problem}
-  )
-  backend.poll(0.0)
-  return agent
-
-
-def test_a_host_whose_starter_ends_before_it_is_ready_is_a_nodes_failure(
-  cluster, backend
-):
-  agent = described(cluster, backend)
-  agent.last('poll').answer(news(gone='something ended: no memory'))
-  (event,) = backend.poll(0.0)
-  assert event.error == (
-    'its host was lost: 10.0.0.7, where something ended: no memory'
-  )
-  # Of which there may be only so many.
-  assert event.failed and not event.killed and agent.dead
-
-
 def test_a_host_that_can_no_longer_run_nodes_is_given_up(cluster, backend):
   agent, _ = place(cluster, backend)
   agent.last('poll').answer(news(gone='the tunnel ended'))
@@ -333,35 +156,84 @@ def test_a_host_that_can_no_longer_run_nodes_is_given_up(cluster, backend):
   assert agent.dead
 
 
-def test_a_host_that_cannot_run_nodes_is_why_a_node_fails(cluster, backend):
-  agent = described(cluster, backend, problem='no directory')
-  agent.last('poll').answer(news([{'event': 'ready', 'index': -1, 'pid': 1}]))
+def test_a_node_that_waits_for_its_place_stops_at_once(cluster, backend):
+  backend.start(0, 0)
+  backend.stop(0)
   (event,) = backend.poll(0.0)
-  assert event.error == '10.0.0.7 cannot run nodes: no directory'
-  assert event.failed and not event.killed
+  assert (event.index, event.kind) == (0, 'exited')
 
 
-def test_a_host_without_room_for_its_agent_is_why_a_node_fails(
+def test_a_node_whose_agent_could_not_start_it_has_failed(cluster, backend):
+  backend.start(0, 0)
+  (seat,) = cluster.made['seat']
+  seat.last('where').answer(('one', {}))
+  backend.poll(0.0)
+  (agent,) = cluster.made['agent']
+  agent.last('describe').answer(fake_ray.described())
+  backend.poll(0.0)
+  agent.last('poll').answer(news(fake_ray.READY))
+  backend.poll(0.0)
+  trace = 'ray::Agent.start()\n  File "host.py"\nOSError: Message too long'
+  agent.last('start').answer(RayError(trace))
+  (event,) = backend.poll(0.0)
+  assert (event.kind, event.failed, event.killed) == ('exited', True, False)
+  assert event.error == (
+    '10.0.0.7 could not start it: OSError: Message too long'
+  )
+  assert seat.dead
+
+
+def test_a_host_that_is_lost_as_a_node_starts_is_no_failure_of_the_node(
   cluster, backend
 ):
   backend.start(0, 0)
   cluster.made['seat'][0].last('where').answer(('one', {}))
   backend.poll(0.0)
   (agent,) = cluster.made['agent']
-  agent.last('describe').answer(
-    RayError('The actor died.\nOSError: [Errno 28] No space left on device')
-  )
+  agent.last('describe').answer(fake_ray.described())
+  backend.poll(0.0)
+  agent.last('poll').answer(news(fake_ray.READY))
+  backend.poll(0.0)
+  agent.last('start').answer(fake_ray.RayActorError('The actor died.'))
+  assert backend.poll(0.0) == []
+  agent.last('poll').answer(fake_ray.RayActorError('The actor died.'))
   (event,) = backend.poll(0.0)
-  assert event.error == (
-    'its host could not start the agent: '
-    'OSError: [Errno 28] No space left on device'
-  )
-  # A failure, of which there may be only so many.
-  assert event.failed and not event.killed and agent.dead
+  assert event.error == 'its host was lost: 10.0.0.7' and event.killed
 
 
-def test_a_node_that_waits_for_its_place_stops_at_once(cluster, backend):
-  backend.start(0, 0)
-  backend.stop(0)
-  (event,) = backend.poll(0.0)
-  assert (event.index, event.kind) == (0, 'exited')
+def test_a_run_without_its_actor_of_names_ends_with_a_sentence(
+  cluster, backend
+):
+  place(cluster, backend)
+  (names,) = cluster.made['names']
+  trace = 'The actor died.\nWorker exit type: SYSTEM_ERROR'
+  names.last('hold').answer(fake_ray.RayActorError(trace))
+  with pytest.raises(
+    supervision.BackendLost,
+    match='servers of the run are is gone .Worker exit type: SYSTEM_ERROR.:',
+  ):
+    backend.poll(0.0)
+
+
+def test_a_ray_that_is_gone_does_not_hide_how_the_run_ended(
+  cluster, backend, monkeypatch, capsys
+):
+  _, seats = place(cluster, backend)
+  tried = []
+
+  def kill(actor):
+    tried.append(actor)
+    raise RuntimeError('Ray has not been started yet.')
+
+  def wait(*unused, **named):
+    raise RayError('The raylet is gone.')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(cluster, 'kill', kill)
+    patch.setattr(cluster, 'wait', wait)
+    backend.__exit__(None, None, None)
+  everybody = [actor for made in cluster.made.values() for actor in made]
+  assert set(map(id, tried)) == set(map(id, everybody))
+  assert 'note: Ray says, as the run ends: The raylet is gone' in (
+    capsys.readouterr().err
+  )

@@ -45,33 +45,47 @@ class Cluster:
       'RAY_AUTH_MODE': 'token',
       'RAY_AUTH_TOKEN': os.urandom(32).hex(),
     }
-    log = self.files / 'output.txt'
-    self.process = subprocess.Popen(
-      [
-        *(str(RAY), 'start', '--head', '--block', '--num-cpus=8'),
-        '--node-ip-address=127.0.0.1',
+    self.processes = []
+    try:
+      self.start(
+        '--head',
         f'--port={port}',
         f'--ray-client-server-port={for_clients}',
-        '--dashboard-agent-listen-port=0',
         f'--temp-dir={self.files}/ray',
+        '--include-dashboard=false',
+      )
+    except BaseException:  # nobody else closes it
+      self.close()
+      raise
+
+  def start(self, *flags, **environment):
+    """Starts a host; returns when Ray runs there."""
+    log = self.files / f'output{len(self.processes)}.txt'
+    process = subprocess.Popen(
+      [
+        *(str(RAY), 'start', '--block', '--num-cpus=8', *flags),
+        '--node-ip-address=127.0.0.1',
+        '--dashboard-agent-listen-port=0',
         f'--object-store-memory={80 << 20}',
-        *('--include-dashboard=false', '--disable-usage-stats'),
+        '--disable-usage-stats',
       ],
-      env={**os.environ, **self.environment, 'TMPDIR': str(self.files)},
+      env={
+        **os.environ,
+        **self.environment,
+        'TMPDIR': str(self.files),
+        **environment,
+      },
       stdin=subprocess.DEVNULL,
       stdout=log.open('w'),
       stderr=subprocess.STDOUT,
       start_new_session=True,
     )
+    self.processes.append(process)
     deadline = time.monotonic() + 120
-    try:
-      while 'Ray runtime started' not in log.read_text():
-        assert self.process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
-    except BaseException:  # nobody else closes it
-      self.close()
-      raise
+    while 'Ray runtime started' not in log.read_text():
+      assert process.poll() is None, log.read_text()
+      assert time.monotonic() < deadline, log.read_text()
+      time.sleep(0.1)
 
   def nodes(self):
     """Processes of programs, with those that they are forked from."""
@@ -89,12 +103,14 @@ class Cluster:
 
   def close(self):
     family = []
-    with contextlib.suppress(psutil.Error):  # it may have ended by itself
-      family = psutil.Process(self.process.pid).children(recursive=True)
-    for process in [*family, *self.nodes(), self.process]:
+    for process in self.processes:
+      with contextlib.suppress(psutil.Error):  # it may have ended by itself
+        family += psutil.Process(process.pid).children(recursive=True)
+    for process in [*family, *self.nodes(), *self.processes]:
       with contextlib.suppress(psutil.Error):
         process.kill()
-    self.process.wait()
+    for process in self.processes:
+      process.wait()
     shutil.rmtree(self.files, ignore_errors=True)
 
 
@@ -112,13 +128,15 @@ def start_run_there(cluster, tmp_path_factory, forker):
 
   runs = []
 
-  def start(*flags):
+  def start(*flags, **environment):
+    # An address of RAY_ADDRESS needs no flag.
+    if 'RAY_ADDRESS' not in environment:
+      flags += (f'--ray_address={cluster.address}',)
     runs.append(
       commands.Run(
         tmp_path_factory.mktemp('command'),
         *flags,
-        f'--ray_address={cluster.address}',
-        environment=cluster.environment,
+        environment={**cluster.environment, **environment},
         forker=forker,
       )
     )
@@ -160,10 +178,68 @@ def test_a_launcher_that_is_killed_leaves_nothing(start_run_there, cluster):
 
 
 @pytest.mark.long
-def test_what_no_host_can_hold_is_refused_with_the_arithmetic(start_run_there):
-  run = start_run_there('apex_dqn', *SMALL, '--cluster=learner:cpus=64')
+def test_what_no_host_can_hold_is_refused_with_the_arithmetic(
+  start_run_there, cluster
+):
+  # Also without a flag, as in a job that was submitted to the cluster.
+  for environment in ({}, {'RAY_ADDRESS': cluster.address}):
+    run = start_run_there(
+      'apex_dqn', *SMALL, '--cluster=learner:cpus=64', **environment
+    )
+    assert run.wait() == 2
+    assert (
+      'error: learner/0 asks for 64 CPU, and the largest of 1 host has 8'
+      in run.output
+    )
+
+
+@pytest.mark.long
+def test_another_token_than_the_clusters_is_refused_with_what_to_set(
+  start_run_there,
+):
+  run = start_run_there('apex_dqn', *SMALL, RAY_AUTH_TOKEN='ab' * 32)
   assert run.wait() == 2
-  assert (
-    'error: learner/0 asks for 64 CPU, and the largest of 1 host has 8'
-    in run.output
+  assert 'wants a token, and this process has none or another' in run.output
+  assert 'RAY_AUTH_TOKEN' in run.output and 'Traceback' not in run.output
+  assert not run.directory.exists()
+
+
+@pytest.mark.parametrize(
+  'number, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+@pytest.mark.long
+def test_a_signal_while_a_ray_of_its_own_starts_ends_the_command(
+  start_run, number, code
+):
+  run = start_run('dqn:cartpole', '--lp_launch_type=ray')
+  run.wait_until(lambda: 'a local Ray is started' in run.output, 'Ray')
+  os.killpg(run.process.pid, number)  # as a terminal, or a batch system
+  assert run.wait() == code, run.output
+  assert 'Traceback' not in run.output
+  assert not (run.directory / 'launcher.json').exists()
+
+
+# Last: its host joins the cluster for good.
+@pytest.mark.long
+def test_a_host_with_other_packages_gets_no_node_and_ends_no_run(
+  start_run_there, cluster, tmp_path
+):
+  (tmp_path / 'numpy-0.0.dist-info').mkdir()
+  (tmp_path / 'numpy-0.0.dist-info' / 'METADATA').write_text(
+    'Metadata-Version: 2.1\nName: numpy\nVersion: 0.0\n'
   )
+  cluster.start(
+    f'--address={cluster.address}',
+    *('--min-worker-port=0', '--max-worker-port=0'),
+    PYTHONPATH=str(tmp_path),
+  )
+  run = start_run_there(
+    'apex_dqn', *SMALL, '--config.run.steps_per_agent=3_000'
+  )
+  assert run.wait() == 0, run.output
+  assert 'ray: 2 hosts, 16 CPUs' in run.output
+  sentence = 'cannot run nodes: it has another version of the project'
+  assert run.output.count(sentence) == 1, run.output
+  assert 'numpy 0.0' in run.output
+  summary = json.loads((run.directory / 'summary.json').read_text())
+  assert summary['totals']['learner_steps'] > 0

@@ -1,0 +1,166 @@
+"""Ray in the launcher: a cluster that is joined, or one that is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+import warnings
+
+from launch.engines.cluster import reach
+from launch.engines.cluster import resources
+
+_STORE_BYTES = 80 << 20  # of a local Ray's objects: no experience is in there
+# Removes Ray's files when the launcher is gone, which holds the other end.
+_JANITOR = (
+  'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
+  'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
+)
+_WAITS = b'interrupted: Ray is still starting; Ctrl-C again does not wait\n'
+
+
+class BrokenOff(Exception):
+  """A signal came before there was anything to stop."""
+
+
+@contextlib.contextmanager
+def ray_at(
+  address: str, needs: Sequence[resources.Needs], go_on: Callable[[], None]
+) -> Iterator[None]:
+  """Ray, joined or started, and left again.
+
+  Args:
+    address: of a cluster; '' for a Ray of our own.
+    needs: what nodes ask for.
+    go_on: raises BrokenOff where the run is to end.
+
+  Raises:
+    Refused: it cannot be reached, or does not start.
+  """
+  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+  import ray
+
+  common: dict[str, Any] = {
+    'log_to_driver': False,
+    'configure_logging': False,
+  }
+  with contextlib.ExitStack() as stack:
+    if address:
+      if reach.shown(address) != address:
+        print(
+          f'ray: on the cluster at {reach.shown(address)}; --ray_address=local '
+          'is a Ray of the run alone',
+          flush=True,
+        )
+      common['address'] = reach.answers(reach.complete(address), go_on)
+    else:
+      directory = stack.enter_context(_directory())
+      asked = resources.total(needs)
+      cpus = max(math.ceil(asked.get('CPU', 0.0)), os.cpu_count() or 1)
+      # It has its nodes share this machine's cores, as local_mp does.
+      common |= {
+        'address': 'local',  # else RAY_ADDRESS would be it
+        'num_cpus': cpus,
+        'include_dashboard': False,
+        '_node_ip_address': '127.0.0.1',
+        '_temp_dir': directory,
+        'object_store_memory': _STORE_BYTES,
+        '_system_config': {'memory_monitor_refresh_ms': 0},
+      }
+      print('ray: a local Ray is started', flush=True)
+    try:
+      with warnings.catch_warnings(), _own_handlers():
+        # Of what GPUs a node without any will see in a later version.
+        warnings.simplefilter('ignore', FutureWarning)
+        ray.init(**common)
+    except BrokenOff:
+      raise
+    except Exception as e:  # Ray raises what it likes, also a bare Exception
+      raise reach.refused(address, e) from e
+    stack.callback(_leave)
+    found = [node for node in ray.nodes() if node['Alive']]
+    print(
+      f'ray: {len(found)} host{"s" * (len(found) != 1)}, '
+      f'{resources.total(n["Resources"] for n in found).get("CPU", 0):g} CPUs',
+      flush=True,
+    )
+    yield
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+  """Keeps the handlers that our signals have; a second Ctrl-C ends this.
+
+  Ray would end the process at a SIGTERM, and what a handler raises in the
+  middle of Ray's start may be lost, or leave a lock behind. So the first signal
+  is heard of when Ray has started.
+
+  Raises:
+    BrokenOff: at the second Ctrl-C.
+  """
+  from ray._private import utils
+
+  rays = utils.set_sigterm_handler
+  ours = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+  came = []
+
+  def interrupt(number: int, frame: Any) -> None:
+    came.append(number)
+    handler = ours[signal.SIGINT]
+    if callable(handler):
+      handler(number, frame)
+    if len(came) > 1:
+      raise KeyboardInterrupt
+    os.write(2, _WAITS)  # not print: this may be in the middle of one
+
+  here = threading.current_thread() is threading.main_thread()
+  utils.set_sigterm_handler = lambda handler: None
+  try:
+    if here:
+      signal.signal(signal.SIGINT, interrupt)
+    yield
+  except KeyboardInterrupt as e:
+    raise BrokenOff from e
+  finally:
+    utils.set_sigterm_handler = rays
+    if here:
+      # Also SIGTERM's: beside Python's, Ray puts one that prints a stack first.
+      for number, handler in ours.items():
+        signal.signal(number, handler)
+
+
+def _leave() -> None:
+  """Leaves Ray; if that is gone itself, the run has its end all the same."""
+  import ray
+
+  try:
+    ray.shutdown()
+  except Exception as e:
+    print(f'note: Ray was left with an error: {e}', file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[str]:
+  """A directory for Ray's files, removed also if this process is killed.
+
+  Not below TMPDIR: Ray's sockets are in it, and their names must be short.
+  """
+  path = tempfile.mkdtemp(prefix='murmuration-ray-', dir='/tmp')
+  janitor = subprocess.Popen(
+    ['sh', '-c', _JANITOR, 'sh', path],
+    stdin=subprocess.PIPE,
+    start_new_session=True,
+  )
+  try:
+    yield path
+  finally:
+    assert janitor.stdin is not None
+    janitor.stdin.close()
+    janitor.wait()

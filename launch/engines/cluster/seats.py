@@ -1,0 +1,206 @@
+"""The places of nodes: asked of Ray, looked at, and given up again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import time
+from typing import Any
+
+from launch.engines.cluster import actors
+from launch.engines.cluster import resources
+
+# While a node waits for its place, a run in which nothing moves has not
+# stalled; but not for longer than a new machine takes.
+EXCUSED_S = 900.0
+MOST_TRIES = 5  # of Ray to place a node, until that is a failure of the node
+_FRESH_S = 0.2  # between two looks at places that are waited for
+_HELD_S = 1.0  # the same, of those that nodes have
+_PAUSE_S = 1.0  # before a place is asked for again; doubles
+_ALIVE_S = 1.0  # so old an answer on the cluster's hosts may be
+_BY_HOST = 'ray.io/node-id'  # label that Ray gives each host
+
+
+@dataclasses.dataclass
+class Seat:
+  """A node's place.
+
+  Attributes:
+    actor: holds its resources.
+    call: waited for: where it is, then whether it still is.
+    since: when the node began to wait for a place.
+    host: Ray's id of it; '' until it is known.
+    env: what the node may use there.
+    begins: the agent's answer to the request to start the node, until that
+      has come.
+    begun: whether the agent was asked for that.
+    lost: whether the place is gone, and the node to be killed.
+    pid: of the node's process.
+    process_state: the kernel's letter for that.
+    said_at: when something was last said of the wait.
+    tries: how often Ray lost the place before it had one.
+    why: with what words.
+    again_at: when to ask anew for a place that got lost.
+  """
+
+  actor: Any
+  call: Any
+  since: float
+  host: str = ''
+  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  begins: Any = None
+  begun: bool = False
+  lost: bool = False
+  pid: int | None = None
+  process_state: str = ''
+  said_at: float = 0.0
+  tries: int = 0
+  why: str = ''
+  again_at: float | None = None
+
+
+class Seats:
+  """The seats of those nodes that are to run, by their index."""
+
+  def __init__(self, needs: Sequence[resources.Needs]):
+    """Makes no seat yet.
+
+    Args:
+      needs: what each node asks for.
+    """
+    self._needs = needs
+    self._class = actors.seat()
+    self._seats: dict[int, Seat] = {}
+    self._on: dict[str, dict[int, None]] = {}
+    self._bad: dict[str, str] = {}
+    self._alive: tuple[float, list[dict[str, Any]]] = -float('inf'), []
+    self._fresh_at = self._held_at = 0.0
+
+  def get(self, index: int) -> Seat | None:
+    return self._seats.get(index)
+
+  def items(self) -> list[tuple[int, Seat]]:
+    return list(self._seats.items())
+
+  def on(self, host: str) -> list[int]:
+    """The nodes that have their place on a host."""
+    return list(self._on.get(host, ()))
+
+  def ask(self, index: int) -> None:
+    """Asks Ray for a place, on a host that is not known to be bad."""
+    options: dict[str, Any] = resources.options(self._needs[index])
+    if self._bad:
+      options['label_selector'] = {_BY_HOST: f'!in({",".join(self._bad)})'}
+    actor = self._class.options(scheduling_strategy='SPREAD', **options)
+    actor = actor.remote()
+    before = self._pop(index)
+    seat = Seat(actor, actor.where.remote(), time.monotonic())
+    if before is not None:
+      seat.since, seat.tries, seat.why = before.since, before.tries, before.why
+    self._seats[index] = seat
+
+  def take(self, index: int, host: str, env: Mapping[str, str]) -> None:
+    """The place is on that host."""
+    seat = self._seats[index]
+    seat.host, seat.env, seat.call = host, env, seat.actor.hold.remote()
+    self._on.setdefault(host, {})[index] = None
+
+  def lose(self, index: int, why: str) -> bool:
+    """A place was lost before it was anywhere; returns whether to ask again."""
+    seat = self._seats[index]
+    pause_s = _PAUSE_S * 2**seat.tries
+    seat.tries, seat.why, seat.call = seat.tries + 1, why, None
+    seat.again_at = time.monotonic() + pause_s
+    return seat.tries < MOST_TRIES
+
+  def leave(self, index: int) -> None:
+    """The node needs its place no more."""
+    self._pop(index)
+
+  def _pop(self, index: int) -> Seat | None:
+    import ray
+
+    seat = self._seats.pop(index, None)
+    if seat is not None:
+      self._on.get(seat.host, {}).pop(index, None)
+      with contextlib.suppress(Exception):  # Ray itself may be gone
+        ray.kill(seat.actor)
+    return seat
+
+  def close(self) -> None:
+    for index in list(self._seats):
+      self.leave(index)
+
+  def look(self) -> list[tuple[int, Any]] | None:
+    """Looks for answers, not at each call: thousands of nodes have a place.
+
+    Returns:
+      Nodes and the calls of theirs that are answered; None if it did not look.
+    """
+    import ray
+
+    now = time.monotonic()
+    if now < self._fresh_at:
+      return None
+    self._fresh_at = now + _FRESH_S
+    all_of_them = now >= self._held_at
+    if all_of_them:
+      self._held_at = now + _HELD_S
+    calls: dict[Any, int] = {}
+    for index, seat in self._seats.items():
+      if seat.call is not None and (all_of_them or not seat.host):
+        calls[seat.call] = index
+      if seat.begins is not None and all_of_them:
+        calls[seat.begins] = index
+    if not calls:
+      return []
+    ready, _ = ray.wait([*calls], num_returns=len(calls), timeout=0)
+    return [(calls[call], call) for call in ready]
+
+  def waits(self) -> bool:
+    """Whether a node has waited for its place for less than it may."""
+    least = time.monotonic() - EXCUSED_S
+    return any(
+      seat.pid is None and seat.since > least for seat in self._seats.values()
+    )
+
+  def words(self, index: int) -> str:
+    """What a node without a place waits for."""
+    words = f'waits for {resources.words(self._needs[index])}'
+    if self._bad:
+      words += f', and {len(self._bad)} of the hosts cannot run nodes'
+    why = self._seats[index].why
+    return f'{words}; the last place was lost: {why}' if why else words
+
+  # --- Hosts that cannot run nodes --------------------------------------------
+
+  def avoid(self, host: str, why: str) -> bool:
+    """No node is placed there any more; returns whether that is new."""
+    new = host not in self._bad
+    self._bad.setdefault(host, why)
+    return new
+
+  def avoids(self, host: str) -> bool:
+    return host in self._bad
+
+  def impossible(self, index: int) -> str:
+    """Why no host can take a node; '' if one can, or others are to blame."""
+    if not self._bad:
+      return ''
+    need = self._needs[index]
+    fit = [
+      node for node in self._hosts() if resources.fits(need, node['Resources'])
+    ]
+    if any(node['NodeID'] not in self._bad for node in fit):
+      return ''
+    return '; '.join(self._bad[node['NodeID']] for node in fit)
+
+  def _hosts(self) -> list[dict[str, Any]]:
+    import ray
+
+    when, found = self._alive
+    if time.monotonic() > when + _ALIVE_S:
+      found = [node for node in ray.nodes() if node['Alive']]
+      self._alive = time.monotonic(), found
+    return found

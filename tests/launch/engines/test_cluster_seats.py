@@ -1,0 +1,154 @@
+"""Waiting for places, and what a look at all of them costs; no Ray."""
+
+import sys
+import types
+
+import pytest
+
+from launch.engines import restarts
+from launch.engines import state
+from launch.engines.cluster import backend as backend_lib
+from launch.engines.cluster import engine
+from launch.engines.cluster import seats
+from tests.launch.engines import fake_ray
+from tests.launch.engines.fake_ray import RayError
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+  return fake_ray.play(monkeypatch)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """Seconds, of the backend and of its seats."""
+  made = types.SimpleNamespace(now=1000.0)
+  time = types.SimpleNamespace(monotonic=lambda: made.now)
+  monkeypatch.setattr(backend_lib, 'time', time)
+  monkeypatch.setattr(seats, 'time', time)
+  return made
+
+
+@pytest.fixture
+def backend(cluster, clock, tmp_path):
+  with fake_ray.backend_on(tmp_path, [{'CPU': 1.0}]) as made:
+    yield made
+
+
+def test_places_that_are_always_lost_are_why_a_node_fails(
+  cluster, backend, clock
+):
+  backend.start(0, 0)
+  pauses_s = []
+  for _ in range(seats.MOST_TRIES - 1):
+    made = len(cluster.made['seat'])
+    lost = RayError('The actor died.\nIt was not schedulable')
+    cluster.made['seat'][-1].last('where').answer(lost)
+    assert backend.poll(0.0) == []
+    began = clock.now
+    while len(cluster.made['seat']) == made:
+      clock.now += 0.5
+      assert backend.poll(0.0) == []
+    pauses_s.append(clock.now - began)
+    clock.now += backend_lib._SAY_S
+    assert backend.poll(0.0) == []
+    assert backend.board.slots[0].text == (
+      'waits for 1 CPU; the last place was lost: It was not schedulable'
+    )
+  assert pauses_s == [1.0, 2.0, 4.0, 8.0]
+  cluster.made['seat'][-1].last('where').answer(lost)
+  (event,) = backend.poll(0.0)
+  assert event.failed and not event.killed
+  assert event.error == (
+    'its places were lost 5 times in a row: It was not schedulable'
+  )
+
+
+def test_a_run_has_not_stalled_while_a_node_waits_for_its_place(
+  cluster, backend, clock
+):
+  slot = backend.board.slots[0]
+  watch = engine._Watch(
+    [slot], restarts.Limits(stall_s=60.0), lambda: clock.now
+  )
+  watch.waits = backend.waits
+  nodes = [state.NodeState('actor/0')]
+
+  def lasts(seconds):
+    end = clock.now + seconds
+    while clock.now < end and not watch.stalled(nodes):
+      clock.now += 1.0
+      backend.poll(0.0)
+      watch.look(nodes)
+
+  backend.start(0, 1)
+  lasts(seats.EXCUSED_S - 2.0)
+  assert watch.stalled(nodes) == ''
+  lasts(100.0)
+  assert 'waits for 1 CPU' in watch.stalled(nodes)
+  assert clock.now - 1000.0 >= seats.EXCUSED_S + 50.0
+
+
+def lines(function, *args):
+  """How many lines of Python a call runs."""
+  count = 0
+
+  def trace(frame, event, arg):
+    nonlocal count
+    count += event == 'line'
+    return trace
+
+  before = sys.gettrace()
+  sys.settrace(trace)
+  try:
+    function(*args)
+  finally:
+    sys.settrace(before)
+  return count
+
+
+@pytest.mark.parametrize('number', [10, 100])
+def test_a_look_at_a_node_costs_the_same_among_many(
+  cluster, clock, tmp_path, number
+):
+  with fake_ray.backend_on(tmp_path, [{'CPU': 1.0}] * number) as backend:
+    agent, _ = fake_ray.place(cluster, backend, number=number)
+    # So one look of the watch at all of them is linear.
+    last = state.NodeState(f'actor/{number - 1}')
+    assert lines(backend.process_state, last) < 10
+    # And what the agent of one node says is not about all.
+    answer = fake_ray.news([{'event': 'running', 'index': 0, 'pid': 50}])
+    host = backend._hosts['one']
+    backend._seats._on = {'one': {0: None}}
+    assert lines(backend._take, 'one', host, answer) < 40
+
+
+def test_thousands_of_places_are_looked_at_once_a_second(
+  cluster, clock, tmp_path, monkeypatch
+):
+  number = 50
+  with fake_ray.backend_on(tmp_path, [{'CPU': 1.0}] * number) as backend:
+    fake_ray.place(cluster, backend, number=number)
+    for start in cluster.made['agent'][0].calls:
+      if start.method == 'start':
+        start.answer(None)
+    backend.poll(0.0)
+    monkeypatch.setattr(seats, '_FRESH_S', 0.2)
+    monkeypatch.setattr(seats, '_HELD_S', 1.0)
+    backend.poll(0.0)
+    cluster.waited.clear()
+    for _ in range(100):  # as many as there are in 5 s
+      clock.now += 0.05
+      backend.poll(0.05)
+    # An agent and the actor of names at each, all seats at five of them.
+    assert cluster.waited.count(2) == 100
+    assert sum(cluster.waited) <= 100 * 2 + 6 * number
+    # Who has no place yet is looked for more often.
+    backend.stop(0)
+    backend.poll(0.0)
+    backend._seats.leave(0)
+    backend.start(0, 1)
+    cluster.made['seat'][-1].last('where').answer(('one', {}))
+    clock.now += 0.2
+    backend.poll(0.0)
+    assert len(cluster.made['agent'][0].asked('start')) == number + 1
