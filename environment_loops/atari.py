@@ -103,6 +103,19 @@ def whole_games(name: str) -> str:
   return '?'.join([identifier, '&'.join(kept)]) if kept else identifier
 
 
+def same_task(one: Any, other: Any) -> bool:
+  """Whether two names are of one task: `threads` make no other.
+
+  Raises:
+    EnvironmentRefused: as `split`.
+  """
+  if not (isinstance(one, str) and isinstance(other, str)):
+    return one == other  # of no environment, or of a config that is broken
+  (game, options), (other_game, others) = split(one), split(other)
+  options = dataclasses.replace(options, threads=others.threads)
+  return (game, options) == (other_game, others)
+
+
 def _parse_bool(value: str) -> bool:
   return {'0': False, '1': True}[value]
 

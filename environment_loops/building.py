@@ -64,7 +64,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       f'{name} needs a package that is missing: {error}. Install '
       f'{_extra(name)} in the environment that runs this program.'
     ) from error
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     if render_mode is not None:
       raise faults.EnvironmentRefused(
         f'{name} could not be built with render_mode={render_mode!r}: '
@@ -152,7 +152,10 @@ def _check_registered(name: str) -> None:
   if near:
     advice = f'Nearest ids: {", ".join(by_lower[key] for key in near)}.'
   else:
-    advice = 'gymnasium.pprint_registry() lists the known ones.'
+    advice = (
+      'gymnasium.pprint_registry() lists the known ones. Is it registered by a '
+      'module of yours? Then name it module:ID, or import that module first.'
+    )
   raise faults.EnvironmentRefused(
     f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
   )

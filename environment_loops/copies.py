@@ -31,7 +31,9 @@ class Copies(stepping.EpisodeStepper):
       building.close(self._spec.name, environment)
 
   def _begin(self, index: int, out: np.ndarray) -> None:
-    first, _ = self._environments[index].reset(seed=self._seeds[index])
+    first = faults.first(
+      self._spec.name, self._environments[index].reset(seed=self._seeds[index])
+    )
     # Seeding again would replay the same episode for ever.
     self._seeds[index] = None
     out[index] = self._observed(first)
@@ -44,9 +46,13 @@ class Copies(stepping.EpisodeStepper):
     truncated = np.zeros(self._num, np.bool_)
     native = self._native(actions)
     for index, step in enumerate(self._steps):
-      arrival, reward[index], terminated[index], truncated[index], _ = step(
-        native[index]
-      )
+      found: Any = None
+      try:
+        found = step(native[index])
+        arrival, reward[index], terminated[index], truncated[index], _ = found
+      except (TypeError, ValueError) as e:
+        faults.check_step(self._spec.name, found, e)
+        raise
       observation[index] = self._observed(arrival)
     back = [clock.went_back() for clock in self._clocks]
     return stepping.Arrival(

@@ -31,6 +31,7 @@ EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
 _PAGE = 'See docs/your_environment.md.'
+_MOST_ACTIONS = 100_000  # for each of which a network has an output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,19 +283,27 @@ def check_seed(seed: int) -> None:
 def _how_to_count(space: gymnasium.Space) -> str:
   """Advice for actions that are neither a number nor an array of floats."""
   if isinstance(space, gymnasium.spaces.MultiDiscrete):
-    sizes = 'env.action_space.nvec'
-    count = int(np.prod(space.nvec, dtype=np.int64))
+    sizes, shown = np.ravel(space.nvec).tolist(), 'env.action_space.nvec'
   elif (
     isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1
   ):
-    count = 2 ** math.prod(space.shape)
-    sizes = f'[2] * {math.prod(space.shape)}'
+    sizes = [2] * math.prod(space.shape)
+    shown = f'np.array([2] * {len(sizes)})'
   else:
     return 'Give one that is wrapped, whose actions are one of both.'
+  count = math.prod(sizes)
+  if count > _MOST_ACTIONS:
+    return (
+      f'Their combinations are too many for a number each. Give one that is '
+      f'wrapped, with a float for each part: '
+      f'gymnasium.wrappers.TransformAction(env, lambda action: '
+      f'np.minimum((action + 1) / 2 * {shown}, {shown} - 1).astype(int), '
+      f'gymnasium.spaces.Box(-1, 1, {space.shape})).'
+    )
   return (
     f'Give one that is wrapped, with a number for each of their {count:,} '
     f'combinations: gymnasium.wrappers.TransformAction(env, lambda action: '
-    f'np.array(np.unravel_index(action, {sizes})), '
+    f'np.array(np.unravel_index(action, {shown})), '
     f'gymnasium.spaces.Discrete({count})).'
   )
 

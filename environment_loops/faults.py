@@ -1,5 +1,6 @@
 """What an environment can do wrong, and how it is said."""
 
+import os
 import traceback
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 _KEEP = 'The environment must keep to the space it declares.'
 # Kinds of numbers that become uint8 or float32 without loss of meaning.
 _TAKES = {'u': 'u', 'f': 'fiub'}
+_WRAPPERS = os.path.join('gymnasium', 'wrappers', '')
 
 
 class EnvironmentRefused(ValueError):
@@ -57,6 +59,50 @@ def observation(
       f'observations of it are {dtype}. {_KEEP}'
     )
   return found
+
+
+def first(name: str, returned: Any) -> Any:
+  """The observation of what `reset` returned.
+
+  Raises:
+    EnvironmentFault: it is of gymnasium before 0.26, or something else.
+  """
+  if isinstance(returned, (tuple, list)) and len(returned) == 2:
+    return returned[0]
+  raise EnvironmentFault(
+    f'{name}.reset() has to return (observation, info); it returned '
+    f'{_types(returned)}.'
+  )
+
+
+def check_step(name: str, returned: Any, error: Exception) -> None:
+  """Raises what `error` comes of, if `step` returned something else.
+
+  Args:
+    name: of the environment.
+    returned: by `step`; None where it raised.
+    error: that it raised, or that taking its result apart did.
+
+  Raises:
+    EnvironmentFault: with what it has to return.
+  """
+  if returned is None:
+    frames = traceback.extract_tb(error.__traceback__)
+    # A wrapper around the environment takes the result apart first.
+    apart = len(frames) == 1 or _WRAPPERS in frames[-1].filename
+    if not apart or 'unpack' not in str(error):
+      return
+  found = str(error) if returned is None else _types(returned)
+  raise EnvironmentFault(
+    f'{name}.step() has to return (observation, reward, terminated, truncated, '
+    f'info), with a number for the reward; it returned something else: {found}.'
+  ) from error
+
+
+def _types(returned: Any) -> str:
+  if not isinstance(returned, tuple):
+    return type(returned).__name__
+  return f'({", ".join(type(part).__name__ for part in returned)})'
 
 
 def fault(

@@ -1,9 +1,9 @@
-"""How many actors and learners there are, and what lies between them."""
+"""Settings of a program's actors and learners, and of what connects them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from agents import settings
 
@@ -12,29 +12,34 @@ from agents import settings
 class Config:
   """The actor side of `actor_learner`."""
 
-  num_actors: settings.Nodes = 2  # N, a process each
-  envs_per_actor: settings.Whole = 8  # K, stepped together
-  # Environment steps of an actor between fetches.
+  num_actors: settings.Nodes = 2  # N actors, a process each
+  # K environments of each actor, stepped together.
+  envs_per_actor: Annotated[int, settings.whole(1, 1_000_000)] = 8
+  # Environment steps of an actor between fetches of parameters.
   update_period: settings.Whole = 64
-  max_param_age_s: settings.Seconds = 60.0  # older than this, the actor waits
-  # Samples either side may be ahead.
+  # Age of parameters, in seconds, above which an actor waits for newer ones.
+  max_param_age_s: settings.Seconds = 60.0
+  # Samples by which acting or learning may be ahead; None: computed from the
+  # batch and the writers.
   error_buffer: settings.Positive | None = None
-  # G: of replay, drawn together; paper: 1.
+  # G, transitions of one replay item, which are sampled together; paper: 1.
   transitions_per_item: settings.Whole = 1
-  # L, a process each; they average their gradients.
+  # L learners, a process each, which average their gradients.
   num_learners: settings.Nodes = 1
-  shards: settings.Nodes = 1  # replay servers; actor i writes to shard i mod S
-  # Of unrolls: batches that may wait to be learned from.
+  # S replay servers; actor i writes to server i mod S.
+  shards: settings.Nodes = 1
+  # Batches of unrolls that may wait in the queue.
   queue_batches: settings.Whole = 4
-  # Of unrolls: older blocks, in learner steps, drop.
+  # Age in learner steps above which unrolls are dropped; None: never.
   max_lag: settings.Count | None = None
-  # In each actor, or 'central': on a server.
+  # Where policies run: 'local', in each actor, or 'central', on a server.
   inference: Literal['local', 'central'] = 'local'
-  # To it: 'shared_memory', 'rpc', by host.
+  # Transport to that server; 'auto': shared memory on its host, elsewhere RPC.
   inference_transport: Literal['auto', 'shared_memory', 'rpc'] = 'auto'
-  # Of a request for others to come.
+  # Milliseconds that a request waits for others, at most.
   inference_max_wait_ms: settings.NotNegative = 2.0
-  # Environments; None: half suffice.
+  # Environments in one of the server's batches, at most; None: no limit, and
+  # those of half the actors are enough.
   inference_max_batch: settings.Whole | None = None
 
   def __post_init__(self):
@@ -48,7 +53,7 @@ class Config:
 
 
 def ignored(agent: Any, config: Config) -> dict[str, str]:
-  """Settings that would change nothing in a run of this agent, and why."""
+  """Settings that a run of this agent would ignore, and why."""
   found = {}
   if agent.experience == 'unrolls':
     why = 'it is of transitions in replay, and this agent learns from unrolls'
@@ -64,10 +69,10 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def share(agent: Any, num_learners: int) -> int:
-  """Of the agent's batch, what each learner takes.
+  """Each learner's share of the agent's batch.
 
   Raises:
-    ValueError: it cannot be shared out.
+    ValueError: the batch cannot be divided.
   """
   if num_learners == 1:
     return agent.batch_size

@@ -16,8 +16,11 @@ from typing import Any
 
 import launchpad as lp
 
+from environment_loops import atari
 from environment_loops import environments
+from environment_loops import making
 from launch import experiment as experiment_lib
+from launch import needs
 from launch import registry
 from launch import settings
 from run_records import names
@@ -62,7 +65,13 @@ class Cell:
   def own_bytes(self) -> dict[str, int]:
     """Memory of its nodes that needs.py cannot see, by setting."""
     of = getattr(self.topology, 'memory_bytes', None)
-    return of(self.sections[self.topology.SECTION]) if of else {}
+    section = self.sections[self.topology.SECTION]
+    each = needs.environment_bytes(self.experiment.environment)
+    found = {'run.eval_episodes': self.experiment.run.eval_episodes * each}
+    if hasattr(section, 'envs_per_actor'):
+      num = section.num_actors * section.envs_per_actor
+      found['actors.envs_per_actor'] = num * each
+    return {**found, **(of(section) if of else {})}
 
 
 def resolve(
@@ -98,14 +107,18 @@ def resolve(
   overrides = overrides or {}
   task, presets = overrides.get('environment'), found.presets
   of_task = (
-    p for p in presets if task and presets[p].get('environment') == task
+    name
+    for name, values in presets.items()
+    if task and atari.same_task(values.get('environment'), task)
   )
-  values = presets[preset or next(of_task, next(iter(presets)))]
+  # An agent without presets has its defaults.
+  preset = preset or next(of_task, next(iter(presets), ''))
+  values = presets[preset] if presets else {}
   name = topology or found.topology
   _check_sections(values, name)
   own = values.get('environment')
   borrowed: set[str] = set()
-  if overrides.get('environment', own) != own:
+  if not atari.same_task(overrides.get('environment', own), own):
     run = {**values.get('run', {}), 'target_return': None}
     values = {**values, 'run': run}
     borrowed = {f'agent.{name}' for name in values.get('agent', {})}
@@ -186,7 +199,8 @@ def _cell(
       f'which environment? {agent_name} has no preset that says. Set '
       '--config.environment=ID.'
     )
-  spec = environments.spec(environment)
+  with making.Watched(environment):
+    spec = environments.spec(environment)
 
   def section(name: str) -> Any:
     said = {
@@ -295,7 +309,8 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
     for name in getattr(found.topology, 'LASTING', ())
     if getattr(before, name) != getattr(after, name)
   ]
-  if kept.experiment.environment != found.experiment.environment:
+  tasks = [cell.experiment.environment for cell in (kept, found)]
+  if not atari.same_task(*tasks):
     other.append(f'environment={found.experiment.environment}')
   agents = [cell.experiment.num_agents for cell in (kept, found)]
   if agents[0] != agents[1]:

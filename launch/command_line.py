@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 import json
-import os
 import pathlib
 import sys
 
+from environment_loops import atari
 from launch import cell as cell_lib
 from launch import engines
 from launch import registry
@@ -48,8 +48,8 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
   Returns:
     The exit code, see `session.run`.
   """
-  sys.path.append(os.getcwd())  # for module:Name
   try:
+    sys.path.append(commands.here())  # for module:Name
     rest, changed = overrides(argv)
     args = _parser(description).parse(rest)
     names.require('engine', args.lp_launch_type, engines.NAMES)
@@ -147,8 +147,8 @@ def _parser(description: str | None) -> commands.Parser:
   parser.add_argument(
     '--ray_address',
     metavar='HOST:PORT',
-    help='of the Ray cluster to run on, or auto for the one of this host; '
-    'default: a local Ray, for this run alone',
+    help='of the Ray cluster to run on, auto for the one of this host, or '
+    'local for a Ray of this run alone; default: RAY_ADDRESS, or else local',
   )
   parser.add_argument(
     '--ray_plain_replay',
@@ -212,6 +212,23 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   return rest, found
 
 
+def _check_name(run_dir: str) -> None:
+  """Refuses what cannot be a run's directory.
+
+  Raises:
+    ValueError: it is empty, or no text.
+  """
+  if not run_dir:
+    raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
+  try:
+    run_dir.encode()
+  except UnicodeEncodeError as e:
+    raise ValueError(
+      f'--run_dir={run_dir!r} is not UTF-8, as all that a run writes. Give '
+      'another name.'
+    ) from e
+
+
 def _cell(
   args: argparse.Namespace, overrides: dict[str, str]
 ) -> tuple[cell_lib.Cell, pathlib.Path | None]:
@@ -222,6 +239,8 @@ def _cell(
         f'{", ".join(registry.agents())}.'
       )
     name, preset = registry.split(args.agent)
+    if args.run_dir is not None:
+      _check_name(args.run_dir)
     cell = cell_lib.resolve(
       name, preset, args.topology, overrides, args.seed or 0
     )
@@ -242,7 +261,7 @@ def _cell(
     names.require(f'preset of {agent}', preset, presets)
     own = presets[preset].get('environment')
     task = overrides.get('environment', own)
-    if task is not None and task != kept.get('environment', task):
+    if task and not atari.same_task(task, kept.get('environment', task)):
       raise ValueError(
         f'{args.resume} is a run of environment={kept["environment"]}: it '
         f'cannot go on as {args.agent}. Leave :{preset} out.'

@@ -20,20 +20,21 @@ if not __package__:
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import later
+from run_records import commands
 
 if __name__ == '__main__':
+  commands.begin()
   later.put_off()  # a small policy plays without
 
 from environment_loops import environments
 from launch import playing
-from run_records import commands
 from run_records import film
 from run_records import run_directory
 
 
 def main() -> int:
-  sys.path.append(os.getcwd())  # for agents of the user's own
   try:
+    sys.path.append(commands.here())  # for agents of the user's own
     args = _parser().parse(sys.argv[1:])
     run = run_directory.open(args.run)
     film_path = run.path / 'policy.gif' if args.video is None else args.video

@@ -1,9 +1,10 @@
-"""What a topology needs to build a program: an agent, a task, a budget."""
+"""The input of a topology: an agent, a task and a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import math
 from typing import Annotated, Literal
 
 from agents import base
@@ -13,53 +14,61 @@ from environment_loops import environments
 _Ratio = Annotated[
   float, settings.between(0, 1e4, 'above 0 and at most 10,000', '(]')
 ]
+# The launcher looks twice a second.
+_Patience = Annotated[
+  float, settings.between(1, math.inf, 'a number of seconds, at least 1', '[)')
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
   """How long to run and what to measure. The same for every agent."""
 
-  # Actor steps of each agent or explorer.
+  # Environment steps of each agent or explorer, after which the run ends.
   steps_per_agent: settings.Whole = 30_000
-  # A confirmed mean, of each agent that is evaluated, that ends the run.
+  # Mean return that ends the run once more episodes have confirmed it, of every
+  # agent that is evaluated; None: no such return.
   target_return: float | None = None
-  wall_clock_s: settings.Seconds | None = None  # seconds that end the run
-  # Evaluations in the budget.
+  wall_clock_s: settings.Seconds | None = None  # seconds until the run ends
+  # Evaluations, spread evenly over the budget.
   evaluations: settings.Whole = 20
-  eval_episodes: settings.Whole = 10  # greedy episodes in one evaluation
-  # Chance of a random action in them. Papers on Atari: 0.05 (Mnih et al. 2015);
-  # a greedy policy can wait for ever for a ball that it never serves.
+  # Greedy episodes in one evaluation, each in its own environment.
+  eval_episodes: Annotated[int, settings.whole(1, 1_000_000)] = 10
+  # Chance of a random action in evaluations. Papers on Atari: 0.05 (Mnih et al.
+  # 2015), as a greedy policy can wait for ever for a ball that it never serves.
   eval_epsilon: settings.Fraction = 0.0
   # Learner steps in one TensorFlow call.
   updates_per_call: Annotated[int, settings.whole(1, 10_000)] = 8
-  # With the learner, or a 'node' of its own.
+  # Place of replay: 'colocated' with the learner, or a 'node' of its own.
   replay: Literal['colocated', 'node'] = 'colocated'
-  # Seconds between checkpoints, at least.
+  # Seconds between checkpoints of replay, at least.
   replay_checkpoint_s: settings.Seconds = 120.0
   tf_threads: Annotated[int, settings.whole(1, 1024)] = (
-    1  # per node; several nodes share the cores
+    1  # threads per node; several nodes share the cores
   )
-  # A broken environment: 'raise' fails its node, 'drop' loses the episode and
-  # counts it, as the presets of MuJoCo's tasks do.
+  # Effect of a broken environment: 'raise' ends its node with an error, 'drop'
+  # loses and counts the episode, as in the presets of MuJoCo tasks.
   on_fault: Literal['raise', 'drop'] = 'raise'
-  # The same numbers from the same seed, bit for bit, where one process does it
-  # all (docs/reliability.md says how far). Replay is then in that process, and
-  # no server has it.
+  # Whether a seed always gives the same numbers, bit for bit, where one process
+  # does all the work (limits: docs/reliability.md). Replay is then in that
+  # process, without a server.
   deterministic: bool = False
-  # Restarts of a node in a row. A life that did something begins a new count.
+  # Restarts of a node in a row, at most. A start in which the node did work
+  # begins a new count.
   max_restarts: settings.Count = 5
-  # Seconds after which a restart is forgotten.
+  # Seconds after which a restart no longer counts.
   restart_window_s: settings.Positive = 600.0
-  # Seconds until a node that shows no life is killed and started again.
-  silent_s: settings.Positive = 60.0
-  # Seconds until a run without a step or an update is ended.
-  stall_s: settings.Positive = 180.0
-  # Environment steps of an evaluated episode, and of each that evolution
-  # strategies play, where the task has no limit.
+  # Seconds without a heartbeat until a node is killed and restarted.
+  silent_s: _Patience = 60.0
+  # Seconds without a step or an update until the run is ended.
+  stall_s: _Patience = 180.0
+  # Environment steps after which an evaluated episode is cut, or any episode of
+  # evolution strategies, if the task has no limit of its own.
   eval_max_steps: settings.Whole = 100_000
-  # The environment talks to other machines or programs: no private network.
+  # Whether the environment talks to other machines or programs; if so, the run
+  # has no private network.
   needs_network: bool = False
-  # Of nodes that only measure or supervise.
+  # Niceness of nodes that only evaluate or supervise.
   background_niceness: settings.Count = 5
 
   def __post_init__(self):
@@ -68,24 +77,24 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-  """How often what was experienced is learned from, in every topology.
+  """The ratio of learning to acting, in every topology.
 
-  An update of `batch_size` transitions for every `batch_size /
-  samples_per_insert` environment steps of a member.
+  A member makes an update of `batch_size` transitions for every `batch_size /
+  samples_per_insert` environment steps.
   """
 
-  # Times that a transition is sampled on average; None: free-running, as in
-  # Ape-X's paper, where acting and learning do not wait for each other.
+  # Average number of times that a transition is sampled; None: acting and
+  # learning do not wait for each other, as in Ape-X's paper.
   samples_per_insert: _Ratio | None = 8.0
 
   def __post_init__(self):
     settings.check(self, 'pace')
 
   def steps_per_update(self, batch_size: int) -> float:
-    """Environment steps of a member for one update, where one loop does both.
+    """Environment steps of a member per update, for a loop that does both.
 
     Raises:
-      ValueError: there is no such number.
+      ValueError: `samples_per_insert` is None.
     """
     if self.samples_per_insert is None:
       raise ValueError(
@@ -101,8 +110,7 @@ class Experiment:
   """An agent on an environment, with a seed and a budget.
 
   Attributes:
-    make_agent: makes the agent; called in each node that needs one, so it has
-      to be picklable.
+    make_agent: makes the agent; picklable, as nodes call it.
     environment: gymnasium id.
     num_agents: members in the whole program, P summed over its nodes.
     max_replay_size: transitions kept for each member.
@@ -110,7 +118,7 @@ class Experiment:
     pace: samples per insert, where the agent samples replay.
     seed: of the whole run.
     run: budget and measurement.
-    run_dir: where the run is kept; None keeps nothing.
+    run_dir: directory of the run; None keeps nothing.
   """
 
   make_agent: Callable[[], base.Agent]
@@ -134,7 +142,7 @@ class Experiment:
 
   @property
   def eval_limit(self) -> int | None:
-    """Steps at which an evaluated episode is cut; None: the task ends it."""
+    """Steps after which an evaluated episode is cut; None: the task's limit."""
     spec = environments.spec(self.environment)
     return None if spec.max_episode_steps else self.run.eval_max_steps
 

@@ -18,6 +18,7 @@ from environment_loops import actions
 from environment_loops import atari
 from environment_loops import environments
 from environment_loops import evaluation
+from environment_loops import making
 from launch import registry
 from run_records import checkpoints
 from run_records import film
@@ -50,7 +51,8 @@ class Native:
     """Makes the policy of kept parameters; episodes begin."""
     self._spec = kept.agent.spec
     self._policy: Any = kept.policy()
-    environment = environments.build(self._spec.name)
+    with making.Watched(self._spec.name):
+      environment = environments.build(self._spec.name)
     self.space: Any = environment.action_space
     environment.close()
 
@@ -59,11 +61,12 @@ class Native:
 
     Raises:
       ValueError: they have another shape than the environment's, or are not
-        finite numbers.
+        finite numbers, or no bytes where its images are.
     """
     spec = self._spec
     try:
-      observation = np.asarray(observation, spec.observation_dtype)
+      given = np.asarray(observation)
+      observation = given.astype(spec.observation_dtype, copy=False)
     except (ValueError, TypeError) as e:
       raise ValueError(
         f'a {type(observation).__name__} is no array of observations ({e}). '
@@ -80,6 +83,16 @@ class Native:
       )
     if not np.isfinite(observation).all():
       raise ValueError(f'the observation is not finite: {observation}.')
+    # Of floats in [0, 1] bytes would be black, of larger numbers anything.
+    bytes_needed = observation.dtype == np.uint8
+    if bytes_needed and (
+      given.dtype.kind not in 'iu' or (given != observation).any()
+    ):
+      raise ValueError(
+        f'the observation has dtype {given.dtype}, from {given.min()} to '
+        f'{given.max()}; {spec.name} has images of bytes, 0 to 255. Give them '
+        'as it does, np.uint8.'
+      )
     batch = observation[None] if single else observation
     found = np.asarray(self._policy(batch))
     lead = (len(batch),)
@@ -89,6 +102,12 @@ class Native:
     else:
       found = actions.to_native(spec.name, self.space, found, lead)
     return found[0] if single else found
+
+  @property
+  def remembers(self) -> bool:
+    """Whether its actions follow from earlier observations, too."""
+    has_reset = hasattr(self._policy, 'reset')
+    return getattr(self._policy, 'remembers', has_reset)
 
   def reset(self) -> None:
     """All episodes begin anew."""
@@ -107,7 +126,11 @@ def load(run: run_directory.RunDirectory) -> Kept:
   Raises:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
-  agent = registry.make(run.config())
+  config = run.config()
+  try:
+    agent = registry.make(config)
+  except ValueError as e:
+    raise ValueError(f'{run.path}: {e}') from e
   for name in checkpoints.PLAYED:
     saved = checkpoints.read(run.checkpoints / name)
     if saved is not None:
@@ -154,7 +177,7 @@ def evaluate(
   Raises:
     environments.EnvironmentFault: hardly anything but broken episodes.
   """
-  name, settings = run.config()['environment'], run.config()['run']
+  name, settings = run.config()['environment'], run.config().get('run', {})
   limited = environments.spec(name).max_episode_steps is not None
   result = evaluation.evaluate_vector(
     kept.policy(),
@@ -164,6 +187,7 @@ def evaluate(
     # Runs of earlier versions have no such setting.
     None if limited else settings.get('eval_max_steps', _MAX_STEPS),
     epsilon=settings.get('eval_epsilon', 0.0),
+    building=making.Watched(name),
   )
   assert result is not None  # nothing stops it
   return result
@@ -189,9 +213,10 @@ def record(
     ValueError, RuntimeError: the environment gives no pictures, or they
       cannot be written.
   """
-  environment = environments.make(
-    atari.whole_games(name), seed, render_mode='rgb_array'
-  )
+  with making.Watched(name):
+    environment = environments.make(
+      atari.whole_games(name), seed, render_mode='rgb_array'
+    )
   frames = []
 
   def watch(observation):

@@ -18,6 +18,7 @@ import launchpad as lp
 
 from agents import base
 from environment_loops import environments
+from environment_loops import making
 from launch import experiment as experiment_lib
 from launch import settings
 from run_records import names
@@ -233,7 +234,12 @@ def make(config: Mapping[str, Any]) -> base.Agent:
       used here.
   """
   found = agent(str(config.get('agent_name')))
-  return found.agent(
-    settings.make('agent', found.config, config['agent']),
-    environments.spec(config['environment']),
-  )
+  for name, kind in (('agent', Mapping), ('environment', str)):
+    if not isinstance(config.get(name), kind):
+      raise ValueError(
+        f'its config.json has no {name!r} that can be read. Put the file back '
+        'from a copy.'
+      )
+  made = settings.make('agent', found.config, config['agent'])
+  with making.Watched(config['environment']):
+    return found.agent(made, environments.spec(config['environment']))

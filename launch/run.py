@@ -23,8 +23,10 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import later
 from replay import isolation
+from run_records import commands
 
 if __name__ == '__main__':
+  commands.begin()
   isolation.prepare(sys.argv)  # the imports below may start threads
   later.put_off()
 

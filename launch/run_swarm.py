@@ -24,14 +24,15 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import later
 from replay import isolation
+from run_records import commands
 
 if __name__ == '__main__':
+  commands.begin()
   isolation.prepare(sys.argv)  # the imports below may start threads
   later.put_off()
 
 from launch import command_line
 from launch import registry
-from run_records import commands
 from run_records import names
 
 _AGENT = 'pso_dqn'

@@ -23,6 +23,7 @@ from typing import Any
 
 import launchpad as lp
 
+from environment_loops import faults
 from launch import cell as cell_lib
 from launch import engines
 from launch import later
@@ -70,9 +71,13 @@ def run(
       143 ended by SIGTERM.
   """
   later.load()  # before there are threads and nodes
+  commands.raise_interrupts()
   environment = cell.experiment.environment
   with contextlib.ExitStack() as at_end:
+    at_end.enter_context(contextlib.suppress(KeyboardInterrupt))
+    unless_run = at_end.enter_context(contextlib.ExitStack())
     try:
+      where = commands.here()
       path = run_dir
       if path is None:
         path = run_directory.default_path(cell.agent.name, environment)
@@ -81,7 +86,8 @@ def run(
         path = path.resolve()  # other hosts may lack this working directory
       launched = path / launcher.FILE
       # What refuses comes before anything is in the directory.
-      program = cell.build(str(path))
+      # Nodes may leave the working directory, as some environments do.
+      program = cell.build(str(path.absolute()))
       if ray is not None:
         engines.check_on_ray(program, ray)
       if ray is None or not ray.address:
@@ -95,16 +101,27 @@ def run(
         checkpoints.check(path, functools.partial(_warn, path))
       else:
         run_directory.check_free(path)
+      if engine == 'local_mp':
+        engines.check_fork()
     except (ValueError, OSError) as e:
       return commands.refuse(e)
+    except MemoryError as e:
+      return commands.refuse(
+        ValueError(
+          f'this run does not fit into memory: {e}. Lower the number of '
+          'environments, or what is learned from at a time.'
+        )
+      )
     # A process from before the private network: it may need the other one.
     follower = follow.Follower(path, sinks) if sinks else None
     try:
       isolation.enter(mode)
       directory = run_directory.create(
-        path, cell.config, versions(), resume=resume
+        path.absolute(), cell.config, versions(), resume=resume
       )
       if not resume:
+        # The same command is to work once the reason is gone.
+        unless_run.callback(shutil.rmtree, directory.path, ignore_errors=True)
         at_end.callback(launched.unlink, missing_ok=True)
         _write_record(path)
     except (ValueError, OSError) as e:
@@ -113,29 +130,42 @@ def run(
       return commands.refuse(e)
     with contextlib.suppress(OSError):  # as the view's
       for note in notes.of(cell):
-        print(note, flush=True)
+        print(f'note: {note}', flush=True)
     title = f'{cell.agent.title} · {environment}'
-    live = view.LiveView(directory.path, counter_of(program), title)
+    live = view.LiveView(path, counter_of(program), title)
+    failed: set[str] = set()
 
     def tick(state: engines.RunState) -> None:
-      live(state)
-      on_tick()
+      unless_run.pop_all()
+      # One that fails is no reason to leave out the other, nor the next tick.
+      for what, call in (
+        ('The live view', functools.partial(live, state)),
+        ('What tells the caller of it', on_tick),
+      ):
+        try:
+          call()
+        except Exception as e:
+          if what not in failed:
+            failed.add(what)
+            said = f'{what} failed, and the run goes on: {faults.gist(e)}.'
+            with contextlib.suppress(OSError):
+              _warn(directory.path, said)
 
     refusal: engines.Refused | None = None
     try:
       outcome = engines.run(
         program, engine, run_dir=directory.path, on_tick=tick, ray=ray
       )
+      unless_run.pop_all()
     except engines.Refused as e:
       refusal = e
     finally:
+      with contextlib.suppress(OSError):
+        os.chdir(where)  # for nodes that were threads, see above
       live.close()
       if follower is not None:
         follower.close()
     if refusal is not None:
-      if not resume:
-        # Nothing ran: the same command is to work once the reason is gone.
-        shutil.rmtree(directory.path)
       return commands.refuse(refusal)
     # Not at the top: matplotlib takes as long to import as a node to start.
     from run_records import plots  # pylint: disable=g-import-not-at-top
@@ -143,10 +173,12 @@ def run(
     try:
       plots.learning_curve(directory.path)
     except (ValueError, OSError) as e:
-      print(f'No learning curve: {e}', file=sys.stderr)
+      print(f'warning: no learning curve: {e}', file=sys.stderr)
     outcome = _honest(outcome, directory)
     live.final(outcome)
     return outcome.exit_code
+  print('interrupted', file=sys.stderr)  # while no engine could take it
+  return commands.INTERRUPTED
 
 
 def _claim(path: pathlib.Path) -> None:
@@ -176,9 +208,18 @@ def _honest(
   outcome: engines.Outcome, directory: run_directory.RunDirectory
 ) -> engines.Outcome:
   """The outcome; a failure where a run came to its end and learned nothing."""
-  summary = directory.summary()
-  if outcome.exit_code != 0 or summary is None:
+  if outcome.exit_code != 0:
     return outcome
+  summary, config = directory.summary(), directory.path / 'config.json'
+  if summary is None or not config.exists():
+    gone = 'was moved or removed meanwhile'
+    if config.exists():
+      gone = 'took no summary.json: is its disk full?'
+    return dataclasses.replace(
+      outcome,
+      exit_code=1,
+      reason=f'what was learned is not kept: {directory.path} {gone}',
+    )
   # A goal that was reached without an update is reached all the same.
   if summary['outcome'] == 'goal' or summary['totals'].get('learner_steps'):
     return outcome

@@ -23,6 +23,10 @@ import platform
 import runpy
 import sys
 
+# Run as a file, Python would look for modules in murmuration/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
 from murmuration import setup
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -50,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command; returns its exit code."""
   words = list(sys.argv[1:] if argv is None else argv)
   if not words or words[0] in ('-h', '--help'):
-    print(__doc__.strip())
+    print(f'usage: murmuration COMMAND [ARGUMENT ...]\n\n{__doc__.strip()}')
     return 0 if words else _USAGE
   name, *rest = words
   # The project's packages come before a caller's modules of the same names.

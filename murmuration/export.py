@@ -20,6 +20,16 @@ import sys
 import textwrap
 from typing import Any
 
+# Run as a file, Python would look for modules in murmuration/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+from launch import later
+
+if __name__ == '__main__':
+  later.put_off()  # most formats, and what is refused, need nothing of it
+
 import numpy as np
 
 from environment_loops import environments
@@ -191,6 +201,7 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
 
   Observations [N, ...] to 'action'; of a policy that remembers also 'state'
   [N, S] and 'fresh' (an episode begins, bool [N]), and the next 'state' back.
+  assets.extra/about.json has what it says of itself, a score too.
   """
   import tensorflow as tf
   import tensorflow.experimental.numpy as tnp
@@ -220,6 +231,10 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
   module = tf.Module()
   module.act = act
   tf.saved_model.save(module, str(to), signatures=act)
+  # Where TensorFlow has a place for what it does not load itself.
+  extra = to / 'assets.extra'
+  extra.mkdir(exist_ok=True)
+  (extra / 'about.json').write_text(json.dumps(about), encoding='utf-8')
 
 
 if __name__ == '__main__':

@@ -8,7 +8,8 @@ first here, and the caller's modules after them.
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+from collections.abc import Callable, Sequence
 import functools
 import itertools
 import math
@@ -32,6 +33,7 @@ from replay import isolation
 
 _TICK_S = 0.4
 _STOPPED = 143  # as the engine says it
+_INTERRUPTED = 130
 
 
 class _Asked:
@@ -47,6 +49,27 @@ class _Asked:
 _asked = _Asked()
 
 
+class _Interrupt:
+  """SIGINT ends the operation that is under way, and never the process."""
+
+  def __init__(self):
+    self.busy = False
+
+  def __call__(self, number: int, frame: Any) -> None:
+    if not self.busy:
+      return
+    while frame is not None:
+      if frame.f_code.co_filename.startswith('<frozen importlib'):
+        # Half a module is of no use, and cannot be imported again: the caller
+        # starts another process.
+        os._exit(_INTERRUPTED)
+      frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+_interrupt = _Interrupt()
+
+
 class Ticks:
   """Tells the caller how far a run is. Never waits: ticks may be left out."""
 
@@ -60,6 +83,7 @@ class Ticks:
     self._budget = cell.experiment.total_steps
     self._next = 0.0
     self._told = len(self._run.metrics('evaluation'))
+    self._warned: set[Callable[[], None]] = set()
 
   def __call__(self, last: bool = False) -> None:
     if _asked.stop and not last:
@@ -71,20 +95,27 @@ class Ticks:
     self._next = time.monotonic() + _TICK_S
     if not last and not select.select([], [self._connection], [], 0)[1]:
       return
-    # What cannot be read now is left out, or told the next time.
-    with contextlib.suppress(OSError):
-      self._tell()
+    for tell in (self._tell_steps, self._tell_evaluations):
+      try:
+        tell()
+      except OSError:
+        pass  # what cannot be read now is left out, or told the next time
+      except ValueError as e:  # a file that is broken, and remains so
+        if tell not in self._warned:
+          self._warned.add(tell)
+          print(f'warning: callbacks miss it: {e}', file=sys.stderr)
 
   def _send(self, message: tuple[str, Any]) -> None:
+    if math.isinf(self._next):
+      return
     try:
       self._connection.send(message)
     except OSError:
       # The caller is gone, and its runs with it.
       self._next = math.inf
       os.kill(os.getpid(), signal.SIGTERM)
-      raise
 
-  def _tell(self) -> None:
+  def _tell_steps(self) -> None:
     found = totals(self._run)
     if found:
       self._send(
@@ -98,6 +129,8 @@ class Ticks:
           },
         )
       )
+
+  def _tell_evaluations(self) -> None:
     rows = self._run.metrics('evaluation')
     for row in rows[self._told :]:
       self._send(('evaluation', row))
@@ -126,6 +159,7 @@ def train(
   resume: bool = False,
   sinks: str = '',
   ray_address: str = '',
+  cluster: str | Sequence[str] = (),
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
   from launch import engines
@@ -143,10 +177,12 @@ def train(
   names.require('engine', engine, engines.NAMES)
   ray = None
   if engine == 'ray':
-    engines.check_ray(ray_address)
-    ray = engines.Options(ray_address)
-  elif ray_address:
-    raise ValueError(f"ray_address= is for engine='ray', not {engine!r}.")
+    asked = [cluster] if isinstance(cluster, str) else cluster
+    ray = engines.Options(ray_address, asked)
+    engines.check_ray(ray.address)
+  elif ray_address or cluster:
+    name = 'ray_address' if ray_address else 'cluster'
+    raise ValueError(f"{name}= is for engine='ray', not {engine!r}.")
   followers = sinks_lib.parse(sinks)
   if resume:
     run = run_directory.open(path)
@@ -180,6 +216,8 @@ def main(connection: Any) -> None:
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads
     signal.signal(signal.SIGTERM, _asked)
+  else:
+    signal.signal(signal.SIGINT, _interrupt)
   later.put_off()  # what is refused needs none of it
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service
@@ -195,8 +233,13 @@ def main(connection: Any) -> None:
     if operation == 'train':
       arguments['connection'] = connection
     try:
+      _interrupt.busy = not hello['trains']
       answer = 'done', operations[operation](**arguments), number
+      _interrupt.busy = False
+    except KeyboardInterrupt:
+      answer = 'error', ('RuntimeError', 'interrupted'), number
     except Exception as e:
+      _interrupt.busy = False
       kind = next(
         kind.__name__
         for kind in (ValueError, OSError, RuntimeError, TypeError, Exception)
@@ -204,9 +247,15 @@ def main(connection: Any) -> None:
       )
       text = f'{type(e).__name__}: {e}' if kind == 'Exception' else str(e)
       answer = 'error', (kind, text), number
+    _interrupt.busy = False
     sys.stdout.flush()
     connection.send(answer)
 
 
 if __name__ == '__main__':
-  main(multiprocessing.connection.Connection(int(sys.argv[1])))
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('descriptor', type=int, help='of a pipe to the caller')
+  args = parser.parse_args()
+  main(multiprocessing.connection.Connection(args.descriptor))

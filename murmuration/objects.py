@@ -38,12 +38,13 @@ class Objects:
     self._ids: dict[str, Any] = {}  # of gymnasium's registry
     self._pickled: bytes | None = None
 
-  def name(self, thing: Any, kind: str) -> str:
+  def name(self, thing: Any, kind: str, kept: str = '') -> str:
     """The name under which a helper process finds `thing`.
 
     Args:
       thing: a name already, or a class, a function, a module, an object.
       kind: 'agent', 'environment' or 'topology'.
+      kept: the name that a run has for it, where there is a run.
 
     Raises:
       ValueError: it cannot be used as one.
@@ -55,13 +56,17 @@ class Objects:
       return thing
     if kind == 'environment':
       _check_makes_environments(thing)
-    found = _importable(thing)
-    if found:
-      return found
-    name = getattr(thing, '__name__', None) or getattr(thing, 'name', None)
-    name = re.sub(r'\W+', '_', str(name or kind)).strip('_') or kind
-    if name == 'lambda':
-      name = kind
+    place, _, name = kept.partition(':')
+    if place != GIVEN:
+      found = _importable(thing)
+      if found:
+        return found
+      own = getattr(thing, '__name__', None) or getattr(thing, 'name', None)
+      name = re.sub(r'\W+', '_', str(own or kind)).strip('_') or kind
+      if name == 'lambda':
+        name = kind
+      while name in self._objects:  # an agent and an environment, say
+        name += f'_{kind}'
     self._objects[name] = (thing, _config_of(thing))
     return f'{GIVEN}:{name}'
 

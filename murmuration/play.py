@@ -17,6 +17,10 @@ import pathlib
 import sys
 from typing import Any
 
+# Run as a file, Python would look for modules in murmuration/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
 import gymnasium
 import numpy as np
 
@@ -26,6 +30,7 @@ from murmuration import portable
 from run_records import commands
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
+_MAX_STEPS = 100_000  # as in an evaluation
 
 
 def policies() -> dict[str, pathlib.Path]:
@@ -76,9 +81,22 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def play(
-  policy: portable.Policy, episodes: int, seed: int, environment: gymnasium.Env
+  policy: portable.Policy,
+  episodes: int,
+  seed: int,
+  environment: gymnasium.Env,
+  max_steps: int = sys.maxsize,
+  film_steps: int = sys.maxsize,
 ) -> tuple[np.ndarray, list[Any]]:
   """Plays whole episodes.
+
+  Args:
+    policy: what acts.
+    episodes: how many, one after the other.
+    seed: of the first; each has the next one.
+    environment: where.
+    max_steps: after so many an episode is cut.
+    film_steps: of the first episode so many are filmed.
 
   Returns:
     Returns [episodes], and the frames of the first, where there are some.
@@ -88,15 +106,16 @@ def play(
   for episode in range(episodes):
     observation, _ = environment.reset(seed=seed + episode)
     policy.reset()
-    over = False
-    while not over:
-      if environment.render_mode == 'rgb_array' and not episode:
+    filmed = environment.render_mode == 'rgb_array' and not episode
+    for step in range(max_steps):
+      if filmed and step < film_steps:
         frames.append(pictures.frame())
       observation, reward, terminated, truncated, _ = environment.step(
         policy(observation)
       )
       returns[episode] += reward
-      over = terminated or truncated
+      if terminated or truncated:
+        break
   return returns, frames
 
 
@@ -106,7 +125,18 @@ def main() -> int:
   parser.add_argument('name', nargs='?', metavar='AGENT:PRESET|FILE')
   parser.add_argument('--episodes', type=commands.at_least(1), default=3)
   parser.add_argument('--seed', type=commands.at_least(0), default=0)
+  parser.add_argument(
+    '--max_steps',
+    type=commands.at_least(1),
+    help=f'of an episode; default: the limit of the task, else {_MAX_STEPS:,}',
+  )
   parser.add_argument('--video', help='a film of the first episode, .gif, .mp4')
+  parser.add_argument(
+    '--film_steps',
+    type=commands.at_least(1),
+    default=1500,
+    help='of the film at most; default: %(default)s',
+  )
   try:
     args = parser.parse(sys.argv[1:])
     if args.name is None:
@@ -121,7 +151,18 @@ def main() -> int:
     environment = _made(name, 'rgb_array' if args.video else None)
   except (ValueError, OSError) as e:
     return commands.refuse(e)
-  returns, frames = play(policy, args.episodes, args.seed, environment)
+  assert environment.spec is not None, name
+  max_steps = args.max_steps or environment.spec.max_episode_steps
+  if not max_steps:
+    max_steps = _MAX_STEPS
+    print(
+      f'note: {name} has no step limit: episodes are cut after {max_steps:,} '
+      'steps. --max_steps sets another number.',
+      file=sys.stderr,
+    )
+  returns, frames = play(
+    policy, args.episodes, args.seed, environment, max_steps, args.film_steps
+  )
   print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
   print(
     '  '

@@ -21,21 +21,37 @@ class Policy:
   def __init__(self, given: objects.Objects, path: pathlib.Path):
     self._given, self._path = given, path
     self._helper: process.Helper | None = None
+    self._number, self._remembers = -1, False
     self._call('reset')
 
   def _call(self, operation: str, **arguments: Any) -> Any:
     helper = process.service(self._given)
     if helper is not self._helper:
-      # Another one, which has begun no episodes: the one before was closed.
+      # Another one: that before was closed, or it died.
+      if operation != 'reset' and self._in_episode():
+        raise RuntimeError(
+          'The process that played this policy has ended, and what the policy '
+          'remembered of its episodes is lost. Call reset() where they begin '
+          'anew.'
+        )
       gone = helper.gone[:]
       del helper.gone[: len(gone)]  # fails for none of two threads at once
-      self._number = helper.call('policy', path=self._path, gone=gone)
+      made = helper.call('policy', path=self._path, gone=gone)
+      self._number, self._remembers = made
       self._helper = helper
+    if self._remembers and operation == 'act':
+      helper.remembering.add(self._number)
+    elif operation == 'reset':
+      helper.remembering.discard(self._number)
     return helper.call(operation, number=self._number, **arguments)
+
+  def _in_episode(self) -> bool:
+    return self._helper is not None and self._number in self._helper.remembering
 
   def __del__(self):
     # Said with the next one that is made: this may be in the middle of a call.
     if self._helper is not None:
+      self._helper.remembering.discard(self._number)
       self._helper.gone.append(self._number)
 
   def __call__(self, observation: Any) -> Any:
@@ -43,6 +59,7 @@ class Policy:
 
     Raises:
       ValueError: observations of another shape than the environment's.
+      RuntimeError: it remembered an episode, and its process has died.
     """
     return self._call('act', observation=observation)
 

@@ -35,6 +35,13 @@ class Policy:
         f'observation has shape {x.shape}; needed is {self._shape}, or '
         '[N, ...] for a batch.'
       )
+    if self.about.get('observation_dtype') == 'uint8' and (
+      x.dtype.kind not in 'iu' or x.min() < 0 or x.max() > 255
+    ):
+      raise ValueError(
+        f'observation has dtype {x.dtype}, from {x.min()} to {x.max()}; this '
+        'policy has learned from images of bytes, 0 to 255: give np.uint8.'
+      )
     x = x[None] if single else x
     if self._state is None:
       self._state = np.zeros((len(x), self.size), np.float32)

@@ -21,6 +21,9 @@ from murmuration import setup
 _SCRIPT = pathlib.Path(__file__).with_name('helper.py')
 # The engine gives its nodes 8 s to save and to end.
 _STOP_S = 30.0
+_INTERRUPT_S = (
+  2.0  # an operation that does not end by then goes with the process
+)
 _TAIL = 40  # lines of output that are shown of a helper that failed
 _ERRORS = {
   error.__name__: error
@@ -48,7 +51,10 @@ class Helper:
     self._output: Any = tempfile.TemporaryFile()
     self._lock = threading.Lock()
     self._calls = 0
-    self.gone: list[int] = []  # numbers of policies that nobody has any more
+    self._told = 0  # bytes of its output
+    # Numbers of policies: that nobody has any more, and that remember episodes.
+    self.gone: list[int] = []
+    self.remembering: set[int] = set()
     self.connection, theirs = multiprocessing.Pipe()
     self.owner = os.getpid()
     self.process = subprocess.Popen(
@@ -77,12 +83,32 @@ class Helper:
     """
     with self._lock:
       self.begin(operation, **arguments)
-      # An answer that an interrupt left behind comes first.
-      while (message := self.receive(60.0)) is None or (
-        message[-1] != self._calls
-      ):
-        pass
+      try:
+        message = self._answer()
+      except BaseException:
+        self._break_off()
+        raise
     return self.result(message)
+
+  def _answer(self) -> tuple:
+    """Waits for the answer to the last call."""
+    while (message := self.receive(60.0)) is None or message[-1] != self._calls:
+      pass
+    return message
+
+  def _break_off(self) -> None:
+    """Ends the operation for which nobody waits any more: Ctrl-C, mostly."""
+    deadline, over = time.monotonic() + _INTERRUPT_S, False
+    try:
+      self.process.send_signal(signal.SIGINT)
+      while not over and time.monotonic() < deadline:
+        message = self.receive(0.05)
+        over = message is not None and message[-1] == self._calls
+    except RuntimeError:
+      over = True  # it has ended
+    finally:
+      if not over:
+        self._kill()
 
   def begin(self, operation: str, **arguments: Any) -> None:
     """Asks only; `receive` has what comes."""
@@ -90,6 +116,9 @@ class Helper:
       self.connection.send((operation, arguments))
     except OSError:
       self._has_died()
+    except KeyboardInterrupt:
+      self._kill()  # what has half a message waits for the other half
+      raise
     # Nothing is sent of what cannot be pickled, and nothing answers it.
     self._calls += 1
 
@@ -116,6 +145,15 @@ class Helper:
       kind, text = content
       raise _ERRORS.get(kind, RuntimeError)(text)
     return content
+
+  def said(self) -> list[str]:
+    """Whole lines that it printed since this was asked last."""
+    output = self._output.fileno()
+    # Not read(): its process writes where ours would leave the file.
+    news = os.pread(output, os.fstat(output).st_size - self._told, self._told)
+    news = news[: news.rfind(b'\n') + 1]
+    self._told += len(news)
+    return news.decode(errors='replace').splitlines()
 
   def output(self) -> str:
     """The last lines that it printed."""
@@ -151,12 +189,15 @@ class Helper:
     while self.process.poll() is None and time.monotonic() < deadline:
       time.sleep(0.01)
     if self.process.poll() is None:
-      with contextlib.suppress(ProcessLookupError):
-        os.killpg(self.process.pid, signal.SIGKILL)
-    self.process.wait()
+      self._kill()
     output = self.output()
     self._output.close()
     return output
+
+  def _kill(self) -> None:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.process.pid, signal.SIGKILL)
+    self.process.wait()
 
   def _has_died(self) -> None:
     code = self.process.wait(timeout=_STOP_S)
@@ -166,7 +207,8 @@ class Helper:
     )
 
 
-_MOST_SERVICES = 2  # each is a process with TensorFlow
+# Each is a process with TensorFlow; `service` says when there are more.
+_MOST_SERVICES = 2
 _services: dict[bytes | None, Helper] = {}  # the one asked last is last
 _changing = threading.Lock()  # held while services start and make room
 
@@ -174,7 +216,9 @@ _changing = threading.Lock()  # held while services start and make room
 def service(given: objects.Objects) -> Helper:
   """The process that plays policies for this one; started at the first call.
 
-  One for all runs, but for those of objects, which have one for each set.
+  One for all runs, but for those of objects, which have one for each set. The
+  one that was asked longest ago makes room, unless a policy of it remembers the
+  episodes that it is in.
   """
   key = given.pickled()
   with _changing:
@@ -186,10 +230,11 @@ def service(given: objects.Objects) -> Helper:
     ):
       if found is not None:
         found.close()
-      while len(_services) >= _MOST_SERVICES:
-        oldest = _services.pop(next(iter(_services)))
-        with oldest._lock:  # another thread may wait for its answer
-          oldest.close()
+      idle = [k for k, helper in _services.items() if not helper.remembering]
+      for oldest in idle[: max(len(_services) + 1 - _MOST_SERVICES, 0)]:
+        closed = _services.pop(oldest)
+        with closed._lock:  # another thread may wait for its answer
+          closed.close()
       found = Helper(given)
     _services[key] = found
     return found

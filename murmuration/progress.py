@@ -20,7 +20,11 @@ class Bar:
     # ipykernel's stream is no terminal, and shows a line that is written over.
     notebook = 'ipykernel' in sys.modules
     self._stream = sys.stdout if notebook else sys.stderr
-    self._shown = self._stream.isatty() or notebook if shown is None else shown
+    try:
+      watched = notebook or self._stream.isatty()
+    except (AttributeError, ValueError):  # there is none, or it was closed
+      watched = False
+    self._shown = watched if shown is None else shown
     self._return: float | None = None
     self._length = 0
 
@@ -40,11 +44,23 @@ class Bar:
     )
     if self._return is not None:
       line += f', return {self._return:.1f}'
-    self._stream.write(f'\r{line.ljust(self._length)}')
-    self._stream.flush()
+    self._write(f'\r{line.ljust(self._length)}')
     self._length = len(line)
+
+  def say(self, line: str) -> None:
+    """A line above the bar, whether that is shown or not."""
+    self._write(
+      f'\r{line.ljust(self._length)}\n' if self._length else f'{line}\n'
+    )
+    self._length = 0
 
   def close(self) -> None:
     if self._length:
-      self._stream.write('\n')
+      self._write('\n')
+
+  def _write(self, text: str) -> None:
+    try:
+      self._stream.write(text)
       self._stream.flush()
+    except (AttributeError, OSError, ValueError):
+      self._shown = False  # nobody can see it, and the run goes on

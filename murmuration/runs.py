@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import os
 import pathlib
-import shutil
 from typing import Any, NamedTuple
 
 from murmuration import arguments
@@ -13,6 +12,7 @@ from murmuration import objects
 from murmuration import policy as policy_lib
 from murmuration import process
 from murmuration import progress as progress_lib
+from murmuration import stored
 
 Path = str | os.PathLike[str]
 # Called with the run, and with what has come: see `train`.
@@ -21,9 +21,8 @@ Callback = Callable[['Run', dict[str, Any]], Any]
 _POLL_S = 0.1
 _USAGE = 2  # exit codes of a run
 _BROKEN_OFF = (130, 143)
-# Of a run that trains: files that are being written (.NAME.PID.THREAD, see
-# run_records/durable.py), and the record of the process that trains it.
-_NOT_COPIED = shutil.ignore_patterns('.*.[0-9]*.*', 'launcher.json')
+# What a run prints, and its caller is shown.
+_SAID = ('note: ', 'warning: ')
 
 
 class _Stop:
@@ -155,29 +154,7 @@ class Run:
     Raises:
       FileExistsError: there is something at `path`.
     """
-    path = pathlib.Path(path)
-    if path.exists():
-      if path.resolve() == self.path.resolve():
-        return path
-      if not (overwrite and (path / 'config.json').is_file()):
-        raise FileExistsError(
-          f'{path} is there already'
-          + (
-            ', and is no run. Give another name.'
-            if overwrite
-            else '. Give another name, or overwrite=True.'
-          )
-        )
-    # The other run goes when this one's copy is whole.
-    new = path.with_name(f'.{path.name}.{os.getpid()}')
-    try:
-      _copy(self.path, new)
-      if path.exists():
-        shutil.rmtree(path)
-      new.rename(path)
-    finally:
-      shutil.rmtree(new, ignore_errors=True)
-    return path
+    return stored.copy(self.path, pathlib.Path(path), overwrite)
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
@@ -194,6 +171,7 @@ class Run:
     progress: bool | None = None,
     sinks: str = '',
     ray_address: str = '',
+    cluster: str | Sequence[str] = (),
     **config: Any,
   ) -> Run:
     """Goes on training in the same directory, with the same callbacks.
@@ -205,6 +183,7 @@ class Run:
       progress: as for `train`.
       sinks: as for `train`.
       ray_address: as for `train`.
+      cluster: as for `train`.
       **config: settings that change.
 
     Returns:
@@ -217,6 +196,7 @@ class Run:
       steps=arguments.whole(steps),
       sinks=sinks,
       ray_address=ray_address,
+      cluster=cluster,
       settings=arguments.as_text(config),
     )
     return self
@@ -231,6 +211,7 @@ class Run:
       helper.begin('train', path=self.path, **words)
       while True:
         message = helper.receive(_POLL_S)
+        _show(helper, bar)
         if message is None:
           continue
         if message[0] in ('done', 'error'):
@@ -242,6 +223,7 @@ class Run:
         # An exception, Ctrl-C also: the run is to save and to end.
         self.stop()
         helper.drain()
+      _show(helper, bar)
       output = helper.close()
       self._helper = None
       self._policy = None  # of parameters that a callback saw
@@ -290,6 +272,7 @@ def train(
   progress: bool | None = None,
   sinks: str = '',
   ray_address: str = '',
+  cluster: str | Sequence[str] = (),
   on_tick: Callback | None = None,
   on_evaluation: Callback | None = None,
   on_end: Callback | None = None,
@@ -320,7 +303,10 @@ def train(
     sinks: where numbers go besides the run, such as 'wandb,csv': see
       run_records/sinks.py.
     ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
-      'auto' for the one of this host; '' starts one for this run alone.
+      'auto' for the one of this host, or 'local' for one of this run alone; '':
+      what RAY_ADDRESS says, or else 'local'.
+    cluster: what each node of a group asks of its host there, such as
+      'learner:cpus=4,gpus=1'; several in a list. The command's --cluster.
     on_tick: called about twice a second with the run and {'steps', 'budget',
       'elapsed_s', 'totals'}.
     on_evaluation: called with the run and each evaluation: {'actor_steps',
@@ -359,6 +345,7 @@ def train(
     steps=arguments.whole(steps),
     sinks=sinks,
     ray_address=ray_address,
+    cluster=cluster,
     settings=arguments.as_text(config),
     chosen=run_dir is not None,
   )
@@ -378,38 +365,26 @@ def load(
     path: its directory.
     agent: the object that it was trained with, where that was defined in a
       script or a notebook; what has an importable name is found by itself.
-    environment: likewise.
+    environment: likewise. An id that this process has registered goes along.
     topology: likewise.
 
   Raises:
     ValueError: there is no run.
   """
-  given = objects.Objects()
-  for kind, thing in (
-    ('agent', agent),
-    ('environment', environment),
-    ('topology', topology),
+  given, config = objects.Objects(), stored.config(pathlib.Path(path))
+  for kind, key, thing in (
+    ('agent', 'agent_name', agent),
+    ('environment', 'environment', environment),
+    ('topology', 'topology', topology),
   ):
-    if thing is not None:
-      given.name(thing, kind)
-  if not (pathlib.Path(path) / 'config.json').is_file():
-    raise ValueError(
-      f'{path} holds no run: a run is a directory with a config.json, such as '
-      'runs/NAME, or what Run.save made.'
-    )
+    kept = config.get(key)
+    kept = kept if isinstance(kept, str) else ''
+    given.name(kept if thing is None else thing, kind, kept)
   return Run(path, given)
 
 
-def _copy(run: pathlib.Path, to: pathlib.Path) -> None:
-  """Copies a run, which may be training.
-
-  Raises:
-    OSError: a file cannot be copied.
-  """
-  try:
-    shutil.copytree(run, to, ignore=_NOT_COPIED)
-  except shutil.Error as e:
-    # What has gone since it was listed was replaced by something newer, as the
-    # checkpoints of replay are.
-    if any(os.path.exists(source) for source, *_ in e.args[0]):
-      raise
+def _show(helper: process.Helper, bar: progress_lib.Bar) -> None:
+  """Shows what a run has noted since, as its command does."""
+  for line in helper.said():
+    if line.startswith(_SAID):
+      bar.say(line)

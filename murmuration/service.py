@@ -13,6 +13,7 @@ import numpy as np
 from launch import playing
 from launch import registry
 from murmuration import given
+from run_records import film as film_lib
 from run_records import names
 from run_records import run_directory
 
@@ -42,7 +43,7 @@ def evaluate(path: pathlib.Path, episodes: int, seed: int) -> tuple:
   return result.mean, result.std, result.returns, result.broken
 
 
-def policy(path: pathlib.Path, gone: Sequence[int] = ()) -> int:
+def policy(path: pathlib.Path, gone: Sequence[int] = ()) -> tuple[int, bool]:
   """Keeps the policy of a run, and no more those that are gone.
 
   Args:
@@ -50,13 +51,14 @@ def policy(path: pathlib.Path, gone: Sequence[int] = ()) -> int:
     gone: numbers of policies that nobody will ask again.
 
   Returns:
-    Its number.
+    Its number, and whether it remembers the episodes that it is in.
   """
   for number in gone:
     _policies.pop(number, None)
   number = next(_numbers)
-  _policies[number] = playing.Native(playing.load(run_directory.open(path)))
-  return number
+  made = playing.Native(playing.load(run_directory.open(path)))
+  _policies[number] = made
+  return number, made.remembers
 
 
 def act(number: int, observation: Any) -> Any:
@@ -97,6 +99,7 @@ def plot(path: pathlib.Path, to: pathlib.Path | None) -> pathlib.Path:
 def film(
   path: pathlib.Path, to: pathlib.Path, seed: int, steps: int
 ) -> pathlib.Path:
+  film_lib.check(to)  # before an episode is played
   run = run_directory.open(path)
   environment = run.config()['environment']
   return playing.record(

@@ -24,9 +24,10 @@ import sys
 import tempfile
 import zipfile
 
+_LAUNCHPAD = 'dm-launchpad-nightly'
 # As in requirements/lock.txt, where a test compares them.
 PINS = {
-  'dm-launchpad-nightly': (
+  _LAUNCHPAD: (
     '0.5.2.dev20230303',
     '5ff322d92e5dbcb4389ef9e508940fa4f5c43817d447df156924ba55f318c4bd',
   ),
@@ -58,11 +59,16 @@ def require() -> None:
 
 
 def is_there(name: str) -> bool:
-  """Whether this environment has the pinned version."""
+  """Whether this environment has the pinned version, and the stub of today."""
   try:
-    return importlib.metadata.version(name) == PINS[name][0]
+    found = importlib.metadata.distribution(name)
   except importlib.metadata.PackageNotFoundError:
     return False
+  stub = pathlib.Path(str(found.locate_file(_STUB.name)))
+  return found.version == PINS[name][0] and (
+    name != _LAUNCHPAD
+    or (stub.is_file() and stub.read_bytes() == _STUB.read_bytes())
+  )
 
 
 def install(name: str, directory: pathlib.Path) -> None:
@@ -85,7 +91,9 @@ def install(name: str, directory: pathlib.Path) -> None:
     words += ['--only-binary=:all:', '--python-version=3.10', '-d', directory]
     _pip('download', *words)
   (whole,) = directory.glob('*.whl')
-  _pip('install', '--no-deps', '--no-index', python_half(whole, directory))
+  half = python_half(whole, directory)
+  # The same version with another stub would be left as it is.
+  _pip('install', '--no-deps', '--no-index', '--force-reinstall', half)
 
 
 def python_half(whole: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:

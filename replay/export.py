@@ -31,9 +31,14 @@ import sys
 from typing import Any
 import zipfile
 
+# Run as a file, Python would look for modules in replay/ first, whose inspect/
+# is not Python's.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
 import numpy as np
 
-# Run as a module; nothing that takes seconds to import before --help.
+# Nothing that takes seconds to import before --help.
 from replay import isolation
 from replay import packing
 

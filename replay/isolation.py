@@ -31,7 +31,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
-_UNKNOWN = 255  # exit code of a trial that failed without an errno
+_UNKNOWN = 255  # what a trial says that failed without an errno
 
 _entered = False
 
@@ -121,6 +121,7 @@ def _trial(kinds: int) -> int:
 
   In a child, because there is no way back from half of it.
   """
+  receives, sends = os.pipe()
   pid = os.fork()
   if not pid:
     code = _UNKNOWN
@@ -130,10 +131,15 @@ def _trial(kinds: int) -> int:
     except OSError as e:
       code = e.errno or _UNKNOWN
     finally:
-      os._exit(code)
-  status = os.waitpid(pid, 0)[1]
-  # Not waitstatus_to_exitcode: the doctor calls this on Pythons before 3.9.
-  return os.WEXITSTATUS(status) if os.WIFEXITED(status) else _UNKNOWN
+      os.write(sends, bytes([code]))
+      os._exit(0)
+  os.close(sends)
+  with open(receives, 'rb') as file:
+    found = file.read(1)
+  # Where SIGCHLD is ignored there is none by now, nor would it say its code.
+  with contextlib.suppress(ChildProcessError):
+    os.waitpid(pid, 0)
+  return found[0] if found else _UNKNOWN
 
 
 def _unshare(kinds: int) -> None:

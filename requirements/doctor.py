@@ -10,8 +10,7 @@ import argparse
 import json
 import os
 import platform
-import resource
-import socket
+import shutil
 import subprocess
 import sys
 
@@ -35,7 +34,7 @@ print(json.dumps({
 
 
 def shell_problems(environ):
-  """Yields (problem, fix) of the shell's variables and limits."""
+  """Yields (problem, fix) of the shell's variables."""
   for name in ('PYTHONPATH', 'PYTHONHOME'):
     if environ.get(name):
       yield f'{name}={environ[name]} hides locked packages', 'unset ' + name
@@ -50,16 +49,6 @@ def shell_problems(environ):
       f'{proxies[0]} is set: gRPC (Reverb) asks the proxy for localhost too',
       'export no_proxy=localhost,127.0.0.1',
     )
-  try:
-    socket.getaddrinfo('localhost', None)
-  except OSError:
-    yield (
-      'the name localhost does not resolve; nodes find each other by it',
-      'add "127.0.0.1 localhost" to the hosts file',
-    )
-  files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-  if 0 <= files < 1024:
-    yield f'a process may open {files} files; nodes need more', 'ulimit -n 4096'
 
 
 def package_problems(locked, installed):
@@ -72,23 +61,14 @@ def package_problems(locked, installed):
       yield f'{name}: {found} is installed; {locked[name]} is locked', REBUILD
 
 
-def import_problems(environment):
-  """Prints how long each import takes; yields (problem, fix)."""
-  print('imports', flush=True)
-  for name, seconds, error in environment_lib.check(environment):
-    print(f'  {name:24s} {error or format(seconds, "6.2f") + " s"}')
-    if error:
-      yield f'import {name}: {error}', REBUILD
-
-
 def examine(environment):
   """Prints what there is; yields (problem, fix)."""
   memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  stat = os.statvfs(environment.root)
+  free = shutil.disk_usage(environment.root).free
   print(f'system      {platform.platform()}')
   print(
     f'machine     {os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory, '
-    f'{stat.f_bavail * stat.f_frsize / 1e9:.0f} GB of disk free'
+    f'{free / 1e9:.0f} GB of disk free'
   )
   yield from shell_problems(os.environ)
   try:
@@ -100,7 +80,7 @@ def examine(environment):
     return
   if state != 'nothing':
     yield f'{environment.directory}: {state} is to be done', 'make environment'
-  if not os.path.exists(environment.bin):
+  if not environment.bin.exists():
     return
   command = [environment.bin, '-I', '-c', VERSIONS]
   try:
@@ -114,13 +94,17 @@ def examine(environment):
   pins = environment_lib.read_pins(environment.pins)
   locked = {n: text.split('==')[1].split()[0] for n, text in pins.items()}
   yield from package_problems(locked, installed)
-  yield from import_problems(environment)
+  print('imports     all of them, one after the other ...', flush=True)
+  why = environment_lib.broken(environment)
+  if why:
+    yield f'not all can be imported:\n{why}', REBUILD
 
 
 def main():
   parser = argparse.ArgumentParser(description='Says what is wrong.')
   parser.add_argument('--python', default='', help='as for environment.py')
   python = parser.parse_args().python
+  print(f'network     {network_of_runs()}')
   problems = list(examine(environment_lib.Environment('', python)))
   if not problems:
     print('Nothing is wrong.')
@@ -136,8 +120,7 @@ def main():
 
 def network_of_runs():
   """Whether runs get a private network on this machine, in one line."""
-  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-  sys.path.append(root)
+  sys.path.append(str(environment_lib.ROOT))
   try:
     from replay import isolation
   except (ImportError, SyntaxError):  # no Linux, or a Python before 3.7
@@ -146,5 +129,4 @@ def network_of_runs():
 
 
 if __name__ == '__main__':
-  print(f'network     {network_of_runs()}')
   sys.exit(main())

@@ -14,18 +14,17 @@ that Reverb has no file for. `extras` is what a run can use and none needs; it
 sees the stack, which has to be there. `site` makes pages of docs/. The rest are
 what benchmarks compare with.
 
-Needs any Python 3.6 or newer. uv installs where it is on PATH, else pip. An
-interrupted call is taken up by the next one; a finished environment is left at
-once, without the network. doctor.py says what is wrong, should anything be.
+Needs any Python 3.6 or newer. An interrupted call is taken up by the next one;
+a finished environment is left at once, without the network.
 """
 
 import argparse
 from concurrent import futures
 import fcntl
-import glob
 import hashlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -34,10 +33,14 @@ import time
 
 import machine
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+HERE = pathlib.Path(os.path.abspath(__file__)).parent
+ROOT = HERE.parent
 LAUNCHPAD = 'dm-launchpad-nightly'
 BUILDERS = ('setuptools', 'wheel')  # of packages that come as source
+# What Launchpad is made with here, by the first, and its stub for Courier.
+SETUP = ROOT / 'murmuration' / 'setup.py'
+STUB = ROOT / 'murmuration' / 'courier.py'
+PARTS = 12  # of what is installed: more than there are cores, so that all work
 
 # Directory, pins, Pythons (preferred first) of an environment by its name; the
 # others are peers. '' is the stack.
@@ -57,18 +60,12 @@ tensorboard pytest hypothesis ray agents environment_loops replay launch
 murmuration
 """.split()
 
-# One line per name, marked: the libraries print too.
 IMPORT = """
-import importlib, sys, time
+import importlib, sys
 for name in sys.argv[1:]:
-  started, error = time.time(), ''
-  try:
-    importlib.import_module(name)
-  except BaseException as e:
-    error = ' '.join((type(e).__name__ + ': ' + str(e)).split())
-  print('\\n@%s|%.2f|%s' % (name, time.time() - started, error), flush=True)
+  print('importing', name, flush=True)  # the last one said is one that crashes
+  importlib.import_module(name)
 """
-
 
 # As pip writes it for a wheel whose path is too long for #!, or has spaces.
 COMMAND = """#!/bin/sh
@@ -95,50 +92,48 @@ class Environment:
     where, pins, self.series = PLACES.get(name, peer)
     if python:
       where += '-' + os.path.basename(python)
-    self.pins = os.path.join(HERE, pins)
-    self.directory = os.path.join(root, where)
-    self.stamp = os.path.join(self.directory, 'murmuration.json')
-    self.log = os.path.join(self.directory, 'install.log')
-    self.bin = os.path.join(self.directory, 'bin', 'python')
+    self.pins = HERE / pins
+    self.directory = pathlib.Path(root) / where
+    self.stamp = self.directory / 'murmuration.json'
+    self.log = self.directory / 'install.log'
+    self.bin = self.directory / 'bin' / 'python'
     # What it sees besides its own packages.
     self.stack = Environment('', python, root) if name == 'extras' else None
 
   @property
   def site(self):
     """Its site-packages."""
-    lib = os.path.join(glob.escape(self.directory), 'lib')
-    return glob.glob(os.path.join(lib, 'python3*', 'site-packages'))[0]
+    return next(self.directory.glob('lib/python3*/site-packages'))
 
   def wanted(self):
     """What a finished environment of this checkout says about itself."""
-    stamp = {'root': self.root}
-    for key, path in (('pins', self.pins), ('script', __file__)):
-      with open(path, 'rb') as f:
-        stamp[key] = hashlib.sha256(f.read()).hexdigest()
-    return stamp
+    return {
+      'root': str(self.root),
+      'pins': digest(self.pins),
+      'script': digest(__file__, SETUP, STUB),
+    }
 
   def write_stamp(self, stamp):
-    with open(self.stamp + '.new', 'w') as f:
-      json.dump(stamp, f)
-    os.replace(self.stamp + '.new', self.stamp)
+    new = self.stamp.with_suffix('.new')
+    new.write_text(json.dumps(stamp))
+    new.replace(self.stamp)
 
   def needed(self):
     """What is to be done: 'nothing', 'finish' or 'create'.
 
-    'finish' takes up what was interrupted; 'create' begins anew, also where
-    other pins made the environment, or where it was moved (its scripts name
-    their interpreter by its full path).
+    'finish' takes up what was interrupted, or made by other scripts; 'create'
+    begins anew, also where other pins made the environment, or where it was
+    moved (its scripts name their interpreter by its full path).
 
     Raises:
       machine.SetupError: the directory is there, and is not of this script.
     """
-    if not os.path.exists(self.directory):  # or a link that leads nowhere
+    if not self.directory.exists():  # or a link that leads nowhere
       return 'create'
     try:
       if os.listdir(self.directory) == []:
         return 'create'
-      with open(self.stamp) as f:
-        stamp = json.load(f)
+      stamp = json.loads(self.stamp.read_text())
     except (OSError, ValueError):
       if self.name:
         return 'create'
@@ -150,19 +145,24 @@ class Environment:
       ) from None
     wanted = self.wanted()
     same = all(stamp.get(key) == wanted[key] for key in ('root', 'pins'))
-    if not (same and os.path.exists(self.bin)):
+    if not (same and self.bin.exists()):
       return 'create'
     return 'nothing' if stamp == wanted else 'finish'
 
 
+def digest(*paths):
+  """The hash of what is in files."""
+  content = b''.join(pathlib.Path(path).read_bytes() for path in paths)
+  return hashlib.sha256(content).hexdigest()
+
+
 def clean_environ():
   """os.environ without what would put packages elsewhere or hide them."""
-  unwanted = 'PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PIP_TARGET '
-  unwanted += 'PIP_PREFIX PIP_ROOT PIP_REQUIREMENT PIP_CONSTRAINT PIP_NO_BINARY'
-  environ = {k: v for k, v in os.environ.items() if k not in unwanted.split()}
+  names = 'TARGET|PREFIX|ROOT|REQUIREMENT|CONSTRAINT|NO_BINARY'
+  hides = re.compile(f'PYTHON|PIP_({names})$')
+  environ = {k: v for k, v in os.environ.items() if not hides.match(k)}
   environ.update(PIP_USER='0', PIP_DISABLE_PIP_VERSION_CHECK='1')
-  environ.update(PYTHONNOUSERSITE='1', TF_CPP_MIN_LOG_LEVEL='3')
-  return environ
+  return dict(environ, PYTHONNOUSERSITE='1')
 
 
 def run(command, environment, complaint):
@@ -171,7 +171,7 @@ def run(command, environment, complaint):
   Raises:
     machine.SetupError: it failed; with the complaint and the end of the log.
   """
-  with open(environment.log, 'ab') as f:
+  with environment.log.open('ab') as f:
     code = subprocess.call(
       command,
       stdin=subprocess.DEVNULL,
@@ -181,17 +181,16 @@ def run(command, environment, complaint):
       close_fds=False,
     )
   if code:
-    with open(environment.log, errors='replace') as f:
-      end = ''.join(f.readlines()[-25:])
+    said = environment.log.read_text(errors='replace').splitlines(True)
     raise machine.SetupError(
-      f'{complaint} The end of {environment.log}:\n{end}'
+      f'{complaint} The end of {environment.log}:\n{"".join(said[-25:])}'
     )
 
 
 def read_pins(path):
   """{name: its lines, hashes included}, in file order."""
-  with open(path) as f:
-    found = re.findall(r'^([\w.-]+)(==.*\n(?: +.*\n)*)', f.read(), re.M)
+  pin = r'^([\w.-]+)(==.*\n(?: +.*\n)*)'
+  found = re.findall(pin, path.read_text(), re.M)
   return {name: name + rest for name, rest in found}
 
 
@@ -201,52 +200,54 @@ def install(environment):
   Raises:
     machine.SetupError: pip failed.
   """
-  pins = read_pins(environment.pins)
-  launchpad = not environment.name and pins.pop(LAUNCHPAD, '')
-  pip = [environment.bin, '-I', '-m', 'pip']
-  tools = [pip + ['install', '--progress-bar=off']]
+  pip = [environment.bin, '-I', '-m', 'pip', 'install', '--progress-bar=off']
+  tools = [(pip, PARTS)]
   if shutil.which('uv'):
     uv = ['uv', 'pip', 'install', '--compile-bytecode']
-    tools.insert(0, uv + ['--python', environment.bin])
-  for tool in tools:
+    tools.insert(0, (uv + ['--python', environment.bin], 1))
+  for tool, count in tools:
     try:
-      install_with(tool, environment, pins)
+      install_with(tool, count, environment)
       break
     except machine.SetupError:
-      if tool is tools[-1]:
+      if tool is pip:
         raise
       # It does not read pip's configuration, which may name another index.
       say(f'uv failed ({environment.log} says why); trying pip')
-  if launchpad:
-    install_launchpad(environment)
+  if not environment.name:
+    # Launchpad's Python half, and nothing where that is there; Acme is locked.
+    command = [environment.bin, '-I', SETUP]
+    run(command, environment, f'{LAUNCHPAD} could not be installed.')
 
 
-def install_with(tool, environment, pins):
+def install_with(tool, count, environment):
   """Installs the pins with one tool, and says how far it is.
 
   One pip uses one core, most of the time to unpack and to compile. Where all is
-  locked, packages are independent of each other and are dealt out.
+  locked, packages are independent of each other and are dealt out in `count`
+  parts.
 
   Raises:
     machine.SetupError: it failed.
   """
-  options, stages = [], [[list(pins)]]
+  pins = read_pins(environment.pins)
+  stages = [[list(pins)]]
   if environment.stack:
-    options = ['--no-deps']  # some of them are in the stack
+    tool = tool + ['--no-deps']  # some of them are in the stack
   elif not environment.name:
-    options = ['--no-deps', '--require-hashes', '--no-build-isolation']
+    tool = tool + ['--no-deps', '--require-hashes', '--no-build-isolation']
     # First what builds the packages that come as source.
-    rest = [name for name in pins if name not in BUILDERS]
-    count = 1 if tool[0] == 'uv' else min(12, len(rest))
-    stages = [[list(BUILDERS)], [rest[i::count] for i in range(count)]]
+    rest = [n for n in pins if n not in (LAUNCHPAD, *BUILDERS)]
+    stages = [[[*BUILDERS]], [rest[i::count] for i in range(count)]]
   started, done = time.time(), 0
 
   def one(names):
-    path = write(environment, ''.join(pins[name] for name in names), names[0])
+    path = environment.directory / f'requirements-{names[0]}.txt'
+    path.write_text(''.join(pins[name] for name in names))
     run(
-      tool + options + ['-r', path],
+      tool + ['-r', path],
       environment,
-      f'could not install {environment.pins}. Not found: pip needs an '
+      f'could not install {environment.pins}. Not found: the tool needs an '
       'index that has it, and a network that reaches it (pip config, '
       'PIP_INDEX_URL, https_proxy). Another hash: the index serves a file '
       'that is not the locked one. Then run the same command again.',
@@ -255,24 +256,10 @@ def install_with(tool, environment, pins):
 
   for parts in stages:
     with futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-      for count in pool.map(one, parts):
-        done += count
+      for found in pool.map(one, parts):
+        done += found
         seconds = time.time() - started
         say(f'installed {done:3d} of {len(pins)} ({seconds:.0f} s)')
-
-
-def write(environment, text, name):
-  path = os.path.join(environment.directory, f'requirements-{name}.txt')
-  with open(path, 'w') as f:
-    f.write(text)
-  return path
-
-
-def install_launchpad(environment):
-  """Launchpad's Python half, by murmuration/setup.py; Acme is locked."""
-  script = os.path.join(ROOT, 'murmuration', 'setup.py')
-  command = [environment.bin, '-I', script]
-  run(command, environment, f'{LAUNCHPAD} could not be installed.')
 
 
 def link(environment):
@@ -282,34 +269,25 @@ def link(environment):
   directory `configs` where the user is would be taken for ours.
   """
   seen = [environment.stack.site] if environment.stack else []
-  with open(os.path.join(environment.site, 'murmuration.pth'), 'w') as f:
-    f.writelines(path + '\n' for path in [*seen, environment.root])
-  command = os.path.join(environment.directory, 'bin', 'murmuration')
-  with open(command, 'w') as f:
-    f.write(COMMAND.format(python=environment.bin))
-  os.chmod(command, 0o755)
+  paths = ''.join(f'{path}\n' for path in [*seen, environment.root])
+  (environment.site / 'murmuration.pth').write_text(paths)
+  command = environment.bin.with_name('murmuration')
+  command.write_text(COMMAND.format(python=environment.bin))
+  command.chmod(0o755)
 
 
-def check(environment, names=IMPORTS):
-  """Imports all in one fresh process; yields (name, seconds, error or '').
-
-  If the interpreter itself dies, its exit code is the error of the last one.
-  """
+def broken(environment):
+  """Why what is installed cannot be imported: the last lines; '' if it can."""
   process = subprocess.run(
-    [environment.bin, '-c', IMPORT] + names,
-    cwd=environment.directory,  # The project would hide a missing link.
+    [environment.bin, '-I', '-c', IMPORT] + IMPORTS,
     stdin=subprocess.DEVNULL,
     stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
+    stderr=subprocess.STDOUT,
     env=clean_environ(),
   )
-  lines = process.stdout.decode(errors='replace').splitlines()
-  found = [line[1:].split('|', 2) for line in lines if line.startswith('@')]
-  for name, seconds, error in found:
-    yield name, float(seconds), error
-  if len(found) < len(names):
-    error = f'the interpreter ended with code {process.returncode}'
-    yield names[len(found)], 0.0, error
+  said = process.stdout.decode(errors='replace').splitlines()[-20:]
+  said.append(f'The interpreter ended with code {process.returncode}.')
+  return '\n'.join(said) if process.returncode else ''
 
 
 def create(environment):
@@ -317,19 +295,19 @@ def create(environment):
   machine.refuse(ROOT)
   named, stack = environment.python, environment.stack
   if stack:
-    if not os.path.exists(stack.bin):
+    if not stack.bin.exists():
       raise machine.SetupError(
         f'{stack.directory} has to be there first: make environment'
       )
     named = stack.bin  # of the same version
   python = machine.find(environment.series, named)
   say(f'making {environment.directory} with {python}: some minutes')
-  if os.path.islink(environment.directory):
-    os.unlink(environment.directory)
+  if environment.directory.is_symlink():
+    environment.directory.unlink()
   shutil.rmtree(environment.directory, ignore_errors=True)
-  os.makedirs(environment.directory)
+  environment.directory.mkdir(parents=True)
   # First of all: what has a stamp, even half of one, is ours.
-  environment.write_stamp({'root': environment.root})
+  environment.write_stamp({'root': str(environment.root)})
   command = [python, '-I', '-m', 'venv', environment.directory]
   run(command, environment, f'{python} -m venv failed.')
   stamp = environment.wanted()
@@ -348,9 +326,9 @@ def make(environment):
   # Held until the process ends, and inherited by pip: one that outlived its
   # killed parent is waited for, instead of losing its directory.
   try:  # Never written, but NFS locks only what is open for writing.
-    held = open(environment.pins, 'r+')
+    held = environment.pins.open('r+')
   except OSError:
-    held = open(environment.pins)
+    held = environment.pins.open()
   os.set_inheritable(held.fileno(), True)
   try:
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -370,12 +348,10 @@ def make(environment):
     link(environment)
   if not environment.name:
     say('checking every import')
-    broken = [
-      f'  {n}: {error}\n' for n, _, error in check(environment) if error
-    ]
-    if broken:
+    why = broken(environment)
+    if why:
       raise machine.SetupError(
-        f'installed, but these do not import:\n{"".join(broken)}'
+        f'installed, but this does not import:\n{why}\n'
         '`make doctor` looks for the reason; `make distclean` starts anew.'
       )
   environment.write_stamp(environment.wanted())
@@ -383,8 +359,7 @@ def make(environment):
 
 
 def main():
-  peers = os.listdir(os.path.join(HERE, 'peers'))
-  names = {*PLACES, *(p[:-4] for p in peers if p.endswith('.txt'))}
+  names = {*PLACES, *(path.stem for path in HERE.glob('peers/*.txt'))}
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -394,21 +369,19 @@ def main():
   environment = Environment(args.name, args.python)
   try:
     make(environment)
+    return 0
   except machine.SetupError as e:
-    print(f'environment: {e}', file=sys.stderr)
-    return 1
+    why = str(e)
   except OSError as e:
-    print(
-      f'environment: {e}. Needed are a disk with room, a checkout that can be '
-      f'written, and that all of {environment.directory} is yours (after a '
-      'sudo make: sudo rm -r it). Then run the same command again.',
-      file=sys.stderr,
+    why = (
+      f'{e}. Needed are a disk with room, a checkout that can be written, and '
+      f'that all of {environment.directory} is yours (after a sudo make: sudo '
+      'rm -r it). Then run the same command again.'
     )
-    return 1
   except KeyboardInterrupt:
-    print('environment: interrupted; the same command goes on', file=sys.stderr)
-    return 130
-  return 0
+    why = 'interrupted; the same command goes on'
+  print(f'environment: {why}', file=sys.stderr)
+  return 1
 
 
 if __name__ == '__main__':

@@ -115,20 +115,27 @@ def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     raise ValueError(f'the checksum of {broken} does not fit')
   with np.load(path) as saved:
     arrays = dict(saved)
-  # Files of earlier versions have none.
   expected = arrays.pop(_CHECKSUM, None)
-  if expected is not None and expected != _checksum_of(arrays):
+  if _has_checksum(path, expected) and expected != _checksum_of(arrays):
     raise ValueError('its checksum does not fit: an array is missing')
   return arrays
 
 
 def _load_state(path: pathlib.Path) -> dict[str, Any]:
   state = json.loads(path.read_text(encoding='utf-8'))
-  # Files of earlier versions have none.
   expected = state.pop(_CHECKSUM, None)
-  if expected is not None and expected != _checksum(state):
+  if _has_checksum(path, expected) and expected != _checksum(state):
     raise ValueError('its checksum does not fit')
   return metrics.from_jsonable(state)
+
+
+def _has_checksum(path: pathlib.Path, found: Any) -> bool:
+  """Whether a checksum has to fit: earlier versions wrote none.
+
+  They noted no names of files either, see `durable.WRITTEN`.
+  """
+  name = path.name.removesuffix('.older')
+  return found is not None or (path.parent / durable.WRITTEN / name).exists()
 
 
 def _checksum_of(arrays: Mapping[str, Any]) -> int:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 import difflib
+import io
+import os
+import signal
 import sys
 from typing import Any, NoReturn
 
 USAGE = 2  # exit code of a command that cannot work
+INTERRUPTED = 130  # and of one that Ctrl-C ended
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,6 +73,57 @@ def at_least(least: int) -> Callable[[str], int]:
 
   parse.__name__ = 'whole number'  # of argparse's message
   return parse
+
+
+def begin() -> None:
+  """Makes a process fit for a command, before imports that take seconds.
+
+  Streams that are closed go nowhere, and characters that one cannot show are
+  replaced. Ctrl-C ends the process with a word, until `raise_interrupts`: in an
+  import it is a trace, or lost where a library catches all that is raised.
+  """
+  for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+    try:
+      os.fstat(number)
+    except OSError:
+      # Else the next file that is opened would get what is printed.
+      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if getattr(sys, name) is None:
+      stream = open(number, 'w' if number else 'r', closefd=False)
+      setattr(sys, name, stream)
+      setattr(sys, f'__{name}__', stream)
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='replace')
+  # Inherited from who ignores it, no end of a child would be heard of.
+  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupted)
+
+
+def raise_interrupts() -> None:
+  """From here on Ctrl-C raises KeyboardInterrupt: there is work to finish."""
+  if signal.getsignal(signal.SIGINT) is _interrupted:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(*unused: Any) -> NoReturn:
+  # Not `print`: this may come in the middle of one.
+  os.write(2, b'interrupted\n')
+  os._exit(INTERRUPTED)
+
+
+def here() -> str:
+  """The working directory.
+
+  Raises:
+    ValueError: it has been removed.
+  """
+  try:
+    return os.getcwd()
+  except FileNotFoundError as e:
+    raise ValueError(
+      'the working directory is not there any more. Change to one that is.'
+    ) from e
 
 
 def refuse(error: BaseException) -> int:

@@ -50,20 +50,31 @@ class Feed:
     if self._state.exists():
       kept = metrics.read_json(self._state)
     self._read: dict[str, int] = kept.get('read', {})
-    self._sink = sinks.make(name, run, kept.get('sink', {}))
+    # A row that was taken, and whose numbers were not, is ahead of that.
+    self._rows: dict[str, int] = {**self._read, **kept.get('rows', {})}
+    self._kept: dict[str, Any] = kept.get('sink', {})
+    self._sink = sinks.make(name, run, self._kept)
 
   def poll(self) -> None:
     """Hands over what is new."""
-    for kind in self._run.kinds():
-      path = self._run.metrics_directory / f'{kind}.jsonl'
-      for line, end in whole_lines(path, self._read.get(kind, 0)):
-        row = metrics.from_jsonable(json.loads(line))
-        values, step = run_log.tagged(kind, row)
+    try:
+      for kind in self._run.kinds():
+        self._hand_over(kind)
+    finally:
+      # Of what a sink took before it failed, nothing comes a second time.
+      self._save()
+
+  def _hand_over(self, kind: str) -> None:
+    path = self._run.metrics_directory / f'{kind}.jsonl'
+    for line, end in whole_lines(path, self._read.get(kind, 0)):
+      row = metrics.from_jsonable(json.loads(line))
+      if end > self._rows.get(kind, 0):
         self._sink.row(kind, row)
-        if values:
-          self._sink.scalars(values, step)
-        self._read[kind] = end
-    self._save()
+        self._rows[kind] = end
+      values, step = run_log.tagged(kind, row)
+      if values:
+        self._sink.scalars(values, step)
+      self._read[kind] = end
 
   def close(self) -> None:
     summary = self._run.summary()
@@ -71,9 +82,12 @@ class Feed:
     self._save()
 
   def _save(self) -> None:
-    self._state.parent.mkdir(exist_ok=True)
-    state = {'read': self._read, 'sink': self._sink.state()}
-    metrics.write_json(self._state, state)
+    try:
+      self._kept = self._sink.state()
+    finally:
+      self._state.parent.mkdir(exist_ok=True)
+      state = {'read': self._read, 'rows': self._rows, 'sink': self._kept}
+      metrics.write_json(self._state, state)
 
 
 def whole_lines(path: pathlib.Path, start: int) -> Iterator[tuple[bytes, int]]:

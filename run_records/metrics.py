@@ -253,9 +253,16 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-  """Reads what `write_json` wrote, non-finite numbers included."""
+  """Reads what `write_json` wrote, non-finite numbers included.
+
+  Raises:
+    ValueError: it is no JSON.
+  """
   text = pathlib.Path(path).read_text(encoding='utf-8')
-  return from_jsonable(json.loads(text))
+  try:
+    return from_jsonable(json.loads(text))
+  except RecursionError as e:
+    raise ValueError('brackets in brackets, without end') from e
 
 
 def from_jsonable(value: Any) -> Any:

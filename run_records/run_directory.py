@@ -27,14 +27,15 @@ import shutil
 import sys
 import time
 from typing import Any
+import uuid
 
-from run_records import durable
 from run_records import metrics
 
 MIN_FREE_BYTES = 200_000_000
 
 _PUT_BACK = 'Put it back from a copy, or start a new run.'
-_NEW = 'new-run'  # of a directory that is being made
+_NEW = '.new-run.'  # begins the name of a directory that is being made
+_LEFT_S = 86_400.0  # it takes less than a second
 _SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
 
 
@@ -307,11 +308,16 @@ def _check_disk(path: pathlib.Path, min_free_bytes: int) -> None:
 def _create(
   path: pathlib.Path, config: Any, versions: Any, line: str
 ) -> RunDirectory:
-  path.parent.mkdir(parents=True, exist_ok=True)
-  durable.sweep(path.parent, _NEW)
-  partial = path.parent / f'.{_NEW}.{os.getpid()}.{time.monotonic_ns()}'
+  _sweep(path.parent)
+  # Nobody else's: hosts that share runs/ have equal process ids.
+  partial = path.parent / f'{_NEW}{uuid.uuid4().hex}'
+  while True:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A run that is refused just then takes an empty parent along.
+    with contextlib.suppress(FileNotFoundError):
+      partial.mkdir()
+      break
   try:
-    partial.mkdir()
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
     metrics.write_json(partial / 'config.json', config)
@@ -322,6 +328,17 @@ def _create(
     shutil.rmtree(partial, ignore_errors=True)
     raise
   return RunDirectory(path)
+
+
+def _sweep(root: pathlib.Path) -> None:
+  """Removes what was left by launchers that died while they made a run.
+
+  By its age: a process id says nothing of who is on another host.
+  """
+  for left in root.glob(f'{_NEW}*'):
+    with contextlib.suppress(OSError):
+      if time.time() - left.stat().st_mtime > _LEFT_S:
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _resume(

@@ -204,9 +204,11 @@ class LiveView:
     news: dict[str, list[str]] = {}
     for node in state.nodes:
       noticed = self._noticed.get(node.name, '')
-      if node.notice != noticed:
-        self._noticed[node.name] = node.notice
-        self._print(f'[{now}] {node.name} {node.notice or "goes on"}')
+      notice = view_text.notice(node, snapshot)
+      if notice != noticed:
+        self._noticed[node.name] = notice
+        if notice or not node.notice:
+          self._print(f'[{now}] {node.name} {notice or "goes on"}')
       seen = (node.state, node.restarts)
       before = self._shown.get(node.name)
       if seen == before:

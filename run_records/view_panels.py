@@ -8,6 +8,7 @@ counter is still shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 from typing import Any
 
 from rich import box
@@ -52,14 +53,22 @@ def render(
     max_nodes: with more nodes, each group becomes one line.
   """
   elapsed_s = (snapshot or {}).get('elapsed_s', state.elapsed_s)
+  nodes = [
+    dataclasses.replace(node, notice=view_text.notice(node, snapshot))
+    for node in state.nodes
+  ]
   inner = width - 6
   parts: list[rich_console.RenderableType] = []
   if not snapshot:
     parts.append(text.Text('waiting for the first report …', _DIM))
   else:
     parts += [_progress(snapshot), '', _figures(snapshot)]
-  parts += ['', _nodes(state.nodes, snapshot or {}, max_nodes, width >= _WIDE)]
-  parts += _errors(state.nodes, inner)
+  parts += ['', _nodes(nodes, snapshot or {}, max_nodes, width >= _WIDE)]
+  parts += _errors(nodes, inner)
+  waiting = text.Text(view_text.last_wait(snapshot or {}), 'yellow')
+  if waiting:
+    waiting.truncate(inner, overflow='ellipsis')
+    parts += ['', waiting]
   if state.stopping:
     parts += ['', text.Text(f'stopping: {state.reason}', 'yellow')]
   return panel.Panel(

@@ -31,7 +31,23 @@ def line(snapshot: Mapping[str, Any]) -> str:
   left_s = snapshot.get('left_s')
   if left_s is not None and not snapshot.get('finished'):
     parts.append(f'{clock(left_s)} left')
-  return ', '.join(parts)
+  return ', '.join(filter(None, [*parts, last_wait(snapshot)]))
+
+
+def last_wait(snapshot: Mapping[str, Any]) -> str:
+  """Whom a run that is over waits for, or ''."""
+  held = snapshot.get('held')
+  if not (held and snapshot.get('finished')):
+    return ''
+  why = snapshot.get('reason') or 'the run is over'
+  longest_s = max(held.values())
+  return f'{why}; waiting for {", ".join(held)}, {longest_s:.0f} s at most'
+
+
+def notice(node: Any, snapshot: Mapping[str, Any] | None) -> str:
+  """What is odd about a node; that it waits is not, when the run is over."""
+  waits = node.notice.startswith('for ')
+  return '' if waits and (snapshot or {}).get('finished') else node.notice
 
 
 def clock(seconds: float) -> str:

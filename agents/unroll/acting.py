@@ -131,6 +131,10 @@ class GreedyPolicy:
     self._theta = np.array(theta, np.float32)
     self._memory: _Memory | None = None
 
+  @property
+  def remembers(self) -> bool:
+    return bool(self._policy.network.core_size)
+
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     if self._memory is None:
       self._memory = _Memory(self._policy, len(observation))

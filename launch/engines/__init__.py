@@ -16,6 +16,7 @@ from launch.engines.processes import warm_up
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
+from launch.engines.zygote import check_fork
 
 _ENGINES = {
   'local_mt': threads.run,
@@ -32,6 +33,7 @@ __all__ = [
   'Outcome',
   'Refused',
   'RunState',
+  'check_fork',
   'check_on_ray',
   'check_ray',
   'run',
@@ -68,9 +70,9 @@ def run(
     The exit code, the reason, and the nodes.
 
   Raises:
-    ValueError: unknown engine, or a program that cannot run.
+    ValueError: unknown engine, or a program that cannot run; or TensorFlow ran
+      in this process already (local_mp).
     Refused: a ValueError of Ray: it is missing, or cannot take the program.
-    RuntimeError: TensorFlow ran in this process already (local_mp).
   """
   if how not in _ENGINES:
     raise ValueError(

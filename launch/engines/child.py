@@ -111,7 +111,11 @@ class _Log(io.TextIOWrapper):
 
 
 def _redirect_output(log_path: str) -> None:
-  log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+  try:
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+  except OSError:
+    # The run's directory is gone, or its disk full: both are said elsewhere.
+    log = os.open(os.devnull, os.O_WRONLY)
   null = os.open(os.devnull, os.O_RDONLY)
   os.dup2(null, 0)
   os.dup2(log, 1)

@@ -99,6 +99,8 @@ class Backend:
     self._nodes = nodes
     self._slots = slots
     self._logs = node_logs.Logs(log_paths)
+    # Now: it may be gone when a node is started again.
+    self._cwd = os.getcwd()
 
   def _signal(self, index: int, number: int) -> None:
     """Sends a signal to a node's process."""
@@ -115,7 +117,7 @@ class Backend:
       'log': str(self._logs.paths[index]),
       'names': node.names,
       'restarts': again,
-      'cwd': os.getcwd(),
+      'cwd': self._cwd,
       'path': sys.path,
     }
 

@@ -345,16 +345,25 @@ def get() -> Launcher:
   """Returns the zygote of this process; forks it if there is none."""
   global _launcher
   if _launcher is None or not _launcher.alive():
-    _check_fork_is_safe()
+    check_fork()
     _launcher = Launcher()
   return _launcher
 
 
-def _check_fork_is_safe() -> None:
+def check_fork() -> None:
+  """Refuses to fork nodes where they would hang.
+
+  Raises:
+    ValueError: TensorFlow runs in this process, and there is no zygote yet.
+  """
+  if _launcher is not None and _launcher.alive():
+    return
   context = sys.modules.get('tensorflow.python.eager.context')
   if context is not None and context.context()._context_handle is not None:
-    raise RuntimeError(
+    raise ValueError(
       'TensorFlow has already run an operation in this process, so its threads '
-      'are up, and a forked node would hang in it. Build the program without '
-      'calling TensorFlow: make networks and tensors inside the nodes.'
+      'are up, and a forked node would hang in it. Probably the environment '
+      'calls TensorFlow where it is made, or the agent or topology does: they '
+      'are made here once before the nodes. Call it later, such as in the '
+      'first reset, or set --lp_launch_type=local_mt.'
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from agents import base
+from environment_loops import atari
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.experience import kind
@@ -145,7 +146,7 @@ def check_task(task: str, about: dict[str, Any], path: pathlib.Path) -> None:
     ValueError: with both names.
   """
   got = about.get('environment') or task
-  if got != task:
+  if not atari.same_task(got, task):
     raise ValueError(
       f'{path} is of environment={got}, not {task}. Set --config.environment='
       f'{got}, or, if both are the same task, --config.offline.environment='

@@ -55,7 +55,13 @@ def encode_parts(value: Any) -> list[Any]:
     TypeError: the value holds something else; says where and what to do.
   """
   buffers: list[Any] = []
-  structure = _pack(_lower(value, buffers, ()))
+  try:
+    structure = _pack(_lower(value, buffers, ()))
+  except UnicodeEncodeError as e:
+    raise TypeError(
+      f'{e.object[:40]!r} has half a character, as the name of a file that is '
+      'not UTF-8, which cannot cross an RPC. Send its bytes: os.fsencode.'
+    ) from e
   parts = [b'', structure]
   size = HEADER_BYTES + len(structure)
   for buffer in buffers:
@@ -195,6 +201,11 @@ def _lower_items(
 
 
 def _lower_array(array: np.ndarray, buffers: list[Any], where: tuple) -> Any:
+  if isinstance(array, np.ma.MaskedArray):
+    raise TypeError(
+      f'{_place(where)} is a masked array, which cannot cross an RPC. Send its '
+      '.filled(), or its data and its mask.'
+    )
   dtype = _dtype_name(array.dtype, where)
   # ascontiguousarray would turn a 0-d array into [1]: the shape is kept apart.
   shape = list(array.shape)

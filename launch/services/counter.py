@@ -214,6 +214,7 @@ class Counter:
       elapsed_s, left_s: seconds running, and until a limit at the present
         rate (None while unknown).
       finished, outcome, reason, result: of the end.
+      held: node to seconds for which the end waits for it at most.
     """
     with self._lock:
       now = self._clock()
@@ -231,6 +232,9 @@ class Counter:
         'elapsed_s': elapsed_s,
         'left_s': self._end.left_s(self._totals, per_second, elapsed_s),
         'finished': self.finished(),
+        'held': {
+          name: end - now for name, end in self._holds.items() if end > now
+        },
         **self._end.state(),
       }
 

@@ -224,6 +224,24 @@ def test_more_threads_change_nothing():
 
 
 @pytest.mark.parametrize(
+  'one, other, same',
+  [
+    ('', '?threads=4', True),
+    ('?threads=2&sticky=0.25', '?sticky=0.25', True),
+    ('?sticky=0.25&noop_max=0', '?noop_max=0&sticky=.25', True),
+    ('?sticky=0.0', '?noop_max=30', True),
+    ('?life_loss=1&threads=4', '?threads=4', False),
+    ('?noop_max=0', '?threads=4', False),
+  ],
+)
+def test_threads_make_no_other_task(one, other, same):
+  names = f'ALE/Pong-v5{one}', f'ALE/Pong-v5{other}'
+  assert atari.same_task(*names) == atari.same_task(*names[::-1]) == same
+  assert not atari.same_task(names[0], 'ALE/Breakout-v5')
+  assert not atari.same_task(names[0], None) and atari.same_task(None, None)
+
+
+@pytest.mark.parametrize(
   'query',
   ['sticky=2', 'life_loss=yes', 'noop_max=-1', 'frames=3', '', 'threads=0'],
 )

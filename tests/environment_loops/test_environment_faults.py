@@ -252,6 +252,62 @@ def test_observations_that_change_are_a_fault(request, later, said, batched):
   environment.close()
 
 
+class _Old(_Changes):
+  """Returns what gymnasium took before 0.26, or no number for a reward."""
+
+  def __init__(self, reset, step):
+    super().__init__(None)
+    self._reset, self._step = reset, step
+
+  def reset(self, **options):
+    return self._reset
+
+  def step(self, action):
+    return self._step
+
+
+_FIRST = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize('limit', [None, 9])
+@pytest.mark.parametrize(
+  'reset, step, said',
+  [
+    (_FIRST, None, r'reset\(\) .* \(observation, info\); it returned ndarray'),
+    ((_FIRST, {}, 0), None, r'it returned \(ndarray, dict, int\)'),
+    ((_FIRST, {}), (_FIRST, 1.0, False, {}), r'step\(\) .* terminated, trunc'),
+    (
+      (_FIRST, {}),
+      (_FIRST, 'one', False, False, {}),
+      r'number for the reward.*\(ndarray, str, bool, bool, dict\)',
+    ),
+    ((_FIRST, {}), None, r'step\(\) has to return'),
+  ],
+)
+def test_what_older_environments_return_is_said(
+  register, reset, step, said, limit
+):
+  # With a time limit it is a wrapper of gymnasium that meets it first.
+  name = register(lambda **options: _Old(reset, step), max_episode_steps=limit)
+  batch = vector.make_vector(name, 2, seed=0)
+  with pytest.raises(environments.EnvironmentFault, match=said):
+    batch.reset()
+    batch.step(np.zeros(2, np.int32))
+
+
+def test_an_error_of_an_environment_s_own_stays_what_it_is(register):
+  def breaks(action):
+    _, _ = list(range(1))
+
+  environment = _Old((_FIRST, {}), None)
+  environment.step = breaks
+  name = register(lambda **options: environment, max_episode_steps=9)
+  batch = vector.make_vector(name, 1, seed=0)
+  batch.reset()
+  with pytest.raises(ValueError, match='not enough values to unpack'):
+    batch.step(np.zeros(1, np.int32))
+
+
 def test_complex_observations_are_refused_before_the_start():
   class Waves(_Changes):
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)

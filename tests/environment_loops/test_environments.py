@@ -378,6 +378,45 @@ def test_unbounded_actions_are_bounded_as_the_refusal_says(register):
   assert environment.step(np.array([0.5, 0.0])).reward == 3.0
 
 
+@pytest.mark.parametrize(
+  'space, numbers',
+  [
+    (gymnasium.spaces.MultiBinary(3), 8),
+    (gymnasium.spaces.MultiBinary(63), None),
+    (gymnasium.spaces.MultiBinary(20_000), None),
+    (gymnasium.spaces.MultiDiscrete([3, 4]), 12),
+    (gymnasium.spaces.MultiDiscrete([1000] * 30), None),
+  ],
+)
+def test_actions_of_several_parts_are_taken_as_the_refusal_says(
+  register, space, numbers
+):
+  name, taken = register(actions=space), []
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(name)
+  advice = re.search(r'gymnasium\.wrappers\.\w+\(.*\)\)', str(refused.value))[0]
+
+  class Taken(gymnasium.Wrapper):
+    def step(self, action):
+      taken.append(action)
+      return self.env.step(action)  # which refuses what it does not contain
+
+  def wrapped():
+    env = Taken(gymnasium.make(name, disable_env_checker=True))
+    return eval(advice, {'gymnasium': gymnasium, 'np': np, 'env': env})
+
+  environment = environments.make(register(wrapped), seed=0)
+  assert environment.spec.num_actions == numbers
+  ends = (0, numbers - 1) if numbers else (-np.ones(space.shape), np.ones(1))
+  environment.reset()
+  for action in ends:
+    environment.step(np.broadcast_to(action, environment.spec.action_shape))
+  first, last = taken
+  assert not first.any()
+  sizes = getattr(space, 'nvec', np.full(space.shape, 2))
+  np.testing.assert_array_equal(last, sizes - 1)
+
+
 def test_a_missing_package_is_named(register):
   def without_box2d(**_):
     raise gymnasium.error.DependencyNotInstalled('Box2D is not installed')

@@ -61,7 +61,17 @@ def run(tmp_path):
 
 @pytest.mark.parametrize(
   'content',
-  ['[1]', 'null', '', '{"agent": ', '3', '"dqn"', b'\xff\xfe', '{}'],
+  [
+    '[1]',
+    'null',
+    '',
+    '{"agent": ',
+    '3',
+    '"dqn"',
+    b'\xff\xfe',
+    '{}',
+    '[' * 100_000,
+  ],
 )
 def test_a_config_that_is_none_is_named(capsys, run, content):
   path = run / 'config.json'
@@ -116,3 +126,27 @@ def test_a_run_that_lost_a_file_is_not_begun_anew(capsys, run):
   path.with_name(f'{path.name}.older').unlink()
   sentence = refused(capsys, f'--resume={run}')
   assert 'counter.json is missing' in sentence and str(run) in sentence
+
+
+def test_a_counter_that_lost_its_content_is_not_gone_on_from(run):
+  path = run / 'metrics' / checkpoints.COUNTER
+  path.write_text('{}')
+  said = []
+  checkpoints.check(run, said.append)
+  assert len(said) == 1 and 'Going on from counter.json.older' in said[0]
+  assert checkpoints.read_state(path) == {'steps': 1}
+
+
+def test_a_directory_that_cannot_be_one_is_named(capsys):
+  assert 'names no directory' in refused(capsys, 'dqn', '--run_dir=')
+  assert 'is not UTF-8' in refused(capsys, 'dqn', '--run_dir=a\udcff')
+
+
+def test_a_working_directory_that_is_gone_is_said(
+  capsys, tmp_path, monkeypatch
+):
+  gone = tmp_path / 'gone'
+  gone.mkdir()
+  monkeypatch.chdir(gone)
+  gone.rmdir()
+  assert 'working directory is not there' in refused(capsys, 'dqn')

@@ -423,7 +423,7 @@ def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
         assert f'--config.{section}.{name}=' in text, name
   assert (
     '--config.agent.sigma=0.5\n'
-    '    a number that is not negative; of the noise, in units of [-1, 1]\n'
+    '    of the noise, in units of [-1, 1] (a number that is not negative)\n'
   ) in text
   assert '--config.agent.critic_sizes=(256, 256)\n' in text
   assert '--config.environment=Hopper-v5' in text

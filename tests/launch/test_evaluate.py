@@ -24,6 +24,7 @@ REFUSED = {
     'config.json is in the way',
   ),
   'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
+  'a config of an agent alone': (['half'], "half: its config.json has no 'ag"),
 }
 
 
@@ -33,6 +34,8 @@ def answers(run_commands, tmp_path_factory):
   (directory / 'run').mkdir()
   # An agent is not even made: it would say that it is not known.
   (directory / 'run' / 'config.json').write_text(json.dumps({}))
+  (directory / 'half').mkdir()
+  (directory / 'half' / 'config.json').write_text('{"agent_name": "dqn"}')
   cases = {
     'help': ['--help'],
     **{name: argv for name, (argv, _) in REFUSED.items()},

@@ -68,10 +68,23 @@ def test_evolution_keeps_noise_and_no_experience():
     evolution__num_workers='3',
   )  # fmt: skip
   assert (found.replay_bytes, found.call_bytes) == (0, 0)
-  assert found.own_bytes == {'evolution.table_size': 4 * 4_000_000}
+  assert found.own_bytes['evolution.table_size'] == 4 * 4_000_000
   assert '0.016 GB for evolution.table_size, ' in str(found)
   with pytest.raises(ValueError, match='Lower evolution.table_size'):
     check('es_mlp', evolution__table_size='1000000000000')
+
+
+def test_environments_have_memory_too():
+  found = check(
+    'apex_dqn', run__eval_episodes='7', actors__num_actors='2',
+    actors__envs_per_actor='3',
+  ).own_bytes  # fmt: skip
+  each = needs.environment_bytes('CartPole-v1')
+  assert found == {
+    'run.eval_episodes': 7 * each,
+    'actors.envs_per_actor': 6 * each,
+  }
+  assert needs.environment_bytes('Hopper-v5') > 100 * each
 
 
 def test_learners_that_share_a_batch_out_sample_it_once():
@@ -132,6 +145,20 @@ def test_root_has_no_limit_of_processes(monkeypatch):
       'Lower agent.max_replay_size',
     ),
     ('pso_dqn', {'swarm__num_supervisors': '4000'}, 'the number of nodes'),
+    (
+      'sac',
+      {'environment': 'Hopper-v5', 'run__eval_episodes': '100000'},
+      'Lower run.eval_episodes',
+    ),
+    (
+      'd4pg',
+      {
+        'environment': 'Hopper-v5',
+        'actors__envs_per_actor': '10000',
+        'run__steps_per_agent': '100000000',
+      },
+      'Lower actors.envs_per_actor',
+    ),
   ],
 )
 def test_what_no_machine_holds_is_refused_with_the_arithmetic(
@@ -163,6 +190,10 @@ def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
     ('dqn', {'agent__max_replay_size': '1000000000000'}, 'from 1 to 214748'),
     ('dqn', {'pace__samples_per_insert': '1e12'}, 'at most 10,000'),
     ('dqn', {'run__tf_threads': '1000000'}, 'from 1 to 1024'),
+    ('dqn', {'run__eval_episodes': '10000000000'}, 'from 1 to 1000000'),
+    ('impala', {'actors__envs_per_actor': '1000000000'}, 'from 1 to 1000000'),
+    ('dqn', {'run__silent_s': '0.5'}, 'at least 1'),
+    ('dqn', {'run__stall_s': '1e-9'}, 'at least 1'),
     ('acme_dqn', {'agent__hidden_sizes': '(2.5,)'}, 'whole numbers above 0'),
     ('acme_d4pg', {'agent__policy_sizes': '(2.5,)'}, 'whole numbers above 0'),
     ('pso_dqn', {'swarm__confirmation_period_s': 'inf'}, 'from 0 to 10'),

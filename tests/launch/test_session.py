@@ -1,12 +1,19 @@
 """How a run of the terminal begins: whose directory it is, what is refused."""
 
+import os
+import pathlib
+
 import pytest
 
 from launch import cell as cell_lib
+from launch import engines
 from launch import session
+from launch.engines import state
+from launch.engines import zygote
 from run_records import checkpoints
 from run_records import commands
 from run_records import run_directory
+from run_records import view
 
 
 def test_a_second_resume_is_refused_while_the_first_looks_at_its_checkpoints(
@@ -17,7 +24,7 @@ def test_a_second_resume_is_refused_while_the_first_looks_at_its_checkpoints(
   run_directory.create(path, cell.config, {})
 
   def resume():
-    return session.run(cell, 'local_mp', path, resume=True, isolate='off')
+    return session.run(cell, 'local_mt', path, resume=True, isolate='off')
 
   codes = []
 
@@ -43,3 +50,140 @@ def test_a_refused_run_leaves_no_directory(tmp_path, monkeypatch, capsys):
   assert session.run(cell, 'local_mp', isolate='off') == commands.USAGE
   assert 'names no data set' in capsys.readouterr().err
   assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('broken', ['live view', 'tells the caller'])
+def test_what_watches_and_fails_takes_nothing_else_along(
+  tmp_path, monkeypatch, capsys, broken
+):
+  seen = {'live view': 0, 'tells the caller': 0}
+
+  def watch(what):
+    seen[what] += 1
+    if what == broken:
+      raise KeyError('not there')
+
+  def run(program, how, run_dir, on_tick, ray):
+    for _ in range(3):
+      on_tick(None)
+    return state.Outcome(state.INTERRUPTED, 'over', [])
+
+  cell = cell_lib.resolve('dqn')
+  monkeypatch.setattr(engines, 'run', run)
+  monkeypatch.setattr(
+    view.LiveView, '__call__', lambda self, state: watch('live view')
+  )
+  code = session.run(
+    cell,
+    'local_mt',
+    tmp_path / 'run',
+    isolate='off',
+    on_tick=lambda: watch('tells the caller'),
+  )
+  assert code == state.INTERRUPTED
+  assert seen == {'live view': 3, 'tells the caller': 3}
+  (said,) = [
+    line for line in capsys.readouterr().err.splitlines() if broken in line
+  ]
+  assert said.startswith('warning: ') and 'not there' in said
+  assert said.partition(' ')[2] in (
+    (tmp_path / 'run' / 'logs' / 'launcher.log').read_text()
+  )
+
+
+def test_where_nodes_would_hang_nothing_is_written(
+  tmp_path, monkeypatch, capsys
+):
+  import tensorflow as tf
+
+  tf.zeros(3)  # as an environment that uses it where it is made
+  monkeypatch.setattr(zygote, '_launcher', None)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mp', path, isolate='off') == commands.USAGE
+  said = capsys.readouterr().err
+  assert 'the environment calls TensorFlow' in said
+  assert '--lp_launch_type=local_mt' in said and not path.exists()
+
+
+def test_what_does_not_fit_into_memory_is_a_sentence(
+  tmp_path, monkeypatch, capsys
+):
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+
+  def build(*unused):
+    raise MemoryError('no room for 313 GiB')
+
+  monkeypatch.setattr(cell_lib.Cell, 'build', build)
+  assert session.run(cell, 'local_mt', path, isolate='off') == commands.USAGE
+  assert 'no room for 313 GiB' in capsys.readouterr().err
+  assert not path.exists()
+
+
+def _ended(monkeypatch, during, outcome=state.FINISHED):
+  """Has engines end at once with an outcome, after `during(run_dir, tick)`."""
+
+  def run(program, how, run_dir, on_tick, ray):
+    during(run_dir, on_tick)
+    return state.Outcome(outcome, 'all nodes finished', [])
+
+  monkeypatch.setattr(engines, 'run', run)
+
+
+@pytest.mark.parametrize(
+  'harm, said',
+  [
+    (lambda path: path.rename(path.with_name('elsewhere')), 'moved or removed'),
+    (lambda path: (path / 'config.json').unlink(), 'moved or removed'),
+    (lambda path: None, 'took no summary.json'),
+  ],
+)
+def test_a_run_that_is_not_kept_has_not_succeeded(
+  tmp_path, monkeypatch, capsys, harm, said
+):
+  _ended(monkeypatch, lambda path, tick: harm(path))
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == state.FAILED
+  shown = capsys.readouterr().out
+  assert 'Failed: what was learned is not kept' in shown
+  assert said in shown and str(path) in shown
+
+
+@pytest.mark.parametrize('begun', [False, True])
+def test_an_interrupt_that_no_engine_took_leaves_what_has_run(
+  tmp_path, monkeypatch, capsys, begun
+):
+  def during(path, tick):
+    if begun:
+      tick(state.RunState([]))
+    raise KeyboardInterrupt
+
+  _ended(monkeypatch, during)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == 130
+  assert capsys.readouterr().err.endswith('interrupted\n')
+  # One of which nothing ran is no obstacle to the same command.
+  assert path.exists() == begun
+  assert not (path / 'launcher.json').exists()
+
+
+def test_a_run_is_where_the_command_was_given(tmp_path, monkeypatch, capsys):
+  built = []
+  build = cell_lib.Cell.build
+
+  def remember(cell, run_dir):
+    built.append(run_dir)
+    return build(cell, run_dir)
+
+  monkeypatch.setattr(cell_lib.Cell, 'build', remember)
+  monkeypatch.chdir(tmp_path)
+
+  def leave(path, tick):
+    built.append(str(path))
+    os.chdir('/')  # as an environment in a thread may do
+
+  _ended(monkeypatch, leave, state.INTERRUPTED)
+  cell, path = cell_lib.resolve('dqn'), pathlib.Path('runs', 'mine')
+  assert session.run(cell, 'local_mt', path, isolate='off') == 130
+  assert built == [str(tmp_path / path)] * 2
+  assert pathlib.Path.cwd() == tmp_path
+  assert f'Kept in {path}' in capsys.readouterr().out

@@ -177,6 +177,45 @@ def test_a_film_that_cannot_be_is_refused_before_an_episode(
     assert said in capsys.readouterr().err
 
 
+def test_a_task_without_a_limit_is_played_so_many_steps(
+  tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'endless_poles.py').write_text(
+    'import gymnasium\n'
+    'from gymnasium.envs.classic_control import cartpole\n'
+    'class Endless(cartpole.CartPoleEnv):\n'
+    '  def step(self, action):\n'
+    '    return self.reset()[0], 1.0, False, False, {}\n'
+    'def limited(**options):\n'
+    '  return gymnasium.wrappers.TimeLimit(Endless(**options), 7)\n'
+  )
+  agent = ppo.PPO(ppo.Config(), environments.spec('CartPole-v1'))
+  kept = playing.Kept(agent, agent.initial(0), 'a test')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(play, '_MAX_STEPS', 50)
+  filmed = []
+  monkeypatch.setattr(
+    film, 'record', lambda frames, *unused: filmed.extend(frames)
+  )
+  for name, flags, steps in (
+    ('Endless', [], 50),
+    ('Endless', ['--max_steps=9'], 9),
+    ('Endless', ['--max_steps=9', '--video=a.gif', '--film_steps=4'], 9),
+    ('limited', [], 7),
+    ('limited', ['--max_steps=3'], 3),
+  ):
+    about = {'environment': f'endless_poles:{name}'}
+    (tmp_path / 'policy.npz').write_bytes(export.packed(kept, **about))
+    argv = ['play', 'policy.npz', '--episodes=1', *flags]
+    monkeypatch.setattr(sys, 'argv', argv)
+    assert play.main() == 0
+    said = capsys.readouterr()
+    assert f'mean {steps}.0' in said.out
+    assert ('cut after 50 steps' in said.err) == (steps == 50)
+  assert len(filmed) == 4
+
+
 def test_a_film_that_cannot_be_written_after_all_is_a_sentence(
   tmp_path, monkeypatch, capsys
 ):

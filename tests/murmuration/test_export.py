@@ -1,6 +1,7 @@
 """Exported policies do what the live ones do."""
 
 import functools
+import json
 import subprocess
 import sys
 
@@ -132,6 +133,19 @@ def test_a_saved_model_equals_the_live_policy(name, tmp_path):
     state = found.get('state', state)
 
 
+def test_a_saved_model_says_of_itself_what_the_file_says(tmp_path, monkeypatch):
+  kept = _named('ppo')
+  about = {'score': 1.5, 'interval': [1.0, 2.0], 'episodes': 9}
+  monkeypatch.setattr(export, 'scored', lambda *unused: about)
+  monkeypatch.setattr(export.playing, 'load', lambda run: kept)
+  monkeypatch.setattr(export.run_directory, 'open', lambda path: path)
+  file = export.export(tmp_path, to=tmp_path / 'a.npz', score=9)
+  model = export.export(tmp_path, 'savedmodel', tmp_path / 'model', score=9)
+  found = json.loads((model / 'assets.extra' / 'about.json').read_text())
+  assert found == portable.Policy(file.read_bytes()).about
+  assert found['score'] == 1.5
+
+
 def test_the_file_needs_numpy_alone(tmp_path):
   kept = _named('gaussian')
   (tmp_path / 'policy.py').write_text(export._source(export.packed(kept)))
@@ -174,6 +188,21 @@ def test_what_is_no_observation_is_refused():
   ):
     with pytest.raises(ValueError, match=said):
       policy(wrong)
+
+
+def test_images_of_bytes_are_taken_as_bytes_alone():
+  spec = environments.Spec(CARTPOLE, (12, 12), 2, observation_dtype='uint8')
+  config = dqn.Config(network='strided', dueling=True)
+  kept = _kept(dqn.DQN(config, spec))
+  image = np.random.default_rng(3).integers(0, 256, (12, 12), np.uint8)
+  for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):
+    action = policy(image)
+    for same in (image.astype(int), image.tolist(), image.astype('>u2')):
+      assert policy(same) == action
+    wide = image.astype(int)
+    for other in (image / 255, image.astype(np.float32), wide + 9, wide - 9):
+      with pytest.raises(ValueError, match=r'images of bytes, 0 to 255'):
+        policy(other)
 
 
 def test_another_number_of_episodes_than_it_remembers_is_refused():

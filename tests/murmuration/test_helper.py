@@ -1,9 +1,12 @@
 """The process beside a caller: its calls, its end, and how many there are."""
 
 import concurrent.futures
+import importlib
 import itertools
 import os
 import signal
+import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -34,10 +37,13 @@ def test_what_cannot_be_sent_leaves_no_call_behind(tmp_path):
 class Process:
   """Answers all that a policy asks."""
 
+  remembers = False
+
   def __init__(self, given):
     self.process = self
     self.owner = os.getpid()
     self.called, self.closed, self.gone = [], 0, []
+    self.remembering = set()
     self._lock = process.threading.Lock()
 
   def poll(self):
@@ -46,7 +52,7 @@ class Process:
   def call(self, operation, **arguments):
     assert not self.closed
     self.called.append(operation)
-    return 1
+    return (len(self.called), self.remembers) if operation == 'policy' else 1
 
   def close(self):
     self.closed += 1
@@ -80,12 +86,54 @@ def test_the_one_that_was_asked_longest_ago_makes_room(services, tmp_path):
   assert again is not first and again.called == ['policy', 'act']
 
 
+def test_who_remembers_an_episode_makes_no_room_in_it(
+  services, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(Process, 'remembers', True)
+  sets = [Given(key) for key in (b'a', b'b', b'c', b'd')]
+  played = []
+  for given in sets[:3]:
+    played.append(policy.Policy(given, tmp_path))
+    played[-1](np.zeros(2))
+  first, second, _ = helpers = [process.service(given) for given in sets[:3]]
+  for i, helper in enumerate(helpers):
+    played[i](np.zeros(2))
+    assert helper.called[-3:] == ['reset', 'act', 'act'], 'it went on elsewhere'
+  # What begins anew, and what nobody has any more, remembers nothing.
+  played[1].reset()
+  process.service(sets[3])
+  assert (first.closed, second.closed) == (0, 1)
+  del played[0]
+  process.service(sets[1])
+  assert first.closed == 1
+
+
+def test_a_policy_whose_process_died_in_an_episode_says_so(
+  services, monkeypatch, tmp_path
+):
+  for remembers in (False, True):
+    monkeypatch.setattr(Process, 'remembers', remembers)
+    given = Given(b'a')
+    played = policy.Policy(given, tmp_path)
+    played(np.zeros(2))
+    process.service(given).close()
+    if remembers:
+      for _ in range(2):
+        with pytest.raises(RuntimeError, match=r'Call reset\(\)'):
+          played(np.zeros(2))
+      played.reset()
+    played(np.zeros(2))
+    assert process.service(given).called[-1] == 'act'
+
+
 def test_a_policy_that_nobody_has_any_more_makes_room(monkeypatch, tmp_path):
   class Here(Process):
     def call(self, operation, **arguments):
       return service.OPERATIONS[operation](**arguments)
 
   class Played:
+    remembers = False
+
     def __init__(self, path):
       self.path = path
 
@@ -126,11 +174,15 @@ def test_two_threads_that_ask_at_first_start_one_process(services, monkeypatch):
   assert made == found[:1] and found[0] is found[1]
 
 
+LIMIT = 'Endless-v0 has no step limit.'
+
+
 class Training:
   """A process that trains: it says what its run is said to say."""
 
   def __init__(self, given, trains=False):
     tick = {'steps': 1, 'budget': 2, 'elapsed_s': 1.0, 'totals': {}}
+    self.printed = [f'note: {LIMIT}', '[0:05] running: learner/0', 'warning: w']
     self._says = iter(
       [
         ('tick', tick),
@@ -146,6 +198,10 @@ class Training:
 
   def receive(self, timeout_s):
     return next(self._says)
+
+  def said(self):
+    said, self.printed = self.printed, []
+    return said
 
   def result(self, message):
     return message[1]
@@ -168,6 +224,31 @@ def test_a_policy_is_loaded_anew_after_an_evaluation_and_at_the_end(
   run = runs.train('dqn', progress=False, on_tick=play, on_evaluation=play)
   assert played == [0, 1, 1, 2]
   assert run.policy == run.policy == 3
+
+
+@pytest.mark.parametrize('shown', [True, False])
+def test_what_a_run_notes_is_shown_as_its_command_shows_it(
+  monkeypatch, capsys, shown
+):
+  monkeypatch.setattr(process, 'Helper', Training)
+  runs.train('dqn', progress=shown)
+  said = capsys.readouterr().err
+  lines = [line for line in said.split('\n') if 'steps,' not in line]
+  assert lines == [f'note: {LIMIT}', 'warning: w', '']
+  assert ('steps,' in said) == shown
+
+
+def test_lines_are_read_whole_and_once_while_they_are_printed():
+  helper = process.Helper.__new__(process.Helper)
+  helper._told = 0
+  with tempfile.TemporaryFile() as helper._output:
+    said = []
+    for text in ('note: a\nwarn', 'ing: b', '\nlast\n', 'no end'):
+      # Through the same open file, as what a process has inherited is.
+      os.write(os.dup(helper._output.fileno()), text.encode())
+      said.append(helper.said())
+    assert said == [['note: a'], [], ['warning: b', 'last'], []]
+    assert helper.output() == 'note: a\nwarning: b\nlast\nno end'
 
 
 def test_a_run_that_trains_is_copied_without_what_is_being_written(tmp_path):
@@ -234,6 +315,33 @@ def test_only_who_cannot_be_told_is_gone(asked, tmp_path, monkeypatch):
   assert asked.stop
 
 
+def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
+  asked, tmp_path, monkeypatch, capsys
+):
+  directory = tmp_path / 'metrics'
+  directory.mkdir()
+  connection = Connection()
+  ticks = helper_lib.Ticks(connection, tmp_path, CELL)
+  (directory / 'counter.json').write_text('{')
+  (directory / 'evaluation.jsonl').write_text('{"return_mean": 1.0}\n')
+  for _ in range(3):
+    ticks._next = 0.0
+    ticks()
+  assert connection.sent == [('evaluation', {'return_mean': 1.0})]
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('warning: ') and 'counter.json' in line
+  # And the other way round.
+  (directory / 'evaluation.jsonl').write_text('{\n')
+  found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
+  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  for _ in range(3):
+    ticks._next = 0.0
+    ticks()
+  assert [kind for kind, _ in connection.sent[1:]] == 3 * ['tick']
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('warning: ') and 'evaluation' in line
+
+
 def test_offline_steps_are_those_in_which_a_run_makes_the_updates(
   tmp_path, monkeypatch
 ):
@@ -244,6 +352,27 @@ def test_offline_steps_are_those_in_which_a_run_makes_the_updates(
   helper_lib.Ticks(connection, tmp_path, cell)()
   ((_, told),) = connection.sent
   assert told['steps'] == 400  # d4pg's pace
+
+
+def test_an_interrupt_ends_what_is_under_way_and_no_process_but_in_an_import(
+  tmp_path, monkeypatch
+):
+  def leave(code):
+    raise SystemExit(code)
+
+  monkeypatch.setattr(helper_lib.os, '_exit', leave)
+  interrupt = helper_lib._Interrupt()
+  interrupt(signal.SIGINT, sys._getframe())  # nothing is under way
+  interrupt.busy = True
+  with pytest.raises(KeyboardInterrupt):
+    interrupt(signal.SIGINT, sys._getframe())
+  (tmp_path / 'half_a_module.py').write_text(
+    'import sys, signal\nsys.interrupt(signal.SIGINT, sys._getframe())\n'
+  )
+  monkeypatch.setattr(sys, 'interrupt', interrupt, raising=False)
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(SystemExit, match='130'):
+    importlib.import_module('half_a_module')
 
 
 def test_a_stop_before_the_run_is_one_of_the_run(asked, tmp_path, monkeypatch):

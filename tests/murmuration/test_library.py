@@ -241,6 +241,10 @@ try:
   run.resume(steps=1, ray_address='auto')
 except ValueError as e:
   found['refused'] = str(e)
+try:
+  run.resume(steps=1, engine='ray', cluster=['learner:cpus=4'])
+except ValueError as e:
+  found['group'] = str(e)
 print(json.dumps(found))
 """
 
@@ -250,3 +254,4 @@ def test_the_engine_may_be_ray(directory):
   found = _found(directory, ON_RAY)
   assert found['ended'] == 'budget'
   assert "engine='ray'" in found['refused']
+  assert "no group 'learner'; it has counter, worker" in found['group']

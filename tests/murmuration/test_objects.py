@@ -1,5 +1,7 @@
 """Under which names helper processes find what a caller gives."""
 
+import io
+import json
 import pickle
 import subprocess
 import sys
@@ -75,6 +77,68 @@ def test_ids_that_this_process_registered_go_along():
     assert set(pickle.loads(found.pickled())['ids']) == {'Registered-v0'}
   finally:
     del gymnasium.registry['Registered-v0']
+
+
+def test_two_objects_of_one_name_are_two():
+  found = objects.Objects()
+  agent, environment, topology = (
+    type('Own', (), {'__module__': '__main__', 'kind': kind})
+    for kind in ('agent', 'environment', 'topology')
+  )
+  names = [
+    found.name(agent, 'agent'),
+    found.name(environment, 'environment'),
+    found.name(topology, 'topology'),
+  ]
+  assert names == [
+    f'murmuration.given:Own{more}' for more in ('', '_environment', '_topology')
+  ]
+  sent = pickle.loads(found.pickled())['objects']
+  for name, kind in zip(names, ('agent', 'environment', 'topology')):
+    assert sent[name.partition(':')[2]][0].kind == kind
+
+
+def _loaded(directory, config, **given):
+  """What goes to the helper of a run with this config."""
+  directory.mkdir(exist_ok=True)
+  (directory / 'config.json').write_text(json.dumps(config))
+  run = murmuration.load(directory, **given)
+  pickled = run._given.pickled()
+  return pickled and pickle.loads(pickled)
+
+
+def test_a_run_finds_its_objects_by_the_names_that_it_has(tmp_path):
+  own = type('Now', (cartpole.CartPoleEnv,), {'__module__': '__main__'})
+  agent = type('Now', (base.Agent,), {'__module__': '__main__'})
+  for names in (
+    ('murmuration.given:Now', 'murmuration.given:Now_environment'),
+    ('murmuration.given:Before', 'murmuration.given:environment'),
+  ):
+    config = {'agent_name': names[0], 'environment': names[1]}
+    given = {'agent': agent, 'environment': own}
+    sent = _loaded(tmp_path, config, **given)['objects']
+    found = [sent[name.partition(':')[2]][0] for name in names]
+    assert [thing.__mro__[1] for thing in found] == [
+      base.Agent, cartpole.CartPoleEnv,
+    ]  # fmt: skip
+  # One that has moved into a module is the same object.
+  config = {'agent_name': 'dqn', 'environment': 'murmuration.given:Before'}
+  sent = _loaded(tmp_path, config, environment=cartpole.CartPoleEnv)
+  assert sent['objects']['Before'][0] is cartpole.CartPoleEnv
+  assert _loaded(tmp_path, {'agent_name': 3, 'environment': None}) is None
+  (tmp_path / 'config.json').write_text('{')
+  assert murmuration.load(tmp_path).path == tmp_path
+
+
+def test_a_loaded_run_takes_along_what_this_process_registered(tmp_path):
+  gymnasium.register('Registered-v1', cartpole.CartPoleEnv)
+  try:
+    config = {'agent_name': 'dqn', 'environment': 'Registered-v1'}
+    assert set(_loaded(tmp_path, config)['ids']) == {'Registered-v1'}
+    config['environment'] = 'CartPole-v1'
+    assert _loaded(tmp_path, config) is None
+  finally:
+    del gymnasium.registry['Registered-v1']
 
 
 def test_an_object_that_is_not_here_says_where_it_is():
@@ -242,3 +306,33 @@ def test_the_bar_says_how_far_it_is(capsys):
   assert ' 50%' in shown and '250/s' in shown and 'return 21.0' in shown
   progress.Bar(False).show('tick', tick)
   assert capsys.readouterr().err == ''
+
+
+def test_a_note_stands_above_the_bar_also_where_that_is_not_shown(capsys):
+  tick = {'steps': 500, 'budget': 1000, 'elapsed_s': 2.0}
+  for shown in (True, False):
+    bar = progress.Bar(shown)
+    bar.show('tick', tick)
+    bar.say('note: no step limit')
+    bar.show('tick', tick)
+    bar.close()
+    lines = capsys.readouterr().err.replace('\r', '\n').split('\n')
+    kept = [line.strip() for line in lines if line.strip()]
+    assert 'note: no step limit' in kept and len(kept) == (3 if shown else 1)
+
+
+class _Full(io.StringIO):
+  def write(self, text):
+    raise OSError(28, 'No space left on device')
+
+
+@pytest.mark.parametrize('stream', [None, io.StringIO(), _Full()])
+def test_a_bar_that_nobody_can_see_ends_no_run(monkeypatch, stream):
+  if type(stream) is io.StringIO:
+    stream.close()
+  monkeypatch.setattr(sys, 'stderr', stream)
+  for shown in (None, True):
+    bar = progress.Bar(shown)
+    bar.show('tick', {'steps': 5, 'budget': 10, 'elapsed_s': 2.0})
+    bar.say('note: nobody')
+    bar.close()

@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import venv
 import zipfile
 
 import pytest
@@ -57,6 +58,31 @@ def test_pip_installs_the_python_half_with_the_stub(whole, tmp_path):
   assert re.findall('Requires-Dist: (.*)', about.read_text()) == ['psutil']
   (record,) = site.glob('*.dist-info/RECORD')  # pip can remove it again
   assert 'courier.py,sha256=' in record.read_text()
+
+
+def test_another_stub_is_installed_over_the_one_that_is_there(
+  whole, tmp_path, monkeypatch
+):
+  venv.create(tmp_path / 'venv', with_pip=False)
+  (site,) = tmp_path.glob('venv/lib/*/site-packages')
+  # The file is there already; all else is pip's.
+  (tmp_path / 'pip').write_text(
+    f'#!/bin/sh\nif [ $1 = download ]; then for to; do :; done\n'
+    f'cp {whole} $to; else exec {sys.executable} -m pip '
+    f'--python {tmp_path}/venv/bin/python "$@"; fi\n'
+  )
+  (tmp_path / 'pip').chmod(0o755)
+  stub = tmp_path / 'courier.py'
+  monkeypatch.setattr(setup, '_PIP', (str(tmp_path / 'pip'),))
+  monkeypatch.setattr(setup, '_STUB', stub)
+  monkeypatch.syspath_prepend(site)
+  for text in ('first', 'second'):
+    stub.write_text(text)
+    assert not setup.is_there(LAUNCHPAD)
+    (tmp_path / text).mkdir()
+    setup.install(LAUNCHPAD, tmp_path / text)
+    assert (site / 'courier.py').read_text() == text
+    assert setup.is_there(LAUNCHPAD)
 
 
 def test_the_lock_has_the_same_files():

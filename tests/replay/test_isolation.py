@@ -77,6 +77,15 @@ def test_entering_again_stays_in_the_network_of_the_first_run():
   assert strangers.in_a_child(twice) is True
 
 
+def test_who_ignores_the_end_of_children_gets_the_same_network():
+  def ignoring():
+    before = isolation.found()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    return before == isolation.found()
+
+  assert strangers.in_a_child(ignoring) is True
+
+
 def test_auto_says_in_one_line_what_stays_open(refused, capsys):
   isolation.prepare()
   isolation.enter('auto')

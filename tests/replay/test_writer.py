@@ -338,7 +338,9 @@ def test_no_server_is_an_error_with_its_address():
   options = writer.WriteOptions(
     timeout_s=300.0, should_stop=lambda: bool(said), say=said.append
   )
-  with pytest.raises(ConnectionError, match='localhost:1 was ended: the run is'):
+  with pytest.raises(
+    ConnectionError, match='localhost:1 was ended: the run is'
+  ):
     writer.ItemWriter(client, 'queue', ROW, options)
   assert said == ['the Reverb server at localhost:1 does not answer']
   assert time.monotonic() - start < 60

@@ -31,6 +31,18 @@ def test_other_pins_or_a_moved_checkout_mean_anew(venv, change):
   assert venv.needed() == 'create'
 
 
+@pytest.mark.parametrize('changed', ['STUB', 'SETUP', '__file__'])
+def test_another_stub_for_courier_or_another_script_is_installed(
+  environment, venv, monkeypatch, tmp_path, changed
+):
+  copy = tmp_path / 'copy.py'
+  copy.write_bytes(pathlib.Path(getattr(environment, changed)).read_bytes())
+  monkeypatch.setattr(environment, changed, str(copy))
+  assert venv.needed() == 'nothing'
+  copy.write_text('another')
+  assert venv.needed() == 'finish'
+
+
 def test_a_vanished_interpreter_means_anew(venv):
   os.unlink(venv.bin)
   os.symlink('/no/python', venv.bin)
@@ -52,7 +64,7 @@ def unfinished(environment, venv, monkeypatch):
   venv.write_stamp(stamp)
   for name in ('install', 'link'):
     monkeypatch.setattr(environment, name, lambda *unused: None)
-  monkeypatch.setattr(environment, 'check', lambda *unused: [])
+  monkeypatch.setattr(environment, 'broken', lambda *unused: '')
   return venv
 
 
@@ -69,13 +81,14 @@ def test_on_nfs_the_lock_is_of_a_file_that_can_be_written(
     if not file.writable():
       raise OSError(errno.EBADF, 'Bad file descriptor')
 
-  monkeypatch.setattr(environment, 'open', opened, raising=False)
   monkeypatch.setattr(environment.fcntl, 'flock', flock)
-  before = pathlib.Path(unfinished.pins).read_bytes()
+  before = unfinished.pins.read_bytes()
+  monkeypatch.setattr(pathlib.Path, 'open', opened)
   environment.make(unfinished)
   assert unfinished.needed() == 'nothing'
   assert ('no lock here' in capsys.readouterr().out) is not writable
-  assert pathlib.Path(unfinished.pins).read_bytes() == before
+  monkeypatch.undo()
+  assert unfinished.pins.read_bytes() == before
 
 
 def test_another_set_up_is_waited_for(
@@ -114,12 +127,12 @@ def test_a_file_in_the_way_is_named_and_not_touched(
   environment, doctor, tmp_path, monkeypatch
 ):
   venv = environment.Environment('', root=str(tmp_path))
-  pathlib.Path(venv.directory).write_text('mine')
+  venv.directory.write_text('mine')
   with pytest.raises(environment.machine.SetupError, match='left alone'):
     environment.make(venv)
   monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
   assert any('left alone' in what for what, _ in doctor.examine(venv))
-  assert pathlib.Path(venv.directory).read_text() == 'mine'
+  assert venv.directory.read_text() == 'mine'
 
 
 @pytest.mark.parametrize('name', ['', 'next'])
@@ -163,15 +176,15 @@ def test_an_environment_of_the_user_is_not_touched(environment, venv):
 
 def test_another_interpreter_has_a_directory_of_its_own(environment):
   venv = environment.Environment('', '/opt/bin/python3.10', '/here')
-  assert venv.directory == '/here/.venv-python3.10'
+  assert str(venv.directory) == '/here/.venv-python3.10'
 
 
 def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
   environment, tmp_path, monkeypatch
 ):
   extras = environment.Environment('extras', 'python3.10', str(tmp_path))
-  assert extras.directory == str(tmp_path / '.venv-extras-python3.10')
-  assert extras.stack.directory == str(tmp_path / '.venv-python3.10')
+  assert extras.directory == tmp_path / '.venv-extras-python3.10'
+  assert extras.stack.directory == tmp_path / '.venv-python3.10'
   with pytest.raises(
     environment.machine.SetupError, match='has to be there first'
   ):
@@ -199,6 +212,38 @@ def test_make_takes_a_python_from_its_command_line_only(given, wanted):
   )
   assert wanted in commands
   assert ('--python=python3.10' in commands) == bool(given)
+
+
+@pytest.mark.parametrize(
+  ('target', 'name', 'where'),
+  [('site', 'site', '.venv-site'), ('test-next', 'next', '.venv-next')],
+)
+def test_make_hands_its_python_on(target, name, where):
+  for given, ending, flag in (
+    (['PYTHON=/opt/python3.13'], '-python3.13', ' --python=/opt/python3.13'),
+    ([], '', ''),
+  ):
+    commands = subprocess.check_output(
+      ['make', '--no-print-directory', '-n', target, *given],
+      cwd=scripts.REQUIREMENTS.parent,
+      env={**os.environ, 'MAKEFLAGS': ''},
+      text=True,
+    )
+    first, *_ = commands.splitlines()
+    assert first.rstrip().endswith(f'environment.py {name}{flag}')
+    assert f'{where}{ending}/bin/python -m ' in commands
+
+
+def test_help_of_make_begins_where_a_sentence_does():
+  said = subprocess.check_output(
+    ['make', '--no-print-directory', 'help'],
+    cwd=scripts.REQUIREMENTS.parent,
+    env={**os.environ, 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert re.match('[A-Z]', said)
+  for target in ('swarm', 'site', 'test-next', 'doctor', 'distclean'):
+    assert f'make {target}' in said, target
 
 
 def test_make_finds_the_extras_beside_the_python_it_is_given():
@@ -239,7 +284,7 @@ def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
 
 
 def test_every_locked_package_has_one_version_and_a_hash(environment):
-  entries = environment.read_pins(str(scripts.REQUIREMENTS / 'lock.txt'))
+  entries = environment.read_pins(scripts.REQUIREMENTS / 'lock.txt')
   assert len(entries) > 90
   for name, text in entries.items():
     first, *rest = text.splitlines()
@@ -254,7 +299,7 @@ def test_no_list_of_pins_names_an_index():
 
 
 def test_what_is_asked_for_is_locked(environment):
-  entries = environment.read_pins(str(scripts.REQUIREMENTS / 'lock.txt'))
+  entries = environment.read_pins(scripts.REQUIREMENTS / 'lock.txt')
   for line in (
     (scripts.REQUIREMENTS / 'requirements.in').read_text().splitlines()
   ):
@@ -263,52 +308,71 @@ def test_what_is_asked_for_is_locked(environment):
       assert name in entries, line
 
 
+def test_what_builds_comes_first_and_every_file_is_checked(
+  environment, venv, tmp_path
+):
+  calls = tmp_path / 'calls'
+  scripts.program(venv.bin, f'echo "$*" >> {calls}')
+  environment.install(venv)
+  first, *rest, last = calls.read_text().splitlines()
+  pins = environment.read_pins(venv.pins)
+  asked = []
+  for line in (first, *rest):
+    assert '--no-deps --require-hashes --no-build-isolation' in line
+    with open(line.split()[-1]) as f:
+      asked += re.findall(r'^([\w.-]+)==', f.read(), re.M)
+  assert tuple(asked[:2]) == environment.BUILDERS
+  assert sorted([*asked, environment.LAUNCHPAD]) == sorted(pins)
+  assert last == f'-I {environment.SETUP}'
+
+
 @pytest.mark.parametrize('works', [True, False])
 def test_uv_installs_where_it_is_and_pip_where_it_fails(
   environment, venv, tmp_path, monkeypatch, works
 ):
   calls = tmp_path / 'calls'
-  says = f'echo "uv $*" >> {calls}'
   scripts.program(
-    tmp_path / 'tools' / 'uv', says, 'exit 0' if works else 'exit 1'
+    tmp_path / 'tools' / 'uv',
+    f'echo "uv $*" >> {calls}',
+    'exit 0' if works else 'exit 1',
   )
-  scripts.program(pathlib.Path(venv.bin), f'echo "pip $*" >> {calls}')
+  scripts.program(venv.bin, f'echo "pip $*" >> {calls}')
   monkeypatch.setenv('PATH', f'{tmp_path / "tools"}:{os.environ["PATH"]}')
-  monkeypatch.setattr(environment, 'install_launchpad', lambda *args: None)
   environment.install(venv)
-  lines = calls.read_text().splitlines()
+  *lines, last = calls.read_text().splitlines()
   assert all('--no-deps --require-hashes' in line for line in lines)
   tools = [line.split()[0] for line in lines]
-  # pip has its part of the packages for each core, behind what builds them.
   assert tools[:3] == (['uv', 'uv'] if works else ['uv', 'pip', 'pip'])
   assert set(tools[3:]) <= {'pip'} and works == (len(tools) == 2)
+  assert last == f'pip -I {environment.SETUP}'
 
 
 @pytest.mark.parametrize('name', ['', 'courier'])
 def test_launchpad_is_whole_where_courier_is_measured(
   environment, monkeypatch, tmp_path, name
 ):
-  installed, halves = [], []
+  commands = []
   monkeypatch.setattr(
-    environment, 'install_with', lambda tool, to, pins: installed.extend(pins)
+    environment, 'run', lambda command, *unused: commands.append(command)
   )
-  monkeypatch.setattr(environment, 'install_launchpad', halves.append)
   place = environment.Environment(name, '', str(tmp_path))
+  os.makedirs(place.directory)
   environment.install(place)
+  pins = ''.join(open(c[-1]).read() for c in commands if '-r' in c)
   whole = name == 'courier'
-  assert (environment.LAUNCHPAD in installed) == whole
-  assert halves == ([] if whole else [place])
+  assert (environment.LAUNCHPAD in pins) == whole
+  assert (commands[-1][-1] == environment.SETUP) != whole
   # The only one that its compiled half was made for.
   assert not whole or place.series == ('3.10',)
 
 
 def test_a_clone_has_the_command(environment, venv):
-  scripts.program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
+  scripts.program(venv.bin, f'exec {sys.executable} "$@"')
   environment.link(venv)
-  site = pathlib.Path(venv.site)
+  site = venv.site
   assert (site / 'murmuration.pth').read_text() == f'{venv.root}\n'
   done = subprocess.run(
-    [pathlib.Path(venv.bin).with_name('murmuration'), '--help'],
+    [venv.bin.with_name('murmuration'), '--help'],
     env={**os.environ, 'PYTHONPATH': str(scripts.REQUIREMENTS.parent)},
     capture_output=True,
     text=True,
@@ -321,7 +385,7 @@ def test_extras_have_the_command_and_see_the_stack(
   environment, venv, monkeypatch
 ):
   extras = environment.Environment('extras', root=venv.root)
-  directory = pathlib.Path(extras.directory)
+  directory = extras.directory
   scripts.program(directory / 'bin' / 'python', 'true')
   (directory / 'lib' / 'python3.11' / 'site-packages').mkdir(parents=True)
   stamp = extras.wanted()
@@ -332,8 +396,8 @@ def test_extras_have_the_command_and_see_the_stack(
   assert extras.needed() == 'nothing'
   command = (directory / 'bin' / 'murmuration').read_text()
   assert f'exec\' "{extras.bin}"' in command
-  seen = (pathlib.Path(extras.site) / 'murmuration.pth').read_text()
-  assert seen.splitlines() == [venv.site, venv.root]
+  seen = (extras.site / 'murmuration.pth').read_text()
+  assert seen.splitlines() == [str(venv.site), venv.root]
 
 
 def test_a_failure_says_the_end_of_the_log(environment, venv):
@@ -353,15 +417,28 @@ def test_settings_that_put_packages_elsewhere_do_not_reach_pip(
   assert environ['PIP_USER'] == '0'
 
 
-def test_the_check_reports_failures_and_a_crash(environment, venv):
-  scripts.program(pathlib.Path(venv.bin), f'exec {sys.executable} "$@"')
-  directory = pathlib.Path(venv.directory)
-  (directory / 'dies.py').write_text('import os\nos._exit(3)\n')
-  (directory / 'loud.py').write_text('print("no newline at the end", end="")')
-  names = ['json', 'loud', 'no_such_module', 'dies', 'os']
-  results = {n: error for n, _, error in environment.check(venv, names)}
-  assert list(results) == names[:4]
-  assert results['json'] == results['loud'] == ''
-  wanted = "ModuleNotFoundError: No module named 'no_such_module'"
-  assert results['no_such_module'] == wanted
-  assert 'code 3' in results['dies']
+@pytest.mark.parametrize(
+  ('program', 'said'),
+  [
+    (f'exec {sys.executable} "$@"', "No module named 'no_such_module'"),
+    ('echo $* >&2; kill -SEGV $$', 'ended with code -11'),
+  ],
+)
+def test_what_cannot_be_imported_is_said_and_a_crash_too(
+  environment, venv, monkeypatch, program, said
+):
+  scripts.program(venv.bin, program)
+  monkeypatch.setattr(environment, 'IMPORTS', ['json', 'no_such_module'])
+  assert said in environment.broken(venv)
+  scripts.program(venv.bin, f'exec {sys.executable} "$@"')
+  monkeypatch.setattr(environment, 'IMPORTS', ['json', 'os'])
+  assert environment.broken(venv) == ''
+
+
+def test_an_environment_that_cannot_be_imported_is_not_finished(
+  environment, unfinished, monkeypatch
+):
+  monkeypatch.setattr(environment, 'broken', lambda *unused: 'No reverb.')
+  with pytest.raises(environment.machine.SetupError, match='No reverb'):
+    environment.make(unfinished)
+  assert unfinished.needed() == 'finish'

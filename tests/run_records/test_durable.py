@@ -102,6 +102,29 @@ def test_the_generation_before_is_taken_and_it_is_said(path, caplog, harm):
   np.testing.assert_array_equal(np.load(durable.older(path))['theta'], [0, 0])
 
 
+def test_a_file_without_its_checksum_is_broken_like_any_other(path, state):
+  said = []
+  for value in range(2):
+    checkpoints.write(path, theta=np.full(2, value))
+    checkpoints.write_state(state, {'totals': {'steps': value}})
+  with open(path, 'wb') as file:
+    np.savez(file, other=np.ones(2))
+  state.write_text('{}')
+  found = checkpoints.read_state(state, say=said.append)
+  assert found == {'totals': {'steps': 0}}
+  arrays = checkpoints.read(path, say=said.append)
+  np.testing.assert_array_equal(arrays['theta'], np.zeros(2))
+  assert len(said) == 2 and all('checksum does not fit' in x for x in said)
+
+
+def test_a_file_of_a_version_without_checksums_is_read(path, state):
+  with open(path, 'wb') as file:
+    np.savez(file, theta=np.ones(2))
+  state.write_text('{"steps": 3}')
+  np.testing.assert_array_equal(checkpoints.read(path)['theta'], np.ones(2))
+  assert checkpoints.read_state(state) == {'steps': 3}
+
+
 def test_a_file_that_is_lost_is_not_taken_for_one_that_never_was(path):
   checkpoints.write(path, theta=np.zeros(2))
   checkpoints.write(path, theta=np.ones(2))

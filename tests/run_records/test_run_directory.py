@@ -4,7 +4,9 @@ import collections
 import dataclasses
 import datetime
 import os
+import pathlib
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -107,6 +109,39 @@ def test_a_config_that_json_cannot_hold_is_refused_before_writing(tmp_path):
   with pytest.raises(TypeError, match='function'):
     run_directory.create(tmp_path / 'a', {'f': lambda: 0}, {})
   assert _everything_in(tmp_path) == []
+
+
+def test_what_another_host_makes_beside_it_stays_and_what_is_old_goes(tmp_path):
+  # Names of today and of before; that process is none of this host.
+  new, before, left = (
+    tmp_path / f'.new-run.{name}' for name in ('0aff', '99999999.7', '0bff')
+  )
+  for path in (new, before, left):
+    path.mkdir()
+    (path / 'config.json').touch()
+  two_days_ago = time.time() - 2 * 86_400
+  os.utime(left, (two_days_ago, two_days_ago))
+  run_directory.create(tmp_path / 'run', {}, {})
+  assert {path.name for path in tmp_path.iterdir()} == {
+    new.name, before.name, 'run',
+  }  # fmt: skip
+  assert (new / 'config.json').exists() and (before / 'config.json').exists()
+
+
+def test_a_refused_run_that_takes_the_parent_along_costs_no_other_its_place(
+  tmp_path, monkeypatch
+):
+  mkdir, gone = pathlib.Path.mkdir, []
+
+  def raced(path, *args, **options):
+    if path.name.startswith('.new-run') and not gone:
+      gone.append(path.parent.rmdir())
+    mkdir(path, *args, **options)
+
+  monkeypatch.setattr(pathlib.Path, 'mkdir', raced)
+  path = tmp_path / 'runs' / 'a'
+  assert run_directory.create(path, {'seed': 1}, {}).config() == {'seed': 1}
+  assert gone and _everything_in(tmp_path / 'runs')[0] == 'a'
 
 
 def test_resume_keeps_what_is_there_and_the_old_config(tmp_path):

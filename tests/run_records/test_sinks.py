@@ -132,6 +132,57 @@ def test_a_sink_that_raises_is_left_out_and_others_get_all(run, fakes, caplog):
   assert Fake.got[-1] == ('close', False)
 
 
+class Failing(Fake):
+  """Takes so many calls, and fails at the next one."""
+
+  left = 0
+
+  def row(self, kind, row):
+    self._call()
+    super().row(kind, row)
+
+  def scalars(self, values, step):
+    self._call()
+    super().scalars(values, step)
+
+  def _call(self):
+    if not Failing.left:
+      raise OSError('no network')
+    Failing.left -= 1
+
+
+@pytest.mark.parametrize('well', range(4))
+def test_what_was_taken_before_a_failure_is_not_sent_again(
+  run, fakes, monkeypatch, well
+):
+  for step in (5, 6):
+    with (run.metrics_directory / 'evaluation.jsonl').open('a') as file:
+      file.write(json.dumps({'actor_steps': step, 'return_mean': 2.0}) + '\n')
+  sinks._MAKE['failing'] = Failing
+  monkeypatch.setattr(Failing, 'left', well)
+  assert not follow.follow(run, ['failing'], lambda seconds: True)
+  monkeypatch.setattr(Failing, 'left', 4)
+  assert follow.follow(run, ['failing'], lambda seconds: True)
+  numbers = {'evaluation/return_mean': 2.0}
+  assert Fake.got == [
+    ('evaluation', 5), (numbers, 5), ('evaluation', 6), (numbers, 6),
+    ('close', False),
+  ]  # fmt: skip
+  assert Failing.left == well  # and nothing twice
+
+
+def test_a_sink_whose_state_cannot_be_asked_is_not_sent_its_rows_again(
+  run, fakes, monkeypatch
+):
+  _log(run)
+  with monkeypatch.context() as patch:
+    patch.setattr(Fake, 'state', lambda self: 1 / 0)
+    assert not follow.follow(run, ['fake'], lambda seconds: True)
+  assert Fake.got.count(('evaluation', 5)) == 1
+  assert follow.follow(run, ['fake'], lambda seconds: True)
+  assert Fake.got.count(('evaluation', 5)) == 1
+
+
 def test_tables_have_every_row_and_every_column(run):
   _log(run)
   assert follow.follow(run, ['csv'], lambda seconds: True)

@@ -283,6 +283,40 @@ def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end(at_once):
   assert text.count('learner/0 goes on') == 1
 
 
+_OVER = {
+  'finished': True,
+  'reason': 'the budget of 9 is used',
+  'held': {'evaluator/0': 119.6},
+}
+_WAITED = 'the budget of 9 is used; waiting for evaluator/0, 120 s at most'
+
+
+def test_an_end_that_waits_says_for_whom_and_blames_nobody():
+  waits = _node('actor/0', notice="for 10 s now: Table 'replay' took no item")
+  silent = _node('actor/1', notice='silent for 12 s')
+  snapshot = _snapshot(**_OVER)
+  picture = _drawn(_state(waits, silent), snapshot)
+  assert _WAITED in picture and 'took no item' not in picture
+  assert 'actor/1 silent for 12 s' in picture
+  assert 'took no item' in _drawn(_state(waits), _snapshot())
+  assert view_text.line(snapshot).endswith(_WAITED)
+  for change in ({'finished': False}, {'held': {}}):
+    assert 'waiting for' not in view_text.line({**snapshot, **change})
+
+
+def test_a_wait_from_before_the_end_is_not_said_to_go_on(at_once):
+  client = _Client(_snapshot(**_OVER))
+  live, stream = _plain(client)
+  waits = _node('actor/0', notice='for 10 s now: its limiter')
+  live._noticed['actor/0'] = waits.notice
+  live._snapshot = client._snapshot
+  live(_state(waits))
+  _wait_for('running: actor/0', stream)
+  live.close()
+  text = stream.getvalue()
+  assert 'goes on' not in text and 'limiter' not in text
+
+
 def test_a_counter_that_hangs_holds_up_nothing():
   release = threading.Event()
 

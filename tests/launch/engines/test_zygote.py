@@ -95,3 +95,19 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
     'its process could not be forked: [Errno 11] Resource temporarily'
   )
   assert event.error in log.read_text()
+
+
+def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
+  script = (
+    'import sys; from launch.engines import child; '
+    'child._redirect_output(sys.argv[1]); print("lost"); sys.exit(7)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script, str(tmp_path / 'gone' / 'node-0.log')],
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert (done.returncode, done.stdout, done.stderr) == (7, '', '')
+  assert list(tmp_path.iterdir()) == []

@@ -122,11 +122,20 @@ def test_bytes_like_values_become_bytes():
     ({'a': [0, object()]}, r"value\['a'\]\[1\] is a builtins.object"),
     (np.array([None]), 'dtype object'),
     (np.zeros(2, [('a', 'f4')]), 'cannot cross'),
+    ({'a': np.ma.array([1.0, 2.0], mask=[0, 1])}, r"value\['a'\] is a masked"),
+    ([('a\ud800',)], r"'a\\ud800' has half a character"),
+    ({'\udcff': 1}, 'half a character'),
   ],
 )
 def test_other_values_are_refused_with_their_place(value, where):
   with pytest.raises(TypeError, match=where):
     encode(value)
+
+
+def test_a_message_that_was_refused_leaves_nothing_for_the_next():
+  with pytest.raises(TypeError):
+    encode(['whole', ('\ud800',)])
+  assert round_trip(['whole', ('next',)]) == ['whole', ('next',)]
 
 
 def nested(levels):

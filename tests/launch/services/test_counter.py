@@ -275,7 +275,10 @@ def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
   clock = _Clock()
   counter, thread = _held(tmp_path, clock)
   assert not _ended_after(thread, clock, 15.0)
+  (left_s,) = counter.snapshot()['held'].values()
+  assert 0 < left_s <= 15.0
   counter.hold('evaluator/0', 0.0)
+  assert counter.snapshot()['held'] == {}
   assert _ended_after(thread, clock, 10.0, patience_s=30.0)
 
 

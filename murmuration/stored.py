@@ -1,0 +1,82 @@
+"""Runs on disk, for who asks no helper process: made with what, and copied."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+# Of a run that trains: files that are being written (.NAME.PID.THREAD, see
+# run_records/durable.py), and the record of the process that trains it.
+_NOT_COPIED = shutil.ignore_patterns('.*.[0-9]*.*', 'launcher.json')
+
+
+def config(path: pathlib.Path) -> dict[str, Any]:
+  """The config of a run; {} where it cannot be read, as a helper will say.
+
+  Raises:
+    ValueError: there is no run.
+  """
+  file = path / 'config.json'
+  if not file.is_file():
+    raise ValueError(
+      f'{path} holds no run: a run is a directory with a config.json, such as '
+      'runs/NAME, or what Run.save made.'
+    )
+  try:
+    found = json.loads(file.read_text(encoding='utf-8'))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+def copy(
+  run: pathlib.Path, path: pathlib.Path, overwrite: bool
+) -> pathlib.Path:
+  """Copies a run, which may be training; what was there goes at the end.
+
+  Args:
+    run: its directory.
+    path: of the copy.
+    overwrite: whether another run that is there makes room.
+
+  Returns:
+    The path.
+
+  Raises:
+    FileExistsError: there is something at `path`.
+    OSError: a file cannot be copied.
+  """
+  if path.exists():
+    if path.resolve() == run.resolve():
+      return path
+    if not (overwrite and (path / 'config.json').is_file()):
+      raise FileExistsError(
+        f'{path} is there already'
+        + (
+          ', and is no run. Give another name.'
+          if overwrite
+          else '. Give another name, or overwrite=True.'
+        )
+      )
+  new = path.with_name(f'.{path.name}.{os.getpid()}')
+  try:
+    _copy(run, new)
+    if path.exists():
+      shutil.rmtree(path)
+    new.rename(path)
+  finally:
+    shutil.rmtree(new, ignore_errors=True)
+  return path
+
+
+def _copy(run: pathlib.Path, to: pathlib.Path) -> None:
+  try:
+    shutil.copytree(run, to, ignore=_NOT_COPIED)
+  except shutil.Error as e:
+    # What has gone since it was listed was replaced by something newer, as the
+    # checkpoints of replay are.
+    if any(os.path.exists(source) for source, *_ in e.args[0]):
+      raise

@@ -1,0 +1,97 @@
+"""An environment that is made in a command's own process, and how that ends."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+
+from environment_loops import building
+from environment_loops import environments
+from environment_loops import making
+
+ROOT = pathlib.Path(__file__).parents[2]
+HANGS = """
+import time
+from gymnasium.envs.classic_control import cartpole
+
+class Hangs(cartpole.CartPoleEnv):
+  def __init__(self):
+    super().__init__()
+    time.sleep(1000)  # line 8
+"""
+COMMAND = """
+import sys
+from environment_loops import making
+making.SAY_S, making.LIMIT_S = 0.5, 3.0
+from gymnasium.envs.classic_control import cartpole  # which takes its time
+from launch import command_line
+sys.exit(command_line.main(['dqn', '--config.environment=hangs:Hangs']))
+"""
+
+
+class Rude(gymnasium.Env):
+  """Does what concerns all of its process."""
+
+  action_space = gymnasium.spaces.Discrete(2)
+  observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+  def __init__(self):
+    os.chdir('/')
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+class Leaves(Rude):
+  def __init__(self):
+    sys.exit(0)
+
+
+@pytest.fixture
+def register():
+  def add(kind):
+    gymnasium.register(f'{kind.__name__}InMaking-v0', entry_point=kind)
+    return f'{kind.__name__}InMaking-v0'
+
+  yield add
+  for name in [name for name in gymnasium.registry if 'InMaking' in name]:
+    del gymnasium.registry[name]
+
+
+def test_an_environment_that_ends_the_process_is_refused(register):
+  with pytest.raises(environments.EnvironmentRefused, match='SystemExit: 0'):
+    building.build(register(Leaves))
+
+
+def test_what_concerns_all_of_the_process_is_undone(
+  register, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  before = signal.getsignal(signal.SIGCHLD)
+  name = register(Rude)
+  watched = making.Watched(name)
+  for _ in range(2):
+    with watched:
+      building.build(name).close()
+    assert pathlib.Path.cwd() == tmp_path
+    assert signal.getsignal(signal.SIGCHLD) == before
+
+
+def test_one_that_hangs_is_said_with_its_place_and_then_refused(tmp_path):
+  (tmp_path / 'hangs.py').write_text(HANGS)
+  done = subprocess.run(
+    [sys.executable, '-c', COMMAND],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=180,
+  )
+  assert done.returncode == 2, done
+  *words, end = done.stderr.splitlines()
+  assert words and all('still building hangs:Hangs (' in x for x in words)
+  assert end.startswith('error: hangs:Hangs was not built within 3 s')
+  assert 'hangs.py:8' in end
+  assert list(tmp_path.glob('runs')) == []

@@ -1,0 +1,38 @@
+"""Which preset an environment has, and what a run can go on with."""
+
+import dataclasses
+
+import pytest
+
+from launch import cell as cell_lib
+from launch import command_line
+from launch import registry
+from launch.nodes import offline
+from run_records import run_directory
+
+
+def test_threads_of_a_game_make_no_other_environment(tmp_path):
+  overrides = {'environment': 'ALE/Pong-v5?threads=2'}
+  found = cell_lib.resolve('impala', overrides=overrides)
+  pong = cell_lib.resolve('impala', 'pong').config
+  assert found.config == {**pong, **overrides} and not found.borrowed
+  assert cell_lib.resume(pong, overrides).config == found.config
+  run = run_directory.create(tmp_path / 'run', found.config, {})
+  command_line._cell(
+    command_line._parser('').parse(['impala:pong', f'--resume={run.path}']), {}
+  )
+  offline.check_task(overrides['environment'], pong, tmp_path)
+  for name in ('ALE/Pong-v5?noop_max=0', 'ALE/Breakout-v5'):
+    with pytest.raises(ValueError, match='cannot be gone on from with env'):
+      cell_lib.resume(pong, {'environment': name})
+
+
+def test_an_agent_without_presets_has_its_defaults_or_is_refused(monkeypatch):
+  dqn = registry.agent('dqn')
+  bare = dataclasses.replace(dqn, presets={})
+  monkeypatch.setattr(registry, 'agent', lambda name: bare)
+  with pytest.raises(ValueError, match='Set --config.environment=ID'):
+    cell_lib.resolve('dqn')
+  overrides = {'environment': 'Acrobot-v1'}
+  cell = cell_lib.resolve('dqn', overrides=overrides)
+  assert cell.sections['agent'] == dqn.config()

@@ -1,0 +1,90 @@
+"""What each command does first: streams, and Ctrl-C before there are files."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# In place of a module that takes seconds to import, and takes all that comes.
+SLOW = """
+import time
+print('importing', flush=True)
+try:
+  time.sleep(600)
+except BaseException:
+  time.sleep(600)
+"""
+PRINTS = """
+from run_records import commands
+commands.begin()
+import os, sys
+print('R\\u00b2 \\u00b7')
+print('said', file=sys.stderr)
+sys.stdin.read()
+found = os.pipe()
+print(min(found) > 2, all(map(os.get_inheritable, range(3))))
+"""
+
+
+@pytest.mark.parametrize('script', ['run.py', 'run_swarm.py', 'evaluate.py'])
+def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
+  script, tmp_path
+):
+  (tmp_path / 'numpy.py').write_text(SLOW)
+  process = subprocess.Popen(
+    [sys.executable, str(ROOT / 'launch' / script), '--help'],
+    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )
+  try:
+    assert process.stdout.readline() == 'importing\n'
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+  finally:
+    process.kill()
+    process.wait()
+  assert (process.returncode, said) == (130, 'interrupted\n')
+
+
+def test_of_signals_that_are_ignored_only_interrupts_remain_so():
+  script = (
+    'import signal; from run_records import commands; commands.begin(); '
+    'print(*map(int, map(signal.getsignal, (signal.SIGINT, signal.SIGCHLD))))'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+    preexec_fn=lambda: [
+      signal.signal(number, signal.SIG_IGN)
+      for number in (signal.SIGINT, signal.SIGCHLD)
+    ],
+  )
+  ignored, default = int(signal.SIG_IGN), int(signal.SIG_DFL)
+  assert done.stdout == f'{ignored} {default}\n', done
+
+
+@pytest.mark.parametrize('closed', ['', '>&-', '<&-', '>&- 2>&- <&-'])
+def test_what_nobody_reads_may_be_printed_all_the_same(closed):
+  done = subprocess.run(
+    ['sh', '-c', f'exec "$0" -c "$1" {closed}', sys.executable, PRINTS],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == 0, done
+  open_output = '>' not in closed
+  assert done.stdout == ('R? ?\nTrue True\n' if open_output else '')
+  assert done.stderr == ('' if '2>' in closed else 'said\n')
