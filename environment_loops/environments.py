@@ -288,7 +288,7 @@ def _how_to_count(space: gymnasium.Space) -> str:
     isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1
   ):
     sizes = [2] * math.prod(space.shape)
-    shown = f'np.array([2] * {len(sizes)})'
+    shown = f'[2] * {len(sizes)}'
   else:
     return 'Give one that is wrapped, whose actions are one of both.'
   count = math.prod(sizes)
@@ -297,7 +297,8 @@ def _how_to_count(space: gymnasium.Space) -> str:
       f'Their combinations are too many for a number each. Give one that is '
       f'wrapped, with a float for each part: '
       f'gymnasium.wrappers.TransformAction(env, lambda action: '
-      f'np.minimum((action + 1) / 2 * {shown}, {shown} - 1).astype(int), '
+      f'np.minimum((action + 1) / 2 * np.array({shown}), '
+      f'np.array({shown}) - 1).astype(int), '
       f'gymnasium.spaces.Box(-1, 1, {space.shape})).'
     )
   return (
