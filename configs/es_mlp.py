@@ -60,6 +60,24 @@ PRESETS: dict[str, dict[str, Any]] = {
     {**_mujoco.RUN, 'steps_per_agent': 500_000, 'target_return': 950.0},
     tanh_mean=True,
   ),
+  'pendulum': _preset(
+    'Pendulum-v1',
+    (32, 32),
+    _COARSE,
+    {'steps_per_agent': 1_000_000},
+    tanh_mean=True,
+    normalize_observations=True,
+  ),
+  'reacher': _preset(
+    'Reacher-v5',
+    (32, 32),
+    # Returns depend on where the target is more than on theta: many pairs and
+    # small steps, without which theta drifts until the arm only swings.
+    {'population': 100, 'sigma': 0.1, 'learning_rate': 0.01},
+    {**_mujoco.RUN, 'steps_per_agent': 2_000_000, 'eval_episodes': 20},
+    tanh_mean=True,
+    normalize_observations=True,
+  ),
   'swimmer': _preset(
     'Swimmer-v5',
     (32, 32),

@@ -118,12 +118,69 @@ def _evolution(
   )
 
 
+def _workers(seeds: int) -> study_plan.Study:
+  """A3C with four learners against one, at equal total steps."""
+  budget = 300_000
+  annealed = f'--config.agent.anneal_env_steps={budget}'
+  return study_plan.Study(
+    name='a3c_workers',
+    environment='CartPole-v1',
+    budget=budget,
+    threshold=475.0,
+    seeds=seeds,
+    variants={
+      f'A3C, {learners}': study_plan.Variant(
+        (
+          'a3c:cartpole',
+          annealed,
+          f'--config.server.num_learners={learners}',
+        )
+      )
+      for learners in (1, 4)
+    },
+    baseline='A3C, 1',
+    x_axes=_BOTH,
+    goals=(study_plan.Goal('A3C, 4', 450.0, reached=8, seeds=seeds),),
+  )
+
+
+def _from_start(
+  preset: str, environment: str, budget: int, threshold: float
+) -> study_plan.Study:
+  """Evolution strategies against the policy they start with.
+
+  That is the same run with a learning rate of practically nothing.
+  """
+  es = f'es_mlp:{preset}'
+  return study_plan.Study(
+    name=f'es_mlp_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=5,
+    variants={
+      'start policy': study_plan.Variant(
+        (
+          es,
+          '--config.evolution.learning_rate=1e-12',
+          '--config.evolution.weight_decay=0.0',
+        )
+      ),
+      'ES': study_plan.Variant((es,)),
+    },
+    baseline='start policy',
+  )
+
+
 STUDIES = (
   _gossip('cartpole', 'CartPole-v1', 200_000, 475.0, 10),
   _gossip('acrobot', 'Acrobot-v1', 400_000, -100.0, 10),
   _gossip('hopper', 'Hopper-v5', 300_000, 1000.0, 5),
   _gorila('cartpole', 'CartPole-v1', 100_000, 475.0, 400.0),
   _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
+  _workers(10),
+  _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0),
+  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0),
   _evolution('cartpole', 'CartPole-v1', 300_000, 475.0, 475.0),
   _evolution('inverted_pendulum', 'InvertedPendulum-v5', 500_000, 950.0, 950.0),
   *(
