@@ -4,8 +4,9 @@ Processes that only talk: so many nodes are known to the counter, and so many
 clients at a time report their counts to it and fetch 80 kB of parameters, one
 call after the other. What is measured is the service: calls/s of all clients,
 the 50th and 99th percentile of a call, and the memory of its process. Clients
-share the machine with it, as actors would. Beside that: names in a directory,
-and a look of the launcher at all nodes that have a place on a cluster.
+share the machine with it, as actors would. Beside that: names in a directory
+of one machine, which is files, and in the actor of a Ray; and a look of the
+launcher at all nodes that have a place on a cluster.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from agents import parameters  # noqa: E402
 from launch import rpc  # noqa: E402
 from launch.engines import state  # noqa: E402
+from launch.engines.cluster import actors  # noqa: E402
 from launch.engines.cluster import backend as backend_lib  # noqa: E402
 from launch.engines.cluster import seats  # noqa: E402
 from launch.rpc import directory  # noqa: E402
@@ -182,8 +184,8 @@ def measure(
   }
 
 
-def names_us(nodes: int) -> tuple[float, float]:
-  """Microseconds of one claim and one find in a directory of so many names."""
+def names(nodes: int) -> tuple[float, float, float]:
+  """Microseconds of a claim and a find among so many names; kB of all."""
   with tempfile.TemporaryDirectory() as place:
     places = directory.Local(pathlib.Path(place))
     began = time.perf_counter()
@@ -194,7 +196,55 @@ def names_us(nodes: int) -> tuple[float, float]:
     for node in range(0, nodes, max(1, nodes // 100)):
       places.find(f'actor/{node}')
     found = len(range(0, nodes, max(1, nodes // 100)))
-    return 1e6 * claim, 1e6 * (time.perf_counter() - began) / found
+    find = (time.perf_counter() - began) / found
+    files = [f for f in pathlib.Path(place).rglob('*') if f.is_file()]
+    size = sum(f.stat().st_size for f in files)
+  return 1e6 * claim, 1e6 * find, size / 1e3
+
+
+def names_of_ray() -> dict[int, tuple[float, float, float]]:
+  """The same for the actor of names of a Ray, whose process grows by the kB.
+
+  It holds the names of all numbers of nodes one after the other.
+  """
+  import ray
+
+  with tempfile.TemporaryDirectory(prefix='b-', dir='/tmp') as place:
+    ray.init(
+      num_cpus=1,
+      include_dashboard=False,
+      object_store_memory=100 << 20,
+      log_to_driver=False,
+      logging_level='error',
+      _temp_dir=place,
+    )
+    try:
+      actor = actors.names().remote()
+      ray.get(actor.claim.remote('counter/0', {}))
+      (process,) = (
+        p for p in psutil.process_iter() if 'ray::Names' in ''.join(p.cmdline())
+      )
+      before = process.memory_full_info().uss
+      found = {}
+      for nodes in NODES:
+        began = time.perf_counter()
+        for node in range(nodes):
+          # As long as what an agent of a host says of a server.
+          where = {
+            'address': f'tls://10.0.{node % 250}.7:43210',
+            'host': 'h' * 40,
+          }
+          ray.get(actor.claim.remote(f'actor/{node}', where))
+        claim = (time.perf_counter() - began) / nodes
+        began = time.perf_counter()
+        for node in range(nodes):
+          ray.get(actor.find.remote(f'actor/{node}'))
+        find = (time.perf_counter() - began) / nodes
+        grown = process.memory_full_info().uss - before
+        found[nodes] = (1e6 * claim, 1e6 * find, grown / 1e3)
+    finally:
+      ray.shutdown()
+  return found
 
 
 def look_ms(nodes: int) -> float:
@@ -245,8 +295,12 @@ def main() -> int:
           f'{found["snapshot_ms"]:.1f}',
         )
       )
-  names = {nodes: names_us(nodes) for nodes in NODES}
-  numbers['names, us'] = {str(nodes): us for nodes, us in names.items()}
+  tables = {
+    'names, files': {nodes: names(nodes) for nodes in NODES},
+    'names, Ray': names_of_ray(),
+  }
+  for name, found in tables.items():
+    numbers[name] = {str(nodes): values for nodes, values in found.items()}
   looks = {nodes: look_ms(nodes) for nodes in (*NODES, 2 * NODES[-1])}
   numbers['look, ms'] = {str(nodes): ms for nodes, ms in looks.items()}
   common.publish(
@@ -266,9 +320,15 @@ def main() -> int:
           ),
           rows,
         ),
-        common.table(
-          ('names', 'claim, us', 'find, us'),
-          [(n, f'{a:.0f}', f'{b:.0f}') for n, (a, b) in names.items()],
+        *(
+          common.table(
+            (name, 'claim, us', 'find, us', 'all, kB'),
+            [
+              (n, *(f'{value:.0f}' for value in row))
+              for n, row in found.items()
+            ],
+          )
+          for name, found in tables.items()
         ),
         common.table(
           ('nodes of ray', 'a look at all, ms'),

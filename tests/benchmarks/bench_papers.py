@@ -2,8 +2,9 @@
 
 64 x 64 throughout. Ours as a user starts it, and the peers, in turns on one
 machine; rates are those of a window after the first update, with learning:
-- GALA-A2C, 5 steps of 16 environments for each worker: 1, 2 and 4 workers, and
-  A3C with 4 workers; beside them Stable-Baselines3's A2C, 16 environments.
+- GALA-A2C, 5 steps of 16 environments for each worker: 1, 2 and 4 workers,
+  PALA-A2C with 2, and A3C with 4 workers, of 4 environments as its preset has
+  and of 16; beside them Stable-Baselines3's A2C, 16 environments.
 - Gorila DQN, 4 bundles and 4 shards, batch 32, as many gradients as it can make
   (a gradient for each step of a bundle); beside it Stable-Baselines3's DQN,
   batch 32 and an update for each step.
@@ -37,7 +38,9 @@ _STEPS, _UPDATES, _EPISODES = (
 )
 _SB3_A2C, _SB3_DQN = 'Stable-Baselines3 A2C', 'Stable-Baselines3 DQN'
 _EVOTORCH, _RAY = 'EvoTorch PGPE', 'EvoTorch PGPE, 2 processes'
-_GORILA, _ES, _A3C = 'Murmuration Gorila', 'Murmuration ES', 'Murmuration A3C'
+_GORILA, _ES = 'Murmuration Gorila', 'Murmuration ES'
+_PALA = 'Murmuration PALA, 2 x 16'
+_A3C, _WIDE = 'Murmuration A3C, 4 x 4', 'Murmuration A3C, 4 x 16'
 Numbers = dict[str, Any]
 
 
@@ -75,24 +78,28 @@ def measure(kind: str, num_nodes: int, window_s: float, *flags: str) -> Numbers:
   }
 
 
-def measure_gossip(workers: int, window_s: float) -> Numbers:
+def measure_gossip(
+  workers: int, window_s: float, agent: str = 'gala_a2c'
+) -> Numbers:
   return measure(
     'node_worker',
     workers,
     window_s,
-    'gala_a2c:cartpole',
+    f'{agent}:cartpole',
     f'--config.gossip.num_learners={workers}',
     '--config.agent.batch_size=16',
   )
 
 
-def measure_a3c(window_s: float) -> Numbers:
+def measure_a3c(envs: int, window_s: float) -> Numbers:
   return measure(
     'node_learner',
     4,
     window_s,
     'a3c:cartpole',
     '--config.agent.anneal_env_steps=None',
+    f'--config.agent.batch_size={envs}',
+    f'--config.actors.envs_per_actor={envs}',
   )
 
 
@@ -126,7 +133,9 @@ def systems(window_s: float) -> dict[str, Callable[[], Numbers | None]]:
     gossip(1): lambda: measure_gossip(1, window_s),
     gossip(2): lambda: measure_gossip(2, window_s),
     gossip(4): lambda: measure_gossip(4, window_s),
-    _A3C: lambda: measure_a3c(window_s),
+    _PALA: lambda: measure_gossip(2, window_s, 'pala_a2c'),
+    _A3C: lambda: measure_a3c(4, window_s),
+    _WIDE: lambda: measure_a3c(16, window_s),
     _SB3_A2C: lambda: peers.measure('sb3', algorithm='a2c', seconds=window_s),
     _GORILA: lambda: measure_gorila(window_s),
     _SB3_DQN: lambda: peers.measure('sb3', seconds=window_s, **dqn),
@@ -196,7 +205,10 @@ def _result(found: dict[str, list[Numbers]], window_s: float) -> common.Result:
     *steps(gossip(2), gossip(1), 1.6),
     *steps(gossip(2), _SB3_A2C, 10),
     *steps(gossip(4), _SB3_A2C, 10),
+    *steps(_PALA, gossip(1), 1.6),
+    *steps(_PALA, _SB3_A2C, 10),
     *steps(_A3C, _SB3_A2C, 10),
+    *steps(_WIDE, _SB3_A2C, 10),
     *updates(_GORILA, _SB3_DQN, 5),
     *steps(_ES, _EVOTORCH, 50),
     *episodes(_ES, _EVOTORCH, 50),
