@@ -14,6 +14,11 @@ Bytes are those of frames on the links of the hosts with nodes, in the same
 window: of the busiest host, the fuller way. Beside them stands what the model
 has for the steps/s that were measured. It counts experience and parameters;
 headers, TLS, reports and Ray's own traffic come on top.
+
+  python tests/benchmarks/scaling_check.py --hosts=2 --plain_replay
+
+is the same without the tunnel (launch/engines/cluster/tunnel.py) before
+Reverb, which shows what that costs a run.
 """
 
 from __future__ import annotations
@@ -135,7 +140,11 @@ def _start_ray(
 
 
 def measure(
-  system: str, number: int, cores: float, window_s: float
+  system: str,
+  number: int,
+  cores: float,
+  window_s: float,
+  more: Sequence[str] = (),
 ) -> tuple[float, float]:
   """Environment steps/s of a system on so many hosts; bytes/s of a link.
 
@@ -172,6 +181,7 @@ def measure(
       f'--ray_address={head.address}:{_PORT}',
       '--cluster=learner:learns=1',
       '--cluster=actor:acts=1',
+      *more,
       f'--run_dir={run}',
       output=output,
     )
@@ -289,7 +299,13 @@ def main() -> int:
   for system in systems:
     for number in hosts:
       predicted = _SYSTEMS[system][1](found, number, args.cores)
-      steps_per_s, busiest = measure(system, number, args.cores, window_s)
+      steps_per_s, busiest = measure(
+        system,
+        number,
+        args.cores,
+        window_s,
+        ('--ray_plain_replay',) if args.plain_replay else (),
+      )
       rows.append(
         {
           'system': system,
@@ -321,6 +337,9 @@ def _define(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--cores', type=float, default=0.5, help='of a host')
   parser.add_argument('--hosts', default='1,2,3')
   parser.add_argument('--systems', default=','.join(_SYSTEMS))
+  parser.add_argument(
+    '--plain_replay', action='store_true', help='Reverb without the tunnel'
+  )
 
 
 if __name__ == '__main__':
