@@ -99,7 +99,6 @@ def measure_a3c(envs: int, window_s: float) -> Numbers:
     'a3c:cartpole',
     '--config.agent.anneal_env_steps=None',
     f'--config.agent.batch_size={envs}',
-    f'--config.actors.envs_per_actor={envs}',
   )
 
 
