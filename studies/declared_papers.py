@@ -139,7 +139,6 @@ def _workers(seeds: int) -> study_plan.Study:
       for learners in (1, 4)
     },
     baseline='A3C, 1',
-    x_axes=_BOTH,
     goals=(study_plan.Goal('A3C, 4', 450.0, reached=8, seeds=seeds),),
   )
 
