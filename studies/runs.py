@@ -79,12 +79,17 @@ def missing(
 
   Raises:
     Refused: an existing run was made with other flags, or with a config that
-      its flags no longer resolve to.
+      its flags no longer resolve to; or a script is not here.
   """
   found = []
   kept: dict[str, list[study_plan.Job]] = {}
   for job in jobs:
     if not job.record.exists():
+      if not job.script.exists():
+        raise Refused(
+          f'{job.variant} runs {job.script.name}, which is not installed with '
+          'the package. Make this study in a clone of the project.'
+        )
       found.append(job)
       continue
     made = record(job)

@@ -218,12 +218,12 @@ def names_of_ray() -> dict[int, tuple[float, float, float]]:
       logging_level='error',
       _temp_dir=place,
     )
+    found: dict[int, tuple[float, float, float]] = {}
     try:
-      actor = actors.names().remote()
+      actor: Any = actors.names().remote()
       ask = actor.__ray_call__.remote(lambda names: os.getpid())
       process = psutil.Process(ray.get(ask))
       before = process.memory_full_info().uss
-      found = {}
       for nodes in NODES:
         began = time.perf_counter()
         for node in range(nodes):
@@ -297,8 +297,8 @@ def main() -> int:
     'names, files': {nodes: names(nodes) for nodes in NODES},
     'names, Ray': names_of_ray(),
   }
-  for name, found in tables.items():
-    numbers[name] = {str(nodes): values for nodes, values in found.items()}
+  for name, columns in tables.items():
+    numbers[name] = {str(n): values for n, values in columns.items()}
   looks = {nodes: look_ms(nodes) for nodes in (*NODES, 2 * NODES[-1])}
   numbers['look, ms'] = {str(nodes): ms for nodes, ms in looks.items()}
   common.publish(
@@ -323,10 +323,10 @@ def main() -> int:
             (name, 'claim, us', 'find, us', 'all, kB'),
             [
               (n, *(f'{value:.0f}' for value in row))
-              for n, row in found.items()
+              for n, row in columns.items()
             ],
           )
-          for name, found in tables.items()
+          for name, columns in tables.items()
         ),
         common.table(
           ('nodes of ray', 'a look at all, ms'),

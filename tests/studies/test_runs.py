@@ -242,6 +242,17 @@ def test_crashed_runs_are_made_again_when_asked_for(
   assert _published(tmp_path)['variants']['New']['crashed'] == 0
 
 
+def test_a_script_that_is_not_installed_is_said_before_any_run(study, tmp_path):
+  fake = study()
+  variants = {
+    label: dataclasses.replace(variant, script=str(tmp_path / 'gone.py'))
+    for label, variant in fake.variants.items()
+  }
+  with pytest.raises(study_runs.Refused, match=r'gone\.py, which is not'):
+    results.run([dataclasses.replace(fake, variants=variants)], tmp_path)
+  assert not (tmp_path / 'fake').exists()
+
+
 @pytest.mark.parametrize(
   'mode, message', [('usage', 'no such flag'), ('fail', 'half an edit')]
 )
