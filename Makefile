@@ -62,13 +62,13 @@ results: environment
 	@$(BIN)/python studies/results.py --publish $(ARGS)
 
 chaos: environment
-	@$(BIN)/python studies/chaos.py $(ARGS)
+	@$(BIN)/python tests/faults/chaos.py $(ARGS)
 
 soak: environment
-	@$(BIN)/python studies/soak.py $(ARGS)
+	@$(BIN)/python tests/faults/soak.py $(ARGS)
 
 cluster-demo: environment
-	@$(BIN)/python studies/cluster_demo.py $(ARGS)
+	@$(BIN)/python tests/faults/cluster_demo.py $(ARGS)
 
 evaluate:
 	@test -n '$(RUN)' || { \
@@ -107,7 +107,7 @@ site:
 	@$(subst .venv,.venv-site,$(BIN))/python -m mkdocs build --strict --site-dir build/site $(ARGS)
 
 docs: environment
-	@$(BIN)/python launch/render_docs.py
+	@$(BIN)/python studies/render_docs.py
 
 bench: environment
 	@failed=0; for script in tests/benchmarks/bench_*.py; do \

@@ -161,9 +161,11 @@ class Actor(Protocol):
     self, theta: np.ndarray, packed: np.ndarray
   ) -> np.ndarray | None:
     """Initial priorities [M] of packed transitions [M, W]; None: all equal."""
+    return None
 
   def ended(self, last: np.ndarray) -> None:
     """Resets the state of environments whose episode ended, bool [K]."""
+    return None
 
 
 class Members(Protocol):
@@ -259,7 +261,6 @@ class Agent(abc.ABC):
       batch_size: of one learner; None: the agent's.
       seed: of the feed's random draws, such as shuffles.
     """
-    del num_envs, seed
     return feeds.Transitions(
       self.transition_layout(), batch_size or self.batch_size
     )
@@ -311,7 +312,6 @@ class Agent(abc.ABC):
 
   def actor(self, info: ActorInfo, num_envs: int) -> Actor:
     """The behaviour of actor `info.index` with `num_envs` environments."""
-    del info, num_envs
     return _PlainActor(self)
 
   def due(self, update: tf.Tensor) -> tf.Tensor:
@@ -319,7 +319,6 @@ class Agent(abc.ABC):
 
     bool [] from int64 [], in the graph.
     """
-    del update
     return tf.constant(True)
 
   def rate_factor(self, update: tf.Tensor) -> tf.Tensor | None:
@@ -334,11 +333,9 @@ class Agent(abc.ABC):
 
   def ended(self, last: np.ndarray) -> None:
     """Resets what `act` keeps where episodes ended, bool [P, K]."""
-    del last
 
   def remarks(self, metrics: dict[str, float]) -> list[str]:
     """Warnings for the user, given the learner's last metrics."""
-    del metrics
     return []
 
   @abc.abstractmethod
@@ -409,7 +406,7 @@ class _OneByOne:
     )
 
 
-class _PlainActor:
+class _PlainActor(Actor):
   """An actor that explores by `agent.act`, whatever its rank."""
 
   def __init__(self, agent: Agent):
@@ -418,10 +415,3 @@ class _PlainActor:
   def act(self, theta, observation, actor_steps, rng):
     actions = self._agent.act(theta[None], observation[None], actor_steps, rng)
     return actions[0]
-
-  def priorities(self, theta, packed):
-    del theta, packed
-    return None
-
-  def ended(self, last):
-    del last

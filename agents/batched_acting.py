@@ -2,8 +2,16 @@
 
 Exploration and recurrent state belong to an actor: each has its `base.Actor`
 and its random generator. Most of the time is spent in the network, whose rows
-are independent. A `Batchable` actor therefore provides the network's inputs and
-takes its outputs, and one pass computes the rows of all actors.
+are independent. A batchable actor therefore has its `act` in four parts, and
+one pass computes the rows of all actors:
+
+  inputs(observation, actor_steps)  the network's inputs for its rows [K, ...]
+  forward(theta, *inputs)           outputs [M, ...], for rows of any actors
+  choose(outputs, streams)          actions, then what else `take` needs
+  take(*chosen)                     stores the state of its rows; their actions
+
+Only `choose` and `take` change its state: `inputs` and `forward` may be
+repeated, also with other parameters.
 """
 
 from __future__ import annotations
@@ -11,33 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from agents import base
 
 Arrays = tuple[np.ndarray, ...]
-
-
-class Batchable(Protocol):
-  """A `base.Actor` in four parts, which `act` calls one after the other.
-
-  Only `choose` and `take` change its state: `inputs` and `forward` may be
-  repeated, also with other parameters.
-  """
-
-  def inputs(self, observation: np.ndarray, actor_steps: int) -> Arrays:
-    """The network's inputs for this actor's K rows, [K, ...] each."""
-
-  def forward(self, theta: np.ndarray, *inputs: np.ndarray) -> Arrays:
-    """The network's outputs for rows of any actors, [M, ...] each."""
-
-  def choose(self, outputs: Arrays, streams: Streams) -> Arrays:
-    """Actions, then what else `take` needs, [M, ...] each."""
-
-  def take(self, *chosen: np.ndarray) -> np.ndarray:
-    """Stores the state of its own rows, [K, ...] each; returns actions."""
 
 
 class Streams:
@@ -80,7 +68,7 @@ class Streams:
 class Request:
   """One actor's request for the actions of its K environments."""
 
-  actor: base.Actor
+  actor: Any  # `base.Actor`
   observation: np.ndarray  # [K, ...]
   actor_steps: int  # for schedules
   rng: np.random.Generator
@@ -118,7 +106,7 @@ class Acting:
     if not self.batchable:
       return self._act_one_by_one(theta, requests)
     columns = [
-      request.actor.inputs(request.observation, request.actor_steps)  # type: ignore[attr-defined]
+      request.actor.inputs(request.observation, request.actor_steps)
       for request in requests
     ]
     rows = [len(request.observation) for request in requests]
@@ -135,7 +123,7 @@ class Acting:
     _check(outputs, places)
     chosen = self._common.choose(outputs, streams)
     return [
-      request.actor.take(*(column[place] for column in chosen))  # type: ignore[attr-defined]
+      request.actor.take(*(column[place] for column in chosen))
       for request, place in zip(requests, places)
     ]
 

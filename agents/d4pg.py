@@ -68,11 +68,6 @@ class D4PG(deterministic.Deterministic):
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions.
-    """
     super().__init__(config, spec, critic_outputs=config.num_atoms)
     self.config: Config = config
     self._atoms = categorical.support(

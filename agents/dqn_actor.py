@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from agents import base
 from agents import exploration
-from agents import parameters
 from agents.losses import priorities
-from agents.networks import mlp
 from replay import packing
 
 
-class Actor:
+class Actor(base.Actor):
   """An epsilon-greedy actor of K environments."""
 
   def __init__(
     self,
-    values: Values,
+    values: Callable[[np.ndarray, np.ndarray], np.ndarray],
     epsilons: Callable[[int], np.ndarray],
     prioritized: packing.TransitionLayout | None,
     gamma: float,
@@ -28,7 +26,7 @@ class Actor:
     """Makes an actor.
 
     Args:
-      values: Q, with a cache of its own.
+      values: Q, as of `ValueAgent.values`.
       epsilons: maps actor steps to the chances of a random action, [K].
       prioritized: layout of what is stored; None: replay has no priorities.
       gamma: per environment step, for the initial priorities.
@@ -82,28 +80,3 @@ class Actor:
     return priorities.proportional(
       target - q[np.arange(count), transition.a_tm1]
     )
-
-  def ended(self, last) -> None:
-    """Does nothing: no state of episodes is kept."""
-
-
-class Values:
-  """Q as actors compute it, with a cache of what is prepared of a theta.
-
-  The cache compares identities (`is`): it does not notice a theta that is
-  changed in place.
-  """
-
-  def __init__(self, network: mlp.Network, layout: parameters.Layout):
-    self._network = network
-    self._layout = layout
-    self._of: tuple[np.ndarray | None, Any] = (None, None)
-
-  def __call__(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
-    """Q [P, K, A] from theta [P, D], or [D] if P = 1, and [P, K, ...]."""
-    known, prepared = self._of
-    if theta is not known:
-      rows = theta.reshape(-1, self._layout.size)
-      prepared = self._network.prepare(self._layout.unpack(rows))
-      self._of = (theta, prepared)
-    return self._network.forward(prepared, observation)

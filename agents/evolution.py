@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import dataclasses
+import itertools
+import operator
 from typing import Any, Literal, NamedTuple
 import zlib
 
@@ -191,17 +193,12 @@ def gradient(
 
   `shaped` is u, [P, 2], `noise` has e_i [dim], and `scale` is sigma, or 1.
   """
-  weights = shaped[:, 0] - shaped[:, 1]
+  weights, noise = shaped[:, 0] - shaped[:, 1], iter(noise)
   total: Any = 0.0
-  rows: list[np.ndarray] = []
   used = 0
-  for row in noise:
-    rows.append(row)
-    if len(rows) == _BLOCK:
-      total = total + weights[used : used + _BLOCK] @ np.stack(rows)
-      used, rows = used + _BLOCK, []
-  if rows:
-    total = total + weights[used:] @ np.stack(rows)
+  while rows := list(itertools.islice(noise, _BLOCK)):
+    total = total + weights[used : used + len(rows)] @ np.stack(rows)
+    used += len(rows)
   return total / (2 * len(shaped) * scale)
 
 
@@ -221,11 +218,7 @@ class Sums(NamedTuple):
   second: np.ndarray  # sum of squares, [O]
 
   def plus(self, other: Sums) -> Sums:
-    return Sums(
-      self.number + other.number,
-      self.first + other.first,
-      self.second + other.second,
-    )
+    return Sums(*map(operator.add, self, other))
 
   def moments(self) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance, [O] each; the variance is at least 0.1^2."""

@@ -41,7 +41,6 @@ class Transitions:
   batch_size: int  # B
 
   def arrange(self, sample, updates, members, theta=None):
-    del theta
     width = sample.shape[-1]
     split = tf.reshape(sample, (updates, self.batch_size, members, width))
     # One transpose for all updates together.

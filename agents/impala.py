@@ -116,7 +116,6 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     Means are over valid steps. A sequence whose behaviour is not finite is left
     out as a whole.
     """
-    del target_variables, importance
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)
     discount = major(batch.discount)
@@ -186,5 +185,4 @@ class IMPALA(unroll_agent.UnrollActorCritic):
 
   def credited(self, traced: vtrace.VTrace, values: tf.Tensor) -> vtrace.VTrace:
     """Returns `traced` with the advantages that weight the policy gradient."""
-    del values
     return traced

@@ -54,6 +54,22 @@ class StepResult(NamedTuple):
   priorities: np.ndarray | None = None
 
 
+def assign(
+  variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
+) -> None:
+  """Assigns saved arrays; ValueError if one is missing or of another shape."""
+  for name, variable in variables.items():
+    got = arrays.get(name)
+    if got is None or got.shape != tuple(variable.shape):
+      raise ValueError(
+        f'The saved learner has {name} of shape '
+        f'{None if got is None else got.shape}; this one needs '
+        f'{tuple(variable.shape)}. Resume with the same config.'
+      )
+  for name, variable in variables.items():
+    variable.assign(arrays[name])
+
+
 class TFLearner:
   """Holds `theta [P, D]` and everything that changes it."""
 
@@ -301,22 +317,11 @@ class TFLearner:
       ValueError: an array is missing or has another shape.
     """
     optional = self._exchange.variables()
-    variables = {
-      name: variable
-      for name, variable in self._variables().items()
-      if name in arrays or name not in optional
-    }
     self._acting = None
-    for name, variable in variables.items():
-      got = arrays.get(name)
-      if got is None or got.shape != tuple(variable.shape):
-        raise ValueError(
-          f'The saved learner has {name} of shape '
-          f'{None if got is None else got.shape}; this one needs '
-          f'{tuple(variable.shape)}. Resume with the same config.'
-        )
-    for name, variable in variables.items():
-      variable.assign(arrays[name])
+    variables = self._variables().items()
+    assign(
+      {n: v for n, v in variables if n in arrays or n not in optional}, arrays
+    )
 
   def _variables(self) -> dict[str, tf.Variable]:
     named = {

@@ -21,9 +21,17 @@ class Noise(Protocol):
 
   def ended(self, last: np.ndarray) -> None:
     """Resets environments whose episode has ended, bool [K] or [P, K]."""
+    return None
+
+  def __call__(
+    self, outputs: np.ndarray, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Noisy actions in [-1, 1] from the policy's own, [P, K, A]."""
+    noisy = outputs + self.draw(rng, outputs.shape)
+    return np.clip(noisy, -1.0, 1.0, out=noisy)
 
 
-class Gaussian:
+class Gaussian(Noise):
   """Independent normal noise at each step (D4PG, TD3)."""
 
   def __init__(self, sigma: float):
@@ -32,11 +40,8 @@ class Gaussian:
   def draw(self, rng, shape):
     return self._sigma * rng.standard_normal(shape, np.float32)
 
-  def ended(self, last):
-    del last
 
-
-class OrnsteinUhlenbeck:
+class OrnsteinUhlenbeck(Noise):
   """Correlated noise (Lillicrap et al. 2016, section 7).
 
     x <- x - theta x + sigma N(0, 1)
@@ -76,25 +81,3 @@ def make(kind: Kind, sigma: float, theta: float) -> Noise:
   if kind == 'gaussian':
     return Gaussian(sigma)
   return OrnsteinUhlenbeck(sigma, theta)
-
-
-class Exploration:
-  """Exploration of a deterministic policy: first random, then with noise."""
-
-  def __init__(self, process: Noise, random_steps: int):
-    """Takes a noise process, and the number of random actor steps at first."""
-    self._process = process
-    self._random_steps = random_steps
-
-  def __call__(
-    self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
-  ) -> np.ndarray:
-    """Exploring actions in [-1, 1] from the policy's own, [P, K, A]."""
-    if actor_steps < self._random_steps:
-      return rng.uniform(-1.0, 1.0, outputs.shape).astype(np.float32)
-    noisy = outputs + self._process.draw(rng, outputs.shape)
-    return np.clip(noisy, -1.0, 1.0, out=noisy)
-
-  def ended(self, last: np.ndarray) -> None:
-    """Resets the noise where an episode has ended, bool [K] or [P, K]."""
-    self._process.ended(last)

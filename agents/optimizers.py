@@ -3,18 +3,20 @@
 Each returns the *direction* u of a step `theta <- theta - learning_rate * u`. A
 pull or a mix is added to the step and so never passes through the moments (Adam
 would rescale it). State is a tuple of tensors that the learner holds; nothing
-here has variables.
+here has variables. The same equations take NumPy arrays `[D]`: slice_update.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import tensorflow as tf
 
-State = tuple['tf.Tensor', ...]
+Array = Any  # a tensor or an array
+State = tuple[Array, ...]
 
 
 class Optimizer(Protocol):
@@ -25,9 +27,23 @@ class Optimizer(Protocol):
     """Number of [P, D] tensors of state."""
 
   def direction(
-    self, state: State, gradient: tf.Tensor, step: tf.Tensor
-  ) -> tuple[State, tf.Tensor]:
-    """The next state and u [P, D]; `step` [P, 1] counts updates from 1."""
+    self, state: State, gradient: Array, step: Array
+  ) -> tuple[State, Array]:
+    """The next state and u [P, D]; `step` [P, 1] counts updates from 1.
+
+    Arrays have the shape [D], and `step` is then an int.
+    """
+
+
+def _root(x: Array) -> Array:
+  return tf.sqrt(x) if isinstance(x, tf.Tensor) else x**0.5
+
+
+def _over_root(x: Array, square: Array) -> Array:
+  """x / sqrt(square)."""
+  if isinstance(x, np.ndarray):
+    return x / np.sqrt(square)
+  return x * tf.math.rsqrt(square)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +53,6 @@ class SGD:
   slots: int = dataclasses.field(default=0, init=False)
 
   def direction(self, state, gradient, step):
-    del step
     return state, gradient
 
 
@@ -56,13 +71,14 @@ class Adam:
   def direction(self, state, gradient, step):
     m, v = state
     m = m + (1 - self.beta1) * (gradient - m)
-    v = v + (1 - self.beta2) * (tf.square(gradient) - v)
-    step = tf.cast(step, tf.float32)
+    v = v + (1 - self.beta2) * (gradient * gradient - v)
+    if isinstance(step, tf.Tensor):
+      step = tf.cast(step, tf.float32)
     # The bias corrections are [P, 1] and cost nothing; folding them into one
     # factor and epsilon saves two passes over [P, D].
-    root = tf.sqrt(1 - tf.pow(self.beta2, step))
-    scale = root / (1 - tf.pow(self.beta1, step))
-    return (m, v), scale * m / (tf.sqrt(v) + self.epsilon * root)
+    root = _root(1 - self.beta2**step)
+    scale = root / (1 - self.beta1**step)
+    return (m, v), scale * m / (_root(v) + self.epsilon * root)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +93,6 @@ class Momentum:
   slots: int = dataclasses.field(default=1, init=False)
 
   def direction(self, state, gradient, step):
-    del step
     m = self.momentum * state[0] + gradient
     return (m,), gradient + self.momentum * m if self.nesterov else m
 
@@ -94,10 +109,9 @@ class RMSProp:
   slots: int = dataclasses.field(default=1, init=False)
 
   def direction(self, state, gradient, step):
-    del step
     (v,) = state
-    v = v + (1 - self.decay) * (tf.square(gradient) - v)
-    return (v,), gradient * tf.math.rsqrt(v + self.epsilon)
+    v = v + (1 - self.decay) * (gradient * gradient - v)
+    return (v,), _over_root(gradient, v + self.epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +131,13 @@ class CenteredRMSProp:
   slots: int = dataclasses.field(default=2, init=False)
 
   def direction(self, state, gradient, step):
-    del step
     m, variance = state
     difference = gradient - m
     m = m + (1 - self.decay) * difference
     variance = self.decay * (
-      variance + (1 - self.decay) * tf.square(difference)
+      variance + (1 - self.decay) * (difference * difference)
     )
-    return (m, variance), gradient * tf.math.rsqrt(variance + self.epsilon)
+    return (m, variance), _over_root(gradient, variance + self.epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +152,9 @@ class Adagrad:
   slots: int = dataclasses.field(default=1, init=False)
 
   def direction(self, state, gradient, step):
-    del step
     (v,) = state  # starts at 0, as all state does; `initial` is added below
-    v = v + tf.square(gradient)
-    return (v,), gradient * tf.math.rsqrt(v + self.initial + self.epsilon)
+    v = v + gradient * gradient
+    return (v,), _over_root(gradient, v + self.initial + self.epsilon)
 
 
 Name = Literal[

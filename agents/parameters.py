@@ -7,11 +7,12 @@ and optimizer state are never part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 import math
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +138,27 @@ class Layout:
       )
     lead = theta.shape[:-1]
     return [theta[..., v.slice].reshape(lead + v.shape) for v in self.variables]
+
+
+class Prepared:
+  """What a network's `prepare` makes of theta, kept until theta is another.
+
+  It compares identities (`is`): where `prepare` copies, a theta that is changed
+  in place is not noticed.
+  """
+
+  def __init__(self, layout: Layout, prepare: Callable[..., Any]):
+    self._layout, self._prepare = layout, prepare
+    self._known: tuple[np.ndarray | None, Any] = (None, None)
+
+  def __call__(self, theta: np.ndarray) -> Any:
+    """Of `theta [P, D]`, or [D] if P = 1."""
+    known, prepared = self._known
+    if theta is not known:
+      rows = theta.reshape(-1, self._layout.size)
+      prepared = self._prepare(self._layout.unpack(rows))
+      self._known = (theta, prepared)
+    return prepared
 
 
 def encode(layout: Layout, version: int, theta: np.ndarray) -> bytes:

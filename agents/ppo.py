@@ -204,7 +204,6 @@ class PPO(unroll_agent.UnrollActorCritic):
     importance: tf.Tensor | None = None,
   ) -> base.LossOutput:
     """The loss L of docs/agents/ppo.md over a minibatch's valid steps."""
-    del target_variables, importance
     config, major = self.config, unroll_network.time_major
     block = batch.block
     mask = major(batch.mask)

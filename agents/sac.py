@@ -57,11 +57,6 @@ class SAC(actor_critic.ActorCritic):
   )
 
   def __init__(self, config: Config, spec: environments.Spec):
-    """Makes the agent for one environment.
-
-    Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions.
-    """
     self.config: Config = config
     super().__init__(
       config,
@@ -89,7 +84,6 @@ class SAC(actor_critic.ActorCritic):
 
   def _target_action(self, online, target, o_t, batch):
     """Eq. 3: V(s') = Q'(s', a') - alpha log pi(a'|s'), of the online policy."""
-    del target
     a_t, log_pi, log_alpha = self._sample(online, o_t, batch.o_t, batch.r_t)
     return a_t, -tf.exp(log_alpha) * log_pi
 
@@ -123,23 +117,13 @@ class SAC(actor_critic.ActorCritic):
     return self._networks.outputs(self.prepared(theta), observation)
 
   def make_exploration(self) -> _Sampling:
-    return _Sampling(self.config.random_steps)
+    return _Sampling()
 
 
-class _Sampling:
-  """Actions of the policy itself, after some that are uniformly random."""
+class _Sampling(actor_critic.Exploration):
+  """Actions of the policy itself."""
 
-  def __init__(self, random_steps: int):
-    self._random_steps = random_steps
-
-  def __call__(
-    self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
-  ) -> np.ndarray:
+  def __call__(self, outputs, rng):
     mean, log_sigma = np.split(outputs, 2, axis=-1)
-    if actor_steps < self._random_steps:
-      return rng.uniform(-1.0, 1.0, mean.shape).astype(np.float32)
     sigma = np.exp(np.clip(log_sigma, LOG_SIGMA_MIN, LOG_SIGMA_MAX))
     return np.tanh(mean + sigma * rng.standard_normal(mean.shape, np.float32))
-
-  def ended(self, last: np.ndarray) -> None:
-    """Nothing is kept of an episode."""

@@ -54,8 +54,7 @@ def _is_whole(value: Any) -> bool:
 def at_least(limit: int) -> Bounds:
   """A whole number of at least `limit`."""
   return Bounds(
-    f'a whole number of at least {limit}',
-    lambda x: _is_whole(x) and x >= limit,
+    f'a whole number of at least {limit}', lambda x: _is_whole(x) and x >= limit
   )
 
 

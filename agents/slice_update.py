@@ -1,9 +1,9 @@
-"""One update of a slice of theta, in NumPy and in place, as a shard makes it.
+"""One update of a slice of theta, in NumPy, as a shard makes it.
 
 The step is that of gradient_step.py for one member, after gradient clipping. It
 is elementwise, so K slices updated separately equal one updated vector. NumPy
 is used because calling a TensorFlow function costs more than the arithmetic of
-a small slice.
+a small slice. An optimizer that is not one of optimizers.py may return tensors.
 """
 
 from __future__ import annotations
@@ -19,122 +19,6 @@ from agents import base
 from agents import optimizers
 
 _AHEAD = 1024  # updates for which schedules are computed in advance
-
-Slots = Sequence[np.ndarray]
-
-
-class Rule(NamedTuple):
-  """An optimizer of optimizers.py, in two parts."""
-
-  # (slots, gradient): updates the slots in place.
-  absorb: Callable[[Slots, np.ndarray], None]
-  # (slots, gradient, number of updates including this one) -> u.
-  direction: Callable[[Slots, np.ndarray, int], np.ndarray]
-
-
-def rule(optimizer: Any) -> Rule:
-  """The equations of `optimizer.direction` in NumPy.
-
-  Raises:
-    ValueError: the optimizer is not one of optimizers.py.
-  """
-  for known, make in _RULES.items():
-    if isinstance(optimizer, known):
-      return make(optimizer)
-  raise ValueError(
-    f'{type(optimizer).__name__} has no form for parameter servers. Add one to '
-    'agents/slice_update.py, or choose another agent.optimizer.'
-  )
-
-
-def _follow(slot: np.ndarray, value: np.ndarray, decay: float) -> None:
-  """slot <- decay slot + (1 - decay) value; overwrites `value`."""
-  value -= slot
-  value *= 1 - decay
-  slot += value
-
-
-def _sgd(optimizer: optimizers.SGD) -> Rule:
-  del optimizer
-  return Rule(lambda slots, g: None, lambda slots, g, count: g.copy())
-
-
-def _momentum(optimizer: optimizers.Momentum) -> Rule:
-  def absorb(slots, g):
-    slots[0] *= optimizer.momentum
-    slots[0] += g
-
-  def direction(slots, g, count):
-    del count
-    if optimizer.nesterov:
-      return g + optimizer.momentum * slots[0]
-    return slots[0].copy()
-
-  return Rule(absorb, direction)
-
-
-def _adam(optimizer: optimizers.Adam) -> Rule:
-  def absorb(slots, g):
-    _follow(slots[0], g.copy(), optimizer.beta1)
-    _follow(slots[1], np.square(g), optimizer.beta2)
-
-  def direction(slots, g, count):
-    del g
-    m, v = slots
-    root = math.sqrt(1 - optimizer.beta2**count)
-    u = m * (root / (1 - optimizer.beta1**count))
-    below = np.sqrt(v)
-    below += optimizer.epsilon * root
-    u /= below
-    return u
-
-  return Rule(absorb, direction)
-
-
-def _over_root(g: np.ndarray, square: np.ndarray, epsilon: float) -> np.ndarray:
-  """g / sqrt(square + epsilon)."""
-  below = square + epsilon
-  np.sqrt(below, out=below)
-  return np.divide(g, below, out=below)
-
-
-def _rmsprop(optimizer: optimizers.RMSProp) -> Rule:
-  return Rule(
-    lambda slots, g: _follow(slots[0], np.square(g), optimizer.decay),
-    lambda slots, g, count: _over_root(g, slots[0], optimizer.epsilon),
-  )
-
-
-def _centered_rmsprop(optimizer: optimizers.CenteredRMSProp) -> Rule:
-  def absorb(slots, g):
-    m, variance = slots
-    difference = g - m
-    m += (1 - optimizer.decay) * difference
-    variance += (1 - optimizer.decay) * np.square(difference)
-    variance *= optimizer.decay
-
-  return Rule(
-    absorb,
-    lambda slots, g, count: _over_root(g, slots[1], optimizer.epsilon),
-  )
-
-
-def _adagrad(optimizer: optimizers.Adagrad) -> Rule:
-  def absorb(slots, g):
-    slots[0] += np.square(g)  # from 0; `floor` adds `initial`
-
-  floor = optimizer.initial + optimizer.epsilon
-  return Rule(absorb, lambda slots, g, count: _over_root(g, slots[0], floor))
-
-
-_RULES: dict[Any, Callable[[Any], Rule]] = {
-  optimizers.SGD: _sgd,
-  optimizers.Momentum: _momentum,
-  optimizers.Adam: _adam,
-  optimizers.RMSProp: _rmsprop,
-  optimizers.CenteredRMSProp: _centered_rmsprop,
-  optimizers.Adagrad: _adagrad,
-}
 
 
 def places(
@@ -189,7 +73,7 @@ class Slice:
 
     Args:
       theta: initial parameters [n]; copied.
-      optimizer: one of optimizers.py.
+      optimizer: the agent's.
       rates: learning rate, [] or [n].
       max_staleness: largest accepted staleness in updates; None: no limit.
       delayed: parameters that move only in updates that are `due`, bool [n].
@@ -198,8 +82,8 @@ class Slice:
     """
     self.theta = np.array(theta)  # [n], changed in place
     self.version = 0  # accepted updates
+    self._optimizer = optimizer
     self._slots = [np.zeros_like(self.theta) for _ in range(optimizer.slots)]
-    self._rule = rule(optimizer)
     self._rates = rates
     self._max_staleness = max_staleness
     self._delayed = delayed
@@ -223,35 +107,33 @@ class Slice:
   def _apply(self, gradient: np.ndarray) -> None:
     made = self.version
     self.version += 1
-    if self._delayed is None:
-      self._rule.absorb(self._slots, gradient)
-      u = self._rule.direction(self._slots, gradient, self.version)
-    else:
-      u = self._apply_delayed(gradient, self._due(made), self._delayed)
-    u *= self._rates
+    slots, u = self._direction(gradient, self.version)
+    if self._delayed is not None:
+      late = np.zeros_like(u)
+      if self._due(made):
+        self._late += 1
+        _, late = self._direction(gradient, self._late)
+      else:
+        both = zip(self._slots, slots)
+        slots = [np.where(self._delayed, old, new) for old, new in both]
+      u = np.where(self._delayed, late, u)
+    self._slots = slots
+    u = u * self._rates
     if self._factor is not None:
       u *= self._factor(made)
     self.theta -= u
 
-  def _apply_delayed(
-    self, gradient: np.ndarray, late: bool, delayed: np.ndarray
-  ) -> np.ndarray:
-    self._late += late
-    before = [slot.copy() for slot in self._slots]
-    self._rule.absorb(self._slots, gradient)
-    u = self._rule.direction(self._slots, gradient, self.version)
-    if late:
-      others = self._rule.direction(self._slots, gradient, self._late)
-      return np.where(delayed, others, u)
-    for slot, old in zip(self._slots, before):
-      np.copyto(slot, old, where=delayed)
-    u[delayed] = 0.0
-    return u
+  def _direction(
+    self, gradient: np.ndarray, count: int
+  ) -> tuple[list[np.ndarray], np.ndarray]:
+    """The next slots, and u."""
+    slots, u = self._optimizer.direction(tuple(self._slots), gradient, count)
+    return [np.asarray(slot) for slot in slots], np.asarray(u)
 
   def save(self) -> dict[str, Any]:
-    """The state that the slice resumes from, copied."""
+    """The state that the slice resumes from, in arrays that stay fixed."""
     counts = np.array([self.version, self._late])
-    slots = {f'slot_{i}': slot.copy() for i, slot in enumerate(self._slots)}
+    slots = {f'slot_{i}': slot for i, slot in enumerate(self._slots)}
     return {'theta': self.theta.copy(), 'counts': counts, **slots}
 
   def restore(self, arrays: dict[str, np.ndarray]) -> None:
@@ -268,8 +150,7 @@ class Slice:
           'the same config, and as many shards.'
         )
     self.theta[:] = arrays['theta']
-    for i, slot in enumerate(self._slots):
-      slot[:] = arrays[f'slot_{i}']
+    self._slots = [arrays[f'slot_{i}'] for i in range(len(self._slots))]
     self.version, self._late = (int(count) for count in arrays['counts'])
 
 

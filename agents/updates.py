@@ -125,10 +125,7 @@ class OnHost:
   """
 
   def __init__(
-    self,
-    learner: Any,
-    exchange: exchange_base.Exchange,
-    compiled: bool,
+    self, learner: Any, exchange: exchange_base.Exchange, compiled: bool
   ):
     self._learner = learner
     self._exchange = exchange
@@ -257,10 +254,7 @@ def _gradient(
 
 
 def _on_nothing(
-  learner: Any,
-  call: Callable[..., Any],
-  sample: Any,
-  probabilities: Any,
+  learner: Any, call: Callable[..., Any], sample: Any, probabilities: Any
 ) -> None:
   """Makes a call on zeros of these specs and restores the learner."""
   before = learner.save()

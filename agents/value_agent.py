@@ -103,19 +103,18 @@ class ValueAgent(replay_agent.ReplayAgent):
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},
     )
-    self._values = dqn_actor.Values(self._network, self.layout)
-    self._apply: mlp.Apply | None = None
+    self._values = self.values()
+
+  @functools.cached_property
+  def _apply(self) -> mlp.Apply:
+    return self._network.make_sonnet()
 
   def initial(self, seed: int) -> np.ndarray:
     return self.layout.pack(self._network.initial(np.random.default_rng(seed)))
 
   @abc.abstractmethod
   def td_error(
-    self,
-    q_tm1: tf.Tensor,
-    online: Q,
-    target: Q,
-    transition: packing.Transition,
+    self, q_tm1: tf.Tensor, online: Q, target: Q, transition: packing.Transition
   ) -> tf.Tensor:
     """y - Q(s, a), [B], where no gradient flows through y.
 
@@ -136,8 +135,6 @@ class ValueAgent(replay_agent.ReplayAgent):
     With importance weights w (docs/agents/apex_dqn.md), the sum of w h(delta)
     over the number of valid transitions, not over the sum of the weights.
     """
-    if self._apply is None:
-      self._apply = self._network.make_sonnet()
     config = self.config
     online, target = (
       functools.partial(self._apply, each)
@@ -193,18 +190,11 @@ class ValueAgent(replay_agent.ReplayAgent):
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> dqn_actor.Actor:
     config = self.config
-    # A ladder is constant in time, so it is computed once.
-    ladder = config.exploration == 'ladder'
-    constant = self.epsilons(info, num_envs, 0) if ladder else None
-
-    def epsilons(actor_steps: int) -> np.ndarray:
-      if constant is not None:
-        return constant
-      return self.epsilons(info, num_envs, actor_steps)
-
+    ladder = self.epsilons(info, num_envs, 0)
+    falls = config.exploration == 'schedule'  # a ladder is constant in time
     return dqn_actor.Actor(
       self.values(),
-      epsilons,
+      lambda steps: self.epsilons(info, num_envs, steps) if falls else ladder,
       self.transition_layout() if config.prioritized else None,
       config.gamma,
       config.reward_scale,
@@ -221,9 +211,14 @@ class ValueAgent(replay_agent.ReplayAgent):
       )
     return np.full(num_envs, self.exploration(actor_steps))
 
-  def values(self) -> dqn_actor.Values:
-    """Returns Q as actors compute it, with a cache of its own."""
-    return dqn_actor.Values(self._network, self.layout)
+  def values(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Q as actors compute it, with a cache of its own.
+
+    [P, K, A] from theta [P, D], or [D] if P = 1, and observations [P, K, ...].
+    """
+    forward = self._network.forward
+    prepared = parameters.Prepared(self.layout, self._network.prepare)
+    return lambda theta, observation: forward(prepared(theta), observation)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
     theta, values = np.array(theta, np.float32), self.values()

@@ -88,6 +88,7 @@ class Call:
     self._nest = list(specs)
     flat = tf.nest.flatten(self._nest)
     self._shapes = [tuple(spec.shape) for spec in flat]
+    self._dtypes = [np.dtype(spec.dtype.as_numpy_dtype) for spec in flat]
     self._inside, self._alone = _split(flat)
     self._inputs = Words([flat[i] for i in self._inside])
     self._buffer = _aligned(self._inputs.size)
@@ -120,13 +121,25 @@ class Call:
     return self.on(tf.nest.flatten(arguments))
 
   def on(self, flat: Sequence[Any]) -> Any:
-    """Like `__call__`, on the flattened arguments."""
+    """Like `__call__`, on the flattened arguments.
+
+    Numbers of another type become those it was traced for, as float64 becomes
+    float32.
+
+    Raises:
+      TypeError: they would lose more than digits, as floats that become
+        integers.
+    """
     for place, i in zip(self._places, self._inside):
-      place[...] = flat[i]
+      x = flat[i]
+      if x.dtype is self._dtypes[i]:
+        place[...] = x
+      else:  # takes three times as long, and looks at what is lost
+        np.copyto(place, x, casting='same_kind')
     shared = self._shared
     packed, *alone = self._concrete(
       tf.constant(self._buffer) if shared is None else shared,
-      *(tf.convert_to_tensor(flat[i]) for i in self._alone),
+      *(self._tensor(flat[i], i) for i in self._alone),
       *self._captured,
     )
     given: list[Any] = [None] * (len(self._outside) + len(alone))
@@ -135,6 +148,11 @@ class Call:
     for i, tensor in zip(self._apart, alone):
       given[i] = tensor.numpy()
     return _packed_as(self.given, iter(given))
+
+  def _tensor(self, x: Any, i: int) -> tf.Tensor:
+    if x.dtype != self._dtypes[i]:
+      x = np.asarray(x).astype(self._dtypes[i], casting='same_kind')
+    return tf.convert_to_tensor(x)
 
   def _packed(self, python):
     def function(vector, *alone):

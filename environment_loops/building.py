@@ -85,7 +85,7 @@ def close(name: str, environment: gymnasium.Env) -> None:
   """Closes an environment; one that fails at that has done its work."""
   try:
     environment.close()
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     _logger.warning(
       'close() of %s failed, which costs nothing here: %s',
       name,

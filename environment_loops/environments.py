@@ -163,7 +163,9 @@ class GymnasiumEnvironment(dm_env.Environment):
 
   def reset(self) -> dm_env.TimeStep:
     """Starts an episode."""
-    observation, _ = self._environment.reset(seed=self._seed)
+    observation = faults.first(
+      self._spec.name, self._environment.reset(seed=self._seed)
+    )
     # Seeding again would replay the same episode for ever.
     self._seed = None
     self._needs_reset = False
@@ -185,14 +187,19 @@ class GymnasiumEnvironment(dm_env.Environment):
     """
     if self._needs_reset:
       return self.reset()
-    observation, reward, terminated, truncated, _ = self._environment.step(
-      self._native(action)
-    )
+    native = self._native(action)
+    found: Any = None
+    try:
+      found = self._environment.step(native)
+      observation, reward, terminated, truncated, _ = found
+      reward = np.float32(reward)
+    except (TypeError, ValueError) as e:
+      faults.check_step(self._spec.name, found, e)
+      raise
     self._t += 1
     if self._clock.went_back():
       raise faults.unstable(self._spec.name, self._t)
     observation = self._observation(observation)
-    reward = np.float32(reward)
     if not math.isfinite(reward):
       raise faults.fault(self._spec.name, self._t, 'reward', reward)
     self._needs_reset = bool(terminated or truncated)

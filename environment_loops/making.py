@@ -1,7 +1,10 @@
-"""An environment that is made in a command's own process, before a run begins.
+"""An environment that is made, or played, in a command's own process.
 
-    with making.Watched('CartPole-v1'):
+    with making.Watched('CartPole-v1') as watched:
       environment = building.build('CartPole-v1')
+      environment.reset()
+      while not watched.moved():  # before each step
+        environment.step(0)
 
 In a node a launcher would notice that it hangs (launch/engines/watch.py). Here
 nobody would, and what it changes would be the command's.
@@ -14,12 +17,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 SAY_S = 10.0
 LIMIT_S = 300.0  # as in a node
-_REFUSED = 2  # exit code, as of all that is refused before it starts
+# Exit codes: of what is refused before it starts, and of what fails later.
+_REFUSED, _FAILED = 2, 1
 
 
 class Watched:
@@ -31,7 +34,8 @@ class Watched:
   def __init__(self, name: str):
     self._name = name
 
-  def __enter__(self) -> None:
+  def __enter__(self) -> Watched:
+    self._moves = 0
     self._caller = threading.get_ident()
     self._over = threading.Event()
     self._where: str | None = None
@@ -40,6 +44,7 @@ class Watched:
     self._handler = signal.getsignal(signal.SIGCHLD)
     self._watch = threading.Thread(target=self._look, daemon=True)
     self._watch.start()
+    return self
 
   def __exit__(self, *unused: Any) -> None:
     self._over.set()
@@ -51,19 +56,35 @@ class Watched:
       # Who ignores it never hears how its children have ended.
       signal.signal(signal.SIGCHLD, self._handler)
 
+  def moved(self) -> bool:
+    """Notes that it is built, and that a step begins; returns False.
+
+    So it can stand where a loop asks whether to stop.
+    """
+    self._moves += 1
+    return False
+
   def _look(self) -> None:
-    begun = time.monotonic()
+    seen, passed_s = 0, 0.0
     while not self._over.wait(SAY_S):
-      passed_s = time.monotonic() - begun
-      if passed_s < LIMIT_S:
-        _say(f'still building {self._name} ({passed_s:.0f} s), {self._place()}')
+      # A sum of waits: none passes while the whole process is stopped.
+      passed_s += SAY_S
+      if self._moves != seen:
+        seen, passed_s = self._moves, 0.0
         continue
+      if passed_s < LIMIT_S:
+        what = 'in a step of' if seen else 'building'
+        _say(f'still {what} {self._name} ({passed_s:.0f} s), {self._place()}')
+        continue
+      what, advice = 'was not built', 'See whether it can be built by itself.'
+      if seen:
+        what, advice = 'ended no step', 'Mend what it waits for.'
       _say(
-        f'error: {self._name} was not built within {LIMIT_S:.0f} s: it is '
-        f'{self._place()}. See whether it can be built by itself.'
+        f'error: {self._name} {what} within {LIMIT_S:.0f} s: it is '
+        f'{self._place()}. {advice}'
       )
       # By an exception nobody comes out of a library that hangs.
-      os._exit(_REFUSED)
+      os._exit(_FAILED if seen else _REFUSED)
 
   def _place(self) -> str:
     frame = sys._current_frames()[self._caller]

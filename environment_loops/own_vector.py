@@ -68,9 +68,12 @@ class Vectors(stepping.EpisodeStepper):
     mask[chosen] = True
     # Environments that are not reset need no seed.
     seeds = [seed if own else None for seed, own in zip(self._seeds, mask)]
-    first, _ = self._vector.reset(
-      seed=None if seeds == [None] * self._num else seeds,
-      options={'reset_mask': mask},
+    first = faults.first(
+      self._own_name(),
+      self._vector.reset(
+        seed=None if seeds == [None] * self._num else seeds,
+        options={'reset_mask': mask},
+      ),
     )
     # The same seed again would repeat the same episode forever.
     for index in chosen:
@@ -84,13 +87,19 @@ class Vectors(stepping.EpisodeStepper):
       native = self._discrete(actions) + int(self._space.start)
     else:
       native = self._continuous(self._space, actions)
-    observation, reward, terminated, truncated, _ = self._vector.step(native)
-    with np.errstate(over='ignore'):
-      # Values beyond float32 become infinite, which is reported as a fault.
-      observation = self._observed(observation).astype(self._dtype)
-      reward = np.array(reward, np.float32)
-    terminated = np.array(terminated, np.bool_)
-    truncated = np.array(truncated, np.bool_)
+    found: Any = None
+    try:
+      found = self._vector.step(native)
+      observation, reward, terminated, truncated, _ = found
+      with np.errstate(over='ignore'):
+        # Values beyond float32 become infinite, which is reported as a fault.
+        observation = self._observed(observation).astype(self._dtype)
+        reward = np.array(reward, np.float32)
+      terminated = np.array(terminated, np.bool_)
+      truncated = np.array(truncated, np.bool_)
+    except (TypeError, ValueError) as e:
+      faults.check_step(self._own_name(), found, e)
+      raise
     for what, values in (
       ('rewards', reward),
       ('terminations', terminated),
@@ -103,6 +112,10 @@ class Vectors(stepping.EpisodeStepper):
           f'{(self._num,)}.'
         )
     return stepping.Arrival(observation, reward, terminated, truncated)
+
+  def _own_name(self) -> str:
+    """Of its class, too: the single one has a `reset` and `step` as well."""
+    return f'{self._spec.name}: {type(self._vector).__name__}'
 
   def _takes_the_same(self) -> bool:
     """Whether the actions are those of the single environment."""

@@ -69,11 +69,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 
 def share(agent: Any, num_learners: int) -> int:
-  """Each learner's share of the agent's batch.
-
-  Raises:
-    ValueError: the batch cannot be divided.
-  """
+  """Each learner's share of the batch; ValueError if it cannot be divided."""
   if num_learners == 1:
     return agent.batch_size
   if agent.on_policy:

@@ -22,41 +22,27 @@ from environment_loops import making
 from launch import experiment as experiment_lib
 from launch import needs
 from launch import registry
-from launch import settings
 from run_records import names
+from run_records import settings
 
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """An agent on a topology.
-
-  Attributes:
-    agent: of the registry.
-    topology: likewise.
-    experiment: what the topology builds a program of.
-    sections: name to config, of all that a command line can set.
-    config: the same as config.json holds it.
-    unused: settings that would change nothing here, and why.
-    borrowed: settings of the agent as a preset has them, where that is of
-      another environment than this one.
-  """
+  """An agent on a topology."""
 
   agent: registry.Agent
   topology: registry.Topology
-  experiment: experiment_lib.Experiment
-  sections: dict[str, Any]
-  config: dict[str, Any]
-  unused: dict[str, str]
+  experiment: experiment_lib.Experiment  # what a program is built of
+  sections: dict[str, Any]  # name to config, of all that can be set
+  config: dict[str, Any]  # the same as config.json holds it
+  unused: dict[str, str]  # settings that would change nothing here, and why
+  # Settings of the agent as a preset has them that is of another environment.
   borrowed: frozenset[str] = frozenset()
 
   def build(self, run_dir: str | None = None) -> lp.Program:
-    """The program, not started.
-
-    Raises:
-      ValueError: it cannot work, with the reason.
-    """
+    """The program, not started; ValueError says why it cannot work."""
     experiment = dataclasses.replace(self.experiment, run_dir=run_dir)
     section = self.sections[self.topology.SECTION]
     return self.topology.build(experiment, section)
@@ -81,7 +67,7 @@ def resolve(
   overrides: Mapping[str, str] | None = None,
   seed: int = 0,
 ) -> Cell:
-  """The cell of a command line.
+  """The cell of a command line; ValueError for what is refused.
 
   Args:
     agent: name, or module:Name.
@@ -92,9 +78,6 @@ def resolve(
       Another environment than the preset's leaves out the preset's
       `run.target_return`, which is of that task.
     seed: of the whole run.
-
-  Raises:
-    ValueError: a name is not known, or a value is refused.
   """
   found = registry.agent(agent)
   if preset:
@@ -276,11 +259,7 @@ def _cell(
 
 
 def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
-  """Transitions that replay keeps, and holds before learning begins.
-
-  Raises:
-    ValueError: it does not.
-  """
+  """Transitions that replay keeps, and holds before learning begins."""
   sizes = ('max_replay_size', 'min_replay_size')
   if agent.unroll_length is not None:
     return 1, 1  # a queue has neither
@@ -297,11 +276,7 @@ def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
 
 
 def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
-  """Refuses what the checkpoints of a run have no place for.
-
-  Raises:
-    ValueError: what would be another, and the overrides that may be why.
-  """
+  """Refuses what the checkpoints of a run have no place for."""
   section = found.topology.SECTION
   before, after = kept.sections[section], found.sections[section]
   other = [
@@ -367,11 +342,7 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
 
 
 def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
-  """Refuses what the cell has no such setting for.
-
-  Raises:
-    ValueError: whose setting it is, or which is near.
-  """
+  """Refuses what the cell has no such setting for; says whose it is."""
   known = ['environment']
   for section, config_class in classes.items():
     known += settings.qualified(section, config_class)
@@ -396,11 +367,7 @@ def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
 
 
 def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
-  """Refuses what no seed can repeat.
-
-  Raises:
-    ValueError: which it is.
-  """
+  """Refuses what no seed can repeat."""
   if topology.SECTION != 'single':
     raise ValueError(
       'run.deterministic=True is for one process: how the processes of this '
@@ -414,11 +381,7 @@ def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
 
 
 def _check_sections(values: Mapping[str, Any], topology_name: str) -> None:
-  """Refuses a preset whose sections nobody reads.
-
-  Raises:
-    ValueError: which it is.
-  """
+  """Refuses a preset whose sections nobody reads."""
   known = {'environment', 'agent', 'pace', 'run'}
   for name in (*registry.ALL_TOPOLOGIES, topology_name):
     known.add(registry.topology(name).SECTION)

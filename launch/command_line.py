@@ -17,12 +17,12 @@ from launch import cell as cell_lib
 from launch import engines
 from launch import registry
 from launch import session
-from launch import settings
 from replay import isolation
 from run_records import commands
 from run_records import metrics
 from run_records import names
 from run_records import run_directory
+from run_records import settings
 from run_records import sinks
 
 _CONFIG = '--config'

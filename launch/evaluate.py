@@ -19,15 +19,15 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
 from run_records import commands
+from run_records import later
 
 if __name__ == '__main__':
   commands.begin()
   later.put_off()  # a small policy plays without
 
 from environment_loops import environments
-from launch import playing
+from murmuration import playing
 from run_records import film
 from run_records import run_directory
 

@@ -91,11 +91,7 @@ class Pace:
     settings.check(self, 'pace')
 
   def steps_per_update(self, batch_size: int) -> float:
-    """Environment steps of a member per update, for a loop that does both.
-
-    Raises:
-      ValueError: `samples_per_insert` is None.
-    """
+    """Environment steps of a member per update, for a loop that does both."""
     if self.samples_per_insert is None:
       raise ValueError(
         'pace.samples_per_insert=None lets acting and learning run free of '

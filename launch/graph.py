@@ -64,11 +64,7 @@ def to_mermaid(program: lp.Program) -> str:
 
 
 def check(program: lp.Program) -> None:
-  """Refuses handles that Launchpad would silently not connect.
-
-  Raises:
-    ValueError: a node has a handle inside a dataclass argument.
-  """
+  """Refuses a handle in a dataclass: Launchpad would not connect it."""
   for name, node in _named(program):
     for part in _parts(node):
       for arguments in _arguments(part):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import pathlib
 import resource
@@ -42,26 +43,16 @@ _THREADS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """An estimate of a run, or what a machine has.
+  """An estimate of a run."""
 
-  Attributes:
-    replay_bytes: of all shards, when they are full or the budget is used.
-    call_bytes: of what the learners sample for one call.
-    parameter_bytes: theta, target and optimizer of all members.
-    processes: nodes of the program.
-    threads: of all of them.
-    least_threads: where the nodes are threads of one process, which share
-      those of TensorFlow.
-    own_bytes: of what the topology keeps besides, by the setting that says how
-      much.
-  """
-
-  replay_bytes: int
-  call_bytes: int
-  parameter_bytes: int
-  processes: int
-  threads: int
+  replay_bytes: int  # of all shards, when they are full or the budget is used
+  call_bytes: int  # of what the learners sample for one call
+  parameter_bytes: int  # theta, target and optimizer of all members
+  processes: int  # nodes of the program
+  threads: int  # of all of them
+  # Where the nodes are threads of one process, which share TensorFlow's.
   least_threads: int
+  # Of what the topology keeps besides, by the setting that says how much.
   own_bytes: Mapping[str, int]
 
   @property
@@ -139,11 +130,7 @@ def check(
   program: lp.Program,
   own_bytes: Mapping[str, int],
 ) -> None:
-  """Refuses a run that this machine cannot hold.
-
-  Raises:
-    ValueError: with the arithmetic, and what to lower.
-  """
+  """Refuses a run that this machine cannot hold, with the arithmetic."""
   needs = of(experiment, program, own_bytes)
   memory, processes = memory_bytes(), max_processes()
   if needs.least_bytes > memory:
@@ -224,9 +211,7 @@ def _learns(node: Any) -> bool:
 def _observation_bytes(experiment: experiment_lib.Experiment) -> int:
   spec = environments.spec(experiment.environment)
   size = 1 if spec.observation_dtype == 'uint8' else 4
-  for length in spec.observation_shape:
-    size *= length
-  return size
+  return size * math.prod(spec.observation_shape)
 
 
 def _gb(num_bytes: float) -> str:

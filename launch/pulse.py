@@ -31,6 +31,9 @@ _LIMIT = 56  # offset in a slot, in bytes
 _TEXT = 64
 FILE = 'pulse'  # in the scratch directory
 _SLICE_S = 1.0  # between two beats of a long wait
+# The limit of a slow operation: building environments, networks or graphs, a
+# checkpoint of a full replay.
+LONG_S = 300.0
 _here = threading.local()
 
 
@@ -181,10 +184,10 @@ def done(error: str = '') -> None:
 class busy:
   """Allows the node `limit_s` seconds without a heartbeat, for `what`.
 
-  with pulse.busy('a checkpoint', 300.0): ...
+  with pulse.busy('a checkpoint'): ...
   """
 
-  def __init__(self, what: str, limit_s: float):
+  def __init__(self, what: str, limit_s: float = LONG_S):
     self._what, self._limit_s = what, limit_s
     self._slot: Slot | None = None
 

@@ -20,8 +20,8 @@ from agents import base
 from environment_loops import environments
 from environment_loops import making
 from launch import experiment as experiment_lib
-from launch import settings
 from run_records import names
+from run_records import settings
 
 # Names to modules. A topology is what `Topology` says, a module or an object.
 TOPOLOGIES = {
@@ -97,10 +97,8 @@ def swarm_of(
 ) -> Agent:
   """The same agent as an explorer of a swarm.
 
-  Args:
-    agent: with its presets.
-    swarm: numbers of the section `swarm` in all presets.
-    of_preset: and in some, by their names.
+  `swarm` are numbers of that section in all presets, and `of_preset` in some,
+  by their names.
   """
   return dataclasses.replace(
     agent,
@@ -143,11 +141,7 @@ def split(word: str) -> tuple[str, str]:
 
 
 def agent(name: str) -> Agent:
-  """The agent of a name, or of `module:Name`.
-
-  Raises:
-    ValueError: there is none.
-  """
+  """The agent of a name, or of `module:Name`; ValueError if there is none."""
   if name in agents():
     return importlib.import_module(f'{_CONFIGS}.{name}').AGENT
   found = names.own(name)
@@ -170,13 +164,8 @@ def is_agent_class(found: Any) -> bool:
 def of_class(found: type[base.Agent], config: Any = None) -> Agent:
   """An agent with one preset, which names no environment.
 
-  Args:
-    found: made as `found(config, spec)`.
-    config: class of its config; None: what its parameter `config` is annotated
-      with.
-
-  Raises:
-    ValueError: it does not say what its config is.
+  It is made as `found(config, spec)`. `config` is the class of its config;
+  None: what its parameter `config` has to be annotated with.
   """
   if config is None:
     try:
@@ -205,11 +194,7 @@ def of_class(found: type[base.Agent], config: Any = None) -> Agent:
 
 
 def topology(name: str) -> Topology:
-  """The topology of a name, or of `module:Name`.
-
-  Raises:
-    ValueError: there is none.
-  """
+  """The topology of a name or `module:Name`; ValueError if there is none."""
   if name in ALL_TOPOLOGIES:
     found: Any = importlib.import_module(ALL_TOPOLOGIES[name])
     return found
@@ -227,12 +212,7 @@ def topology(name: str) -> Topology:
 
 
 def make(config: Mapping[str, Any]) -> base.Agent:
-  """The agent of a run, from its resolved config.
-
-  Raises:
-    ValueError: the agent is not known, or its environment or numbers cannot be
-      used here.
-  """
+  """The agent of a run, from its config; ValueError if it cannot be made."""
   found = agent(str(config.get('agent_name')))
   for name, kind in (('agent', Mapping), ('environment', str)):
     if not isinstance(config.get(name), kind):

@@ -21,9 +21,9 @@ if not __package__:
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
 from replay import isolation
 from run_records import commands
+from run_records import later
 
 if __name__ == '__main__':
   commands.begin()

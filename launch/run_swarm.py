@@ -22,9 +22,9 @@ if not __package__:
 # TensorFlow's notes about GPUs and CPU features; errors are still shown.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
 from replay import isolation
 from run_records import commands
+from run_records import later
 
 if __name__ == '__main__':
   commands.begin()
@@ -39,11 +39,7 @@ _AGENT = 'pso_dqn'
 
 
 def translated(argv: Sequence[str]) -> list[str]:
-  """The same command for run.py.
-
-  Raises:
-    ValueError: the config file is none of the project's.
-  """
+  """The same command for run.py; ValueError for a config file of others."""
   parser = commands.Parser(None, add_help=False)
   parser.add_argument('--config', default='')
   parser.add_argument('--num_agents')

@@ -12,10 +12,8 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
-import importlib.metadata
 import os
 import pathlib
-import platform
 import shutil
 import sys
 import time
@@ -26,22 +24,18 @@ import launchpad as lp
 from environment_loops import faults
 from launch import cell as cell_lib
 from launch import engines
-from launch import later
 from launch import needs
-from launch import notes
 from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
 from run_records import follow
+from run_records import later
 from run_records import metrics
+from run_records import notes
+from run_records import packages
 from run_records import run_directory
 from run_records import view
-
-_PACKAGES = (
-  'tensorflow-cpu', 'dm-reverb', 'dm-sonnet', 'dm-acme',
-  'gymnasium', 'mujoco', 'numpy', 'murmuration',
-)  # fmt: skip
 
 
 def run(
@@ -53,6 +47,7 @@ def run(
   on_tick: Callable[[], None] = lambda: None,
   ray: engines.Options | None = None,
   sinks: Sequence[str] = (),
+  command: str | None = None,
 ) -> int:
   """Runs a cell to its end and says what came out.
 
@@ -65,6 +60,8 @@ def run(
     on_tick: called by the engine now and then; must not wait.
     ray: of the engine `ray`.
     sinks: from `sinks.parse`; where its numbers go besides.
+    command: the line that says in its directory what started it; None: the
+      command line of this process.
 
   Returns:
     Exit code: 0 finished, 1 a node failed for good, 2 usage, 130 interrupted,
@@ -117,7 +114,11 @@ def run(
     try:
       isolation.enter(mode)
       directory = run_directory.create(
-        path.absolute(), cell.config, versions(), resume=resume
+        path.absolute(),
+        cell.config,
+        packages.versions(),
+        command=command,
+        resume=resume,
       )
       if not resume:
         # The same command is to work once the reason is gone.
@@ -182,11 +183,7 @@ def run(
 
 
 def _claim(path: pathlib.Path) -> None:
-  """Takes a run to go on with: from here on, another start refuses it.
-
-  Raises:
-    ValueError: it is none, or a process works on it.
-  """
+  """Takes a run to go on with: from here on, another start refuses it."""
   run_directory.check_resumable(path)
   held = os.open(path, os.O_RDONLY)
   try:
@@ -237,11 +234,7 @@ def _honest(
 def _isolation(
   mode: str, cell: cell_lib.Cell, ray: engines.Options | None
 ) -> str:
-  """The mode, with what the settings say of the environment.
-
-  Raises:
-    isolation.Refused: the two contradict each other.
-  """
+  """The mode, with what the settings say of the environment."""
   if ray is not None and ray.address:
     if mode == 'required':
       raise isolation.Refused(
@@ -272,17 +265,6 @@ def _warn(path: pathlib.Path, sentence: str) -> None:
   print(f'warning: {sentence}', file=sys.stderr)
   with (path / 'logs' / 'launcher.log').open('a', encoding='utf-8') as file:
     file.write(f'{time.strftime("%Y-%m-%d %H:%M:%S")} {sentence}\n')
-
-
-def versions() -> dict[str, str]:
-  """What a reader needs to run it again."""
-  found = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      found[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      found[package] = 'not installed'
-  return found
 
 
 def root() -> pathlib.Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Mapping, Sequence
 import os
 import pathlib
 from typing import Any
+
+from murmuration import objects
 
 # What other libraries call the arguments of `train`.
 _OTHER_NAMES = {
@@ -49,6 +52,48 @@ def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
     name: as_text(value) if isinstance(value, Mapping) else str(value)
     for name, value in config.items()
   }
+
+
+def written(
+  call: str, first: Sequence[Any], settings: Mapping[str, Any], **more: Any
+) -> str:
+  """A call of this library as a line of Python, which does the same again.
+
+  Args:
+    call: what is called, such as 'train'.
+    first: arguments without a name. What is None or empty is left out, as in
+      `more`.
+    settings: from `as_text`.
+    **more: arguments by name.
+
+  Returns:
+    One line. Objects of the caller's have their names in it.
+  """
+  words = [_name(value) for value in first if value]
+  words += [f'{name}={_name(value)}' for name, value in more.items() if value]
+  plain = {key: text for key, text in settings.items() if key.isidentifier()}
+  words += [f'{key}={_literal(text)}' for key, text in plain.items()]
+  others = {k: text for k, text in settings.items() if k not in plain}
+  if others:
+    words.append(f'**{_literal(others)}')
+  return f'murmuration.{call}({", ".join(words)})'
+
+
+def _name(value: Any) -> str:
+  place, _, name = str(value).partition(':')
+  return name if place == objects.GIVEN else repr(value)
+
+
+def _literal(value: Any) -> str:
+  """What `as_text` makes this of, as Python has it."""
+  if isinstance(value, Mapping):
+    pairs = (f'{name!r}: {_literal(text)}' for name, text in value.items())
+    return f'{{{", ".join(pairs)}}}'
+  try:
+    same = str(ast.literal_eval(value)) == value
+  except (ValueError, SyntaxError, MemoryError, RecursionError):
+    same = False
+  return value if same else repr(value)
 
 
 def absolute(path: str | os.PathLike[str] | None) -> pathlib.Path | None:

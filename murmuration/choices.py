@@ -7,7 +7,7 @@ from typing import Any
 
 from launch import cell as cell_lib
 from launch import registry
-from launch import settings as launch_settings
+from run_records import settings as settings_lib
 
 
 def cell(
@@ -114,7 +114,7 @@ def named(
   known = [
     name
     for section, config in classes.items()
-    for name in launch_settings.qualified(section, config)
+    for name in settings_lib.qualified(section, config)
   ]
   for key, value in settings.items():
     if isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def named(
     )
     if not places:
       raise ValueError(
-        f'There is no setting {key!r}.{launch_settings.near(key, known)}'
+        f'There is no setting {key!r}.{settings_lib.near(key, known)}'
       )
     if len(places) > 1:
       section = places[0].partition('.')[0]

@@ -25,7 +25,7 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
+from run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # most formats, and what is refused, need nothing of it
@@ -33,7 +33,7 @@ if __name__ == '__main__':
 import numpy as np
 
 from environment_loops import environments
-from launch import playing
+from murmuration import playing
 from murmuration import portable
 from run_records import commands
 from run_records import packages

@@ -28,12 +28,11 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
 from replay import isolation
+from run_records import commands
+from run_records import later
 
 _TICK_S = 0.4
-_STOPPED = 143  # as the engine says it
-_INTERRUPTED = 130
 
 
 class _Asked:
@@ -62,7 +61,7 @@ class _Interrupt:
       if frame.f_code.co_filename.startswith('<frozen importlib'):
         # Half a module is of no use, and cannot be imported again: the caller
         # starts another process.
-        os._exit(_INTERRUPTED)
+        os._exit(commands.INTERRUPTED)
       frame = frame.f_back
     raise KeyboardInterrupt
 
@@ -165,8 +164,9 @@ def train(
   from launch import engines
   from launch import session
   from launch.engines import linux
+  from launch.engines import state
+  from murmuration import arguments
   from murmuration import choices
-  from run_records import commands
   from run_records import names
   from run_records import run_directory
   from run_records import sinks as sinks_lib
@@ -184,14 +184,27 @@ def train(
     name = 'ray_address' if ray_address else 'cluster'
     raise ValueError(f"{name}= is for engine='ray', not {engine!r}.")
   followers = sinks_lib.parse(sinks)
+  more = {
+    'steps': steps,
+    'engine': '' if engine == 'local_mp' else engine,
+    'sinks': sinks,
+    'ray_address': ray_address,
+    'cluster': cluster,
+  }
   if resume:
+    there = f'load({str(path.absolute())!r})'
+    line = arguments.written(f'{there}.resume', (), settings, **more)
     run = run_directory.open(path)
     made = totals(run).get('totals', {})
     cell = choices.resumed(run.config(), settings, steps, made)
   else:
+    more |= {'topology': topology, 'seed': seed}
+    more['run_dir'] = str(path) if chosen else ''
+    named = (agent, environment)
+    line = arguments.written('train', named, settings, **more)
     cell = choices.cell(agent, environment, topology, settings, steps, seed)
   if _asked.stop:
-    return _STOPPED, None
+    return state.TERMINATED, None
   if not chosen:
     path = run_directory.default_path(
       cell.agent.name, cell.experiment.environment
@@ -200,7 +213,14 @@ def train(
   connection.send(('path', path))
   ticks = Ticks(connection, path, cell)
   code = session.run(
-    cell, engine, path, resume, on_tick=ticks, ray=ray, sinks=followers
+    cell,
+    engine,
+    path,
+    resume,
+    on_tick=ticks,
+    ray=ray,
+    sinks=followers,
+    command=line,
   )
   if code == commands.USAGE:
     if not chosen:

@@ -10,6 +10,7 @@ With a screen (DISPLAY) it opens a window.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import importlib.util
 import os
@@ -26,6 +27,7 @@ import numpy as np
 
 from environment_loops import atari
 from environment_loops import building
+from environment_loops import making
 from murmuration import portable
 from run_records import commands
 
@@ -87,6 +89,7 @@ def play(
   environment: gymnasium.Env,
   max_steps: int = sys.maxsize,
   film_steps: int = sys.maxsize,
+  on_step: Callable[[], Any] = lambda: None,
 ) -> tuple[np.ndarray, list[Any]]:
   """Plays whole episodes.
 
@@ -97,6 +100,7 @@ def play(
     environment: where.
     max_steps: after so many an episode is cut.
     film_steps: of the first episode so many are filmed.
+    on_step: called before each step.
 
   Returns:
     Returns [episodes], and the frames of the first, where there are some.
@@ -108,6 +112,7 @@ def play(
     policy.reset()
     filmed = environment.render_mode == 'rgb_array' and not episode
     for step in range(max_steps):
+      on_step()
       if filmed and step < film_steps:
         frames.append(pictures.frame())
       observation, reward, terminated, truncated, _ = environment.step(
@@ -147,22 +152,33 @@ def main() -> int:
 
       film.check(args.video)  # before episodes that may take long
     policy = load(args.name)
-    name = policy.about['environment']
-    environment = _made(name, 'rgb_array' if args.video else None)
   except (ValueError, OSError) as e:
     return commands.refuse(e)
-  assert environment.spec is not None, name
-  max_steps = args.max_steps or environment.spec.max_episode_steps
-  if not max_steps:
-    max_steps = _MAX_STEPS
-    print(
-      f'note: {name} has no step limit: episodes are cut after {max_steps:,} '
-      'steps. --max_steps sets another number.',
-      file=sys.stderr,
+  name = policy.about['environment']
+  with making.Watched(name) as watched:
+    try:
+      environment = _made(name, 'rgb_array' if args.video else None)
+    except (ValueError, OSError) as e:
+      return commands.refuse(e)
+    assert environment.spec is not None, name
+    max_steps = args.max_steps or environment.spec.max_episode_steps
+    if not max_steps:
+      max_steps = _MAX_STEPS
+      print(
+        f'note: {name} has no step limit: episodes are cut after '
+        f'{max_steps:,} steps. --max_steps sets another number.',
+        file=sys.stderr,
+      )
+    returns, frames = play(
+      policy,
+      args.episodes,
+      args.seed,
+      environment,
+      max_steps,
+      args.film_steps,
+      watched.moved,
     )
-  returns, frames = play(
-    policy, args.episodes, args.seed, environment, max_steps, args.film_steps
-  )
+    building.close(name, environment)
   print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
   print(
     '  '
@@ -176,7 +192,6 @@ def main() -> int:
     except (RuntimeError, ValueError, OSError) as e:
       print(f'No film: {e}', file=sys.stderr)
       return 1
-  environment.close()
   return 0
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from launch import playing
 from launch import registry
 from murmuration import given
+from murmuration import playing
 from run_records import film as film_lib
 from run_records import names
 from run_records import run_directory

@@ -112,6 +112,8 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
+  from replay.checkpoints import restore
+  from replay.inspect import items
   from replay.inspect import read as reading
   from replay.inspect import target as inspect_target
 
@@ -148,8 +150,15 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
           'agents that learn from unrolls keep blocks in a queue. Export the '
           'run of an agent with replay, such as dqn or d4pg.'
         )
-      if table.size:
-        _take(shard, table, layout, rows, priorities)
+      if not table.size:
+        continue
+      directory = pathlib.Path(shard.source)
+      saved = restore.read_items(directory)
+      picked = [item for item in saved if item.table == table.name]
+      columns = dict(items.restored(directory, table, picked))
+      for item in picked:
+        rows.append(np.reshape(columns[item.key][0], (-1, layout.width)))
+        priorities.append(np.full(len(rows[-1]), item.priority, np.float32))
   if layout is None or not rows:
     raise ValueError(f'The replay of {source} is empty.')
   packed = np.concatenate(rows)
@@ -162,22 +171,6 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   }
   found['priority'] = np.concatenate(priorities)[there]
   return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
-
-
-def _take(shard, table, layout, rows: list, priorities: list) -> None:
-  """Appends packed transitions [., W] and priorities [.] of a table."""
-  from replay.checkpoints import restore
-  from replay.inspect import items
-
-  source = pathlib.Path(shard.source)
-  picked = [i for i in restore.read_items(source) if i.table == table.name]
-  order = {item.key: place for place, item in enumerate(picked)}
-  got: list[Any] = [None] * len(picked)
-  for key, data in items.restored(source, table, picked):
-    got[order[key]] = np.reshape(data[0], (-1, layout.width))
-  rows += got
-  for item, its in zip(picked, got, strict=True):
-    priorities.append(np.full(len(its), item.priority, np.float32))
 
 
 def _config(path: pathlib.Path) -> dict[str, Any]:
@@ -222,9 +215,7 @@ def about(path: pathlib.Path) -> dict[str, Any]:
     return json.loads(str(file['about']))
 
 
-def load(
-  path: pathlib.Path,
-) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+def load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
   """What `export` wrote as arrays, packed as replay has it.
 
   Args:
@@ -302,9 +293,7 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
     name,
     about['environment'],
     episodes.episodes(
-      packing.Transition(**fields),
-      int(about['n_step']),
-      about['gamma'],
+      packing.Transition(**fields), int(about['n_step']), about['gamma']
     ),
     {'algorithm_name': str(about['agent'])},
   )

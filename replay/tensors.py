@@ -26,7 +26,7 @@ def stop_leak() -> bool:
   """
   if sys.implementation.name != 'cpython' or sys.version_info[:2] != (3, 11):
     return False
-  from tensorflow.python.framework import ops  # late: launch/later.py
+  from tensorflow.python.framework import ops  # late: run_records/later.py
 
   plain = ctypes.cast(ctypes.pythonapi.PyType_GenericNew, ctypes.c_void_p).value
   tensor = _tp_new(ops.EagerTensor)

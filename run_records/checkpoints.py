@@ -28,7 +28,7 @@ STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 # In RUN/metrics/: totals and newest rows, see launch/services/counter.py.
 COUNTER = 'counter.json'
 
-PLAYED = (STAR, BEST, AGENTS)  # what launch/playing.py plays, best first
+PLAYED = (STAR, BEST, AGENTS)  # what murmuration/playing.py plays, best first
 # Nothing goes on from these.
 _TO_PLAY = (AGENTS, BEST)
 _CHECKSUM = 'crc32'

@@ -40,11 +40,7 @@ class Parser(argparse.ArgumentParser):
     raise ValueError(message + more)
 
   def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments.
-
-    Raises:
-      ValueError: one is not known; a near one is named.
-    """
+    """The arguments; ValueError for one that is not known, with a near one."""
     found, rest = self.parse_known_args(argv)
     if rest:
       word = rest[0].partition('=')[0]
@@ -113,11 +109,7 @@ def _interrupted(*unused: Any) -> NoReturn:
 
 
 def here() -> str:
-  """The working directory.
-
-  Raises:
-    ValueError: it has been removed.
-  """
+  """The working directory; ValueError if it has been removed."""
   try:
     return os.getcwd()
   except FileNotFoundError as e:

@@ -3,7 +3,7 @@
     runs/NAME/
       config.json     the resolved config of the newest start
       versions.json   of Python and of the packages that matter
-      command.txt     one line per start, the newest last
+      command.txt     what started it, a line per start, the newest last
       summary.json    why the run ended, totals, result (when it has ended)
       logs/           one file per node
       metrics/        JSON lines and TensorBoard events
@@ -79,7 +79,7 @@ class RunDirectory:
     return metrics.read_json(self.path / 'versions.json')
 
   def commands(self) -> list[str]:
-    """The command lines that started and resumed this run, oldest first."""
+    """The lines that say what started and resumed this run, oldest first."""
     path = self.path / 'command.txt'
     return path.read_text(encoding='utf-8').splitlines()
 
@@ -154,7 +154,7 @@ def create(
   config: Any,
   versions: Mapping[str, str],
   *,
-  command: Sequence[str] | None = None,
+  command: Sequence[str] | str | None = None,
   resume: bool = False,
   min_free_bytes: int = MIN_FREE_BYTES,
 ) -> RunDirectory:
@@ -167,7 +167,8 @@ def create(
     path: of the run. Parents are made.
     config: resolved config: dict, ConfigDict or dataclass.
     versions: package name to version.
-    command: the command line; that of this process if None.
+    command: the words of the command line, or a line that says what else led
+      to the run; None: the command line of this process.
     resume: go on in an existing run directory. Its metrics, logs and
       checkpoints stay; a config that differs replaces config.json, and the
       old one is kept as config.<n>.json.
@@ -181,7 +182,9 @@ def create(
   # Not after half of the files are there.
   config = metrics.to_jsonable(config)
   versions = metrics.to_jsonable(versions)
-  line = shlex.join(sys.argv if command is None else command)
+  line = command
+  if not isinstance(line, str):
+    line = shlex.join(sys.argv if line is None else line)
   if resume:
     check_resumable(path)
   else:

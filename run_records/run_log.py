@@ -64,16 +64,7 @@ class RunLog:
     step: int,
     elapsed_s: float,
   ) -> None:
-    """Appends a row of one node's numbers.
-
-    Args:
-      node: such as 'explorer/0'.
-      metrics: its present metrics.
-      rates: count name to increments per second.
-      totals: count name to the node's own total.
-      step: environment steps of all nodes.
-      elapsed_s: running time of the run, in seconds.
-    """
+    """Appends a row of one node's numbers; `step` is of all nodes."""
     if self._writer is None:
       return
     label = node.partition('/')[0]

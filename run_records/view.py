@@ -118,11 +118,7 @@ class LiveView:
       self._drawing.release()
 
   def final(self, outcome: Any) -> None:
-    """Closes the view and says how it ended, what is where, what comes next.
-
-    Args:
-      outcome: the engine's Outcome.
-    """
+    """Closes the view and says how it ended, what is where, what comes next."""
     self.close()
     try:
       view_final.show(

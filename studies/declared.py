@@ -175,7 +175,7 @@ def _sac(
     seeds=seeds,
     variants={
       "Stable-Baselines3's SAC": study_plan.Variant(
-        own, script='../studies/sb3_sac.py'
+        own, script='../tests/benchmarks/peers/sb3_sac_study.py'
       ),
       'SAC': study_plan.Variant((*own, '--topology=single_process')),
     },

@@ -28,7 +28,7 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import later
+from run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow

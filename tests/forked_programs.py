@@ -27,9 +27,9 @@ from launch import command_line
 from launch import engines
 from launch import registry
 from launch import session
-from launch import settings
 from launch.engines import linux
 from run_records import plots
+from run_records import settings
 
 _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor

@@ -39,7 +39,13 @@ def test_a_script_that_is_run_as_a_file_finds_its_modules(tmp_path, script):
   assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('script', _scripts('launch', 'studies'))
+@pytest.mark.parametrize(
+  'script',
+  [
+    *_scripts('launch', 'studies', 'tests/faults'),
+    'tests/benchmarks/peers/sb3_sac_study.py',
+  ],
+)
 def test_help_begins_with_usage_and_does_nothing_else(
   run_commands, tmp_path, script
 ):

@@ -14,8 +14,8 @@ import pytest
 from agents import impala
 from agents import ppo
 from environment_loops import environments
-from launch import playing
 from murmuration import export
+from murmuration import playing
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CLIENTS = 16

@@ -16,8 +16,8 @@ from environment_loops import vector
 from launch import cell
 from launch import command_line
 from launch import registry
-from launch import render_docs
 from murmuration import choices
+from studies import render_docs
 from studies import sweep
 from studies import sweep_plan
 

@@ -13,8 +13,8 @@ from agents import dqn
 from environment_loops import environments
 from launch import cell
 from launch import registry
-from launch import settings
 from replay import packing
+from run_records import settings
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / 'docs/your_network.md'
 

@@ -120,7 +120,6 @@ class AcmeAgent(base.Agent):
     )
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
-    del info
     return _Explorer(self, num_envs)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
@@ -164,8 +163,11 @@ class Policy:
     return self._call(observation).numpy()
 
 
-class _Explorer:
-  """The exploring behaviour of one actor."""
+class _Explorer(base.Actor):
+  """The exploring behaviour of one actor.
+
+  It has no priorities: Acme's adder gives all items the priority 1.
+  """
 
   def __init__(self, agent: AcmeAgent, num_envs: int):
     self._agent = agent
@@ -173,17 +175,8 @@ class _Explorer:
     self._policy: Policy | None = None
 
   def act(self, theta, observation, actor_steps, rng):
-    del actor_steps
     if self._policy is None:
       # Random ops traced from here on use this seed.
       tf.random.set_seed(int(rng.integers(2**31)))
       self._policy = Policy(self._agent, True, self._num_envs)
     return self._policy(theta, observation)
-
-  def priorities(self, theta, packed):
-    """Returns None: Acme's adder gives all items the priority 1."""
-    del theta, packed
-    return None
-
-  def ended(self, last):
-    """Does nothing: the policy keeps no state of episodes."""

@@ -114,5 +114,4 @@ class AcmeD4PG(acme_agent.AcmeAgent):
     )
 
   def exploration(self, actor_steps):
-    del actor_steps
     return self.config.sigma

@@ -105,5 +105,4 @@ class AcmeDQN(acme_agent.AcmeAgent):
     )
 
   def exploration(self, actor_steps):
-    del actor_steps
     return self.config.epsilon

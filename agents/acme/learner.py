@@ -47,7 +47,6 @@ class AcmeLearner:
       ValueError: there are several members, `exchange` is not `Local`, or
         `feed` is not `feeds.Transitions`.
     """
-    del learning_rates
     if np.shape(theta) != (1, agent.layout.size):
       raise ValueError(
         f'theta has shape {np.shape(theta)}, but a stock Acme learner has one '
@@ -78,7 +77,6 @@ class AcmeLearner:
 
   def trace(self, sample: Any, probabilities: Any = None) -> None:
     """Builds the learner's step and leaves its state unchanged."""
-    del sample, probabilities
     self._complete()
 
   def step(
@@ -137,16 +135,7 @@ class AcmeLearner:
       ValueError: an array is missing or has another shape.
     """
     self._complete()
-    for name, variable in self._variables.items():
-      got = arrays.get(name)
-      if got is None or got.shape != tuple(variable.shape):
-        raise ValueError(
-          f'The saved learner has {name} of shape '
-          f'{None if got is None else got.shape}; this one needs '
-          f'{tuple(variable.shape)}. Resume with the same config.'
-        )
-    for name, variable in self._variables.items():
-      variable.assign(arrays[name])
+    learner_lib.assign(self._variables, arrays)
     self.updates = int(arrays['updates'])
 
   def _complete(self) -> None:
@@ -251,7 +240,6 @@ class _Priorities:
     self.found.fill(np.nan)
 
   def mutate_priorities(self, table, updates=None, deletes=None) -> None:
-    del table, deletes
     if updates:
       keys = np.fromiter(updates.keys(), np.int64, len(updates))
       self.found[keys] = np.fromiter(updates.values(), float, len(updates))

@@ -8,7 +8,7 @@ scalar and learn by squared TD error, unless an agent says otherwise.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import parameters
 from agents import replay_agent
 from agents.actor_critic import config as actor_critic_config
 from agents.actor_critic import networks as actor_critic_networks
@@ -30,12 +31,13 @@ class Exploration(Protocol):
   """How an actor explores; may keep a state for each environment."""
 
   def __call__(
-    self, outputs: np.ndarray, actor_steps: int, rng: np.random.Generator
+    self, outputs: np.ndarray, rng: np.random.Generator
   ) -> np.ndarray:
     """Actions [P, K, A] for what `ActorCritic.acting` gives, [P, K, ...]."""
 
   def ended(self, last: np.ndarray) -> None:
     """Says where an episode has ended, bool [K] or [P, K]."""
+    return None
 
 
 class CriticLoss(NamedTuple):
@@ -102,7 +104,7 @@ class ActorCritic(replay_agent.ReplayAgent):
       **networks,
     )
     self.layout = self._networks.layout
-    self._prepared: tuple[np.ndarray | None, Any] = (None, None)
+    self.prepared = parameters.Prepared(self.layout, self._networks.prepare)
     self.learning_rate = config.critic_learning_rate
     self.learning_rate_scale: np.ndarray = np.ones(self.layout.size, np.float32)
     self._set_rate('policy', config.policy_learning_rate)
@@ -234,21 +236,23 @@ class ActorCritic(replay_agent.ReplayAgent):
   ) -> np.ndarray:
     """As `act`, with an exploration of the caller's."""
     outputs = self.acting(theta, observation)
-    actions = exploration(outputs, actor_steps, rng)
-    return actions.reshape(actions.shape[:2] + self.spec.action_shape)
+    return self.explored(outputs, actor_steps, rng, exploration)
 
-  def prepared(self, theta: np.ndarray) -> Mapping[str, Any]:
-    """The networks of theta [P, D], or [D] for P = 1, as they act.
-
-    Kept for the next call, which knows theta by its identity: of images, it
-    would not notice one that is changed in place.
-    """
-    known, parts = self._prepared
-    if theta is not known:
-      rows = theta.reshape(-1, self.layout.size)
-      parts = self._networks.prepare(self.layout.unpack(rows))
-      self._prepared = (theta, parts)
-    return parts
+  def explored(
+    self,
+    outputs: np.ndarray,
+    actor_steps: int,
+    rng: np.random.Generator,
+    exploration: Exploration,
+  ) -> np.ndarray:
+    """Actions [P, K, *action_shape] for what `acting` gave: first random."""
+    shape = self.spec.action_shape
+    if actor_steps < self.config.random_steps:
+      size = (*outputs.shape[:2], math.prod(shape))
+      actions = rng.uniform(-1.0, 1.0, size).astype(np.float32)
+    else:
+      actions = exploration(outputs, rng)
+    return actions.reshape(actions.shape[:2] + shape)
 
   def means(self, theta: np.ndarray, observation: np.ndarray) -> np.ndarray:
     """The policy's own actions, flat: [P, K, A]."""
@@ -259,7 +263,6 @@ class ActorCritic(replay_agent.ReplayAgent):
     return self.means(theta, observation)
 
   def actor(self, info: base.ActorInfo, num_envs: int) -> base.Actor:
-    del info, num_envs
     return _Explorer(self)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
@@ -286,7 +289,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     return base.GreedyMembers(theta, act)
 
 
-class _Explorer:
+class _Explorer(base.Actor):
   """The behaviour of one actor, with an exploration of its own."""
 
   def __init__(self, agent: ActorCritic):
@@ -308,15 +311,13 @@ class _Explorer:
 
   def choose(self, outputs, streams):
     found, actor_steps = outputs
-    actions = np.concatenate(
-      [
-        explorer._exploration(found[None, rows], actor_steps[rows.start], rng)[
-          0
-        ]
-        for (rows, rng), explorer in zip(streams.parts, streams.actors)
-      ]
-    )
-    return (actions.reshape(len(found), *self._agent.spec.action_shape),)
+    actions = [
+      self._agent.explored(
+        found[None, rows], actor_steps[rows.start], rng, explorer._exploration
+      )[0]
+      for (rows, rng), explorer in zip(streams.parts, streams.actors)
+    ]
+    return (np.concatenate(actions),)
 
   def take(self, actions):
     return actions

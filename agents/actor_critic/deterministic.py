@@ -35,16 +35,7 @@ class Deterministic(actor_critic.ActorCritic):
     spec: environments.Spec,
     critic_outputs: int = 1,
   ):
-    """Makes the agent for one environment.
-
-    Args:
-      config: numbers.
-      spec: of the environment.
-      critic_outputs: outputs of one critic.
-
-    Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions.
-    """
+    """See `ActorCritic`; `critic_outputs` are those of one critic."""
     self.config: actor_critic_config.Deterministic = config
     super().__init__(
       config,
@@ -57,7 +48,6 @@ class Deterministic(actor_critic.ActorCritic):
       self.delayed[self._networks.place('policy')] = True
 
   def _target_action(self, online, target, o_t, batch):
-    del online
     a_t = tf.tanh(self._networks.policy(target, o_t))
     config = self.config
     if config.smoothing_sigma:
@@ -68,7 +58,6 @@ class Deterministic(actor_critic.ActorCritic):
     return a_t, 0.0
 
   def _policy_loss(self, online, o_tm1, batch):
-    del batch
     nets = self._networks
     preactivation = nets.policy(online, o_tm1)
     a_tm1 = tf.tanh(preactivation)
@@ -89,13 +78,11 @@ class Deterministic(actor_critic.ActorCritic):
     config = self.config
     return 1.0 if actor_steps < config.random_steps else config.sigma
 
-  def make_exploration(self) -> noise.Exploration:
+  def make_exploration(self) -> noise.Noise:
     config = self.config
-    process = noise.make(config.noise, config.sigma, config.noise_theta)
-    return noise.Exploration(process, config.random_steps)
+    return noise.make(config.noise, config.sigma, config.noise_theta)
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-    """What a user should hear of these metrics of the loss."""
     share = metrics['policy_saturation']
     if share < _SATURATED_SHARE:
       return []

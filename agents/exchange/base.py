@@ -120,7 +120,6 @@ class Exchange(abc.ABC):
 
   def setup(self, learner: Learner, seed: int) -> None:
     """Creates variables; called once, before the first update is traced."""
-    del learner, seed
 
   # In the traced update.
 
@@ -145,7 +144,6 @@ class Exchange(abc.ABC):
       Stopped: the run ended meanwhile.
       OutOfStep: the learner must `rejoin` the others.
     """
-    del learner
     return gradient
 
   def brought(self) -> dict[str, np.ndarray]:
@@ -157,7 +155,6 @@ class Exchange(abc.ABC):
 
   def take(self, brought: dict[str, tf.Tensor]) -> None:
     """Stores what `meet` brought where `apply` reads it. In the graph."""
-    del brought
 
   # Between calls of the learner.
 
@@ -167,12 +164,10 @@ class Exchange(abc.ABC):
     `again` says whether the worker has acted or learned in this run before, or
     restarts within it.
     """
-    del again
     return theta
 
   def begin(self, worker: Worker) -> None:
     """Called once, after the learner is restored and traced."""
-    del worker
 
   def rejoin(self, learner: Learner) -> None:
     """Takes over the others' state after `OutOfStep`. May wait.
@@ -180,15 +175,12 @@ class Exchange(abc.ABC):
     Raises:
       Stopped: the run ended meanwhile.
     """
-    del learner
 
   def episode_ended(self, done: Any) -> None:
     """Member `done.index` ended a training episode (`observers.Finished`)."""
-    del done
 
   def updated(self, result: Any) -> None:
     """The learner completed a call, with this `learner.StepResult`."""
-    del result
 
   def sync(self) -> bool | None:
     """Called between the learner's calls, and while the worker waits.
@@ -206,12 +198,10 @@ class Exchange(abc.ABC):
 
   def replacement(self, member: int) -> np.ndarray | None:
     """Parameters [D] for a member whose own are not finite, or None."""
-    del member
     return None
 
   def reset_member(self, member: int) -> None:
     """Resets the state of a member whose parameters were replaced."""
-    del member
 
   def variables(self) -> dict[str, tf.Variable]:
     """Variables that a checkpoint of the learner must contain, by name."""

@@ -79,11 +79,7 @@ class Average(Protocol):
   """The mean of all workers; see launch/services/gossip_averager.py."""
 
   def __call__(
-    self,
-    number: int,
-    steps: int,
-    theta: np.ndarray,
-    over: Callable[[], bool],
+    self, number: int, steps: int, theta: np.ndarray, over: Callable[[], bool]
   ) -> np.ndarray | None:
     """The mean of round `number`; None if there is none."""
 

@@ -59,36 +59,23 @@ class LossFilter:
     self._sigmas = sigmas
     self._decay = decay
     self._warmup = warmup
-    self._seen = 0
-    self.mean = self._variance = 0.0
-
-  @property
-  def state(self) -> list[float]:
-    """Losses seen, mean and variance, for a checkpoint."""
-    return [self._seen, self.mean, self._variance]
-
-  @state.setter
-  def state(self, state: Sequence[float]) -> None:
-    seen, self.mean, self._variance = map(float, state)
-    self._seen = int(seen)
-
-  @property
-  def std(self) -> float:
-    return math.sqrt(self._variance)
+    # Losses seen, mean and variance: what a checkpoint needs.
+    self.state: Sequence[float] = (0, 0.0, 0.0)
 
   def discards(self, loss: float) -> bool:
     """Whether to discard the gradient of a batch with this loss."""
     a = abs(loss)
     if not math.isfinite(a):
       return True
-    limit = self.mean + self._sigmas * self.std
-    discarded = self._seen >= self._warmup and a > limit
-    if not self._seen:
-      self.mean = a
-    difference, forgotten = a - self.mean, 1 - self._decay
-    self.mean += forgotten * difference
-    self._variance = self._decay * (self._variance + forgotten * difference**2)
-    self._seen += 1
+    seen, mean, variance = self.state
+    limit = mean + self._sigmas * math.sqrt(variance)
+    discarded = seen >= self._warmup and a > limit
+    if not seen:
+      mean = a
+    difference, forgotten = a - mean, 1 - self._decay
+    mean += forgotten * difference
+    variance = self._decay * (variance + forgotten * difference**2)
+    self.state = (seen + 1, mean, variance)
     return discarded
 
 
@@ -254,14 +241,12 @@ class RemoteApply(base.Exchange):
       _logger.warning(said)
 
   def passed(self, updates):
-    del updates
     return self._in_graph['before'], self._in_graph['version']
 
   def actor_steps(self, own):
     return own + self._others
 
   def scheduled(self, updates):
-    del updates
     return self._gradients * int(self._brought['version'])
 
   def variables(self):

@@ -64,10 +64,7 @@ def project(
 
 
 def bellman_target(
-  r_t: tf.Tensor,
-  discount_t: tf.Tensor,
-  p_t: tf.Tensor,
-  atoms: np.ndarray,
+  r_t: tf.Tensor, discount_t: tf.Tensor, p_t: tf.Tensor, atoms: np.ndarray
 ) -> Target:
   """The distribution of r_t + discount_t * Z(s_t), projected on the atoms.
 

@@ -41,25 +41,13 @@ def gae(
     A_t     = delta_t + g_t k_t lambda A_{t+1},   A_T = 0
 
   Args:
-    r_t: reward after a_t, float32 [T, B].
-    discount_t: g_t, gamma or 0 after a termination, float32 [T, B].
-    last_t: whether the episode ended with this step, bool [T, B].
-    values: V(x_t), float32 [T, B].
-    next_values: V of the true successor of step t, before any reset, float32
-      [T, B]: see `vtrace.successor_values`.
-    lambda_: factor on the trace, in [0, 1].
+    r_t, discount_t, last_t, values, next_values, lambda_: as for
+      `vtrace.vtrace`.
     valid: False where the step is no experience, bool [T, B]: its advantage is
       0, and the trace before it stops there. None: all steps are valid.
   """
-  tf.debugging.assert_shapes(
-    [
-      (r_t, ('T', 'B')),
-      (discount_t, ('T', 'B')),
-      (last_t, ('T', 'B')),
-      (values, ('T', 'B')),
-      (next_values, ('T', 'B')),
-    ]
-  )
+  each = (r_t, discount_t, last_t, values, next_values)
+  tf.debugging.assert_shapes([(x, 'TB') for x in each])
   values = tf.stop_gradient(values)
   deltas = r_t + discount_t * tf.stop_gradient(next_values) - values
   weights = tf.where(last_t, tf.zeros_like(discount_t), lambda_ * discount_t)

@@ -1,4 +1,4 @@
-"""Actor-critic losses on unrolls, and the policies' distributions.
+"""Actor-critic losses on unrolls, and the density of a Gaussian policy.
 
 Equations of docs/agents/impala.md and docs/agents/impass.md. Losses are means
 over the steps where `mask` is 1; all arguments have leading axes [T, B].
@@ -60,17 +60,6 @@ def normalise(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
   return (x - mean) * tf.math.rsqrt(variance + 1e-8)
 
 
-def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-  """log softmax(logits)[a]: [T, B] from logits [T, B, A], int32 [T, B]."""
-  return value.select(tf.nn.log_softmax(logits), actions)
-
-
-def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
-  """- sum_a pi(a) log pi(a): [T, B] from logits [T, B, A]."""
-  log_pi = tf.nn.log_softmax(logits)
-  return -tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1)
-
-
 def gaussian_log_prob(
   mean: tf.Tensor, sigma: tf.Tensor, actions: tf.Tensor
 ) -> tf.Tensor:
@@ -85,11 +74,4 @@ def gaussian_log_prob(
   return tf.reduce_sum(
     -0.5 * tf.square(z) - tf.math.log(sigma) - 0.5 * math.log(2 * math.pi),
     axis=-1,
-  )
-
-
-def gaussian_entropy(sigma: tf.Tensor) -> tf.Tensor:
-  """Differential entropy, [T, B]; it has no lower bound and may be negative."""
-  return tf.reduce_sum(
-    tf.math.log(sigma) + 0.5 * math.log(2 * math.pi * math.e), axis=-1
   )

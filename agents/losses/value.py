@@ -35,13 +35,7 @@ def q_learning(
     y - q_tm1[a_tm1], float32 [B]. No gradient flows through y.
   """
   tf.debugging.assert_shapes(
-    [
-      (q_tm1, ('B', 'A')),
-      (a_tm1, ('B',)),
-      (r_t, ('B',)),
-      (discount_t, ('B',)),
-      (q_t, ('B', 'A')),
-    ]
+    [(q_tm1, 'BA'), (a_tm1, 'B'), (r_t, 'B'), (discount_t, 'B'), (q_t, 'BA')]
   )
   target = r_t + discount_t * tf.reduce_max(q_t, axis=-1)
   return tf.stop_gradient(target) - select(q_tm1, a_tm1)
@@ -62,10 +56,7 @@ def double_q_learning(
     y = r_t + discount_t * q_t_value[argmax_a q_t_selector[a]]
 
   Args:
-    q_tm1: Q(s_{t-1}, .), float32 [B, A].
-    a_tm1: action taken, int32 [B].
-    r_t: reward, or its n-step sum, float32 [B].
-    discount_t: float32 [B].
+    q_tm1, a_tm1, r_t, discount_t: as for `q_learning`.
     q_t_value: target network's Q(s_t, .), float32 [B, A].
     q_t_selector: online network's Q(s_t, .), float32 [B, A]; ties go to the
       lowest action.
@@ -75,12 +66,8 @@ def double_q_learning(
   """
   tf.debugging.assert_shapes(
     [
-      (q_tm1, ('B', 'A')),
-      (a_tm1, ('B',)),
-      (r_t, ('B',)),
-      (discount_t, ('B',)),
-      (q_t_value, ('B', 'A')),
-      (q_t_selector, ('B', 'A')),
+      *((q, 'BA') for q in (q_tm1, q_t_value, q_t_selector)),
+      *((x, 'B') for x in (a_tm1, r_t, discount_t)),
     ]
   )
   best = tf.argmax(q_t_selector, axis=-1, output_type=tf.int32)

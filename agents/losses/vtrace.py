@@ -70,16 +70,8 @@ def vtrace(
     c_bar: bounds the trace, at most rho_bar; None: no bound.
     pg_rho_bar: bounds the correction of the policy gradient; None: no bound.
   """
-  tf.debugging.assert_shapes(
-    [
-      (log_rhos, ('T', 'B')),
-      (r_t, ('T', 'B')),
-      (discount_t, ('T', 'B')),
-      (last_t, ('T', 'B')),
-      (values, ('T', 'B')),
-      (next_values, ('T', 'B')),
-    ]
-  )
+  each = (log_rhos, r_t, discount_t, last_t, values, next_values)
+  tf.debugging.assert_shapes([(x, 'TB') for x in each])
   values = tf.stop_gradient(values)
   next_values = tf.stop_gradient(next_values)
   rhos = tf.exp(tf.stop_gradient(log_rhos))

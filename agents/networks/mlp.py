@@ -143,22 +143,15 @@ class MLP:
 
 
 @dataclasses.dataclass(frozen=True)
-class DuelingMLP:
+class DuelingMLP(MLP):
   """A multilayer perceptron that ends in a value and an advantage stream.
 
   Wang et al. 2016, arXiv:1511.06581, Eq. 9:
 
     Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
-  Each stream has its own last hidden layer; the earlier ones are shared. The
-  fields are those of `MLP`.
+  Each stream has its own last hidden layer; the earlier ones are shared.
   """
-
-  input_size: int
-  hidden_sizes: tuple[int, ...]
-  output_size: int
-  activation: str = 'relu'
-  name: str = 'mlp'
 
   def __post_init__(self):
     if not self.hidden_sizes:
@@ -166,8 +159,7 @@ class DuelingMLP:
         'A dueling network needs at least one hidden layer: without, its two '
         'streams are one linear layer. Give hidden_sizes.'
       )
-    # Validates the sizes and the activation.
-    MLP(self.input_size, self.hidden_sizes, self.output_size, self.activation)
+    super().__post_init__()
 
   @functools.cached_property
   def _parts(self) -> tuple[MLP | None, MLP, MLP]:
@@ -219,9 +211,6 @@ class DuelingMLP:
 
     return apply
 
-  def prepare(self, variables: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    return variables
-
   def forward(
     self, variables: Sequence[np.ndarray], inputs: np.ndarray
   ) -> np.ndarray:
@@ -259,9 +248,7 @@ def _products(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def functional(
-  make: Callable[[], snt.Module],
-  example: np.ndarray,
-  shapes: Shapes,
+  make: Callable[[], snt.Module], example: np.ndarray, shapes: Shapes
 ) -> Apply:
   """Returns a Sonnet module as a pure function `apply(variables, inputs)`.
 

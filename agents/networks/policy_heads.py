@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.losses import policy_gradient
+from agents.losses import value
 
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
@@ -51,10 +52,11 @@ class Softmax:
   size: int  # number of actions
 
   def log_prob(self, outputs, actions):
-    return policy_gradient.categorical_log_prob(outputs, actions)
+    return value.select(tf.nn.log_softmax(outputs), actions)
 
   def entropy(self, outputs):
-    return policy_gradient.categorical_entropy(outputs)
+    log_pi = tf.nn.log_softmax(outputs)
+    return -tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1)
 
   def sample(self, outputs, rng):
     # Methods of ufuncs: NumPy's wrapper functions cost twice as much as the
@@ -106,7 +108,9 @@ class Gaussian:
     return policy_gradient.gaussian_log_prob(*self.scale(outputs), actions)
 
   def entropy(self, outputs):
-    return policy_gradient.gaussian_entropy(self.scale(outputs)[1])
+    # Of a density: it has no lower bound and may be negative.
+    each = tf.math.log(self.scale(outputs)[1]) + (_HALF_LOG_2_PI + 0.5)
+    return tf.reduce_sum(each, axis=-1)
 
   def sample(self, outputs, rng):
     raw = outputs[..., self.action_size :]

@@ -27,14 +27,8 @@ class StateStack:
   so that blocks hold each observation once.
   """
 
-  depth: int
+  depth: int  # at least 1, which stacks nothing
   input_size: int
-
-  def __post_init__(self):
-    if self.depth < 1:
-      raise ValueError(
-        f'stack={self.depth} must be at least 1, which stacks nothing.'
-      )
 
   @property
   def state_size(self) -> int:

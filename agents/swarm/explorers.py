@@ -1,8 +1,8 @@
 """The swarm's settings, and the rules of one explorer (Liu et al. 2018).
 
 Learning rates, the weight of each explorer's pull, and the claims with which
-candidates are offered; supervision.py decides on the candidates. Nothing here
-uses a clock, a network or TensorFlow.
+candidates are offered; supervisor_rules.py decides on the candidates. Nothing
+here uses a clock, a network or TensorFlow.
 """
 
 from __future__ import annotations

@@ -6,35 +6,24 @@ keeps its own.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
+from agents import base
 from agents import parameters
-from agents.networks import policy_heads
-from agents.unroll import network as unroll_network
 
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """What acts, without parameters and without memory."""
-
-  layout: parameters.Layout
-  network: unroll_network.UnrollNetwork
-  head: policy_heads.Head
-  action_shape: tuple[int, ...]
+# An `agent.UnrollActorCritic`.
+Agent = Any
 
 
 class _Memory:
   """The policy's outputs for K environments, and what it remembers of them."""
 
-  def __init__(self, policy: Policy, num_envs: int):
-    self._network = policy.network
-    self._layout = policy.layout
-    self._theta: np.ndarray | None = None
-    self._parts: dict[str, Any] = {}
-    self._next = np.zeros((num_envs, policy.network.core_size), np.float32)
+  def __init__(self, agent: Agent, num_envs: int):
+    self._network = agent.network
+    self._prepared = parameters.Prepared(agent.layout, agent.network.prepare)
+    self._next = np.zeros((num_envs, agent.network.core_size), np.float32)
     self._fresh = np.ones(num_envs, np.bool_)
     self.core = self._next
 
@@ -56,11 +45,8 @@ class _Memory:
     fresh: np.ndarray,
   ) -> tuple[np.ndarray, ...]:
     """Outputs, cores they were made with, cores that follow, of any rows."""
-    if theta is not self._theta:
-      self._theta = theta
-      self._parts = self._network.prepare(self._layout.unpack(theta[None]))
     outputs, following = self._network.step(
-      self._parts, observation, core, fresh
+      self._prepared(theta), observation, core, fresh
     )
     return outputs, core, following
 
@@ -74,13 +60,13 @@ class _Memory:
     self._fresh = np.array(last, np.bool_)
 
 
-class SamplingActor:
+class SamplingActor(base.Actor):
   """An `unrolls.UnrollActor` that draws its actions from the policy."""
 
-  def __init__(self, policy: Policy, num_envs: int):
-    self._memory = _Memory(policy, num_envs)
-    self._head = policy.head
-    self._shape = (num_envs, *policy.action_shape)
+  def __init__(self, agent: Agent, num_envs: int):
+    self._memory = _Memory(agent, num_envs)
+    self._head = agent.head
+    self._shape = (num_envs, *agent.spec.action_shape)
     self.behaviour = np.zeros((num_envs, 1), np.float32)
 
   @property
@@ -95,7 +81,6 @@ class SamplingActor:
   # The parts of `act`, for many actors at once (batched_acting.py).
 
   def inputs(self, observation, actor_steps) -> tuple[np.ndarray, ...]:
-    del actor_steps
     return self._memory.inputs(observation)
 
   def forward(self, theta, *inputs) -> tuple[np.ndarray, ...]:
@@ -114,10 +99,6 @@ class SamplingActor:
   def ended(self, last: np.ndarray) -> None:
     self._memory.ended(last)
 
-  def priorities(self, theta, packed):
-    del theta, packed
-    return None
-
 
 class GreedyPolicy:
   """The likeliest action; remembers what the policy remembers.
@@ -126,27 +107,27 @@ class GreedyPolicy:
   `ended` where episodes follow one another.
   """
 
-  def __init__(self, policy: Policy, theta: np.ndarray):
-    self._policy = policy
+  def __init__(self, agent: Agent, theta: np.ndarray):
+    self._agent = agent
     self._theta = np.array(theta, np.float32)
     self._memory: _Memory | None = None
 
   @property
   def remembers(self) -> bool:
-    return bool(self._policy.network.core_size)
+    return bool(self._agent.network.core_size)
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
     if self._memory is None:
-      self._memory = _Memory(self._policy, len(observation))
+      self._memory = _Memory(self._agent, len(observation))
     remembered = len(self._memory.core)
-    if self._policy.network.core_size and len(observation) != remembered:
+    if self.remembers and len(observation) != remembered:
       raise ValueError(
         f'This policy remembers {remembered} episodes, and got '
         f'{len(observation)} observations. Let it `reset` where others begin.'
       )
     outputs = self._memory.step(self._theta, observation)
-    actions = self._policy.head.mode(outputs)
-    return actions.reshape(len(observation), *self._policy.action_shape)
+    actions = self._agent.head.mode(outputs)
+    return actions.reshape(len(observation), *self._agent.spec.action_shape)
 
   def reset(self) -> None:
     """All episodes begin anew, however many there are."""
@@ -161,16 +142,16 @@ class GreedyPolicy:
 class GreedyMembers:
   """`base.Members` of MLPs, stacked observations included: one pass for all."""
 
-  def __init__(self, policy: Policy, theta: np.ndarray):
-    self._policy = policy
+  def __init__(self, agent: Agent, theta: np.ndarray):
+    self._agent = agent
     self._take(np.array(theta, np.float32))
-    self._core = np.zeros((len(theta), policy.network.core_size), np.float32)
+    self._core = np.zeros((len(theta), agent.network.core_size), np.float32)
     self._fresh = np.ones(len(theta), np.bool_)
 
   def _take(self, theta: np.ndarray) -> None:
-    self._theta, policy = theta, self._policy
+    self._theta, agent = theta, self._agent
     # Views, which follow it.
-    self._parts = policy.network.prepare(policy.layout.unpack(theta))
+    self._parts = agent.network.prepare(agent.layout.unpack(theta))
 
   def begin(self, member: int, theta: np.ndarray) -> None:
     self._theta[member] = theta
@@ -181,9 +162,9 @@ class GreedyMembers:
     self._core, self._fresh = self._core[members], self._fresh[members]
 
   def __call__(self, observation: np.ndarray) -> np.ndarray:
-    outputs, self._core = self._policy.network.step(
+    outputs, self._core = self._agent.network.step(
       self._parts, observation, self._core, self._fresh, len(self._theta)
     )
     self._fresh[:] = False
-    actions = self._policy.head.mode(outputs)
-    return actions.reshape(len(observation), *self._policy.action_shape)
+    actions = self._agent.head.mode(outputs)
+    return actions.reshape(len(observation), *self._agent.spec.action_shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any, Literal
 
@@ -63,20 +64,6 @@ class Config:
     settings.ordered(self, 'agent.sigma_min', 'agent.sigma_max', why)
 
 
-def make_head(
-  spec: environments.Spec,
-  sigma_min: float = 1e-3,
-  sigma_max: float | None = 2.0,
-  tanh_mean: bool = False,
-) -> policy_heads.Head:
-  """Makes a softmax for discrete actions, else a Gaussian."""
-  if spec.num_actions is not None:
-    return policy_heads.Softmax(spec.num_actions)
-  return policy_heads.Gaussian(
-    math.prod(spec.action_shape), sigma_min, sigma_max, tanh_mean
-  )
-
-
 class UnrollActorCritic(base.Agent):
   """An agent that learns policy and value from unrolls of its policy."""
 
@@ -94,9 +81,18 @@ class UnrollActorCritic(base.Agent):
     """
     self.config = config
     self.spec = spec
-    self.head = head = make_head(
-      spec, config.sigma_min, config.sigma_max, config.tanh_mean
-    )
+    head: policy_heads.Head
+    if spec.num_actions is not None:
+      head = policy_heads.Softmax(spec.num_actions)
+    else:
+      head = policy_heads.Gaussian(
+        math.prod(spec.action_shape),
+        config.sigma_min,
+        config.sigma_max,
+        config.tanh_mean,
+      )
+      self.metrics = {**self.metrics, 'sigma': 'mean'}
+    self.head = head
     self.network = network = unroll_network.UnrollNetwork(
       spec=spec,
       policy_size=head.size,
@@ -108,8 +104,6 @@ class UnrollActorCritic(base.Agent):
       stack=config.stack,
       normalize=config.normalize_observations,
     )
-    if isinstance(head, policy_heads.Gaussian):
-      self.metrics = {**self.metrics, 'sigma': 'mean'}
     self.gamma = config.gamma
     self.reward_clip = config.reward_clip
     self.unroll_length = config.unroll_length
@@ -124,21 +118,11 @@ class UnrollActorCritic(base.Agent):
     # There is no target network: the learner's copy is never updated.
     self.target_update = base.TargetUpdate(2**62)
     self.layout = parameters.Layout(network.shapes(), network.groups())
-    self._policy = unroll_acting.Policy(
-      self.layout, network, head, tuple(spec.action_shape)
-    )
-    self._unroll: Callable[..., unroll_network.Unrolled] | None = None
 
-  def unroll(
-    self,
-    variables: Sequence[tf.Tensor],
-    batch: blocks.Block,
-    truncated: tf.Tensor,
-  ) -> unroll_network.Unrolled:
-    """Returns the network's outputs for blocks [b, ...]."""
-    if self._unroll is None:
-      self._unroll = self.network.make_unroll()
-    return self._unroll(variables, batch, truncated)
+  @functools.cached_property
+  def unroll(self) -> Callable[..., unroll_network.Unrolled]:
+    """`unroll(variables, blocks [b, ...], truncated)`: the network's."""
+    return self.network.make_unroll()
 
   def block_layout(self, num_envs: int) -> blocks.BlockLayout:
     spec = self.spec
@@ -157,7 +141,6 @@ class UnrollActorCritic(base.Agent):
     self, num_envs: int, batch_size: int | None = None, seed: int = 0
   ) -> unrolls.BlockFeed:
     """Returns what turns blocks of `num_envs` environments into batches."""
-    del seed
     fixed = self.updates_per_call is not None
     return unrolls.Unrolls(batch_size or self.batch_size, num_envs, fixed)
 
@@ -210,18 +193,16 @@ class UnrollActorCritic(base.Agent):
 
   def exploration(self, actor_steps: int) -> float:
     """Returns 0: a stochastic policy explores without added noise."""
-    del actor_steps
     return 0.0
 
   def actor(
     self, info: base.ActorInfo, num_envs: int
   ) -> unroll_acting.SamplingActor:
     """Returns an `unrolls.UnrollActor`; its behaviour ignores the rank."""
-    del info
-    return unroll_acting.SamplingActor(self._policy, num_envs)
+    return unroll_acting.SamplingActor(self, num_envs)
 
   def greedy(self, theta: np.ndarray) -> unroll_acting.GreedyPolicy:
-    return unroll_acting.GreedyPolicy(self._policy, theta)
+    return unroll_acting.GreedyPolicy(self, theta)
 
   def operations(self, theta: np.ndarray) -> list[list[Any]]:
     found = self.network.operations(self.layout.unpack(theta))
@@ -230,4 +211,4 @@ class UnrollActorCritic(base.Agent):
   def greedy_each(self, theta: np.ndarray) -> base.Members:
     if self.network.images or self.network.lstm is not None:
       return super().greedy_each(theta)
-    return unroll_acting.GreedyMembers(self._policy, theta)
+    return unroll_acting.GreedyMembers(self, theta)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from agents import member_losses
 from agents import parameters
 from agents.unroll import network as unroll_network
 from agents.unroll import unrolls
@@ -121,12 +122,7 @@ class Rollouts:
     own = unrolls.Unrolls(sequences, self.num_envs).arrange(sample, 1, members)
     whole = tf.nest.map_structure(lambda x: x[0], own)
     order = self._order(whole.version[0, 0], sequences)
-    variables = [
-      tf.reshape(part, (members, *shape))
-      for part, shape in zip(
-        tf.split(theta, self.layout.sizes, axis=1), self.layout.shapes
-      )
-    ]
+    variables = member_losses.split(self.layout, theta)
 
     def minibatches(member) -> Minibatch:
       own_variables, own_blocks = member
@@ -167,10 +163,7 @@ class Rollouts:
     return tf.reshape(tf.argsort(draws, axis=1), (-1, share))
 
   def _minibatches(
-    self,
-    variables: Sequence[tf.Tensor],
-    block: blocks.Block,
-    order: tf.Tensor,
+    self, variables: Sequence[tf.Tensor], block: blocks.Block, order: tf.Tensor
   ) -> Minibatch:
     """The minibatches of one member, leading axis [U]."""
     estimates = self.estimate(variables, block)

@@ -103,7 +103,6 @@ class Unrolls:
     return -(-batches * self.batch_size // self.num_envs)
 
   def arrange(self, sample, updates, members, theta=None):
-    del theta
     self.num_blocks(updates, members)
     share = min(self.batch_size, self.num_envs // members)
     columns = blocks.Block(*sample)._asdict()

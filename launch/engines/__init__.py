@@ -58,16 +58,13 @@ def run(
   to stop, and have 8 s for it.
 
   Args:
-    program: a Launchpad program, not yet launched.
+    program: not yet launched.
     how: 'local_mt' (threads of this process), 'local_mp' (processes) or 'ray'
       (processes on the hosts of a Ray cluster).
     run_dir: a log per node is in run_dir/logs, but of local_mt.
     on_tick: called from this thread about every tick_s, and once at the end.
     tick_s: seconds.
     ray: which Ray, and what nodes ask of it; only for 'ray'.
-
-  Returns:
-    The exit code, the reason, and the nodes.
 
   Raises:
     ValueError: unknown engine, or a program that cannot run; or TensorFlow ran

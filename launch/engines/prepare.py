@@ -27,23 +27,15 @@ STOP_SIGNAL = signal.SIGUSR1
 
 @dataclasses.dataclass(frozen=True)
 class PreparedNode:
-  """A node that can be started.
+  """A node that can be started."""
 
-  Attributes:
-    name: group label and index, such as 'explorer/0'.
-    node: the Launchpad node.
-    executable: Launchpad's executable of it for this launch type.
-    policy: its restart policy.
-    names: of its servers, which it claims when it starts, to their kinds.
-    clients: names of the nodes that hold a handle of it.
-  """
-
-  name: str
-  node: Any
-  executable: Any
+  name: str  # group label and index, such as 'explorer/0'
+  node: Any  # Launchpad's
+  executable: Any  # Launchpad's, of the node, for this launch type
   policy: restarts.Policy
+  # Of its servers, which it claims when it starts, to their kinds.
   names: dict[str, directory_lib.Kind]
-  clients: frozenset[str]
+  clients: frozenset[str]  # names of the nodes that hold a handle of it
 
 
 def prepare(
@@ -54,12 +46,8 @@ def prepare(
 ) -> list[PreparedNode]:
   """Sets contexts, connects handles, names addresses, makes executables.
 
-  Args:
-    program: a Launchpad program.
-    launch_type: of its nodes.
-    directory: resolves the addresses of its servers.
-    stopper: implements lp.stop() in a node. None: Launchpad's, which sends the
-      launcher SIGTERM, indistinguishable from one sent from outside.
+  `stopper` implements lp.stop() in a node. None: Launchpad's, which sends the
+  launcher SIGTERM, indistinguishable from one sent from outside.
 
   Raises:
     ValueError: the program has no nodes, or a handle inside a dataclass.

@@ -83,12 +83,7 @@ def limits_of(program: lp.Program) -> Limits:
 def assign(program: lp.Program, policies: Mapping[str, Policy]) -> None:
   """Sets the policies of groups by label, in addition to earlier calls.
 
-  The program must have the groups already. Groups without a policy have
-  `Stop()`.
-
-  Raises:
-    ValueError: the program has no such group.
-    TypeError: a value is not a policy.
+  The program must have the groups already. Those without one have `Stop()`.
   """
   for label, policy in policies.items():
     if label not in program.groups:

@@ -93,7 +93,7 @@ class _Record:
   policy: restarts.Policy
   clients: list[int]
   rank: int
-  started_at: float = 0.0
+  ran_at: float = 0.0  # when its own code began, after a wait for its place
   restart_at: float | None = None
   deaths: list[float] = dataclasses.field(default_factory=list)  # in a row
   silences: list[float] = dataclasses.field(default_factory=list)
@@ -170,7 +170,7 @@ class Supervisor:
 
   def _start(self, index: int) -> None:
     record = self._records[index]
-    record.started_at, record.restart_at = time.monotonic(), None
+    record.restart_at = None
     self._nodes[index].state = 'starting'
     self._watch.started(index)
     self._backend.start(index, self._nodes[index].restarts)
@@ -184,8 +184,9 @@ class Supervisor:
         self._handle_exit(event, node, self._records[event.index])
       else:
         node.pid, node.host = event.pid, event.host
-        if event.kind == 'running' and node.alive:
+        if event.kind == 'running' and node.state == 'starting':
           node.state = 'running'
+          self._records[event.index].ran_at = time.monotonic()
 
   def _handle_exit(
     self, event: Event, node: state_lib.NodeState, record: _Record
@@ -217,8 +218,8 @@ class Supervisor:
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
       return
-    # A node that never ran, but waited for a place or imports, did not work.
-    lived_s = now - record.started_at
+    # A wait for a place or imports is no life, however long it took.
+    lived_s = now - record.ran_at if ran else 0.0
     long = event.killed or (ran and lived_s >= restart.healthy_s)
     if long and error == event.error and worked:
       record.deaths = []

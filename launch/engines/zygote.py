@@ -63,12 +63,10 @@ class Zygote:
   """Lives in the forked process; see the module's docstring."""
 
   def __init__(self, channel: socket.socket, launcher_pid: int | None):
-    """Makes a zygote.
+    """`channel` is to its launcher, whose child this process is.
 
-    Args:
-      channel: to its launcher.
-      launcher_pid: whose child this process is; None if it is nobody's, and
-        notices by the channel that its launcher is gone.
+    Without a `launcher_pid` it is nobody's child, and notices by the channel
+    that its launcher is gone.
     """
     self._channel = channel
     self._launcher_pid = launcher_pid
@@ -252,9 +250,7 @@ def _kill_group(pid: int) -> None:
 def kill_remains(pids: Iterable[int], temporary: str) -> None:
   """Kills what nodes left behind whose zygote was killed, and they with it.
 
-  Args:
-    pids: of those nodes, which led process groups.
-    temporary: the directory for their temporary files.
+  `pids` led process groups; `temporary` is their directory for such files.
   """
   for pid in pids:
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -351,11 +347,7 @@ def get() -> Launcher:
 
 
 def check_fork() -> None:
-  """Refuses to fork nodes where they would hang.
-
-  Raises:
-    ValueError: TensorFlow runs in this process, and there is no zygote yet.
-  """
+  """Refuses to fork nodes where they would hang: TensorFlow has threads."""
   if _launcher is not None and _launcher.alive():
     return
   context = sys.modules.get('tensorflow.python.eager.context')

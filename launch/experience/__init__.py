@@ -55,9 +55,6 @@ def check_actors(
   different actors would then draw the same item keys, and a table treats a
   second item with a key as an update of the first: two actors lost half of
   their experience in this way.
-
-  Raises:
-    ValueError: with the arithmetic.
   """
   if experiment.num_agents != 1:
     raise ValueError(
@@ -110,9 +107,6 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   """Refuses sizes with which members of a worker that acts could never learn.
 
   Makes no Reverb object, see `check_actors`.
-
-  Raises:
-    ValueError: with the arithmetic.
   """
   agent = experiment.make_agent()
   if agent.learner_class is not None:

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import members as members_lib
 from agents.unroll import unrolls
 from launch import actor_settings
 from launch.experience import kind
-from launch.experience import population
 from replay import block_adder
 from replay import blocks
 from replay import deadlock
@@ -91,11 +91,9 @@ class Unrolls(kind.Kind):
     return self._recorded(adder, behaviour)
 
   def _recorded(self, adder, behaviour):
-    acting: Any = behaviour
-
     def record(observation, action, step, version):
       return adder.add(
-        observation, action, step, acting.behaviour, acting.core, version
+        observation, action, step, behaviour.behaviour, behaviour.core, version
       )
 
     return adder, record
@@ -194,7 +192,7 @@ class OwnUnrolls(Unrolls, kind.Local):
     return self._blocks * self._layout.unroll_length * self.envs_per_member
 
   def behaviour(self, infos):
-    return population.Unrolling(self.agent, infos, self.envs_per_member)
+    return members_lib.Unrolling(self.agent, infos, self.envs_per_member)
 
 
 class _Hand:

@@ -25,7 +25,6 @@ from replay import table_checks
 from run_records import reporting
 
 _RECENT_EPISODES = 10  # per member, in the mean of the reported return
-_LONG_S = 300.0  # to reset the environments, at most
 
 
 class Acting:
@@ -43,14 +42,9 @@ class Acting:
   ):
     """Builds the environments.
 
-    Args:
-      experiment: settings of the run.
-      experience: the kind of experience to record.
-      members: the P members.
-      steps: environment steps that each member has already taken.
-      reporter: the worker's; counts steps and episodes.
-      episode_ended: gets each training episode, with the member as its index.
-      actor_steps: maps a member's own steps to those that exploration follows.
+    `steps` is how many each member has already taken. `episode_ended` gets each
+    training episode, with the member as its index. `actor_steps` maps a
+    member's own steps to those that exploration follows.
     """
     self.steps = steps  # environment steps of each member
     self._experience = experience
@@ -79,11 +73,7 @@ class Acting:
   def open(
     self, client: reverb.Client, table: str, should_stop: kind.ShouldStop
   ) -> None:
-    """Opens the writer to the tables named `table`, or beginning with it.
-
-    Raises:
-      ConnectionError: the server does not answer, or should_stop() is true.
-    """
+    """Opens the writer to the tables named `table`, or beginning with it."""
     self._client, self._should_stop = client, should_stop
     rings = self._experience.rings
     if rings:
@@ -127,13 +117,9 @@ class Acting:
   def act(self, theta: np.ndarray, version: int) -> bool:
     """Takes the steps that are due before the next call of the learner.
 
-    Args:
-      theta: parameters, float32 [P, D].
-      version: learner steps that `theta` has had.
-
-    Returns:
-      Whether the learner may go on: replay has enough items, and neither the
-      budget nor a stop has cut acting short.
+    `theta [P, D]` has had `version` learner steps. Returns whether the learner
+    may go on: replay has enough items, and neither the budget nor a stop has
+    cut acting short.
     """
     own = self._experience.envs_per_member
     self._owed += self._experience.steps_per_call
@@ -148,7 +134,7 @@ class Acting:
     behaviour, environment = self._behaviour, self._environment
     own = self._experience.envs_per_member
     if self._observation is None:
-      with pulse.busy('the first reset of its environments', _LONG_S):
+      with pulse.busy('the first reset of its environments'):
         self._observation = environment.reset()
     observation, start = self._observation, self.steps
     episodes, faults = 0, environment.faults

@@ -34,7 +34,6 @@ _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
 _ON_POLICY_WAIT_S = 30.0  # of an on-policy actor for the learner, at most
 _LOOK_AROUND_S = 0.5  # between two checks for the end during that wait
-_LONG_S = 300.0  # to build environments and policy, or to reset, at most
 
 
 class Actor:
@@ -52,14 +51,8 @@ class Actor:
   ):
     """Stores its arguments; `run` builds everything else.
 
-    Args:
-      experiment: settings of the run.
-      config: settings of the actors.
-      index: rank of this actor.
-      counter: client of the counter.
-      policy: client of the learner, or of the central inference server.
-      replay: 'host:port' of the shard that it writes to.
-      table: name of the table there.
+    `policy` is a client of the learner, or of the central inference server;
+    `replay` is 'host:port' of the shard that it writes to.
     """
     self._experiment = experiment
     self._config = config
@@ -81,7 +74,7 @@ class Actor:
   def run(self, stop: threading.Event | None = None) -> None:
     """Acts until the run is over or `stop` is set."""
     self._stop = stop = pulse.stop_event(stop)
-    with pulse.busy('building environments and policy', _LONG_S):
+    with pulse.busy('building environments and policy'):
       self._build()
     try:
       self._loop()
@@ -183,7 +176,7 @@ class Actor:
     return self._reset()
 
   def _reset(self) -> np.ndarray:
-    with pulse.busy('the first reset of its environments', _LONG_S):
+    with pulse.busy('the first reset of its environments'):
       return self._environment.reset()
 
   def _fetch(self) -> None:

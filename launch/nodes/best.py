@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import os
 from typing import Any
 
@@ -12,12 +12,12 @@ from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch.nodes import saves
 from run_records import checkpoints
 from run_records import reporting
 from run_records import run_directory
 
 _CONFIRMATION_EPISODES = 20
-_LONG_S = 300.0  # to build the environments, at most
 
 
 class Best:
@@ -49,11 +49,8 @@ class Best:
   ) -> None:
     """Keeps `theta [D]` if it ranks above the parameters kept so far.
 
-    Args:
-      theta: the evaluated parameters.
-      mean: mean return; NaN if episodes broke, which is never the best.
-      steps: environment steps of one agent that it has learned from.
-      confirmed: whether `mean` is from a confirming evaluation.
+    `steps` are those of one agent that it has learned from. A `mean` of NaN,
+    where episodes broke, is never the best.
     """
     rank = (confirmed, float(mean), steps)
     if self._path is None or np.isnan(mean) or rank < self._rank:
@@ -106,11 +103,9 @@ class Judge:
   ) -> bool:
     """Plays `run.eval_episodes` with each member. Returns False if stopped.
 
-    Args:
-      thetas: parameters, float32 [P, D].
-      steps: environment steps of a member so far.
-      should_stop: called at each step; True ends the evaluation without a row.
-      more: maps the members' mean returns to further columns of the row.
+    `thetas [P, D]` have learned from `steps` of a member. `should_stop` ends
+    the evaluation without a row; `more` maps the members' mean returns to
+    further columns of the row.
     """
     run = self._experiment.run
     results = self._play(
@@ -181,9 +176,56 @@ class Judge:
         should_stop=should_stop,
         on_fault=experiment.run.on_fault,
         epsilon=experiment.run.eval_epsilon,
-        building=pulse.busy('building environments', _LONG_S),
+        building=pulse.busy('building environments'),
       )
       if found is None:
         return None
       results.append(found)
     return results
+
+
+class SelfEvaluation:
+  """A worker's evaluation of its own members, every `eval_period` steps."""
+
+  def __init__(
+    self,
+    experiment: experiment_lib.Experiment,
+    agent: base.Agent,
+    members: Sequence[base.ActorInfo],
+    reporter: reporting.Reporter,
+    should_stop: Callable[[], bool],
+  ):
+    self._experiment = experiment
+    self._should_stop = should_stop
+    self._next: int | None = None
+    self._judge = Judge(experiment, agent, reporter, len(members))
+
+  def _after(self, steps: int) -> int:
+    period = self._experiment.eval_period
+    return (steps // period + 1) * period
+
+  def now_and_then(self, theta: np.ndarray, steps: int) -> None:
+    """Evaluates `theta [P, D]` if that is due after `steps` of a member."""
+    if self._next is None:
+      # A resumed run does not repeat the evaluation that it ended with.
+      self._next = self._after(steps - (steps != self._judge.played_at))
+    if steps >= self._next:
+      self._next = self._after(steps)
+      self._play(theta, steps)
+
+  def last(self, theta: np.ndarray, steps: int) -> None:
+    """Evaluates the final parameters, unless that has been done."""
+    if self._judge.played_at != steps:
+      self._play(theta, steps)
+
+  def _over(self) -> bool:
+    pulse.worked(moved=True)  # The run waits for evaluation steps too.
+    return self._should_stop()
+
+  def _play(self, thetas: np.ndarray, steps: int) -> None:
+    played = self._judge.play(
+      thetas, steps, self._over, lambda means: {'member_returns': means}
+    )
+    if played:
+      with pulse.survives(checkpoints.AGENTS):
+        saves.write_acting(self._experiment.run_dir, thetas, steps)

@@ -23,7 +23,6 @@ from launch import rpc
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
-_LONG_S = 300.0
 _PAUSE_S = 0.2  # before an unreachable master is asked again
 
 
@@ -53,7 +52,7 @@ class Worker:
     self._stop = stop = pulse.stop_event(stop)
     config = self._config
     self._agent = agent = self._experiment.make_agent()
-    with pulse.busy('making the table of noise', _LONG_S):
+    with pulse.busy('making the table of noise'):
       self._table = evolution.noise_table(config.table_seed, config.table_size)
     self._theta = np.zeros(agent.layout.size, np.float32)
     self._strategy: strategy.Strategy | None = None
@@ -143,7 +142,7 @@ class Worker:
     """Plays a task's episodes for `theta [D]`; None if the run has ended."""
     num = min(self._config.envs_per_worker, 2 * len(drawn.indices))
     if num not in self._environments:
-      with pulse.busy('building environments', _LONG_S):
+      with pulse.busy('building environments'):
         self._environments[num] = vector.make_vector(
           self._experiment.environment,
           num,

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 
 from agents import base
-from environment_loops import atari
+from agents import data_sets
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.experience import kind
 from launch.nodes import worker
 from replay import export
-from replay import packing
-
-_ROUNDING = 1e-4  # of actions that were mapped to [-1, 1]
 
 
 class Worker(worker.Worker):
@@ -30,14 +27,7 @@ class Worker(worker.Worker):
     counter: Any,
     data: str,
   ):
-    """Reads the data.
-
-    Args:
-      experiment: what to run.
-      node: name of this node.
-      counter: client of the counter.
-      data: path of the data set.
-    """
+    """Reads the data set at the path `data`."""
     info = experiment.actor_info(0)
     super().__init__(
       experiment,
@@ -77,21 +67,26 @@ def updates(experiment: experiment_lib.Experiment) -> int:
   return max(1, calls) * run.updates_per_call
 
 
+def check(
+  experiment: experiment_lib.Experiment, task: str, path: pathlib.Path
+) -> None:
+  """Refuses a data set of another agent, or of another environment."""
+  about = export.about(path)
+  data_sets.check(experiment.make_agent(), about, path)
+  data_sets.check_task(task, about, path)
+
+
 def of_data(
   experiment: experiment_lib.Experiment, path: pathlib.Path
 ) -> kind.Local:
-  """A data set as the replay of one member, all of it there.
-
-  Raises:
-    ValueError: it is of another task or agent, or nothing to learn from.
-  """
+  """A data set as the replay of one member, all of it there."""
   rows, priorities, about = export.load(path)
   agent = experiment.make_agent()
-  check(agent, about, path)
-  _check_rows(agent, rows, priorities, path)
+  data_sets.check(agent, about, path)
+  data_sets.check_rows(agent, rows, priorities, path)
   clip = agent.reward_clip
   if clip is not None and about.get('reward_clip') is None:
-    # Single rewards, as they came: see `check`.
+    # Single rewards, as they came: see `data_sets.check`.
     layout = agent.transition_layout()
     fields = layout.unpack(rows)
     fields = fields._replace(r_t=np.clip(fields.r_t, -clip, clip))
@@ -103,105 +98,3 @@ def of_data(
   (ring,) = found.rings
   ring.extend(rows, priorities.tolist())
   return found
-
-
-def check(agent: Any, about: dict[str, Any], path: pathlib.Path) -> None:
-  """Refuses a data set that this agent cannot learn from.
-
-  Raises:
-    ValueError: with what each of them has.
-  """
-  layout: packing.TransitionLayout = agent.transition_layout()
-  wanted = {
-    'layout': layout.name,
-    'n_step': agent.n_step,
-    'gamma': agent.gamma,
-    'reward_clip': agent.reward_clip,
-  }
-  if agent.n_step == 1:
-    del wanted['gamma']  # sums of one reward have none
-    if about.get('reward_clip') is None:
-      del wanted['reward_clip']  # `of_data` clips them
-  for name, own in wanted.items():
-    got = about.get(name)
-    same = got == own
-    if name == 'gamma' and isinstance(got, float):
-      same = bool(np.isclose(got, own, rtol=1e-9))
-    if not same:
-      change = 'Choose the agent and environment that wrote it.'
-      if name != 'layout':
-        change = f'Its sums are made: set --config.agent.{name}={got}.'
-      raise ValueError(
-        f'{path} has {name}={got}, but {agent.name} on {agent.spec.name} '
-        f'needs {own}. {change}'
-      )
-
-
-def check_task(task: str, about: dict[str, Any], path: pathlib.Path) -> None:
-  """Refuses a data set of another environment, where it names one.
-
-  Tasks with the same shapes can be told apart by nothing else.
-
-  Raises:
-    ValueError: with both names.
-  """
-  got = about.get('environment') or task
-  if not atari.same_task(got, task):
-    raise ValueError(
-      f'{path} is of environment={got}, not {task}. Set --config.environment='
-      f'{got}, or, if both are the same task, --config.offline.environment='
-      f'{got}.'
-    )
-
-
-def _check_rows(
-  agent: Any, rows: np.ndarray, priorities: np.ndarray, path: pathlib.Path
-) -> None:
-  """Refuses numbers of which an agent would learn nothing, or wrong things.
-
-  Those of an environment are checked where it is stepped, and nobody else
-  looks at them between here and the loss.
-
-  Raises:
-    ValueError: with what is there, and what is needed.
-  """
-  if not len(rows):
-    raise ValueError(
-      f'{path} holds no transition, and at least one is needed. Export a run '
-      'that has acted longer.'
-    )
-  if priorities.shape != (len(rows),) or not priorities.any():
-    raise ValueError(
-      f'{path} has {np.count_nonzero(priorities):,} priorities above 0 of '
-      f'{priorities.size:,}, and {len(rows):,} rows. Give one for each row, '
-      'not all of them 0, or leave the array out.'
-    )
-  # Actions as they were given: as integers their fractions would be cut off.
-  layout = dataclasses.replace(agent.transition_layout(), discrete=False)
-  fields = {**layout.unpack(rows)._asdict(), 'priority': priorities}
-
-  def require(name: str, fits: np.ndarray, needed: str, advice: str) -> None:
-    bad = np.argwhere(~fits)
-    if len(bad):
-      raise ValueError(
-        f'{path} has {fields[name][tuple(bad[0])]:g} in {name} of row '
-        f'{bad[0][0]} ({len(bad):,} such numbers in all), but {needed}. '
-        f'{advice}'
-      )
-
-  for name, values in fields.items():
-    if values.dtype.kind == 'f':
-      why = 'all have to be finite: one NaN would reach every parameter'
-      require(name, np.isfinite(values), why, 'Leave these rows out.')
-  advice = 'Give absolute temporal differences, or leave the array out.'
-  require('priority', priorities >= 0, 'no priority is below 0', advice)
-  actions, num = fields['a_tm1'], agent.spec.num_actions
-  task = agent.spec.name
-  if num is None:
-    why = f'actions on {task} have to lie in [-1, 1], whatever its own bounds'
-    advice = 'Map low to -1 and high to 1, or clip what is beyond.'
-    require('a_tm1', np.abs(actions) <= 1 + _ROUNDING, why, advice)
-  else:
-    whole = (actions >= 0) & (actions < num) & (actions == np.floor(actions))
-    why = f'actions on {task} are whole numbers from 0 to {num - 1}'
-    require('a_tm1', whole, why, 'Count them from 0, in its order.')

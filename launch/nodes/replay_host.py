@@ -31,7 +31,6 @@ _logger = logging.getLogger(__name__)
 # Between two checks of the stop event. A signal that one of Reverb's threads
 # handles does not wake the main thread, so every wait is timed.
 _LOOK_UP_S = 0.5
-_LONG_S = 300.0  # to restore a full table, at most
 
 
 class AddressHandle(base.Handle[str]):
@@ -50,13 +49,10 @@ class HostNode(rpc.Node):
   def __init__(
     self, constructor: Callable[..., Any], *args, shards: int = 1, **kwargs
   ):
-    """Describes the node; nothing starts yet.
+    """Describes a node with `shards` Reverb servers; nothing starts yet.
 
-    Args:
-      constructor: makes the object; also gets the servers' `addresses`.
-      *args: of the constructor; handles become clients.
-      shards: number of Reverb servers.
-      **kwargs: of `rpc.Node` and of the constructor.
+    `constructor` also gets the servers' `addresses`. All other arguments are of
+    `rpc.Node` and of the constructor.
     """
     addresses = [lp_address.Address(f'replay{i}') for i in range(shards)]
     self._shards = addresses
@@ -95,8 +91,8 @@ class ReplayHost:
     """Stores its arguments; `start` starts the servers.
 
     Args:
-      make_tables: makes the tables of one shard.
-      run_dir: the run's directory; None saves nothing.
+      make_tables: of one shard.
+      run_dir: None saves nothing.
       addresses: 'host:port' of each server.
       first_shard: number of the first server's shard within the run.
       shared: whether nodes other than the worker that saves it write to it.
@@ -160,9 +156,8 @@ class ReplayHost:
   def save(self, meta: dict[str, Any], last: bool = False) -> int:
     """Writes a checkpoint of each shard. Returns the number of items saved.
 
-    Args:
-      meta: stored with the checkpoint, for instance learner_steps.
-      last: whether the caller writes nothing after this.
+    `meta` is stored with it, for instance learner_steps; `last` says that the
+    caller writes nothing after this.
 
     Raises:
       RuntimeError: the servers are not running yet, or no longer.
@@ -204,7 +199,7 @@ class ReplayHost:
   def run(self, stop: threading.Event | None = None) -> None:
     """Serves until the program stops."""
     stop = pulse.stop_event(stop)
-    with pulse.busy('restoring replay', _LONG_S):
+    with pulse.busy('restoring replay'):
       self.start()
     while not stop.wait(_LOOK_UP_S):
       pass

@@ -73,16 +73,13 @@ class Saves:
   ) -> Mapping[str, np.ndarray] | None:
     """Restores a learner from its checkpoint, if there is one for it.
 
-    Args:
-      learner: the learner to restore.
-      again: whether to use a checkpoint that the present start of the run
-        wrote. If not, only the number of updates is taken from it, which
-        learning rates follow: the node died, and the rest of its state may be
-        the cause. Checkpoints of earlier starts are always used.
+    `again` says whether to use one that the present start of the run wrote. If
+    not, only the number of updates is taken from it, which learning rates
+    follow: the node died, and the rest of its state may be the cause.
+    Checkpoints of earlier starts are always used.
 
-    Returns:
-      All saved arrays, including `beside` of `save`; None if the learner keeps
-      its new parameters.
+    Returns all saved arrays, including `beside` of `save`; None if the learner
+    keeps its new parameters.
 
     Raises:
       ValueError: the checkpoint has other members or networks.
@@ -171,12 +168,7 @@ class Rings:
     self._rings = list(rings)
 
   def restore(self) -> None:
-    """Restores the rings from their checkpoints, if there are any.
-
-    Raises:
-      ValueError: a checkpoint has other items.
-      durable.Broken: a checkpoint cannot be read.
-    """
+    """Restores the rings from their checkpoints, if there are any."""
     for path, ring in zip(self._paths, self._rings):
       arrays = checkpoints.read(path, repair=True)
       if arrays is not None:

@@ -24,7 +24,6 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
-_LONG_S = 300.0  # to build the environment, at most
 _SAY_S = 5.0  # between two calls of the star server's `playing`
 _DEADLINE_S = 1.0  # of such a call
 
@@ -58,7 +57,7 @@ class Supervisor:
     seed = np.random.SeedSequence(
       [self._experiment.seed, self._index, time.time_ns()]
     )
-    with pulse.busy('building an environment', _LONG_S):
+    with pulse.busy('building an environment'):
       environment = environments.make(
         self._experiment.environment, int(seed.generate_state(1)[0] >> 1)
       )

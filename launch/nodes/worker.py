@@ -30,9 +30,9 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch.nodes import acting
+from launch.nodes import best
 from launch.nodes import replay_host
 from launch.nodes import saves
-from launch.nodes import self_evaluation
 from launch.services import variables
 from run_records import reporting
 
@@ -40,10 +40,8 @@ _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # the run is held open for the last save, at most
 _FLUSH_S = 5.0  # to write the last priorities, at most
 _WAIT_S = 0.1
-# The watchdog's limit for a slow operation: building environments, networks or
-# graphs, a checkpoint of a full replay, a call of the learner.
-_LONG_S = 300.0
-_UPDATE_S = 1.0  # added to this limit for each update in a learner's call
+# Added to the watchdog's limit for each update in a call of the learner.
+_UPDATE_S = 1.0
 
 
 class Worker:
@@ -72,10 +70,7 @@ class Worker:
     """Stores its arguments; `run` builds everything else.
 
     Args:
-      experiment: settings of the run.
-      node: name of this node.
       members: the P members that this worker hosts.
-      counter: client of the counter.
       addresses: 'host:port' of each replay shard that it samples.
       exchange: makes the exchange from `peers`, the clients that it calls.
       peers: by the names of the exchange's arguments.
@@ -83,9 +78,7 @@ class Worker:
       hosts: replay nodes that this worker checkpoints; None if it hosts the
         shards itself, at `addresses`.
       first_shard: number, within the whole run, of the first shard it hosts.
-      table: name of the replay table.
       learning_rates: [P]; None uses the agent's own.
-      evaluates: whether it evaluates its members in the same loop.
       leads: False for a worker that shares its parameters with others, one of
         which counts, serves and saves for all.
       shown: whether to write its parameters for playback, although it acts.
@@ -116,9 +109,13 @@ class Worker:
     self._leads = leads
     self._shown = shown or (leads and not self._acts)
     self._published = variables.Published(self._agent.layout)
+    self.get_parameters = self._published.get
     self._own_host: replay_host.ReplayHost | None = None
     self._acting: acting.Acting | None = None
-    self._evaluation: self_evaluation.SelfEvaluation | None = None
+    self._evaluation: best.SelfEvaluation | None = None
+    # For its exchange (agents/exchange/base.py).
+    self.learner: Any = None
+    self.theta: Any = None  # acting, [P, D]; at most one learner call old
     self._source: Any = None
     self._last: Any = None  # the last sample
     self._metrics: dict[str, float] = {}
@@ -130,10 +127,6 @@ class Worker:
   def serves(self) -> tuple[str, ...]:
     return 'get_parameters', *self._exchange.serves
 
-  def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """See `variables.Published.get`."""
-    return self._published.get(have_version)
-
   def __getattr__(self, name: str) -> Any:
     exchange = self.__dict__.get('_exchange')
     if exchange is not None and name in exchange.serves:
@@ -141,15 +134,6 @@ class Worker:
     raise AttributeError(f'{type(self).__name__} has no attribute {name!r}.')
 
   # The worker as its exchange sees it (agents/exchange/base.py).
-
-  @property
-  def learner(self) -> Any:
-    return self._learner
-
-  @property
-  def theta(self) -> np.ndarray:
-    """Acting parameters, float32 [P, D]; at most one learner call old."""
-    return self._theta
 
   @property
   def steps(self) -> int:
@@ -170,7 +154,7 @@ class Worker:
     self._exchange.should_stop = stop.is_set
     kept = False
     try:
-      with pulse.busy('building learner, replay and environments', _LONG_S):
+      with pulse.busy('building learner, replay and environments'):
         self._build()
       self._loop()
       kept = self._finish()
@@ -208,7 +192,7 @@ class Worker:
       )
       pulse.beat()
     if self._evaluates:
-      self._evaluation = self_evaluation.SelfEvaluation(
+      self._evaluation = best.SelfEvaluation(
         self.experiment,
         self._agent,
         self.members,
@@ -219,7 +203,7 @@ class Worker:
     # A restarted worker must draw other random numbers. If it died before its
     # first report, `done` is 0 and only `life` shows the restart.
     again = done > 0 or pulse.life()[1] > 1
-    self._learner = self._make_learner(f'from step {steps}', again)
+    self.learner = self._make_learner(f'from step {steps}', again)
     pulse.beat()
     hosts = self._open_replay()
     pulse.beat()
@@ -229,8 +213,8 @@ class Worker:
       hosts,
       run.replay_checkpoint_s,
     )
-    saved = self._saves.restore(self._learner, self._exchange.keeps_learner)
-    self._updates = self._learner.updates
+    saved = self._saves.restore(self.learner, self._exchange.keeps_learner)
+    self._updates = self.learner.updates
     if saved is not None and self._acting is not None and 'random' in saved:
       self._acting.go_on(saved['random'])
     pulse.beat()
@@ -241,12 +225,12 @@ class Worker:
       client = reverb.Client(self._addresses[0])
       self._acting.open(client, self._table, self._stop.is_set)
     pulse.beat()
-    self._learner.trace(
+    self.learner.trace(
       self._experience.sample_specs(), self._experience.probability_specs()
     )
     pulse.beat()
     self._exchange.begin(self)
-    self._updates = self._learner.updates
+    self._updates = self.learner.updates
     self._publish()  # `begin` may have changed the parameters.
 
   def _make_learner(self, purpose: str, again: bool) -> Any:
@@ -305,7 +289,7 @@ class Worker:
       if acting_ is not None:
         if acting_.done:
           return
-        before, enough = enough, acting_.act(self._theta, self._updates)
+        before, enough = enough, acting_.act(self.theta, self._updates)
         if enough and (not before or self._experience.queue):
           acting_.flush()  # The next sample may need these items.
       if enough:
@@ -335,19 +319,19 @@ class Worker:
     )
     try:
       # The first call may trace the update.
-      limit_s = _LONG_S + _UPDATE_S * self._experience.updates_per_call
+      limit_s = pulse.LONG_S + _UPDATE_S * self._experience.updates_per_call
       with pulse.busy('a call of the learner', limit_s):
-        result = self._learner.step(sample.data, probabilities)
+        result = self.learner.step(sample.data, probabilities)
     except exchange_base.OutOfStep:
       try:
-        self._exchange.rejoin(self._learner)
+        self._exchange.rejoin(self.learner)
       except exchange_base.Stopped:
         return False
-      self._updates = self._learner.updates
+      self._updates = self.learner.updates
       self._publish()
       return True
     except exchange_base.Stopped:
-      self._count(self._learner.updates - self._updates)
+      self._count(self.learner.updates - self._updates)
       return False
     if not self._metrics:
       self._reporter.log('first_update', {'unix_time_s': time.time()})
@@ -382,9 +366,9 @@ class Worker:
     )
 
   def _publish(self) -> None:
-    self._theta = self._learner.acting()
+    self.theta = self.learner.acting()
     if self._leads:
-      self._published.publish(self._updates, self._theta[0])
+      self._published.publish(self._updates, self.theta[0])
 
   def _replace(self, member: int) -> None:
     """Replaces the parameters of a member that are not finite."""
@@ -402,11 +386,11 @@ class Worker:
       'The parameters of member %d are not finite: replaced.',
       self.members[member].index,
     )
-    self._learner.set_member(member, theta)
+    self.learner.set_member(member, theta)
 
   def _measure(self) -> None:
     if self._evaluation is not None:
-      self._evaluation.now_and_then(self._theta, self.steps)
+      self._evaluation.now_and_then(self.theta, self.steps)
 
   def _numbers(self) -> dict[str, float]:
     numbers = {**self._metrics, 'skipped_updates': self._skipped}
@@ -431,11 +415,11 @@ class Worker:
     beside = {}
     if self._acting is not None:
       beside['random'] = self._acting.random()
-    with pulse.survives('a checkpoint'), pulse.busy('a checkpoint', _LONG_S):
-      kept = self._saves.save(self._learner, last, beside)
+    with pulse.survives('a checkpoint'), pulse.busy('a checkpoint'):
+      kept = self._saves.save(self.learner, last, beside)
       if self._shown:
         saves.write_acting(
-          self.experiment.run_dir, self._learner.acting(), self._updates
+          self.experiment.run_dir, self.learner.acting(), self._updates
         )
     return kept
 
@@ -448,7 +432,7 @@ class Worker:
     # The saved steps must be counted too, even if the run was interrupted.
     self._reporter.report(self._numbers())
     if asked and self._evaluation is not None:
-      self._evaluation.last(self._theta, self.steps)
+      self._evaluation.last(self.theta, self.steps)
     if self._acting is not None and not self._experience.queue:
       self._acting.flush()  # The checkpoint should hold buffered items too.
     if self._source is not None:
@@ -459,7 +443,7 @@ class Worker:
     _logger.info(
       'Ended at learner step %d with parameters %08x.',
       self._updates,
-      zlib.crc32(self._learner.parameters().tobytes()),
+      zlib.crc32(self.learner.parameters().tobytes()),
     )
     if asked:
       self._reporter.hold(0)

@@ -70,10 +70,8 @@ class Channel:
   def send(self, parts: list[Any], timeout_s: float, deadline: float) -> None:
     """Sends a message, which `receive` brings the answer to.
 
-    Args:
-      parts: of the message.
-      timeout_s: longest wait for one piece, of the answer too.
-      deadline: of `time.monotonic`, for the whole.
+    A piece of it, or of the answer, may take `timeout_s`, and the whole until
+    `deadline`, of `time.monotonic`.
 
     Raises:
       TimeoutError: it could not be sent in time.
@@ -148,14 +146,10 @@ class Channel:
 
 
 class Incoming:
-  """A message that comes in piece by piece.
-
-  Attributes:
-    size: of the whole in bytes; 0 before that is known.
-  """
+  """A message that comes in piece by piece."""
 
   def __init__(self):
-    self.size = 0
+    self.size = 0  # of the whole in bytes, once it is known
     self._head = b''  # less than a header
     self._message: Any = None  # of which `_filled` bytes are here
     self._filled = 0

@@ -49,11 +49,9 @@ class Client:
   """
 
   def __init__(self, address: str | directory.Name, timeout_s: float = 10.0):
-    """Makes a client; connects at the first call.
+    """Connects at the first call; each call has `timeout_s`.
 
-    Args:
-      address: unix:PATH, or a name, which is looked up at each connection.
-      timeout_s: deadline of every call, in seconds.
+    `address` is unix:PATH, or a name, which is looked up at each connection.
     """
     if not 0 < timeout_s <= threading.TIMEOUT_MAX:
       raise ValueError(
@@ -62,7 +60,7 @@ class Client:
       )
     self._server = address
     self._found: str | None = None  # where a server with a name was last
-    self._timeout_s = timeout_s
+    self.timeout_s = timeout_s
     # Connections that carry no call now. One carries one call at a time, so
     # there are as many as threads that call at once.
     self._idle: list[channel_lib.Channel] = []
@@ -78,10 +76,6 @@ class Client:
     # Not looked up: that is a call too, which may fail or take its time.
     return f'{server.name} ({self._found})' if self._found else server.name
 
-  @property
-  def timeout_s(self) -> float:
-    return self._timeout_s
-
   def with_deadline(self, timeout_s: float) -> Client:
     """Returns a client of the same server with another deadline."""
     client = Client(self._server, timeout_s)
@@ -90,10 +84,10 @@ class Client:
     return client
 
   def __reduce__(self):
-    return Client, (self._server, self._timeout_s)
+    return Client, (self._server, self.timeout_s)
 
   def __repr__(self) -> str:
-    return f'rpc.Client({self.address!r}, timeout_s={self._timeout_s})'
+    return f'rpc.Client({self.address!r}, timeout_s={self.timeout_s})'
 
   def __getattr__(self, method: str) -> Callable[..., Any]:
     if method.startswith('_'):
@@ -106,17 +100,17 @@ class Client:
   def _begin(self, method: str, args: Sequence[Any], kwargs: Any) -> _Sent:
     """Sends a call."""
     parts = codec.encode_parts([method, list(args), kwargs])
-    deadline = time.monotonic() + self._timeout_s
+    deadline = time.monotonic() + self.timeout_s
     while True:
       channel, is_new = self._connect(method, deadline)
-      left = self._timeout_s
+      left = self.timeout_s
       if is_new:  # Some of it may be over.
         left = max(deadline - time.monotonic(), 1e-3)
       try:
         channel.send(parts, left, deadline)
         return _Sent(method, channel, deadline)
       except TimeoutError:
-        why = f'no answer within {self._timeout_s:g} s'
+        why = f'no answer within {self.timeout_s:g} s'
         raise self._unavailable(method, True, why) from None
       except channel_lib.NotDelivered as e:
         # An old connection of a server that was started again may be sent to
@@ -133,7 +127,7 @@ class Client:
     try:
       answer = channel.receive(deadline)
     except TimeoutError as e:
-      why = f'no answer within {self._timeout_s:g} s'
+      why = f'no answer within {self.timeout_s:g} s'
       if progress := str(e):
         why = f'the answer came too slowly: {progress}'
       raise self._unavailable(method, True, why) from None
@@ -187,7 +181,7 @@ class Client:
             state = f'{state} ({e})'
       left = deadline - time.monotonic()
       if left <= 0:
-        why = f'{state} (waited {self._timeout_s:g} s)'
+        why = f'{state} (waited {self.timeout_s:g} s)'
         raise self._unavailable(method, False, why)
       if self._stop_event.wait(min(pause, left)):
         why = f'{state}, and the program is stopping'
@@ -268,9 +262,6 @@ def retry(
       bear being run twice.
     connect_timeout_s: how long to go on, in seconds.
     should_stop: asked before every pause and ten times a second in it.
-
-  Returns:
-    What fn returned.
 
   Raises:
     Unavailable: the server was not there within connect_timeout_s, or

@@ -17,19 +17,16 @@ _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Connection:
-  """Handled by one thread at a time.
-
-  Attributes:
-    wants_to_send: whether it waits until it can send, rather than receive.
-    late_at: when the other end is too slow; None while nothing is under way.
-  """
+  """Handled by one thread at a time."""
 
   def __init__(self, accepted: socket.socket):
     self._socket = accepted
     self._shaken = not isinstance(accepted, ssl.SSLSocket)
     self._incoming = channel.Incoming()
     self._answer: list[Any] = []  # what is left of it
+    # Whether it waits until it can send, rather than receive.
     self.wants_to_send = False
+    # When the other end is too slow; None while nothing is under way.
     self.late_at: float | None = None
     if not self._shaken:
       self._expect(0)

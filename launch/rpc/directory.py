@@ -49,23 +49,16 @@ class Directory(abc.ABC):
     """Returns the address on which a starting server is to listen.
 
     No other name has it. It is the server's previous one if that is still free.
-
-    Args:
-      name: of the server.
-      kind: 'rpc' for an address of `rpc.serve`; 'port' for 'host:port', which a
-        foreign server such as Reverb needs.
+    `kind` is 'rpc' for an address of `rpc.serve`; 'port' for 'host:port', which
+    a foreign server such as Reverb needs.
     """
 
   @abc.abstractmethod
   def find(self, name: str, timeout_s: float | None = None) -> str | None:
     """Returns the address of a server; None if it has never started.
 
-    Args:
-      name: of the server.
-      timeout_s: limit of the look-up; None: the directory's own.
-
-    Raises:
-      Unknown: the look-up failed; the message says why.
+    `timeout_s` limits the look-up; None: as the directory does by itself. It
+    raises Unknown if it fails, with the reason.
     """
 
   def near(self, server: Any, name: str) -> Any:
@@ -187,9 +180,6 @@ def pick_port(taken: set[int]) -> int:
 
   Launchpad picks one from that range; there, a restarted server can find its
   port used by an outgoing connection, even one of its own clients.
-
-  Raises:
-    OSError: no free port was found.
   """
   low, high = _ports_below_the_ephemeral_range()
   for _ in range(1000):

@@ -2,21 +2,13 @@
 
 
 class Unavailable(ConnectionError):
-  """The server could not be reached, or did not answer before the deadline.
-
-  Attributes:
-    address: of the server: host:port, its name, or both.
-    method: the method that was called.
-    delivered: False if the call certainly never reached the server; True if
-      the server may have run it.
-    why: the reason, as text.
-  """
+  """The server could not be reached, or did not answer before the deadline."""
 
   def __init__(self, address: str, method: str, delivered: bool, why: str):
     super().__init__(address, method, delivered, why)
-    self.address = address
+    self.address = address  # of the server, its name, or both
     self.method = method
-    self.delivered = delivered
+    self.delivered = delivered  # False if it certainly never reached the server
     self.why = why
 
   def __str__(self) -> str:
@@ -24,13 +16,7 @@ class Unavailable(ConnectionError):
 
 
 class RemoteError(RuntimeError):
-  """The method raised on the server.
-
-  Attributes:
-    type_name: class name of the server's exception.
-    message: its message.
-    remote_traceback: its traceback, as text.
-  """
+  """The method raised an exception of that type on the server."""
 
   def __init__(self, type_name: str, message: str, remote_traceback: str):
     super().__init__(type_name, message, remote_traceback)

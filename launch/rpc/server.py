@@ -51,11 +51,11 @@ class Node(lp.CourierNode):
     """Describes the node; nothing starts yet.
 
     Args:
-      constructor: makes the object, in the node: constructor(*args, **kwargs).
-      *args: of the constructor; handles become clients.
+      constructor: makes the object, in the node.
+      *args: of the constructor, as **kwargs; handles become clients.
       timeout_s: deadline of every call that clients make, in seconds.
       thread_pool_size: maximum number of concurrent calls.
-      **kwargs: of the constructor; handles become clients.
+      **kwargs: see *args.
     """
     super().__init__(constructor, *args, **kwargs)
     self._timeout_s = timeout_s

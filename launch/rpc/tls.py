@@ -33,17 +33,11 @@ _KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-  """The certificates with which a node of the run identifies itself.
+  """The certificates with which a node of the run identifies itself, PEM."""
 
-  Attributes:
-    authority: certificate of the run's authority, PEM.
-    certificate: of the run's nodes, PEM.
-    key: private key of that certificate, PEM. Any process that has it belongs
-      to the run.
-  """
-
-  authority: str
-  certificate: str
+  authority: str  # certificate of the run's authority
+  certificate: str  # of the run's nodes
+  # The private key of that. Any process that has it belongs to the run.
   key: str = dataclasses.field(repr=False)
 
   def server_context(self) -> ssl.SSLContext:
@@ -54,11 +48,7 @@ class Credentials:
 
 
 def make() -> Credentials:
-  """Makes the credentials of a new run with the `openssl` command.
-
-  Raises:
-    RuntimeError: the command is missing or fails.
-  """
+  """Makes the credentials of a new run with the `openssl` command."""
   with tempfile.TemporaryDirectory(prefix='murmuration-') as made:
     where = pathlib.Path(made)  # mode 0700, and removed below
     (where / 'made.cnf').write_text(_CONFIG)

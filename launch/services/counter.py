@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from launch import pulse
-from launch.services import counter_file
-from launch.services import rates
-from launch.services import run_end
+from run_records import counter_file
 from run_records import metrics as metrics_lib
+from run_records import rates
+from run_records import run_end
 from run_records import run_log
 
 _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
@@ -60,9 +60,6 @@ class Counter:
       wall_clock_s: seconds of running after which the run is over. Time
         before a restart or resume counts; time in between does not.
       clock: seconds, monotonic.
-
-    Raises:
-      ValueError: a budget that is not positive.
     """
     self._end = run_end.RunEnd(budget, wall_clock_s)
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
@@ -85,10 +82,7 @@ class Counter:
     """A node begins a life: what is still on its way from older ones is void.
 
     It does again what it had not been told is counted; counted too, when it
-    arrives late, that would be counted twice.
-
-    Returns:
-      Count name to the node's total.
+    arrives late, that would be counted twice. Returns the node's totals.
     """
     with self._lock:
       now = self._clock()
@@ -168,12 +162,8 @@ class Counter:
   ) -> bool:
     """Says that the run's goal is reached; nodes hear it at their next report.
 
-    Args:
-      reason: one sentence for the user.
-      result: what was found, for the summary.
-
-    Returns:
-      Whether this call ended the run; False if it was over already.
+    `reason` is a sentence for the user, and `result` for the summary. Returns
+    whether this call ended the run; False if it was over already.
     """
     with self._lock:
       if self.finished():
@@ -183,12 +173,7 @@ class Counter:
     return True
 
   def hold(self, node: str, seconds: float) -> None:
-    """Keeps the program up after the end for what a node still has to do.
-
-    Args:
-      node: who asks.
-      seconds: for how long at most; 0 lets go.
-    """
+    """Keeps the program up after the end, for `seconds` at most; 0 lets go."""
     with self._lock:
       self._holds[node] = self._clock() + seconds
 
@@ -244,9 +229,6 @@ class Counter:
     After the end it goes on answering until every living node has read
     finished=True from a report, and a little longer, for at most 5 s; or for
     as long as a node holds it (`hold`).
-
-    Args:
-      stop: set when the program is being stopped; Launchpad's if None.
     """
     stop = pulse.stop_event(stop)
     while not stop.wait(_TICK_S):

@@ -35,7 +35,6 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/
 _CHECKPOINT_PERIOD_S = 5.0
-_LONG_S = 300.0  # to write a checkpoint, at most
 _HOLD_S = 2.0  # a call of `next_task` waits for a task, at most
 _TICK_S = 0.1
 _SAY_S = 10.0  # between two warnings about a slow generation
@@ -82,7 +81,8 @@ class Master:
     self._checksum = evolution.checksum(table)
     theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
     self._strategy = strategy.Strategy(config, agent.layout, theta, table)
-    self._published = variables.Published(agent.layout)
+    self._published = variables.Published(agent.layout)  # without noise
+    self.get_parameters = self._published.get
     self._changed = threading.Condition()
     self._tasks: list[_Task] = []
     # Key before the last update, and the update's arguments.
@@ -103,10 +103,6 @@ class Master:
 
   # Served over RPC.
 
-  def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """theta without noise, see `variables.Published.get`."""
-    return self._published.get(have_version)
-
   def register(
     self, node: str, fingerprint: bytes, network: str, checksum: int
   ) -> str:
@@ -126,11 +122,8 @@ class Master:
   def next_task(self, worker: int, has: int) -> dict[str, Any] | None:
     """The next task for a worker, or None: call again.
 
-    A task that the worker was playing before is taken for lost.
-
-    Args:
-      worker: index of the caller.
-      has: `key` of the worker's theta; -1 for none.
+    A task that the worker was playing before is taken for lost. `has` is the
+    `key` of its theta; -1 for none.
 
     Returns:
       'generation', 'task', 'indices' and 'key'. If `has` is another key, also
@@ -291,7 +284,7 @@ class Master:
     if self._path is None:
       return
     what = 'a checkpoint'
-    with pulse.survives(what), pulse.busy(what, _LONG_S):
+    with pulse.survives(what), pulse.busy(what):
       checkpoints.write(self._path, **self._strategy.save())
       saves.write_acting(
         self._experiment.run_dir,

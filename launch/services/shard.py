@@ -32,7 +32,6 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1
-_LONG_S = 300.0  # to write a checkpoint, at most
 _REJECTING_S = 60.0  # without an accepted gradient before a warning
 
 # Pairs of a statistic's start in the slice and its values.
@@ -40,11 +39,7 @@ Statistics = Sequence[tuple[int, np.ndarray]]
 
 
 def places(agent: base.Agent, config: Any) -> list[slice]:
-  """The slice of theta of each shard; `config` is parameter_server.Config.
-
-  Raises:
-    ValueError: there are more shards than parameters, or variables.
-  """
+  """The slice of theta of each shard; `config` is parameter_server.Config."""
   sizes = agent.layout.sizes if config.slices == 'variables' else None
   return slice_update.places(agent.layout.size, config.num_shards, sizes)
 
@@ -81,11 +76,7 @@ class Shard:
     index: int,
     counter: Any = None,
   ):
-    """Initializes or restores the slice; `config` is parameter_server.Config.
-
-    Raises:
-      ValueError: the checkpoint has another slice.
-    """
+    """Makes or restores the slice; `config` is parameter_server.Config."""
     agent = experiment.make_agent()
     self._config = config
     self._index = index
@@ -272,11 +263,7 @@ class Shard:
   # The node.
 
   def run(self, stop: threading.Event | None = None) -> None:
-    """Saves and reports until the program stops.
-
-    Raises:
-      learner.LearnerFault: the slice is not finite; it is not saved.
-    """
+    """Saves and reports until the program stops; LearnerFault if not finite."""
     stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
       if self._slice.version >= self._saved + self._config.checkpoint_period:
@@ -352,7 +339,7 @@ class Shard:
       self._saved = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
     what = 'the checkpoint of a shard'
-    with pulse.survives(what), pulse.busy(what, _LONG_S):
+    with pulse.survives(what), pulse.busy(what):
       checkpoints.write(
         self._path, learners=learners, tickets=tickets, **arrays
       )

@@ -47,13 +47,9 @@ class Shards:
   ):
     """Stores its arguments; `start` fetches the first parameters.
 
-    Args:
-      shards: clients of `shard.Shard`s, in their order.
-      places: the slice of each shard.
-      learner: number of the learner that uses this client.
-      required: whether to wait for an unavailable shard.
-      consistent: whether to read slices again until all have one version.
-      deadline_s: of each call.
+    `shards` are clients in the order of their `places`. `required` says whether
+    to wait for an unavailable one, and `consistent` whether to read slices
+    again until all have one version.
     """
     self._shards = [client.with_deadline(deadline_s) for client in shards]
     self._places = places
@@ -71,17 +67,12 @@ class Shards:
     self.over: Callable[[], bool] = lambda: False  # ends waits for a shard
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> np.ndarray:
-    """Fetches the first parameters, float32 [D].
-
-    Raises:
-      rpc.Unavailable: a shard did not answer within a minute, or the program
-        stops.
-    """
+    """Fetches the first parameters, float32 [D]; waits a minute at most."""
     self._known = [
       _reply(rpc.retry(client.pull, _PATIENCE_S, should_stop=should_stop))
       for client in self._shards
     ]
-    return self._joined()
+    return _join(self._known)
 
   def pull(self) -> remote_apply.Answer:
     """The newest parameters."""
@@ -181,7 +172,7 @@ class Shards:
     sizes = [place.stop - place.start for place in self._places]
     taken = sum(size for size, yes in zip(sizes, accepted) if yes)
     return remote_apply.Answer(
-      self._joined(),
+      _join(self._known),
       min(versions),
       max(reply.steps for reply in self._known),
       taken / sum(sizes),
@@ -206,9 +197,6 @@ class Shards:
         [reply.version for reply in self._known],
         _CONSISTENT_S,
       )
-
-  def _joined(self) -> np.ndarray:
-    return _join(self._known)
 
 
 class ServerExchange(remote_apply.RemoteApply):
@@ -273,11 +261,7 @@ class Reader:
     self._layout = layout
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """See `variables.Published.get`. The version is that of the oldest slice.
-
-    Raises:
-      rpc.Unavailable: a shard does not answer.
-    """
+    """See `variables.Published.get`; the version is of the oldest slice."""
     replies = [_reply(client.pull()) for client in self._shards]
     version = min(reply.version for reply in replies)
     if version == have_version:

@@ -21,7 +21,7 @@ import numpy as np
 
 from agents import parameters
 from agents.swarm import explorers
-from agents.swarm import supervision
+from agents.swarm import supervisor_rules
 from launch import pulse
 from launch.services import swarm_state
 from run_records import checkpoints
@@ -39,7 +39,7 @@ _PER_LIFE = 2**32  # candidate or ticket numbers in one life, at most
 
 @dataclasses.dataclass
 class _Running:
-  ticket: supervision.Ticket
+  ticket: supervisor_rules.Ticket
   supervisor: int
   since: float
   version: int  # of theta_star when the episode was requested
@@ -77,7 +77,7 @@ class StarServer:
     self._clock = clock
     self._counter = counter
     self._target_return = target_return
-    self._machine = supervision.make_supervision(config)
+    self._machine = supervisor_rules.make_supervision(config)
     self._lock = threading.Lock()
     self._candidates: dict[int, swarm_state.Candidate] = {}
     # Each life has its own range of numbers: a supervisor may still hold or
@@ -232,7 +232,7 @@ class StarServer:
         episode_return=float(episode_return),
         R_star=self._machine.r_star,
       )
-      if verdict != supervision.Verdict(None, None):
+      if verdict != supervisor_rules.Verdict(None, None):
         self._trial_since = None
         self._forget()
       self._dirty = True
@@ -288,7 +288,7 @@ class StarServer:
       r_star = self._machine.r_star
       candidates = dict(self._candidates)
       kept = {
-        'machine': supervision.state_of(self._machine),
+        'machine': supervisor_rules.state_of(self._machine),
         'version': self._version,
         'next_candidate': self._next_candidate,
         'episodes': self._episodes,
@@ -301,13 +301,13 @@ class StarServer:
   # With the lock held.
 
   def _pull_weight(self) -> float:
-    if isinstance(self._machine, supervision.LiteralSupervision):
+    if isinstance(self._machine, supervisor_rules.LiteralSupervision):
       return self._machine.published_c
     return self._machine.c
 
   def _trial_returns(self, *newest: float) -> list[float]:
     """Returns of the running trial; the literal rules have none."""
-    if isinstance(self._machine, supervision.DefaultSupervision):
+    if isinstance(self._machine, supervisor_rules.DefaultSupervision):
       return [*self._machine.trial_returns, *newest]
     return []
 
@@ -352,7 +352,7 @@ class StarServer:
     """Drops the parameters that the rules can no longer ask for."""
     machine = self._machine
     keep = {machine.star}
-    if isinstance(machine, supervision.LiteralSupervision):
+    if isinstance(machine, supervisor_rules.LiteralSupervision):
       keep |= {machine.loaded, machine.arrived}
     else:
       keep |= {pair[0] for pair in (machine.waiting, machine.trial) if pair}
@@ -387,7 +387,7 @@ class StarServer:
     machine = self._machine
     if self._target_return is None or self._goal is not None:
       return
-    if not isinstance(machine, supervision.DefaultSupervision):
+    if not isinstance(machine, supervisor_rules.DefaultSupervision):
       return  # The literal rules keep no mean over a window.
     whole = len(machine.hist) >= machine.window
     if machine.star is None or not whole:
@@ -424,7 +424,7 @@ class StarServer:
     if found is None:
       return
     kept, self._candidates = found
-    supervision.restore(self._machine, kept['machine'])
+    supervisor_rules.restore(self._machine, kept['machine'])
     self._version = kept['version']
     self._next_candidate = max(self._next_candidate, kept['next_candidate'])
     self._episodes = kept['episodes']

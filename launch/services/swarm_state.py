@@ -35,7 +35,7 @@ def write(
 ) -> None:
   """Writes the checkpoint and theta_star.
 
-  `kept` is state that JSON can encode: 'machine' (supervision.state_of),
+  `kept` is state that JSON can encode: 'machine' (supervisor_rules.state_of),
   'version' of theta_star, and the server's own entries.
   """
   star = kept['machine']['star']
@@ -63,11 +63,7 @@ def write(
 def read(
   directory: pathlib.Path, layout: parameters.Layout
 ) -> tuple[dict[str, Any], dict[int, Candidate]] | None:
-  """Reads `kept` and `candidates` of `write`; None if there is no checkpoint.
-
-  Raises:
-    parameters.LayoutMismatch: the checkpoint has another network.
-  """
+  """Reads `kept` and `candidates`; None if there is no checkpoint."""
   saved = checkpoints.read(directory / checkpoints.STAR_SERVER, repair=True)
   if saved is None:
     return None

@@ -78,12 +78,8 @@ class Follower:
   ):
     """Makes a follower that has nothing yet; `start` waits for the first.
 
-    Args:
-      learner: client of an object that serves `get_parameters(have_version)`.
-      layout: of the parameters.
-      max_age_s: how old a copy may be before acting waits for a new one.
-      should_stop: ends a wait.
-      clock: seconds, monotonic.
+    `learner` is a client of what serves `get_parameters(have_version)`. Acting
+    waits for a newer copy than one of `max_age_s`.
     """
     self._learner = rpc.near(learner).with_deadline(_DEADLINE_S)
     self._layout = layout
@@ -102,11 +98,7 @@ class Follower:
     return self._clock() - self._heard
 
   def start(self) -> None:
-    """Waits for the first parameters.
-
-    Raises:
-      rpc.Unavailable: there were none within five minutes.
-    """
+    """Waits for the first parameters; Unavailable after five minutes."""
 
     def first():
       self._ask()
@@ -123,8 +115,7 @@ class Follower:
   def fetch(self) -> bool:
     """Takes newer parameters if there are some. Returns whether there were.
 
-    Raises:
-      rpc.Unavailable: the copy is too old and the learner did not come back.
+    Unavailable if the copy is too old and the learner did not come back.
     """
     if self.age_s > self._max_age_s:
       _logger.warning(
@@ -143,11 +134,7 @@ class Follower:
       return False
 
   def fetch_newer(self, timeout_s: float) -> bool:
-    """Waits for other parameters than these; False if there were none.
-
-    Raises:
-      rpc.Unavailable: see `fetch`.
-    """
+    """Waits for other parameters than these; False if there were none."""
     until = self._clock() + timeout_s
     while not self._should_stop() and self._clock() < until:
       if self.fetch():

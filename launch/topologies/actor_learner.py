@@ -32,12 +32,7 @@ SECTION = 'actors'
 LASTING = ('transitions_per_item', 'shards')
 Config = actor_settings.Config
 ignored = actor_settings.ignored
-
-
-def members(config: Config) -> int:
-  """Agents in the whole program: 1, whatever the number of actors."""
-  del config
-  return 1
+members = parts.one_agent
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
@@ -45,22 +40,15 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   experience.check_actors(experiment, config)
   program = lp.Program('actor_learner')
   counter = parts.counter(program, experiment)
-  hosts, shards = None, []
+  hosts = None
   if experiment.run.replay == 'node':
-    make_tables = functools.partial(_tables, experiment, config)
-    hosts = []
-    with program.group('replay'):
-      for i in range(config.shards):
-        node = replay_host.HostNode(
-          replay_host.ReplayHost,
-          make_tables,
-          experiment.run_dir,
-          first_shard=i,
-          queue=experience.of_actors(experiment, config).queue,
-          timeout_s=60.0,
-        )
-        hosts.append(program.add_node(node))
-        shards.append(node.shard_handle(0))
+    hosts, shards = parts.replay(
+      program,
+      experiment,
+      functools.partial(_tables, experiment, config),
+      config.shards,
+      queue=experience.of_actors(experiment, config).queue,
+    )
   info = [experiment.actor_info(0)]
   with program.group('learner'):
     options: dict = {'actors': config}
@@ -75,9 +63,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       node = replay_host.HostNode(*arguments, shards=config.shards, **options)
       shards = [node.shard_handle(i) for i in range(config.shards)]
     else:
-      node = rpc.Node(
-        *arguments, addresses=list(shards), hosts=hosts, **options
-      )
+      node = rpc.Node(*arguments, addresses=shards, hosts=hosts, **options)
     learner = program.add_node(node)
     for i in range(1, config.num_learners):
       program.add_node(
@@ -87,7 +73,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           f'learner/{i}',
           info,
           counter,
-          addresses=list(shards),
+          addresses=shards,
           actors=config,
           exchange=functools.partial(averaging.Follows, i),
           peers={'master': learner},

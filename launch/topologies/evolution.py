@@ -22,6 +22,7 @@ from launch.services import evolution as master_lib
 from launch.topologies import parts
 
 SECTION = 'evolution'
+members = parts.one_agent
 LASTING = ('optimizer', 'table_seed', 'table_size')
 Config = evolution.Config
 # An agent's settings that its greedy policy depends on. The others are about
@@ -45,12 +46,6 @@ _UNUSED = {
   'run.tf_threads': 'it is of workers that learn by gradient',
 }
 _LEAST = 100  # smallest noise table, in numbers of parameters
-
-
-def members(config: Config) -> int:
-  """Agents in the whole program."""
-  del config
-  return 1
 
 
 def memory_bytes(config: Config) -> dict[str, int]:

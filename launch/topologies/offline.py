@@ -24,9 +24,9 @@ from launch import rpc
 from launch.engines import restarts
 from launch.nodes import offline
 from launch.topologies import parts
-from replay import export
 
 SECTION = 'offline'
+members = parts.one_agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,6 @@ class Config:
 
   def __post_init__(self):
     settings.check(self, SECTION)
-
-
-def members(config: Config) -> int:
-  """Agents in the whole program."""
-  del config
-  return 1
 
 
 def ignored(agent: Any, config: Config) -> dict[str, str]:
@@ -75,9 +69,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       'writes one: --config.offline.data=out/.'
     )
   path = pathlib.Path(config.data).resolve()
-  about = export.about(path)
-  offline.check(agent, about, path)
-  offline.check_task(config.environment or experiment.environment, about, path)
+  offline.check(experiment, config.environment or experiment.environment, path)
   # The whole data set is there from the start.
   experience.check_members(dataclasses.replace(experiment, min_replay_size=1))
   program = lp.Program('offline')

@@ -28,6 +28,7 @@ from launch.services import shard_exchange
 from launch.topologies import parts
 
 SECTION = 'server'
+members = parts.one_agent
 _LONGEST_S = 250.0  # a learner waits for others, at most
 LASTING = ('num_shards', 'slices')  # Checkpoints hold slices.
 
@@ -68,12 +69,6 @@ class Config:
     settings.check(self, SECTION)
 
 
-def members(config: Config) -> int:
-  """Agents in the whole program: 1, whatever the number of learners."""
-  del config
-  return 1
-
-
 def ignored(agent: Any, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del agent
@@ -98,14 +93,20 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       'and would be taken for one that hangs.'
     )
   agent = experiment.make_agent()
-  shares = [_with_share(experiment, config, i) for i in _learners(config)]
+  shares = [
+    _with_share(experiment, config, i) for i in range(config.num_learners)
+  ]
   experience.check_members(shares[-1])
   shard.places(agent, config)  # Refuses shards that would be empty.
   program = lp.Program('parameter_server')
   counter = parts.counter(program, experiment)
   replay = None
   if experiment.run.replay == 'node':
-    replay, address = _global_replay(program, experiment, config)
+    parts.require_transitions(experiment)
+    tables = functools.partial(_tables, experiment)
+    replay, addresses = parts.replay(
+      program, experiment, tables, shared=config.num_learners > 1
+    )
   with program.group('shard'):
     shards = [
       program.add_node(
@@ -123,7 +124,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     ]
   learners = []
   with program.group('learner'):
-    for i in _learners(config):
+    for i, share in enumerate(shares):
       exchange = functools.partial(
         shard_exchange.ServerExchange,
         config,
@@ -141,11 +142,11 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       if replay is not None:
         make = rpc.Node
         # Only one learner saves the replay node.
-        hosts = [] if i else [replay]
-        options |= {'addresses': [address], 'hosts': hosts}
+        hosts = [] if i else replay
+        options |= {'addresses': addresses, 'hosts': hosts}
       node = make(
         worker.Worker,
-        shares[i],
+        share,
         f'learner/{i}',
         [base.ActorInfo(i, config.num_learners, experiment.seed)],
         counter,
@@ -162,28 +163,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   return program
 
 
-def _global_replay(
-  program: lp.Program, experiment: experiment_lib.Experiment, config: Config
-) -> tuple[Any, Any]:
-  """Adds a node with all learners' replay. Returns its handle and address."""
-  parts.require_transitions(experiment)
-  node = replay_host.HostNode(
-    replay_host.ReplayHost,
-    functools.partial(_tables, experiment),
-    experiment.run_dir,
-    shared=config.num_learners > 1,
-    timeout_s=60.0,
-  )
-  with program.group('replay'):
-    return program.add_node(node), node.shard_handle(0)
-
-
 def _tables(experiment: experiment_lib.Experiment) -> list[Any]:
   return experience.of_members(experiment, 1).tables('replay')
-
-
-def _learners(config: Config) -> range:
-  return range(config.num_learners)
 
 
 def _with_share(

@@ -11,7 +11,14 @@ from launch import experiment as experiment_lib
 from launch import rpc
 from launch.engines import restarts
 from launch.nodes import evaluator as evaluator_lib
+from launch.nodes import replay_host
 from launch.services import counter as counter_lib
+
+
+def one_agent(config: Any) -> int:
+  """`members` of a topology that trains one agent, whatever its nodes."""
+  del config
+  return 1
 
 
 def counter(
@@ -75,6 +82,33 @@ def _make_evaluator(
   if joined is not None:
     server = joined(server, experiment.make_agent().layout)
   return evaluator_lib.Evaluator(experiment, counter, server, ends_run=ends_run)
+
+
+def replay(
+  program: lp.Program,
+  experiment: experiment_lib.Experiment,
+  make_tables: Callable[[], list[Any]],
+  shards: int = 1,
+  **options: bool,
+) -> tuple[list[Any], list[Any]]:
+  """Adds a node for each shard of replay, with `options` of `ReplayHost`.
+
+  Returns the handles of the nodes, and those of their addresses.
+  """
+  hosts, addresses = [], []
+  with program.group('replay'):
+    for i in range(shards):
+      node = replay_host.HostNode(
+        replay_host.ReplayHost,
+        make_tables,
+        experiment.run_dir,
+        first_shard=i,
+        timeout_s=60.0,
+        **options,
+      )
+      hosts.append(program.add_node(node))
+      addresses.append(node.shard_handle(0))
+  return hosts, addresses
 
 
 def let_all_come_back(program: lp.Program) -> None:

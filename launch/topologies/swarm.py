@@ -85,18 +85,13 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         experiment.run.target_return,
       )
     )
-  host = None
+  replay = None
   if experiment.run.replay == 'node':
     parts.require_transitions(experiment)
-    node = replay_host.HostNode(
-      replay_host.ReplayHost,
-      functools.partial(replay_tables, experiment, hosted),
-      experiment.run_dir,
-      shared=len(hosted) > 1,
-      timeout_s=60.0,
+    tables = functools.partial(replay_tables, experiment, hosted)
+    replay, addresses = parts.replay(
+      program, experiment, tables, shared=len(hosted) > 1
     )
-    with program.group('replay'):
-      host = program.add_node(node)
   with program.group('explorer'):
     for i, own in enumerate(hosted):
       name = f'explorer/{i}'
@@ -118,15 +113,15 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         ),
       }
       arguments = (worker.Worker, experiment, name, infos, counter)
-      if host is None:
+      if replay is None:
         program.add_node(replay_host.HostNode(*arguments, **options))
         continue
       program.add_node(
         lp.PyClassNode(
           *arguments,
-          addresses=[node.shard_handle(0)],
+          addresses=addresses,
           # Only one explorer node saves the replay node.
-          hosts=[] if i else [host],
+          hosts=[] if i else replay,
           **options,
         )
       )

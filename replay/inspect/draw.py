@@ -172,17 +172,17 @@ def _table(
   ]
   if rates:
     rows += [('rates', words.speed(rates)), ('waiting', words.waiting(rates))]
-  rows.append(('bytes', words.memory(table)))
-  rows.append(('columns', words.columns(table)))
-  rows += _look_rows(look)
+  rows += [
+    ('bytes', words.memory(table)),
+    ('columns', words.columns(table)),
+    *_look_rows(look),
+  ]
   grid = rich_table.Table.grid(padding=(0, 2))
   grid.add_column(style='bold')
   grid.add_column(overflow='fold')
   grid.add_row('  table', rich_text.Text(table.name, style='bold cyan'))
   for name, value in rows:
-    shown = (
-      value if isinstance(value, rich_text.Text) else rich_text.Text(value)
-    )
+    shown = rich_text.Text(value) if isinstance(value, str) else value
     grid.add_row(f'  {name}', shown)
   return grid
 
@@ -190,13 +190,5 @@ def _table(
 def _look_rows(look: Any) -> list[tuple[str, str]]:
   if not isinstance(look, inspect_items.Look):
     return [('age, lag', look)] if look else []
-  age = words.ages(look)
-  rows = [
-    (
-      'sample age' if look.sampled else 'item age',
-      age or 'unknown: items do not say when they were written',
-    )
-  ]
-  lag = words.lag(look)
-  rows.append(('policy lag', lag or 'unknown: items carry no version'))
-  return rows
+  age = 'sample age' if look.sampled else 'item age'
+  return [(age, words.ages(look)), ('policy lag', words.lag(look))]

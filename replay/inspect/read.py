@@ -78,7 +78,6 @@ class Table:
     sampler, remover: Reverb's `KeyDistributionOptions`.
     episodes: number of episodes that items refer to.
     unique_samples: items sampled at least once.
-    bytes_per_item: uncompressed; None if the signature does not tell.
     signature: (nested) tf.TensorSpec, or None.
     worker_ms: time the table's thread has spent, by state; empty offline.
   """
@@ -92,9 +91,16 @@ class Table:
   limiter: Limiter
   episodes: int | None
   unique_samples: int
-  bytes_per_item: int | None
   signature: Any
   worker_ms: Mapping[str, int]
+
+  @property
+  def bytes_per_item(self) -> int | None:
+    """Uncompressed; None without a signature of fixed shapes."""
+    specs = [spec for _, spec in leaves(self.signature)]
+    if not specs or not all(spec.shape.is_fully_defined() for spec in specs):
+      return None
+    return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,13 +192,7 @@ def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
       tables = _from_files(candidate)
       steps = (manifest.meta if manifest else {}).get('learner_steps')
       return Shard(
-        label,
-        str(candidate),
-        True,
-        time.monotonic(),
-        tables,
-        steps,
-        manifest,
+        label, str(candidate), True, time.monotonic(), tables, steps, manifest
       )
     except files.Broken as e:
       error = error or f'The checkpoint is broken: {e}'
@@ -218,8 +218,7 @@ def choose(shards: Sequence[Shard], table: str | None) -> list[Shard]:
     )
   return [
     dataclasses.replace(
-      shard,
-      tables={n: t for n, t in shard.tables.items() if n == table},
+      shard, tables={n: t for n, t in shard.tables.items() if n == table}
     )
     for shard in shards
   ]
@@ -236,24 +235,21 @@ def leaves(signature: Any) -> list[tuple[str, Any]]:
   ]
 
 
-def bytes_per_item(signature: Any) -> int | None:
-  """Bytes of an item's data; None without a signature of fixed shapes."""
-  specs = [spec for _, spec in leaves(signature)]
-  if not specs or not all(spec.shape.is_fully_defined() for spec in specs):
-    return None
-  return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
-
-
 def live_limiter(info: Any) -> Limiter:
   """The rate limiter of a table, from the table's `server_info`."""
   limiter = info.rate_limiter_info
+  inserts, samples = limiter.insert_stats, limiter.sample_stats
+  return _limiter(limiter, inserts.completed, samples.completed)
+
+
+def _limiter(limits: Any, inserts: int, samples: int) -> Limiter:
   return Limiter(
-    limiter.samples_per_insert,
-    limiter.min_size_to_sample,
-    limiter.min_diff,
-    limiter.max_diff,
-    limiter.insert_stats.completed,
-    limiter.sample_stats.completed,
+    limits.samples_per_insert,
+    limits.min_size_to_sample,
+    limits.min_diff,
+    limits.max_diff,
+    inserts,
+    samples,
   )
 
 
@@ -269,7 +265,6 @@ def _from_info(info: Any) -> Table:
     limiter=live_limiter(info),
     episodes=info.num_episodes,
     unique_samples=info.num_unique_samples,
-    bytes_per_item=bytes_per_item(info.signature),
     signature=info.signature,
     worker_ms={
       field.name.removesuffix('_ms'): getattr(times, field.name)
@@ -286,7 +281,6 @@ def _from_files(path: pathlib.Path) -> dict[str, Table]:
   tables = {}
   for name, table in saved.items():
     limiter = table.rate_limiter
-    signature = restore.decode_signature(table)
     tables[name] = Table(
       name=name,
       size=sizes[name],
@@ -294,18 +288,10 @@ def _from_files(path: pathlib.Path) -> dict[str, Table]:
       max_times_sampled=table.max_times_sampled,
       sampler=table.sampler,
       remover=table.remover,
-      limiter=Limiter(
-        limiter.samples_per_insert,
-        limiter.min_size_to_sample,
-        limiter.min_diff,
-        limiter.max_diff,
-        limiter.insert_count,
-        limiter.sample_count,
-      ),
+      limiter=_limiter(limiter, limiter.insert_count, limiter.sample_count),
       episodes=None,
       unique_samples=table.num_unique_samples,
-      bytes_per_item=bytes_per_item(signature),
-      signature=signature,
+      signature=restore.decode_signature(table),
       worker_ms={},
     )
   return tables

@@ -247,10 +247,7 @@ def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
 
 
 def _table_dict(
-  report: Report,
-  shard: reading.Shard,
-  table: reading.Table,
-  with_items: bool,
+  report: Report, shard: reading.Shard, table: reading.Table, with_items: bool
 ) -> dict[str, Any]:
   rates = report.rates.get((shard.label, table.name))
   look = report.looks.get((shard.label, table.name))

@@ -180,24 +180,25 @@ def total_counts(table: reading.Table) -> str:
   )
 
 
-def ages(look: inspect_items.Look) -> str | None:
-  """Age of samples, or of items in a checkpoint; None if unknown."""
+def ages(look: inspect_items.Look) -> str:
+  """Age of samples, or of items in a checkpoint."""
   values, weights = look.values('ages')
   if not values.size:
-    return None
-  if look.sampled:
-    return f'{_mean_max(values, None, "s", 1)} ({_cost(look)})'
-  return f'{_mean_max(values, weights, "s", 1)} when saved'
+    return 'unknown: items do not say when they were written'
+  if not look.sampled:
+    return f'{_mean_max(values, weights, "s", 1)} when saved'
+  cost = f'{len(look.items)} items looked at: they count as samples'
+  return f'{_mean_max(values, None, "s", 1)} ({cost})'
 
 
-def lag(look: inspect_items.Look) -> str | None:
-  """Policy lag in learner steps; None if items carry no version."""
+def lag(look: inspect_items.Look) -> str:
+  """Policy lag in learner steps."""
   values, _ = look.values('lags')
   if values.size:
     return _mean_max(values, None, 'learner steps', 0)
   versions, _ = look.values('versions')
   if not versions.size:
-    return None
+    return 'unknown: items carry no version'
   return (
     f'unknown: written by versions {versions.min():,.0f} to '
     f'{versions.max():,.0f}; give --learner-steps'
@@ -237,7 +238,3 @@ def _mean_max(
 ) -> str:
   mean = float(np.average(values, weights=weights))
   return f'mean {mean:,.{digits}f}, max {values.max():,.{digits}f} {unit}'
-
-
-def _cost(look: inspect_items.Look) -> str:
-  return f'{len(look.items)} items looked at: they count as samples'

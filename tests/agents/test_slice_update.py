@@ -119,29 +119,44 @@ def test_more_shards_than_parameters_are_refused():
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS, ids=repr)
-def test_a_rule_is_that_of_the_optimizer_of_learners(optimizer):
+def test_an_optimizer_does_the_same_with_arrays_as_with_tensors(optimizer):
   rng = np.random.default_rng(0)
   state = tuple(tf.zeros((1, 9)) for _ in range(optimizer.slots))
-  rule = slice_update.rule(optimizer)
-  slots = [np.zeros(9, np.float32) for _ in state]
+  slots = tuple(np.zeros(9, np.float32) for _ in state)
   for count in range(1, 20):
     g = rng.normal(size=9).astype(np.float32)
     state, wanted = optimizer.direction(
       state, tf.constant(g[None]), tf.constant([[count]])
     )
     before = g.copy()
-    rule.absorb(slots, g)
-    found = rule.direction(slots, g, count)
+    slots, found = optimizer.direction(slots, g, count)
     np.testing.assert_array_equal(g, before)
+    assert all(type(own) is np.ndarray for own in (*slots, found))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted[0], rtol=2e-5, atol=1e-6)
     for own, other in zip(slots, state):
       np.testing.assert_allclose(own, other[0], rtol=2e-5, atol=1e-6)
 
 
-def test_an_optimizer_of_a_user_s_own_is_refused():
-  with pytest.raises(ValueError, match='object has no form'):
-    slice_update.rule(object())
+class _Signs:
+  """A user's own optimizer, for tensors."""
+
+  slots = 1
+
+  def direction(self, state, gradient, step):
+    total = tf.add(state[0], gradient)
+    return (total,), tf.sign(total) / tf.cast(step, tf.float32)
+
+
+def test_an_optimizer_of_a_user_s_own_makes_the_same_step():
+  delayed = np.array([False, False, True])
+  own = slice_update.Slice(
+    np.zeros(3, np.float32), _Signs(), 0.5, delayed=delayed, due=lambda i: i
+  )
+  for version, g in enumerate(([2, -3, 5], [-1, 1, -7])):
+    assert own.apply(np.array(g, np.float32), version).accepted
+  np.testing.assert_allclose(own.theta, [-0.75, 0.75, 0.5])
+  np.testing.assert_allclose(own.save()['slot_0'], [1, -2, -7])
 
 
 AGENTS = {

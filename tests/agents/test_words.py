@@ -58,6 +58,22 @@ def test_a_function_is_traced_once_for_each_shape():
   assert len(traced) == 2
 
 
+@pytest.mark.parametrize('compiled', [False, True])
+@pytest.mark.parametrize('size', [3, 20_000])  # beside others, and alone
+def test_other_numbers_become_those_it_was_traced_for_unless_they_lose_more(
+  size, compiled
+):
+  spec = tf.TensorSpec((size,), tf.float32)
+  double = words.Call(lambda x: 2 * x, [spec], compiled)
+  x = np.linspace(-1, 1, size)
+  np.testing.assert_array_equal(double(x), 2 * x.astype(np.float32))
+  spec = tf.TensorSpec((size,), tf.int32)
+  double = words.Call(lambda x: 2 * x, [spec], compiled)
+  np.testing.assert_array_equal(double(np.arange(size)), 2 * np.arange(size))
+  with pytest.raises(TypeError, match='Cannot c.*int32'):
+    double(x)
+
+
 def test_variables_change_with_each_call():
   total = tf.Variable(0.0)
   call = words.Call(

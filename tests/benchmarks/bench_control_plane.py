@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import itertools
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -215,7 +216,7 @@ def names_of_ray() -> dict[int, tuple[float, float, float]]:
       include_dashboard=False,
       object_store_memory=100 << 20,
       log_to_driver=False,
-      logging_level='error',
+      logging_level=logging.ERROR,
       _temp_dir=place,
     )
     found: dict[int, tuple[float, float, float]] = {}

@@ -2,8 +2,8 @@
 
   python tests/benchmarks/scaling_check.py --save     # as root
 
-Hosts are network namespaces (studies/namespaces.py), each with a Ray, and a
-quota of the processor for all of its processes (cgroup cpu, either version).
+Hosts are network namespaces (tests/faults/namespaces.py), each with a Ray, and
+a quota of the processor for all of its processes (cgroup cpu, either version).
 One more host, without a quota, has the launcher and no node. The first has the
 learner and an actor, each other one an actor; evaluator and counter lie where
 Ray puts them. The prediction is scaling_model.py's for hosts of as many cores
@@ -39,12 +39,12 @@ if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from run_records import metrics
-from studies import namespaces
 from tests.benchmarks import bench_apex
 from tests.benchmarks import bench_impala
 from tests.benchmarks import common
 from tests.benchmarks import report
 from tests.benchmarks import scaling_model
+from tests.faults import namespaces
 
 _PORT = 6379
 _READY_S = 400.0

@@ -269,6 +269,7 @@ class _Old(_Changes):
 _FIRST = np.zeros(2, np.float32)
 
 
+@pytest.mark.parametrize('batched', [True, False])
 @pytest.mark.parametrize('limit', [None, 9])
 @pytest.mark.parametrize(
   'reset, step, said',
@@ -285,27 +286,36 @@ _FIRST = np.zeros(2, np.float32)
   ],
 )
 def test_what_older_environments_return_is_said(
-  register, reset, step, said, limit
+  register, reset, step, said, limit, batched
 ):
   # With a time limit it is a wrapper of gymnasium that meets it first.
   name = register(lambda **options: _Old(reset, step), max_episode_steps=limit)
-  batch = vector.make_vector(name, 2, seed=0)
+  if batched:
+    environment = vector.make_vector(name, 2, seed=0)
+    action = np.zeros(2, np.int32)
+  else:
+    environment, action = environments.make(name, seed=0), 0
   with pytest.raises(environments.EnvironmentFault, match=said):
-    batch.reset()
-    batch.step(np.zeros(2, np.int32))
+    environment.reset()
+    environment.step(action)
 
 
-def test_an_error_of_an_environment_s_own_stays_what_it_is(register):
+@pytest.mark.parametrize('batched', [True, False])
+def test_an_error_of_an_environment_s_own_stays_what_it_is(register, batched):
   def breaks(action):
     _, _ = list(range(1))
 
   environment = _Old((_FIRST, {}), None)
   environment.step = breaks
   name = register(lambda **options: environment, max_episode_steps=9)
-  batch = vector.make_vector(name, 1, seed=0)
-  batch.reset()
+  if batched:
+    environment = vector.make_vector(name, 1, seed=0)
+    action = np.zeros(1, np.int32)
+  else:
+    environment, action = environments.make(name, seed=0), 0
+  environment.reset()
   with pytest.raises(ValueError, match='not enough values to unpack'):
-    batch.step(np.zeros(1, np.int32))
+    environment.step(action)
 
 
 def test_complex_observations_are_refused_before_the_start():

@@ -1,5 +1,6 @@
 """An environment that is made in a command's own process, and how that ends."""
 
+import logging
 import os
 import pathlib
 import signal
@@ -49,6 +50,11 @@ class Leaves(Rude):
     sys.exit(0)
 
 
+class LeavesLater(gymnasium.Env):
+  def close(self):
+    sys.exit(0)
+
+
 @pytest.fixture
 def register():
   def add(kind):
@@ -63,6 +69,13 @@ def register():
 def test_an_environment_that_ends_the_process_is_refused(register):
   with pytest.raises(environments.EnvironmentRefused, match='SystemExit: 0'):
     building.build(register(Leaves))
+
+
+def test_one_that_ends_the_process_where_it_is_closed_costs_nothing(caplog):
+  with caplog.at_level(logging.WARNING):
+    building.close('LeavesLater', LeavesLater())
+  assert 'close() of LeavesLater failed' in caplog.text
+  assert 'SystemExit: 0' in caplog.text
 
 
 def test_what_concerns_all_of_the_process_is_undone(

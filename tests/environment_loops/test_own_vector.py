@@ -127,6 +127,29 @@ def misshapen(place):
 rewards, terminations, truncations = misshapen(1), misshapen(2), misshapen(3)
 
 
+def older(method, taken):
+  '''What `taken` leaves of what a method returns.'''
+
+  class Older(Broken):
+    pass
+
+  def returns(self, *arguments, **options):
+    return taken(getattr(Broken, method)(self, *arguments, **options))
+
+  setattr(Older, method, returns)
+
+  def one():
+    return One()
+
+  one.vector_entry_point = Older
+  return one
+
+
+no_info = older('reset', lambda found: found[0])
+one_end = older('step', lambda found: found[:2] + found[3:])
+no_number = older('step', lambda found: (found[0], ['a'] * 3, *found[2:]))
+
+
 def three():
   return gymnasium.make('MountainCar-v0')
 
@@ -235,6 +258,22 @@ def test_what_is_no_number_for_each_environment_is_a_fault(what):
   environment.reset()
   said = rf'{name} returned {what} of shape \(3, 1\)'
   with pytest.raises(environments.EnvironmentFault, match=said):
+    environment.step(np.zeros(NUM, np.int32))
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [
+    ('no_info', r'reset\(\) .* \(observation, info\); it returned ndarray'),
+    ('one_end', r'step\(\) .* terminated, truncated.*\(ndarray, ndarray, nd'),
+    ('no_number', r'step\(\) .* number for the reward.*\(ndarray, list, nd'),
+  ],
+)
+def test_what_older_ones_return_is_said(name, said):
+  environment = vector.make_vector(f'own_vectors:{name}', NUM, seed=0)
+  said = rf'own_vectors:{name}: Older\.{said}'
+  with pytest.raises(environments.EnvironmentFault, match=said):
+    environment.reset()
     environment.step(np.zeros(NUM, np.int32))
 
 

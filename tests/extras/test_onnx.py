@@ -6,9 +6,9 @@ import pytest
 
 from agents import dqn
 from environment_loops import environments
-from launch import playing
 from murmuration import export
 from murmuration import onnx_graph
+from murmuration import playing
 from murmuration import portable
 from tests.murmuration import test_export as kept_policies
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from agents import data_sets
 from launch import cell as cell_lib
 from launch import command_line
 from launch import registry
-from launch.nodes import offline
 from run_records import run_directory
 
 
@@ -21,7 +21,7 @@ def test_threads_of_a_game_make_no_other_environment(tmp_path):
   command_line._cell(
     command_line._parser('').parse(['impala:pong', f'--resume={run.path}']), {}
   )
-  offline.check_task(overrides['environment'], pong, tmp_path)
+  data_sets.check_task(overrides['environment'], pong, tmp_path)
   for name in ('ALE/Pong-v5?noop_max=0', 'ALE/Breakout-v5'):
     with pytest.raises(ValueError, match='cannot be gone on from with env'):
       cell_lib.resume(pong, {'environment': name})

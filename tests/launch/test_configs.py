@@ -9,9 +9,9 @@ from launch import cell as cell_lib
 from launch import needs
 from launch import registry
 from launch import session
-from launch import settings
 from murmuration import choices
 from run_records import commands
+from run_records import settings
 
 PRESETS = [
   (name, preset)

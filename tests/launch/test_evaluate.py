@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from launch import evaluate
-from launch import playing
 from launch import session
+from murmuration import playing
 from run_records import commands
 from run_records import run_directory
 

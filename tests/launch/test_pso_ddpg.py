@@ -5,7 +5,7 @@ import pytest
 
 from agents import ddpg
 from environment_loops import environments
-from launch import playing
+from murmuration import playing
 from run_records import commands
 from run_records import run_directory
 

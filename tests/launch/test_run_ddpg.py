@@ -6,8 +6,8 @@ import pytest
 from agents import ddpg
 from environment_loops import environments
 from launch import cell as cell_lib
-from launch import playing
 from launch import registry
+from murmuration import playing
 from run_records import run_directory
 
 SMALL = (

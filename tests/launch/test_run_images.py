@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from launch import cell as cell_lib
-from launch import playing
 from launch import registry
+from murmuration import playing
 from run_records import checkpoints
 from run_records import run_directory
 

@@ -9,10 +9,10 @@ import pytest
 from environment_loops import evaluation
 from environment_loops import vector
 from launch import cell as cell_lib
-from launch import playing
 from launch import registry
 from launch.nodes import offline
 from murmuration import play
+from murmuration import playing
 from replay import export
 from replay import nstep
 from replay import packing

@@ -148,6 +148,15 @@ def test_a_run_that_is_not_kept_has_not_succeeded(
   assert said in shown and str(path) in shown
 
 
+def test_what_started_a_run_is_kept_as_its_caller_says_it(
+  tmp_path, monkeypatch
+):
+  _ended(monkeypatch, lambda path, tick: tick(state.RunState([])))
+  cell, path, line = cell_lib.resolve('dqn'), tmp_path / 'run', "train('dqn')"
+  session.run(cell, 'local_mt', path, isolate='off', command=line)
+  assert run_directory.open(path).commands() == [line]
+
+
 @pytest.mark.parametrize('begun', [False, True])
 def test_an_interrupt_that_no_engine_took_leaves_what_has_run(
   tmp_path, monkeypatch, capsys, begun

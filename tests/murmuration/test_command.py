@@ -1,6 +1,7 @@
 """The command `murmuration`, and the zoo that it plays."""
 
 import os
+import subprocess
 import sys
 
 import gymnasium
@@ -10,10 +11,10 @@ import pytest
 from agents import ppo
 from environment_loops import environments
 from launch import command_line
-from launch import playing
 from murmuration import command
 from murmuration import export
 from murmuration import play
+from murmuration import playing
 from run_records import film
 
 
@@ -247,6 +248,73 @@ def test_a_wrong_word_for_play_is_one_sentence(
   assert play.main() == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('error: ') and said in line
+
+
+HANGS = """
+import time
+from environment_loops import making
+from gymnasium.envs.classic_control import cartpole
+
+class Hangs(cartpole.CartPoleEnv):
+  max_episode_steps = 9
+  steps = 0
+
+  def step(self, action):
+    self.steps += 1
+    if self.steps == 3:
+      making.LIMIT_S = 0.3  # from here on, however long all took before
+      time.sleep(1000)  # line 14
+    return super().step(action)
+"""
+PLAYED = """
+import sys, types
+import numpy as np
+from environment_loops import making
+making.SAY_S = 0.1
+from murmuration import play
+name = 'hangs:Hangs'
+
+def zeros(observations):
+  return np.zeros(len(observations), int)
+
+def played():
+  policy = play.load('impala:cartpole')
+  policy.about['environment'] = name
+  play.load = lambda name: policy
+  sys.argv = ['play', 'impala:cartpole']
+  return play.main()
+
+def evaluated():
+  from murmuration import playing
+  run = types.SimpleNamespace(config=lambda: {'environment': name})
+  kept = types.SimpleNamespace(policy=lambda: zeros)
+  return playing.evaluate(run, kept, 2, 0)
+
+def filmed():
+  from murmuration import playing
+  return playing.record(zeros, name, 0, 'film.gif')
+
+"""
+
+
+@pytest.mark.parametrize('how', ['played', 'evaluated', 'filmed'])
+def test_a_step_that_hangs_is_said_with_its_place_and_ends_it(tmp_path, how):
+  (tmp_path / 'hangs.py').write_text(HANGS)
+  done = subprocess.run(
+    [sys.executable, '-c', f'{PLAYED}sys.exit({how}())'],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(command.ROOT), 'DISPLAY': ''},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 1, done
+  said = done.stderr.splitlines()
+  assert any(line.startswith('still in a step of hangs:H') for line in said)
+  assert said[-1].startswith(
+    'error: hangs:Hangs ended no step within 0 s: it is at'
+  )
+  assert 'hangs.py:14' in said[-1]
 
 
 def test_a_film_of_a_simulation_needs_no_graphics_driver(monkeypatch, caplog):

@@ -17,8 +17,8 @@ from agents import impala
 from agents import ppo
 from agents import sac
 from environment_loops import environments
-from launch import playing
 from murmuration import export
+from murmuration import playing
 from murmuration import portable
 from run_records import packages
 from run_records import run_directory

@@ -13,13 +13,18 @@ import numpy as np
 import pytest
 
 from launch import cell as cell_lib
+from launch import session
 from launch.engines import linux
+import murmuration
+from murmuration import arguments
 from murmuration import helper as helper_lib
 from murmuration import objects
 from murmuration import policy
 from murmuration import process
 from murmuration import runs
 from murmuration import service
+from run_records import commands
+from run_records import run_directory
 
 
 def test_what_cannot_be_sent_leaves_no_call_behind(tmp_path):
@@ -361,6 +366,7 @@ def test_an_interrupt_ends_what_is_under_way_and_no_process_but_in_an_import(
     raise SystemExit(code)
 
   monkeypatch.setattr(helper_lib.os, '_exit', leave)
+  monkeypatch.setattr(commands, 'INTERRUPTED', 131)  # it has none of its own
   interrupt = helper_lib._Interrupt()
   interrupt(signal.SIGINT, sys._getframe())  # nothing is under way
   interrupt.busy = True
@@ -371,8 +377,96 @@ def test_an_interrupt_ends_what_is_under_way_and_no_process_but_in_an_import(
   )
   monkeypatch.setattr(sys, 'interrupt', interrupt, raising=False)
   monkeypatch.syspath_prepend(tmp_path)
-  with pytest.raises(SystemExit, match='130'):
+  with pytest.raises(SystemExit, match='131'):
     importlib.import_module('half_a_module')
+
+
+@pytest.fixture
+def kept_lines(tmp_path, monkeypatch):
+  """What runs keep of how they were started, which end with that."""
+
+  class Helper:
+    """Does in this process what a helper process does."""
+
+    def __init__(self, given, trains):
+      pass
+
+    def begin(self, operation, **words):
+      connection = Connection()
+      done = helper_lib.train(connection, **words)
+      self._messages = [*connection.sent, ('done', done, 1)]
+
+    def receive(self, timeout_s):
+      return self._messages.pop(0)
+
+    def result(self, message):
+      return message[1]
+
+    def said(self):
+      return []
+
+    def close(self):
+      return ''
+
+  made = []
+
+  def run(cell, engine, path, resume, command=None, **options):
+    kept = run_directory.create(
+      path, cell.config, {}, command=command, resume=resume
+    )
+    made.append(kept.commands()[-1])
+    return 0
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(linux, 'die_with_parent', lambda *args: None)
+  monkeypatch.setattr(process, 'Helper', Helper)
+  monkeypatch.setattr(session, 'run', run)
+  monkeypatch.setattr(runs.Run, '_called', lambda *args: None)
+  return made
+
+
+def test_a_run_keeps_the_line_of_python_that_made_it(
+  kept_lines, asked, tmp_path, monkeypatch
+):
+  run = murmuration.train('dqn', steps=3_000)
+  assert kept_lines.pop() == "murmuration.train('dqn', steps=3000)"
+  run.resume(500, engine='local_mt', learning_rate=1e-4)
+  assert kept_lines.pop() == (
+    f"murmuration.load('{run.path.absolute()}').resume(steps=500, "
+    "engine='local_mt', learning_rate=0.0001)"
+  )
+  murmuration.train(
+    'dqn:cartpole',
+    'Acrobot-v1',
+    topology='gossip',
+    engine='local_mt',
+    seed=3,
+    run_dir='here',
+    sinks='csv',
+    learning_rate='1e-3',
+    run={'eval_episodes': 5, 'silent_s': 70.0},
+    **{'gossip.num_learners': 2},
+  )
+  line = kept_lines.pop()
+  assert line == (
+    "murmuration.train('dqn:cartpole', 'Acrobot-v1', engine='local_mt', "
+    "sinks='csv', topology='gossip', seed=3, run_dir='here', "
+    "learning_rate='1e-3', run={'eval_episodes': 5, 'silent_s': 70.0}, "
+    "**{'gossip.num_learners': 2})"
+  )
+  # It does the same again.
+  config = run_directory.open('here').config()
+  os.rename('here', 'before')
+  eval(line)
+  assert kept_lines.pop() == line
+  assert run_directory.open('here').config() == config
+
+
+def test_objects_of_a_caller_have_their_names_in_that_line():
+  line = arguments.written(
+    'train', (f'{objects.GIVEN}:Mine', f'{objects.GIVEN}:Poles'), {}, seed=1
+  )
+  assert line == 'murmuration.train(Mine, Poles, seed=1)'
 
 
 def test_a_stop_before_the_run_is_one_of_the_run(asked, tmp_path, monkeypatch):

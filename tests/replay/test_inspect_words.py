@@ -25,7 +25,6 @@ def table(size, limiter, max_size=5000, **others):
     'limiter': limiter,
     'episodes': 3,
     'unique_samples': 0,
-    'bytes_per_item': 50,
     'signature': None,
     'worker_ms': {},
   }

@@ -7,8 +7,8 @@ from PIL import Image
 import pytest
 
 from agents import dqn
-from launch import playing
 from launch import registry
+from murmuration import playing
 from run_records import run_directory
 from studies import plan as study_plan
 from studies import results

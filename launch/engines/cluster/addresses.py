@@ -38,15 +38,9 @@ class Addresses:
   ):
     """Makes the addresses of a host.
 
-    Args:
-      names: the actor that knows all.
-      host: id of this host.
-      ip: at which others reach it.
-      place: directory of the run here.
-      tunnel: of this host; None where there are no other hosts.
-      plain: whether Reverb of other hosts is reached without it.
-      credentials: of the run, where there are other hosts.
-      ask_to_stop: called when a node asks to stop the run.
+    `names` is the actor that knows all, `place` the run's directory here. Where
+    there are no other hosts, there are no `tunnel` and `credentials`. With
+    `plain`, Reverb of other hosts is reached without the tunnel.
     """
     self._names = names
     self._host, self._ip, self._tunnel = host, ip, tunnel

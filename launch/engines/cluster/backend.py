@@ -31,25 +31,14 @@ _GIST = 200  # characters of an error of Ray
 
 @dataclasses.dataclass
 class _Host:
-  """A host with an agent.
+  """A host with an agent."""
 
-  Attributes:
-    agent: the actor.
-    call: its answer that is waited for: of describe, then of poll.
-    name: for people.
-    described: whether it has described itself.
-    shown: its name, where there may be several.
-    ready: whether nodes can be forked there.
-    waiting: nodes to start when it is.
-  """
-
-  agent: Any
-  call: Any
-  name: str
-  described: bool = False
-  shown: str = ''
-  ready: bool = False
-  waiting: list[int] = dataclasses.field(default_factory=list)
+  agent: Any  # the actor
+  call: Any  # its answer that is waited for: of describe, then of poll
+  name: str  # for people
+  described: bool = False  # whether it has described itself
+  shown: str = ''  # its name, where there may be several
+  ready: bool = False  # whether nodes can be forked there
 
 
 class Backend(processes.Backend):
@@ -66,13 +55,8 @@ class Backend(processes.Backend):
   ):
     """Makes a backend; `with` asks the cluster for agents.
 
-    Args:
-      nodes: of the program.
-      log_paths: likewise; all hosts see them.
-      slots: the nodes' signs of life, of which agents send copies.
-      plan: for agents.
-      needs: what each node asks for.
-      on_asked: called when a node asks to stop the run.
+    All hosts see `log_paths`, and agents send copies of `slots`. `on_asked` is
+    called when a node asks to stop the run.
     """
     super().__init__(nodes, log_paths, slots)
     self._plan = plan

@@ -21,11 +21,7 @@ class Copies:
   """Asks servers of parameters, each for all who ask here."""
 
   def __init__(self, connect: Callable[[str], Any]):
-    """Makes copies of nothing.
-
-    Args:
-      connect: name of a server to a client of it.
-    """
+    """`connect` makes a client of a server, by its name."""
     self._connect = connect
     self._copies: dict[str, _Copy] = {}
     self._lock = threading.Lock()

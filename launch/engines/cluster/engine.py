@@ -59,14 +59,7 @@ class Options:
 
 
 def check(address: str = '') -> None:
-  """Refuses where there is no Ray.
-
-  Args:
-    address: of Options.
-
-  Raises:
-    Refused: with what to do.
-  """
+  """Refuses where there is no Ray; `address` is that of `Options`."""
   if address:
     reach.complete(address)
   if not address and 'ray' not in sys.modules:
@@ -88,12 +81,7 @@ def check_program(
 ) -> list[resources.Needs]:
   """Refuses what can be seen before anything is started or written.
 
-  Returns:
-    What each node asks for.
-
-  Raises:
-    Refused: there is no Ray, nobody listens there, certificates cannot be made,
-      or a group that resources are said of is not one of the program's.
+  Returns what each node asks for.
   """
   check(options.address)
   if options.address:
@@ -117,11 +105,7 @@ def run(
   tick_s: float = 0.2,
   options: Options | None = None,
 ) -> state_lib.Outcome:
-  """Runs a program with one process per node, on the hosts of a Ray cluster.
-
-  Raises:
-    Refused: there is no Ray, or the program cannot run on it.
-  """
+  """Runs a program with one process per node on Ray; see engines.run."""
   options = options or Options()
   needs = check_program(program, options)
   signals = signals_lib.Signals()
@@ -226,12 +210,9 @@ def _broken_off(
 
 
 class _Watch(watch_lib.Watch):
-  """For nodes of which some may have no place yet.
+  """For nodes of which some may have no place yet."""
 
-  Attributes:
-    waits: whether one has waited for its place for less than it may.
-  """
-
+  # Whether one has waited for its place for less than it may.
   waits: Callable[[], bool]
 
   def look(
@@ -258,11 +239,7 @@ def _token(directory: pathlib.Path) -> Iterator[tuple[str, str]]:
 def _check_this_host(
   backend: backend_lib.Backend, go_on: Callable[[], None]
 ) -> None:
-  """Waits for the agent of this host.
-
-  Raises:
-    Refused: this host cannot run nodes.
-  """
+  """Waits for the agent of this host; Refused if it cannot run nodes."""
   import ray
 
   here = backend.host_of(ray.get_runtime_context().get_node_id())

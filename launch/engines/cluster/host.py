@@ -48,29 +48,17 @@ _OURS = ('OMP_', 'OPENBLAS_', 'MKL_', 'TF_', 'XLA_', 'MUJOCO_', 'GRPC_')
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What every agent of a run is told.
+  """What every agent of a run is told."""
 
-  Attributes:
-    run: the name of its directory on each host.
-    num_nodes: of the program.
-    where: the launcher's directory of files, to which commands refer.
-    files: those files, by their paths in it.
-    token: a file that each host has to see, and what it holds.
-    code: the project that the launcher runs, as code.version() says it.
-    environment: of nodes, as far as it is the launcher's.
-    credentials: of the run, in a run on several hosts.
-    plain: whether Reverb goes from host to host without the tunnel.
-  """
-
-  run: str
-  num_nodes: int
-  where: str
-  files: Mapping[str, bytes]
-  token: tuple[str, str]
-  code: str
-  environment: Mapping[str, str]
-  credentials: tuple[str, str, str] | None
-  plain: bool = False
+  run: str  # the name of its directory on each host
+  num_nodes: int  # of the program
+  where: str  # the launcher's directory of files, to which commands refer
+  files: Mapping[str, bytes]  # those files, by their paths in it
+  token: tuple[str, str]  # a file that each host has to see, and what it holds
+  code: str  # the project that the launcher runs, as code.version() says it
+  environment: Mapping[str, str]  # of nodes, as far as it is the launcher's
+  credentials: tuple[str, str, str] | None  # in a run on several hosts
+  plain: bool = False  # whether Reverb goes to other hosts without the tunnel
 
 
 def environment() -> dict[str, str]:
@@ -82,12 +70,7 @@ class Agent:
   """One for each host that has nodes of the run."""
 
   def __init__(self, plan: Plan, names: Any):
-    """Starts the process that nodes are forked from.
-
-    Args:
-      plan: of the run.
-      names: the actor that knows all addresses.
-    """
+    """Starts the process that nodes are forked from; `names` has addresses."""
     import ray
 
     self._plan = plan
@@ -183,10 +166,8 @@ class Agent:
   ) -> None:
     """Starts a node.
 
-    Args:
-      request: as child.run has it, without what is different on each host.
-      env: variables of the node alone.
-      slot: what it shows before its first beat.
+    `request` is that of child.run, without what is different on each host.
+    `env` is of the node alone, and `slot` shown before its first beat.
     """
     index = request['index']
     self._slots[index].write(slot)

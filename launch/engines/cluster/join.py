@@ -23,7 +23,12 @@ _JANITOR = (
   'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
   'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
 )
-_WAITS = b'interrupted: Ray is still starting; Ctrl-C again does not wait\n'
+_GIVE_UP_S = 30.0  # for Ray to start, after Ctrl-C
+_AGAIN_S = 5.0  # where that was lost, see _own_handlers
+_WAITS = (
+  f'interrupted: Ray is still starting, and has {_GIVE_UP_S:.0f} s; Ctrl-C '
+  'again does not wait\n'
+).encode()
 
 
 class BrokenOff(Exception):
@@ -100,16 +105,20 @@ def _own_handlers() -> Iterator[None]:
 
   Ray would end the process at a SIGTERM, and what a handler raises in the
   middle of Ray's start may be lost, or leave a lock behind. So the first signal
-  is heard of when Ray has started.
+  is heard of when Ray has started; a Ctrl-C after _GIVE_UP_S at the latest.
 
   Raises:
-    BrokenOff: at the second Ctrl-C.
+    BrokenOff: at the second Ctrl-C, or so long after the first.
   """
   from ray._private import utils
 
   rays = utils.set_sigterm_handler
-  ours = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+  ours = {
+    n: signal.getsignal(n)
+    for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+  }
   came = []
+  alarm: list[tuple[float, float]] = []
 
   def interrupt(number: int, frame: Any) -> None:
     came.append(number)
@@ -118,6 +127,9 @@ def _own_handlers() -> Iterator[None]:
       handler(number, frame)
     if len(came) > 1:
       raise KeyboardInterrupt
+    # In place of the second Ctrl-C. No thread: Ray may be starting one.
+    signal.signal(signal.SIGALRM, interrupt)
+    alarm.append(signal.setitimer(signal.ITIMER_REAL, _GIVE_UP_S, _AGAIN_S))
     os.write(2, _WAITS)  # not print: this may be in the middle of one
 
   here = threading.current_thread() is threading.main_thread()
@@ -129,6 +141,8 @@ def _own_handlers() -> Iterator[None]:
   except KeyboardInterrupt as e:
     raise BrokenOff from e
   finally:
+    if alarm:
+      signal.setitimer(signal.ITIMER_REAL, *alarm[0])  # as it was
     utils.set_sigterm_handler = rays
     if here:
       # Also SIGTERM's: beside Python's, Ray puts one that prints a stack first.

@@ -58,11 +58,7 @@ def shown(address: str) -> str:
 
 
 def complete(address: str) -> str:
-  """HOST:PORT or AUTO, with Ray's own port where none was said.
-
-  Raises:
-    Refused: it is no address.
-  """
+  """HOST:PORT or AUTO, with Ray's own port where none was said."""
   if address == AUTO:
     return address
   if '://' in address:
@@ -107,18 +103,12 @@ def listens(address: str) -> str:
 
 
 def answers(address: str, go_on: Callable[[], None]) -> str:
-  """Waits for the first answer of a cluster's head.
+  """Waits for the first answer of a cluster's head; Refused if none comes.
 
-  Args:
-    address: HOST:PORT or AUTO.
-    go_on: called again and again meanwhile; what it raises ends the wait.
+  `go_on` is called again and again meanwhile; what it raises ends the wait.
 
-  Returns:
-    Where the cluster is, HOST:PORT; `address` itself if that cannot be told,
-    and Ray is to say why.
-
-  Raises:
-    Refused: nobody answers, or not us.
+  Returns where the cluster is, HOST:PORT; `address` itself if that cannot be
+  told, and Ray is to say why.
   """
   probe = subprocess.Popen(
     [sys.executable, '-c', _PROBE, address],

@@ -28,11 +28,7 @@ class Refused(ValueError):
 
 
 def parse(texts: Iterable[str]) -> dict[str, dict[str, float]]:
-  """What flags say: group -> resource -> amount.
-
-  Raises:
-    Refused: one is not GROUP:NAME=NUMBER,...
-  """
+  """What flags GROUP:NAME=NUMBER,... say: group -> resource -> amount."""
   found: dict[str, dict[str, float]] = {}
   for text in texts:
     group, _, rest = text.partition(':')
@@ -72,11 +68,7 @@ def _not_rays(name: str, amount: float) -> str:
 def of_groups(
   labels: Sequence[str], said: Mapping[str, Needs]
 ) -> dict[str, dict[str, float]]:
-  """What a node of each group asks for.
-
-  Raises:
-    Refused: there is no such group.
-  """
+  """What a node of each group asks for; Refused for another group."""
   for label in said:
     if label not in labels:
       raise Refused(
@@ -95,17 +87,10 @@ def total(needs: Iterable[Needs]) -> dict[str, float]:
 
 
 def check(nodes: Mapping[str, Needs], hosts: Sequence[Needs]) -> str:
-  """Compares what nodes ask for with what there is.
+  """What has to wait for another host, in words; '' if nothing.
 
-  Args:
-    nodes: name -> what it needs.
-    hosts: what each host has, in all.
-
-  Returns:
-    What has to wait for another host, '' if nothing.
-
-  Raises:
-    Refused: no host is large enough for one of the nodes.
+  `nodes` maps names to what they need; `hosts` is what each one has, in all.
+  Refused if no host is large enough for one of the nodes.
   """
   for name, need in nodes.items():
     for resource, amount in need.items():

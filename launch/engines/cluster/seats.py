@@ -24,51 +24,30 @@ _BY_HOST = 'ray.io/node-id'  # label that Ray gives each host
 
 @dataclasses.dataclass
 class Seat:
-  """A node's place.
+  """A node's place."""
 
-  Attributes:
-    actor: holds its resources.
-    call: waited for: where it is, then whether it still is.
-    since: when the node began to wait for a place.
-    host: Ray's id of it; '' until it is known.
-    env: what the node may use there.
-    begins: the agent's answer to the request to start the node, until that
-      has come.
-    begun: whether the agent was asked for that.
-    lost: whether the place is gone, and the node to be killed.
-    pid: of the node's process.
-    process_state: the kernel's letter for that.
-    said_at: when something was last said of the wait.
-    tries: how often Ray lost the place before it had one.
-    why: with what words.
-    again_at: when to ask anew for a place that got lost.
-  """
-
-  actor: Any
-  call: Any
-  since: float
-  host: str = ''
+  actor: Any  # holds its resources
+  call: Any  # waited for: where it is, then whether it still is
+  since: float  # when the node began to wait for a place
+  host: str = ''  # Ray's id of it; '' until it is known
+  # What the node may use there.
   env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  begins: Any = None
-  begun: bool = False
-  lost: bool = False
-  pid: int | None = None
-  process_state: str = ''
-  said_at: float = 0.0
-  tries: int = 0
-  why: str = ''
-  again_at: float | None = None
+  begins: Any = None  # the agent's answer to the request to start the node
+  begun: bool = False  # whether the agent was asked for that
+  lost: bool = False  # whether the place is gone, and the node to be killed
+  pid: int | None = None  # of the node's process
+  process_state: str = ''  # the kernel's letter for that
+  said_at: float = 0.0  # when something was last said of the wait
+  tries: int = 0  # how often Ray lost the place before it had one
+  why: str = ''  # with what words
+  again_at: float | None = None  # when to ask anew for a place that got lost
 
 
 class Seats:
   """The seats of those nodes that are to run, by their index."""
 
   def __init__(self, needs: Sequence[resources.Needs]):
-    """Makes no seat yet.
-
-    Args:
-      needs: what each node asks for.
-    """
+    """`needs` is what each node asks for; none has a seat yet."""
     self._needs = needs
     self._class = actors.seat()
     self._seats: dict[int, Seat] = {}
@@ -94,7 +73,7 @@ class Seats:
       options['label_selector'] = {_BY_HOST: f'!in({",".join(self._bad)})'}
     actor = self._class.options(scheduling_strategy='SPREAD', **options)
     actor = actor.remote()
-    before = self._pop(index)
+    before = self.leave(index)
     seat = Seat(actor, actor.where.remote(), time.monotonic())
     if before is not None:
       seat.since, seat.tries, seat.why = before.since, before.tries, before.why
@@ -114,11 +93,8 @@ class Seats:
     seat.again_at = time.monotonic() + pause_s
     return seat.tries < MOST_TRIES
 
-  def leave(self, index: int) -> None:
-    """The node needs its place no more."""
-    self._pop(index)
-
-  def _pop(self, index: int) -> Seat | None:
+  def leave(self, index: int) -> Seat | None:
+    """The node needs its place no more; returns what that was."""
     import ray
 
     seat = self._seats.pop(index, None)
@@ -133,10 +109,9 @@ class Seats:
       self.leave(index)
 
   def look(self) -> list[tuple[int, Any]] | None:
-    """Looks for answers, not at each call: thousands of nodes have a place.
+    """Nodes and their calls that are answered; None if it did not look.
 
-    Returns:
-      Nodes and the calls of theirs that are answered; None if it did not look.
+    It does not at each call: thousands of nodes have a place.
     """
     import ray
 

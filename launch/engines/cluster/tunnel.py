@@ -67,11 +67,7 @@ def start(
 
 
 class Tunnel:
-  """Lives in a process of its own.
-
-  Attributes:
-    serves: what the agent calls, and nodes of this host.
-  """
+  """Lives in a process of its own; serves the agent and nodes of this host."""
 
   serves = ('gate', 'entry', 'parameters', 'traffic')
 

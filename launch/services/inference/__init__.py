@@ -3,10 +3,8 @@
 frames     the memory layout of a request and its reply
 batching   which requests go into one forward pass, and when
 transport  sends frames: shared memory on one host, RPC between hosts
-policy     acts with the newest parameters, or the last that were finite
 sessions   the server's state of each actor
 server     the node that receives requests, acts and answers
 figures    the server's metrics: batches, requests, waiting times
 remote     the actor's client: its policy and parameters are on the server
-waiting    an actor's wait for the server, logged and limited
 """

@@ -165,11 +165,7 @@ class Frame:
     ended: np.ndarray | None,
     observation: Any,
   ) -> None:
-    """Writes a request; `ended` is None if no episode has ended.
-
-    Raises:
-      ValueError: the observation has another shape or type than the frame.
-    """
+    """Writes a request; `ended` is None if no episode has ended."""
     wanted = self.observation
     if observation.shape != wanted.shape or observation.dtype != wanted.dtype:
       raise ValueError(

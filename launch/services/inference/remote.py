@@ -11,17 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from launch import pulse
 from launch import rpc
 from launch.services.inference import frames
 from launch.services.inference import sessions
 from launch.services.inference import transport as transport_lib
-from launch.services.inference import waiting
 
 _logger = logging.getLogger(__name__)
 # For the server to come up or to answer a request, at most; the same as for a
 # replay table (experience/kind.py). It may be waiting for a restarted learner.
 PATIENCE_S = 300.0
 _PROBE_S = 2.0  # deadline of `where`
+SAY_S = 15.0  # of a wait before the first warning; doubles with each one
+_TELL_S = 2.0  # of a wait before the launcher is told
 _WAIT_S = 1.0  # for newer parameters, in one call
 _NONE = np.zeros(0, np.float32)
 _T = TypeVar('_T')
@@ -29,6 +31,10 @@ _T = TypeVar('_T')
 
 class RunLost(RuntimeError):
   """The server has lost this actor's state: its episodes must begin anew."""
+
+
+class NoAnswer(TimeoutError):
+  """The inference server has not answered a request for too long."""
 
 
 class RemotePolicy:
@@ -53,14 +59,10 @@ class RemotePolicy:
   ):
     """Stores its arguments; `start` connects.
 
-    Args:
-      server: client of an inference server.
-      shapes: layout of the frames, equal to the server's.
-      index: rank of the actor.
-      seed: of its exploration, by `np.random.default_rng(seed)`.
-      transport: 'shared_memory', 'rpc', or 'auto': memory on the same host.
-      should_stop: ends a wait.
-      patience_s: longest wait.
+    `server` is a client of an inference server, and `shapes` are equal to the
+    server's. Exploration is by `np.random.default_rng(seed)`. `transport` is
+    'shared_memory', 'rpc', or 'auto': memory on the same host. A wait ends with
+    `should_stop`, or after `patience_s`.
     """
     self._server = server
     self._shapes = shapes
@@ -136,7 +138,7 @@ class RemotePolicy:
       RunLost: the server was restarted and this actor has a new run there, so
         that its episodes must begin anew; or the program stops.
       transport_lib.Refused: the server has no actions for this request.
-      waiting.NoAnswer: there was no answer within `patience_s`.
+      NoAnswer: there was no answer within `patience_s`.
     """
     del theta, rng
     assert self._link is not None, 'call start() first'
@@ -155,11 +157,7 @@ class RemotePolicy:
     self._ended = np.array(last, np.bool_)
 
   def priorities(self, theta, packed) -> np.ndarray | None:
-    """First priorities [M], computed by the server.
-
-    Raises:
-      RunLost: the program stops.
-    """
+    """First priorities [M], from the server; RunLost if the program stops."""
     del theta
     if self._uniform:
       return None
@@ -175,7 +173,7 @@ class RemotePolicy:
 
   def _exchange(self) -> None:
     assert self._link is not None
-    wait: waiting.Wait | None = None
+    wait: Wait | None = None
     while True:
       try:
         self._link.exchange(self._step)
@@ -184,7 +182,7 @@ class RemotePolicy:
         if self._should_stop():
           raise RunLost('The program stops.') from e
         # No pause is needed: `exchange` has waited for a second.
-        wait = wait or waiting.Wait(self._patience_s)
+        wait = wait or Wait(self._patience_s)
         wait.go_on(self._why_silent)
       except transport_lib.Lost as e:
         self._link.close()
@@ -221,7 +219,7 @@ class RemotePolicy:
 
   def _retry(self, call: Callable[[], _T]) -> _T:
     """Repeats a call until the server answers, at most for `patience_s`."""
-    wait = waiting.Wait(self._patience_s)
+    wait = Wait(self._patience_s)
 
     def attempt() -> _T:
       try:
@@ -275,3 +273,38 @@ class RemotePolicy:
 
   def _unavailable(self, why: str) -> rpc.Unavailable:
     return rpc.Unavailable(self._server.address, 'where', True, why)
+
+
+class Wait:
+  """A wait of at most `patience_s`, which starts with this object."""
+
+  def __init__(
+    self, patience_s: float, clock: Callable[[], float] = time.monotonic
+  ):
+    self._patience_s = patience_s
+    self._clock = clock
+    self._since = clock()
+    self._say_after_s = SAY_S
+    self._why = ''  # last result of the argument `why`
+
+  def say(self, why: Callable[[], str]) -> None:
+    """Reports the reason for the wait, if that is due. Call it repeatedly."""
+    waited_s = self._clock() - self._since
+    due = waited_s >= self._say_after_s
+    if not due and waited_s < _TELL_S:
+      return
+    if due or not self._why:
+      self._why = why()  # This may call the server, which takes time.
+    pulse.waits(self._why)
+    if due:
+      self._say_after_s *= 2
+      _logger.warning(
+        'Still waiting, for %.0f s so far. %s', waited_s, self._why
+      )
+
+  def go_on(self, why: Callable[[], str]) -> None:
+    """The same as `say`, but raises NoAnswer after `patience_s`."""
+    waited_s = self._clock() - self._since
+    if waited_s >= self._patience_s:
+      raise NoAnswer(f'Gave up after {waited_s:.0f} s. {why()}')
+    self.say(why)

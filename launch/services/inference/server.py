@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from agents import base
+from agents import sound_acting
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import pulse
@@ -30,7 +31,6 @@ from launch.services import variables
 from launch.services.inference import batching
 from launch.services.inference import figures
 from launch.services.inference import frames
-from launch.services.inference import policy
 from launch.services.inference import sessions
 from launch.services.inference import transport
 from run_records import reporting
@@ -64,7 +64,7 @@ class Server:
     self._inbox: collections.deque[Callable[[], None]] = collections.deque()
     self._ready = threading.Event()
     # Replaced as a whole, so that threads can read it without a lock.
-    self._parameters = policy.Parameters(-1, np.zeros(0, np.float32))
+    self._parameters = sound_acting.Parameters(-1, np.zeros(0, np.float32))
     self._newer = threading.Condition()
     self._waiting_for_newer = 0
     self._look = threading.Event()  # request parameters now
@@ -155,7 +155,7 @@ class Server:
     self._follower.start()
     self._parameters = self._newest()
     num_envs = config.envs_per_actor
-    self._policy = policy.Policy(self._agent, num_envs)
+    self._policy = sound_acting.Policy(self._agent, num_envs)
     self._judge = self._agent.actor(self._info(0), num_envs)
     most = config.inference_max_batch
     self._batcher = batching.Batcher(
@@ -203,8 +203,8 @@ class Server:
         self._parameters = self._newest()
         self._newer.notify_all()
 
-  def _newest(self) -> policy.Parameters:
-    return policy.Parameters(self._follower.version, self._follower.theta)
+  def _newest(self) -> sound_acting.Parameters:
+    return sound_acting.Parameters(self._follower.version, self._follower.theta)
 
   def _numbers(self) -> dict[str, float]:
     return {

@@ -62,9 +62,7 @@ class SharedMemoryLink:
   ):
     """Connects to the listener of that `name` with a `sessions.Hello`.
 
-    Raises:
-      Lost: no server listens there, or it did not accept the connection.
-      Refused: with the server's reason.
+    Raises Lost if none lets it in, and Refused with the server's reason.
     """
     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     it = 'does not listen'
@@ -89,9 +87,7 @@ class SharedMemoryLink:
   def exchange(self, step: int) -> None:
     """Sends request `step`. Returns when the frame holds its answer.
 
-    Raises:
-      Late: there was no answer within a second.
-      Lost: the server is gone.
+    Raises Late if there was none within a second, Lost if the server is gone.
     """
     try:
       self._socket.send(step.to_bytes(8, 'little'))
@@ -119,9 +115,7 @@ class RpcLink:
   ):
     """Joins a server, given its client, with a `sessions.Hello`.
 
-    Raises:
-      Lost: the server does not answer.
-      Refused: with the server's reason.
+    Raises Lost if it does not answer, and Refused with its reason.
     """
     self.frame = frames.Frame(shapes)
     self._server = server.with_deadline(TRY_S)

@@ -263,8 +263,3 @@ def test_networks_that_cannot_be_are_refused(options, message):
     unroll_network.UnrollNetwork(
       **{'spec': SPEC, 'policy_size': 3, 'hidden_sizes': (7, 6), **options}
     )
-
-
-def test_a_stack_of_nothing_is_refused():
-  with pytest.raises(ValueError, match='stack=0 must be at least 1'):
-    recurrent.StateStack(0, 3)

@@ -1,4 +1,4 @@
-"""One peer that learns: Stable-Baselines3's SAC, for studies/sb3_sac.py.
+"""One peer that learns: Stable-Baselines3's SAC, for sb3_sac_study.py.
 
   .peers/sb3/bin/python tests/benchmarks/peers/sb3_sac.py settings.json out/
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 
 import launchpad as lp
 import pytest
@@ -12,6 +13,7 @@ from launch import engines
 from launch import rpc
 from launch.engines import state
 from launch.engines.cluster import engine
+from launch.engines.cluster import join
 from tests.launch.engines import fake_ray
 from tests.launch.engines import toys
 
@@ -80,6 +82,30 @@ def test_a_second_ctrl_c_does_not_wait_for_ray(cluster, tmp_path, capfd):
   outcome, _ = run(tmp_path)
   assert outcome.exit_code == state.INTERRUPTED and not started
   assert 'Ctrl-C again does not wait' in capfd.readouterr().err
+
+
+def test_after_a_ctrl_c_ray_has_so_long_to_start(
+  cluster, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(join, '_GIVE_UP_S', 0.05)
+  monkeypatch.setattr(join, '_AGAIN_S', 1.0)
+  started, before = [], signal.getsignal(signal.SIGALRM)
+
+  def init():
+    os.kill(os.getpid(), signal.SIGINT)
+    with contextlib.suppress(KeyboardInterrupt):  # as Ray may lose one
+      time.sleep(60)
+    time.sleep(60)
+    started.append(True)
+
+  cluster.on_init = init
+  outcome, _ = run(tmp_path)
+  assert (outcome.exit_code, outcome.reason) == (
+    state.INTERRUPTED,
+    'interrupted',
+  )
+  assert not started
+  assert signal.getsignal(signal.SIGALRM) == before
 
 
 @pytest.mark.parametrize('number, code, reason', SIGNALS)

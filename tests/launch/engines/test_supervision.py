@@ -242,7 +242,9 @@ class Slow(Script):
     assert self.hours.now < 20_000, 'it is started again for ever'
     self.shows(self.slots[0])
     if self.hours.now < self.born_at + self.life_s:
-      return []
+      begun = [event for event in self.events if event.kind == 'running']
+      self.events = [event for event in self.events if event not in begun]
+      return begun
     return super().poll(timeout_s)
 
 
@@ -285,6 +287,29 @@ def test_deaths_of_lives_that_did_nothing_add_up(
     a=restarts.Restart(None, 0.0, healthy_s=1e6),
   )
   assert outcome.nodes[0].restarts == restarted
+
+
+@pytest.mark.parametrize('shows', [beat, work])
+def test_a_wait_for_a_place_is_no_life_of_a_node(hours, shows):
+  class Waits(Slow):
+    """Its nodes wait as long for a place, and die as soon as they run."""
+
+    def start(self, index, restarts):
+      super().start(index, restarts)
+      self.slots[index].clear()
+
+    def poll(self, timeout_s):
+      self.hours.now += 1.0
+      if self.hours.now < self.born_at + self.life_s:
+        return []
+      self.shows(self.slots[0])
+      return Script.poll(self, timeout_s)
+
+  # Longer than healthy_s, and for lives without work than the window.
+  wait_s = 100.0 if shows is work else 700.0
+  script = Waits(hours, wait_s, shows, a=['x'] * 9 + ['returns'])
+  outcome = play(script, clock=lambda: hours.now, a=restarts.Restart(3, 0.0))
+  assert outcome.reason == 'a failed after 3 restarts in a row: x'
 
 
 def hang(slot):

@@ -5,7 +5,7 @@ import pytest
 
 from environment_loops import vector
 from launch import pulse
-from launch.nodes import self_evaluation
+from launch.nodes import best
 from run_records import checkpoints
 from run_records import reporting
 from run_records import run_directory
@@ -120,7 +120,7 @@ def test_its_environments_may_take_long_to_make_and_to_reset(
   monkeypatch.setattr(vector, 'make_vector', make_noted)
   experiment = experiments.cartpole(num_agents=1)
   agent = experiment.make_agent()
-  found = self_evaluation.SelfEvaluation(
+  found = best.SelfEvaluation(
     experiment,
     agent,
     [experiment.actor_info(0)],

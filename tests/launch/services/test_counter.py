@@ -10,8 +10,8 @@ import pytest
 
 from launch import pulse
 from launch.services import counter as counter_lib
-from launch.services import counter_file
 from run_records import checkpoints
+from run_records import counter_file
 from run_records import durable
 from run_records import metrics
 from run_records import run_directory

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from launch import rpc
-from launch.services.inference import waiting
+from launch.services.inference import remote
 
 TRANSPORTS = ('shared_memory', 'rpc')
 ENVS = 4
@@ -16,7 +16,7 @@ ENVS = 4
 @pytest.fixture
 def said(monkeypatch):
   """said.wait(s): whether somebody said that he waits, after half a second."""
-  monkeypatch.setattr(waiting, 'SAY_S', 0.5)
+  monkeypatch.setattr(remote, 'SAY_S', 0.5)
   event = threading.Event()
 
   class Handler(logging.Handler):
@@ -24,9 +24,9 @@ def said(monkeypatch):
       event.set()
 
   handler = Handler()
-  logging.getLogger(waiting.__name__).addHandler(handler)
+  logging.getLogger(remote.__name__).addHandler(handler)
   yield event
-  logging.getLogger(waiting.__name__).removeHandler(handler)
+  logging.getLogger(remote.__name__).removeHandler(handler)
 
 
 def _observation(seed):
@@ -35,9 +35,9 @@ def _observation(seed):
 
 def test_a_wait_says_so_ever_more_seldom_and_ends(caplog):
   now = [100.0]
-  wait = waiting.Wait(100.0, clock=lambda: now[0])
+  wait = remote.Wait(100.0, clock=lambda: now[0])
   found = []
-  with pytest.raises(waiting.NoAnswer, match='after 100 s. The reason'):
+  with pytest.raises(remote.NoAnswer, match='after 100 s. The reason'):
     while True:
       before = len(caplog.messages)
       wait.go_on(lambda: 'The reason.')
@@ -59,7 +59,7 @@ def test_a_stopped_server_is_waited_for_aloud_and_then_given_up(
   assert policy.shares_memory == (transport == 'shared_memory')
   policy.act(None, _observation(0), 0, None)
   apart.stop()
-  with pytest.raises(waiting.NoAnswer) as error:
+  with pytest.raises(remote.NoAnswer) as error:
     policy.act(None, _observation(1), 0, None)
   # What is said while it waits is what it fails with.
   for text in (str(error.value), caplog.text):

@@ -1,7 +1,7 @@
 """Runs whose nodes are killed and stopped at random, and whether they survive.
 
     make chaos                                  # minutes for each system
-    python studies/chaos.py --systems=impala --events=10 --seed=3
+    python tests/faults/chaos.py --systems=impala --events=10 --seed=3
 
 A seeded monkey kills (SIGKILL) or stops (SIGSTOP) a random node every 3 to 6
 seconds, but never the launcher. A run survives if it ends with exit code 0 and
@@ -19,17 +19,18 @@ import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
+# When run as a file, Python searches tests/faults/ for modules first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+
 import psutil
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
 from run_records import run_directory
-from studies import launched
+from tests.faults import launched
 
 _PAUSE_S = (3.0, 6.0)
 _END_S = 480.0  # limit since the start or the last event
@@ -156,11 +157,7 @@ def run(
     # Extended only by events: a launcher may hang after its nodes have ended.
     if monkey.left < events:
       until = time.monotonic() + _END_S
-  code = process.poll()
-  if code is None:
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      process.wait(15)
+  code = launched.ask_to_end(process)
   left = _remains(temporary) + [str(p) for p in sorted(_shared() - before)]
   process.kill()
   process.wait()
@@ -246,11 +243,10 @@ def main(argv: Sequence[str]) -> int:
   args, flags = parser.parse_known_args(argv)
   if args.events < 1:
     parser.error(f'--events={args.events}: give at least 1')
+  systems = launched.chosen(parser, args.systems, SYSTEMS)
   args.out.mkdir(parents=True, exist_ok=True)
   results: list[Result] = []
-  for name in args.systems.split(','):
-    if name not in SYSTEMS:
-      parser.error(f'there is no system {name!r}: {", ".join(SYSTEMS)}')
+  for name in systems:
     monkey, seed = Monkey(args.seed, args.events), args.seed
     while monkey.left:
       print(f'{name}, seed {seed}', flush=True)

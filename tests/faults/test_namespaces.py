@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from studies import namespaces
+from tests.faults import namespaces
 
 
 def test_the_bytes_of_a_link_are_counted_both_ways():

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from studies import cluster_demo
-from studies import cluster_records
-from studies import namespaces
+from tests.faults import cluster_demo
+from tests.faults import cluster_records
+from tests.faults import namespaces
 
 
 @pytest.mark.parametrize(

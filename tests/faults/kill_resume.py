@@ -1,8 +1,8 @@
 """Kills a run's launcher (-9) at random moments, and resumes it each time.
 
-python studies/kill_resume.py --times=50
-python studies/kill_resume.py --times=10 -- impala:cartpole --seed=1
-python studies/kill_resume.py --times=10 -- dqn --topology=gossip
+python tests/faults/kill_resume.py --times=50
+python tests/faults/kill_resume.py --times=10 -- impala:cartpole --seed=1
+python tests/faults/kill_resume.py --times=10 -- dqn --topology=gossip
 
 Arguments of run.py may follow. Half of the kills come at any moment after
 Python starts, half after the run has saved something. After each kill no
@@ -28,16 +28,16 @@ import tempfile
 import time
 import uuid
 
-# When run as a file, Python searches studies/ for modules first.
+# When run as a file, Python searches tests/faults/ for modules first.
 if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib
 from run_records import checkpoints
 from run_records import durable
 from run_records import run_directory
-from studies import launched
+from tests.faults import launched
 
 DEFAULT = (
   'dqn', '--config.agent.hidden_sizes=(32,)', '--config.run.evaluations=2',
@@ -103,10 +103,8 @@ class Campaign:
   def kill_once(self, rng: random.Random) -> None:
     """Starts the run, kills its launcher, and checks what is left."""
     before = self.steps(), self.learner_steps()
-    process, started = (
-      self.start(f'--config.run.steps_per_agent={10**9}'),
-      _now(),
-    )
+    process = self.start(f'--config.run.steps_per_agent={10**9}')
+    started = _now()
     if rng.random() < 0.5:
       self._wait_for_a_save(process, started)
     time.sleep(rng.uniform(0.0, self._spread_s))

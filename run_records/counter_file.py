@@ -102,15 +102,11 @@ class CounterFile:
     state: Callable[[], tuple[int, Mapping[str, Any]]],
     must: bool = False,
   ) -> None:
-    """Writes the state if that is due, or if it must be.
+    """Writes the state if that is due, or on disk in any case if it must be.
 
     Each report survives the process. On disk, so that it survives the machine
-    too, the state is put now and then: that takes milliseconds.
-
-    Args:
-      now: seconds, monotonic.
-      state: gives the number of the newest change, and the state.
-      must: whether it is due, and on disk, in any case.
+    too, the state is put now and then: that takes milliseconds. `state` gives
+    the number of the newest change, and the state.
     """
     if not self._saving.acquire(blocking=must):
       return

@@ -10,7 +10,7 @@ import os
 import pathlib
 import sys
 
-# Run as a file, Python would look for modules in launch/ first.
+# Run as a file, Python would look for modules in studies/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')

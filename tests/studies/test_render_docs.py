@@ -8,9 +8,9 @@ import shlex
 
 from launch import command_line
 from launch import registry
-from launch import render_docs
 from launch import session
 from run_records import metrics
+from studies import render_docs
 
 
 def test_the_docs_show_what_the_code_builds():

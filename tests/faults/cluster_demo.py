@@ -1,8 +1,8 @@
 """A cluster of hosts on this machine, of which one is lost in mid-run.
 
-    make cluster-demo                                # Ape-X, IMPALA, ...
-    python studies/cluster_demo.py --only=impala,swarm
-    python studies/cluster_demo.py --weather=50,1    # links: ms late, % lost
+    make cluster-demo                                   # Ape-X, IMPALA, ...
+    python tests/faults/cluster_demo.py --only=impala,swarm
+    python tests/faults/cluster_demo.py --weather=50,1  # links: ms late, % lost
 
 Ray runs on a head and on two hosts with addresses of their own
 (namespaces.py). A program is started on the head; once it learns, a host
@@ -26,13 +26,15 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+# When run as a file, Python searches tests/faults/ for modules first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from studies import cluster_records
-from studies import namespaces
-from studies import slow_link
+from tests.faults import cluster_records
+from tests.faults import launched
+from tests.faults import namespaces
+from tests.faults import slow_link
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PORT = 6379
 _LEARNS_S = 240.0  # from the start of a run to its first update, at most
 # How long the rest goes on before a new host joins: long enough to see that
@@ -148,7 +150,7 @@ def run(
     began = time.monotonic()
     launcher = cluster.head.start(
       sys.executable,
-      str(_ROOT / 'launch' / 'run.py'),
+      str(launched.COMMAND),
       *SYSTEMS[system],
       '--config.run.target_return=None',  # the host is lost before it ends
       '--lp_launch_type=ray',
@@ -196,7 +198,10 @@ def run(
   )
   print(cluster_records.table([found]), flush=True)
   if found.faults:
-    print(f'{system}: {"; ".join(found.faults)}\n{_end(output)}', flush=True)
+    print(
+      f'{system}: {"; ".join(found.faults)}\n{launched.last_words(output)}',
+      flush=True,
+    )
   return found
 
 
@@ -253,10 +258,6 @@ def _goes_on(launcher) -> None:
     raise RuntimeError(f'the run ended with code {launcher.returncode} already')
 
 
-def _end(path: pathlib.Path) -> str:
-  return path.read_text(errors='replace')[-2500:] if path.exists() else ''
-
-
 def main() -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -278,15 +279,13 @@ def main() -> int:
     '--save', action='store_true', help='keep the table, in docs/clusters.md'
   )
   args, extra = parser.parse_known_args()
-  systems = args.only.split(',')
+  systems = launched.chosen(parser, args.only, SYSTEMS)
   if args.save and (args.lose or args.weather or extra):
     parser.error(
       '--save keeps what `make cluster-demo` shows: without --lose, --weather '
       'and words for run.py.'
     )
   for system in systems:
-    if system not in SYSTEMS:
-      parser.error(f'no system {system!r}: there are {", ".join(SYSTEMS)}')
     try:
       there = nodes(system, extra) if args.lose else [args.lose]
     except ValueError as e:

@@ -18,7 +18,7 @@ from typing import Any
 from run_records import curves
 from run_records import metrics
 
-_DOCS = pathlib.Path(__file__).resolve().parents[1] / 'docs'
+_DOCS = pathlib.Path(__file__).resolve().parents[2] / 'docs'
 RESULTS = _DOCS / 'results' / 'cluster_demo.json'
 PAGE = _DOCS / 'clusters.md'
 BEGIN, END = '<!-- demo: begin -->', '<!-- demo: end -->'

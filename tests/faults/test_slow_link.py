@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from studies import slow_link
+from tests.faults import slow_link
 
 
 @pytest.fixture

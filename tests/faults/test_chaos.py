@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from run_records import run_directory
-from studies import chaos
-from studies import launched
+from tests.faults import chaos
+from tests.faults import launched
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from launch import settings
+from run_records import settings
 
 
 @dataclasses.dataclass(frozen=True)

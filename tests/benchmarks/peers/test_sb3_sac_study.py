@@ -11,7 +11,7 @@ from run_records import curves
 from run_records import metrics
 from run_records import run_directory
 from studies import runs as study_runs
-from studies import sb3_sac
+from tests.benchmarks.peers import sb3_sac_study
 
 
 def _cell(preset='pendulum', **overrides):
@@ -31,7 +31,7 @@ def _arrays(rng, sizes):
 )
 def test_sb3_is_told_the_numbers_of_the_preset(preset, sizes, waits):
   cell = _cell(preset)
-  found = sb3_sac.model_settings(cell.config)
+  found = sb3_sac_study.model_settings(cell.config)
   assert found['policy_kwargs']['net_arch'] == {
     'pi': [sizes] * 2,
     'qf': [sizes] * 2,
@@ -55,7 +55,7 @@ def test_sb3_is_told_the_numbers_of_the_preset(preset, sizes, waits):
 )
 def test_what_sb3_cannot_be_told_is_refused(name, value, said):
   with pytest.raises(ValueError, match=said):
-    sb3_sac.model_settings(_cell(**{name: value}).config)
+    sb3_sac_study.model_settings(_cell(**{name: value}).config)
 
 
 def test_the_policy_is_tanh_of_the_mean():
@@ -64,7 +64,7 @@ def test_the_policy_is_tanh_of_the_mean():
   y = np.maximum(x @ arrays['weights_0'] + arrays['bias_0'], 0)
   y = np.maximum(y @ arrays['weights_1'] + arrays['bias_1'], 0)
   wanted = np.tanh(y @ arrays['weights_2'] + arrays['bias_2'])
-  np.testing.assert_allclose(sb3_sac.policy(arrays)(x), wanted, atol=1e-6)
+  np.testing.assert_allclose(sb3_sac_study.policy(arrays)(x), wanted, atol=1e-6)
 
 
 def test_seeds_of_a_study_share_a_config_and_sb3_has_its_own(
@@ -72,18 +72,18 @@ def test_seeds_of_a_study_share_a_config_and_sb3_has_its_own(
 ):
   digests = set()
   for seed in (0, 1):
-    argv = ['sb3_sac.py', 'sac:pendulum', f'--seed={seed}', '--print-config']
+    argv = ['sb3_sac', 'sac:pendulum', f'--seed={seed}', '--print-config']
     monkeypatch.setattr(sys, 'argv', argv)
-    assert sb3_sac.main() == 0
+    assert sb3_sac_study.main() == 0
     digests.add(study_runs.digest(json.loads(capsys.readouterr().out)))
   assert len(digests) == 1
   cell = cell_lib.resolve('sac', 'pendulum', 'single_process', {}, 7)
   run = run_directory.create(tmp_path / 'run', cell.config, {})
-  monkeypatch.setattr(sb3_sac, 'PYTHON', sys.executable)
-  monkeypatch.setattr(sb3_sac, 'SCRIPT', tmp_path / 'script.py')
-  sb3_sac.SCRIPT.write_text('exit(3)')
-  model = sb3_sac.model_settings(cell.config)
-  assert sb3_sac.learn(cell, model, run) == 3
+  monkeypatch.setattr(sb3_sac_study, 'PYTHON', sys.executable)
+  monkeypatch.setattr(sb3_sac_study, 'SCRIPT', tmp_path / 'script.py')
+  sb3_sac_study.SCRIPT.write_text('exit(3)')
+  model = sb3_sac_study.model_settings(cell.config)
+  assert sb3_sac_study.learn(cell, model, run) == 3
   told = metrics.read_json(run.path / 'settings.json')['model']
   assert told == {**model, 'seed': 7}
 
@@ -101,7 +101,7 @@ def _kept(tmp_path, *kept):
 def test_what_was_kept_is_played_and_becomes_a_curve(tmp_path):
   cell, run = _kept(tmp_path, 160, 80)
   metrics.write_json(run.checkpoints / 'versions.json', {'torch': '2'})
-  sb3_sac.evaluate(cell, run, 0)
+  sb3_sac_study.evaluate(cell, run, 0)
   curve = curves.of_run(run.path)
   assert list(curve.steps) == [80, 160] and (curve.returns < 0).all()
   assert run.summary()['totals'] == {'actor_steps': 160, 'learner_steps': 60}
@@ -115,10 +115,10 @@ def test_a_crash_of_sb3_leaves_what_was_kept_before_it(
   (run.checkpoints / 'new.npz').write_bytes(b'half of i')
   monkeypatch.setattr(cell_lib, 'resolve', lambda *unused: cell)
   monkeypatch.setattr(run_directory, 'create', lambda *unused: run)
-  monkeypatch.setattr(sb3_sac, 'PYTHON', tmp_path)
-  monkeypatch.setattr(sb3_sac, 'learn', lambda *unused: 9)
-  argv = ['sb3_sac.py', 'sac:pendulum', f'--run_dir={run.path}']
+  monkeypatch.setattr(sb3_sac_study, 'PYTHON', tmp_path)
+  monkeypatch.setattr(sb3_sac_study, 'learn', lambda *unused: 9)
+  argv = ['sb3_sac', 'sac:pendulum', f'--run_dir={run.path}']
   monkeypatch.setattr(sys, 'argv', argv)
-  assert sb3_sac.main() == 9
+  assert sb3_sac_study.main() == 9
   assert list(curves.of_run(run.path).steps) == list(kept)
   assert run.summary() is None

@@ -1,12 +1,13 @@
 """Runs Stable-Baselines3's SAC with the settings of ours, as a study's variant.
 
-  python studies/sb3_sac.py sac:pendulum --run_dir=runs/sb3 --seed=1
+  python tests/benchmarks/peers/sb3_sac_study.py sac:pendulum \
+    --run_dir=runs/sb3 --seed=1
 
-For studies (declared.py): takes the flags of launch/run.py sac, and writes a
-run directory that studies can read. SB3 learns in its own environment (`python
-requirements/environment.py sb3`) with the numbers of the resolved config, one
-update per environment step. Its policy is kept wherever ours would be
-evaluated, and then plays episodes here as ours does: same code, same seeds.
+For studies/declared.py: takes the flags of launch/run.py sac, and writes a run
+directory that studies can read. SB3 learns (sb3_sac.py) in its own environment
+(`python requirements/environment.py sb3`) with the numbers of the resolved
+config, one update per environment step. Its policy is kept wherever ours would
+be evaluated, and then plays episodes here as ours does: same code, same seeds.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import sys
 import tempfile
 from typing import Any
 
-# When run as a file, Python searches studies/ for modules first.
+# When run as a file, Python searches peers/ for modules first.
 if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import numpy as np
@@ -39,10 +40,11 @@ from launch.engines import linux
 from murmuration import portable
 from run_records import commands
 from run_records import metrics
+from run_records import packages
 from run_records import run_directory
 
 PYTHON = session.root() / '.peers' / 'sb3' / 'bin' / 'python'
-SCRIPT = session.root() / 'tests' / 'benchmarks' / 'peers' / 'sb3_sac.py'
+SCRIPT = pathlib.Path(__file__).resolve().with_name('sb3_sac.py')
 # Our settings that SB3's SAC lacks, with the values that it implies.
 _ONLY = {
   'activation': 'relu',
@@ -86,7 +88,7 @@ def main() -> int:
         f'{PYTHON} is not there: python requirements/environment.py sb3 '
         'makes it.'
       )
-    run = run_directory.create(args.run_dir, config, session.versions())
+    run = run_directory.create(args.run_dir, config, packages.versions())
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   code = learn(cell, config['sb3'], run)

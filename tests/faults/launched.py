@@ -1,16 +1,31 @@
-"""Starts runs of launch/run.py, for studies that watch or disturb them."""
+"""Starts and ends runs of launch/run.py, to watch or disturb them."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Collection
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import psutil
 
-COMMAND = pathlib.Path(__file__).resolve().parents[1] / 'launch' / 'run.py'
+COMMAND = pathlib.Path(__file__).resolve().parents[2] / 'launch' / 'run.py'
+_END_S = 15.0  # until a run that is asked to end has done so
+
+
+def chosen(
+  parser: argparse.ArgumentParser, names: str, systems: Collection[str]
+) -> list[str]:
+  """The systems of a flag, such as 'apex,impala'; exits if one is unknown."""
+  found = names.split(',')
+  for name in found:
+    if name not in systems:
+      parser.error(f'there is no system {name!r}: {", ".join(systems)}')
+  return found
 
 
 def start(
@@ -28,7 +43,24 @@ def start(
     )
 
 
+def ask_to_end(process: subprocess.Popen) -> int | None:
+  """Ends a run as a user would, if it has not ended, and waits a while for it.
+
+  Returns:
+    Its exit code; None if it had not ended by itself.
+  """
+  code = process.poll()
+  if code is None:
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(_END_S)
+  return code
+
+
 def last_words(said: pathlib.Path) -> str:
+  """The end of what a run has printed; '' if it was not started."""
+  if not said.exists():
+    return ''
   return said.read_text(errors='replace')[-2000:].strip()
 
 

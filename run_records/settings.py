@@ -81,11 +81,7 @@ def near(word: str, known: list[str]) -> str:
 
 
 def parse(section: str, config_class: Any, name: str, text: str) -> Any:
-  """The value of a field, from its text on a command line.
-
-  Raises:
-    ValueError: the text is no value of the field's type.
-  """
+  """The value of a field, from its text; ValueError for another type."""
   hint = typing.get_type_hints(config_class)[name]
   options = (
     typing.get_args(hint)

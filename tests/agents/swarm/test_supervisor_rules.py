@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from agents.swarm import explorers
-from agents.swarm import supervision
+from agents.swarm import supervisor_rules
 
 INF = math.inf
 
@@ -20,16 +20,16 @@ def _number(value):
 def _machine(inputs):
   names = ('b', 'k', 'c_max', 'window', 'idle_episodes')
   given = {name: inputs[name] for name in names if name in inputs}
-  return supervision.make_supervision(
+  return supervisor_rules.make_supervision(
     explorers.Config(supervisor=inputs['mode'], **given)
   )
 
 
 def _through_json(machine, inputs):
   """A new machine with the checkpointed state of this one."""
-  state = json.loads(json.dumps(supervision.state_of(machine)))
+  state = json.loads(json.dumps(supervisor_rules.state_of(machine)))
   fresh = _machine(inputs)
-  supervision.restore(fresh, state)
+  supervisor_rules.restore(fresh, state)
   return fresh
 
 
@@ -42,7 +42,10 @@ def _play(inputs, through_json=False):
     if kind == 'candidate':
       machine.offer(event[0], event[1] if len(event) > 1 else 0.0)
       continue
-    ticket, verdict = machine.next_episode(), supervision.Verdict(None, None)
+    ticket, verdict = (
+      machine.next_episode(),
+      supervisor_rules.Verdict(None, None),
+    )
     if through_json and ticket is not None:
       # The process ends in mid-episode: the same one is asked for again.
       machine = _through_json(machine, inputs)
@@ -86,12 +89,12 @@ def test_the_literal_machine_is_that_of_the_vectors(vector, through_json):
 @pytest.mark.vectors('pso_supervisor', mode='weight')
 def test_the_weight_is_equation_4(vector):
   inputs = vector.inputs
-  got = supervision.weight(inputs['x'], inputs['b'], inputs['k'])
+  got = supervisor_rules.weight(inputs['x'], inputs['b'], inputs['k'])
   assert got == pytest.approx(vector.expected['c'], rel=1e-10)
 
 
 def _default(b=2, k=200.0, c_max=None, window=5, idle_episodes=4):
-  return supervision.DefaultSupervision(b, k, c_max, window, idle_episodes)
+  return supervisor_rules.DefaultSupervision(b, k, c_max, window, idle_episodes)
 
 
 def _with_star(returns=(1.0, 2.0, 3.0), claim=0.0, **options):
@@ -115,7 +118,7 @@ def _trial(machine, returns):
 
 def test_without_a_candidate_no_episode_is_run():
   assert _default().next_episode() is None
-  assert supervision.LiteralSupervision(2, 200.0).next_episode() is None
+  assert supervisor_rules.LiteralSupervision(2, 200.0).next_episode() is None
 
 
 def test_the_slot_keeps_the_highest_claim_and_the_first_of_equals():
@@ -125,7 +128,7 @@ def test_the_slot_keeps_the_highest_claim_and_the_first_of_equals():
   kept = [machine.offer(i, claim) for i, claim in enumerate(claims)]
   assert kept == [True, True, False, False, False, False, False]
   assert machine.bar == 3.0
-  assert machine.next_episode() == supervision.Ticket('trial', 1)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
   assert machine.bar == -INF  # the slot is free while the trial runs
   assert machine.offer(7, -5.0)
 
@@ -135,9 +138,9 @@ def test_a_candidate_below_the_claim_bar_waits_until_the_swarm_idles():
   assert machine.offer(1, 10.0)  # not above the bar
   for _ in range(2):
     ticket = machine.next_episode()
-    assert ticket == supervision.Ticket('confirmation', 0)
+    assert ticket == supervisor_rules.Ticket('confirmation', 0)
     machine.finish(ticket, 0.0)
-  assert machine.next_episode() == supervision.Ticket('trial', 1)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
 
 
 def test_a_rejection_raises_the_claim_bar_and_changes_nothing_else():
@@ -145,7 +148,7 @@ def test_a_rejection_raises_the_claim_bar_and_changes_nothing_else():
   before = (machine.star, machine.x, machine.c, machine.r_star, machine.hist)
   assert machine.offer(1, 9.0)
   # An equal mean is no reason to change.
-  assert _trial(machine, [2.0, 2.0, 2.0]) == supervision.Verdict(None, 1)
+  assert _trial(machine, [2.0, 2.0, 2.0]) == supervisor_rules.Verdict(None, 1)
   assert before == (
     machine.star, machine.x, machine.c, machine.r_star, machine.hist
   )  # fmt: skip
@@ -153,14 +156,14 @@ def test_a_rejection_raises_the_claim_bar_and_changes_nothing_else():
   assert machine.offer(2, 8.0)
   assert machine.next_episode().kind == 'confirmation'
   assert machine.offer(3, 9.5)
-  assert machine.next_episode() == supervision.Ticket('trial', 3)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 3)
 
 
 def test_an_accepted_candidate_brings_its_own_claim_even_if_it_is_lower():
   machine = _with_star(claim=10.0, idle_episodes=1)
   machine.offer(1, 4.0)
   machine.finish(machine.next_episode(), 0.0)
-  assert _trial(machine, [5.0, 1.0, 6.0]) == supervision.Verdict(1, None)
+  assert _trial(machine, [5.0, 1.0, 6.0]) == supervisor_rules.Verdict(1, None)
   assert machine.claim_bar == 4.0
   # R_star was 1.5: two of the three returns are wins, and b is not exceeded.
   assert (machine.x, machine.c, machine.accepted) == (2, 0.0, 2)
@@ -195,16 +198,16 @@ def test_several_supervisors_share_a_trial_in_the_order_they_end():
   machine.offer(0, 0.0)
   tickets = [machine.next_episode() for _ in range(4)]
   # Three episodes decide; the fourth supervisor has nothing to do yet.
-  assert tickets == [supervision.Ticket('trial', 0)] * 3 + [None]
+  assert tickets == [supervisor_rules.Ticket('trial', 0)] * 3 + [None]
   for ticket, episode_return in zip(tickets, (3.0, 1.0)):
-    assert machine.finish(ticket, episode_return) == supervision.Verdict(
+    assert machine.finish(ticket, episode_return) == supervisor_rules.Verdict(
       None, None
     )
-  assert machine.finish(tickets[2], 2.0) == supervision.Verdict(0, None)
+  assert machine.finish(tickets[2], 2.0) == supervisor_rules.Verdict(0, None)
   assert machine.hist == [3.0, 1.0, 2.0]
   machine.offer(1, 1.0)
   tickets = [machine.next_episode() for _ in range(4)]
-  assert tickets[3] == supervision.Ticket('confirmation', 0)
+  assert tickets[3] == supervisor_rules.Ticket('confirmation', 0)
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -238,9 +241,9 @@ def test_any_number_of_supervisors_keeps_the_rules(seed):
         decided += 1
         better = np.mean(returns) > r_star
         assert verdict == (
-          supervision.Verdict(ticket.candidate, None)
+          supervisor_rules.Verdict(ticket.candidate, None)
           if better
-          else supervision.Verdict(None, ticket.candidate)
+          else supervisor_rules.Verdict(None, ticket.candidate)
         )
         if better:
           star, star_returns = ticket.candidate, returns[-window:]
@@ -258,9 +261,9 @@ def test_a_trial_goes_on_when_a_supervisor_is_gone():
   lost, kept = machine.next_episode(), machine.next_episode()
   assert machine.next_episode() is None
   machine.cancel(lost)
-  assert machine.next_episode() == supervision.Ticket('trial', 0)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 0)
   machine.finish(kept, 1.0)
-  assert machine.finish(kept, 2.0) == supervision.Verdict(0, None)
+  assert machine.finish(kept, 2.0) == supervisor_rules.Verdict(0, None)
 
 
 def test_a_trial_that_takes_too_long_counts_as_a_rejection():
@@ -270,7 +273,7 @@ def test_a_trial_that_takes_too_long_counts_as_a_rejection():
   machine.finish(machine.next_episode(), 100.0)
   assert machine.drop_trial() == 1
   assert (machine.star, machine.claim_bar, machine.rejected) == (0, 5.0, 1)
-  assert machine.next_episode() == supervision.Ticket('confirmation', 0)
+  assert machine.next_episode() == supervisor_rules.Ticket('confirmation', 0)
 
 
 def test_late_episodes_do_not_move_the_swarm():
@@ -282,11 +285,13 @@ def test_late_episodes_do_not_move_the_swarm():
   machine.offer(2, 6.0)
   _trial(machine, [7.0, 8.0, 9.0])
   assert machine.star == 2
-  before = supervision.state_of(machine)
+  before = supervisor_rules.state_of(machine)
   for ticket in (old_star, late_trial):
-    assert machine.finish(ticket, 1000.0) == supervision.Verdict(None, None)
+    assert machine.finish(ticket, 1000.0) == supervisor_rules.Verdict(
+      None, None
+    )
     machine.cancel(ticket)
-    assert supervision.state_of(machine) == before
+    assert supervisor_rules.state_of(machine) == before
 
 
 def test_a_late_episode_does_not_count_in_the_trial_that_follows():
@@ -303,25 +308,25 @@ def test_a_late_episode_does_not_count_in_the_trial_that_follows():
 
 
 def test_the_literal_machine_forgets_an_episode_of_what_it_no_longer_tests():
-  machine = supervision.LiteralSupervision(b=1, k=200.0)
+  machine = supervisor_rules.LiteralSupervision(b=1, k=200.0)
   machine.offer(0, 0.0)
   late = machine.next_episode()
   machine.offer(1, 0.0)
-  assert machine.next_episode() == supervision.Ticket('trial', 1)
-  assert machine.finish(late, 1000.0) == supervision.Verdict(None, None)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
+  assert machine.finish(late, 1000.0) == supervisor_rules.Verdict(None, None)
   assert (machine.x, machine.drop_trial(), machine.bar) == (0, None, -INF)
   assert not machine.offer(2, math.nan)
 
 
 def test_literal_episodes_of_theta_star_are_confirmations():
-  machine = supervision.LiteralSupervision(b=1, k=200.0)
+  machine = supervisor_rules.LiteralSupervision(b=1, k=200.0)
   machine.offer(0, 0.0)
   for _ in range(2):
     ticket = machine.next_episode()
     assert ticket.kind == 'trial'
     machine.finish(ticket, 5.0)
   assert machine.star == 0
-  assert machine.next_episode() == supervision.Ticket('confirmation', 0)
+  assert machine.next_episode() == supervisor_rules.Ticket('confirmation', 0)
 
 
 def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
@@ -331,15 +336,15 @@ def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
   machine.next_episode()
   machine.offer(2, 3.0)
   restored = _default()
-  supervision.restore(
-    restored, json.loads(json.dumps(supervision.state_of(machine)))
+  supervisor_rules.restore(
+    restored, json.loads(json.dumps(supervisor_rules.state_of(machine)))
   )
   assert restored.trial == (1, 5.0)
   assert restored.waiting == (2, 3.0)
   tickets = [restored.next_episode() for _ in range(3)]
   assert [t.kind for t in tickets] == ['trial', 'trial', 'confirmation']
   restored.finish(tickets[0], 5.0)
-  assert restored.finish(tickets[1], 6.0) == supervision.Verdict(1, None)
+  assert restored.finish(tickets[1], 6.0) == supervisor_rules.Verdict(1, None)
   assert restored.hist == [4.0, 5.0, 6.0]
 
 
@@ -349,8 +354,8 @@ def test_a_restored_machine_goes_by_its_own_config():
   _trial(machine, (4.0, 5.0))
   numbers = {'b': 1, 'k': 1.0, 'c_max': 0.7, 'window': 2, 'idle_episodes': 9}
   restored = _default(**numbers)
-  supervision.restore(
-    restored, json.loads(json.dumps(supervision.state_of(machine)))
+  supervisor_rules.restore(
+    restored, json.loads(json.dumps(supervisor_rules.state_of(machine)))
   )
   for name, number in numbers.items():
     assert getattr(restored, name) == number
@@ -358,12 +363,12 @@ def test_a_restored_machine_goes_by_its_own_config():
   assert (restored.x, restored.c) == (3, 0.7)
   assert restored.hist == [2.0, 3.0]
   # A whole trial of now has run: it is decided by one more episode.
-  assert _trial(restored, (6.0,)) == supervision.Verdict(1, None)
+  assert _trial(restored, (6.0,)) == supervisor_rules.Verdict(1, None)
 
 
 def test_a_checkpoint_is_a_copy():
   machine = _with_star()
-  state = supervision.state_of(machine)
+  state = supervisor_rules.state_of(machine)
   before = json.dumps(state)
   machine.finish(machine.next_episode(), 50.0)
   assert json.dumps(state) == before
@@ -402,9 +407,11 @@ def test_a_config_that_cannot_work_is_refused(options, message):
 
 
 def test_the_config_chooses_the_machine():
-  literal = supervision.make_supervision(
+  literal = supervisor_rules.make_supervision(
     explorers.Config(supervisor='literal', b=4)
   )
-  assert literal == supervision.LiteralSupervision(b=4, k=200.0)
-  default = supervision.make_supervision(explorers.Config(c_max=None, window=9))
+  assert literal == supervisor_rules.LiteralSupervision(b=4, k=200.0)
+  default = supervisor_rules.make_supervision(
+    explorers.Config(c_max=None, window=9)
+  )
   assert default == _default(b=3, window=9, idle_episodes=6)

@@ -3,7 +3,7 @@
 import pytest
 
 from launch.services import counter as counter_lib
-from launch.services import counter_file
+from run_records import counter_file
 
 
 class _Clock:

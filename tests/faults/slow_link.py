@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import fcntl
 import os
+import pathlib
 import random
 import select
 import struct
@@ -22,7 +23,8 @@ _TAP = 0x0002 | 0x1000  # IFF_TAP | IFF_NO_PI: bare Ethernet frames
 _FRAME_BYTES = 1 << 16
 # Frames under way; a router drops what comes then, too.
 _MOST_FRAMES = 20_000
-COMMAND = f'from {__name__} import carry; carry()'  # of `python -c`
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = f'from {__name__} import carry; carry()'  # of `python -c`, in _ROOT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,7 @@ def start(inside: str, outside: str, weather: Weather) -> subprocess.Popen:
       ],
       pass_fds=ends,
       stdin=subprocess.DEVNULL,
+      cwd=_ROOT,
     )
   finally:
     for end in ends:

@@ -179,16 +179,17 @@ def evaluate(
   """
   name, settings = run.config()['environment'], run.config().get('run', {})
   limited = environments.spec(name).max_episode_steps is not None
-  result = evaluation.evaluate_vector(
-    kept.policy(),
-    name,
-    episodes,
-    seed,
-    # Runs of earlier versions have no such setting.
-    None if limited else settings.get('eval_max_steps', _MAX_STEPS),
-    epsilon=settings.get('eval_epsilon', 0.0),
-    building=making.Watched(name),
-  )
+  with making.Watched(name) as watched:
+    result = evaluation.evaluate_vector(
+      kept.policy(),
+      name,
+      episodes,
+      seed,
+      # Runs of earlier versions have no such setting.
+      None if limited else settings.get('eval_max_steps', _MAX_STEPS),
+      watched.moved,
+      epsilon=settings.get('eval_epsilon', 0.0),
+    )
   assert result is not None  # nothing stops it
   return result
 
@@ -213,20 +214,20 @@ def record(
     ValueError, RuntimeError: the environment gives no pictures, or they
       cannot be written.
   """
-  with making.Watched(name):
-    environment = environments.make(
-      atari.whole_games(name), seed, render_mode='rgb_array'
-    )
   frames = []
 
   def watch(observation):
     frames.append(environment.render())
     return policy(observation)
 
-  try:
-    evaluation.run_episode(watch, environment, max_steps)
-    frames.append(environment.render())
-    fps = environment.frames_per_second or _FPS
-  finally:
-    environment.close()
+  with making.Watched(name) as watched:
+    environment = environments.make(
+      atari.whole_games(name), seed, render_mode='rgb_array'
+    )
+    try:
+      evaluation.run_episode(watch, environment, max_steps, watched.moved)
+      frames.append(environment.render())
+      fps = environment.frames_per_second or _FPS
+    finally:
+      environment.close()
   return film.record(frames, path, fps)

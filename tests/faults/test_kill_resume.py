@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from run_records import checkpoints
-from studies import kill_resume
+from tests.faults import kill_resume
 
 
 @pytest.mark.long

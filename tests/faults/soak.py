@@ -1,8 +1,8 @@
 """Long runs, and whether their nodes grow: memory, descriptors and threads.
 
-    make soak                                   # an hour of each system
-    python studies/soak.py --systems=impala --minutes=10
-    python studies/soak.py --together           # side by side: half the time
+    make soak                                  # an hour of each system
+    python tests/faults/soak.py --systems=impala --minutes=10
+    python tests/faults/soak.py --together     # side by side: half the time
 
 Every 10 seconds it measures each process of a run: proportional set size (PSS,
 in which memory that forked nodes share counts once), open descriptors and
@@ -25,20 +25,19 @@ import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import time
 
-# When run as a file, Python searches studies/ for modules first.
+# When run as a file, Python searches tests/faults/ for modules first.
 if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 import psutil
 
 from run_records import metrics
 from run_records import plots
 from run_records import run_directory
-from studies import launched
+from tests.faults import launched
 
 _PERIOD_S = 10.0  # at most; a short soak samples more often
 _LOOKS = 60  # samples of a run, at least
@@ -154,14 +153,9 @@ class Soak:
 
   def end(self) -> None:
     """Stops the run if it has not ended; `exit_code` then stays None."""
-    self.exit_code = self._process.poll()
-    if self.exit_code is None:
-      with contextlib.suppress(ProcessLookupError):
-        self._process.send_signal(signal.SIGTERM)
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        self._process.wait(15)
-      self._process.kill()
-      self._process.wait()
+    self.exit_code = launched.ask_to_end(self._process)
+    self._process.kill()
+    self._process.wait()
 
   def restarted(self) -> list[str]:
     """Nodes that were restarted, from the headers of their logs.
@@ -294,10 +288,7 @@ def main(argv: Sequence[str]) -> int:
   )
   parser.add_argument('--out', type=pathlib.Path, default='runs/soak')
   args, flags = parser.parse_known_args(argv)
-  names = args.systems.split(',')
-  for name in names:
-    if name not in SYSTEMS:
-      parser.error(f'there is no system {name!r}: {", ".join(SYSTEMS)}')
+  names = launched.chosen(parser, args.systems, SYSTEMS)
   args.out.mkdir(parents=True, exist_ok=True)
   broken, samples = [], {}
   for group in [names] if args.together else [[name] for name in names]:

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from studies import cluster_demo
-from studies import cluster_records
+from tests.faults import cluster_demo
+from tests.faults import cluster_records
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from launch import later
+from run_records import later
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Runs main with each command line; says which modules were needed for them.
 SCRIPT = """
 import json, sys
-from launch import later
+from run_records import later
 later.put_off()
 from launch import command_line
 codes = [command_line.main(argv) for argv in json.loads(sys.argv[1])]

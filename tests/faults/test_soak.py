@@ -5,8 +5,8 @@ import os
 import psutil
 import pytest
 
-from studies import launched
-from studies import soak
+from tests.faults import launched
+from tests.faults import soak
 
 
 def _samples(*sizes):

@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from launch.engines import linux
-from studies import slow_link
+from tests.faults import slow_link
 
 _ENTERED = 'MURMURATION_NAMESPACE'
 _NETWORK = '10.77.0'
