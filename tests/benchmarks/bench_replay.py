@@ -35,6 +35,7 @@ from tests.benchmarks import common  # noqa: E402
 _STEPS, _ENVS = 20, 16
 _LAYOUT = blocks.BlockLayout(_STEPS, _ENVS, (4,), behaviour_size=2)
 _ITEMS, _BATCH = 50_000, 2_048
+IN_FLIGHT = 16
 _STOP_S = 10.0
 
 
@@ -45,13 +46,13 @@ def serve_queue(port: int) -> None:
   server.wait()
 
 
-def write_blocks(address: str) -> None:
+def write_blocks(address: str, in_flight: int) -> None:
   """Writes blocks until it is ended."""
   adder = block_adder.BlockAdder(
     reverb.Client(address),
     'queue',
     _LAYOUT,
-    options=writer.WriteOptions(max_in_flight=16),
+    options=writer.WriteOptions(max_in_flight=in_flight),
   )
   rng = np.random.default_rng(0)
   observation = rng.normal(size=(_ENVS, 4)).astype(np.float32)
@@ -77,7 +78,11 @@ def frame_bytes() -> float:
 
 
 def measure_blocks(
-  seconds: float, port: int, write_to: str = '', read_from: str = ''
+  seconds: float,
+  port: int,
+  write_to: str = '',
+  read_from: str = '',
+  in_flight: int = IN_FLIGHT,
 ) -> tuple[float, int]:
   """Frames per second that the reader gets, and frames written in all.
 
@@ -86,10 +91,12 @@ def measure_blocks(
     port: of the queue.
     write_to: address of the queue as the writer has it; default: its own.
     read_from: likewise for the reader.
+    in_flight: blocks that the writer sends before one is confirmed.
   """
   own = f'localhost:{port}'
   command = [sys.executable, __file__, '--port', str(port)]
-  command += ['--write_to', write_to or own, '--role']
+  command += ['--write_to', write_to or own, f'--in_flight={in_flight}']
+  command.append('--role')
   others = [
     subprocess.Popen([*command, role], stderr=subprocess.DEVNULL)
     for role in ('queue', 'writer')
@@ -163,7 +170,7 @@ def main() -> int:
   if args.role == 'queue':
     serve_queue(args.port)
   if args.role == 'writer':
-    write_blocks(args.write_to)
+    write_blocks(args.write_to, args.in_flight)
   repetitions = common.choose(args, 1, 3, 5)
   seconds = common.choose(args, 1.0, 4.0, 6.0)
   common.warn_if_busy()
@@ -213,6 +220,7 @@ def _define(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--role', choices=('queue', 'writer'))
   parser.add_argument('--port', type=int, default=23_711)
   parser.add_argument('--write_to', help='address of the queue')
+  parser.add_argument('--in_flight', type=int, default=IN_FLIGHT)
 
 
 if __name__ == '__main__':
