@@ -218,7 +218,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     """
     forward = self._network.forward
     prepared = parameters.Prepared(self.layout, self._network.prepare)
-    return lambda theta, observation: forward(prepared(theta), observation)
+    return functools.partial(_forward, forward, prepared)
 
   def greedy(self, theta: np.ndarray) -> base.Policy:
     theta, values = np.array(theta, np.float32), self.values()
@@ -242,6 +242,16 @@ class ValueAgent(replay_agent.ReplayAgent):
       return values(theta, observation).argmax(axis=-1).astype(np.int32)
 
     return base.GreedyMembers(theta, act)
+
+
+def _forward(
+  forward: Callable[[Any, np.ndarray], np.ndarray],
+  prepared: Callable[[np.ndarray], Any],
+  theta: np.ndarray,
+  observation: np.ndarray,
+) -> np.ndarray:
+  """Of a module, so that an agent can be pickled."""
+  return forward(prepared(theta), observation)
 
 
 def _make_network(

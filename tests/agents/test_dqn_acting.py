@@ -1,5 +1,7 @@
 """How DQN acts: epsilons, ladders, the priorities of an actor."""
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +22,15 @@ def test_epsilon_falls_in_a_line_and_stays():
 def _observations(members, number):
   rng = np.random.default_rng(5)
   return rng.normal(size=(members, number, 2, 2)).astype(np.float32)
+
+
+def test_an_agent_can_be_pickled():
+  agent, observation = cases.make_agent(), _observations(1, 5)
+  theta = agent.initial(0)
+  values, copied = agent.values(), pickle.loads(pickle.dumps(agent)).values()
+  np.testing.assert_array_equal(
+    copied(theta, observation), values(theta, observation)
+  )
 
 
 def _best(agent, theta, observation):
