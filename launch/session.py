@@ -25,6 +25,7 @@ from environment_loops import faults
 from launch import cell as cell_lib
 from launch import engines
 from launch import needs
+from launch import notes
 from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
@@ -32,7 +33,6 @@ from run_records import commands
 from run_records import follow
 from run_records import later
 from run_records import metrics
-from run_records import notes
 from run_records import packages
 from run_records import run_directory
 from run_records import view

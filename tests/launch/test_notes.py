@@ -3,8 +3,8 @@
 import pytest
 
 from launch import cell as cell_lib
+from launch import notes
 from launch import registry
-from run_records import notes
 
 _OWN = {'environment': 'MountainCarContinuous-v0'}
 
