@@ -14,8 +14,12 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-USAGE = 2  # exit code of a command that cannot work
-INTERRUPTED = 130  # and of one that Ctrl-C ended
+# Exit codes; as in a shell, 128 and the signal's number are that signal's.
+USAGE = 2  # the command cannot work
+INTERRUPTED = 130  # by Ctrl-C
+TERMINATED = 143
+# Ended early by the user or the system.
+BROKEN_OFF = (INTERRUPTED, TERMINATED)
 
 
 class Parser(argparse.ArgumentParser):

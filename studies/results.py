@@ -61,7 +61,7 @@ def main() -> int:
     return commands.refuse(e)
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
-    return 130
+    return commands.INTERRUPTED
   return code
 
 

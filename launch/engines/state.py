@@ -4,12 +4,13 @@ from collections.abc import Callable
 import dataclasses
 import pathlib
 
+from run_records import commands
+
 FINISHED = 0
 FAILED = 1
-INTERRUPTED = 130
-TERMINATED = 143  # 128 + SIGTERM, as in a shell
-# Exit codes of a run that the user or the system ended early.
-BROKEN_OFF = (INTERRUPTED, TERMINATED)
+INTERRUPTED = commands.INTERRUPTED
+TERMINATED = commands.TERMINATED
+BROKEN_OFF = commands.BROKEN_OFF
 
 
 @dataclasses.dataclass

@@ -286,11 +286,7 @@ def main() -> int:
     if system not in _SYSTEMS:
       print(f'error: no system {system!r}: {", ".join(_SYSTEMS)}')
       return 2
-  try:
-    namespaces.enter()
-  except RuntimeError as e:
-    print(f'error: {e}', file=sys.stderr)
-    return 2
+  namespaces.enter()
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   window_s = common.choose(args, 10.0, 20.0, 30.0)
   common.warn_if_busy()

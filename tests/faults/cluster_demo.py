@@ -294,11 +294,7 @@ def main() -> int:
       parser.error(
         f'--lose={args.lose}: {system} has no such node, but {", ".join(there)}'
       )
-  try:
-    namespaces.enter()
-  except RuntimeError as e:
-    print(f'error: {e}', file=sys.stderr)
-    return 2
+  namespaces.enter()
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   top = pathlib.Path(args.directory or tempfile.mkdtemp(prefix='cluster-'))
   print(f'runs are in {top}', flush=True)

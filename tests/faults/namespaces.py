@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NoReturn
 
 from launch.engines import linux
+from run_records import commands
 from tests.faults import slow_link
 
 _ENTERED = 'MURMURATION_NAMESPACE'
@@ -31,7 +33,7 @@ def enter() -> None:
   """Starts this command again in a network namespace of its own.
 
   Raises:
-    RuntimeError: this machine cannot make one.
+    SystemExit: this machine cannot make one, which is said; the code is 2.
   """
   if os.environ.get(_ENTERED):
     _run('ip', 'link', 'set', 'lo', 'up')
@@ -40,16 +42,21 @@ def enter() -> None:
     return
   for command in ('ip', 'unshare', 'nsenter'):
     if shutil.which(command) is None:
-      raise RuntimeError(
+      _refuse(
         f'The command {command} is missing: install iproute2 and util-linux.'
       )
   user = [] if os.geteuid() == 0 else ['-r']
   if subprocess.run(['unshare', *user, '-n', 'true'], check=False).returncode:
-    raise RuntimeError(
+    _refuse(
       'This machine gives no network namespaces (unshare -n): run as root.'
     )
   os.environ[_ENTERED] = '1'
   os.execvp('unshare', ['unshare', *user, '-n', sys.executable, *sys.argv])
+
+
+def _refuse(why: str) -> NoReturn:
+  print(f'error: {why}', file=sys.stderr)
+  sys.exit(commands.USAGE)
 
 
 class Host:

@@ -1,6 +1,8 @@
 """What the demo of a cluster refuses before it begins."""
 
+import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -85,10 +87,14 @@ def test_all_systems_run_and_each_has_to_reach_the_bar(
 
 
 def test_a_node_that_is_there_may_be_lost(monkeypatch, capsys):
-  def enter():
-    raise RuntimeError('no network here')
+  def run(*arguments, **options):
+    return subprocess.CompletedProcess(arguments, returncode=1)
 
   monkeypatch.setattr(sys, 'argv', ['demo', '--only=apex', '--lose=actor/3'])
-  monkeypatch.setattr(namespaces, 'enter', enter)
-  assert cluster_demo.main() == 2
-  assert 'no network here' in capsys.readouterr().err
+  monkeypatch.delenv('MURMURATION_NAMESPACE', raising=False)
+  monkeypatch.setattr(shutil, 'which', lambda command: command)
+  monkeypatch.setattr(subprocess, 'run', run)
+  with pytest.raises(SystemExit) as ended:
+    cluster_demo.main()
+  assert ended.value.code == 2
+  assert 'gives no network namespaces' in capsys.readouterr().err

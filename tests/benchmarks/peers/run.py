@@ -4,8 +4,9 @@
 
 Peers: acme_dqn, acme_d4pg and acme_impala run in this interpreter's
 environment; sb3, sbx, sample_factory, evotorch and rllib in .peers/NAME,
-optional (`python requirements/environment.py NAME`). Other flags go to the
-peer's script. Exit code 2: the optional environment is not there.
+optional (`python requirements/environment.py NAME`); gala in that of sb3. Other
+flags go to the peer's script. Exit code 2: the optional environment is not
+there.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ PEERS = {
   'acme_d4pg': _Peer('acme_d4pg.py'),
   'acme_impala': _Peer('acme_impala.py'),
   'sb3': _Peer('sb3.py', 'sb3'),
+  'gala': _Peer('gala_a2c.py', 'sb3'),  # with --clone=DIRECTORY
   'evotorch': _Peer('evotorch_es.py', 'evotorch'),
   'sbx': _Peer('sbx_ddpg.py', 'sbx'),
   'sample_factory': _Peer('sample_factory_appo.py', 'sample_factory'),

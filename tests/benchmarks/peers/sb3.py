@@ -4,8 +4,8 @@
 
 dqn: CartPole-v1, 64x64, batch 256, one update every 8 steps: 32 samples per
 insert, uniform replay, n = 1. ddpg: Hopper-v5, 256x256, batch 256, one update
-per step: 256 samples per insert. a2c: CartPole-v1, 64x64, 16 environments in
-one process, 5 steps.
+per step: 256 samples per insert. a2c: CartPole-v1, 64x64, --envs (16)
+environments in one process, 5 steps.
 Needs an environment of its own: `python requirements/environment.py sb3`.
 """
 
@@ -25,7 +25,7 @@ import window
 
 _BATCH = 256
 _TASKS = {'dqn': 'CartPole-v1', 'ddpg': 'Hopper-v5', 'a2c': 'CartPole-v1'}
-_A2C_ENVIRONMENTS, _A2C_STEPS = 16, 5
+_A2C_STEPS = 5
 _PACKAGES = ['stable-baselines3', 'torch', 'numpy', 'gymnasium']
 
 
@@ -40,11 +40,13 @@ class _Watch(callbacks.BaseCallback):
     return self._view.see(self.num_timesteps, self.model._n_updates)
 
 
-def make_model(algorithm: str, task: str, batch_size: int, train_freq: int):
+def make_model(
+  algorithm: str, task: str, batch_size: int, train_freq: int, envs: int
+):
   if algorithm == 'a2c':
     return stable_baselines3.A2C(
       'MlpPolicy',
-      env_util.make_vec_env(task, n_envs=_A2C_ENVIRONMENTS, seed=0),
+      env_util.make_vec_env(task, n_envs=envs, seed=0),
       n_steps=_A2C_STEPS,
       policy_kwargs={'net_arch': [64, 64]},
       seed=0,
@@ -96,6 +98,7 @@ def main() -> int:
   parser.add_argument(
     '--train_freq', type=int, default=8, help='steps per update of dqn'
   )
+  parser.add_argument('--envs', type=int, default=16, help='of a2c')
   parser.add_argument(
     '--threads', type=int, default=1, help='of torch (default 1)'
   )
@@ -104,11 +107,13 @@ def main() -> int:
   torch.set_num_threads(args.threads)
   view = window.Window(args.seconds)
   with window.scratch():
-    model = make_model(args.algorithm, task, args.batch_size, args.train_freq)
+    model = make_model(
+      args.algorithm, task, args.batch_size, args.train_freq, args.envs
+    )
     model.learn(10**9, _Watch(view))
   environments, batch = 1, args.batch_size
   if args.algorithm == 'a2c':
-    environments, batch = _A2C_ENVIRONMENTS, _A2C_ENVIRONMENTS * _A2C_STEPS
+    environments, batch = args.envs, args.envs * _A2C_STEPS
   window.report(
     view.result(
       f'sb3_{args.algorithm}',
