@@ -5,8 +5,8 @@ machine; rates are those of a window after the first update, with learning:
 - GALA-A2C, 5 steps of 16 environments for each worker: 1, 2 and 4 workers,
   PALA-A2C with 2, and A3C with 4 workers, of 4 environments as its preset has,
   of 16 and of 64; beside them Stable-Baselines3's A2C with 16 and with 64, and
-  GALA's own agent, 2 learners x 16, if --gala names a clone of its repository
-  (github.com/facebookresearch/gala; see peers/gala_a2c.py).
+  GALA's own agent, 2 learners x 16, if its repository is in .peers/gala
+  (see peers/gala_a2c.py).
 - Gorila DQN, 4 bundles and 4 shards, batch 32, as many gradients as it can make
   (a gradient for each step of a bundle); beside it Stable-Baselines3's DQN,
   batch 32 and an update for each step.
@@ -16,7 +16,6 @@ machine; rates are those of a window after the first update, with learning:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 import pathlib
 import statistics
@@ -127,15 +126,8 @@ def measure_es(window_s: float) -> Numbers:
   )
 
 
-def systems(
-  window_s: float, gala: pathlib.Path | None = None
-) -> dict[str, Callable[[], Numbers | None]]:
-  """Label to what measures it, in the order in which they take turns.
-
-  Args:
-    window_s: seconds.
-    gala: a clone of GALA's repository; None leaves its agent out.
-  """
+def systems(window_s: float) -> dict[str, Callable[[], Numbers | None]]:
+  """Label to what measures it, in the order in which they take turns."""
   dqn = {'algorithm': 'dqn', 'batch_size': 32, 'train_freq': 1}
   return {
     gossip(1): lambda: measure_gossip(1, window_s),
@@ -149,11 +141,7 @@ def systems(
     _SB3_MANY: lambda: peers.measure(
       'sb3', algorithm='a2c', envs=64, seconds=window_s
     ),
-    _GALA: lambda: (
-      None
-      if gala is None
-      else peers.measure('gala', clone=gala, seconds=window_s)
-    ),
+    _GALA: lambda: peers.measure('gala', seconds=window_s),
     _GORILA: lambda: measure_gorila(window_s),
     _SB3_DQN: lambda: peers.measure('sb3', seconds=window_s, **dqn),
     _ES: lambda: measure_es(window_s),
@@ -163,22 +151,18 @@ def systems(
 
 
 def main() -> int:
-
-  def define(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+  args = common.arguments(
+    __doc__,
+    lambda parser: parser.add_argument(
       '--only', default='', help='systems whose label contains this'
-    )
-    parser.add_argument(
-      '--gala', type=pathlib.Path, help="a clone of GALA's repository"
-    )
-
-  args = common.arguments(__doc__, define)
+    ),
+  )
   repetitions = common.choose(args, 1, 2, 3)
   window_s = common.choose(args, 5.0, 12.0, 20.0)
   common.warn_if_busy()
   chosen = {
     name: measure
-    for name, measure in systems(window_s, args.gala).items()
+    for name, measure in systems(window_s).items()
     if args.only in name
   }
   found = common.in_turns(chosen, repetitions)

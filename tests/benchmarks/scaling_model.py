@@ -127,7 +127,8 @@ def parts(results: Mapping[str, Any]) -> Parts:
     own={
       'swarm': statistics.median(swarm) / 2,
       'gossip': median(papers, 'Murmuration GALA, 2 x 16', steps) / 2,
-      'parameter server (A3C)': median(papers, 'Murmuration A3C', steps) / 2,
+      'parameter server (A3C)': median(papers, 'Murmuration A3C, 4 x 4', steps)
+      / 2,
       'evolution': median(papers, 'Murmuration ES', steps) / 2,
     },
     forward=tunnel.get('cpu_us', 0.0) / FRAME,

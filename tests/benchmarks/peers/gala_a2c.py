@@ -1,8 +1,9 @@
 """One peer: the GALA-A2C agent of GALA's own repository, CartPole-v1.
 
-  .peers/sb3/bin/python tests/benchmarks/peers/gala_a2c.py --clone=DIRECTORY
+  git clone https://github.com/facebookresearch/gala .peers/gala
+  .peers/sb3/bin/python tests/benchmarks/peers/gala_a2c.py
 
-The clone is of github.com/facebookresearch/gala, which has one commit. Its
+The repository has one commit, and its licence forbids commercial use. Its
 program plays Atari on GPUs; taken from it are what this compares with: agent,
 policy (64x64, tanh, which is its own for such observations), storage, graph and
 gossip buffer, with the settings of its README (fully connected, one peer, no
@@ -29,6 +30,7 @@ from torch import multiprocessing
 # From beside this file: packages here may bring a `tests` of their own.
 import window
 
+_CLONE = pathlib.Path(__file__).resolve().parents[3] / '.peers' / 'gala'
 _TASK = 'CartPole-v1'
 _STEPS = 5
 _NO_BOUND = 10**8
@@ -130,14 +132,14 @@ def learn(
 
 def main() -> int:
   parser = window.parser(__doc__)
-  parser.add_argument('--clone', type=pathlib.Path, required=True)
   parser.add_argument('--learners', type=int, default=2)
   parser.add_argument('--envs', type=int, default=16, help='of each learner')
   args = parser.parse_args()
-  if not (args.clone / 'gala' / 'gala_a2c.py').is_file():
-    parser.error(f'--clone={args.clone} has no gala/gala_a2c.py.')
+  if not (_CLONE / 'gala' / 'gala_a2c.py').is_file():
+    print(f'GALA is left out: {_CLONE} is no clone of its repository.')
+    return os.EX_UNAVAILABLE
   torch.set_num_threads(1)
-  gala = parts(args.clone)
+  gala = parts(_CLONE)
   view = window.Window(args.seconds)
   context = multiprocessing.get_context('fork')
   with window.scratch(), context.Manager() as manager:

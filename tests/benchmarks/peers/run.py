@@ -48,7 +48,7 @@ PEERS = {
   'acme_d4pg': _Peer('acme_d4pg.py'),
   'acme_impala': _Peer('acme_impala.py'),
   'sb3': _Peer('sb3.py', 'sb3'),
-  'gala': _Peer('gala_a2c.py', 'sb3'),  # with --clone=DIRECTORY
+  'gala': _Peer('gala_a2c.py', 'sb3'),
   'evotorch': _Peer('evotorch_es.py', 'evotorch'),
   'sbx': _Peer('sbx_ddpg.py', 'sbx'),
   'sample_factory': _Peer('sample_factory_appo.py', 'sample_factory'),
