@@ -89,6 +89,33 @@ def _gorila(
   )
 
 
+def _gorila_faults() -> study_plan.Study:
+  """Gorila with a fault in one learner of four against Gorila without one.
+
+  One learner's gradients are late by 50 updates, or it multiplies rewards by
+  1000 for 100 batches half way. Its share of the steps counts all the same.
+  """
+  gorila = 'gorila_dqn:cartpole'
+  faults = 'tests.faults.gorila_faults'
+  return study_plan.Study(
+    name='gorila_faults',
+    environment='CartPole-v1',
+    budget=100_000,
+    threshold=475.0,
+    seeds=5,
+    variants={
+      'Gorila DQN': study_plan.Variant((gorila,)),
+      'one learner delayed': study_plan.Variant(
+        (gorila, f'--topology={faults}:DelayedLearner')
+      ),
+      'one learner faulty': study_plan.Variant(
+        (gorila, f'--topology={faults}:FaultyLearner')
+      ),
+    },
+    baseline='Gorila DQN',
+  )
+
+
 def _evolution(
   preset: str, environment: str, budget: int, threshold: float, last: float
 ) -> study_plan.Study:
@@ -177,6 +204,7 @@ STUDIES = (
   _gossip('hopper', 'Hopper-v5', 300_000, 1000.0, 5),
   _gorila('cartpole', 'CartPole-v1', 100_000, 475.0, 400.0),
   _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
+  _gorila_faults(),
   _workers(10),
   _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0),
   _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0),
