@@ -282,14 +282,16 @@ def test_a_wait_is_said_once_and_ends_with_the_run(team, caplog, monkeypatch):
   together.start(0, range(2))
   together.start(1, range(1))
   together.wait(1)
+  # On a busy machine earlier updates wait as long, and say so too.
+  said = f'Update {UPDATES} waits for the gradient of learner 1'
   for _ in range(int(TIMEOUT_S / 0.1)):
-    if 'waits for the gradient of learner 1' in caplog.text:
+    if said in caplog.text:
       break
     threading.Event().wait(0.1)
   threading.Event().wait(0.3)
   together.stop.set()
   together.wait(0)
-  assert caplog.text.count('Update 3 waits for the gradient of learner 1') == 1
+  assert caplog.text.count(said) == 1
   # Between two updates, so that it can be kept.
   assert together.learners[0].updates == UPDATES
 
