@@ -253,7 +253,8 @@ def look_ms(nodes: int) -> float:
     types.SimpleNamespace(name=f'actor/{node}') for node in range(nodes)
   ]
   plan: Any = None
-  backend = backend_lib.Backend(named, [], [], plan, [], lambda: None)
+  store: Any = None
+  backend = backend_lib.Backend(named, [], [], plan, [], lambda: None, store)
   backend._seats._seats = {
     node: seats.Seat(None, None, 0.0, f'host{node % 20}')
     for node in range(nodes)

@@ -5,6 +5,7 @@
   join        joins that cluster, or starts a Ray of the run's own
   resources   what a group's nodes ask for, and what a cluster has
   backend     starts nodes on their hosts, and hears how they end
+  store       watches Ray's control store, without which Ray itself ends
   seats       asks for the nodes' places, and knows hosts that can run none
   actors      what runs in Ray's processes: a seat for each node, the names
   host        the agent of a host: its zygote, its addresses, its nodes' signs

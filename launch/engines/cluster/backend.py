@@ -19,6 +19,7 @@ from launch.engines.cluster import actors
 from launch.engines.cluster import host as host_lib
 from launch.engines.cluster import resources
 from launch.engines.cluster import seats as seats_lib
+from launch.engines.cluster import store as store_lib
 from launch.rpc import hosts
 
 _POLL_S = 0.25  # what an agent waits for news, at most
@@ -52,6 +53,7 @@ class Backend(processes.Backend):
     plan: host_lib.Plan,
     needs: Sequence[resources.Needs],
     on_asked: Callable[[], None],
+    store: store_lib.Store,
   ):
     """Makes a backend; `with` asks the cluster for agents.
 
@@ -59,7 +61,7 @@ class Backend(processes.Backend):
     called when a node asks to stop the run.
     """
     super().__init__(nodes, log_paths, slots)
-    self._plan = plan
+    self._plan, self._store = plan, store
     self._on_asked = on_asked
     self._hosts: dict[str, _Host] = {}
     self._ips: dict[str, str] = {}  # of all hosts, by Ray's id
@@ -67,7 +69,7 @@ class Backend(processes.Backend):
     self._index = {node.name: index for index, node in enumerate(nodes)}
     self._requests: dict[int, dict[str, Any]] = {}
     self._events: list[supervision.Event] = []
-    self._seats = seats_lib.Seats(needs)
+    self._seats = seats_lib.Seats(needs, store)
 
   def __enter__(self) -> Backend:
     import ray
@@ -94,11 +96,10 @@ class Backend(processes.Backend):
     self._seats.close()
     for actor in [host.agent for host in self._hosts.values()] + [self._names]:
       with _said_at_most():
-        ray.kill(actor)
+        self._store.kill(actor)
 
   def host_of(self, ray_id: str) -> _Host:
     """A host, whose agent is started if there is none."""
-    import ray
     from ray.util import scheduling_strategies
 
     if ray_id not in self._hosts:
@@ -107,7 +108,11 @@ class Backend(processes.Backend):
         self._plan, self._names
       )
       if ray_id not in self._ips:
-        self._ips |= {n['NodeID']: n['NodeManagerAddress'] for n in ray.nodes()}
+        with contextlib.suppress(TimeoutError):
+          self._ips |= {
+            node['NodeID']: node['NodeManagerAddress']
+            for node in self._store.nodes()
+          }
       name = self._ips.get(ray_id, 'a host that is gone')
       self._hosts[ray_id] = _Host(agent, agent.describe.remote(), name)
     return self._hosts[ray_id]
@@ -145,9 +150,10 @@ class Backend(processes.Backend):
     for call in ready:
       answer, lost = _answer(call)
       if call == self._named:
+        also = "Ray's control store is away, and " * self._store.away
         raise supervision.BackendLost(
-          'the actor that knows where the servers of the run are is gone '
-          f'({_gist(lost)}): start the run again, with --resume=...'
+          f'{also}the actor that knows where the servers of the run are is '
+          f'gone ({_gist(lost)}): start the run again, with --resume=...'
         )
       self._hear(calls[call], answer, lost)
     # After what agents say of nodes: the seats may have gone with them.
@@ -240,12 +246,10 @@ class Backend(processes.Backend):
         self._sit(index)
 
   def _forget(self, ray_id: str) -> _Host:
-    import ray
-
     host = self._hosts.pop(ray_id)
     # It may only be out of reach. Then its lease ends its nodes.
     with _said_at_most():
-      ray.kill(host.agent)
+      self._store.kill(host.agent)
     return host
 
   def _avoid(self, ray_id: str, why: str) -> None:

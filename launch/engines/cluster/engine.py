@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 import traceback
+from typing import Any
 
 import launchpad as lp
 
@@ -28,6 +29,7 @@ from launch.engines.cluster import host
 from launch.engines.cluster import join
 from launch.engines.cluster import reach
 from launch.engines.cluster import resources
+from launch.engines.cluster import store as store_lib
 from launch.engines.cluster.resources import Refused
 from launch.rpc import hosts
 from launch.rpc import tls
@@ -136,6 +138,8 @@ def _run(
     scratch = stack.enter_context(prepare.scratch())
     stack.enter_context(join.ray_at(options.address, needs, go_on))
     go_on()
+    address = ray.get_runtime_context().gcs_address
+    store = stack.enter_context(store_lib.Store(address))
     with prepare.temporary_files_in(scratch):
       nodes = prepare.prepare(
         program,
@@ -172,19 +176,23 @@ def _run(
       plain=options.plain_replay,
     )
     backend = backend_lib.Backend(
-      nodes, paths, board.slots, plan, needs, signals.ask
+      nodes, paths, board.slots, plan, needs, signals.ask, store
     )
     watch = _Watch(
       board.slots,
       restarts.limits_of(program),
       process_state=backend.process_state,
     )
-    watch.waits = backend.waits
+    watch.waits, watch.store = backend.waits, store
+    watch.then = _then(options.address, run_dir)
     with backend:
-      _check_this_host(backend, go_on)
-      return supervision.Supervisor(
+      _check_this_host(backend, store, go_on)
+      outcome = supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, tick_s, watch
       ).run()
+    if run_dir and outcome.exit_code == state_lib.FAILED:
+      _keep(run_dir, outcome.reason, bool(store.lost()))
+    return outcome
 
 
 def _broken_off(
@@ -214,6 +222,8 @@ class _Watch(watch_lib.Watch):
 
   # Whether one has waited for its place for less than it may.
   waits: Callable[[], bool]
+  store: store_lib.Store
+  then: str  # what to do when that is lost
 
   def look(
     self, nodes: Sequence[state_lib.NodeState]
@@ -222,6 +232,40 @@ class _Watch(watch_lib.Watch):
     if self._still_s and self.waits():
       self._still_s = 0.0  # others may stand still for its sake
     return verdicts
+
+  def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
+    lost = self.store.lost()
+    return f'{lost}. {self.then}' if lost else super().stalled(nodes)
+
+
+def _then(address: str, run_dir: pathlib.Path | None) -> str:
+  """What to do after Ray was lost."""
+  how = f'--resume={run_dir}' if run_dir else 'the same command'
+  if address:
+    return f'Start Ray again, and then the run with {how}'
+  return f'Start the run again with {how}'
+
+
+def _keep(run_dir: pathlib.Path, reason: str, lost: bool) -> None:
+  """Says in the run's summary that Ray was lost, and how.
+
+  The counter has written all else there, if it could be asked to stop. If not,
+  Ray was lost together with it, whether or not the store was (`lost`).
+  """
+  # Not at the top: the agents of all hosts import this file.
+  from run_records import metrics  # pylint: disable=g-import-not-at-top
+
+  path = run_dir / 'summary.json'
+  found: dict[str, Any] = {'totals': {}, 'result': {}, 'latest': {}}
+  with contextlib.suppress(OSError, ValueError):
+    found = metrics.read_json(path)
+    if found['finished'] or not lost:
+      return
+  said = {'finished': False, 'outcome': 'failed', 'reason': reason}
+  try:
+    metrics.write_json(path, {**found, **said})
+  except OSError as e:
+    print(f'note: summary.json lacks why the run ended: {e}', file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -237,7 +281,9 @@ def _token(directory: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 
 def _check_this_host(
-  backend: backend_lib.Backend, go_on: Callable[[], None]
+  backend: backend_lib.Backend,
+  store: store_lib.Store,
+  go_on: Callable[[], None],
 ) -> None:
   """Waits for the agent of this host; Refused if it cannot run nodes."""
   import ray
@@ -246,6 +292,8 @@ def _check_this_host(
   deadline = time.monotonic() + _HERE_S
   while not ray.wait([here.call], timeout=_SLICE_S)[0]:
     go_on()
+    if store.lost():
+      raise Refused(f'{store.lost()}. Try again.')
     if time.monotonic() > deadline:
       raise Refused(
         f'The agent of this host did not start within {_HERE_S:g} s: is the '

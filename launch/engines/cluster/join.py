@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import math
@@ -14,8 +15,11 @@ import threading
 from typing import Any
 import warnings
 
+import psutil
+
 from launch.engines.cluster import reach
 from launch.engines.cluster import resources
+from launch.engines.cluster import store
 
 _STORE_BYTES = 80 << 20  # of a local Ray's objects: no experience is in there
 # Removes Ray's files when the launcher is gone, which holds the other end.
@@ -25,6 +29,7 @@ _JANITOR = (
 )
 _GIVE_UP_S = 30.0  # for Ray to start, after Ctrl-C
 _AGAIN_S = 5.0  # where that was lost, see _own_handlers
+_LEAVE_S = 10.0  # for Ray to be left
 _WAITS = (
   f'interrupted: Ray is still starting, and has {_GIVE_UP_S:.0f} s; Ctrl-C '
   'again does not wait\n'
@@ -56,6 +61,7 @@ def ray_at(
     'log_to_driver': False,
     'configure_logging': False,
   }
+  directory = ''
   with contextlib.ExitStack() as stack:
     if address:
       if reach.shown(address) != address:
@@ -89,7 +95,7 @@ def ray_at(
       raise
     except Exception as e:  # Ray raises what it likes, also a bare Exception
       raise reach.refused(address, e) from e
-    stack.callback(_leave)
+    stack.callback(_leave, directory)
     found = [node for node in ray.nodes() if node['Alive']]
     print(
       f'ray: {len(found)} host{"s" * (len(found) != 1)}, '
@@ -150,14 +156,37 @@ def _own_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def _leave() -> None:
-  """Leaves Ray; if that is gone itself, the run has its end all the same."""
+def _leave(directory: str) -> None:
+  """Leaves Ray; if that is gone itself, the run has its end all the same.
+
+  A Ray of our own, with its files in `directory`, leaves no process: one that
+  has lost its control store ends without its own, which live a minute longer.
+  """
   import ray
 
+  family = _family(directory) if directory else []
   try:
-    ray.shutdown()
+    store.within(_LEAVE_S, ray.shutdown)
   except Exception as e:
+    if not family:
+      # It would be called again as Python ends, and wait for this call; of a
+      # Ray of our own that ends with its processes.
+      atexit.unregister(ray.shutdown)
     print(f'note: Ray was left with an error: {e}', file=sys.stderr)
+  finally:
+    for process in family:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+
+
+def _family(directory: str) -> list[psutil.Process]:
+  """The processes of our own Ray: of its children no parent is known later."""
+  found = []
+  for process in psutil.Process().children():
+    with contextlib.suppress(psutil.Error):
+      if any(f'{directory}/' in word for word in process.cmdline()):
+        found += [process, *process.children(recursive=True)]
+  return found
 
 
 @contextlib.contextmanager

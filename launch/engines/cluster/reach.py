@@ -90,16 +90,26 @@ def listens(address: str) -> str:
   full = complete(address)
   if full == AUTO:
     return full
-  name, _, port = full.rpartition(':')
   try:
-    socket.create_connection((name.strip('[]'), int(port)), _CONNECT_S).close()
+    connect(full, _CONNECT_S)
   except OSError as e:
+    port = full.rpartition(':')[2]
     raise Refused(
       f'No Ray at {shown(address)} ({e}): start one there with `ray start '
       f'--head --port={port}`, open that port to this host, or say '
       '--ray_address=local for a Ray on this machine.'
     ) from e
   return full
+
+
+def connect(address: str, timeout_s: float) -> None:
+  """Connects to HOST:PORT, and leaves again.
+
+  Raises:
+    OSError: nobody listens there, or it took too long.
+  """
+  name, _, port = address.rpartition(':')
+  socket.create_connection((name.strip('[]'), int(port)), timeout_s).close()
 
 
 def answers(address: str, go_on: Callable[[], None]) -> str:

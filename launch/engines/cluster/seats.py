@@ -10,6 +10,7 @@ from typing import Any
 
 from launch.engines.cluster import actors
 from launch.engines.cluster import resources
+from launch.engines.cluster import store as store_lib
 
 # While a node waits for its place, a run in which nothing moves has not
 # stalled; but not for longer than a new machine takes.
@@ -46,9 +47,9 @@ class Seat:
 class Seats:
   """The seats of those nodes that are to run, by their index."""
 
-  def __init__(self, needs: Sequence[resources.Needs]):
+  def __init__(self, needs: Sequence[resources.Needs], store: store_lib.Store):
     """`needs` is what each node asks for; none has a seat yet."""
-    self._needs = needs
+    self._needs, self._store = needs, store
     self._class = actors.seat()
     self._seats: dict[int, Seat] = {}
     self._on: dict[str, dict[int, None]] = {}
@@ -95,13 +96,11 @@ class Seats:
 
   def leave(self, index: int) -> Seat | None:
     """The node needs its place no more; returns what that was."""
-    import ray
-
     seat = self._seats.pop(index, None)
     if seat is not None:
       self._on.get(seat.host, {}).pop(index, None)
       with contextlib.suppress(Exception):  # Ray itself may be gone
-        ray.kill(seat.actor)
+        self._store.kill(seat.actor)
     return seat
 
   def close(self) -> None:
@@ -172,10 +171,9 @@ class Seats:
     return '; '.join(self._bad[node['NodeID']] for node in fit)
 
   def _hosts(self) -> list[dict[str, Any]]:
-    import ray
-
     when, found = self._alive
     if time.monotonic() > when + _ALIVE_S:
-      found = [node for node in ray.nodes() if node['Alive']]
+      with contextlib.suppress(TimeoutError):
+        found = self._store.nodes()
       self._alive = time.monotonic(), found
     return found

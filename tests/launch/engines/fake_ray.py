@@ -12,6 +12,7 @@ from launch.engines.cluster import actors
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import host
 from launch.engines.cluster import seats
+from launch.engines.cluster import store
 
 
 class RayError(Exception):
@@ -62,6 +63,7 @@ class Cluster:
     hosts: of the cluster, Ray's id to what each has.
     asked: the options of each `init`.
     on_init: called by it.
+    store_away: why its control store takes no connection; '' if it does.
   """
 
   exceptions = types.SimpleNamespace(
@@ -72,6 +74,7 @@ class Cluster:
     self.made = {'seat': [], 'agent': [], 'names': []}
     self.waited, self.asked = [], []
     self.on_init = lambda: None
+    self.store_away = ''
     self.hosts = dict.fromkeys(('head', 'one', 'two'), {'CPU': 8.0, 'GPU': 1.0})
 
   def init(self, **options):
@@ -118,7 +121,9 @@ class Cluster:
     ]
 
   def get_runtime_context(self):
-    return types.SimpleNamespace(get_node_id=lambda: 'head')
+    return types.SimpleNamespace(
+      get_node_id=lambda: 'head', gcs_address='10.0.0.6:6379'
+    )
 
   def kill(self, actor):
     actor.dead = True
@@ -145,6 +150,7 @@ def play(monkeypatch):
   )
   for kind in made.made:
     monkeypatch.setattr(actors, kind, lambda kind=kind: made.actor_class(kind))
+  monkeypatch.setattr(store, '_why_away', lambda address: made.store_away)
   monkeypatch.setattr(seats, '_FRESH_S', 0.0)
   monkeypatch.setattr(seats, '_HELD_S', 0.0)
   monkeypatch.setattr(seats, '_ALIVE_S', 0.0)
@@ -169,10 +175,11 @@ def backend_on(directory, needs):
     'run', len(nodes), '/there', {}, ('', ''), '', {}, ('a', 'b', 'c')
   )
   logs = [directory / f'{index}.log' for index in range(len(nodes))]
+  watched = store.Store('10.0.0.6:6379')
   with backend_lib.Backend(
-    nodes, logs, board.slots, plan, needs, lambda: None
+    nodes, logs, board.slots, plan, needs, lambda: None, watched
   ) as made:
-    made.board = board
+    made.board, made.store = board, watched
     yield made
 
 

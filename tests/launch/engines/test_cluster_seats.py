@@ -71,7 +71,7 @@ def test_a_run_has_not_stalled_while_a_node_waits_for_its_place(
   watch = engine._Watch(
     [slot], restarts.Limits(stall_s=60.0), lambda: clock.now
   )
-  watch.waits = backend.waits
+  watch.waits, watch.store = backend.waits, backend.store
   nodes = [state.NodeState('actor/0')]
 
   def lasts(seconds):

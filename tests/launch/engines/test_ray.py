@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -217,6 +218,43 @@ def test_a_signal_while_a_ray_of_its_own_starts_ends_the_command(
   assert run.wait() == code, run.output
   assert 'Traceback' not in run.output
   assert not (run.directory / 'launcher.json').exists()
+
+
+@pytest.mark.long
+def test_a_run_whose_control_store_is_killed_stops_and_says_so(start_run):
+  run = start_run('apex_dqn', *SMALL, '--config.run.steps_per_agent=10_000_000')
+
+  def learns():
+    path = run.directory / 'metrics' / 'node_learner.jsonl'
+    return path.exists() and path.read_text().strip()
+
+  run.wait_until(learns, 'update')
+  family = psutil.Process(run.process.pid).children(recursive=True)
+  (store,) = [one for one in family if one.name() == 'gcs_server']
+  (files,) = {
+    re.match('/tmp/murmuration-ray-[^/]+', word.partition('=')[2])[0]
+    for word in store.cmdline()
+    if '=/tmp/murmuration-ray-' in word
+  }
+  store.kill()
+  assert run.wait() == 1, run.output
+  assert 'control store (gcs_server at 127.0.0.1:' in run.output
+  assert run.output.count('is away since') == 1
+  assert 'Traceback' not in run.output
+  summary = json.loads((run.directory / 'summary.json').read_text())
+  assert summary['outcome'] == 'failed' and not summary['finished']
+  reason = summary['reason']
+  assert reason.startswith('Ray lost its control store (gcs_server at ')
+  assert reason.endswith(f'Start the run again with --resume={run.directory}')
+  assert reason in run.output
+  # Nodes were asked to stop, and saved: the counter wrote what it counted.
+  assert summary['totals']['learner_steps'] > 0
+  run.assert_nothing_is_left()
+  # Some of Ray's processes hide their TMPDIR.
+  _, left = psutil.wait_procs(family, timeout=15)
+  assert left == []
+  assert not pathlib.Path(files).exists()
+  assert not list(run.directory.glob('.seen*'))
 
 
 # Last: its host joins the cluster for good.
