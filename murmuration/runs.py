@@ -13,13 +13,16 @@ from murmuration import policy as policy_lib
 from murmuration import process
 from murmuration import progress as progress_lib
 from murmuration import stored
-from run_records import commands
 
 Path = str | os.PathLike[str]
 # Called with the run, and with what has come: see `train`.
 Callback = Callable[['Run', dict[str, Any]], Any]
 
 _POLL_S = 0.1
+# Exit codes of a run. As in run_records/commands.py, which is not imported: in
+# the caller's process a name like `run_records` may be the caller's own.
+_USAGE = 2
+_BROKEN_OFF = (130, 143)
 # What a run prints, and its caller is shown.
 _SAID = ('note: ', 'warning: ')
 
@@ -227,15 +230,15 @@ class Run:
       self._helper = None
       self._policy = None  # of parameters that a callback saw
       bar.close()
-    if code == commands.USAGE:
+    if code == _USAGE:
       said = [line for line in output.splitlines() if line.startswith('error:')]
       raise ValueError(said[-1].partition(' ')[2] if said else output)
-    if code and code not in commands.BROKEN_OFF:
+    if code and code not in _BROKEN_OFF:
       raise RuntimeError(
         f'The run failed; {self.path / "logs"} has what its nodes said.\n'
         f'{output}'
       )
-    self.stopped = code in commands.BROKEN_OFF
+    self.stopped = code in _BROKEN_OFF
     self._called('on_end', {'stopped': self.stopped, **(summary or {})})
 
   def _take(self, kind: str, content: Any, bar: progress_lib.Bar) -> None:

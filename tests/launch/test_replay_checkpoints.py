@@ -108,13 +108,16 @@ def test_a_resumed_run_has_its_replay_nodes_as_they_were(broken_off, shard):
 
 def _kill_after_a_checkpoint(start_run, node, *flags):
   run = start_run(*SMALL, *flags, '--config.run.replay_checkpoint_s=1')
+  counted = ('actor_steps', LEARNED)
   run.wait_until(lambda: _manifests(run), 'checkpoint of replay')
+  for name in counted:
+    run.wait_until(lambda name=name: _total(run, name), name)
   # What was counted stays: it goes on from there.
-  before = {name: _total(run, name) for name in ('actor_steps', LEARNED)}
+  before = {name: _total(run, name) for name in counted}
   run.kill(node)
   run.wait_until(lambda: _restored(run, node), 'replay restored')
   for name, count in before.items():
-    assert _total(run, name) >= count > 0
+    assert _total(run, name) >= count
     _go_on(run, name, 100)
   _terminate(run)
   return run
