@@ -168,6 +168,8 @@ def run(
         follower.close()
     if refusal is not None:
       return commands.refuse(refusal)
+    if outcome.exit_code == engines.FAILED:
+      _keep_reason(directory, outcome.reason)
     # Not at the top: matplotlib takes as long to import as a node to start.
     from run_records import plots  # pylint: disable=g-import-not-at-top
 
@@ -229,6 +231,22 @@ def _honest(
     'lower run.updates_per_call and what comes before the first update '
     '(agent.min_replay_size, unroll_length)',
   )
+
+
+def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
+  """Says in summary.json that a run failed, and why.
+
+  Its counter has written what it counted, and takes the run for stopped. There
+  is no summary if the counter failed too.
+  """
+  try:
+    found = directory.summary() or {'totals': {}, 'result': {}, 'latest': {}}
+    if not found.get('finished') and (directory.path / 'config.json').exists():
+      said = {'finished': False, 'outcome': 'failed', 'reason': reason}
+      metrics.write_json(directory.path / 'summary.json', {**found, **said})
+  except (OSError, ValueError) as e:
+    with contextlib.suppress(OSError):
+      _warn(directory.path, f'summary.json lacks why the run failed: {e}')
 
 
 def _isolation(

@@ -13,6 +13,7 @@ from launch.engines.cluster.engine import check as check_ray
 from launch.engines.cluster.engine import check_program as check_on_ray
 from launch.engines.cluster.resources import Refused
 from launch.engines.processes import warm_up
+from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
@@ -27,6 +28,7 @@ NAMES = tuple(_ENGINES)
 LOCAL = ('local_mt', 'local_mp')
 
 __all__ = [
+  'FAILED',
   'LOCAL',
   'NAMES',
   'Options',

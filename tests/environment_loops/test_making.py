@@ -92,6 +92,7 @@ def test_what_concerns_all_of_the_process_is_undone(
     assert signal.getsignal(signal.SIGCHLD) == before
 
 
+@pytest.mark.long
 def test_one_that_hangs_is_said_with_its_place_and_then_refused(tmp_path):
   (tmp_path / 'hangs.py').write_text(HANGS)
   done = subprocess.run(

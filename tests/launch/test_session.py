@@ -1,5 +1,6 @@
 """How a run of the terminal begins: whose directory it is, what is refused."""
 
+import json
 import os
 import pathlib
 
@@ -146,6 +147,37 @@ def test_a_run_that_is_not_kept_has_not_succeeded(
   shown = capsys.readouterr().out
   assert 'Failed: what was learned is not kept' in shown
   assert said in shown and str(path) in shown
+
+
+@pytest.mark.parametrize(
+  'outcome, counted, kept',
+  [
+    # The counter was asked to stop, or was the one that failed.
+    (state.FAILED, {'finished': False, 'outcome': 'stopped'}, 'failed'),
+    (state.FAILED, None, 'failed'),
+    (state.FAILED, {'finished': True, 'outcome': 'goal'}, 'goal'),
+    (state.INTERRUPTED, {'finished': False, 'outcome': 'stopped'}, 'stopped'),
+  ],
+)
+def test_the_summary_of_a_failed_run_says_why(
+  tmp_path, monkeypatch, outcome, counted, kept
+):
+  path = tmp_path / 'run' / 'summary.json'
+
+  def during(*unused):
+    if counted is not None:
+      totals = {'totals': {'actor_steps': 3}, 'reason': 'its own'}
+      path.write_text(json.dumps({**counted, **totals}))
+
+  _ended(monkeypatch, during, outcome)
+  cell = cell_lib.resolve('dqn')
+  assert session.run(cell, 'local_mt', path.parent, isolate='off') == outcome
+  found = json.loads(path.read_text())
+  assert found['outcome'] == kept
+  assert found['finished'] == (kept == 'goal')
+  failed = kept == 'failed'
+  assert found['reason'] == ('all nodes finished' if failed else 'its own')
+  assert found['totals'] == ({} if counted is None else {'actor_steps': 3})
 
 
 def test_what_started_a_run_is_kept_as_its_caller_says_it(

@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 import traceback
-from typing import Any
 
 import launchpad as lp
 
@@ -187,12 +186,9 @@ def _run(
     watch.then = _then(options.address, run_dir)
     with backend:
       _check_this_host(backend, store, go_on)
-      outcome = supervision.Supervisor(
+      return supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, tick_s, watch
       ).run()
-    if run_dir and outcome.exit_code == state_lib.FAILED:
-      _keep(run_dir, outcome.reason, bool(store.lost()))
-    return outcome
 
 
 def _broken_off(
@@ -244,28 +240,6 @@ def _then(address: str, run_dir: pathlib.Path | None) -> str:
   if address:
     return f'Start Ray again, and then the run with {how}'
   return f'Start the run again with {how}'
-
-
-def _keep(run_dir: pathlib.Path, reason: str, lost: bool) -> None:
-  """Says in the run's summary that Ray was lost, and how.
-
-  The counter has written all else there, if it could be asked to stop. If not,
-  Ray was lost together with it, whether or not the store was (`lost`).
-  """
-  # Not at the top: the agents of all hosts import this file.
-  from run_records import metrics  # pylint: disable=g-import-not-at-top
-
-  path = run_dir / 'summary.json'
-  found: dict[str, Any] = {'totals': {}, 'result': {}, 'latest': {}}
-  with contextlib.suppress(OSError, ValueError):
-    found = metrics.read_json(path)
-    if found['finished'] or not lost:
-      return
-  said = {'finished': False, 'outcome': 'failed', 'reason': reason}
-  try:
-    metrics.write_json(path, {**found, **said})
-  except OSError as e:
-    print(f'note: summary.json lacks why the run ended: {e}', file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -377,6 +377,7 @@ class Published:
     return self._published.get(have_version)
 
 
+@pytest.mark.long
 def test_parameters_come_over_a_link_that_takes_longer_than_a_deadline(
   on_hosts, tmp_path, monkeypatch
 ):

@@ -202,6 +202,7 @@ def test_learning_waits_for_the_member_that_has_made_least():
   assert np.cumsum(made).tolist() == [0, 0, 4, 14]
 
 
+@pytest.mark.long
 def test_members_whose_server_is_gone_are_saved_soon_after_a_stop(
   recorder, make_worker, make_counter, monkeypatch, tmp_path
 ):

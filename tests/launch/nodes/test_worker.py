@@ -237,6 +237,7 @@ def test_a_stop_is_heard_between_two_steps_of_slow_environments(
   assert (tmp_path / 'checkpoints' / 'worker-0.npz').exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('prioritized', [False, True])
 def test_tables_that_have_lost_their_items_are_filled_again(
   recorder, make_worker, start, make_counter, prioritized

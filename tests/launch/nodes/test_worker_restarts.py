@@ -94,6 +94,7 @@ def test_a_restarted_node_goes_on_where_its_reports_ended(
   counter.close()
 
 
+@pytest.mark.long
 def test_a_restarted_node_draws_other_random_numbers(
   live, recorder, run_worker, make_counter
 ):

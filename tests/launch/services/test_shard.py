@@ -131,36 +131,29 @@ def _remote(config, shards, index=0, over=lambda: False):
   return made, exchange
 
 
-@pytest.mark.parametrize('num_shards', [1, 3])
-def test_one_learner_and_its_shards_are_the_plain_loop(num_shards):
-  config = _config(num_shards=num_shards)
-  apart, exchange = _remote(config, _shards(config))
+def test_one_learner_and_its_shards_are_the_plain_loop_however_many():
   alone = _learner(local_exchange.Local())
   before = alone.parameters()
-  np.testing.assert_array_equal(apart.parameters(), before)
   for seed in range(CALLS):
-    apart.step(_packed(seed))
     alone.step(_packed(seed))
-  for name in ('theta', 'target'):
-    np.testing.assert_allclose(
-      apart.save()[name], alone.save()[name], rtol=1e-5, atol=1e-5
-    )
   assert np.abs(alone.parameters() - before).max() > 0.05
-  numbers = exchange.metrics()
-  assert numbers['server_version'] == CALLS * UPDATES
-  assert numbers['gradients_sent'] == CALLS * UPDATES
-  assert numbers['gradients_rejected'] == numbers['mixed_pulls'] == 0
-
-
-def test_many_shards_are_one_shard():
-  found = []
+  found = {}
   for num_shards in (1, 4):
-    config = _config(num_shards=num_shards, consistent_pull=True)
-    made, _ = _remote(config, _shards(config))
+    config = _config(num_shards=num_shards, consistent_pull=num_shards > 1)
+    apart, exchange = _remote(config, _shards(config))
+    np.testing.assert_array_equal(apart.parameters(), before)
     for seed in range(CALLS):
-      made.step(_packed(seed))
-    found.append(made.parameters())
-  np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
+      apart.step(_packed(seed))
+    for name in ('theta', 'target'):
+      np.testing.assert_allclose(
+        apart.save()[name], alone.save()[name], rtol=1e-5, atol=1e-5
+      )
+    numbers = exchange.metrics()
+    assert numbers['server_version'] == CALLS * UPDATES
+    assert numbers['gradients_sent'] == CALLS * UPDATES
+    assert numbers['gradients_rejected'] == numbers['mixed_pulls'] == 0
+    found[num_shards] = apart.parameters()
+  np.testing.assert_allclose(found[1], found[4], rtol=0, atol=1e-6)
 
 
 def test_versions_that_never_fit_are_said_once(monkeypatch, caplog):
