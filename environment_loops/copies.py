@@ -13,6 +13,8 @@ from environment_loops import stepping
 class Copies(stepping.EpisodeStepper):
   """Gymnasium environments in a Python loop."""
 
+  _can_rest = True
+
   def _make(self, seeds: Sequence[int]) -> None:
     self._seeds: list[int | None] = list(seeds)
     self._environments = [building.build(self._spec.name) for _ in seeds]
@@ -40,15 +42,15 @@ class Copies(stepping.EpisodeStepper):
     self._clocks[index].restart()
 
   def _advance(self, actions: np.ndarray) -> stepping.Arrival:
-    observation = np.empty(self._shape, self._dtype)
-    reward = np.empty(self._num, np.float32)
+    observation = self._acted_on.copy()
+    reward = np.zeros(self._num, np.float32)
     terminated = np.zeros(self._num, np.bool_)
     truncated = np.zeros(self._num, np.bool_)
     native = self._native(actions)
-    for index, step in enumerate(self._steps):
+    for index in self._stepped():
       found: Any = None
       try:
-        found = step(native[index])
+        found = self._steps[index](native[index])
         arrival, reward[index], terminated[index], truncated[index], _ = found
       except (TypeError, ValueError) as e:
         faults.check_step(self._spec.name, found, e)

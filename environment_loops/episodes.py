@@ -93,6 +93,7 @@ def play(
         follow(member)
       else:
         policy.end(member)
+        environment.rest(member)
         running[member] = False
     returns[step.last], lengths[step.last] = 0.0, 0
   return result

@@ -175,6 +175,8 @@ def first_episodes(
         return _give_up(environment.spec.name, running, broken, on_fault)
       if hasattr(policy, 'ended'):
         policy.ended(step.last)
+    for member in np.flatnonzero(running & ends).tolist():
+      environment.rest(member)
     running &= ~ends
     observation = step.next_observation
   if broken.any():

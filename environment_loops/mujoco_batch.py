@@ -38,6 +38,7 @@ class Mujocos(stepping.EpisodeStepper):
   `_qvel`, and `_gathered`, which holds what it requested with `_extra`.
   """
 
+  _can_rest = True
   # Half the range of the uniform noise on the model's initial state at a reset.
   _noise = 0.1
 
@@ -91,12 +92,11 @@ class Mujocos(stepping.EpisodeStepper):
     native = self._continuous(self._space, actions)
     before = self._state.copy()
     model, frame_skip = self._model, self._frame_skip
-    for data, control, action, row in zip(
-      self._data, self._controls, native, self._rows, strict=True
-    ):
-      control[:] = action
+    for index in self._stepped():
+      data = self._data[index]
+      self._controls[index][:] = native[index]
       mujoco.mj_step(model, data, frame_skip)
-      mujoco.mj_getState(model, data, row, _STATE)
+      mujoco.mj_getState(model, data, self._rows[index], _STATE)
     self._read_extra()
     # If a simulation diverges, MuJoCo resets it to its initial state at time 0.
     unstable = self._time < before[:, 0]

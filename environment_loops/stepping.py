@@ -26,6 +26,8 @@ class StepBatch(NamedTuple):
 
   Read only: `next_observation` may be the same array as `observation`.
 
+  Rows of environments that rest say nothing.
+
   Attributes:
     observation: the true arrival observation o_{t+1}, which at the end of an
       episode is its final one, float32 (uint8 for images) [K, ...].
@@ -120,6 +122,12 @@ class VectorEnvironment(abc.ABC):
       f'Episodes of {self._spec.name} cannot be given a seed one by one.'
     )
 
+  def rest(self, index: int) -> None:
+    """Says that one environment's steps will be ignored until a reset of all.
+
+    Its simulation is not stepped any more, where the others can be without it.
+    """
+
   @abc.abstractmethod
   def close(self) -> None:
     """Frees the environments."""
@@ -131,6 +139,10 @@ class EpisodeStepper(VectorEnvironment):
   A subclass creates its simulations (`_make`), begins episodes (`_begin`) and
   steps (`_advance`).
   """
+
+  # Whether `_advance` steps only where not `_resting`, and leaves the
+  # observation as it was elsewhere.
+  _can_rest = False
 
   def __init__(
     self, spec: environments.Spec, seeds: Sequence[int], on_fault: str = RAISE
@@ -162,6 +174,7 @@ class EpisodeStepper(VectorEnvironment):
     self._one = np.ones(self._num, np.int64)
     self._acted_on = np.zeros(self._shape, self._dtype)
     self._started = False
+    self._resting: np.ndarray | None = None  # bool [K]; None if none rests
     self._make(seeds)
 
   def _make(self, seeds: Sequence[int]) -> None:
@@ -173,6 +186,7 @@ class EpisodeStepper(VectorEnvironment):
 
   def reset(self) -> np.ndarray:
     observation = np.empty(self._shape, self._dtype)
+    self._resting = None
     self._begin_all(range(self._num), observation)
     self._acted_on = observation
     self._started = True
@@ -196,6 +210,8 @@ class EpisodeStepper(VectorEnvironment):
       reward[dropped] = 0.0
       discount[dropped] = 1.0
       last |= dropped
+    if self._resting is not None:
+      last &= ~self._resting
     next_observation = observation
     if np.count_nonzero(last):
       next_observation = observation.copy()
@@ -205,12 +221,25 @@ class EpisodeStepper(VectorEnvironment):
       observation, reward, discount, last, next_observation, valid
     )
 
+  def rest(self, index: int) -> None:
+    if not self._can_rest:
+      return
+    if self._resting is None:
+      self._resting = np.zeros(self._num, np.bool_)
+    self._resting[index] = True
+
   def close(self) -> None:
     """Does nothing: what is held is freed with the object."""
 
   @abc.abstractmethod
   def _begin(self, index: int, out: np.ndarray) -> None:
     """Starts an episode in one environment; writes `out[index]`."""
+
+  def _stepped(self) -> Sequence[int]:
+    """The environments that do not rest, in order."""
+    if self._resting is None:
+      return range(self._num)
+    return np.flatnonzero(~self._resting).tolist()
 
   @abc.abstractmethod
   def _advance(self, actions: np.ndarray) -> Arrival:

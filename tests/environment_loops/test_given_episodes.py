@@ -7,7 +7,7 @@ from environment_loops import environments
 from environment_loops import episodes
 from environment_loops import vector
 
-NAMES = ('CartPole-v1', 'Acrobot-v1', 'Swimmer-v5', 'MountainCar-v0')
+NAMES = ('CartPole-v1', 'Acrobot-v1', 'Hopper-v5', 'LunarLander-v3')
 
 
 class _Fixed:
@@ -70,6 +70,36 @@ def test_each_environment_plays_its_own_list():
   assert [e for m, e in policy.begun if m == 0] == [0, 2, 4, None]
   # One point for each step: returns and lengths are of whole episodes alone.
   np.testing.assert_array_equal(found.returns, found.lengths)
+
+
+@pytest.mark.parametrize('name', ['Hopper-v5', 'LunarLander-v3'])
+def test_who_rests_is_left_alone_until_all_are_reset(name):
+  """Of these, episodes have different lengths: most would step for nothing."""
+  environment = vector.make_vector(name, 2, 0)
+  rng = np.random.default_rng(0)
+
+  def step():
+    spec = environment.spec
+    if spec.discrete:
+      return environment.step(rng.integers(spec.num_actions, size=2))
+    return environment.step(rng.uniform(-1, 1, (2, *spec.action_shape)))
+
+  environment.reset()
+  environment.rest(1)
+  still = step().observation[1].copy()
+  ends = 0
+  while ends < 2:
+    found = step()
+    ends += found.last[0]
+    assert not found.last[1]
+    np.testing.assert_array_equal(found.observation[1], still)
+    assert np.abs(found.next_observation[0] - still).max() > 0
+  environment.reset()
+  moved = step().observation[1]
+  while not (found := step()).last[1]:
+    assert not np.array_equal(found.observation[1], moved)
+    moved = found.observation[1].copy()
+  environment.close()
 
 
 def test_it_stops_when_asked_and_gives_nothing():
