@@ -135,8 +135,11 @@ def run(
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter_of(program), title)
     failed: set[str] = set()
+    begun = False
 
     def tick(state: engines.RunState) -> None:
+      nonlocal begun
+      begun = True
       unless_run.pop_all()
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
@@ -152,13 +155,17 @@ def run(
             with contextlib.suppress(OSError):
               _warn(directory.path, said)
 
-    refusal: engines.Refused | None = None
+    refusal: ValueError | OSError | None = None
     try:
       outcome = engines.run(
         program, engine, run_dir=directory.path, on_tick=tick, ray=ray
       )
       unless_run.pop_all()
     except engines.Refused as e:
+      refusal = e
+    except OSError as e:  # no room for what an engine needs
+      if begun:
+        raise
       refusal = e
     finally:
       with contextlib.suppress(OSError):
@@ -173,11 +180,13 @@ def run(
     # Not at the top: matplotlib takes as long to import as a node to start.
     from run_records import plots  # pylint: disable=g-import-not-at-top
 
+    outcome = _honest(outcome, directory)
     try:
       plots.learning_curve(directory.path)
-    except (ValueError, OSError) as e:
-      print(f'warning: no learning curve: {e}', file=sys.stderr)
-    outcome = _honest(outcome, directory)
+    except KeyboardInterrupt:  # the run has ended, whatever becomes of its plot
+      print('warning: no learning curve: interrupted', file=sys.stderr)
+    except Exception as e:
+      print(f'warning: no learning curve: {faults.gist(e)}', file=sys.stderr)
     live.final(outcome)
     return outcome.exit_code
   print('interrupted', file=sys.stderr)  # while no engine could take it

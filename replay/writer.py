@@ -274,7 +274,7 @@ class ItemWriter:
         raise self._blocked(timeout_s)
       if now - start < _PATIENCE_S:
         continue
-      self._look(now)
+      self._look(now, deadline)
       why = table_checks.why_blocked(self._client, self._table, now - start)
       self._options.say(why)
       if now - start >= say_after_s:
@@ -285,14 +285,15 @@ class ItemWriter:
     """Closes the writer; items not confirmed by the server may be lost."""
     self._finalize()
 
-  def _look(self, now: float) -> None:
+  def _look(self, now: float, deadline: float) -> None:
     """Checks for the server; replaces a writer that does not reconnect."""
     if table_checks.now(self._client, self._table) is not None:
       if self._away_since is None:
         return  # The server answers; its table takes no items.
       self._back_since = self._back_since or now
       if now - self._back_since > _REJOIN_S:
-        self._replace(RuntimeError('it did not find the server again'), now)
+        lost = RuntimeError('it did not find the server again')
+        self._replace(lost, deadline)
       return
     self._back_since = None
     if self._away_since is None:

@@ -89,12 +89,14 @@ class Reporter:
       self.finish(*self._goal)
     return self.finished
 
-  def log(self, kind: str, row: Mapping[str, Any]) -> None:
-    """Appends a row to metrics/<kind>.jsonl; on failure only logs a warning."""
+  def log(self, kind: str, row: Mapping[str, Any]) -> bool:
+    """Appends a row to metrics/<kind>.jsonl; False, with a warning, if not."""
     try:
       self._counter.log(self.node, kind, dict(row))
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('A row of %s was lost: %s', kind, e)
+      return False
+    return True
 
   def remark(self, remarks: Iterable[str]) -> None:
     """Logs warnings; of texts that differ only in numbers, only the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import logging
 import os
 from typing import Any
 
@@ -17,6 +18,7 @@ from run_records import checkpoints
 from run_records import reporting
 from run_records import run_directory
 
+_logger = logging.getLogger(__name__)
 _CONFIRMATION_EPISODES = 20
 
 
@@ -215,17 +217,21 @@ class SelfEvaluation:
 
   def last(self, theta: np.ndarray, steps: int) -> None:
     """Evaluates the final parameters, unless that has been done."""
-    if self._judge.played_at != steps:
-      self._play(theta, steps)
+    if self._judge.played_at != steps and not self._play(theta, steps):
+      _logger.warning(
+        'The last evaluation, after %d steps, was cut: the run was stopped.',
+        steps,
+      )
 
   def _over(self) -> bool:
     pulse.worked(moved=True)  # The run waits for evaluation steps too.
     return self._should_stop()
 
-  def _play(self, thetas: np.ndarray, steps: int) -> None:
+  def _play(self, thetas: np.ndarray, steps: int) -> bool:
     played = self._judge.play(
       thetas, steps, self._over, lambda means: {'member_returns': means}
     )
     if played:
       with pulse.survives(checkpoints.AGENTS):
         saves.write_acting(self._experiment.run_dir, thetas, steps)
+    return played

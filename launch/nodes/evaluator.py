@@ -25,6 +25,7 @@ _WAIT_S = 0.1
 _JOIN_S = 1.0
 _LOOK_S = 0.05  # between two requests to the counter for the steps so far
 _LAST_EVALUATIONS_S = 120.0  # evaluations after the run's end, at most
+_SAY_S = 5.0  # before the counter lets go: to say what was left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Evaluator:
         snapshot = self._waiting.get(timeout=_WAIT_S)
       except queue.Empty:
         continue
-      self._evaluate(snapshot, stop)
+      self._evaluate(snapshot, stop.is_set)
       pulse.worked()
     over.set()
     while taking.is_alive():  # It may be waiting for an answer.
@@ -112,19 +113,24 @@ class Evaluator:
   def _finish(self, stop: threading.Event) -> None:
     """After the run: evaluates the final parameters and the snapshots left."""
     self._reporter.hold(_LAST_EVALUATIONS_S)
-    until = time.monotonic() + _LAST_EVALUATIONS_S
+    until = time.monotonic() + _LAST_EVALUATIONS_S - _SAY_S
     steps = self._steps()
     if steps is not None and steps > self._taken:
       self._take(steps)
-    while not stop.is_set() and not self._waiting.empty():
-      if time.monotonic() > until:
-        _logger.warning(
-          'The run is over: %d snapshots of the parameters were not evaluated.',
-          self._waiting.qsize(),
-        )
-        break
+
+    def over() -> bool:
+      return stop.is_set() or time.monotonic() > until
+
+    cut = 0
+    while not self._waiting.empty() and not over():
       pulse.worked(moved=True)  # The run waits for evaluation steps too.
-      self._evaluate(self._waiting.get(), stop)
+      cut += not self._evaluate(self._waiting.get(), over)
+    left = cut + self._waiting.qsize()
+    if left:
+      _logger.warning(
+        'The run is over: %d snapshots of the parameters were not evaluated.',
+        left,
+      )
     self._reporter.hold(0)
 
   def _steps(self) -> int | None:
@@ -146,11 +152,13 @@ class Evaluator:
     )
     return True
 
-  def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
-    self._judge.play(
+  def _evaluate(
+    self, snapshot: _Snapshot, should_stop: Callable[[], bool]
+  ) -> bool:
+    return self._judge.play(
       snapshot.theta[None],
       snapshot.steps,
-      stop.is_set,
+      should_stop,
       lambda _: {
         'version': snapshot.version,
         'age_s': time.monotonic() - snapshot.taken_at,

@@ -142,7 +142,8 @@ class ReplaySaves:
         host.save({'learner_steps': learner_steps}, last)
       except FAILURES as e:
         whole = False
-        _logger.warning('Replay was not checkpointed: %s', e)
+        # A save that outlasts the call goes on, and may still be whole.
+        _logger.warning('Replay was not checkpointed, or not in time: %s', e)
     took_s = time.monotonic() - began
     self._pause.ended(took_s)
     if took_s >= _LONG_S:

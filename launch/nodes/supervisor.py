@@ -63,9 +63,7 @@ class Supervisor:
       )
     try:
       while not stop.is_set():
-        rpc.retry(
-          lambda: self._episode(environment, stop), should_stop=stop.is_set
-        )
+        self._episode(environment, stop)
         if self._reporter.due():
           self._reporter.report()
     except rpc.Unavailable:
@@ -75,7 +73,11 @@ class Supervisor:
       environment.close()
 
   def _episode(self, environment: Any, stop: threading.Event) -> None:
-    job = self._server.next_episode(self._index, self._holding)
+    # Each call has its own patience: an episode may take longer.
+    job = rpc.retry(
+      lambda: self._server.next_episode(self._index, self._holding),
+      should_stop=stop.is_set,
+    )
     if job['ticket'] < 0:
       stop.wait(_WAIT_S)
       return
@@ -89,15 +91,15 @@ class Supervisor:
         )
       self._holding = job['candidate']
     assert self._policy is not None
-    said = time.monotonic()
+    said, wanted = time.monotonic(), True
 
     def stopped() -> bool:
-      nonlocal said
+      nonlocal said, wanted
       if time.monotonic() > said + _SAY_S:
         with contextlib.suppress(rpc.Unavailable):
-          self._signs.playing(job['ticket'])
+          wanted = self._signs.playing(job['ticket'])
         said = time.monotonic()
-      return stop.is_set()
+      return stop.is_set() or not wanted
 
     try:
       result = evaluation.run_episode(
@@ -115,7 +117,11 @@ class Supervisor:
       return
     if result is None:
       return
-    if not self._server.report_episode(job['ticket'], result.episode_return):
+    taken = rpc.retry(
+      lambda: self._server.report_episode(job['ticket'], result.episode_return),
+      should_stop=stop.is_set,
+    )
+    if not taken:
       _logger.info('The star server no longer asks for this episode.')
     self._reporter.count(supervisor_steps=result.length, supervisor_episodes=1)
     if job['kind'] == 'confirmation':

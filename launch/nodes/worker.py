@@ -437,7 +437,7 @@ class Worker:
       self._acting.flush()  # The checkpoint should hold buffered items too.
     if self._source is not None:
       # A node that was told to stop has only seconds, and still has to save.
-      self._source.flush(_FLUSH_S if asked else 1.0)
+      self._source.flush(1.0 if self._stop.is_set() else _FLUSH_S)
     kept = self._save(last=True)
     # Workers that share parameters must log the same checksum.
     _logger.info(

@@ -89,6 +89,7 @@ class Master:
     self._last: tuple[int, tuple] | None = None
     self._over = False
     self._taken = self._discarded = self._again = 0  # results; `again`: tasks
+    self._discarded_steps = 0  # not reported yet
     self._metrics: dict[str, float] = {}
     self._path: pathlib.Path | None = None
     if experiment.run_dir is not None:
@@ -206,16 +207,32 @@ class Master:
         said = now
         self._say(now - since)
       if not complete and self._reporter.due():
-        over = self._reporter.report(self._metrics)
+        over = self._report()
         with self._changed:
           self._over = over
           self._changed.notify_all()
-    self._reporter.report(self._metrics)
+    self._report()
     self._save()
     # The evaluator may still ask for the last theta.
     while not stop.wait(_TICK_S):
       if self._reporter.due():
-        self._reporter.report(self._metrics)
+        self._report()
+
+  def _report(self) -> bool:
+    """Sends a report, from the node's thread alone. Whether the run is over."""
+    with self._changed:
+      steps, self._discarded_steps = self._discarded_steps, 0
+      share = self._discarded / max(self._taken, 1)
+    if steps:
+      self._reporter.count(discarded_steps=steps)
+    if self._taken >= 10 and share > _MANY_DISCARDED:
+      self._reporter.remark(
+        [
+          f'{share:.0%} of the results came too late or twice. Raise '
+          'evolution.patience_s, or lower evolution.pairs_per_task.'
+        ]
+      )
+    return self._reporter.report(self._metrics)
 
   def _end_generation(self, seconds: float) -> None:
     """Updates theta and begins the next generation."""
@@ -256,7 +273,7 @@ class Master:
     if self._last is None:
       self._reporter.log('first_update', {'unix_time_s': time.time()})
     # After each generation, so that speed does not decide which is the last.
-    over = self._reporter.report(self._metrics)
+    over = self._report()
     with self._changed:
       self._last, self._over = last, over
       self._open()
@@ -351,12 +368,4 @@ class Master:
 
   def _discard(self, lengths: np.ndarray) -> None:
     self._discarded += 1
-    self._reporter.count(discarded_steps=int(lengths.sum()))
-    share = self._discarded / self._taken
-    if self._taken >= 10 and share > _MANY_DISCARDED:
-      self._reporter.remark(
-        [
-          f'{share:.0%} of the results came too late or twice. Raise '
-          'evolution.patience_s, or lower evolution.pairs_per_task.'
-        ]
-      )
+    self._discarded_steps += int(lengths.sum())

@@ -150,10 +150,14 @@ class _Link:
     except OSError:
       return  # The process has just ended.
     try:
+      slots = Slots(own, self._workers, self._shape)
       with self._lock:
-        self._slots, self._pid = Slots(own, self._workers, self._shape), pid
+        self._slots, self._pid = slots, pid
         if self._last is not None:
-          self._slots.write(self._own, self._last)
+          slots.write(self._own, self._last)
+    except (OSError, ValueError) as e:
+      # The neighbour has just closed it, or there is no memory: tried again.
+      _logger.info("A neighbour's memory cannot be mapped yet: %s", e)
     finally:
       os.close(own)
 

@@ -80,8 +80,8 @@ class StarServer:
     self._machine = supervisor_rules.make_supervision(config)
     self._lock = threading.Lock()
     self._candidates: dict[int, swarm_state.Candidate] = {}
-    # Each life has its own range of numbers: a supervisor may still hold or
-    # report numbers that the previous life did not save.
+    # Each life has its own range of numbers (see `_restore`): a supervisor may
+    # still hold or report numbers that the previous life did not save.
     self._next_candidate = self._next_ticket = pulse.life()[1] * _PER_LIFE
     self._running: dict[int, _Running] = {}
     self._trial_since: float | None = None
@@ -162,6 +162,7 @@ class StarServer:
         bytes(theta), float(claim), int(explorer), int(learner_step)
       )
       self._next_candidate += 1
+      self._dirty = True
       self._forget()
       return True
 
@@ -294,9 +295,12 @@ class StarServer:
         'episodes': self._episodes,
         'offers': self._offers,
       }
-    what = 'the checkpoint of theta_star'
+    what, written = 'the checkpoint of theta_star', False
     with pulse.survives(what), pulse.busy(what, _LONG_S):
       swarm_state.write(self._directory, self._layout, kept, candidates, r_star)
+      written = True
+    if not written:
+      self._dirty = True
 
   # With the lock held.
 
@@ -372,6 +376,7 @@ class StarServer:
       returns = self._trial_returns()
       dropped = self._machine.drop_trial()
       self._trial_since = None
+      self._dirty = True
       if dropped is not None:
         _logger.warning(
           'A candidate is dropped: after swarm.trial_timeout_s=%g s %d of '
@@ -406,9 +411,11 @@ class StarServer:
   # In the node's own thread, without the lock.
 
   def _flush(self, reporter: reporting.Reporter) -> None:
-    while self._rows:
+    # No more than there are now: without a counter each of them takes a second.
+    for _ in range(len(self._rows)):
       kind, row = self._rows.popleft()
-      reporter.log(kind, row)
+      if not reporter.log(kind, row):
+        break
     if self._goal and not reporter.finished:
       self.save()
       reporter.finish(
@@ -426,7 +433,9 @@ class StarServer:
     kept, self._candidates = found
     supervisor_rules.restore(self._machine, kept['machine'])
     self._version = kept['version']
-    self._next_candidate = max(self._next_candidate, kept['next_candidate'])
+    # Above the numbers of the life that saved, and of later ones that did not.
+    range_ = kept['next_candidate'] // _PER_LIFE + pulse.life()[1]
+    self._next_candidate = range_ * _PER_LIFE
     self._episodes = kept['episodes']
     self._offers = kept['offers']
     _logger.info('Went on from version %d of theta_star.', self._version)

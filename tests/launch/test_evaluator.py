@@ -219,6 +219,41 @@ def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
   assert all(row['age_s'] >= 0 for _, _, row in counter.rows)
 
 
+@pytest.mark.parametrize('stopped', [False, True])
+def test_what_was_not_evaluated_at_the_end_is_said(
+  monkeypatch, caplog, stopped
+):
+  node, counter = _evaluator()
+  stop = threading.Event()
+  if not stopped:
+    # Its time ends before the counter's, which would stop it without a word.
+    monkeypatch.setattr(evaluator, '_LAST_EVALUATIONS_S', 5.5)
+  for steps in (1, 2, 3):
+    node._take(steps)
+  played = []
+
+  def play(thetas, episodes, purpose, should_stop):
+    played.append(purpose)
+    if len(played) < 2:
+      return [evaluation.VectorResult(np.ones(3), broken=0)]
+    if stopped:
+      stop.set()
+    deadline = time.monotonic() + 20
+    while not should_stop():
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+
+  monkeypatch.setattr(node._judge, '_play', play)
+  node._finish(stop)
+  assert len(counter.rows) == 1
+  # Of four, with the final one: one was played and one was cut.
+  assert 'The run is over: 3 snapshots' in caplog.text
+  assert counter.holds == [
+    ('evaluator/0', evaluator._LAST_EVALUATIONS_S),
+    ('evaluator/0', 0),
+  ]
+
+
 def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   node, counter = _evaluator()
   held = []

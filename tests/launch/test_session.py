@@ -13,6 +13,7 @@ from launch.engines import state
 from launch.engines import zygote
 from run_records import checkpoints
 from run_records import commands
+from run_records import plots
 from run_records import run_directory
 from run_records import view
 
@@ -178,6 +179,40 @@ def test_the_summary_of_a_failed_run_says_why(
   failed = kept == 'failed'
   assert found['reason'] == ('all nodes finished' if failed else 'its own')
   assert found['totals'] == ({} if counted is None else {'actor_steps': 3})
+
+
+def test_no_room_for_what_an_engine_needs_is_a_sentence(
+  tmp_path, monkeypatch, capsys
+):
+  def run(*unused, **unused_too):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(engines, 'run', run)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == commands.USAGE
+  assert 'No space left on device' in capsys.readouterr().err
+  assert not path.exists()
+
+
+@pytest.mark.parametrize('error', [KeyError('row'), KeyboardInterrupt()])
+@pytest.mark.parametrize('outcome', [state.FINISHED, state.FAILED])
+def test_a_plot_that_fails_leaves_the_outcome_as_it_was(
+  tmp_path, monkeypatch, capsys, error, outcome
+):
+  def during(path, tick):
+    ended = {'outcome': 'goal', 'totals': {}, 'finished': True, 'reason': 'y'}
+    (path / 'summary.json').write_text(json.dumps(ended))
+
+  def draw(path):
+    raise error
+
+  _ended(monkeypatch, during, outcome)
+  monkeypatch.setattr(plots, 'learning_curve', draw)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == outcome
+  shown = capsys.readouterr()
+  assert 'warning: no learning curve: ' in shown.err
+  assert ('Failed' if outcome else 'Finished') in shown.out
 
 
 def test_what_started_a_run_is_kept_as_its_caller_says_it(

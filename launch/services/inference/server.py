@@ -63,6 +63,7 @@ class Server:
     self._frames = frames.layout(experiment, config)
     self._inbox: collections.deque[Callable[[], None]] = collections.deque()
     self._ready = threading.Event()
+    self._waking = threading.Lock()  # of `_wakeup`, which is closed at the end
     # Replaced as a whole, so that threads can read it without a lock.
     self._parameters = sound_acting.Parameters(-1, np.zeros(0, np.float32))
     self._newer = threading.Condition()
@@ -338,7 +339,8 @@ class Server:
       self._disconnect(connection)
     for session in list(self._sessions.values()):
       self._end(session)
-    self._ready.clear()
+    with self._waking:
+      self._ready.clear()
     self._run_inbox()  # Answers the calls that came in meanwhile.
 
   def _ask(self, session: sessions.Session) -> None:
@@ -361,11 +363,12 @@ class Server:
     self, do: Callable[[futures.Future], None], timeout_s: float
   ) -> Any:
     """Runs `do` in the serving thread. Returns or raises what it sets."""
-    if not self._ready.is_set():
-      raise transport.UnknownRun('The server has just been started.')
     call: futures.Future = futures.Future()
-    self._inbox.append(lambda: do(call))
-    os.eventfd_write(self._wakeup, 1)
+    with self._waking:
+      if not self._ready.is_set():
+        raise transport.UnknownRun('The server has just been started.')
+      self._inbox.append(lambda: do(call))
+      os.eventfd_write(self._wakeup, 1)
     try:
       return call.result(timeout_s)
     except transport.Late:

@@ -12,6 +12,7 @@ from agents.swarm import explorers as swarm_lib
 from environment_loops import environments
 from environment_loops import faults
 from launch import experiment as experiment_lib
+from launch import rpc
 from launch.nodes import supervisor as supervisor_lib
 from tests import counting
 
@@ -59,7 +60,7 @@ class _Server:
     return True
 
 
-def _supervise(monkeypatch, make_counter, on_fault, **run):
+def _supervise(monkeypatch, make_counter, on_fault, make_server=_Server, **run):
   monkeypatch.setattr(environments, 'spec', lambda unused: COUNTING)
   config = dqn.Config(hidden_sizes=(8,))
   experiment = experiment_lib.Experiment(
@@ -77,7 +78,7 @@ def _supervise(monkeypatch, make_counter, on_fault, **run):
   )
   monkeypatch.setattr(environments, 'spec', lambda *unused: COUNTING)
   stop = threading.Event()
-  server = _Server(experiment.make_agent().layout, stop, episodes=4)
+  server = make_server(experiment.make_agent().layout, stop, episodes=4)
   supervisor = supervisor_lib.Supervisor(
     experiment, swarm_lib.Config(), 0, make_counter(), server
   )
@@ -98,6 +99,39 @@ def test_a_supervisor_drops_a_broken_episode_where_it_is_told_to(
   assert server.returns == expected
   assert server.asked == 4 + 1 + 1
   assert 'An episode is dropped: counting returned reward nan' in caplog.text
+
+
+def test_an_episode_is_reported_though_its_first_report_is_lost(
+  monkeypatch, make_counter
+):
+  lost = []
+
+  class Loses(_Server):
+    def report_episode(self, ticket, episode_return):
+      if not lost:
+        lost.append(ticket)
+        raise rpc.Unavailable('nowhere', 'report_episode', True, 'no answer')
+      assert lost in ([ticket], [None])
+      lost[0] = None
+      return super().report_episode(ticket, episode_return)
+
+  server = _supervise(monkeypatch, make_counter, 'drop', make_server=Loses)
+  assert len(server.returns) == 4 and server.asked == 4 + 1 + 1
+
+
+def test_an_episode_that_nobody_asks_for_any_more_is_left(
+  monkeypatch, make_counter
+):
+  monkeypatch.setattr(supervisor_lib, '_SAY_S', -1.0)
+
+  class Forgets(_Server):
+    def playing(self, ticket):
+      super().playing(ticket)
+      return ticket > 1  # as a server that was started again
+
+  server = _supervise(monkeypatch, make_counter, 'drop', make_server=Forgets)
+  assert server.signs.count(1) == 1  # at its first step
+  assert server.signs.count(2) > 1 and len(server.returns) == 4
 
 
 def test_a_supervisor_fails_at_a_broken_episode_by_default(

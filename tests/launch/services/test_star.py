@@ -208,6 +208,33 @@ def test_numbers_of_a_life_that_were_not_saved_are_not_given_again(
   assert again.report_episode(job['ticket'], 1.0)
 
 
+def test_no_number_is_given_twice_however_often_a_run_was_resumed(
+  tmp_path, monkeypatch
+):
+  given = set()
+
+  def live(run, life, saves):
+    monkeypatch.setattr(pulse, 'life', lambda: (run, life))
+    server = calls.make_server(tmp_path)
+    calls.offer(server, 1, claim=1.0 + len(given))
+    job = server.next_episode(0, -1)
+    assert job['kind'] == 'trial' and job['candidate'] not in given
+    given.add(job['candidate'])
+    server.report_episode(job['ticket'], 1.0)
+    calls.play(server, 1.0)
+    if saves:
+      server.save()
+
+  for life in (1, 2, 3):
+    live('first', life, True)
+  live('resumed', 1, False)
+  live('resumed', 2, False)
+  live('resumed', 3, True)
+  live('again', 1, False)
+  live('again', 2, True)
+  assert len(given) == 8
+
+
 def test_a_trial_that_takes_too_long_is_dropped():
   clock = calls.Clock()
   server = calls.make_server(clock=clock, trial_timeout_s=10.0)
@@ -286,6 +313,41 @@ def test_a_server_that_dies_in_mid_trial_goes_on_with_the_trial(tmp_path):
     7.0,
   )
   assert calls.value_of(again.next_episode(0, -1)) == 3.0
+
+
+def test_what_a_full_disk_left_out_is_saved_when_there_is_room(
+  tmp_path, monkeypatch
+):
+  server = calls.make_server(tmp_path)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+
+  def full(*unused, **unused_too):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(checkpoints, 'write', full)
+    server.save()
+  server.save()
+  assert calls.make_server(tmp_path).get_star(0)['r_star'] == 5.0
+  # A candidate that waits, before any supervisor has looked at it.
+  calls.offer(server, 2, claim=2.0)
+  server.save()
+  assert calls.make_server(tmp_path).get_star(0)['bar'] == 2.0
+
+
+def test_a_dropped_trial_stays_dropped(tmp_path):
+  clock = calls.Clock()
+  server = calls.make_server(tmp_path, clock, trial_timeout_s=10.0)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+  calls.offer(server, 2, claim=2.0)
+  server.next_episode(0, -1)
+  server.save()
+  clock.now += 10.5
+  server.next_episode(0, -1)
+  server.save()
+  assert calls.make_server(tmp_path).metrics()['claim_bar'] == 2.0
 
 
 def test_the_star_is_kept_as_plain_arrays(tmp_path):

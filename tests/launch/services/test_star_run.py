@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from launch import rpc
 from launch.services import counter as counter_lib
 from run_records import checkpoints
 from run_records import run_directory
@@ -70,6 +71,33 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
   # What the run found is on disk before the run ends.
   assert (tmp_path / 'checkpoints' / checkpoints.STAR).exists()
   counter.close()
+
+
+def test_a_counter_that_is_away_holds_up_neither_signs_nor_checkpoints(
+  tmp_path, running
+):
+  class Away:
+    asked = 0
+
+    def with_deadline(self, timeout_s):
+      return self
+
+    def log(self, *unused):
+      self.asked += 1
+      # As fast as rows can be lost, there are new ones.
+      server._log('supervisor', episode_return=0.0)
+      raise rpc.Unavailable('nowhere', 'log', True, 'no answer')
+
+    def report(self, *unused):
+      raise rpc.Unavailable('nowhere', 'report', True, 'no answer')
+
+  counter = Away()
+  server = calls.make_server(tmp_path, time.monotonic, counter=counter)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 30.0, 30.0)
+  running(server)
+  path = tmp_path / 'checkpoints' / checkpoints.STAR
+  _wait_until(lambda: counter.asked > 2 and path.exists())
 
 
 def test_the_swarm_says_how_much_its_star_has_learned():
