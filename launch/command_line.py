@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+import contextlib
 import json
 import pathlib
+import shlex
 import sys
 
 from environment_loops import atari
@@ -26,6 +28,10 @@ from run_records import settings
 from run_records import sinks
 
 _CONFIG = '--config'
+# What a resumed run has from the command that it was started by.
+_ENGINE, _PLAIN = '--lp_launch_type', '--ray_plain_replay'
+_OF_RAY = ('--ray_address', '--cluster', _PLAIN)
+_HOW = ('--isolate', '--sink')
 # What other libraries and our own functions call some flags.
 _OTHER_NAMES = {
   **dict.fromkeys(
@@ -51,7 +57,10 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
   try:
     sys.path.append(commands.here())  # for module:Name
     rest, changed = overrides(argv)
-    args = _parser(description).parse(rest)
+    parser = _parser(description)
+    args = parser.parse(rest)
+    if args.resume:
+      args = parser.parse([*_as_started(args.resume, rest), *rest])
     names.require('engine', args.lp_launch_type, engines.NAMES)
     names.require('way to isolate', args.isolate, isolation.MODES)
     ray = _ray(args)
@@ -75,6 +84,23 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     ray=ray,
     sinks=followers,
   )
+
+
+def _as_started(run: str, argv: Sequence[str]) -> list[str]:
+  """How and where a run was started last, of what `argv` does not say."""
+  said = {word.partition('=')[0] for word in argv}
+  kept = {*_HOW, *(() if _ENGINE in said else (_ENGINE, *_OF_RAY))} - said
+  words: list[str] = []
+  with contextlib.suppress(OSError, ValueError):  # `_cell` says what is wrong
+    words = shlex.split(run_directory.open(run).commands()[-1])
+  found = []
+  for word, value in zip(words, [*words[1:], '']):
+    name, same_word, _ = word.partition('=')
+    if name in kept:
+      found.append(word)
+      if not same_word and name != _PLAIN:
+        found.append(value)
+  return found
 
 
 def _ray(args: argparse.Namespace) -> engines.Options | None:
@@ -133,8 +159,8 @@ def _parser(description: str | None) -> commands.Parser:
   parser.add_argument(
     '--resume',
     metavar='RUN',
-    help='directory of a run to go on with, as it was started; '
-    '--config.x.y=VALUE changes single values, for instance the budget',
+    help='directory of a run to go on with, as it was started, on the same '
+    'engine; --config.x.y=VALUE changes single values, for instance the budget',
   )
   parser.add_argument(
     '--isolate',
@@ -192,7 +218,9 @@ def _parser(description: str | None) -> commands.Parser:
 
 def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   """The command without `--config.x.y=value`, and those: x.y to value."""
-  rest, found, words = [], {}, list(argv)
+  rest: list[str] = []
+  found: dict[str, str] = {}
+  words = list(argv)
   while words:
     word = words.pop(0)
     if not word.startswith(f'{_CONFIG}.'):
@@ -208,7 +236,13 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
       if not words:
         raise ValueError(f'{word} needs a value: {word}=VALUE.')
       value = words.pop(0)
-    found[name.removeprefix(f'{_CONFIG}.')] = value
+    name = name.removeprefix(f'{_CONFIG}.')
+    if found.get(name, value) != value:
+      raise ValueError(
+        f'{_CONFIG}.{name} is there twice, with {found[name]} and {value}. '
+        'Leave one of them out.'
+      )
+    found[name] = value
   return rest, found
 
 

@@ -37,6 +37,11 @@ from run_records import packages
 from run_records import run_directory
 from run_records import view
 
+_SPENT = (
+  'the budget of this run is used, so nothing is left to be done. Raise '
+  '--config.run.steps_per_agent'
+)
+
 
 def run(
   cell: cell_lib.Cell,
@@ -92,8 +97,12 @@ def run(
         needs.check(cell.experiment, program, cell.own_bytes)
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
+      spent = False
       if resume:
         _claim(path)
+        kept = run_directory.RunDirectory(path).summary() or {'totals': {}}
+        steps = kept['totals'].get('actor_steps', 0)
+        spent = steps >= cell.experiment.total_steps
         at_end.callback(launched.unlink, missing_ok=True)
         checkpoints.check(path, functools.partial(_warn, path))
       else:
@@ -130,7 +139,7 @@ def run(
         follower.close()
       return commands.refuse(e)
     with contextlib.suppress(OSError):  # as the view's
-      for note in notes.of(cell):
+      for note in [*notes.of(cell), *([_SPENT] if spent else [])]:
         print(f'note: {note}', flush=True)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter_of(program), title)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# What users call that which is counted.
+_COUNTED = {'actor_steps': 'environment steps', 'learner_steps': 'updates'}
+
 
 class RunEnd:
   """The limits of a run, and what ended it. Not thread-safe.
@@ -43,9 +46,9 @@ class RunEnd:
     for name, limit in self.budget.items():
       done = totals.get(name, 0)
       if done >= limit:
-        self._end(
-          'budget', f'the budget of {limit:,} {name} is used: {done:,}', {}
-        )
+        what = _COUNTED.get(name, name)
+        more = f': {done:,}' if done > limit else ''
+        self._end('budget', f'the budget of {limit:,} {what} is used{more}', {})
         return
     if self.wall_clock_s is not None and elapsed_s >= self.wall_clock_s:
       self._end(

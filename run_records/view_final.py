@@ -25,7 +25,7 @@ _KEPT = (
   ('config.json', 'the resolved config'),
   ('metrics', 'JSON lines and TensorBoard events'),
   ('logs', 'one log per node'),
-  ('checkpoints', 'the best parameters'),
+  ('checkpoints', 'what --resume goes on from'),
 )
 
 
@@ -84,9 +84,11 @@ def _commands(
   # With the path of this interpreter, so that the commands work without an
   # activated environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
-  kept = run_dir / 'checkpoints'
-  if any((kept / name).is_file() for name in checkpoints.PLAYED):
-    commands.append(('watch the best policy', f'{_evaluate(python)} {run_dir}'))
+  if outcome.exit_code != state_lib.FINISHED:
+    commands.append(('go on', f'{_command(python, "run")} --resume={run_dir}'))
+  if _can_be_played(run_dir):
+    evaluate = _command(python, 'evaluate')
+    commands.append(('watch the best policy', f'{evaluate} {run_dir}'))
   commands.append(
     (
       'all curves in the browser',
@@ -100,12 +102,17 @@ def _commands(
   return commands
 
 
-def _evaluate(python: pathlib.Path) -> str:
-  """The installed command if there is one, else the script."""
+def _can_be_played(run_dir: pathlib.Path) -> bool:
+  kept = run_dir / 'checkpoints'
+  return any((kept / name).is_file() for name in checkpoints.PLAYED)
+
+
+def _command(python: pathlib.Path, name: str) -> str:
+  """The installed command of that name if there is one, else its script."""
   command = python.with_name('murmuration')
   if command.exists():
-    return f'{command} evaluate'
-  script = pathlib.Path(__file__).resolve().parents[1] / 'launch/evaluate.py'
+    return f'{command} {name}'
+  script = pathlib.Path(__file__).resolve().parents[1] / f'launch/{name}.py'
   return f'{python} {os.path.relpath(script)}'
 
 
@@ -153,7 +160,7 @@ def _result(
         f'{swarm["rejected"]:.0f} rejected'
         + (f' ({share:.0%})' if view_text.is_number(share) else ''),
       ]
-    rows.append(('R*', f'{record:.1f}   {", ".join(notes)}'.rstrip()))
+    rows.append(('R*', f'{record:,.1f}   {", ".join(notes)}'.rstrip()))
     learned = result.get('star_learner_steps', swarm.get('star_learner_steps'))
     if view_text.is_number(learned):
       lucky = '' if learned else ': a random network, nothing was learned'
@@ -188,6 +195,8 @@ def _places(run_dir: pathlib.Path | None) -> list[tuple[str, str]]:
     if path.is_file():
       found.append((name, what))
     elif path.is_dir() and any(path.iterdir()):
+      if name == 'checkpoints' and _can_be_played(run_dir):
+        what = f'the best parameters, and {what}'
       found.append((f'{name}/', what))
   return found
 

@@ -151,9 +151,9 @@ class Judge:
     if least >= target:
       self._best.offer(thetas[0], least, steps, confirmed=True)
       self._reporter.finish(
-        f'greedy return {least:.1f} over {count} episodes, {target:g} was '
-        'asked for',
-        {'return_mean': least, 'episodes': count},
+        f'greedy return {least:.1f} over {count} episodes after {steps:,} '
+        f'steps of an agent, {target:g} was asked for',
+        {'return_mean': least, 'episodes': count, 'steps_of_agent': steps},
       )
 
   def _play(

@@ -111,7 +111,11 @@ class Evaluator:
         done = steps // period
 
   def _finish(self, stop: threading.Event) -> None:
-    """After the run: evaluates the final parameters and the snapshots left."""
+    """After the run: evaluates what came last and the snapshots left.
+
+    A learner may make some more updates after the last step of its actors:
+    these are not evaluated.
+    """
     self._reporter.hold(_LAST_EVALUATIONS_S)
     until = time.monotonic() + _LAST_EVALUATIONS_S - _SAY_S
     steps = self._steps()

@@ -96,7 +96,13 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   shares = [
     _with_share(experiment, config, i) for i in range(config.num_learners)
   ]
-  experience.check_members(shares[-1])
+  try:
+    experience.check_members(shares[-1])
+  except ValueError as e:
+    raise ValueError(
+      f'{e} This is of one learner: server.num_learners='
+      f'{config.num_learners} share {experiment.run.steps_per_agent} steps.'
+    ) from e
   shard.places(agent, config)  # Refuses shards that would be empty.
   program = lp.Program('parameter_server')
   counter = parts.counter(program, experiment)

@@ -88,8 +88,8 @@ def _directory(path: pathlib.Path) -> Target:
   raise Unknown(
     f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
     'replay checkpoint (generation_00000001/). Agents that learn from unrolls '
-    '(A2C, IMPALA, PPO) keep none; that of others may live inside the '
-    "learner's process, or may not have started yet."
+    '(A2C, IMPALA, PPO) keep none, nor does --topology=evolution; that of '
+    "others may live inside the learner's process, or may not have started yet."
   )
 
 

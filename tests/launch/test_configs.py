@@ -253,6 +253,18 @@ REFUSED = {
 }
 # Of run.py.
 OTHERS = {
+  'a setting that is there twice': (
+    ['dqn', '--config.agent.gamma=0.9', '--config.agent.gamma=0.99'],
+    'agent.gamma is there twice, with 0.9 and 0.99',
+  ),
+  'a budget that is shared': (
+    [
+      'gorila_dqn',
+      '--config.server.num_learners=4',
+      '--config.run.steps_per_agent=2000',
+    ],
+    'server.num_learners=4 share 2000 steps',
+  ),
   'no agent': ([], 'which agent?'),
   'misspelt agent': (['impla'], "Did you mean 'impala'?"),
   'misspelt preset of an agent': (['impala:carpole'], "mean 'cartpole'?"),

@@ -53,7 +53,7 @@ def test_a_swarm_uses_its_budget_and_says_so(swarm):
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == 3 * 400
   assert summary['totals']['learner_steps'] > 0
-  assert 'Finished: the budget of 1,200 actor_steps is used' in run.output
+  assert 'Finished: the budget of 1,200 environment steps is used' in run.output
   # By the file, or by the installed command where that is not at hand.
   assert re.search(rf'evaluate(\.py)? {run.directory}', run.output)
 

@@ -215,6 +215,23 @@ def test_a_plot_that_fails_leaves_the_outcome_as_it_was(
   assert ('Failed' if outcome else 'Finished') in shown.out
 
 
+@pytest.mark.parametrize('steps, more', [(30_000, False), (29_999, True)])
+def test_a_run_whose_budget_is_used_says_that_nothing_is_left(
+  tmp_path, monkeypatch, capsys, steps, more
+):
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert cell.experiment.total_steps == 30_000
+  made = run_directory.create(path, cell.config, {})
+  ended = {'outcome': 'budget', 'totals': {'actor_steps': steps}}
+  (made.path / 'summary.json').write_text(
+    json.dumps({**ended, 'finished': True, 'reason': 'its budget is used'})
+  )
+  _ended(monkeypatch, lambda path, tick: None)
+  session.run(cell, 'local_mt', path, resume=True, isolate='off')
+  said = 'Raise --config.run.steps_per_agent' in capsys.readouterr().out
+  assert said != more
+
+
 def test_what_started_a_run_is_kept_as_its_caller_says_it(
   tmp_path, monkeypatch
 ):

@@ -454,6 +454,8 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   assert 'watch the best policy' in text
   assert re.search(f'(murmuration |/)evaluate(.py)? {run.path}\n', text)
   assert f' -m tensorboard.main --logdir {tmp_path}' in text
+  assert 'the best parameters, and what' in text
+  assert f'--resume={run.path}' not in text  # It is finished.
 
 
 @pytest.mark.parametrize(
@@ -481,6 +483,8 @@ def test_an_interrupted_run_says_what_was_kept(tmp_path):
   (run.checkpoints / 'learner-0.npz').touch()
   text = _end(130, 'interrupted by Ctrl-C', _NODES, run.path)
   assert 'watch the best policy' not in text  # That goes on, and is not played.
+  assert 'checkpoints/  ' in text and 'best parameters' not in text
+  assert re.search(f'(murmuration |/)run(.py)? --resume={run.path}\n', text)
   text = _end(143, 'terminated (SIGTERM)', _NODES, run.path)
   assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
 

@@ -61,7 +61,7 @@ def test_a_lone_agent_that_holds_its_target_ends_the_run(
   found = counter.snapshot()
   # Two members that learn nothing make about 9 steps an episode.
   assert (found['totals'].get('actor_steps', 0) < 200) == ends
-  assert ('episodes, 5 was asked for' in found['reason']) == ends
+  assert ('of an agent, 5 was asked for' in found['reason']) == ends
 
 
 @pytest.mark.parametrize('serve', [False, True])
