@@ -117,7 +117,14 @@ def _assert_as_each_alone(learned, theta, atol):
     assert np.any(together[member] != before)
 
 
-@pytest.mark.parametrize('shape', [(12, 10, 1), (2, 12, 10, 1), (12, 10)])
+@pytest.mark.parametrize(
+  'shape',
+  [
+    (12, 10, 1),
+    pytest.param((2, 12, 10, 1), marks=pytest.mark.long),
+    pytest.param((12, 10), marks=pytest.mark.long),
+  ],
+)
 def test_members_side_by_side_on_images_are_single_learners(shape):
   spec, members = _spec(shape), 2
   made = dqn.DQN(dqn.Config(batch_size=3, hidden_sizes=(8,)), spec)

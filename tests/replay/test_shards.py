@@ -297,6 +297,7 @@ def test_a_sharded_sampler_stops_when_asked(serve):
     sampler.close()
 
 
+@pytest.mark.long
 def test_shards_that_are_never_there_are_named():
   sampler = sampler_lib.ShardedSampler(
     ['localhost:1', 'localhost:2'],

@@ -87,6 +87,7 @@ def agent(request):
   return make_agent(request.param)
 
 
+@pytest.mark.long
 def test_a_learner_that_goes_on_from_a_checkpoint_ends_where_the_other_does(
   agent,
 ):

@@ -158,7 +158,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param('PPO with an LSTM', marks=pytest.mark.long),
+    'IMPALA',
+    'A2C',
+  ],
+)
 def test_agents_on_unrolls_learn_all_that_they_act(
   recorder, run_worker, make_counter, monkeypatch, name
 ):

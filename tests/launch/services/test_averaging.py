@@ -158,7 +158,7 @@ def _assert_equal(*learners):
       np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
-@pytest.mark.parametrize('count', [2, 4])
+@pytest.mark.parametrize('count', [2, pytest.param(4, marks=pytest.mark.long)])
 def test_learners_with_a_share_each_are_one_with_the_whole_batch(team, count):
   together = team(count)
   for rank in range(count):
