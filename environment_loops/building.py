@@ -14,6 +14,9 @@ from environment_loops import atari
 from environment_loops import faults
 
 _MOST_NAMES = 8  # in an advice
+# Where objects of a caller are (murmuration/given.py), in its run's processes
+# alone.
+_GIVEN = 'murmuration.given'
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +64,9 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     raise
   except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
     raise faults.EnvironmentRefused(
-      f'{name} needs a package that is missing: {error}. Install '
-      f'{_extra(name)} in the environment that runs this program.'
+      f'{name} needs a package that is missing: '
+      f'{str(error).removesuffix(".")}. Install {_extra(name)} in the '
+      'environment that runs this program.'
     ) from error
   except (Exception, SystemExit) as error:
     if render_mode is not None:
@@ -73,11 +77,14 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       ) from error
     module, _, identifier = name.rpartition(':')
     alone = f'gymnasium.make({name!r})'
-    if identifier not in gymnasium.registry and module:
+    if module == _GIVEN:
+      alone = 'what you gave as environment='
+    elif identifier not in gymnasium.registry and module:
       alone = f'`python -c "import {module}; {module}.{identifier}()"`'
     raise faults.EnvironmentRefused(
       f'{name} is there but could not be built: '
-      f'{type(error).__name__}: {error}. See whether {alone} works by itself.'
+      f'{type(error).__name__}: {str(error).removesuffix(".")}. See whether '
+      f'{alone} works by itself.'
     ) from error
 
 

@@ -172,7 +172,7 @@ def first_episodes(
       broken += again
       ends = ends & ~again
       if broken.max() >= _MAX_BROKEN:
-        return _give_up(environment.spec.name, running, broken, on_fault)
+        return _give_up(environment, running, broken, on_fault)
       if hasattr(policy, 'ended'):
         policy.ended(step.last)
     for member in np.flatnonzero(running & ends).tolist():
@@ -190,15 +190,20 @@ def first_episodes(
 
 
 def _give_up(
-  name: str, running: np.ndarray, broken: np.ndarray, on_fault: str
+  environment: vector.VectorEnvironment,
+  running: np.ndarray,
+  broken: np.ndarray,
+  on_fault: str,
 ) -> VectorResult:
   """Ends an evaluation whose episodes keep breaking."""
+  # Without its advice, which is for who trains.
+  fault = environment.last_fault.partition('. ')[0]
   message = (
-    f'{name} broke {broken.max()} episodes in a row while a policy was '
-    f'evaluated: {broken.sum()} in all, and only '
+    f'{environment.spec.name} broke {broken.max()} episodes in a row while a '
+    f'policy was evaluated: {broken.sum()} in all, and only '
     f'{np.count_nonzero(~running)} of {len(running)} were whole, so that the '
-    f'policy has no return. The warnings above say what broke: mend the '
-    f'environment, or keep the policy from what breaks it.'
+    f'policy has no return. The last: {fault}. Mend the environment, or keep '
+    f'the policy from what breaks it.'
   )
   if on_fault == vector.RAISE:
     raise faults.EnvironmentFault(message)

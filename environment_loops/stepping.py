@@ -71,6 +71,9 @@ class Arrival(NamedTuple):
 class VectorEnvironment(abc.ABC):
   """K independent environments of one kind, stepped together."""
 
+  # What was wrong with the episode that was dropped last; '' before.
+  last_fault = ''
+
   def __init__(self, spec: environments.Spec, num: int):
     check_num(num)
     self._spec = spec
@@ -290,6 +293,7 @@ class EpisodeStepper(VectorEnvironment):
       if self._on_fault == RAISE:
         raise error
       self._faults += 1
+      self.last_fault = str(error)
       if self._faults <= _LOGGED_FAULTS or self._faults % 100 == 0:
         _logger.warning('Episode dropped, number %d: %s', self._faults, error)
     return ~bad

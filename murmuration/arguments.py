@@ -24,17 +24,36 @@ _OTHER_NAMES = {
 }
 
 
-def whole(steps: Any) -> int | None:
+def whole(name: str, value: Any, low: int = 1) -> int:
   """1e5 as 100000.
 
   Raises:
-    ValueError: no whole number from 1 up.
+    ValueError: no whole number from `low` up.
   """
-  if steps is None:
-    return None
-  if int(steps) != steps or steps < 1:
-    raise ValueError(f'steps={steps!r} is no whole number from 1 up.')
-  return int(steps)
+  try:
+    found = int(value)
+    fits = bool(found == value) and found >= low  # '5' is not 5
+  except (TypeError, ValueError, OverflowError):  # text, None, infinity
+    fits = False
+  if not fits:
+    raise ValueError(
+      f'{name}={value!r} is no whole number from {low} up. Give one.'
+    )
+  return found
+
+
+def whole_or_none(name: str, value: Any) -> int | None:
+  return None if value is None else whole(name, value)
+
+
+def check_callbacks(callbacks: Mapping[str, Any]) -> None:
+  """Refuses what a run could not call, which it would find out much later."""
+  for name, callback in callbacks.items():
+    if callback is not None and not callable(callback):
+      raise ValueError(
+        f'{name}={callback!r} cannot be called. Give a function that takes the '
+        f'run and what has come, such as {name}=lambda run, news: print(news).'
+      )
 
 
 def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,9 +68,19 @@ def as_text(config: Mapping[str, Any]) -> dict[str, Any]:
         f'There is no {name}=: here it is {_OTHER_NAMES[name]}=.'
       )
   return {
-    name: as_text(value) if isinstance(value, Mapping) else str(value)
+    name: as_text(value) if isinstance(value, Mapping) else _text(value)
     for name, value in config.items()
   }
+
+
+def _text(value: Any) -> str:
+  if getattr(value, 'ndim', 0) and hasattr(value, 'tolist'):
+    value = value.tolist()  # an array, whose own text has no commas
+  if isinstance(value, (list, tuple)):
+    # NumPy's numbers say of themselves, in here, that they are np.int64(8).
+    parts = [p.item() if hasattr(p, 'item') else p for p in value]
+    value = parts if isinstance(value, list) else tuple(parts)
+  return str(value)
 
 
 def written(

@@ -28,6 +28,20 @@ PACKAGES = (
   'studies',
 )
 GIVEN = 'murmuration.given'
+_FUNCTION = 'a function, such as environment=lambda: MyEnv(size=8).'
+_NEEDED = {
+  'agent': (
+    "a name such as 'ppo:pendulum', 'module:Name', or a class of yours, which "
+    'is a subclass of agents.base.Agent.'
+  ),
+  'environment': f"a gymnasium id, 'module:Name', a class, or {_FUNCTION}",
+  'topology': (
+    "a name such as 'swarm', 'module:Name', or an object of yours, which has "
+    'SECTION, Config, members and build.'
+  ),
+}
+# What an object has that is one, and no class.
+_MARKS = {'agent': 'presets', 'topology': 'SECTION'}
 
 
 class Objects:
@@ -50,12 +64,11 @@ class Objects:
       ValueError: it cannot be used as one.
     """
     self._pickled = None
+    _check(thing, kind)
     if isinstance(thing, str):
       if kind == 'environment':
         self._keep_id(thing)
       return thing
-    if kind == 'environment':
-      _check_makes_environments(thing)
     place, _, name = kept.partition(':')
     if place != GIVEN:
       found = _importable(thing)
@@ -149,13 +162,25 @@ def _config_of(thing: Any) -> Any:
     return None
 
 
-def _check_makes_environments(thing: Any) -> None:
-  if isinstance(thing, type) or (
-    callable(thing) and not hasattr(thing, 'step')
-  ):
+def _check(thing: Any, kind: str) -> None:
+  """Refuses what can be none, before a process is started for it.
+
+  A number or None is the value of some name in some module, so that looking
+  for where it can be imported from would find another thing.
+  """
+  if isinstance(thing, type):
     return
-  raise ValueError(
-    f'environment={thing!r} is one environment, but a run makes many, in '
-    'several processes. Give what makes one: a gymnasium id, a class, '
-    "'module:Name', or a function, such as environment=lambda: MyEnv(size=8)."
-  )
+  if isinstance(thing, str):
+    fits = bool(thing) and not thing.endswith(':')
+  elif kind != 'environment':
+    fits = hasattr(thing, _MARKS[kind])
+  elif hasattr(thing, 'step'):
+    raise ValueError(
+      f'environment={thing!r} is one environment, but a run makes many, in '
+      'several processes. Give what makes one: a gymnasium id, a class, '
+      f"'module:Name', or {_FUNCTION}"
+    )
+  else:
+    fits = callable(thing)
+  if not fits:
+    raise ValueError(f'{kind}={thing!r} is no {kind}: give {_NEEDED[kind]}')

@@ -76,10 +76,11 @@ class Native:
       ) from e
     needed = tuple(spec.observation_shape)
     single = observation.shape == needed
-    if not single and observation.shape[1:] != needed:
+    if not single and (observation.shape[1:] != needed or not len(observation)):
       raise ValueError(
         f'observation has shape {observation.shape}; {spec.name} has '
-        f'observations of shape {needed}, or [N, ...] for a batch of them.'
+        f'observations of shape {needed}, or [N, ...] for a batch of N of '
+        'them, from 1 up.'
       )
     if not np.isfinite(observation).all():
       raise ValueError(f'the observation is not finite: {observation}.')

@@ -30,10 +30,10 @@ class Policy:
   def __call__(self, observation):
     x = np.asarray(observation)
     single = x.shape == self._shape
-    if not single and x.shape[1:] != self._shape:
+    if not single and (x.shape[1:] != self._shape or not len(x)):
       raise ValueError(
         f'observation has shape {x.shape}; needed is {self._shape}, or '
-        '[N, ...] for a batch.'
+        '[N, ...] for a batch of N, from 1 up.'
       )
     if self.about.get('observation_dtype') == 'uint8' and (
       x.dtype.kind not in 'iu' or x.min() < 0 or x.max() > 255

@@ -66,6 +66,7 @@ class Run:
     self._helper: process.Helper | None = None
     self._policy: policy_lib.Policy | None = None
     self._callbacks: dict[str, Any] = {}
+    self._stopping: set[str] = set()  # callbacks that have returned STOP
 
   def __repr__(self) -> str:
     return f'murmuration.Run({os.fspath(self.path)!r})'
@@ -78,10 +79,14 @@ class Run:
       seed: of the episodes.
 
     Raises:
-      ValueError: the run keeps no parameters yet.
+      ValueError: the run keeps no parameters yet, or a number is none.
     """
     return Evaluation(
-      *self._call('evaluate', episodes=int(episodes), seed=int(seed))
+      *self._call(
+        'evaluate',
+        episodes=arguments.whole('episodes', episodes),
+        seed=arguments.whole('seed', seed, 0),
+      )
     )
 
   @property
@@ -134,7 +139,10 @@ class Run:
       steps: environment steps at most.
     """
     return self._call(
-      'film', to=arguments.absolute(path), seed=seed, steps=steps
+      'film',
+      to=arguments.absolute(path),
+      seed=arguments.whole('seed', seed, 0),
+      steps=arguments.whole('steps', steps),
     )
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
@@ -195,7 +203,7 @@ class Run:
       progress,
       engine=engine,
       resume=True,
-      steps=arguments.whole(steps),
+      steps=arguments.whole_or_none('steps', steps),
       sinks=sinks,
       ray_address=ray_address,
       cluster=cluster,
@@ -206,6 +214,7 @@ class Run:
   def _train(self, progress: bool | None, **words: Any) -> None:
     """Trains to the end, in a helper process of its own."""
     self.stopped = False
+    self._stopping.clear()
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
@@ -253,7 +262,11 @@ class Run:
 
   def _called(self, name: str, content: dict[str, Any]) -> None:
     callback = self._callbacks.get(name)
-    if callback is not None and callback(self, content) is STOP:
+    # While it saves and ends, a run tells of what it did before.
+    if callback is None or name in self._stopping:
+      return
+    if callback(self, content) is STOP:
+      self._stopping.add(name)
       self.stop()  # nothing where the run is over
 
   def _call(self, operation: str, **words: Any) -> Any:
@@ -314,7 +327,8 @@ def train(
     on_evaluation: called with the run and each evaluation: {'actor_steps',
       'return_mean', 'returns', ...}.
     on_end: called with the run and its summary. A callback that returns
-      `STOP`, or calls `run.stop()`, ends the run, which is kept.
+      `STOP`, or calls `run.stop()`, ends the run, which is kept; who returned
+      `STOP` is not called again.
     **config: settings by name: learning_rate=1e-3, num_actors=2; by section
       where two have the name: run={'eval_episodes': 5}. `murmuration run
       AGENT --list-settings` shows them all.
@@ -337,14 +351,17 @@ def train(
     'on_evaluation': on_evaluation,
     'on_end': on_end,
   }
+  arguments.check_callbacks(run._callbacks)
   run._train(
     progress,
     agent=given.name(agent, 'agent'),
-    environment=environment and given.name(environment, 'environment'),
-    topology=topology and given.name(topology, 'topology'),
+    environment=None
+    if environment is None
+    else given.name(environment, 'environment'),
+    topology=None if topology is None else given.name(topology, 'topology'),
     engine=engine,
-    seed=int(seed),
-    steps=arguments.whole(steps),
+    seed=arguments.whole('seed', seed, 0),
+    steps=arguments.whole_or_none('steps', steps),
     sinks=sinks,
     ray_address=ray_address,
     cluster=cluster,
@@ -381,7 +398,8 @@ def load(
   ):
     kept = config.get(key)
     kept = kept if isinstance(kept, str) else ''
-    given.name(kept if thing is None else thing, kind, kept)
+    if thing is not None or kept:
+      given.name(kept if thing is None else thing, kind, kept)
   return Run(path, given)
 
 

@@ -130,11 +130,16 @@ def _refuse() -> typing.NoReturn:
 
 
 def _named(option: Any) -> str:
+  parts = typing.get_args(option)
+  if typing.get_origin(option) is tuple and parts[-1] is not Ellipsis:
+    return f'({", ".join(_named(part) for part in parts)})'
   return {
     int: 'a whole number',
     float: 'a number',
     bool: 'True or False',
     type(None): 'None',
+    tuple[int, ...]: 'whole numbers between commas, such as 64,64',
+    tuple[float, ...]: 'numbers between commas, such as 0.5,0.9',
   }.get(option, str(option))
 
 

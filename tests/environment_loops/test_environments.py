@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from environment_loops import environments
+from murmuration import given
 from tests import counting
 
 DISCRETE = ('CartPole-v1', 'Acrobot-v1', 'MountainCar-v0', 'LunarLander-v3')
@@ -302,7 +303,7 @@ class Bare(gymnasium.Env):
 
 
 def broken():
-  raise RuntimeError('no licence')
+  raise RuntimeError('no licence.')
 
 
 @pytest.mark.parametrize(
@@ -319,6 +320,15 @@ def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
   with pytest.raises(environments.EnvironmentRefused) as error:
     environments.spec(f'{__name__}:{name}')
   assert said.format(__name__) in str(error.value)
+
+
+def test_what_a_caller_gave_is_not_to_be_imported(monkeypatch):
+  monkeypatch.setitem(vars(given), 'environment', lambda: 3)
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec('murmuration.given:environment')
+  end = '. See whether what you gave as environment= works by itself.'
+  assert str(error.value).endswith(end)
+  assert '..' not in str(error.value)
 
 
 def test_what_cannot_be_drawn_says_so():

@@ -175,8 +175,12 @@ def test_one_observation_gives_one_action_and_a_wrong_one_is_refused():
   for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):
     assert policy(np.zeros(3)).shape == (1,)
     assert policy(np.zeros((2, 3))).shape == (2, 1)
-    with pytest.raises(ValueError, match=r'\(4,\).*\(3,\)'):
-      policy(np.zeros(4))
+    for wrong, said in (
+      (np.zeros(4), r'\(4,\)'),
+      (np.zeros((0, 3)), r'\(0, 3\)'),
+    ):
+      with pytest.raises(ValueError, match=rf'shape {said}.*\(3,\).*1 up'):
+        policy(wrong)
 
 
 def test_what_is_no_observation_is_refused():

@@ -231,6 +231,26 @@ def test_a_policy_is_loaded_anew_after_an_evaluation_and_at_the_end(
   assert run.policy == run.policy == 3
 
 
+def test_who_has_returned_stop_is_not_called_again(monkeypatch):
+  monkeypatch.setattr(process, 'Helper', Training)
+  monkeypatch.setattr(Training, 'stop', lambda self: None, raising=False)
+  called = []
+
+  def callback(kind, answer):
+    return lambda run, content: (called.append(kind), answer)[1]
+
+  run = runs.train(
+    'dqn',
+    progress=False,
+    on_tick=callback('tick', None),
+    on_evaluation=callback('evaluation', runs.STOP),
+    on_end=callback('end', runs.STOP),
+  )
+  assert called == ['tick', 'evaluation', 'tick', 'end']
+  run.resume(progress=False)  # which is another run
+  assert called == 2 * ['tick', 'evaluation', 'tick', 'end']
+
+
 @pytest.mark.parametrize('shown', [True, False])
 def test_what_a_run_notes_is_shown_as_its_command_shows_it(
   monkeypatch, capsys, shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -49,19 +50,20 @@ def test_a_text_is_what_its_field_can_be(name, text, value):
 
 
 @pytest.mark.parametrize(
-  'name, text',
+  'name, text, needed',
   [
-    ('size', '1.5'),
-    ('size', 'True'),
-    ('size', 'None'),
-    ('rate', 'fast'),
-    ('point', '(1, 2, 3)'),
-    ('on', '2'),
-    ('kinds', '(1'),
+    ('size', '1.5', 'a whole number'),
+    ('size', 'True', 'a whole number'),
+    ('size', 'None', 'a whole number'),
+    ('rate', 'fast', 'a number or None'),
+    ('point', '(1, 2, 3)', '(a whole number, a number) or None'),
+    ('on', '2', 'True or False'),
+    ('kinds', '(1', 'whole numbers between commas, such as 64,64'),
   ],
 )
-def test_another_text_is_refused_with_the_flag_to_change(name, text):
-  with pytest.raises(ValueError, match=f'--config.agent.{name}'):
+def test_another_text_is_refused_with_the_flag_to_change(name, text, needed):
+  said = f'={text!r} is not {needed}. Set --config.agent.{name}.'
+  with pytest.raises(ValueError, match=re.escape(said)):
     settings.parse('agent', _Config, name, text)
 
 
