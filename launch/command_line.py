@@ -201,7 +201,8 @@ def _parser(description: str | None) -> commands.Parser:
     f'{_CONFIG}.SECTION.NAME',
     metavar='VALUE',
     dest='unused',
-    help='changes a setting; --config.environment=ID is the task',
+    help='changes a setting; --config.environment=ID is the task; of two for '
+    'one setting the last counts',
   )
   parser.add_argument(
     '--list-settings',
@@ -236,13 +237,7 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
       if not words:
         raise ValueError(f'{word} needs a value: {word}=VALUE.')
       value = words.pop(0)
-    name = name.removeprefix(f'{_CONFIG}.')
-    if found.get(name, value) != value:
-      raise ValueError(
-        f'{_CONFIG}.{name} is there twice, with {found[name]} and {value}. '
-        'Leave one of them out.'
-      )
-    found[name] = value
+    found[name.removeprefix(f'{_CONFIG}.')] = value
   return rest, found
 
 

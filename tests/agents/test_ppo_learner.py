@@ -128,6 +128,7 @@ def test_far_from_the_policy_that_acted_nothing_moves(compiled):
     assert result.metrics['stopped_updates'] == (agent is held)
 
 
+@pytest.mark.long
 def test_from_the_first_update_too_far_on_the_rest_of_a_rollout_is_left():
   # The rate is too small to move the policy: only one step of the rollout is
   # far from it, and so each epoch's minibatch that has this step.

@@ -52,7 +52,9 @@ def _sample(seed):
   return tf.constant(packed), tf.constant(rng.uniform(0.1, 1, shape), 'float32')
 
 
-@pytest.mark.parametrize('prioritized', [False, True])
+@pytest.mark.parametrize(
+  'prioritized', [pytest.param(False, marks=pytest.mark.long), True]
+)
 @pytest.mark.parametrize('compiled', [False, True])
 def test_updates_on_the_host_are_those_in_the_graph(compiled, prioritized):
   calls = []

@@ -253,10 +253,6 @@ REFUSED = {
 }
 # Of run.py.
 OTHERS = {
-  'a setting that is there twice': (
-    ['dqn', '--config.agent.gamma=0.9', '--config.agent.gamma=0.99'],
-    'agent.gamma is there twice, with 0.9 and 0.99',
-  ),
   'a budget that is shared': (
     [
       'gorila_dqn',

@@ -77,6 +77,7 @@ def _mnih_et_al(theta, rollouts, config):
   return theta
 
 
+@pytest.mark.long
 def test_one_worker_of_a3c_is_the_sequential_loop(make_worker, make_counter):
   overrides = {
     'run.steps_per_agent': str(UPDATES * 5 * 4),

@@ -133,6 +133,7 @@ def test_a_node_that_is_stopped_is_continued_and_loses_nothing(
   run.assert_nothing_is_left()
 
 
+@pytest.mark.long
 def test_a_module_that_raises_on_import_is_a_sentence(run_commands, tmp_path):
   (done,) = run_commands(
     [

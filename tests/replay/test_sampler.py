@@ -87,6 +87,7 @@ def test_a_sampler_stops_when_asked_while_it_waits(serve):
   assert list(sampler) == []
 
 
+@pytest.mark.long
 def test_a_queue_that_starves_now_and_then_gives_each_item_once_in_order(serve):
   server = serve(tables.queue('queue', 1000, SIGNATURE))
   sampler = sampler_lib.ShardedSampler(

@@ -233,6 +233,7 @@ def _restarting(serve, **options):
   return server, client, writer.ItemWriter(client, 'queue', ROW, options)
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
   serve, caplog, impatient
 ):

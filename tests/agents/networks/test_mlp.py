@@ -116,6 +116,7 @@ def test_the_layout_is_the_order_of_sonnets_own_variables():
   )
 
 
+@pytest.mark.long
 def test_a_network_is_built_inside_a_trace_once_for_all():
   # The first loss asks for it while the learner's update is traced.
   mlp = mlp_lib.MLP(4, (8,), 2)

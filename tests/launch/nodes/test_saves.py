@@ -65,6 +65,7 @@ def _experiment(directory, steps, hidden):
   )
 
 
+@pytest.mark.long
 def test_a_learner_goes_to_the_next_start_of_a_run_and_to_no_other(
   run, tmp_path
 ):
