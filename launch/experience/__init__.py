@@ -24,6 +24,10 @@ from launch.experience import unrolls
 from replay import deadlock
 
 
+class TooFewSteps(ValueError):
+  """The budget of a member ends before its first update."""
+
+
 def of_actors(
   experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> kind.Kind:
@@ -121,7 +125,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   deadlock.check(found.plan)
   needed, budget = found.first_steps, experiment.run.steps_per_agent
   if needed > budget or (needed == budget and not found.queue):
-    raise ValueError(
+    raise TooFewSteps(
       f'run.steps_per_agent={budget} leaves nothing to learn from: learning '
       f'begins after {needed} steps ({found.why}). Raise run.steps_per_agent '
       f'or lower {found.knob}.'
@@ -129,7 +133,7 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   # The learner makes no call that the budget cuts short.
   calls = int(budget / found.steps_per_call)
   if not found.queue and calls * found.steps_per_call < needed:
-    raise ValueError(
+    raise TooFewSteps(
       f'run.steps_per_agent={budget} leaves no update: one call of the learner '
       f'(run.updates_per_call={found.updates_per_call}) comes with '
       f'{found.steps_per_call:,.0f} environment steps, and learning begins '

@@ -98,7 +98,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   ]
   try:
     experience.check_members(shares[-1])
-  except ValueError as e:
+  except experience.TooFewSteps as e:
     raise ValueError(
       f'{e} This is of one learner: server.num_learners='
       f'{config.num_learners} share {experiment.run.steps_per_agent} steps.'
