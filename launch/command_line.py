@@ -28,10 +28,9 @@ from run_records import settings
 from run_records import sinks
 
 _CONFIG = '--config'
-# What a resumed run has from the command that it was started by.
-_ENGINE, _PLAIN = '--lp_launch_type', '--ray_plain_replay'
-_OF_RAY = ('--ray_address', '--cluster', _PLAIN)
-_HOW = ('--isolate', '--sink')
+# What a resumed run has from the commands that it was started by.
+_ENGINE, _ADDRESS = '--lp_launch_type', '--ray_address'
+_CLUSTER, _PLAIN = '--cluster', '--ray_plain_replay'
 # What other libraries and our own functions call some flags.
 _OTHER_NAMES = {
   **dict.fromkeys(
@@ -59,7 +58,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     rest, changed = overrides(argv)
     parser = _parser(description)
     args = parser.parse(rest)
-    if args.resume:
+    if args.resume and not (args.list_settings or args.print_config):
       args = parser.parse([*_as_started(args.resume, rest), *rest])
     names.require('engine', args.lp_launch_type, engines.NAMES)
     names.require('way to isolate', args.isolate, isolation.MODES)
@@ -87,19 +86,46 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
 
 
 def _as_started(run: str, argv: Sequence[str]) -> list[str]:
-  """How and where a run was started last, of what `argv` does not say."""
-  said = {word.partition('=')[0] for word in argv}
-  kept = {*_HOW, *(() if _ENGINE in said else (_ENGINE, *_OF_RAY))} - said
-  words: list[str] = []
+  """The engine of a run and what it asks of Ray, where `argv` does not say it.
+
+  Raises:
+    ValueError: it was on a Ray of an address, and where is it now?
+  """
+  lines: list[str] = []
   with contextlib.suppress(OSError, ValueError):  # `_cell` says what is wrong
-    words = shlex.split(run_directory.open(run).commands()[-1])
-  found = []
+    lines = run_directory.open(run).commands()
+  kept: dict[str, list[str]] = {}
+  for line in lines:
+    try:
+      found = _where(shlex.split(line))
+    except ValueError:  # no command line
+      continue
+    if found.get(_ENGINE, kept.get(_ENGINE)) != kept.get(_ENGINE):
+      kept = {}
+    kept.update(found)
+  said = _where(argv)
+  if said.get(_ENGINE, kept.get(_ENGINE)) != kept.get(_ENGINE):
+    return []
+  words = [w for name in kept if name not in said for w in kept[name]]
+  for word in words:
+    address = word.partition(f'{_ADDRESS}=')[2]
+    # Not taken over: it may be gone, and `isolation.prepare` has to see it.
+    if address and address != 'local':
+      raise ValueError(
+        f'{run} was on the Ray at {address}. Say where it goes on: {word}, '
+        f'{_ADDRESS}=auto for the one of this host, or {_ADDRESS}=local.'
+      )
+  return words
+
+
+def _where(words: Sequence[str]) -> dict[str, list[str]]:
+  """Of the flags that say where a run is: name to the words of each."""
+  found: dict[str, list[str]] = {}
   for word, value in zip(words, [*words[1:], '']):
     name, same_word, _ = word.partition('=')
-    if name in kept:
-      found.append(word)
-      if not same_word and name != _PLAIN:
-        found.append(value)
+    if name in (_ENGINE, _ADDRESS, _CLUSTER, _PLAIN):
+      whole = word if same_word or name == _PLAIN else f'{word}={value}'
+      found.setdefault(name, []).append(whole)
   return found
 
 

@@ -97,12 +97,8 @@ def run(
         needs.check(cell.experiment, program, cell.own_bytes)
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
-      spent = False
       if resume:
         _claim(path)
-        kept = run_directory.RunDirectory(path).summary() or {'totals': {}}
-        steps = kept['totals'].get('actor_steps', 0)
-        spent = steps >= cell.experiment.total_steps
         at_end.callback(launched.unlink, missing_ok=True)
         checkpoints.check(path, functools.partial(_warn, path))
       else:
@@ -139,8 +135,10 @@ def run(
         follower.close()
       return commands.refuse(e)
     with contextlib.suppress(OSError):  # as the view's
-      for note in [*notes.of(cell), *([_SPENT] if spent else [])]:
+      for note in notes.of(cell):
         print(f'note: {note}', flush=True)
+      if resume and _spent(directory, cell):
+        print(f'note: {_SPENT}', flush=True)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter_of(program), title)
     failed: set[str] = set()
@@ -186,11 +184,11 @@ def run(
       return commands.refuse(refusal)
     if outcome.exit_code == engines.FAILED:
       _keep_reason(directory, outcome.reason)
-    # Not at the top: matplotlib takes as long to import as a node to start.
-    from run_records import plots  # pylint: disable=g-import-not-at-top
-
     outcome = _honest(outcome, directory)
     try:
+      # Not at the top: matplotlib takes as long to import as a node to start.
+      from run_records import plots  # pylint: disable=g-import-not-at-top
+
       plots.learning_curve(directory.path)
     except KeyboardInterrupt:  # the run has ended, whatever becomes of its plot
       print('warning: no learning curve: interrupted', file=sys.stderr)
@@ -214,6 +212,15 @@ def _claim(path: pathlib.Path) -> None:
     _write_record(path)
   finally:
     os.close(held)
+
+
+def _spent(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> bool:
+  """Whether a run that ended has made all the steps of its budget."""
+  try:
+    steps = (directory.summary() or {'totals': {}})['totals']['actor_steps']
+    return steps >= cell.experiment.total_steps
+  except (OSError, ValueError, LookupError, TypeError):  # only for a note
+    return False
 
 
 def _write_record(path: pathlib.Path) -> None:

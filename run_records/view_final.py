@@ -84,7 +84,10 @@ def _commands(
   # With the path of this interpreter, so that the commands work without an
   # activated environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
-  if outcome.exit_code != state_lib.FINISHED:
+  whole = (run_dir / 'config.json').exists()
+  # One that came to its end would end at once: it needs another budget.
+  ended = outcome.exit_code == state_lib.FINISHED
+  if whole and not ended and not _summary(run_dir).get('finished'):
     commands.append(('go on', f'{_command(python, "run")} --resume={run_dir}'))
   if _can_be_played(run_dir):
     evaluate = _command(python, 'evaluate')

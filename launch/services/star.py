@@ -433,7 +433,8 @@ class StarServer:
     kept, self._candidates = found
     supervisor_rules.restore(self._machine, kept['machine'])
     self._version = kept['version']
-    # Above the numbers of the life that saved, and of later ones that did not.
+    # Above the numbers of the life that saved, and of those lives of this
+    # start that did not.
     range_ = kept['next_candidate'] // _PER_LIFE + pulse.life()[1]
     self._next_candidate = range_ * _PER_LIFE
     self._episodes = kept['episodes']

@@ -99,6 +99,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   try:
     experience.check_members(shares[-1])
   except experience.TooFewSteps as e:
+    if config.num_learners == 1:
+      raise
     raise ValueError(
       f'{e} This is of one learner: server.num_learners='
       f'{config.num_learners} share {experiment.run.steps_per_agent} steps.'

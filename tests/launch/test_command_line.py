@@ -6,9 +6,11 @@ from launch import cell as cell_lib
 from launch import command_line
 from launch import engines
 from launch import session
+from run_records import commands
 from run_records import run_directory
 
-START = ['launch/run.py', 'dqn', '--lp_launch_type=local_mt', '--sink=csv']
+START = ['launch/run.py', 'dqn', '--lp_launch_type=local_mt']
+RAY = ['run', 'dqn', '--lp_launch_type', 'ray', '--cluster', 'a:cpus=2']
 
 
 @pytest.fixture
@@ -24,51 +26,56 @@ def resumed(tmp_path, monkeypatch):
     told.update(more, engine=engine)
     return 0
 
+  def start(words):
+    run_directory.create(path, config, {}, command=words, resume=True)
+
   def resume(*flags):
-    assert command_line.main([f'--resume={path}', *flags]) == 0
+    words = [f'--resume={path}', *flags]
+    assert command_line.main(words) == 0
+    start(['launch/run.py', *words])  # as a session would
     return told
 
   monkeypatch.setattr(session, 'run', run)
-  resume.path, resume.config = path, config
+  monkeypatch.setattr(engines, 'check_ray', lambda address: None)
+  resume.path, resume.start = path, start
   return resume
 
 
-def test_a_run_goes_on_on_its_engine(resumed):
-  told = resumed()
-  assert told['engine'] == 'local_mt' and len(told['sinks']) == 1
+def test_a_run_goes_on_on_its_engine_each_time(resumed):
+  for _ in range(2):
+    assert resumed()['engine'] == 'local_mt'
 
 
-def test_what_is_said_now_stands(resumed):
-  told = resumed('--lp_launch_type', 'local_mp', '--sink=')
-  assert told['engine'] == 'local_mp' and not told['sinks']
+def test_what_is_said_stands_from_then_on(resumed):
+  for flags in (['--lp_launch_type', 'local_mp'], []):
+    assert resumed(*flags)['engine'] == 'local_mp'
 
 
-def test_the_newest_start_is_what_counts(resumed):
-  words = [*START[:1], f'--resume={resumed.path}', '--lp_launch_type=local_mp']
-  run_directory.create(
-    resumed.path, resumed.config, {}, command=words, resume=True
-  )
-  told = resumed()
-  # It was not said then that numbers go elsewhere.
-  assert told['engine'] == 'local_mp' and not told['sinks']
-
-
-def test_a_run_of_python_goes_on_in_processes(resumed):
-  run_directory.create(
-    resumed.path, resumed.config, {}, command="mm.train('dqn')", resume=True
-  )
+@pytest.mark.parametrize('words', ["mm.train('dqn')", '', "it's"])
+def test_a_line_that_is_no_command_says_nothing(resumed, words):
+  resumed.start(words)
+  assert resumed()['engine'] == 'local_mt'
+  (resumed.path / 'command.txt').write_text('')
   assert resumed()['engine'] == 'local_mp'
 
 
-def test_flags_of_ray_go_with_their_engine(resumed, monkeypatch):
-  monkeypatch.setattr(engines, 'check_ray', lambda address: None)
-  words = [START[0], 'dqn', '--lp_launch_type', 'ray', '--cluster', 'a:cpus=2']
-  run_directory.create(
-    resumed.path, resumed.config, {}, command=[*words, '--ray_plain_replay'],
-    resume=True,
-  )  # fmt: skip
-  told = resumed()
-  assert told['engine'] == 'ray'
-  assert told['ray'] == engines.Options('', ['a:cpus=2'], True)
+def test_what_was_asked_of_ray_goes_with_it(resumed):
+  resumed.start([*RAY, '--ray_plain_replay', '--ray_address=local'])
+  for again in ([], ['--lp_launch_type=ray']):
+    told = resumed(*again)
+    assert told['engine'] == 'ray'
+    assert told['ray'] == engines.Options('local', ['a:cpus=2'], True)
+  told = resumed('--cluster=a:cpus=1')
+  assert told['ray'].resources == ['a:cpus=1']
   told = resumed('--lp_launch_type=local_mt')
   assert told['engine'] == 'local_mt' and told['ray'] is None
+
+
+def test_a_cluster_is_asked_for_and_not_guessed(resumed, capsys):
+  resumed.start([*RAY, '--ray_address', '10.0.0.6:6379'])
+  flag = f'--resume={resumed.path}'
+  assert command_line.main([flag]) == commands.USAGE
+  assert 'Say where it goes on: --ray_address=10.0' in capsys.readouterr().err
+  assert command_line.main([flag, '--print-config']) == 0
+  told = resumed('--ray_address=auto')
+  assert told['engine'] == 'ray' and told['ray'].address == 'auto'

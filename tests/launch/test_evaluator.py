@@ -227,7 +227,7 @@ def test_what_was_not_evaluated_at_the_end_is_said(
   stop = threading.Event()
   if not stopped:
     # Its time ends before the counter's, which would stop it without a word.
-    monkeypatch.setattr(evaluator, '_LAST_EVALUATIONS_S', 5.5)
+    monkeypatch.setattr(evaluator, '_LAST_EVALUATIONS_S', 8.0)
   for steps in (1, 2, 3):
     node._take(steps)
   played = []

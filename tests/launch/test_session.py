@@ -215,14 +215,17 @@ def test_a_plot_that_fails_leaves_the_outcome_as_it_was(
   assert ('Failed' if outcome else 'Finished') in shown.out
 
 
-@pytest.mark.parametrize('steps, more', [(30_000, False), (29_999, True)])
+@pytest.mark.parametrize(
+  'steps, more', [(30_000, False), (29_999, True), (None, True)]
+)
 def test_a_run_whose_budget_is_used_says_that_nothing_is_left(
   tmp_path, monkeypatch, capsys, steps, more
 ):
   cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
   assert cell.experiment.total_steps == 30_000
   made = run_directory.create(path, cell.config, {})
-  ended = {'outcome': 'budget', 'totals': {'actor_steps': steps}}
+  totals = {} if steps is None else {'actor_steps': steps}
+  ended = {'outcome': 'budget', 'totals': totals}
   (made.path / 'summary.json').write_text(
     json.dumps({**ended, 'finished': True, 'reason': 'its budget is used'})
   )

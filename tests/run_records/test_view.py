@@ -485,6 +485,9 @@ def test_an_interrupted_run_says_what_was_kept(tmp_path):
   assert 'watch the best policy' not in text  # That goes on, and is not played.
   assert 'checkpoints/  ' in text and 'best parameters' not in text
   assert re.search(f'(murmuration |/)run(.py)? --resume={run.path}\n', text)
+  (run.path / 'summary.json').write_text('{"finished": true}')
+  text = _end(1, 'no update was made', _NODES, run.path)
+  assert '--resume' not in text.partition('Next')[2]  # It would end at once.
   text = _end(143, 'terminated (SIGTERM)', _NODES, run.path)
   assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
 
