@@ -10,9 +10,16 @@ from launchpad.nodes import base
 import tree
 
 
+def named(program: lp.Program) -> Iterator[tuple[str, base.Node]]:
+  """Yields all nodes with their names ('group/index'), in program order."""
+  for label, group in program.groups.items():
+    for i, node in enumerate(group):
+      yield f'{label}/{i}', node
+
+
 def nodes(program: lp.Program) -> list[str]:
-  """Returns the names of all nodes ('group/index'), in program order."""
-  return [name for name, _ in _named(program)]
+  """Returns the names of all nodes."""
+  return [name for name, _ in named(program)]
 
 
 def edges(program: lp.Program) -> set[tuple[str, str]]:
@@ -23,13 +30,13 @@ def edges(program: lp.Program) -> set[tuple[str, str]]:
   """
   owners = {
     id(handle): name
-    for name, node in _named(program)
+    for name, node in named(program)
     for part in _parts(node)
     for handle in part._created_handles
   }
   return {
     (name, owners[id(handle)])
-    for name, node in _named(program)
+    for name, node in named(program)
     for part in _parts(node)
     for handle in part.input_handles
     if id(handle) in owners and owners[id(handle)] != name
@@ -65,7 +72,7 @@ def to_mermaid(program: lp.Program) -> str:
 
 def check(program: lp.Program) -> None:
   """Refuses a handle in a dataclass: Launchpad would not connect it."""
-  for name, node in _named(program):
+  for name, node in named(program):
     for part in _parts(node):
       for arguments in _arguments(part):
         for owner in _hidden(arguments):
@@ -74,12 +81,6 @@ def check(program: lp.Program) -> None:
             'Launchpad does not see it there and would not connect it: pass it '
             'as an argument of its own, or in a list, tuple or dict.'
           )
-
-
-def _named(program: lp.Program) -> Iterator[tuple[str, base.Node]]:
-  for label, group in program.groups.items():
-    for i, node in enumerate(group):
-      yield f'{label}/{i}', node
 
 
 def _parts(node: base.Node) -> Iterator[base.Node]:

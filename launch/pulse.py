@@ -34,6 +34,12 @@ _SLICE_S = 1.0  # between two beats of a long wait
 # The limit of a slow operation: building environments, networks or graphs, a
 # checkpoint of a full replay.
 LONG_S = 300.0
+# How long a node waits for another, at most: an actor for parameters, for its
+# policy or for a blocked table, a sampler for a server that has never answered.
+# A learner or server that died restarts with back-off; the learner then traces
+# its update, and a full table takes long to restore. The run logs the wait, and
+# ends earlier if it stalls (engines/watch.py).
+WAIT_S = 300.0
 _here = threading.local()
 
 

@@ -71,25 +71,19 @@ class Plan:
   queue: bool = False
   updates: int = 1
 
+  def _of_shard(self, number: int) -> int:
+    """The largest part of `number` that a shard has."""
+    return -(-number // self.shards)
+
   @property
   def shard_min_size(self) -> int:
     """Items in a shard before its first sample."""
-    return -(-self.min_size // self.shards)
+    return self._of_shard(self.min_size)
 
   @property
   def shard_max_size(self) -> int:
     """Maximum number of items in a shard."""
-    return -(-self.max_size // self.shards)
-
-  @property
-  def shard_batch(self) -> int:
-    """Items of a batch that come from one shard."""
-    return -(-self.batch_size // self.shards)
-
-  @property
-  def shard_writers(self) -> int:
-    """Writers of the shard with the most writers."""
-    return -(-self.writers // self.shards)
+    return self._of_shard(self.max_size)
 
   @property
   def ratio(self) -> float | None:
@@ -111,8 +105,8 @@ class Plan:
       return self.error_buffer
     return float(
       max(
-        4 * self.shard_batch,
-        2 * ratio * self.shard_writers * self.burst,
+        4 * self._of_shard(self.batch_size),
+        2 * ratio * self._of_shard(self.writers) * self.burst,
         0.1 * ratio * self.shard_min_size,
         _least_error_buffer(ratio),
       )

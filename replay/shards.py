@@ -142,11 +142,7 @@ class Stream:
     if reader is None:
       reader = self._reader = self._start()
     try:
-      result = (
-        reader.results.get(timeout=timeout_s)
-        if timeout_s
-        else (reader.results.get_nowait())
-      )
+      result = reader.results.get(timeout=timeout_s)
     except queue.Empty:
       return False
     if isinstance(result, reverb.ReplaySample):

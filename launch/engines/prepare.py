@@ -57,20 +57,18 @@ def prepare(
   if not program.groups:
     raise ValueError(f'The program {program.name!r} has no nodes: add some.')
   graph.check(program)
-  for nodes in program.groups.values():
-    for node in nodes:
-      node._initialize_context(launch_type, launch_config=None)
-      if stopper is not None:
-        node.launch_context._program_stopper = stopper
+  for _, node in graph.named(program):
+    node._initialize_context(launch_type, launch_config=None)
+    if stopper is not None:
+      node.launch_context._program_stopper = stopper
   for label, nodes in program.groups.items():
     for node in nodes:
       for handle in node.input_handles:
         handle.connect(node, label)
   # Before the executables, which may hold addresses of other nodes.
   names = {
-    f'{label}/{i}': _name_addresses(f'{label}/{i}', node, directory)
-    for label, nodes in program.groups.items()
-    for i, node in enumerate(nodes)
+    name: _name_addresses(name, node, directory)
+    for name, node in graph.named(program)
   }
   group_policies = restarts.of(program)
   clients = graph.clients(program)

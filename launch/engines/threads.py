@@ -80,11 +80,7 @@ class _Manager(worker_manager.WorkerManager):
   def _kill(self) -> None:
     pass
 
-  def _disable_signals(self) -> None:
-    pass
-
-  def _disable_alarm(self) -> None:
-    pass
+  _disable_signals = _disable_alarm = _kill
 
 
 class _Backend:
@@ -171,10 +167,8 @@ def _release(node: Any) -> None:
   """Frees a node's port and clears state that would prevent a restart."""
   for inner in getattr(node, 'nodes', ()):
     _release(inner)
-  server = getattr(node, '_server', None)
-  if server is not None and hasattr(
-    server, 'stop'
-  ):  # Reverb's; Courier's are stopped by their nodes.
+  server: Any = getattr(node, '_server', None)
+  if hasattr(server, 'stop'):  # Reverb's; Courier's are stopped by their nodes
     with contextlib.suppress(Exception):
       server.stop()
   for attribute in ('_server', '_instance'):

@@ -22,13 +22,8 @@ from replay import deadlock
 from replay import priorities as priorities_lib
 from replay import ring as ring_lib
 from replay import sampler as sampler_lib
+from replay import tables as tables_lib
 from replay import writer
-
-# An actor waits so long for a blocked table or its server, and a sampler for a
-# server that has never answered. A learner or server that died restarts with
-# back-off; the learner then traces its update, and a full table takes long to
-# restore. The run logs the wait, and ends earlier if it stalls (watch.py).
-WAIT_S = 300.0
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +41,7 @@ def write_options(
   """The options of every node that writes: `options` with a longer wait."""
   return dataclasses.replace(
     options,
-    timeout_s=WAIT_S,
+    timeout_s=pulse.WAIT_S,
     should_stop=should_stop,
     say=pulse.waits,
   )
@@ -86,9 +81,22 @@ class Kind(abc.ABC):
   def plan(self) -> deadlock.Plan:
     """The sizes of actors, tables and learner, for the static check."""
 
-  @abc.abstractmethod
   def tables(self, name: str) -> list[reverb.Table]:
-    """The tables of one shard, which holds its part of all experience."""
+    """The tables of one shard, which holds its part of all experience.
+
+    By default one, prioritized or uniform.
+    """
+    plan = self.plan
+    options = {
+      'max_size': plan.shard_max_size,
+      'min_size': plan.shard_min_size,
+      'signature': self._signature,
+      'rate_limiter': deadlock.limiter(plan),
+    }
+    if not self.prioritized:
+      return [tables_lib.uniform(name, **options)]
+    exponent = self.agent.priority_exponent
+    return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
   @abc.abstractmethod
   def adder(
@@ -126,7 +134,7 @@ class Kind(abc.ABC):
       table,
       batch_size,
       should_stop=should_stop,
-      connect_timeout_s=WAIT_S,
+      connect_timeout_s=pulse.WAIT_S,
       say=pulse.waits,
       signature=self._signature,
       **options,

@@ -21,7 +21,6 @@ from replay import adders
 from replay import deadlock
 from replay import ring
 from replay import sampler as sampler_lib
-from replay import tables as tables_lib
 
 # Environments of a prioritized member, each with its own epsilon.
 _LADDER = 8
@@ -102,17 +101,6 @@ class Steps(_Own):
       batch_size=self.updates_per_call * self.agent.batch_size,
       burst=adders.POPULATION_BURST,
     )
-
-  def tables(self, name):
-    return [
-      tables_lib.uniform(
-        name,
-        max_size=self.plan.max_size,
-        min_size=self.plan.min_size,
-        signature=self._signature,
-        rate_limiter=deadlock.limiter(self.plan),
-      )
-    ]
 
   def behaviour(self, infos):
     del infos  # One call acts for all of them.

@@ -12,7 +12,6 @@ from replay import packing
 from replay import priorities as priorities_lib
 from replay import sampler
 from replay import shards
-from replay import tables as tables_lib
 
 _BURST = adders.TRANSITION_BURST  # transitions that an actor writes at once
 
@@ -67,19 +66,6 @@ class Transitions(kind.Kind):
       shards=config.shards,
       updates=self.updates_per_call,
     )
-
-  def tables(self, name):
-    plan = self.plan
-    options = {
-      'max_size': plan.shard_max_size,
-      'min_size': plan.shard_min_size,
-      'signature': self._signature,
-      'rate_limiter': deadlock.limiter(plan),
-    }
-    if not self.prioritized:
-      return [tables_lib.uniform(name, **options)]
-    exponent = self.agent.priority_exponent
-    return [tables_lib.prioritized(name, priority_exponent=exponent, **options)]
 
   def adder(self, client, table, behaviour, priorities, should_stop, ring=None):
     def first(packed):

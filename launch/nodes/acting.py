@@ -81,7 +81,7 @@ class Acting:
     elif not self._experience.queue:
       own = self._names = [t.name for t in self._experience.tables(table)]
       # Before the adder connects: only this wait can be interrupted.
-      info = table_checks.tables(client, kind.WAIT_S, should_stop, pulse.waits)
+      info = table_checks.tables(client, pulse.WAIT_S, should_stop, pulse.waits)
       self._written = len(own) * min(info[name].current_size for name in own)
     self._adder, self._record = self._experience.adder(
       client,

@@ -7,6 +7,7 @@ of replay is only logged: the previous checkpoint is still there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import logging
 import pathlib
 import time
@@ -59,11 +60,12 @@ class Saves:
     `hosts` are `replay_host.ReplayHost`s or clients of them.
     """
     self._path: pathlib.Path | None = None
-    self._start = 0
+    self._start = 0  # how often the run had been started or resumed
     if run_dir is not None:
       name = f'{node.replace("/", "-")}.npz'
       self._path = checkpoints.directory(run_dir) / name
-      self._start = _starts(run_dir)
+      with contextlib.suppress(FileNotFoundError):
+        self._start = len(run_directory.RunDirectory(run_dir).commands())
     self._replay = ReplaySaves(hosts, replay_period_s)
     self._pause = _Pause(_PERIOD_S)
     self.due = self._pause.due
@@ -189,11 +191,3 @@ def write_acting(run_dir: str | None, theta: np.ndarray, steps: int) -> None:
     path = checkpoints.directory(run_dir) / checkpoints.AGENTS
     # No run needs it to resume, so it need not survive a power failure.
     checkpoints.write(path, sync=False, theta=theta, steps=steps)
-
-
-def _starts(run_dir: Any) -> int:
-  """How often the run has been started or resumed."""
-  try:
-    return len(run_directory.RunDirectory(run_dir).commands())
-  except FileNotFoundError:
-    return 0

@@ -57,9 +57,8 @@ class Round:
   """The contributions to one synchronous update."""
 
   def __init__(self):
-    self.gradients: dict[int, np.ndarray | None] = {}
-    self.statistics: dict[int, Statistics] = {}
-    self.tickets: dict[int, str] = {}
+    # Of each learner: ticket, gradient and statistics, see `Shard.push`.
+    self.parts: dict[int, tuple[str, np.ndarray | None, Statistics]] = {}
     self.accepted = False
     self.closed = False
 
@@ -221,20 +220,18 @@ class Shard:
       self._tickets[learner] = (ticket, False)
       return False
     own = self._round
-    own.tickets[learner] = ticket
-    own.gradients[learner] = gradient
-    own.statistics[learner] = statistics
+    own.parts[learner] = ticket, gradient, statistics
     deadline = time.monotonic() + self._config.sync_timeout_s
     while not own.closed:
       late = time.monotonic() >= deadline
-      if late or self._present <= set(own.gradients):
+      if late or self._present <= set(own.parts):
         self._close(own, pulled)
       else:
         self._changed.wait(deadline - time.monotonic())
     return own.accepted
 
   def _close(self, own: Round, pulled: int) -> None:
-    missing = self._present - set(own.gradients)
+    missing = self._present - set(own.parts)
     if missing:
       _logger.warning(
         'Update %d goes on without learner %s.',
@@ -243,19 +240,16 @@ class Shard:
       )
       for learner in missing:
         self._forget(learner)
-    found = [own.gradients[learner] for learner in sorted(own.gradients)]
-    vectors = [vector for vector in found if vector is not None]
-    if vectors:
-      mean = averaging.mean(vectors)
-      own.accepted = self._apply(mean, pulled, sorted(own.gradients))
-    else:
-      own.accepted = True
-    if own.accepted:
-      # Before any learner is answered, so that all get the same slice.
-      for learner in sorted(own.statistics):
-        self._take(learner, own.statistics[learner])
-    for learner, ticket in own.tickets.items():
-      # Here, since a repeated call may arrive before the waiting one wakes.
+    parts = sorted(own.parts.items())
+    vectors = [vector for _, (_, vector, _) in parts if vector is not None]
+    own.accepted = not vectors or self._apply(
+      averaging.mean(vectors), pulled, [learner for learner, _ in parts]
+    )
+    for learner, (ticket, _, statistics) in parts:
+      # Here, before any learner is answered: all get the same slice, and a
+      # repeated call may arrive before the waiting one wakes.
+      if own.accepted:
+        self._take(learner, statistics)
       self._tickets[learner] = (ticket, own.accepted)
     own.closed, self._round = True, Round()
     self._changed.notify_all()

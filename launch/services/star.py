@@ -30,7 +30,6 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
-_LONG_S = 300.0  # to write a checkpoint, at most
 # After so long without a call of `playing` (nodes/supervisor.py) or a report,
 # an episode is taken for lost.
 _EPISODE_TIMEOUT_S = 60.0
@@ -296,7 +295,7 @@ class StarServer:
         'offers': self._offers,
       }
     what, written = 'the checkpoint of theta_star', False
-    with pulse.survives(what), pulse.busy(what, _LONG_S):
+    with pulse.survives(what), pulse.busy(what):
       swarm_state.write(self._directory, self._layout, kept, candidates, r_star)
       written = True
     if not written:

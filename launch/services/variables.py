@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from agents import parameters
+from launch import pulse
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0  # until an answer begins
 _BACKOFF_CAP_S = 5.0
 _POLL_S = 0.002
-# How long an actor waits for a learner: it may have died, and is then started
-# again with back-off.
-_PATIENCE_S = 300.0
 
 
 class Published:
@@ -38,6 +36,7 @@ class Published:
     self._version = -1
     self._theta: np.ndarray | None = None
     self._encoded: bytes | None = None
+    self._last = False
     self.sent_bytes = 0
 
   def publish(self, version: int, theta: np.ndarray) -> None:
@@ -47,18 +46,28 @@ class Published:
     with self._lock:
       self._version, self._theta, self._encoded = version, theta, None
 
+  def end(self) -> None:
+    """Says that the newest parameters are the last."""
+    self._last = True
+
   def get(self, have_version: int) -> dict[str, Any]:
-    """{'version', 'theta'}: theta encoded, or None if `have_version` is it."""
+    """What is newest, for one who has `have_version`.
+
+    Returns:
+      {'version', 'theta', 'last'}: theta encoded, or None if `have_version` is
+      it or there is none yet; last, whether no newer ones will come.
+    """
     with self._lock:
+      answer = {'version': self._version, 'theta': None, 'last': self._last}
       if self._theta is None or self._version == have_version:
-        return {'version': self._version, 'theta': None}
+        return answer
       if self._encoded is None:
         # Many actors ask for the same version: it is encoded once.
         self._encoded = parameters.encode(
           self._layout, self._version, self._theta
         )
       self.sent_bytes += len(self._encoded)
-      return {'version': self._version, 'theta': self._encoded}
+      return {**answer, 'theta': self._encoded}
 
 
 class Follower:
@@ -110,7 +119,7 @@ class Follower:
           'the learner has no parameters yet',
         )
 
-    rpc.retry(first, _PATIENCE_S, should_stop=self._should_stop)
+    rpc.retry(first, pulse.WAIT_S, should_stop=self._should_stop)
 
   def fetch(self) -> bool:
     """Takes newer parameters if there are some. Returns whether there were.
@@ -121,7 +130,7 @@ class Follower:
       _logger.warning(
         'The parameters are %.0f s old: waiting for the learner.', self.age_s
       )
-      return rpc.retry(self._ask, _PATIENCE_S, should_stop=self._should_stop)
+      return rpc.retry(self._ask, pulse.WAIT_S, should_stop=self._should_stop)
     if self._clock() < self._next:
       return False
     try:

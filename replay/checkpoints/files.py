@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import re
 import struct
@@ -69,14 +68,11 @@ class Manifest:
   path: pathlib.Path
 
   def write(self, directory: pathlib.Path) -> None:
-    """Writes manifest.json and syncs it to disk."""
+    """Writes manifest.json."""
     values = dataclasses.asdict(self)
     del values['path']
     text = json.dumps({'format': FORMAT, **values}, indent=2)
-    with open(directory / MANIFEST, 'w', encoding='utf-8') as file:
-      file.write(text + '\n')
-      file.flush()
-      os.fsync(file.fileno())
+    (directory / MANIFEST).write_text(text + '\n', encoding='utf-8')
 
 
 def read_manifest(path: pathlib.Path) -> Manifest:

@@ -14,6 +14,7 @@ import traceback
 
 import launchpad as lp
 
+from launch import graph
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import processes
@@ -198,9 +199,7 @@ def _broken_off(
 ) -> state_lib.Outcome:
   """The end of a run that a signal ended before its nodes were started."""
   nodes = [
-    state_lib.NodeState(f'{label}/{i}', state='stopped')
-    for label, group in program.groups.items()
-    for i in range(len(group))
+    state_lib.NodeState(name, state='stopped') for name in graph.nodes(program)
   ]
   code, reason = state_lib.INTERRUPTED, 'interrupted'
   if signals.terminated:

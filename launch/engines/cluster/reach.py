@@ -78,18 +78,11 @@ def complete(address: str) -> str:
   return f'{name}:{port}'
 
 
-def listens(address: str) -> str:
-  """Refuses an address at which nobody listens.
-
-  Returns:
-    The address, complete.
-
-  Raises:
-    Refused: with the reason.
-  """
+def listens(address: str) -> None:
+  """Raises Refused if nobody listens at an address."""
   full = complete(address)
   if full == AUTO:
-    return full
+    return
   try:
     connect(full, _CONNECT_S)
   except OSError as e:
@@ -99,7 +92,6 @@ def listens(address: str) -> str:
       f'--head --port={port}`, open that port to this host, or say '
       '--ray_address=local for a Ray on this machine.'
     ) from e
-  return full
 
 
 def connect(address: str, timeout_s: float) -> None:

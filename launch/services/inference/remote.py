@@ -18,9 +18,6 @@ from launch.services.inference import sessions
 from launch.services.inference import transport as transport_lib
 
 _logger = logging.getLogger(__name__)
-# For the server to come up or to answer a request, at most; the same as for a
-# replay table (experience/kind.py). It may be waiting for a restarted learner.
-PATIENCE_S = 300.0
 _PROBE_S = 2.0  # deadline of `where`
 SAY_S = 15.0  # of a wait before the first warning; doubles with each one
 _TELL_S = 2.0  # of a wait before the launcher is told
@@ -55,7 +52,7 @@ class RemotePolicy:
     seed: int,
     transport: str = 'auto',
     should_stop: Callable[[], bool] = lambda: False,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = pulse.WAIT_S,
   ):
     """Stores its arguments; `start` connects.
 

@@ -110,14 +110,12 @@ class Session:
       getattr(actor, 'behaviour', None),
       getattr(actor, 'core', None),
     )
-    self._answered, self.since = step, None
     self._reply(step)
 
   def refuse(self, reason: str) -> None:
     """Answers the request with a reason instead of actions."""
     step = self.frame.asked_step
     self.frame.refuse(step, reason)
-    self._answered, self.since = step, None
     self._reply(step)
 
   def close(self) -> None:
@@ -129,6 +127,7 @@ class Session:
       self.connection.close()
 
   def _reply(self, step: int) -> None:
+    self._answered, self.since = step, None
     calls, self._calls = self._calls, []
     for call in calls:
       call.set_result(bytes(self.frame.reply_bytes))

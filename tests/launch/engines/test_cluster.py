@@ -17,6 +17,7 @@ from launch import cell as cell_lib
 from launch import command_line
 from launch import engines
 from launch import needs
+from launch import pulse
 from launch import rpc
 from launch import session
 from launch.engines.cluster import addresses
@@ -381,7 +382,7 @@ class Published:
 def test_parameters_come_over_a_link_that_takes_longer_than_a_deadline(
   on_hosts, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(variables, '_PATIENCE_S', 60.0)
+  monkeypatch.setattr(pulse, 'WAIT_S', 60.0)
   first, _ = on_hosts(2)
   learner = Published()
   credentials = hosts.Directory(tmp_path / '1').credentials

@@ -65,7 +65,7 @@ def test_a_head_that_takes_the_connection_and_never_answers_is_refused(
   monkeypatch.setattr(reach, 'ANSWER_S', 0.5)
   with socket.create_server(('127.0.0.1', 0)) as silent:
     address = f'127.0.0.1:{silent.getsockname()[1]}'
-    assert reach.listens(address) == address
+    reach.listens(address)
     with pytest.raises(
       engines.Refused, match=f'Ray at {address} does not answer: .* for 0.5 s'
     ):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.experience import kind
+from launch import pulse
 from replay import sampler
 from replay import writer
 
@@ -22,7 +22,7 @@ def check_patience(monkeypatch):
     found.adder(object(), 'replay', None, None, lambda: False)
     found.source([], 'replay', lambda: False)
     options, read = given
-    assert read['connect_timeout_s'] == kind.WAIT_S
-    assert options.timeout_s == kind.WAIT_S
+    assert read['connect_timeout_s'] == pulse.WAIT_S
+    assert options.timeout_s == pulse.WAIT_S
 
   return check

@@ -72,9 +72,11 @@ def test_a_version_is_encoded_once_for_all_actors():
   published = variables.Published(LAYOUT)
   published.publish(3, np.zeros(3))
   assert published.get(-1)['theta'] is published.get(2)['theta']
-  assert published.get(3) == {'version': 3, 'theta': None}
+  assert published.get(3) == {'version': 3, 'theta': None, 'last': False}
   # Each answer is counted as often as it was sent.
   assert published.sent_bytes == 2 * len(published.get(-1)['theta'])
+  published.end()
+  assert published.get(3) == {'version': 3, 'theta': None, 'last': True}
 
 
 def test_parameters_that_are_not_finite_are_never_served():
