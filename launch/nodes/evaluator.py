@@ -26,6 +26,7 @@ _JOIN_S = 1.0
 _LOOK_S = 0.05  # between two requests to the counter for the steps so far
 _LAST_EVALUATIONS_S = 120.0  # evaluations after the run's end, at most
 _SAY_S = 5.0  # before the counter lets go: to say what was left
+_LAST_UPDATE_S = 30.0  # for what a learner still does after the run's end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Evaluator:
     self, stop: threading.Event, over: threading.Event
   ) -> None:
     period = self._experiment.eval_period
+    budget = self._experiment.total_steps // self._experiment.num_agents
     done = self._taken // period
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
@@ -105,26 +107,23 @@ class Evaluator:
         self._reporter.hold(_LAST_EVALUATIONS_S)
         return
       steps = self._steps()
-      if steps is None or steps // period <= done:
-        continue
+      if steps is None or steps // period <= done or steps >= budget:
+        continue  # What is left at the end is `_finish`'s.
       if self._take(steps):
         done = steps // period
 
   def _finish(self, stop: threading.Event) -> None:
-    """After the run: evaluates what came last and the snapshots left.
-
-    A learner may make some more updates after the last step of its actors:
-    these are not evaluated.
-    """
+    """After the run: evaluates what came last and the snapshots left."""
     self._reporter.hold(_LAST_EVALUATIONS_S)
     until = time.monotonic() + _LAST_EVALUATIONS_S - _SAY_S
-    steps = self._steps()
-    if steps is not None and steps > self._taken:
-      self._take(steps)
 
     def over() -> bool:
       return stop.is_set() or time.monotonic() > until
 
+    steps = self._steps()
+    if steps is not None and steps > self._taken:
+      self._await_last(over)
+      self._take(steps)
     cut = 0
     while not self._waiting.empty() and not over():
       pulse.worked(moved=True)  # The run waits for evaluation steps too.
@@ -136,6 +135,29 @@ class Evaluator:
         left,
       )
     self._reporter.hold(0)
+
+  def _await_last(self, over: Callable[[], bool]) -> None:
+    """Waits until the learner has made its last update.
+
+    It may still make some after the last step of its actors. Servers that do
+    not know what is last (a star, the shards) are not waited for.
+    """
+    until, have = time.monotonic() + _LAST_UPDATE_S, -1
+    while not over():
+      answer = _asked(self._server.get_parameters, have)
+      if answer is not None:
+        have = answer['version']
+        if answer.get('last', True):
+          return
+      if time.monotonic() > until:
+        _logger.warning(
+          'The learner did not end within %.0f s of the run: its last updates '
+          'are not evaluated.',
+          _LAST_UPDATE_S,
+        )
+        return
+      pulse.waits('the last update of the learner')
+      time.sleep(_WAIT_S)
 
   def _steps(self) -> int | None:
     """Actor steps of one agent so far; None if the counter does not answer."""

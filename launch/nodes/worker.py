@@ -426,6 +426,7 @@ class Worker:
   def _finish(self) -> bool:
     """Saves, then waits for the stop. Returns whether replay was saved."""
     asked = not self._stop.is_set()
+    self._published.end()
     if asked:
       self._exchange.ended()
       self._reporter.hold(_LAST_SAVE_S)

@@ -211,6 +211,7 @@ class Master:
         with self._changed:
           self._over = over
           self._changed.notify_all()
+    self._published.end()
     self._report()
     self._save()
     # The evaluator may still ask for the last theta.
@@ -260,10 +261,13 @@ class Master:
     if evaluated:
       row['eval_return_mean'] = float(np.mean(evaluated))
       row['eval_episodes'] = len(evaluated)
+    dropped = int(np.isnan(returns).sum())
     self._reporter.count(
-      actor_steps=int(lengths.sum()), episodes=lengths.size, learner_steps=1
+      actor_steps=int(lengths.sum()),
+      episodes=lengths.size - dropped,
+      learner_steps=1,
     )
-    self._reporter.count_dropped(int(np.isnan(returns).sum()))
+    self._reporter.count_dropped(dropped)
     self._metrics = {
       **row,
       'generation_s': seconds,

@@ -150,22 +150,23 @@ class Mean:
     Raises:
       rpc.Unavailable: no worker answers.
     """
-    found, away = [], None
+    found, away, last = [], None, True
     for client in self._workers:
       try:
         newest = client.get_parameters(-1)
       except (rpc.Unavailable, rpc.RemoteError) as e:
         away = e
         continue
+      last = last and newest['last']
       if newest['theta'] is not None:
         found.append(parameters.decode(self._layout, newest['theta']))
     if not found:
       if away is not None:
         raise away
-      return {'version': -1, 'theta': None}
+      return {'version': -1, 'theta': None, 'last': last}
     version = min(version for version, _ in found)
-    if version == have_version:
-      return {'version': version, 'theta': None}
+    if version == have_version and not last:
+      return {'version': version, 'theta': None, 'last': last}
     mean = mixing.average([theta for _, theta in found], [1] * len(found))
     encoded = parameters.encode(self._layout, version, mean)
-    return {'version': version, 'theta': encoded}
+    return {'version': version, 'theta': encoded, 'last': last}

@@ -274,3 +274,32 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   assert name == 'evaluator/0' and seconds > 0
   assert counter.holds[-1] == ('evaluator/0', 0)
   assert len(counter.rows) == 1
+
+
+class _Busy:
+  """A learner that makes some more updates after the run's end."""
+
+  def __init__(self, agent, updates, last):
+    self._agent, self._left, self._last = agent, updates, last
+
+  def get_parameters(self, have_version):
+    del have_version
+    version = 7 - self._left
+    self._left = max(self._left - 1, 0)
+    theta = np.full(self._agent.layout.size, version, np.float32)
+    encoded = parameters.encode(self._agent.layout, version, theta)
+    last = self._last and version == 7
+    return {'version': version, 'theta': encoded, 'last': last}
+
+
+@pytest.mark.parametrize('ends', [True, False])
+def test_the_last_evaluation_is_of_the_last_update(monkeypatch, caplog, ends):
+  node, counter = _evaluator(steps=100)
+  node._server = _Busy(_DQN(), updates=3, last=ends)
+  monkeypatch.setattr(evaluator, '_WAIT_S', 0.01)
+  if not ends:
+    monkeypatch.setattr(evaluator, '_LAST_UPDATE_S', 0.1)
+  node.run(threading.Event())
+  ((_, _, row),) = counter.rows
+  assert (row['actor_steps'], row['version']) == (100, 7)
+  assert ('did not end' in caplog.text) == (not ends)

@@ -56,6 +56,7 @@ def test_what_was_done_is_counted_and_kept(learned):
   assert learned.summary()['outcome'] == 'budget'
   assert [row['generation'] for row in rows] == list(range(1, len(rows) + 1))
   assert totals['learner_steps'] == len(rows)
+  assert learned.summary()['latest']['evaluation']['version'] == len(rows)
   assert totals['actor_steps'] == sum(row['steps'] for row in rows)
   assert (
     totals['actor_steps'] >= 100_000 > totals['actor_steps'] - rows[-1]['steps']

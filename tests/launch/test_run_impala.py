@@ -73,7 +73,9 @@ def test_a_run_finishes_and_leaves_nothing(still):
   summary = directory.summary()
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] == 250 * BLOCK + 2 * ENVS
-  assert summary['latest']['evaluation']['return_mean'] < 0
+  evaluation = summary['latest']['evaluation']
+  assert evaluation['return_mean'] < 0
+  assert evaluation['version'] == _updates(still), 'not what it ended with'
   still.assert_no_traceback()
   assert directory.config()['agent_name'] == 'impala'
 

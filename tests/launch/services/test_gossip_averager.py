@@ -225,7 +225,7 @@ def test_the_mean_of_workers_is_of_those_that_answer():
 
   class Client:
     def __init__(self, value):
-      self.value = value
+      self.value, self.last = value, True
 
     def get_parameters(self, have_version):
       assert have_version == -1
@@ -233,14 +233,20 @@ def test_the_mean_of_workers_is_of_those_that_answer():
         raise rpc.Unavailable('nowhere', 'get_parameters', False, 'dead')
       theta = np.full(SIZE, self.value, np.float32)
       encoded = parameters.encode(layout, int(self.value), theta)
-      return {'version': int(self.value), 'theta': encoded}
+      return {'version': int(self.value), 'theta': encoded, 'last': self.last}
 
   clients = [Client(1.0), Client(None), Client(4.0)]
+  clients[2].last = False
   mean = gossip_averager.Mean(clients, layout)
   found = mean.get_parameters(-1)
   assert found['version'] == 1
   theta = parameters.decode(layout, found['theta'])[1]
   assert theta.tolist() == [2.5] * SIZE
+  assert not found['last']
   assert mean.get_parameters(1)['theta'] is None
+  # What ended last may have another mean, of the same smallest version.
+  clients[2].last = True
+  found = mean.get_parameters(1)
+  assert found['last'] and found['theta'] is not None
   with pytest.raises(rpc.Unavailable):
     gossip_averager.Mean(clients[1:2], layout).get_parameters(-1)
