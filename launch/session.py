@@ -182,9 +182,9 @@ def run(
         follower.close()
     if refusal is not None:
       return commands.refuse(refusal)
+    outcome = _honest(outcome, directory)
     if outcome.exit_code == engines.FAILED:
       _keep_reason(directory, outcome.reason)
-    outcome = _honest(outcome, directory)
     try:
       # Not at the top: matplotlib takes as long to import as a node to start.
       from run_records import plots  # pylint: disable=g-import-not-at-top
@@ -244,30 +244,44 @@ def _honest(
       exit_code=1,
       reason=f'what was learned is not kept: {directory.path} {gone}',
     )
-  # A goal that was reached without an update is reached all the same.
-  if summary['outcome'] == 'goal' or summary['totals'].get('learner_steps'):
+  totals = summary['totals']
+  steps, dropped = totals.get('actor_steps', 0), totals.get('dropped_episodes')
+  evaluation = summary.get('latest', {}).get('evaluation', {})
+  if summary['outcome'] == 'goal':
+    return outcome  # Reached without an update, it is reached all the same.
+  if not totals.get('learner_steps'):
+    reason = (
+      f'no update was made in {steps:,} environment steps '
+      f'({summary["reason"]}). Raise run.steps_per_agent or run.wall_clock_s, '
+      'or lower run.updates_per_call and what comes before the first update '
+      '(agent.min_replay_size, unroll_length)'
+    )
+  elif dropped and not totals.get('episodes') and not evaluation.get('returns'):
+    reason = (
+      f'all {dropped:,} episodes broke and were dropped: no return is known. '
+      'The logs say how the first ones broke; with --config.run.on_fault=raise '
+      'a run ends at the first'
+    )
+  else:
     return outcome
-  steps = summary['totals'].get('actor_steps', 0)
-  return dataclasses.replace(
-    outcome,
-    exit_code=1,
-    reason=f'no update was made in {steps:,} environment steps '
-    f'({summary["reason"]}). Raise run.steps_per_agent or run.wall_clock_s, or '
-    'lower run.updates_per_call and what comes before the first update '
-    '(agent.min_replay_size, unroll_length)',
-  )
+  return dataclasses.replace(outcome, exit_code=1, reason=reason)
 
 
 def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
   """Says in summary.json that a run failed, and why.
 
-  Its counter has written what it counted, and takes the run for stopped. There
-  is no summary if the counter failed too.
+  Its counter has written what it counted, and whether that was all that was
+  asked for ('finished'). There is no summary if the counter failed too.
   """
   try:
-    found = directory.summary() or {'totals': {}, 'result': {}, 'latest': {}}
-    if not found.get('finished') and (directory.path / 'config.json').exists():
-      said = {'finished': False, 'outcome': 'failed', 'reason': reason}
+    found = {
+      'finished': False,
+      **dict.fromkeys(('totals', 'result', 'latest'), {}),
+      **(directory.summary() or {}),
+    }
+    whole = (directory.path / 'config.json').exists()
+    if found.get('outcome') != 'goal' and whole:
+      said = {'outcome': 'failed', 'reason': reason}
       metrics.write_json(directory.path / 'summary.json', {**found, **said})
   except (OSError, ValueError) as e:
     with contextlib.suppress(OSError):

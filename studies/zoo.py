@@ -106,7 +106,9 @@ def train(
       )
     # An interrupted run also has a summary, which says so.
     summary = there.summary()
-  if (summary or {}).get('finished'):
+  if summary is not None and summary['finished']:
+    if summary['outcome'] == 'failed':
+      raise NoEntry(f'{path} has failed: {summary["reason"]}.')
     return
   limit = f'--config.run.wall_clock_s={wall_clock_s}'
   done = subprocess.run(

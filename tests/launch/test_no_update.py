@@ -38,3 +38,26 @@ def test_a_run_without_an_update_has_failed(
     assert 'the budget is used' in found.reason
   else:
     assert found.reason == 'ended'
+
+
+@pytest.mark.parametrize(
+  'episodes, dropped, returns, said',
+  [(0, 7, [], 1), (1, 7, [], 0), (0, 7, [3.0], 0), (0, 0, [], 0)],
+)
+def test_a_run_of_which_every_episode_broke_has_failed(
+  tmp_path, episodes, dropped, returns, said
+):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  totals = {'actor_steps': 9, 'learner_steps': 4, 'episodes': episodes}
+  if dropped:
+    totals['dropped_episodes'] = dropped
+  summary = {
+    'outcome': 'budget',
+    'reason': 'the budget is used',
+    'totals': totals,
+    'latest': {'evaluation': {'returns': returns}},
+  }
+  metrics.write_json(run.path / 'summary.json', summary)
+  found = session._honest(engines.Outcome(0, 'ended', []), run)
+  assert found.exit_code == said
+  assert ('all 7 episodes broke' in found.reason) == bool(said)

@@ -157,6 +157,9 @@ def test_a_run_that_is_not_kept_has_not_succeeded(
     (state.FAILED, {'finished': False, 'outcome': 'stopped'}, 'failed'),
     (state.FAILED, None, 'failed'),
     (state.FAILED, {'finished': True, 'outcome': 'goal'}, 'goal'),
+    # Nothing was learned in all that was asked for, or a node failed then.
+    (state.FINISHED, {'finished': True, 'outcome': 'budget'}, 'failed'),
+    (state.FAILED, {'finished': True, 'outcome': 'budget'}, 'failed'),
     (state.INTERRUPTED, {'finished': False, 'outcome': 'stopped'}, 'stopped'),
   ],
 )
@@ -171,13 +174,16 @@ def test_the_summary_of_a_failed_run_says_why(
       path.write_text(json.dumps({**counted, **totals}))
 
   _ended(monkeypatch, during, outcome)
-  cell = cell_lib.resolve('dqn')
-  assert session.run(cell, 'local_mt', path.parent, isolate='off') == outcome
+  cell, failed = cell_lib.resolve('dqn'), kept == 'failed'
+  code = session.run(cell, 'local_mt', path.parent, isolate='off')
+  assert code == (state.FAILED if failed else outcome)
   found = json.loads(path.read_text())
   assert found['outcome'] == kept
-  assert found['finished'] == (kept == 'goal')
-  failed = kept == 'failed'
-  assert found['reason'] == ('all nodes finished' if failed else 'its own')
+  assert found['finished'] == bool(counted and counted['finished'])
+  said = 'its own'
+  if failed:
+    said = 'no update' if outcome == state.FINISHED else 'all nodes finished'
+  assert found['reason'].startswith(said)
   assert found['totals'] == ({} if counted is None else {'actor_steps': 3})
 
 
