@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+import inspect
 import os
 import pathlib
 from typing import Any
@@ -49,11 +50,27 @@ def whole_or_none(name: str, value: Any) -> int | None:
 def check_callbacks(callbacks: Mapping[str, Any]) -> None:
   """Refuses what a run could not call, which it would find out much later."""
   for name, callback in callbacks.items():
-    if callback is not None and not callable(callback):
+    why = '' if callback is None else _unfit(callback)
+    if why:
       raise ValueError(
-        f'{name}={callback!r} cannot be called. Give a function that takes the '
-        f'run and what has come, such as {name}=lambda run, news: print(news).'
+        f'{name}={callback!r} {why}. Give a function that takes the run and '
+        f'what has come, such as {name}=lambda run, news: print(news).'
       )
+
+
+def _unfit(callback: Any) -> str:
+  """Why it cannot be called with a run and what has come; '' if it can."""
+  if not callable(callback):
+    return 'cannot be called'
+  try:
+    signature = inspect.signature(callback)
+  except (TypeError, ValueError):  # of some in C, nobody knows
+    return ''
+  try:
+    signature.bind('run', 'news')
+  except TypeError:
+    return f'takes {signature}'
+  return ''
 
 
 def as_text(config: Mapping[str, Any]) -> dict[str, Any]:

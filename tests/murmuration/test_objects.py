@@ -212,11 +212,19 @@ def test_what_is_none_of_its_kind_is_refused_before_a_start(
 
 
 @pytest.mark.parametrize('name', ['on_tick', 'on_evaluation', 'on_end'])
+@pytest.mark.parametrize(
+  'callback, said',
+  [
+    (3, '=3 cannot be called. Give'),
+    (lambda run: None, '=.* takes \\(run\\)'),
+    (lambda run, news, more: None, '=.* takes .run, news, more.'),
+  ],
+)
 def test_a_callback_that_cannot_be_called_is_refused_before_a_start(
-  nothing_starts, name
+  nothing_starts, name, callback, said
 ):
-  with pytest.raises(ValueError, match=f'{name}=3 cannot be called. Give'):
-    murmuration.train('dqn', **{name: 3})
+  with pytest.raises(ValueError, match=f'{name}{said}'):
+    murmuration.train('dqn', **{name: callback})
 
 
 @pytest.mark.parametrize('steps', [0, 1.5, -3, 'a', '5', [5, 6], 1e999])
