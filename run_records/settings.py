@@ -18,6 +18,8 @@ from typing import Any, Literal
 from agents import settings
 
 _WIDTH = 80
+# Words that stand in many names and tell nothing.
+_COMMON = frozenset(('', 'max', 'min', 'n', 'num', 'of', 'per'))
 
 
 class Unknown(ValueError):
@@ -61,23 +63,36 @@ def qualified(section: str, config_class: Any) -> list[str]:
 
 def near(word: str, known: list[str]) -> str:
   """' Did you mean ...?', or that --list-settings names them all."""
-  # Compares names without the section first: a common section would make
-  # different names look similar.
-  names_of = {one: one.rpartition('.')[2] for one in known}
-  close = difflib.get_close_matches(
-    word.rpartition('.')[2], names_of.values(), len(known) or 1, 0.6
-  )
-  found = difflib.get_close_matches(
-    word, [one for one in known if names_of[one] in close], 1, 0.6
-  )
-  if not found:
-    # Tries words of names, such as the `tau` of target_update_tau.
-    words = {part: one for one in known for part in names_of[one].split('_')}
-    own = word.rpartition('.')[2]
-    found = [words[w] for w in difflib.get_close_matches(own, words, 1, 0.6)]
-  if found:
-    return f' Did you mean "{found[0]}"?'
+  section, _, name = word.rpartition('.')
+
+  def likeness(one: str) -> float:
+    its_section, _, its = one.rpartition('.')
+    return _likeness(name, its) + 0.1 * (section == its_section)
+
+  best = max(known, key=likeness, default='')
+  if _likeness(name, best.rpartition('.')[2]) >= 0.6:
+    return f' Did you mean "{best}"?'
   return ' --list-settings shows all that there are.'
+
+
+def _likeness(name: str, other: str) -> float:
+  """From 0 to 1: of the names, of two words in them, or of the initials."""
+  words = other.split('_')
+  if name == ''.join(word[:1] for word in words):
+    return 1.0  # lr for learning_rate
+  found = [
+    max((_ratio(own, word) for word in set(words) - _COMMON), default=0.0)
+    for own in set(name.split('_')) - _COMMON
+  ]
+  alike = [ratio for ratio in found if ratio >= 0.8]
+  of_words = 0.0
+  if alike:  # the more of them, the better
+    of_words = 0.6 * max(alike) + 0.3 * len(alike) / len(found)
+  return max(_ratio(name, other), of_words)
+
+
+def _ratio(a: str, b: str) -> float:
+  return difflib.SequenceMatcher(None, a, b).ratio()
 
 
 def parse(section: str, config_class: Any, name: str, text: str) -> Any:

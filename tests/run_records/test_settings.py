@@ -71,3 +71,29 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
   assert settings.make('agent', _Config, {'kinds': [7]}).kinds == (7,)
   with pytest.raises(settings.Unknown, match='Did you mean "agent.chance"'):
     settings.make('agent', _Config, {'chanse': 1.0})
+
+
+@pytest.mark.parametrize(
+  'word, meant',
+  [
+    ('agent.lr', 'agent.learning_rate'),
+    ('run.step', 'run.steps_per_agent'),
+    ('run.total_steps', 'run.steps_per_agent'),
+    ('agent.replay_size', 'agent.max_replay_size'),
+    ('agent.epsilonend', 'agent.epsilon_end'),
+    ('agent.zzz', None),
+    ('agent.num', None),
+    ('actors.envs', 'actors.envs_per_actor'),
+  ],
+)
+def test_the_setting_that_was_meant_is_named(word, meant):
+  known = [
+    *('agent.n_step', 'agent.batch_size', 'agent.max_replay_size'),
+    *('agent.learning_rate', 'agent.epsilon_end', 'single.lr_spread'),
+    *('actors.num_actors', 'actors.envs_per_actor', 'agent.anneal_env_steps'),
+    *('run.steps_per_agent', 'run.eval_max_steps'),
+  ]
+  said = f' Did you mean "{meant}"?'
+  if meant is None:
+    said = ' --list-settings shows all that there are.'
+  assert settings.near(word, known) == said
