@@ -14,9 +14,6 @@ from environment_loops import atari
 from environment_loops import faults
 
 _MOST_NAMES = 8  # in an advice
-# Where objects of a caller are (murmuration/given.py), in its run's processes
-# alone.
-_GIVEN = 'murmuration.given'
 
 _logger = logging.getLogger(__name__)
 
@@ -77,10 +74,10 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       ) from error
     module, _, identifier = name.rpartition(':')
     alone = f'gymnasium.make({name!r})'
-    if module == _GIVEN:
-      alone = 'what you gave as environment='
-    elif identifier not in gymnasium.registry and module:
+    if identifier not in gymnasium.registry and module:
       alone = f'`python -c "import {module}; {module}.{identifier}()"`'
+      # A module that another process cannot import says what to try instead.
+      alone = getattr(sys.modules.get(module), 'ALONE', alone)
     raise faults.EnvironmentRefused(
       f'{name} is there but could not be built: '
       f'{type(error).__name__}: {str(error).removesuffix(".")}. See whether '
