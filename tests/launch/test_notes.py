@@ -1,11 +1,14 @@
 """What is said of a cell before it runs."""
 
+import pathlib
+
 import pytest
 
 from launch import cell as cell_lib
 from launch import notes
 from launch import registry
 
+HERE = pathlib.Path(__file__).parent
 _OWN = {'environment': 'MountainCarContinuous-v0'}
 
 
@@ -102,3 +105,22 @@ def test_a_support_of_the_task_itself_is_not(overrides):
 def test_a_support_of_one_s_own_is_not():
   own = {'agent__v_min': '-9', 'agent__v_max': '9'}
   assert _of('d4pg', 'inverted_pendulum', **_OWN, **own) == []
+
+
+@pytest.mark.parametrize('limit, said', [('100', False), ('70_000', True)])
+def test_what_evaluations_without_a_limit_may_cost_is_told(
+  monkeypatch, limit, said
+):
+  monkeypatch.syspath_prepend(HERE)
+  (note,) = _of(
+    'dqn',
+    'cartpole',
+    environment='faulty_environments:Endless-v0',
+    run__steps_per_agent='20_000',
+    run__evaluations='10',
+    run__eval_episodes='5',
+    run__eval_max_steps=limit,
+  )
+  assert 'Endless-v0 has no step limit' in note
+  cost = 'may take 3,500,000 steps, where training has 20,000.'
+  assert (cost in note) == said
