@@ -77,7 +77,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     if identifier not in gymnasium.registry and module:
       alone = f'`python -c "import {module}; {module}.{identifier}()"`'
       # A module that another process cannot import says what to try instead.
-      alone = getattr(sys.modules.get(module), 'ALONE', alone)
+      alone = getattr(sys.modules.get(module), '__instead__', alone)
     raise faults.EnvironmentRefused(
       f'{name} is there but could not be built: '
       f'{type(error).__name__}: {str(error).removesuffix(".")}. See whether '

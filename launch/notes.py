@@ -19,17 +19,19 @@ def _limit(cell: cell_lib.Cell) -> str:
   limit = cell.experiment.eval_limit
   if limit is None:
     return ''
-  run, budget = cell.experiment.run, cell.experiment.total_steps
+  run = cell.experiment.run
+  budget = run.steps_per_agent
   said = (
     f'{cell.experiment.environment} has no step limit: its episodes may never '
     'end, and then training has no return to show. Evaluated episodes are cut '
     f'after {limit:,} steps (run.eval_max_steps).'
   )
-  most = run.evaluations * run.eval_episodes * limit
+  times = run.evaluations + 1  # one before the first step
+  most = times * run.eval_episodes * limit
   if most > budget:
     said += (
-      f' All {run.evaluations} evaluations of {run.eval_episodes} episodes may '
-      f'take {most:,} steps, where training has {budget:,}.'
+      f' The {times} evaluations of {run.eval_episodes} episodes may take '
+      f'{most:,} steps for an agent, where training has {budget:,}.'
     )
   return said
 

@@ -115,7 +115,9 @@ def run(
         )
       )
     # A process from before the private network: it may need the other one.
-    follower = follow.Follower(path, sinks) if sinks else None
+    followed = at_end.enter_context(contextlib.ExitStack())
+    if sinks:
+      followed.callback(follow.Follower(path, sinks).close)
     try:
       isolation.enter(mode)
       directory = run_directory.create(
@@ -131,8 +133,6 @@ def run(
         at_end.callback(launched.unlink, missing_ok=True)
         _write_record(path)
     except (ValueError, OSError) as e:
-      if follower is not None:
-        follower.close()
       return commands.refuse(e)
     with contextlib.suppress(OSError):  # as the view's
       for note in notes.of(cell):
@@ -178,13 +178,12 @@ def run(
       with contextlib.suppress(OSError):
         os.chdir(where)  # for nodes that were threads, see above
       live.close()
-      if follower is not None:
-        follower.close()
     if refusal is not None:
       return commands.refuse(refusal)
     outcome = _honest(outcome, directory)
     if outcome.exit_code == engines.FAILED:
       _keep_reason(directory, outcome.reason)
+    followed.close()  # its sinks hear of the outcome too
     try:
       # Not at the top: matplotlib takes as long to import as a node to start.
       from run_records import plots  # pylint: disable=g-import-not-at-top
@@ -246,7 +245,6 @@ def _honest(
     )
   totals = summary['totals']
   steps, dropped = totals.get('actor_steps', 0), totals.get('dropped_episodes')
-  evaluation = summary.get('latest', {}).get('evaluation', {})
   if summary['outcome'] == 'goal':
     return outcome  # Reached without an update, it is reached all the same.
   if not totals.get('learner_steps'):
@@ -256,15 +254,25 @@ def _honest(
       'or lower run.updates_per_call and what comes before the first update '
       '(agent.min_replay_size, unroll_length)'
     )
-  elif dropped and not totals.get('episodes') and not evaluation.get('returns'):
+  elif dropped and not totals.get('episodes') and _all_broke(directory):
     reason = (
-      f'all {dropped:,} episodes broke and were dropped: no return is known. '
-      'The logs say how the first ones broke; with --config.run.on_fault=raise '
-      'a run ends at the first'
+      f'no episode ended whole, and {dropped:,} broke and were dropped: no '
+      'return is known. The logs say how the first ones broke; with '
+      '--config.run.on_fault=raise a run ends at the first'
     )
   else:
     return outcome
   return dataclasses.replace(outcome, exit_code=1, reason=reason)
+
+
+def _all_broke(directory: run_directory.RunDirectory) -> bool:
+  """Whether evaluated episodes broke, and none ever ended whole."""
+  try:
+    rows = directory.metrics('evaluation')
+  except (OSError, ValueError):  # they cannot be read: nobody knows
+    return False
+  broke = any(row.get('broken_episodes') for row in rows)
+  return broke and not any(row.get('returns') for row in rows)
 
 
 def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:

@@ -63,7 +63,7 @@ def _unfit(callback: Any) -> str:
   if not callable(callback):
     return 'cannot be called'
   try:
-    signature = inspect.signature(callback)
+    signature = inspect.signature(callback, follow_wrapped=False)
   except (TypeError, ValueError):  # of some in C, nobody knows
     return ''
   try:

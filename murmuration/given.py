@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 # What an environment that could not be built is to be tried as, by itself.
-ALONE = 'what you gave as environment='
+__instead__ = 'what you gave as environment='
 
 
 def __getattr__(name: str) -> Any:

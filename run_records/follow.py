@@ -77,8 +77,9 @@ class Feed:
       self._read[kind] = end
 
   def close(self) -> None:
-    summary = self._run.summary()
-    self._sink.close(bool(summary and summary['finished']))
+    summary = self._run.summary() or {}
+    failed = summary.get('outcome') == 'failed'
+    self._sink.close(bool(summary.get('finished')) and not failed)
     self._save()
 
   def _save(self) -> None:

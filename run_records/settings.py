@@ -18,8 +18,10 @@ from typing import Any, Literal
 from agents import settings
 
 _WIDTH = 80
-# Words that stand in many names and tell nothing.
-_COMMON = frozenset(('', 'max', 'min', 'n', 'num', 'of', 'per'))
+# Words that stand in many names, and tell little alone.
+_COMMON = frozenset(
+  ('', 'max', 'min', 'n', 'num', 'of', 'per', 'period', 'rate', 'size')
+)
 
 
 class Unknown(ValueError):
@@ -67,7 +69,11 @@ def near(word: str, known: list[str]) -> str:
 
   def likeness(one: str) -> float:
     its_section, _, its = one.rpartition('.')
-    return _likeness(name, its) + 0.1 * (section == its_section)
+    # Of names that share as much, the more alike, the shorter, and one that
+    # begins with it.
+    begins = _ratio(name.split('_')[-1], its.split('_')[0]) >= 0.8
+    tie = 0.02 * begins + 0.02 * _ratio(name, its) - 0.001 * len(its)
+    return _likeness(name, its) + 0.1 * (section == its_section) + tie
 
   best = max(known, key=likeness, default='')
   if _likeness(name, best.rpartition('.')[2]) >= 0.6:
@@ -76,18 +82,20 @@ def near(word: str, known: list[str]) -> str:
 
 
 def _likeness(name: str, other: str) -> float:
-  """From 0 to 1: of the names, of two words in them, or of the initials."""
+  """From 0 to 1: of the names, of words in them, or of initials."""
   words = other.split('_')
-  if name == ''.join(word[:1] for word in words):
-    return 1.0  # lr for learning_rate
-  found = [
-    max((_ratio(own, word) for word in set(words) - _COMMON), default=0.0)
-    for own in set(name.split('_')) - _COMMON
+  initials = ''.join(word[:1] for word in words)
+  if len(name) > 1 and initials.endswith(name):
+    return 1.0  # lr for learning_rate and for policy_learning_rate
+  own = [word for word in name.split('_') if word not in _COMMON]
+  alike = [
+    max((_ratio(one, word) for word in words if word not in _COMMON), default=0)
+    for one in own
   ]
-  alike = [ratio for ratio in found if ratio >= 0.8]
+  found = [ratio for ratio in alike if ratio >= 0.8]
   of_words = 0.0
-  if alike:  # the more of them, the better
-    of_words = 0.6 * max(alike) + 0.3 * len(alike) / len(found)
+  if found:  # the more of them, the better
+    of_words = 0.6 * max(found) + 0.3 * len(found) / len(own)
   return max(_ratio(name, other), of_words)
 
 

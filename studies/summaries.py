@@ -74,7 +74,7 @@ def read(
       seconds = float(own[0].seconds[-1])
       system.seconds.append(seconds)
       totals = summary['totals']
-      system.steps_per_s.append(totals['actor_steps'] / seconds)
+      system.steps_per_s.append(totals.get('actor_steps', 0) / seconds)
       system.supervisor_steps.append(int(totals.get('supervisor_steps', 0)))
   return found
 

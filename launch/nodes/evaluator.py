@@ -69,6 +69,7 @@ class Evaluator:
     )
     # Steps of the newest snapshot. A resumed run does not repeat its last one.
     self._taken = self._judge.played_at
+    self._version = -1  # of the newest snapshot
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, and after the last."""
@@ -99,7 +100,6 @@ class Evaluator:
     self, stop: threading.Event, over: threading.Event
   ) -> None:
     period = self._experiment.eval_period
-    budget = self._experiment.total_steps // self._experiment.num_agents
     done = self._taken // period
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
@@ -107,27 +107,37 @@ class Evaluator:
         self._reporter.hold(_LAST_EVALUATIONS_S)
         return
       steps = self._steps()
-      if steps is None or steps // period <= done or steps >= budget:
-        continue  # What is left at the end is `_finish`'s.
+      if steps is None or steps // period <= done:
+        continue
       if self._take(steps):
         done = steps // period
 
   def _finish(self, stop: threading.Event) -> None:
-    """After the run: evaluates what came last and the snapshots left."""
+    """After the run: evaluates the last update's result, and what is left.
+
+    A learner may still make updates after the last step of its actors. Servers
+    that do not know what is last (a star, the shards) are not waited for.
+    """
     self._reporter.hold(_LAST_EVALUATIONS_S)
-    until = time.monotonic() + _LAST_EVALUATIONS_S - _SAY_S
+    began = time.monotonic()
+    until = began + _LAST_EVALUATIONS_S - _SAY_S
 
     def over() -> bool:
       return stop.is_set() or time.monotonic() > until
 
-    steps = self._steps()
-    if steps is not None and steps > self._taken:
-      self._await_last(over)
-      self._take(steps)
-    cut = 0
-    while not self._waiting.empty() and not over():
-      pulse.worked(moved=True)  # The run waits for evaluation steps too.
-      cut += not self._evaluate(self._waiting.get(), over)
+    cut, last = 0, False
+    while not over() and not (last and self._waiting.empty()):
+      if not last:
+        last = self._take_last(time.monotonic() - began > _LAST_UPDATE_S)
+      if not self._waiting.empty():
+        pulse.worked(moved=True)  # The run waits for evaluation steps too.
+        snapshot = self._waiting.get()
+        # One that a later snapshot of the same step replaces is left out.
+        if snapshot.steps < self._taken or snapshot.version == self._version:
+          cut += not self._evaluate(snapshot, over)
+      elif not last:
+        pulse.waits('the last update of the learner')
+        time.sleep(_WAIT_S)
     left = cut + self._waiting.qsize()
     if left:
       _logger.warning(
@@ -136,28 +146,27 @@ class Evaluator:
       )
     self._reporter.hold(0)
 
-  def _await_last(self, over: Callable[[], bool]) -> None:
-    """Waits until the learner has made its last update.
+  def _take_last(self, late: bool) -> bool:
+    """Queues what the learner ended with. Returns False if it goes on.
 
-    It may still make some after the last step of its actors. Servers that do
-    not know what is last (a star, the shards) are not waited for.
+    With `late`, takes what there is.
     """
-    until, have = time.monotonic() + _LAST_UPDATE_S, -1
-    while not over():
-      answer = _asked(self._server.get_parameters, have)
-      if answer is not None:
-        have = answer['version']
-        if answer.get('last', True):
-          return
-      if time.monotonic() > until:
-        _logger.warning(
-          'The learner did not end within %.0f s of the run: its last updates '
-          'are not evaluated.',
-          _LAST_UPDATE_S,
-        )
-        return
-      pulse.waits('the last update of the learner')
-      time.sleep(_WAIT_S)
+    answer = _asked(self._server.get_parameters, self._version)
+    steps = self._steps()
+    whole = answer is not None and answer.get('last', True)
+    if not late and (steps is None or not whole):
+      return False
+    # What an earlier start of the run ended with is not played again.
+    newer = answer is not None and -1 < self._version != answer['version']
+    if steps is not None and (steps > self._taken or newer):
+      whole = self._take(steps) and whole
+    if not whole:
+      _logger.warning(
+        'The learner did not say within %.0f s what its last update made: what '
+        'it learned since the last evaluation may not be evaluated.',
+        _LAST_UPDATE_S,
+      )
+    return True
 
   def _steps(self) -> int | None:
     """Actor steps of one agent so far; None if the counter does not answer."""
@@ -172,10 +181,8 @@ class Evaluator:
     if newest is None or newest['theta'] is None:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
-    self._taken = steps
-    self._waiting.put(
-      _Snapshot(steps, int(newest['version']), theta, time.monotonic())
-    )
+    self._taken, self._version = steps, int(newest['version'])
+    self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
     return True
 
   def _evaluate(

@@ -331,7 +331,9 @@ class Worker:
       self._publish()
       return True
     except exchange_base.Stopped:
+      # The call has made some of its updates.
       self._count(self.learner.updates - self._updates)
+      self._publish()
       return False
     if not self._metrics:
       self._reporter.log('first_update', {'unix_time_s': time.time()})

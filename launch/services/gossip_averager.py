@@ -165,7 +165,7 @@ class Mean:
         raise away
       return {'version': -1, 'theta': None, 'last': last}
     version = min(version for version, _ in found)
-    if version == have_version and not last:
+    if version == have_version:
       return {'version': version, 'theta': None, 'last': last}
     mean = mixing.average([theta for _, theta in found], [1] * len(found))
     encoded = parameters.encode(self._layout, version, mean)

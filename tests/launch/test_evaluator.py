@@ -283,23 +283,49 @@ class _Busy:
     self._agent, self._left, self._last = agent, updates, last
 
   def get_parameters(self, have_version):
-    del have_version
     version = 7 - self._left
     self._left = max(self._left - 1, 0)
     theta = np.full(self._agent.layout.size, version, np.float32)
     encoded = parameters.encode(self._agent.layout, version, theta)
-    last = self._last and version == 7
-    return {'version': version, 'theta': encoded, 'last': last}
+    return {
+      'version': version,
+      'theta': None if version == have_version else encoded,
+      'last': self._last and version == 7,
+    }
 
 
-@pytest.mark.parametrize('ends', [True, False])
-def test_the_last_evaluation_is_of_the_last_update(monkeypatch, caplog, ends):
+@pytest.mark.parametrize(
+  'updates, waiting, played',
+  [
+    (3, None, []),
+    # What waits is played before the learner ends.
+    (4, 50, [(50, 3)]),
+    (4, 100, [(100, 3)]),
+    # Another of the same step is left out if it was not.
+    (1, 50, [(50, 6)]),
+    (1, 100, []),
+  ],
+)
+def test_the_last_evaluation_is_of_the_last_update(
+  monkeypatch, caplog, updates, waiting, played
+):
   node, counter = _evaluator(steps=100)
-  node._server = _Busy(_DQN(), updates=3, last=ends)
+  node._server = _Busy(_DQN(), updates, last=True)
   monkeypatch.setattr(evaluator, '_WAIT_S', 0.01)
-  if not ends:
-    monkeypatch.setattr(evaluator, '_LAST_UPDATE_S', 0.1)
-  node.run(threading.Event())
+  if waiting is not None:
+    node._take(waiting)  # not evaluated yet, at this step
+  node._finish(threading.Event())
+  rows = [(row['actor_steps'], row['version']) for _, _, row in counter.rows]
+  assert sorted(rows) == [*played, (100, 7)]
+  assert not caplog.text
+
+
+def test_a_learner_that_does_not_end_is_said(monkeypatch, caplog):
+  node, counter = _evaluator(steps=100)
+  node._server = _Busy(_DQN(), updates=0, last=False)
+  monkeypatch.setattr(evaluator, '_WAIT_S', 0.01)
+  monkeypatch.setattr(evaluator, '_LAST_UPDATE_S', 0.1)
+  node._finish(threading.Event())
   ((_, _, row),) = counter.rows
   assert (row['actor_steps'], row['version']) == (100, 7)
-  assert ('did not end' in caplog.text) == (not ends)
+  assert 'did not say within' in caplog.text

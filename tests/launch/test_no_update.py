@@ -41,23 +41,29 @@ def test_a_run_without_an_update_has_failed(
 
 
 @pytest.mark.parametrize(
-  'episodes, dropped, returns, said',
-  [(0, 7, [], 1), (1, 7, [], 0), (0, 7, [3.0], 0), (0, 0, [], 0)],
+  'episodes, dropped, evaluations, failed',
+  [
+    (0, 7, [[], []], True),
+    (1, 7, [[], []], False),
+    (0, 7, [[3.0], []], False),  # there was a return once
+    (0, 7, [], False),  # nobody knows
+    (0, 0, [[], []], False),
+  ],
 )
-def test_a_run_of_which_every_episode_broke_has_failed(
-  tmp_path, episodes, dropped, returns, said
+def test_a_run_of_which_no_episode_was_whole_has_failed(
+  tmp_path, episodes, dropped, evaluations, failed
 ):
   run = run_directory.create(tmp_path / 'run', {}, {})
   totals = {'actor_steps': 9, 'learner_steps': 4, 'episodes': episodes}
   if dropped:
     totals['dropped_episodes'] = dropped
-  summary = {
-    'outcome': 'budget',
-    'reason': 'the budget is used',
-    'totals': totals,
-    'latest': {'evaluation': {'returns': returns}},
-  }
+  summary = {'outcome': 'budget', 'reason': 'the end', 'totals': totals}
   metrics.write_json(run.path / 'summary.json', summary)
+  writer = metrics.MetricsWriter(run.metrics_directory)
+  for returns in evaluations:
+    row = {'returns': returns, 'broken_episodes': 3}
+    writer.row('evaluation', row)
+  writer.close()
   found = session._honest(engines.Outcome(0, 'ended', []), run)
-  assert found.exit_code == said
-  assert ('all 7 episodes broke' in found.reason) == bool(said)
+  assert found.exit_code == failed
+  assert ('no episode ended whole, and 7 broke' in found.reason) == failed

@@ -122,5 +122,5 @@ def test_what_evaluations_without_a_limit_may_cost_is_told(
     run__eval_max_steps=limit,
   )
   assert 'Endless-v0 has no step limit' in note
-  cost = 'may take 3,500,000 steps, where training has 20,000.'
+  cost = 'may take 3,850,000 steps for an agent, where training has 20,000.'
   assert (cost in note) == said

@@ -1,11 +1,13 @@
 """Under which names helper processes find what a caller gives."""
 
+import functools
 import io
 import json
 import pickle
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
@@ -225,6 +227,29 @@ def test_a_callback_that_cannot_be_called_is_refused_before_a_start(
 ):
   with pytest.raises(ValueError, match=f'{name}{said}'):
     murmuration.train('dqn', **{name: callback})
+
+
+def _adapted(callback):
+  @functools.wraps(callback)
+  def wrapped(run, news):
+    return callback(run, news, 'more')
+
+  return wrapped
+
+
+@pytest.mark.parametrize(
+  'callback',
+  [
+    print,
+    mock.Mock(),
+    functools.partial(lambda more, run, news: None, 1),
+    lambda run, news, more=None: None,
+    lambda *news: None,
+    _adapted(lambda run, news, more: None),
+  ],
+)
+def test_a_callback_that_can_be_called_is_not_refused(callback):
+  arguments.check_callbacks({'on_end': callback, 'on_tick': None})
 
 
 @pytest.mark.parametrize('steps', [0, 1.5, -3, 'a', '5', [5, 6], 1e999])

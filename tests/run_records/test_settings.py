@@ -81,6 +81,10 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
     ('run.total_steps', 'run.steps_per_agent'),
     ('agent.replay_size', 'agent.max_replay_size'),
     ('agent.epsilonend', 'agent.epsilon_end'),
+    ('agent.n_steps', 'agent.n_step'),
+    ('agent.update_period', 'agent.target_update_period'),
+    ('target', 'run.target_return'),
+    ('agent.a', None),
     ('agent.zzz', None),
     ('agent.num', None),
     ('actors.envs', 'actors.envs_per_actor'),
@@ -91,7 +95,9 @@ def test_the_setting_that_was_meant_is_named(word, meant):
     *('agent.n_step', 'agent.batch_size', 'agent.max_replay_size'),
     *('agent.learning_rate', 'agent.epsilon_end', 'single.lr_spread'),
     *('actors.num_actors', 'actors.envs_per_actor', 'agent.anneal_env_steps'),
-    *('run.steps_per_agent', 'run.eval_max_steps'),
+    *('run.eval_max_steps', 'run.steps_per_agent', 'run.target_return'),
+    *('agent.target_update_period', 'agent.target_update_tau'),
+    *('agent.anneal_env_steps', 'agent.rollout_steps', 'agent.activation'),
   ]
   said = f' Did you mean "{meant}"?'
   if meant is None:

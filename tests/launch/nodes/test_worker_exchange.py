@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import pytest
 
+from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import local
 from launch import rpc
@@ -225,3 +226,27 @@ def test_a_run_that_ends_while_a_learner_rejoins_is_over(
   )
   assert strays.calls == ['updated'] * 2 + ['rejoin']
   assert worker.steps < 100
+
+
+class _Ends(_Strays):
+  """The run ends in the middle of its third call."""
+
+  def meet(self, learner, gradient):
+    if learner.updates == 9:
+      raise exchange_base.Stopped
+    return gradient
+
+
+def test_what_a_call_made_before_the_end_is_counted_and_served(
+  recorder, run_worker, make_counter
+):
+  counter = make_counter(None)
+  worker = run_worker(
+    experiments.make(experiments.COUNTING), counter, exchange=_Ends
+  )
+  assert worker.learner.updates == 9
+  assert counter.totals()['learner_steps'] == 2 * 9
+  served = worker.get_parameters(-1)
+  assert (served['version'], served['last']) == (9, True)
+  _, theta = parameters.decode(worker.learner.agent.layout, served['theta'])
+  np.testing.assert_array_equal(theta, worker.learner.acting()[0])
