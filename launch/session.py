@@ -41,6 +41,10 @@ _SPENT = (
   'the budget of this run is used, so nothing is left to be done. Raise '
   '--config.run.steps_per_agent'
 )
+_MET = (
+  'this run has met its target, and learns on until it meets it again. '
+  '--config.run.target_return=None lets it use its whole budget'
+)
 
 
 def run(
@@ -137,8 +141,8 @@ def run(
     with contextlib.suppress(OSError):  # as the view's
       for note in notes.of(cell):
         print(f'note: {note}', flush=True)
-      if resume and _spent(directory, cell):
-        print(f'note: {_SPENT}', flush=True)
+      if resume and (note := _ended(directory, cell)):
+        print(f'note: {note}', flush=True)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter_of(program), title)
     failed: set[str] = set()
@@ -213,13 +217,17 @@ def _claim(path: pathlib.Path) -> None:
     os.close(held)
 
 
-def _spent(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> bool:
-  """Whether a run that ended has made all the steps of its budget."""
+def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
+  """What is said of a run that came to its end and is resumed; or ''."""
   try:
-    steps = (directory.summary() or {'totals': {}})['totals']['actor_steps']
-    return steps >= cell.experiment.total_steps
-  except (OSError, ValueError, LookupError, TypeError):  # only for a note
-    return False
+    summary = directory.summary() or {'outcome': '', 'totals': {}}
+    steps = summary['totals'].get('actor_steps', 0)
+    if steps >= cell.experiment.total_steps:
+      return _SPENT
+    target = cell.experiment.run.target_return
+    return _MET if summary['outcome'] == 'goal' and target is not None else ''
+  except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    return ''  # only for a note
 
 
 def _write_record(path: pathlib.Path) -> None:

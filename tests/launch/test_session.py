@@ -13,6 +13,7 @@ from launch.engines import state
 from launch.engines import zygote
 from run_records import checkpoints
 from run_records import commands
+from run_records import metrics
 from run_records import plots
 from run_records import run_directory
 from run_records import view
@@ -289,3 +290,27 @@ def test_a_run_is_where_the_command_was_given(tmp_path, monkeypatch, capsys):
   assert built == [str(tmp_path / path)] * 2
   assert pathlib.Path.cwd() == tmp_path
   assert f'Kept in {path}' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'outcome, steps, target, said',
+  [
+    ('budget', 900, '400', session._SPENT),
+    ('goal', 900, '400', session._SPENT),
+    ('goal', 300, '400', session._MET),
+    ('goal', 300, 'None', ''),
+    ('stopped', 300, '400', ''),
+    ('budget', 300, '400', ''),  # which was raised since
+  ],
+)
+def test_what_had_ended_is_told_what_a_resume_does(
+  tmp_path, outcome, steps, target, said
+):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  totals = {'actor_steps': steps}
+  metrics.write_json(
+    run.path / 'summary.json', {'outcome': outcome, 'totals': totals}
+  )
+  overrides = {'run.steps_per_agent': '900', 'run.target_return': target}
+  cell = cell_lib.resolve('dqn', overrides=overrides)
+  assert session._ended(run, cell) == said
