@@ -91,16 +91,19 @@ class Supervisor:
         )
       self._holding = job['candidate']
     assert self._policy is not None
-    said, wanted = time.monotonic(), True
+    said, wanted, steps = time.monotonic(), True, 0
 
     def stopped() -> bool:
-      nonlocal said, wanted
+      nonlocal said, wanted, steps
       if time.monotonic() > said + _SAY_S:
         with contextlib.suppress(rpc.Unavailable):
           wanted = self._signs.playing(job['ticket'])
         said = time.monotonic()
-      return stop.is_set() or not wanted
+      leaves = stop.is_set() or not wanted
+      steps += not leaves
+      return leaves
 
+    result = None
     try:
       result = evaluation.run_episode(
         self._policy,
@@ -114,7 +117,8 @@ class Supervisor:
       # Part of an episode gives no return; the server asks for another one.
       _logger.warning('An episode is dropped: %s', e)
       self._reporter.count(supervisor_faults=1)
-      return
+    # Those of an episode that was left, or broke, were played too.
+    self._reporter.count(supervisor_steps=steps)
     if result is None:
       return
     taken = rpc.retry(
@@ -123,7 +127,7 @@ class Supervisor:
     )
     if not taken:
       _logger.info('The star server no longer asks for this episode.')
-    self._reporter.count(supervisor_steps=result.length, supervisor_episodes=1)
+    self._reporter.count(supervisor_episodes=1)
     if job['kind'] == 'confirmation':
       # Confirmations never stop; without a pause they would use a whole core.
       stop.wait(self._config.confirmation_period_s)

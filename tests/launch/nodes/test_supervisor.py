@@ -79,10 +79,13 @@ def _supervise(monkeypatch, make_counter, on_fault, make_server=_Server, **run):
   monkeypatch.setattr(environments, 'spec', lambda *unused: COUNTING)
   stop = threading.Event()
   server = make_server(experiment.make_agent().layout, stop, episodes=4)
+  counter = make_counter()
   supervisor = supervisor_lib.Supervisor(
-    experiment, swarm_lib.Config(), 0, make_counter(), server
+    experiment, swarm_lib.Config(), 0, counter, server
   )
   supervisor.run(stop)
+  supervisor._reporter.report()
+  server.totals = counter.totals()
   return server
 
 
@@ -99,6 +102,10 @@ def test_a_supervisor_drops_a_broken_episode_where_it_is_told_to(
   assert server.returns == expected
   assert server.asked == 4 + 1 + 1
   assert 'An episode is dropped: counting returned reward nan' in caplog.text
+  # The steps before the fault were played too.
+  whole = sum(plan.length(0, e) for e in (0, 1, 3, 4))
+  assert server.totals['supervisor_episodes'] == 4
+  assert whole < server.totals['supervisor_steps'] <= whole + plan.length(0, 2)
 
 
 def test_an_episode_is_reported_though_its_first_report_is_lost(
