@@ -363,7 +363,8 @@ def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
         f'{key} is a setting of {other}; this run is {topology_name}. Leave it '
         f'out, or set --topology={other}.'
       )
-  raise ValueError(f'There is no setting {key!r}.{settings.near(key, known)}')
+  near = settings.near(key, ['environment', *known])
+  raise ValueError(f'There is no setting {key!r}.{near}')
 
 
 def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:

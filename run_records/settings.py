@@ -89,14 +89,20 @@ def _likeness(name: str, other: str) -> float:
     return 1.0  # lr for learning_rate and for policy_learning_rate
   own = [word for word in name.split('_') if word not in _COMMON]
   alike = [
-    max((_ratio(one, word) for word in words if word not in _COMMON), default=0)
-    for one in own
+    max((_of_word(one, word) for word in words), default=0.0) for one in own
   ]
-  found = [ratio for ratio in alike if ratio >= 0.8]
+  found = [ratio for ratio in alike if ratio > 0.65]
   of_words = 0.0
   if found:  # the more of them, the better
     of_words = 0.6 * max(found) + 0.3 * len(found) / len(own)
   return max(_ratio(name, other), of_words)
+
+
+def _of_word(one: str, word: str) -> float:
+  if word in _COMMON:
+    return 0.0
+  begins = len(one) > 2 and word.startswith(one)
+  return max(_ratio(one, word), 0.9 * begins)
 
 
 def _ratio(a: str, b: str) -> float:

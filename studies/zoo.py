@@ -107,7 +107,7 @@ def train(
     # An interrupted run also has a summary, which says so.
     summary = there.summary()
   if summary is not None and summary['finished']:
-    if summary['outcome'] == 'failed':
+    if summary.get('outcome') == 'failed':
       raise NoEntry(f'{path} has failed: {summary["reason"]}.')
     return
   limit = f'--config.run.wall_clock_s={wall_clock_s}'

@@ -42,6 +42,8 @@ def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
     stderr=subprocess.PIPE,
     text=True,
     start_new_session=True,
+    # What runs the tests in the background may ignore interrupts.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   try:
     assert process.stdout.readline() == 'importing\n'

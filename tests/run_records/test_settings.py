@@ -85,6 +85,8 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
     ('agent.update_period', 'agent.target_update_period'),
     ('target', 'run.target_return'),
     ('agent.a', None),
+    ('agent.tua', 'agent.target_update_tau'),
+    ('env', 'environment'),
     ('agent.zzz', None),
     ('agent.num', None),
     ('actors.envs', 'actors.envs_per_actor'),
@@ -92,6 +94,7 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
 )
 def test_the_setting_that_was_meant_is_named(word, meant):
   known = [
+    'environment',
     *('agent.n_step', 'agent.batch_size', 'agent.max_replay_size'),
     *('agent.learning_rate', 'agent.epsilon_end', 'single.lr_spread'),
     *('actors.num_actors', 'actors.envs_per_actor', 'agent.anneal_env_steps'),
