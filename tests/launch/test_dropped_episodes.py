@@ -102,11 +102,13 @@ def _latest(run, group):
   return {row['node']: row for row in rows}
 
 
-def test_the_run_goes_on_to_its_budget(run):
-  assert run.code == 0, run.output
+def test_the_run_goes_on_to_its_budget_and_has_failed(run):
+  # All of its episodes broke: nobody knows what it learned.
+  assert run.code == 1, run.output
   run.assert_nothing_is_left()
   summary = run_directory.open(run.directory).summary()
-  assert summary['outcome'] == 'budget'
+  assert summary['outcome'] == 'failed' and summary['finished']
+  assert summary['reason'].startswith('no episode ended whole, and')
   assert summary['totals']['actor_steps'] == STEPS
   assert summary['totals']['learner_steps'] > 0
   dropped = summary['totals']['dropped_episodes']
