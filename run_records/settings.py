@@ -23,6 +23,44 @@ _COMMON = frozenset(
   ('', 'max', 'min', 'n', 'num', 'of', 'per', 'period', 'rate', 'size')
 )
 
+# What Stable-Baselines3, CleanRL, Spinning Up, Tianshou or RLlib call them.
+_ELSEWHERE = {
+  name: here.split()
+  for names, here in {
+    'buffer_size buffer_capacity memory_size': 'max_replay_size',
+    'learning_starts update_after': 'min_replay_size',
+    'start_steps warmup_steps start_timesteps': 'random_steps min_replay_size',
+    'total_timesteps total_steps max_steps': 'steps_per_agent',
+    'tau polyak': 'target_update_tau',
+    'target_update_interval target_update_freq target_network_frequency': (
+      'target_update_period'
+    ),
+    'train_freq train_frequency gradient_steps utd_ratio replay_ratio': (
+      'samples_per_insert'
+    ),
+    'n_steps num_steps': 'n_step rollout_steps unroll_length',
+    'n_epochs update_epochs num_sgd_iter': 'epochs',
+    'clip_range clip_coef clip_ratio clip_param': 'clip',
+    'ent_coef entropy_coef entropy_coeff': 'entropy_cost first_temperature',
+    'vf_coef vf_loss_coeff': 'value_cost baseline_cost',
+    'exploration_initial_eps start_e': 'epsilon_start',
+    'exploration_final_eps end_e': 'epsilon_end',
+    'exploration_fraction': 'epsilon_steps',
+    'actor_lr pi_lr policy_lr': 'policy_learning_rate learning_rate',
+    'critic_lr q_lr': 'critic_learning_rate learning_rate',
+    'alpha': 'first_temperature',
+    'discount discount_factor': 'gamma',
+    'num_envs n_envs num_envs_per_worker': 'envs_per_actor',
+    'num_workers': 'num_actors num_learners num_explorers',
+    'net_arch hiddens fcnet_hiddens': 'hidden_sizes policy_sizes',
+    'grad_clip max_grad_norm': 'max_gradient_norm',
+    'clip_rewards': 'reward_clip',
+    'eval_freq evaluation_interval': 'evaluations',
+    'double_q': 'double',
+  }.items()
+  for name in names.split()
+}
+
 
 class Unknown(ValueError):
   """There is no such setting; `setting` is its name, section.name."""
@@ -66,6 +104,10 @@ def qualified(section: str, config_class: Any) -> list[str]:
 def near(word: str, known: list[str]) -> str:
   """' Did you mean ...?', or that --list-settings names them all."""
   section, _, name = word.rpartition('.')
+  for elsewhere in _ELSEWHERE.get(name, ()):
+    for one in known:
+      if one.rpartition('.')[2] == elsewhere:
+        return f' Did you mean "{one}"?'
 
   def likeness(one: str) -> float:
     its_section, _, its = one.rpartition('.')

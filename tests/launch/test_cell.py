@@ -9,6 +9,7 @@ from launch import cell as cell_lib
 from launch import command_line
 from launch import registry
 from run_records import run_directory
+from run_records import settings
 
 
 def test_threads_of_a_game_make_no_other_environment(tmp_path):
@@ -36,3 +37,15 @@ def test_an_agent_without_presets_has_its_defaults_or_is_refused(monkeypatch):
   overrides = {'environment': 'Acrobot-v1'}
   cell = cell_lib.resolve('dqn', overrides=overrides)
   assert cell.sections['agent'] == dqn.config()
+
+
+def test_what_other_names_of_settings_stand_for_exists():
+  agents = [registry.agent(name) for name in registry.agents()]
+  topologies = [registry.topology(name) for name in registry.TOPOLOGIES]
+  known = set()
+  for agent in agents:
+    for topology in topologies:
+      for config in cell_lib.classes(agent, topology).values():
+        known.update(settings.names(config))
+  meant = {name for names in settings._ELSEWHERE.values() for name in names}
+  assert meant <= known

@@ -106,3 +106,24 @@ def test_the_setting_that_was_meant_is_named(word, meant):
   if meant is None:
     said = ' --list-settings shows all that there are.'
   assert settings.near(word, known) == said
+
+
+@pytest.mark.parametrize(
+  'word, meant',
+  [
+    ('agent.buffer_size', 'agent.max_replay_size'),
+    ('agent.learning_starts', 'agent.min_replay_size'),
+    ('actors.num_envs', 'actors.envs_per_actor'),
+    ('run.total_timesteps', 'run.steps_per_agent'),
+    ('agent.gradient_steps', 'pace.samples_per_insert'),
+    ('agent.n_steps', 'agent.n_step'),  # PPO's is rollout_steps
+  ],
+)
+def test_names_of_other_libraries_are_known(word, meant):
+  known = [
+    *('agent.learning_rate', 'agent.epsilon_steps', 'agent.n_step'),
+    *('agent.max_replay_size', 'agent.min_replay_size', 'actors.error_buffer'),
+    *('actors.envs_per_actor', 'pace.samples_per_insert'),
+    *('run.eval_max_steps', 'run.steps_per_agent'),
+  ]
+  assert settings.near(word, known) == f' Did you mean "{meant}"?'
