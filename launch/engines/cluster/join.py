@@ -27,12 +27,12 @@ _JANITOR = (
   'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
   'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
 )
-_GIVE_UP_S = 30.0  # for Ray to start, after Ctrl-C
+_GIVE_UP_S = 20.0  # for Ray to start, after a signal
 _AGAIN_S = 5.0  # where that was lost, see _own_handlers
 _LEAVE_S = 10.0  # for Ray to be left
 _WAITS = (
-  f'interrupted: Ray is still starting, and has {_GIVE_UP_S:.0f} s; Ctrl-C '
-  'again does not wait\n'
+  f'interrupted: Ray is still starting, and has {_GIVE_UP_S:.0f} s; another '
+  'signal does not wait\n'
 ).encode()
 
 
@@ -94,6 +94,7 @@ def ray_at(
     except BrokenOff:
       raise
     except Exception as e:  # Ray raises what it likes, also a bare Exception
+      go_on()  # A signal to the whole group ends Ray's own processes first.
       raise reach.refused(address, e) from e
     stack.callback(_leave, directory)
     found = [node for node in ray.nodes() if node['Alive']]
@@ -107,33 +108,31 @@ def ray_at(
 
 @contextlib.contextmanager
 def _own_handlers() -> Iterator[None]:
-  """Keeps the handlers that our signals have; a second Ctrl-C ends this.
+  """Keeps the handlers that our signals have; a second signal ends this.
 
   Ray would end the process at a SIGTERM, and what a handler raises in the
   middle of Ray's start may be lost, or leave a lock behind. So the first signal
-  is heard of when Ray has started; a Ctrl-C after _GIVE_UP_S at the latest.
+  is heard of when Ray has started, and after _GIVE_UP_S at the latest.
 
   Raises:
-    BrokenOff: at the second Ctrl-C, or so long after the first.
+    BrokenOff: at the second signal, or so long after the first.
   """
   from ray._private import utils
 
   rays = utils.set_sigterm_handler
-  ours = {
-    n: signal.getsignal(n)
-    for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-  }
+  taken = signal.SIGINT, signal.SIGTERM
+  ours = {n: signal.getsignal(n) for n in (*taken, signal.SIGALRM)}
   came = []
   alarm: list[tuple[float, float]] = []
 
   def interrupt(number: int, frame: Any) -> None:
     came.append(number)
-    handler = ours[signal.SIGINT]
-    if callable(handler):
+    handler = ours[number]
+    if number != signal.SIGALRM and callable(handler):
       handler(number, frame)
     if len(came) > 1:
       raise KeyboardInterrupt
-    # In place of the second Ctrl-C. No thread: Ray may be starting one.
+    # In place of the second signal. No thread: Ray may be starting one.
     signal.signal(signal.SIGALRM, interrupt)
     alarm.append(signal.setitimer(signal.ITIMER_REAL, _GIVE_UP_S, _AGAIN_S))
     os.write(2, _WAITS)  # not print: this may be in the middle of one
@@ -142,7 +141,8 @@ def _own_handlers() -> Iterator[None]:
   utils.set_sigterm_handler = lambda handler: None
   try:
     if here:
-      signal.signal(signal.SIGINT, interrupt)
+      for number in taken:
+        signal.signal(number, interrupt)
     yield
   except KeyboardInterrupt as e:
     raise BrokenOff from e
