@@ -1,6 +1,7 @@
 """Gymnasium environments by name, with refusals that say what to do."""
 
 import difflib
+import functools
 import importlib
 import logging
 import sys
@@ -29,6 +30,10 @@ def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
   if identifier in gymnasium.registry:
     return gymnasium.registry[identifier]
   found = getattr(importlib.import_module(module), identifier)
+  if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
+    # Of a class gymnasium reads `metadata`, which only wrappers that are made
+    # have; of a function it does not.
+    found = functools.partial(found)
   return gymnasium.envs.registration.EnvSpec(
     identifier,
     found,

@@ -34,6 +34,7 @@ class Reference(NamedTuple):
 # for Pendulum, Walker2d and HumanoidStandup. A study may have its own.
 REFERENCES = {
   'CartPole-v1': Reference(26.0, 475.0),
+  'examples.position_cartpole:PositionCartPole': Reference(26.0, 475.0),
   'Acrobot-v1': Reference(-500.0, -100.0),
   'MountainCar-v0': Reference(-200.0, -110.0),
   'LunarLander-v3': Reference(-184.0, 200.0),

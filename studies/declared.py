@@ -7,6 +7,7 @@ A new study is an entry here. Rules and terms: docs/results/README.md.
 
 from __future__ import annotations
 
+from studies import declared_impala
 from studies import declared_papers
 from studies import plan as study_plan
 
@@ -67,15 +68,21 @@ def _swarm(
 
 
 def _explorers(
-  name: str, agent: str, environment: str, budget: int, threshold: float
+  name: str,
+  agent: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
+  counts: tuple[int, ...],
 ) -> study_plan.Study:
-  """PSO-DDPG with different numbers of explorers: figure 4 of the paper."""
+  """A swarm with different numbers of explorers: figure 4 of the paper."""
   return study_plan.Study(
     name=name,
     environment=environment,
     budget=budget,
     threshold=threshold,
-    seeds=3,
+    seeds=seeds,
     variants={
       f'{count} explorers': study_plan.Variant(
         (
@@ -84,42 +91,9 @@ def _explorers(
           f'--config.swarm.explorers_per_node={min(count, 16)}',
         )
       )
-      for count in (2, 8, 31)
+      for count in counts
     },
-    baseline='2 explorers',
-  )
-
-
-def _impass(
-  preset: str, environment: str, budget: int, d4pg_budget: int, threshold: float
-) -> study_plan.Study:
-  """IMPASS against the same agent without its stack, and against D4PG.
-
-  D4PG learns more from a step but takes longer for it. Its budget is about what
-  fits into the time of the others.
-  """
-  own = (
-    f'impala:{preset}',
-    f'--config.agent.anneal_env_steps={budget}',
-  )
-  return study_plan.Study(
-    name=f'impass_{preset}',
-    environment=environment,
-    budget=budget,
-    threshold=threshold,
-    seeds=5,
-    variants={
-      'IMPASS': study_plan.Variant(own),
-      'IMPALA without stack': study_plan.Variant(
-        (*own, '--config.agent.stack=1')
-      ),
-      'D4PG': study_plan.Variant((f'd4pg:{preset}',), budget=d4pg_budget),
-    },
-    baseline='IMPASS',
-    x_axes=_BOTH,
-    contrasts=(
-      study_plan.Contrast('The stack alone', 'IMPASS', 'IMPALA without stack'),
-    ),
+    baseline=f'{counts[0]} explorers',
   )
 
 
@@ -214,33 +188,7 @@ _ALL = (
     seeds=5,
     reached=4,
   ),
-  study_plan.solves(
-    'impala_cartpole',
-    'impala:cartpole',
-    'IMPALA',
-    'CartPole-v1',
-    200_000,
-    475.0,
-    10,
-  ),
-  study_plan.solves(
-    'impala_acrobot',
-    'impala:acrobot',
-    'IMPALA',
-    'Acrobot-v1',
-    400_000,
-    -90.0,
-    5,
-  ),
-  *(
-    _impass(*numbers)
-    for numbers in (
-      ('hopper', 'Hopper-v5', 300_000, 30_000, 800.0),
-      ('swimmer', 'Swimmer-v5', 300_000, 40_000, 30.0),
-      ('humanoid_standup', 'HumanoidStandup-v5', 60_000, 10_000, 60_000.0),
-      ('pusher', 'Pusher-v5', 300_000, 30_000, -50.0),
-    )
-  ),
+  *declared_impala.STUDIES,
   *(
     study_plan.solves(
       f'd4pg_{preset}',
@@ -295,6 +243,17 @@ _ALL = (
     'InvertedPendulum-v5',
     20_000,
     950.0,
+    seeds=3,
+    counts=(2, 8, 31),
+  ),
+  _explorers(
+    'pso_dqn_explorers',
+    'pso_dqn:cartpole',
+    'CartPole-v1',
+    30_000,
+    475.0,
+    seeds=10,
+    counts=(2, 8),
   ),
   *(
     study_plan.solves(

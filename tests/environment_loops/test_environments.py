@@ -338,6 +338,12 @@ def test_what_cannot_be_drawn_says_so():
     environments.make(name, seed=0, render_mode='rgb_array')
 
 
+def test_a_class_of_a_wrapper_is_an_environment():
+  found = environments.spec('examples.position_cartpole:PositionCartPole')
+  assert found.observation_shape == (2,) and found.num_actions == 2
+  assert found.max_episode_steps == 500
+
+
 def test_an_id_in_a_module_is_found():
   name = 'gymnasium.envs:CartPole-v1'
   assert environments.spec(name).num_actions == 2

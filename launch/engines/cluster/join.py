@@ -121,7 +121,9 @@ def _own_handlers() -> Iterator[None]:
 
   rays = utils.set_sigterm_handler
   taken = signal.SIGINT, signal.SIGTERM
-  ours = {n: signal.getsignal(n) for n in (*taken, signal.SIGALRM)}
+  ours: dict[int, Any] = {
+    n: signal.getsignal(n) for n in (*taken, signal.SIGALRM)
+  }
   came = []
   alarm: list[tuple[float, float]] = []
 
@@ -141,8 +143,8 @@ def _own_handlers() -> Iterator[None]:
   utils.set_sigterm_handler = lambda handler: None
   try:
     if here:
-      for number in taken:
-        signal.signal(number, interrupt)
+      for one in taken:
+        signal.signal(one, interrupt)
     yield
   except KeyboardInterrupt as e:
     raise BrokenOff from e
