@@ -356,9 +356,9 @@ class Mix(local.Local):
       number, max(1, steps - self._averaged_at), brought, self._worker.over
     )
     self._waited_s += time.monotonic() - begin
-    self._averaged_at = steps
     if found is None:
-      return theta
+      return theta  # Its steps since the last mean count in the next one.
+    self._averaged_at = steps
     self._averages += 1
     if slot is not None:
       found, moments = np.split(found, 2, axis=1)

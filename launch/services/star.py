@@ -201,13 +201,18 @@ class StarServer:
       }
 
   def playing(self, ticket: int) -> bool:
-    """Keeps an episode from timing out. Returns whether its ticket is valid."""
+    """Keeps an episode from timing out. Returns whether its ticket is valid.
+
+    It is not if its trial has taken longer than `swarm.trial_timeout_s`.
+    """
     with self._lock:
       self._supervisor_seen = self._clock()
       running = self._running.get(ticket)
       if running is not None:
         running.since = self._clock()
-      return running is not None
+      # A single supervisor asks for nothing else while it plays.
+      self._expire()
+      return ticket in self._running
 
   def report_episode(self, ticket: int, episode_return: float) -> bool:
     """Records an episode's return. Returns whether its ticket was valid."""
@@ -215,6 +220,7 @@ class StarServer:
       raise ValueError(f'The episode return {episode_return} is not finite.')
     with self._lock:
       self._supervisor_seen = self._clock()
+      self._expire()
       running = self._running.pop(ticket, None)
       if running is None:
         return False
@@ -385,6 +391,8 @@ class StarServer:
           self._config.b + 1,
         )
         self._log_candidate(dropped, returns)
+        # Whoever plays another of its episodes need not end it.
+        self._cancel(lambda running: running.ticket.candidate == dropped)
         self._forget()
 
   def _check_goal(self) -> None:

@@ -68,3 +68,23 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_same_is_sent(
     np.testing.assert_array_equal(message.theta, learner.parameters())
     assert (message.theta != before).any() == moved
   assert message.iteration == 2  # nobody waits for the one that was skipped
+
+
+def test_steps_without_a_mean_count_in_the_next_one(linear_learner):
+  weights, answers = [], [None, np.full((1, 3), 7.0, np.float32)]
+
+  def average(number, steps, theta, over):
+    del number, theta, over
+    weights.append(steps)
+    return answers.pop(0) if answers else None
+
+  graph = mixing.Graph('ring', 2)
+  exchange = mix.Mix(graph, 0, _Post(), tau=None, avg_period=1, average=average)
+  learner = linear_learner(np.ones((1, 3)), exchange=exchange)
+  worker = types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
+  exchange.begin(worker)
+  for steps in (100, 300, 350):  # the first mean came too late
+    worker.steps = steps
+    exchange.updated(None)
+    exchange.sync()
+  assert weights == [100, 300, 50]

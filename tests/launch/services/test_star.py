@@ -258,6 +258,29 @@ def test_a_trial_that_takes_too_long_is_dropped():
   assert server.get_star(0)['version'] == 2
 
 
+def test_the_only_supervisor_leaves_a_trial_that_takes_too_long():
+  clock = calls.Clock()
+  server = calls.make_server(clock=clock, trial_timeout_s=10.0)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+  calls.offer(server, 2, claim=2.0)
+  calls.play(server, 50.0)
+  late = server.next_episode(0, -1)['ticket']
+  clock.now += 9.0
+  assert server.playing(late)
+  clock.now += 1.5
+  assert not server.playing(late)
+  assert server.metrics()['rejected'] == 1
+  # Of an episode that ends in one piece nothing is heard before.
+  calls.offer(server, 3, claim=3.0)
+  calls.play(server, 50.0)
+  late = server.next_episode(0, -1)['ticket']
+  clock.now += 10.5
+  assert not server.report_episode(late, 50.0)
+  metrics = server.metrics()
+  assert (metrics['rejected'], metrics['R_star']) == (2, 5.0)
+
+
 @pytest.mark.parametrize('bad', [math.nan, math.inf])
 def test_a_return_that_is_not_finite_is_refused(bad):
   server = calls.make_server()
