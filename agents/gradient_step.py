@@ -43,7 +43,10 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
       vector *= agent.max_gradient_norm / tf.maximum(
         norm, agent.max_gradient_norm
       )
-    moves = tf.logical_and(finite, ~stopped[:, None])
+    # A batch without experience, such as one of stale blocks, has a gradient of
+    # exactly 0. It moves nothing; by momentum it would.
+    told = tf.reduce_any(vector != 0.0, axis=1, keepdims=True)
+    moves = finite & told & ~stopped[:, None]
     counted = moves
     if agent.delayed is not None:
       late = tf.logical_and(moves, agent.due(made))
@@ -65,7 +68,6 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
     factor = agent.rate_factor(made)
     if factor is not None:
       displacement *= factor
-    # A zero gradient would not do: momentum would continue.
     displacement = tf.where(moves, displacement, 0.0)
     if combine is not None:
       displacement = combine(theta, displacement, *operands)

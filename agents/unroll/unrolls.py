@@ -141,10 +141,8 @@ class Unrolls:
     return tf.transpose(column, [0, 2, 1, *range(3, column.shape.rank)])
 
 
-def policy_lag(
-  sample: Any, learner_steps: int, updates: int
-) -> tuple[float, int]:
-  """Mean and largest lag of a sample of n blocks, in learner steps.
+def lags(sample: Any, learner_steps: int, updates: int) -> np.ndarray:
+  """Lag of each of the n blocks of a sample, in learner steps, int [n].
 
   The lag of a block is the learner step of the update that uses it, less the
   version of the parameters that acted. `updates` updates, which follow
@@ -152,20 +150,21 @@ def policy_lag(
   """
   versions = np.asarray(blocks.Block(*sample).version)
   used_at = learner_steps + np.arange(len(versions)) * updates // len(versions)
-  lag = used_at - versions
-  return float(lag.mean()), int(lag.max())
+  return used_at - versions
 
 
 def without_stale(
-  sample: Any, learner_steps: int, max_lag: int
+  sample: Any, learner_steps: int, updates: int, max_lag: int
 ) -> tuple[Any, int]:
   """Marks blocks that lag more than `max_lag` learner steps as no experience.
+
+  An update whose blocks are all stale moves nothing (gradient_step.py).
 
   Returns the sample, with unchanged shapes so that the learner is not traced
   again, and the number of dropped blocks.
   """
   sample = blocks.Block(*sample)
-  stale = learner_steps - np.asarray(sample.version) > max_lag
+  stale = lags(sample, learner_steps, updates) > max_lag
   if not stale.any():
     return sample, 0
   keep = tf.constant(~stale)[:, None, None]

@@ -124,20 +124,26 @@ class Unrolls(kind.Kind):
     if self.config.max_lag is None:
       return sample
     data, dropped = unrolls.without_stale(
-      sample.data, updates, self.config.max_lag
+      sample.data, updates, self._spread, self.config.max_lag
     )
     self._dropped += dropped
     return sample._replace(data=data)
 
+  @property
+  def _spread(self) -> int:
+    """Updates of a call that use its blocks in turn.
+
+    0 if all of them are used from the first update of a rollout on.
+    """
+    return self.updates_per_call if self.agent.updates_per_call is None else 0
+
   def numbers(self, sample, updates):
-    made = self.updates_per_call
-    # Updates use blocks in turn, or all of them from a rollout's first update.
-    spread = made if self.agent.updates_per_call is None else 0
-    mean, largest = unrolls.policy_lag(sample.data, updates - made, spread)
+    before = updates - self.updates_per_call
+    lags = unrolls.lags(sample.data, before, self._spread)
     age = packing.age_s(np.asarray(sample.data.written_at))
     return {
-      'policy_lag': mean,
-      'policy_lag_max': float(largest),
+      'policy_lag': float(lags.mean()),
+      'policy_lag_max': float(lags.max()),
       'sample_age_s': float(age.mean()),
       'stale_blocks': self._dropped,
       'queue_size': float(shards.table_size(sample)),

@@ -96,19 +96,26 @@ def test_batches_that_are_no_blocks_are_refused(
 def test_the_lag_of_a_sample_is_counted_at_the_step_that_uses_it():
   sample = _numbered(4, 6)._replace(version=np.array([0, 3, 5, 5]))
   # Blocks 0 and 1 are used at step 7, blocks 2 and 3 at step 8.
-  assert unrolls.policy_lag(sample, 7, updates=2) == (17 / 4, 7)
+  assert list(unrolls.lags(sample, 7, updates=2)) == [7, 4, 3, 3]
   # One block for two updates.
   one = _numbered(1, 6)._replace(version=np.array([3]))
-  assert unrolls.policy_lag(one, 7, updates=2) == (4.0, 4)
+  assert list(unrolls.lags(one, 7, updates=2)) == [4]
 
 
 def test_blocks_that_lag_too_far_are_no_experience():
   sample = _numbered(3, 6)._replace(version=np.array([0, 3, 5]))
   sample = blocks.Block(*map(tf.constant, sample))
-  same, dropped = unrolls.without_stale(sample, 7, 7)
+  same, dropped = unrolls.without_stale(sample, 7, 1, 7)
   assert dropped == 0 and same.valid.numpy().all()
-  fewer, dropped = unrolls.without_stale(sample, 8, 4)
+  fewer, dropped = unrolls.without_stale(sample, 8, 1, 4)
   assert dropped == 2
   np.testing.assert_array_equal(
     fewer.valid.numpy().all(axis=(1, 2)), [False, False, True]
   )
+  # The last of three updates is two learner steps later.
+  fewer, dropped = unrolls.without_stale(sample, 5, 3, 4)
+  np.testing.assert_array_equal(
+    fewer.valid.numpy().all(axis=(1, 2)), [False, True, True]
+  )
+  fewer, dropped = unrolls.without_stale(sample, 5, 3, 1)
+  assert dropped == 3 and not fewer.valid.numpy().any()

@@ -233,10 +233,15 @@ def test_a_hundred_in_a_row_end_the_learner_with_the_reason(alone):
 
 def test_a_block_that_lags_too_far_is_counted_and_teaches_nothing(alone):
   run = alone(max_lag=2)
-  run.act(4, version=0)  # learned from at steps 0 to 3
+  run.act(3, version=0)  # learned from at steps 0 to 2
+  run.wait_until(lambda: run.served()[0] == 3)
+  before = run.served()[1]
+  run.act(1, version=0)
   run.wait_for(stale_blocks=1)
   run.wait_until(lambda: run.served()[0] == 4)
   assert run.counter.metrics['policy_lag_max'] == 3
+  # Not by the momentum of its optimizer either.
+  np.testing.assert_array_equal(run.served()[1], before)
   run.act(2, version=4)
   run.wait_until(lambda: run.served()[0] == 6)
   run.wait_for(stale_blocks=1)
