@@ -47,7 +47,7 @@ class RunConfig:
     1  # threads per node; several nodes share the cores
   )
   # Effect of a broken environment: 'raise' ends its node with an error, 'drop'
-  # loses and counts the episode, as in the presets of MuJoCo tasks.
+  # ends the episode without a return and counts it, as presets of MuJoCo do.
   on_fault: Literal['raise', 'drop'] = 'raise'
   # Whether a seed always gives the same numbers, bit for bit, where one process
   # does all the work (limits: docs/reliability.md). Replay is then in that

@@ -221,6 +221,7 @@ def _result(found: dict[str, list[Numbers]], window_s: float) -> common.Result:
     *steps(_ES, _EVOTORCH, 50),
     *episodes(_ES, _EVOTORCH, 50),
     *steps(_ES, _RAY, 50),
+    *episodes(_ES, _RAY, 50),
   ]
   for workers in (2, 4):
     if gossip(workers) in medians:

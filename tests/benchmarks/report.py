@@ -90,12 +90,11 @@ _SPEED = (
     'EvoTorch PGPE, 2 processes',
     _STEPS,
   ),
-  # By episodes EvoTorch is faster with one.
   (
     'Evolution strategies, CartPole-v1: episodes/s',
     'bench_papers',
     'Murmuration ES',
-    'EvoTorch PGPE',
+    'EvoTorch PGPE, 2 processes',
     _EPISODES,
   ),
   (
