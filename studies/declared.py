@@ -132,6 +132,33 @@ def _apex_dqn(
   )
 
 
+def _d4pg(
+  preset: str, environment: str, budget: int, threshold: float
+) -> study_plan.Study:
+  """D4PG against DDPG, alone, that samples each transition as often.
+
+  Each has its own preset otherwise.
+  """
+  ddpg = (
+    f'ddpg:{preset}',
+    '--topology=single_process',
+    '--config.pace.samples_per_insert=16.0',
+  )
+  return study_plan.Study(
+    name=f'd4pg_{preset}',
+    environment=environment,
+    budget=budget,
+    threshold=threshold,
+    seeds=10,
+    variants={
+      'DDPG': study_plan.Variant(ddpg, together=True),
+      'D4PG': study_plan.Variant((f'd4pg:{preset}',)),
+    },
+    baseline='DDPG',
+    goals=(study_plan.Goal('D4PG', threshold, reached=10, seeds=10),),
+  )
+
+
 def _sac(
   preset: str, environment: str, budget: int, threshold: float, seeds: int
 ) -> study_plan.Study:
@@ -190,16 +217,8 @@ _ALL = (
   ),
   *declared_impala.STUDIES,
   *(
-    study_plan.solves(
-      f'd4pg_{preset}',
-      f'd4pg:{preset}',
-      'D4PG',
-      environment,
-      budget,
-      threshold,
-      5,
-    )
-    for preset, environment, budget, threshold in (
+    _d4pg(*numbers)
+    for numbers in (
       ('pendulum', 'Pendulum-v1', 30_000, -200.0),
       ('inverted_pendulum', 'InvertedPendulum-v5', 50_000, 1000.0),
       (
