@@ -132,6 +132,28 @@ def _apex_dqn(
   )
 
 
+def _apex_one_actor() -> study_plan.Study:
+  """Ape-X with its actors and their environments against one of one."""
+  apex = 'apex_dqn:cartpole'
+  one = (
+    '--config.actors.num_actors=1',
+    '--config.actors.envs_per_actor=1',
+    '--config.actors.transitions_per_item=1',
+  )
+  return study_plan.Study(
+    name='apex_one_actor',
+    environment='CartPole-v1',
+    budget=50_000,
+    threshold=475.0,
+    seeds=10,
+    variants={
+      'one actor': study_plan.Variant((apex, *one)),
+      'Ape-X DQN': study_plan.Variant((apex,)),
+    },
+    baseline='one actor',
+  )
+
+
 def _d4pg(
   preset: str, environment: str, budget: int, threshold: float
 ) -> study_plan.Study:
@@ -205,6 +227,7 @@ _ALL = (
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
     samples_per_insert=32.0,
   ),
+  _apex_one_actor(),
   study_plan.solves(
     'apex_lunar_lander',
     'apex_dqn:lunar_lander',

@@ -105,3 +105,65 @@ def test_stored_priorities_follow_the_error(tmp_path):
   found = np.corrcoef(stored, fresh)[0, 1]
   print(f'correlation {found:.3f}')
   assert found > 0.3
+
+
+@pytest.mark.timeout(600)
+def test_values_go_on_behind_a_time_limit(tmp_path):
+  """Once CartPole-v1 is held, V is near 1 / (1 - gamma), as if without end.
+
+  Values that end at step 500 settle near 80.
+  """
+  steps = 600_000
+  run = _run(
+    tmp_path / 'run',
+    'impala:cartpole',
+    f'--config.run.steps_per_agent={steps}',
+    f'--config.agent.anneal_env_steps={steps}',
+  )
+  acted = run.metrics('node_actor')[-1]['episode_return']
+  value = run.metrics('node_learner')[-1]['value_mean']
+  print(f'episodes of {acted:.0f} steps, mean V {value:.1f}')
+  assert acted >= 490 and 88 <= value <= 110
+
+
+@pytest.mark.timeout(1200)
+def test_the_critic_knows_what_the_policy_gets(tmp_path):
+  """D4PG's Q at starts is within 20% of the discounted return from there."""
+  import tensorflow as tf
+
+  from environment_loops import environments
+  from launch import registry
+
+  run = _run(tmp_path / 'run', 'd4pg:inverted_pendulum')
+  config = run.config()
+  agent = registry.make(config)
+  with np.load(run.checkpoints / 'learner-0.npz') as saved:
+    theta = saved['theta'][0]
+  greedy = agent.greedy(theta)
+  nets = agent._networks
+  parts = nets.split(
+    [tf.constant(v[0]) for v in agent.layout.unpack(theta[None])]
+  )
+
+  def act(observation):
+    return greedy(observation[None])[0]
+
+  def q(observation):
+    action = tf.constant(act(observation)[None])
+    x = nets.scaled(parts, tf.constant(observation[None]))
+    return float(agent._values(nets.critics(parts, x, action)[0])[0])
+
+  expected, found = [], []
+  for seed in range(10):
+    environment = environments.make(config['environment'], seed=seed)
+    step = environment.reset()
+    expected.append(q(step.observation))
+    value, weight = 0.0, config['agent']['reward_scale']
+    while not step.last():
+      step = environment.step(act(step.observation))
+      value += weight * step.reward
+      weight *= agent.gamma * step.discount  # 0 behind a termination only
+    found.append(value + weight * q(step.observation))
+    environment.close()
+  print(f'Q {np.mean(expected):.1f}, discounted returns {np.mean(found):.1f}')
+  assert abs(np.mean(expected) - np.mean(found)) <= 0.2 * np.mean(found)
