@@ -65,6 +65,7 @@ _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
   'evolution': {'num_workers': 2, 'population': 4, 'pairs_per_task': 2},
   'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
   'gossip': {'num_learners': _MEMBERS},
+  'parameter_server': {'num_learners': _MEMBERS},
 }
 
 
