@@ -127,7 +127,8 @@ def _supervised(found: Mapping[str, int]) -> str:
     f'{said} Confirmations of theta_star got worse, by more than their 95% '
     f'bootstrap interval, at {found["fallen"]:,} of the {found["judged"]:,} '
     'publications that can be judged '
-    f'({found["fallen"] / found["judged"]:.0%}).'
+    f'({found["fallen"] / found["judged"]:.0%}), of {found["accepted"]:,} '
+    'in all.'
   )
 
 

@@ -298,7 +298,11 @@ def test_results_of_before_there_were_budgets_of_one_system_have_a_table(
   'judged, fallen, said',
   [
     (0, 0, 'No two versions have enough confirmations to compare.'),
-    (8, 1, 'at 1 of the 8 publications that can be judged (12%).'),
+    (
+      8,
+      1,
+      'at 1 of the 8 publications that can be judged (12%), of 15 in all.',
+    ),
   ],
 )
 def test_what_supervisors_rejected_is_summed_over_the_seeds(
