@@ -49,6 +49,9 @@ class Config:
   # Largest standard deviation, in the same units; None: no limit.
   sigma_max: settings.Positive | None = 2.0
   tanh_mean: bool = False  # whether a tanh keeps a Gaussian's mean in [-1, 1]
+  # Whether standard deviations are variables of their own, the same for all
+  # observations; PPO's paper: True.
+  free_sigma: bool = False
   gamma: settings.Fraction = 0.99  # discount per environment step
   reward_scale: settings.Positive = 1.0  # factor on rewards, in the loss only
   # Bound c: rewards are clipped to [-c, c] for learning; None: no clipping.
@@ -82,6 +85,7 @@ class UnrollActorCritic(base.Agent):
     self.config = config
     self.spec = spec
     head: policy_heads.Head
+    num_free = 0
     if spec.num_actions is not None:
       head = policy_heads.Softmax(spec.num_actions)
     else:
@@ -91,6 +95,7 @@ class UnrollActorCritic(base.Agent):
         config.sigma_max,
         config.tanh_mean,
       )
+      num_free = head.action_size if config.free_sigma else 0
       self.metrics = {**self.metrics, 'sigma': 'mean'}
     self.head = head
     self.network = network = unroll_network.UnrollNetwork(
@@ -103,6 +108,7 @@ class UnrollActorCritic(base.Agent):
       lstm_size=config.lstm_size,
       stack=config.stack,
       normalize=config.normalize_observations,
+      num_free=num_free,
     )
     self.gamma = config.gamma
     self.reward_clip = config.reward_clip

@@ -2,7 +2,8 @@
 
   observation -> [stack] -> [normalizer] -> torso -> [LSTM] -> policy, value
 
-Without a shared torso, policy and value are two networks. As in
+Without a shared torso, policy and value are two networks. The last of the
+policy's outputs may be variables that no observation changes. As in
 networks/mlp.py there are two forms: `unroll` in TensorFlow, for training, and
 `step` in NumPy, for acting; tests check that they agree.
 """
@@ -28,6 +29,7 @@ from replay import blocks
 # Makes a new policy nearly independent of the observation, with a Gaussian's
 # sigma near softplus(0).
 _POLICY_HEAD_SCALE = 0.01
+_NO_NETWORK = ('lstm', 'free', 'normalizer')  # parts of other forms
 
 
 class Unrolled(NamedTuple):
@@ -54,6 +56,7 @@ class UnrollNetwork:
   lstm_size: int = 0  # units between shared torso and heads; 0 for no LSTM
   stack: int = 1  # observations seen at once; 1 for the present one alone
   normalize: bool = False  # whether observations pass a running normalizer
+  num_free: int = 0  # last outputs for the policy's head that are variables
 
   def __post_init__(self):
     if self.images and (self.stack > 1 or self.normalize):
@@ -119,7 +122,7 @@ class UnrollNetwork:
         return conv.make(self._kind, self.spec, outputs, name=name)
       return mlp.MLP(inputs, sizes, outputs, self.activation, name)
 
-    sizes, outputs = self.hidden_sizes, self.policy_size
+    sizes, outputs = self.hidden_sizes, self._num_made
     if self.lstm is not None:
       parts['torso'] = network(sizes[:-1], sizes[-1], 'torso')
       parts['lstm'] = self.lstm
@@ -129,9 +132,16 @@ class UnrollNetwork:
     else:
       parts['policy'] = network(sizes, outputs, 'policy')
       parts['value'] = network(sizes, 1, 'value')
+    if self.num_free:
+      parts['free'] = _Free(self.num_free)
     if self.normalizer is not None:
       parts['normalizer'] = self.normalizer
     return parts
+
+  @property
+  def _num_made(self) -> int:
+    """Outputs for the policy's head that are made of the observation."""
+    return self.policy_size - self.num_free
 
   def shapes(self) -> mlp.Shapes:
     """(name, shape) of each variable, in layout order."""
@@ -148,12 +158,12 @@ class UnrollNetwork:
     """New variables; the policy's outputs start close to 0."""
     arrays = []
     for name, part in self._parts.items():
-      if name == 'normalizer':
+      if name in ('free', 'normalizer'):
         arrays += part.initial()
         continue
       new = part.initial(rng)
       if name in ('heads', 'policy'):
-        new[-1][:, : self.policy_size] *= _POLICY_HEAD_SCALE
+        new[-1][:, : self._num_made] *= _POLICY_HEAD_SCALE
       arrays += new
     return arrays
 
@@ -161,9 +171,8 @@ class UnrollNetwork:
     """Input of `step` from views [P, *shape], to be reused while theta is."""
     parts = self.split(variables)
     for name, part in self._parts.items():
-      if name in ('lstm', 'normalizer'):
-        continue
-      parts[name] = part.prepare(parts[name])
+      if name not in _NO_NETWORK:
+        parts[name] = part.prepare(parts[name])
     return parts
 
   def split(self, variables: Sequence[Any]) -> dict[str, Sequence[Any]]:
@@ -199,9 +208,8 @@ class UnrollNetwork:
     if self._plain:
       x = observation.reshape(members, -1, self.memory.input_size)
       x = x.astype(np.float32, copy=False)
-      outputs = self._parts[name].forward(parts[name], x)
-      outputs = outputs.reshape(len(observation), -1)
-      return outputs[:, : self.policy_size], core
+      made = self._parts[name].forward(parts[name], x)
+      return self._outputs(parts, made), core
     x = observation.reshape(len(observation), -1)
     if not self.images:
       x = x.astype(np.float32, copy=False)
@@ -225,9 +233,17 @@ class UnrollNetwork:
       )
       following = np.concatenate([following, state], axis=1)
       x = state[None, :, : self.lstm_size]
-    outputs = self._parts[name].forward(parts[name], x)
-    outputs = outputs.reshape(len(observation), -1)
-    return outputs[:, : self.policy_size], following
+    made = self._parts[name].forward(parts[name], x)
+    return self._outputs(parts, made), following
+
+  def _outputs(self, parts: dict[str, Any], made: np.ndarray) -> np.ndarray:
+    """[K, policy_size] of a network's outputs [P, K / P, ...]."""
+    each = made.shape[1]
+    outputs = made.reshape(-1, made.shape[2])[:, : self._num_made]
+    if not self.num_free:
+      return outputs
+    free = np.repeat(parts['free'][0], each, axis=0)
+    return np.concatenate([outputs, free], axis=1)
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
     """`step` as operations of murmuration/portable.py, for views `[*shape]`."""
@@ -246,14 +262,14 @@ class UnrollNetwork:
       found += [[self.activation], ['lstm', *parts['lstm']]]
     name = 'heads' if 'heads' in parts else 'policy'
     found += self._parts[name].operations(parts[name])
-    return [*found, ['take', self.policy_size]]
+    return [*found, ['take', self._num_made]]
 
   def make_unroll(self) -> Callable[..., Unrolled]:
     """`unroll(variables, block [b, ...], truncated [T, B])`, in TensorFlow."""
     applies = {
       name: part.make_sonnet()
       for name, part in self._parts.items()
-      if name not in ('lstm', 'normalizer')
+      if name not in _NO_NETWORK
     }
 
     image_parts = set(applies) if self.images else set()
@@ -292,11 +308,15 @@ class UnrollNetwork:
         x = tf.concat([x, last[None]], axis=0)
       if 'heads' in parts:
         both = apply('heads', parts, x)
-        policy, values = tf.split(both, [self.policy_size, 1], axis=-1)
+        policy, values = tf.split(both, [self._num_made, 1], axis=-1)
         policy = policy[:-2]
       else:
         policy = apply('policy', parts, x[:-2])
         values = apply('value', parts, x)
+      if self.num_free:
+        shape = (*policy.shape[:2], self.num_free)
+        free = tf.broadcast_to(parts['free'][0], shape)
+        policy = tf.concat([policy, free], axis=-1)
       values = values[..., 0]
       return Unrolled(policy, values[:-1], values[-1], raw[:-1])
 
@@ -314,6 +334,19 @@ class UnrollNetwork:
     variables = [tf.stop_gradient(v) for v in parts['normalizer']]
     each = tf.reshape(x, (-1, self.normalizer.size))
     return tf.reshape(self.normalizer.normalize(variables, each), x.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Free:
+  """`size` numbers that are learned, and are 0 at first."""
+
+  size: int
+
+  def shapes(self) -> mlp.Shapes:
+    return [('free/b', (self.size,))]
+
+  def initial(self) -> list[np.ndarray]:
+    return [np.zeros(self.size, np.float32)]
 
 
 def time_major(x: tf.Tensor) -> tf.Tensor:

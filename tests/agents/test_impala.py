@@ -59,6 +59,7 @@ def slow_loss(agent, theta, block):
     {'trace_lambda': 0.7, 'gamma': 0.9},
     {'reward_scale': 0.3, 'baseline_cost': 0.8},
     {'correction': 'none', 'entropy_cost': 0.2},
+    {'free_sigma': True},  # for continuous actions
   ],
 )
 @pytest.mark.parametrize(

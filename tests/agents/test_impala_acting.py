@@ -17,6 +17,8 @@ T, K = cases.T, cases.K
     (cases.CONTINUOUS, {'stack': 4, 'shared_torso': False}),
     (cases.CONTINUOUS, {'lstm_size': 6, 'stack': 2, 'tanh_mean': True}),
     (cases.DISCRETE, {'normalize_observations': True}),
+    (cases.CONTINUOUS, {'free_sigma': True, 'shared_torso': False}),
+    (cases.CONTINUOUS, {'free_sigma': True, 'lstm_size': 6}),
   ],
 )
 def test_without_lag_every_ratio_is_one(spec, options):

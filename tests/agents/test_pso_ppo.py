@@ -80,7 +80,10 @@ def _learner(agent, theta, rates, exchange=None, seed=0):
   ('spec', 'options'),
   [
     (DISCRETE, {}),
-    (CONTINUOUS, {'normalize_observations': True, 'target_kl': 0.02}),
+    (
+      CONTINUOUS,
+      {'normalize_observations': True, 'target_kl': 0.02, 'free_sigma': True},
+    ),
   ],
   ids=lambda x: getattr(x, 'name', ''),
 )

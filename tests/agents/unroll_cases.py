@@ -65,9 +65,9 @@ def loss_of(agent, theta, batch):
 
 def network(agent, theta, observation):
   """Policy outputs and value of one observation, layer by layer."""
-  b0, w0, b1, w1 = (a.astype(float) for a in agent.layout.unpack(theta))
+  b0, w0, b1, w1, *free = (a.astype(float) for a in agent.layout.unpack(theta))
   outputs = np.tanh(observation @ w0 + b0) @ w1 + b1
-  return outputs[:-1], outputs[-1]
+  return np.concatenate([outputs[:-1], *free]), outputs[-1]
 
 
 def log_pi_and_entropy(agent, outputs, action):

@@ -35,6 +35,7 @@ POLICIES = {
   ),
   'ppo': (ppo.PPO, ppo.Config(), CARTPOLE),
   'gaussian': (ppo.PPO, ppo.Config(normalize_observations=True), PENDULUM),
+  'free sigma': (ppo.PPO, ppo.Config(free_sigma=True), PENDULUM),
   'tanh mean': (ppo.PPO, ppo.Config(tanh_mean=True), PENDULUM),
   'ddpg': (ddpg.DDPG, ddpg.Config(), PENDULUM),
   'd4pg': (d4pg.D4PG, d4pg.Config(normalize_observations=True), PENDULUM),
