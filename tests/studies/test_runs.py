@@ -6,83 +6,16 @@ test_results.py has real ones.
 
 import dataclasses
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
-from launch import session
 from studies import plan as study_plan
 from studies import results
 from studies import runs as study_runs
 from studies import summaries as study_results
-from tests import commands
-
-# Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
-# 'crash' dies after the second, 'early' before the first, 'fail' before
-# anything, 'wait' does not end, 'swarm' has a supervisor.
-SCRIPT = """
-import json, os, pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, signal.default_int_handler)
-flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
-config = {'environment': 'CartPole-v1', 'seed': int(flags['seed']),
-          'agent': {'learning_rate': float(os.environ.get('PRESET', 1.0))}}
-if 'print-config' in flags:
-  print(json.dumps(config))
-  sys.exit(0)
-path = pathlib.Path(flags['run_dir'])
-with open(path.parent / 'started.txt', 'a') as file:
-  file.write(path.name + chr(10))
-mode = flags.get('mode', '')
-if os.environ.get('REPAIRED'):
-  mode = ''
-if mode == 'usage':
-  print('error: no such flag')
-  sys.exit(2)
-if mode == 'fail':
-  raise RuntimeError('half an edit')
-(path / 'metrics').mkdir(parents=True)
-(path / 'config.json').write_text(json.dumps(config))
-if mode == 'early':
-  sys.exit(1)
-budget = int(flags['config.run.steps_per_agent'])
-seed, count = int(flags['seed']), int(flags.get('config.single.num_agents', 1))
-rows = []
-for fifth in range(6):
-  steps = budget * fifth // 5
-  value = 10.0 * seed + fifth
-  rows.append({'actor_steps': steps * count, 'actor_steps_per_member': steps,
-               'return_mean': value, 'returns': [
-                 # Agent i is the best on the first two of five episodes at
-                 # every third evaluation; the last three say 100 i + fifth.
-                 10.0 * (fifth % 3 == i) if e < 2 else 100.0 * i + fifth
-                 for i in range(count) for e in range(5)],
-               'elapsed_s': 1.0 + fifth * (1 + seed),
-               'member_returns': [value + 10 * i for i in range(count)]})
-  text = ''.join(json.dumps(row) + chr(10) for row in rows)
-  (path / 'metrics' / 'evaluation.jsonl').write_text(text)
-  (path / 'metrics' / 'counter.json').write_text(
-    json.dumps({'latest': {'evaluation': rows[-1]}}))
-  if fifth == 2:
-    try:
-      while mode == 'wait':
-        (path / 'metrics' / 'waiting').touch()
-        time.sleep(0.05)
-    except KeyboardInterrupt:
-      (path.parent / 'asked_to_stop.txt').touch()
-      sys.exit(143)
-    if mode == 'crash':
-      sys.exit(1)
-totals = {'actor_steps': budget * count}
-if mode == 'swarm':
-  totals['supervisor_steps'] = 70 + 2 * seed
-(path / 'summary.json').write_text(
-  json.dumps({'totals': totals, 'elapsed_s': 99.0}))
-"""
+from tests.studies import stand_in
 
 
 @pytest.fixture
@@ -90,7 +23,7 @@ def study(tmp_path, monkeypatch):
   """study(mode of the system, **changes) makes one with two seeds."""
   monkeypatch.setattr(study_runs, '_POLL_S', 0.02)
   script = tmp_path / 'script.py'
-  script.write_text(SCRIPT)
+  script.write_text(stand_in.SCRIPT)
 
   def make(mode='', **changes):
     numbers = {
@@ -110,21 +43,16 @@ def study(tmp_path, monkeypatch):
   return make
 
 
-def _started(out):
-  path = out / 'fake' / 'runs' / 'started.txt'
-  return path.read_text().split() if path.exists() else []
-
-
 def _published(out):
   return json.loads((out / 'fake' / 'results.json').read_text())
 
 
 def test_a_study_makes_each_run_once(study, tmp_path, capsys):
   assert results.run([study()], tmp_path) == 0
-  assert _started(tmp_path) == ['dqn-0', 'new-0', 'dqn-1', 'new-1']
+  assert stand_in.started(tmp_path) == ['dqn-0', 'new-0', 'dqn-1', 'new-1']
   first = _published(tmp_path)
   assert results.run([study()], tmp_path) == 0
-  assert len(_started(tmp_path)) == 4 and _published(tmp_path) == first
+  assert len(stand_in.started(tmp_path)) == 4 and _published(tmp_path) == first
   said = capsys.readouterr().out
   assert '[4/4] fake/new-1: done' in said and 'all runs are there' in said
   assert (tmp_path / 'fake' / 'table.md').read_text() in said
@@ -133,7 +61,7 @@ def test_a_study_makes_each_run_once(study, tmp_path, capsys):
 def test_more_seeds_later_make_only_those_that_are_missing(study, tmp_path):
   results.run([study()], tmp_path)
   results.run([study(seeds=3)], tmp_path)
-  assert _started(tmp_path)[4:] == ['dqn-2', 'new-2']
+  assert stand_in.started(tmp_path)[4:] == ['dqn-2', 'new-2']
 
 
 def test_a_run_without_its_record_is_made_again(study, tmp_path):
@@ -143,7 +71,7 @@ def test_a_run_without_its_record_is_made_again(study, tmp_path):
   (runs / 'new-0.json').unlink()  # as if the machine had gone down
   (runs / 'new-0' / 'summary.json').unlink()
   results.run([study()], tmp_path)
-  assert _started(tmp_path)[4:] == ['new-0']
+  assert stand_in.started(tmp_path)[4:] == ['new-0']
   assert _published(tmp_path)['variants'] == before['variants']
 
 
@@ -151,7 +79,7 @@ def test_runs_of_other_flags_are_refused_before_any_is_made(study, tmp_path):
   results.run([study()], tmp_path)
   with pytest.raises(study_runs.Refused, match='steps_per_agent=1000.*2000'):
     results.run([study(budget=2000, seeds=3)], tmp_path)
-  assert len(_started(tmp_path)) == 4
+  assert len(stand_in.started(tmp_path)) == 4
 
 
 def test_runs_from_before_a_preset_changed_are_refused(
@@ -169,7 +97,7 @@ def test_runs_from_before_a_preset_changed_are_refused(
     path.write_text(json.dumps(old))
   with pytest.raises(study_runs.Refused, match=said):
     results.run([study()], tmp_path)
-  assert len(_started(tmp_path)) == 4
+  assert len(stand_in.started(tmp_path)) == 4
   monkeypatch.delenv('PRESET')
   assert results.run([study()], tmp_path) == 0
 
@@ -211,7 +139,7 @@ def test_a_crash_counts_as_random_for_the_rest_and_stays(study, tmp_path):
   assert found['auc'] == pytest.approx([0.4 + rest, 0.4 * 11 + rest])
   assert found['last_three'] == [26.0, 26.0] and found['crashed'] == 2
   assert results.run([broken], tmp_path) == 1
-  assert len(_started(tmp_path)) == 4
+  assert len(stand_in.started(tmp_path)) == 4
   table = (tmp_path / 'fake' / 'table.md').read_text()
   assert 'New: 2 of 2 crashed' in table
 
@@ -238,7 +166,7 @@ def test_crashed_runs_are_made_again_when_asked_for(
   results.run([broken], tmp_path)
   monkeypatch.setenv('REPAIRED', '1')
   assert results.run([broken], tmp_path, retry_crashed=True) == 0
-  assert _started(tmp_path)[4:] == ['new-0', 'new-1']
+  assert stand_in.started(tmp_path)[4:] == ['new-0', 'new-1']
   assert _published(tmp_path)['variants']['New']['crashed'] == 0
 
 
@@ -262,7 +190,7 @@ def test_a_program_that_does_not_begin_is_no_result(
   with pytest.raises(study_runs.Refused, match=message):
     results.run([study(mode=mode)], tmp_path)
   # The first of them stopped it; what was there is kept.
-  assert _started(tmp_path) == ['dqn-0', 'new-0']
+  assert stand_in.started(tmp_path) == ['dqn-0', 'new-0']
   assert (tmp_path / 'fake' / 'runs' / 'dqn-0.json').exists()
   assert not (tmp_path / 'fake' / 'runs' / 'new-0.json').exists()
 
@@ -275,7 +203,7 @@ def test_seeds_that_share_a_process_are_its_members(study, tmp_path):
   }
   made = study(variants=variants)
   results.run([made], tmp_path)
-  assert sorted(_started(tmp_path)) == ['dqn-of-2', 'new-0', 'new-1']
+  assert sorted(stand_in.started(tmp_path)) == ['dqn-of-2', 'new-0', 'new-1']
   found = _published(tmp_path)['variants']
   # The members' returns here are those of the seeds of the other.
   assert found['DQN']['auc'] == found['New']['auc'] == [2.5, 12.5]
@@ -293,7 +221,12 @@ def test_the_best_of_eight_is_chosen_on_some_episodes_and_scored_on_others(
   made = study(variants={'Best': best, 'DQN': made.variants['DQN']})
   results.run([made], tmp_path)
   # A process for each seed, as its agents are one system.
-  assert sorted(_started(tmp_path)) == ['best-0', 'best-1', 'dqn-0', 'dqn-1']
+  assert sorted(stand_in.started(tmp_path)) == [
+    'best-0',
+    'best-1',
+    'dqn-0',
+    'dqn-1',
+  ]
   found = _published(tmp_path)['variants']['Best']
   curve = [0.0, 101.0, 202.0, 3.0, 104.0, 205.0]
   assert found['last_three'] == [pytest.approx(np.mean(curve[-3:]))] * 2
@@ -348,137 +281,6 @@ def test_what_is_published_goes_where_it_belongs(study, tmp_path):
     'results.json', 'table.md', 'learning_curves.png'
   }  # fmt: skip
   assert {path.name for path in (tmp_path / 'out/fake').iterdir()} == {'runs'}
-
-
-# The command.
-
-
-def _studies_file(tmp_path, mode=''):
-  script = tmp_path / 'script.py'
-  script.write_text(SCRIPT)
-  path = tmp_path / 'studies.py'
-  path.write_text(f"""
-from studies import plan as study_plan
-_FAKE = study_plan.Study(
-  'fake', 'CartPole-v1', 1000, 10.0, 2,
-  {{'DQN': study_plan.Variant((), script={str(script)!r}),
-   'New': study_plan.Variant(('--mode={mode}',), script={str(script)!r})}},
-  'DQN')
-STUDIES = {{'fake': _FAKE}}
-""")
-  return path
-
-
-def _command(tmp_path, *flags):
-  return [
-    sys.executable,
-    str(session.root() / 'studies' / 'results.py'),
-    f'--studies={tmp_path / "studies.py"}',
-    f'--out={tmp_path / "out"}',
-    *flags,
-  ]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-  'number, of_a_terminal', [(signal.SIGINT, True), (signal.SIGTERM, False)]
-)
-def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
-  tmp_path, processes_of, forker, number, of_a_terminal
-):
-  _studies_file(tmp_path, mode='wait')
-  temporary = tmp_path / 'tmp'
-  temporary.mkdir()
-  variables = {**os.environ, 'TMPDIR': str(temporary)}
-  with open(tmp_path / 'output.txt', 'w') as file:
-    process = subprocess.Popen(
-      _command(tmp_path),
-      env=variables,
-      stdout=file,
-      stderr=file,
-      # In the background a shell has everything it starts ignore Ctrl-C, these
-      # tests among them.
-      preexec_fn=lambda: signal.signal(
-        signal.SIGINT, signal.SIG_DFL if of_a_terminal else signal.SIG_IGN
-      ),
-    )
-  waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
-  deadline = time.monotonic() + 60
-  while not (waiting / 'waiting').exists():
-    assert time.monotonic() < deadline and process.poll() is None
-    time.sleep(0.05)
-  process.send_signal(number)
-  assert process.wait(timeout=60) == 130
-  assert processes_of(temporary) == []
-  runs = tmp_path / 'out' / 'fake' / 'runs'
-  assert (runs / 'asked_to_stop.txt').exists()
-  assert {path.name for path in runs.glob('*.json')} == {'dqn-0.json'}
-  assert 'The same command goes on' in (tmp_path / 'output.txt').read_text()
-  output = tmp_path / 'again.txt'
-  output.touch()
-  _, script, *argv = _command(tmp_path)
-  again = commands.Forked(
-    forker,
-    script=script,
-    argv=argv,
-    cwd=str(tmp_path),
-    env={**variables, 'REPAIRED': '1'},
-    output=str(output),
-  )
-  assert again.wait(200) == 0, output.read_text()
-  # What had been made was not made again; what was interrupted was.
-  assert _started(tmp_path / 'out') == [
-    'dqn-0', 'new-0', 'new-0', 'dqn-1', 'new-1'
-  ]  # fmt: skip
-
-
-REFUSED = {
-  'no such study': (['--study=apex'], "no study 'apex'; there are ['fake']"),
-  'fewer seeds': (['--seeds=1', '--publish'], 'published with 2 seeds'),
-  'no such variant': (['--variant=Old'], "no variant 'Old'"),
-  'fewer variants': (['--variant=New', '--publish'], 'all variants'),
-  'no seeds': (['--seeds=0'], 'seeds'),
-  'a stray word': (['fake'], "'fake' is one word too many"),
-  'no file': (['--studies=none.py'], 'none.py is no Python file'),
-}
-
-
-@pytest.fixture(scope='module')
-def refusals(tmp_path_factory, run_commands):
-  """Answers to all wrong commands, from forks of one process."""
-  directory = tmp_path_factory.mktemp('commands')
-  _studies_file(directory)
-  cases = [
-    {'argv': [*_command(directory)[2:], *argv], 'cwd': str(directory)}
-    for argv, _ in REFUSED.values()
-  ]
-  answers = run_commands(cases, _command(directory)[1])
-  assert not (directory / 'out').exists()
-  return dict(zip(REFUSED, answers, strict=True))
-
-
-@pytest.mark.parametrize('name', REFUSED)
-def test_a_command_that_cannot_work_says_why_in_one_line(refusals, name):
-  answer = refusals[name]
-  assert (answer['code'], answer['stdout']) == (2, '')
-  (line,) = answer['stderr'].splitlines()
-  assert line.startswith('error: ') and REFUSED[name][1] in line
-
-
-def test_two_commands_do_not_make_the_runs_of_one_study(
-  tmp_path, monkeypatch, capsys
-):
-  _studies_file(tmp_path)
-  monkeypatch.setattr(sys, 'argv', _command(tmp_path)[1:])
-  monkeypatch.setattr(signal, 'signal', lambda *unused: None)
-  monkeypatch.setattr(results, 'run', lambda *unused, **unused_too: 0)
-  with study_runs.alone([tmp_path / 'out' / 'other']):
-    assert results.main() == 0
-  with study_runs.alone([tmp_path / 'out' / 'fake']):
-    assert results.main() == 2
-  said = capsys.readouterr().err
-  assert f'another process is making runs in {tmp_path}/out/fake' in said
-  assert results.main() == 0
 
 
 def test_whole_runs_have_seconds_up_to_their_last_evaluation(study, tmp_path):
