@@ -1,0 +1,204 @@
+"""How nodes on several hosts find each other; no Ray."""
+
+import contextlib
+import pathlib
+import socket
+import threading
+import time
+
+import pytest
+
+from launch import rpc
+from launch.rpc import directory
+from launch.rpc import hosts
+from launch.rpc import server
+from launch.rpc import tls
+
+
+def listen(address, answer):
+  """Answers each connection with a word; returns the listener."""
+  name, port = address.rsplit(':', 1)
+  listener = socket.create_server((name, int(port)))
+
+  def serve():
+    with contextlib.suppress(OSError):
+      while True:
+        connection, _ = listener.accept()
+        connection.sendall(answer + connection.recv(100))
+        connection.close()
+
+  threading.Thread(target=serve, daemon=True).start()
+  return listener
+
+
+def ask(address, word=b'?'):
+  name, port = address.rsplit(':', 1)
+  with socket.create_connection((name, int(port)), 10.0) as connection:
+    connection.sendall(word)
+    answer = b''
+    while part := connection.recv(100):
+      answer += part
+    return answer
+
+
+def test_a_server_is_found_by_its_socket_here_and_by_tls_from_elsewhere(
+  on_hosts,
+):
+  first, second = on_hosts(2)
+  assert first.find('counter/0') is None
+  ours, theirs = first.claim('counter/0', 'rpc').split(' ')
+  assert ours.startswith('unix:')
+  assert theirs.startswith('tls://127.0.0.1:')
+  assert first.find('counter/0') == ours
+  assert second.find('counter/0') == theirs
+
+
+def test_a_port_is_reached_from_another_host_also_after_it_moved(on_hosts):
+  first, second = on_hosts(2)
+  name = 'replay/0/replay0'
+  listener = listen(first.claim(name, 'port'), b'first')
+  entry = second.find(name)
+  assert entry.startswith('localhost:')
+  assert ask(entry) == b'first?'
+  assert ask(first.find(name)) == b'first?'
+  # The word and its answer went between hosts once; the rest stayed here.
+  here, there = first.tunnel.traffic(), second.tunnel.traffic()
+  assert (there['sent'], there['received']) == (len('?'), len('first?'))
+  assert (here['sent'], here['received']) == (len('first?'), len('?'))
+  with listener:
+    listener.shutdown(socket.SHUT_RDWR)
+  assert ask(entry) == b''  # nobody there: the connection ends
+  with listen(second.claim(name, 'port'), b'second'):
+    assert second.find(name) == entry
+    assert ask(entry) == b'second?'
+    assert ask(first.find(name)) == b'second?'
+
+
+def test_plain_replay_goes_past_the_tunnel(on_hosts):
+  first, second = on_hosts(2, plain=True)
+  name = 'replay/0/replay0'
+  here = first.claim(name, 'port')
+  address = second.find(name)
+  assert address == here.replace('localhost', '127.0.0.1')  # of that host
+  assert first.find(name) == here
+  with listen(address, b'first'):
+    assert ask(address) == b'first?'
+  assert second.tunnel.traffic()['sent'] == 0
+  # Calls stay in TLS.
+  first.claim('counter/0', 'rpc')
+  assert second.find('counter/0').startswith('tls://')
+
+
+def test_the_gate_of_a_host_lets_nobody_else_in(on_hosts):
+  (only,) = on_hosts(1)
+  name = 'replay/0/replay0'
+  with listen(only.claim(name, 'port'), b'secret'):
+    gate = only.place(name)['gate']
+    with contextlib.suppress(ConnectionError):
+      assert b'secret' not in ask(gate, b'GET / HTTP/1.1' + b'\r\n\r\n')
+    # Another run's certificate.
+    ip, port = gate.rsplit(':', 1)
+    context = tls.make().client_context()
+    with socket.create_connection((ip, int(port))) as plain:
+      with pytest.raises(OSError):
+        stranger = context.wrap_socket(plain)
+        stranger.sendall(f'{name}\n'.encode())
+        assert not stranger.recv(100)
+        raise ConnectionError
+
+
+class Threads:
+  """A node among others in one process, until it is told to end."""
+
+  serves = ('echo', 'end')
+
+  def __init__(self):
+    self._over = threading.Event()
+
+  def echo(self, x):
+    return x
+
+  def end(self):
+    self._over.set()
+
+  def run(self):
+    assert self._over.wait(60)
+
+
+def test_nodes_of_one_process_are_called_from_there_and_from_elsewhere(
+  on_hosts, tmp_path
+):
+  on_hosts(2)
+  node = rpc.Node(Threads, timeout_s=20.0)
+  name = directory.Name('pair/0', hosts.Directory(tmp_path / '0'))
+  node._address.bind(name)
+  name.directory.claim(name.name)
+  thread = threading.Thread(target=node.run)
+  thread.start()
+  try:
+    assert node.create_handle().dereference().echo(1) == 1
+    hosts.found(tmp_path / '1')
+    assert node.create_handle().dereference().echo(2) == 2
+  finally:
+    node._instance.end()
+    thread.join(30)
+
+
+def test_a_lookup_ends_with_the_deadline_of_its_call(tmp_path):
+  class Desk:
+    serves = ('find',)
+
+    def find(self, name):
+      goes_on.wait(60)
+
+  goes_on = threading.Event()
+  with server.serve(Desk(), f'unix:{tmp_path / hosts.SOCKET}'):
+    name = directory.Name('slow', hosts.Directory(tmp_path))
+    start = time.monotonic()
+    with pytest.raises(rpc.Unavailable, match='cannot be looked up'):
+      rpc.Client(name, timeout_s=0.2).echo(1)
+    assert time.monotonic() - start < 10.0  # the agent itself has 15 s
+    goes_on.set()
+
+
+def test_a_node_asks_the_agent_of_its_own_host(tmp_path, monkeypatch):
+  class Desk:
+    serves = ('claim', 'find', 'credentials', 'ask_to_stop')
+    asked = False
+
+    def claim(self, name, kind):
+      return f'{kind} of {name}'
+
+    def find(self, name):
+      if name == 'slow':
+        raise TimeoutError('the actor of names does not answer')
+      return None if name == 'none' else f'way to {name}'
+
+    def credentials(self):
+      return ['ca', 'certificate', 'key']
+
+    def ask_to_stop(self):
+      self.asked = True
+
+  desk = Desk()
+  with server.serve(desk, f'unix:{tmp_path / hosts.SOCKET}'):
+    ours = hosts.Directory(pathlib.Path(tmp_path))
+    assert ours.find('none') is None
+    assert ours.find('replay/0') == 'way to replay/0'
+    # A caller expects Unavailable, and tries again.
+    slow = rpc.Client(directory.Name('slow', ours), timeout_s=0.1)
+    with pytest.raises(
+      rpc.Unavailable, match='at slow: it cannot be looked up'
+    ):
+      slow.get_parameters(0)
+    # Nor does a wait for one that is not ours end with the first error.
+    monkeypatch.setattr(directory, '_WAIT_S', 0.1)
+    why = r'TimeoutError: the actor of names does not answer\) within 0.1 s'
+    with pytest.raises(ConnectionError, match=why):
+      directory.Name('slow', ours).build()
+    assert ours.claim('replay/0', 'port') == 'port of replay/0'
+    assert ours.find('replay/0') == 'port of replay/0'
+    assert ours.credentials == tls.Credentials('ca', 'certificate', 'key')
+    hosts.ask_to_stop()
+    assert desk.asked
+  assert isinstance(ours, directory.Directory)
