@@ -1,0 +1,231 @@
+"""What a helper process says of its run, who ends it, and the line it keeps."""
+
+import importlib
+import os
+import signal
+import sys
+
+import pytest
+
+from launch import cell as cell_lib
+from launch import session
+from launch.engines import linux
+import murmuration
+from murmuration import arguments
+from murmuration import helper as helper_lib
+from murmuration import objects
+from murmuration import process
+from murmuration import runs
+from run_records import commands
+from run_records import run_directory
+
+
+class Connection:
+  """Of a caller that is gone, where `error` says so."""
+
+  def __init__(self, error=None):
+    self.error, self.sent = error, []
+    self._ends = os.pipe()
+
+  def fileno(self):
+    return self._ends[1]
+
+  def send(self, message):
+    if self.error:
+      raise self.error
+    self.sent.append(message)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  monkeypatch.setattr(helper_lib._asked, 'stop', False)
+  previous = signal.signal(signal.SIGTERM, helper_lib._asked)
+  yield helper_lib._asked
+  signal.signal(signal.SIGTERM, previous)
+
+
+CELL = cell_lib.resolve('dqn', overrides={'run.steps_per_agent': '1000'})
+
+
+def test_only_who_cannot_be_told_is_gone(asked, tmp_path, monkeypatch):
+  def counted(run):
+    raise OSError('cannot be read now')
+
+  connection = Connection()
+  with monkeypatch.context() as patch:
+    patch.setattr(helper_lib, 'totals', counted)
+    helper_lib.Ticks(connection, tmp_path, CELL)()
+  assert not asked.stop and not connection.sent
+  found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
+  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  helper_lib.Ticks(connection, tmp_path, CELL)()
+  assert not asked.stop
+  ((_, told),) = connection.sent
+  assert (told['steps'], told['budget']) == (3, 1000)
+  helper_lib.Ticks(Connection(BrokenPipeError()), tmp_path, CELL)()
+  assert asked.stop
+
+
+def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
+  asked, tmp_path, monkeypatch, capsys
+):
+  directory = tmp_path / 'metrics'
+  directory.mkdir()
+  connection = Connection()
+  ticks = helper_lib.Ticks(connection, tmp_path, CELL)
+  (directory / 'counter.json').write_text('{')
+  (directory / 'evaluation.jsonl').write_text('{"return_mean": 1.0}\n')
+  for _ in range(3):
+    ticks._next = 0.0
+    ticks()
+  assert connection.sent == [('evaluation', {'return_mean': 1.0})]
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('warning: ') and 'counter.json' in line
+  # And the other way round.
+  (directory / 'evaluation.jsonl').write_text('{\n')
+  found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
+  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  for _ in range(3):
+    ticks._next = 0.0
+    ticks()
+  assert [kind for kind, _ in connection.sent[1:]] == 3 * ['tick']
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('warning: ') and 'evaluation' in line
+
+
+def test_offline_steps_are_those_in_which_a_run_makes_the_updates(
+  tmp_path, monkeypatch
+):
+  found = {'totals': {'learner_steps': 100}, 'elapsed_s': 1.0}
+  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  cell = cell_lib.resolve('d4pg', topology='offline')
+  connection = Connection()
+  helper_lib.Ticks(connection, tmp_path, cell)()
+  ((_, told),) = connection.sent
+  assert told['steps'] == 400  # d4pg's pace
+
+
+def test_an_interrupt_ends_what_is_under_way_and_no_process_but_in_an_import(
+  tmp_path, monkeypatch
+):
+  def leave(code):
+    raise SystemExit(code)
+
+  monkeypatch.setattr(helper_lib.os, '_exit', leave)
+  monkeypatch.setattr(commands, 'INTERRUPTED', 131)  # it has none of its own
+  interrupt = helper_lib._Interrupt()
+  interrupt(signal.SIGINT, sys._getframe())  # nothing is under way
+  interrupt.busy = True
+  with pytest.raises(KeyboardInterrupt):
+    interrupt(signal.SIGINT, sys._getframe())
+  (tmp_path / 'half_a_module.py').write_text(
+    'import sys, signal\nsys.interrupt(signal.SIGINT, sys._getframe())\n'
+  )
+  monkeypatch.setattr(sys, 'interrupt', interrupt, raising=False)
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(SystemExit, match='131'):
+    importlib.import_module('half_a_module')
+
+
+@pytest.fixture
+def kept_lines(tmp_path, monkeypatch):
+  """What runs keep of how they were started, which end with that."""
+
+  class Helper:
+    """Does in this process what a helper process does."""
+
+    def __init__(self, given, trains):
+      pass
+
+    def begin(self, operation, **words):
+      connection = Connection()
+      done = helper_lib.train(connection, **words)
+      self._messages = [*connection.sent, ('done', done, 1)]
+
+    def receive(self, timeout_s):
+      return self._messages.pop(0)
+
+    def result(self, message):
+      return message[1]
+
+    def said(self):
+      return []
+
+    def close(self):
+      return ''
+
+  made = []
+
+  def run(cell, engine, path, resume, command=None, **options):
+    kept = run_directory.create(
+      path, cell.config, {}, command=command, resume=resume
+    )
+    made.append(kept.commands()[-1])
+    return 0
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(linux, 'die_with_parent', lambda *args: None)
+  monkeypatch.setattr(process, 'Helper', Helper)
+  monkeypatch.setattr(session, 'run', run)
+  monkeypatch.setattr(runs.Run, '_called', lambda *args: None)
+  return made
+
+
+def test_a_run_keeps_the_line_of_python_that_made_it(
+  kept_lines, asked, tmp_path, monkeypatch
+):
+  run = murmuration.train('dqn', steps=3_000)
+  assert kept_lines.pop() == "murmuration.train('dqn', steps=3000)"
+  run.resume(500, engine='local_mt', learning_rate=1e-4)
+  assert kept_lines.pop() == (
+    f"murmuration.load('{run.path.absolute()}').resume(steps=500, "
+    "engine='local_mt', learning_rate=0.0001)"
+  )
+  murmuration.train(
+    'dqn:cartpole',
+    'Acrobot-v1',
+    topology='gossip',
+    engine='local_mt',
+    seed=3,
+    run_dir='here',
+    sinks='csv',
+    learning_rate='1e-3',
+    run={'eval_episodes': 5, 'silent_s': 70.0},
+    **{'gossip.num_learners': 2},
+  )
+  line = kept_lines.pop()
+  assert line == (
+    "murmuration.train('dqn:cartpole', 'Acrobot-v1', engine='local_mt', "
+    "sinks='csv', topology='gossip', seed=3, run_dir='here', "
+    "learning_rate='1e-3', run={'eval_episodes': 5, 'silent_s': 70.0}, "
+    "**{'gossip.num_learners': 2})"
+  )
+  # It does the same again.
+  config = run_directory.open('here').config()
+  os.rename('here', 'before')
+  eval(line)
+  assert kept_lines.pop() == line
+  assert run_directory.open('here').config() == config
+
+
+def test_objects_of_a_caller_have_their_names_in_that_line():
+  line = arguments.written(
+    'train', (f'{objects.GIVEN}:Mine', f'{objects.GIVEN}:Poles'), {}, seed=1
+  )
+  assert line == 'murmuration.train(Mine, Poles, seed=1)'
+
+
+def test_a_stop_before_the_run_is_one_of_the_run(asked, tmp_path, monkeypatch):
+  monkeypatch.setattr(linux, 'die_with_parent', lambda *args: None)
+  os.kill(os.getpid(), signal.SIGTERM)
+  assert asked.stop
+  found = helper_lib.train(
+    Connection(), tmp_path / 'run', {}, 'local_mp', 1000, agent='dqn'
+  )
+  assert found == (143, None)
+  assert not (tmp_path / 'run').exists()
+  # What comes a little later, the engine has with the first tick.
+  engines = []
+  signal.signal(signal.SIGTERM, lambda *args: engines.append(args))
+  helper_lib.Ticks(Connection(), tmp_path, CELL)()
+  assert len(engines) == 1 and not asked.stop
