@@ -1,0 +1,115 @@
+"""What the picture of a run shows, and how numbers look in it."""
+
+import pytest
+
+from run_records import view_text
+from tests.run_records import view_cases as cases
+
+
+def test_the_picture_shows_what_the_issue_asks_for():
+  shown = cases.drawn(
+    cases.state(*cases.NODES), cases.snapshot(), footer='runs/a'
+  )
+  for words in (
+    '412,300 of 930,000 env steps',
+    '0:48 left',
+    '1:23',
+    'runs/a',
+    'env steps/s      3k',
+    'updates/s        1.4k',
+    '432.1 ± 33.0',
+    '44%',
+    'R* 412.5',
+    'c 0.0183',
+    'x 11',
+    'version 6',
+    'star learned for 1,200 learner steps',
+    'accepted 7',
+    'rejected 13',
+    'explorer/0 running 7 1.5k 700 100.0 5k/20k',
+  ):
+    # However wide the columns are.
+    found = ' '.join(shown.split()), ' '.join(words.split())
+    assert found[1] in found[0], (words, shown)
+
+
+@pytest.mark.parametrize('width', [60, 80, 96, 200])
+def test_the_picture_fits_the_terminal(width):
+  shown = cases.drawn(cases.state(*cases.NODES), cases.snapshot(), width)
+  assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_a_narrow_picture_still_names_every_column_of_numbers():
+  shown = cases.drawn(cases.state(*cases.NODES), cases.snapshot(), 80)
+  assert 'updates/s' in shown and '100.0' in shown and '5k/20k' in shown
+
+
+def test_before_the_first_report_the_nodes_are_shown():
+  shown = cases.drawn(cases.state(cases.node('counter/0', 'starting')), None)
+  assert 'waiting for the first report' in shown and 'starting' in shown
+
+
+def test_a_plain_agent_has_no_swarm_in_its_picture():
+  snapshot = cases.snapshot()
+  del snapshot['nodes']['star/0']
+  shown = cases.drawn(cases.state(cases.node('explorer/0')), snapshot)
+  assert 'R*' not in shown
+
+
+def test_many_nodes_become_one_line_per_group_with_the_worst_state():
+  nodes = [cases.node(f'explorer/{i}') for i in range(31)]
+  nodes[4] = cases.node(
+    'explorer/4', 'restarting', restarts=2, last_error='SIGKILL'
+  )
+  shown = cases.drawn(cases.state(*nodes), cases.snapshot())
+  (row,) = [line for line in shown.splitlines() if 'explorer x 31' in line]
+  assert '1 restarting, 2 restarts' in row
+  assert 'explorer/4: SIGKILL' in shown
+
+
+@pytest.mark.parametrize(
+  ('notice', 'word'),
+  [('silent for 12 s', 'silent'), ('for 20 s now: no table', 'waiting')],
+)
+def test_what_is_odd_about_a_node_stands_beside_it_and_below(notice, word):
+  shown = cases.drawn(
+    cases.state(cases.node('explorer/1', notice=notice)), cases.snapshot()
+  )
+  (row,) = [
+    x for x in shown.splitlines() if f' {word} ' in x and notice not in x
+  ]
+  assert 'explorer/1' in row
+  assert f'explorer/1 {notice}' in shown
+
+
+def test_brackets_in_names_and_errors_are_not_taken_for_styles():
+  error = 'ValueError: [bold] is no [/index]'
+  shown = cases.drawn(
+    cases.state(cases.node('a[b]/0', 'failed', last_error=error)), None
+  )
+  assert error in shown and 'a[b]/0' in shown
+
+
+@pytest.mark.parametrize(
+  'seconds, shown',
+  [(0, '0:00'), (75.9, '1:15'), (3675, '1:01:15'), (-3, '0:00')],
+)
+def test_clock(seconds, shown):
+  assert view_text.clock(seconds) == shown
+
+
+@pytest.mark.parametrize(
+  'value, shown',
+  [
+    (0, '0'),
+    (999, '999'),
+    (1000, '1k'),
+    (12_345, '12.3k'),
+    (99_960, '100k'),
+    (3.4e6, '3.4M'),
+    (float('nan'), '-'),
+    (None, '-'),
+  ],
+)
+def test_short(value, shown):
+  assert view_text.short(value) == shown
