@@ -1,0 +1,236 @@
+"""Environments that are refused, and what is said of them."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+
+from environment_loops import environments
+from murmuration import given
+
+
+@pytest.mark.parametrize(
+  'name, nearest',
+  [
+    ('CartPole-v9', 'CartPole-v1'),
+    ('Cartpole-v1', 'CartPole-v1'),
+    ('LunarLander-v2', 'LunarLander-v3'),
+    ('acrobot', 'Acrobot-v1'),
+  ],
+)
+def test_an_unknown_id_is_refused_with_the_nearest_ones(name, nearest):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(name)
+  assert name in str(error.value) and nearest in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['zzzzzz', '', None, 'no_such_module:Env-v0'])
+def test_a_name_that_is_nothing_is_refused(name):
+  with pytest.raises(environments.EnvironmentRefused):
+    environments.spec(name)
+
+
+class Seen:
+  """What a module of a user's may have beside environments."""
+
+
+NOT_A_CLASS = 7
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('Sen', "has no 'Sen'. Did you mean '{}:Seen'"),
+    ('Elsewhere', "has no 'Elsewhere'. It has "),
+    ('', "has no ''. It has "),
+    ('CartPole-v9', 'Nearest ids: CartPole-v1'),
+    ('NOT_A_CLASS', 'is of type int, but a class or a function'),
+  ],
+)
+def test_a_name_that_a_module_has_not_is_refused_with_those_it_has(name, said):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(f'{__name__}:{name}')
+  assert said.format(__name__) in str(error.value)
+
+
+def test_observations_without_a_number_are_refused(register):
+  name = register(observations=gymnasium.spaces.Box(0, 1, (0,), np.float32))
+  with pytest.raises(environments.EnvironmentRefused, match='nothing to see'):
+    environments.spec(name)
+
+
+class Blind(gymnasium.Env):
+  """An environment as many are: it takes no render_mode."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self):
+    pass
+
+
+class Bare(gymnasium.Env):
+  """Nothing is said of it."""
+
+
+def broken():
+  raise RuntimeError('no licence.')
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('Bare', 'has no observation_space'),
+    (
+      'broken',
+      'no licence. See whether `python -c "import {0}; {0}.broken()"`',
+    ),
+  ],
+)
+def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(f'{__name__}:{name}')
+  assert said.format(__name__) in str(error.value)
+
+
+def test_what_a_caller_gave_is_not_to_be_imported(monkeypatch):
+  monkeypatch.setitem(vars(given), 'environment', lambda: 3)
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec('murmuration.given:environment')
+  end = '. See whether what you gave as environment= works by itself.'
+  assert str(error.value).endswith(end)
+  assert '..' not in str(error.value)
+
+
+def test_what_cannot_be_drawn_says_so():
+  name = f'{__name__}:Blind'
+  assert environments.spec(name).num_actions == 2
+  with pytest.raises(environments.EnvironmentRefused, match='To be seen'):
+    environments.make(name, seed=0, render_mode='rgb_array')
+
+
+def test_a_class_of_a_wrapper_is_an_environment():
+  found = environments.spec('examples.position_cartpole:PositionCartPole')
+  assert found.observation_shape == (2,) and found.num_actions == 2
+  assert found.max_episode_steps == 500
+
+
+def test_an_id_in_a_module_is_found():
+  name = 'gymnasium.envs:CartPole-v1'
+  assert environments.spec(name).num_actions == 2
+
+
+@pytest.mark.parametrize(
+  'name, reason',
+  [
+    ('FrozenLake-v1', 'observations of type Discrete'),
+    ('Blackjack-v1', 'observations of type Tuple'),
+  ],
+)
+def test_observations_other_than_a_box_are_refused(name, reason):
+  with pytest.raises(environments.EnvironmentRefused, match=reason):
+    environments.spec(name)
+
+
+@pytest.mark.parametrize(
+  'actions, reason',
+  [
+    (gymnasium.spaces.MultiDiscrete([2, 2]), 'MultiDiscrete'),
+    (gymnasium.spaces.Box(-np.inf, np.inf, (1,)), 'unbounded'),
+    (gymnasium.spaces.Box(0, 3, (1,), np.int32), 'int32'),
+  ],
+)
+def test_actions_that_no_agent_has_are_refused(register, actions, reason):
+  with pytest.raises(environments.EnvironmentRefused, match=reason):
+    environments.make(register(actions=actions), seed=0)
+
+
+def test_unbounded_actions_are_bounded_as_the_refusal_says(register):
+  unbounded = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+  name = register(actions=unbounded)
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(name)
+  advice = re.search(r'gymnasium\.wrappers\.\w+\(.*\)\)', str(refused.value))[0]
+
+  def wrapped():
+    names = {'gymnasium': gymnasium, 'low': -3.0, 'high': 5.0}
+    env = gymnasium.make(name, disable_env_checker=True)
+    return eval(advice, {**names, 'env': env})
+
+  environment = environments.make(register(wrapped), seed=0)
+  assert environment.spec.action_minimum == (-3.0, -3.0)
+  assert environment.spec.action_maximum == (5.0, 5.0)
+  environment.reset()
+  # The toy pays the action as it sees it: 0.5 of [-1, 1] is 3 of [-3, 5].
+  assert environment.step(np.array([0.5, 0.0])).reward == 3.0
+
+
+@pytest.mark.parametrize(
+  'space, numbers',
+  [
+    (gymnasium.spaces.MultiBinary(3), 8),
+    (gymnasium.spaces.MultiBinary(63), None),
+    (gymnasium.spaces.MultiBinary(20_000), None),
+    (gymnasium.spaces.MultiDiscrete([3, 4]), 12),
+    (gymnasium.spaces.MultiDiscrete([1000] * 30), None),
+  ],
+)
+def test_actions_of_several_parts_are_taken_as_the_refusal_says(
+  register, space, numbers
+):
+  name, taken = register(actions=space), []
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(name)
+  advice = re.search(r'gymnasium\.wrappers\.\w+\(.*\)\)', str(refused.value))[0]
+
+  class Taken(gymnasium.Wrapper):
+    def step(self, action):
+      taken.append(action)
+      return self.env.step(action)  # which refuses what it does not contain
+
+  def wrapped():
+    env = Taken(gymnasium.make(name, disable_env_checker=True))
+    return eval(advice, {'gymnasium': gymnasium, 'np': np, 'env': env})
+
+  environment = environments.make(register(wrapped), seed=0)
+  assert environment.spec.num_actions == numbers
+  ends = (0, numbers - 1) if numbers else (-np.ones(space.shape), np.ones(1))
+  environment.reset()
+  for action in ends:
+    environment.step(np.broadcast_to(action, environment.spec.action_shape))
+  first, last = taken
+  assert not first.any()
+  sizes = getattr(space, 'nvec', np.full(space.shape, 2))
+  np.testing.assert_array_equal(last, sizes - 1)
+
+
+def test_a_missing_package_is_named(register):
+  def without_box2d(**_):
+    raise gymnasium.error.DependencyNotInstalled('Box2D is not installed')
+
+  with pytest.raises(environments.EnvironmentRefused, match='Box2D'):
+    environments.spec(register(without_box2d))
+
+
+def test_a_missing_extra_of_gymnasium_is_named(monkeypatch):
+  def make(*_, **__):
+    raise gymnasium.error.DependencyNotInstalled('Box2D is not installed')
+
+  monkeypatch.setattr(gymnasium, 'make', make)
+  with pytest.raises(environments.EnvironmentRefused, match=r'\[box2d\]'):
+    environments.build('LunarLander-v3')
+
+
+def test_an_environment_that_cannot_be_built_is_refused(register):
+  def broken(**_):
+    raise OSError('no such level')
+
+  with pytest.raises(environments.EnvironmentRefused, match='no such level'):
+    environments.spec(register(broken))
+
+
+def test_an_agent_for_discrete_actions_can_refuse_continuous_ones():
+  assert environments.require_discrete(environments.spec('Acrobot-v1')) == 3
+  with pytest.raises(environments.EnvironmentRefused, match='DQN needs discr'):
+    environments.require_discrete(environments.spec('Pendulum-v1'), 'DQN')
