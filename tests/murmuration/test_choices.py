@@ -1,0 +1,122 @@
+"""The config that a run has by what a caller chose."""
+
+import numpy as np
+import pytest
+
+from agents import base
+from agents import dqn
+from launch import cell as cell_lib
+from launch import registry
+from murmuration import arguments
+from murmuration import choices
+
+
+def _config(agent, environment=None, topology=None, steps=None, **settings):
+  return choices.cell(agent, environment, topology, settings, steps, 0).config
+
+
+def test_an_environment_brings_its_preset():
+  config = _config('ppo', 'Pendulum-v1')
+  assert config == cell_lib.resolve('ppo', 'pendulum').config
+  assert _config('ppo:pendulum') == config
+
+
+def test_another_environment_has_no_target():
+  config = _config('ppo', 'MountainCar-v0')
+  assert config['run']['target_return'] is None
+  assert config['agent'] == cell_lib.resolve('ppo').config['agent']
+
+
+def test_a_rate_that_falls_over_the_run_falls_over_this_one():
+  config = _config('impala', 'CartPole-v1', steps=5000)
+  assert config['run']['steps_per_agent'] == 5000
+  assert config['agent']['anneal_env_steps'] == 5000
+
+
+def test_a_budget_sets_nothing_that_would_change_nothing():
+  config = _config('a2c', 'CartPole-v1', topology='evolution', steps=5000)
+  assert config['run']['steps_per_agent'] == 5000
+
+
+def test_a_setting_may_mend_what_the_preset_cannot():
+  with pytest.raises(ValueError, match='takes images'):
+    _config('apex_dqn:pong', 'CartPole-v1')
+  config = _config('apex_dqn:pong', 'CartPole-v1', network='mlp')
+  assert config['agent']['network'] == 'mlp'
+
+
+def test_a_resumed_run_learns_in_the_steps_that_are_added():
+  kept = _config('impala', 'CartPole-v1', steps=5000)
+  made = {'actor_steps': 5000, 'learner_steps': 100}
+  config = choices.resumed(kept, {}, 3000, made).config
+  assert config['run']['steps_per_agent'] == 8000
+  # Else the rate would be 0 in all of them.
+  assert config['agent']['anneal_env_steps'] == 8000
+  chosen = {'anneal_env_steps': 'None'}
+  config = choices.resumed(kept, chosen, 3000, made).config
+  assert config['agent']['anneal_env_steps'] is None
+  assert choices.resumed(kept, {}, None, made).config == kept
+
+
+@pytest.mark.parametrize('updates', [1250, 500])
+def test_a_resumed_run_without_actors_adds_to_the_updates_that_were_made(
+  updates,
+):
+  kept = _config('d4pg', topology='offline', steps=5000)
+  # d4pg makes an update in 4 steps; the second was broken off.
+  made = {'learner_steps': updates}
+  config = choices.resumed(kept, {}, 3000, made).config
+  assert config['run']['steps_per_agent'] == 4 * updates + 3000
+  # Another pace: the updates that were made are so many steps from here on.
+  chosen = {'samples_per_insert': '8.0'}  # of 16
+  config = choices.resumed(kept, chosen, 3000, made).config
+  assert config['run']['steps_per_agent'] == 8 * updates + 3000
+
+
+def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
+  assert registry.agent('agents.dqn:DQN').config is dqn.Config
+  config = _config('agents.dqn:DQN', 'CartPole-v1', learning_rate='0.5')
+  assert config['agent_name'] == 'agents.dqn:DQN'
+  assert config['topology'] == 'single_process'
+  assert config['agent']['learning_rate'] == 0.5
+  with pytest.raises(ValueError, match='which environment'):
+    _config('agents.dqn:DQN')
+  with pytest.raises(ValueError, match='def __init__'):
+    registry.of_class(type('Silent', (base.Agent,), {}))
+
+
+def test_an_annotation_that_only_a_type_checker_has_is_a_sentence(tmp_path):
+  source = """
+from __future__ import annotations
+import typing
+from agents import base
+if typing.TYPE_CHECKING:
+  from elsewhere import Config
+
+class Own(base.Agent):
+  def __init__(self, config: Config, spec): pass
+"""
+  found = {'__name__': 'own'}
+  exec(source, found)
+  with pytest.raises(ValueError, match="'Config' is not .*TYPE_CHECKING"):
+    registry.of_class(found['Own'])
+
+
+def test_settings_are_found_by_their_names():
+  config = _config(
+    'impala',
+    topology='swarm',
+    num_explorers='3',
+    run={'eval_episodes': '2'},
+    **{'agent.gamma': '0.9'},
+  )
+  assert config['swarm']['num_explorers'] == 3
+  assert config['run']['eval_episodes'] == 2
+  assert config['agent']['gamma'] == 0.9
+  with pytest.raises(ValueError, match='"agent.learning_rate"'):
+    _config('dqn', learning_rat='1')
+
+
+def test_sizes_may_be_an_array():
+  chosen = arguments.as_text({'hidden_sizes': np.array([8, 8])})
+  assert _config('dqn', **chosen)['agent']['hidden_sizes'] == (8, 8)
