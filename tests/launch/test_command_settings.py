@@ -1,0 +1,246 @@
+"""What the commands make of settings, and which they refuse."""
+
+import json
+
+import pytest
+
+from launch import cell as cell_lib
+from launch import registry
+from launch import session
+from run_records import commands
+
+# Both scripts: run_swarm.py is run.py with other words.
+
+RESOLVED = {
+  'the default': [],
+  'a preset': ['--config=acrobot'],
+  'a preset as two words': ['--config', 'acrobot'],
+  'a file and a preset': ['--config=configs/pso_dqn.py:acrobot'],
+  'a file': ['--config=configs/pso_ddpg.py'],
+  'overrides': [
+    '--config=acrobot',
+    '--config.swarm.b=5',
+    '--config.swarm.c_max=None',
+    '--config.agent.learning_rate',
+    '0.01',
+    '--config.agent.hidden_sizes=(32,)',
+    '--config.run.target_return=None',
+    '--config.run.wall_clock_s=90',
+    '--seed=7',
+    '--lp_launch_type=local_mt',
+    '--run_dir=somewhere',
+  ],
+  'the baseline': ['--baseline', '--num_agents=3'],
+}
+REFUSED = {
+  'misspelt field': (['--config.agent.learning_rat=1'], '"agent.learning_rate'),
+  'misspelt section': (['--config.swarn.b=2'], '"swarm.b"'),
+  'no such field': (['--config.agent.colour=3'], '--list-settings'),
+  'misspelt flag': (['--sed=1'], 'Did you mean --seed?'),
+  'misspelt preset': (['--config=acrobatt'], "'acrobot'"),
+  'no such config file': (['--config=nowhere.py'], 'nowhere'),
+  'a word for a number': (['--config.swarm.b=two'], "swarm.b='two'"),
+  'a word for a number or none': (
+    ['--config.swarm.c_max=big'],
+    "c_max='big' is not a number or None",
+  ),
+  'a fraction for a whole number': (['--config.swarm.b=1.5'], "b='1.5'"),
+  'a word for a truth': (['--config.agent.double=maybe'], 'True or False'),
+  'a stray word': (['acrobot'], "'acrobot' is one word too many"),
+  'an unknown engine': (['--lp_launch_type=local_mpp'], "mean 'local_mp'"),
+  'a negative seed': (['--seed=-1'], 'seed'),
+  'a setting without a value': (['--config.swarm.b'], 'needs a value'),
+}
+# Of run.py.
+OTHERS = {
+  'a budget that is shared': (
+    [
+      'gorila_dqn',
+      '--config.server.num_learners=4',
+      '--config.run.steps_per_agent=2000',
+    ],
+    'server.num_learners=4 share 2000 steps',
+  ),
+  'no agent': ([], 'which agent?'),
+  'misspelt agent': (['impla'], "Did you mean 'impala'?"),
+  'misspelt preset of an agent': (['impala:carpole'], "mean 'cartpole'?"),
+  'misspelt topology': (['dqn', '--topology=swrm'], "Did you mean 'swarm'?"),
+  'no agent in a module': (['json:loads'], 'json:loads is a function'),
+  'no such name': (['json:load_'], "Did you mean 'json:load'?"),
+  'no topology in a module': (
+    ['dqn', '--topology=json:loads'],
+    'without SECTION',
+  ),
+  'what a topology would ignore': (
+    ['impala', '--topology=single_process', '--config.actors.num_actors=3'],
+    'actors.num_actors is a setting of actor_learner; this run is '
+    'single_process',
+  ),
+  'what nobody has who acts': (
+    ['dqn', '--config.offline.data=out'],
+    'or set --topology=offline',
+  ),
+  'a seed as a setting': (['dqn', '--config.seed=3'], '--seed=VALUE'),
+  'a topology as a setting': (
+    ['dqn', '--config.topology=swarm'],
+    '--topology=VALUE',
+  ),
+  'a queue of replay': (
+    ['d4pg', '--config.actors.queue_batches=2'],
+    'actors.queue_batches would change nothing here: it is of unrolls',
+  ),
+  'a server that is not there': (
+    ['impala', '--config.actors.inference_max_batch=4'],
+    '--config.actors.inference=central',
+  ),
+  'a goal that the rules as printed never confirm': (
+    [
+      'pso_dqn',
+      '--config.swarm.supervisor=literal',
+      '--config.run.target_return=475',
+    ],
+    'run.target_return would change nothing here: the rules of',
+  ),
+  'a pull of agents without rollouts': (
+    ['pso_dqn', '--config.swarm.pull_every=minibatch'],
+    'swarm.pull_every would change nothing here',
+  ),
+  'others that are waited for too long': (
+    [
+      'a3c',
+      '--config.server.synchronous=True',
+      '--config.server.sync_timeout_s=1000',
+    ],
+    'at most 250 seconds',
+  ),
+  'updates in a call of an agent that says them': (
+    ['ppo', '--config.run.updates_per_call=4'],
+    'run.updates_per_call would change nothing here: ppo makes 80',
+  ),
+  'niceness of one process': (
+    ['dqn', '--config.run.background_niceness=1'],
+    'one process does all the work',
+  ),
+  'a pace of unrolls': (
+    ['impala', '--config.pace.samples_per_insert=3'],
+    'of agents that sample replay',
+  ),
+  'replay of its own beside one process': (
+    ['dqn', '--config.run.replay=node'],
+    "run.replay='node': single_process",
+  ),
+  'one loop that runs freely': (
+    ['dqn', '--config.pace.samples_per_insert=None'],
+    'one loop does both, in turns',
+  ),
+  'a preset as a flag': (['dqn', '--config=acrobot'], 'AGENT:PRESET'),
+  'no run to resume': (['--resume='], '--resume= names no run'),
+  'nothing there to resume': (['--resume=nowhere'], 'nowhere'),
+}
+SHOWN = {
+  'settings': ['d4pg:hopper', '--config.agent.sigma=0.5', '--list-settings'],
+  'help': ['--help'],
+}
+
+
+def _answers(run_commands, directory, cases, mode, script):
+  answers = run_commands(
+    [
+      {'argv': argv, 'cwd': str(directory), 'mode': mode}
+      for argv in cases.values()
+    ],
+    script=script,
+  )
+  return dict(zip(cases, answers, strict=True))
+
+
+@pytest.fixture(scope='module')
+def answers(run_commands, tmp_path_factory):
+  directory = tmp_path_factory.mktemp('commands')
+  (directory / 'configs').symlink_to(session.root() / 'configs')
+  cases = {**RESOLVED, **{name: argv for name, (argv, _) in REFUSED.items()}}
+  found = _answers(run_commands, directory, cases, 'resolve', 'run_swarm.py')
+  cases = {**SHOWN, **{name: argv for name, (argv, _) in OTHERS.items()}}
+  found.update(_answers(run_commands, directory, cases, 'no_start', 'run.py'))
+  assert [path.name for path in directory.iterdir()] == ['configs']
+  return found
+
+
+def _resolved(answers, name):
+  assert answers[name]['code'] == 0, answers[name]['stderr']
+  return json.loads(answers[name]['stdout'])
+
+
+def test_a_command_without_flags_is_the_swarm_on_cartpole(answers):
+  found = _resolved(answers, 'the default')
+  assert (found['agent'], found['engine']) == ('pso_dqn', 'local_mp')
+  assert found['run_dir'] is None
+  assert found['config']['environment'] == 'CartPole-v1'
+  assert found['config']['swarm']['num_explorers'] == 31
+  assert found['config']['seed'] == 0
+
+
+def test_a_preset_of_the_swarm_can_be_named_in_three_ways(answers):
+  found = [
+    _resolved(answers, name)
+    for name in ('a preset', 'a preset as two words', 'a file and a preset')
+  ]
+  assert found[0] == found[1] == found[2]
+  assert found[0]['config']['environment'] == 'Acrobot-v1'
+  assert found[0]['config']['agent']['target_update_period'] == 200
+  assert _resolved(answers, 'a file')['agent'] == 'pso_ddpg'
+
+
+def test_single_values_change_and_the_others_stay(answers):
+  preset = _resolved(answers, 'a preset')['config']
+  found = _resolved(answers, 'overrides')
+  assert (found['engine'], found['run_dir']) == ('local_mt', 'somewhere')
+  preset['swarm'].update(b=5, c_max=None)
+  preset['agent'].update(learning_rate=0.01, hidden_sizes=[32])
+  preset['run'].update(target_return=None, wall_clock_s=90)
+  preset['seed'] = 7
+  assert found['config'] == preset
+
+
+def test_the_baseline_has_the_same_config_without_a_swarm(answers):
+  swarm_config = _resolved(answers, 'the default')['config']
+  found = _resolved(answers, 'the baseline')
+  assert found['agent'] == found['config']['agent_name'] == 'dqn'
+  assert found['config']['topology'] == 'single_process'
+  assert found['config']['single']['num_agents'] == 3
+  assert 'swarm' not in found['config']
+  for section in ('agent', 'pace', 'run', 'environment'):
+    assert found['config'][section] == swarm_config[section]
+
+
+@pytest.mark.parametrize('name', sorted({**REFUSED, **OTHERS}))
+def test_a_wrong_command_says_what_is_meant_and_exits_with_2(answers, name):
+  answer = answers[name]
+  assert answer['code'] == commands.USAGE, answer
+  assert answer['stderr'].startswith('error: ')
+  assert len(answer['stderr'].splitlines()) == 1, answer['stderr']
+  assert {**REFUSED, **OTHERS}[name][1] in answer['stderr']
+
+
+def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
+  text = answers['settings']['stdout']
+  cell = cell_lib.resolve('d4pg', 'hopper')
+  for section, values in cell.config.items():
+    if isinstance(values, dict):
+      for name in values:
+        assert f'--config.{section}.{name}=' in text, name
+  assert (
+    '--config.agent.sigma=0.5\n'
+    '    of the noise, in units of [-1, 1] (a number that is not negative)\n'
+  ) in text
+  assert '--config.agent.critic_sizes=(256, 256)\n' in text
+  assert '--config.environment=Hopper-v5' in text
+
+
+def test_help_shows_examples_and_the_names_that_there_are(answers):
+  text = answers['help']['stdout']
+  assert 'launch/run.py impala:cartpole --topology=swarm' in text
+  for names in (registry.agents(), registry.TOPOLOGIES, ('local_mt',)):
+    for name in names:
+      assert name in text
+  assert 'vertex_ai' not in text
