@@ -138,7 +138,7 @@ class UnrollNetwork:
       parts['normalizer'] = self.normalizer
     return parts
 
-  @property
+  @functools.cached_property
   def _num_made(self) -> int:
     """Outputs for the policy's head that are made of the observation."""
     return self.policy_size - self.num_free
@@ -238,11 +238,10 @@ class UnrollNetwork:
 
   def _outputs(self, parts: dict[str, Any], made: np.ndarray) -> np.ndarray:
     """[K, policy_size] of a network's outputs [P, K / P, ...]."""
-    each = made.shape[1]
     outputs = made.reshape(-1, made.shape[2])[:, : self._num_made]
     if not self.num_free:
       return outputs
-    free = np.repeat(parts['free'][0], each, axis=0)
+    free = np.repeat(parts['free'][0], made.shape[1], axis=0)
     return np.concatenate([outputs, free], axis=1)
 
   def operations(self, variables: Sequence[np.ndarray]) -> list[list[Any]]:
