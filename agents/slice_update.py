@@ -1,9 +1,10 @@
 """One update of a slice of theta, in NumPy, as a shard makes it.
 
-The step is that of gradient_step.py for one member, after gradient clipping. It
-is elementwise, so K slices updated separately equal one updated vector. NumPy
-is used because calling a TensorFlow function costs more than the arithmetic of
-a small slice. An optimizer that is not one of optimizers.py may return tensors.
+The step is that of gradient_step.py for one member, after gradient clipping,
+but that a gradient of 0 is applied too. It is elementwise, so K slices updated
+separately equal one updated vector. NumPy is used because calling a TensorFlow
+function costs more than the arithmetic of a small slice. An optimizer that is
+not one of optimizers.py may return tensors.
 """
 
 from __future__ import annotations

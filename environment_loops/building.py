@@ -29,14 +29,14 @@ def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
   module, _, identifier = atari.split(name)[0].rpartition(':')
   if identifier in gymnasium.registry:
     return gymnasium.registry[identifier]
-  found = getattr(importlib.import_module(module), identifier)
+  found = entry = getattr(importlib.import_module(module), identifier)
   if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
     # Of a class gymnasium reads `metadata`, which only wrappers that are made
     # have; of a function it does not.
-    found = functools.partial(found)
+    entry = functools.partial(found)
   return gymnasium.envs.registration.EnvSpec(
     identifier,
-    found,
+    entry,
     max_episode_steps=getattr(found, 'max_episode_steps', None),
     vector_entry_point=getattr(found, 'vector_entry_point', None),
   )

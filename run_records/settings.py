@@ -104,9 +104,14 @@ def qualified(section: str, config_class: Any) -> list[str]:
 def near(word: str, known: list[str]) -> str:
   """' Did you mean ...?', or that --list-settings names them all."""
   section, _, name = word.rpartition('.')
+  for one in known:  # by its own name, in another section
+    if section != 'agent' and one.rpartition('.')[2] == name:
+      return f' Did you mean "{one}"?'
+  once = 'agent.unroll_length' in known  # learned from, and no pace is taken
   for elsewhere in _ELSEWHERE.get(name, ()):
     for one in known:
-      if one.rpartition('.')[2] == elsewhere:
+      its_section, _, its = one.rpartition('.')
+      if its == elsewhere and not (once and its_section == 'pace'):
         return f' Did you mean "{one}"?'
 
   def likeness(one: str) -> float:

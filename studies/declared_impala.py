@@ -56,7 +56,8 @@ def _lag() -> study_plan.Study:
   """V-trace against all rho and c of 1, with parameters that are old.
 
   Actors fetch parameters so seldom that these are 20, and 40, updates old in
-  the mean: two actors make 160 steps, those of an update, in 80 of their own.
+  the mean where they act: two actors make 160 steps, those of an update, in 80
+  of their own. What a block waits in the queue comes on top.
   """
   weights = {'V-trace': 'vtrace', 'rho = c = 1': 'none'}
   return study_plan.Study(

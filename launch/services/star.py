@@ -207,11 +207,7 @@ class StarServer:
     """
     with self._lock:
       self._supervisor_seen = self._clock()
-      running = self._running.get(ticket)
-      if running is not None:
-        running.since = self._clock()
-      # A single supervisor asks for nothing else while it plays.
-      self._expire()
+      self._heard(ticket)
       return ticket in self._running
 
   def report_episode(self, ticket: int, episode_return: float) -> bool:
@@ -220,7 +216,7 @@ class StarServer:
       raise ValueError(f'The episode return {episode_return} is not finite.')
     with self._lock:
       self._supervisor_seen = self._clock()
-      self._expire()
+      self._heard(ticket)
       running = self._running.pop(ticket, None)
       if running is None:
         return False
@@ -370,6 +366,13 @@ class StarServer:
   def _cancel(self, lost: Callable[[_Running], bool]) -> None:
     for number in [n for n, r in self._running.items() if lost(r)]:
       self._machine.cancel(self._running.pop(number).ticket)
+
+  def _heard(self, ticket: int) -> None:
+    """Of a supervisor that plays; a single one asks for nothing meanwhile."""
+    running = self._running.get(ticket)
+    if running is not None:
+      running.since = self._clock()
+    self._expire()
 
   def _expire(self) -> None:
     now = self._clock()

@@ -110,10 +110,18 @@ def test_what_cannot_be_drawn_says_so():
     environments.make(name, seed=0, render_mode='rgb_array')
 
 
+class Limited(gymnasium.Wrapper):
+  max_episode_steps = 7
+
+  def __init__(self):
+    super().__init__(gymnasium.make('CartPole-v1').unwrapped)
+
+
 def test_a_class_of_a_wrapper_is_an_environment():
   found = environments.spec('examples.position_cartpole:PositionCartPole')
   assert found.observation_shape == (2,) and found.num_actions == 2
   assert found.max_episode_steps == 500
+  assert environments.spec(f'{__name__}:Limited').max_episode_steps == 7
 
 
 def test_an_id_in_a_module_is_found():

@@ -117,6 +117,8 @@ def test_the_setting_that_was_meant_is_named(word, meant):
     ('run.total_timesteps', 'run.steps_per_agent'),
     ('agent.gradient_steps', 'pace.samples_per_insert'),
     ('agent.n_steps', 'agent.n_step'),  # PPO's is rollout_steps
+    ('agent.tau', 'agent.target_update_tau'),
+    ('pace.tau', 'gossip.tau'),
   ],
 )
 def test_names_of_other_libraries_are_known(word, meant):
@@ -125,5 +127,11 @@ def test_names_of_other_libraries_are_known(word, meant):
     *('agent.max_replay_size', 'agent.min_replay_size', 'actors.error_buffer'),
     *('actors.envs_per_actor', 'pace.samples_per_insert'),
     *('run.eval_max_steps', 'run.steps_per_agent'),
+    *('agent.target_update_tau', 'gossip.tau'),
   ]
   assert settings.near(word, known) == f' Did you mean "{meant}"?'
+
+
+def test_a_pace_is_not_meant_where_none_is_taken():
+  known = ['agent.unroll_length', 'pace.samples_per_insert']
+  assert 'samples_per_insert' not in settings.near('agent.train_freq', known)

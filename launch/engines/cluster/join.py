@@ -149,13 +149,15 @@ def _own_handlers() -> Iterator[None]:
   except KeyboardInterrupt as e:
     raise BrokenOff from e
   finally:
-    if alarm:
-      signal.setitimer(signal.ITIMER_REAL, *alarm[0])  # as it was
     utils.set_sigterm_handler = rays
     if here:
       # Also SIGTERM's: beside Python's, Ray puts one that prints a stack first.
-      for number, handler in ours.items():
-        signal.signal(number, handler)
+      for one in taken:
+        signal.signal(one, ours[one])
+    if alarm:  # no more of these now
+      signal.setitimer(signal.ITIMER_REAL, *alarm[0])  # as it was
+    if here:
+      signal.signal(signal.SIGALRM, ours[signal.SIGALRM])
 
 
 def _leave(directory: str) -> None:

@@ -281,6 +281,15 @@ def test_the_only_supervisor_leaves_a_trial_that_takes_too_long():
   assert (metrics['rejected'], metrics['R_star']) == (2, 5.0)
 
 
+def test_an_episode_whose_last_step_is_slow_counts_all_the_same():
+  clock = calls.Clock()
+  server = calls.make_server(clock=clock, trial_timeout_s=1000.0)
+  calls.offer(server, 1, claim=1.0)
+  ticket = server.next_episode(0, -1)['ticket']
+  clock.now += 61.0
+  assert server.report_episode(ticket, 5.0)
+
+
 @pytest.mark.parametrize('bad', [math.nan, math.inf])
 def test_a_return_that_is_not_finite_is_refused(bad):
   server = calls.make_server()
