@@ -138,7 +138,8 @@ def write(
       picture,
       budget=study.budget,
       seconds=results.get('by_seconds', {}).get('seconds'),
-      title=f'{study.environment}, {study.seeds} seeds each',
+      # Of module:Name the name: there is a note beside it.
+      title=f'{study.environment.rpartition(":")[2]}, {study.seeds} seeds each',
       threshold=study.threshold,
       random=study.reference.random,
       budgets={label: study.budget_of(label) for label in systems},
