@@ -38,15 +38,17 @@ PRESETS: dict[str, dict[str, Any]] = {
       **_SMALL,
       'sigma': 0.3,
       'min_replay_size': 500,
-      # [T] Seeds 100 to 105 all end above -180. Of ten others 7 end above -200;
-      # without the random steps 6 did.
       'random_steps': 1_000,
+      # [T] With 0.99, and the support of 165 that it needs, atoms are 3.3 apart,
+      # half of what a good policy is worth, and 3 of 10 seeds ended below -200.
+      # With 0.95, seeds 106 to 113 all end above -170.
+      'gamma': 0.95,
       # [T] In one pair of runs, seed 0: without it, half of the policy's tanh
       # units saturate, and the mean of the last three evaluations is -764
       # instead of -152.
       'normalize_observations': True,
       'reward_scale': 0.1,
-      'v_min': -165.0,
+      'v_min': -33.0,
       'v_max': 0.0,
       # -(pi^2 + 0.1 * 8^2 + 0.001 * 2^2), from gymnasium's reward.
       'reward_min': -16.274,
