@@ -40,8 +40,8 @@ PRESETS: dict[str, dict[str, Any]] = {
       'min_replay_size': 500,
       'random_steps': 1_000,
       # [T] With 0.99, and the support of 165 that it needs, atoms are 3.3
-      # apart, half of what a good policy is worth, and 3 of 10 seeds ended below
-      # -200. With 0.95, seeds 106 to 113 all end above -170.
+      # apart, half of what a good policy is worth, and 3 of 10 seeds ended
+      # below -200. With 0.95, seeds 106 to 113 all end above -170.
       'gamma': 0.95,
       # [T] In one pair of runs, seed 0: without it, half of the policy's tanh
       # units saturate, and the mean of the last three evaluations is -764
