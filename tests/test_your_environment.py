@@ -175,7 +175,7 @@ def test_the_page_s_vector_environments_are_stepped_and_equal_copies(
 @pytest.mark.parametrize(
   'agent, flag, value',
   [
-    ('d4pg', 'agent.v_min', -165.0),
+    ('d4pg', 'agent.v_min', -33.0),
     ('d4pg', 'agent.v_max', 0.0),
     ('apex_dqn', 'agent.anneal_updates', 50_000),
     ('a2c', 'agent.anneal_env_steps', 200_000),
