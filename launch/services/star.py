@@ -273,11 +273,14 @@ class StarServer:
     stop = pulse.stop_event(stop)
     reporter = reporting.Reporter('star/0', self._counter)
     while not stop.wait(_TICK_S):
-      self._flush(reporter)
-      if reporter.due():
-        reporter.report(self.metrics())
+      # Rows from before the save alone: of a publication that is on record,
+      # the next start must not give the number to another.
+      rows = len(self._rows)
       if self._clock() - self._saved > _CHECKPOINT_PERIOD_S:
         self.save()
+      self._flush(reporter, rows)
+      if reporter.due():
+        reporter.report(self.metrics())
     self.save()
 
   def save(self) -> None:
@@ -420,9 +423,9 @@ class StarServer:
 
   # In the node's own thread, without the lock.
 
-  def _flush(self, reporter: reporting.Reporter) -> None:
-    # No more than there are now: without a counter each of them takes a second.
-    for _ in range(len(self._rows)):
+  def _flush(self, reporter: reporting.Reporter, rows: int) -> None:
+    # No more than there were: without a counter each of them takes a second.
+    for _ in range(rows):
       kind, row = self._rows.popleft()
       if not reporter.log(kind, row):
         break

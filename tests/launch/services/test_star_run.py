@@ -1,5 +1,6 @@
 """The star server in a run: its goal, and the rows that it logs."""
 
+import json
 import math
 import threading
 import time
@@ -98,6 +99,29 @@ def test_a_counter_that_is_away_holds_up_neither_signs_nor_checkpoints(
   running(server)
   path = tmp_path / 'checkpoints' / checkpoints.STAR
   _wait_until(lambda: counter.asked > 2 and path.exists())
+
+
+def test_a_publication_is_saved_before_it_is_on_record(tmp_path, running):
+  """Else a start after a kill could give its number to another theta_star."""
+  saved = []
+
+  class Counter(_InProcess):
+    def log(self, node, kind, row):
+      if kind == 'star':
+        file = checkpoints.directory(tmp_path) / checkpoints.STAR_SERVER
+        kept = json.loads(str(checkpoints.read(file)['state']))
+        saved.append((row['version'], kept['version']))
+      super().log(node, kind, row)
+
+  server = calls.make_server(
+    tmp_path, time.monotonic, counter=Counter(tmp_path)
+  )
+  running(server)
+  for number in (1, 2, 3):
+    calls.offer(server, number, claim=float(number))
+    calls.play(server, 10.0 * number, 10.0 * number)
+    _wait_until(lambda n=number: len(saved) == n)
+  assert saved == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_the_swarm_says_how_much_its_star_has_learned():
