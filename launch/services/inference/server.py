@@ -387,11 +387,11 @@ class Server:
       assert session.since is not None
       since = session.since
       if actions is None:
+        self._figures.refused += 1  # before the actor hears of it
         session.refuse(
           'The network gives no finite numbers for these observations, with '
           f'parameters of version {acted.version}.'
         )
-        self._figures.refused += 1
       else:
         session.answer(actions, acted.version, age_s)
       self._figures.answered(time.monotonic() - since)
