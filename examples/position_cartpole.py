@@ -2,7 +2,7 @@
 
   python launch/run.py impala:cartpole \\
     --config.environment=examples.position_cartpole:PositionCartPole \\
-    --config.agent.lstm_size=32
+    --config.agent.lstm_size=64
 """
 
 import gymnasium
