@@ -171,7 +171,12 @@ def _workers(seeds: int) -> study_plan.Study:
 
 
 def _from_start(
-  preset: str, environment: str, budget: int, threshold: float
+  preset: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
+  reached: int | None = None,
 ) -> study_plan.Study:
   """Evolution strategies against the policy they start with.
 
@@ -183,7 +188,7 @@ def _from_start(
     environment=environment,
     budget=budget,
     threshold=threshold,
-    seeds=5,
+    seeds=seeds,
     variants={
       'start policy': study_plan.Variant(
         (
@@ -195,6 +200,9 @@ def _from_start(
       'ES': study_plan.Variant((es,)),
     },
     baseline='start policy',
+    goals=()
+    if reached is None
+    else (study_plan.Goal('ES', threshold, reached=reached, seeds=seeds),),
   )
 
 
@@ -206,8 +214,8 @@ STUDIES = (
   _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
   _gorila_faults(),
   _workers(10),
-  _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0),
-  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0),
+  _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0, 10, 8),
+  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0, 5),
   _evolution('cartpole', 'CartPole-v1', 300_000, 475.0, 475.0),
   _evolution('inverted_pendulum', 'InvertedPendulum-v5', 500_000, 950.0, 950.0),
   *(
