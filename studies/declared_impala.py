@@ -159,4 +159,14 @@ STUDIES = (
     950.0,
     10,
   ),
+  study_plan.solves(
+    'impass_pendulum',
+    'impala:pendulum',
+    'IMPASS',
+    'Pendulum-v1',
+    500_000,
+    -400.0,
+    10,
+    reached=8,
+  ),
 )
