@@ -80,14 +80,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     16,
     None,
     {**_mujoco.RUN, 'eval_episodes': 5},
-    # By trial (seeds 100 to 102, 300,000 steps of all workers): 790, 2,460 and
-    # 470, where two layers of 256, a rate of 3e-4 and standard deviations from
-    # the network ended at 230, 340 and 250. Seeds 0 to 4 ended at 280 to 610
-    # (docs/topologies/gossip.md).
-    learning_rate=2e-3,
-    free_sigma=True,
-    normalize_advantages=True,
+    learning_rate=3e-4,
     trace_lambda=0.95,  # GAE
+    hidden_sizes=(256, 256),
     normalize_observations=True,
     **_CONTINUOUS,
   ),
