@@ -93,6 +93,9 @@ def ray_at(
         ray.init(**common)
     except BrokenOff:
       raise
+    except KeyboardInterrupt:
+      go_on()  # It is _own_handlers', raised as these were put back.
+      raise
     except Exception as e:  # Ray raises what it likes, also a bare Exception
       go_on()  # A signal to the whole group ends Ray's own processes first.
       raise reach.refused(address, e) from e
@@ -125,6 +128,7 @@ def _own_handlers() -> Iterator[None]:
     n: signal.getsignal(n) for n in (*taken, signal.SIGALRM)
   }
   came = []
+  over = False
   alarm: list[tuple[float, float]] = []
 
   def interrupt(number: int, frame: Any) -> None:
@@ -132,6 +136,8 @@ def _own_handlers() -> Iterator[None]:
     handler = ours[number]
     if number != signal.SIGALRM and callable(handler):
       handler(number, frame)
+    if over:
+      return
     if len(came) > 1:
       raise KeyboardInterrupt
     # In place of the second signal. No thread: Ray may be starting one.
@@ -149,6 +155,7 @@ def _own_handlers() -> Iterator[None]:
   except KeyboardInterrupt as e:
     raise BrokenOff from e
   finally:
+    over = True  # The alarm comes again and again; what follows must be done.
     utils.set_sigterm_handler = rays
     if here:
       # Also SIGTERM's: beside Python's, Ray puts one that prints a stack first.

@@ -126,6 +126,21 @@ def test_what_ray_raises_as_it_starts_is_a_sentence(ray, error):
       pass
 
 
+def test_a_signal_as_the_handlers_are_put_back_breaks_off_too(ray, monkeypatch):
+  @contextlib.contextmanager
+  def handlers():
+    yield
+    raise KeyboardInterrupt
+
+  def go_on():
+    raise join.BrokenOff
+
+  monkeypatch.setattr(join, '_own_handlers', handlers)
+  with pytest.raises(join.BrokenOff):
+    with join.ray_at('', [], go_on):
+      pass
+
+
 def test_a_ray_of_our_own_is_one_whatever_ray_address_says(ray, monkeypatch):
   monkeypatch.setenv('RAY_ADDRESS', '10.0.0.1:6379')
   with join.ray_at(engines.Options('local').address, [], lambda: None):
