@@ -168,6 +168,9 @@ def killed(request, start_run):
   seen = _Watched(run)
   seen.go_on('learning')
   run.kill('shard/0')
+  run.wait_until(
+    lambda: 'Going on from update' in run.log('shard/0'), 'shard again'
+  )
   seen.go_on('learning after a shard died')
   run.kill('learner/1')
   seen.go_on('learning after a learner died')
@@ -179,15 +182,15 @@ def killed(request, start_run):
 
 def test_a_killed_shard_comes_back_from_its_checkpoint(killed):
   assert len(set(killed.pids('shard/0'))) == 2
-  assert 'Going on from update' in killed.log('shard/0')
   assert 'shard/0: killed by SIGKILL' in killed.output
 
 
 def test_learners_wait_for_it_and_go_on(killed):
+  # That it learned on is waited for. What it says of the shard depends on when
+  # the shard died: in a call or between two; the tests of the exchange see it.
   log = killed.log('learner/0')
   assert len(killed.pids('learner/0')) == 1
   assert 'Traceback' not in log, log
-  assert 'Shard 0 is back at update' in log
 
 
 def test_a_killed_learner_comes_back_and_disturbs_nobody(killed):
