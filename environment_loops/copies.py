@@ -46,6 +46,7 @@ class Copies(stepping.EpisodeStepper):
     reward = np.zeros(self._num, np.float32)
     terminated = np.zeros(self._num, np.bool_)
     truncated = np.zeros(self._num, np.bool_)
+    back = np.zeros(self._num, np.bool_)
     native = self._native(actions)
     for index in self._stepped():
       found: Any = None
@@ -56,13 +57,14 @@ class Copies(stepping.EpisodeStepper):
         faults.check_step(self._spec.name, found, e)
         raise
       observation[index] = self._observed(arrival)
-    back = [clock.went_back() for clock in self._clocks]
+      # Of those that rest, the clock stands still.
+      back[index] = self._clocks[index].went_back()
     return stepping.Arrival(
       observation,
       reward,
       terminated,
       truncated,
-      np.array(back) if any(back) else None,
+      back if back.any() else None,
     )
 
   def _observed(self, value: Any) -> np.ndarray:

@@ -72,7 +72,7 @@ def test_each_environment_plays_its_own_list():
   np.testing.assert_array_equal(found.returns, found.lengths)
 
 
-@pytest.mark.parametrize('name', ['Hopper-v5', 'LunarLander-v3'])
+@pytest.mark.parametrize('name', ['Hopper-v5', 'LunarLander-v3', 'Ant-v5'])
 def test_who_rests_is_left_alone_until_all_are_reset(name):
   """Of these, episodes have different lengths: most would step for nothing."""
   environment = vector.make_vector(name, 2, 0)
