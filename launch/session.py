@@ -187,7 +187,11 @@ def run(
     outcome = _honest(outcome, directory)
     if outcome.exit_code == engines.FAILED:
       _keep_reason(directory, outcome.reason)
-    followed.close()  # its sinks hear of the outcome too
+    try:
+      followed.close()  # its sinks hear of the outcome too
+    except KeyboardInterrupt:  # they end by themselves
+      said = f'note: {",".join(sinks)} not waited for: interrupted'
+      print(said, file=sys.stderr)
     try:
       # Not at the top: matplotlib takes as long to import as a node to start.
       from run_records import plots  # pylint: disable=g-import-not-at-top

@@ -13,6 +13,7 @@ from launch.engines import state
 from launch.engines import zygote
 from run_records import checkpoints
 from run_records import commands
+from run_records import follow
 from run_records import metrics
 from run_records import plots
 from run_records import run_directory
@@ -219,6 +220,31 @@ def test_a_plot_that_fails_leaves_the_outcome_as_it_was(
   assert session.run(cell, 'local_mt', path, isolate='off') == outcome
   shown = capsys.readouterr()
   assert 'warning: no learning curve: ' in shown.err
+  assert ('Failed' if outcome else 'Finished') in shown.out
+
+
+@pytest.mark.parametrize('outcome', [state.FINISHED, state.FAILED])
+def test_an_interrupt_while_sinks_end_leaves_the_outcome_as_it_was(
+  tmp_path, monkeypatch, capsys, outcome
+):
+  class Follower:
+    def __init__(self, *unused):
+      pass
+
+    def close(self):
+      raise KeyboardInterrupt
+
+  def during(path, tick):
+    ended = {'outcome': 'goal', 'totals': {}, 'finished': True, 'reason': 'y'}
+    (path / 'summary.json').write_text(json.dumps(ended))
+
+  _ended(monkeypatch, during, outcome)
+  monkeypatch.setattr(follow, 'Follower', Follower)
+  cell, path, sinks = cell_lib.resolve('dqn'), tmp_path / 'run', ['csv']
+  code = session.run(cell, 'local_mt', path, isolate='off', sinks=sinks)
+  assert code == outcome
+  shown = capsys.readouterr()
+  assert 'csv not waited for: interrupted' in shown.err
   assert ('Failed' if outcome else 'Finished') in shown.out
 
 
