@@ -47,7 +47,8 @@ class Average(local.Local):
   def meet(self, learner, gradient):
     update, checksum = learner.updates, None
     if update % COMPARE_PERIOD == 0:
-      checksum = zlib.crc32(learner.parameters())
+      # Not `parameters`, which would cache what acts in the middle of a call.
+      checksum = zlib.crc32(learner.theta.numpy())
     common = self._reduce(
       Share(
         update,

@@ -8,6 +8,7 @@ from agents import dqn
 from agents import feeds
 from agents import learner
 from agents.exchange import average as average_exchange
+from agents.exchange import base as exchange_base
 from agents.exchange import local as local_exchange
 from environment_loops import environments
 from replay import packing
@@ -18,7 +19,7 @@ LAYOUT = packing.TransitionLayout(SPEC.observation_shape)
 BATCH, UPDATES = 4, 5
 
 
-def _learner(exchange, compiled):
+def _learner(exchange, compiled, updates=UPDATES):
   agent = dqn.DQN(
     dqn.Config(hidden_sizes=(6,), batch_size=BATCH, target_update_period=2),
     SPEC,
@@ -31,14 +32,14 @@ def _learner(exchange, compiled):
     [0.05],
     exchange,
     feeds.Transitions(LAYOUT, BATCH),
-    updates_per_call=UPDATES,
+    updates_per_call=updates,
   )
 
 
-def _sample(seed):
+def _sample(seed, updates=UPDATES):
   """Items and their probabilities; the third update's are not finite."""
   rng = np.random.default_rng(seed)
-  shape = (UPDATES * BATCH,)
+  shape = (updates * BATCH,)
   reward = rng.normal(size=shape)
   reward[2 * BATCH] = NAN
   packed = LAYOUT.pack(
@@ -98,3 +99,19 @@ def test_updates_on_the_host_are_those_in_the_graph(compiled, prioritized):
       learners[1].save()[name], array, rtol=1e-4, atol=1e-6, err_msg=name
     )
   assert np.abs(learners[0].parameters() - before).max() > 0.05
+
+
+def test_parameters_are_those_of_the_last_update_where_an_exchange_gave_up():
+  """A comparison at update 50, within a call that ends at update 53."""
+
+  def reduce(share):
+    if share.update == 53:
+      raise exchange_base.Stopped
+    return share
+
+  stopped = _learner(average_exchange.Average(reduce), False, 8)
+  stopped.restore({**stopped.save(), 'updates': np.array(48)})
+  with pytest.raises(exchange_base.Stopped):
+    stopped.step(_sample(0, 8)[0])
+  assert stopped.updates == 53
+  np.testing.assert_array_equal(stopped.acting(), stopped.theta.numpy())
