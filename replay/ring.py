@@ -55,7 +55,8 @@ class Ring:
     """
     # The system allocates this memory only as it is written.
     self._rows = np.empty((max_size, *shape), dtype)
-    self._powers = np.zeros(max_size)
+    self._priorities = np.zeros(max_size)
+    self._powers = np.zeros(max_size)  # priority^exponent
     self._sampled = np.zeros(max_size, np.int32)
     self._batch_size = batch_size
     self._exponent = exponent
@@ -73,7 +74,7 @@ class Ring:
     rows = np.reshape(rows, (len(rows), *self._rows.shape[1:]))
     places = np.arange(self._count, self._count + len(rows)) % len(self._rows)
     self._rows[places] = rows
-    self._powers[places] = self._power(np.asarray(priorities, float))
+    self._prioritize(places, np.asarray(priorities, float))
     self._sampled[places] = 0
     self._count += len(rows)
 
@@ -116,14 +117,14 @@ class Ring:
     found, _ = priorities_lib.repair(np.asarray(priorities, float)[known])
     keys = sample.keys[known].astype(np.int64)
     there = keys >= self._count - len(self._rows)
-    self._powers[keys[there] % len(self._rows)] = self._power(found[there])
+    self._prioritize(keys[there] % len(self._rows), found[there])
 
   def save(self) -> dict[str, np.ndarray]:
     """Items, priorities, counts and the state of the random generator."""
     size = len(self)
     return {
       'rows': self._rows[:size],
-      'powers': self._powers[:size],
+      'priorities': self._priorities[:size],
       'sampled': self._sampled[:size],
       'count': np.array(self._count),
       'random': pack_random(self._rng),
@@ -146,16 +147,18 @@ class Ring:
     # A ring that is not full begins with its oldest item.
     self._count = count if len(keys) == len(self._rows) else len(keys)
     places = np.arange(self._count - len(keys), self._count) % len(self._rows)
-    for own, name in (
-      (self._rows, 'rows'),
-      (self._powers, 'powers'),
-      (self._sampled, 'sampled'),
-    ):
-      own[places] = arrays[name][source]
+    if 'priorities' in arrays:
+      priorities = arrays['priorities']
+    else:  # an older version saved the powers, here taken for this exponent's
+      priorities = arrays['powers'] ** (1.0 / (self._exponent or 1.0))
+    self._rows[places] = rows[source]
+    self._prioritize(places, priorities[source])
+    self._sampled[places] = arrays['sampled'][source]
     unpack_random(self._rng, arrays['random'])
 
-  def _power(self, priorities: np.ndarray) -> np.ndarray:
-    return priorities ** (self._exponent or 0.0)
+  def _prioritize(self, places: np.ndarray, priorities: np.ndarray) -> None:
+    self._priorities[places] = priorities
+    self._powers[places] = priorities ** (self._exponent or 0.0)
 
 
 def pack_random(rng: np.random.Generator) -> np.ndarray:

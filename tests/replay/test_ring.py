@@ -84,6 +84,32 @@ def test_a_restored_ring_draws_what_the_saved_one_would_have():
   np.testing.assert_array_equal(wanted, [drawn(again) for _ in range(5)])
 
 
+def test_a_ring_with_another_exponent_raises_all_priorities_to_it():
+  ring = make(exponent=0.5)
+  for item, priority in enumerate([1.0, 4.0]):
+    fill(ring, item, item + 1, priority)
+  again = make(batch_size=64, exponent=1.0)
+  again.restore(ring.save())
+  sample = next(again)
+  items = sample.data.numpy()[:, 0].astype(int)
+  assert set(items) == {0, 1}
+  np.testing.assert_allclose(
+    sample.probabilities, np.array([0.2, 0.8])[items], rtol=1e-6
+  )
+
+
+def test_a_ring_that_an_older_version_saved_is_read_with_its_exponent():
+  ring = make(exponent=0.5)
+  for item, priority in enumerate([1.0, 4.0]):
+    fill(ring, item, item + 1, priority)
+  saved = ring.save()
+  saved['powers'] = saved.pop('priorities') ** 0.5
+  again = make(seed=99, exponent=0.5)
+  again.restore(saved)
+  np.testing.assert_allclose(again.save()['priorities'], [1.0, 4.0])
+  np.testing.assert_array_equal(drawn(ring), drawn(again))
+
+
 @pytest.mark.parametrize('size', [4, 8, 20])
 @pytest.mark.parametrize('written', [3, 8, 13])
 def test_a_ring_of_another_size_takes_the_newest_items(written, size):
