@@ -138,10 +138,9 @@ class Ticks:
 
 def totals(run: Any) -> dict[str, Any]:
   """What the counter of a run has counted; {} before it has."""
-  from run_records import checkpoints
+  from run_records import counter_file
 
-  path = run.metrics_directory / checkpoints.COUNTER
-  return checkpoints.read_state(path) or {}
+  return counter_file.counted(run.metrics_directory)
 
 
 def train(

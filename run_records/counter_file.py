@@ -10,7 +10,8 @@ a line does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import io
 import json
@@ -61,19 +62,10 @@ class CounterFile:
       those behind the gap is given.
     """
     state = checkpoints.read_state(self._state, repair=True)
-    number = int((state or {}).get(_NUMBER, 0))
     entries: list[list[Any]] = []
-    try:
-      lines = self._journal.read_bytes().split(b'\n')
-    except FileNotFoundError:
-      lines = []
-    for line in lines:
-      found = _parse(line)
-      if found is None:
-        break
-      if found[0] == number + len(entries) + 1:
-        entries.append(found[1:])
-        self._lines.append((found[0], line + b'\n'))
+    for number, entry, line in _newer(self._journal, state):
+      entries.append(entry)
+      self._lines.append((number, line))
     return state, entries
 
   def add(self, number: int, entry: Sequence[Any]) -> None:
@@ -160,6 +152,41 @@ class CounterFile:
         self._file = None
     else:
       self._errors.pop(path, None)
+
+
+def counted(directory: pathlib.Path) -> dict[str, Any]:
+  """The state of a counter and what came after it, also while one is running.
+
+  Returns:
+    The state, of which 'totals' and 'elapsed_s' are with the entries of the
+    journal; {} if nothing is counted.
+  """
+  state = checkpoints.read_state(directory / checkpoints.COUNTER)
+  found = dict(state or {})
+  totals = collections.Counter(found.get('totals', {}))
+  for _, entry, _ in _newer(directory / JOURNAL, state):
+    *_, counts, elapsed_s = entry  # services/counter.py writes them
+    totals.update(counts)
+    found |= {'totals': dict(totals), 'elapsed_s': elapsed_s}
+  return found
+
+
+def _newer(
+  journal: pathlib.Path, state: Mapping[str, Any] | None
+) -> Iterator[tuple[int, list[Any], bytes]]:
+  """(number, entry, line) of the entries that follow a state without a gap."""
+  number = int((state or {}).get(_NUMBER, 0))
+  try:
+    lines = journal.read_bytes().split(b'\n')
+  except FileNotFoundError:
+    return
+  for line in lines:
+    found = _parse(line)
+    if found is None:
+      return
+    if found[0] == number + 1:
+      number += 1
+      yield number, found[1:], line + b'\n'
 
 
 def _write(file: io.FileIO, data: bytes) -> None:

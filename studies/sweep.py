@@ -34,8 +34,8 @@ if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow
 
 from launch import command_line
-from run_records import checkpoints
 from run_records import commands
+from run_records import counter_file
 from run_records import curves
 from run_records import durable
 from run_records import learning_statistics as statistics
@@ -246,8 +246,7 @@ def _steps_made(path: pathlib.Path) -> int:
   """Environment steps of all agents of a run, even of one that crashed."""
   found = run_directory.open(path).summary()
   try:
-    counter = path / 'metrics' / checkpoints.COUNTER
-    found = found or checkpoints.read_state(counter)
+    found = found or counter_file.counted(path / 'metrics')
   except durable.Broken:
     found = None
   return int((found or {}).get('totals', {}).get('actor_steps', 0))

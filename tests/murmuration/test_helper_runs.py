@@ -17,6 +17,7 @@ from murmuration import objects
 from murmuration import process
 from murmuration import runs
 from run_records import commands
+from run_records import counter_file
 from run_records import run_directory
 
 
@@ -91,6 +92,17 @@ def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
   assert [kind for kind, _ in connection.sent[1:]] == 3 * ['tick']
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('warning: ') and 'evaluation' in line
+
+
+def test_what_a_killed_run_had_counted_is_in_its_journal_too(tmp_path):
+  (tmp_path / 'metrics').mkdir()
+  file = counter_file.CounterFile(tmp_path / 'metrics')
+  state = {'totals': {'actor_steps': 100}, 'elapsed_s': 1.0}
+  file.save(0.0, lambda: (1, state))
+  file.add(2, ['worker/0', ['run', 1], {}, {'actor_steps': 50}, 1.5])
+  file.flush()
+  found = helper_lib.totals(run_directory.RunDirectory(tmp_path))
+  assert (found['totals'], found['elapsed_s']) == ({'actor_steps': 150}, 1.5)
 
 
 def test_offline_steps_are_those_in_which_a_run_makes_the_updates(

@@ -43,6 +43,16 @@ def test_a_journal_is_gone_on_from_again_and_again(tmp_path):
   assert counter.snapshot()['nodes']['e/0']['totals'] == {'actor_steps': 15}
 
 
+def test_what_was_counted_is_read_with_the_journal(reported, tmp_path):
+  found = counter_file.counted(tmp_path / 'metrics')
+  counter = _counter(tmp_path)
+  assert found['totals'] == counter.totals() == {'actor_steps': 6}
+  assert found['elapsed_s'] == counter.snapshot()['elapsed_s']
+  counter.close()  # all of it is in the state
+  assert counter_file.counted(tmp_path / 'metrics')['totals'] == found['totals']
+  assert counter_file.counted(tmp_path / 'other') == {}
+
+
 @pytest.mark.parametrize(
   'damage, left',
   [
