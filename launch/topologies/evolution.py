@@ -38,6 +38,7 @@ _OF_POLICY = (
   'stack',
   'normalize_observations',
   'tanh_mean',
+  'free_sigma',
 )
 _UNUSED = {
   'pace.samples_per_insert': 'there is no replay',

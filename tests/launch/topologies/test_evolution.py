@@ -90,3 +90,7 @@ def test_what_cannot_be_is_refused_with_the_reason(what):
   agent, overrides, reason = REFUSED[what]
   with pytest.raises(ValueError, match=reason):
     _build(agent, **overrides)
+
+
+def test_what_the_policy_depends_on_is_accepted():
+  _build('es_mlp', environment='Pendulum-v1', agent__free_sigma='True')
