@@ -123,7 +123,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     'clip_fraction': 'mean',  # of steps whose ratio is beyond the clip
     'stopped_updates': 'mean',  # share that moved nothing, for target_kl
     'lag_deviation': 'mean',  # |pi / mu - 1| before the updates: 0 without lag
-    'dropped_steps': 'mean',  # per update: no experience, or not finite
+    'dropped_steps': 'mean',  # per update: all that the mask leaves out
   }
 
   def __init__(self, config: Config, spec: environments.Spec):
