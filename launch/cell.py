@@ -20,6 +20,7 @@ from environment_loops import atari
 from environment_loops import environments
 from environment_loops import making
 from launch import experiment as experiment_lib
+from launch import graph
 from launch import needs
 from launch import registry
 from run_records import names
@@ -45,7 +46,9 @@ class Cell:
     """The program, not started; ValueError says why it cannot work."""
     experiment = dataclasses.replace(self.experiment, run_dir=run_dir)
     section = self.sections[self.topology.SECTION]
-    return self.topology.build(experiment, section)
+    program = self.topology.build(experiment, section)
+    graph.check(program)
+    return program
 
   @property
   def own_bytes(self) -> dict[str, int]:

@@ -71,7 +71,13 @@ def to_mermaid(program: lp.Program) -> str:
 
 
 def check(program: lp.Program) -> None:
-  """Refuses a handle in a dataclass: Launchpad would not connect it."""
+  """Refuses a program that cannot run, with a ValueError.
+
+  That is one without nodes, and one with a handle in a dataclass, which
+  Launchpad would not connect.
+  """
+  if not program.groups:
+    raise ValueError(f'The program {program.name!r} has no nodes: add some.')
   for name, node in named(program):
     for part in _parts(node):
       for arguments in _arguments(part):

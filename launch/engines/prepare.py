@@ -54,8 +54,6 @@ def prepare(
   """
   if not flags.FLAGS.is_parsed():
     flags.FLAGS(sys.argv[:1])
-  if not program.groups:
-    raise ValueError(f'The program {program.name!r} has no nodes: add some.')
   graph.check(program)
   for _, node in graph.named(program):
     node._initialize_context(launch_type, launch_config=None)

@@ -1,13 +1,17 @@
 """How a run of the terminal begins: whose directory it is, what is refused."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import types
 
+import launchpad as lp
 import pytest
 
 from launch import cell as cell_lib
 from launch import engines
+from launch import rpc
 from launch import session
 from launch.engines import state
 from launch.engines import zygote
@@ -54,6 +58,39 @@ def test_a_refused_run_leaves_no_directory(tmp_path, monkeypatch, capsys):
   assert session.run(cell, 'local_mp', isolate='off') == commands.USAGE
   assert 'names no data set' in capsys.readouterr().err
   assert list(tmp_path.iterdir()) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wrapped:
+  handle: object
+
+
+def _nothing(experiment, config):
+  return lp.Program('mine')
+
+
+def _hidden(experiment, config):
+  program = lp.Program('mine')
+  with program.group('counter'):
+    server = program.add_node(rpc.Node(object))
+  with program.group('client'):
+    program.add_node(lp.PyNode(print, _Wrapped(server)))
+  return program
+
+
+@pytest.mark.parametrize(
+  'build, said',
+  [(_nothing, "'mine' has no nodes"), (_hidden, 'A handle is inside a _Wrap')],
+)
+def test_a_program_that_cannot_run_is_refused_in_a_sentence(
+  tmp_path, capsys, build, said
+):
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  topology = types.SimpleNamespace(SECTION=cell.topology.SECTION, build=build)
+  cell = dataclasses.replace(cell, topology=topology)
+  assert session.run(cell, 'local_mt', path, isolate='off') == commands.USAGE
+  assert said in capsys.readouterr().err
+  assert not path.exists()
 
 
 @pytest.mark.parametrize('broken', ['live view', 'tells the caller'])
