@@ -36,13 +36,6 @@ class LearnerFault(RuntimeError):
   """Learning cannot go on: too many non-finite updates in a row."""
 
 
-class Applied(NamedTuple):
-  """The result of one update."""
-
-  finite: tf.Tensor  # bool [P], False where a member skipped its update
-  displacement: tf.Tensor  # added to theta where finite, [P, D]
-
-
 class StepResult(NamedTuple):
   """The result of one `TFLearner.step`."""
 
@@ -211,7 +204,7 @@ class TFLearner:
     gradient: base.Gradient,
     combine: gradient_step.Combine | None = None,
     operands: Sequence[tf.Tensor] = (),
-  ) -> Applied:
+  ) -> gradient_step.Step:
     """One update: theta <- theta - rate * u, or as `combine` says.
 
     Called by exchanges while the update is traced.
@@ -236,7 +229,7 @@ class TFLearner:
     for slot, value in zip(self._slots, made.slots):
       slot.assign(value)
     self._steps.assign(made.counts)
-    return Applied(made.finite, made.displacement)
+    return made
 
   def arrange(self, sample: Any) -> Any:
     """Batches of a call's updates, leading axes [U, P]. In the graph."""

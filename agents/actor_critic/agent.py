@@ -220,23 +220,12 @@ class ActorCritic(replay_agent.ReplayAgent):
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     """Actions [P, K, *action_shape]. The agent keeps the state of the
     exploration: one instance acts for one set of environments."""
-    return self.explore(theta, observation, actor_steps, rng, self._exploration)
+    outputs = self.acting(theta, observation)
+    return self.explored(outputs, actor_steps, rng, self._exploration)
 
   def ended(self, last: np.ndarray) -> None:
     """Says where an episode that `act` acts in has ended, bool [P, K]."""
     self._exploration.ended(last)
-
-  def explore(
-    self,
-    theta: np.ndarray,
-    observation: np.ndarray,
-    actor_steps: int,
-    rng: np.random.Generator,
-    exploration: Exploration,
-  ) -> np.ndarray:
-    """As `act`, with an exploration of the caller's."""
-    outputs = self.acting(theta, observation)
-    return self.explored(outputs, actor_steps, rng, exploration)
 
   def explored(
     self,
@@ -297,9 +286,8 @@ class _Explorer(base.Actor):
     self._exploration = agent.make_exploration()
 
   def act(self, theta, observation, actor_steps, rng):
-    return self._agent.explore(
-      theta, observation[None], actor_steps, rng, self._exploration
-    )[0]
+    outputs = self._agent.acting(theta, observation[None])
+    return self._agent.explored(outputs, actor_steps, rng, self._exploration)[0]
 
   # The parts of `act`, for many actors at once (batched_acting.py).
 
