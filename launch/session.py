@@ -94,6 +94,7 @@ def run(
       # What refuses comes before anything is in the directory.
       # Nodes may leave the working directory, as some environments do.
       program = cell.build(str(path.absolute()))
+      counter = counter_of(program)
       if ray is not None:
         engines.check_on_ray(program, ray)
       if ray is None or not ray.address:
@@ -144,7 +145,7 @@ def run(
       if resume and (note := _ended(directory, cell)):
         print(f'note: {note}', flush=True)
     title = f'{cell.agent.title} · {environment}'
-    live = view.LiveView(path, counter_of(program), title)
+    live = view.LiveView(path, counter, title)
     failed: set[str] = set()
     begun = False
 
@@ -333,7 +334,13 @@ def _isolation(
 
 def counter_of(program: lp.Program) -> Callable[[], Any]:
   """Makes a client of the program's counter, once its address is bound."""
-  (node,) = program.groups['counter']
+  nodes = program.groups.get('counter', ())
+  if len(nodes) != 1:
+    raise ValueError(
+      f"The group 'counter' of the program {program.name!r} has {len(nodes)} "
+      'nodes, and needs one: launch.topologies.parts.counter adds it.'
+    )
+  (node,) = nodes
   return lambda: node.create_handle().dereference()
 
 

@@ -69,6 +69,13 @@ def _nothing(experiment, config):
   return lp.Program('mine')
 
 
+def _uncounted(experiment, config):
+  program = lp.Program('mine')
+  with program.group('worker'):
+    program.add_node(lp.PyNode(print))
+  return program
+
+
 def _hidden(experiment, config):
   program = lp.Program('mine')
   with program.group('counter'):
@@ -80,7 +87,11 @@ def _hidden(experiment, config):
 
 @pytest.mark.parametrize(
   'build, said',
-  [(_nothing, "'mine' has no nodes"), (_hidden, 'A handle is inside a _Wrap')],
+  [
+    (_nothing, "'mine' has no nodes"),
+    (_uncounted, "'counter' of the program 'mine' has 0 nodes"),
+    (_hidden, 'A handle is inside a _Wrap'),
+  ],
 )
 def test_a_program_that_cannot_run_is_refused_in_a_sentence(
   tmp_path, capsys, build, said
