@@ -217,8 +217,8 @@ def service(given: objects.Objects) -> Helper:
   """The process that plays policies for this one; started at the first call.
 
   One for all runs, but for those of objects, which have one for each set. The
-  one that was asked longest ago makes room, unless a policy of it remembers the
-  episodes that it is in.
+  one that was asked longest ago makes room, unless it is busy, or a policy of
+  it remembers the episodes that it is in.
   """
   key = given.pickled()
   with _changing:
@@ -230,11 +230,17 @@ def service(given: objects.Objects) -> Helper:
     ):
       if found is not None:
         found.close()
-      idle = [k for k, helper in _services.items() if not helper.remembering]
-      for oldest in idle[: max(len(_services) + 1 - _MOST_SERVICES, 0)]:
-        closed = _services.pop(oldest)
-        with closed._lock:  # another thread may wait for its answer
-          closed.close()
+      for oldest, helper in [*_services.items()]:
+        if len(_services) < _MOST_SERVICES:
+          break
+        # Of one that is busy, another thread waits for the answer.
+        if helper.remembering or not helper._lock.acquire(blocking=False):
+          continue
+        try:
+          del _services[oldest]
+          helper.close()
+        finally:
+          helper._lock.release()
       found = Helper(given)
     _services[key] = found
     return found

@@ -102,6 +102,28 @@ def test_who_remembers_an_episode_makes_no_room_in_it(
   assert first.closed == 1
 
 
+def test_who_is_busy_makes_room_later_and_nobody_waits_for_it(services):
+  a, b, c, d = map(Given, (b'a', b'b', b'c', b'd'))
+  first, second = process.service(a), process.service(b)
+
+  def ask(*given):
+    thread = threading.Thread(target=lambda: [*map(process.service, given)])
+    thread.daemon = True
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+  with first._lock:
+    with second._lock:
+      assert ask(c, b), 'it waits for who is busy'
+      assert (first.closed, second.closed) == (0, 0)
+    third = process.service(c)
+    assert ask(d, b), 'it waits for who is busy'
+    assert (first.closed, third.closed) == (0, 1)
+  process.service(c)
+  assert (first.closed, len(process._services)) == (1, 2)
+
+
 def test_a_policy_whose_process_died_in_an_episode_says_so(
   services, monkeypatch, tmp_path
 ):
