@@ -102,18 +102,6 @@ def mix_row(
   return mixed
 
 
-def push_sum(
-  shares: np.ndarray, numerators: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """One round of push-sum, for graphs whose W is not doubly stochastic.
-
-  Worker j sends column j of `shares` [n, n], which sums to 1. A worker's
-  parameters are its numerator [n, D] over its weight [n]. `Mix` does not need
-  this, because every `Graph` is regular.
-  """
-  return shares @ numerators, shares @ weights
-
-
 def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
   """`sum_j q_j theta_j`, with `q_j = m_j / sum m` for environment steps m."""
   weights = np.asarray(steps, np.float64)
