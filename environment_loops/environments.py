@@ -106,19 +106,6 @@ def require_discrete(environment_spec: Spec, agent: str = 'this agent') -> int:
   return environment_spec.num_actions
 
 
-def how_to_bound(action_shape: tuple[int, ...]) -> str:
-  """Advice for an environment with unbounded actions.
-
-  Not ClipAction, which takes bounds away, nor RescaleAction, which needs them.
-  """
-  return (
-    f'Declare finite bounds in its action_space, or register it wrapped: '
-    f'gymnasium.wrappers.TransformAction(env, lambda action: action, '
-    f'gymnasium.spaces.Box(low, high, {action_shape})), with numbers for low '
-    f'and high.'
-  )
-
-
 def make(
   name: str, seed: int, render_mode: str | None = None
 ) -> 'GymnasiumEnvironment':
@@ -375,10 +362,15 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'gymnasium.spaces.Discrete(n)). {_PAGE}'
     )
   if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    # Not ClipAction, which takes bounds away, nor RescaleAction, which needs
+    # them.
     raise EnvironmentRefused(
       f'{name} takes unbounded actions (low={space.low}, high={space.high}), '
-      f'but [-1, 1] can only be mapped to finite bounds. '
-      f'{how_to_bound(space.shape)}'
+      f'but [-1, 1] can only be mapped to finite bounds. Declare finite bounds '
+      f'in its action_space, or register it wrapped: '
+      f'gymnasium.wrappers.TransformAction(env, lambda action: action, '
+      f'gymnasium.spaces.Box(low, high, {space.shape})), with numbers for low '
+      f'and high.'
     )
   return dataclasses.replace(
     result,

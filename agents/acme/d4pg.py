@@ -48,8 +48,8 @@ class AcmeD4PG(acme_agent.AcmeAgent):
     """Makes the agent for one environment.
 
     Raises:
-      environments.EnvironmentRefused: actions are discrete or unbounded, or
-        actions or observations are not vectors.
+      environments.EnvironmentRefused: actions are discrete, or actions or
+        observations are not vectors.
     """
     actor_critic.require_continuous(spec, "Acme's D4PG")
     if len(spec.action_shape) != 1 or len(spec.observation_shape) != 1:

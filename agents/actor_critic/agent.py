@@ -86,8 +86,8 @@ class ActorCritic(replay_agent.ReplayAgent):
       **networks: what `networks.Networks` is to have, of its own.
 
     Raises:
-      environments.EnvironmentRefused: discrete or unbounded actions, or
-        observations that the network does not take.
+      environments.EnvironmentRefused: discrete actions, or observations that
+        the network does not take.
     """
     require_continuous(spec, self.name.upper())
     self.config: actor_critic_config.Config = config
@@ -345,24 +345,12 @@ def make_encoder(
 
 
 def require_continuous(spec: environments.Spec, agent: str) -> None:
-  """Refuses an environment that a policy in [-1, 1] cannot act in.
-
-  Raises:
-    environments.EnvironmentRefused: discrete or unbounded actions.
-  """
+  """Raises environments.EnvironmentRefused if actions are discrete."""
   if spec.discrete:
     raise environments.EnvironmentRefused(
       f'{spec.name} takes {spec.num_actions} discrete actions, but {agent} '
       'needs continuous ones. Choose an environment with a Box action space, '
       'for example Pendulum-v1, or an agent for discrete actions such as DQN.'
-    )
-  bounds = (spec.action_minimum or ()) + (spec.action_maximum or ())
-  if not np.isfinite(bounds).all():
-    raise environments.EnvironmentRefused(
-      f'{spec.name} takes unbounded actions (low={spec.action_minimum}, '
-      f'high={spec.action_maximum}), but {agent} ends in a tanh, which can '
-      'only be mapped to finite bounds. '
-      f'{environments.how_to_bound(spec.action_shape)}'
     )
 
 
