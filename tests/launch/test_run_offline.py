@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -128,10 +129,37 @@ def test_prioritized_replay_of_data_begins_with_its_priorities(data):
   np.testing.assert_allclose(sample.probabilities, 1 / size, rtol=1e-5)
 
 
+@pytest.fixture
+def run(data, tmp_path, make_counter):
+  """run(directory, calls): of the learner, in all; the worker and counter."""
+
+  def run(directory, calls, resume=False):
+    path = tmp_path / directory
+    run_directory.create(path, {}, {}, resume=resume)
+    cell = _cell(data, **{'run.steps_per_agent': str(8 * calls)})
+    experiment = dataclasses.replace(cell.experiment, run_dir=str(path))
+    counter = make_counter(path, {'learner_steps': 8 * calls})
+    worker = offline.Worker(experiment, 'worker/0', counter, str(data))
+    worker.run(Ends())
+    counter.close()
+    return worker, counter
+
+  return run
+
+
+@pytest.mark.parametrize('lost', ['metrics', 'checkpoints'])
+def test_a_killed_run_makes_all_updates_of_its_budget(run, tmp_path, lost):
+  run('a', 3)
+  (tmp_path / 'a' / 'summary.json').unlink()
+  shutil.rmtree(tmp_path / 'a' / lost)
+  # Now the checkpoint is ahead of the counter, or behind it.
+  worker, counter = run('a', 6, resume=True)
+  assert worker.learner.updates == 48
+  assert counter.finished() and counter.totals()['learner_steps'] == 48
+
+
 @pytest.mark.long
-def test_a_resumed_run_draws_no_minibatch_again(
-  data, tmp_path, make_counter, monkeypatch
-):
+def test_a_resumed_run_draws_no_minibatch_again(run, monkeypatch):
   drawn = []
   draw = ring_lib.Ring.__next__
 
@@ -142,22 +170,14 @@ def test_a_resumed_run_draws_no_minibatch_again(
 
   monkeypatch.setattr(ring_lib.Ring, '__next__', noted)
 
-  def run(directory, calls, resume=False):
-    path = tmp_path / directory
-    run_directory.create(path, {}, {}, resume=resume)
-    cell = _cell(data, **{'run.steps_per_agent': str(8 * calls)})
-    experiment = dataclasses.replace(cell.experiment, run_dir=str(path))
-    counter = make_counter(path, {'learner_steps': 8 * calls})
+  def parameters(*given, **options):
     drawn.append([])
-    worker = offline.Worker(experiment, 'worker/0', counter, str(data))
-    worker.run(Ends())
-    counter.close()
-    return worker.learner.parameters()
+    return run(*given, **options)[0].learner.parameters()
 
-  first, same = run('a', 3), run('b', 3)
+  first, same = parameters('a', 3), parameters('b', 3)
   # The same seed learns the same, bit for bit: also where it goes on.
   np.testing.assert_array_equal(first, same)
-  first, same = run('a', 6, resume=True), run('b', 6, resume=True)
+  first, same = (parameters(name, 6, resume=True) for name in 'ab')
   np.testing.assert_array_equal(first, same)
   assert [len(calls) for calls in drawn] == [3, 3, 3, 3]
   for before, after in zip(drawn[0], drawn[2], strict=True):
