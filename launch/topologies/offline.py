@@ -27,6 +27,19 @@ from launch.topologies import parts
 
 SECTION = 'offline'
 members = parts.one_agent
+# Settings of the project's agents for acting in training alone.
+_ACTING = (
+  'agent.exploration',
+  'agent.epsilon',
+  'agent.epsilon_alpha',
+  'agent.epsilon_start',
+  'agent.epsilon_end',
+  'agent.epsilon_steps',
+  'agent.random_steps',
+  'agent.noise',
+  'agent.noise_theta',
+  'agent.sigma',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +57,12 @@ class Config:
 
 def ignored(agent: Any, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
-  del agent, config
+  del config
+  acting: tuple[str, ...] = ()
+  if type(agent).__module__.startswith('agents.'):
+    acting = _ACTING  # what others make of such names is theirs
   return {
+    **dict.fromkeys(acting, 'nobody acts but to evaluate, which is greedy'),
     'agent.max_replay_size': 'all of the data set is kept',
     'agent.min_replay_size': 'all of the data set is there at once',
     'run.background_niceness': 'one process does all the work',

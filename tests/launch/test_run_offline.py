@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from agents import dqn
 from environment_loops import evaluation
 from environment_loops import vector
 from launch import cell as cell_lib
@@ -348,6 +349,36 @@ def test_a_budget_need_not_fill_a_replay_that_is_not_filled(data):
 def test_settings_of_a_replay_that_is_not_there_are_refused(data):
   with pytest.raises(ValueError, match='all of the data set is kept'):
     _cell(data, **{'agent.max_replay_size': '5000'})
+
+
+@pytest.mark.parametrize(
+  ('agent', 'setting', 'value'),
+  [
+    ('dqn', 'epsilon_steps', '1'),
+    ('dqn', 'exploration', 'ladder'),
+    ('ddpg', 'sigma', '0.1'),
+    ('ddpg', 'noise', 'ornstein_uhlenbeck'),
+    ('sac', 'random_steps', '5'),
+  ],
+)
+def test_settings_of_acting_are_refused_where_nobody_acts(
+  agent, setting, value
+):
+  given = {f'agent.{setting}': value}
+  cell_lib.resolve(agent, overrides=given)
+  with pytest.raises(ValueError, match=f'{setting} would .* nobody acts'):
+    cell_lib.resolve(agent, topology='offline', overrides=given)
+
+
+def test_an_agent_of_one_s_own_may_learn_with_such_a_name(monkeypatch):
+  class Own(dqn.DQN):
+    pass
+
+  registered = registry.agent('dqn')
+  own = dataclasses.replace(registered, agent=Own)
+  monkeypatch.setattr(registry, 'agent', lambda name: own)
+  given = {'agent.epsilon_steps': '1'}
+  cell_lib.resolve('dqn', topology='offline', overrides=given)
 
 
 def test_the_budget_is_the_updates_of_a_run_of_as_many_steps(data):
