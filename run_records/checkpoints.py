@@ -30,7 +30,7 @@ COUNTER = 'counter.json'
 
 PLAYED = (STAR, BEST, AGENTS)  # what murmuration/playing.py plays, best first
 # Nothing goes on from these.
-_TO_PLAY = (AGENTS, BEST)
+_TO_PLAY = (STAR, AGENTS, BEST)
 _CHECKSUM = 'crc32'
 _logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A node's reports to the counter, once per second.
 
 An unavailable counter does not stall learning: the counts of failed reports are
-added up and sent again with a back-off.
+added up, rows are kept, and both are sent again with a back-off.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _MOVES = ('actor_steps', 'learner_steps', 'samples')
 # busy with other nodes or being restarted.
 _START_DEADLINE_S = 10.0
 _START_PATIENCE_S = 30.0
+_MOST_ROWS = 1000  # that wait for the counter
 
 
 class Reporter:
@@ -51,6 +52,10 @@ class Reporter:
     # does not count a report twice whose answer was lost.
     self._counted: collections.Counter[str] = collections.Counter()
     self._life = pulse.life()
+    # Rows that the counter has not received yet: when each was made, its kind.
+    self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
+      collections.deque(maxlen=_MOST_ROWS)
+    )
     self._next = clock()
     self._backoff_s = 0.0
 
@@ -85,18 +90,23 @@ class Reporter:
     self._backoff_s = 0.0
     self._next = self._clock() + _PERIOD_S
     self.finished = bool(answer['finished'])
+    self._send_rows()
     if self._goal is not None and not self.finished:
       self.finish(*self._goal)
     return self.finished
 
-  def log(self, kind: str, row: Mapping[str, Any]) -> bool:
-    """Appends a row to metrics/<kind>.jsonl; False, with a warning, if not."""
-    try:
-      self._counter.log(self.node, kind, dict(row))
-    except (rpc.Unavailable, rpc.RemoteError) as e:
-      _logger.warning('A row of %s was lost: %s', kind, e)
-      return False
-    return True
+  def log(self, kind: str, row: Mapping[str, Any]) -> None:
+    """Appends a row to metrics/<kind>.jsonl.
+
+    If the counter does not answer, the next report that succeeds appends it:
+    twice, if only an answer was lost.
+    """
+    self._rows.append((self._clock(), kind, dict(row)))
+    # Each attempt may take a second: while one row waits, none is made.
+    if len(self._rows) == 1:
+      self._send_rows()
+    elif len(self._rows) == _MOST_ROWS:
+      _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS - 1)
 
   def remark(self, remarks: Iterable[str]) -> None:
     """Logs warnings; of texts that differ only in numbers, only the first."""
@@ -145,6 +155,19 @@ class Reporter:
       )
       return 0
     return int(totals.get('actor_steps', 0))
+
+  def _send_rows(self) -> None:
+    while self._rows:
+      made, kind, row = self._rows[0]
+      age_s = self._clock() - made
+      try:
+        self._counter.log(self.node, kind, {'age_s': age_s, **row})
+      except rpc.Unavailable as e:
+        self._fail(e)
+        return
+      except rpc.RemoteError as e:
+        _logger.warning('A row of %s was lost: %s', kind, e)
+      self._rows.popleft()
 
   def _fail(self, error: Exception) -> None:
     if not self._backoff_s:

@@ -84,7 +84,11 @@ class Worker:
     place = evolution.perturbed(self._agent.layout)
     while not self._over():
       task = self._ask('next_task', self._index, self._key)
-      if task is None or not self._take(task):
+      if task is None:
+        # At once where the run is over, of which the counter tells this node.
+        self._stop.wait(_PAUSE_S)
+        continue
+      if not self._take(task):
         continue
       drawn = evolution.draws(
         self._config,
@@ -169,6 +173,7 @@ class Worker:
       if not self._away and not self._stop.is_set():
         _logger.warning('Waiting for the master: %s', e)
       self._away = True
+      pulse.waits(f'the master is away: {e}')
       self._stop.wait(_PAUSE_S)
       return None
     if self._away:

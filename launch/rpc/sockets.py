@@ -46,10 +46,12 @@ def listen(address: str) -> socket.socket:
   except OSError as e:
     port_of = address.rsplit(':', 1)[1]
     what = f'port {port_of}' if address.startswith(_TLS) else address
-    look = 'x src' if address.startswith(_UNIX) else 't sport ='
+    look = f't sport = :{port_of}'
+    if address.startswith(_UNIX):
+      look = f'x src {port_of}'
     raise OSError(
       f'Cannot listen on {what} ({e}). Another process probably uses it: '
-      f'look with `ss -lnp{look} :{port_of}`, end it, and start the run again.'
+      f'look with `ss -lnp{look}`, end it, and start the run again.'
     ) from e
   listener.setblocking(False)
   return listener

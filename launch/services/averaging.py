@@ -121,6 +121,8 @@ class Master:
           share.update,
           ', '.join(str(learner) for learner in sorted(missing)),
         )
+      if said:
+        pulse.waits(f'the gradient of learner {min(missing)} is not there')
       if self._should_stop():
         raise exchange_base.Stopped
 

@@ -8,7 +8,6 @@ cannot reach it goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-import contextlib
 import os
 import pathlib
 import threading
@@ -72,11 +71,11 @@ class Counter:
     self._holds: dict[str, float] = {}  # node to when its hold ends
     self._files = run_log.RunLog(self._run_dir)
     self._changes = 0  # that must not be lost
+    self._started = clock()
     self._file: counter_file.CounterFile | None = None
     if self._run_dir is not None:
       self._file = counter_file.CounterFile(self._run_dir / 'metrics')
       self._restore(self._file)
-    self._started = clock()
 
   def begin(self, node: str, life: tuple[str, int]) -> dict[str, int]:
     """A node begins a life: what is still on its way from older ones is void.
@@ -405,5 +404,7 @@ class Counter:
     resumed = summary.exists() and pulse.life()[1] <= 1
     if state['outcome'] == 'goal' and not resumed:
       self._end.restore(state)
-    with contextlib.suppress(FileNotFoundError):
+    if summary.exists():
+      # The goal goes first: a next life of this start would take it for new.
+      file.save(now, self._state, must=True)
       summary.unlink()

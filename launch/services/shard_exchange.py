@@ -28,6 +28,7 @@ _logger = logging.getLogger(__name__)
 _DEADLINE_S = 5.0
 _PAUSE_S = 0.2  # before an unavailable shard is called again
 _AWAY_S = 2.0  # the same, if the learner does not wait for it
+_PROBE_S = 0.2  # and for how long it is looked for then
 _PATIENCE_S = 60.0  # to get the first parameters
 _CONSISTENT_S = 1.0  # to read slices of one version, at most
 _LEAVE_S = 1.0  # deadline of `leave`
@@ -52,6 +53,7 @@ class Shards:
     again until all have one version.
     """
     self._shards = [client.with_deadline(deadline_s) for client in shards]
+    self._probes = [client.with_deadline(_PROBE_S) for client in shards]
     self._places = places
     self._learner = learner
     self._required = required
@@ -112,7 +114,7 @@ class Shards:
     asked = [
       i
       for i in range(len(self._shards))
-      if self._required or begin >= self._back[i]
+      if self._required or begin >= self._back[i] and self._is_there(i)
     ]
     answers = dict(
       zip(
@@ -131,6 +133,18 @@ class Shards:
     ]
     self.waited_s += time.monotonic() - begin
     return accepted
+
+  def _is_there(self, i: int) -> bool:
+    """Whether a shard that was away can be called with the whole deadline."""
+    if self._said[i]:
+      try:
+        self._probes[i].pull()
+      except rpc.Unavailable as e:
+        # One that got the call is there, if slow.
+        if not e.delivered:
+          self._back[i] = time.monotonic() + _AWAY_S
+          return False
+    return True
 
   def _ask(self, i: int, call: Callable[[], Any], answer: Any = None) -> bool:
     """Stores the reply of shard `i`; repeats the call while it is unavailable.

@@ -328,6 +328,9 @@ class StarServer:
 
   def _publish(self, candidate: int, returns: list[float]) -> None:
     self._version += 1
+    # Makes `run` write a checkpoint immediately. Before the row is there: `run`
+    # sends no row of a publication that is not saved.
+    self._saved = -math.inf
     chosen = self._candidates[candidate]
     self._log(
       'star',
@@ -340,7 +343,6 @@ class StarServer:
       learner_steps=chosen.learner_step,
     )
     self._log_candidate(candidate, returns)
-    self._saved = -math.inf  # Makes `run` write a checkpoint immediately.
 
   def _log_candidate(self, candidate: int, returns: list[float]) -> None:
     chosen = self._candidates[candidate]
@@ -424,11 +426,8 @@ class StarServer:
   # In the node's own thread, without the lock.
 
   def _flush(self, reporter: reporting.Reporter, rows: int) -> None:
-    # No more than there were: without a counter each of them takes a second.
     for _ in range(rows):
-      kind, row = self._rows.popleft()
-      if not reporter.log(kind, row):
-        break
+      reporter.log(*self._rows.popleft())
     if self._goal and not reporter.finished:
       self.save()
       reporter.finish(

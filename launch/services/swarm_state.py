@@ -43,6 +43,7 @@ def write(
     _, theta = parameters.decode(layout, candidates[star].theta)
     checkpoints.write(
       directory / checkpoints.STAR,
+      sync=False,  # nothing goes on from it
       theta=theta,
       version=kept['version'],
       r_star=r_star,

@@ -237,7 +237,7 @@ def test_a_generation_that_is_on_disk_is_not_put_there_again(path, flushes):
     assert len(flushes) == wanted  # 3: the one before was written without
 
 
-@pytest.mark.parametrize('name', [checkpoints.BEST, checkpoints.AGENTS])
+@pytest.mark.parametrize('name', checkpoints.PLAYED)
 def test_what_is_only_played_refuses_no_resumption(path, tmp_path, name):
   checkpoints.write(path, theta=np.zeros(2))
   played = path.with_name(name)

@@ -141,11 +141,48 @@ def test_that_the_run_is_over_is_remembered(reporter, counter):
   assert reporter.report() and reporter.finished
 
 
-def test_a_lost_row_raises_nothing(reporter, counter):
+def test_rows_wait_for_the_counter(reporter, counter, clock):
   reporter.log('evaluation', {'return_mean': 1.0})
   counter.away = AWAY
   reporter.log('evaluation', {'return_mean': 2.0})
-  assert counter.rows == [('explorer/0', 'evaluation', {'return_mean': 1.0})]
+  reporter.log('first_update', {'unix_time_s': 3.0})
+  clock.now += 7.0
+  reporter.report()
+  assert len(counter.rows) == 1
+  counter.away = None
+  reporter.report()
+  reporter.report()
+  assert counter.rows == [
+    ('explorer/0', 'evaluation', {'return_mean': 1.0, 'age_s': 0.0}),
+    ('explorer/0', 'evaluation', {'return_mean': 2.0, 'age_s': 7.0}),
+    ('explorer/0', 'first_update', {'unix_time_s': 3.0, 'age_s': 7.0}),
+  ]
+
+
+def test_a_row_that_the_counter_refuses_keeps_no_other_back(
+  reporter, counter, monkeypatch
+):
+  kept = counter.log
+
+  def refuse(node, kind, row):
+    if kind == 'broken':
+      raise rpc.RemoteError('KeyError', 'no such table', '')
+    kept(node, kind, row)
+
+  monkeypatch.setattr(counter, 'log', refuse)
+  reporter.log('broken', {})
+  reporter.log('evaluation', {'return_mean': 1.0})
+  assert [kind for _, kind, _ in counter.rows] == ['evaluation']
+
+
+def test_too_many_rows_are_said(reporter, counter, caplog):
+  counter.away = AWAY
+  for number in range(1001):
+    reporter.log('evaluation', {'number': number})
+  assert 'the oldest go' in caplog.text
+  counter.away = None
+  reporter.report()
+  assert [row['number'] for _, _, row in counter.rows] == list(range(1, 1001))
 
 
 def test_a_goal_is_said_again_until_it_is_heard(reporter, counter):

@@ -281,6 +281,8 @@ def test_a_socket_in_use_is_named_and_the_rest_of_a_dead_one_is_not_in_the_way(
   with pytest.raises(OSError, match=f'listen on {address}.*Another process'):
     with rpc.serve(Service(), address):
       pass
+  with pytest.raises(OSError, match=f'`ss -lnpx src {address[5:]}`'):
+    sockets.listen(address)
   assert rpc.Client(address).echo() == ((), {})
   sockets.listen(f'{address}-2').close()  # Its file is still there.
   with rpc.serve(Service(), f'{address}-2'):

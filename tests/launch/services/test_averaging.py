@@ -277,6 +277,8 @@ def test_parameters_that_differ_are_noticed_and_replaced(
 def test_a_wait_is_said_once_and_ends_with_the_run(team, caplog, monkeypatch):
   monkeypatch.setattr(averaging, '_PATIENCE_S', 0.1)
   monkeypatch.setattr(averaging, '_LOOK_AROUND_S', 0.05)
+  told = []  # to the launcher
+  monkeypatch.setattr(averaging.pulse, 'waits', told.append)
   caplog.set_level(logging.WARNING)
   together = team(2)
   together.start(0, range(2))
@@ -292,6 +294,7 @@ def test_a_wait_is_said_once_and_ends_with_the_run(team, caplog, monkeypatch):
   together.stop.set()
   together.wait(0)
   assert caplog.text.count(said) == 1
+  assert 'the gradient of learner 1 is not there' in told
   # Between two updates, so that it can be kept.
   assert together.learners[0].updates == UPDATES
 

@@ -215,6 +215,19 @@ def test_a_goal_that_was_reached_survives_the_counters_death(tmp_path):
   resumed.close()
 
 
+def test_a_counter_killed_as_a_run_is_resumed_does_not_keep_the_goal(
+  tmp_path, monkeypatch
+):
+  first = _counter(tmp_path)
+  first.finish('goal reached', {'R_star': 480.0})
+  first.close()
+  _counter(tmp_path)  # Killed before anything was reported.
+  monkeypatch.setattr(pulse, 'life', lambda: ('run', 2))
+  again = _counter(tmp_path)
+  assert not again.finished()
+  again.close()
+
+
 def test_a_counter_killed_after_its_summary_keeps_the_goal(
   tmp_path, monkeypatch
 ):

@@ -37,6 +37,16 @@ class _Unreliable:
     return call
 
 
+class _Going:
+  """A counter of a run that goes on."""
+
+  def with_deadline(self, timeout_s):
+    return self
+
+  def report(self, *unused):
+    return {'finished': False}
+
+
 def _run(directory, counter, workers, every=0, **numbers):
   """Runs until the budget is used; the master, and a row a generation."""
   experiment, config = evolution_cells.make(
@@ -130,15 +140,59 @@ def test_a_worker_whose_update_came_out_different_takes_all_over(run):
   )
   stop = threading.Event()
 
-  class Counter:
-    def with_deadline(self, timeout_s):
-      return self
-
-    def report(self, *unused):
-      return {'finished': False}
-
-  es_worker.Worker(experiment, config, 0, Counter(), Master()).run(stop)
+  es_worker.Worker(experiment, config, 0, _Going(), Master()).run(stop)
   assert Master.asked == [-1, -1]
+
+
+def test_a_worker_tells_the_launcher_what_it_waits_for(monkeypatch):
+  stop = threading.Event()
+  told = []
+
+  def waits(text):
+    told.append(text)
+    if len(told) == 2:
+      stop.set()
+
+  monkeypatch.setattr(es_worker.pulse, 'waits', waits)
+
+  class Master:
+    def register(self, *unused):
+      return ''
+
+    def next_task(self, *unused):
+      raise rpc.Unavailable('here', 'next_task', False, 'no route')
+
+  experiment, config = evolution_cells.make()
+  es_worker.Worker(experiment, config, 0, _Going(), Master()).run(stop)
+  assert told == ['the master is away: next_task() at here: no route'] * 2
+
+
+def test_a_worker_does_not_ask_a_master_that_is_over_without_a_pause(
+  monkeypatch,
+):
+  stop, asked, pauses = threading.Event(), [], []
+
+  class Master:
+    def register(self, *unused):
+      return ''
+
+    def next_task(self, *unused):
+      asked.append(len(pauses))
+      if len(asked) == 3:
+        stop.set()
+
+  wait = threading.Event.wait
+
+  def waited(event, timeout=None):
+    if event is stop:
+      pauses.append(timeout)
+      return True
+    return wait(event, timeout)
+
+  monkeypatch.setattr(threading.Event, 'wait', waited)
+  experiment, config = evolution_cells.make()
+  es_worker.Worker(experiment, config, 0, _Going(), Master()).run(stop)
+  assert asked == [0, 1, 2]
 
 
 def test_lost_calls_change_nothing(run):

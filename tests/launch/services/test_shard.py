@@ -11,6 +11,7 @@ from agents import learner
 from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import local as local_exchange
+from launch import rpc
 from launch.services import shard as shard_lib
 from launch.services import shard_exchange
 from tests.launch.services import shard_cases as cases
@@ -175,6 +176,36 @@ def test_or_the_others_move_without_it(caplog):
   assert (after[:half] != before[:half]).any()
   np.testing.assert_array_equal(after[half:], before[half:])
   assert caplog.text.count('Learning without shard 1') == 1
+
+
+def test_a_shard_that_is_left_out_is_not_waited_for_again_and_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(shard_exchange, '_AWAY_S', 0.0)
+  deadlines = []
+  call = rpc.Client._connect
+
+  def connect(client, method, deadline):
+    deadlines.append(client.timeout_s)
+    return call(client, method, deadline)
+
+  monkeypatch.setattr(rpc.Client, '_connect', connect)
+  config = cases.make_config(num_shards=2, all_shards_required=False)
+  shards = cases.make_shards(config)
+  made, exchange = cases.remote(config, shards)
+  gone = rpc.Client(f'unix:{tmp_path}/nobody')
+  group = exchange._shards
+  group._shards[1] = gone.with_deadline(1.0)
+  group._probes[1] = gone.with_deadline(0.1)
+  made.step(cases.packed(0))
+  made.step(cases.packed(1))
+  # The first call has its deadline, and is not repeated.
+  assert deadlines.count(1.0) == 1 and deadlines.count(0.1) > 1
+  # One that is there again is used again.
+  group._shards[1] = group._probes[1] = shards[1]
+  before = shards[1].shard.numbers()['version']
+  made.step(cases.packed(2))
+  assert shards[1].shard.numbers()['version'] > before
 
 
 def test_a_wait_ends_with_the_run():

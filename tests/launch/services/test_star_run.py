@@ -1,5 +1,6 @@
 """The star server in a run: its goal, and the rows that it logs."""
 
+import collections
 import json
 import math
 import threading
@@ -84,12 +85,12 @@ def test_a_counter_that_is_away_holds_up_neither_signs_nor_checkpoints(
       return self
 
     def log(self, *unused):
-      self.asked += 1
-      # As fast as rows can be lost, there are new ones.
-      server._log('supervisor', episode_return=0.0)
       raise rpc.Unavailable('nowhere', 'log', True, 'no answer')
 
     def report(self, *unused):
+      self.asked += 1
+      # As fast as rows are taken, there are new ones.
+      server._log('supervisor', episode_return=0.0)
       raise rpc.Unavailable('nowhere', 'report', True, 'no answer')
 
   counter = Away()
@@ -122,6 +123,22 @@ def test_a_publication_is_saved_before_it_is_on_record(tmp_path, running):
     calls.play(server, 10.0 * number, 10.0 * number)
     _wait_until(lambda n=number: len(saved) == n)
   assert saved == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_who_sees_a_publication_sees_that_it_is_not_saved(tmp_path):
+  seen = []
+
+  class Rows(collections.deque):
+    def append(self, row):
+      seen.append((row[0], server._saved))
+      super().append(row)
+
+  server = calls.make_server(tmp_path, time.monotonic)
+  server._rows = Rows()
+  server._saved = time.monotonic()
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 30.0, 30.0)
+  assert ('star', -math.inf) in seen
 
 
 def test_the_swarm_says_how_much_its_star_has_learned():
