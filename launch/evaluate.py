@@ -10,14 +10,12 @@ evaluated yet, the newest.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from run_records import commands
 from run_records import later

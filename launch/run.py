@@ -11,15 +11,12 @@ python launch/run.py --resume=runs/NAME
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-# TensorFlow's notes about GPUs and CPU features; errors are still shown.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from replay import isolation
 from run_records import commands

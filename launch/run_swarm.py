@@ -12,15 +12,12 @@ of another swarm's in configs/. Liu et al. 2018, arXiv:1811.10264.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import os
 import pathlib
 import sys
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-# TensorFlow's notes about GPUs and CPU features; errors are still shown.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from replay import isolation
 from run_records import commands

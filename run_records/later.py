@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import importlib
 import importlib.util
+import os
 import sys
 import types
 from typing import Any
@@ -34,6 +35,8 @@ class _Module(types.ModuleType):
 
 def put_off(names: Sequence[str] = SLOW) -> None:
   """Defers imports, except of modules that are loaded already or missing."""
+  # TensorFlow's notes about GPUs and CPU features; errors are still shown.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   for name in names:
     spec = None if name in sys.modules else importlib.util.find_spec(name)
     if spec is None or spec.loader is None:

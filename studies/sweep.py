@@ -26,7 +26,6 @@ from typing import Any
 # When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from run_records import later
 

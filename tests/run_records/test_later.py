@@ -34,6 +34,21 @@ REFUSED = (
 )
 
 
+def test_tensorflow_says_only_errors_when_it_comes():
+  code = (
+    'import os; from run_records import later; later.put_off(); '
+    "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+  )
+  for given, said in ({}, '2'), ({'TF_CPP_MIN_LOG_LEVEL': '0'}, '0'):
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      capture_output=True,
+      text=True,
+      env={'PYTHONPATH': str(ROOT), **given},
+    )
+    assert done.stdout.split() == [said], done.stderr
+
+
 def test_a_refusal_and_a_listing_need_no_tensorflow(tmp_path):
   commands = [*REFUSED, ['ppo', '--list-settings'], ['dqn', '--print-config']]
   done = subprocess.run(
