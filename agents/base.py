@@ -334,6 +334,12 @@ class Agent(abc.ABC):
   def ended(self, last: np.ndarray) -> None:
     """Resets what `act` keeps where episodes ended, bool [P, K]."""
 
+  def check_exploration(self, num_envs: int) -> None:
+    """Raises ValueError if it cannot explore in `num_envs` environments.
+
+    Of members of a worker that acts itself.
+    """
+
   def remarks(self, metrics: dict[str, float]) -> list[str]:
     """Warnings for the user, given the learner's last metrics."""
     return []

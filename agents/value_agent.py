@@ -180,6 +180,16 @@ class ValueAgent(replay_agent.ReplayAgent):
       actor_steps,
     )
 
+  def check_exploration(self, num_envs: int) -> None:
+    if self.config.exploration == 'ladder' and num_envs == 1:
+      raise ValueError(
+        "agent.exploration='ladder' has one rung here, as an agent without "
+        'priorities acts in one environment: epsilon would be '
+        f'{self.config.epsilon} to the end. Set agent.prioritized=True, which '
+        "gives it more environments, or agent.exploration='schedule', or use "
+        'actor_learner: --topology=actor_learner.'
+      )
+
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     """See `base.Agent.act`; a ladder spans each member's K environments."""
     epsilon = self.epsilons(

@@ -107,10 +107,13 @@ def check_actors(
     )
 
 
-def check_members(experiment: experiment_lib.Experiment) -> None:
+def check_members(
+  experiment: experiment_lib.Experiment, acts: bool = True
+) -> None:
   """Refuses sizes with which members of a worker that acts could never learn.
 
-  Makes no Reverb object, see `check_actors`.
+  Without `acts`, as offline, it does not explore. Makes no Reverb object, see
+  `check_actors`.
   """
   agent = experiment.make_agent()
   if agent.learner_class is not None:
@@ -121,6 +124,8 @@ def check_members(experiment: experiment_lib.Experiment) -> None:
   if not math.isfinite(experiment.total_steps):
     raise ValueError('run.steps_per_agent must be finite.')
   found = of_members(experiment, 1)
+  if acts:
+    agent.check_exploration(found.envs_per_member)
   assert found.steps_per_call > 0  # Raises if one loop cannot keep the pace.
   deadlock.check(found.plan)
   needed, budget = found.first_steps, experiment.run.steps_per_agent

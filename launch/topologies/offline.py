@@ -88,7 +88,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   path = pathlib.Path(config.data).resolve()
   offline.check(experiment, config.environment or experiment.environment, path)
   # The whole data set is there from the start.
-  experience.check_members(dataclasses.replace(experiment, min_replay_size=1))
+  whole = dataclasses.replace(experiment, min_replay_size=1)
+  experience.check_members(whole, acts=False)
   program = lp.Program('offline')
   counter = parts.counter(
     program, experiment, {'learner_steps': offline.updates(experiment)}

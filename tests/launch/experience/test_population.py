@@ -12,6 +12,7 @@ import reverb
 from agents import dqn
 from agents import learner
 from environment_loops import environments
+from launch import cell as cell_lib
 from launch import experience
 from launch import experiment as experiment_lib
 from launch.experience import population
@@ -234,3 +235,17 @@ def test_members_whose_server_is_gone_are_saved_soon_after_a_stop(
 
 def test_a_server_is_waited_for_as_long_as_its_table(check_patience):
   check_patience(experience.of_members(_experiment(prioritized=False), MEMBERS))
+
+
+@pytest.mark.parametrize(
+  'topology', ['single_process', 'swarm', 'gossip', 'parameter_server']
+)
+def test_a_ladder_of_one_rung_is_refused(topology):
+  def build(topology, **agent):
+    values = {f'agent.{name}': value for name, value in agent.items()}
+    cell_lib.resolve('dqn', topology=topology, overrides=values).build()
+
+  with pytest.raises(ValueError, match="exploration='ladder' has one rung"):
+    build(topology, exploration='ladder')
+  build(topology, exploration='ladder', prioritized='True')
+  build('actor_learner', exploration='ladder')
