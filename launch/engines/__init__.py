@@ -49,7 +49,6 @@ def run(
   *,
   run_dir: pathlib.Path | None = None,
   on_tick: OnTick | None = None,
-  tick_s: float = 0.2,
   ray: Options | None = None,
 ) -> Outcome:
   """Runs a program to its end.
@@ -64,8 +63,7 @@ def run(
     how: 'local_mt' (threads of this process), 'local_mp' (processes) or 'ray'
       (processes on the hosts of a Ray cluster).
     run_dir: a log per node is in run_dir/logs, but of local_mt.
-    on_tick: called from this thread about every tick_s, and once at the end.
-    tick_s: seconds.
+    on_tick: called from this thread about every 0.2 s, and once at the end.
     ray: which Ray, and what nodes ask of it; only for 'ray'.
 
   Raises:
@@ -78,6 +76,4 @@ def run(
       f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
   options: dict[str, Any] = {'options': ray} if how == 'ray' else {}
-  return _ENGINES[how](
-    program, run_dir=run_dir, on_tick=on_tick, tick_s=tick_s, **options
-  )
+  return _ENGINES[how](program, run_dir=run_dir, on_tick=on_tick, **options)

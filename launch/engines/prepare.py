@@ -42,11 +42,11 @@ def prepare(
   program: lp.Program,
   launch_type: lp.LaunchType,
   directory: directory_lib.Directory,
-  stopper: Callable[..., None] | None = None,
+  stopper: Callable[..., None],
 ) -> list[PreparedNode]:
   """Sets contexts, connects handles, names addresses, makes executables.
 
-  `stopper` implements lp.stop() in a node. None: Launchpad's, which sends the
+  `stopper` implements lp.stop() in a node. Launchpad's own would send the
   launcher SIGTERM, indistinguishable from one sent from outside.
 
   Raises:
@@ -57,8 +57,7 @@ def prepare(
   graph.check(program)
   for _, node in graph.named(program):
     node._initialize_context(launch_type, launch_config=None)
-    if stopper is not None:
-      node.launch_context._program_stopper = stopper
+    node.launch_context._program_stopper = stopper
   for label, nodes in program.groups.items():
     for node in nodes:
       for handle in node.input_handles:

@@ -61,7 +61,6 @@ def run(
   *,
   run_dir: pathlib.Path | None = None,
   on_tick: state_lib.OnTick | None = None,
-  tick_s: float = 0.2,
 ) -> state_lib.Outcome:
   """Runs a program with one process per node; see engines.run."""
   with prepare.scratch() as scratch, signals_lib.Signals() as signals:
@@ -78,7 +77,7 @@ def run(
     kept = paths if run_dir else [None] * len(nodes)
     with _Local(nodes, paths, board.slots, scratch) as backend:
       return supervision.Supervisor(
-        backend, nodes, kept, signals, on_tick, tick_s, watch
+        backend, nodes, kept, signals, on_tick, watch
       ).run()
 
 

@@ -28,6 +28,7 @@ KILL_GRACE_S = 1.0
 SERVERS_LATER_S = 2.0
 _MOST_RANKS = 3  # longest chain of servers that are stopped in turn
 _POLL_S = 0.05
+_TICK_S = 0.2
 _DEBUGGER = re.compile(
   r'/(bdb|pydevd)\w*\.py'
 )  # in the stack of a thread that a debugger holds
@@ -112,7 +113,6 @@ class Supervisor:
     log_paths: Sequence[pathlib.Path | None],
     signals: signals_lib.Signals,
     on_tick: state_lib.OnTick | None,
-    tick_s: float,
     watch: watch_lib.Watch,
   ):
     self._backend = backend
@@ -136,7 +136,6 @@ class Supervisor:
     ]
     self._signals = signals
     self._on_tick = on_tick
-    self._tick_s = tick_s
     self._exit_code: int | None = None
     self._reason = ''
     self._kill_at = self._killed_at = float('inf')
@@ -348,7 +347,7 @@ class Supervisor:
     now = time.monotonic()
     if self._on_tick is None or (now < self._next_tick and not force):
       return
-    self._next_tick = now + self._tick_s
+    self._next_tick = now + _TICK_S
     run_state = state_lib.RunState(
       nodes=[copy.copy(node) for node in self._nodes],
       elapsed_s=now - self._begin,

@@ -33,7 +33,6 @@ def run(
   *,
   run_dir: pathlib.Path | None = None,
   on_tick: state_lib.OnTick | None = None,
-  tick_s: float = 0.2,
 ) -> state_lib.Outcome:
   """Runs a program with one thread per node; see engines.run."""
   del run_dir  # Threads share the output of the process.
@@ -55,7 +54,6 @@ def run(
       [None] * len(nodes),
       signals,
       on_tick,
-      tick_s,
       watch.Watch(board.slots, restarts.limits_of(program)),
     ).run()
 

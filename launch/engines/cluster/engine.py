@@ -104,7 +104,6 @@ def run(
   *,
   run_dir: pathlib.Path | None = None,
   on_tick: state_lib.OnTick | None = None,
-  tick_s: float = 0.2,
   options: Options | None = None,
 ) -> state_lib.Outcome:
   """Runs a program with one process per node on Ray; see engines.run."""
@@ -114,7 +113,7 @@ def run(
   try:
     # Before anything is started: Ray takes its time.
     with signals:
-      return _run(program, run_dir, on_tick, tick_s, options, needs, signals)
+      return _run(program, run_dir, on_tick, options, needs, signals)
   except join.BrokenOff:
     return _broken_off(program, signals, on_tick)
 
@@ -123,7 +122,6 @@ def _run(
   program: lp.Program,
   run_dir: pathlib.Path | None,
   on_tick: state_lib.OnTick | None,
-  tick_s: float,
   options: Options,
   needs: Sequence[resources.Needs],
   signals: signals_lib.Signals,
@@ -188,7 +186,7 @@ def _run(
     with backend:
       _check_this_host(backend, store, go_on)
       return supervision.Supervisor(
-        backend, nodes, kept, signals, on_tick, tick_s, watch
+        backend, nodes, kept, signals, on_tick, watch
       ).run()
 
 

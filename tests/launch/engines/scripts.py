@@ -99,6 +99,5 @@ def play(
     [None] * len(nodes),
     signals.Signals(),
     None,
-    0.1,
     watch.Watch(script.slots, limits, clock),
   ).run()

@@ -23,5 +23,8 @@ def test_a_handle_inside_a_dataclass_is_refused(tmp_path):
     program.add_node(lp.PyNode(print, {'config': Config([server])}))
   with pytest.raises(ValueError, match='inside a Config .* client/0'):
     prepare.prepare(
-      program, lp.LaunchType.LOCAL_MULTI_THREADING, directory.Local(tmp_path)
+      program,
+      lp.LaunchType.LOCAL_MULTI_THREADING,
+      directory.Local(tmp_path),
+      lp.stop,
     )

@@ -260,12 +260,13 @@ def test_no_thread_of_the_engine_is_left():
     time.sleep(0.02)
 
 
-def test_on_tick_sees_the_nodes_and_the_end():
+def test_on_tick_sees_the_nodes_and_the_end(monkeypatch):
+  monkeypatch.setattr(supervision, '_TICK_S', 0.05)
   program = lp.Program('test')
   wait(program)
   call(program, 'last', lambda: time.sleep(0.3))
   seen = []
-  run(program, {'last': restarts.EndsRun()}, on_tick=seen.append, tick_s=0.05)
+  run(program, {'last': restarts.EndsRun()}, on_tick=seen.append)
   assert len(seen) >= 3
   assert [n.name for n in seen[0].nodes] == ['waiter/0', 'last/0']
   assert not seen[0].stopping and seen[-1].stopping

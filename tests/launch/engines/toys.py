@@ -21,6 +21,7 @@ from launch import engines
 from launch import pulse
 from launch import rpc
 from launch.engines import restarts
+from launch.engines import supervision
 
 SCENARIOS: dict = {}
 
@@ -388,10 +389,9 @@ def main():
       if run_state.stopping:
         (run_dir / 'stopping').touch()
 
+    supervision._TICK_S = 0.05
     start = time.monotonic()
-    outcome = engines.run(
-      program, how, run_dir=run_dir, on_tick=write_state, tick_s=0.05
-    )
+    outcome = engines.run(program, how, run_dir=run_dir, on_tick=write_state)
     nodes = {
       node.name: [node.state, node.restarts, node.last_error]
       for node in outcome.nodes
