@@ -31,7 +31,7 @@ import uuid
 
 from run_records import metrics
 
-MIN_FREE_BYTES = 200_000_000
+_MIN_FREE_BYTES = 200_000_000
 
 _PUT_BACK = 'Put it back from a copy, or start a new run.'
 _NEW = '.new-run.'  # begins the name of a directory that is being made
@@ -156,7 +156,6 @@ def create(
   *,
   command: Sequence[str] | str | None = None,
   resume: bool = False,
-  min_free_bytes: int = MIN_FREE_BYTES,
 ) -> RunDirectory:
   """Makes the directory of a new run, or opens an old one to go on with it.
 
@@ -172,7 +171,6 @@ def create(
     resume: go on in an existing run directory. Its metrics, logs and
       checkpoints stay; a config that differs replaces config.json, and the
       old one is kept as config.<n>.json.
-    min_free_bytes: refuse if the disk has less.
 
   Raises:
     RunDirectoryRefused: there is something in the way, nothing to resume, no
@@ -189,7 +187,7 @@ def create(
     check_resumable(path)
   else:
     check_free(path)
-  _check_disk(path, min_free_bytes)
+  _check_disk(path)
   try:
     if resume:
       return _resume(path, config, versions, line)
@@ -297,13 +295,13 @@ def _cannot_be_written(
   )
 
 
-def _check_disk(path: pathlib.Path, min_free_bytes: int) -> None:
+def _check_disk(path: pathlib.Path) -> None:
   existing = next(p for p in (path, *path.absolute().parents) if p.exists())
   free = shutil.disk_usage(existing).free
-  if free < min_free_bytes:
+  if free < _MIN_FREE_BYTES:
     raise RunDirectoryRefused(
       f'{path} is on a disk with {free / 1e6:,.0f} MB free; a run needs '
-      f'{min_free_bytes / 1e6:,.0f} MB for logs, metrics and checkpoints. '
+      f'{_MIN_FREE_BYTES / 1e6:,.0f} MB for logs, metrics and checkpoints. '
       'Free some, or give a --run_dir on another disk.'
     )
 

@@ -140,7 +140,7 @@ def test_a_run_that_keeps_nothing_yet_says_so(tmp_path):
     'environment': 'CartPole-v1',
     'agent': {'hidden_sizes': [16]},
   }
-  run = run_directory.create(tmp_path / 'run', config, {}, min_free_bytes=0)
+  run = run_directory.create(tmp_path / 'run', config, {})
   with pytest.raises(ValueError, match='keeps no parameters yet'):
     playing.load(run)
 

@@ -140,7 +140,7 @@ def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
 ):
   found = _plan('dqn', 'gamma=0.9', '--seeds=1', f'--dir={tmp_path}')
   (job,) = found.jobs(list(found.trials), steps)
-  run_directory.create(job.path, {}, {}, min_free_bytes=0)
+  run_directory.create(job.path, {}, {})
   metrics.write_json(job.record, {'exit_code': 0})
   at = np.array([200.0, 350, 510, 700, 850, 1010])
   kept = curves.Curve(at, at, np.array([0.0, 20, 40, 30, 40, 50]))
