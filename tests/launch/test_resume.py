@@ -177,7 +177,7 @@ def test_a_run_that_is_broken_is_refused_before_a_sink_begins(
 ):
   directory = tmp_path / 'run'
   shutil.copytree(resumed['swarm'][1].directory, directory)
-  for generation in directory.rglob('star.*'):
+  for generation in directory.rglob('star_server.*'):
     generation.write_bytes(b'of a disk that was full')
   command = {
     'argv': [f'--resume={directory}', '--sink=csv'],
