@@ -56,6 +56,7 @@ class Reporter:
     self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
       collections.deque(maxlen=_MOST_ROWS)
     )
+    self._dropping = False
     self._next = clock()
     self._backoff_s = 0.0
 
@@ -98,15 +99,16 @@ class Reporter:
   def log(self, kind: str, row: Mapping[str, Any]) -> None:
     """Appends a row to metrics/<kind>.jsonl.
 
-    If the counter does not answer, the next report that succeeds appends it:
-    twice, if only an answer was lost.
+    If the counter does not answer, it waits for a next report or row: and is
+    appended twice, if only an answer was lost.
     """
+    if len(self._rows) == _MOST_ROWS and not self._dropping:
+      self._dropping = True
+      _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS)
     self._rows.append((self._clock(), kind, dict(row)))
-    # Each attempt may take a second: while one row waits, none is made.
-    if len(self._rows) == 1:
+    # Each attempt may take a second: while rows wait, they are made as reports.
+    if len(self._rows) == 1 or self.due():
       self._send_rows()
-    elif len(self._rows) == _MOST_ROWS:
-      _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS - 1)
 
   def remark(self, remarks: Iterable[str]) -> None:
     """Logs warnings; of texts that differ only in numbers, only the first."""
@@ -128,6 +130,10 @@ class Reporter:
 
   def hold(self, seconds: float) -> None:
     """Asks the counter to keep the program up after the run; 0 releases it."""
+    if not seconds:
+      self._send_rows()
+      if self._rows:
+        _logger.warning('%d rows may be lost.', len(self._rows))
     try:
       self._counter.hold(self.node, float(seconds))
     except (rpc.Unavailable, rpc.RemoteError) as e:
@@ -159,15 +165,16 @@ class Reporter:
   def _send_rows(self) -> None:
     while self._rows:
       made, kind, row = self._rows[0]
-      age_s = self._clock() - made
+      age_s = self._clock() - made + row.get('age_s', 0.0)
       try:
-        self._counter.log(self.node, kind, {'age_s': age_s, **row})
+        self._counter.log(self.node, kind, {**row, 'age_s': age_s})
       except rpc.Unavailable as e:
         self._fail(e)
         return
       except rpc.RemoteError as e:
         _logger.warning('A row of %s was lost: %s', kind, e)
       self._rows.popleft()
+    self._dropping = False
 
   def _fail(self, error: Exception) -> None:
     if not self._backoff_s:

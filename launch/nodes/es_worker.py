@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,12 @@ class Worker:
   def _loop(self) -> None:
     place = evolution.perturbed(self._agent.layout)
     while not self._over():
+      asked = time.monotonic()
       task = self._ask('next_task', self._index, self._key)
       if task is None:
         # At once where the run is over, of which the counter tells this node.
-        self._stop.wait(_PAUSE_S)
+        if time.monotonic() - asked < _PAUSE_S:
+          self._stop.wait(_PAUSE_S)
         continue
       if not self._take(task):
         continue

@@ -87,6 +87,10 @@ class Worker(worker.Worker):
     self._counted += new
     samples = updates * self._experience.batch_size
     self._reporter.count(learner_steps=new, samples=samples)
+    # Once the counter has all updates the run is over, also for who is started
+    # again: by then they are kept.
+    if updates and self._updates >= self._budget:
+      self._save()
 
   def over(self) -> bool:
     return super().over() or self._updates >= self._budget

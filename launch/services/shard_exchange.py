@@ -200,7 +200,7 @@ class Shards:
       if len(set(versions)) == 1:
         return
       for i, version in enumerate(versions):
-        if version < max(versions):
+        if version < max(versions) and (self._required or self._is_there(i)):
           self._ask(i, self._shards[i].pull)
     if not self._said_mixed and not self.over():
       self._said_mixed = True

@@ -159,6 +159,23 @@ def test_a_killed_run_makes_all_updates_of_its_budget(run, tmp_path, lost):
   assert counter.finished() and counter.totals()['learner_steps'] == 48
 
 
+def test_what_is_learned_is_kept_before_the_counter_has_all_of_it(
+  run, tmp_path, monkeypatch
+):
+  kept = []
+  report = offline.worker.reporting.Reporter.report
+
+  def noted(reporter, metrics=None):
+    if reporter._pending['learner_steps']:
+      files = (tmp_path / 'a' / 'checkpoints').glob('worker-0.npz')
+      kept.extend(int(np.load(file)['updates']) for file in files)
+    return report(reporter, metrics)
+
+  monkeypatch.setattr(offline.worker.reporting.Reporter, 'report', noted)
+  run('a', 3)
+  assert kept[-1:] == [24]
+
+
 @pytest.mark.long
 def test_a_resumed_run_draws_no_minibatch_again(run, monkeypatch):
   drawn = []

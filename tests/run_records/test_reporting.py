@@ -46,6 +46,9 @@ class _Counter:
     self._check()
     self.rows.append((node, kind, row))
 
+  def hold(self, node, seconds):
+    self._check()
+
   def finish(self, reason, result):
     self._check()
     self.results.append((reason, result))
@@ -144,7 +147,7 @@ def test_that_the_run_is_over_is_remembered(reporter, counter):
 def test_rows_wait_for_the_counter(reporter, counter, clock):
   reporter.log('evaluation', {'return_mean': 1.0})
   counter.away = AWAY
-  reporter.log('evaluation', {'return_mean': 2.0})
+  reporter.log('evaluation', {'return_mean': 2.0, 'age_s': 1.0})
   reporter.log('first_update', {'unix_time_s': 3.0})
   clock.now += 7.0
   reporter.report()
@@ -154,7 +157,7 @@ def test_rows_wait_for_the_counter(reporter, counter, clock):
   reporter.report()
   assert counter.rows == [
     ('explorer/0', 'evaluation', {'return_mean': 1.0, 'age_s': 0.0}),
-    ('explorer/0', 'evaluation', {'return_mean': 2.0, 'age_s': 7.0}),
+    ('explorer/0', 'evaluation', {'return_mean': 2.0, 'age_s': 8.0}),
     ('explorer/0', 'first_update', {'unix_time_s': 3.0, 'age_s': 7.0}),
   ]
 
@@ -175,14 +178,32 @@ def test_a_row_that_the_counter_refuses_keeps_no_other_back(
   assert [kind for _, kind, _ in counter.rows] == ['evaluation']
 
 
-def test_too_many_rows_are_said(reporter, counter, caplog):
+def test_rows_of_a_node_that_reports_no_more(reporter, counter, clock, caplog):
   counter.away = AWAY
-  for number in range(1001):
+  reporter.log('evaluation', {'number': 1})
+  counter.away = None
+  reporter.log('evaluation', {'number': 2})  # soon after: it waits, too
+  assert not counter.rows
+  clock.now += 5.0
+  reporter.log('evaluation', {'number': 3})
+  assert [row['number'] for _, _, row in counter.rows] == [1, 2, 3]
+  counter.away = AWAY
+  reporter.log('evaluation', {'number': 4})
+  reporter.hold(0)
+  assert '1 rows may be lost' in caplog.text
+  counter.away = None
+  reporter.hold(0)
+  assert len(counter.rows) == 4
+
+
+def test_too_many_rows_are_said_once(reporter, counter, caplog):
+  counter.away = AWAY
+  for number in range(1003):
     reporter.log('evaluation', {'number': number})
-  assert 'the oldest go' in caplog.text
+  assert caplog.text.count('the oldest go') == 1
   counter.away = None
   reporter.report()
-  assert [row['number'] for _, _, row in counter.rows] == list(range(1, 1001))
+  assert [row['number'] for _, _, row in counter.rows] == list(range(3, 1003))
 
 
 def test_a_goal_is_said_again_until_it_is_heard(reporter, counter):
