@@ -105,6 +105,8 @@ class PriorityWriter:
     `clients` are those of the shards, in the order of `Sample.shards`; each
     shard has a table of this name.
     """
+    if not clients:
+      raise ValueError('clients is empty: pass the client of each shard.')
     self.repaired = 0
     self._table = table
     self._shards = [_Shard(client, table) for client in clients]

@@ -73,9 +73,11 @@ def make_dataset(
     signature: (nested) tf.TensorSpec of an item, checked against the server's.
 
   Raises:
-    ValueError: no such table, no signature or another.
+    ValueError: a number out of range, no such table, no signature or another.
     ConnectionError: the server does not answer.
   """
+  if batch_size < 1:
+    raise ValueError(f'batch_size={batch_size} must be at least 1 item.')
   signature = table_checks.signature(
     reverb.Client(server_address), table, signature, _CONNECT_TIMEOUT_S
   )

@@ -62,7 +62,7 @@ class ShardedSampler:
 
     Args:
       addresses: Reverb server of each shard.
-      batch_size: items of one update, B: at least one of each shard.
+      batch_size: items of one update, B.
       updates: number of updates in one sample, U.
       should_stop: called while there is nothing to return.
       max_in_flight: items of each shard that each of `num_workers` requests
@@ -71,7 +71,27 @@ class ShardedSampler:
         for any shard if all are away.
       say: called from time to time with what a long wait is for.
       **dataset_options: of `readers.make_dataset`.
+
+    Raises:
+      ValueError: no address, or a number out of range.
     """
+    if isinstance(addresses, str) or not addresses:
+      raise ValueError(
+        f'addresses={addresses!r} must be a list with the address of each '
+        'shard.'
+      )
+    for name, value in (
+      ('updates', updates),
+      ('max_in_flight', max_in_flight),
+    ):
+      if value < 1:
+        raise ValueError(f'{name}={value} must be at least 1.')
+    if batch_size < len(addresses):
+      raise ValueError(
+        f'batch_size={batch_size} is less than the {len(addresses)} shards, '
+        'of which each gives a part of every batch. Raise batch_size or make '
+        'fewer shards.'
+      )
     self._table = table
     self._batch_size = batch_size
     self._updates = updates

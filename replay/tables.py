@@ -1,4 +1,4 @@
-"""Makes Reverb tables. `deadlock.check` has checked the numbers of a run's.
+"""Makes Reverb tables, with their numbers checked before the server starts.
 
 Signatures come from `packing.TransitionLayout.signature`: `()` for single
 transitions [W], `(P,)` for population steps [P, W].
@@ -28,6 +28,9 @@ def uniform(
     signature: (nested) tf.TensorSpec of one item.
     rate_limiter: such as `deadlock.limiter(plan)`, which is checked with the
       rest of the plan; by default, samples wait only for `min_size`.
+
+  Raises:
+    ValueError: a number or a name is invalid.
   """
   sampler = reverb.selectors.Uniform()
   return _table(name, sampler, max_size, min_size, signature, rate_limiter)
@@ -48,7 +51,7 @@ def prioritized(
   arXiv:1511.05952; for the other arguments see `uniform`.
 
   Raises:
-    ValueError: `priority_exponent` is out of range.
+    ValueError: a number or a name is invalid.
   """
   if not (math.isfinite(priority_exponent) and priority_exponent >= 0):
     raise ValueError(
@@ -64,13 +67,18 @@ def queue(name: str, max_size: int, signature: Any) -> reverb.Table:
 
   Read it with one worker (`readers.make_dataset(..., num_workers=1)`). At most
   `max_size` items wait; `signature` is that of one item, as of `uniform`.
+
+  Raises:
+    ValueError: a number or a name is invalid.
   """
+  _check(name, max_size, 1)
   return reverb.Table.queue(
     name=name, max_size=int(max_size), signature=signature
   )
 
 
 def _table(name, sampler, max_size, min_size, signature, limiter):
+  _check(name, max_size, min_size)
   return reverb.Table(
     name=name,
     sampler=sampler,
@@ -79,3 +87,18 @@ def _table(name, sampler, max_size, min_size, signature, limiter):
     rate_limiter=limiter or reverb.rate_limiters.MinSize(int(min_size)),
     signature=signature,
   )
+
+
+def _check(name: str, max_size: int, min_size: int) -> None:
+  if not name:
+    raise ValueError('A table needs a name that is not empty.')
+  if max_size < 1:
+    raise ValueError(
+      f'max_size={max_size} of table {name!r} must be at least 1 item.'
+    )
+  if not 1 <= min_size <= max_size:
+    raise ValueError(
+      f'min_size={min_size} of table {name!r} must lie in [1, '
+      f'max_size={max_size}], or its first sample never comes. Lower min_size '
+      'or raise max_size.'
+    )

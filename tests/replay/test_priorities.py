@@ -170,6 +170,8 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
 
 def test_an_update_that_cannot_be_meant_is_refused(serve):
   client = serve(_table()).localhost_client()
+  with pytest.raises(ValueError, match='clients is empty'):
+    priorities.PriorityWriter([], 'table')
   writer = priorities.PriorityWriter([client], 'table')
   with pytest.raises(ValueError, match=r'shape \(2,\).*\(1,\) keys'):
     writer.update(_sample([1], [0]), np.ones(2))

@@ -190,3 +190,8 @@ def test_a_table_without_a_signature_is_refused(serve):
   )
   with pytest.raises(ValueError, match='no signature'):
     readers.make_dataset(_address(server), 'bare', 4)
+
+
+def test_an_empty_batch_is_refused():
+  with pytest.raises(ValueError, match='batch_size=0'):
+    readers.make_dataset('localhost:1', 'table', 0)

@@ -324,3 +324,18 @@ def test_another_table_or_signature_is_refused_with_the_reason(serve):
     next(other)
   for sampler in (wrong, other):
     sampler.close()
+
+
+@pytest.mark.parametrize(
+  'arguments, options, reason',
+  [
+    (([], 'table', 4), {}, 'address of each shard'),
+    (('localhost:1', 'table', 4), {}, 'must be a list'),
+    ((['localhost:1'] * 5, 'table', 4), {}, 'less than the 5 shards'),
+    ((['localhost:1'], 'table', 4), {'updates': 0}, 'updates=0'),
+    ((['localhost:1'], 'table', 4), {'max_in_flight': 0}, 'max_in_flight=0'),
+  ],
+)
+def test_what_no_sampler_could_do_is_refused(arguments, options, reason):
+  with pytest.raises(ValueError, match=reason):
+    sampler_lib.ShardedSampler(*arguments, **options)
