@@ -12,13 +12,19 @@ _BOTH = (study_plan.STEPS, study_plan.SECONDS)
 
 
 def _gossip(
-  preset: str, environment: str, budget: int, threshold: float, seeds: int
+  preset: str,
+  environment: str,
+  budget: int,
+  threshold: float,
+  a3c: tuple[str, ...] = (),
 ) -> study_plan.Study:
   """GALA and PALA against agents that do not mix, at equal total steps.
 
   Each has sixteen environments. A2C and the four agents that do not mix have
-  GALA's settings, so that mixing is the only difference; A3C has its preset.
+  GALA's settings, so that mixing is the only difference; A3C has its preset,
+  and `a3c`: flags that give it the network of the others.
   """
+  seeds = 10
   gala = f'gala_a2c:{preset}'
   alone = study_plan.Variant(
     (gala, '--topology=single_process', '--config.single.num_agents=4'),
@@ -44,7 +50,7 @@ def _gossip(
       'GALA': study_plan.Variant((gala,), shared_by=4),
       'PALA': study_plan.Variant((f'pala_a2c:{preset}',), shared_by=4),
       'A3C': study_plan.Variant(
-        (f'a3c:{preset}', f'--config.agent.anneal_env_steps={budget}')
+        (f'a3c:{preset}', f'--config.agent.anneal_env_steps={budget}', *a3c)
       ),
     },
     baseline='A2C',
@@ -207,9 +213,15 @@ def _from_start(
 
 
 STUDIES = (
-  _gossip('cartpole', 'CartPole-v1', 200_000, 475.0, 10),
-  _gossip('acrobot', 'Acrobot-v1', 400_000, -100.0, 10),
-  _gossip('hopper', 'Hopper-v5', 300_000, 1000.0, 5),
+  _gossip('cartpole', 'CartPole-v1', 200_000, 475.0),
+  _gossip('acrobot', 'Acrobot-v1', 400_000, -100.0),
+  _gossip(
+    'hopper',
+    'Hopper-v5',
+    300_000,
+    1000.0,
+    ('--config.agent.hidden_sizes=(64, 64)',),
+  ),
   _gorila('cartpole', 'CartPole-v1', 100_000, 475.0, 400.0),
   _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
   _gorila_faults(),
