@@ -192,7 +192,7 @@ class Agent(abc.ABC):
   serve_target: bool = False  # whether target networks act in place of online
   gamma: float
   n_step: int  # environment steps in one return
-  batch_size: int  # transitions, or sequences, per update and member
+  batch_size: int  # transitions, sequences, or PPO's steps, per update, member
   learning_rate: float  # of a member, per update
   metrics: dict[str, str]  # of the loss; how to pool updates: 'mean' or 'max'
   max_gradient_norm: float | None = None  # of a member's whole gradient
@@ -216,8 +216,8 @@ class Agent(abc.ABC):
   # Learner steps per call where the agent fixes them, such as the epochs of a
   # rollout; None: `run.updates_per_call`.
   updates_per_call: int | None = None
-  # Names of the `statistics` that are running maxima. Across learners they are
-  # merged by maximum, all others by mean.
+  # Names of the `statistics` that are running maxima. A parameter server merges
+  # them by maximum, all others by mean; learners that average take the first's.
   maxima: tuple[str, ...] = ()
   # Whether actors wait until the rollout they contributed to is learned from.
   on_policy: bool = False

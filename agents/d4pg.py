@@ -51,6 +51,10 @@ class Config(actor_critic_config.Deterministic):
     super().__post_init__()
     why = 'they are the ends of the support of the critic.'
     settings.ordered(self, 'agent.v_min', 'agent.v_max', why)
+    why = 'they are the least and the largest reward of one step.'
+    settings.ordered(
+      self, 'agent.reward_min', 'agent.reward_max', why, equal=True
+    )
 
 
 class D4PG(deterministic.Deterministic):

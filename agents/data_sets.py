@@ -40,6 +40,8 @@ def check(agent: Any, about: dict[str, Any], path: pathlib.Path) -> None:
       change = 'Choose the agent and environment that wrote it.'
       if name != 'layout':
         change = f'Its sums are made: set --config.agent.{name}={got}.'
+        if name not in about and name != 'reward_clip':
+          change = f'Its `about` does not say {name}: add it there.'
       raise ValueError(
         f'{path} has {name}={got}, but {agent.name} on {agent.spec.name} '
         f'needs {own}. {change}'
@@ -104,6 +106,9 @@ def check_rows(
       require(name, np.isfinite(values), why, 'Leave these rows out.')
   advice = 'Give absolute temporal differences, or leave the array out.'
   require('priority', priorities >= 0, 'no priority is below 0', advice)
+  within = (fields['d_t'] >= 0) & (fields['d_t'] <= 1)
+  advice = 'Give 0 where an episode has terminated, else gamma^n.'
+  require('d_t', within, 'a discount lies in [0, 1]', advice)
   actions, num = fields['a_tm1'], agent.spec.num_actions
   task = agent.spec.name
   if num is None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import dataclasses
 import itertools
 import operator
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 import zlib
 
 import numpy as np
@@ -30,6 +30,7 @@ from agents import settings
 _STATE = ('normalizer', 'priority')
 _BLOCK = 256  # rows of noise in memory at once
 _KEPT_SHARE = 0.75  # of policies still playing, at which ended ones are dropped
+_CHUNK = 1 << 20  # numbers of the table that are drawn at once, as float64
 _CHECKED = 1000  # numbers of the table that the checksum covers
 _NO_DEVIATION = 0.1  # smallest standard deviation; starter code
 
@@ -78,8 +79,9 @@ class Config:
   # which each one computes the same update (Algorithm 2 of the paper).
   broadcast: Literal['theta', 'returns'] = 'theta'
   # Numbers in the table of noise, float32; starter code: 250,000,000.
-  table_size: settings.Whole = 2_000_000
-  table_seed: settings.Count = 123  # of the table of noise; starter code: 123
+  table_size: Annotated[int, settings.whole(1, 2**31 - 1)] = 2_000_000
+  # Of the table of noise; starter code: 123.
+  table_seed: Annotated[int, settings.whole(0, 2**32 - 1)] = 123
   # Seconds after which an unfinished task is given to another worker too.
   patience_s: settings.Seconds = 60.0
 
@@ -102,7 +104,11 @@ class Config:
 
 def noise_table(seed: int, size: int) -> np.ndarray:
   """Standard normal numbers, float32 [size], the same in every process."""
-  return np.random.RandomState(seed).randn(size).astype(np.float32)
+  rng, table = np.random.RandomState(seed), np.empty(size, np.float32)
+  for start in range(0, size, _CHUNK):
+    part = table[start : start + _CHUNK]
+    part[:] = rng.randn(len(part))
+  return table
 
 
 def checksum(table: np.ndarray) -> int:

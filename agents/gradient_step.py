@@ -25,7 +25,7 @@ class Step(NamedTuple):
   # Updates that moved each member, int64 [P, C]; with `delayed` parameters, C
   # is 2 and the second column counts theirs.
   counts: tf.Tensor
-  # Whether the gradient is finite, bool [P]; if not, the member is unchanged.
+  # Whether the gradient's norm is, bool [P]; if not, the member is unchanged.
   finite: tf.Tensor
   displacement: tf.Tensor  # added to theta where `finite`, [P, D]
 
@@ -35,13 +35,14 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
 
   @tf.function(jit_compile=True, autograph=False)
   def step(vector, stopped, theta, slots, counts, rates, made, operands):
-    finite = tf.reduce_all(tf.math.is_finite(vector), axis=1, keepdims=True)
+    # Where squares are beyond float32, limits and optimizers would make it 0.
+    norm = tf.norm(vector, axis=1, keepdims=True)
+    finite = tf.math.is_finite(norm)
     vector = tf.where(finite, vector, 0.0)
     if agent.max_gradient_norm is not None:
-      norm = tf.norm(vector, axis=1, keepdims=True)
       # The factor is 1 for a zero gradient, which stays zero.
       vector *= agent.max_gradient_norm / tf.maximum(
-        norm, agent.max_gradient_norm
+        tf.where(finite, norm, 0.0), agent.max_gradient_norm
       )
     # A batch without experience, such as one of stale blocks, has a gradient of
     # exactly 0. It moves nothing; by momentum it would.

@@ -74,6 +74,12 @@ class Config(unroll_agent.Config):
         f'agent.c_bar={self.c_bar} is above rho_bar={self.rho_bar}. Lower '
         'c_bar.'
       )
+    if self.normalize_advantages and self.unroll_length * self.batch_size == 1:
+      raise ValueError(
+        'agent.unroll_length=1 and agent.batch_size=1: normalized, the '
+        'advantage of a single step is always 0, so that no policy is learned. '
+        'Raise one of them, or set agent.normalize_advantages=False.'
+      )
 
 
 class IMPALA(unroll_agent.UnrollActorCritic):
@@ -94,7 +100,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
   def __init__(self, config: Config, spec: environments.Spec):
     super().__init__(config, spec)
     options = {}
-    if config.optimizer == 'rmsprop':
+    if config.optimizer.endswith('rmsprop'):
       options['epsilon'] = config.rmsprop_epsilon
     self.optimizer = optimizers.make(config.optimizer, **options)
     total = config.anneal_env_steps

@@ -80,6 +80,12 @@ class Config(unroll_agent.Config):
         f'unrolls of {self.unroll_length} steps. Set agent.unroll_length to a '
         'divisor.'
       )
+    if self.normalize_advantages and self.batch_size == 1:
+      raise ValueError(
+        'agent.batch_size=1: normalized, the advantage of a single step is '
+        'always 0, so that no policy is learned. Set agent.batch_size to at '
+        'least 2, or agent.normalize_advantages=False.'
+      )
     updates = self.updates_per_rollout
     if updates > _MOST_UPDATES:
       raise ValueError(

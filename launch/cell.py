@@ -315,6 +315,12 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
         f'agent.gamma={gammas[1]} (sums of {steps} rewards in replay are made '
         f'with {gammas[0]})'
       )
+    clips = one.reward_clip, two.reward_clip
+    if clips[0] != clips[1]:
+      other.append(
+        f'agent.reward_clip={clips[1]} (rewards in replay are clipped by '
+        f'{clips[0]})'
+      )
     if section == 'server' and runs[0].replay == 'colocated':
       learners = before.num_learners, after.num_learners
       if learners[1] < learners[0]:

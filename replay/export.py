@@ -284,6 +284,13 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
       f'{_also(about)}, and episodes are found in transitions of one kind. '
       'Export only arrays: --format=arrays.'
     )
+  n, gamma = int(about['n_step']), about['gamma']
+  if n > 1 and np.float32(gamma ** (n - 1)) == 0:
+    raise ValueError(
+      f'with agent.gamma={gamma} and agent.n_step={n}, the discount of a full '
+      'window is 0, as at the end of an episode, so that episodes cannot be '
+      'told apart. Export only arrays: --format=arrays.'
+    )
   agent = re.sub(r'\W', '_', str(about['agent']))
   task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
   name = f'{agent}_{task or "task"}-v0'.lower()
@@ -292,9 +299,7 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
     out,
     name,
     about['environment'],
-    episodes.episodes(
-      packing.Transition(**fields), int(about['n_step']), about['gamma']
-    ),
+    episodes.episodes(packing.Transition(**fields), n, gamma),
     {'algorithm_name': str(about['agent'])},
   )
   total = len(found['r_t'])

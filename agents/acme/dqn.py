@@ -49,10 +49,16 @@ class AcmeDQN(acme_agent.AcmeAgent):
     """Makes the agent for one environment.
 
     Raises:
-      environments.EnvironmentRefused: the actions are not discrete.
+      environments.EnvironmentRefused: the actions are not discrete, or the
+        observations are images.
     """
     self._num_actions = environments.require_discrete(spec, "Acme's DQN")
     super().__init__(config, spec)
+    if self.images:
+      raise environments.EnvironmentRefused(
+        f"{spec.name} has images {spec.observation_shape}, and Acme's DQN has "
+        'an MLP here. Take dqn, or register a version that gives float vectors.'
+      )
 
   def _make_network(self) -> Any:
     from acme.tf import utils

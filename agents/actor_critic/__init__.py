@@ -1,1 +1,1 @@
-"""What DDPG, TD3 and D4PG share."""
+"""What DDPG, TD3, D4PG and SAC share."""

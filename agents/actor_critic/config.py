@@ -35,7 +35,7 @@ class Deterministic(Config):
   noise: noise_lib.Kind = 'gaussian'  # or 'ornstein_uhlenbeck'
   sigma: settings.NotNegative = 0.2  # of the noise, in units of [-1, 1]
   # Share that Ornstein-Uhlenbeck noise forgets.
-  noise_theta: settings.Fraction = 0.15
+  noise_theta: settings.Share = 0.15
   twin_critics: bool = False  # the more pessimistic of two; TD3: True
   # Critic updates for one of the policy; TD3: 2.
   policy_delay: settings.Whole = 1

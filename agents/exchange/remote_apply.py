@@ -189,7 +189,8 @@ class RemoteApply(base.Exchange):
   def meet(self, learner, gradient):
     vector = np.asarray(gradient.vector)[0]
     statistics = self._moved(gradient.statistics)
-    sound = bool(np.isfinite(vector).all())
+    norm = np.linalg.norm(vector)
+    sound = bool(np.isfinite(norm))
     if self._filter is not None:
       if self._filter.discards(float(gradient.metrics['loss'][0])):
         self._discarded += 1
@@ -198,7 +199,7 @@ class RemoteApply(base.Exchange):
     moves = sound and not bool(gradient.stopped[0])
     limit = learner.agent.max_gradient_norm
     if moves and limit is not None:
-      vector = vector * (limit / max(np.linalg.norm(vector), limit))
+      vector = vector * (limit / max(norm, limit))
     steps = 0 if self._worker is None else self._worker.steps
     answer = self._server.push(
       Message(vector if moves else None, statistics if sound else {}, steps)
@@ -228,7 +229,7 @@ class RemoteApply(base.Exchange):
 
   def apply(self, learner, gradient):
     learner.theta.assign(self._in_graph['theta'])
-    return tf.reduce_all(tf.math.is_finite(gradient.vector), axis=1)
+    return tf.math.is_finite(tf.norm(gradient.vector, axis=1))
 
   def updated(self, result):
     entropy = result.metrics.get('entropy')

@@ -261,9 +261,8 @@ class ConvNet:
   def prepare(self, variables: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
     """Tensors of each member: a copy, made once for each new theta."""
     use_one_thread()
-    # Copied: tf.constant shares the memory of an array that is aligned.
     return [
-      [tf.constant(array[member].copy()) for array in variables]
+      [tf.constant(array[member]) for array in variables]
       for member in range(len(variables[0]))
     ]
 

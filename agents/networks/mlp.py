@@ -43,7 +43,10 @@ class Network(Protocol):
     """The form for training, as a pure function."""
 
   def prepare(self, variables: Sequence[np.ndarray]) -> Any:
-    """Input of `forward` from views `[P, *shape]`, reused for many calls."""
+    """Input of `forward` from `[P, *shape]`, reused for many calls.
+
+    It has to be views of them: evolution strategies change theta in place.
+    """
 
   def forward(self, variables: Any, inputs: np.ndarray) -> np.ndarray:
     """The form for acting: inputs [P, K, ...] to outputs [P, K, ...]."""

@@ -83,9 +83,10 @@ class Unrolls:
     batch = self.batch_size
     if rest or max(batch, own) % min(batch, own):
       raise ValueError(
-        f'agent.batch_size={batch} sequences for each of {members} members '
-        f'cannot be made of blocks of {self.num_envs} environments. Make it a '
-        'multiple or a divisor of the environments of one actor.'
+        f"{batch} sequences (agent.batch_size, or a learner's share of it) for "
+        f'each of {members} members cannot be made of blocks of '
+        f'{self.num_envs} environments. Make them a multiple or a divisor of '
+        'the environments of one actor.'
       )
     found, rest = divmod(updates * batch, own)
     if rest:

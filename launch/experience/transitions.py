@@ -134,8 +134,6 @@ class Transitions(kind.Kind):
     lag = np.maximum(updates - rows.version, 0.0)
     age = packing.age_s(rows.written_at)
     numbers = {
-      # The learner's own count; the run's also has steps that were repeated.
-      'parameters_version': updates,
       'policy_lag': float(lag.mean()),
       'policy_lag_max': float(lag.max()),
       'sample_age_s': float(age.mean()),

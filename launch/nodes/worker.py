@@ -404,6 +404,9 @@ class Worker:
       numbers['priorities_dropped'] = self._source.dropped
     if self._source is not None and self._source.not_finite:
       numbers['items_not_finite'] = self._source.not_finite
+    if self._leads:
+      # Its own count; the run's also has updates that were repeated.
+      numbers['parameters_version'] = self._updates
     if self._published.sent_bytes:
       numbers['parameters_sent_mb'] = self._published.sent_bytes / 1e6
     if self._metrics:

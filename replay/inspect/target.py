@@ -12,6 +12,8 @@ import re
 
 # Imports nothing slow, so that a wrong target is reported at once.
 
+# Groups of nodes that learn, by topology.
+_LEARNERS = ('learner', 'worker', 'explorer')
 # Enough for at least one row of each learner.
 _TAIL_BYTES = 1 << 16
 _ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
@@ -40,14 +42,19 @@ class Target:
 
     If possible, it is the learner's own, from its newest row: like the versions
     that items carry, it falls back when a learner is restored. The total of the
-    run's counter also includes updates that were repeated.
+    run's counter also includes updates that were repeated, and those of other
+    members. Of several learners each has a count of its own: None.
     """
     if self.metrics is None:
       return None
-    with contextlib.suppress(OSError):
-      for row in reversed(_rows(self.metrics / 'node_learner.jsonl')):
-        if 'parameters_version' in row:
-          return int(row['parameters_version'])
+    newest: dict[str, int] = {}
+    for kind in _LEARNERS:
+      with contextlib.suppress(OSError):
+        for row in _rows(self.metrics / f'node_{kind}.jsonl'):
+          if 'parameters_version' in row:
+            newest[row['node']] = int(row['parameters_version'])
+    if newest:
+      return newest.popitem()[1] if len(newest) == 1 else None
     try:
       values = json.loads((self.metrics / 'counter.json').read_text('utf-8'))
       return int(values['totals']['learner_steps'])

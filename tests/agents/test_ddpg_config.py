@@ -37,6 +37,7 @@ def test_discrete_actions_are_refused():
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'priority_exponent': 2.0}, 'agent.priority_exponent=2.0 must be between'),
     ({'target_update_tau': 0.0}, 'target_update_tau=0.0 must be above 0 and'),
+    ({'noise_theta': 0.0}, 'noise_theta=0.0 must be above 0 and'),
     ({'sigma': -0.1}, 'agent.sigma=-0.1 must be'),
     ({'sigma': float('nan')}, 'agent.sigma=nan must be'),
     ({'random_steps': -1}, 'agent.random_steps=-1 must be'),

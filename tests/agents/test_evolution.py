@@ -1,6 +1,7 @@
 """Evolution strategies on flat vectors: vectors, slow NumPy, and the state."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -43,6 +44,23 @@ def test_the_noise_is_that_of_the_vectors(vector):
   )
   drawn = evolution.draws(config, 0, 0, 0, inputs['dim']).indices
   assert (drawn.min(), drawn.max()) == (0, vector.expected['max_index'])
+
+
+def test_the_table_is_drawn_in_parts_as_at_once_in_little_memory(monkeypatch):
+  monkeypatch.setattr(evolution, '_CHUNK', 999)
+  tracemalloc.start()
+  table = evolution.noise_table(7, 1_000_000)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  expected = np.random.RandomState(7).randn(1_000_000).astype(np.float32)
+  np.testing.assert_array_equal(table, expected)
+  assert table.nbytes <= peak < 1.1 * table.nbytes
+
+
+@pytest.mark.parametrize('name', ['table_size', 'table_seed'])
+def test_no_table_that_numpy_cannot_draw_from(name):
+  with pytest.raises(ValueError, match=f'evolution.{name}=4294967296 must be'):
+    evolution.Config(**{name: 2**32})
 
 
 @pytest.mark.vectors('evolution_strategies', kind='update')

@@ -164,7 +164,7 @@ def test_a_replaced_member_starts_at_rest(linear_learner):
     np.zeros((2, 3)), [1e30] * 2, pull_exchange.Pull(inertia=0.5)
   )
   gradient = np.ones((1, 2, 3), np.float32)
-  gradient[0, 1] = 1e30
+  gradient[0, 1] = 1e18
   learner.step(tf.constant(gradient))
   assert np.isinf(learner.parameters()[1]).all()
   learner.set_member(1, np.full(3, 2.0))

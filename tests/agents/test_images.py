@@ -15,6 +15,7 @@ from agents import impala
 from agents import learner as learner_lib
 from agents import ppo
 from agents import sac
+from agents.acme import dqn as acme_dqn
 from agents.exchange import local
 from environment_loops import environments
 from replay import blocks
@@ -192,3 +193,9 @@ def test_members_learn_from_unrolls_of_images_as_each_alone(
     return learner.parameters()
 
   _assert_as_each_alone(learned, theta, 1e-5)
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'float32'])
+def test_acme_s_dqn_refuses_images_before_any_node_meets_them(dtype):
+  with pytest.raises(environments.EnvironmentRefused, match='Take dqn'):
+    acme_dqn.AcmeDQN(acme_dqn.Config(), _spec((8, 8, 3), dtype=dtype))

@@ -57,11 +57,21 @@ def test_blocks_are_those_of_the_environment():
     ({'rho_bar': 1.0, 'c_bar': 2.0}, 'c_bar=2.0 is above rho_bar=1.0'),
     ({'rho_bar': 1.0, 'c_bar': None}, 'c_bar=None is above'),
     ({'optimizer': 'lion'}, "optimizer='lion' is not known"),
+    (
+      {'normalize_advantages': True, 'unroll_length': 1, 'batch_size': 1},
+      'advantage of a single step is always 0',
+    ),
   ],
 )
 def test_a_config_that_cannot_work_is_refused(options, message):
   with pytest.raises(ValueError, match=message):
     impala.Config(**options)
+
+
+@pytest.mark.parametrize('optimizer', ['rmsprop', 'centered_rmsprop'])
+def test_both_kinds_of_rmsprop_have_the_epsilon_of_the_config(optimizer):
+  agent = cases.make_impala(optimizer=optimizer, rmsprop_epsilon=1e-3)
+  assert agent.optimizer.epsilon == 1e-3
 
 
 def test_parts_that_do_not_go_together_are_refused():

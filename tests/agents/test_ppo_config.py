@@ -44,6 +44,7 @@ def test_the_learning_rate_falls_from_rollout_to_rollout():
     ({'entropy_cost': -1.0}, 'agent.entropy_cost=-1.0'),
     ({'sigma_max': 1e-4}, 'must be below agent.sigma_max=0.0001'),
     ({'hidden_sizes': ()}, 'agent.hidden_sizes'),
+    ({'batch_size': 1, 'unroll_length': 1}, 'batch_size=1: normalized'),
     ({'epochs': 0}, 'agent.epochs=0 must be a whole number'),
   ],
 )

@@ -128,12 +128,13 @@ def test_one_learner_and_its_server_make_the_updates_of_a_learner_alone(
   assert np.abs(alone.parameters() - 1).max() > 0.05
 
 
-def test_a_gradient_that_is_not_finite_stays_at_home(linear_learner):
+@pytest.mark.parametrize('bad', [NAN, 1e25])
+def test_a_gradient_that_is_not_finite_stays_at_home(linear_learner, bad):
   server = Server(np.ones(3))
   learner = linear_learner(
     np.ones((1, 3)), exchange=remote_apply.RemoteApply(server)
   )
-  result = learner.step(tf.constant([[[1.0, NAN, 1.0]]]))
+  result = learner.step(tf.constant([[[1.0, bad, 1.0]]]))
   assert result.skipped == 1 and server.messages[0].vector is None
   np.testing.assert_array_equal(learner.parameters(), np.ones((1, 3)))
 

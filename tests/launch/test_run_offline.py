@@ -228,6 +228,19 @@ def test_a_task_may_have_two_names_and_a_data_set_none(data, tmp_path):
   _cell(_changed(data, tmp_path, _said(environment=None)), **task).build()
 
 
+@pytest.mark.parametrize('name', ['n_step', 'gamma'])
+def test_a_data_set_that_does_not_say_its_sums_is_asked_to(
+  data, tmp_path, name
+):
+  def forget(arrays):
+    said = json.loads(str(arrays['about']))
+    del said[name]
+    arrays['about'] = np.array(json.dumps(said))
+
+  with pytest.raises(ValueError, match=f'does not say {name}: add it there'):
+    _cell(_changed(data, tmp_path, forget)).build()
+
+
 def _said(**about):
   """Changes what a data set says of itself."""
 
@@ -313,6 +326,8 @@ def _empty(arrays):
     (_priorities(lambda rows: np.ones(rows - 1)), 'Give one for each row'),
     (_put('a_tm1', 2), 'has 2 in a_tm1 .* whole numbers from 0 to 1'),
     (_put('a_tm1', -1), 'has -1 in a_tm1'),
+    (_put('d_t', 1.5), r'has 1.5 in d_t .* a discount lies in \[0, 1\]'),
+    (_put('d_t', -0.5), 'has -0.5 in d_t'),
     (_put('a_tm1', 0.5), 'has 0.5 in a_tm1'),
   ],
 )

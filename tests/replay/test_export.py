@@ -290,6 +290,14 @@ def test_a_run_that_went_on_with_other_sums_says_so(
   assert about.get('also', []) == ([sums] if mixed else [])
 
 
+def test_without_discounts_episodes_cannot_be_told_apart(run, tmp_path, capsys):
+  blind = {**CONFIG, 'agent': {'n_step': 3, 'gamma': 0.0}}
+  (run / 'config.json').write_text(json.dumps(blind))
+  out = str(tmp_path / 'out')
+  assert export.main([str(run), out, '--format=minari']) == 2
+  assert 'agent.gamma=0.0 and agent.n_step=3' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(('n', 'code'), [(1, 0), (3, 2)])
 def test_another_gamma_changes_no_sum_of_one_reward(tmp_path, capsys, n, code):
   run = _run(tmp_path / 'run', n)

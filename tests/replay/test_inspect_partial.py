@@ -157,7 +157,7 @@ def test_the_lag_is_from_the_learners_own_step_and_not_from_what_was_repeated(
     file.write_text('\n'.join(rows))
     _, out, _ = ask(run, '--interval', 0, '--json', '--look', 50)
     lags = json.loads(out)['shards'][0]['tables'][0]['lags']
-    return lags['min'], lags['max']
+    return (lags['min'], lags['max']) if lags else (None, None)
 
   before, after = [
     json.dumps({'node': 'learner/0', 'parameters_version': version})
@@ -168,3 +168,9 @@ def test_the_lag_is_from_the_learners_own_step_and_not_from_what_was_repeated(
   assert most(before, after, before[:20]) == (50, 200)
   # Rows without it, as of earlier versions of this project.
   assert most(json.dumps({'node': 'learner/0'})) == (250, 400)
+  # Where a learner acts too it is another kind of node.
+  worker = run / 'metrics' / 'node_worker.jsonl'
+  worker.write_text(json.dumps({'node': 'worker/0', 'parameters_version': 190}))
+  assert most(json.dumps({'node': 'learner/0'})) == (40, 190)
+  # Each of several counts its own, and an item does not say whose it is.
+  assert most(before) == (None, None)

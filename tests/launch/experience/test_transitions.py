@@ -172,8 +172,6 @@ def test_what_is_logged_of_a_sample_is_of_all_its_shards(serve):
   before, numbers, after = ages(), found.numbers(sample, 1500), ages()
   assert numbers['policy_lag'] == pytest.approx(np.mean(lags))
   assert numbers['policy_lag_max'] == max(lags)
-  # What the inspector takes for the learner's step.
-  assert numbers['parameters_version'] == 1500
   assert np.mean(before) <= numbers['sample_age_s'] <= np.mean(after)
   assert np.max(before) <= numbers['sample_age_max_s'] <= np.max(after)
   # Not twice the larger one.

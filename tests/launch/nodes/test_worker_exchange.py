@@ -68,6 +68,8 @@ def test_a_member_whose_parameters_are_not_finite_is_replaced(
   assert not np.array_equal(script.thetas[-1][1], script.thetas[2][1])
   metrics = counter.snapshot()['nodes']['worker/0']['metrics']
   assert metrics['skipped_updates'] == 4
+  # What the inspector takes for the learner's step: of one member.
+  assert metrics['parameters_version'] == 4 * len(script.results)
   assert script.calls['close'] == 1 and script.calls['sync'] > 5
 
 
