@@ -59,34 +59,6 @@ def test_rounds_of_mixing_are_those_of_the_vectors(vector, dtype):
       )
 
 
-@pytest.mark.vectors('gossip', kind='step_mix')
-def test_a_step_comes_before_the_mixture(vector):
-  inputs = vector.inputs
-  stepped = np.array(inputs['X']) - inputs['lr'] * np.array(inputs['grads'])
-  np.testing.assert_allclose(
-    _mixed(np.array(inputs['W']), stepped),
-    vector.expected['X'],
-    **vector.tolerance['float64'],
-  )
-
-
-@pytest.mark.vectors('gossip', kind='push_sum')
-def test_push_sum_is_that_of_the_vectors(vector):
-  """No `Graph` needs it: all are regular. It says what the vectors mean."""
-  shares = np.array(vector.inputs['A'])
-  num, weight = np.array(vector.inputs['X']), np.ones(len(vector.inputs['X']))
-  tolerance = vector.tolerance['float64']
-  for done in range(1, max(vector.inputs['rounds']) + 1):
-    num, weight = shares @ num, shares @ weight
-    expected = vector.expected.get(str(done))
-    if expected is not None:
-      np.testing.assert_allclose(num, expected['num'], **tolerance)
-      np.testing.assert_allclose(weight, expected['w'], **tolerance)
-      np.testing.assert_allclose(
-        num / weight[:, None], expected['est'], **tolerance
-      )
-
-
 @pytest.mark.vectors('gossip', kind='average')
 def test_the_weighted_mean_is_that_of_the_vectors(vector):
   np.testing.assert_allclose(

@@ -167,22 +167,22 @@ def test_it_is_what_the_stock_learner_makes_of_a_dataset(agent):
 
 
 def test_the_policy_acts_as_the_learner_s_own_networks_do(agent):
-  theta = agent.initial(5)
-  observation = np.random.default_rng(0).standard_normal((6, 4))
+  learner = make_learner(agent)
+  (theta,), stock = learner.acting(), learner._learner
+  observation = np.random.default_rng(0).standard_normal((300, 4))
   observation = observation.astype(np.float32)
   greedy = agent.greedy(theta)(observation)
-  assert greedy.shape == (6, *agent.spec.action_shape)
-  np.testing.assert_array_equal(greedy, agent.greedy(theta)(observation))
-  assert (
-    not np.array_equal(greedy, agent.greedy(agent.initial(6))(observation))
-    or agent.spec.discrete
-  )
-  behaviour = agent.actor(base.ActorInfo(0, 1, 0), 6)
+  if agent.spec.discrete:
+    wanted = stock._network(tf.constant(observation)).numpy().argmax(-1)
+  else:
+    wanted = stock._target_policy_network(observation).numpy()
+  np.testing.assert_allclose(greedy, wanted, rtol=1e-5, atol=1e-6)
+  behaviour = agent.actor(base.ActorInfo(0, 1, 0), 300)
   rng = np.random.default_rng(1)
   explored = np.stack(
-    [behaviour.act(theta, observation, 0, rng) for _ in range(60)]
+    [behaviour.act(theta, observation, 0, rng) for _ in range(6)]
   )
-  differ = (explored != greedy).reshape(60, 6, -1).any(-1)
+  differ = (explored != greedy).reshape(6, 300, -1).any(-1)
   if agent.spec.discrete:
     assert 0 < differ.mean() < 0.1  # epsilon 0.05, half of it another action
   else:
