@@ -158,9 +158,13 @@ def test_a_cluster_that_no_flag_named_is_said(ray, monkeypatch, capsys):
 
 
 def test_a_ray_that_cannot_be_left_does_not_hide_how_the_run_ended(ray):
+  left = []
+
   def shutdown():
+    left.append(ray)
     raise RuntimeError('the raylet is gone')
 
   ray.shutdown = shutdown
   with contextlib.ExitStack() as stack:
     stack.enter_context(join.ray_at('', [], lambda: None))
+  assert left == [ray]
