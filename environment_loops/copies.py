@@ -18,6 +18,16 @@ class Copies(stepping.EpisodeStepper):
   def _make(self, seeds: Sequence[int]) -> None:
     self._seeds: list[int | None] = list(seeds)
     self._environments = [building.build(self._spec.name) for _ in seeds]
+    made = len(
+      {id(environment.unwrapped) for environment in self._environments}
+    )
+    if made < self._num:
+      raise faults.EnvironmentRefused(
+        f'{self._spec.name} returned an environment that it had returned '
+        f'before: {self._num} were asked for, {made} came, and their episodes '
+        'would mix. Let it make a new one at each call: lambda: '
+        'MyEnv(size=8), not lambda: env.'
+      )
     self._steps = [environment.step for environment in self._environments]
     self._space: Any = self._environments[0].action_space
     self._clocks = [
@@ -34,7 +44,7 @@ class Copies(stepping.EpisodeStepper):
 
   def _begin(self, index: int, out: np.ndarray) -> None:
     first = faults.first(
-      self._spec.name, self._environments[index].reset(seed=self._seeds[index])
+      self._spec.name, self._environments[index].reset, seed=self._seeds[index]
     )
     # Seeding again would replay the same episode for ever.
     self._seeds[index] = None
@@ -56,9 +66,13 @@ class Copies(stepping.EpisodeStepper):
       except (TypeError, ValueError) as e:
         faults.check_step(self._spec.name, found, e)
         raise
-      observation[index] = self._observed(arrival)
       # Of those that rest, the clock stands still.
       back[index] = self._clocks[index].went_back()
+      try:
+        observation[index] = self._observed(arrival)
+      except faults.EnvironmentFault as e:
+        self._misshapen[index] = e
+        back[index] = True
     return stepping.Arrival(
       observation,
       reward,

@@ -47,7 +47,6 @@ class Spec:
       actions are discrete. Agents use [-1, 1] all the same.
     action_maximum: upper bounds, likewise.
     max_episode_steps: environment steps until truncation, None if unlimited.
-    reward_threshold: episode return registered as solved, None if none is.
     observation_dtype: 'uint8' for images that come as bytes, else 'float32'.
     observation_maximum: largest number in an observation; None if unbounded.
   """
@@ -59,7 +58,6 @@ class Spec:
   action_minimum: tuple[float, ...] | None = None
   action_maximum: tuple[float, ...] | None = None
   max_episode_steps: int | None = None
-  reward_threshold: float | None = None
   observation_dtype: str = 'float32'
   observation_maximum: float | None = None
 
@@ -151,7 +149,7 @@ class GymnasiumEnvironment(dm_env.Environment):
   def reset(self) -> dm_env.TimeStep:
     """Starts an episode."""
     observation = faults.first(
-      self._spec.name, self._environment.reset(seed=self._seed)
+      self._spec.name, self._environment.reset, seed=self._seed
     )
     # Seeding again would replay the same episode for ever.
     self._seed = None
@@ -342,7 +340,6 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
     observation_shape=tuple(observation_space.shape),
     num_actions=None,
     max_episode_steps=registered.max_episode_steps,
-    reward_threshold=registered.reward_threshold,
     observation_dtype='uint8' if image else 'float32',
     observation_maximum=maximum if np.isfinite(maximum) else None,
   )

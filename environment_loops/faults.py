@@ -1,6 +1,8 @@
 """What an environment can do wrong, and how it is said."""
 
+from collections.abc import Callable
 import os
+import re
 import traceback
 from typing import Any
 
@@ -61,12 +63,25 @@ def observation(
   return found
 
 
-def first(name: str, returned: Any) -> Any:
-  """The observation of what `reset` returned.
+def first(name: str, reset: Callable[..., Any], **options: Any) -> Any:
+  """The observation of what `reset` returns.
+
+  Args:
+    name: of the environment.
+    reset: its own.
+    **options: that it is called with, `seed` among them.
 
   Raises:
     EnvironmentFault: it is of gymnasium before 0.26, or something else.
   """
+  try:
+    returned = reset(**options)
+  except TypeError as e:
+    if not re.search(r"reset\(\) got an unexp.*'(seed|options)'", str(e)):
+      raise
+    raise EnvironmentFault(
+      f'{name}.reset() has to take (*, seed=None, options=None): {e}.'
+    ) from e
   if isinstance(returned, (tuple, list)) and len(returned) == 2:
     return returned[0]
   raise EnvironmentFault(

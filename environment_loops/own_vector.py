@@ -70,10 +70,9 @@ class Vectors(stepping.EpisodeStepper):
     seeds = [seed if own else None for seed, own in zip(self._seeds, mask)]
     first = faults.first(
       self._own_name(),
-      self._vector.reset(
-        seed=None if seeds == [None] * self._num else seeds,
-        options={'reset_mask': mask},
-      ),
+      self._vector.reset,
+      seed=None if seeds == [None] * self._num else seeds,
+      options={'reset_mask': mask},
     )
     # The same seed again would repeat the same episode forever.
     for index in chosen:

@@ -178,6 +178,9 @@ class EpisodeStepper(VectorEnvironment):
     self._acted_on = np.zeros(self._shape, self._dtype)
     self._started = False
     self._resting: np.ndarray | None = None  # bool [K]; None if none rests
+    # By index, what is wrong with observations that do not fit into the batch;
+    # their steps count as unstable.
+    self._misshapen: dict[int, faults.EnvironmentFault] = {}
     self._make(seeds)
 
   def _make(self, seeds: Sequence[int]) -> None:
@@ -284,7 +287,9 @@ class EpisodeStepper(VectorEnvironment):
     for index in np.flatnonzero(bad).tolist():
       where = (self._spec.name, int(self._t[index]))
       values = observation[index]
-      if unstable[index]:
+      if index in self._misshapen:
+        error = self._misshapen.pop(index)
+      elif unstable[index]:
         error = faults.unstable(*where, index)
       elif not np.isfinite(values).all():
         error = faults.fault(*where, 'observation', values, index)

@@ -1,6 +1,7 @@
 """What becomes of environments that break, and of their neighbours."""
 
 import functools
+import itertools
 import logging
 import os
 
@@ -252,6 +253,23 @@ def test_observations_that_change_are_a_fault(request, later, said, batched):
   environment.close()
 
 
+def test_an_observation_that_does_not_fit_drops_its_own_episode_alone(register):
+  made = itertools.count()
+  # The first is only looked at; of the two copies the second changes.
+  name = register(
+    lambda: _Changes(np.zeros(3 if next(made) == 2 else 2)), max_episode_steps=9
+  )
+  batch = vector.make_vector(name, 2, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  steps = [batch.step(np.zeros(2, np.int32)) for _ in range(4)]
+  assert [step.valid is None for step in steps] == [True, True, False, False]
+  for step in steps[2:]:
+    assert step.valid.tolist() == [True, False]
+    assert step.last.tolist() == [False, True]
+    assert step.discount.tolist() == [1.0, 1.0]
+  assert batch.faults == 2 and 'shape (3,)' in batch.last_fault
+
+
 class _Old(_Changes):
   """Returns what gymnasium took before 0.26, or no number for a reward."""
 
@@ -298,6 +316,23 @@ def test_what_older_environments_return_is_said(
   with pytest.raises(environments.EnvironmentFault, match=said):
     environment.reset()
     environment.step(action)
+
+
+@pytest.mark.parametrize('batched', [True, False])
+@pytest.mark.parametrize('limit', [None, 9])
+def test_a_reset_without_a_seed_is_told_what_it_has_to_take(
+  register, limit, batched
+):
+  class Seedless(_Changes):
+    def reset(self):
+      return _FIRST, {}
+
+  name = register(lambda **options: Seedless(None), max_episode_steps=limit)
+  make = functools.partial(vector.make_vector, num=2)
+  environment = (make if batched else environments.make)(name, seed=0)
+  said = r"reset\(\) has to take \(\*, seed=None, options=None\): .*'seed'"
+  with pytest.raises(environments.EnvironmentFault, match=said):
+    environment.reset()
 
 
 @pytest.mark.parametrize('batched', [True, False])

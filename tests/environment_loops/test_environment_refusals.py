@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from environment_loops import environments
+from environment_loops import vector
 from murmuration import given
 
 
@@ -236,6 +237,16 @@ def test_an_environment_that_cannot_be_built_is_refused(register):
 
   with pytest.raises(environments.EnvironmentRefused, match='no such level'):
     environments.spec(register(broken))
+
+
+def test_one_environment_is_no_several_copies(register):
+  one = gymnasium.make('CartPole-v1').unwrapped
+  for entry in (lambda: one, lambda: gymnasium.wrappers.TimeLimit(one, 9)):
+    name = register(entry)
+    assert vector.make_vector(name, 1, seed=0).num == 1
+    said = f'{name} returned .* 3 were asked for, 1 came, .* lambda: env'
+    with pytest.raises(environments.EnvironmentRefused, match=said):
+      vector.make_vector(name, 3, seed=0)
 
 
 def test_an_agent_for_discrete_actions_can_refuse_continuous_ones():

@@ -87,7 +87,6 @@ def test_specs_say_what_the_environments_are():
   assert cartpole.num_actions == 2
   assert cartpole.action_shape == ()
   assert cartpole.max_episode_steps == 500
-  assert cartpole.reward_threshold == 475
   assert environments.spec('LunarLander-v3').num_actions == 4
   pendulum = environments.spec('Pendulum-v1')
   assert pendulum.num_actions is None and not pendulum.discrete
