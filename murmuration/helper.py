@@ -114,7 +114,9 @@ class Ticks:
       os.kill(os.getpid(), signal.SIGTERM)
 
   def _tell_steps(self) -> None:
-    found = totals(self._run)
+    from run_records import counter_file
+
+    found = counter_file.counted(self._run.metrics_directory)
     if found:
       self._send(
         (
@@ -133,13 +135,6 @@ class Ticks:
     for row in rows[self._told :]:
       self._send(('evaluation', row))
     self._told = len(rows)
-
-
-def totals(run: Any) -> dict[str, Any]:
-  """What the counter of a run has counted; {} before it has."""
-  from run_records import counter_file
-
-  return counter_file.counted(run.metrics_directory)
 
 
 def train(
@@ -165,6 +160,7 @@ def train(
   from launch.engines import state
   from murmuration import arguments
   from murmuration import choices
+  from run_records import counter_file
   from run_records import names
   from run_records import run_directory
   from run_records import sinks as sinks_lib
@@ -193,7 +189,7 @@ def train(
     there = f'load({str(path.absolute())!r})'
     line = arguments.written(f'{there}.resume', (), settings, **more)
     run = run_directory.open(path)
-    made = totals(run).get('totals', {})
+    made = counter_file.counted(run.metrics_directory).get('totals', {})
     cell = choices.resumed(run.config(), settings, steps, made)
   else:
     more |= {'topology': topology, 'seed': seed}

@@ -8,6 +8,8 @@ importable one, else by value (cloudpickle).
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import pathlib
 import re
@@ -28,7 +30,10 @@ PACKAGES = (
   'studies',
 )
 GIVEN = 'murmuration.given'
-_FUNCTION = 'a function, such as environment=lambda: MyEnv(size=8).'
+_FUNCTION = (
+  'a function that makes a new one each time, such as environment=lambda: '
+  'MyEnv(size=8).'
+)
 _NEEDED = {
   'agent': (
     "a name such as 'ppo:pendulum', 'module:Name', or a class of yours, which "
@@ -45,9 +50,15 @@ _MARKS = {'agent': 'presets', 'topology': 'SECTION'}
 
 
 class Objects:
-  """What goes to helper processes beside names."""
+  """What goes to helper processes beside names.
+
+  Attributes:
+    own: whether any of it is code of the caller's, and no name of the project's
+      or of gymnasium's.
+  """
 
   def __init__(self) -> None:
+    self.own = False
     self._objects: dict[str, Any] = {}
     self._ids: dict[str, Any] = {}  # of gymnasium's registry
     self._pickled: bytes | None = None
@@ -65,9 +76,10 @@ class Objects:
     """
     self._pickled = None
     _check(thing, kind)
+    if kind == 'environment':
+      self._keep_ids(thing)
+    self.own |= bool(self._ids) or _is_own(thing, kind)
     if isinstance(thing, str):
-      if kind == 'environment':
-        self._keep_id(thing)
       return thing
     place, _, name = kept.partition(':')
     if place != GIVEN:
@@ -83,12 +95,15 @@ class Objects:
     self._objects[name] = (thing, _config_of(thing))
     return f'{GIVEN}:{name}'
 
-  def _keep_id(self, name: str) -> None:
-    """Takes what this process has registered at gymnasium along."""
-    gymnasium = sys.modules.get('gymnasium')
-    spec = getattr(gymnasium, 'registry', {}).get(name)
-    if spec and not str(spec.entry_point).startswith('gymnasium.'):
-      self._ids[name] = spec
+  def _keep_ids(self, thing: Any) -> None:
+    """Takes what this process has registered at gymnasium along.
+
+    Of an id its own; of what makes an environment, which may ask for any, all
+    that can be sent.
+    """
+    for name, spec in _registered().items():
+      if name == thing if isinstance(thing, str) else _can_be_sent(spec):
+        self._ids[name] = spec
 
   def pickled(self) -> bytes | None:
     """{'objects', 'ids'} by value; None if there are none."""
@@ -111,6 +126,49 @@ class Objects:
 def search_path() -> list[str]:
   """Where this process finds modules."""
   return [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
+
+
+def _is_own(thing: Any, kind: str) -> bool:
+  """Whether it is code that may be another one the next time."""
+  if not isinstance(thing, str):
+    return True
+  place, colon, _ = thing.partition(':')
+  preset = kind == 'agent' and (ROOT / 'configs' / f'{place}.py').is_file()
+  return bool(colon) and not preset
+
+
+def _registered() -> dict[str, Any]:
+  """What gymnasium's registry has here, and not in a new process."""
+  registration: Any = sys.modules.get('gymnasium.envs.registration')
+  if registration is None:
+    return {}
+  # Its own ids are there again; but they may have been registered over.
+  package: Any = sys.modules[registration.__package__]
+  source = pathlib.Path(package.__file__).read_text(encoding='utf-8')
+  new: dict[str, Any] = {}
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == 'register':
+      # A function, see below; or another version's way to write it.
+      with contextlib.suppress(ValueError, LookupError, TypeError):
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        new[options['id']] = registration.EnvSpec(**options)
+  return {
+    name: spec
+    for name, spec in registration.registry.items()
+    if spec != new.get(name)
+    # A function that says what is to be installed.
+    and getattr(spec.entry_point, '__module__', '') != package.__name__
+  }
+
+
+def _can_be_sent(spec: Any) -> bool:
+  import cloudpickle  # only who registers environments pays for it
+
+  try:
+    cloudpickle.dumps(spec)
+  except Exception:  # of whatever its arguments are
+    return False
+  return True
 
 
 def _hides(module: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+import contextlib
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -16,15 +18,16 @@ import numpy as np
 from agents import base
 from environment_loops import actions
 from environment_loops import atari
+from environment_loops import building
 from environment_loops import environments
 from environment_loops import evaluation
 from environment_loops import making
+from launch import experiment
 from launch import registry
 from run_records import checkpoints
 from run_records import film
 from run_records import run_directory
 
-_MAX_STEPS = 100_000
 _FPS = 30.0  # where the environment does not say
 
 
@@ -54,7 +57,7 @@ class Native:
     with making.Watched(self._spec.name):
       environment = environments.build(self._spec.name)
     self.space: Any = environment.action_space
-    environment.close()
+    building.close(self._spec.name, environment)
 
   def __call__(self, observation: Any) -> Any:
     """Actions for observations.
@@ -179,6 +182,8 @@ def evaluate(
     environments.EnvironmentFault: hardly anything but broken episodes.
   """
   name, settings = run.config()['environment'], run.config().get('run', {})
+  # Runs of earlier versions have no such setting.
+  limit = settings.get('eval_max_steps', experiment.RunConfig.eval_max_steps)
   limited = environments.spec(name).max_episode_steps is not None
   with making.Watched(name) as watched:
     result = evaluation.evaluate_vector(
@@ -186,8 +191,7 @@ def evaluate(
       name,
       episodes,
       seed,
-      # Runs of earlier versions have no such setting.
-      None if limited else settings.get('eval_max_steps', _MAX_STEPS),
+      None if limited else limit,
       watched.moved,
       epsilon=settings.get('eval_epsilon', 0.0),
     )
@@ -215,20 +219,22 @@ def record(
     ValueError, RuntimeError: the environment gives no pictures, or they
       cannot be written.
   """
-  frames = []
-
-  def watch(observation):
-    frames.append(environment.render())
-    return policy(observation)
-
-  with making.Watched(name) as watched:
+  watched = making.Watched(name)
+  with watched:
     environment = environments.make(
       atari.whole_games(name), seed, render_mode='rgb_array'
     )
-    try:
-      evaluation.run_episode(watch, environment, max_steps, watched.moved)
-      frames.append(environment.render())
-      fps = environment.frames_per_second or _FPS
-    finally:
-      environment.close()
-  return film.record(frames, path, fps)
+
+  def frames() -> Generator[Any, None, None]:
+    # As they are played: all of them at once would take a gigabyte.
+    with watched, contextlib.closing(environment):
+      timestep, steps = environment.reset(), 0
+      yield environment.render()
+      while not timestep.last() and steps != max_steps:
+        watched.moved()
+        action = np.asarray(policy(np.asarray(timestep.observation)[None]))[0]
+        timestep, steps = environment.step(action), steps + 1
+        yield environment.render()
+
+  with contextlib.closing(frames()) as shown:
+    return film.record(shown, path, environment.frames_per_second or _FPS)

@@ -25,15 +25,19 @@ class Policy:
     self._call('reset')
 
   def _call(self, operation: str, **arguments: Any) -> Any:
-    helper = process.service(self._given)
+    helper = self._helper
+    within = operation != 'reset' and self._in_episode()
+    if helper is None or not (within and helper.lives):
+      helper = process.service(self._given)
     if helper is not self._helper:
-      # Another one: that before was closed, or it died.
-      if operation != 'reset' and self._in_episode():
+      # Another one: that before was closed, it died, or its code is older.
+      if within:
         raise RuntimeError(
           'The process that played this policy has ended, and what the policy '
           'remembered of its episodes is lost. Call reset() where they begin '
           'anew.'
         )
+      self._leave()
       gone = helper.gone[:]
       del helper.gone[: len(gone)]  # fails for none of two threads at once
       made = helper.call('policy', path=self._path, gone=gone)
@@ -49,6 +53,9 @@ class Policy:
     return self._helper is not None and self._number in self._helper.remembering
 
   def __del__(self):
+    self._leave()
+
+  def _leave(self) -> None:
     # Said with the next one that is made: this may be in the middle of a call.
     if self._helper is not None:
       self._helper.remembering.discard(self._number)

@@ -175,6 +175,11 @@ class Helper:
         if message is not None and message[0] in ('done', 'error'):
           return
 
+  @property
+  def lives(self) -> bool:
+    """Whether this process can ask it."""
+    return self.owner == os.getpid() and self.process.poll() is None
+
   def let_go(self) -> None:
     """Tells a process that serves to end, without waiting for it."""
     if self.owner == os.getpid():
@@ -209,25 +214,26 @@ class Helper:
 
 # Each is a process with TensorFlow; `service` says when there are more.
 _MOST_SERVICES = 2
-_services: dict[bytes | None, Helper] = {}  # the one asked last is last
+_services: dict[Any, Helper] = {}  # the one asked last is last
+trained = 0  # runs with code of the caller's own
 _changing = threading.Lock()  # held while services start and make room
 
 
 def service(given: objects.Objects) -> Helper:
   """The process that plays policies for this one; started at the first call.
 
-  One for all runs, but for those of objects, which have one for each set. The
-  one that was asked longest ago makes room, unless it is busy, or a policy of
-  it remembers the episodes that it is in.
+  One for all runs, but for those of objects, which have one for each set. As a
+  process imports a module once, and the caller may have changed it since, code
+  of the caller's own has another one after each training of such code, and
+  after a change of the search path. The one that was asked longest ago makes
+  room, unless it is busy, or a policy of it remembers the episodes that it is
+  in.
   """
-  key = given.pickled()
+  code = (trained, *objects.search_path()) if given.own else ()
+  key = given.pickled(), code
   with _changing:
     found = _services.pop(key, None)
-    if (
-      found is None
-      or found.owner != os.getpid()
-      or found.process.poll() is not None
-    ):
+    if found is None or not found.lives:
       if found is not None:
         found.close()
       for oldest, helper in [*_services.items()]:

@@ -215,6 +215,7 @@ class Run:
     """Trains to the end, in a helper process of its own."""
     self.stopped = False
     self._stopping.clear()
+    process.trained += self._given.own
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
@@ -388,7 +389,7 @@ def load(
     topology: likewise.
 
   Raises:
-    ValueError: there is no run.
+    ValueError: there is no run, or it was trained with something else.
   """
   given, config = objects.Objects(), stored.config(pathlib.Path(path))
   for kind, key, thing in (
@@ -399,8 +400,14 @@ def load(
     kept = config.get(key)
     kept = kept if isinstance(kept, str) else ''
     if thing is not None or kept:
-      given.name(kept if thing is None else thing, kind, kept)
-  return Run(path, given)
+      found = given.name(kept if thing is None else thing, kind, kept)
+      if kept and found != kept:
+        raise ValueError(
+          f'{kind}={thing!r}, but {path} was trained with {kept!r}. Leave '
+          f'{kind}= out, or give the object of that name where it was defined '
+          'in a script or a notebook.'
+        )
+  return Run(pathlib.Path(path).absolute(), given)
 
 
 def _show(helper: process.Helper, bar: progress_lib.Bar) -> None:

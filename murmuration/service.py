@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import itertools
 import pathlib
 from typing import Any
+import warnings
 
 import gymnasium
 import numpy as np
@@ -32,8 +33,10 @@ def take(found: dict[str, Any]) -> None:
     if registry.is_agent_class(thing):
       thing = registry.of_class(thing, config)
     vars(given)[name] = thing
-  for name, spec in found['ids'].items():
-    gymnasium.registry.setdefault(name, spec)
+  gymnasium.registry.update(found['ids'])
+  if found['ids']:
+    # A package that is imported later registers all of its own again.
+    warnings.filterwarnings('ignore', '.*Overriding environment')
 
 
 def evaluate(path: pathlib.Path, episodes: int, seed: int) -> tuple:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -193,6 +194,21 @@ def test_what_is_no_observation_is_refused():
   ):
     with pytest.raises(ValueError, match=said):
       policy(wrong)
+
+
+class Unclosed(cartpole.CartPoleEnv):
+  """Ends the process where it is closed, as some simulators do."""
+
+  max_episode_steps = 9
+
+  def close(self):
+    sys.exit(3)
+
+
+def test_an_environment_that_cannot_be_closed_costs_no_policy():
+  spec = environments.spec(f'{__name__}:Unclosed')
+  policy = playing.Native(_kept(dqn.DQN(dqn.Config(), spec)))
+  assert policy(np.zeros(4)) in (0, 1)
 
 
 def test_images_of_bytes_are_taken_as_bytes_alone():

@@ -43,6 +43,10 @@ class Process:
   def poll(self):
     return 0 if self.closed else None
 
+  @property
+  def lives(self):
+    return not self.closed
+
   def call(self, operation, **arguments):
     assert not self.closed
     self.called.append(operation)
@@ -53,6 +57,8 @@ class Process:
 
 
 class Given:
+  own = False
+
   def __init__(self, key):
     self._key = key
 
@@ -224,6 +230,59 @@ class Training:
 
   def close(self):
     return ''
+
+
+def _named(environment):
+  given = objects.Objects()
+  given.name('dqn:cartpole', 'agent')
+  given.name(environment, 'environment')
+  return given
+
+
+def test_code_that_was_trained_is_played_by_a_process_that_imports_it_then(
+  services, monkeypatch
+):
+  def trained(make, *words):
+    with monkeypatch.context() as patch:
+      patch.setattr(process, 'Helper', Training)
+      return make(*words, progress=False)
+
+  own, plain = _named('my_env:Corridor'), _named('CartPole-v1')
+  before, kept = process.service(own), process.service(plain)
+  trained(runs.train, 'dqn:cartpole', 'CartPole-v1')
+  assert process.service(own) is before and process.service(plain) is kept
+  run = trained(runs.train, 'dqn:cartpole', 'my_env:Corridor')
+  after = process.service(run._given)
+  assert after is not before and process.service(own) is after
+  assert process.service(plain) is kept
+  trained(run.resume)
+  assert process.service(own) is not after
+
+
+def test_code_is_looked_for_where_the_caller_looks_now(
+  services, monkeypatch, tmp_path
+):
+  own, plain = _named('my_env:Corridor'), _named('CartPole-v1')
+  before, kept = process.service(own), process.service(plain)
+  monkeypatch.syspath_prepend(tmp_path)
+  assert process.service(plain) is kept
+  assert process.service(own) is not before
+
+
+def test_an_episode_is_played_to_its_end_where_it_was_begun(
+  services, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(Process, 'remembers', True)
+  played = policy.Policy(_named('my_env:Corridor'), tmp_path)
+  played(np.zeros(2))
+  (first,) = process._services.values()
+  monkeypatch.syspath_prepend(tmp_path)
+  played(np.zeros(2))
+  assert first.called == ['policy', 'reset', 'act', 'act']
+  played.reset()
+  played(np.zeros(2))
+  assert len(process._services) == 2 and first.called[-1] == 'act'
+  assert not first.remembering and len(first.gone) == 1
 
 
 def test_a_policy_is_loaded_anew_after_an_evaluation_and_at_the_end(

@@ -49,16 +49,16 @@ CELL = cell_lib.resolve('dqn', overrides={'run.steps_per_agent': '1000'})
 
 
 def test_only_who_cannot_be_told_is_gone(asked, tmp_path, monkeypatch):
-  def counted(run):
+  def counted(directory):
     raise OSError('cannot be read now')
 
   connection = Connection()
   with monkeypatch.context() as patch:
-    patch.setattr(helper_lib, 'totals', counted)
+    patch.setattr(counter_file, 'counted', counted)
     helper_lib.Ticks(connection, tmp_path, CELL)()
   assert not asked.stop and not connection.sent
   found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
-  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  monkeypatch.setattr(counter_file, 'counted', lambda directory: found)
   helper_lib.Ticks(connection, tmp_path, CELL)()
   assert not asked.stop
   ((_, told),) = connection.sent
@@ -85,7 +85,7 @@ def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
   # And the other way round.
   (directory / 'evaluation.jsonl').write_text('{\n')
   found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
-  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  monkeypatch.setattr(counter_file, 'counted', lambda directory: found)
   for _ in range(3):
     ticks._next = 0.0
     ticks()
@@ -94,22 +94,24 @@ def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
   assert line.startswith('warning: ') and 'evaluation' in line
 
 
-def test_what_a_killed_run_had_counted_is_in_its_journal_too(tmp_path):
+def test_what_is_told_is_in_the_journal_of_the_counter_too(tmp_path):
   (tmp_path / 'metrics').mkdir()
   file = counter_file.CounterFile(tmp_path / 'metrics')
   state = {'totals': {'actor_steps': 100}, 'elapsed_s': 1.0}
   file.save(0.0, lambda: (1, state))
   file.add(2, ['worker/0', ['run', 1], {}, {'actor_steps': 50}, 1.5])
   file.flush()
-  found = helper_lib.totals(run_directory.RunDirectory(tmp_path))
-  assert (found['totals'], found['elapsed_s']) == ({'actor_steps': 150}, 1.5)
+  connection = Connection()
+  helper_lib.Ticks(connection, tmp_path, CELL)()
+  ((_, told),) = connection.sent
+  assert (told['steps'], told['elapsed_s']) == (150, 1.5)
 
 
 def test_offline_steps_are_those_in_which_a_run_makes_the_updates(
   tmp_path, monkeypatch
 ):
   found = {'totals': {'learner_steps': 100}, 'elapsed_s': 1.0}
-  monkeypatch.setattr(helper_lib, 'totals', lambda run: found)
+  monkeypatch.setattr(counter_file, 'counted', lambda directory: found)
   cell = cell_lib.resolve('d4pg', topology='offline')
   connection = Connection()
   helper_lib.Ticks(connection, tmp_path, cell)()

@@ -1,9 +1,11 @@
 """Under which names helper processes find what a caller gives."""
 
+import dataclasses
 import json
 import pickle
 import subprocess
 import sys
+import threading
 import types
 
 import gymnasium
@@ -15,6 +17,7 @@ from launch import registry
 import murmuration
 from murmuration import given
 from murmuration import objects
+from murmuration import service
 
 
 def test_importing_it_imports_nothing_heavy():
@@ -28,7 +31,8 @@ def test_importing_it_imports_nothing_heavy():
   )
 
 
-def test_names_stay_and_importable_things_are_named():
+def test_names_stay_and_importable_things_are_named(monkeypatch):
+  monkeypatch.setattr(objects, '_registered', dict)  # that of other tests
   found = objects.Objects()
   assert found.name('ppo:cartpole', 'agent') == 'ppo:cartpole'
   name = 'gymnasium.envs.classic_control.cartpole:CartPoleEnv'
@@ -72,6 +76,55 @@ def test_ids_that_this_process_registered_go_along():
     assert set(pickle.loads(found.pickled())['ids']) == {'Registered-v0'}
   finally:
     del gymnasium.registry['Registered-v0']
+
+
+@pytest.fixture
+def register(monkeypatch):
+  """Registers an id until the test ends, also over one that is there."""
+
+  def add(name, entry_point, **options):
+    monkeypatch.setitem(gymnasium.registry, name, None)  # which undoes it
+    del gymnasium.registry[name]
+    gymnasium.register(name, entry_point, **options)
+
+  return add
+
+
+POLES = 'gymnasium.envs.classic_control.cartpole:CartPoleEnv'
+
+
+def test_ids_of_gymnasiums_own_classes_go_along_if_they_are_not_its_own(
+  register,
+):
+  register('Short-v0', POLES, max_episode_steps=7)
+  register('CartPole-v1', POLES, max_episode_steps=7)
+  for name in ('Short-v0', 'CartPole-v1'):
+    found = objects.Objects()
+    found.name(name, 'environment')
+    (sent,) = pickle.loads(found.pickled())['ids'].values()
+    assert (sent.id, sent.max_episode_steps) == (name, 7)
+  found = objects.Objects()
+  found.name('Pendulum-v1', 'environment')
+  assert found.pickled() is None
+
+
+def test_what_makes_environments_has_all_ids_that_can_be_sent(register):
+  register('Short-v0', POLES, max_episode_steps=7)
+  register('Held-v0', POLES, kwargs={'lock': threading.Lock()})
+  for thing in (lambda: gymnasium.make('Short-v0'), cartpole.CartPoleEnv):
+    found = objects.Objects()
+    found.name(thing, 'environment')
+    sent = pickle.loads(found.pickled())['ids']
+    assert 'Short-v0' in sent
+    assert not {'Held-v0', 'CartPole-v1', 'Ant-v2'} & set(sent)
+
+
+def test_an_id_takes_the_place_of_gymnasiums_own_in_a_helper(monkeypatch):
+  own = gymnasium.registry['CartPole-v1']
+  monkeypatch.setitem(gymnasium.registry, 'CartPole-v1', own)
+  sent = dataclasses.replace(own, max_episode_steps=7)
+  service.take({'objects': {}, 'ids': {'CartPole-v1': sent}})
+  assert gymnasium.make('CartPole-v1').spec.max_episode_steps == 7
 
 
 def test_two_objects_of_one_name_are_two():
@@ -123,6 +176,29 @@ def test_a_run_finds_its_objects_by_the_names_that_it_has(tmp_path):
   assert _loaded(tmp_path, {'agent_name': 3, 'environment': None}) is None
   (tmp_path / 'config.json').write_text('{')
   assert murmuration.load(tmp_path).path == tmp_path
+
+
+def test_another_thing_than_the_run_s_is_refused(tmp_path):
+  config = {'agent_name': 'dqn', 'environment': POLES, 'topology': 'gossip'}
+  for more in ({}, {'environment': cartpole.CartPoleEnv}, {'agent': 'dqn'}):
+    _loaded(tmp_path, config, **more)
+  for more, name in (
+    ({'environment': lambda: 3}, POLES),
+    ({'environment': 'CartPole-v1'}, POLES),
+    ({'agent': registry.agent('ppo')}, 'dqn'),
+    ({'topology': 'swarm'}, 'gossip'),
+  ):
+    with pytest.raises(ValueError, match=f"was trained with '{name}'"):
+      _loaded(tmp_path, config, **more)
+  config['environment'] = 'murmuration.given:Own'
+  with pytest.raises(ValueError, match='or give the object of that name'):
+    _loaded(tmp_path, config, environment='CartPole-v1')
+
+
+def test_a_loaded_run_stays_where_it_was_found(tmp_path, monkeypatch):
+  _loaded(tmp_path / 'run', {})
+  monkeypatch.chdir(tmp_path)
+  assert murmuration.load('run').path == tmp_path / 'run'
 
 
 def test_a_loaded_run_takes_along_what_this_process_registered(tmp_path):
