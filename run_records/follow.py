@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from replay.inspect import launcher
 from run_records import commands
 from run_records import metrics
 from run_records import run_directory
@@ -76,10 +78,11 @@ class Feed:
         self._sink.scalars(values, step)
       self._read[kind] = end
 
-  def close(self) -> None:
+  def close(self, goes_on: bool) -> None:
     summary = self._run.summary() or {}
     failed = summary.get('outcome') == 'failed'
-    self._sink.close(bool(summary.get('finished')) and not failed)
+    finished = bool(summary.get('finished')) and not failed
+    self._sink.close(None if goes_on else finished)
     self._save()
 
   def _save(self) -> None:
@@ -104,7 +107,10 @@ def whole_lines(path: pathlib.Path, start: int) -> Iterator[tuple[bytes, int]]:
 
 
 def follow(
-  run: run_directory.RunDirectory, names: Sequence[str], ended: Any
+  run: run_directory.RunDirectory,
+  names: Sequence[str],
+  ended: Any,
+  goes_on: bool = False,
 ) -> bool:
   """Feeds the sinks until the run is over. Returns whether all took it all.
 
@@ -114,6 +120,7 @@ def follow(
     run: of which the directory is there.
     names: of sinks.
     ended: called with seconds to wait; returns whether no more rows come.
+    goes_on: whether the run does, and sinks get what there is so far.
   """
   feeds: list[Feed] = []
   well = True
@@ -138,8 +145,40 @@ def follow(
     for feed in [*feeds]:
       guarded(feed.name, feed.poll)
   for feed in [*feeds]:
-    guarded(feed.name, feed.close)
+    guarded(feed.name, lambda feed=feed: feed.close(goes_on))
   return well
+
+
+def _hold(
+  run: run_directory.RunDirectory, name: str, wait: bool
+) -> contextlib.AbstractContextManager[Any]:
+  """Keeps a sink of a run from other processes until it is closed.
+
+  Raises:
+    ValueError: another one feeds it, which is not to be waited for.
+  """
+  directory = run.path / 'sinks'
+  directory.mkdir(exist_ok=True)
+  lock = open(directory / f'{name}.lock', 'w')
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+  except BlockingIOError:
+    lock.close()
+    raise ValueError(
+      f'the sink {name} of {run.path} is being fed by another process, mostly '
+      'that of the run itself. Wait until that has ended, or name other sinks.'
+    ) from None
+  except OSError:
+    pass  # the file system has no locks
+  return lock
+
+
+def _goes_on(path: pathlib.Path) -> bool:
+  try:
+    launcher.check_ended(path)
+  except launcher.Refused:
+    return True
+  return False
 
 
 class Follower:
@@ -200,13 +239,15 @@ def main() -> int:
     if args.live and not _appears(path):
       return 0
     run = run_directory.open(path)
+    held = contextlib.ExitStack()  # as long as this process lives
+    for name in names:
+      held.enter_context(_hold(run, name, wait=args.live))
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   if not args.live:
-    code = int(not follow(run, names, lambda seconds: True))
+    code = int(not follow(run, names, lambda seconds: True, _goes_on(path)))
     print(run.path / 'sinks')
     return code
-  (path / 'sinks').mkdir(exist_ok=True)
   log = open(path / 'sinks' / 'log.txt', 'a')
   os.dup2(log.fileno(), 1)  # what the packages print is not for the live view
   os.dup2(log.fileno(), 2)

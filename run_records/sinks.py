@@ -63,8 +63,8 @@ class Sink:
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     """The row's numbers by TensorBoard's tags, at so many actor steps."""
 
-  def close(self, finished: bool) -> None:
-    """The run is over, or was broken off."""
+  def close(self, finished: bool | None) -> None:
+    """The run is over, or was broken off; None: it goes on."""
 
 
 class WandB(Sink):
@@ -97,8 +97,8 @@ class WandB(Sink):
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     self._run.log({'actor_steps': step, **values})
 
-  def close(self, finished: bool) -> None:
-    self._run.finish(exit_code=0 if finished else 1)
+  def close(self, finished: bool | None) -> None:
+    self._run.finish(exit_code=int(finished is False))
 
 
 class MLflow(Sink):
@@ -144,8 +144,9 @@ class MLflow(Sink):
       metrics=[self._metric(tag, v, now, step) for tag, v in values.items()],
     )
 
-  def close(self, finished: bool) -> None:
-    self._client.set_terminated(self._id, _END[finished])
+  def close(self, finished: bool | None) -> None:
+    if finished is not None:
+      self._client.set_terminated(self._id, _END[finished])
 
 
 class CSV(Sink):
@@ -159,7 +160,7 @@ class CSV(Sink):
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
     self._run = run
 
-  def close(self, finished: bool) -> None:
+  def close(self, finished: bool | None) -> None:
     directory = _directory(self._run, self.name)
     for kind in self._run.kinds():
       rows = self._run.metrics(kind)

@@ -7,9 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
+from replay.inspect import launcher
 from run_records import follow
 from run_records import metrics
 from run_records import packages
@@ -296,6 +298,55 @@ def test_the_command_finds_a_sink_where_the_user_is(run, own):
   )
   assert done.returncode == 0, done.stderr
   assert len((run.path / 'mine.txt').read_text().splitlines()) == 2
+
+
+@pytest.fixture
+def command(run, monkeypatch):
+  """command(sink): the exit code of `murmuration sink` of the run."""
+
+  def feed(sink):
+    monkeypatch.setattr(sys, 'argv', ['sink', str(run.path), f'--to={sink}'])
+    monkeypatch.setattr(sys, 'path', [*sys.path])
+    return follow.main()
+
+  return feed
+
+
+def test_a_sink_that_a_run_feeds_is_fed_by_nobody_else(run, command, capsys):
+  _log(run)
+  follower = follow.Follower(run.path, ['csv'])
+  try:
+    deadline = time.monotonic() + 60
+    while not (run.path / 'sinks' / 'log.txt').exists():
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+    assert command('csv') == 2
+    said = f'csv of {run.path} is being fed by another process'
+    assert said in capsys.readouterr().err
+  finally:
+    follower.close()
+  assert command('csv') == 0
+
+
+def test_a_run_that_goes_on_is_not_said_to_be_over(
+  run, fakes, command, monkeypatch
+):
+  monkeypatch.setattr(sinks, 'parse', lambda text: (text,))
+  _log(run)
+  metrics.write_json(run.path / launcher.FILE, launcher.record())
+  assert command('fake') == 0
+  assert ('evaluation', 5) in Fake.got and Fake.got[-1] == ('close', None)
+  (run.path / launcher.FILE).unlink()
+  assert command('fake') == 0
+  assert Fake.got.count(('evaluation', 5)) == 1
+  assert Fake.got[-1] == ('close', False)
+
+
+def test_tables_of_a_run_that_goes_on_have_what_there_is(run, command):
+  _log(run)
+  metrics.write_json(run.path / launcher.FILE, launcher.record())
+  assert command('csv') == 0
+  assert (run.path / 'sinks' / 'csv' / 'evaluation.csv').exists()
 
 
 def test_the_launcher_s_process_ends_with_it(run):
