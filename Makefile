@@ -76,7 +76,7 @@ evaluate:
 	  ls -d runs/*/ >&2 2>/dev/null || echo '  none yet: make swarm' >&2; \
 	  exit 2; }
 	@$(FINDER) requirements/environment.py $(NAMED)
-	@$(BIN)/python launch/evaluate.py $(RUN) $(ARGS)
+	@$(BIN)/python launch/evaluate.py '$(RUN)' $(ARGS)
 
 test: environment
 	@$(BIN)/python -m pytest -m 'not long' $(ARGS)

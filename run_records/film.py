@@ -12,12 +12,13 @@ import cv2
 import numpy as np
 from PIL import Image
 
+_MAX_WIDTH = 600  # pixels of a GIF
+
 
 def record(
   frames: Iterable[np.ndarray],
   path: str | os.PathLike[str],
   fps: float = 30.0,
-  max_width: int = 600,
 ) -> pathlib.Path:
   """Writes a GIF or an MP4, depending on the path's ending.
 
@@ -25,7 +26,6 @@ def record(
     frames: uint8 [H, W, 3], all of one size, at least one.
     path: of the file; its directory is made.
     fps: frames per second of the episode.
-    max_width: in pixels; wider frames of a GIF are shrunk by a whole factor.
 
   Raises:
     ValueError: another ending, no frames, or frames of another kind.
@@ -39,14 +39,14 @@ def record(
   whole = itertools.chain([next(checked)], checked)
   path.parent.mkdir(parents=True, exist_ok=True)
   if path.suffix.lower() == '.gif':
-    _write_gif(whole, path, fps, max_width)
+    _write_gif(whole, path, fps)
   else:
     _write_mp4(whole, path, fps)
   return path
 
 
 def _write_gif(
-  frames: Iterator[np.ndarray], path: pathlib.Path, fps: float, max_width: int
+  frames: Iterator[np.ndarray], path: pathlib.Path, fps: float
 ) -> None:
   """Writes a GIF that repeats endlessly.
 
@@ -55,7 +55,7 @@ def _write_gif(
   """
   skip = max(1, math.ceil(fps / 50.0))
   shown = (
-    _picture(_shrunk(frame, max_width))
+    _picture(_shrunk(frame))
     for frame in itertools.islice(frames, 0, None, skip)
   )
   # Pillow merges equal frames and adds up their durations.
@@ -136,8 +136,9 @@ def _picture(frame: np.ndarray) -> Image.Image:
   )
 
 
-def _shrunk(frame: np.ndarray, max_width: int) -> np.ndarray:
-  factor = -(-frame.shape[1] // max_width)
+def _shrunk(frame: np.ndarray) -> np.ndarray:
+  """The frame, by a whole factor smaller if it is too wide."""
+  factor = -(-frame.shape[1] // _MAX_WIDTH)
   if factor == 1:
     return frame
   height, width = (size // factor * factor for size in frame.shape[:2])

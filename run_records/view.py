@@ -15,7 +15,7 @@ import pathlib
 import sys
 import threading
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from rich import console as rich_console
 from rich import live as rich_live
@@ -46,7 +46,6 @@ class LiveView:
     counter_client_factory: Callable[[], Any],
     title: str,
     *,
-    stream: TextIO | None = None,
     console: rich_console.Console | None = None,
   ):
     """Makes a view; nothing is shown before the first call.
@@ -56,13 +55,12 @@ class LiveView:
       counter_client_factory: makes a client with `snapshot()`; called again
         when a call has failed. May raise while the counter is not there.
       title: agent and environment, for instance 'PSO-DQN · CartPole-v1'.
-      stream: where to write, standard output if None.
-      console: used instead of one on the stream.
+      console: where to write, standard output if None.
     """
     self._footer = '' if run_dir is None else os.fspath(run_dir)
     self._factory = counter_client_factory
     self._title = title
-    self.console = console or rich_console.Console(file=stream or sys.stdout)
+    self.console = console or rich_console.Console(file=sys.stdout)
     encoding = (self.console.encoding or '').lower().replace('-', '')
     self._picture = (
       self.console.is_terminal

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import os
 import pathlib
+import shlex
 import sys
 from typing import Any
 
@@ -84,23 +85,28 @@ def _commands(
   # With the path of this interpreter, so that the commands work without an
   # activated environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
+  quoted = _quoted(run_dir)
   whole = (run_dir / 'config.json').exists()
   # One that came to its end would end at once: it needs another budget.
   ended = outcome.exit_code == state_lib.FINISHED
   if whole and not ended and not _summary(run_dir).get('finished'):
-    commands.append(('go on', f'{_command(python, "run")} --resume={run_dir}'))
+    commands.append(('go on', f'{_command(python, "run")} --resume={quoted}'))
   if _can_be_played(run_dir):
     evaluate = _command(python, 'evaluate')
-    commands.append(('watch the best policy', f'{evaluate} {run_dir}'))
+    commands.append(('watch the best policy', f'{evaluate} {quoted}'))
   commands.append(
     (
       'all curves in the browser',
-      f'{python} -m tensorboard.main --logdir {run_dir.parent}',
+      f'{_quoted(python)} -m tensorboard.main '
+      f'--logdir {_quoted(run_dir.parent)}',
     )
   )
   if outcome.exit_code == state_lib.FAILED:
     commands.append(
-      ('what the nodes said last', f'tail -n 20 {run_dir / "logs"}/*.log')
+      (
+        'what the nodes said last',
+        f'tail -n 20 {_quoted(run_dir / "logs")}/*.log',
+      )
     )
   return commands
 
@@ -114,9 +120,13 @@ def _command(python: pathlib.Path, name: str) -> str:
   """The installed command of that name if there is one, else its script."""
   command = python.with_name('murmuration')
   if command.exists():
-    return f'{command} {name}'
+    return f'{_quoted(command)} {name}'
   script = pathlib.Path(__file__).resolve().parents[1] / f'launch/{name}.py'
-  return f'{python} {os.path.relpath(script)}'
+  return f'{_quoted(python)} {_quoted(os.path.relpath(script))}'
+
+
+def _quoted(path: str | os.PathLike[str]) -> str:
+  return shlex.quote(os.fspath(path))
 
 
 def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """The command `murmuration`, and the zoo that it plays."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -315,6 +316,37 @@ def test_a_step_that_hangs_is_said_with_its_place_and_ends_it(tmp_path, how):
     'error: hangs:Hangs ended no step within 0 s: it is at'
   )
   assert 'hangs.py:14' in said[-1]
+
+
+def test_a_film_is_written_while_its_episode_is_played(monkeypatch):
+  acted = []
+
+  def zeros(observations):
+    acted.append(len(observations))
+    return np.zeros(len(observations), int)
+
+  def record(frames, path, fps):
+    assert fps == 50
+    return [len(acted) for _ in frames]
+
+  monkeypatch.setattr(film, 'record', record)
+  found = playing.record(zeros, 'CartPole-v1', 0, 'a.gif', 5)
+  assert found == [0, 1, 2, 3, 4, 5]
+  acted.clear()
+  found = playing.record(zeros, 'CartPole-v1', 0, 'a.gif')
+  assert 5 < len(acted) < 20 and found == [*range(len(acted) + 1)]
+
+
+def test_make_takes_a_run_whose_path_has_a_space():
+  done = subprocess.run(
+    ['make', '--dry-run', 'evaluate', 'RUN=my runs/a'],
+    cwd=command.ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  last = shlex.split(done.stdout.splitlines()[-1])
+  assert last[-2:] == ['launch/evaluate.py', 'my runs/a']
 
 
 def test_a_film_of_a_simulation_needs_no_graphics_driver(monkeypatch, caplog):

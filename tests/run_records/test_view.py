@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -161,9 +162,9 @@ def test_a_terminal_that_is_held_holds_up_nothing():
       release.wait(20)
       return super().write(text)
 
-  live = view.LiveView(
-    None, lambda: cases.Client(cases.snapshot()), 'x', stream=Held()
-  )
+  console = rich_console.Console(file=Held())
+  client = cases.Client(cases.snapshot())
+  live = view.LiveView(None, lambda: client, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
   assert writing.wait(20)  # Now the drawing thread is stuck in write.
   begin = time.monotonic()
@@ -225,7 +226,8 @@ def test_a_counter_that_comes_back_is_found_by_a_new_client():
       raise ConnectionError('not there yet')
     return Dead() if len(made) == 2 else good
 
-  live = view.LiveView(None, factory, 'x', stream=io.StringIO())
+  console = rich_console.Console(file=io.StringIO())
+  live = view.LiveView(None, factory, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
   assert good.asked.wait(10)
   live.close()
@@ -312,6 +314,25 @@ def test_an_interrupted_run_says_what_was_kept(tmp_path):
   assert '--resume' not in text.partition('Next')[2]  # It would end at once.
   text = _end(143, 'terminated (SIGTERM)', cases.NODES, run.path)
   assert 'Interrupted: terminated (SIGTERM)' in text and 'Kept in' in text
+
+
+def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'an env' / 'bin').mkdir(parents=True)
+  python = tmp_path / 'an env' / 'bin' / 'python'
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'executable', str(python))
+  run = run_directory.create(tmp_path / 'my runs' / 'a', {}, {})
+  (run.checkpoints / 'best.npz').touch()
+  text = _end(1, 'explorer/0 failed for good', [], run.path)
+  lines = text.partition('Next\n')[2].splitlines()[1::2]
+  go_on, watch, curves, tail = map(shlex.split, lines)
+  assert go_on[0] == watch[0] == curves[0] == 'an env/bin/python'
+  assert go_on[-1] == f'--resume={run.path}' and watch[-1] == str(run.path)
+  assert curves[-1] == str(run.path.parent)
+  assert tail == ['tail', '-n', '20', f'{run.path}/logs/*.log']
+  assert lines[-1].endswith('/*.log')  # which the shell is to see
 
 
 def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):

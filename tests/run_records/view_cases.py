@@ -92,4 +92,5 @@ class Client:
 
 def plain(client, run_dir=None):
   stream = io.StringIO()
-  return view.LiveView(run_dir, lambda: client, 'PSO', stream=stream), stream
+  console = rich_console.Console(file=stream)
+  return view.LiveView(run_dir, lambda: client, 'PSO', console=console), stream
