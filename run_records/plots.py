@@ -75,12 +75,13 @@ def learning_curve(
     The path of the PNG, or None if the run has no evaluation to draw.
   """
   run = run_directory.open(run_dir)
+  path = pathlib.Path(path or run.path / 'learning_curve.png')
   evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
   if not evaluations:
     return None
   stars = curves.in_order(run.metrics('star'), 'R_star')
   members = curves.num_members(evaluations)
-  with canvas(path or run.path / 'learning_curve.png') as figure:
+  with canvas(path) as figure:
     if stars:
       top, low = figure.subplots(
         2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
@@ -95,7 +96,8 @@ def learning_curve(
       _draw_supervised(top, run, members)
       _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
     draw_threshold(top, curves.threshold(run.config().get('environment')))
-    _label(bottom, members, evaluations[-1]['actor_steps'])
+    member = 'explorer' if run.config().get('topology') == 'swarm' else 'agent'
+    _label(bottom, member, members, evaluations[-1]['actor_steps'])
     top.set_title(_title(run))
     top.set_ylabel('episode return')
     top.set_xlim(left=0)
@@ -103,7 +105,7 @@ def learning_curve(
     figure.legend(
       handles, labels, loc='outside lower center', ncols=3, fontsize=9.5
     )
-  return pathlib.Path(path or run.path / 'learning_curve.png')
+  return path
 
 
 @contextlib.contextmanager
@@ -280,10 +282,10 @@ def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
   )
 
 
-def _label(axes: mpl_axes.Axes, members: int, total: int) -> None:
+def _label(axes: mpl_axes.Axes, member: str, members: int, total: int) -> None:
   if members > 1:
     axes.set_xlabel(
-      f'environment steps per explorer ({members} explorers, '
+      f'environment steps per {member} ({members} {member}s, '
       f'{total:,.0f} steps in all)'
     )
   else:

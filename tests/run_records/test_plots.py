@@ -18,9 +18,11 @@ def _run(
   stars=(),
   explorers=(),
   environment='Acrobot-v1',
+  topology='swarm',
   **more,
 ):
-  run = run_directory.create(path, {'environment': environment}, {})
+  config = {'environment': environment, 'topology': topology}
+  run = run_directory.create(path, config, {})
   writer = metrics.MetricsWriter(run.metrics_directory)
   for row in evaluations:
     writer.row('evaluation', row)
@@ -66,8 +68,8 @@ def test_a_swarms_run_is_drawn_with_its_record_and_pull(tmp_path):
   assert _picture(path).shape[1] == 1260
 
 
-def _lines(monkeypatch, run):
-  """Label of each line of the upper panel to its points."""
+def _figure(monkeypatch, run):
+  """The figure of the run's curve."""
   figures = []
   canvas = plots.canvas
 
@@ -79,10 +81,26 @@ def _lines(monkeypatch, run):
 
   monkeypatch.setattr(plots, 'canvas', watched)
   _picture(plots.learning_curve(run))
+  return figures[0]
+
+
+def _lines(monkeypatch, run):
+  """Label of each line of the upper panel to its points."""
   return {
     line.get_label(): list(zip(*line.get_data(), strict=True))
-    for line in figures[0].axes[0].lines
+    for line in _figure(monkeypatch, run).axes[0].lines
   }
+
+
+@pytest.mark.parametrize(
+  'topology, member', [('swarm', 'explorer'), ('single_process', 'agent')]
+)
+def test_members_are_called_as_their_topology_calls_them(
+  tmp_path, monkeypatch, topology, member
+):
+  run = _run(tmp_path / 'a', [_evaluation(100, 1.0)], topology=topology)
+  label = _figure(monkeypatch, run).axes[0].get_xlabel()
+  assert label.startswith(f'environment steps per {member} (4 {member}s, 400 ')
 
 
 def test_the_record_is_what_was_confirmed_not_what_was_accepted(
