@@ -17,6 +17,7 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
+import shlex
 import signal
 import sys
 
@@ -48,6 +49,9 @@ def main() -> int:
     args = _parser().parse(sys.argv[1:])
     studies = _chosen(load(args.studies), args)
     out = pathlib.Path(args.out)
+    arguments = [f"--variant='{label}'" for label in args.variant or ()]
+    if args.studies.resolve() != STUDIES_FILE.resolve():
+      arguments.append(f'--studies={shlex.quote(str(args.studies))}')
     with study_runs.alone({out / study.name for study in studies}):
       code = run(
         studies,
@@ -55,7 +59,7 @@ def main() -> int:
         publish=PUBLISHED if args.publish else None,
         parallel=args.jobs,
         retry_crashed=args.retry_crashed,
-        arguments=[f"--variant='{label}'" for label in args.variant or ()],
+        arguments=arguments,
       )
   except (ValueError, OSError) as e:
     return commands.refuse(e)

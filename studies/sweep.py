@@ -198,9 +198,16 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
   best = table[0]
   groups = {}
   for row in table[:_DRAWN]:
-    paths = (sweep.directory / 'runs').glob(row['run'])
-    kept = (curves.of_run(p) for p in sorted(paths) if p.is_dir())
-    groups[sweep.label(_name(row))] = [*kept]
+    name, label = _name(row), sweep.label(_name(row))
+    jobs = [sweep.job(name, i, row['steps']) for i in range(sweep.seeds)]
+    if row['crashed']:
+      label += f', {row["crashed"]} crashed'
+    # A crashed one would go on flat, where it ended.
+    groups[label] = [
+      curves.of_run(job.path)
+      for job in jobs
+      if not study_runs.record(job)['exit_code']
+    ]
   try:
     said.append(
       'Picture: '

@@ -127,6 +127,22 @@ def test_a_command_that_cannot_work_says_why_in_one_line(refusals, name):
   assert line.startswith('error: ') and REFUSED[name][1] in line
 
 
+def test_the_command_below_a_table_names_the_file_of_its_study(
+  tmp_path, monkeypatch
+):
+  path = _studies_file(tmp_path)
+  told = []
+  monkeypatch.setattr(signal, 'signal', lambda *unused: None)
+  monkeypatch.setattr(
+    results, 'run', lambda *unused, arguments, **more: told.append(arguments)
+  )
+  monkeypatch.setattr(sys, 'argv', _command(tmp_path, '--variant=New')[1:])
+  results.main()
+  monkeypatch.setattr(sys, 'argv', ['results', f'--out={tmp_path / "out"}'])
+  results.main()
+  assert told == [["--variant='New'", f'--studies={path}'], []]
+
+
 def test_two_commands_do_not_make_the_runs_of_one_study(
   tmp_path, monkeypatch, capsys
 ):

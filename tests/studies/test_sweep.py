@@ -148,6 +148,28 @@ def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
   assert sweep.scored(job)['score'] == score
 
 
+def test_the_picture_has_the_whole_runs_that_were_asked_for(
+  tmp_path, monkeypatch
+):
+  found = _plan('dqn', 'gamma=0.9', '--seeds=3', f'--dir={tmp_path}')
+  (name,) = found.trials
+  drawn, records = {}, []
+  for seed, code in enumerate((0, 1, 0, 0)):  # the last by an earlier sweep
+    job = found.job(name, seed, 100)
+    run_directory.create(job.path, {}, {})
+    score = None if code else 1.0
+    records.append({'exit_code': code, 'score': score, 'env_steps': 1})
+    metrics.write_json(job.record, records[-1])
+  monkeypatch.setattr(curves, 'of_run', lambda path: path.name)
+  monkeypatch.setattr(
+    sweep.study_plots,
+    'compare_curves',
+    lambda groups, *unused, **unused_too: drawn.update(groups),
+  )
+  sweep._ending(found, sweep.rows(found, {name: (100, records[:3])}))
+  assert drawn == {'gamma=0.9, 1 crashed': [f'{name}-0', f'{name}-2']}
+
+
 @pytest.fixture(scope='module')
 def made(tmp_path_factory, forked_runs):
   out = tmp_path_factory.mktemp('sweep') / 'out'
