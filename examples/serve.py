@@ -79,6 +79,7 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
       'they belong to. Call it where the episodes are played.'
     )
   shape = tuple(policy.about['observation_shape'])
+  of_bytes = policy.about.get('observation_dtype') == 'uint8'
   act = Batcher(policy)
 
   class Handler(server.BaseHTTPRequestHandler):
@@ -107,6 +108,14 @@ def serve(policy: Any, port: int) -> server.ThreadingHTTPServer:
         # null has become NaN, which a policy answers with some action.
         if not (np.abs(observation) <= _GREATEST).all():
           raise ValueError(f'the observation is not finite: {observation}.')
+        if of_bytes:
+          given = observation
+          observation = given.clip(0, 255).astype(np.uint8)
+          if (observation != given).any():
+            raise ValueError(
+              f'the observation is from {given.min()} to {given.max()}; '
+              'needed are bytes, whole numbers from 0 to 255.'
+            )
         self._answer(200, np.asarray(act(observation)).tolist())
       except (ValueError, TypeError, OverflowError, RecursionError) as e:
         self._answer(400, str(e))

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 
+from agents import dqn
 from agents import impala
 from agents import ppo
 from environment_loops import environments
@@ -102,6 +103,27 @@ def test_it_serves_over_http_and_says_what_is_wrong(example, tmp_path):
     ):
       code, why = _asked(listening.server_port, wrong)
       assert code == 400 and said in why
+  finally:
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_a_policy_that_learned_from_bytes_gets_bytes(example, tmp_path):
+  spec = environments.Spec(
+    'CartPole-v1', (12, 12), 2, observation_dtype='uint8'
+  )
+  agent = dqn.DQN(dqn.Config(network='strided'), spec)
+  policy = example.load(_exported(agent, tmp_path))
+  listening = example.serve(policy, 0)
+  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  try:
+    images = np.random.default_rng(1).integers(0, 256, (5, 12, 12), np.uint8)
+    for image in images:
+      answer = _asked(listening.server_port, image.tolist())
+      assert answer == (200, int(policy(image)))
+    for change in (0.5, 256, -256):
+      code, why = _asked(listening.server_port, (images[0] + change).tolist())
+      assert code == 400 and 'whole numbers from 0 to 255' in why
   finally:
     listening.shutdown()
     listening.server_close()
