@@ -98,7 +98,7 @@ def test_looking_is_counted_and_can_be_forbidden(serve, ask_json):
   assert 'ages' not in table and 'look' in table['not_looked']
   table = ask_json(address, '--interval', 0)['shards'][0]['tables'][0]
   assert samples_taken(server) == table['looked_at'] == 32
-  assert table['ages']['mean'] == pytest.approx(100, abs=5)
+  assert table['ages']['mean'] == pytest.approx(100, abs=60)
   assert table['lags'] is None and table['versions']['max'] <= 490
 
 

@@ -264,9 +264,15 @@ def test_on_tick_sees_the_nodes_and_the_end(monkeypatch):
   monkeypatch.setattr(supervision, '_TICK_S', 0.05)
   program = lp.Program('test')
   wait(program)
-  call(program, 'last', lambda: time.sleep(0.3))
-  seen = []
-  run(program, {'last': restarts.EndsRun()}, on_tick=seen.append)
+  seen, enough = [], threading.Event()
+  call(program, 'last', lambda: enough.wait(30))
+
+  def look(run_state):
+    seen.append(run_state)
+    if len(seen) == 2:
+      enough.set()
+
+  run(program, {'last': restarts.EndsRun()}, on_tick=look)
   assert len(seen) >= 3
   assert [n.name for n in seen[0].nodes] == ['waiter/0', 'last/0']
   assert not seen[0].stopping and seen[-1].stopping

@@ -89,7 +89,7 @@ def test_arrays_cross_in_arguments_and_results(service, address):
 
 
 def test_numpy_scalars_cross(service, address):
-  client = rpc.Client(address, timeout_s=1.0)
+  client = rpc.Client(address)
   (got,), _ = client.echo({'return': [np.float64(1.5), np.zeros(())]})
   assert got == {'return': [1.5, 0.0]}
   assert type(got['return'][0]) is np.float64
@@ -155,21 +155,21 @@ def test_a_call_that_is_not_answered_ends_at_the_deadline(service, address):
 
 
 def test_an_answer_on_its_way_may_be_later_than_the_deadline(service, address):
-  with paced.link(address, 0.05) as slow:  # 2 MB in a second and a half
-    client = rpc.Client(slow, timeout_s=0.5)
+  with paced.link(address, 0.1) as slow:  # 2 MB in three seconds
+    client = rpc.Client(slow, timeout_s=2.0)
     start = time.monotonic()
     assert client.zeros(2_000_000).shape == (2_000_000,)
-    assert time.monotonic() - start > 1.0
+    assert time.monotonic() - start > 2.0
     assert client.echo(1) == ((1,), {})  # over the same connection
 
 
 def test_an_answer_that_stops_midway_is_given_up(service, address, monkeypatch):
-  monkeypatch.setattr(channel, '_STALL_S', 0.2)
+  monkeypatch.setattr(channel, '_STALL_S', 1.0)
   with paced.link(address, 0.0, most_bytes=100_000) as slow:
-    client = rpc.Client(slow, timeout_s=0.2)
+    client = rpc.Client(slow, timeout_s=2.0)
     start = time.monotonic()
     with pytest.raises(
-      rpc.Unavailable, match=r'too slowly: 1\d\d,\d{3} of 2,000,\d{3} bytes'
+      rpc.Unavailable, match=r'too slowly: [\d,]+ of 2,000,\d{3} bytes'
     ) as caught:
       client.zeros(2_000_000)
     assert time.monotonic() - start < 10.0
@@ -179,13 +179,13 @@ def test_an_answer_that_stops_midway_is_given_up(service, address, monkeypatch):
 def test_an_answer_that_stays_too_slow_is_given_up(
   service, address, monkeypatch
 ):
-  monkeypatch.setattr(channel, 'LEAST_BYTES_PER_S', 1e7)
+  monkeypatch.setattr(channel, 'LEAST_BYTES_PER_S', 2e7)
   with paced.link(address, 0.2) as slow:  # a third of a megabyte per second
-    client = rpc.Client(slow, timeout_s=0.5)
+    client = rpc.Client(slow, timeout_s=2.0)
     start = time.monotonic()
     with pytest.raises(rpc.Unavailable, match='too slowly'):
-      client.zeros(20_000_000)  # 2.5 s, of a minute
-    assert 2.0 < time.monotonic() - start < 20.0
+      client.zeros(20_000_000)  # 3 s, of a minute
+    assert 2.5 < time.monotonic() - start < 20.0
 
 
 def test_something_that_listens_but_is_no_server_ends_at_the_deadline(

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 import types
 
 import numpy as np
@@ -154,8 +155,15 @@ def test_a_shard_that_is_away_is_waited_for(caplog, monkeypatch):
   made, exchange = cases.remote(config, shards)
   made.step(cases.packed(0))  # which traces
   shard, shards[1].shard = shards[1].shard, None
-  timer = threading.Timer(0.5, lambda: setattr(shards[1], 'shard', shard))
-  timer.start()
+
+  def come_back():
+    until = time.monotonic() + 20
+    while 'Waiting for shard 1' not in caplog.text and time.monotonic() < until:
+      time.sleep(0.01)
+    time.sleep(0.5)  # it is called more than once meanwhile
+    shards[1].shard = shard
+
+  threading.Thread(target=come_back).start()
   made.step(cases.packed(1))
   assert shard.numbers()['version'] == 2 * UPDATES
   assert exchange.metrics()['server_waited_s'] > 0.3
