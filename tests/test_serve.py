@@ -7,6 +7,7 @@ import json
 import pathlib
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -72,10 +73,12 @@ def test_requests_that_wait_are_one_batch_and_each_gets_its_own_answer(
   x = np.random.default_rng(0).normal(size=(CLIENTS, 3))
   with futures.ThreadPoolExecutor(CLIENTS) as pool:
     answers = [pool.submit(batcher, row) for row in x]
+    deadline = time.monotonic() + 30
     while not counted.sizes or (
       batcher._waiting.qsize() + sum(counted.sizes) < CLIENTS
     ):
-      pass
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
     counted.go_on.set()
     got = np.stack([answer.result(60) for answer in answers])
   np.testing.assert_allclose(got, policy(x), atol=1e-6)

@@ -240,13 +240,15 @@ def test_a_broken_record_is_named(tmp_path):
 def test_a_run_is_over_when_its_launcher_is(tmp_path):
   launcher.check_ended(tmp_path)  # it does not say what it is
   launching = subprocess.Popen(['sleep', '1000'])
-  process = os.open(f'/proc/{launching.pid}', os.O_RDONLY)
-  own = {'pid': launching.pid, 'started': launcher._started(process)}
-  os.close(process)
-  (tmp_path / launcher.FILE).write_text(json.dumps(own))
-  with pytest.raises(launcher.Refused, match=f'as process {launching.pid}'):
-    launcher.check_ended(tmp_path)
-  launching.kill()
+  try:
+    process = os.open(f'/proc/{launching.pid}', os.O_RDONLY)
+    own = {'pid': launching.pid, 'started': launcher._started(process)}
+    os.close(process)
+    (tmp_path / launcher.FILE).write_text(json.dumps(own))
+    with pytest.raises(launcher.Refused, match=f'as process {launching.pid}'):
+      launcher.check_ended(tmp_path)
+  finally:
+    launching.kill()
   # Until its parent waits for it, its number is taken.
   os.waitid(os.P_PID, launching.pid, os.WEXITED | os.WNOWAIT)
   launcher.check_ended(tmp_path)

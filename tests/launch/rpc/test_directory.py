@@ -96,8 +96,13 @@ def test_claims_of_many_processes_are_all_different(tmp_path):
     for own in names
   ]
   found = {}
-  for process in processes:
-    found.update(json.loads(process.communicate(timeout=120)[0]))
+  try:
+    for process in processes:
+      found.update(json.loads(process.communicate(timeout=120)[0]))
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
   assert len(set(found.values())) == 60
   local = directory.Local(tmp_path)
   assert {name: local.find(name) for name in found} == found
