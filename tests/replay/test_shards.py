@@ -191,11 +191,12 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
     [_address(server)],
     'table',
     8,
-    connect_timeout_s=8,
+    connect_timeout_s=20,
     should_stop=lambda: time.monotonic() > deadline,
   )
   deadline = time.monotonic() + 100
   next(sampler)
+  over = threading.Event()
 
   def come_back(server):
     for _ in range(deaths):
@@ -203,19 +204,25 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
       server.stop()
       time.sleep(2.5)
       while sampler.living:
-        time.sleep(0.1)
+        if over.wait(0.1):
+          return
       server = serve(_table(min_size=5), port=port)
       while 'gives samples from 5 on' not in caplog.text:
-        time.sleep(0.1)
-    time.sleep(10.0)  # longer than it may be away
+        if over.wait(0.1):
+          return
+    if over.wait(22.0):  # longer than it may be away
+      return
     _write(server, [2] * 5)
 
   # A daemon: where `next` raises, nobody answers it any more.
   thread = threading.Thread(target=come_back, args=(server,), daemon=True)
   thread.start()
-  while not np.all(next(sampler).data == 2):
-    pass
-  thread.join()
+  try:
+    while not np.all(next(sampler).data == 2):
+      pass
+  finally:
+    over.set()
+    thread.join(30)
   said = caplog.messages
   # That it is left out is said once: it was not taken back in between.
   assert len(said) == (3 if deaths == 1 else 2), said

@@ -41,7 +41,8 @@ def run(tmp_path_factory):
   """run(plan, shares, patience_s, act_on): whether all made their shares.
 
   Shares are of items. A writer that has made its own goes on until the last
-  has, with `act_on`; else it ends.
+  has, with `act_on`; else it ends. Once nobody has made one for `patience_s`,
+  all give up.
   """
 
   def serve(plan):
@@ -63,14 +64,18 @@ def run(tmp_path_factory):
   def run(plan, shares, patience_s, act_on, in_flight=4):
     servers = [serve(plan) for _ in range(plan.shards)]
     addresses = [f'localhost:{server.port}' for server in servers]
-    deadline = time.monotonic() + patience_s
-    made = [0] * plan.writers
+    made, last = [0] * plan.writers, [time.monotonic()]
 
     def ended():
       return all(map(int.__ge__, made, shares))
 
+    def stuck():
+      # The first one has time: a stall is of what has moved before.
+      limit_s = patience_s if any(made) else PATIENCE_S
+      return time.monotonic() > last[0] + limit_s
+
     def give_up():
-      return ended() or time.monotonic() > deadline
+      return ended() or stuck()
 
     def write(i):
       writer = writer_lib.ItemWriter(
@@ -82,7 +87,9 @@ def run(tmp_path_factory):
       while not give_up() and (act_on or made[i] < shares[i]):
         writer.append([np.zeros(2, np.float32)], 1.0)
         # A writer that was told to stop has not written.
-        made[i] += time.monotonic() <= deadline
+        if not stuck():
+          last[0] = time.monotonic()
+          made[i] += 1
       # Its last items are as good as the others.
       writer.flush()
       writers.append(writer)
@@ -104,6 +111,7 @@ def run(tmp_path_factory):
       for _ in sampler:
         if give_up():
           break
+      assert any(made)
       return ended()
     finally:
       for thread in threads:
