@@ -245,9 +245,8 @@ def _head(path):
     return b''
 
 
+@pytest.mark.parametrize('job', JOBS, indirect=True)
 def test_the_inspector_looks_into_a_private_run(job):
-  if not job.has_port:
-    return
   done = subprocess.run(
     [sys.executable, '-m', 'replay.inspect', job.run.directory, '--json'],
     cwd=ROOT,
