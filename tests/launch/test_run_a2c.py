@@ -77,7 +77,7 @@ def test_actors_are_never_behind_and_every_block_is_learned_from(start_run):
 
 # Deaths in the middle of a rollout: whoever waits must not wait for ever.
 
-STEPS = 4000
+STEPS = 6000
 
 
 @pytest.fixture(scope='module')
@@ -95,7 +95,8 @@ def killed(start_run, tmp_path_factory):
     '--config.run.evaluations=2',
     '--config.run.eval_episodes=2',
     modules=pathlib.Path(__file__).parent,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Two deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
 
   def updates():

@@ -240,7 +240,8 @@ def killed(request, start_run, tmp_path_factory):
     f'--config.gossip.carrier={request.param}',
     '--config.environment=faulty_environments:Slow-v0',
     modules=MODULES,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Three deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
   nodes = [f'worker/{i}' for i in range(3)]
   _go_on(run, nodes, 'learning')

@@ -173,7 +173,8 @@ def killed(start_run, tmp_path_factory):
     '--config.environment=faulty_environments:Slow-v0',
     f'--config.run.steps_per_agent={STEPS}',
     modules=MODULES,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Two deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
   _go_on(run, 2 * UPDATES, 'learning')
   run.kill('learner/1')

@@ -11,7 +11,7 @@ from run_records import run_directory
 from tests import strangers
 
 MODULES = pathlib.Path(__file__).parents[2]
-ENVS, UNROLL, STEPS = 4, 5, 2400
+ENVS, UNROLL, STEPS = 4, 5, 6000
 COMMON = (
   '--config.agent.hidden_sizes=(16,)',
   '--config.environment=faulty_environments:Slow-v0',
@@ -52,7 +52,8 @@ def killed(request, start_run, tmp_path_factory):
     *COMMON,
     *RUNS[request.param],
     modules=MODULES,
-    environment={'FAULTY_RELEASE': str(release)},
+    # Two deaths have to fit in.
+    environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
   path = run.directory / 'metrics' / 'counter.json'
 
