@@ -1,6 +1,7 @@
 """A launcher killed at random moments: the run goes on each time."""
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,12 @@ from tests.faults import kill_resume
 
 @pytest.mark.long
 def test_two_kills_are_survived(capsys):
-  assert kill_resume.main(['--times=2', '--seed=1']) == 0, capsys.readouterr()
+  handler = signal.getsignal(signal.SIGTERM)
+  try:
+    code = kill_resume.main(['--times=2', '--seed=1'])
+  finally:
+    signal.signal(signal.SIGTERM, handler)
+  assert code == 0, capsys.readouterr()
   said = capsys.readouterr().out
   assert '2 kills, 0 complaints' in said
 

@@ -1,6 +1,5 @@
 """Evolution strategies by the command: real runs, and what may die."""
 
-import json
 import pathlib
 import re
 
@@ -9,6 +8,7 @@ import pytest
 
 from launch import cell as cell_lib
 from launch import registry
+from run_records import metrics
 from run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -78,10 +78,7 @@ SLOW = (
 
 
 def _rows(run):
-  path = run.directory / 'metrics' / 'generation.jsonl'
-  if not path.exists():
-    return []
-  return [json.loads(line) for line in path.read_text().splitlines()]
+  return metrics.read_jsonl(run.directory / 'metrics' / 'generation.jsonl')
 
 
 def _checkpointed(run):

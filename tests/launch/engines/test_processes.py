@@ -210,7 +210,7 @@ def test_a_dead_node_is_noticed_soon(launch):
     return ['waiter/0', None, 'failed'] in run.state()
 
   wait_until(noticed)
-  assert time.monotonic() - start < 5.0
+  assert time.monotonic() - start < 20
   code, reason, _ = run.wait()
   assert code == 1
   assert reason.startswith('waiter/0 failed: killed by SIGKILL')
