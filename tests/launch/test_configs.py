@@ -6,7 +6,6 @@ import json
 import pytest
 
 from launch import cell as cell_lib
-from launch import needs
 from launch import registry
 from murmuration import choices
 from run_records import settings
@@ -19,10 +18,8 @@ PRESETS = [
 
 
 @pytest.mark.parametrize('name, preset', PRESETS)
-def test_a_preset_can_be_run_on_64_gb(name, preset, monkeypatch):
-  monkeypatch.setattr(needs, 'memory_bytes', lambda: 64 * 10**9)
+def test_the_config_of_a_preset_has_every_setting(name, preset):
   cell = cell_lib.resolve(name, preset)
-  needs.check(cell.experiment, cell.build(), cell.own_bytes)
   for section, config in cell.sections.items():
     if section != 'environment':
       assert set(cell.config[section]) == set(settings.names(type(config)))

@@ -11,7 +11,6 @@ import pytest
 from agents.acme import d4pg as acme_d4pg
 from environment_loops import environments
 from launch import cell as cell_lib
-from launch import registry
 from replay.inspect import command as inspect_command
 from run_records import run_directory
 
@@ -53,18 +52,6 @@ def finished(run):
   directory = run_directory.open(run.directory)
   assert directory.summary()['outcome'] == 'budget'
   return directory
-
-
-PRESETS = [
-  (agent, preset)
-  for agent in ('acme_dqn', 'acme_d4pg')
-  for preset in registry.agent(agent).presets
-]
-
-
-@pytest.mark.parametrize('agent, preset', PRESETS)
-def test_a_preset_can_be_run(agent, preset):
-  assert cell_lib.resolve(agent, preset).build().groups
 
 
 @pytest.mark.parametrize(
