@@ -8,7 +8,8 @@ import time
 
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_DUMP_S = 0.5  # wait for a node to write its stacks, at most
+_DUMP_S = 2.0  # wait for a node to write its stacks, at most
+_QUIET_S = 0.2  # a log that has not grown for so long has all of them
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'
@@ -69,7 +70,7 @@ def _wait_until_written(
   """Waits until every file has grown and stopped growing, or `_DUMP_S`."""
   until, before = time.monotonic() + _DUMP_S, list(sizes)
   while time.monotonic() < until:
-    time.sleep(_DUMP_S / 10)
+    time.sleep(_QUIET_S)
     now = [path.stat().st_size if path.exists() else 0 for path in paths]
     if now == before and all(a > b for a, b in zip(now, sizes, strict=True)):
       return
