@@ -329,9 +329,10 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
     )
   registered = environment.spec
   assert registered is not None, name
-  # Bytes with fewer axes are not images: the 128 of Atari's memory, say.
+  # Bytes with fewer axes are not images: the 128 of Atari's memory, say. Nor
+  # are those with more than a stack of images has.
   image = observation_space.dtype == np.uint8 and (
-    len(observation_space.shape) >= 2
+    2 <= len(observation_space.shape) <= 4
   )
   high = np.asarray(observation_space.high, np.float64)
   maximum = float(high.max(initial=-np.inf))

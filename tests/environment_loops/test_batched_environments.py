@@ -201,7 +201,9 @@ def test_an_id_in_a_module_is_batched_too():
 
 
 def test_images_stay_bytes_and_other_bytes_become_floats(register):
-  for shape, dtype in (((4, 4, 3), np.uint8), ((2,), np.float32)):
+  cases = [((4, 4, 3), np.uint8), ((2,), np.float32)]
+  cases.append(((2, 2, 4, 4, 3), np.float32))  # no agent has a network for it
+  for shape, dtype in cases:
     box = gymnasium.spaces.Box(0, 255, shape, np.uint8)
     name = register(_Bytes, box=box)
     assert environments.spec(name).observation_dtype == np.dtype(dtype).name
