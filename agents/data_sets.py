@@ -107,7 +107,10 @@ def check_rows(
   advice = 'Give absolute temporal differences, or leave the array out.'
   require('priority', priorities >= 0, 'no priority is below 0', advice)
   within = (fields['d_t'] >= 0) & (fields['d_t'] <= 1)
-  advice = 'Give 0 where an episode has terminated, else gamma^n.'
+  advice = (
+    'Give 0 where an episode has terminated, else gamma^(n-1), which is 1 for '
+    'n_step=1: the learner multiplies by gamma once more.'
+  )
   require('d_t', within, 'a discount lies in [0, 1]', advice)
   actions, num = fields['a_tm1'], agent.spec.num_actions
   task = agent.spec.name

@@ -318,7 +318,7 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
     clips = one.reward_clip, two.reward_clip
     if clips[0] != clips[1]:
       other.append(
-        f'agent.reward_clip={clips[1]} (rewards in replay are clipped by '
+        f'agent.reward_clip={clips[1]} (rewards in replay are made with '
         f'{clips[0]})'
       )
     if section == 'server' and runs[0].replay == 'colocated':
@@ -360,8 +360,8 @@ def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
   section, _, name = key.partition('.')
   if section == 'pace' and name in settings.names(experiment_lib.Pace):
     raise ValueError(
-      f'{key} is a setting of agents that sample replay; this one learns from '
-      'each unroll once, in the order of acting. Leave it out.'
+      f'{key} is a setting of agents that sample replay; this one takes each '
+      'unroll once, in the order of acting. Leave it out.'
     )
   if key in ('seed', 'topology'):
     raise ValueError(f'{key} is no setting but a flag: --{key}=VALUE.')

@@ -60,7 +60,9 @@ class Objects:
   def __init__(self) -> None:
     self.own = False
     self._objects: dict[str, Any] = {}
-    self._ids: dict[str, Any] = {}  # of gymnasium's registry
+    # Of gymnasium's registry: what was named, and what may be asked for.
+    self._ids: dict[str, Any] = {}
+    self._others: dict[str, Any] = {}
     self._pickled: bytes | None = None
 
   def name(self, thing: Any, kind: str, kept: str = '') -> str:
@@ -101,13 +103,16 @@ class Objects:
     Of an id its own; of what makes an environment, which may ask for any, all
     that can be sent.
     """
-    for name, spec in _registered().items():
-      if name == thing if isinstance(thing, str) else _can_be_sent(spec):
-        self._ids[name] = spec
+    found = _registered()
+    if not isinstance(thing, str):
+      self._others.update(found)
+    elif thing in found:
+      self._ids[thing] = found[thing]
 
   def pickled(self) -> bytes | None:
-    """{'objects', 'ids'} by value; None if there are none."""
-    if self._pickled is not None or not (self._objects or self._ids):
+    """{'objects', 'ids', 'others'} by value; None if there are none."""
+    kept = self._objects or self._ids or self._others
+    if self._pickled is not None or not kept:
       return self._pickled
     import cloudpickle  # only who defines objects pays for it
 
@@ -115,7 +120,11 @@ class Objects:
     for module in own:
       cloudpickle.register_pickle_by_value(module)
     try:
-      found = {'objects': self._objects, 'ids': self._ids}
+      others = {}
+      for name, spec in self._others.items():
+        with contextlib.suppress(Exception):  # of whatever its arguments are
+          others[name] = cloudpickle.dumps(spec)
+      found = {'objects': self._objects, 'ids': self._ids, 'others': others}
       self._pickled = cloudpickle.dumps(found)
       return self._pickled
     finally:
@@ -159,16 +168,6 @@ def _registered() -> dict[str, Any]:
     # A function that says what is to be installed.
     and getattr(spec.entry_point, '__module__', '') != package.__name__
   }
-
-
-def _can_be_sent(spec: Any) -> bool:
-  import cloudpickle  # only who registers environments pays for it
-
-  try:
-    cloudpickle.dumps(spec)
-  except Exception:  # of whatever its arguments are
-    return False
-  return True
 
 
 def _hides(module: str) -> bool:

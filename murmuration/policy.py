@@ -37,10 +37,10 @@ class Policy:
           'remembered of its episodes is lost. Call reset() where they begin '
           'anew.'
         )
-      self._leave()
       gone = helper.gone[:]
       del helper.gone[: len(gone)]  # fails for none of two threads at once
       made = helper.call('policy', path=self._path, gone=gone)
+      self._leave()
       self._number, self._remembers = made
       self._helper = helper
     if self._remembers and operation == 'act':

@@ -225,9 +225,9 @@ def service(given: objects.Objects) -> Helper:
   One for all runs, but for those of objects, which have one for each set. As a
   process imports a module once, and the caller may have changed it since, code
   of the caller's own has another one after each training of such code, and
-  after a change of the search path. The one that was asked longest ago makes
-  room, unless it is busy, or a policy of it remembers the episodes that it is
-  in.
+  after a change of the search path. One of code before the last training makes
+  room, else the one that was asked longest ago, unless it is busy, or a policy
+  of it remembers the episodes that it is in.
   """
   code = (trained, *objects.search_path()) if given.own else ()
   key = given.pickled(), code
@@ -236,7 +236,9 @@ def service(given: objects.Objects) -> Helper:
     if found is None or not found.lives:
       if found is not None:
         found.close()
-      for oldest, helper in [*_services.items()]:
+      for oldest, helper in sorted(
+        _services.items(), key=lambda item: item[0][1][:1] in ((), (trained,))
+      ):
         if len(_services) < _MOST_SERVICES:
           break
         # Of one that is busy, another thread waits for the answer.

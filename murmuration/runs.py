@@ -401,7 +401,10 @@ def load(
     kept = kept if isinstance(kept, str) else ''
     if thing is not None or kept:
       found = given.name(kept if thing is None else thing, kind, kept)
-      if kept and found != kept:
+      same = found == kept
+      if kind == 'agent':
+        same |= found.partition(':')[0] == kept  # a preset of it
+      if kept and not same:
         raise ValueError(
           f'{kind}={thing!r}, but {path} was trained with {kept!r}. Leave '
           f'{kind}= out, or give the object of that name where it was defined '

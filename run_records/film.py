@@ -34,14 +34,20 @@ def record(
   """
   check(path)
   path = pathlib.Path(path)
+  # Of an episode that breaks off, nothing stays and nothing is lost; and what
+  # makes the frames may change the working directory.
+  whole = path.absolute()
+  part = whole.with_name(f'{path.stem}.part{path.suffix}')
   checked = _checked(frames)
   # The first frame is checked before anything is written.
-  whole = itertools.chain([next(checked)], checked)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  if path.suffix.lower() == '.gif':
-    _write_gif(whole, path, fps)
-  else:
-    _write_mp4(whole, path, fps)
+  shown = itertools.chain([next(checked)], checked)
+  whole.parent.mkdir(parents=True, exist_ok=True)
+  write = _write_gif if path.suffix.lower() == '.gif' else _write_mp4
+  try:
+    write(shown, part, fps)
+    os.replace(part, whole)
+  finally:
+    part.unlink(missing_ok=True)
   return path
 
 

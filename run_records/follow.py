@@ -11,7 +11,7 @@ one goes on where it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import fcntl
 import json
@@ -22,7 +22,7 @@ import select
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
 # Run as a file, Python would look for modules in run_records/ first.
 if not __package__:
@@ -89,7 +89,6 @@ class Feed:
     try:
       self._kept = self._sink.state()
     finally:
-      self._state.parent.mkdir(exist_ok=True)
       state = {'read': self._read, 'rows': self._rows, 'sink': self._kept}
       metrics.write_json(self._state, state)
 
@@ -110,19 +109,22 @@ def follow(
   run: run_directory.RunDirectory,
   names: Sequence[str],
   ended: Any,
-  goes_on: bool = False,
+  goes_on: Callable[[], bool] = lambda: False,
 ) -> bool:
   """Feeds the sinks until the run is over. Returns whether all took it all.
 
   A sink that raises is left out from then on, with its traceback in the log.
+  One that another process feeds is waited for.
 
   Args:
     run: of which the directory is there.
     names: of sinks.
     ended: called with seconds to wait; returns whether no more rows come.
-    goes_on: whether the run does, and sinks get what there is so far.
+    goes_on: returns whether the run does, and sinks got what there is so far.
   """
   feeds: list[Feed] = []
+  waiting = [*names]
+  locks: dict[str, IO[str]] = {}
   well = True
 
   def guarded(name: str, call: Any) -> Any:
@@ -132,45 +134,61 @@ def follow(
     except Exception:
       _logger.exception('the sink %s gets no more of this run', name)
       well = False
+      if name in waiting:
+        waiting.remove(name)
       feeds[:] = [feed for feed in feeds if feed.name != name]
+      if name in locks:
+        locks.pop(name).close()
       return None
 
-  for name in names:
-    made = guarded(name, lambda name=name: Feed(run, name))
-    if made is not None:
-      feeds.append(made)
+  def begin(name: str) -> None:
+    lock = _lock(run, name)
+    if lock is not None:
+      locks[name] = lock
+      waiting.remove(name)
+      feeds.append(Feed(run, name))
+
   last = False
   while not last:
     last = ended(_PERIOD_S)
+    for name in [*waiting]:
+      guarded(name, lambda name=name: begin(name))
     for feed in [*feeds]:
       guarded(feed.name, feed.poll)
   for feed in [*feeds]:
-    guarded(feed.name, lambda feed=feed: feed.close(goes_on))
-  return well
+    guarded(feed.name, lambda feed=feed: feed.close(goes_on()))
+    if feed.name in locks:
+      locks.pop(feed.name).close()
+  for name in waiting:
+    _logger.error('the sink %s got nothing: another process feeds it', name)
+  return well and not waiting
 
 
-def _hold(
-  run: run_directory.RunDirectory, name: str, wait: bool
-) -> contextlib.AbstractContextManager[Any]:
-  """Keeps a sink of a run from other processes until it is closed.
-
-  Raises:
-    ValueError: another one feeds it, which is not to be waited for.
-  """
+def _lock(run: run_directory.RunDirectory, name: str) -> IO[str] | None:
+  """Keeps a sink of a run from other processes; None if one feeds it."""
   directory = run.path / 'sinks'
   directory.mkdir(exist_ok=True)
   lock = open(directory / f'{name}.lock', 'w')
   try:
-    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
     lock.close()
-    raise ValueError(
-      f'the sink {name} of {run.path} is being fed by another process, mostly '
-      'that of the run itself. Wait until that has ended, or name other sinks.'
-    ) from None
+    return None
   except OSError:
     pass  # the file system has no locks
   return lock
+
+
+def _check_free(run: run_directory.RunDirectory, names: Sequence[str]) -> None:
+  for name in names:
+    lock = _lock(run, name)
+    if lock is None:
+      raise ValueError(
+        f'the sink {name} of {run.path} is being fed by another process, '
+        'mostly that of the run itself. Wait until that has ended, or name '
+        'other sinks.'
+      )
+    lock.close()
 
 
 def _goes_on(path: pathlib.Path) -> bool:
@@ -239,15 +257,17 @@ def main() -> int:
     if args.live and not _appears(path):
       return 0
     run = run_directory.open(path)
-    held = contextlib.ExitStack()  # as long as this process lives
-    for name in names:
-      held.enter_context(_hold(run, name, wait=args.live))
+    if not args.live:
+      _check_free(run, names)
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   if not args.live:
-    code = int(not follow(run, names, lambda seconds: True, _goes_on(path)))
+    code = int(
+      not follow(run, names, lambda seconds: True, lambda: _goes_on(path))
+    )
     print(run.path / 'sinks')
     return code
+  (path / 'sinks').mkdir(exist_ok=True)
   log = open(path / 'sinks' / 'log.txt', 'a')
   os.dup2(log.fileno(), 1)  # what the packages print is not for the live view
   os.dup2(log.fileno(), 2)

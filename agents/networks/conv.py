@@ -259,7 +259,10 @@ class ConvNet:
     return apply
 
   def prepare(self, variables: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
-    """Tensors of each member: a copy, made once for each new theta."""
+    """Tensors of each member, made once for each new theta.
+
+    They may be copies: theta must not change in place (`compiled`, base.py).
+    """
     use_one_thread()
     return [
       [tf.constant(array[member]) for array in variables]

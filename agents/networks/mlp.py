@@ -45,7 +45,8 @@ class Network(Protocol):
   def prepare(self, variables: Sequence[np.ndarray]) -> Any:
     """Input of `forward` from `[P, *shape]`, reused for many calls.
 
-    It has to be views of them: evolution strategies change theta in place.
+    Views of them, if the agent is `compiled` (base.py): evolution strategies
+    then change theta in place.
     """
 
   def forward(self, variables: Any, inputs: np.ndarray) -> np.ndarray:

@@ -59,7 +59,12 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('apex_dqn', None, {'actors.transitions_per_item': '1'}, 'per_item'),
     ('apex_dqn', None, {'actors.shards': '2'}, 'actors.shards'),
     ('dqn', None, {'agent.gamma': '0.9'}, 'agent.gamma=0.9 (sums of 5'),
-    ('dqn', None, {'agent.reward_clip': '1.0'}, 'reward_clip=1.0 (rewards in'),
+    (
+      'dqn',
+      None,
+      {'agent.reward_clip': '1.0'},
+      'reward_clip=1.0 (rewards in replay are made with None',
+    ),
     ('impala:cartpole', None, {'agent.batch_size': '16'}, 'rates fall'),
     ('ppo:hopper', None, {'agent.epochs': '4'}, 'rates fall'),
     ('es_mlp', None, {'evolution.table_seed': '5'}, 'evolution.table_seed'),

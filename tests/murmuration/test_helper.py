@@ -256,7 +256,11 @@ def test_code_that_was_trained_is_played_by_a_process_that_imports_it_then(
   assert after is not before and process.service(own) is after
   assert process.service(plain) is kept
   trained(run.resume)
-  assert process.service(own) is not after
+  newest = process.service(own)
+  assert newest is not after
+  # What nobody can ask any more makes room, and not what is of use.
+  assert process.service(plain) is kept
+  assert (after.closed, kept.closed) == (1, 0)
 
 
 def test_code_is_looked_for_where_the_caller_looks_now(

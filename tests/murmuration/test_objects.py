@@ -114,7 +114,7 @@ def test_what_makes_environments_has_all_ids_that_can_be_sent(register):
   for thing in (lambda: gymnasium.make('Short-v0'), cartpole.CartPoleEnv):
     found = objects.Objects()
     found.name(thing, 'environment')
-    sent = pickle.loads(found.pickled())['ids']
+    sent = pickle.loads(found.pickled())['others']
     assert 'Short-v0' in sent
     assert not {'Held-v0', 'CartPole-v1', 'Ant-v2'} & set(sent)
 
@@ -123,8 +123,11 @@ def test_an_id_takes_the_place_of_gymnasiums_own_in_a_helper(monkeypatch):
   own = gymnasium.registry['CartPole-v1']
   monkeypatch.setitem(gymnasium.registry, 'CartPole-v1', own)
   sent = dataclasses.replace(own, max_episode_steps=7)
-  service.take({'objects': {}, 'ids': {'CartPole-v1': sent}})
+  others = {'Lost-v0': b'of a module that is not here'}
+  given = {'objects': {}, 'ids': {'CartPole-v1': sent}, 'others': others}
+  service.take(given)
   assert gymnasium.make('CartPole-v1').spec.max_episode_steps == 7
+  assert 'Lost-v0' not in gymnasium.registry
 
 
 def test_two_objects_of_one_name_are_two():
@@ -182,6 +185,7 @@ def test_another_thing_than_the_run_s_is_refused(tmp_path):
   config = {'agent_name': 'dqn', 'environment': POLES, 'topology': 'gossip'}
   for more in ({}, {'environment': cartpole.CartPoleEnv}, {'agent': 'dqn'}):
     _loaded(tmp_path, config, **more)
+  _loaded(tmp_path, config, agent='dqn:cartpole')  # a preset of it
   for more, name in (
     ({'environment': lambda: 3}, POLES),
     ({'environment': 'CartPole-v1'}, POLES),

@@ -49,6 +49,41 @@ def test_a_frame_that_stands_still_is_not_lost_time(tmp_path):
   assert _duration_s(path) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize('ending', ['gif', 'mp4'])
+@pytest.mark.parametrize('there', [True, False])
+def test_an_episode_that_breaks_off_leaves_what_was_there(
+  tmp_path, ending, there
+):
+  path = tmp_path / f'a.{ending}'
+  if there:
+    film.record(_frames(3), path)
+  before = path.read_bytes() if there else None
+
+  def broken():
+    yield from _frames(3)
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    film.record(broken(), path)
+  assert [*tmp_path.iterdir()] == [path] * there
+  assert not there or path.read_bytes() == before
+
+
+@pytest.mark.parametrize('ending', ['gif', 'mp4'])
+def test_what_makes_frames_may_change_the_directory(
+  tmp_path, monkeypatch, ending
+):
+  (tmp_path / 'other').mkdir()
+  monkeypatch.chdir(tmp_path)
+
+  def moving():
+    monkeypatch.chdir(tmp_path / 'other')
+    yield from _frames(3)
+
+  assert str(film.record(moving(), f'new/a.{ending}')) == f'new/a.{ending}'
+  assert [*(tmp_path / 'new').iterdir()] == [tmp_path / 'new' / f'a.{ending}']
+
+
 def test_wide_frames_are_made_smaller(tmp_path):
   frames = list(_frames(2, height=101, width=1201))
   path = film.record(frames, tmp_path / 'a.gif')

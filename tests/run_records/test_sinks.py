@@ -317,7 +317,7 @@ def test_a_sink_that_a_run_feeds_is_fed_by_nobody_else(run, command, capsys):
   follower = follow.Follower(run.path, ['csv'])
   try:
     deadline = time.monotonic() + 60
-    while not (run.path / 'sinks' / 'log.txt').exists():
+    while not (run.path / 'sinks' / 'csv.json').exists():
       assert time.monotonic() < deadline
       time.sleep(0.01)
     assert command('csv') == 2
@@ -326,6 +326,41 @@ def test_a_sink_that_a_run_feeds_is_fed_by_nobody_else(run, command, capsys):
   finally:
     follower.close()
   assert command('csv') == 0
+
+
+@pytest.mark.parametrize('freed', [True, False])
+def test_a_sink_that_another_process_feeds_is_waited_for_and_no_other(
+  run, fakes, caplog, freed
+):
+  _log(run)
+  sinks._MAKE['csv'] = sinks.CSV
+  lock = follow._lock(run, 'fake')
+  assert follow._lock(run, 'fake') is None
+  looks = []
+
+  def ended(seconds):
+    looks.append((run.path / 'sinks' / 'csv.json').exists())
+    if freed and len(looks) == 2:
+      lock.close()
+    return len(looks) == 3
+
+  assert follow.follow(run, ['fake', 'csv'], ended) == freed
+  assert looks == [False, True, True], 'csv waits for the other'
+  assert Fake.got.count(('evaluation', 5)) == freed
+  assert ('fake got nothing' in caplog.text) != freed
+  lock.close()
+
+
+def test_a_sink_that_failed_is_free_for_another_process(run, fakes):
+  _log(run)
+  locks = []
+
+  def ended(seconds):
+    locks.append(follow._lock(run, 'broken'))
+    locks[-1].close()
+    return len(locks) == 2
+
+  assert not follow.follow(run, ['broken'], ended)
 
 
 def test_a_run_that_goes_on_is_not_said_to_be_over(
