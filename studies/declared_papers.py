@@ -227,7 +227,7 @@ STUDIES = (
   _gorila_faults(),
   _workers(10),
   _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0, 10, 8),
-  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0, 5),
+  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0, 10),
   _evolution('cartpole', 'CartPole-v1', 300_000, 475.0, 475.0),
   _evolution('inverted_pendulum', 'InvertedPendulum-v5', 500_000, 950.0, 950.0),
   *(
