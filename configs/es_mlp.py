@@ -82,8 +82,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     (32, 32),
     # Returns depend on where the target is more than on theta, so that both
     # episodes of a pair have the same. By trial (seeds 100 to 102): that, less
-    # noise and smaller generations ended at -6.4, -5.7 and -6.3, where 100 pairs
-    # of episodes of their own, with sigma 0.1, were about -8.
+    # noise and smaller generations ended at -6.4, -5.7 and -6.3. Before, 100
+    # pairs with sigma 0.1 and episodes of their own were about -8.
     {
       'population': 40,
       'sigma': 0.03,
