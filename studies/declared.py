@@ -136,7 +136,8 @@ def _apex_one_actor() -> study_plan.Study:
   """Ape-X with its actors and their environments against one of one.
 
   That one explores as the preset of DQN: a ladder of one rung is an epsilon of
-  0.4 to the end.
+  0.4 to the end. Two of the differences are taken back one at a time; what is
+  left is that of sixteen environments in two processes.
   """
   apex = 'apex_dqn:cartpole'
   one = (
@@ -154,8 +155,20 @@ def _apex_one_actor() -> study_plan.Study:
     variants={
       'one actor': study_plan.Variant((apex, *one)),
       'Ape-X DQN': study_plan.Variant((apex,)),
+      'Ape-X, single transitions': study_plan.Variant(
+        (apex, '--config.actors.transitions_per_item=1')
+      ),
+      'Ape-X, one schedule': study_plan.Variant(
+        (apex, '--config.agent.exploration=schedule')
+      ),
     },
     baseline='one actor',
+    contrasts=(
+      study_plan.Contrast(
+        'Two transitions in an item', 'Ape-X DQN', 'Ape-X, single transitions'
+      ),
+      study_plan.Contrast('The ladder', 'Ape-X DQN', 'Ape-X, one schedule'),
+    ),
   )
 
 
