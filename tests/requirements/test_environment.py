@@ -246,6 +246,24 @@ def test_help_of_make_begins_where_a_sentence_does():
     assert f'make {target}' in said, target
 
 
+def test_make_builds_what_it_deleted_where_its_python_was_activated(tmp_path):
+  root = scripts.REQUIREMENTS.parent
+  shutil.copy(root / 'Makefile', tmp_path)
+  scripts.program(tmp_path / '.venv' / 'bin' / 'python3', 'exit 1')
+  scripts.program(tmp_path / 'bin' / 'python3', 'echo "built by $0 $*"')
+  said = subprocess.check_output(
+    ['make', '--no-print-directory', 'distclean', 'environment'],
+    cwd=tmp_path,
+    env={
+      'PATH': f'{tmp_path}/.venv/bin:{tmp_path}/bin:{os.environ["PATH"]}',
+      'MAKEFLAGS': '',
+    },
+    text=True,
+  )
+  assert f'built by {tmp_path}/bin/python3 requirements/environ' in said
+  assert not (tmp_path / '.venv').exists()
+
+
 def test_make_finds_the_extras_beside_the_python_it_is_given():
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
