@@ -87,6 +87,9 @@ class Environment:
   """Where an environment is, what it holds, and which Pythons it may have."""
 
   def __init__(self, name='', python='', root=ROOT):
+    if os.sep in python:  # the same from everywhere
+      where, file = os.path.split(python)
+      python = os.path.join(os.path.realpath(where), file)
     self.name, self.python, self.root = name, python, root
     peer = (f'.peers/{name}', f'peers/{name}.txt', ('3.11',))
     where, pins, self.series = PLACES.get(name, peer)
@@ -103,12 +106,15 @@ class Environment:
   @property
   def site(self):
     """Its site-packages."""
-    return next(self.directory.glob('lib/python3*/site-packages'))
+    return next(self.directory.glob('lib/python3*/site-packages'), '')
 
   def wanted(self):
     """What a finished environment of this checkout says about itself."""
     return {
       'root': str(self.root),
+      'name': self.name,
+      'python': self.python,
+      'seen': str(self.stack.site) if self.stack else '',
       'pins': digest(self.pins),
       'script': digest(__file__, SETUP, STUB),
     }
@@ -122,8 +128,9 @@ class Environment:
     """What is to be done: 'nothing', 'finish' or 'create'.
 
     'finish' takes up what was interrupted, or made by other scripts; 'create'
-    begins anew, also where other pins made the environment, or where it was
-    moved (its scripts name their interpreter by its full path).
+    begins anew, also where the environment is of other pins, another named
+    interpreter or another Python's stack, or where it was moved (its scripts
+    name their interpreter by its full path).
 
     Raises:
       machine.SetupError: the directory is there, and is not of this script.
@@ -144,7 +151,8 @@ class Environment:
         'command again.'
       ) from None
     wanted = self.wanted()
-    same = all(stamp.get(key) == wanted[key] for key in ('root', 'pins'))
+    keys = ('root', 'pins', 'python', 'seen')
+    same = all(stamp.get(key, '') == wanted[key] for key in keys)
     if not (same and self.bin.exists()):
       return 'create'
     return 'nothing' if stamp == wanted else 'finish'

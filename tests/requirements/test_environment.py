@@ -179,6 +179,34 @@ def test_another_interpreter_has_a_directory_of_its_own(environment):
   assert str(venv.directory) == '/here/.venv-python3.10'
 
 
+def test_another_interpreter_of_the_same_name_means_anew(
+  environment, venv, tmp_path
+):
+  def named(path):
+    return environment.Environment('', str(tmp_path / path), venv.root)
+
+  first = named('a/python')
+  assert named('b/python').directory == first.directory
+  venv.directory.rename(first.directory)
+  first.write_stamp(first.wanted())
+  assert named('a/python').needed() == 'nothing'
+  assert named('b/python').needed() == 'create'
+  os.symlink(tmp_path / 'a', tmp_path / 'link')
+  assert named('link/python').needed() == 'nothing'
+
+
+def test_what_is_extra_is_made_anew_where_its_stack_is_of_another_python(
+  environment, venv
+):
+  extras = environment.Environment('extras', root=venv.root)
+  scripts.program(extras.bin, 'true')
+  extras.write_stamp(extras.wanted())
+  assert extras.needed() == 'nothing'
+  lib = venv.directory / 'lib'
+  (lib / 'python3.11').rename(lib / 'python3.10')
+  assert extras.needed() == 'create'
+
+
 def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
   environment, tmp_path, monkeypatch
 ):
