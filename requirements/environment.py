@@ -300,7 +300,7 @@ def broken(environment):
 
 def create(environment):
   """Makes an empty virtual environment in place of what was there."""
-  machine.refuse(ROOT)
+  machine.refuse(environment)
   named, stack = environment.python, environment.stack
   if stack:
     if not stack.bin.exists():

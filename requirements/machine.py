@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 NEEDED_DISK = 4 * 10**9  # bytes: 2.3 GB stay, and room to unpack
+SMALL_DISK = 10**9  # of what has no TensorFlow or PyTorch of its own
 
 # Run with -I by an interpreter: what it is, and where it stays when an
 # environment that it belongs to is deleted.
@@ -100,18 +101,26 @@ def find(series, named='', environ=os.environ):
   )
 
 
-def refuse(root):
-  """Raises SetupError where the packages have no files, or would not fit."""
+def refuse(environment):
+  """Raises SetupError where its packages have no files, or would not fit."""
   system, machine = sys.platform, platform.machine()
-  if (system, machine) != ('linux', 'x86_64'):
+  if not environment.name and (system, machine) != ('linux', 'x86_64'):
     raise SetupError(
       f'this is {system} on {machine}; Reverb has files for Linux on x86-64 '
       'only. Use such a machine, a virtual machine, or a container (on '
       'Windows: WSL 2).'
     )
-  free = shutil.disk_usage(root).free
-  if free < NEEDED_DISK:
+  directory = str(environment.directory)
+  disk = directory if os.path.isdir(directory) else environment.root
+  free = shutil.disk_usage(str(disk)).free
+  for where, _, names in os.walk(directory):  # all of it is deleted first
+    found = [os.lstat(os.path.join(where, name)) for name in names]
+    # What uv linked from its cache stays there.
+    free += sum(file.st_blocks * 512 for file in found if file.st_nlink == 1)
+  small = environment.name in ('extras', 'site')
+  needed = SMALL_DISK if small else NEEDED_DISK
+  if free < needed:
     raise SetupError(
-      f'{free / 1e9:.1f} GB are free on the disk of {root}; the packages need '
-      f'{NEEDED_DISK / 1e9:.0f} GB. Free some, or clone to another disk.'
+      f'{free / 1e9:.1f} GB are free on the disk of {disk}; the packages need '
+      f'{needed / 1e9:.0f} GB. Free some, or clone to another disk.'
     )

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -308,7 +309,58 @@ def test_a_full_disk_is_refused(environment, monkeypatch):
   with pytest.raises(
     environment.machine.SetupError, match='are free on the disk of'
   ):
-    environment.machine.refuse(environment.ROOT)
+    environment.machine.refuse(environment.Environment())
+
+
+@pytest.fixture
+def free(environment, monkeypatch):
+  """A machine with so many bytes free on each disk; what was asked about."""
+  asked = []
+
+  def machine(size):
+    def usage(path):
+      asked.append(pathlib.Path(path))
+      return types.SimpleNamespace(free=size)
+
+    monkeypatch.setattr(environment.machine.shutil, 'disk_usage', usage)
+    return asked
+
+  return machine
+
+
+def test_what_is_deleted_first_counts_as_free(
+  environment, venv, tmp_path, free
+):
+  old = venv.directory / 'lib' / 'old'
+  with old.open('wb') as f:
+    f.write(b'1' * 2_000_000)
+    f.flush()
+    os.fsync(f.fileno())  # some disks count blocks when they are written
+  free(environment.machine.NEEDED_DISK - 1_000_000)
+  environment.machine.refuse(venv)
+  os.link(old, tmp_path / 'cache')  # as of uv, whose files stay
+  with pytest.raises(environment.machine.SetupError, match='are free'):
+    environment.machine.refuse(venv)
+
+
+def test_what_is_small_needs_neither_the_room_nor_the_system_of_the_stack(
+  environment, tmp_path, monkeypatch, free
+):
+  places = {
+    name: environment.Environment(name, '', str(tmp_path))
+    for name in ('', 'extras', 'site', 'next', 'sb3')
+  }
+  free(2 * 10**9)
+  for name in ('extras', 'site'):
+    environment.machine.refuse(places[name])
+  for name in ('', 'next', 'sb3'):
+    with pytest.raises(environment.machine.SetupError, match='need 4 GB'):
+      environment.machine.refuse(places[name])
+  free(10**10)
+  monkeypatch.setattr(environment.machine.sys, 'platform', 'darwin')
+  environment.machine.refuse(places['site'])
+  with pytest.raises(environment.machine.SetupError, match='this is darwin'):
+    environment.machine.refuse(places[''])
 
 
 def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
