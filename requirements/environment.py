@@ -124,6 +124,15 @@ class Environment:
     new.write_text(json.dumps(stamp))
     new.replace(self.stamp)
 
+  def is_ours(self):
+    """Whether it is an empty directory, or one that this checkout made."""
+    try:
+      return os.listdir(self.directory) == [] or (
+        json.loads(self.stamp.read_text())['root'] == str(self.root)
+      )
+    except (OSError, ValueError, KeyError):
+      return False
+
   def needed(self):
     """What is to be done: 'nothing', 'finish' or 'create'.
 
@@ -310,13 +319,23 @@ def create(environment):
     named = stack.bin  # of the same version
   python = machine.find(environment.series, named)
   say(f'making {environment.directory} with {python}: some minutes')
-  if environment.directory.is_symlink():
-    environment.directory.unlink()
-  shutil.rmtree(environment.directory, ignore_errors=True)
-  environment.directory.mkdir(parents=True)
+  directory = environment.directory
+  if directory.is_symlink() and environment.is_ours():
+    directory = directory.resolve()  # stays, but venv refuses a link
+  elif directory.is_symlink():
+    directory.unlink()
+  if directory.is_dir():
+    # Emptied, not deleted: another disk may be mounted there.
+    for path in directory.iterdir():
+      if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+      else:
+        path.unlink()
+  else:
+    directory.mkdir(parents=True)
   # First of all: what has a stamp, even half of one, is ours.
   environment.write_stamp({'root': str(environment.root)})
-  command = [python, '-I', '-m', 'venv', environment.directory]
+  command = [python, '-I', '-m', 'venv', directory]
   run(command, environment, f'{python} -m venv failed.')
   stamp = environment.wanted()
   del stamp['script']  # comes when all is done

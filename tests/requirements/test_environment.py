@@ -124,6 +124,44 @@ def test_a_link_that_leads_nowhere_makes_room(
   assert os.path.isdir(venv.directory) and not os.path.islink(venv.directory)
 
 
+@pytest.fixture
+def linked(environment, venv, tmp_path, monkeypatch):
+  """The same, on another disk, with a link to it, and made without a Python."""
+  disk = tmp_path / 'disk'
+  venv.directory.rename(disk)
+  os.symlink(disk, venv.directory)
+  os.symlink('python3.11', disk / 'lib' / 'link')
+  os.symlink('lib', disk / 'lib64')
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  made = []
+  monkeypatch.setattr(
+    environment, 'run', lambda command, *unused: made.append(command[-1])
+  )
+  yield venv
+  # venv refuses a link.
+  assert [path.is_symlink() for path in made] == [False]
+
+
+def test_a_link_to_a_directory_stays_and_its_disk_is_the_one_that_counts(
+  environment, linked, tmp_path, free
+):
+  asked = free(10**10)
+  environment.create(linked)
+  assert asked == [linked.directory]  # statvfs follows the link
+  assert os.path.realpath(linked.directory) == str(tmp_path / 'disk')
+  assert os.listdir(tmp_path / 'disk') == ['murmuration.json']
+
+
+def test_a_link_to_what_another_checkout_made_is_replaced(
+  environment, linked, tmp_path, free
+):
+  linked.write_stamp({**linked.wanted(), 'root': '/there'})
+  free(10**10)
+  environment.create(linked)
+  assert not linked.directory.is_symlink()
+  assert (tmp_path / 'disk' / 'bin' / 'python').exists()
+
+
 def test_a_file_in_the_way_is_named_and_not_touched(
   environment, doctor, tmp_path, monkeypatch
 ):
