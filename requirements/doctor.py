@@ -7,6 +7,7 @@ else does. Exit code 0 when all is well, 1 when something is wrong.
 """
 
 import argparse
+from importlib import machinery
 import json
 import os
 import platform
@@ -35,9 +36,16 @@ print(json.dumps({
 
 def shell_problems(environ):
   """Yields (problem, fix) of the shell's variables."""
-  for name in ('PYTHONPATH', 'PYTHONHOME'):
-    if environ.get(name):
-      yield f'{name}={environ[name]} hides locked packages', 'unset ' + name
+  for path in environ.get('PYTHONPATH', '').split(os.pathsep):
+    if os.path.realpath(path) == str(environment_lib.ROOT):
+      continue  # ours, and hides nothing
+    for name in environment_lib.IMPORTS:
+      found = machinery.PathFinder.find_spec(name.split('.')[0], [path])
+      if path and found and found.loader:  # no plain directory of that name
+        yield f'PYTHONPATH={path} hides {name}', 'unset PYTHONPATH'
+  if environ.get('PYTHONHOME'):
+    what = f'PYTHONHOME={environ["PYTHONHOME"]} hides locked packages'
+    yield what, 'unset PYTHONHOME'
   proxies = [
     name
     for name in ('grpc_proxy', 'https_proxy', 'http_proxy')

@@ -1,6 +1,8 @@
 """The doctor names what is wrong, and the fix."""
 
+import os
 import pathlib
+import sys
 
 import pytest
 
@@ -22,12 +24,30 @@ def test_the_doctor_sees_versions_that_differ_from_the_lock(doctor):
 @pytest.mark.parametrize(
   ('environ', 'words'),
   [
-    ({'PYTHONPATH': '/x'}, 'PYTHONPATH=/x hides'),
+    ({'PYTHONHOME': '/x'}, 'PYTHONHOME=/x hides'),
     ({'https_proxy': 'proxy:1'}, 'asks the proxy for localhost'),
   ],
 )
 def test_the_doctor_sees_variables_that_break_the_stack(doctor, environ, words):
   assert any(words in what for what, _ in doctor.shell_problems(environ))
+
+
+def test_the_doctor_sees_a_path_that_hides_a_package_and_no_other(
+  doctor, environment, tmp_path
+):
+  def said(*paths):
+    found = doctor.shell_problems({'PYTHONPATH': os.pathsep.join(paths)})
+    return [problem for problem in found if 'PYTHONPATH' in problem[0]]
+
+  mine, theirs = tmp_path / 'mine', tmp_path / 'theirs'
+  (mine / 'tree').mkdir(parents=True)  # no package, which comes after one
+  (mine / 'my_env.py').touch()
+  theirs.mkdir()
+  (theirs / 'acme.py').touch()
+  assert said(str(mine), '', '/no', str(environment.ROOT)) == []
+  ((what, fix),) = said(str(mine), str(theirs))
+  assert what.startswith(f'PYTHONPATH={theirs} hides acme')
+  assert fix == 'unset PYTHONPATH'
 
 
 def test_the_doctor_accepts_a_proxy_that_spares_localhost(doctor):
