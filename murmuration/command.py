@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
@@ -87,7 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _doctor() -> int:
   script = ROOT / _DOCTOR
   if script.exists():
-    os.execv(sys.executable, [sys.executable, str(script), *sys.argv[1:]])
+    words = sys.argv[1:]
+    # Of .venv-python3.10 or .venv-extras: what that was made with.
+    stamp = ROOT / os.path.basename(sys.prefix) / 'murmuration.json'
+    if not words and stamp.is_file():
+      made = json.loads(stamp.read_text())
+      words = [made.get('name', ''), '--python=' + made.get('python', '')]
+    os.execv(sys.executable, [sys.executable, str(script), *words])
   if sys.argv[1:]:
     print(
       'error: murmuration doctor takes no arguments where the wheel is '

@@ -30,7 +30,8 @@ VERSIONS = """
 import importlib.metadata, json, re
 print(json.dumps({
     re.sub('[-_.]+', '-', d.metadata['Name']).lower(): d.version
-    for d in importlib.metadata.distributions() if d.metadata['Name']}))
+    for d in reversed([*importlib.metadata.distributions()])  # the first wins
+    if d.metadata['Name']}))
 """
 
 
@@ -99,7 +100,8 @@ def examine(environment):
   print(f'packages    {environment.directory}')
   for name in SHOWN:
     print(f'  {name:24s} {installed.get(name, "not installed")}')
-  pins = environment_lib.read_pins(environment.pins)
+  pins = environment_lib.read_pins((environment.stack or environment).pins)
+  pins.update(environment_lib.read_pins(environment.pins))
   locked = {n: text.split('==')[1].split()[0] for n, text in pins.items()}
   yield from package_problems(locked, installed)
   print('imports     all of them, one after the other ...', flush=True)
@@ -110,18 +112,21 @@ def examine(environment):
 
 def main():
   parser = argparse.ArgumentParser(description='Says what is wrong.')
+  parser.add_argument('name', nargs='?', default='', choices=('', 'extras'))
   parser.add_argument('--python', default='', help='as for environment.py')
-  python = parser.parse_args().python
+  args = parser.parse_args()
   print(f'network     {network_of_runs()}')
-  problems = list(examine(environment_lib.Environment('', python)))
+  environment = environment_lib.Environment(args.name, args.python)
+  problems = list(examine(environment))
   if not problems:
     print('Nothing is wrong.')
     return 0
   print(f'\n{len(problems)} found:')
   # Without it `make` would build the environment of another Python.
-  ending = f' PYTHON={python}' if python else ''
+  ending = f' PYTHON={args.python}' if args.python else ''
   for what, fix in problems:
-    fix += ending if fix.startswith('make ') else ''
+    if fix.startswith('make '):
+      fix = fix.replace('environment', args.name or 'environment') + ending
     print(f'- {what}\n  fix: {fix}')
   return 1
 

@@ -75,3 +75,61 @@ def test_the_doctor_sees_an_interpreter_that_does_not_run(
     pathlib.Path(venv.bin).write_text('')  # and no #! line either
   found = [what for what, _ in doctor.examine(venv)]
   assert f'{venv.bin} does not run, or cannot list packages' in found
+
+
+@pytest.fixture
+def fixed(doctor, monkeypatch, capsys):
+  """What the doctor says with such arguments, and what it examined."""
+  examined = []
+
+  def examine(environment):
+    examined.append(environment.directory.name)
+    yield 'all wrong', doctor.REBUILD
+
+  monkeypatch.setattr(doctor, 'examine', examine)
+
+  def call(*words):
+    monkeypatch.setattr(sys, 'argv', ['doctor.py', *words])
+    assert doctor.main() == 1
+    return examined[-1], capsys.readouterr().out.splitlines()[-1]
+
+  return call
+
+
+@pytest.mark.parametrize(
+  ('words', 'where', 'fix'),
+  [
+    ((), '.venv', 'environment'),
+    (('', '--python='), '.venv', 'environment'),
+    (('extras',), '.venv-extras', 'extras'),
+    (
+      ('extras', '--python=/a/python'),
+      '.venv-extras-python',
+      'extras PYTHON=/a/python',
+    ),
+  ],
+)
+def test_the_doctor_of_another_environment_mends_that(fixed, words, where, fix):
+  assert fixed(*words) == (where, f'  fix: make distclean {fix}')
+
+
+def test_the_doctor_sees_what_lies_over_the_stack_that_extras_see(
+  doctor, environment, venv, tmp_path, monkeypatch
+):
+  extras = environment.Environment('extras', root=venv.root)
+  for place, version in ((extras, '2.0.0'), (venv, '1.26.4')):
+    site = place.directory / 'lib' / 'python3.11' / 'site-packages'
+    about = site / f'numpy-{version}.dist-info'
+    about.mkdir(parents=True)
+    (about / 'METADATA').write_text(f'Name: numpy\nVersion: {version}\n')
+  scripts.program(
+    extras.bin,
+    f'export PYTHONPATH={extras.site}:{venv.site}',
+    f'shift; exec {sys.executable} "$@"',
+  )
+  extras.write_stamp(extras.wanted())
+  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
+  monkeypatch.setattr(environment, 'broken', lambda *unused: '')
+  found = [what for what, _ in doctor.examine(extras)]
+  numpy = environment.read_pins(venv.pins)['numpy'].split()[0].split('==')[1]
+  assert f'numpy: 2.0.0 is installed; {numpy} is locked' in found
