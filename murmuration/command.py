@@ -21,7 +21,9 @@ import json
 import os
 import pathlib
 import platform
+import re
 import runpy
+import shlex
 import sys
 
 # Run as a file, Python would look for modules in murmuration/ first.
@@ -111,7 +113,15 @@ def _doctor() -> int:
       missing.append(package)
   if missing:
     by_pip = [name for name in missing if name not in setup.PINS]
-    fix = f'pip install {" ".join(by_pip)}' if by_pip else 'murmuration setup'
+    # protobuf is of a version that TensorFlow takes, and comes with it.
+    names = [{'protobuf': 'tensorflow-cpu'}.get(name, name) for name in by_pip]
+    # As the wheel asks for them: the newest do not work together.
+    asked = [
+      shlex.quote(line)
+      for line in importlib.metadata.requires('murmuration') or ()
+      if re.split(r'[^\w.-]', line)[0] in names
+    ]
+    fix = f'pip install {" ".join(asked)}' if asked else 'murmuration setup'
     print(
       f'error: {", ".join(missing)} not installed.\n  fix: {fix}',
       file=sys.stderr,

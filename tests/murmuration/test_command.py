@@ -87,6 +87,41 @@ def test_the_doctor_of_a_clone_is_that_of_its_environment(
   assert called == [words]
 
 
+@pytest.mark.parametrize(
+  ('missing', 'fix'),
+  [
+    (['numpy', 'gymnasium'], "'gymnasium[mujoco]>=1.3' 'numpy<2,>=1.26'"),
+    (['protobuf'], "'tensorflow-cpu<2.16,>=2.15.1'"),
+    (['dm-acme', 'cloudpickle'], 'cloudpickle'),
+    (['dm-acme'], None),
+  ],
+)
+def test_the_doctor_of_a_wheel_prescribes_versions_that_fit(
+  monkeypatch, capsys, tmp_path, missing, fix
+):
+  def version(name):
+    if name in missing:
+      raise command.importlib.metadata.PackageNotFoundError(name)
+    return '1'
+
+  listed = [
+    'cloudpickle',
+    'gymnasium[mujoco]>=1.3',
+    'numpy<2,>=1.26',
+    'tensorflow-cpu<2.16,>=2.15.1',
+    'wandb; extra == "wandb"',
+  ]
+  monkeypatch.setattr(command, 'ROOT', tmp_path)
+  monkeypatch.setattr(sys, 'argv', ['murmuration doctor'])
+  monkeypatch.setattr(command.importlib.metadata, 'version', version)
+  monkeypatch.setattr(
+    command.importlib.metadata, 'requires', {'murmuration': listed}.get
+  )
+  assert command._doctor() == 1
+  said = f'pip install {fix}' if fix else 'murmuration setup'
+  assert capsys.readouterr().err.splitlines()[-1] == f'  fix: {said}'
+
+
 def test_the_doctor_of_a_wheel_refuses_arguments(monkeypatch, capsys, tmp_path):
   monkeypatch.setattr(sys, 'path', [*sys.path])
   monkeypatch.setattr(sys, 'argv', [*sys.argv])
