@@ -320,19 +320,14 @@ def create(environment):
   python = machine.find(environment.series, named)
   say(f'making {environment.directory} with {python}: some minutes')
   directory = environment.directory
-  if directory.is_symlink() and environment.is_ours():
+  linked = directory.is_symlink() and environment.is_ours()
+  if linked:
     directory = directory.resolve()  # stays, but venv refuses a link
   elif directory.is_symlink():
     directory.unlink()
-  if directory.is_dir():
-    # Emptied, not deleted: another disk may be mounted there.
-    for path in directory.iterdir():
-      if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-      else:
-        path.unlink()
-  else:
-    directory.mkdir(parents=True)
+  shutil.rmtree(directory, ignore_errors=True)
+  # Where a disk is mounted, the directory is emptied and remains.
+  directory.mkdir(parents=True, exist_ok=linked)
   # First of all: what has a stamp, even half of one, is ours.
   environment.write_stamp({'root': str(environment.root)})
   command = [python, '-I', '-m', 'venv', directory]

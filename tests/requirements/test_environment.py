@@ -142,9 +142,15 @@ def linked(environment, venv, tmp_path, monkeypatch):
   assert [path.is_symlink() for path in made] == [False]
 
 
+@pytest.mark.parametrize('mounted', [False, True])
 def test_a_link_to_a_directory_stays_and_its_disk_is_the_one_that_counts(
-  environment, linked, tmp_path, free
+  environment, linked, tmp_path, monkeypatch, free, mounted
 ):
+  def rmtree(path, **unused):
+    subprocess.check_call(['find', path, '-mindepth', '1', '-delete'])
+
+  if mounted:
+    monkeypatch.setattr(environment.shutil, 'rmtree', rmtree)
   asked = free(10**10)
   environment.create(linked)
   assert asked == [linked.directory]  # statvfs follows the link
