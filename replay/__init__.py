@@ -23,3 +23,12 @@ isolation     a private network, because Reverb has no password
 checkpoints/  save and restore a server
 inspect/      `python -m replay.inspect`
 """
+
+import os
+
+# Reverb's gRPC would ask a proxy of the shell for this host's servers too.
+# Here, as every process that talks to Reverb has imported this by then.
+_HERE = 'localhost,127.0.0.1'
+_direct = os.environ.get('no_grpc_proxy') or os.environ.get('no_proxy') or ''
+if not _direct.endswith(_HERE):
+  os.environ['no_grpc_proxy'] = f'{_direct},{_HERE}'.lstrip(',')
