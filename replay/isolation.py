@@ -48,11 +48,11 @@ def prepare(argv: Sequence[str] = ()) -> None:
 
   Args:
     argv: a command line; with `--isolate=off` in it nothing changes either, nor
-      with a `--ray_address`.
+      with a `--ray_address` other than `local`.
   """
-  two_words = ('--isolate', 'off') in zip(argv, argv[1:])
+  said = {*argv, *map('='.join, zip(argv, argv[1:]))}  # in one word or two
   cluster = any(word.startswith('--ray_address') for word in argv)
-  if '--isolate=off' in argv or two_words or cluster:
+  if '--isolate=off' in said or (cluster and '--ray_address=local' not in said):
     return
   if _trial(CLONE_NEWNET) and not _trial(CLONE_NEWUSER | CLONE_NEWNET):
     with contextlib.suppress(OSError):  # there is a second thread already

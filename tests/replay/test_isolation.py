@@ -113,6 +113,23 @@ def test_off_asks_the_system_for_nothing(words, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+  ('words', 'asks'),
+  [
+    (['--ray_address=local'], True),
+    (['--ray_address', 'local'], True),
+    (['--ray_address=10.0.0.1'], False),
+    (['--ray_address', '10.0.0.1'], False),
+    (['--ray_address=local', '--isolate', 'off'], False),
+  ],
+)
+def test_a_ray_of_this_run_alone_may_have_a_network(words, asks, monkeypatch):
+  asked = []
+  monkeypatch.setattr(isolation, '_trial', asked.append)
+  isolation.prepare(['run.py', *words])
+  assert bool(asked) is asks
+
+
+@pytest.mark.parametrize(
   'user,number,words',
   [
     (0, errno.EPERM, 'CAP_SETFCAP'),
