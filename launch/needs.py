@@ -9,7 +9,7 @@ on top.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import logging
@@ -39,6 +39,7 @@ _PLAIN_BYTES = 700
 _SIMULATOR_BYTES = 400_000
 # Reverb and gRPC beside TensorFlow's own.
 _THREADS = 10
+_GROUPS = '/sys/fs/cgroup'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,12 +179,12 @@ def environment_bytes(name: str) -> int:
 def memory_bytes() -> int:
   """Memory that this process and its children may have."""
   have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-  return min(have, _of_group('memory.max', have))
+  return min(have, *_of_group('memory.max', 'memory', 'memory.limit_in_bytes'))
 
 
 def max_processes() -> int:
   """Processes and threads that a user may have here."""
-  limits = [_of_group('pids.max', 1 << 62)]
+  limits = [1 << 62, *_of_group('pids.max', 'pids', 'pids.max')]
   for name in ('pid_max', 'threads-max'):
     with contextlib.suppress(OSError, ValueError):
       limits.append(int(pathlib.Path('/proc/sys/kernel', name).read_text()))
@@ -194,12 +195,25 @@ def max_processes() -> int:
   return min(limits)
 
 
-def _of_group(name: str, default: int) -> int:
-  """A limit of this process's control group."""
+def _of_group(name: str, controller: str, name_v1: str) -> Iterator[int]:
+  """Limits of this process's control group and of those it is in."""
   try:
-    return int(pathlib.Path('/sys/fs/cgroup', name).read_text())
-  except (OSError, ValueError):  # 'max', or no such group
-    return default
+    lines = pathlib.Path('/proc/self/cgroup').read_text().splitlines()
+  except OSError:
+    return
+  for line in lines:
+    _, controllers, group = line.split(':', 2)
+    if not controllers:  # of version 2
+      path, file = pathlib.Path(_GROUPS), name
+    elif controller in controllers.split(','):
+      path, file = pathlib.Path(_GROUPS, controller), name_v1
+    else:
+      continue
+    # In a container the group may have no path: its root is the group then.
+    path /= group.strip('/')
+    for one in (path, *path.parents):
+      with contextlib.suppress(OSError, ValueError):  # 'max', or not there
+        yield int((one / file).read_text())
 
 
 def _learns(node: Any) -> bool:

@@ -1,5 +1,7 @@
 """What a run needs is said before it starts, and what cannot be is refused."""
 
+import pathlib
+
 import pytest
 
 from launch import cell as cell_lib
@@ -107,6 +109,53 @@ def test_every_preset_runs_on_a_small_machine(name, preset, monkeypatch):
   monkeypatch.setattr(needs, 'max_processes', lambda: 4096)
   cell = cell_lib.resolve(name, preset)
   needs.check(cell.experiment, cell.build(), cell.own_bytes)
+
+
+@pytest.mark.parametrize(
+  ('said', 'files'),
+  [
+    # Version 2: the limit of a slice holds for what runs in it.
+    (
+      '0::/user.slice/run-1.scope',
+      {
+        'user.slice/memory.max': '5000',
+        'user.slice/run-1.scope/memory.max': 'max',
+        'user.slice/run-1.scope/pids.max': '70',
+      },
+    ),
+    # Version 1, as of Slurm.
+    (
+      '9:name=systemd:/x\n8:pids:/slurm/job\n4:cpu,memory:/slurm/job/step\n0::/',
+      {
+        'memory/slurm/job/memory.limit_in_bytes': '5000',
+        'memory/slurm/job/step/memory.limit_in_bytes': str(2**63 - 4096),
+        'pids/slurm/job/pids.max': '70',
+      },
+    ),
+    # A container of version 1 has its own group for a root.
+    (
+      '8:pids:/docker/ab\n4:memory:/docker/ab',
+      {'memory/memory.limit_in_bytes': '5000', 'pids/pids.max': '70'},
+    ),
+    ('0::/', {'memory.max': '5000', 'pids.max': '70'}),
+  ],
+)
+def test_the_lowest_limit_of_control_groups_holds(
+  said, files, tmp_path, monkeypatch
+):
+  for name, text in files.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(f'{text}\n')
+  read = pathlib.Path.read_text
+
+  def elsewhere(path, **options):
+    if str(path) == '/proc/self/cgroup':
+      return f'{said}\n'
+    below = str(path).partition('/sys/fs/cgroup/')[2]
+    return read(tmp_path / below if below else path, **options)
+
+  monkeypatch.setattr(pathlib.Path, 'read_text', elsewhere)
+  assert (needs.memory_bytes(), needs.max_processes()) == (5000, 70)
 
 
 def test_root_has_no_limit_of_processes(monkeypatch):
