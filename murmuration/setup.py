@@ -19,6 +19,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import re
+import site
 import subprocess
 import sys
 import tempfile
@@ -138,8 +139,14 @@ def python_half(whole: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
 
 
 def _pip(*words: object) -> None:
+  command = [*_PIP, *map(str, words)]
+  own = pathlib.Path(site.getusersitepackages()).resolve()
+  if own in pathlib.Path(__file__).resolve().parents:
+    # There the wheel is, and -I would hide it.
+    command.remove('-I')
+    command += ['--user'] if words[0] == 'install' else []
   done = subprocess.run(
-    [*_PIP, *map(str, words)],
+    command,
     stdin=subprocess.DEVNULL,
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,

@@ -117,6 +117,21 @@ def test_a_failure_is_pip_s_own_words(monkeypatch, tmp_path):
     setup.install(LAUNCHPAD, tmp_path)
 
 
+@pytest.mark.parametrize('own', [False, True])
+def test_pip_installs_where_the_wheel_is(own, monkeypatch, tmp_path):
+  places = [ROOT if own else tmp_path]
+  monkeypatch.setattr(setup.site, 'getusersitepackages', places.pop)
+  seen = []
+
+  def run(command, **options):
+    seen.extend(command)
+    return subprocess.CompletedProcess(command, 0)
+
+  monkeypatch.setattr(setup.subprocess, 'run', run)
+  setup._pip('install', 'half.whl')
+  assert ('--user' in seen, '-I' in seen) == (own, not own)
+
+
 def test_without_launchpad_command_and_library_say_what_to_type(
   monkeypatch, capsys
 ):
