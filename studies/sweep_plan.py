@@ -112,10 +112,12 @@ def plan(
     stays = {**choices.budget(base, args.steps), **stays}
   steps = args.steps or base.sections['run'].steps_per_agent
   classes = cell_lib.classes(base.agent, base.topology)
-  full = {
-    next(iter(choices.named({key: ''}, classes))): space
-    for key, space in spaces.items()
-  }
+  full: dict[str, search.Space] = {}
+  for key, space in spaces.items():
+    (whole,) = choices.named({key: ''}, classes)
+    if whole in full:
+      raise ValueError(f'{whole} is there twice: give all values in one word.')
+    full[whole] = space
   for key in (*full, *(fixed if args.steps is not None else ())):
     if key == STEPS:
       raise ValueError(f'{STEPS} is what --steps says. Leave it out.')
@@ -130,14 +132,19 @@ def plan(
   if args.how == 'halving':
     least = args.least or min(steps, 1000)
     rungs = search.rungs(len(found), steps, args.keep, least)
-  trials, config = {}, {}
+  trials: dict[str, search.Trial] = {}
+  config = {}
   for trial in found:
     # Uses the first round's steps, which may be too few to learn from.
     cell = resolve({**stays, **trial, STEPS: str(rungs[0].steps)})
     cell.build()
     config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
     config['run'].pop('steps_per_agent')
-    trials[study_runs.digest(config)[:8]] = trial
+    own = study_runs.digest(config)[:8]
+    if own in trials:
+      both = (' '.join(as_flags(one)) for one in (trials[own], trial))
+      raise ValueError(f'{" and ".join(both)} are the same. Leave one out.')
+    trials[own] = trial
   stays.pop(STEPS, None)
   topology = (f'--topology={args.topology}',) if args.topology else ()
   ray = (f'--ray_address={args.ray_address}',) if args.ray_address else ()

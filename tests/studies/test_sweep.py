@@ -44,6 +44,12 @@ def _plan(*argv):
     (['dqn', 'gamma=0.9', '--trials=3'], 'a grid has them all'),
     (['dqn', 'gamma=uniform(0,1)'], 'a grid needs values'),
     (['dqn', 'gamma=0.9', 'gamma=0.8'], 'twice'),
+    (['dqn', 'gamma=0.9', 'agent.gamma=0.8'], 'agent.gamma is there twice'),
+    (
+      ['dqn', 'learning_rate=1e-3,0.001'],
+      '--config.agent.learning_rate=1e-3 and '
+      '--config.agent.learning_rate=0.001 are the same',
+    ),
     (['dqn', 'gamma=0.9', '--lp_launch_type=local'], 'local_mp'),
     (['dqn', 'gamma=0.9', '--ray_address=a:1'], '--lp_launch_type=ray'),
     # Too few steps in the first of two rounds.
