@@ -14,7 +14,6 @@ import fcntl
 import functools
 import os
 import pathlib
-import shutil
 import sys
 import time
 from typing import Any
@@ -134,7 +133,7 @@ def run(
       )
       if not resume:
         # The same command is to work once the reason is gone.
-        unless_run.callback(shutil.rmtree, directory.path, ignore_errors=True)
+        unless_run.callback(run_directory.discard, directory.path)
         at_end.callback(launched.unlink, missing_ok=True)
         _write_record(path)
     except (ValueError, OSError) as e:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import pathlib
 import sys
 import textwrap
@@ -44,7 +43,6 @@ _NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy', 'onnx': 'policy.onnx'}
 
 
 def main() -> int:
-  sys.path.append(os.getcwd())  # for agents of the user's own
   parser = commands.Parser(__doc__)
   parser.add_argument('run', metavar='RUN', help='directory of a run')
   parser.add_argument(
@@ -59,6 +57,7 @@ def main() -> int:
     'interval into the file',
   )
   try:
+    sys.path.append(commands.here())  # for agents of the user's own
     args = parser.parse(sys.argv[1:])
     path = export(
       pathlib.Path(args.run),

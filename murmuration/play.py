@@ -125,7 +125,6 @@ def play(
 
 
 def main() -> int:
-  sys.path.append(os.getcwd())  # for environments of the user's own
   parser = commands.Parser(__doc__)
   parser.add_argument('name', nargs='?', metavar='AGENT:PRESET|FILE')
   parser.add_argument('--episodes', type=commands.at_least(1), default=3)
@@ -143,6 +142,7 @@ def main() -> int:
     help='of the film at most; default: %(default)s',
   )
   try:
+    sys.path.append(commands.here())  # for environments of the user's own
     args = parser.parse(sys.argv[1:])
     if args.name is None:
       _list()

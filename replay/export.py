@@ -59,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('out', type=pathlib.Path, help='directory to write')
   parser.add_argument('--format', choices=FORMATS, default='all')
   args = parser.parse_args(argv)
-  sys.path.append(os.getcwd())  # for environments of the user's own
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   isolation.prepare()
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
+    sys.path.append(os.getcwd())  # for environments of the user's own
     for line in export(args.source, args.out, args.format):
       print(line)
   except (ValueError, OSError) as e:

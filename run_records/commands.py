@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import difflib
 import io
 import os
+import shlex
 import signal
 import sys
 from typing import Any, NoReturn
@@ -120,6 +121,14 @@ def here() -> str:
     raise ValueError(
       'the working directory is not there any more. Change to one that is.'
     ) from e
+
+
+def line() -> str:
+  """The command line of this process, for a shell."""
+  name, *words = sys.argv
+  # Of the library's command it is two words: 'murmuration run'.
+  program = name.split() if name.startswith('murmuration ') else [name]
+  return shlex.join([*program, *words])
 
 
 def refuse(error: BaseException) -> int:

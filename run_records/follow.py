@@ -247,11 +247,12 @@ def main() -> int:
     help=f'with commas: {", ".join(sinks.NAMES)}, or module:Name of your own',
   )
   parser.add_argument('--live', action='store_true', help=argparse.SUPPRESS)
-  parser.add_argument('--path', default=os.getcwd(), help=argparse.SUPPRESS)
+  parser.add_argument('--path', help=argparse.SUPPRESS)
   try:
     args = parser.parse(sys.argv[1:])
     # Behind the project's own packages.
-    sys.path += [p for p in args.path.split(os.pathsep) if p not in sys.path]
+    own = (args.path or commands.here()).split(os.pathsep)
+    sys.path += [p for p in own if p not in sys.path]
     path = pathlib.Path(args.run)
     names = sinks.parse(args.to)
     if args.live and not _appears(path):

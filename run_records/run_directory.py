@@ -24,11 +24,11 @@ import pathlib
 import re
 import shlex
 import shutil
-import sys
 import time
 from typing import Any
 import uuid
 
+from run_records import commands
 from run_records import metrics
 
 _MIN_FREE_BYTES = 200_000_000
@@ -144,9 +144,17 @@ def default_path(
 
 def give_back(path: pathlib.Path) -> None:
   """Removes a `default_path` that is empty still, and `runs/` if that is."""
+  for empty in (path, path.parent):
+    with contextlib.suppress(OSError):
+      empty.rmdir()
+
+
+def discard(path: pathlib.Path) -> None:
+  """Removes a run; a link or a mount that it was made in is left empty."""
   with contextlib.suppress(OSError):
+    for entry in path.iterdir():
+      shutil.rmtree(entry, True) if entry.is_dir() else entry.unlink()
     path.rmdir()
-    path.parent.rmdir()
 
 
 def create(
@@ -182,7 +190,7 @@ def create(
   versions = metrics.to_jsonable(versions)
   line = command
   if not isinstance(line, str):
-    line = shlex.join(sys.argv if line is None else line)
+    line = commands.line() if line is None else shlex.join(line)
   if resume:
     check_resumable(path)
   else:
@@ -247,10 +255,12 @@ def check_free(path: pathlib.Path) -> None:
     if content:
       raise RunDirectoryRefused(
         f'{path} is not empty: it holds {", ".join(content[:3])}'
-        f'{" and more" if len(content) > 3 else ""}, and none of it is a '
-        'run. Give a --run_dir that does not exist yet.'
+        f'{" and more" if len(content) > 3 else ""}, and is not itself a run. '
+        'Give a --run_dir that does not exist yet.'
       )
-  elif path.exists() or path.is_symlink():
+    _check_writable(path, path)
+    return
+  if path.exists() or path.is_symlink():
     raise RunDirectoryRefused(
       f'{path} is a file. A run needs a directory: give another --run_dir.'
     )
@@ -309,10 +319,13 @@ def _check_disk(path: pathlib.Path) -> None:
 def _create(
   path: pathlib.Path, config: Any, versions: Any, line: str
 ) -> RunDirectory:
+  # An empty one may be a link, a mount or in another user's directory: nothing
+  # could take its place.
+  in_place = path.is_dir()
   _sweep(path.parent)
   # Nobody else's: hosts that share runs/ have equal process ids.
-  partial = path.parent / f'{_NEW}{uuid.uuid4().hex}'
-  while True:
+  partial = path if in_place else path.parent / f'{_NEW}{uuid.uuid4().hex}'
+  while not in_place:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A run that is refused just then takes an empty parent along.
     with contextlib.suppress(FileNotFoundError):
@@ -321,12 +334,15 @@ def _create(
   try:
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
-    metrics.write_json(partial / 'config.json', config)
     metrics.write_json(partial / 'versions.json', versions)
     (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
-    os.rename(partial, path)  # Fails if it has got content meanwhile.
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
+    metrics.write_json(partial / 'config.json', config)  # now it is a run
+    if not in_place:
+      os.rename(partial, path)  # Fails if it has got content meanwhile.
+  except BaseException as e:
+    # Another process that was first has the directory.
+    if not (in_place and isinstance(e, FileExistsError)):
+      discard(partial)
     raise
   return RunDirectory(path)
 
@@ -355,7 +371,7 @@ def _resume(
     shutil.copy2(old, path / f'config.{number}.json')
     metrics.write_json(old, config)
   metrics.write_json(path / 'versions.json', versions)
-  commands = path / 'command.txt'
-  with commands.open('a', encoding='utf-8') as file:
+  started = path / 'command.txt'
+  with started.open('a', encoding='utf-8') as file:
     file.write(line + '\n')
   return RunDirectory(path)

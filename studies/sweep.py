@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import csv
-import os
 import pathlib
 import shlex
 import signal
@@ -27,13 +26,14 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from run_records import commands
 from run_records import later
 
 if __name__ == '__main__':
+  commands.begin()
   later.put_off()  # only the runs need TensorFlow
 
 from launch import command_line
-from run_records import commands
 from run_records import counter_file
 from run_records import curves
 from run_records import durable
@@ -53,12 +53,13 @@ _LATE = 1.1  # part of the budget: an evaluation may come slightly late
 
 
 def main() -> int:
+  commands.raise_interrupts()
   # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:
       signal.signal(number, signal.default_int_handler)
-  sys.path.append(os.getcwd())  # for settings of the form module:Name
   try:
+    sys.path.append(commands.here())  # for settings of the form module:Name
     spaces, words = sweep_plan.spaces(sys.argv[1:])
     rest, fixed = command_line.overrides(words)
     args = _parser().parse(rest)
@@ -88,7 +89,7 @@ def run(
   """
   sweep.directory.mkdir(parents=True, exist_ok=True)
   with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
-    file.write(shlex.join(sys.argv) + '\n')
+    file.write(commands.line() + '\n')
   print(_planned(sweep), flush=True)
   names = list(sweep.trials)
   reached: dict[str, tuple[int, list[dict[str, Any]]]] = {}

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from run_records import commands
+
 ROOT = pathlib.Path(__file__).parents[2]
 # In place of a module that takes seconds to import, and takes all that comes.
 SLOW = """
@@ -30,13 +32,21 @@ print(min(found) > 2, all(map(os.get_inheritable, range(3))))
 """
 
 
-@pytest.mark.parametrize('script', ['run.py', 'run_swarm.py', 'evaluate.py'])
+@pytest.mark.parametrize(
+  'script',
+  [
+    'launch/run.py',
+    'launch/run_swarm.py',
+    'launch/evaluate.py',
+    'studies/sweep.py',
+  ],
+)
 def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
   script, tmp_path
 ):
   (tmp_path / 'numpy.py').write_text(SLOW)
   process = subprocess.Popen(
-    [sys.executable, str(ROOT / 'launch' / script), '--help'],
+    [sys.executable, str(ROOT / script), '--help'],
     env={**os.environ, 'PYTHONPATH': str(tmp_path)},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
@@ -90,3 +100,40 @@ def test_what_nobody_reads_may_be_printed_all_the_same(closed):
   open_output = '>' not in closed
   assert done.stdout == ('R? ?\nTrue True\n' if open_output else '')
   assert done.stderr == ('' if '2>' in closed else 'said\n')
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    ['studies/sweep.py', 'ppo', 'gamma=0.9'],
+    ['murmuration/export.py', 'runs/a'],
+    ['murmuration/play.py'],
+    ['run_records/follow.py', 'runs/a', '--to=csv'],
+    ['replay/export.py', 'runs/a', 'out'],
+  ],
+)
+def test_in_a_directory_that_was_removed_a_command_is_refused(words, tmp_path):
+  script, *rest = words
+  # The shell leaves the variable PWD, by which nothing is found.
+  done = subprocess.run(
+    ['sh', '-c', 'cd "$1" && rmdir "$1" && shift && exec "$@"', 'sh', tmp_path]
+    + [sys.executable, str(ROOT / script), *rest],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == commands.USAGE, done
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith('error: ') and 'Traceback' not in done.stderr, done
+
+
+@pytest.mark.parametrize(
+  ('argv', 'line'),
+  [
+    (['murmuration run', 'ppo', '--run_dir=a b'], "murmuration run ppo '"),
+    (['/my runs/run.py', 'ppo'], "'/my runs/run.py' ppo"),
+  ],
+)
+def test_a_command_line_can_be_pasted(argv, line, monkeypatch):
+  monkeypatch.setattr(sys, 'argv', argv)
+  assert commands.line().startswith(line)

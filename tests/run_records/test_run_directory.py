@@ -3,9 +3,11 @@
 import collections
 import dataclasses
 import datetime
+import errno
 import os
 import pathlib
 import shutil
+import sys
 import time
 
 import numpy as np
@@ -63,6 +65,93 @@ def test_a_directory_with_other_things_is_refused(tmp_path):
 
 def test_an_empty_directory_is_taken(tmp_path):
   assert run_directory.create(tmp_path, {}, {}).config() == {}
+
+
+@pytest.mark.parametrize('kind', ['link', 'mount', 'in a directory of others'])
+def test_an_empty_directory_that_stays_where_it_is_is_filled(
+  tmp_path, monkeypatch, kind
+):
+  path = tmp_path / 'run'
+  (tmp_path / 'empty').mkdir()
+  if kind == 'link':
+    path.symlink_to(tmp_path / 'empty')
+  else:
+    path.mkdir()
+  rename, rmdir, access = os.rename, os.rmdir, os.access
+  busy = OSError(errno.EBUSY, 'Device or resource busy')
+
+  def refuses(old, new):
+    if kind == 'mount' and pathlib.Path(new) == path:
+      raise busy
+    rename(old, new)
+
+  def stays(where, **options):
+    if kind != 'link' and pathlib.Path(where) == path:
+      raise busy
+    rmdir(where, **options)
+
+  def may(where, mode):
+    own = kind != 'in a directory of others' or where != tmp_path
+    return own and access(where, mode)
+
+  monkeypatch.setattr(os, 'rename', refuses)
+  monkeypatch.setattr(os, 'rmdir', stays)
+  monkeypatch.setattr(os, 'access', may)
+  run = run_directory.create(path, {'seed': 1}, {}, command='a')
+  assert run.config() == {'seed': 1} and run.commands() == ['a']
+  assert path.is_symlink() is (kind == 'link')
+  # What was refused after all can be started again.
+  run_directory.discard(path)
+  assert run_directory.create(path, {'seed': 2}, {}).config() == {'seed': 2}
+
+
+def test_it_is_a_run_when_all_of_it_is_there(tmp_path, monkeypatch):
+  seen = []
+  write = run_directory.metrics.write_json
+
+  def watched(path, value):
+    seen.append((path.name, _everything_in(tmp_path)))
+    write(path, value)
+
+  monkeypatch.setattr(run_directory.metrics, 'write_json', watched)
+  run_directory.create(tmp_path, {}, {})
+  name, there = seen[-1]
+  assert name == 'config.json'
+  assert there == sorted(
+    ['checkpoints', 'command.txt', 'logs', 'metrics', 'versions.json']
+  )
+
+
+def test_of_two_that_fill_one_directory_the_second_leaves_the_first_s_run(
+  tmp_path, monkeypatch
+):
+  mkdir = pathlib.Path.mkdir
+
+  def raced(path, *args, **options):
+    monkeypatch.setattr(pathlib.Path, 'mkdir', mkdir)
+    run_directory.create(tmp_path, {'seed': 1}, {})
+    mkdir(path, *args, **options)
+
+  monkeypatch.setattr(pathlib.Path, 'mkdir', raced)
+  with pytest.raises(run_directory.RunDirectoryRefused, match='another proc'):
+    run_directory.create(tmp_path, {'seed': 2}, {})
+  assert run_directory.open(tmp_path).config() == {'seed': 1}
+
+
+def test_a_directory_of_runs_is_said_to_be_none_itself(tmp_path):
+  run_directory.create(tmp_path / 'a', {}, {})
+  with pytest.raises(
+    run_directory.RunDirectoryRefused, match='holds a, and is not itself a run'
+  ):
+    run_directory.create(tmp_path, {}, {})
+
+
+def test_what_the_library_s_command_started_can_be_pasted(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(sys, 'argv', ['murmuration run', 'ppo', '--run_dir=a b'])
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  assert run.commands() == ["murmuration run ppo '--run_dir=a b'"]
 
 
 @pytest.mark.parametrize('below', ['', 'deeper/run'])
