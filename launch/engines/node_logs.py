@@ -25,7 +25,7 @@ class Logs:
 
   def begins(self, index: int) -> None:
     """Notes where the output of a node's next start begins."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
       self._starts[index] = self.paths[index].stat().st_size
 
   def error(self, index: int, code: int, last_words: str) -> str:
@@ -44,7 +44,8 @@ class Logs:
         or last_words
         or '\n'.join([*lines[-_LAST_LINES:], f'exit code {code}'])
       )
-    name = signal.Signals(-code).name
+    known = {one.value: one.name for one in signal.Signals}
+    name = known.get(-code, f'signal {-code}')
     hint = ' (out of memory? see `dmesg`)' if name == 'SIGKILL' else ''
     where = _last(lines, 'Fatal Python error')
     return f'{where}\nkilled by {name}{hint}'.lstrip()
@@ -54,7 +55,7 @@ class Logs:
   ) -> list[str]:
     """The stacks that each node writes to its log when `dump` asks for them."""
     paths = [self.paths[index] for index in indices]
-    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    sizes = [*map(_size, paths)]
     for index in indices:
       dump(index)
     _wait_until_written(paths, sizes)
@@ -71,10 +72,17 @@ def _wait_until_written(
   until, before = time.monotonic() + _DUMP_S, list(sizes)
   while time.monotonic() < until:
     time.sleep(_QUIET_S)
-    now = [path.stat().st_size if path.exists() else 0 for path in paths]
+    now = [*map(_size, paths)]
     if now == before and all(a > b for a, b in zip(now, sizes, strict=True)):
       return
     before = now
+
+
+def _size(path: pathlib.Path) -> int:
+  try:
+    return path.stat().st_size
+  except OSError:  # it is not there, or not to be read now
+    return 0
 
 
 def since(path: pathlib.Path, start: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import contextlib
 import logging
 import os
 from typing import Any
@@ -38,10 +39,13 @@ class Best:
     if run_dir is None:
       return
     self._path = checkpoints.directory(run_dir) / checkpoints.BEST
+    self._start = 0  # how often the run had been started or resumed
+    with contextlib.suppress(FileNotFoundError):
+      self._start = len(run_directory.RunDirectory(run_dir).commands())
     kept = checkpoints.read_to_play(self._path)
     if kept is not None:
       self._rank = (
-        bool(kept['confirmed']) and pulse.life()[1] > 1,
+        bool(kept['confirmed']) and kept.get('start') == self._start,
         float(kept['return_mean']),
         int(kept['steps']),
       )
@@ -60,7 +64,7 @@ class Best:
     with pulse.survives(checkpoints.BEST):
       checkpoints.write(
         self._path, theta=theta, return_mean=mean, steps=steps,
-        confirmed=confirmed,
+        confirmed=confirmed, start=self._start,
       )  # fmt: skip
       self._rank = rank
 

@@ -183,6 +183,7 @@ class Client:
       if left <= 0:
         why = f'{state} (waited {self.timeout_s:g} s)'
         raise self._unavailable(method, False, why)
+      pulse.beat()  # of several calls, each waits its own deadline
       if self._stop_event.wait(min(pause, left)):
         why = f'{state}, and the program is stopping'
         raise self._unavailable(method, False, why)

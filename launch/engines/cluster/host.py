@@ -127,6 +127,7 @@ class Agent:
     self._serving.__enter__()
     self._channel = self._spawn()
     zygote.send(self._channel, op='begin', scratch=str(self._top))
+    self._polled = time.monotonic()  # what is above may have taken long
     threading.Thread(target=self._watch_lease, daemon=True).start()
 
   def describe(self) -> dict[str, Any]:

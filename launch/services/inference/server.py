@@ -281,10 +281,10 @@ class Server:
   ) -> None:
     try:
       hello = sessions.Hello(**json.loads(packet))
+      refusal = self._admit(hello, connection)
     except (TypeError, ValueError):
       self._disconnect(connection)
       return
-    refusal = self._admit(hello, connection)
     if refusal is not None:
       connection.refuse(refusal)
       self._disconnect(connection)
@@ -364,10 +364,17 @@ class Server:
   ) -> Any:
     """Runs `do` in the serving thread. Returns or raises what it sets."""
     call: futures.Future = futures.Future()
+
+    def guarded() -> None:
+      try:
+        do(call)
+      except Exception as e:  # of what was sent, a hello that is none, say
+        call.set_exception(e)
+
     with self._waking:
       if not self._ready.is_set():
         raise transport.UnknownRun('The server has just been started.')
-      self._inbox.append(lambda: do(call))
+      self._inbox.append(guarded)
       os.eventfd_write(self._wakeup, 1)
     try:
       return call.result(timeout_s)

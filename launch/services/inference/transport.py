@@ -69,6 +69,7 @@ class SharedMemoryLink:
     try:
       self._socket.settimeout(_HELLO_S)
       self._socket.connect('\0' + name)
+      sockets.check_user(self._socket)
       it = 'did not let this actor in'
       self._socket.send(json.dumps(hello).encode())
       answer, fds, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)

@@ -170,6 +170,7 @@ def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
   'number, why',
   [
     (signal.SIGKILL, 'killed by SIGKILL'),
+    (40, 'killed by signal 40'),  # a real-time one: Python has no name for it
     (signal.SIGTERM, 'a SIGTERM that the launcher did not send'),
   ],
 )

@@ -5,7 +5,6 @@ import errno
 import numpy as np
 import pytest
 
-from launch import pulse
 from launch.nodes import best
 from run_records import checkpoints
 
@@ -43,17 +42,19 @@ def test_a_resumed_run_keeps_what_was_better_before(tmp_path):
 
 
 def test_a_confirmed_return_counts_first_until_the_run_is_resumed(
-  tmp_path, monkeypatch
+  tmp_path,
 ):
+  commands = tmp_path / 'command.txt'
+  commands.write_text('run.py\n')
   best.Best(tmp_path).offer(np.zeros(3), 8.0, 10, confirmed=True)
-  monkeypatch.setattr(pulse, 'life', lambda: ('run', 2))
   restarted = best.Best(tmp_path)
   restarted.offer(np.ones(3), 9.0, 20)
   assert _kept(tmp_path) == 0
-  monkeypatch.setattr(pulse, 'life', lambda: ('another', 1))
-  resumed = best.Best(tmp_path)
-  resumed.offer(np.ones(3), 7.0, 30)
+  commands.write_text('run.py\nrun.py --resume\n')
+  best.Best(tmp_path).offer(np.ones(3), 7.0, 30)
   assert _kept(tmp_path) == 0
+  # Also where the evaluator was started again since.
+  resumed = best.Best(tmp_path)
   resumed.offer(np.ones(3), 9.0, 40)
   assert _kept(tmp_path) == 1
 

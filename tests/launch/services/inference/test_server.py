@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import socket
 import threading
 import time
 
@@ -329,19 +330,31 @@ def test_a_connection_that_sends_nonsense_is_refused_or_closed(world):
     )
   with pytest.raises(transport_lib.Lost, match='does not listen'):
     transport_lib.SharedMemoryLink('nobody', hello, made.shapes)
+  with pytest.raises(transport_lib.Lost, match='actor in: it closed'):
+    transport_lib.SharedMemoryLink(
+      made.server._listener.name, {**hello, 'index': 'x'}, made.shapes
+    )
+  for bad in (5, {'index': 0}, {**hello, 'index': 'x'}):
+    with pytest.raises(TypeError):
+      made.server.join(bad)
   made.policy(0, 'auto')
 
 
-def test_an_actor_of_another_user_is_not_let_in(world, monkeypatch):
+def test_an_actor_and_a_server_of_another_user_refuse_each_other(
+  world, monkeypatch
+):
   made = world(num_actors=1)
   made.policy(0, 'auto')
   hello = dataclasses.asdict(sessions.Hello(0, 1, 1, made.shapes.fingerprint))
   user = os.geteuid()
   monkeypatch.setattr(os, 'geteuid', lambda: user + 1)
-  with pytest.raises(transport_lib.Lost, match='did not let this actor in'):
-    transport_lib.SharedMemoryLink(
-      made.server._listener.name, hello, made.shapes
-    )
+  name = made.server._listener.name
+  with pytest.raises(transport_lib.Lost, match='who runs this'):
+    transport_lib.SharedMemoryLink(name, hello, made.shapes)
+  with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+    stranger.settimeout(30.0)
+    stranger.connect('\0' + name)
+    assert stranger.recv(100) == b''  # the server closes it, unasked
 
 
 def _sockets():
