@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import functools
 import itertools
 import math
@@ -224,6 +225,15 @@ def train(
   return code, run_directory.RunDirectory(path).summary()
 
 
+def given_by(pickled: bytes) -> dict[str, Any]:
+  """What `service.take` takes, of `objects.Objects.pickled`."""
+  found = pickle.loads(pickled)
+  for name, spec in found.pop('others').items():
+    with contextlib.suppress(Exception):  # of a module that is not found here
+      found['ids'][name] = pickle.loads(spec)
+  return found
+
+
 def main(connection: Any) -> None:
   """Serves operations until the caller closes its end."""
   hello = connection.recv()
@@ -237,7 +247,7 @@ def main(connection: Any) -> None:
   from murmuration import service
 
   if hello['given'] is not None:
-    service.take(pickle.loads(hello['given']))
+    service.take(given_by(hello['given']))
   operations = {'train': train, **service.OPERATIONS}
   for number in itertools.count(1):
     try:

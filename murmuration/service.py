@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import itertools
 import pathlib
-import pickle
 from typing import Any
 import warnings
 
@@ -28,19 +26,15 @@ def take(found: dict[str, Any]) -> None:
   """Makes the caller's objects known by their names.
 
   Args:
-    found: 'objects', name to (object, class of its config or None), 'ids', of
-      gymnasium's registry, and 'others', each pickled, that may be left out.
+    found: 'objects', name to (object, class of its config or None), and 'ids',
+      of gymnasium's registry.
   """
   for name, (thing, config) in found['objects'].items():
     if registry.is_agent_class(thing):
       thing = registry.of_class(thing, config)
     vars(given)[name] = thing
-  ids = found['ids']
-  for name, spec in found['others'].items():
-    with contextlib.suppress(Exception):  # of a module that is not found here
-      ids[name] = pickle.loads(spec)
-  gymnasium.registry.update(ids)
-  if ids:
+  gymnasium.registry.update(found['ids'])
+  if found['ids']:
     # A package that is imported later registers all of its own again.
     warnings.filterwarnings('ignore', '.*Overriding environment')
 

@@ -47,17 +47,6 @@ def shell_problems(environ):
   if environ.get('PYTHONHOME'):
     what = f'PYTHONHOME={environ["PYTHONHOME"]} hides locked packages'
     yield what, 'unset PYTHONHOME'
-  proxies = [
-    name
-    for name in ('grpc_proxy', 'https_proxy', 'http_proxy')
-    if environ.get(name)
-  ]
-  spared = environ.get('no_grpc_proxy') or environ.get('no_proxy') or ''
-  if proxies and 'localhost' not in spared and spared != '*':
-    yield (
-      f'{proxies[0]} is set: gRPC (Reverb) asks the proxy for localhost too',
-      'export no_proxy=localhost,127.0.0.1',
-    )
 
 
 def package_problems(locked, installed):

@@ -21,15 +21,9 @@ def test_the_doctor_sees_versions_that_differ_from_the_lock(doctor):
   assert list(doctor.package_problems(locked, locked)) == []
 
 
-@pytest.mark.parametrize(
-  ('environ', 'words'),
-  [
-    ({'PYTHONHOME': '/x'}, 'PYTHONHOME=/x hides'),
-    ({'https_proxy': 'proxy:1'}, 'asks the proxy for localhost'),
-  ],
-)
-def test_the_doctor_sees_variables_that_break_the_stack(doctor, environ, words):
-  assert any(words in what for what, _ in doctor.shell_problems(environ))
+def test_the_doctor_sees_another_home_of_python(doctor):
+  ((what, _),) = doctor.shell_problems({'PYTHONHOME': '/x'})
+  assert 'PYTHONHOME=/x hides' in what
 
 
 def test_the_doctor_sees_a_path_that_hides_a_package_and_no_other(
@@ -48,12 +42,6 @@ def test_the_doctor_sees_a_path_that_hides_a_package_and_no_other(
   ((what, fix),) = said(str(mine), str(theirs))
   assert what.startswith(f'PYTHONPATH={theirs} hides acme')
   assert fix == 'unset PYTHONPATH'
-
-
-def test_the_doctor_accepts_a_proxy_that_spares_localhost(doctor):
-  environ = {'https_proxy': 'proxy:1', 'no_proxy': 'localhost'}
-  found = [what for what, _ in doctor.shell_problems(environ)]
-  assert not [what for what in found if 'proxy' in what]
 
 
 def test_the_doctor_says_how_to_make_what_is_not_there(
