@@ -179,7 +179,8 @@ def environment_bytes(name: str) -> int:
 def memory_bytes() -> int:
   """Memory that this process and its children may have."""
   have = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-  return min(have, *_of_group('memory.max', 'memory', 'memory.limit_in_bytes'))
+  group = _of_group('memory.max', 'memory', 'memory.limit_in_bytes')
+  return min([have, *group])
 
 
 def max_processes() -> int:

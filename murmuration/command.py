@@ -16,6 +16,7 @@ murmuration setup                      once, after pip install of the wheel
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -93,9 +94,10 @@ def _doctor() -> int:
     words = sys.argv[1:]
     # Of .venv-python3.10 or .venv-extras: what that was made with.
     stamp = ROOT / os.path.basename(sys.prefix) / 'murmuration.json'
-    if not words and stamp.is_file():
+    with contextlib.suppress(OSError, ValueError):  # it says so itself
       made = json.loads(stamp.read_text())
-      words = [made.get('name', ''), '--python=' + made.get('python', '')]
+      if not words and made.get('name', '') in ('', 'extras'):
+        words = [made.get('name', ''), '--python=' + made.get('python', '')]
     os.execv(sys.executable, [sys.executable, str(script), *words])
   if sys.argv[1:]:
     print(

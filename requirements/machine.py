@@ -111,6 +111,8 @@ def refuse(environment):
       'Windows: WSL 2).'
     )
   directory = str(environment.directory)
+  if os.path.islink(directory) and not environment.is_ours():
+    directory = ''  # a link that goes; what it leads to stays
   disk = directory if os.path.isdir(directory) else environment.root
   free = shutil.disk_usage(str(disk)).free
   for where, _, names in os.walk(directory):  # all of it is deleted first

@@ -36,7 +36,7 @@ def record(
   path = pathlib.Path(path)
   # Of an episode that breaks off, nothing stays and nothing is lost; and what
   # makes the frames may change the working directory.
-  whole = path.absolute()
+  whole = path.resolve()
   part = whole.with_name(f'{path.stem}.part{path.suffix}')
   checked = _checked(frames)
   # The first frame is checked before anything is written.
@@ -105,11 +105,14 @@ def check(path: str | os.PathLike[str]) -> None:
     raise ValueError(
       f'{path} ends in {ending!r}; a video ends in .gif or .mp4.'
     )
-  there = path if path.exists() else path.parent
+  there = path.resolve().parent  # it is written beside, and takes its place
   while not there.exists():
     there = there.parent
-  if path.is_dir() or there.is_file() != path.exists():
-    raise OSError(f'{path} cannot be written: {there} is in the way.')
+  if path.is_dir() or there.is_file():
+    raise OSError(
+      f'{path} cannot be written: {path if path.is_dir() else there} is in '
+      'the way.'
+    )
   if not os.access(there, os.W_OK):
     raise OSError(f'{path} cannot be written: no right to write to {there}.')
 

@@ -167,8 +167,9 @@ def create(
 ) -> RunDirectory:
   """Makes the directory of a new run, or opens an old one to go on with it.
 
-  Everything is checked before the first byte is written, and a new directory
-  appears whole or not at all.
+  Everything is checked before the first byte is written. A new directory
+  appears whole or not at all; one that is there and has to stay is a run once
+  config.json, the last file, is there.
 
   Args:
     path: of the run. Parents are made.
@@ -319,9 +320,13 @@ def _check_disk(path: pathlib.Path) -> None:
 def _create(
   path: pathlib.Path, config: Any, versions: Any, line: str
 ) -> RunDirectory:
-  # An empty one may be a link, a mount or in another user's directory: nothing
-  # could take its place.
-  in_place = path.is_dir()
+  # An empty one that nothing can take the place of: a link, a mount, or in
+  # another user's directory.
+  in_place = path.is_dir() and (
+    path.is_symlink()
+    or os.path.ismount(path)
+    or not os.access(path.parent, os.W_OK)
+  )
   _sweep(path.parent)
   # Nobody else's: hosts that share runs/ have equal process ids.
   partial = path if in_place else path.parent / f'{_NEW}{uuid.uuid4().hex}'

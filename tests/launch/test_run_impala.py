@@ -203,8 +203,8 @@ REFUSED = {
     'unroll_length=501 is longer than an episode of at most 500 steps'
   ),
   '--config.agent.batch_size=12': (
-    'agent.batch_size=12 sequences for each of 1 members cannot be made of '
-    'blocks of 32 environments'
+    "12 sequences (agent.batch_size, or a learner's share of it) for each of 1 "
+    'members cannot be made of blocks of 32 environments'
   ),
   '--config.run.updates_per_call=3': (
     'set run.updates_per_call to a multiple of 4'

@@ -94,6 +94,7 @@ def test_an_empty_directory_that_stays_where_it_is_is_filled(
     own = kind != 'in a directory of others' or where != tmp_path
     return own and access(where, mode)
 
+  monkeypatch.setattr(os.path, 'ismount', lambda where: kind == 'mount')
   monkeypatch.setattr(os, 'rename', refuses)
   monkeypatch.setattr(os, 'rmdir', stays)
   monkeypatch.setattr(os, 'access', may)
@@ -107,14 +108,16 @@ def test_an_empty_directory_that_stays_where_it_is_is_filled(
 
 def test_it_is_a_run_when_all_of_it_is_there(tmp_path, monkeypatch):
   seen = []
+  (tmp_path / 'there').mkdir()
+  (tmp_path / 'link').symlink_to(tmp_path / 'there')
   write = run_directory.metrics.write_json
 
   def watched(path, value):
-    seen.append((path.name, _everything_in(tmp_path)))
+    seen.append((path.name, _everything_in(tmp_path / 'there')))
     write(path, value)
 
   monkeypatch.setattr(run_directory.metrics, 'write_json', watched)
-  run_directory.create(tmp_path, {}, {})
+  run_directory.create(tmp_path / 'link', {}, {})
   name, there = seen[-1]
   assert name == 'config.json'
   assert there == sorted(

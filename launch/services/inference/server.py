@@ -311,9 +311,10 @@ class Server:
       frame = frames.Frame(self._frames)
     else:
       frame = connection.admit(self._frames)
-      connection.index = index
     actor = self._agent.actor(self._info(index), self._config.envs_per_actor)
     self._sessions[index] = sessions.Session(hello, actor, frame, connection)
+    if connection is not None:
+      connection.index = index
     return None
 
   def _end(self, session: sessions.Session) -> None:

@@ -334,6 +334,13 @@ def test_a_connection_that_sends_nonsense_is_refused_or_closed(world):
     transport_lib.SharedMemoryLink(
       made.server._listener.name, {**hello, 'index': 'x'}, made.shapes
     )
+  # After the frame has been sent.
+  bad_seed = {**hello, 'index': 0, 'seed': 'x'}
+  link = transport_lib.SharedMemoryLink(
+    made.server._listener.name, bad_seed, made.shapes
+  )
+  with pytest.raises(transport_lib.Lost):
+    link.exchange(0)
   for bad in (5, {'index': 0}, {**hello, 'index': 'x'}):
     with pytest.raises(TypeError):
       made.server.join(bad)
