@@ -60,7 +60,7 @@ class Logs:
       dump(index)
     _wait_until_written(paths, sizes)
     return [
-      '\n'.join(since(path, size)[-_ERROR_LINES:])
+      '\n'.join(_innermost(since(path, size)))
       for path, size in zip(paths, sizes, strict=True)
     ]
 
@@ -93,6 +93,19 @@ def since(path: pathlib.Path, start: int) -> list[str]:
       return log.read().decode(errors='replace').splitlines()
   except OSError:
     return []
+
+
+def _innermost(lines: list[str]) -> list[str]:
+  """Of stacks that are too long, what the main thread was in last.
+
+  faulthandler writes the main thread last, and its innermost frame first.
+  """
+  if len(lines) <= _ERROR_LINES:
+    return lines
+  start = max(
+    (i for i, line in enumerate(lines) if 'hread 0x' in line), default=0
+  )
+  return lines[start : start + _ERROR_LINES]
 
 
 def _last(lines: list[str], mark: str) -> str:
