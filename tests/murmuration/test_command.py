@@ -404,7 +404,7 @@ def test_a_film_is_written_while_its_episode_is_played(monkeypatch):
 
 def test_make_takes_a_run_whose_path_has_a_space():
   done = subprocess.run(
-    ['make', '--dry-run', 'evaluate', 'RUN=my runs/a'],
+    ['make', '--no-print-directory', '-n', 'evaluate', 'RUN=my runs/a'],
     cwd=command.ROOT,
     capture_output=True,
     text=True,
