@@ -30,7 +30,7 @@ _ELSEWHERE = {
     'buffer_size buffer_capacity memory_size': 'max_replay_size',
     'learning_starts update_after': 'min_replay_size',
     'start_steps warmup_steps start_timesteps': 'random_steps min_replay_size',
-    'total_timesteps total_steps max_steps': 'steps_per_agent',
+    'total_timesteps total_steps max_steps steps budget': 'steps_per_agent',
     'tau polyak': 'target_update_tau',
     'target_update_interval target_update_freq target_network_frequency': (
       'target_update_period'
@@ -38,7 +38,7 @@ _ELSEWHERE = {
     'train_freq train_frequency gradient_steps utd_ratio replay_ratio': (
       'samples_per_insert'
     ),
-    'n_steps num_steps': 'n_step rollout_steps unroll_length',
+    'n_steps num_steps': 'n_step rollout_steps unroll_length steps_per_agent',
     'n_epochs update_epochs num_sgd_iter': 'epochs',
     'clip_range clip_coef clip_ratio clip_param': 'clip',
     'ent_coef entropy_coef entropy_coeff': 'entropy_cost first_temperature',
@@ -108,11 +108,16 @@ def near(word: str, known: list[str]) -> str:
     if section != 'agent' and one.rpartition('.')[2] == name:
       return f' Did you mean "{one}"?'
   once = 'agent.unroll_length' in known  # learned from, and no pace is taken
-  for elsewhere in _ELSEWHERE.get(name, ()):
-    for one in known:
-      its_section, _, its = one.rpartition('.')
-      if its == elsewhere and not (once and its_section == 'pace'):
-        return f' Did you mean "{one}"?'
+  meant = [
+    one
+    for elsewhere in _ELSEWHERE.get(name, ())
+    for one in known
+    if one.rpartition('.')[2] == elsewhere
+    and not (once and one.startswith('pace.'))
+  ]
+  if meant:  # the first, but rather one of the section that was named
+    best = max(meant, key=lambda one: one.rpartition('.')[0] == section)
+    return f' Did you mean "{best}"?'
 
   def likeness(one: str) -> float:
     its_section, _, its = one.rpartition('.')

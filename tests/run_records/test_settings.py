@@ -115,6 +115,8 @@ def test_the_setting_that_was_meant_is_named(word, meant):
     ('agent.learning_starts', 'agent.min_replay_size'),
     ('actors.num_envs', 'actors.envs_per_actor'),
     ('run.total_timesteps', 'run.steps_per_agent'),
+    ('run.num_steps', 'run.steps_per_agent'),  # not the agent's n_step
+    ('agent.num_steps', 'agent.n_step'),
     ('agent.gradient_steps', 'pace.samples_per_insert'),
     ('agent.n_steps', 'agent.n_step'),  # PPO's is rollout_steps
     ('agent.tau', 'agent.target_update_tau'),
