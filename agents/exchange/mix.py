@@ -54,7 +54,7 @@ class Carrier(Protocol):
 
   @property
   def refused(self) -> int:
-    """Messages refused because they were not finite or damaged."""
+    """Messages refused because they were not finite."""
 
   def start(self, shape: tuple[int, ...]) -> None:
     """Prepares for parameters of this shape."""

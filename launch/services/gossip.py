@@ -90,13 +90,13 @@ class Gossip(mix.Mix):
     )
 
   def push_message(self, sender: int, *message: Any) -> bool:
-    """Takes a neighbour's `gossip_rpc.packed` message; False if refused."""
+    """Takes the fields of a neighbour's `mix.Message`; False if refused."""
     if self._inbox is None:
       raise RuntimeError(
         "This worker's messages come another way. Give all workers the same "
         'gossip.carrier.'
       )
-    return self._inbox.take(sender, *message)
+    return self._inbox.receive(sender, mix.Message(*message))
 
   def gossip_memory(self) -> tuple[str, int, int] | None:
     """Host, process id and file descriptor of the memory for messages."""

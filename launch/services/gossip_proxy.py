@@ -38,12 +38,12 @@ class Proxy:
     self._carrier.start(())
 
   def push_message(self, sender: int, *message: Any) -> bool:
-    """Takes a neighbour's `gossip_rpc.packed` message; False if refused."""
-    return self._carrier.take(sender, *message)
+    """Takes the fields of a neighbour's `mix.Message`; False if refused."""
+    return self._carrier.receive(sender, mix.Message(*message))
 
   def forward(self, receiver: int, *message: Any) -> None:
-    """Sends a `packed` message of its own worker to a neighbour."""
-    self._carrier.send([receiver], gossip_rpc.unpacked(*message))
+    """Sends a message of its own worker to a neighbour."""
+    self._carrier.send([receiver], mix.Message(*message))
 
   def collect(
     self, received: int, told: Sequence[tuple[int, int, int]]
@@ -56,7 +56,7 @@ class Proxy:
 
     Returns:
       Messages so far, and for each sender with news (sender, messages, newest
-      iteration, packed message if its parameters are new, else None).
+      iteration, message if its parameters are new, else None).
     """
     carrier = self._carrier
     if received <= carrier.received:  # A larger count is from before a restart.
@@ -69,10 +69,8 @@ class Proxy:
       if count == before:
         continue
       newest = carrier.newest(sender)
-      packed = None
-      if newest is not None and newest.iteration != had:
-        packed = gossip_rpc.packed(newest)
-      found.append((sender, count, iteration, packed))
+      new = newest is not None and newest.iteration != had
+      found.append((sender, count, iteration, newest if new else None))
     return received, found
 
 
@@ -118,10 +116,10 @@ class ProxyCarrier(gossip_rpc.RpcCarrier):
         received, told = 0, {}
         self._closed.wait(_PAUSE_S)
         continue
-      for sender, count, iteration, packed in found:
+      for sender, count, iteration, newest in found:
         has = told.get(sender, (0, -1))[1]
-        if packed is not None:
-          has = packed[0]
-          self.take(sender, *packed)
+        if newest is not None:
+          has = newest[0]
+          self.receive(sender, mix.Message(*newest))
         told[sender] = count, has
         self.receive(sender, mix.Message(iteration))

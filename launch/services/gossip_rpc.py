@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 import logging
 import threading
 from typing import Any
-import zlib
 
 import numpy as np
 
@@ -44,8 +43,7 @@ class Inbox:
         self.refused += 1
         if self.refused == 1:
           _logger.warning(
-            'Refused parameters of worker %d, iteration %d: not finite, or '
-            'damaged.',
+            'Refused parameters of worker %d, iteration %d: not finite.',
             sender,
             message.iteration,
           )
@@ -57,10 +55,6 @@ class Inbox:
         self._newest[sender] = message
       self._changed.notify_all()
     return sound
-
-  def take(self, sender: int, *message: Any) -> bool:
-    """Takes a `packed` message; False if refused."""
-    return self.receive(sender, unpacked(*message))
 
   def senders(self) -> list[int]:
     """Indices of the workers that have sent a message, in order."""
@@ -107,7 +101,7 @@ class _Sender:
         taken, self._waiting = self._waiting, []
       try:
         while taken:
-          self._client.push_message(self._own, *packed(taken[0]))
+          self._client.push_message(self._own, *taken[0])
           taken.pop(0)
           away = False
       except (rpc.Unavailable, rpc.RemoteError) as e:
@@ -125,23 +119,6 @@ def _newest(messages: list[mix.Message]) -> list[mix.Message]:
   if full and messages[-1] is full[0]:
     return full
   return [*full, *messages[-1:]]
-
-
-def packed(message: mix.Message) -> tuple:
-  """A message as sent over RPC, with a checksum of its parameters."""
-  if message.theta is None:
-    return message.iteration, None, message.largest_step, 0
-  theta = np.ascontiguousarray(message.theta, np.float32)
-  return message.iteration, theta, message.largest_step, zlib.crc32(theta.data)
-
-
-def unpacked(
-  iteration: int, theta: np.ndarray | None, largest_step: float, checksum: int
-) -> mix.Message:
-  """Inverts `packed`; parameters damaged in transit become NaN."""
-  if theta is not None and zlib.crc32(theta.data) != checksum:
-    theta = np.full_like(theta, np.nan)
-  return mix.Message(iteration, theta, largest_step)
 
 
 class RpcCarrier(Inbox):
