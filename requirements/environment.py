@@ -137,7 +137,7 @@ class Environment:
     """What is to be done: 'nothing', 'finish' or 'create'.
 
     'finish' takes up what was interrupted, or made by other scripts; 'create'
-    begins anew, also where the environment is of other pins, another named
+    begins anew, also where the environment is of other pins, another
     interpreter or another Python's stack, or where it was moved (its scripts
     name their interpreter by its full path).
 
@@ -160,11 +160,22 @@ class Environment:
         'command again.'
       ) from None
     wanted = self.wanted()
-    keys = ('root', 'pins', 'python', 'seen')
+    keys = ('root', 'pins', 'seen')
     same = all(stamp.get(key, '') == wanted[key] for key in keys)
     if not (same and self.bin.exists()):
       return 'create'
-    return 'nothing' if stamp == wanted else 'finish'
+    named = stamp.get('python', '')
+    if named != self.python and not self._is_of(self.python):
+      return 'create'
+    return 'nothing' if stamp == {**wanted, 'python': named} else 'finish'
+
+  def _is_of(self, named):
+    """Whether it was made with the interpreter of this name or path."""
+    both = (str(self.bin), named)
+    try:
+      return os.path.samefile(*(machine.find(self.series, p) for p in both))
+    except (machine.SetupError, OSError):
+      return False
 
 
 def digest(*paths):

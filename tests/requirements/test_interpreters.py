@@ -1,5 +1,6 @@
 """The set-up finds a CPython, or says why not."""
 
+import os
 import sys
 
 import pytest
@@ -107,3 +108,26 @@ def test_the_interpreter_of_an_environment_is_the_one_it_was_made_with(
   found, reason = environment.machine.examine(sys.executable, [running])
   assert reason == ''
   assert not found.startswith(sys.prefix) or sys.prefix == sys.base_prefix
+
+
+def test_one_interpreter_by_name_and_by_path_has_one_environment(
+  tmp_path, environment, venv, shell, monkeypatch
+):
+  path = scripts.interpreter(tmp_path / 'bin' / 'python3.10', '3.10')
+  other = scripts.interpreter(tmp_path / 'other' / 'python3.10', '3.10')
+  monkeypatch.setenv('PATH', shell['PATH'])
+
+  def named(python):
+    return environment.Environment('', python, venv.root)
+
+  made = named('python3.10')
+  venv.directory.rename(made.directory)
+  # As an environment does, it says what it was made with.
+  scripts.program(made.bin, f'echo {path}', 'echo CPython 3.10')
+  made.write_stamp(made.wanted())
+  os.symlink(tmp_path / 'bin', tmp_path / 'link')
+  for same in ('python3.10', path, str(tmp_path / 'link' / 'python3.10')):
+    assert named(same).needed() == 'nothing', same
+  assert named(other).directory == made.directory
+  for another in (other, '/no/python3.10'):
+    assert named(another).needed() == 'create', another
