@@ -27,6 +27,7 @@ _LOOK_S = 0.05  # between two requests to the counter for the steps so far
 _LAST_EVALUATIONS_S = 120.0  # evaluations after the run's end, at most
 _SAY_S = 5.0  # before the counter lets go: to say what was left
 _LAST_UPDATE_S = 30.0  # for what a learner still does after the run's end
+_WAITING_BYTES = 2**30  # of the snapshots that wait, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Evaluator:
 
   A snapshot of the parameters is taken when an evaluation is due, and evaluated
   when there is time, the newest first and the rest after the end of the run. So
-  a run that is faster than its evaluations still gets a complete curve.
+  a run that is faster than its evaluations still gets a complete curve. If more
+  wait than memory is set apart for, the curve is coarser: some are left out, so
+  that the others stay spread over the run.
   """
 
   def __init__(
@@ -70,6 +73,8 @@ class Evaluator:
     # Steps of the newest snapshot. A resumed run does not repeat its last one.
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
+    self._ended: float | None = None  # when the run did; time.monotonic()
+    self._missed = 0  # snapshots that were left out or cut
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, and after the last."""
@@ -87,7 +92,7 @@ class Evaluator:
         snapshot = self._waiting.get(timeout=_WAIT_S)
       except queue.Empty:
         continue
-      self._evaluate(snapshot, stop.is_set)
+      self._evaluate(snapshot, stop)
       pulse.worked()
     over.set()
     while taking.is_alive():  # It may be waiting for an answer.
@@ -104,7 +109,7 @@ class Evaluator:
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
         # Called here because an evaluation may outlast the program's own wait.
-        self._reporter.hold(_LAST_EVALUATIONS_S)
+        self._hold()
         return
       steps = self._steps()
       if steps is None or steps // period <= done:
@@ -118,33 +123,40 @@ class Evaluator:
     A learner may still make updates after the last step of its actors. Servers
     that do not know what is last (a star, the shards) are not waited for.
     """
-    self._reporter.hold(_LAST_EVALUATIONS_S)
-    began = time.monotonic()
-    until = began + _LAST_EVALUATIONS_S - _SAY_S
-
-    def over() -> bool:
-      return stop.is_set() or time.monotonic() > until
-
-    cut, last = 0, False
-    while not over() and not (last and self._waiting.empty()):
+    self._hold()
+    began, last = time.monotonic(), False
+    while not self._over(stop) and not (last and self._waiting.empty()):
       if not last:
         last = self._take_last(time.monotonic() - began > _LAST_UPDATE_S)
       if not self._waiting.empty():
-        pulse.worked(moved=True)  # The run waits for evaluation steps too.
         snapshot = self._waiting.get()
         # One that a later snapshot of the same step replaces is left out.
         if snapshot.steps < self._taken or snapshot.version == self._version:
-          cut += not self._evaluate(snapshot, over)
+          self._evaluate(snapshot, stop)
       elif not last:
         pulse.waits('the last update of the learner')
         time.sleep(_WAIT_S)
-    left = cut + self._waiting.qsize()
-    if left:
+    missed = self._missed + self._waiting.qsize() + (not last)
+    if missed:
       _logger.warning(
         'The run is over: %d snapshots of the parameters were not evaluated.',
-        left,
+        missed,
       )
     self._reporter.hold(0)
+
+  def _hold(self) -> None:
+    """Keeps the program up for what is left of the last evaluations' time."""
+    now = time.monotonic()
+    if self._ended is None:
+      self._ended = now
+    # Asked for again in `_finish`, as the first call may not have arrived.
+    self._reporter.hold(max(self._ended + _LAST_EVALUATIONS_S - now, _SAY_S))
+
+  def _over(self, stop: threading.Event) -> bool:
+    """Whether no more may be evaluated."""
+    if stop.is_set() or self._ended is None:
+      return stop.is_set()
+    return time.monotonic() > self._ended + _LAST_EVALUATIONS_S - _SAY_S
 
   def _take_last(self, late: bool) -> bool:
     """Queues what the learner ended with. Returns False if it goes on.
@@ -183,20 +195,44 @@ class Evaluator:
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
     self._taken, self._version = steps, int(newest['version'])
     self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
+    self._thin_out(max(_WAITING_BYTES // theta.nbytes, 2))
     return True
 
-  def _evaluate(
-    self, snapshot: _Snapshot, should_stop: Callable[[], bool]
-  ) -> bool:
-    return self._judge.play(
+  def _thin_out(self, most: int) -> None:
+    """Leaves out snapshots until `most` wait; never the oldest and newest."""
+    with self._waiting.mutex:
+      kept = self._waiting.queue
+      while len(kept) > most:
+        # Of all that can go, the one that leaves the smallest gap.
+        middle = range(1, len(kept) - 1)
+        gaps = [kept[i + 1].steps - kept[i - 1].steps for i in middle]
+        del kept[1 + gaps.index(min(gaps))]
+        self._missed += 1
+        if self._missed == 1:
+          _logger.warning(
+            'The run is faster than its evaluations: more than %d snapshots of '
+            'the parameters wait, and some are left out. Lower run.evaluations '
+            'or run.eval_episodes.',
+            most,
+          )
+
+  def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
+    def cut() -> bool:
+      if self._ended is not None:
+        # The run waits for evaluation steps too.
+        pulse.worked(moved=True)
+      return self._over(stop)
+
+    if not self._judge.play(
       snapshot.theta[None],
       snapshot.steps,
-      should_stop,
+      cut,
       lambda _: {
         'version': snapshot.version,
         'age_s': time.monotonic() - snapshot.taken_at,
       },
-    )
+    ):
+      self._missed += 1
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -5,6 +5,7 @@ import json
 import pathlib
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from agents import parameters
 from environment_loops import environments
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
+from launch import pulse
 from launch.nodes import evaluator
 
 HERE = pathlib.Path(__file__).parent
@@ -248,10 +250,9 @@ def test_what_was_not_evaluated_at_the_end_is_said(
   assert len(counter.rows) == 1
   # Of four, with the final one: one was played and one was cut.
   assert 'The run is over: 3 snapshots' in caplog.text
-  assert counter.holds == [
-    ('evaluator/0', evaluator._LAST_EVALUATIONS_S),
-    ('evaluator/0', 0),
-  ]
+  (first, promised), last = counter.holds
+  assert first == 'evaluator/0' and last == ('evaluator/0', 0)
+  assert promised == pytest.approx(evaluator._LAST_EVALUATIONS_S)
 
 
 def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
@@ -274,6 +275,73 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   assert name == 'evaluator/0' and seconds > 0
   assert counter.holds[-1] == ('evaluator/0', 0)
   assert len(counter.rows) == 1
+
+
+def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
+  monkeypatch, caplog
+):
+  node, counter = _evaluator()
+  now, ended = [1000.0], []
+  monkeypatch.setattr(
+    evaluator,
+    'time',
+    types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep),
+  )
+  slot = pulse.Slot(memoryview(bytearray(1024)))
+  moved = []
+
+  def play(thetas, episodes, purpose, should_stop):
+    del thetas, episodes
+    assert purpose == 'evaluation at 10'
+    moved.append(slot.moved)
+    assert not should_stop() and slot.moved == moved[0]
+    counter.left = -1  # The run ends in the middle of it.
+    deadline = time.monotonic() + 20
+    while not counter.holds:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+    now[0] += evaluator._LAST_EVALUATIONS_S - evaluator._SAY_S - 1
+    assert not should_stop()
+    moved.append(slot.moved)
+    now[0] += 2
+    ended.append(should_stop())
+    return None
+
+  monkeypatch.setattr(node._judge, '_play', play)
+  pulse.use(slot)
+  try:
+    node.run(threading.Event())
+  finally:
+    pulse.use(None)
+  assert ended == [True]
+  # Each of its steps after the end was movement: nothing else moves then.
+  assert moved == [0, 1]
+  # What was cut, and what the learner ended with.
+  assert 'The run is over: 2 snapshots' in caplog.text
+  held = [seconds for _, seconds in counter.holds]
+  assert held == [evaluator._LAST_EVALUATIONS_S, evaluator._SAY_S, 0]
+
+
+@pytest.mark.parametrize('most', [1, 5])
+def test_what_waits_has_a_bound_and_stays_spread_over_the_run(
+  monkeypatch, caplog, most
+):
+  node, _ = _evaluator()
+  bound = most * 4 * node._agent.layout.size
+  monkeypatch.setattr(evaluator, '_WAITING_BYTES', bound)
+  for steps in range(101):
+    node._take(steps)
+  waiting = [snapshot.steps for snapshot in node._waiting.queue]
+  assert len(waiting) == max(most, 2)  # the first and the newest at least
+  assert waiting[0] == 0 and waiting[-1] == 100
+  if most == 5:
+    assert max(np.diff(waiting)) <= 2 * 100 / 4, waiting
+  assert caplog.text.count('some are left out') == 1
+  over = threading.Event()
+  over.set()
+  node._finish(over)
+  # All of them, and what the learner ended with.
+  assert 'The run is over: 102 snapshots' in caplog.text
 
 
 class _Busy:
