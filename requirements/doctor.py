@@ -10,6 +10,7 @@ import argparse
 from importlib import machinery
 import json
 import os
+import pkgutil
 import platform
 import shutil
 import subprocess
@@ -35,15 +36,18 @@ print(json.dumps({
 """
 
 
-def shell_problems(environ):
+def shell_problems(environ, environment):
   """Yields (problem, fix) of the shell's variables."""
+  sites = [e.site for e in (environment, environment.stack) if e and e.site]
+  ours = [os.path.realpath(path) for path in (environment_lib.ROOT, *sites)]
   for path in environ.get('PYTHONPATH', '').split(os.pathsep):
-    if os.path.realpath(path) == str(environment_lib.ROOT):
-      continue  # ours, and hides nothing
-    for name in environment_lib.IMPORTS:
-      found = machinery.PathFinder.find_spec(name.split('.')[0], [path])
-      if path and found and found.loader:  # no plain directory of that name
-        yield f'PYTHONPATH={path} hides {name}', 'unset PYTHONPATH'
+    if not path or os.path.realpath(path) in ours:
+      continue  # hides nothing
+    there = [module.name for module in pkgutil.iter_modules([path])]
+    found = [(n, machinery.PathFinder.find_spec(n, ours)) for n in there]
+    hidden = [name for name, spec in found if spec and spec.loader]
+    if hidden:
+      yield f'PYTHONPATH={path} hides {", ".join(hidden)}', 'unset PYTHONPATH'
   if environ.get('PYTHONHOME'):
     what = f'PYTHONHOME={environ["PYTHONHOME"]} hides locked packages'
     yield what, 'unset PYTHONHOME'
@@ -68,7 +72,7 @@ def examine(environment):
     f'machine     {os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory, '
     f'{free / 1e9:.0f} GB of disk free'
   )
-  yield from shell_problems(os.environ)
+  yield from shell_problems(os.environ, environment)
   try:
     python = machine.find(environment.series, environment.python)
     print(f'python      {python}')

@@ -21,27 +21,40 @@ def test_the_doctor_sees_versions_that_differ_from_the_lock(doctor):
   assert list(doctor.package_problems(locked, locked)) == []
 
 
-def test_the_doctor_sees_another_home_of_python(doctor):
-  ((what, _),) = doctor.shell_problems({'PYTHONHOME': '/x'})
+def test_the_doctor_sees_another_home_of_python(doctor, venv):
+  ((what, _),) = doctor.shell_problems({'PYTHONHOME': '/x'}, venv)
   assert 'PYTHONHOME=/x hides' in what
 
 
-def test_the_doctor_sees_a_path_that_hides_a_package_and_no_other(
-  doctor, environment, tmp_path
+def test_the_doctor_sees_a_path_that_hides_packages_and_no_other(
+  doctor, environment, venv, tmp_path
 ):
-  def said(*paths):
-    found = doctor.shell_problems({'PYTHONPATH': os.pathsep.join(paths)})
-    return [problem for problem in found if 'PYTHONPATH' in problem[0]]
-
+  extras = environment.Environment('extras', root=venv.root)
   mine, theirs = tmp_path / 'mine', tmp_path / 'theirs'
-  (mine / 'tree').mkdir(parents=True)  # no package, which comes after one
-  (mine / 'my_env.py').touch()
-  theirs.mkdir()
-  (theirs / 'acme.py').touch()
-  assert said(str(mine), '', '/no', str(environment.ROOT)) == []
-  ((what, fix),) = said(str(mine), str(theirs))
-  assert what.startswith(f'PYTHONPATH={theirs} hides acme')
-  assert fix == 'unset PYTHONPATH'
+  for path in (
+    venv.site / 'absl' / '__init__.py',
+    venv.site / 'tree.py',
+    extras.directory / 'lib/python3.11/site-packages/wandb.py',
+    mine / 'tree' / 'data.py',  # no package, which comes after one
+    mine / 'docs.py',  # of that name we have a plain directory
+    *(theirs / f'{n}.py' for n in ('absl', 'my_env', 'studies', 'wandb')),
+  ):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+  def said(environment, *paths):
+    variables = {'PYTHONPATH': os.pathsep.join(paths)}
+    return list(doctor.shell_problems(variables, environment))
+
+  none = (str(mine), '', '/no', str(environment.ROOT), str(venv.site))
+  assert said(venv, *none) == []
+  for which, hidden in (
+    (venv, 'absl, studies'),
+    (extras, 'absl, studies, wandb'),
+  ):
+    ((what, fix),) = said(which, *none, str(theirs))
+    assert what == f'PYTHONPATH={theirs} hides {hidden}'
+    assert fix == 'unset PYTHONPATH'
 
 
 def test_the_doctor_says_how_to_make_what_is_not_there(
