@@ -63,13 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   isolation.prepare()
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
-    sys.path.append(os.getcwd())  # for environments of the user's own
+    sys.path.append(_here())  # for environments of the user's own
     for line in export(args.source, args.out, args.format):
       print(line)
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return _USAGE
   return 0
+
+
+def _here() -> str:
+  try:
+    return os.getcwd()
+  except FileNotFoundError as e:
+    raise ValueError(
+      'the working directory is not there any more. Change to one that is.'
+    ) from e
 
 
 def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:

@@ -124,7 +124,8 @@ def test_in_a_directory_that_was_removed_a_command_is_refused(words, tmp_path):
   )
   assert done.returncode == commands.USAGE, done
   last = done.stderr.splitlines()[-1]
-  assert last.startswith('error: ') and 'Traceback' not in done.stderr, done
+  assert last.startswith('error: the working directory is not there'), done
+  assert 'Traceback' not in done.stderr, done
 
 
 @pytest.mark.parametrize(
