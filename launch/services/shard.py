@@ -18,6 +18,7 @@ import pathlib
 import threading
 import time
 from typing import Any, NamedTuple
+import uuid
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class Reply(NamedTuple):
   version: int  # number of accepted updates of this shard
   theta: np.ndarray  # the present slice, float32
   steps: int  # environment steps of all learners
+  life: str  # identifies this start of the shard
 
 
 class Round:
@@ -97,6 +99,8 @@ class Shard:
       if variable.name in agent.maxima
     }
     self._rate_settings = agent.rate_settings
+    # After a restart, versions of lost updates are reached again by others.
+    self._life = uuid.uuid4().hex
     self._changed = threading.Condition()
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
@@ -132,6 +136,7 @@ class Shard:
     gradient: np.ndarray | None,
     statistics: Statistics,
     steps: int,
+    life: str | None = None,
   ) -> Reply:
     """Applies a gradient; a repeated call has no effect.
 
@@ -142,12 +147,15 @@ class Shard:
       gradient: of the slice, float32; None if there is none.
       statistics: the values that this learner alone would put into the slice.
       steps: environment steps of this learner.
+      life: of the shard that `pulled` is a version of; None: of this one.
     """
     with self._changed:
       known, accepted = self._tickets.get(learner, ('', True))
       if known == ticket:
         return self._reply(accepted)
       self._steps[learner] = max(steps, self._steps.get(learner, 0))
+      if life not in (None, self._life):
+        pulled = self._slice.version + 1  # One that was not reached.
       if self._config.synchronous:
         accepted = self._meet(learner, ticket, gradient, statistics, pulled)
       else:
@@ -168,7 +176,11 @@ class Shard:
   def _reply(self, accepted: bool) -> Reply:
     own = self._slice
     return Reply(
-      accepted, own.version, own.theta.copy(), sum(self._steps.values())
+      accepted,
+      own.version,
+      own.theta.copy(),
+      sum(self._steps.values()),
+      self._life,
     )
 
   def _apply(

@@ -93,6 +93,7 @@ class Shards:
         None if message.vector is None else message.vector[place],
         tuple(_within(message.statistics, place)),
         message.steps,
+        known.life,
       )
       for known, place in zip(self._known, self._places)
     ]

@@ -12,6 +12,7 @@ from agents import learner
 from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import local as local_exchange
+from agents.exchange import remote_apply
 from launch import rpc
 from launch.services import shard as shard_lib
 from launch.services import shard_exchange
@@ -248,6 +249,34 @@ def test_a_shard_goes_on_from_its_checkpoint(tmp_path):
   assert shards[0].shard.numbers()['version'] == 2 * UPDATES - 1
 
 
+@pytest.mark.parametrize('synchronous', [False, True])
+def test_a_gradient_of_updates_that_a_restart_lost_is_not_taken_for_a_new_one(
+  tmp_path, synchronous
+):
+  config = cases.make_config(synchronous=synchronous)
+  make = functools.partial(
+    shard_lib.Shard, cases.make_experiment(str(tmp_path)), config, 0
+  )
+  client = cases.Direct(make())
+  places = shard_lib.places(cases.make_experiment().make_agent(), config)
+  slow, quick = (shard_exchange.Shards([client], places, i) for i in (0, 0))
+  quick.start()
+  ones = remote_apply.Message(np.ones(client.shard.pull().theta.size), {}, 0)
+  assert quick.push(ones).accepted == 1
+  slow.start()  # of version 1, which is not saved
+  client.shard = make()
+  quick.start()
+  assert quick.push(ones).accepted == 1
+  before = client.shard.pull()
+  assert before.version == 1
+  again = slow.push(ones)
+  assert (again.accepted, again.version) == (0, 1)
+  np.testing.assert_array_equal(again.theta, before.theta)
+  assert client.shard.numbers()['gradients_rejected_of_0'] == 1
+  # It was told of the new life.
+  assert slow.push(ones).accepted == 1
+
+
 @pytest.mark.parametrize('reports', [False, True])
 def test_a_shard_that_is_not_finite_ends_and_is_not_saved(tmp_path, reports):
   make = functools.partial(
@@ -282,9 +311,11 @@ def test_what_a_shard_took_before_it_died_counts_once(tmp_path):
   )
   old = make()
   gradient = np.ones_like(old.pull().theta)
-  taken, rejected = (1, 'a-1', 0, gradient, (), 10), (0, 'b-1', 7, gradient)
+  life = old.pull().life
+  taken = 1, 'a-1', 0, gradient, (), 10, life
+  rejected = 0, 'b-1', 7, gradient, (), 20, life
   old.push(*taken)
-  old.push(*rejected, (), 20)
+  old.push(*rejected)
   ended = threading.Event()
   ended.set()
   old.run(ended)  # which saves
@@ -293,7 +324,7 @@ def test_what_a_shard_took_before_it_died_counts_once(tmp_path):
   again = new.push(*taken)
   assert again.accepted and again.version == 1
   np.testing.assert_array_equal(again.theta, old.pull().theta)
-  assert not new.push(*rejected, (), 20).accepted
+  assert not new.push(*rejected).accepted
   assert new.numbers()['gradients_rejected'] == 1
 
 
