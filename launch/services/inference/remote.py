@@ -89,11 +89,6 @@ class RemotePolicy:
   def core(self) -> np.ndarray:
     return self._frame.core
 
-  @property
-  def shares_memory(self) -> bool:
-    """Whether frames go through shared memory, not over RPC."""
-    return isinstance(self._link, transport_lib.SharedMemoryLink)
-
   # The interface of variables.Follower.
 
   def start(self) -> None:

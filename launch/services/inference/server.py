@@ -330,9 +330,8 @@ class Server:
     if connection.index is not None:
       self._end(self._sessions[connection.index])
       return
-    descriptor = connection.fileno()
-    if self._connections.pop(descriptor, None) is not None:
-      self._poll.unregister(descriptor)
+    del self._connections[connection.fileno()]
+    self._poll.unregister(connection)
     connection.close()
 
   def _disconnect_all(self) -> None:

@@ -58,27 +58,12 @@ class Session:
     if step == self._answered:
       self._reply(step)
       return False
-    if step != self._answered + 1:
-      self.refuse(
-        f'Request {step} came after {self._answered}: actor {self.index} does '
-        'not number its requests one by one.'
-      )
-      return False
     self.since = now
     return True
 
   def ask_by(self, call: futures.Future, request: bytes, now: float) -> bool:
     """The same as `ask`, for a request over RPC; `call` gets the reply."""
     frame = self.frame
-    if len(request) != len(frame.request_bytes):
-      call.set_exception(
-        ValueError(
-          f'Got a request of {len(request)} bytes from actor {self.index}, '
-          f'but its frames have {len(frame.request_bytes)}: it sends '
-          'observations of another shape than it said.'
-        )
-      )
-      return False
     step = int.from_bytes(request[:8], 'little')
     if step < frame.asked_step or (
       self.since is not None and step > frame.asked_step
@@ -123,8 +108,6 @@ class Session:
     calls, self._calls = self._calls, []
     for call in calls:
       call.set_exception(transport.UnknownRun(self.run_id))
-    if self.connection is not None:
-      self.connection.close()
 
   def _reply(self, step: int) -> None:
     self._answered, self.since = step, None

@@ -30,6 +30,7 @@ from launch.services import variables
 from launch.services.inference import frames
 from launch.services.inference import remote
 from launch.services.inference import server as inference
+from launch.services.inference import transport as transport_lib
 
 COUNT, ENVS, SEED = 3, 4, 7
 UNROLL = 5
@@ -144,7 +145,8 @@ class World:
       self.client, self.shapes, index, seed, transport, self.over.is_set
     )
     policy.start()
-    assert policy.shares_memory == (transport != 'rpc')
+    over_rpc = isinstance(policy._link, transport_lib.RpcLink)
+    assert over_rpc == (transport == 'rpc')
     self.policies.append(policy)
     return policy
 

@@ -56,7 +56,6 @@ def test_a_stopped_server_is_waited_for_aloud_and_then_given_up(
   del said
   policy = apart.policy(transport, patience_s=3.0)
   policy.start()
-  assert policy.shares_memory == (transport == 'shared_memory')
   policy.act(None, _observation(0), 0, None)
   apart.stop()
   with pytest.raises(remote.NoAnswer) as error:
