@@ -97,12 +97,21 @@ class Client:
   def _call(self, method: str, /, *args, **kwargs) -> Any:
     return self._finish(self._begin(method, args, kwargs))
 
-  def _begin(self, method: str, args: Sequence[Any], kwargs: Any) -> _Sent:
-    """Sends a call."""
+  def _begin(
+    self,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Any,
+    waited_s: float = 0.0,
+  ) -> _Sent:
+    """Sends a call; `waited_s` have been waited for other servers before."""
     parts = codec.encode_parts([method, list(args), kwargs])
     deadline = time.monotonic() + self.timeout_s
+    # Even then, one trial has all its time: a server far away may be there.
+    least_s = min(_CONNECT_TIMEOUT_S, self.timeout_s)
+    there = max(deadline - waited_s, time.monotonic() + least_s)
     while True:
-      channel, is_new = self._connect(method, deadline)
+      channel, is_new = self._connect(method, there)
       left = self.timeout_s
       if is_new:  # Some of it may be over.
         left = max(deadline - time.monotonic(), 1e-3)
@@ -115,7 +124,7 @@ class Client:
       except channel_lib.NotDelivered as e:
         # An old connection of a server that was started again may be sent to
         # once more; a new one that breaks at once is given time.
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= there:
           why = f'the connection was refused ({e})'
           raise self._unavailable(method, False, why) from None
         if is_new:
@@ -183,7 +192,7 @@ class Client:
       if left <= 0:
         why = f'{state} (waited {self.timeout_s:g} s)'
         raise self._unavailable(method, False, why)
-      pulse.beat()  # of several calls, each waits its own deadline
+      pulse.beat()  # of several calls, each may wait a second more
       if self._stop_event.wait(min(pause, left)):
         why = f'{state}, and the program is stopping'
         raise self._unavailable(method, False, why)
@@ -209,6 +218,9 @@ def together(
 ) -> list[Any]:
   """Makes calls at the same time: all are sent before an answer is awaited.
 
+  Servers that are away are waited for from the beginning, not one after the
+  other.
+
   Args:
     calls: client, method and arguments of each. What is no `Client` is called
       as if it were one, before any answer is awaited.
@@ -219,13 +231,15 @@ def together(
   """
   found: list[Any] = [None] * len(calls)
   sent: dict[int, _Sent] = {}
+  begin = time.monotonic()
   # Those without a connection last: they may wait for a server that is away.
   numbers = range(len(calls))
   for i in sorted(numbers, key=lambda i: not getattr(calls[i][0], '_idle', 1)):
     client, method, args = calls[i]
     try:
       if isinstance(client, Client):
-        sent[i] = client._begin(method, args, {})
+        waited_s = time.monotonic() - begin
+        sent[i] = client._begin(method, args, {}, waited_s)
       else:
         found[i] = getattr(client, method)(*args)
     except (errors.Unavailable, errors.RemoteError) as e:

@@ -2,11 +2,13 @@
 
 import contextlib
 import threading
+import types
 
 import numpy as np
 import pytest
 
 from launch import rpc
+from launch.rpc import client as client_lib
 
 
 class Meets:
@@ -73,6 +75,25 @@ def test_a_long_answer_is_read_though_another_server_was_waited_for(tmp_path):
     lost, found = rpc.together([(away, 'get', ()), (client, 'get', ())])
   assert isinstance(lost, rpc.Unavailable)
   assert found.shape == (100_000,)
+
+
+def test_servers_that_are_away_are_not_waited_for_one_after_the_other(
+  monkeypatch,
+):
+  now = [1000.0]
+  clock = types.SimpleNamespace(monotonic=lambda: now[0])
+  monkeypatch.setattr(client_lib, 'time', clock)
+
+  def connect(client, method, deadline):
+    now[0] = max(now[0], deadline)
+    raise rpc.Unavailable(client.address, method, False, 'nothing listens')
+
+  monkeypatch.setattr(rpc.Client, '_connect', connect)
+  away = [rpc.Client(f'unix:/nowhere/{i}', timeout_s=5.0) for i in range(4)]
+  found = rpc.together([(client, 'get', ()) for client in away])
+  assert all(isinstance(one, rpc.Unavailable) for one in found)
+  # 5 s in all, and one trial of each that comes after them.
+  assert now[0] - 1000 == 5 + 3 * client_lib._CONNECT_TIMEOUT_S
 
 
 def test_what_stands_for_a_client_is_called(make_clients):
