@@ -10,7 +10,7 @@ With a screen (DISPLAY) it opens a window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import importlib.util
 import os
@@ -90,7 +90,8 @@ def play(
   max_steps: int = sys.maxsize,
   film_steps: int = sys.maxsize,
   on_step: Callable[[], Any] = lambda: None,
-) -> tuple[np.ndarray, list[Any]]:
+  record: Callable[[Iterator[Any]], Any] = list,
+) -> tuple[np.ndarray, Any]:
   """Plays whole episodes.
 
   Args:
@@ -101,27 +102,48 @@ def play(
     max_steps: after so many an episode is cut.
     film_steps: of the first episode so many are filmed.
     on_step: called before each step.
+    record: takes the frames of the first episode, where there are some, as they
+      are played: all of them at once would take a gigabyte.
 
   Returns:
-    Returns [episodes], and the frames of the first, where there are some.
+    Returns [episodes], and what `record` made, or the error that it failed by.
   """
-  returns, frames = np.zeros(episodes), []
+  returns, film = np.zeros(episodes), None
   pictures = building.Pictures(environment)
+  broke = False
+
+  def frames(episode: int) -> Iterator[Any]:
+    nonlocal broke
+    try:
+      observation, _ = environment.reset(seed=seed + episode)
+      policy.reset()
+      filmed = environment.render_mode == 'rgb_array' and not episode
+      for step in range(max_steps):
+        on_step()
+        if filmed and step < film_steps:
+          yield pictures.frame()
+        observation, reward, terminated, truncated, _ = environment.step(
+          policy(observation)
+        )
+        returns[episode] += reward
+        if terminated or truncated:
+          break
+    except Exception:
+      broke = True
+      raise
+
   for episode in range(episodes):
-    observation, _ = environment.reset(seed=seed + episode)
-    policy.reset()
-    filmed = environment.render_mode == 'rgb_array' and not episode
-    for step in range(max_steps):
-      on_step()
-      if filmed and step < film_steps:
-        frames.append(pictures.frame())
-      observation, reward, terminated, truncated, _ = environment.step(
-        policy(observation)
-      )
-      returns[episode] += reward
-      if terminated or truncated:
-        break
-  return returns, frames
+    played = frames(episode)
+    if not episode:
+      try:
+        film = record(played)
+      except (RuntimeError, ValueError, OSError) as e:
+        if broke:  # the error is not of `record`
+          raise
+        film = e
+    for _ in played:  # what `record` left
+      pass
+  return returns, film
 
 
 def main() -> int:
@@ -151,6 +173,8 @@ def main() -> int:
       from run_records import film
 
       film.check(args.video)  # before episodes that may take long
+      # Whatever makes the environment may change the working directory.
+      video = pathlib.Path(args.video).resolve()
     policy = load(args.name)
   except (ValueError, OSError) as e:
     return commands.refuse(e)
@@ -169,7 +193,8 @@ def main() -> int:
         f'{max_steps:,} steps. --max_steps sets another number.',
         file=sys.stderr,
       )
-    returns, frames = play(
+    fps = environment.metadata.get('render_fps', 30)
+    returns, filmed = play(
       policy,
       args.episodes,
       args.seed,
@@ -177,6 +202,7 @@ def main() -> int:
       max_steps,
       args.film_steps,
       watched.moved,
+      (lambda frames: film.record(frames, video, fps)) if args.video else list,
     )
     building.close(name, environment)
   print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
@@ -185,13 +211,11 @@ def main() -> int:
     + ' '.join(f'{r:.0f}' for r in returns)
     + f'  mean {returns.mean():.1f}'
   )
+  if isinstance(filmed, Exception):
+    print(f'No film: {filmed}', file=sys.stderr)
+    return 1
   if args.video:
-    fps = environment.metadata.get('render_fps', 30)
-    try:
-      print(f'  {film.record(frames, args.video, fps)}')
-    except (RuntimeError, ValueError, OSError) as e:
-      print(f'No film: {e}', file=sys.stderr)
-      return 1
+    print(f'  {args.video}')
   return 0
 
 

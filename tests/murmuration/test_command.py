@@ -402,6 +402,52 @@ def test_a_film_is_written_while_its_episode_is_played(monkeypatch):
   assert 5 < len(acted) < 20 and found == [*range(len(acted) + 1)]
 
 
+class Counted(gymnasium.Env):
+  """A white picture; each of five steps brings 1. May break in the third."""
+
+  render_mode = 'rgb_array'
+  breaks = False
+
+  def reset(self, **unused):
+    self.steps = 0
+    return np.zeros(1), {}
+
+  def step(self, action):
+    self.steps += 1
+    if self.breaks and self.steps == 3:
+      raise ValueError('broken')
+    return np.zeros(1), 1.0, self.steps == 5, False, {}
+
+  def render(self):
+    return np.full([2, 2, 3], 255, np.uint8)
+
+
+def test_a_film_that_play_asks_for_is_taken_while_its_episode_is_played():
+  environment = Counted()
+
+  def record(frames):
+    return [environment.steps for _ in frames]
+
+  returns, seen = play.play(
+    Anything(2), 2, 0, environment, film_steps=4, record=record
+  )
+  assert seen == [0, 1, 2, 3] and returns.tolist() == [5, 5]
+
+
+def test_what_fails_at_a_film_is_no_fault_of_its_episode_and_the_reverse():
+  environment = Counted()
+
+  def full(frames):
+    next(frames), next(frames)
+    raise OSError('disk full')
+
+  returns, why = play.play(Anything(2), 2, 0, environment, record=full)
+  assert str(why) == 'disk full' and returns.tolist() == [5, 5]
+  environment.breaks = True
+  with pytest.raises(ValueError, match='broken'):
+    play.play(Anything(2), 2, 0, environment)
+
+
 def test_make_takes_a_run_whose_path_has_a_space():
   done = subprocess.run(
     ['make', '--no-print-directory', '-n', 'evaluate', 'RUN=my runs/a'],
