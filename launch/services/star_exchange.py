@@ -196,12 +196,12 @@ class StarExchange(pull.Pull):
     self._version = 0
     self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
-    self._fresh = False
+    self._fresh: np.ndarray | None = None  # new networks of a restart
     self._unlearned = 0  # updates of parameters that a restart has lost
 
   def initial(self, theta, again):
     star = self._client.start(self.should_stop)
-    self._fresh = star.theta is None and again
+    self._fresh = theta if star.theta is None and again else None
     if star.theta is None or not again:
       return theta
     _logger.info('Starting from version %d of theta_star.', star.version)
@@ -209,8 +209,9 @@ class StarExchange(pull.Pull):
 
   def begin(self, worker):
     self._worker = worker
-    # The networks are new, though the learner's update count goes on.
-    if self._fresh:
+    # The learner's update count goes on, though its networks may be new. A run
+    # that is resumed has those of its checkpoint.
+    if self._fresh is not None and np.array_equal(worker.theta, self._fresh):
       self._unlearned = worker.learner.updates
 
   def episode_ended(self, done):

@@ -323,7 +323,7 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
-def _offering(updates, star=None, again=False, **swarm):
+def _offering(updates, star=None, again=False, restored=None, **swarm):
   """An exchange in a worker made up, and the list of what it offers."""
   _, exchange, _, _ = _explorers(**swarm)
   star, offered = star or star_exchange.Star(), []
@@ -336,7 +336,7 @@ def _offering(updates, star=None, again=False, **swarm):
   made._velocity = None  # that of `setup`
   theta = made.initial(np.zeros((MEMBERS, 2), np.float32), again)
   worker = types.SimpleNamespace(
-    theta=theta,
+    theta=theta if restored is None else restored,
     members=[types.SimpleNamespace(index=i) for i in range(MEMBERS)],
     learner=types.SimpleNamespace(updates=updates),
   )
@@ -380,6 +380,15 @@ def test_a_node_started_again_without_a_star_learns_before_it_offers(
     worker.learner.updates = updates
     made.episode_ended(types.SimpleNamespace(index=1, episode_return=500.0))
   assert [step for *_, step in offered] == list(range(first, 55))
+
+
+def test_a_node_that_goes_on_from_its_checkpoint_offers_without_a_star():
+  learned = np.ones((MEMBERS, 2), np.float32)
+  made, _, offered = _offering(
+    50, again=True, restored=learned, offer_after_updates=3, claim_episodes=1
+  )
+  made.episode_ended(types.SimpleNamespace(index=1, episode_return=500.0))
+  assert offered == [(500.0, 1, 50)]
 
 
 def test_the_targets_of_a_member_that_broke_are_not_offered():
