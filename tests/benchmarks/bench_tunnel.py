@@ -46,8 +46,8 @@ def measure(
   """Rates of one way from a writer on `one` to a queue on `other`.
 
   Returns:
-    'frames_per_s', and of each frame that was written 'cpu_us' of the writer's
-    tunnel and 'sent_bytes' to the other host; both 0 if it goes directly.
+    'frames_per_s', and 'cpu_us' of the writer's tunnel for each frame that was
+    written; 0 if it goes directly.
   """
   port = int(other.claim(name, 'port').rsplit(':', 1)[1])
   write_to = '' if way == _DIRECT else str(one.find(name))
@@ -58,15 +58,14 @@ def measure(
     times = tunnel.cpu_times()
     return times.user + times.system
 
-  sent, cpu_s = one.tunnel.traffic()['sent'], spent()
+  cpu_s = spent()
   rate, written = bench_replay.measure_blocks(
     seconds, port, write_to, read_from, in_flight
   )
-  sent, cpu_s = one.tunnel.traffic()['sent'] - sent, spent() - cpu_s
+  cpu_s = spent() - cpu_s
   return {
     'frames_per_s': rate,
-    'cpu_us': 1e6 * cpu_s / written if sent else 0.0,
-    'sent_bytes': sent / written,
+    'cpu_us': 0.0 if way == _DIRECT else 1e6 * cpu_s / written,
   }
 
 
@@ -102,14 +101,12 @@ def _result(found: Found) -> common.Result:
         'frames/s where blocks are all that the machine does.'
       )
   most = IN_FLIGHT[-1]
-  cpu_us, sent = (
-    median(_WRITER, most, key) for key in ('cpu_us', 'sent_bytes')
-  )
+  cpu_us = median(_WRITER, most, 'cpu_us')
   notes.append(
     f'The tunnel of the writer: {cpu_us:.2f} us of CPU for a frame '
-    f'(CartPole-v1: {bench_replay.frame_bytes():.0f} bytes, {sent:.0f} as '
-    f'Reverb sends them), {most} blocks on their way. All five processes share '
-    'the cores; between real hosts each has its own.'
+    f'(CartPole-v1: {bench_replay.frame_bytes():.0f} bytes), {most} blocks on '
+    'their way. All five processes share the cores; between real hosts each '
+    'has its own.'
   )
   return common.Result(
     'Reverb through the tunnel between hosts',

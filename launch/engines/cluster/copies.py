@@ -26,12 +26,6 @@ class Copies:
     self._copies: dict[str, _Copy] = {}
     self._lock = threading.Lock()
 
-  @property
-  def received_bytes(self) -> int:
-    """Of theta, from all servers."""
-    with self._lock:
-      return sum(copy.received_bytes for copy in self._copies.values())
-
   def get(self, name: str, have_version: int) -> dict[str, Any]:
     """As `get_parameters(have_version)` of that server, but never for long.
 
@@ -60,7 +54,6 @@ class _Copy:
     self._asked = -float('inf')
     self._error: Exception | None = None
     self._version, self._theta = -1, None
-    self.received_bytes = 0
 
   def get(self, have_version: int) -> dict[str, Any]:
     with self._changed:
@@ -91,7 +84,6 @@ class _Copy:
       # yet, and ours must not be handed out with that version.
       if answer['theta'] is not None:
         self._version, self._theta = answer['version'], answer['theta']
-        self.received_bytes += len(answer['theta'])
       self._error, self._bringing = error, False
       self._asked = time.monotonic()
       self._changed.notify_all()

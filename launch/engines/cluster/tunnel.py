@@ -69,7 +69,7 @@ def start(
 class Tunnel:
   """Lives in a process of its own; serves the agent and nodes of this host."""
 
-  serves = ('gate', 'entry', 'parameters', 'traffic')
+  serves = ('gate', 'entry', 'parameters')
 
   def __init__(
     self, place: pathlib.Path, ip: str, credentials: tls.Credentials
@@ -81,7 +81,6 @@ class Tunnel:
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
-    self._bytes = [0, 0]  # of Reverb, to other hosts and from them
     self._port = directory.pick_port({*addresses.RAYS_PORTS})
     found = hosts.Directory(place)
     self._copies = copies.Copies(
@@ -121,19 +120,6 @@ class Tunnel:
     """As `get_parameters` of that server, with other nodes' answers."""
     return self._copies.get(name, have_version)
 
-  def traffic(self) -> dict[str, int]:
-    """Bytes of this host since its start, before TLS.
-
-    Returns:
-      'parameters' that came to it (also from a learner of its own), and what
-      Reverb's clients and servers here 'sent' to other hosts and 'received'.
-    """
-    return {
-      'parameters': self._copies.received_bytes,
-      'sent': self._bytes[0],
-      'received': self._bytes[1],
-    }
-
   async def _ask(self, name: str) -> dict[str, Any] | None:
     return await self._loop.run_in_executor(None, self._agent.place, name)
 
@@ -149,14 +135,12 @@ class Tunnel:
       if place is None:
         return
       if place['gate'] == self.gate():
-        count = [0, 0]  # it stays here
         there = await _connect('localhost', place['port'])
       else:
         host, port = place['gate'].rsplit(':', 1)
         there = await _connect(host, int(port), self._to_gate)
         there[1].write(f'{name}\n'.encode())
-        count = self._bytes
-      await _carry((reader, writer), there, count)
+      await _carry((reader, writer), there)
 
   async def _from_outside(
     self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -169,7 +153,7 @@ class Tunnel:
       if place is None or place['gate'] != self.gate():
         return  # it is somewhere else by now
       there = await _connect('localhost', place['port'])
-      await _carry(there, (reader, writer), self._bytes)
+      await _carry(there, (reader, writer))
 
 
 async def _connect(host: str, port: int, context: Any = None) -> Any:
@@ -185,11 +169,11 @@ def _tune(writer: asyncio.StreamWriter) -> None:
     sockets.tune(plain)
 
 
-async def _carry(here: Any, there: Any, count: list[int]) -> None:
+async def _carry(here: Any, there: Any) -> None:
   """Both ways, until either end closes."""
   ways = [
-    asyncio.create_task(_copy(here[0], there[1], count, 0)),
-    asyncio.create_task(_copy(there[0], here[1], count, 1)),
+    asyncio.create_task(_copy(here[0], there[1])),
+    asyncio.create_task(_copy(there[0], here[1])),
   ]
   try:
     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -201,14 +185,10 @@ async def _carry(here: Any, there: Any, count: list[int]) -> None:
 
 
 async def _copy(
-  reader: asyncio.StreamReader,
-  writer: asyncio.StreamWriter,
-  count: list[int],
-  which: int,
+  reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
   with contextlib.suppress(OSError):
     while data := await reader.read(_CHUNK_BYTES):
-      count[which] += len(data)
       writer.write(data)
       await writer.drain()
 
