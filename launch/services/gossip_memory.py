@@ -47,6 +47,11 @@ _HEADER = np.dtype(
 )
 
 
+def _host() -> str:
+  """Equal for processes that find each other's memory by process id."""
+  return f'{transport.host()} {os.readlink("/proc/self/ns/pid")}'
+
+
 class Slots:
   """Mapped memory with a header and parameters [*shape] for each sender."""
 
@@ -138,10 +143,11 @@ class _Link:
     if found is None:
       return  # The neighbour has not begun.
     host, pid, fd = found
-    if host != transport.host():
+    if host != _host():
       _logger.error(
-        "A neighbour runs on another host, and gossip.carrier='shared_memory' "
-        'needs one. Set --config.gossip.carrier=rpc.'
+        'A neighbour runs on another host or in another container, and '
+        "gossip.carrier='shared_memory' needs one. Set "
+        '--config.gossip.carrier=rpc.'
       )
       self._closed.set()
       return
@@ -191,7 +197,7 @@ class SharedMemoryCarrier:
     """Host, process id and file descriptor; None before `start`."""
     if self._slots is None or self._slots.headers['closed'].any():
       return None
-    return transport.host(), os.getpid(), self._fd
+    return _host(), os.getpid(), self._fd
 
   def send(self, receivers: Iterable[int], message: mix.Message) -> None:
     for receiver in receivers:

@@ -1,5 +1,6 @@
 """What carries messages of gossip: RPC, shared memory, a proxy."""
 
+import os
 import threading
 import time
 
@@ -145,6 +146,32 @@ def test_the_memory_of_a_receiver_that_came_back_is_found():
   first.send([1], _message(2, 2.0))
   assert again.heard(0) == (2, 2)
   for carrier in (first, again):
+    carrier.close()
+
+
+def test_memory_of_another_process_id_namespace_is_not_looked_for(
+  monkeypatch, caplog
+):
+  # There, the same process id is another process, or none.
+  carriers = []
+
+  class Node:
+    def gossip_memory(self):
+      with monkeypatch.context() as inside:
+        inside.setattr(os, 'readlink', lambda path: 'pid:[1]')
+        return carriers[1].memory()
+
+  carriers += [
+    gossip_memory.SharedMemoryCarrier(0, 2, {1: Node()}),
+    gossip_memory.SharedMemoryCarrier(1, 2, {}),
+  ]
+  carriers[1].start((1, SIZE))
+  carriers[0].start((1, SIZE))
+  carriers[0].send([1], _message(1, 1.0))
+  _until(lambda: caplog.text or carriers[1].received)
+  assert carriers[1].received == 0
+  assert 'in another container' in caplog.text
+  for carrier in carriers:
     carrier.close()
 
 
