@@ -83,10 +83,6 @@ class TransitionAdder(_Adder):
   [item_size, W] (those of one step are adjacent), as Reverb's cost of a sample
   is per item. Transitions are held back until `burst` of them are written
   together or `flush` is called: one call computes all their priorities.
-
-  Attributes:
-    repaired: priorities that were not finite and were replaced, each by the
-      largest finite one of its burst.
   """
 
   def __init__(
@@ -143,7 +139,7 @@ class TransitionAdder(_Adder):
       burst // item_size,
       ring,
     )
-    self.repaired = 0
+    self._said = False
     self._table = table
     self._priority = priority
     self._burst = burst
@@ -201,7 +197,8 @@ class TransitionAdder(_Adder):
       )
     priorities_lib.check(found)
     found, repaired = priorities_lib.repair(found)
-    if repaired and not self.repaired:
+    if repaired and not self._said:
+      self._said = True
       _logger.warning(
         '%d of %d first priorities for table %r are not finite: each becomes '
         'the largest finite one of its burst. The likely cause: rewards or '
@@ -211,7 +208,6 @@ class TransitionAdder(_Adder):
         len(found),
         self._table,
       )
-    self.repaired += repaired
     return found
 
   def _write_held(self) -> None:

@@ -26,9 +26,6 @@ class BlockAdder:
   A block has room for one true final observation per environment at a time
   limit. If an environment reaches a second limit within T steps, the step of
   the earlier end is marked invalid, because its bootstrap observation is lost.
-
-  Attributes:
-    overwritten: steps marked invalid for this reason.
   """
 
   def __init__(
@@ -55,7 +52,7 @@ class BlockAdder:
     self.layout = layout
     self._block = layout.zeros()
     self._t = 0
-    self.overwritten = 0
+    self._said = False
     self._truncated_at = np.full(layout.num_envs, -1)
     self._known: list[Any] = []  # shapes and dtypes known to fit
     if writer is None:
@@ -152,14 +149,14 @@ class BlockAdder:
     twice = earlier >= 0
     if twice.any():
       block.valid[earlier[twice], np.flatnonzero(cut)[twice]] = False
-      if not self.overwritten:
+      if not self._said:
+        self._said = True
         _logger.warning(
           'An environment was cut by its time limit twice within %d steps, and '
           'a block keeps one true end: the step of the earlier one is not '
           'learned from. A shorter unroll_length keeps all. Said once.',
           self.layout.unroll_length,
         )
-      self.overwritten += int(twice.sum())
     self._truncated_at[cut] = t
 
   def flush(self) -> None:

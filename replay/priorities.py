@@ -96,7 +96,6 @@ class PriorityWriter:
 
   Attributes:
     dropped: priorities given up.
-    repaired: priorities that were not finite.
   """
 
   def __init__(self, clients: Sequence[reverb.Client], table: str):
@@ -107,7 +106,7 @@ class PriorityWriter:
     """
     if not clients:
       raise ValueError('clients is empty: pass the client of each shard.')
-    self.repaired = 0
+    self._said = False
     self._table = table
     self._shards = [_Shard(client, table) for client in clients]
 
@@ -130,7 +129,8 @@ class PriorityWriter:
       )
     check(priorities)
     priorities, repaired = repair(priorities)
-    if repaired and not self.repaired:
+    if repaired and not self._said:
+      self._said = True
       _logger.warning(
         '%d of %d new priorities for table %r are not finite: each becomes '
         'the largest finite one of its batch. The likely cause: TD errors '
@@ -140,7 +140,6 @@ class PriorityWriter:
         len(priorities),
         self._table,
       )
-    self.repaired += repaired
     if len(self._shards) == 1:
       self._shards[0].put(sample.keys, priorities)
       return

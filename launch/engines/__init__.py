@@ -25,11 +25,9 @@ _ENGINES = {
   'ray': cluster.run,
 }
 NAMES = tuple(_ENGINES)
-LOCAL = ('local_mt', 'local_mp')
 
 __all__ = [
   'FAILED',
-  'LOCAL',
   'NAMES',
   'Options',
   'Outcome',

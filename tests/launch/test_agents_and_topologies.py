@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from launch import cell as cell_lib
-from launch import engines
 from launch import registry
 from run_records import commands
 
@@ -35,9 +34,10 @@ def _is_of_its_own(agent, topology, engine):
   return engine == 'local_mp' and topology == registry.agent(agent).topology
 
 
+LOCAL = ('local_mt', 'local_mp')  # ray: test_ray.py
 WAYS = [
   (agent, topology, engine)
-  for engine in engines.LOCAL
+  for engine in LOCAL
   for agent in registry.agents()
   for topology in registry.TOPOLOGIES
   if _is_of_its_own(agent, topology, engine)
@@ -147,7 +147,7 @@ def test_every_agent_and_every_topology_is_of_some_use():
   assert {topology for _, topology in accepted} == set(registry.TOPOLOGIES)
 
 
-@pytest.mark.parametrize('engine', engines.LOCAL)
+@pytest.mark.parametrize('engine', LOCAL)
 def test_every_agent_and_every_topology_is_run_by_every_engine(engine):
   agents, topologies = zip(*(way[:2] for way in WAYS if way[2] == engine))
   assert set(topologies) == set(registry.TOPOLOGIES)

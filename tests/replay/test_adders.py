@@ -218,17 +218,11 @@ def test_priorities_that_are_not_finite_become_the_largest_of_the_burst(serve):
     return found
 
   client, adder = _adder(serve, priority=priority, burst=1000)
-  steps = _play(20)
-  made = sum(adder.add(*next(steps)) for _ in range(10))
+  made = sum(adder.add(*step) for step in _play(10))
   adder.flush()
-  assert adder.repaired == 3
   seen = {s[0].info.priority for s in client.sample('table', 2000)}
   wanted = set(1.0 + np.arange(made)) - {3.0, 6.0, 10.0}
   assert seen <= wanted and len(seen) > made // 2
-  for step in steps:
-    adder.add(*step)
-  adder.flush()
-  assert adder.repaired == 6
 
 
 def test_where_no_priority_is_finite_all_are_one_and_it_is_said(serve, caplog):
@@ -237,7 +231,7 @@ def test_where_no_priority_is_finite_all_are_one_and_it_is_said(serve, caplog):
   )
   made = sum(adder.add(*step) for step in _play(10))
   adder.flush()
-  assert adder.repaired == made > 16
+  assert made > 16
   (message,) = caplog.messages
   assert "8 of 8 first priorities for table 'table' are not finite" in message
   for sample in client.sample('table', 20):
