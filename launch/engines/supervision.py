@@ -150,8 +150,10 @@ class Supervisor:
       while True:
         events = self._backend.poll(_POLL_S)
         # Before the events: a SIGTERM to the whole job also ends the nodes.
-        self._check_signals()
+        # They hear no Ctrl-C: who ended as it came has done so by itself.
+        self._check_stops()
         self._handle(events)
+        self._check_interrupts()
         self._restart_due()
         self._look()
         self._check_finished()
@@ -280,17 +282,19 @@ class Supervisor:
     if stalled:
       self._end(state_lib.FAILED, stalled)
 
-  def _check_signals(self) -> None:
-    signals = self._signals
+  def _check_stops(self) -> None:
     # Before interrupts: a service manager may also send SIGHUP.
-    if signals.terminated:
+    if self._signals.terminated:
       self._end(state_lib.TERMINATED, 'terminated (SIGTERM)')
-    if signals.interrupts:
-      self._end(state_lib.INTERRUPTED, 'interrupted')
-    if signals.interrupts > 1:
-      self._kill_at = min(self._kill_at, time.monotonic())
-    if signals.asked:
+    if self._signals.asked:
       self._end(state_lib.FINISHED, 'a node asked to stop (lp.stop())')
+
+  def _check_interrupts(self) -> None:
+    interrupts = self._signals.interrupts
+    if interrupts:
+      self._end(state_lib.INTERRUPTED, 'interrupted')
+    if interrupts > 1:
+      self._kill_at = min(self._kill_at, time.monotonic())
 
   def _check_finished(self) -> None:
     if self._exit_code is not None:
@@ -337,6 +341,8 @@ class Supervisor:
     why = f'did not stop within {STOP_GRACE_S:.0f} s'
     if self._signals.interrupts > 1:
       why = 'killed at the second Ctrl-C'
+      if self._exit_code == state_lib.FINISHED:  # but not to its end
+        self._exit_code, self._reason = state_lib.INTERRUPTED, 'interrupted'
     for index, where in zip(indices, self._backend.kill(indices), strict=True):
       self._records[index].killed = True
       if where:

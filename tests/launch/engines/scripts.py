@@ -80,6 +80,7 @@ def play(
   clients=None,
   limits=restarts.DEFAULT,
   clock=time.monotonic,
+  came=None,
   **assigned,
 ):
   nodes = [
@@ -97,7 +98,7 @@ def play(
     script,
     nodes,
     [None] * len(nodes),
-    signals.Signals(),
+    came or signals.Signals(),
     None,
     watch.Watch(script.slots, limits, clock),
   ).run()

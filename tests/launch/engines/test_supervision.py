@@ -1,5 +1,7 @@
 """Policies, as the supervisor applies them to a backend that is made up."""
 
+import types
+
 import pytest
 
 from launch import pulse
@@ -102,6 +104,32 @@ def test_a_node_that_waits_for_its_restart_does_not_hold_up_the_end():
   )
   assert outcome.exit_code == 0
   assert outcome.nodes[0].state == 'stopped'
+
+
+@pytest.mark.parametrize(
+  ('interrupts', 'terminated', 'code'),
+  [(1, False, 0), (2, False, 130), (0, True, 143), (1, True, 143)],
+)
+def test_a_run_that_ended_as_a_signal_came_is_finished_unless_it_is_killed(
+  interrupts, terminated, code
+):
+  script = scripts.Script(('slow',), slow=[], last=['returns'])
+  script.patience = 3  # polls after which what is deaf returns all the same
+
+  def poll(timeout_s):
+    script.patience -= script.stopped == ['slow']
+    if not script.patience:
+      script.events.append(supervision.Event(0, 'exited'))
+    return scripts.Script.poll(script, timeout_s)
+
+  script.poll = poll
+  came = types.SimpleNamespace(
+    interrupts=interrupts, terminated=terminated, asked=False
+  )
+  outcome = scripts.play(script, came=came, last=restarts.EndsRun())
+  assert outcome.exit_code == code
+  (slow, _) = outcome.nodes
+  assert ('second Ctrl-C' in (slow.last_error or '')) == (interrupts > 1)
 
 
 # Who holds a handle of whom, as in actor_learner.
