@@ -35,6 +35,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib
 from run_records import checkpoints
+from run_records import counter_file
 from run_records import durable
 from run_records import run_directory
 from tests.faults import launched
@@ -158,9 +159,8 @@ class Campaign:
       self._complain(f'the last start ended with code {code}')
 
   def steps(self) -> int:
-    path = self.run / 'metrics' / checkpoints.COUNTER
-    state = checkpoints.read_state(path)
-    return 0 if state is None else int(state['totals'].get('actor_steps', 0))
+    found = counter_file.counted(self.run / 'metrics')
+    return int(found.get('totals', {}).get('actor_steps', 0))
 
   def learner_steps(self) -> int:
     """Sum over the learners' checkpoints."""
