@@ -46,6 +46,7 @@ def test_updates_are_those_of_whoever_learns_in_any_topology(tmp_path):
 def test_steps_are_those_that_a_next_counter_goes_on_from(tmp_path):
   campaign = kill_resume.Campaign(tmp_path, ['dqn'], 6.0)
   assert campaign.steps() == 0
+  (campaign.run / 'metrics').mkdir(parents=True)
   file = counter_file.CounterFile(campaign.run / 'metrics')
   state = {'totals': {'actor_steps': 40}, 'elapsed_s': 1.0}
   file.save(0.0, lambda: (1, state), must=True)
