@@ -10,11 +10,10 @@ from environment_loops import vector
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """An episode that ended: environment index, return, length in steps."""
+  """An episode that ended: index of its environment, and its return."""
 
   index: int
   episode_return: float
-  length: int
 
 
 class EpisodeTracker:
@@ -31,8 +30,6 @@ class EpisodeTracker:
         f'least 1.'
       )
     self._returns = np.zeros(num, np.float64)
-    self._lengths = np.zeros(num, np.int64)
-    self._one = np.ones(num, np.int64)
     self._recent: collections.deque[Finished] = collections.deque(maxlen=window)
 
   @property
@@ -45,7 +42,6 @@ class EpisodeTracker:
   def observe(self, step: vector.StepBatch) -> list[Finished]:
     """Adds one step; returns the whole episodes that ended in it, by index."""
     self._returns += step.reward
-    self._lengths += self._one
     if not np.count_nonzero(step.last):
       return []
     finished = []
@@ -54,15 +50,11 @@ class EpisodeTracker:
       # Part of an episode says nothing about its return.
       whole = step.last & step.valid
     for index in np.flatnonzero(whole).tolist():
-      finished.append(
-        Finished(index, float(self._returns[index]), int(self._lengths[index]))
-      )
+      finished.append(Finished(index, float(self._returns[index])))
     self._returns[step.last] = 0.0
-    self._lengths[step.last] = 0
     self._recent.extend(finished)
     return finished
 
   def restart(self) -> None:
     """Drops unfinished episodes; call it when the environments are reset."""
     self._returns[:] = 0.0
-    self._lengths[:] = 0

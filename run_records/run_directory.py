@@ -74,10 +74,6 @@ class RunDirectory:
       )
     return found
 
-  def versions(self) -> dict[str, str]:
-    """Package name to version."""
-    return metrics.read_json(self.path / 'versions.json')
-
   def commands(self) -> list[str]:
     """The lines that say what started and resumed this run, oldest first."""
     path = self.path / 'command.txt'

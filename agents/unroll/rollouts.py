@@ -83,12 +83,8 @@ class Rollouts:
     Raises:
       ValueError: the sizes do not fit together.
     """
-    own, rest = divmod(self.num_envs, members)
-    if rest:
-      raise ValueError(
-        f'Blocks of {self.num_envs} environments cannot be shared out over '
-        f'{members} members.'
-      )
+    del updates  # The agent fixes them, to those of one rollout.
+    own = self.num_envs // members
     number, rest = divmod(self.rollout_steps, self.unroll_length * own)
     if rest:
       raise ValueError(
@@ -96,13 +92,6 @@ class Rollouts:
         f'blocks of {self.unroll_length} steps of {own} environments. Make it '
         f'a multiple of {self.unroll_length * own}: set '
         'actors.envs_per_actor, agent.unroll_length or agent.rollout_steps.'
-      )
-    needed = self.epochs * self.rollout_steps // self.batch_size
-    if updates != needed:
-      raise ValueError(
-        f'A call of {updates} updates is not one of rollouts: agent.epochs='
-        f'{self.epochs} of agent.rollout_steps={self.rollout_steps} in '
-        f'minibatches of {self.batch_size} are {needed}.'
       )
     return number
 

@@ -153,7 +153,3 @@ def test_blocks_that_make_no_rollout_are_refused():
   assert feed.num_blocks(UPDATES) == BLOCKS
   with pytest.raises(ValueError, match='rollout_steps=24 is no whole number'):
     ppo_cases.make_agent().feed(5).num_blocks(UPDATES)
-  with pytest.raises(ValueError, match='A call of 5 updates'):
-    feed.num_blocks(5)
-  with pytest.raises(ValueError, match='over 2 members'):
-    feed.num_blocks(UPDATES, members=2)

@@ -1,6 +1,7 @@
 """python launch/run_swarm.py as a user runs it, and as a user gets it wrong."""
 
 import functools
+import json
 import math
 import pathlib
 import re
@@ -66,7 +67,7 @@ def test_the_resolved_config_and_versions_are_kept(swarm):
   assert config['agent']['hidden_sizes'] == [16]
   assert config['swarm']['num_explorers'] == 3
   assert (config['seed'], config['agent_name']) == (3, 'pso_dqn')
-  versions = directory.versions()
+  versions = json.loads((directory.path / 'versions.json').read_text())
   for package in ('python', 'tensorflow-cpu', 'dm-reverb', 'gymnasium'):
     assert re.match(r'\d+\.\d+', versions[package])
   (command,) = directory.commands()

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+from run_records import metrics
 from run_records import run_directory
 
 
@@ -41,7 +42,7 @@ def test_what_is_written_is_read_back(tmp_path):
     'rate': 0.5,
     'limit': float('inf'),
   }
-  assert run.versions() == {'python': '3.10'}
+  assert metrics.read_json(path / 'versions.json') == {'python': '3.10'}
   assert run.commands() == ["run.py '--name=a b'"]
   assert run.kinds() == [] and run.metrics('evaluation') == []
   assert run.summary() is None
@@ -243,7 +244,8 @@ def test_resume_keeps_what_is_there_and_the_old_config(tmp_path):
   run = run_directory.create(
     path, {'budget': 2}, {'x': '2'}, command=['second'], resume=True
   )
-  assert run.config() == {'budget': 2} and run.versions() == {'x': '2'}
+  assert run.config() == {'budget': 2}
+  assert metrics.read_json(path / 'versions.json') == {'x': '2'}
   assert (path / 'config.1.json').read_text() == '{\n  "budget": 1\n}\n'
   assert run.commands() == ['first', 'second']
   assert (path / 'logs' / 'explorer-0.log').read_text() == 'before'
