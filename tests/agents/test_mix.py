@@ -3,6 +3,7 @@
 import types
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from agents.exchange import mix
@@ -10,12 +11,13 @@ from agents.exchange import mixing
 
 
 class _Post:
-  """A carrier that keeps what is sent, and brings nothing."""
+  """A carrier that keeps what is sent, and brings what is put in `came`."""
 
   received = refused = 0
 
   def __init__(self):
     self.sent = []
+    self.came = None
 
   def start(self, shape):
     del shape
@@ -25,10 +27,38 @@ class _Post:
 
   def newest(self, sender):
     del sender
+    return self.came
 
   def heard(self, sender):
     del sender
     return 0, 0
+
+
+@pytest.mark.vectors('gossip', kind='step_mix')
+def test_a_worker_steps_first_then_sends_and_then_mixes(vector, linear_learner):
+  start, gradients = (
+    np.array(vector.inputs[name], np.float32) for name in ('X', 'grads')
+  )
+  stepped = start - np.float32(vector.inputs['lr']) * gradients
+  graph = mixing.Graph('ring', len(start))
+  for i, theta in enumerate(start):
+    post = _Post()
+    exchange = mix.Mix(graph, i, post, tau=None)
+    learner = linear_learner(
+      theta[None], [vector.inputs['lr']], exchange=exchange
+    )
+    exchange.begin(
+      types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
+    )
+    post.came = mix.Message(1, stepped[None, i - 1])
+    exchange.updated(learner.step(tf.constant(gradients[None, None, i])))
+    assert exchange.sync()
+    (_, sent) = post.sent[-1]
+    tolerance = vector.tolerance['float32']
+    np.testing.assert_allclose(sent.theta[0], stepped[i], **tolerance)
+    np.testing.assert_allclose(
+      learner.parameters()[0], vector.expected['X'][i], **tolerance
+    )
 
 
 def test_the_target_network_of_one_started_again_is_a_neighbours_too(
