@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from replay import packing
+
 
 class Block(NamedTuple):
   """Columns of a block; in a batch, each has additional leading axes.
@@ -87,25 +89,16 @@ class BlockLayout:
   max_episode_steps: int | None = None
 
   def __post_init__(self):
-    for field in ('observation_shape', 'action_shape'):
-      shape = tuple(int(size) for size in getattr(self, field))
-      object.__setattr__(self, field, shape)
-    sizes = (self.unroll_length, self.num_envs, *self.observation_shape)
-    if min(sizes, default=1) < 1 or min(self.action_shape, default=1) < 1:
+    packing.check_layout(self)
+    if min(self.unroll_length, self.num_envs) < 1:
       raise ValueError(
-        f'unroll_length={self.unroll_length}, num_envs={self.num_envs}, '
-        f'observation_shape={self.observation_shape} and action_shape='
-        f'{self.action_shape} must all be at least 1.'
+        f'unroll_length={self.unroll_length} and num_envs={self.num_envs} must '
+        'be at least 1.'
       )
     if min(self.behaviour_size, self.core_size) < 0:
       raise ValueError(
         f'behaviour_size={self.behaviour_size} and core_size={self.core_size} '
         'must not be negative.'
-      )
-    if self.observation_dtype not in ('float32', 'uint8'):
-      raise ValueError(
-        f'observation_dtype={self.observation_dtype!r} must be float32 or '
-        'uint8. Observations of other numbers travel as float32.'
       )
     limit = self.max_episode_steps
     if limit is not None and limit < self.unroll_length:

@@ -90,6 +90,27 @@ def age_s(written_at: Any, now: float | None = None) -> np.ndarray:
   return np.maximum(age - _CLOCK_SKEW_S, 0.0)
 
 
+def check_layout(layout: Any) -> None:
+  """Makes the shapes of a layout tuples of int.
+
+  Raises:
+    ValueError: an axis is empty, or observations are of another dtype.
+  """
+  for field in ('observation_shape', 'action_shape'):
+    shape = tuple(int(size) for size in getattr(layout, field))
+    if any(size < 1 for size in shape):
+      raise ValueError(
+        f'{field}={shape} has an empty axis: every size must be at least 1. '
+        'Pass the shape of one observation or action, without a batch axis.'
+      )
+    object.__setattr__(layout, field, shape)
+  if layout.observation_dtype not in ('float32', 'uint8'):
+    raise ValueError(
+      f'observation_dtype={layout.observation_dtype!r} must be float32 or '
+      'uint8. Observations of other numbers travel as float32.'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class TransitionLayout:
   """Where each field of a transition lies in its column.
@@ -106,19 +127,7 @@ class TransitionLayout:
   observation_dtype: str = 'float32'
 
   def __post_init__(self):
-    for field in ('observation_shape', 'action_shape'):
-      shape = tuple(int(size) for size in getattr(self, field))
-      if any(size < 1 for size in shape):
-        raise ValueError(
-          f'{field}={shape} has an empty axis: every size must be at least 1. '
-          'Pass the shape of one observation or action, without a batch axis.'
-        )
-      object.__setattr__(self, field, shape)
-    if self.observation_dtype not in ('float32', 'uint8'):
-      raise ValueError(
-        f'observation_dtype={self.observation_dtype!r} must be float32 or '
-        'uint8. Observations of other numbers travel as float32.'
-      )
+    check_layout(self)
 
   @functools.cached_property
   def dtype(self) -> np.dtype:

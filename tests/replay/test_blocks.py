@@ -254,7 +254,7 @@ def test_arrays_that_do_not_fit_are_refused(serve, place, value, message):
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'unroll_length': 0}, 'unroll_length=0.*must all be at least 1'),
+    ({'unroll_length': 0}, 'unroll_length=0.*must be at least 1'),
     ({'num_envs': 0}, 'num_envs=0'),
     ({'observation_shape': (0,)}, 'observation_shape'),
     ({'core_size': -1}, 'core_size=-1 must not be negative'),
