@@ -45,7 +45,8 @@ class Config:
 
   # Processes that play episodes; starter code: 1440, a core each.
   num_workers: settings.Nodes = 2
-  # P, pairs of perturbed policies in a generation; starter code: 5,000.
+  # P, pairs of perturbed policies in a generation; starter code: 5,000. A run
+  # ends with a whole one, nearly all of which may lie beyond its budget.
   population: settings.Whole = 20
   # Least environment steps of a generation; populations are added until it has
   # them. Starter code: 100,000.
