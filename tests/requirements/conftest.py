@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import sys
+import types
 
 import pytest
 
@@ -39,3 +40,31 @@ def venv(environment, tmp_path):
   (directory / 'lib' / 'python3.11' / 'site-packages').mkdir(parents=True)
   venv.write_stamp(venv.wanted())
   return venv
+
+
+@pytest.fixture
+def unfinished(environment, venv, monkeypatch):
+  """The environment, without its last steps, which do nothing here."""
+  stamp = venv.wanted()
+  del stamp['script']
+  venv.write_stamp(stamp)
+  for name in ('install', 'link'):
+    monkeypatch.setattr(environment, name, lambda *unused: None)
+  monkeypatch.setattr(environment, 'broken', lambda *unused: '')
+  return venv
+
+
+@pytest.fixture
+def free(environment, monkeypatch):
+  """A machine with so many bytes free on each disk; what was asked about."""
+  asked = []
+
+  def machine(size):
+    def usage(path):
+      asked.append(pathlib.Path(path))
+      return types.SimpleNamespace(free=size)
+
+    monkeypatch.setattr(environment.machine.shutil, 'disk_usage', usage)
+    return asked
+
+  return machine

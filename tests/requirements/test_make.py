@@ -1,0 +1,89 @@
+"""Which commands `make` runs, and on which Python."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.requirements import scripts
+
+
+@pytest.mark.parametrize(
+  ('given', 'wanted'),
+  [
+    (['PYTHON=python3.10'], '.venv-python3.10/bin/python -m pytest'),
+    ([], '.venv/bin/python -m pytest'),
+  ],
+)
+def test_make_takes_a_python_from_its_command_line_only(given, wanted):
+  commands = subprocess.check_output(
+    ['make', '--no-print-directory', '-n', 'test', *given],
+    cwd=scripts.REQUIREMENTS.parent,
+    env={**os.environ, 'PYTHON': '/another/python', 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert wanted in commands
+  assert ('--python=python3.10' in commands) == bool(given)
+
+
+@pytest.mark.parametrize(
+  ('target', 'name', 'where'),
+  [('site', 'site', '.venv-site'), ('test-next', 'next', '.venv-next')],
+)
+def test_make_hands_its_python_on(target, name, where):
+  for given, ending, flag in (
+    (['PYTHON=/opt/python3.13'], '-python3.13', ' --python=/opt/python3.13'),
+    ([], '', ''),
+  ):
+    commands = subprocess.check_output(
+      ['make', '--no-print-directory', '-n', target, *given],
+      cwd=scripts.REQUIREMENTS.parent,
+      env={**os.environ, 'MAKEFLAGS': ''},
+      text=True,
+    )
+    first, *_ = commands.splitlines()
+    assert first.rstrip().endswith(f'environment.py {name}{flag}')
+    assert f'{where}{ending}/bin/python -m ' in commands
+
+
+def test_help_of_make_begins_where_a_sentence_does():
+  said = subprocess.check_output(
+    ['make', '--no-print-directory', 'help'],
+    cwd=scripts.REQUIREMENTS.parent,
+    env={**os.environ, 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert re.match('[A-Z]', said)
+  for target in ('swarm', 'site', 'test-next', 'doctor', 'distclean'):
+    assert f'make {target}' in said, target
+
+
+def test_make_builds_what_it_deleted_where_its_python_was_activated(tmp_path):
+  root = scripts.REQUIREMENTS.parent
+  shutil.copy(root / 'Makefile', tmp_path)
+  scripts.program(tmp_path / '.venv' / 'bin' / 'python3', 'exit 1')
+  scripts.program(tmp_path / 'bin' / 'python3', 'echo "built by $0 $*"')
+  said = subprocess.check_output(
+    ['make', '--no-print-directory', 'distclean', 'environment'],
+    cwd=tmp_path,
+    env={
+      'PATH': f'{tmp_path}/.venv/bin:{tmp_path}/bin:{os.environ["PATH"]}',
+      'MAKEFLAGS': '',
+    },
+    text=True,
+  )
+  assert f'built by {tmp_path}/bin/python3 requirements/environ' in said
+  assert not (tmp_path / '.venv').exists()
+
+
+def test_make_finds_the_extras_beside_the_python_it_is_given():
+  commands = subprocess.check_output(
+    ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
+    cwd=scripts.REQUIREMENTS.parent,
+    env={**os.environ, 'MAKEFLAGS': ''},
+    text=True,
+  )
+  assert 'environment.py extras --python=python3.10' in commands
+  assert '.venv-extras-python3.10/bin/python -m pytest' in commands
