@@ -24,13 +24,6 @@ _MAX_BROKEN = 10
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
-class EpisodeResult(NamedTuple):
-  """One episode: its return in the environment's units, its length in steps."""
-
-  episode_return: float
-  length: int
-
-
 class VectorResult(NamedTuple):
   """Whole episodes played side by side.
 
@@ -59,8 +52,8 @@ def run_episode(
   environment: dm_env.Environment,
   max_steps: int | None = None,
   should_stop: Callable[[], bool] | None = None,
-) -> EpisodeResult | None:
-  """Plays one episode, after a reset; None if stopped before its end.
+) -> float | None:
+  """Return of one episode, after a reset; None if stopped before its end.
 
   Args:
     policy: maps observations [1, ...] to actions [1] or [1, ...].
@@ -81,7 +74,7 @@ def run_episode(
     timestep = environment.step(action)
     episode_return += float(timestep.reward)
     length += 1
-  return EpisodeResult(episode_return, length)
+  return episode_return
 
 
 def evaluate_vector(

@@ -103,9 +103,9 @@ class Supervisor:
       steps += not leaves
       return leaves
 
-    result = None
+    episode_return = None
     try:
-      result = evaluation.run_episode(
+      episode_return = evaluation.run_episode(
         self._policy,
         environment,
         self._experiment.eval_limit,
@@ -119,10 +119,10 @@ class Supervisor:
       self._reporter.count(supervisor_faults=1)
     # Those of an episode that was left, or broke, were played too.
     self._reporter.count(supervisor_steps=steps)
-    if result is None:
+    if episode_return is None:
       return
     taken = rpc.retry(
-      lambda: self._server.report_episode(job['ticket'], result.episode_return),
+      lambda: self._server.report_episode(job['ticket'], episode_return),
       should_stop=stop.is_set,
     )
     if not taken:
