@@ -45,7 +45,6 @@ class Feed:
 
   def __init__(self, run: run_directory.RunDirectory, name: str):
     self.name = name
-    self.failed = False
     self._run = run
     self._state = run.path / 'sinks' / f'{name}.json'
     kept: dict[str, Any] = {}
