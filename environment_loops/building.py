@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from typing import Any
+import weakref
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,10 @@ from environment_loops import faults
 _MOST_NAMES = 8  # in an advice
 
 _logger = logging.getLogger(__name__)
+# What was built here, is held and not closed, by the id of what it wraps.
+_in_use: weakref.WeakValueDictionary[int, gymnasium.Env] = (
+  weakref.WeakValueDictionary()
+)
 
 
 def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
@@ -61,7 +66,17 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       _log_mujoco_warnings()
     # The checker tests each step again and doubles the cost of a small one;
     # what matters of it (shape, finiteness) is checked here.
-    return gymnasium.make(registered(name), disable_env_checker=True, **options)
+    environment = gymnasium.make(
+      registered(name), disable_env_checker=True, **options
+    )
+    if id(environment.unwrapped) in _in_use:
+      raise faults.EnvironmentRefused(
+        f'{name} returned an environment that it had returned before and that '
+        'is in use: their episodes would mix. Let it make a new one at each '
+        'call: lambda: MyEnv(size=8), not lambda: env.'
+      )
+    _in_use[id(environment.unwrapped)] = environment
+    return environment
   except faults.EnvironmentRefused:
     raise
   except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -100,6 +115,8 @@ def close(name: str, environment: gymnasium.Env) -> None:
       name,
       faults.gist(error),
     )
+  finally:
+    _in_use.pop(id(getattr(environment, 'unwrapped', None)), None)
 
 
 def _check_registered(name: str) -> None:

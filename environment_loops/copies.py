@@ -18,16 +18,6 @@ class Copies(stepping.EpisodeStepper):
   def _make(self, seeds: Sequence[int]) -> None:
     self._seeds: list[int | None] = list(seeds)
     self._environments = [building.build(self._spec.name) for _ in seeds]
-    made = len(
-      {id(environment.unwrapped) for environment in self._environments}
-    )
-    if made < self._num:
-      raise faults.EnvironmentRefused(
-        f'{self._spec.name} returned an environment that it had returned '
-        f'before: {self._num} were asked for, {made} came, and their episodes '
-        'would mix. Let it make a new one at each call: lambda: '
-        'MyEnv(size=8), not lambda: env.'
-      )
     self._steps = [environment.step for environment in self._environments]
     self._space: Any = self._environments[0].action_space
     self._clocks = [

@@ -239,14 +239,29 @@ def test_an_environment_that_cannot_be_built_is_refused(register):
     environments.spec(register(broken))
 
 
-def test_one_environment_is_no_several_copies(register):
+@pytest.mark.parametrize(
+  'wrap', [lambda one: one, lambda one: gymnasium.wrappers.TimeLimit(one, 9)]
+)
+def test_one_environment_is_no_several_copies(register, wrap):
   one = gymnasium.make('CartPole-v1').unwrapped
-  for entry in (lambda: one, lambda: gymnasium.wrappers.TimeLimit(one, 9)):
-    name = register(entry)
-    assert vector.make_vector(name, 1, seed=0).num == 1
-    said = f'{name} returned .* 3 were asked for, 1 came, .* lambda: env'
-    with pytest.raises(environments.EnvironmentRefused, match=said):
-      vector.make_vector(name, 3, seed=0)
+  name = register(lambda: wrap(one))
+  said = f'{name} returned an environment that .* in use: .* lambda: env'
+  with pytest.raises(environments.EnvironmentRefused, match=said):
+    vector.make_vector(name, 3, seed=0)
+
+
+def test_one_environment_is_used_in_one_place_at_a_time(register):
+  one = gymnasium.make('CartPole-v1').unwrapped
+  name = register(lambda: one)
+  acting = vector.make_vector(name, 1, seed=0)
+  for make in (vector.make_vector, environments.make):
+    more = (1, 0) if make is vector.make_vector else (0,)
+    with pytest.raises(environments.EnvironmentRefused, match='in use'):
+      make(name, *more)
+  acting.close()
+  evaluating = vector.make_vector(name, 1, seed=0)
+  del evaluating  # not closed, but nobody has it
+  vector.make_vector(name, 1, seed=0)
 
 
 def test_an_agent_for_discrete_actions_can_refuse_continuous_ones():
