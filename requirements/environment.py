@@ -312,6 +312,7 @@ def broken(environment):
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     env=clean_environ(),
+    cwd=ROOT,  # The caller's own directory may have been removed.
   )
   said = process.stdout.decode(errors='replace').splitlines()[-20:]
   said.append(f'The interpreter ended with code {process.returncode}.')
