@@ -172,7 +172,7 @@ class SharedMemoryCarrier:
   """A `mix.Carrier` of messages through memory."""
 
   def __init__(self, own: int, workers: int, neighbours: Mapping[int, Any]):
-    self._own, self._workers = own, workers
+    self._workers = workers
     self._links = {
       index: _Link(own, client, workers) for index, client in neighbours.items()
     }

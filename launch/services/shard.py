@@ -80,7 +80,6 @@ class Shard:
     """Makes or restores the slice; `config` is parameter_server.Config."""
     agent = experiment.make_agent()
     self._config = config
-    self._index = index
     seed = base.actor_seed(experiment.actor_info(0), 'initial from step 0')
     place = places(agent, config)[index]
     self._slice = slice_update.of(
