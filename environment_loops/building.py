@@ -18,7 +18,8 @@ from environment_loops import faults
 _MOST_NAMES = 8  # in an advice
 
 _logger = logging.getLogger(__name__)
-# What was built here, is held and not closed, by the id of what it wraps.
+# What was built here, is held and not closed, by its own id: some environments
+# cannot be hashed.
 _in_use: weakref.WeakValueDictionary[int, gymnasium.Env] = (
   weakref.WeakValueDictionary()
 )
@@ -69,13 +70,15 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     environment = gymnasium.make(
       registered(name), disable_env_checker=True, **options
     )
-    if id(environment.unwrapped) in _in_use:
+    # Asked anew: a wrapper may have exchanged what it wraps.
+    wrapped = [_unwrapped(known) for known in list(_in_use.values())]
+    if any(known is environment.unwrapped for known in wrapped):
       raise faults.EnvironmentRefused(
         f'{name} returned an environment that it had returned before and that '
         'is in use: their episodes would mix. Let it make a new one at each '
         'call: lambda: MyEnv(size=8), not lambda: env.'
       )
-    _in_use[id(environment.unwrapped)] = environment
+    _in_use[id(environment)] = environment
     return environment
   except faults.EnvironmentRefused:
     raise
@@ -116,7 +119,14 @@ def close(name: str, environment: gymnasium.Env) -> None:
       faults.gist(error),
     )
   finally:
-    _in_use.pop(id(getattr(environment, 'unwrapped', None)), None)
+    _in_use.pop(id(environment), None)
+
+
+def _unwrapped(environment: gymnasium.Env) -> Any:
+  try:
+    return environment.unwrapped
+  except Exception:  # A user's wrapper may have let go of what it wraps.
+    return None
 
 
 def _check_registered(name: str) -> None:

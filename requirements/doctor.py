@@ -41,7 +41,7 @@ def shell_problems(environ, environment):
   sites = [e.site for e in (environment, environment.stack) if e and e.site]
   ours = [os.path.realpath(path) for path in (environment_lib.ROOT, *sites)]
   for path in environ.get('PYTHONPATH', '').split(os.pathsep):
-    if not path or os.path.realpath(path) in ours:
+    if not os.path.exists(path) or os.path.realpath(path) in ours:
       continue  # hides nothing
     there = [module.name for module in pkgutil.iter_modules([path])]
     found = [(n, machinery.PathFinder.find_spec(n, ours)) for n in there]

@@ -54,7 +54,8 @@ def run(
   Ends when all nodes have returned, when a node of an `EndsRun` group returns,
   when a node calls lp.stop(), when a node fails for good (see restarts.py), at
   SIGTERM, or at Ctrl-C (a second one kills at once). The nodes are then asked
-  to stop, and have 8 s for it.
+  to stop, and have 8 s for it. A run that ended by itself as Ctrl-C came has
+  exit code 0, unless a second one broke off its end.
 
   Args:
     program: not yet launched.

@@ -153,10 +153,10 @@ class Supervisor:
         # They hear no Ctrl-C: who ended as it came has done so by itself.
         self._check_stops()
         self._handle(events)
+        self._check_finished()
         self._check_interrupts()
         self._restart_due()
         self._look()
-        self._check_finished()
         self._tick()
         if self._exit_code is not None and self._ended():
           break

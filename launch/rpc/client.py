@@ -107,7 +107,7 @@ class Client:
     """Sends a call; `waited_s` have been waited for other servers before."""
     parts = codec.encode_parts([method, list(args), kwargs])
     deadline = time.monotonic() + self.timeout_s
-    # Even then, one trial has all its time: a server far away may be there.
+    # Even then there is time to connect: a server far away may be there.
     least_s = min(_CONNECT_TIMEOUT_S, self.timeout_s)
     there = max(deadline - waited_s, time.monotonic() + least_s)
     while True:
@@ -169,6 +169,7 @@ class Client:
       if channel.is_usable():
         return channel, False
     pause, longest = _PROBE_PERIOD_S
+    begin = time.monotonic()
     while True:
       left = deadline - time.monotonic()
       # Looked up every time: the server may come back elsewhere.
@@ -190,7 +191,7 @@ class Client:
             state = f'{state} ({e})'
       left = deadline - time.monotonic()
       if left <= 0:
-        why = f'{state} (waited {self.timeout_s:g} s)'
+        why = f'{state} (waited {time.monotonic() - begin:.1f} s)'
         raise self._unavailable(method, False, why)
       pulse.beat()  # of several calls, each may wait a second more
       if self._stop_event.wait(min(pause, left)):

@@ -12,6 +12,7 @@ right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+import contextlib
 import logging
 import mmap
 import os
@@ -49,7 +50,10 @@ _HEADER = np.dtype(
 
 def _host() -> str:
   """Equal for processes that find each other's memory by process id."""
-  return f'{transport.host()} {os.readlink("/proc/self/ns/pid")}'
+  host = transport.host()
+  with contextlib.suppress(OSError):
+    host += os.readlink('/proc/self/ns/pid')
+  return host
 
 
 class Slots:

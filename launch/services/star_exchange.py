@@ -213,6 +213,7 @@ class StarExchange(pull.Pull):
     # that is resumed has those of its checkpoint.
     if self._fresh is not None and np.array_equal(worker.theta, self._fresh):
       self._unlearned = worker.learner.updates
+    self._fresh = None
 
   def episode_ended(self, done):
     claim = self._returns.finished(done.index, done.episode_return)

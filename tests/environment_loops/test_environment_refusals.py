@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from environment_loops import building
 from environment_loops import environments
 from environment_loops import vector
 from murmuration import given
@@ -262,6 +263,30 @@ def test_one_environment_is_used_in_one_place_at_a_time(register):
   evaluating = vector.make_vector(name, 1, seed=0)
   del evaluating  # not closed, but nobody has it
   vector.make_vector(name, 1, seed=0)
+
+
+class Exchanging(gymnasium.Wrapper):
+  """Plays another environment from the second reset on, and none at last."""
+
+  def reset(self, **options):
+    self.env = gymnasium.make('CartPole-v1').unwrapped
+    return self.env.reset(**options)
+
+  def close(self):
+    self.env = None
+
+
+@pytest.mark.parametrize('let_go', ['reset', 'close'])
+def test_what_a_wrapper_has_let_go_of_is_in_use_no_more(register, let_go):
+  one = gymnasium.make('CartPole-v1').unwrapped
+  name = register(lambda: Exchanging(one))
+  held = environments.build(name)
+  getattr(held, let_go)()
+  again = environments.build(name)
+  with pytest.raises(environments.EnvironmentRefused, match='in use'):
+    environments.build(name)
+  building.close(name, again)
+  environments.build(name)
 
 
 def test_an_agent_for_discrete_actions_can_refuse_continuous_ones():

@@ -257,6 +257,7 @@ def test_what_was_not_evaluated_at_the_end_is_said(
 
 def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   node, counter = _evaluator()
+  counter.left = 10**9  # until it is set below
   held = []
 
   def play(thetas, episodes, purpose, stop):
@@ -281,6 +282,7 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
   monkeypatch, caplog
 ):
   node, counter = _evaluator()
+  counter.left = 10**9  # until it is set below
   now, ended = [1000.0], []
   monkeypatch.setattr(
     evaluator,

@@ -106,6 +106,18 @@ def test_a_node_that_waits_for_its_restart_does_not_hold_up_the_end():
   assert outcome.nodes[0].state == 'stopped'
 
 
+@pytest.mark.parametrize('interrupts', [1, 2])
+def test_a_run_whose_nodes_had_all_ended_as_a_signal_came_is_finished(
+  interrupts,
+):
+  script = scripts.Script(one=['returns'], other=['returns'])
+  came = types.SimpleNamespace(
+    interrupts=interrupts, terminated=False, asked=False
+  )
+  outcome = scripts.play(script, came=came)
+  assert outcome.exit_code == 0
+
+
 @pytest.mark.parametrize(
   ('interrupts', 'terminated', 'code'),
   [(1, False, 0), (2, False, 130), (0, True, 143), (1, True, 143)],
