@@ -279,7 +279,7 @@ _ALL = (
       environment,
       budget,
       threshold,
-      5,
+      10 if preset in ('reacher', 'hopper') else 5,
       _SMALL if preset == 'hopper' else (),
     )
     for agent, preset, environment, budget, threshold in (
