@@ -68,8 +68,8 @@ class StarServer:
   ):
     """Starts empty, or from its checkpoint in `run_dir`, if that is not None.
 
-    All nodes must have a network of this `layout`. The run ends when R_star
-    over a whole window reaches `target_return`.
+    All nodes must have a network of this `layout`. The run ends when a whole
+    window of confirmations of theta_star has a mean of `target_return`.
     """
     self._config = config
     self._layout = layout
@@ -92,6 +92,7 @@ class StarServer:
       collections.deque()
     )
     self._goal: dict[str, Any] | None = None
+    self._confirmed = 0  # episodes of theta_star after its trial, in this life
     self._directory: pathlib.Path | None = None
     self._dirty = False
     self._saved = -math.inf
@@ -222,7 +223,11 @@ class StarServer:
         return False
       self._episodes += 1
       returns = self._trial_returns(float(episode_return))
+      of_star = running.ticket.candidate == self._machine.star
       verdict = self._machine.finish(running.ticket, float(episode_return))
+      if running.ticket.kind == 'confirmation' and of_star:
+        self._confirmed += 1
+        self._check_goal()
       if verdict.published is not None:
         self._publish(verdict.published, returns)
       elif verdict.dropped is not None:
@@ -238,7 +243,6 @@ class StarServer:
         self._trial_since = None
         self._forget()
       self._dirty = True
-      self._check_goal()
       return True
 
   # The node.
@@ -328,6 +332,7 @@ class StarServer:
 
   def _publish(self, candidate: int, returns: list[float]) -> None:
     self._version += 1
+    self._confirmed = 0
     # Makes `run` write a checkpoint immediately. Before the row is there: `run`
     # sends no row of a publication that is not saved.
     self._saved = -math.inf
@@ -409,10 +414,12 @@ class StarServer:
       return
     if not isinstance(machine, supervisor_rules.DefaultSupervision):
       return  # The literal rules keep no mean over a window.
-    whole = len(machine.hist) >= machine.window
-    if machine.star is None or not whole:
+    # The trial chose theta_star by its episodes, so they do not confirm it. Nor
+    # is each window that ends anew looked at: of many, one would do by luck.
+    if self._confirmed % machine.window:
       return
     if machine.r_star >= self._target_return:
+      assert machine.star is not None
       self._goal = {
         'R_star': machine.r_star,
         'episodes': len(machine.hist),

@@ -46,7 +46,7 @@ def _wait_until(condition):
     time.sleep(0.02)
 
 
-def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
+def test_the_goal_needs_a_whole_window_of_confirmations(tmp_path, running):
   counter = _InProcess(tmp_path)
   server = calls.make_server(
     tmp_path, time.monotonic, target_return=10.0, counter=counter
@@ -54,15 +54,16 @@ def test_the_goal_needs_a_whole_window_of_episodes(tmp_path, running):
   running(server)
   calls.offer(server, 1, claim=1.0, explorer=3)
   calls.play(server, 30.0, 30.0)  # accepted, and far above the target
-  calls.play(server, 5.0)
+  calls.play(server, 5.0, 5.0)  # R_star is 17.5, half of it of the trial
   _wait_until(lambda: 'candidate' in counter.snapshot()['latest'])
-  assert not counter.finished()
-  calls.play(server, 5.0)  # the fourth: a whole window, with a mean of 17.5
+  calls.play(server, 12.0)
+  assert server._goal is None
+  calls.play(server, 18.0)  # the fourth confirmation: a mean of 10
   _wait_until(counter.finished)
   snapshot = counter.snapshot()
-  assert 'confirmed mean return of 17.5 over 4 episodes' in snapshot['reason']
+  assert 'confirmed mean return of 10.0 over 4 episodes' in snapshot['reason']
   assert snapshot['result'] == {
-    'R_star': 17.5,
+    'R_star': 10.0,
     'episodes': 4,
     'version': 1,
     'explorer': 3,
@@ -147,6 +148,19 @@ def test_the_swarm_says_how_much_its_star_has_learned():
   calls.offer(server, 1, claim=1.0)
   calls.play(server, 30.0, 30.0)
   assert server.metrics()['star_learner_steps'] == 10
+
+
+def test_of_windows_that_overlap_one_counts():
+  server = calls.make_server(target_return=10.0)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 30.0, 30.0)
+  calls.play(server, 5.0, 5.0, 20.0, 9.0)
+  calls.play(server, 12.0)  # a mean of 11.5, of which three were looked at
+  assert server.metrics()['R_star'] == 11.5 and server._goal is None
+  calls.play(server, 12.0, 12.0, 3.0)
+  assert server._goal is None  # a mean of 9.75
+  calls.play(server, 12.0, 12.0, 12.0, 12.0)
+  assert server._goal['R_star'] == 12.0
 
 
 def test_a_window_below_the_target_is_no_goal(tmp_path, running):
