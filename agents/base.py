@@ -5,7 +5,8 @@ An `Agent` says what is learned and nothing else. It owns
   layout      the variables, as slices of one flat vector (parameters.py)
   initial     new parameters from a seed
   actor       the behaviour of one ranked actor with K environments
-  act         the same for P members at once, without rank; optional
+  act         the same for P members at once, without rank; optional. One of
+              the two is enough: each is made of the other
   experience  what it learns from: 'transitions' or 'unrolls'
   feed        how a sample of that experience becomes batches
   loss        the equation, for one member, in TensorFlow
@@ -51,7 +52,8 @@ from environment_loops import environments
 from replay import blocks
 from replay import packing
 
-# Observations [K, ...] to actions [K, ...].
+# Observations [K, ...] to actions [K, ...]. One with a memory also has
+# `reset()`, for new episodes, and `ended(last)`, where episodes end, bool [K].
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
@@ -85,7 +87,8 @@ class LossOutput(NamedTuple):
 
   Attributes:
     loss: scalar to minimise, [].
-    priorities: new replay priorities, not negative, [B].
+    priorities: new replay priorities, not negative, [B]; None if the agent has
+      none to give.
     metrics: name to scalar [], to be logged.
     statistics: variable name to new value, for parameters that are not learned
       by gradient, such as the running mean of observations.
@@ -95,7 +98,7 @@ class LossOutput(NamedTuple):
   """
 
   loss: tf.Tensor
-  priorities: tf.Tensor
+  priorities: tf.Tensor | None
   metrics: dict[str, tf.Tensor]
   statistics: dict[str, tf.Tensor] = {}
   stopped: tf.Tensor | None = None
@@ -194,7 +197,8 @@ class Agent(abc.ABC):
   n_step: int  # environment steps in one return
   batch_size: int  # transitions, sequences, or PPO's steps, per update, member
   learning_rate: float  # of a member, per update
-  metrics: dict[str, str]  # of the loss; how to pool updates: 'mean' or 'max'
+  # Of the loss; how to pool updates: 'mean', 'max' or 'min'.
+  metrics: dict[str, str]
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all 1.
   learning_rate_scale: np.ndarray | None = None
@@ -332,7 +336,11 @@ class Agent(abc.ABC):
     return optimizers.annealed(update, end.update, end.after)
 
   def ended(self, last: np.ndarray) -> None:
-    """Resets what `act` keeps where episodes ended, bool [P, K]."""
+    """Resets what `act` keeps where episodes ended, bool [P, K].
+
+    What `act` keeps is of all members and actors of one process. An agent that
+    keeps something for each gives an `actor` that has it.
+    """
 
   def check_exploration(self, num_envs: int) -> None:
     """Raises ValueError if it cannot explore in `num_envs` environments.
@@ -421,3 +429,6 @@ class _PlainActor(Actor):
   def act(self, theta, observation, actor_steps, rng):
     actions = self._agent.act(theta[None], observation[None], actor_steps, rng)
     return actions[0]
+
+  def ended(self, last):
+    self._agent.ended(last[None])

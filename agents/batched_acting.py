@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from agents import base
+from agents import contract
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -92,7 +93,12 @@ class Acting:
     """Makes what all actors share; each has `num_envs` environments, K."""
     # It serves no request; its network caches what it prepares of a theta.
     self._common: Any = agent.actor(base.ActorInfo(0, 1, 0), num_envs)
-    self.batchable = hasattr(self._common, 'forward')
+    kind = type(self._common)
+    parts = ('inputs', 'forward', 'choose', 'take')
+    # Who has only an `act` of its own acts otherwise than its parent's parts.
+    self.batchable = all(
+      hasattr(kind, part) for part in parts
+    ) and not contract.overrides(kind, 'act', 'forward')
 
   def act(
     self, theta: np.ndarray, requests: Sequence[Request]

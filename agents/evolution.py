@@ -239,9 +239,13 @@ def no_sums(size: int) -> Sums:
 
 
 def observation_size(layout: parameters.Layout) -> int:
-  """Size of the observations that are normalised; 0 without a normalizer."""
-  sizes = [v.size for v in layout.variables if v.name == 'normalizer/mean']
-  return sizes[0] if sizes else 0
+  """Size of the observations that are normalised; 0 without a normalizer.
+
+  That is one of agents/networks/normalization.py, by its variables' names.
+  """
+  sizes = {v.name: v.size for v in layout.variables}
+  parts = [sizes.get(f'normalizer/{x}') for x in ('mean', 'variance', 'memory')]
+  return 0 if None in parts else sizes['normalizer/mean']
 
 
 class Perturbed:

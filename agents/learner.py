@@ -270,6 +270,10 @@ class TFLearner:
       self._acting = self.acts.numpy()
     return self._acting
 
+  def forget(self) -> None:
+    """Says that theta has changed, so that `parameters` reads it again."""
+    self._acting = None
+
   def set_parameters(self, theta: np.ndarray) -> None:
     """Sets `theta [P, D]`; target networks and optimizer state stay."""
     theta = np.array(theta, np.float32)
@@ -333,6 +337,14 @@ class TFLearner:
     """Writes parameters that are not learned by gradient into theta."""
     if not statistics:
       return
+    unknown = sorted(
+      {*statistics} - {v.name for v in self.agent.layout.variables}
+    )
+    if unknown:
+      raise ValueError(
+        f'The loss of {self.agent.name} gives statistics for {unknown}, but '
+        'its layout has no such variables.'
+      )
     layout, rows = self.agent.layout, self.num_members
     theta = self.theta.read_value()
     parts = tf.split(theta, layout.sizes, axis=1)

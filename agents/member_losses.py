@@ -41,6 +41,8 @@ def of_all(
 
   def loss(member: Any) -> base.LossOutput:
     out = agent.loss(*member)
+    if out.priorities is None:
+      out = out._replace(priorities=tf.zeros((1,)))
     if out.stopped is None:
       out = out._replace(stopped=tf.constant(False))
     return out

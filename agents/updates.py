@@ -165,6 +165,7 @@ class OnHost:
       )
       if update + 1 < count:
         finite, gradient = self._next(*carried, np.int32(update + 1))
+        self._learner.forget()  # `meet` may ask for the parameters.
       else:
         finite, acting = self._last(*carried)
       finites.append(finite)

@@ -16,9 +16,11 @@ from typing import Any
 
 import launchpad as lp
 
+from agents import contract
 from environment_loops import atari
 from environment_loops import environments
 from environment_loops import making
+from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import graph
 from launch import needs
@@ -57,7 +59,7 @@ class Cell:
     section = self.sections[self.topology.SECTION]
     each = needs.environment_bytes(self.experiment.environment)
     found = {'run.eval_episodes': self.experiment.run.eval_episodes * each}
-    if hasattr(section, 'envs_per_actor'):
+    if isinstance(section, actor_settings.Config):
       num = section.num_actors * section.envs_per_actor
       found['actors.envs_per_actor'] = num * each
     return {**found, **(of(section) if of else {})}
@@ -101,7 +103,7 @@ def resolve(
   preset = preset or next(of_task, next(iter(presets), ''))
   values = presets[preset] if presets else {}
   name = topology or found.topology
-  _check_sections(values, name)
+  _check_sections(values, name, found.topology)
   own = values.get('environment')
   borrowed: set[str] = set()
   if not atari.same_task(overrides.get('environment', own), own):
@@ -209,6 +211,7 @@ def _cell(
       f'The parameters of {agent_name} do not fit into memory: {e}. Lower the '
       'sizes of its networks.'
     ) from e
+  contract.check(made_agent)
   if made_agent.unroll_length is not None:
     del kinds['pace']
     for key in overrides:
@@ -390,10 +393,10 @@ def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
     )
 
 
-def _check_sections(values: Mapping[str, Any], topology_name: str) -> None:
+def _check_sections(values: Mapping[str, Any], *topologies: str) -> None:
   """Refuses a preset whose sections nobody reads."""
   known = {'environment', 'agent', 'pace', 'run'}
-  for name in (*registry.ALL_TOPOLOGIES, topology_name):
+  for name in (*registry.ALL_TOPOLOGIES, *topologies):
     known.add(registry.topology(name).SECTION)
   for section in values:
     names.require('section of a preset', section, sorted(known))

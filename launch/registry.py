@@ -201,6 +201,8 @@ def topology(name: str) -> Topology:
   found = names.own(name)
   if found is None:
     names.unknown('topology', name, ALL_TOPOLOGIES, names.OWN)
+  if isinstance(found, type):
+    found = found()
   for part in ('SECTION', 'Config', 'members', 'build'):
     if not hasattr(found, part):
       raise ValueError(

@@ -83,7 +83,7 @@ class Deterministic(actor_critic.ActorCritic):
     return noise.make(config.noise, config.sigma, config.noise_theta)
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-    share = metrics['policy_saturation']
+    share = metrics.get('policy_saturation', 0.0)
     if share < _SATURATED_SHARE:
       return []
     return [

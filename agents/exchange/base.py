@@ -107,7 +107,8 @@ class Exchange(abc.ABC):
     keeps_learner: whether a worker that restarts within a run restores its
       saved learner; if not, it begins from `initial`. A resumed run always
       restores it.
-    serves: names of the methods that the worker serves to other nodes.
+    serves: names of the methods that the worker serves to other nodes. None may
+      be a name of the worker itself, such as `get_parameters`.
     should_stop: whether the program stops, for waits before `begin`. The worker
       sets it before its first call.
   """
@@ -140,6 +141,9 @@ class Exchange(abc.ABC):
   def meet(self, learner: Learner, gradient: base.Gradient) -> base.Gradient:
     """Returns what to apply in place of `gradient`. May wait for other nodes.
 
+    The gradient has arrays here, not tensors. Of what is returned, `vector`,
+    `stopped` and `statistics` count; priorities and metrics stay the learner's.
+
     Raises:
       Stopped: the run ended meanwhile.
       OutOfStep: the learner must `rejoin` the others.
@@ -149,7 +153,9 @@ class Exchange(abc.ABC):
   def brought(self) -> dict[str, np.ndarray]:
     """What `meet` brought besides a gradient, with the same shapes each time.
 
-    It is passed to `take` before the update is finished.
+    It is passed to `take` before the update is finished. Also asked for while
+    the update is traced, before `begin` and the first `meet`: create it in
+    `setup`.
     """
     return {}
 

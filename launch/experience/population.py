@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from agents import base
 from agents import members as members_lib
 from launch import actor_settings
 from launch.experience import kind
@@ -103,8 +104,9 @@ class Steps(_Own):
     )
 
   def behaviour(self, infos):
-    del infos  # One call acts for all of them.
-    return members_lib.Population(self.agent)
+    if type(self.agent).act is base.Agent.act:
+      return members_lib.Ranked(self.agent, infos, self.envs_per_member)
+    return members_lib.Population(self.agent)  # One call acts for all of them.
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del behaviour, priorities

@@ -120,6 +120,12 @@ class Worker:
     self._last: Any = None  # the last sample
     self._metrics: dict[str, float] = {}
     self._skipped = 0
+    taken = [name for name in self._exchange.serves if name in dir(self)]
+    if taken:  # `__getattr__` would never be asked.
+      raise ValueError(
+        f'{type(self._exchange).__name__} serves {taken}, which the worker has '
+        'itself. Use other names.'
+      )
 
   # Served over RPC.
 

@@ -92,10 +92,10 @@ class Shard:
     # Start in the slice -> learner -> its last values, for their mean. Not
     # saved: after a restart theta has the mean, and learners send theirs again.
     self._statistics: dict[int, dict[int, np.ndarray]] = {}
-    self._maxima = {
-      variable.offset - place.start
+    self._maxima = {  # of a variable, the part that is here
+      max(variable.offset - place.start, 0)
       for variable in agent.layout.variables
-      if variable.name in agent.maxima
+      if variable.name in agent.maxima and variable.slice.stop > place.start
     }
     self._rate_settings = agent.rate_settings
     # After a restart, versions of lost updates are reached again by others.

@@ -9,6 +9,7 @@ agent's network and greedy policy matter (docs/topologies/evolution.md).
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import launchpad as lp
 
@@ -60,14 +61,18 @@ def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del config
   found = dict(_UNUSED)
-  of_agent = getattr(agent, 'config', None)
-  if dataclasses.is_dataclass(of_agent):
-    for field in dataclasses.fields(of_agent):
-      if field.name not in _OF_POLICY:
-        found[f'agent.{field.name}'] = (
-          'of the agent, its greedy policy is used; numbers of learning are '
-          'those of the section evolution'
-        )
+  # A user's own settings may be of the network.
+  ours: Any = [
+    kind
+    for kind in type(getattr(agent, 'config', None)).__mro__
+    if dataclasses.is_dataclass(kind) and kind.__module__.startswith('agents.')
+  ]
+  for field in dataclasses.fields(ours[0]) if ours else ():
+    if field.name not in _OF_POLICY:
+      found[f'agent.{field.name}'] = (
+        'of the agent, its greedy policy is used; numbers of learning are '
+        'those of the section evolution'
+      )
   if agent.spec.discrete:
     found['action_noise'] = f'actions of {agent.spec.name} are discrete'
   if agent.learner_class is None and not evolution.observation_size(

@@ -106,6 +106,11 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       f'{config.num_learners} share {experiment.run.steps_per_agent} steps.'
     ) from e
   shard.places(agent, config)  # Refuses shards that would be empty.
+  if config.outlier_sigmas is not None and 'loss' not in agent.metrics:
+    raise ValueError(
+      f"server.outlier_sigmas looks at the metric 'loss', and {agent.name} has "
+      'none. Leave it out.'
+    )
   program = lp.Program('parameter_server')
   counter = parts.counter(program, experiment)
   replay = None

@@ -115,3 +115,26 @@ def test_parameters_are_those_of_the_last_update_where_an_exchange_gave_up():
     stopped.step(_sample(0, 8)[0])
   assert stopped.updates == 53
   np.testing.assert_array_equal(stopped.acting(), stopped.theta.numpy())
+
+
+class _Reads(local_exchange.Local):
+  """Asks for the parameters between gradient and update."""
+
+  on_host = True
+
+  def __init__(self):
+    self.read = []
+
+  def meet(self, learner, gradient):
+    self.read.append(learner.parameters().copy())
+    return gradient
+
+
+def test_an_exchange_that_asks_for_parameters_gets_those_of_the_last_update():
+  exchange = _Reads()
+  made = _learner(exchange, compiled=False, updates=3)
+  sample, probabilities = _sample(0, updates=3)
+  made.step(sample, probabilities)
+  first, second, third = exchange.read[-3:]
+  assert (first != second).any()  # The third batch is skipped.
+  assert (second != third).any()

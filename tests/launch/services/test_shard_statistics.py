@@ -55,6 +55,22 @@ def test_statistics_of_all_learners_become_one():
   assert push(1, 'f', largest.offset, [5.0, 2.0]) == [5.0, 9.0]
 
 
+def test_a_largest_value_across_the_border_of_two_shards_is_one():
+  agent = cases.make_experiment().make_agent()
+  config = cases.make_config(num_learners=2, num_shards=2)
+  border = shard_lib.places(agent, config)[1].start
+  (across,) = (
+    v for v in agent.layout.variables if v.slice.start < border < v.slice.stop
+  )
+  agent.maxima = (across.name,)
+  experiment = dataclasses.replace(
+    cases.make_experiment(), make_agent=lambda: agent
+  )
+  second = shard_lib.Shard(experiment, config, 1)
+  assert _push_statistics(second, 0, 'a', 0, [5.0, 1.0]) == [5.0, 1.0]
+  assert _push_statistics(second, 1, 'b', 0, [3.0, 2.0]) == [5.0, 2.0]
+
+
 def test_a_largest_priority_that_a_learner_has_not_seen_is_kept(tmp_path):
   agent = cases.make_experiment().make_agent()
   largest = agent.layout.variables[1]

@@ -1,0 +1,72 @@
+"""What a run asks of an agent before it starts: the contract of base.py.
+
+A node that finds out later would fail, and be started again for nothing.
+"""
+
+from __future__ import annotations
+
+from agents import base
+
+_NEEDED = (
+  'name spec layout optimizer target_update batch_size learning_rate metrics'
+).split()
+_OF_TRANSITIONS = ('gamma', 'n_step')
+_POOLS = ('mean', 'max', 'min')
+
+
+def overrides(kind: type, one: str, other: str) -> bool:
+  """Whether a class has method `one` of its own, and `other` from a parent."""
+  return _place(kind, one) < _place(kind, other)
+
+
+def _is_default(kind: type, name: str) -> bool:
+  return getattr(kind, name) is getattr(base.Agent, name)
+
+
+def _place(kind: type, name: str) -> int:
+  return next(i for i, k in enumerate(kind.__mro__) if name in vars(k))
+
+
+def check(agent: base.Agent) -> None:
+  """Refuses an agent that lacks something, or contradicts itself.
+
+  Raises:
+    ValueError: says what, and what to do.
+  """
+  if agent.learner_class is not None:
+    return  # The learner knows what it needs.
+  unrolls = agent.unroll_length is not None
+  needed = [*_NEEDED, *(() if unrolls else _OF_TRANSITIONS)]
+  missing = [name for name in needed if not hasattr(agent, name)]
+  if missing:
+    raise ValueError(
+      f'{type(agent).__name__} has no {" and no ".join(missing)}, which '
+      'agents/base.py asks of an agent. Give its class, or its __init__, these '
+      'attributes.'
+    )
+  for metric, pool in agent.metrics.items():
+    if pool not in _POOLS:
+      raise ValueError(
+        f'{agent.name} pools its metric {metric!r} by {pool!r}; there are '
+        f'{", ".join(_POOLS)}.'
+      )
+  if unrolls and agent.priority_exponent is not None:
+    raise ValueError(
+      f'{agent.name} sets unroll_length and priority_exponent, but unrolls '
+      'come in a queue, each once, without priorities. Leave one of them out.'
+    )
+  # Which of the two a node uses depends on the topology.
+  pairs = [('greedy', 'greedy_each'), ('greedy', 'operations')]
+  if not unrolls:
+    pairs += [('act', 'actor'), ('actor', 'act')]
+  kind = type(agent)
+  for one, other in pairs:
+    own = [name for name in (one, other) if not _is_default(kind, name)]
+    if own == [one, other] and overrides(kind, one, other):
+      parent = kind.__mro__[_place(kind, other)]
+      raise ValueError(
+        f'{kind.__name__} has a method {one} of its own, but {other} is that '
+        f'of {parent.__name__}, which is used in its place in some topologies '
+        f'or for export. Override both, or let the other follow from it: '
+        f'`{other} = base.Agent.{other}`.'
+      )
