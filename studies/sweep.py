@@ -22,6 +22,8 @@ import signal
 import sys
 from typing import Any
 
+import numpy as np
+
 # When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -128,14 +130,17 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
   """The record of a run that ended, with its score, which is computed once.
 
   `score` is the mean of the last three evaluations; None if the run crashed or
-  has none. Evaluations that an earlier sweep with more steps made of the same
-  run do not count. `env_steps` counts all agents since the start of the run.
+  has none. The first evaluation at or past the budget is the last that counts,
+  however late a whole generation ends, or one that is slightly late: what came
+  later, an earlier sweep with more steps made of the same run. `env_steps`
+  counts all agents since the start of the run.
   """
   record = study_runs.record(job)
   if 'score' not in record:
     curve = curves.of_run(job.path)
-    seen = max(1, int((curve.steps <= _LATE * job.budget).sum()))
-    returns = curve.returns[:seen]
+    reached = int(np.searchsorted(curve.steps, job.budget)) + 1
+    late = int((curve.steps <= _LATE * job.budget).sum())
+    returns = curve.returns[: max(reached, late)]
     whole = not record['exit_code'] and len(returns)
     record['score'] = statistics.last_evaluations(returns) if whole else None
     record['env_steps'] = _steps_made(job.path)

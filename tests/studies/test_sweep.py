@@ -138,8 +138,8 @@ def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
 
 @pytest.mark.parametrize(
   ('steps', 'score'),
-  # The last evaluation may stand a little behind; the first counts anyway.
-  [(1000, 40.0), (980, 40.0), (500, 20.0), (400, 10.0), (100, 0.0)],
+  # The last evaluation may stand behind: the first from the budget on counts.
+  [(1000, 40.0), (980, 40.0), (500, 20.0), (400, 20.0), (100, 0.0)],
 )
 def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
   tmp_path, monkeypatch, steps, score
@@ -152,6 +152,19 @@ def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
   kept = curves.Curve(at, at, np.array([0.0, 20, 40, 30, 40, 50]))
   monkeypatch.setattr(curves, 'of_run', lambda path: kept)
   assert sweep.scored(job)['score'] == score
+
+
+def test_a_generation_that_ends_far_beyond_the_budget_is_scored(
+  tmp_path, monkeypatch
+):
+  found = _plan('es_mlp', 'sigma=0.1', '--seeds=1', f'--dir={tmp_path}')
+  (job,) = found.jobs(list(found.trials), 30_000)
+  run_directory.create(job.path, {}, {})
+  metrics.write_json(job.record, {'exit_code': 0})
+  at = np.array([0.0, 40_394])
+  kept = curves.Curve(at, at, np.array([10.0, 50.0]))
+  monkeypatch.setattr(curves, 'of_run', lambda path: kept)
+  assert sweep.scored(job)['score'] == 30.0
 
 
 def test_the_picture_has_the_whole_runs_that_were_asked_for(
