@@ -12,6 +12,7 @@ from run_records import learning_statistics as statistics
 from run_records import run_directory
 
 _RETURN = 'return_mean'
+_STEPS = 'actor_steps'
 _MEMBERS = 'member_returns'
 _CHOOSE = 0.4  # share of an evaluation's episodes that chooses a member
 
@@ -34,7 +35,8 @@ def of_run(run_dir: str | os.PathLike[str]) -> Curve:
   """The curve of a run, finished or not, over the steps of one member.
 
   A swarm is compared with one agent in this way. If a step was evaluated twice,
-  the last value counts.
+  the last value counts. Evaluations that were given up are left out, see
+  `given_up`.
   """
   rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
   return _curve(rows, [row[_RETURN] for row in rows])
@@ -43,10 +45,12 @@ def of_run(run_dir: str | os.PathLike[str]) -> Curve:
 def of_members(run_dir: str | os.PathLike[str]) -> list[Curve]:
   """The curves of all members of a run that evaluates each member.
 
+  One whose evaluation was given up lacks that point; the others do not.
+
   Raises:
     ValueError: the run evaluates one policy for all.
   """
-  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _STEPS)
   if not all(_MEMBERS in row for row in rows):
     raise ValueError(
       f'{run_dir} evaluates one policy, not its members; read it with of_run.'
@@ -62,16 +66,22 @@ def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
 
   Each evaluation chooses the member with the highest mean return on the first
   two fifths of the episodes (4 of 10), and scores it on the others: its mean on
-  the episodes that chose it would be biased upwards.
+  the episodes that chose it would be biased upwards. A member whose evaluation
+  was given up is not the best.
 
   Raises:
     ValueError: the run evaluates one policy for all, or too few episodes.
   """
-  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _RETURN)
+  rows = in_order(run_directory.open(run_dir).metrics('evaluation'), _STEPS)
   scores = []
   for row in rows:
+    means = row.get(_MEMBERS, ())
+    # Those that were given up have no returns.
+    members = len(finite(means))
+    if means and not members:
+      scores.append(np.nan)
+      continue
     # The returns are [members * episodes], ordered by member.
-    members = len(row.get(_MEMBERS, ()))
     if not members or len(row['returns']) % members:
       raise ValueError(
         f'{run_dir} has no returns of the same number of episodes for each '
@@ -91,6 +101,13 @@ def of_best_member(run_dir: str | os.PathLike[str]) -> Curve:
   return _curve(rows, scores)
 
 
+def given_up(run_dir: str | os.PathLike[str]) -> int:
+  """Evaluations of one policy without a return: its episodes kept breaking."""
+  rows = run_directory.open(run_dir).metrics('evaluation')
+  means = [x for row in rows for x in row.get(_MEMBERS, [row.get(_RETURN)])]
+  return len(means) - len(finite(means))
+
+
 def in_order(
   rows: Sequence[dict[str, Any]], needed: str
 ) -> list[dict[str, Any]]:
@@ -99,11 +116,9 @@ def in_order(
   A run that was killed and resumed may have made some steps twice.
   """
   kept = [
-    row
-    for row in rows
-    if len(finite([row.get(needed), row.get('actor_steps')])) == 2
+    row for row in rows if len(finite([row.get(needed), row.get(_STEPS)])) == 2
   ]
-  return sorted(kept, key=lambda row: row['actor_steps'])
+  return sorted(kept, key=lambda row: row[_STEPS])
 
 
 def finite(values: Sequence[Any]) -> list[float]:
@@ -139,6 +154,7 @@ def _curve(rows: Sequence[dict[str, Any]], returns: Sequence[float]) -> Curve:
   points = {
     steps_per_member(row): (row.get('elapsed_s', np.nan), value)
     for row, value in zip(rows, returns, strict=True)
+    if finite([value])
   }
   steps = np.array(sorted(points), float)
   seconds, values = np.array([points[s] for s in steps], float).reshape(-1, 2).T

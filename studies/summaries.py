@@ -21,6 +21,7 @@ from studies import plan as study_plan
 from studies import runs as study_runs
 
 _WHOLE = 0.9  # least part of the budget at the last evaluation of a whole run
+_DENSE = 0.8  # least part of run.evaluations in the curve of a whole run
 _LEAST_SEEDS = 2  # of each system, for a verdict
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
 
@@ -38,6 +39,9 @@ class System:
     filters: decisions of supervisors, for each process that has kept them.
     supervisor_steps: environment steps of supervisors in each complete process,
       which curves do not count.
+    given_up: for each process, evaluations without a return: curves lack them.
+    sparse: for each curve, whether it is whole but has fewer points than 0.8 of
+      run.evaluations.
   """
 
   curves: list[curves.Curve]
@@ -46,6 +50,8 @@ class System:
   records: list[dict[str, Any]]
   filters: list[candidates.Filter] = dataclasses.field(default_factory=list)
   supervisor_steps: list[int] = dataclasses.field(default_factory=list)
+  given_up: list[int] = dataclasses.field(default_factory=list)
+  sparse: list[bool] = dataclasses.field(default_factory=list)
 
 
 def read(
@@ -66,6 +72,13 @@ def read(
     own = [c._replace(steps=c.steps * job.shared_by) for c in own]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
+    system.given_up.append(curves.given_up(job.path))
+    # A script that is not of this project may have other settings.
+    run = run_directory.open(job.path).config().get('run', {})
+    least = _DENSE * run.get('evaluations', 0)
+    system.sparse.extend(
+      whole(c, job.budget) and len(c.steps) < least for c in own
+    )
     decided = candidates.of_run(job.path)
     if decided is not None:
       system.filters.append(decided)
@@ -119,6 +132,10 @@ def collect(
       entry['best_of'] = study.variants[label].best_of
     if study.variants[label].shared_by > 1:
       entry['shared_by'] = study.variants[label].shared_by
+    if any(system.given_up):
+      entry['given_up'] = sum(system.given_up)
+    if any(system.sparse):
+      entry['sparse'] = sum(system.sparse)
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s

@@ -99,6 +99,18 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '
         'count as random for the rest of their budget.'
       )
+    if 'given_up' in entry:
+      notes.append(
+        f'{label}: {entry["given_up"]} evaluations were given up, as episode '
+        'after episode broke. They are in no number above, and the last three '
+        'are those that were not.'
+      )
+    if 'sparse' in entry:
+      notes.append(
+        f'{label}: curves of {entry["sparse"]} of {len(entry["auc"])} have '
+        'fewer than 0.8 of the evaluations that were asked for, with straight '
+        'lines between them.'
+      )
     if entry['processes'] < len(entry['auc']):
       notes.append(
         f'{label}: its {len(entry["auc"])} seeds share one process, which '

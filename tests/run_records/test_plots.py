@@ -132,6 +132,33 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
   assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
 
 
+def test_of_a_long_run_a_part_of_each_nodes_rows_is_kept(tmp_path, monkeypatch):
+  monkeypatch.setattr(plots, '_POINTS', 10)
+  own = run_directory.RunDirectory.metrics  # would hold all rows
+  monkeypatch.setattr(
+    run_directory.RunDirectory,
+    'metrics',
+    lambda run, kind: {'evaluation': own}[kind](run, kind),
+  )
+  row = {'node': 'explorer/1', 'actor_steps': 7, 'episode_return': -1.0}
+  many = [
+    {'node': 'explorer/0', 'actor_steps': i, 'episode_return': float(i)}
+    for i in range(1000)
+  ]
+  run = _run(
+    tmp_path / 'a',
+    [_evaluation(250, 1.0)],
+    [{'version': 1, 'R_star': 1.0, 'c': 0.0, 'actor_steps': 40}],
+    [row, *({**each, 'loss': 1.0} for each in many)],
+  )
+  rows = plots._rows(run_directory.open(run), 'node_explorer', 'episode_return')
+  assert rows == [*many[:1], row, *many[64:1000:64]]
+  assert _lines(monkeypatch, run)['explorers, while training'][-1] == (
+    240.0,
+    960.0,
+  )
+
+
 def test_a_plain_agents_run_is_drawn_without_a_swarm(tmp_path):
   rows = [{'actor_steps': 5, 'return_mean': 1.0}]
   run = _run(tmp_path / 'a', rows, environment='Unknown-v0')
@@ -170,6 +197,38 @@ def test_members_have_a_curve_each(tmp_path):
   np.testing.assert_array_equal(second.returns, [-100, -200])
   with pytest.raises(ValueError, match='not its members'):
     curves.of_members(_run(tmp_path / 'b', [_evaluation(100, 1.0)]))
+
+
+def test_a_member_that_broke_costs_the_others_no_point_of_their_curves(
+  tmp_path,
+):
+  nan = float('nan')
+  # Five episodes of each; the first two choose the best.
+  good, better = [1.0, 1, 2, 2, 2], [3.0, 3, 5, 5, 5]
+  rows = [
+    {
+      'member_returns': [1.6, 4.2],
+      'return_mean': 2.9,
+      'returns': good + better,
+    },
+    {'member_returns': [1.6, nan], 'return_mean': nan, 'returns': good},
+    {'member_returns': [nan, nan], 'return_mean': nan, 'returns': []},
+    {'member_returns': [nan, 4.2], 'return_mean': nan, 'returns': better},
+  ]
+  for number, row in enumerate(rows):
+    row |= {'actor_steps': 200 * number, 'actor_steps_per_member': 100 * number}
+  run = _run(tmp_path / 'a', rows)
+  first, second = curves.of_members(run)
+  np.testing.assert_array_equal(first.steps, [0, 100])
+  np.testing.assert_array_equal(first.returns, [1.6, 1.6])
+  np.testing.assert_array_equal(second.steps, [0, 300])
+  np.testing.assert_array_equal(second.returns, [4.2, 4.2])
+  best = curves.of_best_member(run)
+  np.testing.assert_array_equal(best.steps, [0, 100, 300])
+  np.testing.assert_array_equal(best.returns, [5.0, 2.0, 5.0])
+  assert curves.given_up(run) == 4
+  single = [_evaluation(100, 1.0), _evaluation(200, nan)]
+  assert curves.given_up(_run(tmp_path / 'b', single)) == 1
 
 
 def test_a_run_without_evaluations_has_an_empty_curve(tmp_path):

@@ -15,6 +15,7 @@ from studies import plan as study_plan
 from studies import results
 from studies import runs as study_runs
 from studies import summaries as study_results
+from studies import tables as study_table
 from tests.studies import stand_in
 
 
@@ -290,3 +291,31 @@ def test_whole_runs_have_seconds_up_to_their_last_evaluation(study, tmp_path):
   system = study_results.read(made, jobs)['DQN']
   assert system.seconds == [6.0, 11.0]  # not the 99 of the summary
   assert system.steps_per_s == pytest.approx([1000 / 6, 1000 / 11])
+
+
+def test_evaluations_that_a_curve_lacks_are_said_below_the_table(
+  study, tmp_path
+):
+  made = study()
+  results.run([made], tmp_path)
+  jobs = study_plan.jobs(made, tmp_path / 'fake' / 'runs')
+
+  def table():
+    found = study_results.collect(made, study_results.read(made, jobs), 'make')
+    return study_table.render(found)
+
+  assert 'given up' not in table() and 'fewer than 0.8' not in table()
+  (first, second) = (job for job in jobs if job.variant == 'New')
+  path = first.path / 'metrics' / 'evaluation.jsonl'
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  rows[2] |= {'return_mean': 'NaN', 'member_returns': ['NaN']}
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  for job, evaluations in ((first, 7), (second, 7), (jobs[0], 8)):
+    path = job.path / 'config.json'
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, 'run': {'evaluations': evaluations}}))
+  # Of six points one is gone, and five are fewer than 0.8 of seven.
+  assert 'New: 1 evaluations were given up' in table()
+  assert 'New: curves of 1 of 2 have fewer than 0.8' in table()
+  assert 'DQN: curves of 1 of 2 have fewer than 0.8' in table()
+  assert 'DQN: 1 evaluations' not in table()
