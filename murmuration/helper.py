@@ -74,6 +74,7 @@ class Ticks:
 
   def __init__(self, connection: Any, path: pathlib.Path, cell: Any):
     from murmuration import choices
+    from run_records import metrics
     from run_records import run_directory
 
     self._connection = connection
@@ -81,7 +82,8 @@ class Ticks:
     self._steps_made = functools.partial(choices.steps_made, cell)
     self._budget = cell.experiment.total_steps
     self._next = 0.0
-    self._told = len(self._run.metrics('evaluation'))
+    self._evaluations = self._run.metrics_directory / 'evaluation.jsonl'
+    self._told = metrics.end_of_rows(self._evaluations)  # bytes
     self._warned: set[Callable[[], None]] = set()
 
   def __call__(self, last: bool = False) -> None:
@@ -132,10 +134,11 @@ class Ticks:
       )
 
   def _tell_evaluations(self) -> None:
-    rows = self._run.metrics('evaluation')
-    for row in rows[self._told :]:
+    from run_records import metrics
+
+    for row, end in metrics.rows(self._evaluations, self._told):
       self._send(('evaluation', row))
-    self._told = len(rows)
+      self._told = end
 
 
 def train(

@@ -11,10 +11,9 @@ one goes on where it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import pathlib
@@ -67,8 +66,7 @@ class Feed:
 
   def _hand_over(self, kind: str) -> None:
     path = self._run.metrics_directory / f'{kind}.jsonl'
-    for line, end in whole_lines(path, self._read.get(kind, 0)):
-      row = metrics.from_jsonable(json.loads(line))
+    for row, end in metrics.rows(path, self._read.get(kind, 0)):
       if end > self._rows.get(kind, 0):
         self._sink.row(kind, row)
         self._rows[kind] = end
@@ -90,18 +88,6 @@ class Feed:
     finally:
       state = {'read': self._read, 'rows': self._rows, 'sink': self._kept}
       metrics.write_json(self._state, state)
-
-
-def whole_lines(path: pathlib.Path, start: int) -> Iterator[tuple[bytes, int]]:
-  """Lines from a byte on, each with where it ends; a cut one is left out."""
-  with open(path, 'rb') as file:
-    file.seek(start)
-    for line in file:
-      start += len(line)
-      if not line.endswith(b'\n'):
-        return
-      if line.strip():
-        yield line, start
 
 
 def follow(

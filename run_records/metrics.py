@@ -32,6 +32,7 @@ from run_records import durable
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
+_BLOCK_BYTES = 1 << 16
 _NON_FINITE = {'inf': math.inf, '-inf': -math.inf, 'nan': math.nan}
 
 
@@ -177,30 +178,68 @@ class MetricsWriter:
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """Reads the rows of one file; [] if there is no such file.
+  """Reads the rows of one file; [] if there is no such file. As `rows`."""
+  return [row for row, _ in rows(path)]
+
+
+def rows(
+  path: str | os.PathLike[str], start: int = 0
+) -> Iterator[tuple[dict[str, Any], int]]:
+  """Yields the rows of one file, each with the byte at which it ends.
 
   A last line without its end of line is still being written, or was cut by a
-  kill, and is left out.
+  kill, and is left out. There are none if there is no such file.
+
+  Args:
+    path: of the file.
+    start: the byte to begin at, where a row ends.
 
   Raises:
     ValueError: a complete line is not JSON; names file and line.
   """
-  path = pathlib.Path(path)
-  if not path.exists():
-    return []
-  rows = []
-  lines = path.read_text(encoding='utf-8').split('\n')
-  for number, line in enumerate(lines[:-1], start=1):
-    if not line:
-      continue
-    try:
-      rows.append(from_jsonable(json.loads(line)))
-    except json.JSONDecodeError as error:
-      raise ValueError(
-        f'{path}:{number} is not a JSON line ({error}). The file was changed '
-        'by something else than a run; remove the line to read the rest.'
-      ) from error
-  return rows
+  try:
+    file = open(path, 'rb')
+  except FileNotFoundError:
+    return
+  with file:
+    file.seek(start)
+    end = start
+    for number, line in enumerate(file, start=1):
+      if not line.endswith(b'\n'):
+        return
+      end += len(line)
+      if not line.strip():
+        continue
+      try:
+        row = from_jsonable(json.loads(line))
+      except ValueError as error:
+        place = f'{path}:{number}' + f' (from byte {start} on)' * bool(start)
+        raise ValueError(
+          f'{place} is not a JSON line ({error}). The file was changed by '
+          'something else than a run; remove the line to read the rest.'
+        ) from error
+      yield row, end
+
+
+def end_of_rows(path: str | os.PathLike[str]) -> int:
+  """The byte at which the last whole line ends; 0 if there is no file.
+
+  Reads from the end, as the files of a long run have GBs.
+  """
+  try:
+    file = open(path, 'rb')
+  except FileNotFoundError:
+    return 0
+  with file:
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+      start = max(0, end - _BLOCK_BYTES)
+      file.seek(start)
+      found = file.read(end - start).rfind(b'\n')
+      if found >= 0:
+        return start + found + 1
+      end = start
+  return 0
 
 
 def to_jsonable(value: Any) -> Any:
@@ -296,12 +335,9 @@ def number(value: Any) -> float | None:
 
 def _open_for_append(path: pathlib.Path) -> io.FileIO:
   if path.exists():
-    content = path.read_bytes()
     # A writer that was killed may have left half a line: the next row must
     # not be glued to it.
-    whole = content.rfind(b'\n') + 1
-    if whole != len(content):
-      os.truncate(path, whole)
+    os.truncate(path, end_of_rows(path))
   return io.FileIO(path, 'a')
 
 

@@ -6,6 +6,7 @@ studies/plots.py draws several systems.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import logging
@@ -34,6 +35,18 @@ _STAR = '#e0892b'
 _FLOCK = '#8fb8b3'
 # Distinguishable in grey, and with colour blindness.
 COLOURS = ('#1b7f79', '#c2503f', '#4a5fa8', '#b08a1e', '#8a4f8e', '#5b6770')
+
+# What is drawn of the rows of nodes, of which a long run has GBs.
+_COLUMNS = (
+  'node',
+  'kind',
+  'version',
+  'actor_steps',
+  'episode_return',
+  'R_star',
+  'c',
+)
+_POINTS = 2000  # of a node, if it has more; at most twice as many
 
 _STYLE = {
   'figure.facecolor': _PAPER,
@@ -79,7 +92,7 @@ def learning_curve(
   evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
   if not evaluations:
     return None
-  stars = curves.in_order(run.metrics('star'), 'R_star')
+  stars = _rows(run, 'star', 'R_star')
   members = curves.num_members(evaluations)
   with canvas(path) as figure:
     if stars:
@@ -123,6 +136,35 @@ def canvas(
     yield figure
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, format='png')
+
+
+class _Thinned:
+  """Every n-th of the rows that are added; n doubles as they become many."""
+
+  def __init__(self):
+    self.rows: list[dict[str, Any]] = []
+    self._seen, self._every = 0, 1
+
+  def add(self, row: dict[str, Any]) -> None:
+    if self._seen % self._every == 0:
+      self.rows.append(row)
+    self._seen += 1
+    if len(self.rows) == 2 * _POINTS:
+      del self.rows[1::2]
+      self._every *= 2
+
+
+def _rows(
+  run: run_directory.RunDirectory, kind: str, needed: str
+) -> list[dict[str, Any]]:
+  """Rows of a kind with a finite `needed`, in order and thinned."""
+  thinned: dict[Any, _Thinned] = collections.defaultdict(_Thinned)
+  for row in run.rows(kind):
+    if row.get(needed) is not None:
+      kept = {name: row[name] for name in _COLUMNS if name in row}
+      thinned[row.get('node'), row.get('kind')].add(kept)
+  rows = [row for each in thinned.values() for row in each.rows]
+  return curves.in_order(rows, needed)
 
 
 def _title(run: run_directory.RunDirectory) -> str:
@@ -169,7 +211,7 @@ def _draw_evaluations(
 def _draw_explorers(
   axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
 ) -> None:
-  rows = curves.in_order(run.metrics('node_explorer'), 'episode_return')
+  rows = _rows(run, 'node_explorer', 'episode_return')
   nodes = sorted({str(row.get('node')) for row in rows})
   for number, node in enumerate(nodes):
     own = [row for row in rows if str(row.get('node')) == node]
@@ -187,7 +229,7 @@ def _draw_explorers(
 def _draw_supervised(
   axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
 ) -> None:
-  rows = curves.in_order(run.metrics('supervisor'), 'episode_return')
+  rows = _rows(run, 'supervisor', 'episode_return')
   for kind, colour, label in (
     ('trial', MUTED, 'supervisor, trials'),
     ('confirmation', _STAR, 'supervisor, confirmations'),
@@ -245,11 +287,11 @@ def _draw_record(
 def _server_rows(
   run: run_directory.RunDirectory, name: str
 ) -> list[dict[str, Any]]:
-  """The star server's reports, one per second, that have the number `name`.
+  """The star server's reports, at regular times, that have the number `name`.
 
   c and R* also change between publications of theta_star.
   """
-  return curves.in_order(run.metrics('node_star'), name)
+  return _rows(run, 'node_star', name)
 
 
 def _draw_pull(

@@ -14,7 +14,7 @@ All of it is plain files: nothing here needs the program to be running.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import datetime
 import errno
@@ -86,7 +86,12 @@ class RunDirectory:
 
   def metrics(self, kind: str) -> list[dict[str, Any]]:
     """Rows of one kind in the order of logging; [] if there are none."""
-    return metrics.read_jsonl(self.metrics_directory / f'{kind}.jsonl')
+    return list(self.rows(kind))
+
+  def rows(self, kind: str) -> Iterator[dict[str, Any]]:
+    """As `metrics`, one at a time: those of a long run fill the memory."""
+    for row, _ in metrics.rows(self.metrics_directory / f'{kind}.jsonl'):
+      yield row
 
   def summary(self) -> dict[str, Any] | None:
     """Reason, totals and result; None while it runs or if it was killed."""

@@ -15,8 +15,9 @@ own is a subclass, and is named as its own agents are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv
+import itertools
 import json
 import os
 import pathlib
@@ -30,6 +31,7 @@ from run_records import run_directory
 
 _PROJECT = 'murmuration'
 _BATCH = 100  # settings in one call of MLflow
+_ROWS = 10_000  # that are Python's objects at a time
 _LONGEST = 500  # characters of a setting's value there
 _END = {True: 'FINISHED', False: 'KILLED'}
 # A sink to what it imports, and by which name pip knows it.
@@ -163,18 +165,23 @@ class CSV(Sink):
   def close(self, finished: bool | None) -> None:
     directory = _directory(self._run, self.name)
     for kind in self._run.kinds():
-      rows = self._run.metrics(kind)
-      names = dict.fromkeys(name for row in rows for name in row)
-      columns = {name: [_cell(row.get(name)) for row in rows] for name in names}
-      self._write(directory / f'{kind}.{self.name}', columns)
+      names = dict.fromkeys(n for row in self._run.rows(kind) for n in row)
+      # Read anew, as not all rows of a long run fit into memory.
+      rows = (
+        [_cell(row.get(name)) for name in names] for row in self._run.rows(kind)
+      )
+      self._write(directory / f'{kind}.{self.name}', list(names), rows)
 
   def _write(
-    self, path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
+    self,
+    path: pathlib.Path,
+    names: Sequence[str],
+    rows: Iterator[Sequence[Any]],
   ) -> None:
     with open(path, 'w', newline='', encoding='utf-8') as file:
       writer = csv.writer(file)
-      writer.writerow(columns)
-      writer.writerows(zip(*columns.values()))
+      writer.writerow(names)
+      writer.writerows(rows)
 
 
 class Parquet(CSV):
@@ -183,12 +190,21 @@ class Parquet(CSV):
   name = 'parquet'
 
   def _write(
-    self, path: pathlib.Path, columns: Mapping[str, Sequence[Any]]
+    self,
+    path: pathlib.Path,
+    names: Sequence[str],
+    rows: Iterator[Sequence[Any]],
   ) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table(dict(columns)), path)
+    tables = [pyarrow.table({name: [] for name in names})]
+    while some := list(itertools.islice(rows, _ROWS)):
+      columns = zip(*some, strict=True)
+      tables.append(pyarrow.table(dict(zip(names, columns, strict=True))))
+    # A column may be empty at first, or have integers alone.
+    table = pyarrow.concat_tables(tables, promote_options='permissive')
+    parquet.write_table(table, path)
 
 
 _MAKE: dict[str, Callable[..., Sink]] = {

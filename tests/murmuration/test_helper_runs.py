@@ -18,6 +18,7 @@ from murmuration import process
 from murmuration import runs
 from run_records import commands
 from run_records import counter_file
+from run_records import metrics
 from run_records import run_directory
 
 
@@ -83,7 +84,8 @@ def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('warning: ') and 'counter.json' in line
   # And the other way round.
-  (directory / 'evaluation.jsonl').write_text('{\n')
+  with (directory / 'evaluation.jsonl').open('a') as file:
+    file.write('{\n')
   found = {'totals': {'actor_steps': 3}, 'elapsed_s': 1.0}
   monkeypatch.setattr(counter_file, 'counted', lambda directory: found)
   for _ in range(3):
@@ -92,6 +94,33 @@ def test_a_file_that_is_broken_costs_its_own_callbacks_alone_and_is_said_once(
   assert [kind for kind, _ in connection.sent[1:]] == 3 * ['tick']
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('warning: ') and 'evaluation' in line
+
+
+def test_evaluations_are_told_once_and_whole_and_those_of_before_are_not(
+  asked, tmp_path, monkeypatch
+):
+  directory = tmp_path / 'metrics'
+  directory.mkdir()
+  path = directory / 'evaluation.jsonl'
+  path.write_text('{"return_mean": 1}\n{"return_')  # killed, and resumed
+  read = []
+  rows = metrics.rows
+  monkeypatch.setattr(
+    metrics, 'rows', lambda path, start: read.append(start) or rows(path, start)
+  )
+  connection = Connection()
+  ticks = helper_lib.Ticks(connection, tmp_path, CELL)
+  writer = metrics.MetricsWriter(directory)
+  for number in (2, 3, 4):
+    writer.row('evaluation', {'return_mean': number})
+    with path.open('a') as file:
+      file.write('{"return_')  # still being written
+    ticks._next = 0.0
+    ticks()
+    writer.close()
+    writer = metrics.MetricsWriter(directory)
+  assert [row['return_mean'] for _, row in connection.sent] == [2, 3, 4]
+  assert read == [19, 38, 57]  # nothing of before is read again
 
 
 def test_what_is_told_is_in_the_journal_of_the_counter_too(tmp_path):

@@ -94,6 +94,52 @@ def test_a_line_cut_by_a_kill_is_neither_read_nor_glued_to_the_next(tmp_path):
   assert metrics.read_jsonl(path) == [{'a': 1}, {'a': 3}]
 
 
+@pytest.mark.parametrize(
+  'content, whole',
+  [
+    ('', 0),
+    ('x' * 30, 0),
+    ('ab\n', 3),
+    ('ab\ncd\n', 6),
+    ('ab\n' + 'x' * 30, 3),
+    ('ab\n' + 'x' * 30 + '\n', 34),
+    ('x' * 7 + '\n' + 'y' * 8, 8),  # the end of a line and of a block
+  ],
+)
+def test_the_end_of_whole_lines_is_found_in_blocks_from_the_end(
+  tmp_path, monkeypatch, content, whole
+):
+  monkeypatch.setattr(metrics, '_BLOCK_BYTES', 8)
+  path = tmp_path / 'star.jsonl'
+  path.write_text(content)
+  assert metrics.end_of_rows(path) == whole
+  metrics._open_for_append(path).close()
+  assert path.read_text() == content[:whole]
+
+
+def test_a_large_file_is_not_read_to_append_to_it(tmp_path):
+  path = tmp_path / 'star.jsonl'
+  with path.open('wb') as file:
+    file.seek(1 << 40)  # more than there is memory; it takes no room
+    file.write(b'\n{"a"')
+  metrics._open_for_append(path).close()
+  assert path.stat().st_size == (1 << 40) + 1
+
+
+def test_rows_are_read_from_where_the_last_reading_ended(tmp_path):
+  path = tmp_path / 'star.jsonl'
+  assert list(metrics.rows(path)) == []
+  path.write_text('{"a": 1}\n{"a": "inf"}\n{"a"')
+  assert list(metrics.rows(path)) == [({'a': 1}, 9), ({'a': math.inf}, 22)]
+  assert list(metrics.rows(path, 9)) == [({'a': math.inf}, 22)]
+  with path.open('a') as file:
+    file.write(': 3}\nwhat\n')
+  rows = metrics.rows(path, 22)
+  assert next(rows) == ({'a': 3}, 31)
+  with pytest.raises(ValueError, match=r'star\.jsonl:2 \(from byte 22 on\)'):
+    next(rows)
+
+
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
   path = tmp_path / 'star.jsonl'
   path.write_text('{"a": 1}\nwhat\n{"a": 2}\n')

@@ -194,6 +194,15 @@ def test_tables_have_every_row_and_every_column(run):
   assert (run.path / 'sinks' / 'csv' / 'node_explorer.csv').exists()
 
 
+def test_tables_are_written_row_by_row(run, monkeypatch):
+  path = run.metrics_directory / 'star.jsonl'
+  path.write_text('{"actor_steps": 1}\n{"actor_steps": 2, "c": 0.5}\n')
+  monkeypatch.setattr(run_directory.RunDirectory, 'metrics', None)
+  sinks.CSV(run, {}).close(True)
+  text = (run.path / 'sinks' / 'csv' / 'star.csv').read_text()
+  assert text.split() == ['actor_steps,c', '1,', '2,0.5']
+
+
 def test_a_sink_that_is_not_known_or_not_installed_is_refused(monkeypatch):
   with pytest.raises(ValueError, match='wandb, mlflow, csv, parquet'):
     sinks.parse('wandbb')
