@@ -26,6 +26,7 @@ _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
 _METRICS_PERIOD_S = 1.0  # a node's are logged at most this often
+_METRICS_SHARE = 1e-4  # and at most so often, as a share of the run so far
 
 
 class Counter:
@@ -134,7 +135,9 @@ class Counter:
       if metrics:
         state.metrics.update(metrics)
         state.unlogged = True
-        if now - state.logged >= _METRICS_PERIOD_S:
+        # So the rows of runs of weeks, too, are as many as can be read.
+        period_s = max(_METRICS_PERIOD_S, _METRICS_SHARE * self._elapsed(now))
+        if now - state.logged >= period_s:
           self._log_node(node, state, now)
       self._check_limits(now)
       if any(counts.values()):

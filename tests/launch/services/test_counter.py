@@ -158,6 +158,17 @@ def test_metrics_of_a_node_are_logged_at_most_once_per_period(tmp_path):
   assert rows[-1]['actor_steps'] == 7
 
 
+def test_metrics_of_a_long_run_are_logged_less_often(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  clock.now += 50_000  # 5 s are a ten-thousandth of it
+  for number in range(12):
+    counter.report('explorer/3', {'actor_steps': 1}, {'loss': float(number)})
+    clock.now += 1.0
+  rows = run_directory.RunDirectory(tmp_path).metrics('node_explorer')
+  assert [row['loss'] for row in rows] == [0.0, 6.0]
+
+
 def test_run_returns_after_the_goal_and_leaves_a_summary(tmp_path):
   counter = counter_lib.Counter(tmp_path, {'actor_steps': 10})
   thread = threading.Thread(target=counter.run, args=(threading.Event(),))
