@@ -18,6 +18,7 @@ import json
 import math
 import pathlib
 import threading
+import time
 from typing import Any
 import zlib
 
@@ -27,6 +28,7 @@ from run_records import durable
 JOURNAL = 'counter.journal'
 _PERIOD_S = 0.5
 _SYNC_PERIOD_S = 5.0
+_RETRY_S = 1.0  # as all lines that wait are written again
 _NUMBER = 'changes'  # of the state: the newest entry that it holds
 
 
@@ -47,7 +49,7 @@ class CounterFile:
     self._lines: list[tuple[int, bytes]] = []  # written, newer than the state
     self._file: io.FileIO | None = None  # None: to be written anew
     self._errors: dict[pathlib.Path, OSError] = {}
-    self._saved = self._synced = -math.inf
+    self._saved = self._synced = self._next_try = -math.inf
 
   @property
   def error(self) -> OSError | None:
@@ -76,13 +78,16 @@ class CounterFile:
       self._new.append((number, line))
 
   def flush(self) -> None:
-    """Writes all entries so far: who waits here finds its own written."""
+    """Writes all entries so far: who waits here finds its own written.
+
+    After an error they wait in memory, and are tried again now and then.
+    """
     with self._writing:
       with self._adding:
         new, self._new = self._new, []
       self._lines += new
       if self._file is None:
-        if self._lines:
+        if self._lines and time.monotonic() >= self._next_try:
           self._rewrite()
       elif new:
         data = b''.join(line for _, line in new)
@@ -146,10 +151,12 @@ class CounterFile:
       write()
     except OSError as e:
       self._errors[path] = e
-      if path == self._journal and self._file is not None:
-        # It may end within a line.
-        self._file.close()
-        self._file = None
+      if path == self._journal:
+        self._next_try = time.monotonic() + _RETRY_S
+        if self._file is not None:
+          # It may end within a line.
+          self._file.close()
+          self._file = None
     else:
       self._errors.pop(path, None)
 

@@ -1,9 +1,12 @@
 """What a counter that was killed goes on from: its state and its journal."""
 
+import types
+
 import pytest
 
 from launch.services import counter as counter_lib
 from run_records import counter_file
+from run_records import durable
 
 
 class _Clock:
@@ -71,6 +74,32 @@ def test_of_a_damaged_journal_what_is_before_it_is_taken(
   assert counter.totals()['actor_steps'] == left
   counter.report('e/9', {'actor_steps': 1})
   assert _counter(tmp_path).totals()['actor_steps'] == left + 1
+
+
+def test_lines_that_wait_for_room_are_written_again_once_a_second_at_most(
+  tmp_path, monkeypatch
+):
+  clock, tried = _Clock(), []
+  time = types.SimpleNamespace(monotonic=clock)
+  monkeypatch.setattr(counter_file, 'time', time)
+
+  def replace(*args, **options):
+    tried.append(clock.now)
+    raise OSError('No space left on device')
+
+  file = counter_file.CounterFile(tmp_path)
+  with monkeypatch.context() as patch:
+    patch.setattr(durable, 'replace', replace)
+    for number in range(1, 13):
+      file.add(number, ['e/0'])
+      file.flush()
+      clock.now += 0.25
+  assert tried == [100.0, 101.0, 102.0]
+  assert 'No space' in str(file.error)
+  file.flush()
+  assert file.error is None
+  journal = tmp_path / counter_file.JOURNAL
+  assert journal.read_bytes().count(b'\n') == 12
 
 
 def test_a_report_costs_the_same_in_a_large_program(tmp_path):
