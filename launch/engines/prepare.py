@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from launchpad.nodes.courier import node as courier_node
 from launch import graph
 from launch import rpc
 from launch.engines import restarts
+from launch.engines import scratch as scratch_lib
 from launch.rpc import directory as directory_lib
 
 # A node in another process sends this to the launcher to end the run.
@@ -112,11 +112,11 @@ def _name_addresses(
 @contextlib.contextmanager
 def scratch() -> Iterator[pathlib.Path]:
   """Makes a directory for a run's temporary files; deletes it at the end."""
-  path = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+  made = scratch_lib.Scratch()
   try:
-    yield path
+    yield made.path
   finally:
-    shutil.rmtree(path, ignore_errors=True)
+    made.remove()
 
 
 @contextlib.contextmanager

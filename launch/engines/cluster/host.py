@@ -25,6 +25,7 @@ import psutil
 from launch import pulse
 from launch.engines import linux
 from launch.engines import node_logs
+from launch.engines import scratch
 from launch.engines import zygote
 from launch.engines.cluster import addresses
 from launch.engines.cluster import code
@@ -91,17 +92,17 @@ class Agent:
     self._problem = mismatch(plan)
     if self._problem:
       return
-    self._top = pathlib.Path(tempfile.mkdtemp(prefix='murmuration-'))
+    self._top = scratch.Scratch()
     try:
       self._set_up(plan, names)
     except BaseException:
       # Nobody can ask this agent for its end.
-      shutil.rmtree(self._top, ignore_errors=True)
+      self._top.remove()
       raise
 
   def _set_up(self, plan: Plan, names: Any) -> None:
     # Its name is the same on all hosts: nodes know their run by it.
-    self._place = self._top / plan.run
+    self._place = self._top.path / plan.run
     self._place.mkdir()
     for name, data in plan.files.items():
       path = self._place / 'program' / name
@@ -126,7 +127,7 @@ class Agent:
     self._serving = server.serve(own, f'unix:{self._place / hosts.SOCKET}')
     self._serving.__enter__()
     self._channel = self._spawn()
-    zygote.send(self._channel, op='begin', scratch=str(self._top))
+    zygote.send(self._channel, op='begin', scratch=str(self._top.path))
     self._polled = time.monotonic()  # what is above may have taken long
     threading.Thread(target=self._watch_lease, daemon=True).start()
 
@@ -251,7 +252,7 @@ class Agent:
     deadline = time.monotonic() + _QUIT_S
     while linux.process_state(self._pid) and time.monotonic() < deadline:
       time.sleep(0.01)
-    shutil.rmtree(self._top, ignore_errors=True)
+    self._top.remove()
 
   def _without_zygote(self) -> str:
     """Ends what the zygote would have ended; returns what became of it."""
@@ -260,7 +261,7 @@ class Agent:
       log = _last_line(self._place / 'forkserver.log')
       why = f'what starts nodes ended before it was ready{log}'
     zygote.kill_remains(self._pids.values(), str(self._place))
-    shutil.rmtree(self._top, ignore_errors=True)
+    self._top.remove()
     return why
 
   def _ask(self) -> None:

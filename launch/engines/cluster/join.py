@@ -10,13 +10,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import Any
 import warnings
 
 import psutil
 
+from launch.engines import scratch
 from launch.engines.cluster import reach
 from launch.engines.cluster import resources
 from launch.engines.cluster import store
@@ -206,15 +206,16 @@ def _directory() -> Iterator[str]:
 
   Not below TMPDIR: Ray's sockets are in it, and their names must be short.
   """
-  path = tempfile.mkdtemp(prefix='murmuration-ray-', dir='/tmp')
+  made = scratch.Scratch('murmuration-ray-', '/tmp')
   janitor = subprocess.Popen(
-    ['sh', '-c', _JANITOR, 'sh', path],
+    ['sh', '-c', _JANITOR, 'sh', str(made.path)],
     stdin=subprocess.PIPE,
     start_new_session=True,
   )
   try:
-    yield path
+    yield str(made.path)
   finally:
     assert janitor.stdin is not None
     janitor.stdin.close()
     janitor.wait()
+    made.remove()

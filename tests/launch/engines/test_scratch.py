@@ -1,0 +1,41 @@
+"""Temporary directories that last as long as their run."""
+
+import fcntl
+import os
+
+import pytest
+
+from launch.engines import prepare
+from launch.engines import scratch
+from launch.engines.cluster import join
+
+
+def is_cleaned(path):
+  """Whether systemd-tmpfiles would enter it: it locks what it cleans."""
+  found = os.open(path, os.O_RDONLY)
+  try:
+    fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+  except BlockingIOError:
+    return False
+  finally:
+    os.close(found)
+
+
+@pytest.mark.parametrize('make', [prepare.scratch, join._directory])
+def test_what_a_run_needs_is_not_cleaned_up_while_it_lasts(make, tmp_path):
+  assert is_cleaned(tmp_path)
+  with make() as path:
+    assert not is_cleaned(path)
+  assert not os.path.exists(path)
+
+
+def test_a_directory_that_is_removed_is_let_go_once(tmp_path):
+  made = scratch.Scratch('a-', str(tmp_path))
+  (made.path / 'file').touch()
+  before = len(os.listdir('/proc/self/fd'))
+  made.remove()
+  assert len(os.listdir('/proc/self/fd')) == before - 1
+  made.remove()
+  assert list(tmp_path.iterdir()) == []
+  assert len(os.listdir('/proc/self/fd')) == before - 1
