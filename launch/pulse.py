@@ -34,6 +34,7 @@ _SLICE_S = 1.0  # between two beats of a long wait
 # The limit of a slow operation: building environments, networks or graphs, a
 # checkpoint of a full replay.
 LONG_S = 300.0
+_PROGRESS_S = 30.0  # between two beats of one that takes longer
 # How long a node waits for another, at most: an actor for parameters, for its
 # policy or for a blocked table, a sampler for a server that has never answered.
 # A learner or server that died restarts with back-off; the learner then traces
@@ -133,6 +134,7 @@ def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
 def use(slot: Slot | None) -> None:
   """Makes this thread the loop of the node with this slot."""
   _here.slot = slot
+  _here.progress = -_PROGRESS_S  # when `progress` beat last
 
 
 def here() -> Slot | None:
@@ -156,6 +158,18 @@ def beat() -> None:
   slot = getattr(_here, 'slot', None)
   if slot is not None:
     slot.add(_BEATS)
+
+
+def progress() -> None:
+  """Reports that a slow operation gets on, so that it may take longer.
+
+  Beats only now and then: a node that is busy, and silent for a while, is an
+  excuse for a run in which nothing moves (engines/watch.py).
+  """
+  now = time.monotonic()
+  if now - getattr(_here, 'progress', -_PROGRESS_S) >= _PROGRESS_S:
+    _here.progress = now
+    beat()
 
 
 def worked(moved: bool = False) -> None:

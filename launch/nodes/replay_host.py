@@ -177,7 +177,10 @@ class ReplayHost:
         directory = self._directory(shard)
         if directory is None:
           continue
-        manifest = checkpoints.save(opened, directory, meta=meta)
+        # A large shard takes longer than a node may be silent.
+        manifest = checkpoints.save(
+          opened, directory, meta=meta, beat=pulse.progress
+        )
         kept += sum(manifest.items.values())
       self._saved_last = last and not self._shared
     return kept

@@ -182,6 +182,7 @@ class Rings:
     """See `replay_host.ReplayHost.save`."""
     del meta, last
     for path, ring in zip(self._paths, self._rings):
+      pulse.progress()  # The time limit applies to each ring.
       checkpoints.write(path, **ring.save())
 
 

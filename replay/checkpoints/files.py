@@ -12,7 +12,7 @@ broken, so they are read here without TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import hashlib
 import json
@@ -127,11 +127,12 @@ def number(path: pathlib.Path) -> int:
   return int(path.name.removeprefix('generation_'))
 
 
-def sha256(path: pathlib.Path) -> str:
-  """The hexadecimal hash of a file."""
+def sha256(path: pathlib.Path, beat: Callable[[], None] = lambda: None) -> str:
+  """The hexadecimal hash of a file; `beat` is called again and again."""
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
     while block := file.read(_BLOCK_BYTES):
+      beat()
       digest.update(block)
   return digest.hexdigest()
 

@@ -8,7 +8,8 @@ with a manifest, and restored with the tables of the code (restore.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 import contextlib
 import dataclasses
 import fcntl
@@ -31,6 +32,7 @@ _LOCK = '.lock'
 _INCOMING = '.incoming'
 _PREPARED = '.prepared'
 _KEPT = 2  # generations, the newest included
+_LOOK_S = 1.0  # between two looks at how much is written
 
 _logger = logging.getLogger(__name__)
 
@@ -39,11 +41,12 @@ _logger = logging.getLogger(__name__)
 class Opened:
   """A running server, and the manifest of the generation it was restored from.
 
-  `restored` is None if the server started empty.
+  `restored` is None if the server started empty. It saves to `staging`.
   """
 
   server: reverb.Server
   restored: Manifest | None
+  staging: pathlib.Path
 
 
 def open_server(
@@ -68,7 +71,7 @@ def open_server(
   if directory is None:
     # Reverb creates this directory at the first save; `save` removes it.
     staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
-    return Opened(start(tables, port, staging), None)
+    return Opened(start(tables, port, staging), None, staging)
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
@@ -80,12 +83,11 @@ def open_server(
     try:
       if found is not None:
         restore.prepare(found.path, tables, prepared)
-      server = start(
-        tables, port, root / files.STAGING, prepared if found else None
-      )
+      staging = root / files.STAGING
+      server = start(tables, port, staging, prepared if found else None)
     finally:
       shutil.rmtree(prepared, ignore_errors=True)
-  return Opened(server, found)
+  return Opened(server, found, staging)
 
 
 def newest(directory: str | os.PathLike[str]) -> Manifest | None:
@@ -116,12 +118,14 @@ def save(
   opened: Opened,
   directory: str | os.PathLike[str],
   meta: Mapping[str, Any] | None = None,
+  beat: Callable[[], None] = lambda: None,
 ) -> Manifest:
   """Saves all tables of a server as a new generation.
 
   Writers and readers wait only while the list of items is copied. The
   generation is written completely or not at all, even if the process is killed.
-  `directory` is that of `open_server`; `meta` goes into the manifest, as JSON.
+  `directory` is that of `open_server`; `meta` goes into the manifest, as JSON;
+  `beat` is called again and again, as long as the save gets on.
 
   Raises:
     files.Broken: what Reverb wrote is incomplete. Nothing changes.
@@ -133,13 +137,14 @@ def save(
   with _locked(root):
     shutil.rmtree(incoming, ignore_errors=True)
     try:
-      written = pathlib.Path(client.checkpoint())
+      written = pathlib.Path(_checkpoint(client, opened.staging, beat))
       shutil.move(written, incoming)
       with contextlib.suppress(OSError):
         written.parent.rmdir()
-      manifest = _describe(root, incoming, dict(meta or {}))
+      manifest = _describe(root, incoming, dict(meta or {}), beat)
       manifest.write(incoming)
       for file in incoming.iterdir():
+        beat()
         _sync(file)
       os.rename(incoming, manifest.path)
       _sync(root)
@@ -165,22 +170,50 @@ def start(
   return reverb.Server(list(tables), port, checkpointer)
 
 
+def _checkpoint(
+  client: reverb.Client, staging: pathlib.Path, beat: Callable[[], None]
+) -> str:
+  """Lets Reverb write to `staging`; beats while that grows. Returns the path.
+
+  Reverb returns when all is written, which may take it many minutes.
+  """
+  with futures.ThreadPoolExecutor(1) as pool:
+    writing, before = pool.submit(client.checkpoint), 0
+    while not futures.wait([writing], _LOOK_S).done:
+      size = _bytes_in(staging)
+      if size > before:
+        beat()
+      before = size
+    return writing.result()
+
+
+def _bytes_in(directory: pathlib.Path) -> int:
+  try:
+    return sum(path.stat().st_size for path in directory.rglob('*'))
+  except OSError:  # a file was there when it was looked for
+    return 0
+
+
 def _describe(
-  root: pathlib.Path, incoming: pathlib.Path, meta: dict[str, Any]
+  root: pathlib.Path,
+  incoming: pathlib.Path,
+  meta: dict[str, Any],
+  beat: Callable[[], None],
 ) -> Manifest:
   """Reads a checkpoint back; raises files.Broken if it is incomplete."""
   items = dict.fromkeys(restore.read_tables(incoming), 0)
   needed: set[int] = set()
   for item in restore.read_items(incoming):
+    beat()
     if item.table not in items:
       raise files.Broken(f'An item is of table {item.table!r}: not there.')
     items[item.table] += 1
     for column in item.flat_trajectory.columns:
       needed.update(part.chunk_key for part in column.chunk_slices)
-  there = {
-    reverb.cc.schema_pb2.ChunkData.FromString(record).chunk_key
-    for record in files.read_records(incoming / files.CHUNKS)
-  }
+  there = set()
+  for record in files.read_records(incoming / files.CHUNKS):
+    beat()
+    there.add(reverb.cc.schema_pb2.ChunkData.FromString(record).chunk_key)
   if needed - there:
     raise files.Broken(
       f'{len(needed - there)} of {len(needed)} chunks that items refer to were '
@@ -192,7 +225,7 @@ def _describe(
     time=time.time(),
     items=items,
     sizes={f: (incoming / f).stat().st_size for f in files.REVERB_FILES},
-    sha256={f: files.sha256(incoming / f) for f in files.REVERB_FILES},
+    sha256={f: files.sha256(incoming / f, beat) for f in files.REVERB_FILES},
     meta=meta,
     path=root / f'generation_{generation:08d}',
   )

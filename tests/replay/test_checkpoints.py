@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import time
 
 import numpy as np
@@ -329,6 +330,43 @@ def test_the_newest_generations_stay_and_nothing_else_is_touched(
   assert names == ['generation_00000004', 'generation_00000003']
   assert (directory / 'zzz_not_ours').is_dir()
   assert not (directory / files.STAGING).exists()
+
+
+def test_a_save_beats_as_long_as_its_files_grow_and_no_longer(
+  serve, tmp_path, monkeypatch
+):
+  opened = serve(prioritized())
+  fill(opened, range(1, 4))
+  monkeypatch.setattr(checkpoints, '_LOOK_S', 0.01)
+  whole, size_of = reverb.Client.checkpoint, checkpoints._bytes_in
+  beats, looks = [], []
+
+  def wait_for(events, more):
+    enough, deadline = len(events) + more, time.monotonic() + 20
+    while len(events) < enough:
+      assert time.monotonic() < deadline
+      time.sleep(0.001)
+
+  def slow(client):
+    part = opened.staging / 'newest' / files.CHUNKS
+    part.parent.mkdir(parents=True)
+    for _ in range(3):
+      with part.open('ab') as file:
+        file.write(b'x')
+      wait_for(beats, 1)
+    so_far = len(beats)
+    wait_for(looks, 3)
+    assert len(beats) == so_far  # it hangs
+    shutil.rmtree(opened.staging)
+    return whole(client)
+
+  monkeypatch.setattr(reverb.Client, 'checkpoint', slow)
+  monkeypatch.setattr(
+    checkpoints, '_bytes_in', lambda path: looks.append(0) or size_of(path)
+  )
+  checkpoints.save(opened, tmp_path / 'replay', beat=lambda: beats.append(0))
+  # And then for each item and chunk that it reads back.
+  assert len(beats) >= 3 + 3 + 3
 
 
 def test_a_save_without_its_data_is_no_generation(serve, tmp_path, monkeypatch):

@@ -164,6 +164,23 @@ def test_a_wait_with_long_tries_in_something_long_is_no_work(in_node):
     assert 'shard 0 is away' in nodes.watch.stalled(nodes.states)
 
 
+def test_who_gets_on_may_be_busy_for_longer_and_excuses_the_run_meanwhile(
+  in_node, monkeypatch
+):
+  nodes = Nodes(silent_s=60.0, stall_s=100.0)
+  monkeypatch.setattr(pulse.time, 'monotonic', lambda: nodes.now)
+  in_node(nodes.slots[0])
+  pulse.worked(moved=True)
+  with pulse.busy('a checkpoint', 300.0):
+    for _ in range(500):  # a save that gets on each second
+      nodes.live(1, 1)
+      pulse.progress()
+    assert nodes.verdicts == []
+    assert nodes.watch.stalled(nodes.states) == ''
+    nodes.live(299, 1)
+    assert nodes.verdicts != [], 'it hangs'
+
+
 def test_a_run_in_which_nobody_ever_counts_has_not_stalled(in_node):
   nodes = Nodes(stall_s=60.0)
   nodes.live(200, 0, 1)
