@@ -23,6 +23,7 @@ from run_records import run_directory
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
 _SHARE = 20  # saves take at most 1 / _SHARE of a learner's time
+_BYTES_PER_S = 1e6  # of a learner's checkpoints: disks wear out
 _LONG_S = 3.0  # a save of replay that takes longer is logged
 # Errors of a save of replay. The rpc errors are subclasses of these.
 FAILURES = (OSError, RuntimeError, checkpoint_files.Broken)
@@ -38,11 +39,11 @@ class _Pause:
   def due(self) -> bool:
     return time.monotonic() - self._ended >= self.pause_s
 
-  def ended(self, took_s: float | None) -> None:
+  def ended(self, took_s: float | None, least_s: float = 0.0) -> None:
     """Notes the end of a save. After a failure (None) the pause stays."""
     self._ended = time.monotonic()
     if took_s is not None:
-      self.pause_s = max(self._period_s, _SHARE * took_s)
+      self.pause_s = max(self._period_s, _SHARE * took_s, least_s)
 
 
 class Saves:
@@ -111,7 +112,7 @@ class Saves:
     `beside` has more arrays, under names that no learner uses. Returns whether
     the checkpoint holds the present content of replay.
     """
-    began, took_s = time.monotonic(), None
+    began, took_s, least_s = time.monotonic(), None, 0.0
     try:
       if self._path is None:
         return True
@@ -119,12 +120,14 @@ class Saves:
       checkpoints.write(self._path, start=self._start, **arrays)
       # Does not include saving replay, which has its own pause.
       took_s = time.monotonic() - began
+      size = sum(np.asarray(array).nbytes for array in arrays.values())
+      least_s = size / _BYTES_PER_S
       if last or self._replay.due():
         return self._replay.save(learner.updates, last=last)
       return False
     finally:
       # Also after a failure, so that learning goes on before the next attempt.
-      self._pause.ended(took_s)
+      self._pause.ended(took_s, least_s)
 
 
 class ReplaySaves:

@@ -160,6 +160,25 @@ def test_saving_a_learner_takes_a_small_share_of_the_time(
   _assert_a_small_share(kept, Learner(), now, saves, took_s)
 
 
+def test_a_large_learner_is_saved_less_often(monkeypatch, tmp_path):
+  now = [0.0]
+  monkeypatch.setattr(saves_lib.time, 'monotonic', lambda: now[0])
+  monkeypatch.setattr(saves_lib, '_BYTES_PER_S', 100.0)
+
+  class Learner:
+    updates = 7
+
+    def save(self):
+      return {'theta': np.zeros((1, 100)), 'm': np.zeros((1, 100))}
+
+  kept = saves_lib.Saves(str(tmp_path), 'worker/0', [], 120.0)
+  kept.save(Learner())
+  now[0] += 15.9  # 1600 bytes
+  assert not kept.due()
+  now[0] += 0.1
+  assert kept.due()
+
+
 def test_a_save_that_fails_is_tried_again_after_the_same_pause(
   monkeypatch, tmp_path
 ):
