@@ -65,7 +65,7 @@ class Backend(processes.Backend):
     self._on_asked = on_asked
     self._hosts: dict[str, _Host] = {}
     self._ips: dict[str, str] = {}  # of all hosts, by Ray's id
-    self._begins: dict[str, int] = {}  # of agents that ended too soon
+    self._begins: dict[str, int] = {}  # that ended too soon, in a row
     self._index = {node.name: index for index, node in enumerate(nodes)}
     self._requests: dict[int, dict[str, Any]] = {}
     self._events: list[supervision.Event] = []
@@ -207,10 +207,13 @@ class Backend(processes.Backend):
         self._seat(index).process_state = letter
     if answer['asked']:
       self._on_asked()
+    if answer['problem'] and self._seats.avoids(ray_id):
+      self._seats.avoid(ray_id, answer['problem'])  # it lasts
     for message in answer['messages']:
       index, pid = message['index'], message['pid']
       if message['event'] == 'ready':
         host.ready = True
+        self._begins.pop(ray_id, None)
         for i in self._seats.on(ray_id):
           self._fork(i)
       elif index not in mine:
@@ -323,7 +326,8 @@ class Backend(processes.Backend):
   def _say_who_waits(self) -> None:
     now = time.monotonic()
     for index, seat in self._seats.items():
-      if seat.again_at is not None and now >= seat.again_at:
+      lost = seat.again_at is not None and now >= seat.again_at
+      if lost or self._seats.late(index):
         self._sit(index)
         continue
       if seat.pid is not None or now < seat.said_at + _SAY_S:

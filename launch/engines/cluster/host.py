@@ -201,7 +201,8 @@ class Agent:
     Returns:
       'messages' of the zygote, see zygote.py; 'slots' that changed; 'states'
       of processes, as linux.process_state; whether a node 'asked' to stop the
-      run; and 'gone': why no node can run here any more, '' if they can.
+      run; 'gone': why no node can run here any more, '' if they can; and
+      'problem' as in describe.
     """
     self._polled = time.monotonic()
     linux.wake(self._pid)  # nobody else starts nodes
@@ -237,6 +238,7 @@ class Agent:
       'states': states,
       'asked': self._asked,
       'gone': gone,
+      'problem': full(),
     }
 
   def end(self) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import time
 from typing import Any
 
+from launch.engines import restarts
 from launch.engines.cluster import actors
 from launch.engines.cluster import resources
 from launch.engines.cluster import store as store_lib
@@ -21,6 +22,8 @@ _HELD_S = 1.0  # the same, of those that nodes have
 _PAUSE_S = 1.0  # before a place is asked for again; doubles
 _ALIVE_S = 1.0  # so old an answer on the cluster's hosts may be
 _BY_HOST = 'ray.io/node-id'  # label that Ray gives each host
+# A host that could run no node is tried again: its trouble may be over.
+_AVOIDED_S = restarts.DEFAULT.restart_window_s
 
 
 @dataclasses.dataclass
@@ -42,6 +45,7 @@ class Seat:
   tries: int = 0  # how often Ray lost the place before it had one
   why: str = ''  # with what words
   again_at: float | None = None  # when to ask anew for a place that got lost
+  not_on: frozenset[str] = frozenset()  # hosts that Ray was told to avoid
 
 
 class Seats:
@@ -53,7 +57,7 @@ class Seats:
     self._class = actors.seat()
     self._seats: dict[int, Seat] = {}
     self._on: dict[str, dict[int, None]] = {}
-    self._bad: dict[str, str] = {}
+    self._bad: dict[str, tuple[str, float]] = {}  # why, and since when
     self._alive: tuple[float, list[dict[str, Any]]] = -float('inf'), []
     self._fresh_at = self._held_at = 0.0
 
@@ -70,12 +74,15 @@ class Seats:
   def ask(self, index: int) -> None:
     """Asks Ray for a place, on a host that is not known to be bad."""
     options: dict[str, Any] = resources.options(self._needs[index])
-    if self._bad:
-      options['label_selector'] = {_BY_HOST: f'!in({",".join(self._bad)})'}
+    bad = self._avoided()
+    if bad:
+      options['label_selector'] = {_BY_HOST: f'!in({",".join(bad)})'}
     actor = self._class.options(scheduling_strategy='SPREAD', **options)
     actor = actor.remote()
     before = self.leave(index)
-    seat = Seat(actor, actor.where.remote(), time.monotonic())
+    seat = Seat(
+      actor, actor.where.remote(), time.monotonic(), not_on=frozenset(bad)
+    )
     if before is not None:
       seat.since, seat.tries, seat.why = before.since, before.tries, before.why
     self._seats[index] = seat
@@ -142,33 +149,46 @@ class Seats:
   def words(self, index: int) -> str:
     """What a node without a place waits for."""
     words = f'waits for {resources.words(self._needs[index])}'
-    if self._bad:
-      words += f', and {len(self._bad)} of the hosts cannot run nodes'
+    bad = self._avoided()
+    if bad:
+      words += f', and {len(bad)} of the hosts cannot run nodes'
     why = self._seats[index].why
     return f'{words}; the last place was lost: {why}' if why else words
 
   # --- Hosts that cannot run nodes --------------------------------------------
 
   def avoid(self, host: str, why: str) -> bool:
-    """No node is placed there any more; returns whether that is new."""
-    new = host not in self._bad
-    self._bad.setdefault(host, why)
-    return new
+    """No node is placed there for a while; returns whether that is new."""
+    before = self._avoided().get(host)
+    self._bad[host] = (before or why), time.monotonic()
+    return before is None
 
   def avoids(self, host: str) -> bool:
-    return host in self._bad
+    return host in self._avoided()
+
+  def late(self, index: int) -> bool:
+    """Whether a node waits for a place and leaves out a host that is fine."""
+    seat = self._seats[index]
+    return not seat.host and not seat.not_on <= self._avoided().keys()
+
+  def _avoided(self) -> dict[str, str]:
+    """Hosts that could run no node lately, and why."""
+    least = time.monotonic() - _AVOIDED_S
+    self._bad = {h: bad for h, bad in self._bad.items() if bad[1] > least}
+    return {host: why for host, (why, _) in self._bad.items()}
 
   def impossible(self, index: int) -> str:
     """Why no host can take a node; '' if one can, or others are to blame."""
-    if not self._bad:
+    bad = self._avoided()
+    if not bad:
       return ''
     need = self._needs[index]
     fit = [
       node for node in self._hosts() if resources.fits(need, node['Resources'])
     ]
-    if any(node['NodeID'] not in self._bad for node in fit):
+    if any(node['NodeID'] not in bad for node in fit):
       return ''
-    return '; '.join(self._bad[node['NodeID']] for node in fit)
+    return '; '.join(bad[node['NodeID']] for node in fit)
 
   def _hosts(self) -> list[dict[str, Any]]:
     when, found = self._alive

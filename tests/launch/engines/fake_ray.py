@@ -183,13 +183,14 @@ def backend_on(directory, needs):
     yield made
 
 
-def news(messages=(), slots=None, gone=''):
+def news(messages=(), slots=None, gone='', problem=''):
   return {
     'messages': list(messages),
     'slots': slots or {},
     'states': {},
     'asked': False,
     'gone': gone,
+    'problem': problem,
   }
 
 

@@ -89,6 +89,85 @@ def test_a_run_has_not_stalled_while_a_node_waits_for_its_place(
   assert clock.now - 1000.0 >= seats.EXCUSED_S + 50.0
 
 
+def put_on(cluster, backend, ray_id='one'):
+  """Gives the newest seat its place; returns the agent there."""
+  cluster.made['seat'][-1].last('where').answer((ray_id, {}))
+  backend.poll(0.0)
+  return cluster.made['agent'][-1]
+
+
+def avoided(cluster):
+  """What the newest seat avoids."""
+  return cluster.made['seat'][-1].options.get('label_selector')
+
+
+def test_an_agent_that_could_not_begin_has_that_forgiven_when_it_can(
+  cluster, backend
+):
+  backend.start(0, 0)
+  agent = put_on(cluster, backend)
+  agent.last('describe').answer(RayError('The actor died.'))
+  assert backend.poll(0.0) == []
+  agent = put_on(cluster, backend)
+  agent.last('describe').answer(fake_ray.described())
+  backend.poll(0.0)
+  agent.last('poll').answer(fake_ray.news(fake_ray.READY))
+  backend.poll(0.0)
+  agent.last('poll').answer(RayError('The actor died.'))
+  (event,) = backend.poll(0.0)  # days later
+  assert event.killed
+  backend.start(0, 1)
+  agent = put_on(cluster, backend)
+  agent.last('describe').answer(RayError('The actor died.'))
+  assert backend.poll(0.0) == []
+  assert avoided(cluster) is None  # once in a row
+
+
+def test_a_host_that_could_run_no_node_is_tried_again_after_a_while(
+  cluster, backend, clock, capsys
+):
+  backend.start(0, 0)
+  for _ in range(2):
+    agent = put_on(cluster, backend)
+    agent.last('describe').answer(RayError('The actor died.'))
+    backend.poll(0.0)
+  assert avoided(cluster) == {'ray.io/node-id': '!in(one)'}
+  clock.now += restarts.DEFAULT.restart_window_s - 1.0
+  backend.poll(0.0)
+  assert avoided(cluster) is not None
+  clock.now += 1.0
+  backend.poll(0.0)  # also for a node that has waited for a place since
+  assert avoided(cluster) is None
+  agent = put_on(cluster, backend)
+  agent.last('describe').answer(fake_ray.described())
+  backend.poll(0.0)
+  agent.last('poll').answer(fake_ray.news(fake_ray.READY))
+  backend.poll(0.0)
+  assert agent.asked('start')
+  assert capsys.readouterr().err.count('could not start the agent') == 1
+
+
+def test_a_host_that_says_that_it_is_full_is_avoided_for_so_long(
+  cluster, backend, clock
+):
+  backend.start(0, 0)
+  agent = put_on(cluster, backend)
+  agent.last('describe').answer(fake_ray.described(problem='its disk is full'))
+  backend.poll(0.0)
+  for _ in range(4):
+    agent.last('poll').answer(fake_ray.news(problem='its disk is full'))
+    backend.poll(0.0)
+    assert avoided(cluster) == {'ray.io/node-id': '!in(one)'}
+    clock.now += 400.0
+  agent.last('poll').answer(fake_ray.news(fake_ray.READY))
+  backend.poll(0.0)
+  clock.now += 200.0
+  backend.poll(0.0)
+  assert avoided(cluster) is None
+  put_on(cluster, backend)
+  assert agent.asked('start')
+
+
 def lines(function, *args):
   """How many lines of Python a call runs."""
   count = 0
