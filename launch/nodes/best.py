@@ -72,7 +72,8 @@ class Best:
 class Judge:
   """Plays greedy episodes, keeps the best parameters, ends a run at its target.
 
-  `played_at` are the steps of a member at the last evaluation, -1 without one.
+  `played_at` are the steps of a member at the last evaluation, -1 without one;
+  `earlier` those at all evaluations of the run before this life of the node.
   """
 
   def __init__(
@@ -97,8 +98,8 @@ class Judge:
     rows: list[dict[str, Any]] = []
     if directory is not None:
       rows = run_directory.RunDirectory(directory).metrics('evaluation')
-    steps = [int(row['actor_steps_per_member']) for row in rows]
-    self.played_at = max(steps, default=-1)
+    self.earlier = [int(row['actor_steps_per_member']) for row in rows]
+    self.played_at = max(self.earlier, default=-1)
 
   def play(
     self,
@@ -213,8 +214,10 @@ class SelfEvaluation:
   def now_and_then(self, theta: np.ndarray, steps: int) -> None:
     """Evaluates `theta [P, D]` if that is due after `steps` of a member."""
     if self._next is None:
-      # A resumed run does not repeat the evaluation that it ended with.
-      self._next = self._after(steps - (steps != self._judge.played_at))
+      # A resumed run does not repeat the evaluation that it ended with, and
+      # makes up for one that was cut. Offline it may be behind the last one.
+      played_at = self._judge.played_at
+      self._next = self._after(min(steps - (steps != played_at), played_at))
     if steps >= self._next:
       self._next = self._after(steps)
       self._play(theta, steps)

@@ -74,7 +74,20 @@ class Evaluator:
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
-    self._missed = 0  # snapshots that were left out or cut
+    # What waited for an evaluator that was killed is gone.
+    period = experiment.eval_period
+    evaluated = {steps // period for steps in self._judge.earlier}
+    # Snapshots that were left out, cut or lost.
+    self._missed = self._taken // period + 1 - len(evaluated)
+    if self._missed:
+      _logger.warning(
+        'Of the %d parts of the run up to step %d, %d have no evaluation: a '
+        'killed evaluator or run loses the snapshots that wait, and a long '
+        'generation passes several parts.',
+        self._taken // period + 1,
+        self._taken,
+        self._missed,
+      )
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Evaluates every `eval_period` steps of one agent, and after the last."""
@@ -106,6 +119,7 @@ class Evaluator:
   ) -> None:
     period = self._experiment.eval_period
     done = self._taken // period
+    again = done >= 0
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
         # Called here because an evaluation may outlast the program's own wait.
@@ -115,7 +129,9 @@ class Evaluator:
       if steps is None or steps // period <= done:
         continue
       if self._take(steps):
-        done = steps // period
+        if again:  # What came after the last evaluation was lost too.
+          self._missed += steps // period - done - 1
+        again, done = False, steps // period
 
   def _finish(self, stop: threading.Event) -> None:
     """After the run: evaluates the last update's result, and what is left.

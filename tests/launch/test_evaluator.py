@@ -221,6 +221,27 @@ def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
   assert all(row['age_s'] >= 0 for _, _, row in counter.rows)
 
 
+def test_evaluations_that_a_killed_evaluator_took_along_are_said(
+  tmp_path, monkeypatch, caplog
+):
+  (tmp_path / 'metrics').mkdir()
+  path = tmp_path / 'metrics' / 'evaluation.jsonl'
+  rows = [{'actor_steps_per_member': found} for found in (0, 20, 21)]
+  path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  node, _ = _evaluator(run_dir=str(tmp_path))
+  assert 'Of the 5 parts of the run up to step 21, 3 have no' in caplog.text
+  counter = _Hasty(30, reports=0)  # looked at first after 35 steps
+  node._counter = counter
+  node._reporter._counter = counter
+  result = evaluation.VectorResult(np.ones(3), broken=0)
+  monkeypatch.setattr(node._judge, '_play', lambda *unused: [result])
+  node.run(threading.Event())
+  found = sorted(row['actor_steps'] for _, _, row in counter.rows)
+  assert found == list(range(35, 101, 5))
+  # 5, 10 and 15, and then 25 and 30.
+  assert 'The run is over: 5 snapshots' in caplog.text
+
+
 @pytest.mark.parametrize('stopped', [False, True])
 def test_what_was_not_evaluated_at_the_end_is_said(
   monkeypatch, caplog, stopped

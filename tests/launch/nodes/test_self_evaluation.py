@@ -1,5 +1,7 @@
 """A worker that evaluates its own members: rows, targets, what it keeps."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,43 @@ def test_an_evaluation_is_dated_by_the_clock_of_the_run(
   rows = run_directory.open(directory).metrics('evaluation')
   seconds = [row['elapsed_s'] for row in rows]
   assert seconds == sorted(seconds) and seconds[0] >= 1000.0
+
+
+@pytest.mark.parametrize(
+  'rows, resumed, more, played',
+  [
+    ([], 0, [20, 60], [0, 60]),
+    ([0], 40, [60, 80], [60]),
+    ([0], 60, [80, 100], [60, 100]),  # The one at 50 was cut.
+    ([], 10, [40], [10]),  # and here the first of all
+    ([0, 50], 60, [80, 100], [100]),
+    ([0, 50, 80], 80, [90, 100], [100]),  # what an earlier start ended with
+    ([0, 50, 100], 80, [90, 100], [100]),  # offline, from a checkpoint
+  ],
+)
+def test_an_evaluation_that_was_cut_is_made_up_for_and_no_other_is_repeated(
+  make_counter, monkeypatch, tmp_path, rows, resumed, more, played
+):
+  directory = run_directory.create(tmp_path / 'run', {}, {}).path
+  path = directory / 'metrics' / 'evaluation.jsonl'
+  found = [{'actor_steps_per_member': steps} for steps in rows]
+  path.write_text(''.join(json.dumps(row) + '\n' for row in found))
+  experiment = experiments.cartpole(num_agents=1, run_dir=str(directory))
+  assert experiment.eval_period == 50
+  evaluation = best.SelfEvaluation(
+    experiment,
+    experiment.make_agent(),
+    [experiment.actor_info(0)],
+    reporting.Reporter('worker/0', make_counter()),
+    should_stop=lambda: False,
+  )
+  again = []
+  monkeypatch.setattr(
+    evaluation, '_play', lambda theta, steps: again.append(steps)
+  )
+  for steps in (resumed, *more):
+    evaluation.now_and_then(np.zeros((1, 1)), steps)
+  assert again == played
 
 
 def test_its_environments_may_take_long_to_make_and_to_reset(
