@@ -48,6 +48,7 @@ class Actor(core.Actor):
     update_period: int = 1,
     steps: int = 0,
     count: int = 1,
+    total: int = 0,
     abandon: Callable[[], None] = lambda: None,
     wait_s: float = 30.0,
   ):
@@ -62,6 +63,7 @@ class Actor(core.Actor):
       update_period: calls of `update` between two fetches of parameters.
       steps: environment steps made before this process was restarted.
       count: number of actors of the agent.
+      total: environment steps that all of them had made by then.
       abandon: drops an unfinished episode, such as `TransitionAdder.reset`.
         Called if an episode begins before the last one has ended.
       wait_s: how long `update(wait=True)` waits for newer parameters.
@@ -70,6 +72,9 @@ class Actor(core.Actor):
     self.source = source
     self.steps = steps  # environment steps so far, of all K
     self._count = count
+    # Of a resumed run with another number of actors, whose own steps times
+    # their number is not what was made; or of actors that are slower.
+    self._more = max(total - steps * count, 0)
     self._write = write
     self._rng = rng
     self._reward_clip = reward_clip
@@ -84,8 +89,8 @@ class Actor(core.Actor):
 
   @property
   def steps_of_all(self) -> int:
-    """Estimated steps of all actors, for schedules: `steps` times `count`."""
-    return self.steps * self._count
+    """Estimated steps of all actors, for schedules."""
+    return self.steps * self._count + self._more
 
   # For K environments that are stepped together.
 

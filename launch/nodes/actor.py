@@ -23,6 +23,7 @@ from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import rpc
 from launch.nodes import acting
 from launch.services import variables
 from launch.services.inference import frames
@@ -67,6 +68,7 @@ class Actor:
     self.share = deadlock.parts(plan, experiment.total_steps)[index]
     # Others wait for what this actor writes, so it must act until the run ends.
     self._helps = self._agent.on_policy or deadlock.lockstep(plan)
+    self._counter = counter
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self._acted = False
     self._told_evaluation = 0
@@ -134,7 +136,14 @@ class Actor:
       reward_clip=agent.reward_clip,
       steps=steps,
       count=config.num_actors,
+      total=self._steps_of_all(),
     )
+
+  def _steps_of_all(self) -> int:
+    try:
+      return int(self._counter.totals().get('actor_steps', 0))
+    except (rpc.Unavailable, rpc.RemoteError):
+      return 0
 
   @property
   def steps(self) -> int:

@@ -327,7 +327,16 @@ def test_observe_before_an_episode_has_begun_is_refused(written):
   written(agent, run)
 
 
-def test_schedules_go_by_the_steps_of_all_actors():
+@pytest.mark.parametrize(
+  'steps, total, expected',
+  [
+    (30, 0, [120, 128]),
+    (30, 110, [120, 128]),  # Others are behind, or have not reported yet.
+    (0, 5000, [5000, 5008]),  # one more, in a run that is resumed
+    (30, 5000, [5000, 5008]),
+  ],
+)
+def test_schedules_go_by_the_steps_of_all_actors(steps, total, expected):
   asked = []
 
   class Behaviour:
@@ -340,11 +349,12 @@ def test_schedules_go_by_the_steps_of_all_actors():
     Source(np.zeros(1)),
     lambda *written: None,
     np.random.default_rng(0),
-    steps=30,
+    steps=steps,
     count=4,
+    total=total,
   )
   observation = np.zeros((2, 3))
   step = types.SimpleNamespace(last=np.zeros(2, bool))
   for _ in range(2):
     actor.record(observation, actor.act(observation), step)
-  assert asked == [120, 128]
+  assert asked == expected

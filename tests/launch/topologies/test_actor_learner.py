@@ -216,8 +216,9 @@ class _Following:
 def build_actor(monkeypatch):
   """build_actor(experiment, config, write): the first, linked to nobody."""
 
-  def build(experiment, config, write=print):
-    node = actor.Actor(experiment, config, 0, _Silent(), None, 'localhost:1')
+  def build(experiment, config, write=print, steps=0):
+    counter = _Silent(steps)
+    node = actor.Actor(experiment, config, 0, counter, None, 'localhost:1')
     monkeypatch.setattr(actor.variables, 'Follower', _Following)
     adder = types.SimpleNamespace(lost=0)
     monkeypatch.setattr(
@@ -237,6 +238,11 @@ def test_exploration_falls_with_the_steps_of_all_actors(build_actor):
   epsilon = node._numbers()['epsilon']
   node._environment.close()
   assert epsilon == experiment.make_agent().exploration(500)
+  # One that joins a run in its middle, as it is resumed with more of them.
+  node = build_actor(experiment, actor_settings.Config(num_actors=4), steps=700)
+  epsilon = node._numbers()['epsilon']
+  node._environment.close()
+  assert epsilon == experiment.make_agent().exploration(700)
 
 
 def test_an_actor_that_died_before_its_first_report_sees_other_episodes(
@@ -272,6 +278,12 @@ def test_a_stop_is_heard_between_two_steps_of_slow_environments(build_actor):
 
 
 class _Silent:
+  def __init__(self, steps=0):
+    self._steps = steps
+
+  def totals(self):
+    return {'actor_steps': self._steps}
+
   def begin(self, node, life):
     return {}
 

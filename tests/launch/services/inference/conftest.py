@@ -67,6 +67,9 @@ class _Quiet:
   def begin(self, node, life):
     return {}
 
+  def totals(self):
+    return {}
+
 
 class _Learner(_Quiet):
   """Serves what a test publishes."""
