@@ -78,6 +78,8 @@ class NodeRecord:
       return False
     if (run, number) != (known, newest):
       self.life, self.of_life = (run, number), {}
+      # Of a node that is gone: rows would go on saying that they are true.
+      self.metrics, self.unlogged = {}, False
     return True
 
   def news(
