@@ -58,7 +58,7 @@ class Counter:
       budget: count name to the total at which the run is over, for instance
         {'actor_steps': 930_000}. The first to be reached ends it.
       wall_clock_s: seconds of running after which the run is over. Time
-        before a restart or resume counts; time in between does not.
+        before a resume counts; time in between does not.
       clock: seconds, monotonic.
     """
     self._end = run_end.RunEnd(budget, wall_clock_s)
@@ -73,6 +73,7 @@ class Counter:
     self._files = run_log.RunLog(self._run_dir)
     self._changes = 0  # that must not be lost
     self._started = clock()
+    self._start = pulse.life()[0]  # of the run, or its resumption
     self._file: counter_file.CounterFile | None = None
     if self._run_dir is not None:
       self._file = counter_file.CounterFile(self._run_dir / 'metrics')
@@ -372,6 +373,8 @@ class Counter:
           name: [node.life, dict(node.of_life)] for name, node in nodes
         },
         'elapsed_s': self._elapsed(self._clock()),
+        'start': self._start,
+        'unix_time_s': time.time(),
         **self._end.state(),
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
       }
@@ -400,6 +403,12 @@ class Counter:
       self._changes += 1
     if state is None:
       return
+    if state.get('start') == self._start:
+      # The others went on while no counter was there.
+      dead_s = time.time() - state['unix_time_s']
+      self._elapsed_before_s = max(
+        self._elapsed_before_s, float(state['elapsed_s']) + dead_s
+      )
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, or in a later life of the same start, a
     # counter died after the goal was reached, and nobody will tell it again. A

@@ -5,6 +5,7 @@ import io
 import math
 import threading
 import time
+import types
 
 import pytest
 
@@ -158,6 +159,19 @@ def test_metrics_of_a_node_are_logged_at_most_once_per_period(tmp_path):
   assert rows[-1]['actor_steps'] == 7
 
 
+def test_a_node_that_was_started_again_has_its_own_metrics(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  counter.report('learner/0', {}, {'loss': 3.0}, (('run', 1), {}))
+  counter.begin('learner/0', ('run', 2))
+  clock.now += 2.0
+  counter.report('learner/0', {}, {'skipped_updates': 0}, (('run', 2), {}))
+  counter.close()
+  first, second = run_directory.RunDirectory(tmp_path).metrics('node_learner')
+  assert first['loss'] == 3.0 and second['skipped_updates'] == 0
+  assert 'loss' not in second
+
+
 def test_metrics_of_a_long_run_are_logged_less_often(tmp_path):
   clock = _Clock()
   counter = _counter(tmp_path, clock)
@@ -212,6 +226,29 @@ def test_a_counter_that_is_killed_goes_on_where_it_was(tmp_path):
   assert snapshot['latest']['evaluation']['return_mean'] == -math.inf
   assert not again.finished()
   again.close()
+
+
+def test_the_time_that_a_counter_was_dead_counts_within_one_start_only(
+  tmp_path, monkeypatch
+):
+  clock, now = _Clock(), [1e9]
+  wall_clock = types.SimpleNamespace(time=lambda: now[0])
+  monkeypatch.setattr(counter_lib, 'time', wall_clock)
+
+  def elapsed(run, dead_s):
+    now[0] += dead_s
+    clock.now += 1e6  # of another boot: says nothing
+    monkeypatch.setattr(pulse, 'life', lambda: (run, 2))
+    counter = _counter(tmp_path, clock)
+    now[0] += 10
+    clock.now += 10
+    counter.report('e/0', {'actor_steps': 1})  # then it is killed
+    return counter.snapshot()['elapsed_s']
+
+  assert elapsed('run', 0) == pytest.approx(10)
+  assert elapsed('run', 7) == pytest.approx(27)
+  assert elapsed('run', -100) == pytest.approx(37)  # The clock was set back.
+  assert elapsed('resumed', 7) == pytest.approx(47)
 
 
 def test_a_goal_that_was_reached_survives_the_counters_death(tmp_path):
