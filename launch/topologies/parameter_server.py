@@ -150,6 +150,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         'peers': {'shards': shards},
         'first_shard': i,
         'shown': i == 0,  # All have the same parameters.
+        # A synchronous update is one of all learners.
+        'counts': i == 0 or not config.synchronous,
       }
       make: Any = replay_host.HostNode
       if replay is not None:

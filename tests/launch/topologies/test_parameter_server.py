@@ -56,6 +56,13 @@ def test_a3c_has_one_shard_and_four_learners():
   assert counts == {'counter': 1, 'shard': 1, 'learner': 4, 'evaluator': 1}
 
 
+@pytest.mark.parametrize('synchronous', [False, True])
+def test_an_update_of_all_learners_is_counted_once(synchronous):
+  program = _build('a3c', server__synchronous=str(synchronous))
+  counts = [node._kwargs['counts'] for node in program.groups['learner']]
+  assert counts == [True, *[not synchronous] * 3]
+
+
 def test_all_but_the_counter_come_back():
   assigned = restarts.of(_build())
   for group in ('shard', 'learner', 'evaluator'):
