@@ -31,11 +31,7 @@ class Unrolls(kind.Kind):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
     self._signature = self._layout.signature()
-    self._feed = self.agent.feed(
-      config.envs_per_actor,
-      self.batch_size,
-      base.actor_seed(experiment.actor_info(0), 'feed'),
-    )
+    self.shuffle_as(experiment.actor_info(0))
     # Blocks in a sample of one learner.
     self._blocks = self._feed.num_blocks(self.updates_per_call, members)
     if self.agent.on_policy and self._blocks % config.num_actors:
@@ -46,6 +42,14 @@ class Unrolls(kind.Kind):
         'envs_per_actor * unroll_length.'
       )
     self._dropped = 0
+
+  def shuffle_as(self, info: base.ActorInfo) -> None:
+    """Shuffles as the worker of `info`; each has minibatches of its own."""
+    self._feed = self.agent.feed(
+      self.config.envs_per_actor,
+      self.batch_size,
+      base.actor_seed(info, 'feed'),
+    )
 
   @property
   def first_steps(self):

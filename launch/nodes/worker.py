@@ -64,6 +64,7 @@ class Worker:
     learning_rates: Sequence[float] | None = None,
     evaluates: bool = False,
     leads: bool = True,
+    counts: bool = True,
     shown: bool = False,
     given: Any = None,
   ):
@@ -81,6 +82,7 @@ class Worker:
       learning_rates: [P]; None uses the agent's own.
       leads: False for a worker that shares its parameters with others, one of
         which counts, serves and saves for all.
+      counts: False for a worker that leads, but whose updates another counts.
       shown: whether to write its parameters for playback, although it acts.
       given: existing experience, if there are no actors (nodes/offline.py).
     """
@@ -97,6 +99,8 @@ class Worker:
       self._experience = experience.of_members(experiment, len(self.members))
     else:
       self._experience = experience.of_actors(experiment, actors)
+    if self._acts and self._experience.queue:
+      self._experience.shuffle_as(self.members[0])
     if experiment.run.deterministic:
       self._experience.keep_order(base.actor_seed(self.members[0], 'replay'))
     self._agent = self._experience.agent
@@ -107,6 +111,7 @@ class Worker:
     self._rates = learning_rates
     self._evaluates = evaluates
     self._leads = leads
+    self._counts = leads and counts
     self._shown = shown or (leads and not self._acts)
     self._published = variables.Published(self._agent.layout)
     self.get_parameters = self._published.get
@@ -369,7 +374,7 @@ class Worker:
     every = updates * len(self.members)
     # Workers that share parameters make each update together: count it once.
     self._reporter.count(
-      learner_steps=every if self._leads else 0,
+      learner_steps=every if self._counts else 0,
       samples=every * self._experience.batch_size,
     )
 

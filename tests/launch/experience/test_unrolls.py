@@ -97,6 +97,18 @@ class _Pulled(_Watches, pull.Pull):
     self.set_star(self.star, [1.0, 0.0])
 
 
+def test_each_worker_has_minibatches_of_its_own(make_worker, make_counter):
+  experiment = _experiment(num_agents=3)
+  counter = make_counter(None)
+  seeds = [
+    make_worker(experiment, counter, members=[i])._experience.feed.seed
+    for i in range(3)
+  ]
+  assert len(set(seeds)) == 3
+  # The first has those that a run of one worker has.
+  assert seeds[0] == experience.of_members(experiment, 1).feed.seed
+
+
 def test_what_is_learned_from_is_exactly_what_was_acted(
   recorder, run_worker, make_counter, monkeypatch
 ):
