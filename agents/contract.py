@@ -24,7 +24,8 @@ def _is_default(kind: type, name: str) -> bool:
 
 
 def _place(kind: type, name: str) -> int:
-  return next(i for i, k in enumerate(kind.__mro__) if name in vars(k))
+  mro = kind.__mro__
+  return next((i for i, k in enumerate(mro) if name in vars(k)), len(mro))
 
 
 def check(agent: base.Agent) -> None:
@@ -55,11 +56,17 @@ def check(agent: base.Agent) -> None:
       f'{agent.name} sets unroll_length and priority_exponent, but unrolls '
       'come in a queue, each once, without priorities. Leave one of them out.'
     )
+  kind = type(agent)
+  ways = ('actor',) if unrolls else ('actor', 'act')
+  if all(_is_default(kind, name) and name not in vars(agent) for name in ways):
+    raise ValueError(
+      f'{kind.__name__} does not say how it acts. Give it a method '
+      f'{" or ".join(ways)}, as agents/base.py has it.'
+    )
   # Which of the two a node uses depends on the topology.
   pairs = [('greedy', 'greedy_each'), ('greedy', 'operations')]
   if not unrolls:
     pairs += [('act', 'actor'), ('actor', 'act')]
-  kind = type(agent)
   for one, other in pairs:
     own = [name for name in (one, other) if not _is_default(kind, name)]
     if own == [one, other] and overrides(kind, one, other):

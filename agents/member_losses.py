@@ -42,6 +42,11 @@ def of_all(
   def loss(member: Any) -> base.LossOutput:
     out = agent.loss(*member)
     if out.priorities is None:
+      if importance is not None:
+        raise ValueError(
+          f'{agent.name} sets priority_exponent, but its loss gives no '
+          'priorities for replay.'
+        )
       out = out._replace(priorities=tf.zeros((1,)))
     if out.stopped is None:
       out = out._replace(stopped=tf.constant(False))

@@ -201,8 +201,6 @@ def topology(name: str) -> Topology:
   found = names.own(name)
   if found is None:
     names.unknown('topology', name, ALL_TOPOLOGIES, names.OWN)
-  if isinstance(found, type):
-    found = found()
   for part in ('SECTION', 'Config', 'members', 'build'):
     if not hasattr(found, part):
       raise ValueError(
@@ -210,7 +208,7 @@ def topology(name: str) -> Topology:
         'SECTION, Config, members and build, as '
         'launch/topologies/single_process.py.'
       )
-  return found
+  return found() if isinstance(found, type) else found
 
 
 def make(config: Mapping[str, Any]) -> base.Agent:

@@ -22,8 +22,6 @@ import signal
 import sys
 from typing import Any
 
-import numpy as np
-
 # When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -138,7 +136,7 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
   record = study_runs.record(job)
   if 'score' not in record:
     curve = curves.of_run(job.path)
-    reached = int(np.searchsorted(curve.steps, job.budget)) + 1
+    reached = int((curve.steps < job.budget).sum()) + 1
     late = int((curve.steps <= _LATE * job.budget).sum())
     returns = curve.returns[: max(reached, late)]
     whole = not record['exit_code'] and len(returns)

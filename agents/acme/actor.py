@@ -63,7 +63,7 @@ class Actor(core.Actor):
       update_period: calls of `update` between two fetches of parameters.
       steps: environment steps made before this process was restarted.
       count: number of actors of the agent.
-      total: environment steps that all of them had made by then.
+      total: environment steps that all of them had made by then; 0: not known.
       abandon: drops an unfinished episode, such as `TransitionAdder.reset`.
         Called if an episode begins before the last one has ended.
       wait_s: how long `update(wait=True)` waits for newer parameters.
@@ -74,7 +74,7 @@ class Actor(core.Actor):
     self._count = count
     # Of a resumed run with another number of actors, whose own steps times
     # their number is not what was made; or of actors that are slower.
-    self._more = max(total - steps * count, 0)
+    self._more = total - steps * count if total else 0
     self._write = write
     self._rng = rng
     self._reward_clip = reward_clip

@@ -141,9 +141,15 @@ class Actor:
 
   def _steps_of_all(self) -> int:
     try:
-      return int(self._counter.totals().get('actor_steps', 0))
-    except (rpc.Unavailable, rpc.RemoteError):
+      totals = rpc.retry(self._counter.totals, should_stop=self._stop.is_set)
+    except (rpc.Unavailable, rpc.RemoteError) as e:
+      _logger.warning(
+        'Schedules go by the steps of this actor alone: the counter does not '
+        'say how many all have made. %s',
+        e,
+      )
       return 0
+    return int(totals.get('actor_steps', 0))
 
   @property
   def steps(self) -> int:

@@ -74,19 +74,18 @@ class Evaluator:
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
-    # What waited for an evaluator that was killed is gone.
+    self._missed = 0  # snapshots that were left out or cut
     period = experiment.eval_period
-    evaluated = {steps // period for steps in self._judge.earlier}
-    # Snapshots that were left out, cut or lost.
-    self._missed = self._taken // period + 1 - len(evaluated)
-    if self._missed:
-      _logger.warning(
-        'Of the %d parts of the run up to step %d, %d have no evaluation: a '
-        'killed evaluator or run loses the snapshots that wait, and a long '
-        'generation passes several parts.',
-        self._taken // period + 1,
+    parts = self._taken // period + 1
+    without = parts - len({steps // period for steps in self._judge.earlier})
+    if without:
+      _logger.info(
+        'Of the %d parts of the run up to step %d, by the present '
+        'run.evaluations, %d have no evaluation. A killed evaluator loses what '
+        'waited for it.',
+        parts,
         self._taken,
-        self._missed,
+        without,
       )
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -119,7 +118,6 @@ class Evaluator:
   ) -> None:
     period = self._experiment.eval_period
     done = self._taken // period
-    again = done >= 0
     while not stop.is_set() and not over.wait(_LOOK_S):
       if _asked(self._counter.finished):
         # Called here because an evaluation may outlast the program's own wait.
@@ -129,9 +127,7 @@ class Evaluator:
       if steps is None or steps // period <= done:
         continue
       if self._take(steps):
-        if again:  # What came after the last evaluation was lost too.
-          self._missed += steps // period - done - 1
-        again, done = False, steps // period
+        done = steps // period
 
   def _finish(self, stop: threading.Event) -> None:
     """After the run: evaluates the last update's result, and what is left.

@@ -25,6 +25,7 @@ _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
+_LONGEST_DEAD_S = 60.0  # that a counter is taken to have been away
 _METRICS_PERIOD_S = 1.0  # a node's are logged at most this often
 _METRICS_SHARE = 1e-4  # and at most so often, as a share of the run so far
 
@@ -404,8 +405,9 @@ class Counter:
     if state is None:
       return
     if state.get('start') == self._start:
-      # The others went on while no counter was there.
-      dead_s = time.time() - state['unix_time_s']
+      # The others went on while no counter was there. A clock may have been
+      # set meanwhile, or be another host's.
+      dead_s = min(time.time() - state['unix_time_s'], _LONGEST_DEAD_S)
       self._elapsed_before_s = max(
         self._elapsed_before_s, float(state['elapsed_s']) + dead_s
       )

@@ -87,6 +87,18 @@ def test_what_is_missing_is_named(monkeypatch, name):
     contract.check(Bare())
 
 
+def test_an_agent_that_does_not_say_how_it_acts_is_refused():
+  class Silent(Bare):
+    act = base.Agent.act
+
+  said = 'Silent does not say how it acts. Give it a method actor or act,'
+  with pytest.raises(ValueError, match=said):
+    contract.check(Silent())
+  agent = Silent()
+  agent.act = lambda *unused: None
+  contract.check(agent)
+
+
 def test_words_that_nobody_knows_and_priorities_of_a_queue_are_refused():
   agent = Bare()
   agent.metrics = {'loss': 'median'}
@@ -188,6 +200,15 @@ def test_an_agent_need_not_give_priorities(num_members):
   assert (made.parameters()[:, :3] < 1).all()
 
 
+def test_prioritized_replay_needs_priorities():
+  agent = Bare()
+  agent.priority_exponent = 0.6
+  made = _learner(agent, 1)
+  width = packing.TransitionLayout((3,)).width
+  with pytest.raises(ValueError, match='its loss gives no priorities'):
+    made.step(tf.zeros((BATCH, 1, width)), tf.ones((BATCH, 1)))
+
+
 def test_statistics_of_no_variable_are_refused():
   agent = Bare()
   agent.statistics = 'sene'
@@ -251,6 +272,8 @@ class Topology:
 def test_a_topology_may_be_a_class():
   found = registry.topology(f'{__name__}:Topology')
   assert found.members(None) == 1
+  with pytest.raises(ValueError, match='Bare is .* without SECTION'):
+    registry.topology(f'{__name__}:Bare')
 
 
 def test_an_exchange_may_not_serve_what_its_worker_serves():

@@ -228,8 +228,10 @@ def test_evaluations_that_a_killed_evaluator_took_along_are_said(
   path = tmp_path / 'metrics' / 'evaluation.jsonl'
   rows = [{'actor_steps_per_member': found} for found in (0, 20, 21)]
   path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  caplog.set_level('INFO')
   node, _ = _evaluator(run_dir=str(tmp_path))
-  assert 'Of the 5 parts of the run up to step 21, 3 have no' in caplog.text
+  assert 'Of the 5 parts of the run up to step 21, by' in caplog.text
+  assert 'evaluations, 3 have no evaluation' in caplog.text
   counter = _Hasty(30, reports=0)  # looked at first after 35 steps
   node._counter = counter
   node._reporter._counter = counter
@@ -238,8 +240,8 @@ def test_evaluations_that_a_killed_evaluator_took_along_are_said(
   node.run(threading.Event())
   found = sorted(row['actor_steps'] for _, _, row in counter.rows)
   assert found == list(range(35, 101, 5))
-  # 5, 10 and 15, and then 25 and 30.
-  assert 'The run is over: 5 snapshots' in caplog.text
+  # By the present number of evaluations: an earlier start may have had fewer.
+  assert 'The run is over' not in caplog.text
 
 
 @pytest.mark.parametrize('stopped', [False, True])

@@ -350,6 +350,7 @@ def test_a_save_beats_as_long_as_its_files_grow_and_no_longer(
   def slow(client):
     part = opened.staging / 'newest' / files.CHUNKS
     part.parent.mkdir(parents=True)
+    wait_for(looks, 2)
     for _ in range(3):
       with part.open('ab') as file:
         file.write(b'x')

@@ -331,7 +331,7 @@ def test_observe_before_an_episode_has_begun_is_refused(written):
   'steps, total, expected',
   [
     (30, 0, [120, 128]),
-    (30, 110, [120, 128]),  # Others are behind, or have not reported yet.
+    (30, 110, [110, 118]),  # others are behind, or some actors are new
     (0, 5000, [5000, 5008]),  # one more, in a run that is resumed
     (30, 5000, [5000, 5008]),
   ],
