@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _here() -> str:
+  # As run_records/commands.py has it, which replay/ does not import.
   try:
     return os.getcwd()
   except FileNotFoundError as e:

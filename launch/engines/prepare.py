@@ -18,7 +18,6 @@ from launchpad.nodes.courier import node as courier_node
 from launch import graph
 from launch import rpc
 from launch.engines import restarts
-from launch.engines import scratch as scratch_lib
 from launch.rpc import directory as directory_lib
 
 # A node in another process sends this to the launcher to end the run.
@@ -107,16 +106,6 @@ def _name_addresses(
     address.bind(directory_lib.Name(name, directory))
     names[name] = 'rpc' if address in ours else 'port'
   return names
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[pathlib.Path]:
-  """Makes a directory for a run's temporary files; deletes it at the end."""
-  made = scratch_lib.Scratch()
-  try:
-    yield made.path
-  finally:
-    made.remove()
 
 
 @contextlib.contextmanager

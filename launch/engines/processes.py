@@ -24,6 +24,7 @@ from launch.engines import linux
 from launch.engines import node_logs
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import scratch as scratch_lib
 from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import supervision
@@ -63,7 +64,7 @@ def run(
   on_tick: state_lib.OnTick | None = None,
 ) -> state_lib.Outcome:
   """Runs a program with one process per node; see engines.run."""
-  with prepare.scratch() as scratch, signals_lib.Signals() as signals:
+  with scratch_lib.Scratch() as scratch, signals_lib.Signals() as signals:
     with prepare.temporary_files_in(scratch):
       nodes = prepare.prepare(
         program,

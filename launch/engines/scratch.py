@@ -6,10 +6,13 @@ import os
 import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 
 class Scratch:
   """A new directory, which stays as it is until it is removed.
+
+  As a context it is the path, and is removed at the end.
 
   What a node is started from again may lie there untouched for weeks.
   systemd-tmpfiles removes what is old, but enters no directory that is locked.
@@ -21,6 +24,12 @@ class Scratch:
     self._held = os.open(self.path, os.O_RDONLY)
     with contextlib.suppress(OSError):  # the file system has no locks
       fcntl.flock(self._held, fcntl.LOCK_SH)
+
+  def __enter__(self) -> pathlib.Path:
+    return self.path
+
+  def __exit__(self, *unused: Any) -> None:
+    self.remove()
 
   def remove(self) -> None:
     """Removes it with all that is in it; may be called again."""

@@ -21,6 +21,7 @@ from launchpad.launch import worker_manager
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
+from launch.engines import scratch as scratch_lib
 from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import supervision
@@ -39,7 +40,7 @@ def run(
   with (
     signals_lib.Signals() as signals,
     _stop_handlers(),
-    prepare.scratch() as scratch,
+    scratch_lib.Scratch() as scratch,
     prepare.temporary_files_in(scratch),
   ):
     addresses = directory.Local(scratch)

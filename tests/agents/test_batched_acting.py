@@ -10,6 +10,7 @@ from agents import base
 from agents import batched_acting
 from agents import d4pg
 from agents import dqn
+from agents import dqn_actor
 from agents import impala
 from environment_loops import environments
 
@@ -180,3 +181,15 @@ def test_actions_that_are_not_finite_name_their_request_too():
   with pytest.raises(batched_acting.NotFinite) as error:
     acting.act(agent.initial(0), requests)
   assert error.value.broken == [1]
+
+
+def test_an_actor_with_an_act_of_its_own_is_not_taken_apart():
+  class Mine(dqn_actor.Actor):
+    def act(self, theta, observation, actor_steps, rng):
+      return np.ones(len(observation))
+
+  agent = AGENTS['dqn, falling']()
+  assert batched_acting.Acting(agent, ENVS).batchable
+  made = agent.actor
+  agent.actor = lambda *rank: setattr(a := made(*rank), '__class__', Mine) or a
+  assert not batched_acting.Acting(agent, ENVS).batchable

@@ -63,3 +63,7 @@ def test_the_rates_stay_and_then_fall_to_zero():
   assert agent.rate_end == (8, 'agent.anneal_updates', 8, 4, None)
   plain = ddpg.DDPG(ddpg.Config(), cases.SPEC)
   assert plain.rate_factor(tf.constant(9)) is plain.rate_end is None
+
+
+def test_metrics_of_ones_own_need_not_have_a_word_for_saturation():
+  assert cases.make_agent().remarks({'mine': 1.0}) == []

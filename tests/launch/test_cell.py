@@ -1,6 +1,7 @@
 """Which preset an environment has, and what a run can go on with."""
 
 import dataclasses
+import types
 
 import pytest
 
@@ -8,6 +9,7 @@ from agents import data_sets
 from launch import cell as cell_lib
 from launch import command_line
 from launch import registry
+from launch.topologies import evolution
 from run_records import run_directory
 from run_records import settings
 
@@ -49,3 +51,43 @@ def test_what_other_names_of_settings_stand_for_exists():
         known.update(settings.names(config))
   meant = {name for names in settings._ELSEWHERE.values() for name in names}
   assert meant <= known
+
+
+def test_a_preset_may_have_numbers_of_the_agent_s_own_topology(monkeypatch):
+  topology = types.SimpleNamespace(
+    SECTION='mine', Config=evolution.Config, members=len, build=len
+  )
+  found = registry.topology
+  monkeypatch.setattr(
+    registry,
+    'topology',
+    lambda name: topology if name == 'own:Mine' else found(name),
+  )
+  entry = dataclasses.replace(
+    registry.agent('dqn'),
+    topology='own:Mine',
+    presets={'one': {'environment': 'CartPole-v1', 'mine': {}}},
+  )
+  monkeypatch.setattr(registry, 'agent', lambda name: entry)
+  assert cell_lib.resolve('dqn', topology='single_process').topology
+  wrong = {'environment': 'CartPole-v1', 'thine': {}}
+  entry = dataclasses.replace(entry, presets={'one': wrong})
+  with pytest.raises(ValueError, match="section of a preset 'thine'"):
+    cell_lib.resolve('dqn', topology='single_process')
+
+
+class Topology:
+  SECTION, Config = 'mine', evolution.Config
+
+  def members(self, config):
+    return 1
+
+  def build(self, experiment, config):
+    raise NotImplementedError
+
+
+def test_a_topology_may_be_a_class():
+  found = registry.topology(f'{__name__}:Topology')
+  assert found.members(None) == 1
+  with pytest.raises(ValueError, match='without SECTION'):
+    registry.topology('agents.dqn:DQN')

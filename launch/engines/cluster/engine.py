@@ -19,6 +19,7 @@ from launch import pulse
 from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import restarts
+from launch.engines import scratch as scratch_lib
 from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import supervision
@@ -133,7 +134,7 @@ def _run(
       raise join.BrokenOff
 
   with contextlib.ExitStack() as stack:
-    scratch = stack.enter_context(prepare.scratch())
+    scratch = stack.enter_context(scratch_lib.Scratch())
     stack.enter_context(join.ray_at(options.address, needs, go_on))
     go_on()
     address = ray.get_runtime_context().gcs_address

@@ -206,16 +206,15 @@ def _directory() -> Iterator[str]:
 
   Not below TMPDIR: Ray's sockets are in it, and their names must be short.
   """
-  made = scratch.Scratch('murmuration-ray-', '/tmp')
-  janitor = subprocess.Popen(
-    ['sh', '-c', _JANITOR, 'sh', str(made.path)],
-    stdin=subprocess.PIPE,
-    start_new_session=True,
-  )
-  try:
-    yield str(made.path)
-  finally:
-    assert janitor.stdin is not None
-    janitor.stdin.close()
-    janitor.wait()
-    made.remove()
+  with scratch.Scratch('murmuration-ray-', '/tmp') as path:
+    janitor = subprocess.Popen(
+      ['sh', '-c', _JANITOR, 'sh', str(path)],
+      stdin=subprocess.PIPE,
+      start_new_session=True,
+    )
+    try:
+      yield str(path)
+    finally:
+      assert janitor.stdin is not None
+      janitor.stdin.close()
+      janitor.wait()

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from launch.engines import prepare
 from launch.engines import scratch
 from launch.engines.cluster import join
 
@@ -22,7 +21,7 @@ def is_cleaned(path):
     os.close(found)
 
 
-@pytest.mark.parametrize('make', [prepare.scratch, join._directory])
+@pytest.mark.parametrize('make', [scratch.Scratch, join._directory])
 def test_what_a_run_needs_is_not_cleaned_up_while_it_lasts(make, tmp_path):
   assert is_cleaned(tmp_path)
   with make() as path:

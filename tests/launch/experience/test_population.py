@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import reverb
 
+from agents import base
 from agents import dqn
 from agents import learner
+from agents import members as members_lib
 from environment_loops import environments
 from launch import cell as cell_lib
 from launch import experience
@@ -19,6 +21,7 @@ from launch.experience import population
 from launch.rpc import directory
 from replay import priorities
 from tests import counting
+from tests.agents import bare
 
 COUNTING = environments.Spec('counting', (3,), 2)
 MEMBERS, BATCH, UPDATES, N_STEP, GAMMA = 2, 4, 2, 3, 0.9
@@ -249,3 +252,23 @@ def test_a_ladder_of_one_rung_is_refused(topology):
     build(topology, exploration='ladder')
   build(topology, exploration='ladder', prioritized='True')
   build('actor_learner', exploration='ladder')
+
+
+def _experience(make_agent):
+  return population.Steps(
+    experiment_lib.Experiment(make_agent, 'counting', MEMBERS, 100, 50), MEMBERS
+  )
+
+
+def test_members_act_by_what_the_agent_has():
+  infos = [base.ActorInfo(i, MEMBERS, 0) for i in range(MEMBERS)]
+  theta = np.stack([bare.ByActor().initial(seed) for seed in (3, 5)])
+  rng = np.random.default_rng(0)
+  observation = np.zeros((MEMBERS, 3), np.float32)
+  for make, kind, actions in (
+    (bare.Bare, members_lib.Population, [1, 1]),
+    (bare.ByActor, members_lib.Ranked, [3, 5]),
+  ):
+    behaviour = _experience(make).behaviour(infos)
+    assert isinstance(behaviour, kind)
+    assert behaviour.act(theta, observation, 0, rng).tolist() == actions

@@ -1,6 +1,7 @@
 """A worker and its exchange: what it begins with, moves, replaces, serves."""
 
 import collections
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import local
 from launch import rpc
+from launch.nodes import worker
 from tests.launch.nodes import experiments
 
 
@@ -252,3 +254,15 @@ def test_what_a_call_made_before_the_end_is_counted_and_served(
   assert (served['version'], served['last']) == (9, True)
   _, theta = parameters.decode(worker.learner.agent.layout, served['theta'])
   np.testing.assert_array_equal(theta, worker.learner.acting()[0])
+
+
+def test_an_exchange_may_not_serve_what_its_worker_serves():
+  class Mine(local.Local):
+    serves = ('get_parameters', 'mine')
+
+  run = experiments.make(experiments.COUNTING, 1)
+  info = [run.actor_info(0)]
+  said = r"Mine serves \['get_parameters'\], which the worker has"
+  counter = types.SimpleNamespace(with_deadline=lambda timeout_s: None)
+  with pytest.raises(ValueError, match=said):
+    worker.Worker(run, 'a/0', info, counter, [], exchange=Mine)

@@ -1,10 +1,15 @@
 """The program of evolution strategies, not started."""
 
+import dataclasses
+
 import pytest
 
+from agents import dqn
+from environment_loops import environments
 from launch import cell as cell_lib
 from launch import graph
 from launch.engines import restarts
+from launch.topologies import evolution as topology
 
 
 def _build(agent='es_mlp', **overrides):
@@ -94,3 +99,14 @@ def test_what_cannot_be_is_refused_with_the_reason(what):
 
 def test_what_the_policy_depends_on_is_accepted():
   _build('es_mlp', environment='Pendulum-v1', agent__free_sigma='True')
+
+
+def test_settings_of_ones_own_count_in_evolution_and_the_project_s_do_not():
+  @dataclasses.dataclass(frozen=True)
+  class Config(dqn.Config):
+    my_width: int = 4
+
+  agent = dqn.DQN(Config(hidden_sizes=(4,)), environments.spec('CartPole-v1'))
+  found = topology.ignored(agent, topology.Config())
+  assert 'agent.gamma' in found
+  assert not {'agent.my_width', 'agent.hidden_sizes'} & set(found)

@@ -1,5 +1,7 @@
 """parameter_server before it starts: its wiring, its shares, its refusals."""
 
+import dataclasses
+
 import pytest
 import reverb
 
@@ -122,3 +124,13 @@ def test_building_makes_no_reverb_object(monkeypatch):
   for name in ('Table', 'Server', 'Client'):
     monkeypatch.setattr(reverb, name, None)
   _build()
+
+
+def test_a_filter_by_the_loss_needs_an_agent_that_says_it():
+  found = cell_lib.resolve('gorila_dqn').experiment
+  agent = found.make_agent()
+  agent.metrics = {'mine': 'mean'}
+  found = dataclasses.replace(found, make_agent=lambda: agent)
+  config = parameter_server.Config(outlier_sigmas=3.0)
+  with pytest.raises(ValueError, match="metric 'loss', and dqn has none"):
+    parameter_server.build(found, config)
