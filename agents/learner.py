@@ -184,15 +184,12 @@ class TFLearner:
     """
     experience = self._feed.unpack(batch)
     theta = self.theta.read_value()
-    with tf.GradientTape() as tape:
-      tape.watch(theta)
-      out = member_losses.of_all(
-        self.agent, theta, self.target.read_value(), experience, importance
-      )
-      total = tf.reduce_sum(out.loss)
+    out, vector = member_losses.of_all(
+      self.agent, theta, self.target.read_value(), experience, importance
+    )
     stopped = tf.logical_or(self._stopped.read_value(), out.stopped)
     return base.Gradient(
-      tape.gradient(total, theta),
+      vector,
       out.priorities,
       {**out.metrics, 'stopped_updates': tf.cast(stopped, tf.float32)},
       stopped,

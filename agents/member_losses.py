@@ -1,8 +1,4 @@
-"""An agent's loss, which is that of one member, for P members at once.
-
-Members share no parameters, so the gradient of the sum of their losses has each
-member's own gradient in its row.
-"""
+"""An agent's loss, which is that of one member, for P members at once."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ from agents import parameters
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
   """`theta [P, D]` to variables `[P, *shape]`."""
-  # The gradient of one split is one concatenation; each slice would instead add
-  # a zero-padded [P, D].
   parts = tf.split(theta, layout.sizes, axis=1)
   return [
     tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, layout.shapes)
@@ -31,16 +25,29 @@ def of_all(
   target: tf.Tensor,
   experience: Any,
   importance: tf.Tensor | None,
-) -> base.LossOutput:
-  """The agent's loss of each member, as a `LossOutput` with a leading axis P.
+) -> tuple[base.LossOutput, tf.Tensor]:
+  """The agent's loss of each member, and its gradient.
 
-  `theta` and `target`, the parameters of the target networks, are [P, D];
-  `experience` is one update's, leading axis [P]; `importance` has weights of
-  prioritized sampling, [P, B]; None: all 1.
+  Args:
+    agent: whose loss it is.
+    theta: [P, D].
+    target: parameters of the target networks, [P, D].
+    experience: one update's, leading axis [P].
+    importance: weights of prioritized sampling, [P, B]; None: all 1.
+
+  Returns:
+    A `LossOutput` with a leading axis P, and the gradient, [P, D].
   """
 
-  def loss(member: Any) -> base.LossOutput:
-    out = agent.loss(*member)
+  def loss(member: Any) -> tuple[base.LossOutput, tf.Tensor]:
+    variables, *rest = member
+    # Inside the map: vectorised, a function loses its `tf.custom_gradient`.
+    with tf.GradientTape() as tape:
+      tape.watch(variables)
+      out = agent.loss(variables, *rest)
+    gradients = tape.gradient(
+      out.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
     if out.priorities is None:
       if importance is not None:
         raise ValueError(
@@ -50,7 +57,7 @@ def of_all(
       out = out._replace(priorities=tf.zeros((1,)))
     if out.stopped is None:
       out = out._replace(stopped=tf.constant(False))
-    return out
+    return out, tf.concat([tf.reshape(g, (-1,)) for g in gradients], axis=0)
 
   members: Any = (
     split(agent.layout, theta),
@@ -59,7 +66,7 @@ def of_all(
     importance,
   )
 
-  def alone(index: int) -> base.LossOutput:
+  def alone(index: int) -> tuple[base.LossOutput, tf.Tensor]:
     return loss(_each(lambda x: x[index], members))
 
   number = theta.shape[0]

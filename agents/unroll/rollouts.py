@@ -19,6 +19,8 @@ from agents.unroll import network as unroll_network
 from agents.unroll import unrolls
 from replay import blocks
 
+_PHILOX = 1  # TensorFlow's number for the generator
+
 
 class Estimates(NamedTuple):
   """Estimates for one member's rollout, before its first update.
@@ -145,9 +147,16 @@ class Rollouts:
     items, share = sequences * self.unroll_length, self.batch_size
     if self.in_order:
       items, share = sequences, share // self.unroll_length
-    draws = tf.random.stateless_uniform(
-      (self.epochs, items),
-      tf.stack([version, tf.constant(self.seed, version.dtype)]),
+    # Of numbers that are the same where the call is compiled, as those of
+    # tf.random are not. The rollout's version is the counter's upper word.
+    draws = tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=(self.epochs, items),
+      key=tf.constant([self.seed], tf.uint64),
+      counter=tf.stack(
+        [tf.constant(0, tf.uint64), tf.cast(version, tf.uint64)]
+      ),
+      alg=_PHILOX,
+      dtype=tf.int32,
     )
     return tf.reshape(tf.argsort(draws, axis=1), (-1, share))
 

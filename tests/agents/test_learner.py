@@ -8,7 +8,6 @@ from agents import base
 from agents import dqn
 from agents import feeds
 from agents import learner as learner_lib
-from agents import member_losses
 from agents import optimizers
 from agents import parameters
 from agents.exchange import local as local_exchange
@@ -379,14 +378,6 @@ def test_learners_that_cannot_be_are_refused(linear_learner, agent):
     _learner(agent, np.zeros((2, 5)), RATES[:2])
   with pytest.raises(parameters.LayoutMismatch, match=r'needed \[P, '):
     _learner(agent, agent.initial(0), RATES[:1])
-
-
-def test_variables_of_a_population_are_slices_of_its_vector():
-  layout = parameters.Layout([('w', (2, 3)), ('b', (4,))])
-  theta = np.random.default_rng(0).normal(size=(5, 10))
-  parts = member_losses.split(layout, tf.constant(theta))
-  for part, expected in zip(parts, layout.unpack(theta), strict=True):
-    np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.parametrize('prioritized', [False, True])

@@ -101,12 +101,20 @@ def test_shuffles_depend_on_the_seed_of_the_run_and_on_nothing_else():
   )
   theta = tf.constant(agent.initial(0)[None])
 
-  def first_minibatches(seed):
+  def first_minibatches(seed, compiled=False):
     feed = agent.feed(K, seed=seed)
-    arranged = feed.arrange(sample, agent.updates_per_call, 1, theta)
-    return arranged.block.reward.numpy()
+
+    @tf.function(jit_compile=compiled)
+    def rewards():
+      return feed.arrange(sample, agent.updates_per_call, 1, theta).block.reward
+
+    return rewards().numpy()
 
   np.testing.assert_array_equal(first_minibatches(3), first_minibatches(3))
+  # One member's call is compiled, that of several is not.
+  np.testing.assert_array_equal(
+    first_minibatches(3, compiled=True), first_minibatches(3)
+  )
   assert (first_minibatches(3) != first_minibatches(4)).any()
   np.testing.assert_allclose(
     first_minibatches(3).sum(), first_minibatches(4).sum(), rtol=1e-5
