@@ -14,6 +14,7 @@ import logging
 import math
 from typing import Annotated, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from agents import settings
@@ -27,6 +28,8 @@ _logger = logging.getLogger(__name__)
 
 # From this share of clipped mass on the support is said to be too narrow.
 _CLIPPED_SHARE = 0.05
+# Atoms are at least so many steps of float32 apart, evenly to 3%.
+_FLOAT_STEPS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +54,23 @@ class Config(actor_critic_config.Deterministic):
     super().__post_init__()
     why = 'they are the ends of the support of the critic.'
     settings.ordered(self, 'agent.v_min', 'agent.v_max', why)
+    self._check_atoms()
     why = 'they are the least and the largest reward of one step.'
     settings.ordered(
       self, 'agent.reward_min', 'agent.reward_max', why, equal=True
     )
+
+  def _check_atoms(self) -> None:
+    """Raises ValueError if float32 does not hold the atoms evenly spaced."""
+    apart = (self.v_max - self.v_min) / (self.num_atoms - 1)
+    largest = max(abs(self.v_min), abs(self.v_max))
+    if apart < _FLOAT_STEPS * np.spacing(np.float32(largest)):
+      raise ValueError(
+        f'agent.v_min={self.v_min}, agent.v_max={self.v_max}: '
+        f'agent.num_atoms={self.num_atoms} atoms between them are {apart:.3g} '
+        f'apart, which float32 does not resolve near {largest:.3g}. Widen the '
+        'support, lower agent.num_atoms, or subtract a constant from rewards.'
+      )
 
 
 class D4PG(deterministic.Deterministic):

@@ -261,7 +261,10 @@ class PPO(unroll_agent.UnrollActorCritic):
     )
 
   def _explained(self, batch: rollouts.Minibatch, mask: tf.Tensor) -> tf.Tensor:
-    """1 - Var(ret - V) / Var(ret), [], with V before the updates."""
+    """1 - Var(ret - V) / Var(ret), [], with V before the updates.
+
+    0 where all returns are equal: there is nothing to explain.
+    """
     returns, values = map(
       unroll_network.time_major, (batch.returns, batch.values)
     )
@@ -270,9 +273,8 @@ class PPO(unroll_agent.UnrollActorCritic):
       mean = policy_gradient.masked_mean(x, mask)
       return policy_gradient.masked_mean(tf.square(x - mean), mask)
 
-    return 1.0 - tf.math.divide_no_nan(
-      variance(returns - values), variance(returns)
-    )
+    whole = variance(returns)
+    return tf.math.divide_no_nan(whole - variance(returns - values), whole)
 
   def _statistics(
     self, variables: Sequence[tf.Tensor], batch: rollouts.Minibatch

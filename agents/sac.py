@@ -84,7 +84,9 @@ class SAC(actor_critic.ActorCritic):
 
   def _target_action(self, online, target, o_t, batch):
     """Eq. 3: V(s') = Q'(s', a') - alpha log pi(a'|s'), of the online policy."""
-    a_t, log_pi, log_alpha = self._sample(online, o_t, batch.o_t, batch.r_t)
+    a_t, log_pi, log_alpha = self._sample(
+      online, o_t, batch.o_t, batch.r_t, batch.a_tm1
+    )
     return a_t, -tf.exp(log_alpha) * log_pi
 
   def _policy_loss(self, online, o_tm1, batch):

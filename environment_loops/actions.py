@@ -71,6 +71,7 @@ def to_native(
   unit = np.minimum(np.maximum(actions, -1.0), 1.0)
   unit = (unit.astype(np.float64) + 1.0) / 2.0
   low = space.low.astype(np.float64)
-  native = low + unit * (space.high.astype(np.float64) - low)
+  # Their difference may be more than a float64 holds.
+  native = low * (1.0 - unit) + space.high.astype(np.float64) * unit
   native = native.astype(space.dtype)
   return np.minimum(np.maximum(native, space.low), space.high)

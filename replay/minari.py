@@ -142,7 +142,8 @@ def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
     return actions.astype(np.int64) + int(space.start)
   low, high = space.low.astype(float), space.high.astype(float)
   units = (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0
-  return (low + units * (high - low)).astype(space.dtype)
+  # The difference of bounds may be more than a float64 holds.
+  return (low * (1.0 - units) + high * units).astype(space.dtype)
 
 
 def _space(space: Any) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Deterministic(actor_critic.ActorCritic):
     a_t = tf.tanh(self._networks.policy(target, o_t))
     config = self.config
     if config.smoothing_sigma:
-      draws = policy_losses.noise_like(a_t, batch.o_t, batch.r_t)
+      draws = policy_losses.noise_like(a_t, batch.o_t, batch.r_t, batch.a_tm1)
       a_t = policy_losses.smoothed(
         a_t, config.smoothing_sigma * draws, config.smoothing_limit
       )

@@ -154,6 +154,10 @@ class Mix(local.Local):
     if self._average_moments:
       self._moments = second_moments(learner.agent.optimizer)
     self._kept = tf.Variable(0, dtype=tf.int64, name='gossip_iteration')
+    agent = learner.agent
+    self._maxima = [
+      v.slice for v in agent.layout.variables if v.name in agent.maxima
+    ]
 
   def variables(self):
     if self._begun is not None:
@@ -342,7 +346,15 @@ class Mix(local.Local):
     if not arrived or not np.isfinite(own).all():
       return own
     self._mixtures += 1
-    return mixing.mix_row(own, arrived, len(living))
+    return self._with_maxima(
+      mixing.mix_row(own, arrived, len(living)), own, *arrived
+    )
+
+  def _with_maxima(self, mixed: np.ndarray, *known: np.ndarray) -> np.ndarray:
+    """`mixed` with running maxima as maxima are: a mean would forget them."""
+    for place in self._maxima:
+      mixed[:, place] = np.maximum.reduce([theta[:, place] for theta in known])
+    return mixed
 
   def _mean(self, number: int, theta: np.ndarray) -> np.ndarray:
     assert self._average is not None
@@ -363,7 +375,7 @@ class Mix(local.Local):
     if slot is not None:
       found, moments = np.split(found, 2, axis=1)
       learner.restore({**learner.save(), slot: moments})
-    return found
+    return self._with_maxima(found.copy(), theta, found)
 
 
 def second_moments(optimizer: Any) -> str:

@@ -66,14 +66,17 @@ def noise_like(a_t: tf.Tensor, *seeds: tf.Tensor) -> tf.Tensor:
 
   Args:
     a_t: [B, A].
-    seeds: two tensors, float32 [...], or uint8 (images).
+    seeds: two tensors or more, float32 [...], or uint8 (images). One should
+      have actions: observations and rewards may sum up to the same in every
+      batch, as those of one cell in a grid do.
   """
   sums = tf.stack([_sum(x) for x in seeds])
   # The last digits of the sums: a bitcast would not map over a population, and
   # neither would tf.random's newer form of this op.
   words = tf.cast(tf.math.floormod(sums * 2.0**20, 2.0**30), tf.int32)
+  seed = tf.stack([tf.reduce_sum(words[::2]), tf.reduce_sum(words[1::2])])
   return tf.raw_ops.StatelessRandomNormal(
-    shape=tf.shape(a_t), seed=words, dtype=a_t.dtype
+    shape=tf.shape(a_t), seed=seed, dtype=a_t.dtype
   )
 
 

@@ -115,7 +115,8 @@ def discounted_sum(deltas: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   sums = []
   steps = zip(tf.unstack(deltas), tf.unstack(weights))
   for delta, weight in reversed(list(steps)):
-    after = delta + weight * after
+    # A product that has overflowed ends with its episode, whose weight is 0.
+    after = delta + tf.math.multiply_no_nan(after, weight)
     sums.append(after)
   return tf.stack(sums[::-1])
 

@@ -64,6 +64,7 @@ class Linear:
   images = False
   delayed = None
   rate_end = None
+  maxima = ()
   rate_settings = base.Agent.rate_settings
   rate_factor = base.Agent.rate_factor
   metrics = {'mean_gradient': 'mean', 'largest_gradient': 'max'}

@@ -284,6 +284,7 @@ def test_discrete_actions_are_refused():
     ({'v_min': 2.0, 'v_max': 1.0}, 'agent.v_min=2.0 must be below'),
     ({'v_max': float('nan')}, 'agent.v_max=nan'),
     ({'v_min': -float('inf')}, 'agent.v_min=-inf'),
+    ({'v_min': 1e6, 'v_max': 1e6 + 2}, '51 atoms between them are 0.04 apart'),
     ({'reward_min': 1.0, 'reward_max': 0.0}, 'agent.reward_min=1.0 must be'),
     ({'num_atoms': 1}, 'agent.num_atoms=1 must be'),
     ({'priority': 'rank'}, "agent.priority='rank' is not known.*'mean', 'kl'"),

@@ -118,3 +118,31 @@ def test_steps_without_a_mean_count_in_the_next_one(linear_learner):
     exchange.updated(None)
     exchange.sync()
   assert weights == [100, 300, 50]
+
+
+@pytest.mark.parametrize('averaged', [False, True])
+def test_a_running_maximum_is_mixed_to_the_largest(linear_learner, averaged):
+  def average(number, steps, theta, over):
+    del number, steps, over
+    mean = theta / 2
+    mean.flags.writeable = False  # as what arrives
+    return mean
+
+  post = _Post()
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2), 0, post, None, avg_period=1 if averaged else 0,
+    average=average if averaged else None,
+  )  # fmt: skip
+  learner = linear_learner(np.full((1, 3), 4.0), exchange=exchange)
+  learner.agent.maxima = ('first',)
+  exchange.setup(learner, 0)
+  exchange.begin(
+    types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
+  )
+  post.came = mix.Message(1, np.float32([[9.0, 2.0, 2.0]]))
+  exchange.updated(None)
+  exchange.sync()
+  half = 0.5 if averaged else 1.0
+  np.testing.assert_allclose(
+    learner.parameters(), [[9.0, 3.0 * half, 3.0 * half]]
+  )

@@ -71,6 +71,15 @@ def test_noise_is_normal_and_decided_by_the_batch():
   assert abs(one.std() - 1) < 5 / np.sqrt(2 * one.size)
 
 
+def test_actions_decide_the_noise_where_all_else_sums_up_alike():
+  a_t, r_t = tf.zeros((64, 2)), tf.zeros(64)
+  cells = tf.one_hot(tf.range(64) % 5, 5)
+  a_tm1 = tf.constant(RNG.normal(size=(64, 2)).astype(np.float32))
+  one = policy.noise_like(a_t, cells, r_t, a_tm1).numpy()
+  other = policy.noise_like(a_t, cells, r_t, a_tm1 + 1e-3).numpy()
+  assert not np.isclose(one, other).any(axis=1).all()
+
+
 def test_images_decide_the_noise_by_their_last_byte():
   # Their sum is more than 2^24, the largest that float32 counts up to.
   images = np.full((64, 40, 40, 3), 255, np.uint8)

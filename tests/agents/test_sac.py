@@ -137,7 +137,7 @@ def slow_losses(agent, theta, theta_hat, batch, of_policy=None):
   chooser = online if of_policy is None else Slow(agent, of_policy)
   wanted = agent.config.target_entropy
   wanted = -A if wanted is None else wanted
-  at_t = _draws(batch.o_t, batch.r_t)
+  at_t = _draws(batch.o_t, batch.r_t, batch.a_tm1)
   at_tm1 = _draws(batch.o_tm1, batch.a_tm1)
   critics, policies, prices, entropies = [], [], [], []
   for i in range(4):  # the fifth has no weight

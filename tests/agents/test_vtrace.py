@@ -195,3 +195,12 @@ def test_wrong_shapes_are_refused():
   inputs['last_t'] = inputs['last_t'][:-1]
   with pytest.raises(ValueError, match='T'):
     vtrace.vtrace(*map(tf.constant, inputs.values()))
+
+
+def test_a_product_that_overflows_ends_with_its_episode():
+  deltas = tf.ones((12, 1))
+  weights = np.full((12, 1), 1e9, np.float32)
+  weights[3] = 0.0  # the episode ends here
+  sums = vtrace.discounted_sum(deltas, tf.constant(weights)).numpy()[:, 0]
+  assert np.isinf(sums[4]) and sums[3] == 1.0
+  np.testing.assert_allclose(sums[2], 1e9 + 1)

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from environment_loops import actions as actions_lib
 from environment_loops import environments
 from tests import counting
 
@@ -184,6 +185,12 @@ def test_canonical_actions_reach_the_bounds_and_are_clipped(register):
     for a in (-1, 0, 1, -50, np.inf)
   ]
   np.testing.assert_allclose(rewards, [-3, -1.25, 0.5, -3, 0.5])
+
+
+def test_bounds_whose_difference_overflows_are_reached():
+  box = gymnasium.spaces.Box(-1e308, 1e308, (3,), np.float64)
+  got = actions_lib.to_native('Wide-v0', box, np.array([-1.0, 0.0, 1.0]))
+  np.testing.assert_array_equal(got, [-1e308, 0.0, 1e308])
 
 
 def test_a_nan_action_is_refused_before_it_reaches_the_environment():

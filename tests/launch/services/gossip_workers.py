@@ -7,6 +7,7 @@ import types
 import numpy as np
 
 from agents import optimizers
+from agents import parameters
 from agents.exchange import mix
 from agents.exchange import mixing
 from launch.services import gossip_rpc
@@ -19,7 +20,11 @@ class Learner:
 
   def __init__(self, value):
     self.theta = np.full((1, SIZE), value, np.float32)
-    self.agent = types.SimpleNamespace(optimizer=optimizers.RMSProp())
+    self.agent = types.SimpleNamespace(
+      optimizer=optimizers.RMSProp(),
+      layout=parameters.Layout([('w', (SIZE,))]),
+      maxima=(),
+    )
     self.slots = np.zeros((1, SIZE), np.float32)
 
   def save(self):

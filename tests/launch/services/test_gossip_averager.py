@@ -2,7 +2,6 @@
 
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
@@ -211,7 +210,7 @@ def test_second_moments_are_averaged_with_the_parameters():
 
 def test_an_optimizer_without_second_moments_is_refused():
   learner = played.Learner(0.0)
-  learner.agent = types.SimpleNamespace(optimizer=optimizers.Momentum(0.9))
+  learner.agent.optimizer = optimizers.Momentum(0.9)
   exchange = mix.Mix(
     mixing.Graph('ring', 2), 0, played.Direct(0, []), average_moments=True
   )
