@@ -22,6 +22,7 @@ from launch import pulse
 from launch.engines import child
 from launch.engines import linux
 from launch.engines import node_logs
+from launch.engines import output
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import scratch as scratch_lib
@@ -52,9 +53,9 @@ def warm_up(modules: Iterable[str] = STACK) -> None:
     return
   start = time.monotonic()
   for name in missing:
-    print(f'importing {name} ...', end=' ', flush=True, file=sys.stderr)
+    output.warn(f'importing {name} ...', end=' ')
     importlib.import_module(name)
-  print(f'done in {time.monotonic() - start:.1f} s', file=sys.stderr)
+  output.warn(f'done in {time.monotonic() - start:.1f} s')
 
 
 def run(

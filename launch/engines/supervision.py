@@ -9,11 +9,11 @@ import copy
 import dataclasses
 import pathlib
 import re
-import sys
 import time
 import traceback
 from typing import Protocol
 
+from launch.engines import output
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import signals as signals_lib
@@ -363,8 +363,8 @@ class Supervisor:
     try:
       self._on_tick(run_state)
     except Exception:  # a failing view must not end the run
-      traceback.print_exc()
-      print('The live view failed; the run goes on without.', file=sys.stderr)
+      failed = 'The live view failed; the run goes on without.'
+      output.warn(f'{traceback.format_exc()}{failed}')
       self._on_tick = None
 
 

@@ -19,6 +19,7 @@ import launchpad as lp
 from launchpad.launch import worker_manager
 
 from launch import pulse
+from launch.engines import output
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import scratch as scratch_lib
@@ -152,7 +153,7 @@ class _Backend:
     except BaseException as e:  # also sys.exit(0): a finished node returns
       error = prepare.format_error(e)
       if not manager.stop_event().is_set():
-        print(f'--- {node.name} died:\n{error}', end='', file=sys.stderr)
+        output.warn(f'--- {node.name} died:\n{error}', end='')
     finally:
       _release(node.node)
       self._events.put(

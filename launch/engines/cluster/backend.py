@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import pathlib
-import sys
 import time
 from typing import Any
 
 from launch import pulse
+from launch.engines import output
 from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import state as state_lib
@@ -258,7 +258,7 @@ class Backend(processes.Backend):
   def _avoid(self, ray_id: str, why: str) -> None:
     """A host can run no node. That is no failure of those placed there."""
     if self._seats.avoid(ray_id, why):
-      print(f'note: {why}. Nodes go to other hosts.', file=sys.stderr)
+      output.warn(f'note: {why}. Nodes go to other hosts.')
     for index in self._seats.on(ray_id):
       self._sit(index)
 
@@ -376,4 +376,4 @@ def _said_at_most() -> Iterator[None]:
   try:
     yield
   except Exception as e:
-    print(f'note: Ray says, as the run ends: {_gist(e)}', file=sys.stderr)
+    output.warn(f'note: Ray says, as the run ends: {_gist(e)}')

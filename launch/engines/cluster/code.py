@@ -15,7 +15,21 @@ _PACKAGES = (
   'replay',
   'run_records',
 )
-_PINNED = ('tensorflow-cpu', 'dm-reverb', 'numpy', 'gymnasium')
+# What decides results, or what hosts send each other.
+_PINNED = (
+  'tensorflow-cpu',
+  'tensorflow',
+  'tensorflow-probability',
+  'dm-reverb',
+  'dm-launchpad-nightly',
+  'dm-sonnet',
+  'dm-acme',
+  'numpy',
+  'gymnasium',
+  'mujoco',
+  'ale-py',
+  'box2d',
+)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import launchpad as lp
 
 from launch import graph
 from launch import pulse
+from launch.engines import output
 from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import restarts
@@ -71,7 +72,7 @@ def check(address: str = '') -> None:
     os.environ.setdefault('RAY_AUTH_MODE', 'token')
     os.environ.setdefault('RAY_AUTH_TOKEN', os.urandom(32).hex())
   try:
-    import ray  # noqa: F401
+    join.load()
   except ImportError as e:
     raise Refused(
       f'--lp_launch_type=ray needs Ray, which this Python has not got ({e}): '
@@ -150,7 +151,7 @@ def _run(
     there = [node['Resources'] for node in ray.nodes() if node['Alive']]
     waits = resources.check(dict(zip(names, needs)), there)
     if waits:
-      print(f'note: {waits}: some wait for another host.', file=sys.stderr)
+      output.warn(f'note: {waits}: some wait for another host.')
     files = {
       str(path.relative_to(scratch)): path.read_bytes()
       for path in scratch.rglob('*')
@@ -173,6 +174,7 @@ def _run(
         dataclasses.astuple(tls.make()) if options.address else None
       ),
       plain=options.plain_replay,
+      launcher=0 if options.address else os.getpid(),
     )
     backend = backend_lib.Backend(
       nodes, paths, board.slots, plan, needs, signals.ask, store
@@ -207,7 +209,7 @@ def _broken_off(
     try:
       on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
     except Exception:  # as of any other run
-      traceback.print_exc()
+      output.warn(traceback.format_exc(), end='')
   return state_lib.Outcome(code, reason, nodes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import errno
 import os
 import pathlib
 import select
@@ -38,10 +39,12 @@ from launch.rpc import tls
 # A host that hears nothing from the launcher for so long ends its nodes: the
 # launcher may have started them again on others.
 LEASE_S = 20.0
+_LOOK_S = 1.0  # between two looks at that
 _QUIT_S = 5.0
 _ROOT = str(pathlib.Path(__file__).resolve().parents[3])  # of the project
 _LEAST_DISK = 200e6  # bytes, for programs and signs of life
 _LEAST_MEMORY = 500e6  # bytes, of the stack that nodes are forked from
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk
 # Variables of nodes that are the launcher's and not the host's: Ray sets some
 # for its own processes.
 _OURS = ('OMP_', 'OPENBLAS_', 'MKL_', 'TF_', 'XLA_', 'MUJOCO_', 'GRPC_')
@@ -60,6 +63,7 @@ class Plan:
   environment: Mapping[str, str]  # of nodes, as far as it is the launcher's
   credentials: tuple[str, str, str] | None  # in a run on several hosts
   plain: bool = False  # whether Reverb goes to other hosts without the tunnel
+  launcher: int = 0  # its process, where all of the run is on its machine
 
 
 def environment() -> dict[str, str]:
@@ -85,7 +89,10 @@ class Agent:
     self._pid = 0  # of the zygote
     self._pids: dict[int, int] = {}
     self._sent: dict[int, bytes] = {}  # what poll said last
-    self._polled = time.monotonic()
+    self._polls = 0
+    self._over = threading.Event()
+    self._lapsed = False  # whether the lease has ended the nodes
+    self._launcher = psutil.Process(plan.launcher) if plan.launcher else None
     self._tunnel: subprocess.Popen | None = None
     # First: with other code than the launcher's, what follows may fail in ways
     # that say nothing to anybody.
@@ -128,7 +135,6 @@ class Agent:
     self._serving.__enter__()
     self._channel = self._spawn()
     zygote.send(self._channel, op='begin', scratch=str(self._top.path))
-    self._polled = time.monotonic()  # what is above may have taken long
     threading.Thread(target=self._watch_lease, daemon=True).start()
 
   def describe(self) -> dict[str, Any]:
@@ -204,7 +210,7 @@ class Agent:
       run; 'gone': why no node can run here any more, '' if they can; and
       'problem' as in describe.
     """
-    self._polled = time.monotonic()
+    self._polls += 1
     linux.wake(self._pid)  # nobody else starts nodes
     messages, gone = [], ''
     while select.select([self._channel], [], [], timeout_s)[0]:
@@ -245,21 +251,26 @@ class Agent:
     """Returns when no process and no file of the run is left here."""
     if self._problem:
       return
-    self._polled = float('inf')
+    self._over.set()
     self._serving.__exit__(None, None, None)
     try:
       zygote.send(self._channel, op='quit')
     except OSError:
       pass  # it was killed, or the lease has ended it
     deadline = time.monotonic() + _QUIT_S
-    while linux.process_state(self._pid) and time.monotonic() < deadline:
+    # Who adopted it may never reap it.
+    while linux.process_state(self._pid) not in ('', 'Z'):
+      if time.monotonic() > deadline:
+        break
       time.sleep(0.01)
     self._top.remove()
 
   def _without_zygote(self) -> str:
     """Ends what the zygote would have ended; returns what became of it."""
     why = 'what starts nodes was killed'
-    if not self._pid:
+    if self._lapsed:
+      why = f'nothing was heard from the launcher for {LEASE_S:.0f} s'
+    elif not self._pid:
       log = _last_line(self._place / 'forkserver.log')
       why = f'what starts nodes ended before it was ready{log}'
     zygote.kill_remains(self._pids.values(), str(self._place))
@@ -270,10 +281,23 @@ class Agent:
     self._asked = True
 
   def _watch_lease(self) -> None:
-    while time.monotonic() - self._polled < LEASE_S:
-      time.sleep(1.0)
-    if self._polled != float('inf'):
-      self._channel.shutdown(socket.SHUT_RDWR)
+    seen, silent_s = self._polls, 0.0
+    while not self._over.wait(_LOOK_S):
+      # A sum of waits: none passes while this process is stopped, or its
+      # machine is.
+      silent_s += _LOOK_S
+      if self._polls != seen or self._sees_launcher():
+        seen, silent_s = self._polls, 0.0
+      elif silent_s >= LEASE_S:
+        self._lapsed = True
+        self._channel.shutdown(socket.SHUT_RDWR)
+        return
+
+  def _sees_launcher(self) -> bool:
+    """Whether the launcher's process is here, if only stopped (Ctrl-Z)."""
+    if self._launcher is None or not self._launcher.is_running():
+      return False
+    return linux.process_state(self._launcher.pid) not in ('', 'Z')
 
 
 def _paths(launchers: Sequence[str]) -> list[str]:
@@ -316,7 +340,21 @@ def mismatch(plan: Plan) -> str:
       'the run on a file system that all hosts mount at the same path: '
       '--run_dir=...'
     )
-  return ''
+  return _unwritable(os.path.dirname(path))
+
+
+def _unwritable(directory: str) -> str:
+  """Why nodes of this host could not write to the run; '' if they can."""
+  try:
+    with tempfile.TemporaryFile(dir=directory):
+      return ''
+  except OSError as e:
+    if e.errno in _FULL:
+      return ''  # on all hosts; nodes wait for room
+    return (
+      f'it cannot write to the run directory, where nodes have their logs and '
+      f'checkpoints ({e}). Mount it so that this user may write there'
+    )
 
 
 def full() -> str:

@@ -9,13 +9,13 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 from typing import Any
 import warnings
 
 import psutil
 
+from launch.engines import output
 from launch.engines import scratch
 from launch.engines.cluster import reach
 from launch.engines.cluster import resources
@@ -30,6 +30,7 @@ _JANITOR = (
 _GIVE_UP_S = 20.0  # for Ray to start, after a signal
 _AGAIN_S = 5.0  # where that was lost, see _own_handlers
 _LEAVE_S = 10.0  # for Ray to be left
+_RAYLET = 'RAY_RAYLET_PID'
 _WAITS = (
   f'interrupted: Ray is still starting, and has {_GIVE_UP_S:.0f} s; another '
   'signal does not wait\n'
@@ -38,6 +39,24 @@ _WAITS = (
 
 class BrokenOff(Exception):
   """A signal came before there was anything to stop."""
+
+
+def load() -> None:
+  """Imports Ray, such that it does not end this process with its raylet.
+
+  Once that is gone, Ray's next call would, without a word, in a process that
+  has its number in _RAYLET or whose parent is process 1 (a service, or one
+  whose shell has ended). Ray reads this once, as it is imported; with our own
+  number it takes the raylet for alive, and says what is wrong in exceptions.
+  """
+  before = os.environ.get(_RAYLET)
+  os.environ[_RAYLET] = str(os.getpid())
+  try:
+    import ray  # noqa: F401
+  finally:
+    del os.environ[_RAYLET]  # processes of Ray read it too
+    if before is not None:
+      os.environ[_RAYLET] = before
 
 
 @contextlib.contextmanager
@@ -65,10 +84,9 @@ def ray_at(
   with contextlib.ExitStack() as stack:
     if address:
       if reach.shown(address) != address:
-        print(
+        output.say(
           f'ray: on the cluster at {reach.shown(address)}; --ray_address=local '
-          'is a Ray of the run alone',
-          flush=True,
+          'is a Ray of the run alone'
         )
       common['address'] = reach.answers(reach.complete(address), go_on)
     else:
@@ -85,7 +103,7 @@ def ray_at(
         'object_store_memory': _STORE_BYTES,
         '_system_config': {'memory_monitor_refresh_ms': 0},
       }
-      print('ray: a local Ray is started', flush=True)
+      output.say('ray: a local Ray is started')
     try:
       with warnings.catch_warnings(), _own_handlers():
         # Of what GPUs a node without any will see in a later version.
@@ -101,10 +119,9 @@ def ray_at(
       raise reach.refused(address, e) from e
     stack.callback(_leave, directory)
     found = [node for node in ray.nodes() if node['Alive']]
-    print(
+    output.say(
       f'ray: {len(found)} host{"s" * (len(found) != 1)}, '
-      f'{resources.total(n["Resources"] for n in found).get("CPU", 0):g} CPUs',
-      flush=True,
+      f'{resources.total(n["Resources"] for n in found).get("CPU", 0):g} CPUs'
     )
     yield
 
@@ -143,7 +160,8 @@ def _own_handlers() -> Iterator[None]:
     # In place of the second signal. No thread: Ray may be starting one.
     signal.signal(signal.SIGALRM, interrupt)
     alarm.append(signal.setitimer(signal.ITIMER_REAL, _GIVE_UP_S, _AGAIN_S))
-    os.write(2, _WAITS)  # not print: this may be in the middle of one
+    with contextlib.suppress(OSError):  # of a closed output
+      os.write(2, _WAITS)  # not print: this may be in the middle of one
 
   here = threading.current_thread() is threading.main_thread()
   utils.set_sigterm_handler = lambda handler: None
@@ -183,7 +201,7 @@ def _leave(directory: str) -> None:
       # It would be called again as Python ends, and wait for this call; of a
       # Ray of our own that ends with its processes.
       atexit.unregister(ray.shutdown)
-    print(f'note: Ray was left with an error: {e}', file=sys.stderr)
+    output.warn(f'note: Ray was left with an error: {e}')
   finally:
     for process in family:
       with contextlib.suppress(psutil.Error):

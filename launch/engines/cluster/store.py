@@ -12,11 +12,11 @@ from collections.abc import Callable
 import contextlib
 import errno
 import os
-import sys
 import threading
 import time
 from typing import Any, TypeVar
 
+from launch.engines import output
 from launch.engines.cluster import reach
 
 _T = TypeVar('_T')
@@ -75,13 +75,13 @@ class Store:
       if self._since is not None:
         away_s = began - self._since
         self._since = None
-        _say(f"Ray's control store is back after {away_s:.0f} s")
+        output.warn(f"note: Ray's control store is back after {away_s:.0f} s.")
     elif self._since is None:
       self._since = began
-      _say(
-        f"Ray's control store (gcs_server at {self._address}) is away since "
-        f'{time.strftime("%H:%M:%S")}: {why}. Nodes go on, and none can be '
-        f'placed. If it is not back in {WAIT_S:.0f} s, the run ends'
+      output.warn(
+        f"note: Ray's control store (gcs_server at {self._address}) is away "
+        f'since {time.strftime("%H:%M:%S")}: {why}. Nodes go on, and none can '
+        f'be placed. If it is not back in {WAIT_S:.0f} s, the run ends.'
       )
     elif began - self._since >= WAIT_S and not self._lost:
       self._lost = (
@@ -151,8 +151,3 @@ def _why_away(address: str) -> str:
   except OSError as e:
     return '' if e.errno in _OURS else str(e)
   return ''
-
-
-def _say(sentence: str) -> None:
-  with contextlib.suppress(OSError, ValueError):  # of a closed output
-    print(f'note: {sentence}.', file=sys.stderr, flush=True)

@@ -49,9 +49,11 @@ def make_agent(tmp_path, monkeypatch, plan):
   made = []
 
   def make():
-    made.append(host.Agent(plan, None))
+    made.append(host.Agent(make.plan, None))
     assert zygote.receive(theirs)['op'] == 'begin'
     return made[-1], theirs
+
+  make.plan = plan
 
   with ours, theirs:
     yield make
@@ -174,6 +176,77 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
       check=False,
     )
   assert not scratch.exists(), run.stdout
+
+
+@pytest.fixture
+def waits(make_agent, monkeypatch):
+  """waits(agent, number): so many waits of the lease, an hour passes in each.
+
+  Returns whether that has ended the agent's nodes.
+  """
+
+  def wait(agent, number):
+    made = iter([False] * number + [True])
+    clock = types.SimpleNamespace(now=0.0)
+
+    def pause(unused):
+      clock.now += 3600.0  # as if the machine had slept
+      return next(made)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(agent, '_over', types.SimpleNamespace(wait=pause))
+      patch.setattr(host.time, 'monotonic', lambda: clock.now)
+      agent._watch_lease()
+    return agent._lapsed
+
+  monkeypatch.setattr(host, 'LEASE_S', 20.0)
+  monkeypatch.setattr(host, '_LOOK_S', 1.0)
+  return wait
+
+
+def test_a_host_that_hears_nothing_ends_its_nodes_and_says_why(
+  make_agent, waits
+):
+  agent, _ = make_agent()
+  for _ in range(3):
+    assert not waits(agent, 19)  # however long the machine slept
+  assert agent.poll(0.0)['gone'] == ''
+  assert waits(agent, 20)
+  assert agent.poll(0.0)['gone'] == (
+    'nothing was heard from the launcher for 20 s'
+  )
+
+
+def test_a_launcher_of_this_machine_may_be_stopped_as_long_as_it_lives(
+  make_agent, waits, monkeypatch
+):
+  launcher = subprocess.Popen(['sleep', '300'])
+  try:
+    make_agent.plan = dataclasses.replace(
+      make_agent.plan, launcher=launcher.pid
+    )
+    agent, _ = make_agent()
+    launcher.send_signal(signal.SIGSTOP)
+    assert not waits(agent, 100)
+    launcher.kill()
+    os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOWAIT)
+    assert waits(agent, 20)  # though nobody has reaped it
+  finally:
+    launcher.kill()
+    launcher.wait()
+
+
+def test_an_agent_does_not_wait_for_a_process_that_nobody_reaps(
+  make_agent, monkeypatch
+):
+  agent, _ = make_agent()
+  dead = subprocess.Popen(['true'])
+  os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+  agent._pid = dead.pid
+  with monkeypatch.context() as patch:
+    patch.setattr(host.time, 'sleep', lambda unused: 1 / 0)
+    agent.end()
+  dead.wait()
 
 
 def test_a_tunnel_that_ended_is_why_a_host_is_given_up(make_agent):

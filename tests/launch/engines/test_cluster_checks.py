@@ -1,5 +1,7 @@
 """What is checked before a run on a cluster begins, and in which words."""
 
+import errno
+import pathlib
 import shutil
 import socket
 import sys
@@ -16,6 +18,7 @@ from launch.engines.cluster import code
 from launch.engines.cluster import host
 from launch.engines.cluster import resources
 from murmuration import objects
+from run_records import packages
 
 # --- Resources ----------------------------------------------------------------
 
@@ -167,6 +170,31 @@ def test_a_host_with_other_code_is_refused_with_both_versions(tmp_path):
   refusal = host.mismatch(plan_for((str(token), 'ours'), 'project abc'))
   assert 'it has another version of the project' in refusal
   assert code.version() in refusal and 'the launcher project abc' in refusal
+
+
+def test_a_host_that_may_only_read_the_run_directory_is_refused(
+  tmp_path, monkeypatch
+):
+  # Nobody makes a file there, not even root.
+  seen = pathlib.Path('/proc/version')
+  plan = plan_for((str(seen), seen.read_text()), code.version())
+  assert host.mismatch(plan).startswith(
+    'it cannot write to the run directory, where nodes have their logs and '
+    'checkpoints ('
+  )
+
+  def full(*unused, **named):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  # That is so on all hosts, and may pass.
+  monkeypatch.setattr(host.tempfile, 'TemporaryFile', full)
+  assert host.mismatch(plan) == ''
+
+
+def test_what_a_run_keeps_the_versions_of_is_the_same_on_all_hosts():
+  # The project itself is compared by its source.
+  kept = packages.versions().keys() - {'python', 'murmuration'}
+  assert kept <= {*code._PINNED}
 
 
 def test_all_that_a_run_may_import_of_the_project_is_compared():

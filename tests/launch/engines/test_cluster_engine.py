@@ -2,8 +2,10 @@
 
 import contextlib
 import ctypes
+import io
 import os
 import signal
+import sys
 import time
 
 import launchpad as lp
@@ -200,3 +202,35 @@ def test_a_view_that_fails_does_not_hide_that_a_run_was_broken_off(
   with contextlib.suppress(KeyboardInterrupt):
     outcome = engines.run(program(tmp_path), 'ray', on_tick=broken)
   assert outcome.exit_code == state.INTERRUPTED
+
+
+def test_a_run_on_ray_goes_on_though_nobody_reads_what_it_says(
+  cluster, tmp_path, monkeypatch
+):
+  class Closed(io.StringIO):
+    def write(self, text):
+      raise BrokenPipeError(32, 'Broken pipe')
+
+  cluster.on_init = lambda: os.kill(os.getpid(), signal.SIGINT)
+  monkeypatch.setattr(sys, 'stdout', Closed())
+  outcome, _ = run(tmp_path)
+  assert outcome.exit_code == state.INTERRUPTED
+
+
+@pytest.mark.parametrize('before', [None, '7'])
+def test_ray_is_imported_such_that_it_does_not_end_the_launcher_with_its_raylet(
+  tmp_path, monkeypatch, before
+):
+  (tmp_path / 'ray.py').write_text(
+    "import os\nraylet = os.environ['RAY_RAYLET_PID']\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, 'ray', raising=False)
+  if before is None:
+    monkeypatch.delenv('RAY_RAYLET_PID', raising=False)
+  else:
+    monkeypatch.setenv('RAY_RAYLET_PID', before)  # as in a job of Ray's
+  engine.check('10.0.0.6:6379')
+  assert sys.modules['ray'].raylet == str(os.getpid())
+  assert os.environ.get('RAY_RAYLET_PID') == before
+  monkeypatch.delitem(sys.modules, 'ray')

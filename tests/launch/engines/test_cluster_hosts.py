@@ -1,5 +1,8 @@
 """Hosts that cannot run nodes, with a Ray that the test plays."""
 
+import io
+import sys
+
 import pytest
 
 from tests.launch.engines import fake_ray
@@ -63,6 +66,22 @@ def test_a_bad_host_is_said_once_and_its_nodes_go_elsewhere(
   assert backend.poll(0.0) == []
   assert len(other.asked('start')) == 2
   assert capsys.readouterr().err == ''
+
+
+def test_a_run_goes_on_though_nobody_reads_what_it_says_of_a_host(
+  cluster, backend, monkeypatch
+):
+  class Closed(io.StringIO):
+    def write(self, text):
+      raise BrokenPipeError(32, 'Broken pipe')
+
+  agent = seated(cluster, backend)
+  monkeypatch.setattr(sys, 'stderr', Closed())
+  agent.last('describe').answer(
+    fake_ray.described(problem='other code', place='')
+  )
+  assert backend.poll(0.0) == []
+  assert agent.dead
 
 
 def test_no_node_starts_on_a_host_that_is_full_though_its_agent_is_there(
