@@ -3,10 +3,14 @@
 import difflib
 import functools
 import importlib
+import inspect
 import logging
+import os
+import pathlib
 import sys
 import types
 from typing import Any
+import warnings
 import weakref
 
 import gymnasium
@@ -16,6 +20,16 @@ from environment_loops import atari
 from environment_loops import faults
 
 _MOST_NAMES = 8  # in an advice
+_TO_BE_SEEN = (
+  'To be seen, it has to take render_mode, to name this one in '
+  "metadata['render_modes'], and to draw in render()."
+)
+# What gymnasium warns of, and is mended or said in a sentence here.
+_MENDED = (
+  '.*Casting input x to numpy array',
+  '.*not in the possible render_modes',
+  ".*'human' rendering for an environment",
+)
 
 _logger = logging.getLogger(__name__)
 # What was built here, is held and not closed, by its own id: some environments
@@ -56,6 +70,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
   Raises:
     EnvironmentRefused: unknown id, or it cannot be built here.
   """
+  _keep_quiet(render_mode)
   _check_registered(name)
   options: dict[str, Any] = (
     {} if render_mode is None else {'render_mode': render_mode}
@@ -65,6 +80,10 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       return atari.build(name, **options)
     if _module_of(name).startswith('gymnasium.envs.mujoco'):
       _log_mujoco_warnings()
+    if render_mode is not None and not _can_be_seen(name, render_mode):
+      raise faults.EnvironmentRefused(
+        f'{name} has no render_mode {render_mode!r}. {_TO_BE_SEEN}'
+      )
     # The checker tests each step again and doubles the cost of a small one;
     # what matters of it (shape, finiteness) is checked here.
     environment = gymnasium.make(
@@ -92,8 +111,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     if render_mode is not None:
       raise faults.EnvironmentRefused(
         f'{name} could not be built with render_mode={render_mode!r}: '
-        f'{faults.gist(error)}. To be seen, it has to take render_mode, and to '
-        "name this one in its metadata['render_modes']."
+        f'{faults.gist(error)}. {_TO_BE_SEEN}'
       ) from error
     module, _, identifier = name.rpartition(':')
     alone = f'gymnasium.make({name!r})'
@@ -106,6 +124,36 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       f'{type(error).__name__}: {str(error).removesuffix(".")}. See whether '
       f'{alone} works by itself.'
     ) from error
+
+
+def _keep_quiet(render_mode: str | None) -> None:
+  """Before pygame is imported, and before anything warns."""
+  os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
+  os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+  # Pictures for a film need no window, and without a screen there is none.
+  if render_mode == 'rgb_array' or not os.environ.get('DISPLAY'):
+    os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+  for message in _MENDED:
+    warnings.filterwarnings('ignore', message, UserWarning)
+
+
+def _can_be_seen(name: str, render_mode: str) -> bool:
+  """Whether an environment has the mode, as far as its class says."""
+  entry: Any = registered(name).entry_point
+  if isinstance(entry, str):
+    entry = gymnasium.envs.registration.load_env_creator(entry)
+  try:
+    signature = inspect.signature(entry)
+  except (TypeError, ValueError):  # of some in C, nobody knows
+    return True
+  try:
+    signature.bind_partial(render_mode=render_mode)
+  except TypeError:
+    return False
+  named = (getattr(entry, 'metadata', None) or {}).get('render_modes') or ()
+  # One that draws may have left its metadata as they were.
+  drawn = getattr(entry, 'render', None) is not gymnasium.Env.render
+  return drawn or render_mode in named
 
 
 def close(name: str, environment: gymnasium.Env) -> None:
@@ -140,6 +188,12 @@ def _check_registered(name: str) -> None:
   if not module and atari.is_atari(name):
     # Importing it registers the games.
     module = 'ale_py'
+  if os.sep in module or module.endswith('.py'):
+    raise faults.EnvironmentRefused(
+      f"{name}: give a module's name, not a path: "
+      f'{_module_name(module)}:{identifier}, where its directory is the '
+      'working directory or on PYTHONPATH.'
+    )
   if module:
     try:
       importlib.import_module(module)
@@ -195,6 +249,13 @@ def _check_registered(name: str) -> None:
   raise faults.EnvironmentRefused(
     f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
   )
+
+
+def _module_name(path: str) -> str:
+  """What a file is imported by, from the working directory if it is in it."""
+  found = pathlib.PurePath(path.removesuffix('.py'))
+  inside = not found.is_absolute() and '..' not in found.parts
+  return '.'.join(found.parts) if inside else found.name
 
 
 def _own(module: types.ModuleType) -> list[str]:

@@ -272,6 +272,19 @@ def check_seed(seed: int) -> None:
     raise ValueError(f'seed={seed} is negative; give one from 0 up.')
 
 
+def _how_to_flatten(space: gymnasium.Space) -> str:
+  """Advice for observations that are no array."""
+  if space.is_np_flattenable:
+    return 'gymnasium.wrappers.FlattenObservation(env).'
+  # FlattenObservation leaves a Sequence or a Graph as it is.
+  return (
+    'their length varies, so a function of yours makes an array of one shape '
+    'of them (padded with zeros, say): gymnasium.wrappers.'
+    'TransformObservation(env, function, gymnasium.spaces.Box(low, high, '
+    'shape)).'
+  )
+
+
 def _how_to_count(space: gymnasium.Space) -> str:
   """Advice for actions that are neither a number nor an array of floats."""
   if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -313,7 +326,7 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
     raise EnvironmentRefused(
       f'{name} has observations of type {type(observation_space).__name__}, '
       f'but a Box (one array of numbers) is needed. Give one that is wrapped: '
-      f'gymnasium.wrappers.FlattenObservation(env). {_PAGE}'
+      f'{_how_to_flatten(observation_space)} {_PAGE}'
     )
   if np.dtype(observation_space.dtype).kind not in 'fiub':
     raise EnvironmentRefused(

@@ -8,11 +8,6 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-# Frames are drawn without a screen and without a sound card.
-os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
-os.environ.setdefault('SDL_AUDIODRIVER', 'dummy')
-os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
-
 import numpy as np
 
 from agents import base

@@ -154,6 +154,16 @@ def test_a_class_is_an_environment_by_its_module_and_name(modules):
     environments.spec('my_env:Corridr')
 
 
+def test_the_page_s_environment_can_be_filmed(modules, recwarn):
+  environment = environments.make('my_env:Corridor', 0, 'rgb_array')
+  environment.reset()
+  left = environment.render()
+  environment.step(1)
+  assert left.shape == (20, 140, 3) and left.dtype == np.uint8
+  assert (left != environment.render()).any() and not recwarn.list
+  environment.close()
+
+
 @pytest.mark.parametrize('name', ['Fast', 'Several'])
 def test_the_page_s_vector_environments_are_stepped_and_equal_copies(
   modules, name

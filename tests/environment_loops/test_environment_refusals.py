@@ -1,5 +1,6 @@
 """Environments that are refused, and what is said of them."""
 
+import os
 import re
 
 import gymnasium
@@ -105,11 +106,122 @@ def test_what_a_caller_gave_is_not_to_be_imported(monkeypatch):
   assert '..' not in str(error.value)
 
 
-def test_what_cannot_be_drawn_says_so():
-  name = f'{__name__}:Blind'
+class Undrawn(Blind):
+  """It takes the word, and draws nothing."""
+
+  def __init__(self, render_mode=None):
+    self.render_mode = render_mode
+
+
+class Drawn(Undrawn):
+  """It draws, and has left `metadata` as they were."""
+
+  def reset(self, *, seed=None, options=None):
+    return np.zeros(1, np.float32), {}
+
+  def render(self):
+    return 'a picture'
+
+
+def undrawn():
+  return Blind()
+
+
+@pytest.mark.parametrize('name', ['Blind', 'Undrawn', 'undrawn'])
+def test_what_cannot_be_drawn_says_so(name, recwarn):
+  name = f'{__name__}:{name}'
   assert environments.spec(name).num_actions == 2
-  with pytest.raises(environments.EnvironmentRefused, match='To be seen'):
+  with pytest.raises(environments.EnvironmentRefused) as refused:
     environments.make(name, seed=0, render_mode='rgb_array')
+  begins, _, advice = str(refused.value).partition('. ')
+  assert begins == f"{name} has no render_mode 'rgb_array'"
+  assert advice.startswith('To be seen, it has to take render_mode')
+  assert not recwarn.list
+
+
+def test_what_draws_need_not_name_its_modes(recwarn):
+  environment = environments.make(f'{__name__}:Drawn', 0, 'rgb_array')
+  environment.reset()
+  assert environment.render() == 'a picture'
+  environment.close()
+  assert not recwarn.list
+
+
+class Casts(Undrawn):
+  """What gymnasium's checker casts: no array of NumPy's."""
+
+  def reset(self, *, seed=None, options=None):
+    self.observation_space.contains([0.5])
+    return [0.5], {}
+
+
+def test_observations_that_are_cast_here_are_not_warned_of(recwarn):
+  environment = environments.make(f'{__name__}:Casts', 0)
+  assert environment.reset().observation.tolist() == [0.5]
+  environment.close()
+  assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+  ('mode', 'display', 'video'),
+  [
+    ('rgb_array', ':0', 'dummy'),
+    (None, '', 'dummy'),
+    (None, ':0', None),
+    ('human', ':0', None),
+  ],
+)
+def test_no_sound_is_made_and_no_screen_is_looked_for_where_there_is_none(
+  monkeypatch, mode, display, video
+):
+  for name in ('SDL_AUDIODRIVER', 'SDL_VIDEODRIVER'):
+    # Set first, so that what the call sets goes with the test.
+    monkeypatch.setenv(name, '')
+    monkeypatch.delenv(name)
+  monkeypatch.setenv('DISPLAY', display)
+  building._keep_quiet(mode)
+  assert os.environ['SDL_AUDIODRIVER'] == 'dummy'
+  assert os.environ.get('SDL_VIDEODRIVER') == video
+
+
+@pytest.mark.parametrize(
+  ('path', 'said'),
+  [
+    ('./my_env.py:Corridor', 'my_env:Corridor, where'),
+    ('my_env.py:Corridor', 'my_env:Corridor, where'),
+    ('envs/my_env:Corridor', 'envs.my_env:Corridor, where'),
+    ('/home/me/my_env.py:Corridor', ': my_env:Corridor, where'),
+    ('../my_env.py:Corridor', ': my_env:Corridor, where'),
+  ],
+)
+def test_a_path_is_no_module_s_name(path, said):
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(path)
+  assert "give a module's name, not a path" in str(refused.value)
+  assert said in str(refused.value)
+
+
+def test_observations_whose_length_varies_become_one_array(register):
+  space = gymnasium.spaces.Sequence(gymnasium.spaces.Box(0, 1, (2,)))
+  with pytest.raises(environments.EnvironmentRefused) as refused:
+    environments.spec(register(observations=space))
+  assert 'FlattenObservation' not in str(refused.value)
+  advice = re.search(r'gymnasium\.wrappers\.\w+\(.*\)\)', str(refused.value))[0]
+
+  class Several(Blind):
+    observation_space = space
+
+    def reset(self, **unused):
+      return (np.ones(2), np.zeros(2)), {}
+
+  def padded(seen):
+    return np.resize(np.concatenate([*seen, np.zeros(8)]), 8)
+
+  names = {'function': padded, 'low': 0.0, 'high': 1.0, 'shape': (8,)}
+  env = eval(advice, {'gymnasium': gymnasium, 'env': Several(), **names})
+  environment = environments.make(register(lambda: env), 0)
+  seen = environment.reset().observation
+  assert seen.tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
 class Limited(gymnasium.Wrapper):
