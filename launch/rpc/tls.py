@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 
 _DAYS = 365
+_SAID = 400  # characters that are shown of what openssl says
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME
 _CONFIG = """
 [req]
@@ -48,7 +49,11 @@ class Credentials:
 
 
 def make() -> Credentials:
-  """Makes the credentials of a new run with the `openssl` command."""
+  """Makes the credentials of a new run with the `openssl` command.
+
+  Raises:
+    OSError: the command is not there, or failed.
+  """
   with tempfile.TemporaryDirectory(prefix='murmuration-') as made:
     where = pathlib.Path(made)  # mode 0700, and removed below
     (where / 'made.cnf').write_text(_CONFIG)
@@ -85,14 +90,16 @@ def _openssl(where: pathlib.Path, *arguments: str) -> None:
       check=False,
     )
   except (OSError, subprocess.TimeoutExpired) as e:
-    raise RuntimeError(
+    raise OSError(
       f'No certificates for this run: the command openssl did not run ({e}). '
       'Install OpenSSL (`apt-get install openssl`), or run on one machine.'
     ) from e
   if done.returncode:
-    raise RuntimeError(
-      f'No certificates for this run: `openssl {arguments[0]}` failed:\n'
-      f'{done.stderr}'
+    said = ' '.join(done.stderr.split())[-_SAID:]
+    raise OSError(
+      f'No certificates for this run: `openssl {arguments[0]}` failed with '
+      f'exit code {done.returncode} ({said or "it said nothing"}). Mend this '
+      'command, or run on one machine.'
     )
 
 
