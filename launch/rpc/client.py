@@ -185,10 +185,10 @@ class Client:
           return channel_lib.Channel(
             address, timeout_s, self._credentials()
           ), True
-        except OSError as e:
+        except (ConnectionRefusedError, FileNotFoundError):
           state = 'nothing listens there'
-          if not isinstance(e, (ConnectionError, FileNotFoundError)):
-            state = f'{state} ({e})'
+        except OSError as e:  # somebody may be there, and not let this in
+          state = f'there is no connection ({e})'
       left = deadline - time.monotonic()
       if left <= 0:
         why = f'{state} (waited {time.monotonic() - begin:.1f} s)'

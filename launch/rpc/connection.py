@@ -9,9 +9,12 @@ from typing import Any
 
 from launch.rpc import channel
 
-# A message or an answer under way, and a handshake, may last so long and then
-# as long as it takes at the least rate.
+# A message or an answer under way may last so long and then as long as it takes
+# at the least rate.
 _GRACE_S = 30.0
+# Who has not shown a certificate gets less: it may be anybody. A client of the
+# run waits for no handshake longer than a second.
+_HANDSHAKE_S = 5.0
 _LEAST_BYTES_PER_S = channel.LEAST_BYTES_PER_S
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -21,15 +24,21 @@ class Connection:
 
   def __init__(self, accepted: socket.socket):
     self._socket = accepted
-    self._shaken = not isinstance(accepted, ssl.SSLSocket)
+    # Whether its handshake is done, or it needs none.
+    self.is_shaken = not isinstance(accepted, ssl.SSLSocket)
+    self._is_ended = False
     self._incoming = channel.Incoming()
     self._answer: list[Any] = []  # what is left of it
     # Whether it waits until it can send, rather than receive.
     self.wants_to_send = False
     # When the other end is too slow; None while nothing is under way.
     self.late_at: float | None = None
-    if not self._shaken:
-      self._expect(0)
+    if not self.is_shaken:
+      self.late_at = time.monotonic() + _HANDSHAKE_S
+
+  @property
+  def is_in_handshake(self) -> bool:
+    return not self.is_shaken and not self._is_ended
 
   def fileno(self) -> int:
     return self._socket.fileno()
@@ -39,14 +48,16 @@ class Connection:
 
     Raises:
       ValueError: what came is no message.
-      EOFError: the other end has closed the connection.
+      EOFError: the other end, or `shut_down`, has ended the connection.
       OSError: it broke.
     """
     try:
-      if not self._shaken:
+      if not self.is_shaken and not self._is_ended:
         self.wants_to_send = False
         self._socket.do_handshake()  # type: ignore[attr-defined]
-        self._shaken, self.late_at = True, None
+        self.is_shaken, self.late_at = True, None
+      if self._is_ended:  # a call that ran now could not be answered
+        raise EOFError
       if self._answer:
         self._flush()
       return self._receive()
@@ -85,8 +96,10 @@ class Connection:
 
   def shut_down(self) -> None:
     """Ends it while another thread may use it, which then closes it."""
+    self._is_ended = True
     try:
-      self._socket.shutdown(socket.SHUT_RDWR)
+      # Not SSLSocket's own: the thread would go on with it without TLS.
+      socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
     except OSError:
       pass  # the other end was faster
 

@@ -5,6 +5,10 @@ reports nothing more of that connection until the thread has finished with it
 (EPOLLONESHOT). So the thread that receives a call also answers it, idle and
 slow connections occupy no thread, and there is at most one thread more than
 there were concurrent calls.
+
+Anybody can begin a handshake, and only the run's own can finish one. So those
+under way are counted apart, and with too many the oldest is ended: strangers
+take no room from the run's nodes, which need milliseconds for theirs.
 """
 
 from __future__ import annotations
@@ -64,7 +68,9 @@ class Server:
     self._poll.register(self._wakeup, select.EPOLLIN)
     self._poll.register(self._listener, select.EPOLLIN | select.EPOLLONESHOT)
     # Half of this process's file descriptors; the node needs some too.
-    self._max_connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    self._max_connections = files // 2
+    self._max_handshakes = max(files // 8, 1)  # besides
     self._connections: dict[int, connection_lib.Connection] = {}
     self._said: set[str] = set()
     self._looked = time.monotonic()
@@ -177,35 +183,49 @@ class Server:
     return 0
 
   def _accept(self) -> None:
-    """Accepts all waiting connections."""
-    while True:
-      try:
-        accepted, _ = self._listener.accept()
-      except BlockingIOError:
-        break
-      except OSError as e:
-        if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-          self._say(f'cannot take connections in: {e}')
-          time.sleep(_ACCEPT_PAUSE_S)
-        break
-      connection: Any = None
-      try:
-        if len(self._connections) >= self._max_connections:
-          raise sockets.Stranger(
-            f'there are {self._max_connections} already, half of the files '
-            'that a process may open (`ulimit -n`)'
-          )
-        connection = connection_lib.Connection(
-          sockets.accepted(accepted, self._credentials)
-        )
-        self._connections[connection.fileno()] = connection
-        self._poll.register(connection, select.EPOLLIN | select.EPOLLONESHOT)
-      except (OSError, ValueError) as e:
-        self._say(f'refused a connection: {e}')
-        accepted.close()
-        if connection is not None:
-          self._connections.pop(connection.fileno(), None)
-          connection.close()
+    """Accepts one connection.
+
+    One at a time: what `_make_room` has ended is closed before the next.
+    """
+    try:
+      accepted, _ = self._listener.accept()
+    except BlockingIOError:
+      return
+    except OSError as e:
+      if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        self._say(f'cannot take connections in: {e}')
+        time.sleep(_ACCEPT_PAUSE_S)
+      return
+    connection: Any = None
+    try:
+      self._make_room()
+      connection = connection_lib.Connection(
+        sockets.accepted(accepted, self._credentials)
+      )
+      self._connections[connection.fileno()] = connection
+      self._poll.register(connection, select.EPOLLIN | select.EPOLLONESHOT)
+    except (OSError, ValueError) as e:
+      self._say(f'refused a connection: {e}')
+      accepted.close()
+      if connection is not None:
+        self._connections.pop(connection.fileno(), None)
+        connection.close()
+
+  def _make_room(self) -> None:
+    """Raises Stranger if there is none for one more."""
+    connections = list(self._connections.values())  # the oldest first
+    if sum(one.is_shaken for one in connections) >= self._max_connections:
+      raise sockets.Stranger(
+        f'there are {self._max_connections} already, half of the files that a '
+        'process may open (`ulimit -n`)'
+      )
+    waiting = [one for one in connections if one.is_in_handshake]
+    if len(waiting) >= self._max_handshakes:
+      self._say(
+        f'ended a connection: {self._max_handshakes} others have not shown a '
+        'certificate either, and it was the first of them'
+      )
+      waiting[0].shut_down()
 
   def _end_slow(self) -> None:
     """Ends connections that take too long to send or receive a message."""

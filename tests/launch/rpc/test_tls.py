@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import resource
 import socket
 import ssl
 
@@ -15,7 +16,10 @@ import pytest
 
 from launch import rpc
 from launch.rpc import codec
+from launch.rpc import connection as connection_lib
 from launch.rpc import directory
+from launch.rpc import serving as serving_lib
+from launch.rpc import sockets
 from launch.rpc import tls
 
 
@@ -29,9 +33,9 @@ class Service:
 class Network(directory.Directory):
   """Of one server, at a free port."""
 
-  def __init__(self, credentials):
+  def __init__(self, credentials, host='localhost'):
     self._credentials = credentials
-    self._address = f'tls://localhost:{directory.pick_port(set())}'
+    self._address = f'tls://{host}:{directory.pick_port(set())}'
 
   @property
   def credentials(self):
@@ -115,6 +119,72 @@ def test_what_is_no_tls_is_refused_and_what_is_silent_holds_nobody(serving):
     connection.close()
 
 
+def test_strangers_keep_no_room_from_the_run(
+  network, credentials, monkeypatch, caplog
+):
+  # 16 connections, and 4 handshakes besides.
+  monkeypatch.setattr(resource, 'getrlimit', lambda which: (32, 32))
+  monkeypatch.setattr(connection_lib, '_HANDSHAKE_S', 60.0)
+  client = client_of(network)
+  with rpc.serve(Service(), network.claim('server/0'), 1, credentials):
+    assert client.echo(1) == 1
+    (kept,) = client._idle
+    with contextlib.ExitStack() as stack:
+      silent = [stack.enter_context(network.connect()) for _ in range(40)]
+      assert client_of(network).echo(2) == 2
+      # The first of them are ended, and not the client that was there before.
+      assert all(one.recv(1) == b'' for one in silent[:36])
+      silent[-1].setblocking(False)
+      with pytest.raises(BlockingIOError):
+        silent[-1].recv(1)
+      assert client.echo(3) == 3
+      assert client._idle == [kept]
+  assert caplog.text.count('have not shown a certificate') == 1
+
+
+def test_a_handshake_has_less_time_than_a_message(
+  network, credentials, monkeypatch, caplog
+):
+  assert connection_lib._HANDSHAKE_S < connection_lib._GRACE_S
+  monkeypatch.setattr(connection_lib, '_HANDSHAKE_S', 0.0)
+  monkeypatch.setattr(serving_lib, '_LOOK_S', 0.1)
+  with rpc.serve(Service(), network.claim('server/0'), 1, credentials):
+    with network.connect() as silent:
+      assert silent.recv(1) == b''  # within the 10 s of this socket
+  assert 'too slow' in caplog.text
+  assert 'NoneType' not in caplog.text
+
+
+def test_a_server_that_lets_nobody_in_is_not_said_to_be_away(
+  network, credentials, monkeypatch
+):
+  monkeypatch.setattr(resource, 'getrlimit', lambda which: (2, 2))
+  with rpc.serve(Service(), network.claim('server/0'), 1, credentials):
+    first, second = client_of(network), client_of(network)
+    assert first.echo(1) == 1
+    with pytest.raises(rpc.Unavailable) as refused:
+      second.with_deadline(0.3).echo(2)
+  assert 'nothing listens' not in str(refused.value)
+
+
+@pytest.mark.parametrize('host', ['::1', '[::1]'])
+def test_a_host_may_have_an_ipv6_address(credentials, host):
+  try:
+    socket.create_server(('::1', 0), family=socket.AF_INET6).close()
+  except OSError:
+    pytest.skip('this machine has no IPv6')
+  network = Network(credentials, host)
+  with rpc.serve(Service(), network.claim('server/0'), 1, credentials):
+    assert client_of(network).echo(1) == 1
+
+
+@pytest.mark.parametrize('host', ['192.0.2.1', '2001:db8::1'])
+def test_an_address_of_another_host_is_not_said_to_be_in_use(host):
+  with pytest.raises(OSError, match='has to be an address of this host') as no:
+    sockets.listen(f'tls://{host}:29999')
+  assert 'Another process' not in str(no.value)
+
+
 def test_an_address_that_others_reach_needs_certificates(network):
   with pytest.raises(ValueError, match='needs the certificates'):
     with rpc.serve(Service(), network.claim('server/0')):
@@ -135,7 +205,17 @@ def test_the_key_is_not_printed(credentials):
 
 def test_without_openssl_it_says_what_to_install(monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
-  with pytest.raises(RuntimeError, match='apt-get install openssl'):
+  with pytest.raises(OSError, match='apt-get install openssl'):
+    tls.make()
+
+
+def test_an_openssl_that_fails_is_refused_in_a_sentence(monkeypatch, tmp_path):
+  broken = tmp_path / 'openssl'
+  broken.write_text('#!/bin/sh\necho Error: no >&2\necho entropy >&2\nexit 3\n')
+  broken.chmod(0o700)
+  monkeypatch.setenv('PATH', str(tmp_path), prepend=':')
+  said = r'`openssl req` failed with exit code 3 \(Error: no entropy\)\. Mend '
+  with pytest.raises(OSError, match=said):  # what a launcher takes
     tls.make()
 
 
