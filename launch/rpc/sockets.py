@@ -4,13 +4,15 @@ unix:PATH         a socket in the file system, for processes of one machine.
                   Each end asks the kernel who the other is (SO_PEERCRED) and
                   takes its own user only.
 tls://HOST:PORT   between machines: TCP, with the run's certificate at both
-                  ends (tls.py).
+                  ends (tls.py). HOST may be an IPv6 address, with or without
+                  brackets: what follows the last colon is the port.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import errno
 import os
 import pathlib
 import socket
@@ -24,6 +26,7 @@ _BACKLOG = 4096
 _PROBE_S = 1.0
 _GONE_S = 10.0  # without a sign of the other host
 _CREDENTIALS = struct.Struct('3i')  # process, user, group
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TIMEVAL = struct.Struct('2l')  # seconds, microseconds
 
 
@@ -42,19 +45,31 @@ def listen(address: str) -> socket.socket:
     if address.startswith(_UNIX):
       return _listen_unix(pathlib.Path(address[len(_UNIX) :]))
     host, port = _host_port(address)
-    listener = socket.create_server((host, port), backlog=_BACKLOG)
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    listener = socket.create_server(
+      (host, port), family=family, backlog=_BACKLOG
+    )
   except OSError as e:
-    port_of = address.rsplit(':', 1)[1]
-    what = f'port {port_of}' if address.startswith(_TLS) else address
-    look = f't sport = :{port_of}'
-    if address.startswith(_UNIX):
-      look = f'x src {port_of}'
-    raise OSError(
-      f'Cannot listen on {what} ({e}). Another process probably uses it: '
-      f'look with `ss -lnp{look}`, end it, and start the run again.'
-    ) from e
+    raise _cannot_listen(address, e) from e
   listener.setblocking(False)
   return listener
+
+
+def _cannot_listen(address: str, error: OSError) -> OSError:
+  """What to say of it, and what to change where that is known."""
+  place = address.rsplit(':', 1)[1]  # a port or a path
+  is_tls = address.startswith(_TLS)
+  if error.errno == errno.EADDRINUSE:
+    what = f'port {place}' if is_tls else address
+    look = f't sport = :{place}' if is_tls else f'x src {place}'
+    return OSError(
+      f'Cannot listen on {what} ({error}). Another process probably uses it: '
+      f'look with `ss -lnp{look}`, end it, and start the run again.'
+    )
+  said = f'Cannot listen at {address} ({error}).'
+  if error.errno in _NOT_HERE:
+    said += ' It has to be an address of this host: `ip address` shows them.'
+  return OSError(said)
 
 
 def _listen_unix(path: pathlib.Path) -> socket.socket:
@@ -181,6 +196,7 @@ def needs_certificate(address: str) -> bool:
 
 def _host_port(address: str) -> tuple[str, int]:
   host, _, port = address.removeprefix(_TLS).rpartition(':')
+  host = host.removeprefix('[').removesuffix(']')
   if not address.startswith(_TLS) or not host or not port.isdigit():
     raise ValueError(
       f'{address!r} is no address of a server: it is unix:PATH or '
