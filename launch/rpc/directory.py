@@ -32,6 +32,7 @@ from launchpad.launch import worker_manager
 from launch.rpc import tls
 
 Kind = Literal['rpc', 'port']
+_LOOPBACK = '127.0.0.1'
 _WAIT_S = 60.0
 _PROBE_PERIOD_S = 0.05
 _logger = logging.getLogger(__name__)
@@ -103,7 +104,9 @@ class Local(Directory):
         taken = {_port(x) for x in addresses.values() if x[:5] != 'unix:'}
         if before is not None and is_free(_port(before)):
           return before
-        address = f'localhost:{pick_port(taken)}'
+        # Not 'localhost': a minimal container's /etc/hosts may lack that name,
+        # and a private network has nobody to ask for it.
+        address = f'{_LOOPBACK}:{pick_port(taken)}'
         if before is not None:
           _logger.warning(
             '%s moves to %s: another process listens at %s, where it was.',

@@ -1,6 +1,7 @@
 """launch/rpc/directory.py: addresses by name, on one machine."""
 
 from concurrent import futures
+import ipaddress
 import json
 import pathlib
 import pickle
@@ -47,6 +48,11 @@ def test_a_name_is_found_once_it_is_claimed(local):
   address = local.claim('counter/0')
   assert local.find('counter/0') == address
   assert local.find('counter/1') is None
+
+
+def test_a_port_is_reached_without_looking_up_a_name(local):
+  host, _, _ = local.claim('replay/0', 'port').rpartition(':')
+  assert ipaddress.ip_address(host).is_loopback
 
 
 def test_a_name_that_is_claimed_again_keeps_its_address(local):
