@@ -7,9 +7,13 @@ that inspects the run joins the namespace of that process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import os
 import pathlib
+import socket
+import tempfile
+import time
 from typing import Any
 
 from replay import isolation
@@ -17,6 +21,10 @@ from replay import isolation
 FILE = 'launcher.json'
 # Errors from reading a record that is incomplete or another user's.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+# What a run writes twice a second while it lives, and the record itself.
+_SIGNS = (FILE, 'metrics/counter.json', 'metrics/counter.journal')
+_DEAD_S = 30.0  # without a sign: a counter that died is back before that
+_LOOK_S = 0.5
 
 
 class Refused(ValueError):
@@ -26,26 +34,57 @@ class Refused(ValueError):
 def record() -> dict[str, Any]:
   """What a launcher writes to RUN/launcher.json.
 
-  The start time distinguishes it from a later process with the same id.
+  The start time distinguishes it from a later process with the same id, and
+  `space` says among whose processes that id holds.
   """
   directory = os.open('/proc/self', os.O_RDONLY)
   try:
-    return {'pid': os.getpid(), 'started': _started(directory)}
+    started = _started(directory)
   finally:
     os.close(directory)
+  host = socket.gethostname()
+  return {
+    'pid': os.getpid(), 'started': started, 'host': host, 'space': _space()
+  }  # fmt: skip
 
 
-def check_ended(run: pathlib.Path) -> None:
-  """Refuses a run on which a process of this host is still working.
+def give_up(run: pathlib.Path) -> None:
+  """Removes this process's own record; not that of one that came after it."""
+  try:
+    own = record()
+    found = json.loads((run / FILE).read_text(encoding='utf-8'))
+    if all(found[name] == own[name] for name in ('pid', 'started', 'space')):
+      (run / FILE).unlink(missing_ok=True)
+  except _UNREADABLE:
+    pass  # gone, or not as this process writes it
 
-  A second launcher would write the same checkpoints as the first.
+
+def check_ended(
+  run: pathlib.Path, say: Callable[[str], Any] = lambda words: None
+) -> None:
+  """Refuses a run on which another process is still working.
+
+  A second launcher would write the same checkpoints as the first. Processes of
+  another host or container cannot be seen: a run of theirs has ended if
+  nothing is written for half a minute, which is waited for.
+
+  Args:
+    run: its directory.
+    say: gets a sentence before a wait.
 
   Raises:
     Refused: names that process.
   """
   try:
-    pid, started = _read(run)
+    found = json.loads((run / FILE).read_text(encoding='utf-8'))
+    pid, started = int(found['pid']), int(found['started'])
+    # Records of earlier versions do not say where.
+    if found.get('space', _space()) != _space():
+      _check_still(run, f'process {pid} of {found["host"]}', say)
+      return
     process = os.open(f'/proc/{pid}', os.O_RDONLY)
+  except Refused:
+    raise
   except _UNREADABLE:
     return  # after a power cut: half a record, and no launcher
   try:
@@ -59,6 +98,48 @@ def check_ended(run: pathlib.Path) -> None:
       f'{run} is still running, as process {pid}. Wait until it has ended, or '
       f'end it: kill {pid}'
     )
+
+
+def _check_still(
+  run: pathlib.Path, which: str, say: Callable[[str], Any]
+) -> None:
+  """Waits until the signs of life are old; refuses if there is a new one."""
+  before = _newest_sign_s(run)
+  left_s = _DEAD_S - (_now_s(run) - before)
+  if left_s > 0:
+    say(
+      f'{run} was run by {which}, another host or container, until just now: '
+      f'{left_s:.0f} s to see whether it still is'
+    )
+  while _now_s(run) - before < _DEAD_S:
+    time.sleep(_LOOK_S)
+    if _newest_sign_s(run) != before:
+      raise Refused(
+        f'{run} is still running, as {which}, another host or container: its '
+        'files change. Wait until it has ended, or end it there. If that host '
+        f'is dead, try again {_DEAD_S:.0f} s after the last change.'
+      )
+
+
+def _newest_sign_s(run: pathlib.Path) -> float:
+  found = [0.0]
+  for name in _SIGNS:
+    try:
+      # Opened: a network file system may know an old time of one that is not.
+      with open(run / name, 'rb') as file:
+        found.append(os.fstat(file.fileno()).st_mtime)
+    except OSError:
+      pass
+  return max(found)
+
+
+def _now_s(run: pathlib.Path) -> float:
+  """The time by the clock that the run's files have theirs from."""
+  try:
+    with tempfile.TemporaryFile(dir=run) as file:
+      return os.fstat(file.fileno()).st_mtime
+  except OSError:
+    return time.time()
 
 
 def join(run: pathlib.Path) -> bool:
@@ -122,6 +203,15 @@ def _read(run: pathlib.Path) -> tuple[int, int]:
   """Process id and start time of a run's launcher."""
   values = json.loads((run / FILE).read_text(encoding='utf-8'))
   return int(values['pid']), int(values['started'])
+
+
+def _space() -> str:
+  """Identifies the host's boot and the container that process ids hold in."""
+  try:
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
+    return f'{boot.strip()} {os.readlink("/proc/self/ns/pid")}'
+  except OSError:  # a sandbox that shows neither
+    return socket.gethostname()
 
 
 def _started(process: int) -> int | None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -275,6 +276,71 @@ def test_a_run_is_over_when_its_launcher_is(tmp_path):
   for text in (json.dumps(own), json.dumps(another), '', '[1]', '{"pid": 1}'):
     (tmp_path / launcher.FILE).write_text(text)
     launcher.check_ended(tmp_path)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+  """A run of another container; a list of calls, one for each look at it."""
+  record = {**launcher.record(), 'space': 'another', 'host': 'pod-7'}
+  (tmp_path / launcher.FILE).write_text(json.dumps(record))
+  looks = []
+  monkeypatch.setattr(launcher.time, 'sleep', lambda s: looks.pop(0)())
+  return looks
+
+
+def test_a_run_of_another_container_goes_on_while_its_files_change(
+  tmp_path, elsewhere
+):
+  (tmp_path / 'metrics').mkdir()
+  counter = tmp_path / 'metrics' / 'counter.json'
+
+  def counts():
+    counter.touch()
+    later = counter.stat().st_mtime + 1.0  # whatever a file system's clock says
+    os.utime(counter, (later, later))
+
+  elsewhere[:] = [lambda: None, counts]
+  said = []
+  with pytest.raises(launcher.Refused, match='of pod-7, another host or'):
+    launcher.check_ended(tmp_path, said.append)
+  assert len(said) == 1 and not elsewhere
+
+
+def test_a_run_of_another_container_has_ended_when_nothing_changes(
+  tmp_path, elsewhere, monkeypatch
+):
+  record, said = tmp_path / launcher.FILE, []
+  old = time.time() - launcher._DEAD_S - 1
+  os.utime(record, (old, old))
+  launcher.check_ended(tmp_path, said.append)
+  assert said == []  # at once
+  # One that was killed just now is waited for.
+  os.utime(record, (old + 3600, old + 3600))
+  elsewhere[:] = [lambda: None] * 3
+  now = iter([old + 3600 + x for x in (0, 0, 10, 20, 31)])
+  monkeypatch.setattr(launcher, '_now_s', lambda run: next(now))
+  launcher.check_ended(tmp_path, said.append)
+  assert len(said) == 1 and '30 s to see' in said[0] and not elsewhere
+
+
+def test_a_record_that_does_not_say_where_is_of_this_host(tmp_path):
+  record = launcher.record()
+  old = {'pid': record['pid'], 'started': record['started']}
+  (tmp_path / launcher.FILE).write_text(json.dumps(old))
+  with pytest.raises(launcher.Refused, match=f'as process {os.getpid()}'):
+    launcher.check_ended(tmp_path)
+
+
+def test_a_record_is_given_up_by_its_own_process_alone(tmp_path):
+  file, own = tmp_path / launcher.FILE, launcher.record()
+  launcher.give_up(tmp_path)  # it is gone
+  for name in ('pid', 'started', 'space'):
+    file.write_text(json.dumps({**own, name: 1}))
+    launcher.give_up(tmp_path)
+    assert file.exists()
+  file.write_text(json.dumps(own))
+  launcher.give_up(tmp_path)
+  assert not file.exists()
 
 
 def test_the_doctor_says_what_runs_get_here():
