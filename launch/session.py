@@ -34,6 +34,7 @@ from run_records import later
 from run_records import metrics
 from run_records import packages
 from run_records import run_directory
+from run_records import unsaved
 from run_records import view
 
 _SPENT = (
@@ -89,7 +90,6 @@ def run(
         at_end.callback(run_directory.give_back, path)
       if ray is not None:
         path = path.resolve()  # other hosts may lack this working directory
-      launched = path / launcher.FILE
       # What refuses comes before anything is in the directory.
       # Nodes may leave the working directory, as some environments do.
       program = cell.build(str(path.absolute()))
@@ -103,8 +103,9 @@ def run(
       # Before sinks are followed: they would send the numbers of any run there.
       if resume:
         _claim(path)
-        at_end.callback(launched.unlink, missing_ok=True)
+        at_end.callback(launcher.give_up, path)
         checkpoints.check(path, functools.partial(_warn, path))
+        unsaved.check(path, functools.partial(_warn, path))
       else:
         run_directory.check_free(path)
       if engine == 'local_mp':
@@ -131,18 +132,19 @@ def run(
         command=command,
         resume=resume,
       )
-      if not resume:
+      if resume:
+        unsaved.forget(path)
+      else:
         # The same command is to work once the reason is gone.
         unless_run.callback(run_directory.discard, directory.path)
-        at_end.callback(launched.unlink, missing_ok=True)
+        at_end.callback(launcher.give_up, path)
         _write_record(path)
     except (ValueError, OSError) as e:
       return commands.refuse(e)
-    with contextlib.suppress(OSError):  # as the view's
-      for note in notes.of(cell):
-        print(f'note: {note}', flush=True)
-      if resume and (note := _ended(directory, cell)):
-        print(f'note: {note}', flush=True)
+    for note in notes.of(cell):
+      _note(note)
+    if resume and (note := _ended(directory, cell)):
+      _note(note)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter, title)
     failed: set[str] = set()
@@ -215,7 +217,7 @@ def _claim(path: pathlib.Path) -> None:
     # Two starts at a time wait for each other, where the file system can.
     with contextlib.suppress(OSError):
       fcntl.flock(held, fcntl.LOCK_EX)
-    launcher.check_ended(path)
+    launcher.check_ended(path, _note)
     _write_record(path)
   finally:
     os.close(held)
@@ -242,9 +244,15 @@ def _write_record(path: pathlib.Path) -> None:
 def _honest(
   outcome: engines.Outcome, directory: run_directory.RunDirectory
 ) -> engines.Outcome:
-  """The outcome; a failure where a run came to its end and learned nothing."""
+  """The outcome; a failure of a run that learned nothing, or lost its end."""
+  lost = unsaved.at_end(directory.path)
   if outcome.exit_code != 0:
+    if lost:
+      with contextlib.suppress(OSError):
+        _warn(directory.path, f'{lost}.')
     return outcome
+  if lost:
+    return dataclasses.replace(outcome, exit_code=1, reason=lost)
   summary, config = directory.summary(), directory.path / 'config.json'
   if summary is None or not config.exists():
     gone = 'was moved or removed meanwhile'
@@ -341,6 +349,11 @@ def counter_of(program: lp.Program) -> Callable[[], Any]:
     )
   (node,) = nodes
   return lambda: node.create_handle().dereference()
+
+
+def _note(sentence: str) -> None:
+  with contextlib.suppress(OSError):  # as the view's
+    print(f'note: {sentence}', flush=True)
 
 
 def _warn(path: pathlib.Path, sentence: str) -> None:

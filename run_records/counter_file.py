@@ -165,16 +165,23 @@ def counted(directory: pathlib.Path) -> dict[str, Any]:
   """The state of a counter and what came after it, also while one is running.
 
   Returns:
-    The state, of which 'totals' and 'elapsed_s' are with the entries of the
-    journal; {} if nothing is counted.
+    The state, of which 'totals', 'node_totals' and 'elapsed_s' are with the
+    entries of the journal; {} if nothing is counted.
   """
   state = checkpoints.read_state(directory / checkpoints.COUNTER)
   found = dict(state or {})
   totals = collections.Counter(found.get('totals', {}))
+  nodes = {
+    name: collections.Counter(counts)
+    for name, counts in found.get('node_totals', {}).items()
+  }
   for _, entry, _ in _newer(directory / JOURNAL, state):
-    *_, counts, elapsed_s = entry  # services/counter.py writes them
+    name, *_, counts, elapsed_s = entry  # services/counter.py writes them
     totals.update(counts)
-    found |= {'totals': dict(totals), 'elapsed_s': elapsed_s}
+    nodes.setdefault(name, collections.Counter()).update(counts)
+    found |= {
+      'totals': dict(totals), 'node_totals': nodes, 'elapsed_s': elapsed_s
+    }  # fmt: skip
   return found
 
 

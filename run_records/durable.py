@@ -7,6 +7,7 @@
       learner-0.npz            the newest generation
       learner-0.npz.older      the one before
       learner-0.npz.broken     one that could not be read, put aside
+      learner-0.npz.unsaved    why the last write failed; goes with the next
       .written/                an empty file for each name ever written
       .learner-0.npz.PID.TID   being written, or left by a killed writer
 
@@ -27,6 +28,7 @@ import threading
 from typing import Any, BinaryIO, TypeVar
 
 WRITTEN = '.written'
+UNSAVED = '.unsaved'
 
 _logger = logging.getLogger(__name__)
 _PARTIAL = re.compile(r'\.(?P<name>.+)\.(?P<pid>\d+)\.\w+')
@@ -44,6 +46,11 @@ class Broken(ValueError):
 def older(path: pathlib.Path) -> pathlib.Path:
   """The path of the generation before the newest."""
   return path.with_name(f'{path.name}.older')
+
+
+def unsaved(path: pathlib.Path) -> pathlib.Path:
+  """The path of the mark that the newest generation could not be written."""
+  return path.with_name(f'{path.name}{UNSAVED}')
 
 
 def replace(
@@ -81,19 +88,19 @@ def write(
     sync: whether to sync it to disk and keep the replaced file as the older
       generation. Otherwise the older one stays, and the new one survives a
       kill but maybe not a power cut.
+
+  Raises:
+    OSError: as from a full disk. `unsaved(path)` says so until a write is done.
   """
-  if path not in _written:
-    sweep(path.parent, path.name)
-  if sync:
-    _keep(path)
-  _on_disk.discard(path)
-  replace(path, save, sync)
-  if sync:
-    _on_disk.add(path)
-  if path not in _written:
-    # After the file is written: a noted name without a file counts as lost.
-    _note(path)
-    _written.add(path)
+  try:
+    _write(path, save, sync)
+  except OSError as e:
+    # An empty file finds room on a disk that is full: whoever looks at the run
+    # from outside learns of it, also if nobody reads this process's log.
+    with contextlib.suppress(OSError), open(unsaved(path), 'x') as file:
+      file.write(e.strerror or str(e))
+    raise
+  unsaved(path).unlink(missing_ok=True)
 
 
 def read(
@@ -171,6 +178,23 @@ def sweep(directory: pathlib.Path, name: str = '*') -> None:
       shutil.rmtree(left, ignore_errors=True)
     else:
       left.unlink(missing_ok=True)
+
+
+def _write(
+  path: pathlib.Path, save: Callable[[BinaryIO], Any], sync: bool
+) -> None:
+  if path not in _written:
+    sweep(path.parent, path.name)
+  if sync:
+    _keep(path)
+  _on_disk.discard(path)
+  replace(path, save, sync)
+  if sync:
+    _on_disk.add(path)
+  if path not in _written:
+    # After the file is written: a noted name without a file counts as lost.
+    _note(path)
+    _written.add(path)
 
 
 def _keep(path: pathlib.Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from rich import console as rich_console
 from rich import live as rich_live
 
+from run_records import unsaved
 from run_records import view_final
 from run_records import view_panels
 from run_records import view_text
@@ -51,7 +52,7 @@ class LiveView:
     """Makes a view; nothing is shown before the first call.
 
     Args:
-      run_dir: shown to the user.
+      run_dir: shown to the user, with checkpoints of it that fail.
       counter_client_factory: makes a client with `snapshot()`; called again
         when a call has failed. May raise while the counter is not there.
       title: agent and environment, for instance 'PSO-DQN · CartPole-v1'.
@@ -79,6 +80,8 @@ class LiveView:
     self._live: rich_live.Live | None = None
     self._shown: dict[str, tuple[str, int]] = {}
     self._noticed: dict[str, str] = {}
+    self._unsaved = ''  # which checkpoints fail, since when
+    self._unsaved_said = False
 
   def __call__(self, state: Any) -> None:
     """Takes the engine's RunState; returns at once."""
@@ -131,6 +134,9 @@ class LiveView:
   def _poll(self) -> None:
     client = None
     while not self._closing.is_set():
+      if self._footer:
+        with contextlib.suppress(OSError):
+          self._unsaved = unsaved.now(self._footer)
       try:
         if client is None:
           client = self._factory()
@@ -184,6 +190,7 @@ class LiveView:
       footer=' · '.join(filter(None, [self._footer, hint])),
       width=min(width, 110),
       max_nodes=max(6, height - _FEW_ROWS),
+      unsaved=self._unsaved,
     )
     if self._live is None:
       live = rich_live.Live(picture, console=self.console, auto_refresh=False)
@@ -225,6 +232,9 @@ class LiveView:
           self._print(f'[{now}] {node.name}: its log is {node.log_path}')
     for word, names in news.items():
       self._print(f'[{now}] {word}: {", ".join(names)}')
+    if due and (self._unsaved or self._unsaved_said):
+      self._unsaved_said = bool(self._unsaved)
+      self._print(f'[{now}] {self._unsaved or "checkpoints are written again"}')
     if due and snapshot:
       self._print(f'[{now}] {view_text.line(snapshot)}')
 

@@ -41,6 +41,7 @@ def render(
   footer: str = '',
   width: int = 100,
   max_nodes: int = 14,
+  unsaved: str = '',
 ) -> rich_console.RenderableType:
   """The whole view.
 
@@ -51,6 +52,7 @@ def render(
     footer: where the run is kept.
     width: columns of the terminal.
     max_nodes: with more nodes, each group becomes one line.
+    unsaved: which checkpoints fail; '' if none does.
   """
   elapsed_s = (snapshot or {}).get('elapsed_s', state.elapsed_s)
   nodes = [
@@ -65,10 +67,11 @@ def render(
     parts += [_progress(snapshot), '', _figures(snapshot)]
   parts += ['', _nodes(nodes, snapshot or {}, max_nodes, width >= _WIDE)]
   parts += _errors(nodes, inner)
-  waiting = text.Text(view_text.last_wait(snapshot or {}), 'yellow')
-  if waiting:
-    waiting.truncate(inner, overflow='ellipsis')
-    parts += ['', waiting]
+  for words in (unsaved, view_text.last_wait(snapshot or {})):
+    if words:
+      line = text.Text(words, 'yellow')
+      line.truncate(inner, overflow='ellipsis')
+      parts += ['', line]
   if state.stopping:
     parts += ['', text.Text(f'stopping: {state.reason}', 'yellow')]
   return panel.Panel(

@@ -7,6 +7,7 @@ import pathlib
 import types
 
 import launchpad as lp
+import numpy as np
 import pytest
 
 from launch import cell as cell_lib
@@ -15,8 +16,10 @@ from launch import rpc
 from launch import session
 from launch.engines import state
 from launch.engines import zygote
+from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
+from run_records import durable
 from run_records import follow
 from run_records import metrics
 from run_records import plots
@@ -198,6 +201,58 @@ def test_a_run_that_is_not_kept_has_not_succeeded(
   shown = capsys.readouterr().out
   assert 'Failed: what was learned is not kept' in shown
   assert said in shown and str(path) in shown
+
+
+def _last_save_fails(path, *unused):
+  """A run that ends well, but for a disk that has no room for its learner."""
+  learner = checkpoints.directory(path) / 'worker-0.npz'
+  checkpoints.write(learner, theta=np.ones(2), updates=10_776)
+  durable.unsaved(learner).touch()  # by the save of update 39,128
+  _counted(path)
+
+
+def _counted(path):
+  totals = {'actor_steps': 30_000, 'learner_steps': 39_128}
+  ended = {'outcome': 'budget', 'reason': 'used', 'finished': True}
+  metrics.write_json(path / 'summary.json', {**ended, 'totals': totals})
+
+
+@pytest.mark.parametrize(
+  'outcome, code',
+  [(state.FINISHED, state.FAILED), (state.INTERRUPTED, state.INTERRUPTED)],
+)
+def test_a_run_whose_last_save_failed_says_what_there_is(
+  tmp_path, monkeypatch, capsys, outcome, code
+):
+  _ended(monkeypatch, _last_save_fails, outcome)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == code
+  shown = capsys.readouterr()
+  failed = code == state.FAILED
+  said = 'there is worker-0.npz of update 10,776'
+  assert said in (shown.out if failed else shown.err)
+  assert ('Failed: the end of this run' in shown.out) == failed
+  found = json.loads((path / 'summary.json').read_text())
+  assert (found['outcome'] == 'failed' and said in found['reason']) == failed
+  # One that goes on is told, and judged by its own saves alone.
+  _ended(monkeypatch, lambda path, tick: _counted(path))
+  more = session.run(cell, 'local_mt', path, resume=True, isolate='off')
+  shown = capsys.readouterr()
+  assert 'goes on with worker-0.npz of update 10,776' in shown.err
+  assert more == state.FINISHED and said not in shown.out
+
+
+def test_a_launcher_takes_away_no_record_but_its_own(tmp_path, monkeypatch):
+  other = {**launcher.record(), 'space': 'another container'}
+
+  def during(path, tick):
+    tick(state.RunState([]))
+    metrics.write_json(path / launcher.FILE, other)
+
+  _ended(monkeypatch, during, state.INTERRUPTED)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  session.run(cell, 'local_mt', path, isolate='off')
+  assert json.loads((path / launcher.FILE).read_text()) == other
 
 
 @pytest.mark.parametrize(

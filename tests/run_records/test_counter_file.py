@@ -51,6 +51,8 @@ def test_what_was_counted_is_read_with_the_journal(reported, tmp_path):
   counter = _counter(tmp_path)
   assert found['totals'] == counter.totals() == {'actor_steps': 6}
   assert found['elapsed_s'] == counter.snapshot()['elapsed_s']
+  each = {'actor_steps': 3}
+  assert found['node_totals'] == {'e/0': each, 'e/1': each}
   counter.close()  # all of it is in the state
   assert counter_file.counted(tmp_path / 'metrics')['totals'] == found['totals']
   assert counter_file.counted(tmp_path / 'other') == {}

@@ -343,3 +343,29 @@ def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
   assert 'Failed: explorer/0 failed for good' in text
   assert 'ValueError: NaN' in text and 'line 29' in text
   assert 'line 3\n' not in text and str(log) in text
+
+
+def test_checkpoints_that_fail_are_said_as_long_as_they_do(tmp_path):
+  client = cases.Client(cases.snapshot())
+  live, stream = cases.plain(client, tmp_path)
+  mark = tmp_path / 'checkpoints' / 'learner-0.npz.unsaved'
+  mark.parent.mkdir()
+  mark.touch()
+  live(cases.state(*cases.NODES))
+  deadline = time.monotonic() + 20.0
+  while not live._unsaved or live._snapshot is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  assert live._unsaved in cases.drawn(
+    cases.state(*cases.NODES), cases.snapshot(), unsaved=live._unsaved
+  )
+  for _ in range(2):
+    live._show(due=True)
+  said = stream.getvalue()
+  assert said.count('checkpoints fail since') == 2
+  mark.unlink()
+  while live._unsaved:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  live.close()
+  assert stream.getvalue().count('checkpoints are written again') == 1
