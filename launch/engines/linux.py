@@ -32,6 +32,19 @@ def process_state(pid: int) -> str:
     return ''
 
 
+def oom_kills() -> int:
+  """How many processes the kernel has killed for want of memory, since it runs.
+
+  0 if it does not say. Those of containers count too.
+  """
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path('/proc/vmstat').read_text().splitlines():
+      name, _, number = line.partition(' ')
+      if name == 'oom_kill':
+        return int(number)
+  return 0
+
+
 def wake(pid: int | None) -> None:
   """Continues a process of this run that was stopped (SIGSTOP)."""
   if pid and process_state(pid) == 'T':

@@ -22,17 +22,21 @@ class Logs:
   def __init__(self, paths: Sequence[pathlib.Path]):
     self.paths = list(paths)
     self._starts = [0] * len(self.paths)
+    self._kills = [0] * len(self.paths)
 
   def begins(self, index: int) -> None:
     """Notes where the output of a node's next start begins."""
     with contextlib.suppress(OSError):
       self._starts[index] = self.paths[index].stat().st_size
 
-  def error(self, index: int, code: int, last_words: str) -> str:
+  def error(
+    self, index: int, code: int, last_words: str, oom: bool = False
+  ) -> str:
     """Returns why a node ended.
 
     A negative exit code is the signal that ended it. `last_words` is the error
-    that it reported if it could not write its log.
+    that it reported if it could not write its log, and `oom` whether the kernel
+    has just killed for want of memory.
     """
     lines = since(self.paths[index], self._starts[index])
     lines = [line for line in lines if not line.startswith('--- ')]
@@ -46,9 +50,20 @@ class Logs:
       )
     known = {one.value: one.name for one in signal.Signals}
     name = known.get(-code, f'signal {-code}')
-    hint = ' (out of memory? see `dmesg`)' if name == 'SIGKILL' else ''
+    hint = self._of_kill(index, oom) if name == 'SIGKILL' else ''
     where = _last(lines, 'Fatal Python error')
     return f'{where}\nkilled by {name}{hint}'.lstrip()
+
+  def _of_kill(self, index: int, oom: bool) -> str:
+    """What is known of a SIGKILL."""
+    self._kills[index] += 1
+    often = f', {self._kills[index]} times now' * (self._kills[index] > 1)
+    if oom:
+      return (
+        f'{often}: its host has just run out of memory (see `dmesg`). Place '
+        'fewer nodes or environments there, or lower what replay holds'
+      )
+    return f'{often} (out of memory? see `dmesg`)'
 
   def stacks(
     self, indices: Sequence[int], dump: Callable[[int], None]

@@ -5,7 +5,7 @@ not. Launchpad's own takes a crashed node for a clean exit, cannot restart one,
 and leaves orphans when it is killed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import importlib
 import os
@@ -138,15 +138,15 @@ class Backend:
   def resume(self, index: int) -> None:
     self._signal(index, signal.SIGCONT)
 
-  def _exited(
-    self, index: int, pid: int | None, code: int
-  ) -> supervision.Event:
+  def _exited(self, message: Mapping[str, Any]) -> supervision.Event:
     """What a zygote's word on an ended process means."""
+    index, pid, code = message['index'], message['pid'], message['code']
     slot = self._slots[index]
     failed = bool(code) or not slot.done
     error = None
     if failed:
-      error = self._logs.error(index, code, slot.text if slot.dead else '')
+      said = slot.text if slot.dead else ''
+      error = self._logs.error(index, code, said, message['oom'])
     killed = code in (-signal.SIGKILL, -signal.SIGTERM, child.TERMINATED)
     return supervision.Event(index, 'exited', pid, failed, error, killed)
 
@@ -203,7 +203,7 @@ class _Local(Backend):
         events.append(supervision.Event(index, message['event'], pid))
         continue
       self._pids.pop(index, None)
-      events.append(self._exited(index, pid, message['code']))
+      events.append(self._exited(message))
     return events
 
   def _signal(self, index: int, number: int) -> None:

@@ -14,8 +14,9 @@ Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
                       {op: end}                kill what is left of the run
                       {op: quit}
   zygote -> launcher  {event: started, index, pid}
-                      {event: exited, index, pid, code}   code < 0: -signal;
-                      pid: null if the fork failed
+                      {event: exited, index, pid, code, oom}
+                      code < 0: -signal; pid: null if the fork failed; oom:
+                      whether the kernel has just killed for want of memory
                       {event: ended}
   node -> launcher    {event: running, index, pid}
 """
@@ -44,6 +45,7 @@ from launch.engines import linux
 
 _REAP_S = 2.0
 _QUIT_S = 5.0
+_OOM_S = 10.0  # that a process of much memory takes to end, at most
 
 
 def send(channel: socket.socket, **message) -> None:
@@ -75,6 +77,7 @@ class Zygote:
     self._unsent: collections.deque[bytes] = collections.deque()
     self._terminated = False
     self._pid = os.getpid()
+    self._oom_kills, self._oom_at = linux.oom_kills(), -_OOM_S
 
   def run(self) -> NoReturn:
     try:
@@ -121,6 +124,7 @@ class Zygote:
       self._flush()
       if self._wakeup in ready:
         os.read(self._wakeup, 4096)
+      self._short_of_memory()
       self._reap()
       if self._channel.fileno() in ready:
         message = receive(self._channel)
@@ -180,7 +184,7 @@ class Zygote:
       pulse.open_slot(request['pulse'], index).say(why, -1.0)
     with contextlib.suppress(OSError), open(request['log'], 'a') as log:
       print(why, file=log)
-    self._tell(event='exited', index=index, pid=None, code=1)
+    self._tell(event='exited', index=index, pid=None, code=1, oom=False)
 
   def _notifier(self, index: int) -> Callable[[], None]:
     def notify() -> None:
@@ -216,7 +220,15 @@ class Zygote:
       if pid in self._nodes:
         index = self._nodes.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        self._tell(event='exited', index=index, pid=pid, code=code)
+        oom = self._short_of_memory()
+        self._tell(event='exited', index=index, pid=pid, code=code, oom=oom)
+
+  def _short_of_memory(self) -> bool:
+    """Whether the kernel has killed for want of memory lately."""
+    now, kills = time.monotonic(), linux.oom_kills()
+    if kills > self._oom_kills:
+      self._oom_kills, self._oom_at = kills, now
+    return now - self._oom_at < _OOM_S
 
   def _end_run(self) -> None:
     self._kill_everything()

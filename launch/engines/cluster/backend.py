@@ -219,7 +219,7 @@ class Backend(processes.Backend):
       elif index not in mine:
         continue
       elif message['event'] == 'exited':
-        self._events.append(self._exited(index, pid, message['code']))
+        self._events.append(self._exited(message))
         self._seats.leave(index)
       else:
         seat = self._seat(index)

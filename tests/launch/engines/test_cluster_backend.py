@@ -12,6 +12,8 @@ from tests.launch.engines.fake_ray import RayError
 from tests.launch.engines.fake_ray import news
 from tests.launch.engines.fake_ray import place
 
+EXITED = {'event': 'exited', 'index': 0, 'pid': 50, 'code': -9, 'oom': False}
+
 
 @pytest.fixture
 def cluster(monkeypatch):
@@ -93,9 +95,7 @@ def test_a_node_whose_place_was_taken_is_killed_by_its_agent(cluster, backend):
   seats[0].last('hold').answer(RayError('The actor died.'))
   assert backend.poll(0.0) == []
   assert agent.asked('signal') == [(0, int(signal.SIGKILL))]
-  agent.last('poll').answer(
-    news([{'event': 'exited', 'index': 0, 'pid': 50, 'code': -9}])
-  )
+  agent.last('poll').answer(news([EXITED]))
   (event,) = backend.poll(0.0)
   assert (event.index, event.kind, event.killed) == (0, 'exited', True)
 
@@ -121,9 +121,7 @@ def test_a_node_whose_place_is_taken_while_it_is_forked_has_one_life(
     agent.last('poll').answer(news([{'event': kind, 'index': 0, 'pid': 50}]))
     assert [event.kind for event in backend.poll(0.0)] == [kind]
   assert agent.asked('signal') == [(0, int(signal.SIGKILL))]
-  agent.last('poll').answer(
-    news([{'event': 'exited', 'index': 0, 'pid': 50, 'code': -9}])
-  )
+  agent.last('poll').answer(news([EXITED]))
   (event,) = backend.poll(0.0)
   assert (event.kind, event.failed, event.killed) == ('exited', True, True)
   assert seat.dead

@@ -88,8 +88,14 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
     made._fork({'index': 0, 'log': str(log), 'pulse': pulses})
     message = zygote.receive(ours)
     made._signal(0, 9)
-  assert message == {'event': 'exited', 'index': 0, 'pid': None, 'code': 1}
-  event = backend._exited(0, message['pid'], message['code'])
+  assert message == {
+    'event': 'exited',
+    'index': 0,
+    'pid': None,
+    'code': 1,
+    'oom': False,
+  }
+  event = backend._exited(message)
   assert event.failed and not event.killed
   assert event.error.startswith(
     'its process could not be forked: [Errno 11] Resource temporarily'
@@ -111,3 +117,28 @@ def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
   )
   assert (done.returncode, done.stdout, done.stderr) == (7, '', '')
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_ends_as_the_kernel_runs_out_of_memory_is_told_so(
+  monkeypatch,
+):
+  kills, clock = [7], [1000.0]
+  monkeypatch.setattr(zygote.linux, 'oom_kills', lambda: kills[-1])
+  monkeypatch.setattr(zygote.time, 'monotonic', lambda: clock[-1])
+  ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  with ours, theirs:
+    made = zygote.Zygote(theirs, None)
+
+    def end():
+      process = subprocess.Popen(['sleep', '300'], start_new_session=True)
+      made._nodes[process.pid] = 0
+      process.kill()
+      os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+      made._reap()
+      return zygote.receive(ours)
+
+    assert (end()['code'], end()['oom']) == (-9, False)
+    kills.append(8)
+    assert end()['oom']
+    clock.append(1000.0 + zygote._OOM_S)
+    assert not end()['oom']  # of which one is that long ago
