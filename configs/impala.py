@@ -108,11 +108,12 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'pendulum': {
     'environment': 'Pendulum-v1',
-    'actors': _NARROW,
-    # By trial. With batches of 16 and a reward scale of 0.1 it stays at -1150.
-    # Advantages normalized within these small batches and no tanh: seeds 100
-    # to 105 end at -577 in the mean, for -487. Seeds 0 to 9 end at -677, 2 of
-    # them above -400 (docs/agents/impass.md).
+    # By trial, on seeds 100 to 105. A block is one update's batch, so that a
+    # policy is few updates old: they end at -238 in the mean, all above -400.
+    # With blocks of 8 environments, a queue of 4 and 8 updates in a call, and
+    # sigmas from the network, they end at -487, and seeds 0 to 9 at -677. With
+    # batches of 16 and a reward scale of 0.1 it stays at -1150.
+    'actors': {'envs_per_actor': 2, 'update_period': 64, 'queue_batches': 1},
     'agent': _impass(
       500_000,
       batch_size=2,
@@ -121,8 +122,9 @@ PRESETS: dict[str, dict[str, Any]] = {
       entropy_cost=0.0,
       normalize_advantages=False,
       tanh_mean=True,
+      free_sigma=True,
     ),
-    'run': {'steps_per_agent': 500_000},
+    'run': {'steps_per_agent': 500_000, 'updates_per_call': 1},
   },
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',

@@ -272,6 +272,23 @@ _ALL = (
     )
   ),
   *(
+    study_plan.solves(
+      f'd4pg_{preset}',
+      f'd4pg:{preset}',
+      'D4PG',
+      environment,
+      budget,
+      threshold,
+      5,
+      reached=3,
+    )
+    for preset, environment, budget, threshold in (
+      ('hopper', 'Hopper-v5', 300_000, 1_000.0),
+      ('swimmer', 'Swimmer-v5', 300_000, 30.0),
+      ('humanoid_standup', 'HumanoidStandup-v5', 200_000, 60_000.0),
+    )
+  ),
+  *(
     _swarm(
       f'pso_{agent.lower()}_{preset}',
       agent,
