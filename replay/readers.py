@@ -64,7 +64,7 @@ def make_dataset(
   [B], `.table_size` int64 [B], `.priority` float64 [B], `.times_sampled` [B].
 
   Args:
-    server_address: with `localhost:PORT` in the server's own process, samples
+    server_address: with `127.0.0.1:PORT` in the server's own process, samples
       do not go through gRPC.
     batch_size: items in a batch, B.
     max_in_flight: items that each worker requests ahead; default twice the

@@ -130,7 +130,7 @@ def save(
   Raises:
     files.Broken: what Reverb wrote is incomplete. Nothing changes.
   """
-  client = opened.server.localhost_client()
+  client = reverb.Client(f'127.0.0.1:{opened.server.port}')
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   incoming = root / _INCOMING
