@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 import contextlib
 import json
+import os
 import pathlib
 import shlex
 import sys
@@ -66,12 +67,10 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     followers = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
-      print(settings.listing(cell.sections))
-      return 0
+      return _print(settings.listing(cell.sections))
     if args.print_config:
       config = metrics.to_jsonable(cell.config)
-      print(json.dumps(config, indent=2, sort_keys=True))
-      return 0
+      return _print(json.dumps(config, indent=2, sort_keys=True))
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   return session.run(
@@ -83,6 +82,15 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     ray=ray,
     sinks=followers,
   )
+
+
+def _print(text: str) -> int:
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:  # such as `| head`
+    # Python would try the rest again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return 0
 
 
 def _as_started(run: str, argv: Sequence[str]) -> list[str]:
@@ -154,7 +162,7 @@ def _parser(description: str | None) -> commands.Parser:
   parser = commands.Parser(
     description,
     epilog=f'agents: {", ".join(registry.agents())}\n'
-    f'topologies: {", ".join(registry.TOPOLOGIES)}\n'
+    f'topologies: {", ".join(registry.ALL_TOPOLOGIES)}\n'
     f'engines: {", ".join(engines.NAMES)}\n\n'
     'Presets are in configs/AGENT.py. An agent or a topology of your own is\n'
     'module:Name, where the current directory or PYTHONPATH has the module.',

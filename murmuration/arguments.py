@@ -33,7 +33,8 @@ def whole(name: str, value: Any, low: int = 1) -> int:
   """
   try:
     found = int(value)
-    fits = bool(found == value) and found >= low  # '5' is not 5
+    # '5' is not 5, and a truth is no number.
+    fits = bool(found == value) and found >= low and _is_number(value)
   except (TypeError, ValueError, OverflowError):  # text, None, infinity
     fits = False
   if not fits:
@@ -41,6 +42,10 @@ def whole(name: str, value: Any, low: int = 1) -> int:
       f'{name}={value!r} is no whole number from {low} up. Give one.'
     )
   return found
+
+
+def _is_number(value: Any) -> bool:
+  return type(value).__name__ not in ('bool', 'bool_')  # Python's and NumPy's
 
 
 def whole_or_none(name: str, value: Any) -> int | None:

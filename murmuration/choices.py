@@ -7,6 +7,8 @@ from typing import Any
 
 from launch import cell as cell_lib
 from launch import registry
+from murmuration import given
+from murmuration import objects
 from run_records import settings as settings_lib
 
 
@@ -62,6 +64,7 @@ def resumed(
   Raises:
     ValueError: what cannot be, with the reason.
   """
+  given.__kinds__.update(objects.kinds(config))
   kept = cell_lib.resume(config)
   chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
   if steps is not None:

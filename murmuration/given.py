@@ -11,14 +11,20 @@ from typing import Any
 
 # What an environment that could not be built is to be tried as, by itself.
 __instead__ = 'what you gave as environment='
+# Name to 'agent', 'environment' or 'topology', as far as a run has said it.
+__kinds__: dict[str, str] = {}
 
 
 def __getattr__(name: str) -> Any:
   if name.startswith('_'):
     raise AttributeError(name)
+  kind = __kinds__.get(name)
+  object_ = f'{kind}={name}'
+  if kind is None:
+    object_ = f'agent={name}, or environment=, or topology='
   raise ValueError(
     f'{name!r} was given to murmuration.train as an object, which only the '
     'script that defines it has. Load the run there, with the object: '
-    f'murmuration.load(path, agent={name}), or environment=, or topology=. '
+    f'murmuration.load(path, {object_}). '
     'What stands in a module of its own, module:Name, is found everywhere.'
   )

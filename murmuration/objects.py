@@ -9,6 +9,7 @@ importable one, else by value (cloudpickle).
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 import contextlib
 import os
 import pathlib
@@ -30,6 +31,12 @@ PACKAGES = (
   'studies',
 )
 GIVEN = 'murmuration.given'
+# Where the config of a run names them.
+KEYS = {
+  'agent_name': 'agent',
+  'environment': 'environment',
+  'topology': 'topology',
+}
 _FUNCTION = (
   'a function that makes a new one each time, such as environment=lambda: '
   'MyEnv(size=8).'
@@ -130,6 +137,16 @@ class Objects:
     finally:
       for module in own:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+def kinds(config: Mapping[str, Any]) -> dict[str, str]:
+  """Which of a run's objects have no importable name: name to kind."""
+  found = {}
+  for key, kind in KEYS.items():
+    place, _, name = str(config.get(key)).partition(':')
+    if place == GIVEN:
+      found[name] = kind
+  return found
 
 
 def search_path() -> list[str]:

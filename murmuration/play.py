@@ -10,7 +10,7 @@ With a screen (DISPLAY) it opens a window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import importlib.util
 import os
@@ -22,6 +22,11 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from run_records import commands
+
+if __name__ == '__main__':
+  commands.begin()  # the imports below take a while
+
 import gymnasium
 import numpy as np
 
@@ -29,7 +34,6 @@ from environment_loops import atari
 from environment_loops import building
 from environment_loops import making
 from murmuration import portable
-from run_records import commands
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
 _MAX_STEPS = 100_000  # as in an evaluation
@@ -91,6 +95,7 @@ def play(
   film_steps: int = sys.maxsize,
   on_step: Callable[[], Any] = lambda: None,
   record: Callable[[Iterator[Any]], Any] = list,
+  on_end: Callable[[float], Any] = lambda found: None,
 ) -> tuple[np.ndarray, Any]:
   """Plays whole episodes.
 
@@ -104,6 +109,7 @@ def play(
     on_step: called before each step.
     record: takes the frames of the first episode, where there are some, as they
       are played: all of them at once would take a gigabyte.
+    on_end: takes the return of each episode when it is over.
 
   Returns:
     Returns [episodes], and what `record` made, or the error that it failed by.
@@ -143,6 +149,7 @@ def play(
         film = e
     for _ in played:  # what `record` left
       pass
+    on_end(returns[episode])
   return returns, film
 
 
@@ -167,8 +174,7 @@ def main() -> int:
     sys.path.append(commands.here())  # for environments of the user's own
     args = parser.parse(sys.argv[1:])
     if args.name is None:
-      _list()
-      return 0
+      return _list()
     if args.video:
       from run_records import film
 
@@ -194,23 +200,29 @@ def main() -> int:
         file=sys.stderr,
       )
     fps = environment.metadata.get('render_fps', 30)
-    returns, filmed = play(
-      policy,
-      args.episodes,
-      args.seed,
-      environment,
-      max_steps,
-      args.film_steps,
-      watched.moved,
-      (lambda frames: film.record(frames, video, fps)) if args.video else list,
-    )
+    ended: list[float] = []
+    commands.raise_interrupts()
+    try:
+      _, filmed = play(
+        policy,
+        args.episodes,
+        args.seed,
+        environment,
+        max_steps,
+        args.film_steps,
+        watched.moved,
+        (lambda frames: film.record(frames, video, fps))
+        if args.video
+        else list,
+        ended.append,
+      )
+    except KeyboardInterrupt:
+      if ended:
+        _say_returns(policy, ended)
+      print('interrupted', file=sys.stderr)
+      return commands.INTERRUPTED
     building.close(name, environment)
-  print(f'{policy.about["agent"]} on {name}: {policy.about["what"]}')
-  print(
-    '  '
-    + ' '.join(f'{r:.0f}' for r in returns)
-    + f'  mean {returns.mean():.1f}'
-  )
+  _say_returns(policy, ended)
   if isinstance(filmed, Exception):
     print(f'No film: {filmed}', file=sys.stderr)
     return 1
@@ -219,11 +231,24 @@ def main() -> int:
   return 0
 
 
-def _list() -> None:
-  for name in policies():
-    about = load(name).about
-    print(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
-    print(f'{"":24s} {about["command"]}')
+def _say_returns(policy: portable.Policy, returns: Sequence[float]) -> None:
+  about = policy.about
+  print(f'{about["agent"]} on {about["environment"]}: {about["what"]}')
+  each = ' '.join(f'{r:.0f}' for r in returns)
+  print(f'  {each}  mean {np.mean(returns):.1f}')
+
+
+def _list() -> int:
+  try:
+    for name in policies():
+      about = load(name).about
+      print(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
+      print(f'{"":24s} {about["command"]}')
+    sys.stdout.flush()
+  except BrokenPipeError:  # such as `| head`
+    # Python would try the rest again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return 0
 
 
 def _made(name: str, mode: str | None) -> gymnasium.Env:

@@ -19,6 +19,8 @@ from environment_loops import evaluation
 from environment_loops import making
 from launch import experiment
 from launch import registry
+from murmuration import given
+from murmuration import objects
 from run_records import checkpoints
 from run_records import film
 from run_records import run_directory
@@ -126,6 +128,7 @@ def load(run: run_directory.RunDirectory) -> Kept:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
   config = run.config()
+  given.__kinds__.update(objects.kinds(config))
   try:
     agent = registry.make(config)
   except ValueError as e:

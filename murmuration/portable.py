@@ -35,6 +35,11 @@ class Policy:
         f'observation has shape {x.shape}; needed is {self._shape}, or '
         '[N, ...] for a batch of N, from 1 up.'
       )
+    # As networks have it: float32, where 1e300 is infinite.
+    with np.errstate(over='ignore'):
+      finite = x.dtype.kind != 'f' or np.isfinite(x.astype(np.float32)).all()
+    if not finite:
+      raise ValueError(f'the observation is not finite: {observation}.')
     if self.about.get('observation_dtype') == 'uint8' and (
       x.dtype.kind not in 'iu' or x.min() < 0 or x.max() > 255
     ):

@@ -57,6 +57,7 @@ class Bar:
   def close(self) -> None:
     if self._length:
       self._write('\n')
+    self._length = 0
 
   def _write(self, text: str) -> None:
     try:

@@ -219,6 +219,7 @@ class Run:
     bar = progress_lib.Bar(progress)
     self._helper = helper = process.Helper(self._given, trains=True)
     message: tuple[str, Any] | None = None
+    begun = False
     try:
       helper.begin('train', path=self.path, **words)
       while True:
@@ -228,10 +229,12 @@ class Run:
           continue
         if message[0] in ('done', 'error'):
           break
+        begun |= message[0] == 'path'
         self._take(*message, bar)
       code, summary = helper.result(message)
     finally:
-      if message is None or message[0] not in ('done', 'error'):
+      broken_off = message is None or message[0] not in ('done', 'error')
+      if broken_off:
         # An exception, Ctrl-C also: the run is to save and to end.
         self.stop()
         helper.drain()
@@ -240,6 +243,10 @@ class Run:
       self._helper = None
       self._policy = None  # of parameters that a callback saw
       bar.close()
+      if broken_off and begun and (self.path / 'config.json').is_file():
+        # Who called `train` has no run now.
+        path = os.fspath(self.path)
+        bar.say(f'interrupted: kept in {path}; mm.load({path!r})')
     if code == _USAGE:
       said = [line for line in output.splitlines() if line.startswith('error:')]
       raise ValueError(said[-1].partition(' ')[2] if said else output)
@@ -344,6 +351,8 @@ def train(
   Raises:
     ValueError: something that cannot work, with the reason.
     RuntimeError: a node failed for good, with what it said.
+    KeyboardInterrupt: at Ctrl-C, when the run has ended as by `stop`. It is
+      kept, and a line says where.
   """
   given = objects.Objects()
   run = Run('' if run_dir is None else run_dir, given)
@@ -392,11 +401,8 @@ def load(
     ValueError: there is no run, or it was trained with something else.
   """
   given, config = objects.Objects(), stored.config(pathlib.Path(path))
-  for kind, key, thing in (
-    ('agent', 'agent_name', agent),
-    ('environment', 'environment', environment),
-    ('topology', 'topology', topology),
-  ):
+  things = (agent, environment, topology)
+  for (key, kind), thing in zip(objects.KEYS.items(), things, strict=True):
     kept = config.get(key)
     kept = kept if isinstance(kept, str) else ''
     if thing is not None or kept:

@@ -27,14 +27,27 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 import zipfile
 
 # Run as a file, Python would look for modules in replay/ first, whose inspect/
 # is not Python's.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+if __name__ == '__main__':
+
+  def _interrupted(*unused: Any) -> NoReturn:
+    # Not `print`: this may come in the middle of one.
+    os.write(2, b'interrupted\n')
+    os._exit(130)
+
+  # As run_records/commands.py has it, which replay/ does not import: in an
+  # import Ctrl-C is a trace, or lost where a library catches all.
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupted)
 
 import numpy as np
 
@@ -109,7 +122,10 @@ def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
     lines.append(_minari(found, about, out))
   if 'arrays' in wanted:
     arrays = {name: values for name, values in found.items() if len(values)}
-    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+    # Of one that is interrupted, nothing is in the way of the next.
+    part = out / f'part.{FILE}'
+    np.savez(part, about=np.array(json.dumps(about)), **arrays)
+    os.replace(part, path)
     lines.insert(0, f'{path}: {len(found["r_t"]):,} transitions')
     if 'also' in about:
       lines.append(f'note: {_also(about)}')

@@ -201,6 +201,8 @@ def _parsed(option: Any, text: str) -> Any:
     if parts[-1] is not Ellipsis and len(parts) != len(value):
       _refuse()
     return value
+  if option is int and type(value) is float and 'e' in text.lower():
+    value = int(value) if value.is_integer() else value  # 1e5
   if type(value) is not option:  # True is not accepted as a number
     _refuse()
   return value

@@ -285,7 +285,12 @@ def _parser() -> commands.Parser:
   at_least = commands.at_least
   parser = commands.Parser(__doc__)
   parser.add_argument(
-    'agent', metavar='AGENT[:PRESET]', help='as of `murmuration run`'
+    'agent',
+    # The words after it are taken out before: they may stand anywhere.
+    metavar='AGENT[:PRESET] [SETTING=VALUES ...]',
+    help='as of `murmuration run`; and what is tried, in a word for each '
+    'setting: values between commas, uniform(LOW,HIGH), log(LOW,HIGH) or '
+    'int(LOW,HIGH)',
   )
   parser.add_argument('--how', default='grid', help=', '.join(sweep_plan.HOW))
   parser.add_argument(

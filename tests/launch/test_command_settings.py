@@ -240,7 +240,7 @@ def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
 def test_help_shows_examples_and_the_names_that_there_are(answers):
   text = answers['help']['stdout']
   assert 'launch/run.py impala:cartpole --topology=swarm' in text
-  for names in (registry.agents(), registry.TOPOLOGIES, ('local_mt',)):
+  for names in (registry.agents(), registry.ALL_TOPOLOGIES, ('local_mt',)):
     for name in names:
       assert name in text
   assert 'vertex_ai' not in text

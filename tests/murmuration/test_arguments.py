@@ -110,7 +110,9 @@ def test_a_callback_that_can_be_called_is_not_refused(callback):
   arguments.check_callbacks({'on_end': callback, 'on_tick': None})
 
 
-@pytest.mark.parametrize('steps', [0, 1.5, -3, 'a', '5', [5, 6], 1e999])
+@pytest.mark.parametrize(
+  'steps', [0, 1.5, -3, 'a', '5', [5, 6], 1e999, True, np.True_]
+)
 def test_steps_are_whole(nothing_starts, steps):
   with pytest.raises(ValueError, match='steps=.* is no whole number from 1'):
     murmuration.train('ppo', 'CartPole-v1', steps=steps)

@@ -316,6 +316,52 @@ def test_a_wrong_word_for_play_is_one_sentence(
   assert line.startswith('error: ') and said in line
 
 
+@pytest.mark.parametrize('ended', [0, 2])
+def test_play_that_is_interrupted_shows_what_was_played(
+  monkeypatch, capsys, ended
+):
+  made = play._made
+
+  def interrupted(name, mode):
+    environment = made(name, mode)
+    reset, resets = environment.reset, iter(range(ended))
+
+    def begin(**options):
+      if next(resets, None) is None:
+        raise KeyboardInterrupt
+      return reset(**options)
+
+    environment.reset = begin
+    return environment
+
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(play, '_made', interrupted)
+  monkeypatch.setattr(sys, 'argv', ['play', 'impala:cartpole', '--episodes=9'])
+  assert play.main() == 130
+  said = capsys.readouterr()
+  assert said.err == 'interrupted\n'
+  assert said.out.endswith('  500 500  mean 500.0\n' if ended else '')
+  assert bool(said.out) == bool(ended)
+
+
+@pytest.mark.parametrize(
+  'words', [['play'], ['run', 'ppo', '--isolate=off', '--list-settings']]
+)
+def test_a_list_may_be_cut_by_who_reads_it(words):
+  reads, writes = os.pipe()
+  os.close(reads)
+  done = subprocess.run(
+    [sys.executable, '-m', 'murmuration', *words],
+    cwd=command.ROOT,
+    stdout=writes,
+    stderr=subprocess.PIPE,
+    text=True,
+    timeout=120,
+  )
+  os.close(writes)
+  assert (done.returncode, done.stderr) == (0, '')
+
+
 HANGS = """
 import time
 from environment_loops import making

@@ -196,6 +196,16 @@ def test_what_is_no_observation_is_refused():
       policy(wrong)
 
 
+@pytest.mark.parametrize('name', ['ddpg', 'lstm and stack'])
+def test_numbers_that_are_not_finite_are_refused_by_both(name):
+  kept = _named(name)
+  for policy in (playing.Native(kept), portable.Policy(export.packed(kept))):
+    for wrong in (np.nan, np.inf, 1e300):  # float32 has no 1e300
+      with pytest.raises(ValueError, match='the observation is not finite'):
+        policy([0.0, wrong, 0.0])
+    policy([0.0, 1e30, 0.0])
+
+
 class Unclosed(cartpole.CartPoleEnv):
   """Ends the process where it is closed, as some simulators do."""
 

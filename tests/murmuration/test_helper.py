@@ -326,6 +326,37 @@ def test_who_has_returned_stop_is_not_called_again(monkeypatch):
 
 
 @pytest.mark.parametrize('shown', [True, False])
+def test_who_interrupts_a_run_is_told_where_it_is_kept(
+  monkeypatch, capsys, tmp_path, shown
+):
+  (tmp_path / 'config.json').write_text('{}')
+
+  class Interrupted(Training):
+    def __init__(self, *unused, **unused_too):
+      super().__init__(*unused)
+      self._says = iter([('path', tmp_path), next(self._says)])
+
+    def receive(self, timeout_s):
+      for message in self._says:
+        return message
+      raise KeyboardInterrupt
+
+    def stop(self):
+      pass
+
+    drain = stop
+
+  monkeypatch.setattr(process, 'Helper', Interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    runs.train('dqn', progress=shown)
+  path = str(tmp_path)
+  *before, last, end = capsys.readouterr().err.split('\n')
+  assert last == f'interrupted: kept in {path}; mm.load({path!r})' and not end
+  # The bar stands above it.
+  assert ('1 of 2 steps' in before[-1]) == shown
+
+
+@pytest.mark.parametrize('shown', [True, False])
 def test_what_a_run_notes_is_shown_as_its_command_shows_it(
   monkeypatch, capsys, shown
 ):

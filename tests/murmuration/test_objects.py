@@ -13,12 +13,15 @@ from gymnasium.envs.classic_control import cartpole
 import pytest
 
 from agents import base
+from launch import cell
 from launch import registry
 import murmuration
 from murmuration import given
 from murmuration import helper
 from murmuration import objects
+from murmuration import playing
 from murmuration import service
+from run_records import run_directory
 
 
 def test_importing_it_imports_nothing_heavy():
@@ -218,6 +221,20 @@ def test_a_loaded_run_takes_along_what_this_process_registered(tmp_path):
     assert _loaded(tmp_path, config) is None
   finally:
     del gymnasium.registry['Registered-v1']
+
+
+def test_an_object_that_is_not_here_is_asked_for_as_what_it_was(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(given, '__kinds__', {})
+  config = {'agent_name': 'dqn', 'environment': 'murmuration.given:Mine'}
+  config = {**cell.resolve('dqn').config, **config}
+  run_directory.create(tmp_path / 'run', config, {})
+  with pytest.raises(ValueError) as refused:
+    playing.load(run_directory.open(tmp_path / 'run'))
+  said = str(refused.value)
+  assert 'murmuration.load(path, environment=Mine). ' in said
+  assert 'agent=' not in said
 
 
 def test_an_object_that_is_not_here_says_where_it_is():

@@ -39,6 +39,9 @@ print(min(found) > 2, all(map(os.get_inheritable, range(3))))
     'launch/run_swarm.py',
     'launch/evaluate.py',
     'studies/sweep.py',
+    'murmuration/play.py',
+    'murmuration/export.py',
+    'replay/export.py',
   ],
 )
 def test_an_interrupt_in_an_import_ends_the_command_with_a_word(

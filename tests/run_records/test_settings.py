@@ -33,6 +33,7 @@ class _Config(_Base):
   [
     ('size', '1_000', 1000),
     ('rate', '1e-3', 1e-3),
+    ('size', '1e5', 100_000),
     ('rate', '2', 2.0),
     ('rate', 'None', None),
     ('kinds', '(3,)', (3,)),
@@ -53,6 +54,9 @@ def test_a_text_is_what_its_field_can_be(name, text, value):
   'name, text, needed',
   [
     ('size', '1.5', 'a whole number'),
+    ('size', '1.5e0', 'a whole number'),
+    ('size', '1e999', 'a whole number'),
+    ('size', '2.0', 'a whole number'),
     ('size', 'True', 'a whole number'),
     ('size', 'None', 'a whole number'),
     ('rate', 'fast', 'a number or None'),

@@ -237,3 +237,8 @@ def test_what_is_there_is_not_made_again(made):
   assert run().splitlines()[-1] == said.splitlines()[-1]
   after = {p: p.stat().st_mtime_ns for p in out.glob('runs/*.json')}
   assert after == before and len(after) == 3
+
+
+def test_the_usage_shows_where_settings_stand():
+  usage = sweep._parser().format_usage()
+  assert usage.endswith('AGENT[:PRESET] [SETTING=VALUES ...]\n')
