@@ -141,7 +141,7 @@ def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
   if all(shard.error for shard in shards):
     saved = [
       read_checkpoint(path, f'{label}, saved')
-      for label, path in target.directories.items()
+      for label, path in target.saved().items()
     ]
     if all(shard.error for shard in saved):
       raise Failed(' '.join(str(shard.error) for shard in [*shards, *saved]))

@@ -29,13 +29,20 @@ class Target:
 
   Attributes:
     addresses: of live servers, by label.
-    directories: of checkpoints, by label; read if no server answers.
+    directories: of checkpoints that were there, by label.
     metrics: directory of the run's metrics, or None.
   """
 
   addresses: Mapping[str, str]
   directories: Mapping[str, pathlib.Path]
   metrics: pathlib.Path | None = None
+
+  def saved(self) -> Mapping[str, pathlib.Path]:
+    """Checkpoints of now: a run saves its replay at its end, too."""
+    if self.metrics is None:
+      return self.directories
+    run = self.metrics.parent
+    return _shards(run / 'checkpoints' / 'replay') or self.directories
 
   def learner_steps(self) -> int | None:
     """The learner's step of about a second ago; None if it is not known.

@@ -167,6 +167,22 @@ def test_arrays_hold_every_transition_in_order(run, tmp_path):
     export.export(str(run), tmp_path / 'out', 'arrays')
 
 
+def test_an_export_that_is_broken_off_is_not_in_the_way_of_the_next(
+  run, tmp_path, monkeypatch
+):
+  def interrupted(path, **unused):
+    path.write_bytes(b'half')
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(np, 'savez', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      export.export(str(run), tmp_path / 'out', 'arrays')
+  export.export(str(run), tmp_path / 'out', 'arrays')
+  assert len(export.load(tmp_path / 'out')[0])
+  assert [p.name for p in (tmp_path / 'out').iterdir()] == [export.FILE]
+
+
 def test_the_command_writes_both_and_says_so(run, tmp_path, capsys):
   # Four numbers are CartPole's; three are enough to see the episodes.
   assert export.main([str(run), str(tmp_path / 'out')]) == 0

@@ -312,6 +312,18 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
   assert '20 of 20 items in the checkpoint' in out
 
 
+def test_a_run_that_ends_while_it_is_asked_shows_what_it_saved(saved, serve):
+  run, _ = _left(saved, serve)
+  away = saved.rename(run.parent / 'away')
+  target = inspect_target.find(str(run))  # it lives, and has saved nothing yet
+  assert target.addresses and not target.directories
+  with pytest.raises(reading.Failed, match='No Reverb server answered'):
+    reading.read(target, 1)
+  away.rename(saved)
+  (shard,) = reading.read(target, 1)
+  assert shard.offline and shard.tables['replay'].size == 20
+
+
 def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(saved, serve):
   run, server = _left(saved, serve)
   target = inspect_target.find(str(run))
