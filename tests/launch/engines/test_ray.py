@@ -257,6 +257,30 @@ def test_a_run_whose_control_store_is_killed_stops_and_says_so(start_run):
   assert not list(run.directory.glob('.seen*'))
 
 
+@pytest.mark.long
+def test_a_run_whose_raylet_is_killed_says_so(start_run):
+  run = start_run(
+    'apex_dqn',
+    *SMALL,
+    '--config.run.steps_per_agent=10_000_000',
+    # By this number Ray would take its raylet for dead, and this process along.
+    environment={'RAY_RAYLET_PID': str(1 << 30)},
+  )
+  run.wait_until(lambda: run.pids('learner/0'), 'learner')
+  family = psutil.Process(run.process.pid).children(recursive=True)
+  (raylet,) = [one for one in family if one.name() == 'raylet']
+  raylet.kill()
+  assert run.wait() == 1, run.output
+  assert 'Traceback' not in run.output
+  summary = json.loads((run.directory / 'summary.json').read_text())
+  assert summary['outcome'] == 'failed'
+  assert 'servers of the run are is gone' in summary['reason']
+  assert not (run.directory / 'launcher.json').exists()
+  run.assert_nothing_is_left()
+  _, left = psutil.wait_procs(family, timeout=15)
+  assert left == []
+
+
 # Last: its host joins the cluster for good.
 @pytest.mark.long
 def test_a_host_with_other_packages_gets_no_node_and_ends_no_run(
