@@ -82,6 +82,7 @@ class LiveView:
     self._noticed: dict[str, str] = {}
     self._unsaved = ''  # which checkpoints fail, since when
     self._unsaved_said = False
+    self._now_s = 0.0  # of the last line
 
   def __call__(self, state: Any) -> None:
     """Takes the engine's RunState; returns at once."""
@@ -201,7 +202,10 @@ class LiveView:
   def _show_lines(
     self, state: Any, snapshot: Mapping[str, Any] | None, due: bool
   ) -> None:
-    now = view_text.clock((snapshot or {}).get('elapsed_s', state.elapsed_s))
+    # The engine's clock began before the counter's.
+    found_s = (snapshot or {}).get('elapsed_s', state.elapsed_s)
+    self._now_s = max(self._now_s, found_s)
+    now = view_text.clock(self._now_s)
     news: dict[str, list[str]] = {}
     for node in state.nodes:
       noticed = self._noticed.get(node.name, '')

@@ -97,7 +97,9 @@ def _commands(
   commands.append(
     (
       'all curves in the browser',
-      f'{_quoted(python)} -m tensorboard.main '
+      # Without what TensorFlow and its packages warn of.
+      f'TF_CPP_MIN_LOG_LEVEL=1 {_quoted(python)} -W ignore '
+      '-m tensorboard.main '
       f'--logdir {_quoted(run_dir.parent)}',
     )
   )

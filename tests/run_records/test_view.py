@@ -56,6 +56,17 @@ def _wait_for(words, stream):
     time.sleep(0.02)
 
 
+def test_the_clock_of_lines_never_falls():
+  live, stream = cases.plain(cases.Client(cases.snapshot()))
+  # The counter began three seconds after the engine.
+  for elapsed_s, counted in ((4.0, None), (5.0, 2.0), (9.0, 6.0)):
+    state = cases.state(cases.node(f'actor/{elapsed_s}'))
+    state.elapsed_s = elapsed_s
+    live._show_lines(state, counted and {'elapsed_s': counted}, due=False)
+  clocks = re.findall(r'^\[(.*?)\]', stream.getvalue(), re.M)
+  assert clocks == ['0:04', '0:04', '0:06']
+
+
 def test_a_dead_node_is_said_at_once_and_once(tmp_path, at_once):
   live, stream = cases.plain(cases.Client(cases.snapshot()))
   log = tmp_path / 'explorer-0.log'
@@ -277,7 +288,7 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   # By the command, where the environment has it.
   assert 'watch the best policy' in text
   assert re.search(f'(murmuration |/)evaluate(.py)? {run.path}\n', text)
-  assert f' -m tensorboard.main --logdir {tmp_path}' in text
+  assert f' -W ignore -m tensorboard.main --logdir {tmp_path}' in text
   assert 'the best parameters, and what' in text
   assert f'--resume={run.path}' not in text  # It is finished.
 
@@ -328,7 +339,7 @@ def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
   text = _end(1, 'explorer/0 failed for good', [], run.path)
   lines = text.partition('Next\n')[2].splitlines()[1::2]
   go_on, watch, curves, tail = map(shlex.split, lines)
-  assert go_on[0] == watch[0] == curves[0] == 'an env/bin/python'
+  assert go_on[0] == watch[0] == curves[1] == 'an env/bin/python'
   assert go_on[-1] == f'--resume={run.path}' and watch[-1] == str(run.path)
   assert curves[-1] == str(run.path.parent)
   assert tail == ['tail', '-n', '20', f'{run.path}/logs/*.log']
