@@ -237,9 +237,8 @@ def restored(
     with stderr.muted():
       server = save.start([queue], None, copy.with_name('none'), copy)
       try:
-        samples = server.localhost_client().sample(
-          table.name, len(picked), emit_timesteps=False
-        )
+        client = reverb.Client(f'127.0.0.1:{server.port}')
+        samples = client.sample(table.name, len(picked), emit_timesteps=False)
         for one in samples:
           yield one.info.key, one.data
       finally:
