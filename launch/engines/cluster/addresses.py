@@ -64,7 +64,7 @@ class Addresses:
         address = f'{address} {place["there"]}'
     else:
       port = self._port(name)
-      place['here'] = address = f'localhost:{port}'
+      place['here'] = address = f'127.0.0.1:{port}'
       place['port'] = port
       if self._tunnel is not None:
         place['gate'] = self._tunnel.gate()
@@ -81,7 +81,7 @@ class Addresses:
       return place['here' if place['host'] == self._host else 'plain']
     if self._tunnel is not None and 'port' in place:
       # Also to one that is here now: it may come back elsewhere.
-      return f'localhost:{self._tunnel.entry(name)}'
+      return f'127.0.0.1:{self._tunnel.entry(name)}'
     return place['here' if place['host'] == self._host else 'there']
 
   def place(self, name: str) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """What a host has one of: ways to Reverb on other hosts, copies of parameters.
 
-    client -> localhost:ENTRY -> TLS -> the other host's gate -> localhost:PORT
+    client -> 127.0.0.1:ENTRY -> TLS -> the other host's gate -> 127.0.0.1:PORT
 
 Reverb's clients keep the address that they were given, and know no TLS. An
 entry is that address: it stays the same when the server comes back on another
@@ -108,7 +108,7 @@ class Tunnel:
     """The port of this host at which a server of any host is reached."""
     with self._lock:
       if name not in self._entries:
-        listener = socket.create_server(('localhost', 0))
+        listener = socket.create_server(('127.0.0.1', 0))
         accept = asyncio.start_server(
           lambda r, w: self._from_here(name, r, w), sock=listener
         )
@@ -135,7 +135,7 @@ class Tunnel:
       if place is None:
         return
       if place['gate'] == self.gate():
-        there = await _connect('localhost', place['port'])
+        there = await _connect('127.0.0.1', place['port'])
       else:
         host, port = place['gate'].rsplit(':', 1)
         there = await _connect(host, int(port), self._to_gate)
@@ -152,7 +152,7 @@ class Tunnel:
       place = await self._ask(line.decode().rstrip('\n'))
       if place is None or place['gate'] != self.gate():
         return  # it is somewhere else by now
-      there = await _connect('localhost', place['port'])
+      there = await _connect('127.0.0.1', place['port'])
       await _carry(there, (reader, writer))
 
 
