@@ -220,8 +220,9 @@ class Agent(abc.ABC):
   # Learner steps per call where the agent fixes them, such as the epochs of a
   # rollout; None: `run.updates_per_call`.
   updates_per_call: int | None = None
-  # Names of the `statistics` that are running maxima. A parameter server merges
-  # them by maximum, all others by mean; learners that average take the first's.
+  # Names of the `statistics` that are running maxima. A parameter server and
+  # gossip merge them by maximum, all others by mean; learners that average take
+  # the first's.
   maxima: tuple[str, ...] = ()
   # Whether actors wait until the rollout they contributed to is learned from.
   on_policy: bool = False

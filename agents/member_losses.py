@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import logging
 from typing import Any
 
 import tensorflow as tf
 
 from agents import base
 from agents import parameters
+
+_logger = logging.getLogger(__name__)
+# Of gradients of tf.cond, tf.map_fn and tf.scan, for example.
+_NOT_VECTORISED = (TypeError, ValueError, NotImplementedError)
 
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
@@ -45,9 +50,12 @@ def of_all(
     with tf.GradientTape() as tape:
       tape.watch(variables)
       out = agent.loss(variables, *rest)
-    gradients = tape.gradient(
-      out.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+    gradients = tape.gradient(out.loss, variables)
+    if all(g is None for g in gradients):
+      raise ValueError(
+        f'The loss of {agent.name} depends on none of its parameters. Compute '
+        'it from `variables`, by functions of TensorFlow that have gradients.'
+      )
     if out.priorities is None:
       if importance is not None:
         raise ValueError(
@@ -57,7 +65,11 @@ def of_all(
       out = out._replace(priorities=tf.zeros((1,)))
     if out.stopped is None:
       out = out._replace(stopped=tf.constant(False))
-    return out, tf.concat([tf.reshape(g, (-1,)) for g in gradients], axis=0)
+    parts = [
+      tf.zeros(v.shape.num_elements()) if g is None else tf.reshape(g, (-1,))
+      for g, v in zip(gradients, variables)
+    ]
+    return out, tf.concat(parts, axis=0)
 
   members: Any = (
     split(agent.layout, theta),
@@ -72,17 +84,36 @@ def of_all(
   number = theta.shape[0]
   if number == 1:
     return tf.nest.map_structure(lambda x: x[None], alone(0))
-  if agent.images:
-    # Convolutions cannot be vectorised over filters: one member at a time.
-    each = [alone(index) for index in range(number)]
-    return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
-  if importance is None:
-    return tf.vectorized_map(
-      lambda member: loss((*member, None)),
-      members[:-1],
-      fallback_to_while_loop=False,
-    )
-  return tf.vectorized_map(loss, members, fallback_to_while_loop=False)
+  # Convolutions cannot be vectorised over filters.
+  if not agent.images:
+    try:
+      return _vectorised(loss, members)
+    except _NOT_VECTORISED as e:
+      # A fault of the loss itself is raised again below.
+      _logger.info(
+        'The loss of %s is computed for one member after another: %s',
+        agent.name,
+        str(e).partition('\n')[0],
+      )
+  each = [alone(index) for index in range(number)]
+  return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
+
+
+def _vectorised(loss: Callable[[Any], Any], members: Any) -> Any:
+  # It logs what it cannot convert as an error, with the whole graph.
+  log = tf.get_logger()
+  level = log.level
+  log.setLevel(logging.CRITICAL)
+  try:
+    if members[-1] is None:
+      return tf.vectorized_map(
+        lambda member: loss((*member, None)),
+        members[:-1],
+        fallback_to_while_loop=False,
+      )
+    return tf.vectorized_map(loss, members, fallback_to_while_loop=False)
+  finally:
+    log.setLevel(level)
 
 
 def _each(fn: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import pathlib
+import re
 import sys
 import types
 from typing import Any
@@ -133,8 +134,15 @@ def _keep_quiet(render_mode: str | None) -> None:
   # Pictures for a film need no window, and without a screen there is none.
   if render_mode == 'rgb_array' or not os.environ.get('DISPLAY'):
     os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+  _ignore_mended()
+
+
+def _ignore_mended() -> None:
   for message in _MENDED:
-    warnings.filterwarnings('ignore', message, UserWarning)
+    entry = ('ignore', re.compile(message, re.IGNORECASE), UserWarning, None, 0)
+    # Each call makes Python forget which warnings it has shown already.
+    if entry not in warnings.filters:
+      warnings.filterwarnings('ignore', message, UserWarning)
 
 
 def _can_be_seen(name: str, render_mode: str) -> bool:

@@ -121,7 +121,8 @@ def apply(xp, operations, x, state, fresh):
     elif name == 'bound':  # from [-1, 1] to the environment's own units
       low, high, dtype = a
       unit = xp.clip(xp.asarray(x, np.float64), -1.0, 1.0)
-      x = low + (unit + 1.0) / 2.0 * (high - low)
+      unit = (unit + 1.0) / 2.0
+      x = low * (1.0 - unit) + high * unit  # high - low may overflow
       x = xp.asarray(xp.clip(x, low, high), np.dtype(dtype))
     else:
       size = state_size(operation)

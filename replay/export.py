@@ -42,7 +42,7 @@ if __name__ == '__main__':
   def _interrupted(*unused: Any) -> NoReturn:
     # Not `print`: this may come in the middle of one.
     os.write(2, b'interrupted\n')
-    os._exit(130)
+    os._exit(130)  # _INTERRUPTED, below
 
   # As run_records/commands.py has it, which replay/ does not import: in an
   # import Ctrl-C is a trace, or lost where a library catches all.
@@ -50,6 +50,11 @@ if __name__ == '__main__':
     signal.signal(signal.SIGINT, _interrupted)
 
 import numpy as np
+
+if __name__ == '__main__':
+  # Now there is work to clean up after.
+  if signal.getsignal(signal.SIGINT) is _interrupted:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing that takes seconds to import before --help.
 from replay import isolation
@@ -59,6 +64,7 @@ FILE = 'transitions.npz'
 FORMATS = ('all', 'arrays', 'minari')
 FIELDS = ('o_tm1', 'a_tm1', 'r_t', 'd_t', 'o_t')
 _USAGE = 2
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return _USAGE
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    return _INTERRUPTED
   return 0
 
 
@@ -117,18 +126,22 @@ def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
   path = out / FILE
   if 'arrays' in wanted and path.exists():
     raise FileExistsError(f'{path} is there already. Give another directory.')
-  # First, as it may be refused: then arrays can still go to the same place.
-  if 'minari' in wanted:
-    lines.append(_minari(found, about, out))
-  if 'arrays' in wanted:
-    arrays = {name: values for name, values in found.items() if len(values)}
-    # Of one that is interrupted, nothing is in the way of the next.
-    part = out / f'part.{FILE}'
-    np.savez(part, about=np.array(json.dumps(about)), **arrays)
-    os.replace(part, path)
-    lines.insert(0, f'{path}: {len(found["r_t"]):,} transitions')
-    if 'also' in about:
-      lines.append(f'note: {_also(about)}')
+  part = out / f'part.{FILE}'
+  try:
+    if 'arrays' in wanted:
+      arrays = {name: values for name, values in found.items() if len(values)}
+      np.savez(part, about=np.array(json.dumps(about)), **arrays)
+    # It may be refused: then arrays can still go to the same place.
+    if 'minari' in wanted:
+      lines.append(_minari(found, about, out))
+    # Of what is interrupted before, nothing is in the way of the next.
+    if 'arrays' in wanted:
+      os.replace(part, path)
+      lines.insert(0, f'{path}: {len(found["r_t"]):,} transitions')
+      if 'also' in about:
+        lines.append(f'note: {_also(about)}')
+  finally:
+    part.unlink(missing_ok=True)
   return lines
 
 

@@ -375,7 +375,10 @@ class Mix(local.Local):
     if slot is not None:
       found, moments = np.split(found, 2, axis=1)
       learner.restore({**learner.save(), slot: moments})
-    return self._with_maxima(found.copy(), theta, found)
+    # What has come is read-only.
+    return (
+      self._with_maxima(found.copy(), theta, found) if self._maxima else found
+    )
 
 
 def second_moments(optimizer: Any) -> str:

@@ -80,7 +80,8 @@ def vtrace(
   traces = continues * lambda_ * _clip(rhos, c_bar)
   corrections = discounted_sum(deltas, traces)
   after = tf.pad(corrections[1:], [[0, 1], [0, 0]])  # A_T = 0
-  q_t = r_t + discount_t * next_values + continues * after
+  q_t = r_t + discount_t * next_values
+  q_t += tf.math.multiply_no_nan(after, continues)
   return VTrace(values + corrections, q_t - values, _clip(rhos, pg_rho_bar))
 
 

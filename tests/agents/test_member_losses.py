@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents import base
 from agents import member_losses
 from agents import parameters
 from tests.agents import unroll_cases as cases
@@ -38,3 +39,54 @@ def test_each_member_learns_as_it_would_alone(options):
     np.testing.assert_allclose(
       together[member], gradient[0], rtol=1e-3, atol=1e-5
     )
+
+
+class Quadratic:
+  """The least that `of_all` asks of an agent; the target is its experience."""
+
+  name, images = 'quadratic', False
+  layout = parameters.Layout([('w', (3,)), ('unused', (2,))])
+
+  def __init__(self, how):
+    self._how = how
+
+  def loss(self, variables, target_variables, batch, importance):
+    del target_variables, importance
+    loss = self._how(variables[0] - batch)
+    return base.LossOutput(loss, None, {})
+
+
+def _branch(x):
+  return tf.cond(
+    tf.reduce_sum(x) > 0,
+    lambda: tf.reduce_sum(x**2),
+    lambda: tf.reduce_sum(2 * x**2),
+  )
+
+
+def _mapped(x):
+  return tf.reduce_sum(tf.map_fn(lambda one: one**2, x))
+
+
+@pytest.mark.parametrize('how', [_branch, _mapped])
+def test_a_loss_that_cannot_be_vectorised_is_of_one_member_after_another(how):
+  theta = tf.constant([[1.0, 2.0, 3.0, 0, 0], [-1.0, -2.0, -4.0, 0, 0]])
+  experience = tf.zeros((2, 3))
+
+  @tf.function
+  def gradients(theta, experience):
+    return member_losses.of_all(Quadratic(how), theta, theta, experience, None)[
+      1
+    ]
+
+  got = gradients(theta, experience)
+  factor = tf.constant([2.0, 4.0 if how is _branch else 2.0])
+  np.testing.assert_allclose(got, factor[:, None] * theta)
+
+
+@pytest.mark.parametrize('members', [1, 2])
+def test_a_loss_that_reaches_no_parameter_is_refused(members):
+  theta = tf.ones((members, 5))
+  agent = Quadratic(lambda x: tf.reduce_sum(tf.stop_gradient(x)))
+  with pytest.raises(ValueError, match='quadratic depends on none of its'):
+    member_losses.of_all(agent, theta, theta, tf.zeros((members, 3)), None)

@@ -197,10 +197,19 @@ def test_wrong_shapes_are_refused():
     vtrace.vtrace(*map(tf.constant, inputs.values()))
 
 
-def test_a_product_that_overflows_ends_with_its_episode():
-  deltas = tf.ones((12, 1))
-  weights = np.full((12, 1), 1e9, np.float32)
-  weights[3] = 0.0  # the episode ends here
-  sums = vtrace.discounted_sum(deltas, tf.constant(weights)).numpy()[:, 0]
-  assert np.isinf(sums[4]) and sums[3] == 1.0
-  np.testing.assert_allclose(sums[2], 1e9 + 1)
+@pytest.mark.parametrize('flag', [0.0, 0.9])
+def test_a_trace_that_overflows_ends_with_its_episode(flag):
+  inputs = _inputs()
+  inputs['discount_t'][:] = 0.9
+  inputs['last_t'][:] = False
+  inputs['discount_t'][3], inputs['last_t'][3] = flag, True
+  inputs['log_rhos'][4:] = 400.0  # squared, beyond float64
+
+  def of(part):
+    each = (tf.constant(x[part]) for x in inputs.values())
+    return vtrace.vtrace(*each, rho_bar=None, c_bar=None, pg_rho_bar=None)
+
+  whole, first = of(slice(0, T)), of(slice(0, 4))
+  assert not np.isfinite(whole.vs[4]).all()
+  np.testing.assert_allclose(whole.vs[:4], first.vs)
+  np.testing.assert_allclose(whole.pg_advantages[:4], first.pg_advantages)

@@ -272,3 +272,11 @@ def test_an_agent_without_operations_and_other_formats_are_refused(
   own.operations = functools.partial(base.Agent.operations, own)
   with pytest.raises(ValueError, match='cannot be exported'):
     export.packed(_kept(own))
+
+
+def test_bounds_whose_difference_overflows_are_reached():
+  bounds = (np.full(1, -1e308), np.full(1, 1e308), '<f8')
+  got, _ = portable.apply(
+    np, [['bound', *bounds]], np.array([[-1.0], [0.0], [1.0]]), None, None
+  )
+  np.testing.assert_array_equal(got[:, 0], [-1e308, 0.0, 1e308])
