@@ -140,8 +140,10 @@ def follow(
       guarded(name, lambda name=name: begin(name))
     for feed in [*feeds]:
       guarded(feed.name, feed.poll)
+  # Once: of a run on another host it takes half a minute to see.
+  live = goes_on() if feeds else False
   for feed in [*feeds]:
-    guarded(feed.name, lambda feed=feed: feed.close(goes_on()))
+    guarded(feed.name, lambda feed=feed: feed.close(live))
     if feed.name in locks:
       locks.pop(feed.name).close()
   for name in waiting:
@@ -178,7 +180,7 @@ def _check_free(run: run_directory.RunDirectory, names: Sequence[str]) -> None:
 
 def _goes_on(path: pathlib.Path) -> bool:
   try:
-    launcher.check_ended(path)
+    launcher.check_ended(path, lambda words: print(words, file=sys.stderr))
   except launcher.Refused:
     return True
   return False

@@ -213,6 +213,8 @@ class Server:
 
   def _make_room(self) -> None:
     """Raises Stranger if there is none for one more."""
+    if len(self._connections) < self._max_handshakes:
+      return  # the share of both is larger
     connections = list(self._connections.values())  # the oldest first
     if sum(one.is_shaken for one in connections) >= self._max_connections:
       raise sockets.Stranger(

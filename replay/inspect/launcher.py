@@ -8,6 +8,7 @@ that inspects the run joins the namespace of that process.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import json
 import os
 import pathlib
@@ -21,9 +22,11 @@ from replay import isolation
 FILE = 'launcher.json'
 # Errors from reading a record that is incomplete or another user's.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-# What a run writes twice a second while it lives, and the record itself.
+# What a live run touches: its launcher the record, its counter the others, also
+# while the launcher is stopped (Ctrl-Z).
 _SIGNS = (FILE, 'metrics/counter.json', 'metrics/counter.journal')
-_DEAD_S = 30.0  # without a sign: a counter that died is back before that
+_DEAD_S = 30.0  # without a sign
+_SIGN_S = 2.0  # between two of the launcher's
 _LOOK_S = 0.5
 
 
@@ -46,6 +49,21 @@ def record() -> dict[str, Any]:
   return {
     'pid': os.getpid(), 'started': started, 'host': host, 'space': _space()
   }  # fmt: skip
+
+
+class Signs:
+  """Shows other hosts that a run's launcher lives, by its record's time."""
+
+  def __init__(self, run: pathlib.Path):
+    self._file = run / FILE
+    self._next = 0.0
+
+  def give(self) -> None:
+    """Call it again and again. Needs no room on a disk that is full."""
+    if time.monotonic() >= self._next:
+      self._next = time.monotonic() + _SIGN_S
+      with contextlib.suppress(OSError):
+        os.utime(self._file)
 
 
 def give_up(run: pathlib.Path) -> None:
@@ -105,13 +123,15 @@ def _check_still(
 ) -> None:
   """Waits until the signs of life are old; refuses if there is a new one."""
   before = _newest_sign_s(run)
-  left_s = _DEAD_S - (_now_s(run) - before)
+  # At most so long, whatever the clock of that host says.
+  left_s = min(_DEAD_S - (_now_s(run) - before), _DEAD_S)
   if left_s > 0:
     say(
       f'{run} was run by {which}, another host or container, until just now: '
       f'{left_s:.0f} s to see whether it still is'
     )
-  while _now_s(run) - before < _DEAD_S:
+  end = time.monotonic() + left_s
+  while time.monotonic() < end:
     time.sleep(_LOOK_S)
     if _newest_sign_s(run) != before:
       raise Refused(

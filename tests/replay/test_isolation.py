@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -283,8 +284,14 @@ def elsewhere(tmp_path, monkeypatch):
   """A run of another container; a list of calls, one for each look at it."""
   record = {**launcher.record(), 'space': 'another', 'host': 'pod-7'}
   (tmp_path / launcher.FILE).write_text(json.dumps(record))
-  looks = []
-  monkeypatch.setattr(launcher.time, 'sleep', lambda s: looks.pop(0)())
+  looks, clock = [], types.SimpleNamespace(now=0.0)
+
+  def sleep(unused):
+    clock.now += 10.0
+    looks.pop(0)()
+
+  monkeypatch.setattr(launcher.time, 'sleep', sleep)
+  monkeypatch.setattr(launcher.time, 'monotonic', lambda: clock.now)
   return looks
 
 
@@ -314,13 +321,29 @@ def test_a_run_of_another_container_has_ended_when_nothing_changes(
   os.utime(record, (old, old))
   launcher.check_ended(tmp_path, said.append)
   assert said == []  # at once
-  # One that was killed just now is waited for.
-  os.utime(record, (old + 3600, old + 3600))
-  elsewhere[:] = [lambda: None] * 3
-  now = iter([old + 3600 + x for x in (0, 0, 10, 20, 31)])
-  monkeypatch.setattr(launcher, '_now_s', lambda run: next(now))
-  launcher.check_ended(tmp_path, said.append)
-  assert len(said) == 1 and '30 s to see' in said[0] and not elsewhere
+  # One that was killed just now is waited for, and no longer where its clock
+  # was ahead.
+  for ahead in (0, 3600):
+    os.utime(record, (old + 3600 + ahead,) * 2)
+    elsewhere[:] = [lambda: None] * 3
+    monkeypatch.setattr(launcher, '_now_s', lambda run: old + 3600)
+    launcher.check_ended(tmp_path, said.append)
+    assert '30 s to see' in said.pop() and not elsewhere
+
+
+def test_a_launcher_gives_a_sign_now_and_then(tmp_path, monkeypatch):
+  clock = types.SimpleNamespace(now=100.0)
+  monkeypatch.setattr(launcher.time, 'monotonic', lambda: clock.now)
+  record = tmp_path / launcher.FILE
+  signs = launcher.Signs(tmp_path)
+  signs.give()
+  assert not record.exists()
+  record.touch()
+  for seconds, seen in ((1.0, False), (3.0, True), (1.0, False)):
+    os.utime(record, (0, 0))
+    clock.now += seconds
+    signs.give()
+    assert (record.stat().st_mtime > 0) == seen
 
 
 def test_a_record_that_does_not_say_where_is_of_this_host(tmp_path):

@@ -281,14 +281,12 @@ class Agent:
     self._asked = True
 
   def _watch_lease(self) -> None:
-    seen, silent_s = self._polls, 0.0
+    seen, heard = self._polls, time.monotonic()
     while not self._over.wait(_LOOK_S):
-      # A sum of waits: none passes while this process is stopped, or its
-      # machine is.
-      silent_s += _LOOK_S
       if self._polls != seen or self._sees_launcher():
-        seen, silent_s = self._polls, 0.0
-      elif silent_s >= LEASE_S:
+        seen, heard = self._polls, time.monotonic()
+      # Also if this host was what stood still: the others went on meanwhile.
+      elif time.monotonic() - heard >= LEASE_S:
         self._lapsed = True
         self._channel.shutdown(socket.SHUT_RDWR)
         return
