@@ -60,8 +60,9 @@ class Logs:
     often = f', {self._kills[index]} times now' * (self._kills[index] > 1)
     if oom:
       return (
-        f'{often}: its host has just run out of memory (see `dmesg`). Place '
-        'fewer nodes or environments there, or lower what replay holds'
+        f'{often}: its host, or a container on it, has just run out of memory '
+        '(see `dmesg`). Place fewer nodes or environments there, or lower what '
+        'replay holds'
       )
     return f'{often} (out of memory? see `dmesg`)'
 

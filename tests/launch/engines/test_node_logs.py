@@ -46,5 +46,6 @@ def test_a_node_that_is_killed_again_and_again_is_told_so(tmp_path):
     'killed by SIGKILL, 2 times now (out of memory? see `dmesg`)'
   )
   assert logs.error(0, -9, '', True).startswith(
-    'killed by SIGKILL, 3 times now: its host has just run out of memory'
+    'killed by SIGKILL, 3 times now: its host, or a container on it, has just '
+    'run out of memory'
   )
