@@ -90,13 +90,15 @@ def write(
       kill but maybe not a power cut.
 
   Raises:
-    OSError: as from a full disk. `unsaved(path)` says so until a write is done.
+    OSError: as from a full disk. `unsaved(path)`, where it can be made, says so
+      until a write is done.
   """
   try:
     _write(path, save, sync)
   except OSError as e:
-    # An empty file finds room on a disk that is full: whoever looks at the run
-    # from outside learns of it, also if nobody reads this process's log.
+    # An empty file finds room on a disk whose blocks are full: whoever looks at
+    # the run from outside learns of it, also if nobody reads this process's
+    # log. Without inodes, over a quota, or read-only, it takes no mark either.
     with contextlib.suppress(OSError), open(unsaved(path), 'x') as file:
       file.write(e.strerror or str(e))
     raise

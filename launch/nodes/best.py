@@ -35,11 +35,12 @@ class Best:
   def __init__(self, run_dir: str | os.PathLike[str] | None):
     """Reads what the run has kept so far; without `run_dir` nothing is kept."""
     self._rank = (False, -np.inf, -1)
+    self._unwritten: dict[str, Any] | None = None  # the best, if a write failed
     self._path = None
+    self._start = 0  # how often the run had been started or resumed
     if run_dir is None:
       return
     self._path = checkpoints.directory(run_dir) / checkpoints.BEST
-    self._start = 0  # how often the run had been started or resumed
     with contextlib.suppress(FileNotFoundError):
       self._start = len(run_directory.RunDirectory(run_dir).commands())
     kept = checkpoints.read_to_play(self._path)
@@ -58,15 +59,24 @@ class Best:
     `steps` are those of one agent that it has learned from. A `mean` of NaN,
     where episodes broke, is never the best.
     """
+    if self._path is None:
+      return
     rank = (confirmed, float(mean), steps)
-    if self._path is None or np.isnan(mean) or rank < self._rank:
+    if not np.isnan(mean) and rank >= self._rank:
+      self._rank = rank
+      self._unwritten = {
+        'theta': np.array(theta), 'return_mean': mean, 'steps': steps,
+        'confirmed': confirmed, 'start': self._start,
+      }  # fmt: skip
+    self.write()
+
+  def write(self) -> None:
+    """Writes the best, unless that is done; after an error, call it again."""
+    if self._path is None or self._unwritten is None:
       return
     with pulse.survives(checkpoints.BEST):
-      checkpoints.write(
-        self._path, theta=theta, return_mean=mean, steps=steps,
-        confirmed=confirmed, start=self._start,
-      )  # fmt: skip
-      self._rank = rank
+      checkpoints.write(self._path, **self._unwritten)
+      self._unwritten = None
 
 
 class Judge:
@@ -115,6 +125,7 @@ class Judge:
     further columns of the row.
     """
     run = self._experiment.run
+    self._best.write()  # this evaluation may be cut, before it offers its own
     results = self._play(
       thetas, run.eval_episodes, f'evaluation at {steps}', should_stop
     )
@@ -138,6 +149,10 @@ class Judge:
     if self._target is not None and np.min(means) >= self._target:
       self._confirm(thetas, steps, self._target, should_stop)
     return True
+
+  def close(self) -> None:
+    """Writes what the disk did not take when it was evaluated."""
+    self._best.write()
 
   def _confirm(
     self,
@@ -229,6 +244,7 @@ class SelfEvaluation:
         'The last evaluation, after %d steps, was cut: the run was stopped.',
         steps,
       )
+    self._judge.close()
 
   def _over(self) -> bool:
     pulse.worked(moved=True)  # The run waits for evaluation steps too.

@@ -1,7 +1,8 @@
 """A worker's checkpoints: RUN/checkpoints/WORKER.npz, and its replay.
 
 The worker waits during a save, so slow saves are made less often. A failed save
-of replay is only logged: the previous checkpoint is still there.
+of replay is no failure of the run: the previous checkpoint is still there. It
+is logged, and of a ring (`Rings`) also said when the run ends or is resumed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from launch import pulse
 from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
 from run_records import run_directory
+from run_records import unsaved
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
@@ -170,7 +172,8 @@ class Rings:
     self._paths = []
     if run_dir is not None:
       directory = checkpoints.directory(run_dir)
-      self._paths = [directory / f'ring-{i}.npz' for i in range(len(rings))]
+      names = [unsaved.RING.format(i) for i in range(len(rings))]
+      self._paths = [directory / name for name in names]
     self._rings = list(rings)
 
   def restore(self) -> None:

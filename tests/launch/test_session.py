@@ -1,6 +1,7 @@
 """How a run of the terminal begins: whose directory it is, what is refused."""
 
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -240,6 +241,58 @@ def test_a_run_whose_last_save_failed_says_what_there_is(
   shown = capsys.readouterr()
   assert 'goes on with worker-0.npz of update 10,776' in shown.err
   assert more == state.FINISHED and said not in shown.out
+
+
+def _only_best_fails(path, *unused):
+  """A run that ends well, but for what is only played, and its replay."""
+  directory = checkpoints.directory(path)
+  checkpoints.write(directory / 'worker-0.npz', updates=39_128)
+  for name in (checkpoints.BEST, 'ring-0.npz'):
+    durable.unsaved(directory / name).touch()
+  _counted(path)
+
+
+def test_a_run_that_lacks_only_what_none_goes_on_from_has_succeeded(
+  tmp_path, monkeypatch, capsys
+):
+  _ended(monkeypatch, _only_best_fails)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == state.FINISHED
+  shown = capsys.readouterr()
+  log = (path / 'logs' / 'launcher.log').read_text()
+  for said in (
+    'the newest best.npz could not be written',
+    'a resume begins with an empty replay',
+  ):
+    assert said in shown.err and said in log
+  assert 'new run' not in shown.out + shown.err
+
+
+def test_marks_that_cannot_be_read_are_said_and_end_no_command(
+  tmp_path, monkeypatch, capsys
+):
+  def stale(*unused):
+    raise OSError(errno.ESTALE, 'Stale file handle')
+
+  _ended(monkeypatch, lambda path, tick: _counted(path))
+  monkeypatch.setattr(session.unsaved, 'at_end', stale)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == state.FINISHED
+  assert 'is not known: [Errno 116] Stale file' in capsys.readouterr().err
+
+
+def test_a_resumed_run_is_not_judged_by_the_summary_of_its_earlier_start(
+  tmp_path, monkeypatch, capsys
+):
+  _ended(monkeypatch, lambda path, tick: _counted(path))
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == state.FINISHED
+  # Its disk takes no file, so that there is no mark either.
+  _ended(monkeypatch, lambda path, tick: None)
+  again = session.run(cell, 'local_mt', path, resume=True, isolate='off')
+  assert again == state.FAILED
+  said = 'took no summary.json: is its disk full (`df`, `df -i`) or read-only'
+  assert said in ' '.join(capsys.readouterr().out.split())
 
 
 def test_a_launcher_takes_away_no_record_but_its_own(tmp_path, monkeypatch):

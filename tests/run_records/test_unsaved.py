@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from launch.nodes import saves
 from launch.services import counter as counter_lib
 from launch.services import evolution
 from run_records import checkpoints
@@ -131,6 +132,109 @@ def test_a_run_that_ended_without_a_learner_is_refused(tmp_path, disk, save):
   save(1160)
   unsaved.check(tmp_path, said.append)
   assert said == []
+
+
+@pytest.mark.parametrize('before', [True, False])
+def test_what_is_only_played_is_no_failure_of_a_run(
+  tmp_path, disk, save, before
+):
+  _count(tmp_path, worker_0=39_128).close()
+  names = (checkpoints.BEST, checkpoints.STAR, checkpoints.AGENTS)
+  save(39_128, 'worker-0.npz')
+  if before:
+    assert all(save(500, name) for name in names)
+  disk(True)
+  assert not any(save(900, name) for name in names)
+  assert unsaved.at_end(tmp_path) == ''
+  (said,) = unsaved.besides(tmp_path)
+  assert 'the newest agents.npz, best.npz, star.npz could not be' in said
+  there = 'best.npz of update 500 (' if before else 'no best.npz'
+  assert there in said and 'No space left' in said
+  assert 'goes on' not in said and 'new run' not in said
+  said = []
+  unsaved.check(tmp_path, said.append)
+  assert said == []
+  now = unsaved.now(tmp_path)
+  assert now.startswith('not written since') and 'best.npz' in now
+  assert not save(40_000, 'worker-0.npz')
+  assert unsaved.now(tmp_path).startswith('checkpoints fail since')
+  ended = unsaved.at_end(tmp_path)
+  assert 'worker-0.npz of update 39,128' in ended and 'best' not in ended
+
+
+@pytest.mark.parametrize('before', [True, False])
+def test_replay_in_a_worker_that_was_not_kept_is_said_and_is_no_failure(
+  tmp_path, disk, save, before
+):
+  class Ring:
+    def save(self):
+      return {'rows': np.ones(3)}
+
+  _count(tmp_path, worker_0=39_128).close()
+  save(39_128, 'worker-0.npz')
+  rings = saves.Rings(str(tmp_path), [Ring()])
+  replay = saves.ReplaySaves([rings], 0.0)
+  if before:
+    assert replay.save(10)
+  disk(True)
+  assert not replay.save(39_128)
+  assert unsaved.at_end(tmp_path) == ''
+  (said,) = unsaved.besides(tmp_path)
+  there = 'what ring-0.npz has (' if before else 'an empty replay (no ring-0'
+  why = 'replay was not kept (No space left on device): '
+  assert f'{why}a resume begins with {there}' in said
+  resumed = []
+  unsaved.check(tmp_path, resumed.append)
+  assert resumed == [f'{said}.']
+  disk(False)
+  assert replay.save(39_128) and unsaved.besides(tmp_path) == []
+
+
+def test_a_new_run_is_asked_for_only_if_a_learner_has_no_file(
+  tmp_path, disk, save
+):
+  _count(tmp_path, worker_0=39_128).close()
+  save(10_776, 'worker-0.npz')
+  disk(True)
+  save(39_128, 'worker-0.npz')
+  save(3, checkpoints.STAR_SERVER)  # which begins anew, if it must
+  ended = unsaved.at_end(tmp_path)
+  assert 'there is no star_server.npz, worker-0.npz of update 10,776' in ended
+  assert f'--resume={tmp_path}' in ended and 'new run' not in ended
+  (tmp_path / 'checkpoints' / 'worker-0.npz').unlink()
+  assert unsaved.at_end(tmp_path).endswith('Then start a new run')
+
+
+def test_a_mark_that_is_listed_and_gone_says_nothing(tmp_path, save):
+  save(7)
+  mark = tmp_path / 'checkpoints' / 'learner-0.npz.unsaved'
+  mark.symlink_to('gone')  # a listing shows it, and it cannot be opened
+  said = []
+  unsaved.check(tmp_path, said.append)
+  assert said == [] and unsaved.at_end(tmp_path) == ''
+
+
+def test_a_mark_that_cannot_be_made_hides_neither_the_reason_nor_the_end(
+  tmp_path, monkeypatch, save
+):
+  metrics.write_json(tmp_path / 'summary.json', {'finished': False})
+  assert save(7) and unsaved.ended(tmp_path)
+
+  def read_only(*unused):
+    raise OSError(errno.EROFS, 'Read-only file system')
+
+  unsaved.forget(tmp_path)  # it is resumed
+  with monkeypatch.context() as patch:
+    patch.setattr(durable, 'replace', read_only)
+    patch.setattr(durable, 'open', read_only, raising=False)
+    with pytest.raises(OSError, match='Read-only'):
+      checkpoints.write(tmp_path / 'checkpoints' / 'learner-0.npz', updates=9)
+    with pytest.raises(OSError, match='Read-only'):
+      metrics.write_json(tmp_path / 'summary.json', {'finished': True})
+  assert unsaved.at_end(tmp_path) == ''  # nobody could say so
+  assert not unsaved.ended(tmp_path)
+  metrics.write_json(tmp_path / 'summary.json', {'finished': False})
+  assert unsaved.ended(tmp_path)
 
 
 def test_the_master_of_evolution_strategies_is_known_by_its_file():

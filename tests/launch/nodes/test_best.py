@@ -1,5 +1,6 @@
 """Which parameters of a run are kept as its best."""
 
+import contextlib
 import errno
 
 import numpy as np
@@ -7,6 +8,10 @@ import pytest
 
 from launch.nodes import best
 from run_records import checkpoints
+from run_records import durable
+from run_records import reporting
+from run_records import unsaved
+from tests.launch.nodes import experiments
 
 
 def _kept(tmp_path):
@@ -59,20 +64,60 @@ def test_a_confirmed_return_counts_first_until_the_run_is_resumed(
   assert _kept(tmp_path) == 1
 
 
-def test_what_a_full_disk_did_not_take_is_not_what_is_kept(
-  tmp_path, monkeypatch
+@pytest.fixture
+def full(monkeypatch):
+  """full(): has a disk take no file, in a `with`."""
+
+  def replace(*args):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  @contextlib.contextmanager
+  def full():
+    with monkeypatch.context() as patch:
+      patch.setattr(durable, 'replace', replace)
+      yield
+
+  return full
+
+
+@pytest.mark.parametrize('mean', [5.0, np.nan])
+def test_what_a_full_disk_did_not_take_is_written_with_the_next_offer(
+  tmp_path, full, mean
 ):
   keeper = best.Best(tmp_path)
   keeper.offer(np.zeros(3), 1.0, 1)
-  with monkeypatch.context() as patch:
-
-    def full(*args, **options):
-      raise OSError(errno.ENOSPC, 'No space left on device')
-
-    patch.setattr(checkpoints, 'write', full)
-    keeper.offer(np.full(3, 2), 9.0, 2)
+  theta = np.full(3, 2.0)
+  with full():
+    keeper.offer(theta, 9.0, 2)
+    theta[:] = 7.0  # the learner's own
+    assert unsaved.besides(tmp_path)
   assert _kept(tmp_path) == 0
-  keeper.offer(np.full(3, 3), 5.0, 3)
+  keeper.offer(np.full(3, 3), mean, 3)  # ranks lower
+  assert _kept(tmp_path) == 2
+  assert unsaved.besides(tmp_path) == []
+  assert unsaved.now(tmp_path) == unsaved.at_end(tmp_path) == ''
+
+
+def test_what_a_full_disk_did_not_take_is_written_at_the_end(
+  tmp_path, full, make_counter
+):
+  experiment = experiments.cartpole(num_agents=1, run_dir=str(tmp_path))
+  evaluation = best.SelfEvaluation(
+    experiment,
+    experiment.make_agent(),
+    [experiment.actor_info(0)],
+    reporting.Reporter('worker/0', make_counter()),
+    should_stop=lambda: True,
+  )
+  with full():
+    evaluation._judge._best.offer(np.full(3, 2.0), 9.0, 2)
+  evaluation._judge.played_at = 2
+  evaluation.last(np.zeros((1, 3)), 2)  # played already
+  assert _kept(tmp_path) == 2
+  with full():
+    evaluation._judge._best.offer(np.full(3, 3.0), 9.0, 3)
+  agent = experiment.make_agent()
+  evaluation.last(np.zeros((1, agent.layout.size), np.float32), 9)  # cut
   assert _kept(tmp_path) == 3
 
 
