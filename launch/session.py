@@ -147,6 +147,7 @@ def run(
       _note(note)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter, title)
+    signs = launcher.Signs(path.absolute())
     failed: set[str] = set()
     begun = False
 
@@ -154,6 +155,7 @@ def run(
       nonlocal begun
       begun = True
       unless_run.pop_all()
+      signs.give()
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
         ('The live view', functools.partial(live, state)),
@@ -215,8 +217,13 @@ def _claim(path: pathlib.Path) -> None:
   held = os.open(path, os.O_RDONLY)
   try:
     # Two starts at a time wait for each other, where the file system can.
-    with contextlib.suppress(OSError):
+    try:
+      fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      _note(f'another start is looking at {path}: waiting for it')
       fcntl.flock(held, fcntl.LOCK_EX)
+    except OSError:
+      pass
     launcher.check_ended(path, _note)
     _write_record(path)
   finally:

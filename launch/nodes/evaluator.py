@@ -112,6 +112,7 @@ class Evaluator:
       pulse.beat()
     if not stop.is_set():
       self._finish(stop)
+    self._judge.close()
 
   def _take_snapshots(
     self, stop: threading.Event, over: threading.Event
