@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 import logging
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +16,7 @@ from agents import parameters
 _logger = logging.getLogger(__name__)
 # Of gradients of tf.cond, tf.map_fn and tf.scan, for example.
 _NOT_VECTORISED = (TypeError, ValueError, NotImplementedError)
+_quiet = threading.Lock()  # learners may be threads
 
 
 def split(layout: parameters.Layout, theta: tf.Tensor) -> list[tf.Tensor]:
@@ -84,36 +87,45 @@ def of_all(
   number = theta.shape[0]
   if number == 1:
     return tf.nest.map_structure(lambda x: x[None], alone(0))
+  why = ''
   # Convolutions cannot be vectorised over filters.
   if not agent.images:
     try:
       return _vectorised(loss, members)
     except _NOT_VECTORISED as e:
-      # A fault of the loss itself is raised again below.
-      _logger.info(
-        'The loss of %s is computed for one member after another: %s',
-        agent.name,
-        str(e).partition('\n')[0],
-      )
+      why = str(e).partition('\n')[0]
+  # If the loss itself is at fault, this raises it again.
   each = [alone(index) for index in range(number)]
+  if why:
+    _logger.info(
+      'The loss of %s is computed for one member after another: %s',
+      agent.name,
+      why,
+    )
   return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
 
 
 def _vectorised(loss: Callable[[Any], Any], members: Any) -> Any:
-  # It logs what it cannot convert as an error, with the whole graph.
+  given = members if members[-1] is not None else members[:-1]
+
+  # A function of its own: of an attempt that fails, no operation stays.
+  @functools.partial(tf.function, autograph=False)
+  def of(given):
+    return tf.vectorized_map(
+      lambda member: loss((*member, None)[: len(members)]),
+      given,
+      fallback_to_while_loop=False,
+    )
+
+  # TensorFlow logs what it cannot convert as an error, with its whole graph.
   log = tf.get_logger()
-  level = log.level
-  log.setLevel(logging.CRITICAL)
-  try:
-    if members[-1] is None:
-      return tf.vectorized_map(
-        lambda member: loss((*member, None)),
-        members[:-1],
-        fallback_to_while_loop=False,
-      )
-    return tf.vectorized_map(loss, members, fallback_to_while_loop=False)
-  finally:
-    log.setLevel(level)
+  with _quiet:
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+      return of(given)
+    finally:
+      log.setLevel(level)
 
 
 def _each(fn: Callable[[tf.Tensor], tf.Tensor], nest: Any) -> Any:

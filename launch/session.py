@@ -104,6 +104,7 @@ def run(
       if resume:
         _claim(path)
         at_end.callback(launcher.give_up, path)
+        at_end.enter_context(launcher.Signs(path))
         checkpoints.check(path, functools.partial(_warn, path))
         unsaved.check(path, functools.partial(_warn, path))
       else:
@@ -139,6 +140,7 @@ def run(
         unless_run.callback(run_directory.discard, directory.path)
         at_end.callback(launcher.give_up, path)
         _write_record(path)
+        at_end.enter_context(launcher.Signs(path))
     except (ValueError, OSError) as e:
       return commands.refuse(e)
     for note in notes.of(cell):
@@ -147,7 +149,6 @@ def run(
       _note(note)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter, title)
-    signs = launcher.Signs(path.absolute())
     failed: set[str] = set()
     begun = False
 
@@ -155,7 +156,6 @@ def run(
       nonlocal begun
       begun = True
       unless_run.pop_all()
-      signs.give()
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
         ('The live view', functools.partial(live, state)),
@@ -221,7 +221,8 @@ def _claim(path: pathlib.Path) -> None:
       fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       _note(f'another start is looking at {path}: waiting for it')
-      fcntl.flock(held, fcntl.LOCK_EX)
+      with contextlib.suppress(OSError):
+        fcntl.flock(held, fcntl.LOCK_EX)
     except OSError:
       pass
     launcher.check_ended(path, _note)

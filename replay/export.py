@@ -21,7 +21,7 @@ Arrays, N transitions in the order of writing; docs/replay.md has more:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import os
@@ -49,12 +49,12 @@ if __name__ == '__main__':
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)
 
-import numpy as np
+  def _raise_interrupts() -> None:
+    if signal.getsignal(signal.SIGINT) is _interrupted:
+      signal.signal(signal.SIGINT, signal.default_int_handler)
 
-if __name__ == '__main__':
-  # Now there is work to clean up after.
-  if signal.getsignal(signal.SIGINT) is _interrupted:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+import numpy as np
 
 # Nothing that takes seconds to import before --help.
 from replay import isolation
@@ -67,8 +67,15 @@ _USAGE = 2
 _INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns its exit code: 0, or 2 with a sentence."""
+def main(
+  argv: Sequence[str] | None = None,
+  begin_work: Callable[[], None] = lambda: None,
+) -> int:
+  """Runs the command; returns its exit code: 0, or 2 with a sentence.
+
+  `begin_work` is called when all is imported: from there on there is something
+  to clean up after Ctrl-C.
+  """
   parser = argparse.ArgumentParser(
     prog='python -m replay.export',
     description=__doc__,
@@ -83,6 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
     sys.path.append(_here())  # for environments of the user's own
+    from replay.checkpoints import restore  # noqa: F401
+    from replay.inspect import items  # noqa: F401
+
+    begin_work()
     for line in export(args.source, args.out, args.format):
       print(line)
   except (ValueError, OSError) as e:
@@ -350,4 +361,4 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(main(begin_work=_raise_interrupts))

@@ -180,10 +180,15 @@ def _check_free(run: run_directory.RunDirectory, names: Sequence[str]) -> None:
 
 def _goes_on(path: pathlib.Path) -> bool:
   try:
-    launcher.check_ended(path, lambda words: print(words, file=sys.stderr))
+    launcher.check_ended(path, _say)
   except launcher.Refused:
     return True
   return False
+
+
+def _say(words: str) -> None:
+  with contextlib.suppress(OSError):  # nobody may read it any more
+    print(words, file=sys.stderr)
 
 
 class Follower:

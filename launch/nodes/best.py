@@ -16,6 +16,7 @@ from launch import experiment as experiment_lib
 from launch import pulse
 from launch.nodes import saves
 from run_records import checkpoints
+from run_records import durable
 from run_records import reporting
 from run_records import run_directory
 
@@ -41,6 +42,10 @@ class Best:
     if run_dir is None:
       return
     self._path = checkpoints.directory(run_dir) / checkpoints.BEST
+    mark = durable.unsaved(self._path)
+    if mark.exists():
+      _logger.warning('The best of an earlier start could not be written.')
+      mark.unlink(missing_ok=True)  # what it was of is gone
     with contextlib.suppress(FileNotFoundError):
       self._start = len(run_directory.RunDirectory(run_dir).commands())
     kept = checkpoints.read_to_play(self._path)
@@ -244,6 +249,8 @@ class SelfEvaluation:
         'The last evaluation, after %d steps, was cut: the run was stopped.',
         steps,
       )
+
+  def close(self) -> None:
     self._judge.close()
 
   def _over(self) -> bool:

@@ -448,8 +448,10 @@ class Worker:
       self._reporter.hold(_LAST_SAVE_S)
     # The saved steps must be counted too, even if the run was interrupted.
     self._reporter.report(self._numbers())
-    if asked and self._evaluation is not None:
-      self._evaluation.last(self.theta, self.steps)
+    if self._evaluation is not None:
+      if asked:
+        self._evaluation.last(self.theta, self.steps)
+      self._evaluation.close()
     if self._acting is not None and not self._experience.queue:
       self._acting.flush()  # The checkpoint should hold buffered items too.
     if self._source is not None:

@@ -38,6 +38,17 @@ def write(
   `kept` is state that JSON can encode: 'machine' (supervisor_rules.state_of),
   'version' of theta_star, and the server's own entries.
   """
+  offered = {str(i): candidate[1:] for i, candidate in candidates.items()}
+  thetas: dict[str, Any] = {
+    f'theta_{i}': np.frombuffer(candidate.theta, np.uint8)
+    for i, candidate in candidates.items()
+  }
+  checkpoints.write(
+    directory / checkpoints.STAR_SERVER,
+    state=json.dumps({**kept, 'candidates': offered}),
+    **thetas,
+  )
+  # After what a run goes on from: a full disk may take no more.
   star = kept['machine']['star']
   if star is not None:
     _, theta = parameters.decode(layout, candidates[star].theta)
@@ -49,16 +60,6 @@ def write(
       r_star=r_star,
       explorer=candidates[star].explorer,
     )
-  offered = {str(i): candidate[1:] for i, candidate in candidates.items()}
-  thetas: dict[str, Any] = {
-    f'theta_{i}': np.frombuffer(candidate.theta, np.uint8)
-    for i, candidate in candidates.items()
-  }
-  checkpoints.write(
-    directory / checkpoints.STAR_SERVER,
-    state=json.dumps({**kept, 'candidates': offered}),
-    **thetas,
-  )
 
 
 def read(

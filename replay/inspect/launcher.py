@@ -14,6 +14,7 @@ import os
 import pathlib
 import socket
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -52,16 +53,26 @@ def record() -> dict[str, Any]:
 
 
 class Signs:
-  """Shows other hosts that a run's launcher lives, by its record's time."""
+  """Shows other hosts that a run's launcher lives, by its record's time.
+
+  A context. It needs no room on a disk that is full.
+  """
 
   def __init__(self, run: pathlib.Path):
-    self._file = run / FILE
-    self._next = 0.0
+    self._file = run.absolute() / FILE
+    self._over = threading.Event()
+    self._thread = threading.Thread(target=self._give, daemon=True)
 
-  def give(self) -> None:
-    """Call it again and again. Needs no room on a disk that is full."""
-    if time.monotonic() >= self._next:
-      self._next = time.monotonic() + _SIGN_S
+  def __enter__(self) -> Signs:
+    self._thread.start()
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self._over.set()
+    self._thread.join()
+
+  def _give(self) -> None:
+    while not self._over.wait(_SIGN_S):
       with contextlib.suppress(OSError):
         os.utime(self._file)
 

@@ -84,6 +84,22 @@ def test_a_loss_that_cannot_be_vectorised_is_of_one_member_after_another(how):
   np.testing.assert_allclose(got, factor[:, None] * theta)
 
 
+def test_nothing_of_an_attempt_to_vectorise_stays():
+  def said(x):
+    tf.print('once for each member')
+    return _branch(x)
+
+  made = tf.function(
+    lambda theta: member_losses.of_all(
+      Quadratic(said), theta, theta, tf.zeros((2, 3)), None
+    )[1]
+  ).get_concrete_function(tf.TensorSpec((2, 5)))
+  graph = made.graph.as_graph_def()
+  inner = [node for f in graph.library.function for node in f.node_def]
+  ops = [node.op for node in (*graph.node, *inner)]
+  assert ops.count('PrintV2') == 2
+
+
 @pytest.mark.parametrize('members', [1, 2])
 def test_a_loss_that_reaches_no_parameter_is_refused(members):
   theta = tf.ones((members, 5))

@@ -331,19 +331,18 @@ def test_a_run_of_another_container_has_ended_when_nothing_changes(
     assert '30 s to see' in said.pop() and not elsewhere
 
 
-def test_a_launcher_gives_a_sign_now_and_then(tmp_path, monkeypatch):
-  clock = types.SimpleNamespace(now=100.0)
-  monkeypatch.setattr(launcher.time, 'monotonic', lambda: clock.now)
+def test_a_launcher_gives_signs_until_it_ends(tmp_path, monkeypatch):
+  monkeypatch.setattr(launcher, '_SIGN_S', 0.01)
   record = tmp_path / launcher.FILE
-  signs = launcher.Signs(tmp_path)
-  signs.give()
-  assert not record.exists()
   record.touch()
-  for seconds, seen in ((1.0, False), (3.0, True), (1.0, False)):
-    os.utime(record, (0, 0))
-    clock.now += seconds
-    signs.give()
-    assert (record.stat().st_mtime > 0) == seen
+  os.utime(record, (0, 0))
+  with launcher.Signs(tmp_path) as signs:
+    deadline = time.monotonic() + 60
+    while not record.stat().st_mtime and time.monotonic() < deadline:
+      time.sleep(0.01)
+    assert record.stat().st_mtime
+    record.unlink()  # it makes none
+  assert not signs._thread.is_alive() and not record.exists()
 
 
 def test_a_record_that_does_not_say_where_is_of_this_host(tmp_path):

@@ -89,7 +89,7 @@ class Agent:
     self._pid = 0  # of the zygote
     self._pids: dict[int, int] = {}
     self._sent: dict[int, bytes] = {}  # what poll said last
-    self._polls = 0
+    self._heard = float('inf')  # when the launcher last asked
     self._over = threading.Event()
     self._lapsed = False  # whether the lease has ended the nodes
     self._launcher = psutil.Process(plan.launcher) if plan.launcher else None
@@ -210,7 +210,7 @@ class Agent:
       run; 'gone': why no node can run here any more, '' if they can; and
       'problem' as in describe.
     """
-    self._polls += 1
+    self._heard = time.monotonic()
     linux.wake(self._pid)  # nobody else starts nodes
     messages, gone = [], ''
     while select.select([self._channel], [], [], timeout_s)[0]:
@@ -281,12 +281,12 @@ class Agent:
     self._asked = True
 
   def _watch_lease(self) -> None:
-    seen, heard = self._polls, time.monotonic()
+    self._heard = time.monotonic()  # what comes before may take long
     while not self._over.wait(_LOOK_S):
-      if self._polls != seen or self._sees_launcher():
-        seen, heard = self._polls, time.monotonic()
+      if self._sees_launcher():
+        self._heard = time.monotonic()
       # Also if this host was what stood still: the others went on meanwhile.
-      elif time.monotonic() - heard >= LEASE_S:
+      elif time.monotonic() - self._heard >= LEASE_S:
         self._lapsed = True
         self._channel.shutdown(socket.SHUT_RDWR)
         return

@@ -211,7 +211,8 @@ def test_a_host_that_hears_nothing_ends_its_nodes_and_says_why(
   for _ in range(3):
     assert not waits(agent, 19)
   assert agent.poll(0.0)['gone'] == ''
-  assert waits(agent, 1, seconds=30.0)  # this host was what stood still
+  # This host was what stood still, just after it had heard something.
+  assert waits(agent, 1, seconds=30.0)
   assert agent.poll(0.0)['gone'] == (
     'nothing was heard from the launcher for 20 s'
   )

@@ -113,12 +113,27 @@ def test_what_a_full_disk_did_not_take_is_written_at_the_end(
     evaluation._judge._best.offer(np.full(3, 2.0), 9.0, 2)
   evaluation._judge.played_at = 2
   evaluation.last(np.zeros((1, 3)), 2)  # played already
+  evaluation.close()
   assert _kept(tmp_path) == 2
   with full():
     evaluation._judge._best.offer(np.full(3, 3.0), 9.0, 3)
   agent = experiment.make_agent()
   evaluation.last(np.zeros((1, agent.layout.size), np.float32), 9)  # cut
+  evaluation.close()
   assert _kept(tmp_path) == 3
+
+
+def test_a_best_that_was_lost_with_its_node_is_said_once(
+  tmp_path, full, caplog
+):
+  kept = best.Best(tmp_path)
+  with full():
+    kept.offer(np.zeros(3), 8.0, 10)
+  best.Best(tmp_path)
+  assert 'of an earlier start could not be written' in caplog.text
+  caplog.clear()
+  best.Best(tmp_path)
+  assert not caplog.records
 
 
 def test_one_that_is_broken_is_begun_anew(tmp_path, caplog):

@@ -412,3 +412,22 @@ def test_parameters_that_no_rule_can_ask_for_are_forgotten(tmp_path):
   with np.load(path) as saved:
     thetas = [name for name in saved.files if name.startswith('theta_')]
   assert len(thetas) <= 3  # theta_star, the trial, the waiting one
+
+
+def test_a_disk_without_room_for_theta_star_takes_the_state(
+  tmp_path, monkeypatch
+):
+  server = calls.make_server(tmp_path)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+  write = checkpoints.write
+
+  def full(path, **arrays):
+    if path.name == checkpoints.STAR:
+      raise OSError('No space left on device')
+    write(path, **arrays)
+
+  monkeypatch.setattr(checkpoints, 'write', full)
+  with pytest.raises(OSError, match='No space'):
+    server.save()
+  assert (tmp_path / 'checkpoints' / checkpoints.STAR_SERVER).exists()
