@@ -428,6 +428,5 @@ def test_a_disk_without_room_for_theta_star_takes_the_state(
     write(path, **arrays)
 
   monkeypatch.setattr(checkpoints, 'write', full)
-  with pytest.raises(OSError, match='No space'):
-    server.save()
+  server.save()  # it is logged
   assert (tmp_path / 'checkpoints' / checkpoints.STAR_SERVER).exists()
