@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import re
+import time
 
 import numpy as np
 import pytest
@@ -216,12 +217,21 @@ SMALL = (
 )
 
 
-def _steps(run, node):
+def _steps(run, node, count='actor_steps'):
   path = run.directory / 'metrics' / 'counter.json'
   if not path.exists():
     return 0
   found = json.loads(path.read_text())['node_totals']
-  return found.get(node, {}).get('actor_steps', 0)
+  return found.get(node, {}).get(count, 0)
+
+
+def _is_past_its_checkpoint(run, node):
+  """By more than gossip.tau allows, and not about to write the next one."""
+  path = run.directory / 'checkpoints' / f'{node.replace("/", "-")}.npz'
+  if not path.exists() or time.time() - path.stat().st_mtime > 3.0:
+    return False
+  with np.load(path) as saved:
+    return _steps(run, node, 'learner_steps') >= int(saved['updates']) + 8
 
 
 def _go_on(run, nodes, what):
@@ -245,6 +255,10 @@ def killed(request, start_run, tmp_path_factory):
   )
   nodes = [f'worker/{i}' for i in range(3)]
   _go_on(run, nodes, 'learning')
+  run.wait_until(
+    lambda: _is_past_its_checkpoint(run, 'worker/1'),
+    'steps beyond a checkpoint',
+  )
   run.kill('worker/1')
   _go_on(run, nodes, 'learning after a worker died')
   if request.param == 'proxy':
