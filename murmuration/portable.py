@@ -122,7 +122,8 @@ def apply(xp, operations, x, state, fresh):
       low, high, dtype = a
       unit = xp.clip(xp.asarray(x, np.float64), -1.0, 1.0)
       unit = (unit + 1.0) / 2.0
-      x = low * (1.0 - unit) + high * unit  # high - low may overflow
+      # high - low may overflow.
+      x = unit * high + (unit * -1.0 + 1.0) * low
       x = xp.asarray(xp.clip(x, low, high), np.dtype(dtype))
     else:
       size = state_size(operation)
