@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Sequence
 import contextlib
 import json
-import os
 import pathlib
 import shlex
 import sys
@@ -67,10 +66,10 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     followers = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
-      return _print(settings.listing(cell.sections))
+      return commands.show(settings.listing(cell.sections))
     if args.print_config:
       config = metrics.to_jsonable(cell.config)
-      return _print(json.dumps(config, indent=2, sort_keys=True))
+      return commands.show(json.dumps(config, indent=2, sort_keys=True))
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   return session.run(
@@ -82,15 +81,6 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     ray=ray,
     sinks=followers,
   )
-
-
-def _print(text: str) -> int:
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:  # such as `| head`
-    # Python would try the rest again at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return 0
 
 
 def _as_started(run: str, argv: Sequence[str]) -> list[str]:

@@ -174,7 +174,7 @@ def main() -> int:
     sys.path.append(commands.here())  # for environments of the user's own
     args = parser.parse(sys.argv[1:])
     if args.name is None:
-      return _list()
+      return commands.show(_listing())
     if args.video:
       from run_records import film
 
@@ -238,17 +238,13 @@ def _say_returns(policy: portable.Policy, returns: Sequence[float]) -> None:
   print(f'  {each}  mean {np.mean(returns):.1f}')
 
 
-def _list() -> int:
-  try:
-    for name in policies():
-      about = load(name).about
-      print(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
-      print(f'{"":24s} {about["command"]}')
-    sys.stdout.flush()
-  except BrokenPipeError:  # such as `| head`
-    # Python would try the rest again at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return 0
+def _listing() -> str:
+  lines = []
+  for name in policies():
+    about = load(name).about
+    lines.append(f'{name:24s} {about["score"]:.1f} {about["interval"]}')
+    lines.append(f'{"":24s} {about["command"]}')
+  return '\n'.join(lines)
 
 
 def _made(name: str, mode: str | None) -> gymnasium.Env:

@@ -107,6 +107,16 @@ def raise_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def show(text: str) -> int:
+  """Prints what a command was asked for; its exit code, also after `| head`."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # Python would try the rest again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return 0
+
+
 def _interrupted(*unused: Any) -> NoReturn:
   # Not `print`: this may come in the middle of one.
   os.write(2, b'interrupted\n')
