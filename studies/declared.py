@@ -296,7 +296,7 @@ _ALL = (
       environment,
       budget,
       threshold,
-      10 if preset in ('reacher', 'hopper') else 5,
+      5 if preset == 'inverted_double_pendulum' else 10,
       _SMALL if preset == 'hopper' else (),
     )
     for agent, preset, environment, budget, threshold in (
