@@ -225,6 +225,23 @@ def _sac(
   )
 
 
+def _apex_central() -> study_plan.Study:
+  """One server that acts for all actors (SEED) against actors that do."""
+  apex = 'apex_dqn:cartpole'
+  return study_plan.Study(
+    name='apex_central',
+    environment='CartPole-v1',
+    budget=50_000,
+    threshold=475.0,
+    seeds=10,
+    variants={
+      'Ape-X DQN': study_plan.Variant((apex,)),
+      'SEED Q': study_plan.Variant((apex, '--config.actors.inference=central')),
+    },
+    baseline='Ape-X DQN',
+  )
+
+
 _ALL = (
   _swarm('cartpole', 'DQN', 'dqn:cartpole', 'CartPole-v1', 30_000, 475.0, 10),
   _swarm('acrobot', 'DQN', 'dqn:acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
@@ -246,6 +263,7 @@ _ALL = (
     samples_per_insert=32.0,
   ),
   _apex_one_actor(),
+  _apex_central(),
   study_plan.solves(
     'apex_lunar_lander',
     'apex_dqn:lunar_lander',
