@@ -149,7 +149,7 @@ STUDIES = (
     for numbers in (
       ('hopper', 'Hopper-v5', 300_000, 30_000, 800.0),
       ('swimmer', 'Swimmer-v5', 300_000, 40_000, 30.0),
-      ('humanoid_standup', 'HumanoidStandup-v5', 60_000, 10_000, 60_000.0),
+      ('humanoid_standup', 'HumanoidStandup-v5', 300_000, 40_000, 60_000.0),
       ('pusher', 'Pusher-v5', 300_000, 30_000, -50.0),
     )
   ),
