@@ -106,7 +106,7 @@ class Exchange(abc.ABC):
     shared_start: whether all members of a run begin with the same parameters.
     keeps_learner: whether a worker that restarts within a run restores its
       saved learner; if not, it begins from `initial`. A resumed run always
-      restores it.
+      restores it. Asked after `initial`.
     serves: names of the methods that the worker serves to other nodes. None may
       be a name of the worker itself, such as `get_parameters`.
     should_stop: whether the program stops, for waits before `begin`. The worker

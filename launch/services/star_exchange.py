@@ -166,8 +166,9 @@ class StarClient:
 class StarExchange(pull.Pull):
   """The update of Liu et al. 2018: the gradient and a pull to theta_star.
 
-  A node restarted within a run gives all of its members theta_star, if there is
-  one. A node that starts for the first time keeps its own parameters.
+  A node restarted within a run gives all of its members theta_star. If there is
+  none yet, they go on from the node's checkpoint. A node that starts for the
+  first time keeps its own parameters.
   """
 
   keeps_learner = False
@@ -196,12 +197,10 @@ class StarExchange(pull.Pull):
     self._version = 0
     self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
-    self._fresh: np.ndarray | None = None  # new networks of a restart
-    self._unlearned = 0  # updates of parameters that a restart has lost
 
   def initial(self, theta, again):
     star = self._client.start(self.should_stop)
-    self._fresh = theta if star.theta is None and again else None
+    self.keeps_learner = star.theta is None
     if star.theta is None or not again:
       return theta
     _logger.info('Starting from version %d of theta_star.', star.version)
@@ -209,11 +208,6 @@ class StarExchange(pull.Pull):
 
   def begin(self, worker):
     self._worker = worker
-    # The learner's update count goes on, though its networks may be new. A run
-    # that is resumed has those of its checkpoint.
-    if self._fresh is not None and np.array_equal(worker.theta, self._fresh):
-      self._unlearned = worker.learner.updates
-    self._fresh = None
 
   def episode_ended(self, done):
     claim = self._returns.finished(done.index, done.episode_return)
@@ -270,8 +264,7 @@ class StarExchange(pull.Pull):
 
   def _offer(self, member: int, claim: float) -> None:
     worker = self._worker
-    made = worker.learner.updates - self._unlearned
-    learned = made >= self._config.offer_after_updates
+    learned = worker.learner.updates >= self._config.offer_after_updates
     if learned and claim > self._client.star.bar:
       index = worker.members[member].index
       self._client.offer(

@@ -18,6 +18,7 @@ from launch import experiment as experiment_lib
 from launch import rpc
 from launch.services import star
 from launch.services import star_exchange
+from run_records import run_directory
 
 LAYOUT = parameters.Layout([('q/w', (2, 3)), ('q/b', (3,))])
 OTHER = parameters.Layout([('q/w', (2, 4)), ('q/b', (4,))])
@@ -323,7 +324,7 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
-def _offering(updates, star=None, again=False, restored=None, **swarm):
+def _offering(updates, star=None, again=False, **swarm):
   """An exchange in a worker made up, and the list of what it offers."""
   _, exchange, _, _ = _explorers(**swarm)
   star, offered = star or star_exchange.Star(), []
@@ -336,7 +337,7 @@ def _offering(updates, star=None, again=False, restored=None, **swarm):
   made._velocity = None  # that of `setup`
   theta = made.initial(np.zeros((MEMBERS, 2), np.float32), again)
   worker = types.SimpleNamespace(
-    theta=theta if restored is None else restored,
+    theta=theta,
     members=[types.SimpleNamespace(index=i) for i in range(MEMBERS)],
     learner=types.SimpleNamespace(updates=updates),
   )
@@ -361,34 +362,35 @@ def test_an_explorer_offers_nothing_before_it_has_learned():
 STAR = star_exchange.Star(version=1, theta=np.ones(2, np.float32))
 
 
-@pytest.mark.parametrize(
-  ('star', 'again', 'first'),
-  [
-    # Its updates are counted on, but its networks are new.
-    (None, True, 53),
-    (STAR, True, 50),  # it starts from theta_star, which has learned
-    (None, False, 50),  # it goes on with its own networks
-  ],
-)
-def test_a_node_started_again_without_a_star_learns_before_it_offers(
-  star, again, first
+@pytest.mark.parametrize(('star', 'keeps'), [(None, True), (STAR, False)])
+def test_a_node_started_again_keeps_its_learner_until_there_is_a_star(
+  star, keeps
 ):
-  made, worker, offered = _offering(
-    50, star, again, offer_after_updates=3, claim_episodes=1
-  )
-  for updates in range(50, 55):
-    worker.learner.updates = updates
-    made.episode_ended(types.SimpleNamespace(index=1, episode_return=500.0))
-  assert [step for *_, step in offered] == list(range(first, 55))
+  made, *_ = _offering(50, star, again=True)
+  assert made.keeps_learner == keeps
 
 
-def test_a_node_that_goes_on_from_its_checkpoint_offers_without_a_star():
-  learned = np.ones((MEMBERS, 2), np.float32)
-  made, _, offered = _offering(
-    50, again=True, restored=learned, offer_after_updates=3, claim_episodes=1
-  )
-  made.episode_ended(types.SimpleNamespace(index=1, episode_return=500.0))
-  assert offered == [(500.0, 1, 50)]
+def test_a_node_that_dies_before_there_is_a_star_goes_on_from_its_checkpoint(
+  recorder, run_worker, make_counter, address, tmp_path
+):
+  path = run_directory.create(tmp_path / 'run', {}, {}).path
+  experiment, exchange, _, _ = _explorers()
+  layout = experiment.make_agent().layout
+  server = star.StarServer(explorers.Config(), layout, None, None)
+  experiment = dataclasses.replace(experiment, run_dir=str(path))
+  counter = make_counter()
+
+  def start():
+    return run_worker(
+      experiment,
+      counter,
+      node='explorer/0',
+      exchange=exchange,
+      peers={'server': rpc.Client(address, timeout_s=1.0)},
+    ).theta
+
+  with rpc.serve(server, address):
+    np.testing.assert_array_equal(start(), start())
 
 
 def test_the_targets_of_a_member_that_broke_are_not_offered():
