@@ -8,6 +8,7 @@ cannot reach it goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import math
 import os
 import pathlib
 import threading
@@ -28,6 +29,9 @@ _TICK_S = 0.1
 _LONGEST_DEAD_S = 60.0  # that a counter is taken to have been away
 _METRICS_PERIOD_S = 1.0  # a node's are logged at most this often
 _METRICS_SHARE = 1e-4  # and at most so often, as a share of the run so far
+# Kinds of rows that come with each episode or generation and never stop. They
+# are thinned out by the same share in a long run; a shorter one keeps all.
+_ENDLESS = frozenset(('supervisor', 'generation'))
 
 
 class Counter:
@@ -71,6 +75,8 @@ class Counter:
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
     self._holds: dict[str, float] = {}  # node to when its hold ends
+    self._logged: dict[str, float] = {}  # kind to when a row was, if _ENDLESS
+    self._unlogged: dict[str, dict[str, Any]] = {}  # and its newest left out
     self._files = run_log.RunLog(self._run_dir)
     self._changes = 0  # that must not be lost
     self._started = clock()
@@ -156,7 +162,8 @@ class Counter:
 
     `node`, `actor_steps` (the total; of updates, where nobody acts) and
     `elapsed_s` are added where the row does not give them; `age_s` in the row
-    is how long ago it was true.
+    is how long ago it was true. Of kinds that never stop, rows are left out in
+    a run of hours, but never the last.
     """
     with self._lock:
       self._log(node, kind, dict(row))
@@ -265,6 +272,9 @@ class Counter:
       for name, node in self._nodes.items():
         if node.unlogged:  # what it said last, too soon after a row
           self._log_node(name, node, now)
+      for kind, row in self._unlogged.items():
+        self._files.add(kind, row)
+      self._unlogged.clear()
     self._save(must=True)
     with self._lock:
       if self._files.closed:
@@ -341,8 +351,17 @@ class Counter:
   def _log(self, node: str, kind: str, row: dict[str, Any]) -> None:
     row.setdefault('node', node)
     row.setdefault('actor_steps', self._step())
-    elapsed_s = self._elapsed(self._clock()) - row.pop('age_s', 0.0)
-    row.setdefault('elapsed_s', round(elapsed_s, 3))
+    now = self._clock()
+    elapsed_s = self._elapsed(now)
+    row.setdefault('elapsed_s', round(elapsed_s - row.pop('age_s', 0.0), 3))
+    if kind in _ENDLESS:
+      period_s = _METRICS_SHARE * elapsed_s
+      passed_s = now - self._logged.get(kind, -math.inf)
+      if _METRICS_PERIOD_S < period_s and passed_s < period_s:
+        self._unlogged[kind] = row
+        return
+      self._logged[kind] = now
+      self._unlogged.pop(kind, None)
     self._files.add(kind, row)
 
   def _log_node(self, name: str, node: rates.NodeRecord, now: float) -> None:

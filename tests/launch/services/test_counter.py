@@ -183,6 +183,31 @@ def test_metrics_of_a_long_run_are_logged_less_often(tmp_path):
   assert [row['loss'] for row in rows] == [0.0, 6.0]
 
 
+def test_rows_that_never_stop_are_logged_less_often_in_a_long_run(tmp_path):
+  clock = _Clock()
+  counter = _counter(tmp_path, clock)
+  clock.now += 5_000
+
+  def logged(kind, rows):
+    for number in range(rows):
+      counter.log('star/0', kind, {'number': number})
+      clock.now += 0.25
+    rows = run_directory.RunDirectory(tmp_path).metrics(kind)
+    return [row['number'] for row in rows]
+
+  # Runs of less than three hours keep each row, and long ones what is rare.
+  assert logged('supervisor', 4) == [0, 1, 2, 3]
+  clock.now += 45_000  # 5 s are a ten-thousandth of it
+  assert logged('supervisor', 24)[4:] == [0, 21]
+  assert logged('generation', 24) == [0, 21]
+  assert logged('evaluation', 3) == [0, 1, 2]
+  counter.close()
+  for kind in ('supervisor', 'generation'):  # what came last is never lost
+    rows = run_directory.RunDirectory(tmp_path).metrics(kind)
+    assert rows[-1]['number'] == 23
+    assert len({row['elapsed_s'] for row in rows}) == len(rows)
+
+
 def test_run_returns_after_the_goal_and_leaves_a_summary(tmp_path):
   counter = counter_lib.Counter(tmp_path, {'actor_steps': 10})
   thread = threading.Thread(target=counter.run, args=(threading.Event(),))
