@@ -52,6 +52,7 @@ class Reporter:
     # does not count a report twice whose answer was lost.
     self._counted: collections.Counter[str] = collections.Counter()
     self._life = pulse.life()
+    self._row = 0  # number of the newest row of this life
     # Rows that the counter has not received yet: when each was made, its kind.
     self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
       collections.deque(maxlen=_MOST_ROWS)
@@ -99,13 +100,16 @@ class Reporter:
   def log(self, kind: str, row: Mapping[str, Any]) -> None:
     """Appends a row to metrics/<kind>.jsonl.
 
-    If the counter does not answer, it waits for a next report or row: and is
-    appended twice, if only an answer was lost.
+    If the counter does not answer, it waits for a next report or row. By its
+    number the counter leaves out one that it has, if only an answer was lost.
     """
     if len(self._rows) == _MOST_ROWS and not self._dropping:
       self._dropping = True
       _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS)
-    self._rows.append((self._clock(), kind, dict(row)))
+    self._row += 1
+    self._rows.append(
+      (self._clock(), kind, {**row, 'number_': (*self._life, self._row)})
+    )
     # Each attempt may take a second: while rows wait, they are made as reports.
     if len(self._rows) == 1 or self.due():
       self._send_rows()

@@ -75,6 +75,7 @@ class Counter:
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
     self._holds: dict[str, float] = {}  # node to when its hold ends
+    self._numbers: dict[str, tuple] = {}  # node to that of its newest row
     self._logged: dict[str, float] = {}  # kind to when a row was, if _ENDLESS
     self._unlogged: dict[str, dict[str, Any]] = {}  # and its newest left out
     self._files = run_log.RunLog(self._run_dir)
@@ -165,8 +166,15 @@ class Counter:
     is how long ago it was true. Of kinds that never stop, rows are left out in
     a run of hours, but never the last.
     """
+    row = dict(row)
+    # Numbers grow: one that is not above the last came again, its answer late.
+    number = tuple(row.pop('number_', ()))
     with self._lock:
-      self._log(node, kind, dict(row))
+      last = self._numbers.get(node, ())
+      if number and number[:1] == last[:1] and number <= last:
+        return
+      self._numbers[node] = number
+      self._log(node, kind, row)
 
   def finish(
     self, reason: str, result: Mapping[str, Any] | None = None

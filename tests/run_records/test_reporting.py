@@ -25,6 +25,7 @@ class _Counter:
     self.finished = False
     self.sent = []
     self.rows = []
+    self.numbers = []
     self.results = []
     self.nodes = {}
     self.deadline_s = None
@@ -43,6 +44,8 @@ class _Counter:
     return {'totals': {}, 'finished': self.finished}
 
   def log(self, node, kind, row):
+    row = dict(row)
+    self.numbers.append(row.pop('number_'))
     self._check()
     self.rows.append((node, kind, row))
 
@@ -160,6 +163,16 @@ def test_rows_wait_for_the_counter(reporter, counter, clock):
     ('explorer/0', 'evaluation', {'return_mean': 2.0, 'age_s': 8.0}),
     ('explorer/0', 'first_update', {'unix_time_s': 3.0, 'age_s': 7.0}),
   ]
+
+
+def test_a_row_that_is_sent_again_has_its_number(reporter, counter, clock):
+  counter.away = AWAY
+  reporter.log('evaluation', {'return_mean': 1.0})
+  counter.away = None
+  clock.now += 1.0
+  reporter.log('evaluation', {'return_mean': 2.0})
+  first, again, second = counter.numbers
+  assert first == again < second
 
 
 def test_a_row_that_the_counter_refuses_keeps_no_other_back(

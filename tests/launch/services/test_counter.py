@@ -387,6 +387,23 @@ def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
   assert counter.snapshot()['latest']['star']['elapsed_s'] == 3.0
 
 
+def test_a_row_whose_answer_was_lost_is_there_once(tmp_path):
+  counter = counter_lib.Counter(tmp_path)
+  # The second came again before the answer, and once more after the third. The
+  # last three are of a next life of the node, and of a next start of the run.
+  for number in [
+    ('run', 1, 1), ('run', 1, 2), ('run', 1, 2), ('run', 1, 3), ('run', 1, 2),
+    ('run', 2, 1), ('next', 1, 1), ('next', 1, 2),
+  ]:  # fmt: skip
+    counter.log('e/0', 'evaluation', {'of': list(number), 'number_': number})
+  rows = run_directory.RunDirectory(tmp_path).metrics('evaluation')
+  assert [row['of'] for row in rows] == [
+    ['run', 1, 1], ['run', 1, 2], ['run', 1, 3],
+    ['run', 2, 1], ['next', 1, 1], ['next', 1, 2],
+  ]  # fmt: skip
+  assert 'number_' not in rows[0]
+
+
 def test_a_report_whose_answer_was_lost_is_counted_once(tmp_path):
   counter = counter_lib.Counter(tmp_path)
   counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
