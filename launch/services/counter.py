@@ -236,9 +236,7 @@ class Counter:
         'elapsed_s': elapsed_s,
         'left_s': self._end.left_s(self._totals, per_second, elapsed_s),
         'finished': self.finished(),
-        'held': {
-          name: end - now for name, end in self._holds.items() if end > now
-        },
+        'held': self._held(now),
         **self._end.state(),
       }
 
@@ -262,11 +260,12 @@ class Counter:
         pulse.waits(trouble)
     told, deadline = self._clock(), self._clock() + _MAX_GRACE_S
     while not stop.wait(_TICK_S):
+      self._save()  # who holds the end does not tell the next counter
       now = self._clock()
       if self._untold(now):
         told = now
       with self._lock:
-        held = any(now < end for end in self._holds.values())
+        held = self._held(now)
       if not held and (now - told >= _GRACE_S or now >= deadline):
         break
     self.close()
@@ -353,6 +352,10 @@ class Counter:
         [name, node.life, node.of_life, news, self._elapsed(now)],
       )
 
+  def _held(self, now: float) -> dict[str, float]:
+    """Node to seconds for which the end still waits for it at most."""
+    return {name: end - now for name, end in self._holds.items() if end > now}
+
   def _check_limits(self, now: float) -> None:
     self._end.check(self._totals, self._elapsed(now))
 
@@ -402,6 +405,7 @@ class Counter:
         },
         'elapsed_s': self._elapsed(self._clock()),
         'start': self._start,
+        'holds': self._held(self._clock()),
         'unix_time_s': time.time(),
         **self._end.state(),
         'latest': {kind: dict(row) for kind, row in self._files.latest.items()},
@@ -438,6 +442,8 @@ class Counter:
       self._elapsed_before_s = max(
         self._elapsed_before_s, float(state['elapsed_s']) + dead_s
       )
+      holds = state.get('holds', {})  # of an older version, there are none
+      self._holds = {name: now + left_s for name, left_s in holds.items()}
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, or in a later life of the same start, a
     # counter died after the goal was reached, and nobody will tell it again. A

@@ -374,6 +374,28 @@ def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
   assert _ended_after(thread, clock, 45.0, patience_s=30.0)
 
 
+def test_the_next_counter_waits_for_the_same_nodes(tmp_path, monkeypatch):
+  monkeypatch.setattr(counter_lib.pulse, 'life', lambda: ('run', 2))
+  clock = _Clock()
+  counter, thread = _held(tmp_path, clock)
+  counter.hold('worker/0', 20.0)
+
+  def held():
+    clock.now += 0.6  # a save is due again
+    time.sleep(0.2)
+    return _counter(tmp_path, clock).snapshot()['held']
+
+  until = time.monotonic() + 30.0
+  while 'worker/0' not in held() and time.monotonic() < until:
+    pass
+  assert set(held()) == {'evaluator/0', 'worker/0'}
+  counter.hold('worker/0', 0.0)
+  while 'worker/0' in held() and time.monotonic() < until:
+    pass
+  assert set(held()) == {'evaluator/0'}
+  assert _ended_after(thread, clock, 45.0, patience_s=30.0)
+
+
 def test_a_row_that_comes_late_is_of_its_own_time_and_not_the_newest():
   clock = _Clock()
   counter = _counter(clock=clock)
