@@ -29,6 +29,7 @@ from replay import isolation
 from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
+from run_records import counter_file
 from run_records import follow
 from run_records import later
 from run_records import metrics
@@ -318,12 +319,17 @@ def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
   """Says in summary.json that a run failed, and why.
 
   Its counter has written what it counted, and whether that was all that was
-  asked for ('finished'). There is no summary if the counter failed too.
+  asked for ('finished'). There is no summary if the counter failed too, or was
+  killed: then there is what its next start would go on from.
   """
   try:
+    counted: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # not there, or cut
+      counted = counter_file.counted(directory.metrics_directory)
+    names = 'totals', 'result', 'latest'
     found = {
       'finished': False,
-      **dict.fromkeys(('totals', 'result', 'latest'), {}),
+      **{name: counted.get(name, {}) for name in names},
       **(directory.summary() or {}),
     }
     whole = (directory.path / 'config.json').exists()

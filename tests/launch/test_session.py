@@ -17,6 +17,7 @@ from launch import rpc
 from launch import session
 from launch.engines import state
 from launch.engines import zygote
+from launch.services import counter as counter_lib
 from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
@@ -343,6 +344,24 @@ def test_the_summary_of_a_failed_run_says_why(
     said = 'no update' if outcome == state.FINISHED else 'all nodes finished'
   assert found['reason'].startswith(said)
   assert found['totals'] == ({} if counted is None else {'actor_steps': 3})
+
+
+def test_the_summary_of_a_run_whose_counter_was_killed_has_what_it_counted(
+  tmp_path, monkeypatch
+):
+  path = tmp_path / 'run'
+
+  def during(*unused):
+    counter = counter_lib.Counter(path)
+    counter.report('actor/0', {'actor_steps': 3})
+    counter.report('actor/0', {'actor_steps': 4})
+
+  _ended(monkeypatch, during, state.FAILED)
+  cell = cell_lib.resolve('dqn')
+  assert session.run(cell, 'local_mt', path, isolate='off') == state.FAILED
+  found = json.loads((path / 'summary.json').read_text())
+  assert found['outcome'] == 'failed' and not found['finished']
+  assert found['totals'] == {'actor_steps': 7}
 
 
 def test_no_room_for_what_an_engine_needs_is_a_sentence(
