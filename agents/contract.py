@@ -45,6 +45,13 @@ def check(agent: base.Agent) -> None:
       'agents/base.py asks of an agent. Give its class, or its __init__, these '
       'attributes.'
     )
+  lacks = [n for n in ('slots', 'direction') if not hasattr(agent.optimizer, n)]
+  if lacks:
+    raise ValueError(
+      f'The optimizer of {agent.name}, {type(agent.optimizer).__name__}, has '
+      f'no {" and no ".join(lacks)}. Give one of agents/optimizers.py, or one '
+      'of yours that is as they are.'
+    )
   for metric, pool in agent.metrics.items():
     if pool not in _POOLS:
       raise ValueError(

@@ -52,7 +52,7 @@ def of_all(
     # Inside the map: vectorised, a function loses its `tf.custom_gradient`.
     with tf.GradientTape() as tape:
       tape.watch(variables)
-      out = agent.loss(variables, *rest)
+      out = _checked(agent, agent.loss(variables, *rest))
     gradients = tape.gradient(out.loss, variables)
     if all(g is None for g in gradients):
       raise ValueError(
@@ -66,8 +66,8 @@ def of_all(
           'priorities for replay.'
         )
       out = out._replace(priorities=tf.zeros((1,)))
-    if out.stopped is None:
-      out = out._replace(stopped=tf.constant(False))
+    elif importance is not None:
+      _check_shape(agent, 'priorities', out.priorities, rest[-1].shape)
     parts = [
       tf.zeros(v.shape.num_elements()) if g is None else tf.reshape(g, (-1,))
       for g, v in zip(gradients, variables)
@@ -103,6 +103,49 @@ def of_all(
       why,
     )
   return tf.nest.map_structure(lambda *x: tf.stack(x), *each)
+
+
+def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
+  """What a loss gives, in tensors, where it is what is asked for.
+
+  Raises:
+    ValueError: says what is asked for.
+  """
+  if not isinstance(out, base.LossOutput):
+    raise ValueError(
+      f'The loss of {agent.name} returns {type(out).__name__}; needed is '
+      'base.LossOutput(loss, priorities, metrics).'
+    )
+  _check_shape(agent, 'loss', out.loss, ())
+  # The learner itself adds this one.
+  if {*out.metrics} != {*agent.metrics} - {'stopped_updates'}:
+    raise ValueError(
+      f'The loss of {agent.name} gives the metrics {sorted(out.metrics)}, but '
+      f'its `metrics` are {sorted(agent.metrics)}. Make them the same.'
+    )
+  for name, value in out.metrics.items():
+    _check_shape(agent, f'metric {name!r}', value, ())
+  shapes = {v.name: v.shape for v in agent.layout.variables}
+  for name, value in out.statistics.items():
+    if name in shapes:  # the learner refuses others
+      _check_shape(agent, f'statistic {name!r}', value, shapes[name])
+  return out._replace(
+    metrics={n: tf.cast(v, tf.float32) for n, v in out.metrics.items()},
+    statistics={n: tf.cast(v, tf.float32) for n, v in out.statistics.items()},
+    stopped=tf.constant(False)
+    if out.stopped is None
+    else tf.convert_to_tensor(out.stopped),
+  )
+
+
+def _check_shape(agent: base.Agent, what: str, value: Any, shape: Any) -> None:
+  found = tf.convert_to_tensor(value).shape
+  if not found.is_compatible_with(shape):
+    raise ValueError(
+      f"{agent.name}'s {what} has shape {tuple(found)}, but {tuple(shape)} is "
+      'needed. '
+      + ('Take the mean over the batch.' if shape == () else 'Reshape it.')
+    )
 
 
 def _vectorised(loss: Callable[[Any], Any], members: Any) -> Any:

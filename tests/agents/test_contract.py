@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import sonnet as snt
 import tensorflow as tf
 
 from agents import base
@@ -49,6 +50,13 @@ def test_an_agent_that_does_not_say_how_it_acts_is_refused():
   agent = Silent()
   agent.act = lambda *unused: None
   contract.check(agent)
+
+
+def test_an_optimizer_of_another_library_is_refused():
+  agent = bare.Bare()
+  agent.optimizer = snt.optimizers.Adam()
+  with pytest.raises(ValueError, match='Adam, has no slots and no direction'):
+    contract.check(agent)
 
 
 def test_words_that_nobody_knows_and_priorities_of_a_queue_are_refused():

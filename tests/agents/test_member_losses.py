@@ -45,6 +45,7 @@ class Quadratic:
   """The least that `of_all` asks of an agent; the target is its experience."""
 
   name, images = 'quadratic', False
+  metrics: dict[str, str] = {}
   layout = parameters.Layout([('w', (3,)), ('unused', (2,))])
 
   def __init__(self, how):
@@ -106,3 +107,63 @@ def test_a_loss_that_reaches_no_parameter_is_refused(members):
   agent = Quadratic(lambda x: tf.reduce_sum(tf.stop_gradient(x)))
   with pytest.raises(ValueError, match='quadratic depends on none of its'):
     member_losses.of_all(agent, theta, theta, tf.zeros((members, 3)), None)
+
+
+class Given(Quadratic):
+  """Its loss gives what it is told, with a loss that can be learned from."""
+
+  metrics = {'seen': 'mean'}
+
+  def loss(self, variables, target_variables, batch, importance):
+    return self._how(tf.reduce_sum(variables[0] ** 2), variables[0] ** 2)
+
+
+def _of_given(how, members, importance=None):
+  theta, experience = tf.ones((members, 5)), tf.zeros((members, 3))
+  return member_losses.of_all(Given(how), theta, theta, experience, importance)
+
+
+def _out(loss, priorities=None, seen=0.0, statistics=()):
+  return base.LossOutput(loss, priorities, {'seen': seen}, dict(statistics))
+
+
+@pytest.mark.parametrize('members', [1, 2])
+@pytest.mark.parametrize(
+  'how, said',
+  [
+    # Its gradient would be that of the sum.
+    (lambda one, each: _out(each), r'loss has shape \(3,\), but \(\) is'),
+    (lambda one, each: _out(one, seen=each), r"metric 'seen' has shape \(3,\)"),
+    (
+      lambda one, each: _out(one, statistics={'unused': each}),
+      r"statistic 'unused' has shape \(3,\), but \(2,\) is needed",
+    ),
+    (
+      lambda one, each: base.LossOutput(one, None, {}),
+      r'metrics \[\], but its',
+    ),
+    (lambda one, each: one, 'needed is base.LossOutput'),
+  ],
+)
+def test_what_a_loss_may_not_give_is_said(how, said, members):
+  with pytest.raises(ValueError, match=said):
+    _of_given(how, members)
+
+
+def test_priorities_are_one_for_each_transition():
+  with pytest.raises(ValueError, match=r'priorities has shape \(3,\), but'):
+    _of_given(lambda one, each: _out(one, each), 1, tf.ones((1, 8)))
+
+
+@pytest.mark.parametrize('members', [1, 2])
+def test_plain_numbers_and_other_floats_are_taken(members):
+  statistics = {'unused': np.ones(2)}
+  out, _ = _of_given(
+    lambda one, each: _out(one, seen=1, statistics=statistics)._replace(
+      stopped=False
+    ),
+    members,
+  )
+  assert out.metrics['seen'].numpy().tolist() == [1.0] * members
+  assert out.statistics['unused'].dtype == tf.float32
+  assert not out.stopped.numpy().any()
