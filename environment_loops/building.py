@@ -114,6 +114,15 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
         f'{name} could not be built with render_mode={render_mode!r}: '
         f'{faults.gist(error)}. {_TO_BE_SEEN}'
       ) from error
+    # Of gymnasium.make, which has seen what was made.
+    other = re.search(r"actual class: <class '(.*?)'>", str(error))
+    if other:
+      raise faults.EnvironmentRefused(
+        f'{name} makes a {other[1]}, but a gymnasium.Env is needed. One of '
+        'dm_env becomes one by shimmy; of several at once (make_vec), give the '
+        'single one, which may name them as its vector_entry_point. See '
+        'docs/your_environment.md.'
+      ) from error
     module, _, identifier = name.rpartition(':')
     alone = f'gymnasium.make({name!r})'
     if identifier not in gymnasium.registry and module:

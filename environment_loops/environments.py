@@ -287,11 +287,11 @@ def _how_to_flatten(space: gymnasium.Space) -> str:
 
 def _how_to_count(space: gymnasium.Space) -> str:
   """Advice for actions that are neither a number nor an array of floats."""
-  if isinstance(space, gymnasium.spaces.MultiDiscrete):
-    sizes, shown = np.ravel(space.nvec).tolist(), 'env.action_space.nvec'
-  elif (
-    isinstance(space, gymnasium.spaces.MultiBinary) and len(space.shape) == 1
-  ):
+  flat, start = len(space.shape or ()) == 1, ''
+  if flat and isinstance(space, gymnasium.spaces.MultiDiscrete):
+    sizes, shown = space.nvec.tolist(), 'env.action_space.nvec'
+    start = ' + env.action_space.start' if space.start.any() else ''
+  elif flat and isinstance(space, gymnasium.spaces.MultiBinary):
     sizes = [2] * math.prod(space.shape)
     shown = f'[2] * {len(sizes)}'
   else:
@@ -303,13 +303,13 @@ def _how_to_count(space: gymnasium.Space) -> str:
       f'wrapped, with a float for each part: '
       f'gymnasium.wrappers.TransformAction(env, lambda action: '
       f'np.minimum((action + 1) / 2 * np.array({shown}), '
-      f'np.array({shown}) - 1).astype(int), '
+      f'np.array({shown}) - 1).astype(int){start}, '
       f'gymnasium.spaces.Box(-1, 1, {space.shape})).'
     )
   return (
     f'Give one that is wrapped, with a number for each of their {count:,} '
     f'combinations: gymnasium.wrappers.TransformAction(env, lambda action: '
-    f'np.array(np.unravel_index(action, {shown})), '
+    f'np.array(np.unravel_index(action, {shown})){start}, '
     f'gymnasium.spaces.Discrete({count})).'
   )
 

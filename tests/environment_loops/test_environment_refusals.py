@@ -98,7 +98,7 @@ def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
 
 
 def test_what_a_caller_gave_is_not_to_be_imported(monkeypatch):
-  monkeypatch.setitem(vars(given), 'environment', lambda: 3)
+  monkeypatch.setitem(vars(given), 'environment', lambda: 1 / 0)
   with pytest.raises(environments.EnvironmentRefused) as error:
     environments.spec('murmuration.given:environment')
   end = '. See whether what you gave as environment= works by itself.'
@@ -296,6 +296,8 @@ def test_unbounded_actions_are_bounded_as_the_refusal_says(register):
     (gymnasium.spaces.MultiBinary(20_000), None),
     (gymnasium.spaces.MultiDiscrete([3, 4]), 12),
     (gymnasium.spaces.MultiDiscrete([1000] * 30), None),
+    (gymnasium.spaces.MultiDiscrete([3, 4], start=[1, -1]), 12),
+    (gymnasium.spaces.MultiDiscrete([1000] * 30, start=[5] * 30), None),
   ],
 )
 def test_actions_of_several_parts_are_taken_as_the_refusal_says(
@@ -322,9 +324,34 @@ def test_actions_of_several_parts_are_taken_as_the_refusal_says(
   for action in ends:
     environment.step(np.broadcast_to(action, environment.spec.action_shape))
   first, last = taken
-  assert not first.any()
+  start = getattr(space, 'start', np.zeros(space.shape))
+  np.testing.assert_array_equal(first, start)
   sizes = getattr(space, 'nvec', np.full(space.shape, 2))
-  np.testing.assert_array_equal(last, sizes - 1)
+  np.testing.assert_array_equal(last, start + sizes - 1)
+
+
+def test_an_array_of_parts_with_more_axes_is_shown_no_line_that_fails(register):
+  name = register(actions=gymnasium.spaces.MultiDiscrete([[2, 3], [2, 2]]))
+  with pytest.raises(environments.EnvironmentRefused, match='one of both'):
+    environments.spec(name)
+
+
+def _several():
+  return gymnasium.make_vec('CartPole-v1', num_envs=2)
+
+
+def _nothing():
+  pass
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [('_several', 'vector_entry_point'), ('_nothing', 'makes a NoneType')],
+)
+def test_what_is_no_environment_is_named_and_told_a_way(name, said):
+  with pytest.raises(environments.EnvironmentRefused, match=said) as refused:
+    environments.spec(f'{__name__}:{name}')
+  assert 'works by itself' not in str(refused.value)
 
 
 def test_a_missing_package_is_named(register):
