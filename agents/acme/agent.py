@@ -138,7 +138,7 @@ class Policy:
   def __init__(
     self, agent: AcmeAgent, explore: bool, num_envs: int | None = None
   ):
-    conv.use_one_thread()
+    conv.prepare_to_act()
     self._module = agent.make_policy(explore)
     self._variables = self._module.variables
     self._layout = agent.layout

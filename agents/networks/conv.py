@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from agents.networks import mlp
 from environment_loops import environments
+from replay import tensors as tensors_lib
 
 Name = Literal['auto', 'mlp', 'nature', 'shallow', 'strided']
 
@@ -263,7 +264,7 @@ class ConvNet:
 
     They may be copies: theta must not change in place (`compiled`, base.py).
     """
-    use_one_thread()
+    prepare_to_act()
     return [
       [tf.constant(array[member]) for array in variables]
       for member in range(len(variables[0]))
@@ -338,8 +339,12 @@ def make(
   )
 
 
-def use_one_thread() -> None:
-  """An actor is one of many processes: more threads take others' cores."""
+def prepare_to_act() -> None:
+  """TensorFlow as an actor needs it, which is one of many processes.
+
+  More threads would take others' cores, and what each tensor leaks adds up.
+  """
+  tensors_lib.stop_leak()
   try:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
