@@ -52,6 +52,9 @@ class Policy:
   def _in_episode(self) -> bool:
     return self._helper is not None and self._number in self._helper.remembering
 
+  def __reduce__(self):
+    return type(self), (self._given, self._path)  # what plays it stays here
+
   def __del__(self):
     self._leave()
 

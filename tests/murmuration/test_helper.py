@@ -1,8 +1,10 @@
 """The process beside a caller: its calls, its end, and how many there are."""
 
 import concurrent.futures
+import copy
 import itertools
 import os
+import pickle
 import tempfile
 import threading
 
@@ -146,6 +148,17 @@ def test_a_policy_whose_process_died_in_an_episode_says_so(
       played.reset()
     played(np.zeros(2))
     assert process.service(given).called[-1] == 'act'
+
+
+def test_a_policy_that_has_played_can_be_sent_and_copied(services, tmp_path):
+  played = policy.Policy(Given(b'a'), tmp_path)
+  played(np.zeros(2))
+  (helper,) = process._services.values()
+  played._helper.pipe = open(tmp_path / 'pipe', 'w+b')  # as a helper's
+  sent = pickle.loads(pickle.dumps(played))
+  assert sent._path == tmp_path and sent(np.zeros(2)) == 1
+  assert copy.deepcopy(played)._number != played._number
+  helper.pipe.close()
 
 
 def test_a_policy_that_nobody_has_any_more_makes_room(monkeypatch, tmp_path):
