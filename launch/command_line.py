@@ -266,11 +266,7 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _check_name(run_dir: str) -> None:
-  """Refuses what cannot be a run's directory.
-
-  Raises:
-    ValueError: it is empty, or no text.
-  """
+  """Refuses what cannot be a run's directory: it is empty, or no text."""
   if not run_dir:
     raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
   try:

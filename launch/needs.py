@@ -87,28 +87,29 @@ def of(
   """Estimates what a program needs; `own_bytes` as in `Needs`."""
   agent: Any = experiment.make_agent()
   run, members = experiment.run, experiment.num_agents
-  updates = getattr(agent, 'updates_per_call', None) or run.updates_per_call
-  replay, sampled = 0, updates * getattr(agent, 'batch_size', 0)
+  updates = agent.updates_per_call or run.updates_per_call
+  replay, sampled = 0, updates * agent.batch_size
   nodes = [node for group in program.groups.values() for node in group]
   learning = sum(map(_learns, nodes))
   # Learners with actors of their own kind share a batch out. Others sample each
   # a whole one, and have a replay each, unless they say otherwise.
   sampling = 1 if 'actor' in program.groups else learning
   apart = 1 if 'replay' in program.groups else sampling
-  layout = getattr(agent, 'transition_layout', None)
   if not learning:  # nor is anything kept to learn from
     sampled = item = 0
-  elif layout is not None and getattr(agent, 'experience', '') != 'unrolls':
-    item = layout().num_bytes
+  elif agent.experience != 'unrolls':
+    item = agent.transition_layout().num_bytes
     # More is never written than is lived through.
     limit = max(members, apart) * experiment.max_replay_size
     replay = min(limit, members * run.steps_per_agent) * item
   else:
-    item = _observation_bytes(experiment)
+    spec = environments.spec(experiment.environment)
+    size = 1 if spec.observation_dtype == 'uint8' else 4
+    item = size * math.prod(spec.observation_shape)
     # A batch counts unrolls; but of a rollout, which is learned from several
     # times, minibatches of its steps.
     rollout = getattr(getattr(agent, 'config', None), 'rollout_steps', 0)
-    sampled = rollout or sampled * getattr(agent, 'unroll_length', 1)
+    sampled = rollout or sampled * agent.unroll_length
   slots = getattr(getattr(agent, 'optimizer', None), 'slots', 0)
   # The layout of an agent with a learner of its own is read from networks that
   # TensorFlow makes, and nodes cannot be forked once it runs.
@@ -221,12 +222,6 @@ def _learns(node: Any) -> bool:
   """Whether a node has the threads of run.tf_threads."""
   made = getattr(node, '_constructor', None)
   return isinstance(made, type) and issubclass(made, worker.Worker)
-
-
-def _observation_bytes(experiment: experiment_lib.Experiment) -> int:
-  spec = environments.spec(experiment.environment)
-  size = 1 if spec.observation_dtype == 'uint8' else 4
-  return size * math.prod(spec.observation_shape)
 
 
 def _gb(num_bytes: float) -> str:

@@ -13,8 +13,6 @@ unrolls      blocks in a queue, from either
 
 from __future__ import annotations
 
-import math
-
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch.experience import kind
@@ -60,11 +58,6 @@ def check_actors(
   second item with a key as an update of the first: two actors lost half of
   their experience in this way.
   """
-  if experiment.num_agents != 1:
-    raise ValueError(
-      f'num_agents={experiment.num_agents}: actor_learner trains one agent, '
-      'whatever the number of its actors. Set actors.num_actors.'
-    )
   found = of_actors(experiment, config)
   plan = found.plan
   # Items of one update of one learner, which it samples from all shards.
@@ -121,8 +114,6 @@ def check_members(
       f'{agent.name} has a learner of its own, for one agent whose actors are '
       'apart. Use actor_learner: --topology=actor_learner.'
     )
-  if not math.isfinite(experiment.total_steps):
-    raise ValueError('run.steps_per_agent must be finite.')
   found = of_members(experiment, 1)
   if acts:
     agent.check_exploration(found.envs_per_member)

@@ -6,7 +6,9 @@ batched forward pass over as many parameter vectors.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
 import time
 from typing import Any
@@ -24,7 +26,7 @@ from launch import rpc
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
-_PAUSE_S = 0.2  # before an unreachable master is asked again
+_PAUSE_S = 0.2  # before a master without a task is asked again
 
 
 class Worker:
@@ -44,7 +46,6 @@ class Worker:
     self._master = master
     self._reporter = reporting.Reporter(f'worker/{index}', counter)
     self._environments: dict[int, vector.VectorEnvironment] = {}
-    self._away = False
     self._key = -1  # of theta; -1 if it has to come from the master
     self._played = {'tasks': 0, 'steps': 0}
 
@@ -64,18 +65,15 @@ class Worker:
     try:
       refusal = rpc.retry(
         lambda: self._master.register(
-          f'worker/{self._index}',
-          agent.layout.fingerprint,
-          repr(agent.layout),
-          evolution.checksum(self._table),
+          f'worker/{self._index}', evolution.checksum(self._table)
         ),
         should_stop=stop.is_set,
       )
       if refusal:
-        raise parameters.LayoutMismatch(refusal)
+        raise ValueError(refusal)
       self._loop()
     except rpc.Unavailable:
-      if not stop.is_set():
+      if not self._over():
         raise
     finally:
       for environment in self._environments.values():
@@ -85,7 +83,11 @@ class Worker:
     place = evolution.perturbed(self._agent.layout)
     while not self._over():
       asked = time.monotonic()
-      task = self._ask('next_task', self._index, self._key)
+      task = rpc.retry(
+        lambda: self._master.next_task(self._index, self._key),
+        math.inf,
+        should_stop=self._over,
+      )
       if task is None:
         # At once where the run is over, of which the counter tells this node.
         if time.monotonic() - asked < _PAUSE_S:
@@ -108,17 +110,18 @@ class Worker:
       result, sums = played
       episodes = 2 * len(drawn.indices)
       evaluated = [float(x) for x in result.returns[episodes:]]
-      self._ask(
-        'deliver',
-        self._index,
-        self._key,
-        task['task'],
-        drawn.indices,
-        result.returns[:episodes].astype(np.float32).reshape(-1, 2),
-        result.lengths[:episodes].astype(np.int32).reshape(-1, 2),
-        tuple(sums) if sums.number else None,
-        evaluated,
-      )
+      # A lost result is not sent again: the master hands the task out anew.
+      with contextlib.suppress(rpc.Unavailable):
+        self._master.deliver(
+          self._index,
+          self._key,
+          task['task'],
+          drawn.indices,
+          result.returns[:episodes].astype(np.float32).reshape(-1, 2),
+          result.lengths[:episodes].astype(np.int32).reshape(-1, 2),
+          tuple(sums) if sums.number else None,
+          evaluated,
+        )
       pulse.worked()
       self._played['tasks'] += 1
       self._played['steps'] += int(result.lengths.sum())
@@ -166,23 +169,6 @@ class Worker:
       policy, self._environments[num], drawn.seeds, self._stepped
     )
     return None if result is None else (result, policy.sums)
-
-  def _ask(self, method: str, *arguments: Any) -> Any:
-    """Calls the master; None if it does not answer."""
-    # A lost result is not sent again: the master hands the task out once more.
-    try:
-      answer = getattr(self._master, method)(*arguments)
-    except rpc.Unavailable as e:
-      if not self._away and not self._stop.is_set():
-        _logger.warning('Waiting for the master: %s', e)
-      self._away = True
-      pulse.waits(f'the master is away: {e}')
-      self._stop.wait(_PAUSE_S)
-      return None
-    if self._away:
-      self._away = False
-      _logger.info('The master is back.')
-    return answer
 
   def _stepped(self) -> bool:
     """Calls `_over` between steps: a single task may take minutes."""

@@ -293,7 +293,7 @@ class Worker:
     return [self._own_host]
 
   def _loop(self) -> None:
-    acting_, evaluation = self._acting, self._evaluation
+    acting_ = self._acting
     enough = acting_ is None
     self._measure()
     while not self.over():
@@ -310,8 +310,7 @@ class Worker:
           self._save()
       if self._exchange.sync():
         self._publish()
-      if evaluation is not None:
-        self._measure()
+      self._measure()
 
   def _learn(self) -> bool:
     """One call of the learner. Returns False when the run is over."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 import logging
+import math
 import threading
 import time
 from typing import Any, NamedTuple, TypeVar
@@ -38,7 +39,6 @@ _LOOK_AROUND_S = 0.5
 # more time, because the learner traces its update.
 _PATIENCE_S = 5.0
 _FIRST_PATIENCE_S = 60.0
-_PAUSE_S = 0.2  # before an unreachable master is called again
 
 State = dict[str, np.ndarray]  # the arrays of a learner's checkpoint
 T = TypeVar('T')
@@ -51,14 +51,17 @@ class Answer(NamedTuple):
   join: bool = False  # whether the learner has to join again first
 
 
-class Master:
-  """Learner 0's side: computes the mean and lets other learners join.
+class Leads(average.Average):
+  """The exchange of learner 0: computes the mean and lets other learners join.
 
-  RPC threads call `join` and `contribute`; the learning thread calls the rest.
-  `num_learners` counts all learners, the master included.
+  RPC threads call `join_learners` and `contribute`; the learning thread calls
+  the rest. `num_learners` counts all learners, this one included.
   """
 
+  serves = ('join_learners', 'contribute')
+
   def __init__(self, num_learners: int):
+    super().__init__(self._meet_others)
     self._count = num_learners
     self._changed = threading.Condition()
     self._next = -1  # update of the round that is open or opens next
@@ -68,26 +71,22 @@ class Master:
     self._state: State | None = None  # at the start of the open round
     self._members: set[int] = set()
     self._seen: set[int] = set()  # learners that have ever joined
-    self.rejoins = 0
-    self.waited_s = 0.0
+    self._rejoins = 0
+    self._waited_s = 0.0
 
-  def begin(
-    self,
-    update: int,
-    snapshot: Callable[[], State],
-    should_stop: Callable[[], bool],
-  ) -> None:
-    """Opens the first round, of `update` learner steps.
-
-    `snapshot` returns the learner's state between two updates.
-    """
-    self._snapshot = snapshot
-    self._should_stop = should_stop
+  def begin(self, worker):
+    self._snapshot, self._should_stop = worker.learner.save, worker.over
     with self._changed:
-      self._next = update
+      self._next = worker.learner.updates  # the first round opens
 
-  def __call__(self, share: average.Share) -> average.Share:
-    """Adds the master's share, waits for all others and returns the mean."""
+  def metrics(self):
+    return {
+      'gradients_waited_s': self._waited_s,
+      'learner_rejoins': self._rejoins,
+    }
+
+  def _meet_others(self, share: average.Share) -> average.Share:
+    """Adds the own share, waits for all others and returns the mean."""
     begin, said = time.monotonic(), False
     with self._changed:
       self._next = share.update
@@ -101,7 +100,7 @@ class Master:
         missing = set(range(self._count)) - set(self._parts)
       waited_s = time.monotonic() - begin
       if common is not None:
-        self.waited_s += waited_s
+        self._waited_s += waited_s
         if said:
           _logger.warning('All learners are back after %.0f s.', waited_s)
         return common
@@ -128,7 +127,7 @@ class Master:
 
   # Served over RPC.
 
-  def join(self, learner: int) -> State | None:
+  def join_learners(self, learner: int) -> State | None:
     """Admits a learner. Returns the state to start from; None: call again."""
     with self._changed:
       self._wanting.add(learner)
@@ -138,7 +137,7 @@ class Master:
       self._wanting.discard(learner)
       self._members.add(learner)
       if learner in self._seen:
-        self.rejoins += 1
+        self._rejoins += 1
         _logger.warning('Learner %d is back at update %d.', learner, self._next)
       self._seen.add(learner)
       return self._state
@@ -197,27 +196,6 @@ class Master:
     return self._done
 
 
-class Leads(average.Average):
-  """The exchange of learner 0, which is the `Master`."""
-
-  serves = ('join_learners', 'contribute')
-
-  def __init__(self, num_learners: int):
-    self._master = master = Master(num_learners)
-    self.join_learners, self.contribute = master.join, master.contribute
-    super().__init__(master)
-
-  def begin(self, worker):
-    learner = worker.learner
-    self._master.begin(learner.updates, learner.save, worker.over)
-
-  def metrics(self):
-    return {
-      'gradients_waited_s': self._master.waited_s,
-      'learner_rejoins': self._master.rejoins,
-    }
-
-
 class Follows(average.Average):
   """The exchange of the other learners; `master` is a client of a `Leads`."""
 
@@ -261,20 +239,13 @@ class Follows(average.Average):
 
   def _ask(self, call: Callable[[], T | None]) -> T:
     """Repeats a call until there is an answer, even if the master is away."""
-    away = False
-    while not self._over():
-      try:
-        answer = call()
-      except rpc.Unavailable as e:
-        if not away:
-          _logger.warning('Waiting for learner 0: %s', e)
-        away = True
-        pulse.waits(f'learner 0 is away: {e}')
-        time.sleep(_PAUSE_S)
-        continue
-      if answer is not None:
-        return answer
-    raise exchange_base.Stopped
+    answer = None
+    while answer is None and not self._over():
+      with contextlib.suppress(rpc.Unavailable):  # the run is over
+        answer = rpc.retry(call, math.inf, should_stop=self._over)
+    if answer is None:
+      raise exchange_base.Stopped
+    return answer
 
 
 def mean(vectors: list[np.ndarray]) -> np.ndarray:

@@ -76,7 +76,6 @@ class Master:
     self._clock = clock
     self._reporter = reporting.Reporter('master/0', counter)
     agent = experiment.make_agent()
-    self._layout = agent.layout
     table = evolution.noise_table(config.table_seed, config.table_size)
     self._checksum = evolution.checksum(table)
     theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
@@ -104,21 +103,14 @@ class Master:
 
   # Served over RPC.
 
-  def register(
-    self, node: str, fingerprint: bytes, network: str, checksum: int
-  ) -> str:
-    """Compares network and noise table. Returns '', or how they differ."""
-    if fingerprint != self._layout.fingerprint:
-      return (
-        f'{node} has {network}, the master has {self._layout!r}. Start all '
-        'nodes with the same config.'
-      )
-    if checksum != self._checksum:
-      return (
-        f'{node} made another noise table of evolution.table_seed='
-        f'{self._config.table_seed} than the master. Use one version of NumPy.'
-      )
-    return ''
+  def register(self, node: str, checksum: int) -> str:
+    """Compares noise tables. Returns '', or how they differ."""
+    if checksum == self._checksum:
+      return ''
+    return (
+      f'{node} made another noise table of evolution.table_seed='
+      f'{self._config.table_seed} than the master. Use one version of NumPy.'
+    )
 
   def next_task(self, worker: int, has: int) -> dict[str, Any] | None:
     """The next task for a worker, or None: call again.

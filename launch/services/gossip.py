@@ -66,21 +66,19 @@ class Gossip(mix.Mix):
       j: client.with_deadline(gossip_rpc.DEADLINE_S)
       for j, client in neighbours.items()
     }
-    self._inbox: gossip_rpc.RpcCarrier | None = None
-    self._memory: gossip_memory.SharedMemoryCarrier | None = None
-    made: mix.Carrier
+    self._messages: Any  # the carrier
     if carrier == 'rpc':
-      made = self._inbox = gossip_rpc.RpcCarrier(index, clients)
+      self._messages = gossip_rpc.RpcCarrier(index, clients)
     elif carrier == 'proxy':
-      made = gossip_proxy.ProxyCarrier(index, clients, proxy)
+      self._messages = gossip_proxy.ProxyCarrier(index, clients, proxy)
     else:
-      made = self._memory = gossip_memory.SharedMemoryCarrier(
+      self._messages = gossip_memory.SharedMemoryCarrier(
         index, graph.size, clients
       )
     super().__init__(
       graph,
       index,
-      made,
+      self._messages,
       ask=functools.partial(ask, clients),
       lock_timeout_s=lock_timeout_s,
       average=None
@@ -91,16 +89,11 @@ class Gossip(mix.Mix):
 
   def push_message(self, sender: int, *message: Any) -> bool:
     """Takes the fields of a neighbour's `mix.Message`; False if refused."""
-    if self._inbox is None:
-      raise RuntimeError(
-        "This worker's messages come another way. Give all workers the same "
-        'gossip.carrier.'
-      )
-    return self._inbox.receive(sender, mix.Message(*message))
+    return self._messages.receive(sender, mix.Message(*message))
 
   def gossip_memory(self) -> tuple[str, int, int] | None:
     """Host, process id and file descriptor of the memory for messages."""
-    return None if self._memory is None else self._memory.memory()
+    return self._messages.memory()
 
   def gossip_state(self) -> tuple | None:
     """This worker's present state, for a neighbour that was restarted."""

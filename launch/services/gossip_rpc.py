@@ -24,10 +24,13 @@ DEADLINE_S = 2.0
 _PAUSE_S = 0.5  # before an unavailable receiver is called again
 
 
-class Inbox:
-  """The messages received: one slot for each sender."""
+class RpcCarrier:
+  """A `mix.Carrier` of messages over RPC, with a slot for each sender."""
 
-  def __init__(self):
+  def __init__(self, own: int, neighbours: Mapping[int, Any]):
+    self._senders = {
+      index: _Sender(own, client) for index, client in neighbours.items()
+    }
     self._changed = threading.Condition()
     self._newest: dict[int, mix.Message] = {}
     self._heard: dict[int, tuple[int, int]] = {}
@@ -69,6 +72,19 @@ class Inbox:
   def wait(self, received: int, timeout_s: float) -> None:
     with self._changed:
       self._changed.wait_for(lambda: self.received > received, timeout_s)
+
+  def start(self, shape: tuple[int, ...]) -> None:
+    del shape
+    for sender in self._senders.values():
+      sender.thread.start()
+
+  def send(self, receivers: Iterable[int], message: mix.Message) -> None:
+    for receiver in receivers:
+      self._senders[receiver].put(message)
+
+  def close(self) -> None:
+    for sender in self._senders.values():
+      sender.close()
 
 
 class _Sender:
@@ -119,26 +135,3 @@ def _newest(messages: list[mix.Message]) -> list[mix.Message]:
   if full and messages[-1] is full[0]:
     return full
   return [*full, *messages[-1:]]
-
-
-class RpcCarrier(Inbox):
-  """A `mix.Carrier` of messages over RPC."""
-
-  def __init__(self, own: int, neighbours: Mapping[int, Any]):
-    super().__init__()
-    self._senders = {
-      index: _Sender(own, client) for index, client in neighbours.items()
-    }
-
-  def start(self, shape: tuple[int, ...]) -> None:
-    del shape
-    for sender in self._senders.values():
-      sender.thread.start()
-
-  def send(self, receivers: Iterable[int], message: mix.Message) -> None:
-    for receiver in receivers:
-      self._senders[receiver].put(message)
-
-  def close(self) -> None:
-    for sender in self._senders.values():
-      sender.close()

@@ -48,7 +48,6 @@ class StarServer:
   """Serves theta_star to explorers and episodes to supervisors."""
 
   serves = (
-    'register',
     'get_parameters',
     'get_star',
     'offer',
@@ -101,16 +100,6 @@ class StarServer:
       self._restore()
 
   # Explorers.
-
-  def register(self, node: str, fingerprint: bytes, network: str) -> str:
-    """Compares the networks. Returns '', or how they differ."""
-    if fingerprint == self._layout.fingerprint:
-      return ''
-    return (
-      f'{node} has {network}, the star server has {self._layout!r}. Start '
-      'all nodes with the same config: its environment and the sizes in its '
-      'agent section make the network.'
-    )
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
     """theta_star in a learner's format, see `variables.Published.get`."""
@@ -303,12 +292,11 @@ class StarServer:
         'episodes': self._episodes,
         'offers': self._offers,
       }
-    what, written = 'the checkpoint of theta_star', False
+    what = 'the checkpoint of theta_star'
     with pulse.survives(what), pulse.busy(what):
       swarm_state.write(self._directory, self._layout, kept, candidates, r_star)
-      written = True
-    if not written:
-      self._dirty = True
+      return
+    self._dirty = True  # It was not written.
 
   # With the lock held.
 

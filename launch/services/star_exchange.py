@@ -44,7 +44,6 @@ class StarClient:
     self,
     server: Any,
     layout: parameters.Layout,
-    node: str,
     star_max_age_s: float | None = None,
   ):
     """Stores its arguments; `server` is a client of a `star.StarServer`.
@@ -54,9 +53,8 @@ class StarClient:
     """
     self._server = server
     self._layout = layout
-    self._node = node
     self._max_age_s = star_max_age_s
-    self._star = Star()
+    self.star = Star()
     self._offer: tuple[np.ndarray, float, int, int] | None = None
     self._lock = threading.Lock()
     self._wake = threading.Event()
@@ -66,28 +64,15 @@ class StarClient:
     )
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> Star:
-    """Compares the network with the server's and fetches theta_star.
+    """Fetches theta_star.
 
     Raises:
-      parameters.LayoutMismatch: the server has another network.
       rpc.Unavailable: the server cannot be reached within a minute, or
         should_stop() became true.
     """
-    refusal = rpc.retry(
-      lambda: self._server.register(
-        self._node, self._layout.fingerprint, repr(self._layout)
-      ),
-      should_stop=should_stop,
-    )
-    if refusal:
-      raise parameters.LayoutMismatch(refusal)
     rpc.retry(self._poll, should_stop=should_stop)
     self._thread.start()
-    return self._star
-
-  @property
-  def star(self) -> Star:
-    return self._star
+    return self.star
 
   def poll(self) -> None:
     """Makes the thread ask for a newer theta_star. Returns immediately."""
@@ -121,9 +106,9 @@ class StarClient:
         self._poll()
         backoff_s = _BACKOFF_FIRST_S
       except (rpc.Unavailable, rpc.RemoteError) as e:
-        if self._star.reachable:
+        if self.star.reachable:
           _logger.warning('Learning alone, no pull: %s', e)
-        self._star = dataclasses.replace(self._star, c=0.0, reachable=False)
+        self.star = dataclasses.replace(self.star, c=0.0, reachable=False)
         self._closed.wait(backoff_s)
         backoff_s = min(2 * backoff_s, _BACKOFF_CAP_S)
 
@@ -144,7 +129,7 @@ class StarClient:
       raise
 
   def _poll(self) -> None:
-    known = self._star
+    known = self.star
     answer = self._server.get_star(known.version)
     theta = known.theta
     if answer['theta'] is not None:
@@ -154,7 +139,7 @@ class StarClient:
       c *= 0.5 ** int(answer['supervisor_age_s'] // self._max_age_s)
     if not known.reachable:
       _logger.warning('The star server is back (%s).', time.ctime())
-    self._star = Star(
+    self.star = Star(
       version=int(answer['version']),
       theta=theta,
       c=c,
@@ -177,7 +162,6 @@ class StarExchange(pull.Pull):
     self,
     config: explorers.Config,
     layout: parameters.Layout,
-    node: str,
     num_members: int,
     updates_per_rollout: int,
     server: Any,
@@ -191,7 +175,7 @@ class StarExchange(pull.Pull):
     super().__init__(config.c_max, config.r_mode, config.inertia, period)
     self.shared_start = config.start == 'shared'
     self._config = config
-    self._client = StarClient(server, layout, node, config.star_max_age_s)
+    self._client = StarClient(server, layout, config.star_max_age_s)
     self._returns = explorers.ReturnClaims(num_members, config.claim_episodes)
     self._targets = explorers.TargetClaims(num_members)
     self._version = 0

@@ -45,7 +45,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     hosts, shards = parts.replay(
       program,
       experiment,
-      functools.partial(_tables, experiment, config),
+      lambda: experience.of_actors(experiment, config).tables('replay'),
       config.shards,
       queue=experience.of_actors(experiment, config).queue,
     )
@@ -110,7 +110,3 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   parts.evaluator(program, experiment, counter, learner)
   parts.let_all_come_back(program)
   return program
-
-
-def _tables(experiment, config):
-  return experience.of_actors(experiment, config).tables('replay')

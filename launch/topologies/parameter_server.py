@@ -116,9 +116,11 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   replay = None
   if experiment.run.replay == 'node':
     parts.require_transitions(experiment)
-    tables = functools.partial(_tables, experiment)
     replay, addresses = parts.replay(
-      program, experiment, tables, shared=config.num_learners > 1
+      program,
+      experiment,
+      lambda: experience.of_members(experiment, 1).tables('replay'),
+      shared=config.num_learners > 1,
     )
   with program.group('shard'):
     shards = [
@@ -176,10 +178,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     parts.evaluator(program, experiment, counter, shards, joined=reader)
   parts.let_all_come_back(program)
   return program
-
-
-def _tables(experiment: experiment_lib.Experiment) -> list[Any]:
-  return experience.of_members(experiment, 1).tables('replay')
 
 
 def _with_share(

@@ -66,11 +66,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       f"swarm.claim_mode='target' claims the largest target of a batch, and "
       f"{agent.name} computes none. Set swarm.claim_mode='return'."
     )
-  if experiment.num_agents != config.num_explorers:
-    raise ValueError(
-      f'num_agents={experiment.num_agents} must equal num_explorers='
-      f'{config.num_explorers}.'
-    )
   hosted = hosting(config)
   program = lp.Program('swarm')
   counter = parts.counter(program, experiment)
@@ -101,7 +96,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           star_exchange.StarExchange,
           config,
           agent.layout,
-          name,
           len(own),
           agent.updates_per_call or 1,
         ),

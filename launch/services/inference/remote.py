@@ -211,18 +211,8 @@ class RemotePolicy:
 
   def _retry(self, call: Callable[[], _T]) -> _T:
     """Repeats a call until the server answers, at most for `patience_s`."""
-    wait = Wait(self._patience_s)
-
-    def attempt() -> _T:
-      try:
-        return call()
-      except rpc.Unavailable as e:
-        why = str(e)
-        wait.say(lambda: f'The inference server is not there: {why}.')
-        raise
-
     try:
-      return rpc.retry(attempt, self._patience_s, should_stop=self._should_stop)
+      return rpc.retry(call, self._patience_s, should_stop=self._should_stop)
     except rpc.Unavailable as e:
       if self._should_stop():
         raise RunLost('The program stops.') from e
@@ -279,9 +269,11 @@ class Wait:
     self._say_after_s = SAY_S
     self._why = ''  # last result of the argument `why`
 
-  def say(self, why: Callable[[], str]) -> None:
-    """Reports the reason for the wait, if that is due. Call it repeatedly."""
+  def go_on(self, why: Callable[[], str]) -> None:
+    """Reports the reason for the wait, if due; NoAnswer after `patience_s`."""
     waited_s = self._clock() - self._since
+    if waited_s >= self._patience_s:
+      raise NoAnswer(f'Gave up after {waited_s:.0f} s. {why()}')
     due = waited_s >= self._say_after_s
     if not due and waited_s < _TELL_S:
       return
@@ -293,10 +285,3 @@ class Wait:
       _logger.warning(
         'Still waiting, for %.0f s so far. %s', waited_s, self._why
       )
-
-  def go_on(self, why: Callable[[], str]) -> None:
-    """The same as `say`, but raises NoAnswer after `patience_s`."""
-    waited_s = self._clock() - self._since
-    if waited_s >= self._patience_s:
-      raise NoAnswer(f'Gave up after {waited_s:.0f} s. {why()}')
-    self.say(why)

@@ -192,17 +192,14 @@ class Server:
           self._look.clear()
         if self._stop.is_set():
           return  # The learner may have ended already.
-        self._fetch()
+        if self._follower.fetch():
+          with self._newer:
+            self._parameters = self._newest()
+            self._newer.notify_all()
         if self._reporter.due():
           self._reporter.report(self._numbers())
     except Exception as e:  # Raised in the serving thread, to end the node.
       self._fault = e
-
-  def _fetch(self) -> None:
-    if self._follower.fetch():
-      with self._newer:
-        self._parameters = self._newest()
-        self._newer.notify_all()
 
   def _newest(self) -> sound_acting.Parameters:
     return sound_acting.Parameters(self._follower.version, self._follower.theta)

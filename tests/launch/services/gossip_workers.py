@@ -73,11 +73,11 @@ class Worker:
     return float(self.learner.theta[0, 0])
 
 
-class Direct(gossip_rpc.Inbox):
+class Direct(gossip_rpc.RpcCarrier):
   """A carrier without a wire: `all_of_them[i]` is the inbox of worker i."""
 
   def __init__(self, own, all_of_them):
-    super().__init__()
+    super().__init__(own, {})
     self.own, self.all, self.cut = own, all_of_them, False
 
   def start(self, shape):

@@ -164,7 +164,7 @@ def test_a_worker_tells_the_launcher_what_it_waits_for(monkeypatch):
 
   experiment, config = evolution_cells.make()
   es_worker.Worker(experiment, config, 0, _Going(), Master()).run(stop)
-  assert told == ['the master is away: next_task() at here: no route'] * 2
+  assert told == ['next_task() at here: no route'] * 2
 
 
 def test_a_worker_does_not_ask_a_master_that_is_over_without_a_pause(
@@ -319,8 +319,6 @@ def test_observations_are_counted_the_same_by_any_number_of_workers(run):
   alone, expected = run(1, **numbers)
   _, found = run(3, **numbers)
   assert found == expected
-  size = evolution.observation_size(alone._layout)
-  assert size == 4
   assert alone._strategy._sums.number > 100
 
 

@@ -186,7 +186,7 @@ def test_without_a_checkpoint_a_worker_goes_on_from_what_a_neighbour_has(
   exchange = mix.Mix(
     mixing.Graph('ring', 2),
     0,
-    played.Direct(0, [None, gossip_rpc.Inbox()]),
+    played.Direct(0, [None, gossip_rpc.RpcCarrier(1, {})]),
     ask=lambda: message if answers else None,
   )
   worker = played.Worker(exchange, 1.0, again=bool(again)).begin()
@@ -198,7 +198,7 @@ def test_a_neighbour_that_died_meanwhile_is_gone_on_from_all_the_same():
   exchange = mix.Mix(
     mixing.Graph('ring', 2),
     0,
-    played.Direct(0, [None, gossip_rpc.Inbox()]),
+    played.Direct(0, [None, gossip_rpc.RpcCarrier(1, {})]),
     ask=lambda: answers.pop(0),
   )
   worker = played.Worker(exchange, 1.0, again=True).begin()

@@ -112,7 +112,7 @@ class _Averager:
 
 def _of_two(average):
   """The exchange of the first of two, and what reaches the other."""
-  carriers = [None, gossip_rpc.Inbox()]
+  carriers = [None, gossip_rpc.RpcCarrier(1, {})]
   carriers[0] = played.Direct(0, carriers)
   ring = mixing.Graph('ring', 2)
   exchange = mix.Mix(

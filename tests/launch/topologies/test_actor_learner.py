@@ -158,12 +158,6 @@ def test_on_policy_each_shard_needs_as_many_actors():
     )
 
 
-def test_more_than_one_agent_is_refused():
-  experiment = dataclasses.replace(_experiment(), num_agents=2)
-  with pytest.raises(ValueError, match='num_agents=2'):
-    experience.check_actors(experiment, actor_settings.Config())
-
-
 def test_the_plan_that_is_checked_is_the_one_that_runs():
   config = actor_settings.Config(num_actors=3)
   plan = experience.of_actors(_experiment({'batch_size': 16}), config).plan

@@ -16,13 +16,13 @@ from launch.topologies import single_process
 from launch.topologies import swarm
 
 
-def _experiment(num_agents=5, agent=None, **run):
+def _experiment(agent=None, **run):
   config = dqn.Config(hidden_sizes=(8,), min_replay_size=50)
   spec = environments.spec('CartPole-v1')
   return experiment_lib.Experiment(
     make_agent=agent or functools.partial(dqn.DQN, config, spec),
     environment='CartPole-v1',
-    num_agents=num_agents,
+    num_agents=5,
     max_replay_size=1000,
     min_replay_size=config.min_replay_size,
     pace=experiment_lib.Pace(64.0),
@@ -123,11 +123,6 @@ def test_a_budget_that_ends_before_learning_begins_is_refused():
   ):
     with pytest.raises(ValueError, match='learning begins after 55 steps'):
       build()
-
-
-def test_two_numbers_of_explorers_that_differ_are_refused():
-  with pytest.raises(ValueError, match='num_agents=4 must equal'):
-    swarm.build(_experiment(num_agents=4), _config())
 
 
 def test_a_swarm_whose_explorers_would_count_lives_for_games_is_refused():
