@@ -70,14 +70,3 @@ class OrnsteinUhlenbeck(Noise):
 
 
 Kind = Literal['gaussian', 'ornstein_uhlenbeck']
-
-
-def make(kind: Kind, sigma: float, theta: float) -> Noise:
-  """Makes the noise that a config names.
-
-  Its draws have the standard deviation `sigma`, in units of [-1, 1];
-  Ornstein-Uhlenbeck noise forgets a share `theta` of its state per step.
-  """
-  if kind == 'gaussian':
-    return Gaussian(sigma)
-  return OrnsteinUhlenbeck(sigma, theta)

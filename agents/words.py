@@ -180,11 +180,6 @@ class Function:
     self._python, self._compiled = python, compiled
     self._calls: list[Call] = []  # the most recent one first
 
-  @property
-  def last(self) -> Call:
-    """The most recent call, or trace."""
-    return self._calls[0]
-
   def trace(self, *specs: Any) -> None:
     """Builds the call for arguments of these specs, without running it."""
     self._calls.insert(0, Call(self._python, specs, self._compiled))

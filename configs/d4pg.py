@@ -14,7 +14,6 @@ from agents import d4pg
 from configs import _mujoco
 from launch import registry
 
-_SMALL: dict[str, Any] = {'sigma': 0.2, 'batch_size': 64, 'n_step': 3}
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),
   'critic_sizes': (256, 256),
@@ -35,7 +34,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'Pendulum-v1',
     'pace': _SMALL_PACE,
     'agent': {
-      **_SMALL,
       'sigma': 0.3,
       'min_replay_size': 500,
       'random_steps': 1_000,
@@ -60,7 +58,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'InvertedPendulum-v5',
     'pace': _SMALL_PACE,
     'agent': {
-      **_SMALL,
       'v_min': 0.0,
       'v_max': 100.0,
       'reward_min': 0.0,
@@ -72,7 +69,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'InvertedDoublePendulum-v5',
     'pace': _SMALL_PACE,
     'agent': {
-      **_SMALL,
       'reward_scale': 0.1,
       'v_min': 0.0,
       'v_max': 100.0,
@@ -86,7 +82,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'Reacher-v5',
     'pace': _SMALL_PACE,
     'agent': {
-      **_SMALL,
       # [T] Mean of 200 episodes in single runs: -4.4 with these values and -5.2
       # with gamma 0.98; with one-step returns -6.2, and -4.9 with 0.98.
       'normalize_observations': True,
@@ -109,7 +104,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
-      'sigma': 0.2,
       'reward_scale': 0.1,
       'v_min': -5.0,
       'v_max': 50.0,
@@ -135,7 +129,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     'pace': _LARGE_PACE,
     'agent': {
       **_LARGE,
-      'sigma': 0.2,
       'gamma': 0.98,
       'normalize_observations': True,
       # -1.5 / (1 - 0.98), as in the published runs. They warn while they learn,

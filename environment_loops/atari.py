@@ -116,14 +116,10 @@ def same_task(one: Any, other: Any) -> bool:
   return (game, options) == (other_game, others)
 
 
-def _parse_bool(value: str) -> bool:
-  return {'0': False, '1': True}[value]
-
-
 _PARSERS: dict[str, Any] = {
   'sticky': float,
   'noop_max': int,
-  'life_loss': _parse_bool,
+  'life_loss': {'0': False, '1': True}.__getitem__,
   'threads': int,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import mujoco
 import numpy as np
 from PIL import Image
@@ -93,7 +94,8 @@ class SideView:
     colour = tuple(int(255 * c) for c in self._model.geom_rgba[geom, :3])
     if kind == mujoco.mjtGeom.mjGEOM_BOX:
       corners = pixels(position + (_CORNERS * size) @ turned.T)
-      draw.polygon([tuple(p) for p in _hull(corners)], colour)
+      hull = cv2.convexHull(corners.astype(np.float32))[:, 0].tolist()
+      draw.polygon([tuple(point) for point in hull], colour)
       return
     radius = float(size[0]) * scale
     half = np.zeros(3)
@@ -104,21 +106,3 @@ class SideView:
     if kind != mujoco.mjtGeom.mjGEOM_CYLINDER:
       for x, y in ends:
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), colour)
-
-
-def _hull(points: np.ndarray) -> list[np.ndarray]:
-  """The convex hull of [N, 2] points, in order (Andrew's monotone chain)."""
-  ordered = points[np.lexsort((points[:, 1], points[:, 0]))]
-
-  def chain(some: np.ndarray) -> list[np.ndarray]:
-    kept: list[np.ndarray] = []
-    for point in some:
-      while len(kept) > 1:
-        (ax, ay), (bx, by) = kept[-1] - kept[-2], point - kept[-2]
-        if ax * by - ay * bx > 0:
-          break
-        kept.pop()
-      kept.append(point)
-    return kept[:-1]
-
-  return chain(ordered) + chain(ordered[::-1])

@@ -130,9 +130,7 @@ def scored(
   found = playing.evaluate(run, kept, episodes, _SCORE_SEED)
   half = 1.96 * found.std / np.sqrt(max(len(found.returns) - 1, 1))
   return {
-    'command': run.commands()[0].replace(
-      "'murmuration run'", 'murmuration run'
-    ),
+    'command': run.commands()[0],
     'seed': config['seed'],
     'score': found.mean,
     'interval': [round(found.mean - half, 2), round(found.mean + half, 2)],

@@ -33,19 +33,7 @@ from run_records import commands
 from run_records import later
 
 _TICK_S = 0.4
-
-
-class _Asked:
-  """Whether SIGTERM came while no engine was there to take it."""
-
-  def __init__(self):
-    self.stop = False
-
-  def __call__(self, *unused: Any) -> None:
-    self.stop = True
-
-
-_asked = _Asked()
+_asked: list[int] = []  # SIGTERM, if it came while no engine could take it
 
 
 class _Interrupt:
@@ -87,9 +75,9 @@ class Ticks:
     self._warned: set[Callable[[], None]] = set()
 
   def __call__(self, last: bool = False) -> None:
-    if _asked.stop and not last:
+    if _asked and not last:
       # Of before the engine began; it has this one, and saves.
-      _asked.stop = False
+      _asked.clear()
       os.kill(os.getpid(), signal.SIGTERM)
     if not last and time.monotonic() < self._next:
       return
@@ -201,7 +189,7 @@ def train(
     named = (agent, environment)
     line = arguments.written('train', named, settings, **more)
     cell = choices.cell(agent, environment, topology, settings, steps, seed)
-  if _asked.stop:
+  if _asked:
     return state.TERMINATED, None
   if not chosen:
     path = run_directory.default_path(
@@ -242,7 +230,7 @@ def main(connection: Any) -> None:
   hello = connection.recv()
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads
-    signal.signal(signal.SIGTERM, _asked)
+    signal.signal(signal.SIGTERM, lambda number, _: _asked.append(number))
   else:
     signal.signal(signal.SIGINT, _interrupt)
   later.put_off()  # what is refused needs none of it

@@ -28,9 +28,8 @@ STAR_SERVER = 'star_server.npz'  # all that it needs to go on
 # In RUN/metrics/: totals and newest rows, see launch/services/counter.py.
 COUNTER = 'counter.json'
 
-PLAYED = (STAR, BEST, AGENTS)  # what murmuration/playing.py plays, best first
-# Nothing goes on from these.
-_TO_PLAY = (STAR, AGENTS, BEST)
+# What murmuration/playing.py plays, best first; nothing goes on from these.
+PLAYED = (STAR, BEST, AGENTS)
 _CHECKSUM = 'crc32'
 _logger = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ def check(
   for part in (run, run / 'checkpoints', run / 'metrics', run / 'replay'):
     durable.sweep(part)
     for name in durable.saved(part):
-      if name in _TO_PLAY:
+      if name in PLAYED:
         read_to_play(part / name, say)
       else:
         reader = read_state if name.endswith('.json') else read

@@ -20,7 +20,6 @@ import pathlib
 import select
 import subprocess
 import sys
-import time
 from typing import IO, Any
 
 # Run as a file, Python would look for modules in run_records/ first.
@@ -274,15 +273,10 @@ def _closed(seconds: float) -> bool:
 
 def _appears(path: pathlib.Path) -> bool:
   """Waits for a run; False if the launcher ends without one."""
-  began = time.time()
-  while True:
+  ended = False
+  while not (config := path / 'config.json').exists() and not ended:
     ended = _closed(0.1)
-    config = path / 'config.json'
-    if config.exists():
-      return True
-    if ended:
-      _logger.info('no run after %.0f s', time.time() - began)
-      return False
+  return config.exists()
 
 
 if __name__ == '__main__':

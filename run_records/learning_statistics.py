@@ -182,21 +182,18 @@ def bootstrap_band(
   return Band(curves.mean(axis=0), low, high)
 
 
-def verdict(difference: Difference, reference: Reference | None = None) -> str:
+def verdict(difference: Difference, reference: Reference) -> str:
   """The conclusion from an interval, in words.
 
-  'superior': the lower bound is above 0. Else, if there is a reference and the
-  lower bound is above the margin of -0.1 (threshold - random): 'worse, within
-  the margin' if the upper bound is below 0, or 'not inferior'. Else 'inferior'
-  if the upper bound is below 0, or 'not shown'.
+  'superior': the lower bound is above 0. Else, if it is above the margin of
+  -0.1 (threshold - random): 'worse, within the margin' if the upper bound is
+  below 0, or 'not inferior'. Else 'inferior' if the upper bound is below 0, or
+  'not shown'.
   """
   if difference.low > 0:
     return 'superior'
-  if reference is not None:
-    margin = 0.1 * (reference.threshold - reference.random)
-    if difference.low > -margin:
-      within = difference.high < 0
-      return 'worse, within the margin' if within else 'not inferior'
+  if difference.low > -0.1 * (reference.threshold - reference.random):
+    return 'worse, within the margin' if difference.high < 0 else 'not inferior'
   return 'inferior' if difference.high < 0 else 'not shown'
 
 

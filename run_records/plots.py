@@ -99,7 +99,8 @@ def learning_curve(
       top, low = figure.subplots(
         2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
       )
-      _draw_pull(low, _server_rows(run, 'c') or stars, members)
+      # By the server's reports: c and R* change between publications too.
+      _draw_pull(low, _rows(run, 'node_star', 'c') or stars, members)
       bottom = low
     else:
       top = bottom = figure.subplots()
@@ -107,7 +108,8 @@ def learning_curve(
     _draw_evaluations(top, evaluations)
     if stars:
       _draw_supervised(top, run, members)
-      _draw_record(top, stars, _server_rows(run, 'R_star') or stars, members)
+      rows = _rows(run, 'node_star', 'R_star') or stars
+      _draw_record(top, stars, rows, members)
     draw_threshold(top, curves.threshold(run.config().get('environment')))
     member = 'explorer' if run.config().get('topology') == 'swarm' else 'agent'
     _label(bottom, member, members, evaluations[-1]['actor_steps'])
@@ -282,16 +284,6 @@ def _draw_record(
     zorder=5,
     label=r'new $\theta^*$, mean of its trial',
   )
-
-
-def _server_rows(
-  run: run_directory.RunDirectory, name: str
-) -> list[dict[str, Any]]:
-  """The star server's reports, at regular times, that have the number `name`.
-
-  c and R* also change between publications of theta_star.
-  """
-  return _rows(run, 'node_star', name)
 
 
 def _draw_pull(

@@ -14,7 +14,7 @@ All of it is plain files: nothing here needs the program to be running.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 import contextlib
 import datetime
 import errno
@@ -22,7 +22,6 @@ import itertools
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import time
 from typing import Any
@@ -163,7 +162,7 @@ def create(
   config: Any,
   versions: Mapping[str, str],
   *,
-  command: Sequence[str] | str | None = None,
+  command: str | None = None,
   resume: bool = False,
 ) -> RunDirectory:
   """Makes the directory of a new run, or opens an old one to go on with it.
@@ -174,10 +173,10 @@ def create(
 
   Args:
     path: of the run. Parents are made.
-    config: resolved config: dict, ConfigDict or dataclass.
+    config: resolved config, a dict or dataclass.
     versions: package name to version.
-    command: the words of the command line, or a line that says what else led
-      to the run; None: the command line of this process.
+    command: a line that says what led to the run; None: the command line of
+      this process.
     resume: go on in an existing run directory. Its metrics, logs and
       checkpoints stay; a config that differs replaces config.json, and the
       old one is kept as config.<n>.json.
@@ -190,9 +189,7 @@ def create(
   # Not after half of the files are there.
   config = metrics.to_jsonable(config)
   versions = metrics.to_jsonable(versions)
-  line = command
-  if not isinstance(line, str):
-    line = commands.line() if line is None else shlex.join(line)
+  line = commands.line() if command is None else command
   if resume:
     check_resumable(path)
   else:

@@ -43,7 +43,7 @@ class LiveView:
 
   def __init__(
     self,
-    run_dir: str | os.PathLike[str] | None,
+    run_dir: str | os.PathLike[str],
     counter_client_factory: Callable[[], Any],
     title: str,
     *,
@@ -58,7 +58,7 @@ class LiveView:
       title: agent and environment, for instance 'PSO-DQN · CartPole-v1'.
       console: where to write, standard output if None.
     """
-    self._footer = '' if run_dir is None else os.fspath(run_dir)
+    self._run_dir = pathlib.Path(run_dir)
     self._factory = counter_client_factory
     self._title = title
     self.console = console or rich_console.Console(file=sys.stdout)
@@ -124,10 +124,7 @@ class LiveView:
     self.close()
     try:
       view_final.show(
-        self.console,
-        outcome,
-        pathlib.Path(self._footer) if self._footer else None,
-        self._snapshot or {},
+        self.console, outcome, self._run_dir, self._snapshot or {}
       )
     except _GONE:
       _discard(self.console.file)
@@ -135,9 +132,8 @@ class LiveView:
   def _poll(self) -> None:
     client = None
     while not self._closing.is_set():
-      if self._footer:
-        with contextlib.suppress(OSError):
-          self._unsaved = unsaved.now(self._footer)
+      with contextlib.suppress(OSError):
+        self._unsaved = unsaved.now(self._run_dir)
       try:
         if client is None:
           client = self._factory()
@@ -183,12 +179,12 @@ class LiveView:
     self, state: Any, snapshot: Mapping[str, Any] | None
   ) -> None:
     width, height = self.console.size
-    hint = '' if state.stopping else 'Ctrl-C stops'
+    hint = '' if state.stopping else ' · Ctrl-C stops'
     picture = view_panels.render(
       self._title,
       state,
       snapshot,
-      footer=' · '.join(filter(None, [self._footer, hint])),
+      footer=f'{self._run_dir}{hint}',
       width=min(width, 110),
       max_nodes=max(6, height - _FEW_ROWS),
       unsaved=self._unsaved,

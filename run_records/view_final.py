@@ -33,13 +33,13 @@ _KEPT = (
 def show(
   console: rich_console.Console,
   outcome: Any,
-  run_dir: pathlib.Path | None,
+  run_dir: pathlib.Path,
   snapshot: Mapping[str, Any],
 ) -> None:
   """Prints how a run ended.
 
   `outcome` is the engine's Outcome. `snapshot` is the counter's last one, and
-  may be empty. `run_dir` is None if the run has no directory.
+  may be empty.
   """
   summary = _summary(run_dir)
   interrupted = outcome.exit_code in state_lib.BROKEN_OFF
@@ -69,18 +69,13 @@ def show(
     intro = 'Kept in' if interrupted or failed else 'In'
     parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept)]
   commands = _commands(outcome, run_dir)
-  if commands:
-    parts += ['', text.Text('Next')]
-    # Commands are not wrapped, so that they can be copied.
-    parts += [text.Text(f'  # {what}\n  {line}') for what, line in commands]
+  parts += ['', text.Text('Next')]
+  # Commands are not wrapped, so that they can be copied.
+  parts += [text.Text(f'  # {what}\n  {line}') for what, line in commands]
   console.print(rich_console.Group(*parts), highlight=False, soft_wrap=True)
 
 
-def _commands(
-  outcome: Any, run_dir: pathlib.Path | None
-) -> list[tuple[str, str]]:
-  if run_dir is None:
-    return []
+def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   commands = []
   # With the path of this interpreter, so that the commands work without an
   # activated environment.
@@ -131,9 +126,7 @@ def _quoted(path: str | os.PathLike[str]) -> str:
   return shlex.quote(os.fspath(path))
 
 
-def _summary(run_dir: pathlib.Path | None) -> Mapping[str, Any]:
-  if run_dir is None:
-    return {}
+def _summary(run_dir: pathlib.Path) -> Mapping[str, Any]:
   # A run that ended early may have no directory, or half a summary.
   with contextlib.suppress(OSError, ValueError):
     return run_directory.RunDirectory(run_dir).summary() or {}
@@ -201,9 +194,7 @@ def _result(
   return rows
 
 
-def _places(run_dir: pathlib.Path | None) -> list[tuple[str, str]]:
-  if run_dir is None:
-    return []
+def _places(run_dir: pathlib.Path) -> list[tuple[str, str]]:
   found = []
   for name, what in _KEPT:
     path = run_dir / name

@@ -7,8 +7,8 @@ high. Versions are compared by confirmations, played after the selection.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
 import os
+from typing import NamedTuple
 
 from run_records import curves
 from run_records import learning_statistics as statistics
@@ -18,8 +18,7 @@ _MOST = 20  # confirmations per version that are compared
 _LEAST = 5  # with fewer, a version is not judged
 
 
-@dataclasses.dataclass(frozen=True)
-class Filter:
+class Filter(NamedTuple):
   """What supervisors decided in one or more runs.
 
   Attributes:
@@ -30,20 +29,10 @@ class Filter:
       than the 95% bootstrap interval of the difference.
   """
 
-  accepted: int = 0
-  rejected: int = 0
-  judged: int = 0
-  fallen: int = 0
-
-  def __add__(self, other: Filter) -> Filter:
-    return Filter(
-      *(
-        a + b
-        for a, b in zip(
-          dataclasses.astuple(self), dataclasses.astuple(other), strict=True
-        )
-      )
-    )
+  accepted: int
+  rejected: int
+  judged: int
+  fallen: int
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> Filter | None:

@@ -11,7 +11,6 @@ from studies import declared_impala
 from studies import declared_papers
 from studies import plan as study_plan
 
-_BOTH = (study_plan.STEPS, study_plan.SECONDS)
 # Smaller networks, as for the other tasks: with those of the Hopper-v5 preset,
 # eight explorers take hours on two cores.
 _SMALL = (
@@ -27,7 +26,6 @@ def _swarm(
   name: str,
   label: str,
   agent: str,
-  environment: str,
   budget: int,
   threshold: float,
   seeds: int,
@@ -49,7 +47,7 @@ def _swarm(
   alone = (agent, '--topology=single_process', *flags)
   return study_plan.Study(
     name=name,
-    environment=environment,
+    environment=study_plan.environment_of(agent),
     budget=budget,
     threshold=threshold,
     seeds=seeds,
@@ -70,7 +68,6 @@ def _swarm(
 def _explorers(
   name: str,
   agent: str,
-  environment: str,
   budget: int,
   threshold: float,
   seeds: int,
@@ -79,7 +76,7 @@ def _explorers(
   """A swarm with different numbers of explorers: figure 4 of the paper."""
   return study_plan.Study(
     name=name,
-    environment=environment,
+    environment=study_plan.environment_of(agent),
     budget=budget,
     threshold=threshold,
     seeds=seeds,
@@ -99,7 +96,6 @@ def _explorers(
 
 def _apex_dqn(
   preset: str,
-  environment: str,
   budget: int,
   threshold: float,
   goal: study_plan.Goal,
@@ -117,7 +113,7 @@ def _apex_dqn(
   )
   return study_plan.Study(
     name=f'apex_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(f'apex_dqn:{preset}'),
     budget=budget,
     threshold=threshold,
     seeds=goal.seeds,
@@ -127,7 +123,7 @@ def _apex_dqn(
       'Ape-X DQN': study_plan.Variant((f'apex_dqn:{preset}',)),
     },
     baseline='DQN',
-    x_axes=_BOTH if timed else (study_plan.STEPS,),
+    timed=timed,
     goals=(goal,),
   )
 
@@ -172,9 +168,7 @@ def _apex_one_actor() -> study_plan.Study:
   )
 
 
-def _d4pg(
-  preset: str, environment: str, budget: int, threshold: float
-) -> study_plan.Study:
+def _d4pg(preset: str, budget: int, threshold: float) -> study_plan.Study:
   """D4PG against DDPG, alone, that samples each transition as often.
 
   Each has its own preset otherwise.
@@ -186,7 +180,7 @@ def _d4pg(
   )
   return study_plan.Study(
     name=f'd4pg_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(f'd4pg:{preset}'),
     budget=budget,
     threshold=threshold,
     seeds=10,
@@ -200,7 +194,7 @@ def _d4pg(
 
 
 def _sac(
-  preset: str, environment: str, budget: int, threshold: float, seeds: int
+  preset: str, budget: int, threshold: float, seeds: int
 ) -> study_plan.Study:
   """SAC beside Stable-Baselines3's, with the same settings and steps.
 
@@ -210,7 +204,7 @@ def _sac(
   own = (f'sac:{preset}',)
   return study_plan.Study(
     name=f'sac_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(*own),
     budget=budget,
     threshold=threshold,
     seeds=seeds,
@@ -225,29 +219,11 @@ def _sac(
   )
 
 
-def _apex_central() -> study_plan.Study:
-  """One server that acts for all actors (SEED) against actors that do."""
-  apex = 'apex_dqn:cartpole'
-  return study_plan.Study(
-    name='apex_central',
-    environment='CartPole-v1',
-    budget=50_000,
-    threshold=475.0,
-    seeds=10,
-    variants={
-      'Ape-X DQN': study_plan.Variant((apex,)),
-      'SEED Q': study_plan.Variant((apex, '--config.actors.inference=central')),
-    },
-    baseline='Ape-X DQN',
-  )
-
-
 _ALL = (
-  _swarm('cartpole', 'DQN', 'dqn:cartpole', 'CartPole-v1', 30_000, 475.0, 10),
-  _swarm('acrobot', 'DQN', 'dqn:acrobot', 'Acrobot-v1', 50_000, -100.0, 10),
+  _swarm('cartpole', 'DQN', 'dqn:cartpole', 30_000, 475.0, 10),
+  _swarm('acrobot', 'DQN', 'dqn:acrobot', 50_000, -100.0, 10),
   _apex_dqn(
     'cartpole',
-    'CartPole-v1',
     50_000,
     475.0,
     study_plan.Goal('Ape-X DQN', 475.0, reached=10, seeds=10),
@@ -256,54 +232,40 @@ _ALL = (
   ),
   _apex_dqn(
     'acrobot',
-    'Acrobot-v1',
     150_000,
     -100.0,
     study_plan.Goal('Ape-X DQN', -90.0, reached=10, seeds=10),
     samples_per_insert=32.0,
   ),
   _apex_one_actor(),
-  _apex_central(),
+  declared_impala.central(
+    'apex_central', 'apex_dqn:cartpole', 50_000, 'Ape-X DQN', 'SEED Q'
+  ),
   study_plan.solves(
-    'apex_lunar_lander',
     'apex_dqn:lunar_lander',
     'Ape-X DQN',
-    'LunarLander-v3',
     400_000,
     200.0,
     seeds=5,
     reached=4,
+    name='apex_lunar_lander',
   ),
   *declared_impala.STUDIES,
   *(
     _d4pg(*numbers)
     for numbers in (
-      ('pendulum', 'Pendulum-v1', 30_000, -200.0),
-      ('inverted_pendulum', 'InvertedPendulum-v5', 50_000, 1000.0),
-      (
-        'inverted_double_pendulum',
-        'InvertedDoublePendulum-v5',
-        100_000,
-        9000.0,
-      ),
-      ('reacher', 'Reacher-v5', 200_000, -5.0),
+      ('pendulum', 30_000, -200.0),
+      ('inverted_pendulum', 50_000, 1000.0),
+      ('inverted_double_pendulum', 100_000, 9000.0),
+      ('reacher', 200_000, -5.0),
     )
   ),
   *(
-    study_plan.solves(
-      f'd4pg_{preset}',
-      f'd4pg:{preset}',
-      'D4PG',
-      environment,
-      budget,
-      threshold,
-      5,
-      reached=3,
-    )
-    for preset, environment, budget, threshold in (
-      ('hopper', 'Hopper-v5', 300_000, 1_000.0),
-      ('swimmer', 'Swimmer-v5', 300_000, 30.0),
-      ('humanoid_standup', 'HumanoidStandup-v5', 200_000, 60_000.0),
+    study_plan.solves(f'd4pg:{preset}', 'D4PG', budget, threshold, 5, reached=3)
+    for preset, budget, threshold in (
+      ('hopper', 300_000, 1_000.0),
+      ('swimmer', 300_000, 30.0),
+      ('humanoid_standup', 200_000, 60_000.0),
     )
   ),
   *(
@@ -311,31 +273,23 @@ _ALL = (
       f'pso_{agent.lower()}_{preset}',
       agent,
       f'{agent.lower()}:{preset}',
-      environment,
       budget,
       threshold,
       5 if preset == 'inverted_double_pendulum' else 10,
       _SMALL if preset == 'hopper' else (),
     )
-    for agent, preset, environment, budget, threshold in (
-      ('DDPG', 'inverted_pendulum', 'InvertedPendulum-v5', 20_000, 950.0),
-      (
-        'DDPG',
-        'inverted_double_pendulum',
-        'InvertedDoublePendulum-v5',
-        30_000,
-        9100.0,
-      ),
-      ('DDPG', 'reacher', 'Reacher-v5', 30_000, -7.0),
-      ('DDPG', 'hopper', 'Hopper-v5', 20_000, 1000.0),
-      ('PPO', 'cartpole', 'CartPole-v1', 50_000, 475.0),
-      ('PPO', 'pendulum', 'Pendulum-v1', 80_000, -250.0),
+    for agent, preset, budget, threshold in (
+      ('DDPG', 'inverted_pendulum', 20_000, 950.0),
+      ('DDPG', 'inverted_double_pendulum', 30_000, 9100.0),
+      ('DDPG', 'reacher', 30_000, -7.0),
+      ('DDPG', 'hopper', 20_000, 1000.0),
+      ('PPO', 'cartpole', 50_000, 475.0),
+      ('PPO', 'pendulum', 80_000, -250.0),
     )
   ),
   _explorers(
     'pso_ddpg_explorers',
     'pso_ddpg:inverted_pendulum',
-    'InvertedPendulum-v5',
     20_000,
     950.0,
     seeds=3,
@@ -344,40 +298,25 @@ _ALL = (
   _explorers(
     'pso_dqn_explorers',
     'pso_dqn:cartpole',
-    'CartPole-v1',
     30_000,
     475.0,
     seeds=10,
     counts=(2, 8),
   ),
   *(
-    study_plan.solves(
-      f'ppo_{preset}',
-      f'ppo:{preset}',
-      'PPO',
-      environment,
-      budget,
-      threshold,
-      5,
-      reached,
-    )
-    for preset, environment, budget, threshold, reached in (
-      ('cartpole', 'CartPole-v1', 100_000, 475.0, 5),
-      ('pendulum', 'Pendulum-v1', 150_000, -250.0, 5),
-      ('inverted_pendulum', 'InvertedPendulum-v5', 100_000, 1000.0, 5),
+    study_plan.solves(f'ppo:{preset}', 'PPO', budget, threshold, 5, reached)
+    for preset, budget, threshold, reached in (
+      ('cartpole', 100_000, 475.0, 5),
+      ('pendulum', 150_000, -250.0, 5),
+      ('inverted_pendulum', 100_000, 1000.0, 5),
       # Near published results after as many steps (docs/agents/ppo.md).
-      ('hopper', 'Hopper-v5', 1_000_000, 2000.0, 4),
-      ('half_cheetah', 'HalfCheetah-v5', 1_000_000, 3000.0, 4),
-      ('walker2d', 'Walker2d-v5', 1_000_000, 2000.0, 4),
+      ('hopper', 1_000_000, 2000.0, 4),
+      ('half_cheetah', 1_000_000, 3000.0, 4),
+      ('walker2d', 1_000_000, 2000.0, 4),
     )
   ),
-  *(
-    _sac(*numbers)
-    for numbers in (
-      ('pendulum', 'Pendulum-v1', 12_000, -200.0, 5),
-      ('hopper', 'Hopper-v5', 60_000, 500.0, 3),
-    )
-  ),
+  _sac('pendulum', 12_000, -200.0, 5),
+  _sac('hopper', 60_000, 500.0, 3),
   *declared_papers.STUDIES,
 )
 

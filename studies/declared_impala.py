@@ -7,26 +7,31 @@ from __future__ import annotations
 
 from studies import plan as study_plan
 
-_BOTH = (study_plan.STEPS, study_plan.SECONDS)
 _CENTRAL = '--config.actors.inference=central'
 _POSITION = 'examples.position_cartpole:PositionCartPole'
 
 
-def _central() -> study_plan.Study:
+def central(
+  name: str,
+  agent: str,
+  budget: int,
+  label: str,
+  served: str,
+  goals: tuple[study_plan.Goal, ...] = (),
+) -> study_plan.Study:
   """One server that acts for all actors (SEED) against actors that do."""
-  impala = 'impala:cartpole'
   return study_plan.Study(
-    name='impala_central',
+    name=name,
     environment='CartPole-v1',
-    budget=200_000,
+    budget=budget,
     threshold=475.0,
     seeds=10,
     variants={
-      'IMPALA': study_plan.Variant((impala,)),
-      'SEED V-trace': study_plan.Variant((impala, _CENTRAL)),
+      label: study_plan.Variant((agent,)),
+      served: study_plan.Variant((agent, _CENTRAL)),
     },
-    baseline='IMPALA',
-    goals=(study_plan.Goal('SEED V-trace', 475.0, reached=10, seeds=10),),
+    baseline=label,
+    goals=goals,
   )
 
 
@@ -93,7 +98,7 @@ def _lag() -> study_plan.Study:
 
 
 def _impass(
-  preset: str, environment: str, budget: int, d4pg_budget: int, threshold: float
+  preset: str, budget: int, d4pg_budget: int, threshold: float
 ) -> study_plan.Study:
   """IMPASS against the same agent without its stack, and against D4PG.
 
@@ -106,7 +111,7 @@ def _impass(
   )
   return study_plan.Study(
     name=f'impass_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(f'impala:{preset}'),
     budget=budget,
     threshold=threshold,
     seeds=5,
@@ -118,7 +123,7 @@ def _impass(
       'D4PG': study_plan.Variant((f'd4pg:{preset}',), budget=d4pg_budget),
     },
     baseline='IMPASS',
-    x_axes=_BOTH,
+    timed=True,
     contrasts=(
       study_plan.Contrast('The stack alone', 'IMPASS', 'IMPALA without stack'),
     ),
@@ -126,53 +131,35 @@ def _impass(
 
 
 STUDIES = (
-  study_plan.solves(
-    'impala_cartpole',
+  study_plan.solves('impala:cartpole', 'IMPALA', 200_000, 475.0, 10),
+  study_plan.solves('impala:acrobot', 'IMPALA', 400_000, -90.0, 5),
+  _impass('hopper', 300_000, 30_000, 800.0),
+  _impass('swimmer', 300_000, 40_000, 30.0),
+  _impass('humanoid_standup', 300_000, 40_000, 60_000.0),
+  _impass('pusher', 300_000, 30_000, -50.0),
+  central(
+    'impala_central',
     'impala:cartpole',
-    'IMPALA',
-    'CartPole-v1',
     200_000,
-    475.0,
-    10,
-  ),
-  study_plan.solves(
-    'impala_acrobot',
-    'impala:acrobot',
     'IMPALA',
-    'Acrobot-v1',
-    400_000,
-    -90.0,
-    5,
+    'SEED V-trace',
+    (study_plan.Goal('SEED V-trace', 475.0, reached=10, seeds=10),),
   ),
-  *(
-    _impass(*numbers)
-    for numbers in (
-      ('hopper', 'Hopper-v5', 300_000, 30_000, 800.0),
-      ('swimmer', 'Swimmer-v5', 300_000, 40_000, 30.0),
-      ('humanoid_standup', 'HumanoidStandup-v5', 300_000, 40_000, 60_000.0),
-      ('pusher', 'Pusher-v5', 300_000, 30_000, -50.0),
-    )
-  ),
-  _central(),
   _memory(),
   _lag(),
-  study_plan.solves(
-    'impass_inverted_pendulum',
-    'impala:inverted_pendulum',
-    'IMPASS',
-    'InvertedPendulum-v5',
-    200_000,
-    950.0,
-    10,
-  ),
-  study_plan.solves(
-    'impass_pendulum',
-    'impala:pendulum',
-    'IMPASS',
-    'Pendulum-v1',
-    500_000,
-    -400.0,
-    10,
-    reached=8,
+  *(
+    study_plan.solves(
+      f'impala:{preset}',
+      'IMPASS',
+      budget,
+      last,
+      10,
+      reached,
+      f'impass_{preset}',
+    )
+    for preset, budget, last, reached in (
+      ('inverted_pendulum', 200_000, 950.0, 10),
+      ('pendulum', 500_000, -400.0, 8),
+    )
   ),
 )

@@ -8,15 +8,10 @@ from __future__ import annotations
 from studies import plan as study_plan
 
 _NETWORK = '--config.agent.hidden_sizes=(32, 32)'
-_BOTH = (study_plan.STEPS, study_plan.SECONDS)
 
 
 def _gossip(
-  preset: str,
-  environment: str,
-  budget: int,
-  threshold: float,
-  a3c: tuple[str, ...] = (),
+  preset: str, budget: int, threshold: float, a3c: tuple[str, ...] = ()
 ) -> study_plan.Study:
   """GALA and PALA against agents that do not mix, at equal total steps.
 
@@ -32,7 +27,7 @@ def _gossip(
   )
   return study_plan.Study(
     name=f'gossip_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(gala),
     budget=budget,
     threshold=threshold,
     seeds=seeds,
@@ -54,7 +49,7 @@ def _gossip(
       ),
     },
     baseline='A2C',
-    x_axes=_BOTH,
+    timed=True,
     goals=(
       study_plan.Goal('GALA', threshold, reached=seeds, seeds=seeds),
       study_plan.Goal('PALA', threshold, reached=seeds, seeds=seeds),
@@ -69,14 +64,14 @@ def _gossip(
 
 
 def _gorila(
-  preset: str, environment: str, budget: int, threshold: float, last: float
+  preset: str, budget: int, threshold: float, last: float
 ) -> study_plan.Study:
   """Gorila against DQN with its optimizer, gradients per step and replay."""
   gorila = f'gorila_dqn:{preset}'
   replay = {'cartpole': 80_000, 'acrobot': 200_000}[preset]  # of all bundles
   return study_plan.Study(
     name=f'gorila_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(gorila),
     budget=budget,
     threshold=threshold,
     seeds=5,
@@ -122,13 +117,11 @@ def _gorila_faults() -> study_plan.Study:
   )
 
 
-def _evolution(
-  preset: str, environment: str, budget: int, threshold: float, last: float
-) -> study_plan.Study:
+def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
   """Evolution strategies against the swarm and PPO, at equal total steps."""
   return study_plan.Study(
     name=f'evolution_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(f'es_mlp:{preset}'),
     budget=budget,
     threshold=threshold,
     seeds=5,
@@ -146,14 +139,14 @@ def _evolution(
       ),
     },
     baseline='ES',
-    x_axes=_BOTH,
-    goals=(study_plan.Goal('ES', last, reached=5, seeds=5),),
+    timed=True,
+    goals=(study_plan.Goal('ES', threshold, reached=5, seeds=5),),
   )
 
 
-def _workers(seeds: int) -> study_plan.Study:
+def _workers() -> study_plan.Study:
   """A3C with four learners against one, at equal total steps."""
-  budget = 300_000
+  budget, seeds = 300_000, 10
   annealed = f'--config.agent.anneal_env_steps={budget}'
   return study_plan.Study(
     name='a3c_workers',
@@ -177,12 +170,7 @@ def _workers(seeds: int) -> study_plan.Study:
 
 
 def _from_start(
-  preset: str,
-  environment: str,
-  budget: int,
-  threshold: float,
-  seeds: int,
-  reached: int | None = None,
+  preset: str, budget: int, threshold: float, reached: int | None = None
 ) -> study_plan.Study:
   """Evolution strategies against the policy they start with.
 
@@ -191,10 +179,10 @@ def _from_start(
   es = f'es_mlp:{preset}'
   return study_plan.Study(
     name=f'es_mlp_{preset}',
-    environment=environment,
+    environment=study_plan.environment_of(es),
     budget=budget,
     threshold=threshold,
-    seeds=seeds,
+    seeds=10,
     variants={
       'start policy': study_plan.Variant(
         (
@@ -208,53 +196,30 @@ def _from_start(
     baseline='start policy',
     goals=()
     if reached is None
-    else (study_plan.Goal('ES', threshold, reached=reached, seeds=seeds),),
+    else (study_plan.Goal('ES', threshold, reached=reached, seeds=10),),
   )
 
 
 STUDIES = (
-  _gossip('cartpole', 'CartPole-v1', 200_000, 475.0),
-  _gossip('acrobot', 'Acrobot-v1', 400_000, -100.0),
-  _gossip(
-    'hopper',
-    'Hopper-v5',
-    300_000,
-    1000.0,
-    ('--config.agent.hidden_sizes=(64, 64)',),
-  ),
-  _gorila('cartpole', 'CartPole-v1', 100_000, 475.0, 400.0),
-  _gorila('acrobot', 'Acrobot-v1', 200_000, -100.0, -130.0),
+  _gossip('cartpole', 200_000, 475.0),
+  _gossip('acrobot', 400_000, -100.0),
+  _gossip('hopper', 300_000, 1000.0, ('--config.agent.hidden_sizes=(64, 64)',)),
+  _gorila('cartpole', 100_000, 475.0, 400.0),
+  _gorila('acrobot', 200_000, -100.0, -130.0),
   _gorila_faults(),
-  _workers(10),
-  _from_start('pendulum', 'Pendulum-v1', 1_000_000, -300.0, 10, 8),
-  _from_start('reacher', 'Reacher-v5', 2_000_000, -6.0, 10),
-  _evolution('cartpole', 'CartPole-v1', 300_000, 475.0, 475.0),
-  _evolution('inverted_pendulum', 'InvertedPendulum-v5', 500_000, 950.0, 950.0),
+  _workers(),
+  _from_start('pendulum', 1_000_000, -300.0, 8),
+  _from_start('reacher', 2_000_000, -6.0),
+  _evolution('cartpole', 300_000, 475.0),
+  _evolution('inverted_pendulum', 500_000, 950.0),
   *(
-    study_plan.solves(
-      f'{agent}_{preset}',
-      f'{agent}:{preset}',
-      label,
-      environment,
-      budget,
-      last,
-      5,
-      reached=reached,
-    )
-    for agent, label, preset, environment, budget, last, reached in (
-      ('a3c', 'A3C', 'cartpole', 'CartPole-v1', 300_000, 450.0, 4),
-      ('a3c', 'A3C', 'acrobot', 'Acrobot-v1', 500_000, -120.0, 4),
-      (
-        'a3c',
-        'A3C',
-        'inverted_pendulum',
-        'InvertedPendulum-v5',
-        400_000,
-        800.0,
-        3,
-      ),
-      ('es_mlp', 'ES', 'acrobot', 'Acrobot-v1', 1_000_000, -110.0, 4),
-      ('es_mlp', 'ES', 'swimmer', 'Swimmer-v5', 2_000_000, 100.0, 3),
+    study_plan.solves(f'{agent}:{preset}', label, budget, last, 5, reached)
+    for agent, label, preset, budget, last, reached in (
+      ('a3c', 'A3C', 'cartpole', 300_000, 450.0, 4),
+      ('a3c', 'A3C', 'acrobot', 500_000, -120.0, 4),
+      ('a3c', 'A3C', 'inverted_pendulum', 400_000, 800.0, 3),
+      ('es_mlp', 'ES', 'acrobot', 1_000_000, -110.0, 4),
+      ('es_mlp', 'ES', 'swimmer', 2_000_000, 100.0, 3),
     )
   ),
 )

@@ -10,11 +10,9 @@ import dataclasses
 import pathlib
 import re
 
+from launch import registry
 from run_records import learning_statistics as statistics
 
-STEPS = 'env steps'
-SECONDS = 'seconds'
-_X_AXES = ((STEPS,), (STEPS, SECONDS))
 _LAUNCH = pathlib.Path(__file__).resolve().parents[1] / 'launch'
 
 
@@ -94,8 +92,8 @@ class Study:
     seeds: runs of each variant: seeds 0 to seeds - 1.
     variants: systems by label, in the order of the table.
     baseline: label of the variant that differences are measured from.
-    x_axes: ('env steps',) or ('env steps', 'seconds'). With seconds, runs are
-      made one at a time, and a second table compares at equal wall-clock time.
+    timed: whether systems are also compared at equal wall-clock time, in a
+      second table; runs are then made one at a time.
   """
 
   name: str
@@ -105,7 +103,7 @@ class Study:
   seeds: int
   variants: Mapping[str, Variant]
   baseline: str
-  x_axes: tuple[str, ...] = (STEPS,)
+  timed: bool = False
   goals: tuple[Goal, ...] = ()
   contrasts: tuple[Contrast, ...] = ()
 
@@ -125,10 +123,6 @@ class Study:
       raise ValueError(
         f'{where} budget={self.budget} and seeds={self.seeds} must be at '
         'least 1.'
-      )
-    if self.x_axes not in _X_AXES:
-      raise ValueError(
-        f'{where} x_axes={self.x_axes} is not known. Choose one of {_X_AXES}.'
       )
     named = [self.baseline, *(g.variant for g in self.goals)]
     for contrast in self.contrasts:
@@ -154,18 +148,13 @@ class Study:
     if self.timed and any(v.together for v in self.variants.values()):
       raise ValueError(
         f'{where} a variant whose seeds share a process has no seconds of one '
-        "seed. Leave out together=True or 'seconds'."
+        'seed. Leave out together=True or timed=True.'
       )
 
   def budget_of(self, label: str) -> int:
     """Environment steps of each agent of a variant."""
     own = self.variants[label].budget
     return self.budget if own is None else own
-
-  @property
-  def timed(self) -> bool:
-    """Whether systems are also compared at equal wall-clock time."""
-    return SECONDS in self.x_axes
 
   @property
   def reference(self) -> statistics.Reference:
@@ -196,27 +185,33 @@ class Study:
     )
 
 
+def environment_of(cell: str) -> str:
+  """The environment of AGENT:PRESET."""
+  agent, preset = registry.split(cell)
+  return registry.agent(agent).presets[preset]['environment']
+
+
 def solves(
-  name: str,
-  agent: str,
+  cell: str,
   label: str,
-  environment: str,
   budget: int,
   threshold: float,
   seeds: int,
   reached: int | None = None,
+  name: str = '',
 ) -> Study:
-  """A study of one system: does it reach the threshold in every seed?
+  """A study of AGENT:PRESET alone: does it reach the threshold in every seed?
 
-  `reached` is the number of seeds that must, by default all.
+  `reached` is the number of seeds that must, by default all; the name is by
+  default AGENT_PRESET.
   """
   return Study(
-    name=name,
-    environment=environment,
+    name=name or cell.replace(':', '_'),
+    environment=environment_of(cell),
     budget=budget,
     threshold=threshold,
     seeds=seeds,
-    variants={label: Variant((agent,))},
+    variants={label: Variant((cell,))},
     baseline=label,
     goals=(Goal(label, threshold, reached=reached or seeds, seeds=seeds),),
   )

@@ -50,18 +50,11 @@ def parts() -> dict[str, str]:
 
 def tables() -> dict[pathlib.Path, str]:
   """Maps each table of docs/results to its text, made from its numbers."""
-  found = {}
   results = session.root() / 'docs' / 'results'
-  for path in sorted(results.glob('*/table.md')):
-    numbers = metrics.read_json(path.with_name('results.json'))
-    # The oldest results lack numbers that a table needs, and are kept.
-    whole = 'baseline' in numbers
-    found[path] = (
-      study_tables.render(numbers)
-      if whole
-      else path.read_text(encoding='utf-8')
-    )
-  return found
+  return {
+    path: study_tables.render(metrics.read_json(path.with_name('results.json')))
+    for path in sorted(results.glob('*/table.md'))
+  }
 
 
 def written() -> dict[pathlib.Path, str]:

@@ -143,8 +143,8 @@ def collect(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
     if system.filters:
-      decided = sum(system.filters, start=candidates.Filter())
-      entry['supervised'] = dataclasses.asdict(decided)
+      decided = candidates.Filter(*map(sum, zip(*system.filters)))
+      entry['supervised'] = decided._asdict()
     if any(system.supervisor_steps):
       entry['supervisor_steps'] = system.supervisor_steps
     if label != study.baseline:

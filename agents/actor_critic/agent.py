@@ -93,15 +93,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     self.config: actor_critic_config.Config = config
     super().__init__(config, spec)
     self._networks = actor_critic_networks.Networks(
-      math.prod(spec.observation_shape),
-      math.prod(spec.action_shape),
-      config.policy_sizes,
-      config.critic_sizes,
-      activation=config.activation,
-      normalize=config.normalize_observations,
-      prioritized=config.prioritized,
-      encoder=make_encoder(config, spec),
-      **networks,
+      config, spec, make_encoder(config, spec), **networks
     )
     self.layout = self._networks.layout
     self.prepared = parameters.Prepared(self.layout, self._networks.prepare)

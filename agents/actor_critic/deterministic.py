@@ -80,7 +80,9 @@ class Deterministic(actor_critic.ActorCritic):
 
   def make_exploration(self) -> noise.Noise:
     config = self.config
-    return noise.make(config.noise, config.sigma, config.noise_theta)
+    if config.noise == 'gaussian':
+      return noise.Gaussian(config.sigma)
+    return noise.OrnsteinUhlenbeck(config.sigma, config.noise_theta)
 
   def remarks(self, metrics: Mapping[str, float]) -> list[str]:
     share = metrics.get('policy_saturation', 0.0)

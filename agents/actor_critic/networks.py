@@ -22,9 +22,11 @@ import numpy as np
 import tensorflow as tf
 
 from agents import parameters
+from agents.actor_critic import config as actor_critic_config
 from agents.networks import conv
 from agents.networks import mlp
 from agents.networks import normalization
+from environment_loops import environments
 
 MAXIMUM = 'priority/maximum'
 # Numbers that the encoder makes of an image, as in both papers above.
@@ -42,63 +44,49 @@ class Networks:
 
   def __init__(
     self,
-    observation_size: int,
-    action_size: int,
-    policy_sizes: Sequence[int],
-    critic_sizes: Sequence[int],
-    activation: str,
+    config: actor_critic_config.Config,
+    spec: environments.Spec,
+    encoder: conv.ConvNet | None,
     critic_outputs: int = 1,
     num_critics: int = 1,
     policy_outputs: int = 1,
     temperature: float | None = None,
-    normalize: bool = False,
-    prioritized: bool = False,
-    encoder: conv.ConvNet | None = None,
   ):
-    """Makes the networks; no TensorFlow work yet.
+    """Makes the networks of an agent; no TensorFlow work yet.
 
     Args:
-      observation_size: numbers in one observation.
-      action_size: numbers in one action.
-      policy_sizes: units of the policy's hidden layers.
-      critic_sizes: units of each critic's.
-      activation: 'relu' or 'tanh'.
+      encoder: of images, whose outputs pass a tanh; None: there are none.
       critic_outputs: outputs of one critic.
       num_critics: how many critics there are.
       policy_outputs: for each number of an action; the first is its mean
         before the tanh.
       temperature: the first; None: there is none.
-      normalize: whether observations are normalised.
-      prioritized: whether the largest priority is kept.
-      encoder: of images, whose outputs pass a tanh; None: there are none.
     """
     self._encoder = encoder
-    if encoder is not None:
-      observation_size = encoder.output_size
-    self._observation_size = observation_size
-    self._action_size = action_size
+    size = encoder.output_size if encoder else math.prod(spec.observation_shape)
+    self._observation_size = size
+    self._action_size = math.prod(spec.action_shape)
     self._policy = mlp.MLP(
-      observation_size,
-      tuple(policy_sizes),
-      policy_outputs * action_size,
-      activation,
+      size,
+      tuple(config.policy_sizes),
+      policy_outputs * self._action_size,
+      config.activation,
       'policy',
     )
     self._critics = [
       mlp.MLP(
-        observation_size + action_size,
-        tuple(critic_sizes),
+        size + self._action_size,
+        tuple(config.critic_sizes),
         critic_outputs,
-        activation,
+        config.activation,
         f'critic_{i}',
       )
       for i in range(num_critics)
     ]
-    self._normalizer = (
-      normalization.Normalizer(observation_size) if normalize else None
-    )
+    normalize = config.normalize_observations
+    self._normalizer = normalization.Normalizer(size) if normalize else None
     self._temperature = temperature
-    self._prioritized = prioritized
+    self._prioritized = config.prioritized
     self._applies: dict[str, mlp.Apply] = {}
     self.layout, self._places = self._make_layout()
 

@@ -168,11 +168,7 @@ class RemoteApply(base.Exchange):
       'version': np.int64(0),
       'filter': np.zeros(3),
     }
-    starts = np.cumsum((0, *layout.sizes))
-    self._starts = {
-      variable.name: int(start)
-      for variable, start in zip(layout.variables, starts)
-    }
+    self._starts = {v.name: v.offset for v in layout.variables}
 
   def begin(self, worker):
     self._worker = worker

@@ -259,11 +259,6 @@ def make_supervision(config: explorers.Config) -> Supervision:
   )
 
 
-def state_of(machine: Supervision) -> dict[str, Any]:
-  """The state machine as plain numbers and lists, for a checkpoint."""
-  return dataclasses.asdict(machine)
-
-
 def restore(machine: Supervision, state: Mapping[str, Any]) -> None:
   """Restores a checkpointed state, except for settings of the config.
 

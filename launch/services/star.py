@@ -286,7 +286,7 @@ class StarServer:
       r_star = self._machine.r_star
       candidates = dict(self._candidates)
       kept = {
-        'machine': supervisor_rules.state_of(self._machine),
+        'machine': dataclasses.asdict(self._machine),
         'version': self._version,
         'next_candidate': self._next_candidate,
         'episodes': self._episodes,

@@ -186,7 +186,8 @@ def join(run: pathlib.Path) -> bool:
     Refused: the run is another user's, or the system does not allow it.
   """
   try:
-    pid, started = _read(run)
+    values = json.loads((run / FILE).read_text(encoding='utf-8'))
+    pid, started = int(values['pid']), int(values['started'])
   except FileNotFoundError:
     return True
   except _UNREADABLE as e:
@@ -228,12 +229,6 @@ def join(run: pathlib.Path) -> bool:
     for file in opened:
       os.close(file)
   return True
-
-
-def _read(run: pathlib.Path) -> tuple[int, int]:
-  """Process id and start time of a run's launcher."""
-  values = json.loads((run / FILE).read_text(encoding='utf-8'))
-  return int(values['pid']), int(values['started'])
 
 
 def _space() -> str:

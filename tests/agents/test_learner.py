@@ -394,7 +394,7 @@ def test_a_call_is_built_beforehand_and_nothing_learned(agent, prioritized):
   )
   assert new.updates == 0
   new.step(sample, drawn)
-  traced = new._call._call.last.function
+  traced = new._call._call._calls[0].function
   assert traced.experimental_get_tracing_count() == 1
   after = new.save()
   for name, array in before.items():

@@ -121,10 +121,6 @@ def test_verdicts_follow_the_bounds(low, high, expected):
   assert statistics.verdict(difference, reference) == expected
 
 
-def test_without_a_reference_not_inferior_cannot_be_said():
-  assert statistics.verdict(statistics.Difference(1, -0.1, 2)) == 'not shown'
-
-
 def test_last_evaluations_are_the_last_three():
   assert statistics.last_evaluations([0, 1, 2, 3]) == 2.0
   assert statistics.last_evaluations([4.0]) == 4.0

@@ -32,7 +32,7 @@ def _everything_in(path):
 def test_what_is_written_is_read_back(tmp_path):
   path = tmp_path / 'runs' / 'a'
   made = run_directory.create(
-    path, _Config(), {'python': '3.10'}, command=['run.py', '--name=a b']
+    path, _Config(), {'python': '3.10'}, command="run.py '--name=a b'"
   )
   run = run_directory.open(path)
   assert made.path == run.path == path
@@ -239,10 +239,10 @@ def test_a_refused_run_that_takes_the_parent_along_costs_no_other_its_place(
 
 def test_resume_keeps_what_is_there_and_the_old_config(tmp_path):
   path = tmp_path / 'a'
-  run_directory.create(path, {'budget': 1}, {'x': '1'}, command=['first'])
+  run_directory.create(path, {'budget': 1}, {'x': '1'}, command='first')
   (path / 'logs' / 'explorer-0.log').write_text('before')
   run = run_directory.create(
-    path, {'budget': 2}, {'x': '2'}, command=['second'], resume=True
+    path, {'budget': 2}, {'x': '2'}, command='second', resume=True
   )
   assert run.config() == {'budget': 2}
   assert metrics.read_json(path / 'versions.json') == {'x': '2'}

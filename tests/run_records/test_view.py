@@ -175,7 +175,7 @@ def test_a_terminal_that_is_held_holds_up_nothing():
 
   console = rich_console.Console(file=Held())
   client = cases.Client(cases.snapshot())
-  live = view.LiveView(None, lambda: client, 'x', console=console)
+  live = view.LiveView('runs/a', lambda: client, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
   assert writing.wait(20)  # Now the drawing thread is stuck in write.
   begin = time.monotonic()
@@ -201,7 +201,9 @@ def test_an_output_that_takes_nothing_is_no_matter_of_the_run(
   # At a broken pipe rich closes this process's standard output.
   with open(tmp_path / 'out', 'w') as out:
     monkeypatch.setattr('sys.stdout', out)
-    live = view.LiveView(None, lambda: cases.Client(None), 'x', console=console)
+    live = view.LiveView(
+      'runs/a', lambda: cases.Client(None), 'x', console=console
+    )
     live(cases.state(cases.node('explorer/0')))
     live.close()
     live.final(state_lib.Outcome(0, 'done', cases.NODES))
@@ -211,7 +213,7 @@ def test_an_output_that_is_full_makes_no_exit_code():
   code = (
     'from launch.engines import state\n'
     'from run_records import view\n'
-    "live = view.LiveView(None, lambda: None, 'x')\n"
+    "live = view.LiveView('runs/a', lambda: None, 'x')\n"
     "live(state.RunState([state.NodeState('a/0', state='running')]))\n"
     "live.final(state.Outcome(0, 'done', []))\n"
   )
@@ -238,7 +240,7 @@ def test_a_counter_that_comes_back_is_found_by_a_new_client():
     return Dead() if len(made) == 2 else good
 
   console = rich_console.Console(file=io.StringIO())
-  live = view.LiveView(None, factory, 'x', console=console)
+  live = view.LiveView('runs/a', factory, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
   assert good.asked.wait(10)
   live.close()
@@ -350,7 +352,7 @@ def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
   log = tmp_path / 'explorer-0.log'
   error = '\n'.join([f'  line {i}' for i in range(30)] + ['ValueError: NaN'])
   node = cases.node('explorer/0', 'failed', last_error=error, log_path=log)
-  text = _end(1, 'explorer/0 failed for good', [node], None)
+  text = _end(1, 'explorer/0 failed for good', [node], 'runs/a')
   assert 'Failed: explorer/0 failed for good' in text
   assert 'ValueError: NaN' in text and 'line 29' in text
   assert 'line 3\n' not in text and str(log) in text

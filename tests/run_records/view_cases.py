@@ -90,7 +90,7 @@ class Client:
     return self._snapshot
 
 
-def plain(client, run_dir=None):
+def plain(client, run_dir='runs/a'):
   stream = io.StringIO()
   console = rich_console.Console(file=stream)
   return view.LiveView(run_dir, lambda: client, 'PSO', console=console), stream

@@ -61,11 +61,3 @@ def test_a_run_without_rows_of_a_supervisor_says_nothing(
   server = () if confirmations else (SERVER,)
   run = _run(tmp_path / 'a', confirmations, server)
   assert candidates.of_run(run) is None
-
-
-def test_runs_add_up():
-  found = sum(
-    [candidates.Filter(1, 2, 3, 0), candidates.Filter(10, 20, 30, 4)],
-    start=candidates.Filter(),
-  )
-  assert found == candidates.Filter(11, 22, 33, 4)

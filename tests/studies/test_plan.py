@@ -76,8 +76,7 @@ def test_the_threshold_is_the_studys_and_the_random_return_the_tasks():
     ({'environment': 'Mine-v0'}, 'random policy.*Mine-v0.*REFERENCES'),
     ({'budget': 0}, 'budget=0'),
     ({'seeds': 0}, 'seeds=0'),
-    ({'x_axes': ('hours',)}, "x_axes=\\('hours',\\)"),
-    ({'x_axes': ('env steps', 'seconds')}, 'shares? a process'),
+    ({'timed': True}, 'shares? a process'),
     ({'baseline': 'PPO'}, "no variant 'PPO'"),
     ({'goals': (study_plan.Goal('A', 1.0, 1, 1),)}, "no variant 'A'"),
     (

@@ -266,7 +266,7 @@ def test_several_runs_go_at_a_time_unless_seconds_are_compared(
     run_all(jobs, parallel, progress)
 
   monkeypatch.setattr(study_runs, 'run_all', watch)
-  timed = study(name='timed', x_axes=('env steps', 'seconds'))
+  timed = study(name='timed', timed=True)
   results.run([study(), timed], tmp_path, parallel=4)
   assert seen == [4, 1]
   assert 'by_seconds' not in _published(tmp_path)

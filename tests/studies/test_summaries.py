@@ -32,7 +32,7 @@ def _study(**changes):
       for name in ('DQN', 'New')
     },
     'baseline': 'DQN',
-    'x_axes': ('env steps', 'seconds'),
+    'timed': True,
   }
   return study_plan.Study(**{**numbers, **changes})
 
@@ -222,7 +222,7 @@ def test_an_evaluation_after_the_time_is_not_one_by_then(end):
 
 
 def test_without_seconds_or_whole_runs_there_is_no_equal_wall_clock():
-  steps = _study(x_axes=('env steps',))
+  steps = _study(timed=False)
   assert study_results.equal_seconds(steps, SYSTEMS) is None
   broken = {'DQN': _system(NOTHING), 'New': _system(NOTHING)}
   assert study_results.equal_seconds(_study(), broken) is None

@@ -1,5 +1,6 @@
 """The supervisor's state machines, and the config of the swarm."""
 
+import dataclasses
 import json
 import math
 
@@ -27,7 +28,7 @@ def _machine(inputs):
 
 def _through_json(machine, inputs):
   """A new machine with the checkpointed state of this one."""
-  state = json.loads(json.dumps(supervisor_rules.state_of(machine)))
+  state = json.loads(json.dumps(dataclasses.asdict(machine)))
   fresh = _machine(inputs)
   supervisor_rules.restore(fresh, state)
   return fresh
@@ -285,13 +286,13 @@ def test_late_episodes_do_not_move_the_swarm():
   machine.offer(2, 6.0)
   _trial(machine, [7.0, 8.0, 9.0])
   assert machine.star == 2
-  before = supervisor_rules.state_of(machine)
+  before = dataclasses.asdict(machine)
   for ticket in (old_star, late_trial):
     assert machine.finish(ticket, 1000.0) == supervisor_rules.Verdict(
       None, None
     )
     machine.cancel(ticket)
-    assert supervisor_rules.state_of(machine) == before
+    assert dataclasses.asdict(machine) == before
 
 
 def test_a_late_episode_does_not_count_in_the_trial_that_follows():
@@ -337,7 +338,7 @@ def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
   machine.offer(2, 3.0)
   restored = _default()
   supervisor_rules.restore(
-    restored, json.loads(json.dumps(supervisor_rules.state_of(machine)))
+    restored, json.loads(json.dumps(dataclasses.asdict(machine)))
   )
   assert restored.trial == (1, 5.0)
   assert restored.waiting == (2, 3.0)
@@ -355,7 +356,7 @@ def test_a_restored_machine_goes_by_its_own_config():
   numbers = {'b': 1, 'k': 1.0, 'c_max': 0.7, 'window': 2, 'idle_episodes': 9}
   restored = _default(**numbers)
   supervisor_rules.restore(
-    restored, json.loads(json.dumps(supervisor_rules.state_of(machine)))
+    restored, json.loads(json.dumps(dataclasses.asdict(machine)))
   )
   for name, number in numbers.items():
     assert getattr(restored, name) == number
@@ -368,7 +369,7 @@ def test_a_restored_machine_goes_by_its_own_config():
 
 def test_a_checkpoint_is_a_copy():
   machine = _with_star()
-  state = supervisor_rules.state_of(machine)
+  state = dataclasses.asdict(machine)
   before = json.dumps(state)
   machine.finish(machine.next_episode(), 50.0)
   assert json.dumps(state) == before
