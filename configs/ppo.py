@@ -108,8 +108,6 @@ def _with_actors(preset: dict[str, Any]) -> dict[str, Any]:
   acting = {
     'num_actors': 1,
     'envs_per_actor': agent.rollout_steps // agent.unroll_length,
-    # Parameters are fetched between rollouts, never within one.
-    'update_period': agent.rollout_steps,
     'queue_batches': 1,
   }
   return {**preset, 'actors': acting}

@@ -136,7 +136,7 @@ def fault(
     f'episode{_copy(index)}, but needs finite float32 values: one NaN in '
     f'replay would reach every parameter. Fix the environment, wrap it so '
     f'that it ends the episode instead, or drop such episodes with '
-    f"on_fault='drop'."
+    f"run.on_fault='drop'."
   )
 
 
@@ -150,7 +150,7 @@ def unstable(name: str, t: int, index: int | None = None) -> EnvironmentFault:
     f'{name} became unstable at step {t} of an episode{_copy(index)}: MuJoCo '
     f'found NaN, infinity or a huge value in its state and started over by '
     f'itself, so this step is no experience. Use smaller actions or a smaller '
-    f"time step, or drop such episodes with on_fault='drop'."
+    f"time step, or drop such episodes with run.on_fault='drop'."
   )
 
 

@@ -62,6 +62,8 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
     why = 'it is of unrolls in a queue, and this agent samples replay'
     found.update(dict.fromkeys(('queue_batches', 'max_lag'), why))
   if config.inference == 'local':
+    if agent.on_policy:
+      found['update_period'] = 'an on-policy agent acts for a rollout each time'
     why = 'it is of a server that acts: --config.actors.inference=central'
     for name in ('transport', 'max_wait_ms', 'max_batch'):
       found[f'inference_{name}'] = why

@@ -222,6 +222,9 @@ def _cell(
   if made_agent.updates_per_call is not None:
     why = f'{made_agent.name} makes {made_agent.updates_per_call} in each call'
     unused = {**unused, 'run.updates_per_call': why}
+  if made_agent.experience == 'unrolls':
+    why = 'it learns from unrolls, which are not kept'
+    unused = {**unused, 'run.replay_checkpoint_s': why}
   unused = {
     name if '.' in name else f'{topology.SECTION}.{name}': why
     for name, why in unused.items()

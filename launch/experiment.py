@@ -25,7 +25,7 @@ class RunConfig:
   """How long to run and what to measure. The same for every agent."""
 
   # Environment steps of each agent or explorer, after which the run ends.
-  steps_per_agent: settings.Whole = 30_000
+  steps_per_agent: Annotated[int, settings.whole(1, 10**15)] = 30_000
   # Mean return that ends the run once more episodes have confirmed it, of every
   # agent that is evaluated; None: no such return.
   target_return: float | None = None

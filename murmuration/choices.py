@@ -71,7 +71,6 @@ def resumed(
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
     steps += steps_made(going_on, totals) // kept.experiment.num_agents
-    chosen = {**chosen, 'run.steps_per_agent': str(steps)}
     chosen = {**budget(kept, steps), **chosen}
   return cell_lib.resume(config, chosen)
 

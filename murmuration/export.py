@@ -103,8 +103,10 @@ def export(
     packages.require('--format=onnx', {'onnx': 'onnx==1.17.0'})
   run = run_directory.open(run_dir)
   kept = playing.load(run)
-  data = packed(kept, **(scored(run, kept, score) if score else {}))
   to = run_dir / _NAMES[format] if to is None else to
+  if format == 'savedmodel' and to.exists():
+    raise FileExistsError(f'{to} is there already. Give another name.')
+  data = packed(kept, **(scored(run, kept, score) if score else {}))
   to.parent.mkdir(parents=True, exist_ok=True)
   if format == 'savedmodel':
     _save_model(portable.Policy(data), to)
@@ -203,8 +205,6 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
   import tensorflow as tf
   import tensorflow.experimental.numpy as tnp
 
-  if to.exists():
-    raise FileExistsError(f'{to} is there already. Give another name.')
   about = policy.about
   inputs = [
     tf.TensorSpec(

@@ -169,8 +169,9 @@ class Run:
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
     # Once: a second signal would not let the nodes save.
-    if self._helper is not None and not self.stopped:
-      self._helper.stop()
+    helper = self._helper  # None as soon as the run has ended
+    if helper is not None and not self.stopped:
+      helper.stop()
       self.stopped = True
 
   def resume(

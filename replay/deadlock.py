@@ -242,6 +242,6 @@ def _check_ranges(plan: Plan) -> None:
     )
   if plan.error_buffer is not None and plan.samples_per_insert is None:
     raise Refused(
-      f'error_buffer={plan.error_buffer} means nothing without '
-      'samples_per_insert. Set one, or both to None.'
+      'error_buffer means nothing without samples_per_insert. Set one, or '
+      'both to None.'
     )

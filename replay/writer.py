@@ -336,7 +336,8 @@ class ItemWriter:
     except ConnectionError:
       if options.should_stop():
         return False
-      raise self._blocked(time.monotonic() - start) from error
+      waited_s = time.monotonic() - (deadline - options.timeout_s)
+      raise self._blocked(waited_s) from error
     self._finalize()
     self._open()
     lost, self._unconfirmed = self._unconfirmed, 0

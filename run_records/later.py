@@ -53,6 +53,8 @@ def load(names: Sequence[str] = SLOW) -> None:
 
   Of two threads that load a module, one could use it half loaded.
   """
+  # gRPC must not look for threads of its own at a fork: there are none yet.
+  os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
   for name in names:
     module = importlib.import_module(name)
     if isinstance(module, _Module):

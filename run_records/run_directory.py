@@ -224,13 +224,13 @@ def open(path: str | os.PathLike[str]) -> RunDirectory:
 
 
 def _holds_run(path: pathlib.Path) -> bool:
-  return (path / 'config.json').is_file()
+  return os.path.isfile(path / 'config.json')  # False without the right to look
 
 
 def _neighbours(path: pathlib.Path) -> str:
   found = []
   for root in (path, path.parent):
-    if root.is_dir():
+    with contextlib.suppress(OSError):
       runs = [run for run in root.iterdir() if _holds_run(run)]
       found += sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
   if not found:

@@ -49,7 +49,7 @@ def main() -> int:
     args = _parser().parse(sys.argv[1:])
     studies = _chosen(load(args.studies), args)
     out = pathlib.Path(args.out)
-    arguments = [f"--variant='{label}'" for label in args.variant or ()]
+    arguments = [f'--variant={shlex.quote(v)}' for v in args.variant or ()]
     if args.studies.resolve() != STUDIES_FILE.resolve():
       arguments.append(f'--studies={shlex.quote(str(args.studies))}')
     with study_runs.alone({out / study.name for study in studies}):

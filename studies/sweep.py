@@ -65,8 +65,7 @@ def main() -> int:
     args = _parser().parse(rest)
     sweep = sweep_plan.plan(args, spaces, fixed)
     if args.plan:
-      print(_planned(sweep))
-      return 0
+      return commands.show(_planned(sweep))
     with study_runs.alone([sweep.directory]):
       return run(sweep, args.jobs, args.retry_crashed)
   except (ValueError, OSError) as e:

@@ -20,11 +20,9 @@ JSON there; 'disk_full' and 'read_only' have the disk look so.
 
 import atexit
 import collections
-import contextlib
 import ctypes
 import functools
 import gc
-import io
 import json
 import os
 import pathlib
@@ -59,11 +57,10 @@ def _warm(script: str) -> None:
   """Imports what the script and its runs do, and has forks share it."""
   runpy.run_path(script, run_name='imported')
   from environment_loops import environments
-  from launch import engines
   from launch import registry
+  from run_records import later
 
-  with contextlib.redirect_stderr(io.StringIO()):
-    engines.warm_up()
+  later.load()
   for name in registry.agents():
     registry.agent(name)
   # Gymnasium imports what it makes.

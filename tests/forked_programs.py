@@ -28,6 +28,7 @@ from launch import engines
 from launch import registry
 from launch import session
 from launch.engines import linux
+from run_records import later
 from run_records import plots
 from run_records import settings
 
@@ -57,11 +58,7 @@ _SMALL: dict[str, dict[str, Any]] = {
 }
 # By the name of a topology; one that is not here runs with its defaults.
 _OF_TOPOLOGY: dict[str, dict[str, Any]] = {
-  'actor_learner': {
-    'num_actors': 2,
-    'envs_per_actor': _ENVIRONMENTS,
-    'update_period': 64,
-  },
+  'actor_learner': {'num_actors': 2, 'envs_per_actor': _ENVIRONMENTS},
   'evolution': {'num_workers': 2, 'population': 4, 'pairs_per_task': 2},
   'swarm': {'num_explorers': _MEMBERS, 'explorers_per_node': _MEMBERS},
   'gossip': {'num_learners': _MEMBERS},
@@ -167,7 +164,7 @@ def _child(
 
 def main() -> None:
   directory, updates = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-  engines.warm_up()
+  later.load()
   for name in registry.agents():
     registry.agent(name)
   environments.spec('CartPole-v1')  # Gymnasium imports what it makes

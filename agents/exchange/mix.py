@@ -303,9 +303,10 @@ class Mix(local.Local):
         if waited_s > (self._timeout_s if count else self._first_patience_s):
           self._dead[source] = count
           _logger.warning(
-            'Waited %.1f s (gossip.lock_timeout_s) for worker %d, gone or '
-            'more than gossip.tau iterations behind: going on without it.',
+            'Waited %.1f s%s for worker %d, gone or more than gossip.tau '
+            'iterations behind: going on without it.',
             waited_s,
+            ' (gossip.lock_timeout_s)' if count else '',
             source,
           )
       self._carrier.wait(received, min(_LOOK_AROUND_S, self._timeout_s))

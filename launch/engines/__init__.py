@@ -7,12 +7,11 @@ import launchpad as lp
 
 from launch.engines import processes
 from launch.engines import threads
-from launch.engines.cluster import engine as cluster
+from launch.engines.cluster import engine as ray_engine
 from launch.engines.cluster.engine import Options
 from launch.engines.cluster.engine import check as check_ray
 from launch.engines.cluster.engine import check_program as check_on_ray
 from launch.engines.cluster.resources import Refused
-from launch.engines.processes import warm_up
 from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
@@ -22,7 +21,7 @@ from launch.engines.zygote import check_fork
 _ENGINES = {
   'local_mt': threads.run,
   'local_mp': processes.run,
-  'ray': cluster.run,
+  'ray': ray_engine.run,
 }
 NAMES = tuple(_ENGINES)
 
@@ -37,7 +36,6 @@ __all__ = [
   'check_on_ray',
   'check_ray',
   'run',
-  'warm_up',
 ]
 
 
@@ -62,7 +60,8 @@ def run(
     how: 'local_mt' (threads of this process), 'local_mp' (processes) or 'ray'
       (processes on the hosts of a Ray cluster).
     run_dir: a log per node is in run_dir/logs, but of local_mt.
-    on_tick: called from this thread about every 0.2 s, and once at the end.
+    on_tick: called from this thread about every 0.2 s, and once at the end;
+      what it raises ends the launcher.
     ray: which Ray, and what nodes ask of it; only for 'ray'.
 
   Raises:

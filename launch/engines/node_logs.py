@@ -14,6 +14,11 @@ _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'
 )
+_PERHAPS = ' (out of memory? see `dmesg`)'
+_OUT_OF_MEMORY = (
+  ': its host, or a container on it, has just run out of memory (see `dmesg`). '
+  'Place fewer nodes or environments there, or lower what replay holds'
+)
 
 
 class Logs:
@@ -22,7 +27,6 @@ class Logs:
   def __init__(self, paths: Sequence[pathlib.Path]):
     self.paths = list(paths)
     self._starts = [0] * len(self.paths)
-    self._kills = [0] * len(self.paths)
 
   def begins(self, index: int) -> None:
     """Notes where the output of a node's next start begins."""
@@ -50,21 +54,9 @@ class Logs:
       )
     known = {one.value: one.name for one in signal.Signals}
     name = known.get(-code, f'signal {-code}')
-    hint = self._of_kill(index, oom) if name == 'SIGKILL' else ''
+    hint = (_OUT_OF_MEMORY if oom else _PERHAPS) if name == 'SIGKILL' else ''
     where = _last(lines, 'Fatal Python error')
     return f'{where}\nkilled by {name}{hint}'.lstrip()
-
-  def _of_kill(self, index: int, oom: bool) -> str:
-    """What is known of a SIGKILL."""
-    self._kills[index] += 1
-    often = f', {self._kills[index]} times now' * (self._kills[index] > 1)
-    if oom:
-      return (
-        f'{often}: its host, or a container on it, has just run out of memory '
-        '(see `dmesg`). Place fewer nodes or environments there, or lower what '
-        'replay holds'
-      )
-    return f'{often} (out of memory? see `dmesg`)'
 
   def stacks(
     self, indices: Sequence[int], dump: Callable[[int], None]

@@ -5,15 +5,13 @@ not. Launchpad's own takes a crashed node for a clean exit, cannot restart one,
 and leaves orphans when it is killed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import functools
-import importlib
 import os
 import pathlib
 import select
 import signal
 import sys
-import time
 from typing import Any
 
 import launchpad as lp
@@ -22,7 +20,6 @@ from launch import pulse
 from launch.engines import child
 from launch.engines import linux
 from launch.engines import node_logs
-from launch.engines import output
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import scratch as scratch_lib
@@ -32,30 +29,6 @@ from launch.engines import supervision
 from launch.engines import watch as watch_lib
 from launch.engines import zygote
 from launch.rpc import directory
-
-STACK = (
-  'numpy',
-  'gymnasium',
-  'launchpad',
-  'tensorflow',
-  'sonnet',
-  'reverb',
-)
-
-
-def warm_up(modules: Iterable[str] = STACK) -> None:
-  """Imports the stack once, for all nodes; shows progress on stderr."""
-  # gRPC must not look for threads of its own at a fork: there are none yet.
-  os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
-  missing = [name for name in modules if name not in sys.modules]
-  if not missing:
-    return
-  start = time.monotonic()
-  for name in missing:
-    output.warn(f'importing {name} ...', end=' ')
-    importlib.import_module(name)
-  output.warn(f'done in {time.monotonic() - start:.1f} s')
 
 
 def run(

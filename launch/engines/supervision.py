@@ -10,10 +10,8 @@ import dataclasses
 import pathlib
 import re
 import time
-import traceback
 from typing import Protocol
 
-from launch.engines import output
 from launch.engines import prepare
 from launch.engines import restarts
 from launch.engines import signals as signals_lib
@@ -29,6 +27,9 @@ SERVERS_LATER_S = 2.0
 _MOST_RANKS = 3  # longest chain of servers that are stopped in turn
 _POLL_S = 0.05
 _TICK_S = 0.2
+_CAUSED = re.compile(
+  r'^(?:The above exception was|During handling of the above)[^\n]*\n+', re.M
+)
 _DEBUGGER = re.compile(
   r'/(bdb|pydevd)\w*\.py'
 )  # in the stack of a thread that a debugger holds
@@ -360,12 +361,7 @@ class Supervisor:
       stopping=self._exit_code is not None,
       reason=self._reason,
     )
-    try:
-      self._on_tick(run_state)
-    except Exception:  # a failing view must not end the run
-      failed = 'The live view failed; the run goes on without.'
-      output.warn(f'{traceback.format_exc()}{failed}')
-      self._on_tick = None
+    self._on_tick(run_state)
 
 
 def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
@@ -405,7 +401,9 @@ def _recent(times: list[float], now: float, window_s: float) -> list[float]:
 
 def gist(error: str | None) -> str:
   """The line of an error's text that says what it is."""
-  lines = [line for line in (error or '').splitlines() if line.strip()]
+  # The last of a chain of errors is the one that was raised.
+  raised = _CAUSED.split(error or '')[-1]
+  lines = [line for line in raised.splitlines() if line.strip()]
   if not lines:
     return 'no reason known'
   if lines[0].startswith('Traceback'):

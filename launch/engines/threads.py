@@ -4,7 +4,6 @@ A node whose thread raises is restarted according to its policy. A thread cannot
 be killed: one that does not stop is named in the outcome and left running.
 """
 
-import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import pathlib
@@ -62,16 +61,6 @@ def run(
 
 class _Manager(worker_manager.WorkerManager):
   """The worker manager of one node, for lp.wait_for_stop(); ignores signals."""
-
-  def __init__(self):
-    # The parent's __init__ is not called: it takes over the process's signals
-    # and alarm.
-    self._mutex = threading.Lock()
-    self._active_workers = collections.defaultdict(list)
-    self._workers_count = collections.defaultdict(int)
-    self._first_failure = None
-    self._stop_counter = 0
-    self._stop_event = threading.Event()
 
   def _stop(self) -> None:
     self._stop_counter += 1
@@ -180,7 +169,11 @@ def _release(node: Any) -> None:
 def _stop_handlers() -> Iterator[None]:
   """Gives Launchpad its table of stop handlers, without signal handling."""
   previous = worker_manager._SIGNAL_HANDLERS
-  worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
+  # All that a manager asks for when it is made.
+  taken = ('TERM', 'QUIT', 'INT', 'ALRM', 'USR1')
+  worker_manager._SIGNAL_HANDLERS = {
+    getattr(signal, f'SIG{name}'): set() for name in taken
+  }
   try:
     yield
   finally:

@@ -51,14 +51,22 @@ class Transitions(kind.Kind):
   def plan(self):
     experiment, config, size = self.experiment, self.config, self._size
     buffer = config.error_buffer
+    ratio = None if self._free else experiment.pace.samples_per_insert
+    if (
+      buffer is not None and ratio is not None and buffer < size * max(1, ratio)
+    ):
+      raise ValueError(
+        f'actors.error_buffer={buffer:g} is too small: transitions_per_item='
+        f'{size} times max(1, samples_per_insert={ratio:g}) are needed, or '
+        'inserts and samples block each other. Raise it to at least '
+        f'{size * max(1, ratio):g}, or leave it None.'
+      )
     # Counts items of G transitions. The samples per insert are the same.
     return deadlock.Plan(
       min_size=-(-experiment.min_replay_size // size),
       max_size=-(-experiment.max_replay_size // size),
       batch_size=self.updates_per_call * self.agent.batch_size // size,
-      samples_per_insert=None
-      if self._free
-      else experiment.pace.samples_per_insert,
+      samples_per_insert=ratio,
       error_buffer=None if buffer is None else buffer / size,
       max_in_flight=sampler.MAX_IN_FLIGHT // size,
       writers=config.num_actors,

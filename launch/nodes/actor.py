@@ -7,6 +7,7 @@ exploration, and continues counting from the steps that it had reported.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -71,23 +72,18 @@ class Actor:
     self._counter = counter
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self._acted = False
-    self._told_evaluation = 0
+    self._told_share, self._told_evaluation = False, 0
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Acts until the run is over or `stop` is set."""
     self._stop = stop = pulse.stop_event(stop)
-    with pulse.busy('building environments and policy'):
-      self._build()
-    try:
+    with contextlib.ExitStack() as opened:
+      with pulse.busy('building environments and policy'):
+        self._build(opened)
       self._loop()
       self._idle()
-    finally:
-      self._environment.close()
-      self._adder.close()
-      if self._behaviour is self._follower:
-        self._behaviour.close()
 
-  def _build(self) -> None:
+  def _build(self, opened: contextlib.ExitStack) -> None:
     experiment, config, agent = self._experiment, self._config, self._agent
     steps = self._reporter.steps_done(self._stop.is_set)
     seed = acting.seed_of(self._info, steps)
@@ -95,6 +91,7 @@ class Actor:
     self._environment = vector.make_vector(
       experiment.environment, num_envs, seed, on_fault=experiment.run.on_fault
     )
+    opened.callback(self._environment.close)
     self._tracker = observers.EpisodeTracker(
       num_envs, window=max(_RECENT_EPISODES, num_envs)
     )
@@ -109,6 +106,7 @@ class Actor:
         config.inference_transport,
         self._stop.is_set,
       )
+      opened.callback(self._behaviour.close)
     else:
       self._behaviour = agent.actor(self._info, num_envs)
       self._follower = variables.Follower(
@@ -128,6 +126,7 @@ class Actor:
       ),
       self._stop.is_set,
     )
+    opened.callback(self._adder.close)
     self._actor = acme_actor.Actor(
       self._behaviour,
       self._follower,
@@ -217,11 +216,13 @@ class Actor:
     # each evaluation: a fast run can pass several between two reports.
     period = max(1, self._experiment.eval_period // self._config.num_actors)
     evaluation = self.steps // period
+    used = self.steps >= self.share
     due = (
       self._reporter.due()
-      or self.steps >= self.share
+      or used > self._told_share
       or evaluation > self._told_evaluation
     )
+    self._told_share = used
     self._told_evaluation = max(evaluation, self._told_evaluation)
     return self._stop.is_set() or (
       due and self._reporter.report(self._numbers())

@@ -75,6 +75,7 @@ class Evaluator:
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
     self._missed = 0  # snapshots that were left out or cut
+    self._fault: Exception | None = None  # of the thread that takes them
     period = experiment.eval_period
     parts = self._taken // period + 1
     without = parts - len({steps // period for steps in self._judge.earlier})
@@ -98,6 +99,8 @@ class Evaluator:
     )
     taking.start()
     while not stop.is_set():
+      if self._fault is not None:
+        raise self._fault
       if self._reporter.due() and self._reporter.report():
         break
       try:
@@ -117,18 +120,21 @@ class Evaluator:
   def _take_snapshots(
     self, stop: threading.Event, over: threading.Event
   ) -> None:
-    period = self._experiment.eval_period
-    done = self._taken // period
-    while not stop.is_set() and not over.wait(_LOOK_S):
-      if _asked(self._counter.finished):
-        # Called here because an evaluation may outlast the program's own wait.
-        self._hold()
-        return
-      steps = self._steps()
-      if steps is None or steps // period <= done:
-        continue
-      if self._take(steps):
-        done = steps // period
+    try:
+      period = self._experiment.eval_period
+      done = self._taken // period
+      while not stop.is_set() and not over.wait(_LOOK_S):
+        if _asked(self._counter.finished):
+          # Here: an evaluation may outlast the program's own wait.
+          self._hold()
+          return
+        steps = self._steps()
+        if steps is None or steps // period <= done:
+          continue
+        if self._take(steps):
+          done = steps // period
+    except Exception as e:  # Raised in the main thread, to end the node.
+      self._fault = e
 
   def _finish(self, stop: threading.Event) -> None:
     """After the run: evaluates the last update's result, and what is left.

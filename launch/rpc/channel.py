@@ -100,6 +100,10 @@ class Channel:
     """
     last: float | None = None  # when the whole has to be here
     try:
+      # Sending, or the answers of other servers, may have taken most of it.
+      left = deadline - time.monotonic()
+      if left < self._timeout_s / 2:
+        self._set_timeout(max(left, 1e-3))
       while (message := self._incoming.step(self._socket, self._all)) is None:
         if size := self._incoming.size:
           last = last or deadline + size / LEAST_BYTES_PER_S

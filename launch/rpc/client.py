@@ -19,7 +19,7 @@ from launch.rpc import tls
 
 _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)
-_READ_S = 5.0  # for an answer that has probably come
+_READ_S = 0.1  # for an answer that has probably come
 _PAUSE_S = (0.1, 5.0)  # of `retry`: the first, and the longest
 
 T = TypeVar('T')

@@ -172,10 +172,9 @@ def stop_event() -> threading.Event:
     return threading.Event()
 
 
-def bound_to(address: lp_address.Address) -> Name | str:
-  """Returns what an engine has bound to one of Launchpad's addresses."""
-  builder = address._address_builder
-  return builder if isinstance(builder, Name) else address.resolve()
+def bound_to(address: lp_address.Address) -> Name:
+  """The name that an engine has bound to one of Launchpad's addresses."""
+  return address._address_builder
 
 
 def pick_port(taken: set[int]) -> int:

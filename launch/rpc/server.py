@@ -68,12 +68,9 @@ class Node(lp.CourierNode):
     # Launchpad keeps the instance; a restarted thread needs a new one.
     self._instance = None
     instance = self._construct_instance()
-    address = self._address.resolve()
-    bound = directory.bound_to(self._address)
-    credentials = (
-      None if isinstance(bound, str) else bound.directory.credentials
-    )
-    with serve(instance, address, self._thread_pool_size, credentials):
+    name = directory.bound_to(self._address)
+    credentials = name.directory.credentials
+    with serve(instance, name.build(), self._thread_pool_size, credentials):
       if self._should_run and hasattr(instance, 'run'):
         instance.run()
       else:

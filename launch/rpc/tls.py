@@ -81,26 +81,20 @@ def make() -> Credentials:
 
 def _openssl(where: pathlib.Path, *arguments: str) -> None:
   try:
-    done = subprocess.run(
+    subprocess.run(
       ['openssl', *arguments],
       cwd=where,
       capture_output=True,
       text=True,
       timeout=60,
-      check=False,
+      check=True,
     )
-  except (OSError, subprocess.TimeoutExpired) as e:
+  except (OSError, subprocess.SubprocessError) as e:
+    said = ' '.join(f'{e} {getattr(e, "stderr", None) or ""}'.split())[-_SAID:]
     raise OSError(
-      f'No certificates for this run: the command openssl did not run ({e}). '
-      'Install OpenSSL (`apt-get install openssl`), or run on one machine.'
+      f'No certificates for this run: `openssl {arguments[0]}` failed '
+      f'({said}). Mend this command, or run on one machine.'
     ) from e
-  if done.returncode:
-    said = ' '.join(done.stderr.split())[-_SAID:]
-    raise OSError(
-      f'No certificates for this run: `openssl {arguments[0]}` failed with '
-      f'exit code {done.returncode} ({said or "it said nothing"}). Mend this '
-      'command, or run on one machine.'
-    )
 
 
 @functools.lru_cache(maxsize=8)

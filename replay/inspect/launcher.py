@@ -188,6 +188,8 @@ def join(run: pathlib.Path) -> bool:
   try:
     values = json.loads((run / FILE).read_text(encoding='utf-8'))
     pid, started = int(values['pid']), int(values['started'])
+    if values.get('space', _space()) != _space():
+      return True  # of another host or container, if it still runs
   except FileNotFoundError:
     return True
   except _UNREADABLE as e:

@@ -60,7 +60,5 @@ def test_the_actor_of_a_preset_makes_whole_rollouts(preset):
   agent = ppo.PPO(ppo.Config(**chosen['agent']), spec)
   num_envs = chosen['actors']['envs_per_actor']
   assert agent.feed(num_envs).num_blocks(agent.updates_per_call) == 1
-  assert (
-    agent.block_layout(num_envs).num_steps == chosen['actors']['update_period']
-  )
+  assert agent.block_layout(num_envs).num_steps == agent.config.rollout_steps
   assert (agent.config.entropy_cost > 0) == spec.discrete

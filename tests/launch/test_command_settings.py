@@ -117,6 +117,18 @@ OTHERS = {
     ['ppo', '--config.run.updates_per_call=4'],
     'run.updates_per_call would change nothing here: ppo makes 80',
   ),
+  'when parameters are fetched by who acts in whole rollouts': (
+    ['ppo', '--config.actors.update_period=1'],
+    'actors.update_period would change nothing here: an on-policy agent',
+  ),
+  'checkpoints of a queue': (
+    ['impala', '--config.run.replay_checkpoint_s=1'],
+    'run.replay_checkpoint_s would change nothing here: it learns from',
+  ),
+  'more steps than a number holds': (
+    ['dqn', f'--config.run.steps_per_agent=1{400 * "0"}'],
+    'run.steps_per_agent',
+  ),
   'niceness of one process': (
     ['dqn', '--config.run.background_niceness=1'],
     'one process does all the work',

@@ -148,6 +148,14 @@ def test_an_evaluation_without_whole_episodes_fails_its_node_by_default(
     node.run(threading.Event())
 
 
+def test_an_answer_that_makes_no_sense_ends_the_node():
+  node, counter = _evaluator()
+  counter.left = 10**9
+  node._server._answer = {'theta': b''}
+  with pytest.raises(parameters.LayoutMismatch, match='not encoded'):
+    node.run(threading.Event())
+
+
 def test_the_end_waits_for_the_last_evaluation():
   node, counter = _evaluator()
   node.run(threading.Event())

@@ -121,8 +121,6 @@ def killed(start_run, tmp_path_factory):
     # Two steps: most steps that are counted end in the middle of a block.
     f'--config.actors.update_period={2 * ENVS}',
     f'--config.run.steps_per_agent={STEPS}',
-    # What was kept of a queue by then would be learned from again.
-    '--config.run.replay_checkpoint_s=1',
     modules=HERE,
     # Two deaths have to fit in.
     environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},

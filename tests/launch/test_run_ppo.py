@@ -17,10 +17,7 @@ NODES = {
 }
 
 ACTING = {
-  'actor_learner': (
-    f'--config.actors.envs_per_actor={ROLLOUT // UNROLL}',
-    f'--config.actors.update_period={ROLLOUT}',
-  )
+  'actor_learner': (f'--config.actors.envs_per_actor={ROLLOUT // UNROLL}',)
 }
 
 

@@ -246,6 +246,10 @@ def test_a_run_of_this_network_moves_nobody(tmp_path):
     json.dumps({'pid': 2**22 + 1, 'started': 1})  # above the largest number
   )
   assert launcher.join(tmp_path) is False
+  # Of another host its number says nothing, and its network is not here.
+  elsewhere = {**launcher.record(), 'started': 1, 'space': 'elsewhere'}
+  (tmp_path / launcher.FILE).write_text(json.dumps(elsewhere))
+  assert launcher.join(tmp_path) is True
   assert os.readlink('/proc/self/ns/net') == before
 
 

@@ -289,3 +289,20 @@ def test_a_place_for_runs_that_cannot_be_is_a_sentence(tmp_path):
   for name in ('file', 'link'):
     with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
       run_directory.default_path('ppo', 'CartPole-v1', tmp_path / name)
+
+
+def test_a_neighbour_that_may_not_be_looked_into_is_left_out(
+  tmp_path, monkeypatch
+):
+  run_directory.create(tmp_path / 'a', {}, {})
+  (tmp_path / 'closed').mkdir()
+  stat = os.stat
+
+  def closed(path, **options):
+    if 'closed' in os.fspath(path):
+      raise PermissionError(13, 'Permission denied')
+    return stat(path, **options)
+
+  monkeypatch.setattr(os, 'stat', closed)
+  with pytest.raises(run_directory.RunDirectoryRefused, match='there.*/a[.]'):
+    run_directory.open(tmp_path / 'gone')

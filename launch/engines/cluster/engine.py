@@ -10,7 +10,6 @@ import pathlib
 import shutil
 import sys
 import time
-import traceback
 
 import launchpad as lp
 
@@ -206,10 +205,7 @@ def _broken_off(
   if signals.terminated:
     code, reason = state_lib.TERMINATED, 'terminated (SIGTERM)'
   if on_tick is not None:
-    try:
-      on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
-    except Exception:  # as of any other run
-      output.warn(traceback.format_exc(), end='')
+    on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
   return state_lib.Outcome(code, reason, nodes)
 
 

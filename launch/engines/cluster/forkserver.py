@@ -19,10 +19,10 @@ def main() -> None:
   channel = socket.socket(fileno=int(sys.argv[1]))
   channel.set_inheritable(False)
   # Not at the top: the first process only forks.
-  from launch.engines import processes
   from launch.engines import zygote
+  from run_records import later
 
-  processes.warm_up()
+  later.load((*later.SLOW, 'gymnasium'))
   # If the agent is gone, the zygote notices, and removes the run's files.
   with contextlib.suppress(OSError):
     zygote.send(channel, event='ready', index=-1, pid=os.getpid())

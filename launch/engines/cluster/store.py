@@ -9,7 +9,6 @@ agents do, go on talking meanwhile: nodes can still be asked to stop.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import errno
 import os
 import threading
@@ -49,6 +48,7 @@ class Store:
     self._address = address
     self._since: float | None = None
     self._lost = ''
+    self._hangs = False
     self._closing = threading.Event()
 
   def __enter__(self) -> Store:
@@ -93,13 +93,15 @@ class Store:
     """Ends an actor."""
     import ray
 
-    if self.away:
+    if self.away or self._hangs:
       # It ends itself: Ray, which ends without the store, leaves some there.
       # A lambda is sent with its code, and a seat needs no more.
       actor.__ray_call__.remote(lambda unused: os._exit(0))
     else:
-      with contextlib.suppress(TimeoutError):
+      try:
         within(_CALL_S, lambda: ray.kill(actor))
+      except TimeoutError:
+        self._hangs = True  # Each further call would take as long.
 
   def nodes(self) -> list[dict[str, Any]]:
     """Of ray.nodes() those that are alive.

@@ -161,8 +161,8 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
   # Without the stack, which takes long and changes nothing here. Who reads its
   # output has the end of it when the last process of it has ended.
   command = (
-    'from launch.engines import processes; '
-    f'processes.warm_up = lambda: None; {forkserver.COMMAND}'
+    'from run_records import later; '
+    f'later.load = lambda names: None; {forkserver.COMMAND}'
   )
   with theirs:
     run = subprocess.run(

@@ -191,19 +191,6 @@ def test_an_agent_of_this_host_that_takes_too_long_is_refused(
     run(tmp_path)
 
 
-def test_a_view_that_fails_does_not_hide_that_a_run_was_broken_off(
-  cluster, tmp_path
-):
-  cluster.on_init = lambda: os.kill(os.getpid(), signal.SIGINT)
-
-  def broken(unused):
-    raise ValueError('no terminal')
-
-  with contextlib.suppress(KeyboardInterrupt):
-    outcome = engines.run(program(tmp_path), 'ray', on_tick=broken)
-  assert outcome.exit_code == state.INTERRUPTED
-
-
 def test_a_run_on_ray_goes_on_though_nobody_reads_what_it_says(
   cluster, tmp_path, monkeypatch
 ):

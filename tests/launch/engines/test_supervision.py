@@ -1,5 +1,6 @@
 """Policies, as the supervisor applies them to a backend that is made up."""
 
+import traceback
 import types
 
 import pytest
@@ -231,12 +232,23 @@ def test_a_lost_backend_is_a_failure():
   assert [node.state for node in outcome.nodes] == ['failed', 'failed']
 
 
+def _chained():
+  try:
+    try:
+      {}['x']
+    except KeyError as e:
+      raise ValueError('a sentence') from e
+  except ValueError:
+    return traceback.format_exc()
+
+
 @pytest.mark.parametrize(
   ('error', 'gist'),
   [
     ('Traceback (most recent call last):\n  File\nE: a\n  more', 'E: a'),
     ('Fatal Python error: x\nkilled by SIGSEGV', 'killed by SIGSEGV'),
     (None, 'no reason known'),
+    (_chained(), 'ValueError: a sentence'),
   ],
 )
 def test_the_gist_of_an_error_is_the_line_that_says_what_it_is(error, gist):

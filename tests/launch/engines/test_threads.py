@@ -280,18 +280,6 @@ def test_on_tick_sees_the_nodes_and_the_end(monkeypatch):
   assert [n.state for n in seen[-1].nodes] == ['stopped', 'finished']
 
 
-def test_a_view_that_raises_does_not_end_the_run(capsys):
-  program = lp.Program('test')
-  call(program, 'node', lambda: time.sleep(0.1))
-
-  def broken(run_state):
-    raise KeyError('view')
-
-  outcome = run(program, on_tick=broken)
-  assert outcome.exit_code == 0
-  assert 'the run goes on without' in capsys.readouterr().err
-
-
 def test_servers_outlive_their_clients_in_a_stop():
   program = lp.Program('test')
   last_words = []

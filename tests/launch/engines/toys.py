@@ -22,6 +22,7 @@ from launch import pulse
 from launch import rpc
 from launch.engines import restarts
 from launch.engines import supervision
+from run_records import later
 
 SCENARIOS: dict = {}
 
@@ -361,7 +362,7 @@ def stubborn(run_dir):
 
 @scenario
 def replay_killed(run_dir):
-  engines.warm_up(['tensorflow', 'reverb'])
+  later.load(['tensorflow', 'reverb'])
   program = lp.Program('replay_killed')
   with program.group('replay'):
     replay = program.add_node(lp.ReverbNode(tables))

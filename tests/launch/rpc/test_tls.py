@@ -203,9 +203,9 @@ def test_the_key_is_not_printed(credentials):
   assert credentials.key not in repr(credentials)
 
 
-def test_without_openssl_it_says_what_to_install(monkeypatch):
+def test_without_openssl_it_is_refused_in_a_sentence(monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
-  with pytest.raises(OSError, match='apt-get install openssl'):
+  with pytest.raises(OSError, match=r'`openssl req` failed \(.*No such file'):
     tls.make()
 
 
@@ -214,7 +214,7 @@ def test_an_openssl_that_fails_is_refused_in_a_sentence(monkeypatch, tmp_path):
   broken.write_text('#!/bin/sh\necho Error: no >&2\necho entropy >&2\nexit 3\n')
   broken.chmod(0o700)
   monkeypatch.setenv('PATH', str(tmp_path), prepend=':')
-  said = r'`openssl req` failed with exit code 3 \(Error: no entropy\)\. Mend '
+  said = r'`openssl req` failed \(.*exit status 3.*Error: no entropy\)\. Mend '
   with pytest.raises(OSError, match=said):  # what a launcher takes
     tls.make()
 

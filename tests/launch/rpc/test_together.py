@@ -1,7 +1,9 @@
 """Calls that are made at the same time, over real sockets."""
 
 import contextlib
+import socket
 import threading
+import time
 import types
 
 import numpy as np
@@ -113,3 +115,20 @@ def test_what_stands_for_a_client_is_called(make_clients):
   one, two, three = rpc.together(calls)
   assert (one, two) == (3, 4)
   assert isinstance(three, rpc.Unavailable)
+
+
+def test_servers_that_hang_are_not_waited_for_one_after_the_other(tmp_path):
+  calls, listeners = [], []
+  for i in range(8):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f'{tmp_path}/{i}')
+    listener.listen()
+    listeners.append(listener)
+    calls.append((rpc.Client(f'unix:{tmp_path}/{i}', timeout_s=2.0), 'get', ()))
+  begin = time.monotonic()
+  found = rpc.together(calls)
+  took_s = time.monotonic() - begin
+  for listener in listeners:
+    listener.close()
+  assert all(isinstance(one, rpc.Unavailable) for one in found)
+  assert took_s < 8  # and not 8 x 2

@@ -1,5 +1,6 @@
 """actor_learner before it starts: its wiring, its tables, what it refuses."""
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -17,6 +18,7 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch import graph
 from launch import pulse
+from launch import rpc
 from launch.engines import restarts
 from launch.nodes import actor
 from launch.topologies import actor_learner
@@ -126,6 +128,12 @@ def test_the_limiter_keeps_the_ratio():
   [
     ({'steps_per_agent': 120}, {}, 'leaves nothing to learn from'),
     ({}, {'error_buffer': 1.0}, 'error_buffer'),
+    # In transitions, as it is said, not in items.
+    (
+      {},
+      {'error_buffer': 12.0, 'transitions_per_item': 4},
+      'error_buffer=12 is too small: .* to at least 32',
+    ),
     ({}, {'num_actors': 1, 'shards': 2}, 'shards=2 are more than'),
     ({}, {'envs_per_actor': 0}, 'envs_per_actor'),
     # 64 transitions of an update are 4 items; that a call takes 32 is no help.
@@ -214,12 +222,12 @@ def build_actor(monkeypatch):
     counter = _Silent(steps)
     node = actor.Actor(experiment, config, 0, counter, None, 'localhost:1')
     monkeypatch.setattr(actor.variables, 'Follower', _Following)
-    adder = types.SimpleNamespace(lost=0)
+    adder = types.SimpleNamespace(lost=0, close=lambda: None)
     monkeypatch.setattr(
       type(node._experience), 'adder', lambda self, *given: (adder, write)
     )
     node._stop = threading.Event()
-    node._build()
+    node._build(contextlib.ExitStack())
     return node
 
   return build
@@ -269,6 +277,41 @@ def test_a_stop_is_heard_between_two_steps_of_slow_environments(build_actor):
   node._act(node._reset(), 1000)
   node._environment.close()
   assert len(written) == 3
+
+
+def test_environments_are_closed_where_the_learner_is_not_there(monkeypatch):
+  class Away(_Following):
+    def start(self):
+      raise rpc.Unavailable('learner/0', 'get_parameters', False, 'away')
+
+  closed, make = [], actor.vector.make_vector
+
+  def made(*given, **options):
+    environment = make(*given, **options)
+    close = environment.close
+    environment.close = lambda: closed.append(1) or close()
+    return environment
+
+  monkeypatch.setattr(actor.variables, 'Follower', Away)
+  monkeypatch.setattr(actor.vector, 'make_vector', made)
+  config = actor_settings.Config(num_actors=1)
+  node = actor.Actor(_experiment(), config, 0, _Silent(), None, 'localhost:1')
+  with pytest.raises(rpc.Unavailable):
+    node.run(threading.Event())
+  assert closed == [1]
+
+
+def test_an_actor_that_helps_reports_its_share_once(build_actor, monkeypatch):
+  node = build_actor(_experiment(), actor_settings.Config(num_actors=1))
+  told = []
+  monkeypatch.setattr(node._reporter, 'due', lambda: False)
+  monkeypatch.setattr(node._reporter, 'report', told.append)
+  for steps in (1, node.share, node.share + 1, node.share + 2):
+    node._actor.steps = steps
+    node._told_evaluation = 10**6
+    node._over()
+  node._environment.close()
+  assert len(told) == 1
 
 
 class _Silent:
