@@ -258,6 +258,9 @@ def functional(
 
   The module creates its variables from an `example` input; they must have these
   `shapes`, in order.
+
+  Raises:
+    ValueError: they have others, or the module has a state (BatchNorm).
   """
   # init_scope: the first loss may call this in the middle of a trace, but a
   # module must not belong to a graph.
@@ -266,8 +269,12 @@ def functional(
     transformed = snt.functional.transform(module)
     transformed.init(tf.constant(example))
     created = module.trainable_variables
-  got = [tuple(v.shape) for v in created]
-  assert got == [shape for _, shape in shapes], (got, shapes)
+  got = [(v.name, tuple(v.shape)) for v in created]
+  if [shape for _, shape in got] != [tuple(shape) for _, shape in shapes]:
+    raise ValueError(
+      f'The module creates {got}, but its shapes() are {list(shapes)}. Say '
+      'them in its order.'
+    )
   references = [v.ref() for v in created]
 
   def apply(variables: Sequence[tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
