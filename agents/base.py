@@ -5,8 +5,8 @@ An `Agent` says what is learned and nothing else. It owns
   layout      the variables, as slices of one flat vector (parameters.py)
   initial     new parameters from a seed
   actor       the behaviour of one ranked actor with K environments
-  act         the same for P members at once, without rank; optional. One of
-              the two is enough: each is made of the other
+  act         the same for P members at once, without rank. One of the two is
+              enough: an actor is made of `act`, and members are made of actors
   experience  what it learns from: 'transitions' or 'unrolls'
   feed        how a sample of that experience becomes batches
   loss        the equation, for one member, in TensorFlow

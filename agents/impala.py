@@ -184,7 +184,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     }
     return base.LossOutput(
       loss,
-      tf.ones(batch.reward.shape[:1]),  # unused: a queue has no priorities
+      None,  # a queue has no priorities
       metrics,
       self.statistics(variables, unrolled.observations, mask),
     )

@@ -254,7 +254,7 @@ class PPO(unroll_agent.UnrollActorCritic):
     }
     return base.LossOutput(
       loss,
-      tf.ones(block.reward.shape[:1]),  # unused: a queue has no priorities
+      None,  # a queue has no priorities
       metrics,
       self._statistics(variables, batch),
       stopped,

@@ -53,8 +53,8 @@ class RunConfig:
   # does all the work (limits: docs/reliability.md). Replay is then in that
   # process, without a server.
   deterministic: bool = False
-  # Restarts of a node in a row, at most. A start in which the node did work
-  # begins a new count.
+  # Restarts of a node in a row, at most. A start in which the node worked for
+  # 10 s, or was killed from outside, begins a new count.
   max_restarts: settings.Count = 5
   # Seconds after which a restart no longer counts.
   restart_window_s: settings.Positive = 600.0

@@ -2,7 +2,7 @@
 
 Of the candidates that explorers offer, the one with the highest claim waits.
 `DefaultSupervision` or `LiteralSupervision` decides, one greedy episode at a
-time, which candidate becomes theta_star and how strongly it pulls. A parameter
+time, which candidate becomes theta_star and how strongly it pulls. The star
 server drives these; tests/vectors/pso_supervisor.json has expected results.
 
 Any number of supervisors may play: each requests an episode and reports its

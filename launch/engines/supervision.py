@@ -377,7 +377,6 @@ def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
 def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
   """Ranks of the nodes: 0 without clients, else 1 above the highest client."""
   ranks = [0] * len(clients)
-  # A fixed number of rounds, as the ranks in a cycle would rise for ever.
   for _ in range(_MOST_RANKS):
     ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
   return ranks

@@ -87,7 +87,8 @@ class Master:
     # Key before the last update, and the update's arguments.
     self._last: tuple[int, tuple] | None = None
     self._over = False
-    self._taken = self._discarded = self._again = 0  # results; `again`: tasks
+    self._taken = self._discarded = 0  # results
+    self._again = 0  # tasks that were handed out once more
     self._discarded_steps = 0  # not reported yet
     self._metrics: dict[str, float] = {}
     self._path: pathlib.Path | None = None

@@ -106,8 +106,8 @@ class Shard:
     self._rejected: dict[int, int] = {}
     self._staleness: dict[int, int] = {}  # of each learner's last gradient
     self._oldest = 0  # largest staleness so far
-    self._last = time.monotonic()  # of the last accepted gradient
-    self._since = 0  # gradients rejected since then
+    self._accepted_at = time.monotonic()
+    self._rejected_since = 0
     self._round = Round()
     self._present = set(range(config.num_learners))
     self._path: pathlib.Path | None = None
@@ -189,9 +189,9 @@ class Shard:
     self._staleness.update(dict.fromkeys(learners, staleness))
     self._oldest = max(self._oldest, staleness)
     if accepted:
-      self._last, self._since = time.monotonic(), 0
+      self._accepted_at, self._rejected_since = time.monotonic(), 0
     else:
-      self._since += 1
+      self._rejected_since += 1
       for learner in learners:
         self._rejected[learner] = self._rejected.get(learner, 0) + 1
     return accepted
@@ -298,10 +298,10 @@ class Shard:
 
   def _say_if_rejecting(self) -> None:
     with self._changed:
-      long = time.monotonic() - self._last > _REJECTING_S
-      if not (long and self._since):
+      long = time.monotonic() - self._accepted_at > _REJECTING_S
+      if not (long and self._rejected_since):
         return
-      self._last = time.monotonic()
+      self._accepted_at = time.monotonic()
       counts = dict(sorted(self._rejected.items()))
     _logger.warning(
       'No gradient was accepted for %.0f s. Rejected so far, by learner: %s. '

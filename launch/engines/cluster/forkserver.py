@@ -9,6 +9,9 @@ import os
 import socket
 import sys
 
+from launch.engines import zygote
+from run_records import later
+
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 
 
@@ -18,10 +21,6 @@ def main() -> None:
     os._exit(0)
   channel = socket.socket(fileno=int(sys.argv[1]))
   channel.set_inheritable(False)
-  # Not at the top: the first process only forks.
-  from launch.engines import zygote
-  from run_records import later
-
   later.load((*later.SLOW, 'gymnasium'))
   # If the agent is gone, the zygote notices, and removes the run's files.
   with contextlib.suppress(OSError):
