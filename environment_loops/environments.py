@@ -15,6 +15,8 @@ What is fixed here, once, for everything that follows:
 import dataclasses
 import functools
 import math
+import sys
+import threading
 from typing import Any
 
 import dm_env
@@ -81,11 +83,25 @@ def spec(name: str) -> Spec:
     EnvironmentRefused: unknown id, missing package, or spaces that no agent
       here can use.
   """
+  before = threading.enumerate()
   environment = build(name)
   try:
     return _spec_of(name, environment)
   finally:
     building.close(name, environment)
+    left = [
+      thread.name
+      for thread in threading.enumerate()
+      if not thread.daemon and thread not in before
+    ]
+    if left:
+      print(
+        f'warning: {name} was closed and leaves threads behind '
+        f'({", ".join(left)}): a command ends only when they do. End them in '
+        'close(), or start them with daemon=True.',
+        file=sys.stderr,
+        flush=True,
+      )
 
 
 def require_discrete(environment_spec: Spec, agent: str = 'this agent') -> int:

@@ -6,8 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 
 import gymnasium
+from gymnasium.envs.classic_control import cartpole
 import pytest
 
 from environment_loops import building
@@ -109,3 +111,22 @@ def test_one_that_hangs_is_said_with_its_place_and_then_refused(tmp_path):
   assert end.startswith('error: hangs:Hangs was not built within 3 s')
   assert 'hangs.py:8' in end
   assert list(tmp_path.glob('runs')) == []
+
+
+def test_threads_that_outlive_an_environment_are_said(register, capfd):
+  end = threading.Event()
+  threads = [threading.Thread(target=end.wait, daemon=d) for d in (True, False)]
+
+  class Threaded(cartpole.CartPoleEnv):
+    def __init__(self):
+      super().__init__()
+      for thread in threads:
+        thread.start()
+
+  name = register(Threaded)
+  environments.spec(name)
+  end.set()
+  said = capfd.readouterr().err
+  assert f'{name} was closed and leaves threads behind ({threads[1].name})' in (
+    said
+  )
