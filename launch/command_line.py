@@ -21,7 +21,7 @@ from launch import registry
 from launch import session
 from replay import isolation
 from run_records import commands
-from run_records import metrics
+from run_records import jsonable
 from run_records import names
 from run_records import run_directory
 from run_records import settings
@@ -68,7 +68,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     if args.list_settings:
       return commands.show(settings.listing(cell.sections))
     if args.print_config:
-      config = metrics.to_jsonable(cell.config)
+      config = jsonable.encode(cell.config)
       return commands.show(json.dumps(config, indent=2, sort_keys=True))
   except (ValueError, OSError) as e:
     return commands.refuse(e)

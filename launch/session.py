@@ -31,8 +31,8 @@ from run_records import checkpoints
 from run_records import commands
 from run_records import counter_file
 from run_records import follow
+from run_records import jsonable
 from run_records import later
-from run_records import metrics
 from run_records import packages
 from run_records import run_directory
 from run_records import unsaved
@@ -247,7 +247,7 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
 
 def _write_record(path: pathlib.Path) -> None:
   """Says which process runs it: by that the inspector finds its network."""
-  metrics.write_json(path / launcher.FILE, launcher.record())
+  jsonable.write(path / launcher.FILE, launcher.record())
 
 
 def _honest(
@@ -335,7 +335,7 @@ def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
     whole = (directory.path / 'config.json').exists()
     if found.get('outcome') != 'goal' and whole:
       said = {'outcome': 'failed', 'reason': reason}
-      metrics.write_json(directory.path / 'summary.json', {**found, **said})
+      jsonable.write(directory.path / 'summary.json', {**found, **said})
   except (OSError, ValueError) as e:
     with contextlib.suppress(OSError):
       _warn(directory.path, f'summary.json lacks why the run failed: {e}')

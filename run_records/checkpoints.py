@@ -18,7 +18,7 @@ import zlib
 import numpy as np
 
 from run_records import durable
-from run_records import metrics
+from run_records import jsonable
 
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer
@@ -69,7 +69,7 @@ def write_state(
   path: pathlib.Path, state: Mapping[str, Any], sync: bool = True
 ) -> None:
   """Writes a new generation of a JSON file; see `durable.write`."""
-  plain = metrics.to_jsonable(state)
+  plain = jsonable.encode(state)
   text = json.dumps({**plain, _CHECKSUM: _checksum(plain)}, indent=2)
   durable.write(path, lambda file: file.write(f'{text}\n'.encode()), sync)
 
@@ -125,7 +125,7 @@ def _load_state(path: pathlib.Path) -> dict[str, Any]:
   expected = state.pop(_CHECKSUM, None)
   if _has_checksum(path, expected) and expected != _checksum(state):
     raise ValueError('its checksum does not fit')
-  return metrics.from_jsonable(state)
+  return jsonable.decode(state)
 
 
 def _has_checksum(path: pathlib.Path, found: Any) -> bool:

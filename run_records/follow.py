@@ -28,6 +28,7 @@ if not __package__:
 
 from replay.inspect import launcher
 from run_records import commands
+from run_records import jsonable
 from run_records import metrics
 from run_records import run_directory
 from run_records import run_log
@@ -47,7 +48,7 @@ class Feed:
     self._state = run.path / 'sinks' / f'{name}.json'
     kept: dict[str, Any] = {}
     if self._state.exists():
-      kept = metrics.read_json(self._state)
+      kept = jsonable.read(self._state)
     self._read: dict[str, int] = kept.get('read', {})
     # A row that was taken, and whose numbers were not, is ahead of that.
     self._rows: dict[str, int] = {**self._read, **kept.get('rows', {})}
@@ -86,7 +87,7 @@ class Feed:
       self._kept = self._sink.state()
     finally:
       state = {'read': self._read, 'rows': self._rows, 'sink': self._kept}
-      metrics.write_json(self._state, state)
+      jsonable.write(self._state, state)
 
 
 def follow(

@@ -9,11 +9,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Mapping
 import contextlib
-import dataclasses
 import errno
 import io
 import json
-import math
 import os
 import pathlib
 import re
@@ -27,13 +25,12 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.summary.writer import record_writer
 
-from run_records import durable
+from run_records import jsonable
 
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
 _BLOCK_BYTES = 1 << 16
-_NON_FINITE = {'inf': math.inf, '-inf': -math.inf, 'nan': math.nan}
 
 
 class MetricsWriter:
@@ -86,7 +83,7 @@ class MetricsWriter:
         f'kind={kind!r} cannot name a metrics file: only letters, digits, '
         '"_" and "-" are allowed, and it starts with a letter or digit.'
       )
-    line = json.dumps(to_jsonable(row), allow_nan=False)
+    line = json.dumps(jsonable.encode(row), allow_nan=False)
     with self._lock:
       if self._closed:
         return
@@ -211,7 +208,7 @@ def rows(
       if not line.strip():
         continue
       try:
-        row = from_jsonable(json.loads(line))
+        row = jsonable.decode(json.loads(line))
       except ValueError as error:
         place = f'{path}:{number}' + f' (from byte {start} on)' * bool(start)
         raise ValueError(
@@ -240,88 +237,6 @@ def end_of_rows(path: str | os.PathLike[str]) -> int:
         return start + found + 1
       end = start
   return 0
-
-
-def to_jsonable(value: Any) -> Any:
-  """Turns configs and rows into what strict JSON can hold.
-
-  Takes dataclasses, mappings (also ml_collections'), sequences, sets, paths,
-  NumPy arrays and scalars. Non-finite floats become the strings 'inf', '-inf',
-  'nan'.
-
-  Raises:
-    TypeError: names the type that has no place in JSON.
-  """
-  if value is None or isinstance(value, (bool, str)):
-    return value
-  if isinstance(value, (int, np.integer)):
-    return int(value)
-  if isinstance(value, (float, np.floating)):
-    value = float(value)
-    if math.isfinite(value):
-      return value
-    return 'nan' if math.isnan(value) else ('inf' if value > 0 else '-inf')
-  if isinstance(value, np.bool_):
-    return bool(value)
-  if isinstance(value, np.ndarray):
-    return to_jsonable(value.tolist())
-  if dataclasses.is_dataclass(value) and not isinstance(value, type):
-    return {
-      field.name: to_jsonable(getattr(value, field.name))
-      for field in dataclasses.fields(value)
-    }
-  if hasattr(value, 'items'):  # ConfigDict is not a Mapping.
-    return {str(key): to_jsonable(item) for key, item in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [to_jsonable(item) for item in value]
-  if isinstance(value, (set, frozenset)):
-    return sorted((to_jsonable(item) for item in value), key=str)
-  if isinstance(value, os.PathLike):
-    return os.fspath(value)
-  raise TypeError(
-    f'{type(value).__name__} cannot be written as JSON: {value!r}. Give '
-    'numbers, strings, lists, dicts, dataclasses or NumPy arrays.'
-  )
-
-
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-  """Writes indented JSON so that a reader sees the old file or the new one."""
-  path = pathlib.Path(path)
-  text = json.dumps(to_jsonable(value), indent=2, allow_nan=False) + '\n'
-  durable.replace(path, lambda file: file.write(text.encode()))
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-  """Reads what `write_json` wrote, non-finite numbers included.
-
-  Raises:
-    ValueError: it is no JSON.
-  """
-  text = pathlib.Path(path).read_text(encoding='utf-8')
-  try:
-    return from_jsonable(json.loads(text))
-  except RecursionError as e:
-    raise ValueError('brackets in brackets, without end') from e
-
-
-def from_jsonable(value: Any) -> Any:
-  """What `to_jsonable` made strings of, as numbers again."""
-  if isinstance(value, str):
-    return _NON_FINITE.get(value, value)
-  if isinstance(value, list):
-    return [from_jsonable(item) for item in value]
-  if isinstance(value, dict):
-    return {key: from_jsonable(item) for key, item in value.items()}
-  return value
-
-
-def flat(config: Any, name: str = '') -> Iterator[tuple[str, Any]]:
-  """('agent.learning_rate', 0.001) and so on."""
-  if isinstance(config, dict):
-    for key, value in config.items():
-      yield from flat(value, f'{name}.{key}' if name else key)
-  else:
-    yield name, config
 
 
 def number(value: Any) -> float | None:

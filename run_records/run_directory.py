@@ -28,6 +28,7 @@ from typing import Any
 import uuid
 
 from run_records import commands
+from run_records import jsonable
 from run_records import metrics
 
 _MIN_FREE_BYTES = 200_000_000
@@ -63,7 +64,7 @@ class RunDirectory:
     """
     path = self.path / 'config.json'
     try:
-      found = metrics.read_json(path)
+      found = jsonable.read(path)
     except ValueError as e:  # cut, or no JSON at all
       raise ValueError(f'{path} cannot be read ({e}). {_PUT_BACK}') from e
     if not isinstance(found, dict):
@@ -95,7 +96,7 @@ class RunDirectory:
   def summary(self) -> dict[str, Any] | None:
     """Reason, totals and result; None while it runs or if it was killed."""
     path = self.path / 'summary.json'
-    return metrics.read_json(path) if path.exists() else None
+    return jsonable.read(path) if path.exists() else None
 
   def __fspath__(self) -> str:
     return os.fspath(self.path)
@@ -187,8 +188,8 @@ def create(
   """
   path = pathlib.Path(path)
   # Not after half of the files are there.
-  config = metrics.to_jsonable(config)
-  versions = metrics.to_jsonable(versions)
+  config = jsonable.encode(config)
+  versions = jsonable.encode(versions)
   line = commands.line() if command is None else command
   if resume:
     check_resumable(path)
@@ -337,9 +338,9 @@ def _create(
   try:
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
-    metrics.write_json(partial / 'versions.json', versions)
+    jsonable.write(partial / 'versions.json', versions)
     (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
-    metrics.write_json(partial / 'config.json', config)  # now it is a run
+    jsonable.write(partial / 'config.json', config)  # now it is a run
     if not in_place:
       os.rename(partial, path)  # Fails if it has got content meanwhile.
   except BaseException as e:
@@ -367,13 +368,13 @@ def _resume(
   for name in _SUBDIRECTORIES:
     (path / name).mkdir(exist_ok=True)
   old = path / 'config.json'
-  if metrics.to_jsonable(metrics.read_json(old)) != config:
+  if jsonable.encode(jsonable.read(old)) != config:
     number = 1
     while (path / f'config.{number}.json').exists():
       number += 1
     shutil.copy2(old, path / f'config.{number}.json')
-    metrics.write_json(old, config)
-  metrics.write_json(path / 'versions.json', versions)
+    jsonable.write(old, config)
+  jsonable.write(path / 'versions.json', versions)
   started = path / 'command.txt'
   with started.open('a', encoding='utf-8') as file:
     file.write(line + '\n')

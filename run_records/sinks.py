@@ -24,7 +24,7 @@ import pathlib
 import time
 from typing import Any
 
-from run_records import metrics
+from run_records import jsonable
 from run_records import names
 from run_records import packages
 from run_records import run_directory
@@ -84,7 +84,7 @@ class WandB(Sink):
       id=self._id,
       resume='allow' if state else None,
       dir=directory,
-      config=metrics.to_jsonable(run.config()),
+      config=jsonable.encode(run.config()),
       mode=mode,
       settings=wandb.Settings(
         silent=True, console='off', disable_git=True, save_code=False
@@ -129,7 +129,7 @@ class MLflow(Sink):
       param = mlflow.entities.Param
       settings = [
         param(name, str(value)[:_LONGEST])
-        for name, value in metrics.flat(run.config())
+        for name, value in jsonable.flat(run.config())
       ]
       for i in range(0, len(settings), _BATCH):
         self._client.log_batch(self._id, params=settings[i : i + _BATCH])
@@ -262,4 +262,4 @@ def _directory(run: run_directory.RunDirectory, name: str) -> pathlib.Path:
 
 def _cell(value: Any) -> Any:
   nested = isinstance(value, (list, dict))
-  return json.dumps(metrics.to_jsonable(value)) if nested else value
+  return json.dumps(jsonable.encode(value)) if nested else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import statistics
 
-from run_records import metrics
+from run_records import jsonable
 from studies import plan as study_plan
 
 
@@ -30,7 +30,7 @@ class Progress:
     self._per_step: list[float] = []
     for job in jobs:
       if job not in self._left:
-        self._learn(job, metrics.read_json(job.record)['process_s'])
+        self._learn(job, jsonable.read(job.record)['process_s'])
 
   def ended(self, job: study_plan.Job, code: int, took_s: float) -> None:
     """Prints how a run ended, and an estimate of the time left."""

@@ -22,7 +22,7 @@ from launch import session
 from murmuration import play
 from run_records import commands
 from run_records import curves
-from run_records import metrics
+from run_records import jsonable
 from studies import tables as study_tables
 
 
@@ -52,7 +52,7 @@ def tables() -> dict[pathlib.Path, str]:
   """Maps each table of docs/results to its text, made from its numbers."""
   results = session.root() / 'docs' / 'results'
   return {
-    path: study_tables.render(metrics.read_json(path.with_name('results.json')))
+    path: study_tables.render(jsonable.read(path.with_name('results.json')))
     for path in sorted(results.glob('*/table.md'))
   }
 

@@ -28,7 +28,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import session
 from run_records import commands
-from run_records import metrics
+from run_records import jsonable
 from studies import plan as study_plan
 from studies import plots as study_plots
 from studies import progress as study_progress
@@ -131,7 +131,7 @@ def write(
   systems = study_results.read(study, jobs)
   results = study_results.collect(study, systems, command)
   target.mkdir(parents=True, exist_ok=True)
-  metrics.write_json(target / 'results.json', results)
+  jsonable.write(target / 'results.json', results)
   table = study_table.render(results)
   (target / 'table.md').write_text(table, encoding='utf-8')
   picture = target / 'learning_curves.png'

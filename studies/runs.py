@@ -28,7 +28,7 @@ from typing import Any
 
 from launch.engines import linux
 from launch.engines import state
-from run_records import metrics
+from run_records import jsonable
 from studies import plan as study_plan
 from studies import progress as study_progress
 
@@ -147,11 +147,11 @@ def run_all(
           )
         began_s, code_then = began[job]
         took_s = time.time() - began_s
-        metrics.write_json(
+        jsonable.write(
           job.record,
           {
             'command': command(job),
-            'config': digest(metrics.read_json(job.path / 'config.json')),
+            'config': digest(jsonable.read(job.path / 'config.json')),
             'exit_code': code,
             'began_unix_s': began_s,
             'process_s': took_s,
@@ -167,7 +167,7 @@ def run_all(
 
 def record(job: study_plan.Job) -> dict[str, Any]:
   """How a job ended, and how it was made."""
-  return metrics.read_json(job.record)
+  return jsonable.read(job.record)
 
 
 def command(job: study_plan.Job) -> str:
@@ -246,11 +246,11 @@ def revision(since: str = '') -> str:
 
 def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
   path = job.path / 'config.json'
-  then = metrics.read_json(path) if path.exists() else {}
+  then = jsonable.read(path) if path.exists() else {}
   # Older records hold no hash; the run's own config is hashed instead.
   if record(job).get('config', digest(then)) == digest(today):
     return
-  old, new = dict(metrics.flat(then)), dict(metrics.flat(today))
+  old, new = dict(jsonable.flat(then)), dict(jsonable.flat(today))
   changed = [
     f'{name} was {old.get(name, "not there")} and is '
     f'{new.get(name, "not there")}'

@@ -37,8 +37,8 @@ from launch import command_line
 from run_records import counter_file
 from run_records import curves
 from run_records import durable
+from run_records import jsonable
 from run_records import learning_statistics as statistics
-from run_records import metrics
 from run_records import run_directory
 from studies import plan as study_plan
 from studies import plots as study_plots
@@ -141,7 +141,7 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
     whole = not record['exit_code'] and len(returns)
     record['score'] = statistics.last_evaluations(returns) if whole else None
     record['env_steps'] = _steps_made(job.path)
-    metrics.write_json(job.record, record)
+    jsonable.write(job.record, record)
   return record
 
 

@@ -14,7 +14,7 @@ from launch import registry
 from launch import session
 from murmuration import choices
 from replay import isolation
-from run_records import metrics
+from run_records import jsonable
 from run_records import names
 from run_records import run_directory
 from studies import plan as study_plan
@@ -138,7 +138,7 @@ def plan(
     # Uses the first round's steps, which may be too few to learn from.
     cell = resolve({**stays, **trial, STEPS: str(rungs[0].steps)})
     cell.build()
-    config = metrics.from_jsonable(metrics.to_jsonable(cell.config))
+    config = jsonable.decode(jsonable.encode(cell.config))
     config['run'].pop('steps_per_agent')
     own = study_runs.digest(config)[:8]
     if own in trials:

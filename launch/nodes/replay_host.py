@@ -25,7 +25,7 @@ from launch import rpc
 from launch.nodes import saves
 from replay.checkpoints import save as checkpoints
 from run_records import checkpoints as checkpoint_files
-from run_records import metrics
+from run_records import jsonable
 
 _logger = logging.getLogger(__name__)
 # Between two checks of the stop event. A signal that one of Reverb's threads
@@ -149,7 +149,7 @@ class ReplayHost:
         shard,
       )
     path.parent.mkdir(parents=True, exist_ok=True)
-    metrics.write_json(
+    jsonable.write(
       path, {'address': address, 'shard': shard, 'pid': os.getpid()}
     )
 

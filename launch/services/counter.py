@@ -17,7 +17,7 @@ from typing import Any
 
 from launch import pulse
 from run_records import counter_file
-from run_records import metrics as metrics_lib
+from run_records import jsonable
 from run_records import rates
 from run_records import run_end
 from run_records import run_log
@@ -288,7 +288,7 @@ class Counter:
         return
       now = self._clock()
       with pulse.survives('summary.json'):
-        metrics_lib.write_json(
+        jsonable.write(
           self._run_dir / 'summary.json',
           {
             'finished': self.finished(),

@@ -13,7 +13,7 @@ import sys
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from run_records import metrics  # noqa: E402
+from run_records import jsonable  # noqa: E402
 from tests.benchmarks import common  # noqa: E402
 
 _GOAL_S = 180.0
@@ -28,7 +28,7 @@ def solve(seed: int, limit_s: float) -> dict:
     exit_code = run.wait(limit_s + _END_S)
     seconds = run.elapsed_s()
     path = run.directory / 'summary.json'
-    summary = metrics.read_json(path) if path.exists() else {}
+    summary = jsonable.read(path) if path.exists() else {}
   totals = summary.get('totals', {})
   return {
     'seed': seed,

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from run_records import curves
-from run_records import metrics
+from run_records import jsonable
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / 'docs'
 RESULTS = _DOCS / 'results' / 'cluster_demo.json'
@@ -93,7 +93,7 @@ class Reports:
       whole = new[: new.rfind(b'\n') + 1]
       self._read[path] = self._read.get(path, 0) + len(whole)
       for line in whole.splitlines():
-        self._take(path.stem, metrics.from_jsonable(json.loads(line)), now)
+        self._take(path.stem, jsonable.decode(json.loads(line)), now)
 
   def _take(self, kind: str, row: Mapping[str, Any], now: float) -> None:
     node = _WRITTEN_FOR.get(kind, row.get('node'))

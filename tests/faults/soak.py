@@ -34,7 +34,7 @@ if not __package__:
 
 import psutil
 
-from run_records import metrics
+from run_records import jsonable
 from run_records import plots
 from run_records import run_directory
 from tests.faults import launched
@@ -344,7 +344,7 @@ def _not_judged(soak: Soak) -> str:
 
 def _report(soak: Soak, out: pathlib.Path) -> list[str]:
   """Writes and prints what was measured; returns the faults."""
-  metrics.write_json(
+  jsonable.write(
     out / f'{soak.system}.json', [dataclasses.asdict(s) for s in soak.samples]
   )
   found, changed = growth(soak.samples)

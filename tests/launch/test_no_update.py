@@ -4,6 +4,7 @@ import pytest
 
 from launch import engines
 from launch import session
+from run_records import jsonable
 from run_records import metrics
 from run_records import run_directory
 
@@ -23,7 +24,7 @@ def test_a_run_without_an_update_has_failed(
   tmp_path, code, outcome, updates, said
 ):
   run = run_directory.create(tmp_path / 'run', {}, {})
-  metrics.write_json(
+  jsonable.write(
     run.path / 'summary.json',
     {
       'outcome': outcome,
@@ -58,7 +59,7 @@ def test_a_run_of_which_no_episode_was_whole_has_failed(
   if dropped:
     totals['dropped_episodes'] = dropped
   summary = {'outcome': 'budget', 'reason': 'the end', 'totals': totals}
-  metrics.write_json(run.path / 'summary.json', summary)
+  jsonable.write(run.path / 'summary.json', summary)
   writer = metrics.MetricsWriter(run.metrics_directory)
   for returns in evaluations:
     row = {'returns': returns, 'broken_episodes': 3}

@@ -10,7 +10,7 @@ import pytest
 from agents import dqn
 from replay.inspect import launcher
 from run_records import commands
-from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 
 SMALL = (
@@ -158,7 +158,7 @@ def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
 def test_a_run_that_still_goes_is_refused(resumed, run_commands, request):
   directory = resumed['swarm'][1].directory
   record = directory / launcher.FILE
-  metrics.write_json(record, launcher.record())  # as if it ran in this process
+  jsonable.write(record, launcher.record())  # as if it ran in this process
   command = {
     'argv': [f'--resume={directory}'],
     'cwd': str(request.config.rootpath),

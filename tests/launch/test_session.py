@@ -23,7 +23,7 @@ from run_records import checkpoints
 from run_records import commands
 from run_records import durable
 from run_records import follow
-from run_records import metrics
+from run_records import jsonable
 from run_records import plots
 from run_records import run_directory
 from run_records import view
@@ -216,7 +216,7 @@ def _last_save_fails(path, *unused):
 def _counted(path):
   totals = {'actor_steps': 30_000, 'learner_steps': 39_128}
   ended = {'outcome': 'budget', 'reason': 'used', 'finished': True}
-  metrics.write_json(path / 'summary.json', {**ended, 'totals': totals})
+  jsonable.write(path / 'summary.json', {**ended, 'totals': totals})
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_launcher_takes_away_no_record_but_its_own(tmp_path, monkeypatch):
 
   def during(path, tick):
     tick(state.RunState([]))
-    metrics.write_json(path / launcher.FILE, other)
+    jsonable.write(path / launcher.FILE, other)
 
   _ended(monkeypatch, during, state.INTERRUPTED)
   cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
@@ -509,7 +509,7 @@ def test_what_had_ended_is_told_what_a_resume_does(
 ):
   run = run_directory.create(tmp_path / 'run', {}, {})
   totals = {'actor_steps': steps}
-  metrics.write_json(
+  jsonable.write(
     run.path / 'summary.json', {'outcome': outcome, 'totals': totals}
   )
   overrides = {'run.steps_per_agent': '900', 'run.target_return': target}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
+from run_records import jsonable
 from run_records import metrics
 
 
@@ -193,10 +194,10 @@ def test_a_kind_that_is_no_file_name_is_refused(tmp_path, kind):
 
 def test_a_reader_sees_the_old_json_file_or_the_new_one(tmp_path):
   path = tmp_path / 'summary.json'
-  metrics.write_json(path, {'a': 1})
+  jsonable.write(path, {'a': 1})
   with pytest.raises(TypeError, match='object'):
-    metrics.write_json(path, {'a': object()})
-  assert metrics.read_json(path) == {'a': 1}
+    jsonable.write(path, {'a': object()})
+  assert jsonable.read(path) == {'a': 1}
   assert [p.name for p in tmp_path.iterdir()] == ['summary.json']
 
 

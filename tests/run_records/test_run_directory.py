@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 
 
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back(tmp_path):
     'rate': 0.5,
     'limit': float('inf'),
   }
-  assert metrics.read_json(path / 'versions.json') == {'python': '3.10'}
+  assert jsonable.read(path / 'versions.json') == {'python': '3.10'}
   assert run.commands() == ["run.py '--name=a b'"]
   assert run.kinds() == [] and run.metrics('evaluation') == []
   assert run.summary() is None
@@ -111,13 +111,13 @@ def test_it_is_a_run_when_all_of_it_is_there(tmp_path, monkeypatch):
   seen = []
   (tmp_path / 'there').mkdir()
   (tmp_path / 'link').symlink_to(tmp_path / 'there')
-  write = run_directory.metrics.write_json
+  write = run_directory.jsonable.write
 
   def watched(path, value):
     seen.append((path.name, _everything_in(tmp_path / 'there')))
     write(path, value)
 
-  monkeypatch.setattr(run_directory.metrics, 'write_json', watched)
+  monkeypatch.setattr(run_directory.jsonable, 'write', watched)
   run_directory.create(tmp_path / 'link', {}, {})
   name, there = seen[-1]
   assert name == 'config.json'
@@ -192,7 +192,7 @@ def test_a_disk_that_fills_up_in_between_leaves_nothing_half_written(
   def full(*_):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(run_directory.metrics, 'write_json', full)
+  monkeypatch.setattr(run_directory.jsonable, 'write', full)
   with pytest.raises(run_directory.RunDirectoryRefused, match='No space left'):
     run_directory.create(tmp_path / 'a', {}, {})
   assert _everything_in(tmp_path) == []
@@ -245,7 +245,7 @@ def test_resume_keeps_what_is_there_and_the_old_config(tmp_path):
     path, {'budget': 2}, {'x': '2'}, command='second', resume=True
   )
   assert run.config() == {'budget': 2}
-  assert metrics.read_json(path / 'versions.json') == {'x': '2'}
+  assert jsonable.read(path / 'versions.json') == {'x': '2'}
   assert (path / 'config.1.json').read_text() == '{\n  "budget": 1\n}\n'
   assert run.commands() == ['first', 'second']
   assert (path / 'logs' / 'explorer-0.log').read_text() == 'before'

@@ -13,7 +13,7 @@ import pytest
 
 from replay.inspect import launcher
 from run_records import follow
-from run_records import metrics
+from run_records import jsonable
 from run_records import packages
 from run_records import run_directory
 from run_records import run_log
@@ -113,7 +113,7 @@ def test_rows_come_once_also_where_a_run_goes_on(run, fakes):
   assert first == [('evaluation', 5)]
   with path.open('a') as file:
     file.write('\n')
-  metrics.write_json(run.path / 'summary.json', {'finished': True})
+  jsonable.write(run.path / 'summary.json', {'finished': True})
   Fake.got.clear()
   follow.follow(run, ['fake'], lambda seconds: True)
   assert Fake.got == [
@@ -122,7 +122,7 @@ def test_rows_come_once_also_where_a_run_goes_on(run, fakes):
     ('close', True),
   ]
   # The second is told that it is the first one.
-  state = metrics.read_json(run.path / 'sinks' / 'fake.json')
+  state = jsonable.read(run.path / 'sinks' / 'fake.json')
   assert state['sink'] == {'number': 0}
 
 
@@ -377,7 +377,7 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(
 ):
   monkeypatch.setattr(sinks, 'parse', lambda text: (text,))
   _log(run)
-  metrics.write_json(run.path / launcher.FILE, launcher.record())
+  jsonable.write(run.path / launcher.FILE, launcher.record())
   assert command('fake') == 0
   assert ('evaluation', 5) in Fake.got and Fake.got[-1] == ('close', None)
   (run.path / launcher.FILE).unlink()
@@ -388,7 +388,7 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(
 
 def test_tables_of_a_run_that_goes_on_have_what_there_is(run, command):
   _log(run)
-  metrics.write_json(run.path / launcher.FILE, launcher.record())
+  jsonable.write(run.path / launcher.FILE, launcher.record())
   assert command('csv') == 0
   assert (run.path / 'sinks' / 'csv' / 'evaluation.csv').exists()
 

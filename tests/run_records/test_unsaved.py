@@ -11,7 +11,7 @@ from launch.services import counter as counter_lib
 from launch.services import evolution
 from run_records import checkpoints
 from run_records import durable
-from run_records import metrics
+from run_records import jsonable
 from run_records import unsaved
 
 
@@ -119,7 +119,7 @@ def test_a_learner_that_was_never_saved_is_said_and_goes_on_anew(
 
 def test_a_run_that_ended_without_a_learner_is_refused(tmp_path, disk, save):
   _count(tmp_path, learner_0=1160).close()
-  metrics.write_json(tmp_path / 'summary.json', {'finished': True})
+  jsonable.write(tmp_path / 'summary.json', {'finished': True})
   said = []
   with pytest.raises(durable.Broken, match='learner/0 .1,160 updates.*new run'):
     unsaved.check(tmp_path, said.append)
@@ -217,7 +217,7 @@ def test_a_mark_that_is_listed_and_gone_says_nothing(tmp_path, save):
 def test_a_mark_that_cannot_be_made_hides_neither_the_reason_nor_the_end(
   tmp_path, monkeypatch, save
 ):
-  metrics.write_json(tmp_path / 'summary.json', {'finished': False})
+  jsonable.write(tmp_path / 'summary.json', {'finished': False})
   assert save(7) and unsaved.ended(tmp_path)
 
   def read_only(*unused):
@@ -230,10 +230,10 @@ def test_a_mark_that_cannot_be_made_hides_neither_the_reason_nor_the_end(
     with pytest.raises(OSError, match='Read-only'):
       checkpoints.write(tmp_path / 'checkpoints' / 'learner-0.npz', updates=9)
     with pytest.raises(OSError, match='Read-only'):
-      metrics.write_json(tmp_path / 'summary.json', {'finished': True})
+      jsonable.write(tmp_path / 'summary.json', {'finished': True})
   assert unsaved.at_end(tmp_path) == ''  # nobody could say so
   assert not unsaved.ended(tmp_path)
-  metrics.write_json(tmp_path / 'summary.json', {'finished': False})
+  jsonable.write(tmp_path / 'summary.json', {'finished': False})
   assert unsaved.ended(tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_the_command_below_a_table_names_the_file_of_its_study(
   results.main()
   monkeypatch.setattr(sys, 'argv', ['results', f'--out={tmp_path / "out"}'])
   results.main()
-  assert told == [["--variant='New'", f'--studies={path}'], []]
+  assert told == [['--variant=New', f'--studies={path}'], []]
 
 
 def test_two_commands_do_not_make_the_runs_of_one_study(

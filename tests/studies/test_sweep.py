@@ -12,7 +12,7 @@ import pytest
 
 from launch import command_line
 from run_records import curves
-from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 from studies import runs as study_runs
 from studies import sweep
@@ -147,7 +147,7 @@ def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
   found = _plan('dqn', 'gamma=0.9', '--seeds=1', f'--dir={tmp_path}')
   (job,) = found.jobs(list(found.trials), steps)
   run_directory.create(job.path, {}, {})
-  metrics.write_json(job.record, {'exit_code': 0})
+  jsonable.write(job.record, {'exit_code': 0})
   at = np.array([200.0, 350, 510, 700, 850, 1010])
   kept = curves.Curve(at, at, np.array([0.0, 20, 40, 30, 40, 50]))
   monkeypatch.setattr(curves, 'of_run', lambda path: kept)
@@ -160,7 +160,7 @@ def test_a_generation_that_ends_far_beyond_the_budget_is_scored(
   found = _plan('es_mlp', 'sigma=0.1', '--seeds=1', f'--dir={tmp_path}')
   (job,) = found.jobs(list(found.trials), 30_000)
   run_directory.create(job.path, {}, {})
-  metrics.write_json(job.record, {'exit_code': 0})
+  jsonable.write(job.record, {'exit_code': 0})
   at = np.array([0.0, 40_394])
   kept = curves.Curve(at, at, np.array([10.0, 50.0]))
   monkeypatch.setattr(curves, 'of_run', lambda path: kept)
@@ -178,7 +178,7 @@ def test_the_picture_has_the_whole_runs_that_were_asked_for(
     run_directory.create(job.path, {}, {})
     score = None if code else 1.0
     records.append({'exit_code': code, 'score': score, 'env_steps': 1})
-    metrics.write_json(job.record, records[-1])
+    jsonable.write(job.record, records[-1])
   monkeypatch.setattr(curves, 'of_run', lambda path: path.name)
   monkeypatch.setattr(
     sweep.study_plots,

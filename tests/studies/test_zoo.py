@@ -8,7 +8,7 @@ import pytest
 
 from murmuration import export
 from murmuration import play
-from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 from studies import zoo
 
@@ -77,7 +77,7 @@ def test_a_run_that_was_broken_off_goes_on_and_one_that_is_over_does_not(
   monkeypatch.setattr(subprocess, 'run', run)
   path = run_directory.create(tmp_path / 'run', {'seed': 1}, {}).path
   for finished in (False, True):
-    metrics.write_json(path / 'summary.json', {'finished': finished})
+    jsonable.write(path / 'summary.json', {'finished': finished})
     zoo.train('dqn:cartpole', path, 1, None)
   (command,) = commands
   assert f'--resume={path}' in command

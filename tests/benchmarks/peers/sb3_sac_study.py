@@ -39,6 +39,7 @@ from launch import session
 from launch.engines import linux
 from murmuration import portable
 from run_records import commands
+from run_records import jsonable
 from run_records import metrics
 from run_records import packages
 from run_records import run_directory
@@ -79,7 +80,7 @@ def main() -> int:
       'sb3': model_settings(cell.config),
     }
     if args.print_config:
-      print(json.dumps(metrics.to_jsonable(config), indent=2, sort_keys=True))
+      print(json.dumps(jsonable.encode(config), indent=2, sort_keys=True))
       return 0
     if args.run_dir is None:
       raise ValueError('--run_dir=PATH says where the run is kept.')
@@ -148,7 +149,7 @@ def learn(
 ) -> int:
   """Trains with SB3; returns its exit code."""
   settings = run.path / 'settings.json'
-  metrics.write_json(
+  jsonable.write(
     settings,
     {
       'task': cell.experiment.environment,
@@ -209,7 +210,7 @@ def evaluate(
   writer.close()
   if code or not rows:
     return
-  metrics.write_json(
+  jsonable.write(
     run.path / 'summary.json',
     {
       'finished': True,
@@ -220,7 +221,7 @@ def evaluate(
         'actor_steps': experiment.run.steps_per_agent,
         'learner_steps': rows[-1]['updates'],
       },
-      'versions': metrics.read_json(run.checkpoints / 'versions.json'),
+      'versions': jsonable.read(run.checkpoints / 'versions.json'),
     },
   )
 

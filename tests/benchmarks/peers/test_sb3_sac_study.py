@@ -8,7 +8,7 @@ import pytest
 
 from launch import cell as cell_lib
 from run_records import curves
-from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 from studies import runs as study_runs
 from tests.benchmarks.peers import sb3_sac_study
@@ -84,7 +84,7 @@ def test_seeds_of_a_study_share_a_config_and_sb3_has_its_own(
   sb3_sac_study.SCRIPT.write_text('exit(3)')
   model = sb3_sac_study.model_settings(cell.config)
   assert sb3_sac_study.learn(cell, model, run) == 3
-  told = metrics.read_json(run.path / 'settings.json')['model']
+  told = jsonable.read(run.path / 'settings.json')['model']
   assert told == {**model, 'seed': 7}
 
 
@@ -100,7 +100,7 @@ def _kept(tmp_path, *kept):
 
 def test_what_was_kept_is_played_and_becomes_a_curve(tmp_path):
   cell, run = _kept(tmp_path, 160, 80)
-  metrics.write_json(run.checkpoints / 'versions.json', {'torch': '2'})
+  jsonable.write(run.checkpoints / 'versions.json', {'torch': '2'})
   sb3_sac_study.evaluate(cell, run, 0)
   curve = curves.of_run(run.path)
   assert list(curve.steps) == [80, 160] and (curve.returns < 0).all()

@@ -14,6 +14,7 @@ from launch.services import counter as counter_lib
 from run_records import checkpoints
 from run_records import counter_file
 from run_records import durable
+from run_records import jsonable
 from run_records import metrics
 from run_records import run_directory
 
@@ -313,7 +314,7 @@ def test_a_counter_killed_after_its_summary_keeps_the_goal(
   again = _counter(tmp_path)
   assert again.finished()
   again.close()
-  assert metrics.read_json(tmp_path / 'summary.json')['outcome'] == 'goal'
+  assert jsonable.read(tmp_path / 'summary.json')['outcome'] == 'goal'
 
 
 def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
@@ -324,7 +325,7 @@ def test_a_larger_budget_continues_a_run_that_had_used_the_old_one(tmp_path):
   assert not second.report('e/0', {'actor_steps': 5})['finished']
   assert second.report('e/0', {'actor_steps': 5})['finished']
   second.close()
-  state = metrics.read_json(tmp_path / 'metrics' / 'counter.json')
+  state = jsonable.read(tmp_path / 'metrics' / 'counter.json')
   assert state['totals'] == {'actor_steps': 20}
 
 
