@@ -118,10 +118,12 @@ def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
     )
   _check_shape(agent, 'loss', out.loss, ())
   # The learner itself adds this one.
-  if {*out.metrics} != {*agent.metrics} - {'stopped_updates'}:
+  own = {'stopped_updates'}
+  given, needed = {*out.metrics} - own, {*agent.metrics} - own
+  if given != needed:
     raise ValueError(
-      f'The loss of {agent.name} gives the metrics {sorted(out.metrics)}, but '
-      f'its `metrics` are {sorted(agent.metrics)}. Make them the same.'
+      f'The loss of {agent.name} gives the metrics {sorted(given)}, but its '
+      f'`metrics` are {sorted(needed)}. Make them the same.'
     )
   for name, value in out.metrics.items():
     _check_shape(agent, f'metric {name!r}', value, ())
@@ -130,6 +132,7 @@ def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
     if name in shapes:  # the learner refuses others
       _check_shape(agent, f'statistic {name!r}', value, shapes[name])
   return out._replace(
+    loss=tf.convert_to_tensor(out.loss),
     metrics={n: tf.cast(v, tf.float32) for n, v in out.metrics.items()},
     statistics={n: tf.cast(v, tf.float32) for n, v in out.statistics.items()},
     stopped=tf.constant(False)

@@ -118,7 +118,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     other = re.search(r"actual class: <class '(.*?)'>", str(error))
     if other:
       raise faults.EnvironmentRefused(
-        f'{name} makes a {other[1]}, but a gymnasium.Env is needed. One of '
+        f'{name} makes {other[1]}, but a gymnasium.Env is needed. One of '
         'dm_env becomes one by shimmy; of several at once (make_vec), give the '
         'single one, which may name them as its vector_entry_point. See '
         'docs/your_environment.md.'

@@ -12,11 +12,13 @@ What is fixed here, once, for everything that follows:
   itself, is an `EnvironmentFault` at the step where it appears.
 """
 
+from concurrent.futures.thread import _threads_queues
 import dataclasses
 import functools
 import math
 import sys
 import threading
+import time
 from typing import Any
 
 import dm_env
@@ -33,6 +35,7 @@ EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
 _PAGE = 'See docs/your_environment.md.'
+_ENDS_S = 1.0  # of threads that close() has told to end
 _MOST_ACTIONS = 100_000  # for each of which a network has an output
 
 
@@ -89,11 +92,14 @@ def spec(name: str) -> Spec:
     return _spec_of(name, environment)
   finally:
     building.close(name, environment)
-    left = [
-      thread.name
-      for thread in threading.enumerate()
-      if not thread.daemon and thread not in before
-    ]
+    until, left = time.monotonic() + _ENDS_S, []
+    for thread in threading.enumerate():
+      # Workers of a ThreadPoolExecutor end with the process.
+      if thread.daemon or thread in before or thread in _threads_queues:
+        continue
+      thread.join(max(0.0, until - time.monotonic()))
+      if thread.is_alive():
+        left.append(thread.name)
     if left:
       print(
         f'warning: {name} was closed and leaves threads behind '

@@ -43,7 +43,7 @@ def cell(
   made = cell_lib.resolve(name, preset, topology, chosen, seed)
   if steps is None:
     return made
-  chosen = {**budget(made, steps), **chosen}
+  chosen = _with_budget(made, steps, chosen)
   return cell_lib.resolve(name, preset, topology, chosen, seed)
 
 
@@ -71,8 +71,18 @@ def resumed(
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
     steps += steps_made(going_on, totals) // kept.experiment.num_agents
-    chosen = {**budget(kept, steps), **chosen}
+    chosen = _with_budget(kept, steps, chosen)
   return cell_lib.resume(config, chosen)
+
+
+def _with_budget(
+  cell: cell_lib.Cell, steps: int, chosen: Mapping[str, str]
+) -> dict[str, str]:
+  if 'run.steps_per_agent' in chosen:
+    raise ValueError(
+      'steps and steps_per_agent say the same. Give one of them.'
+    )
+  return {**budget(cell, steps), **chosen}
 
 
 def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import logging
+import os
 import re
 import time
 from typing import Any
@@ -52,6 +53,7 @@ class Reporter:
     # does not count a report twice whose answer was lost.
     self._counted: collections.Counter[str] = collections.Counter()
     self._life = pulse.life()
+    self._token = os.urandom(8).hex()  # its rows are not another's
     self._row = 0  # number of the newest row of this life
     # Rows that the counter has not received yet: when each was made, its kind.
     self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
@@ -108,7 +110,7 @@ class Reporter:
       _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS)
     self._row += 1
     self._rows.append(
-      (self._clock(), kind, {**row, 'number_': (*self._life, self._row)})
+      (self._clock(), kind, {**row, 'number_': (self._token, self._row)})
     )
     # Each attempt may take a second: while rows wait, they are made as reports.
     if len(self._rows) == 1 or self.due():
@@ -138,8 +140,11 @@ class Reporter:
       self._send_rows()
       if self._rows:
         _logger.warning('%d rows may be lost.', len(self._rows))
+    counter = self._counter
+    if not seconds:  # else a counter that is started anew would go on holding
+      counter = counter.with_deadline(_START_DEADLINE_S)
     try:
-      self._counter.hold(self.node, float(seconds))
+      counter.hold(self.node, float(seconds))
     except (rpc.Unavailable, rpc.RemoteError) as e:
       _logger.warning('The counter does not wait for %s: %s', self.node, e)
 

@@ -225,14 +225,17 @@ def open(path: str | os.PathLike[str]) -> RunDirectory:
 
 
 def _holds_run(path: pathlib.Path) -> bool:
-  return os.path.isfile(path / 'config.json')  # False without the right to look
+  return (path / 'config.json').is_file()
 
 
 def _neighbours(path: pathlib.Path) -> str:
   found = []
   for root in (path, path.parent):
     with contextlib.suppress(OSError):
-      runs = [run for run in root.iterdir() if _holds_run(run)]
+      # isfile: False without the right to look.
+      runs = [
+        run for run in root.iterdir() if os.path.isfile(run / 'config.json')
+      ]
       found += sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
   if not found:
     return ' Give the directory of a run, for instance runs/NAME.'

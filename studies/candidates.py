@@ -36,7 +36,11 @@ class Filter(NamedTuple):
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> Filter | None:
-  """What a run's supervisors decided; None without a supervisor or its rows."""
+  """What a run's supervisors decided; None without a supervisor or its rows.
+
+  Of a run of more than three hours the counter keeps a part of the episodes,
+  so that fewer versions can be judged.
+  """
   run = run_directory.open(run_dir)
   episodes = curves.in_order(run.metrics('supervisor'), 'episode_return')
   servers = [r for r in run.metrics('node_star') if 'accepted' in r]

@@ -188,7 +188,10 @@ class Study:
 def environment_of(cell: str) -> str:
   """The environment of AGENT:PRESET."""
   agent, preset = registry.split(cell)
-  return registry.agent(agent).presets[preset]['environment']
+  presets = registry.agent(agent).presets
+  if preset not in presets:
+    raise ValueError(f'{cell}: {agent} has the presets {", ".join(presets)}.')
+  return presets[preset]['environment']
 
 
 def solves(

@@ -1,5 +1,7 @@
 """The exceptions that a remote call raises."""
 
+import textwrap
+
 
 class Unavailable(ConnectionError):
   """The server could not be reached, or did not answer before the deadline."""
@@ -27,5 +29,6 @@ class RemoteError(RuntimeError):
   def __str__(self) -> str:
     return (
       f'{self.type_name}: {self.message}\n'
-      f'The server raised it here:\n{self.remote_traceback}'
+      'The server raised it here:\n'
+      + textwrap.indent(self.remote_traceback, '  ')
     )

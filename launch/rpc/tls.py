@@ -93,7 +93,7 @@ def _openssl(where: pathlib.Path, *arguments: str) -> None:
     said = ' '.join(f'{e} {getattr(e, "stderr", None) or ""}'.split())[-_SAID:]
     raise OSError(
       f'No certificates for this run: `openssl {arguments[0]}` failed '
-      f'({said}). Mend this command, or run on one machine.'
+      f'({said}). Install or mend OpenSSL, or run on one machine.'
     ) from e
 
 

@@ -4,12 +4,12 @@ A round is one update. Each learner sends its gradient (`average.Share`) to the
 master and gets the mean back once all learners have sent theirs.
 
                     learner 1 .. L-1                 master: learner 0
-    at the start    join()  ------------------>      state of the open round
+    at the start    join_learners()  --------->      state of the open round
     each update     contribute(share)  ------->      mean of all, in rank order
 
-A restarted learner calls `join`: it gets the master's parameters, target
-network and optimizer state of the round that waits for it, and so rejoins at
-the same update. A learner whose parameters are found to differ
+A restarted learner calls `join_learners`: it gets the master's parameters,
+target network and optimizer state of the round that waits for it, and so
+rejoins at the same update. A learner whose parameters are found to differ
 (`average.COMPARE_PERIOD`) joins again too. After a restart of the master, all
 do.
 """

@@ -164,7 +164,7 @@ class Counter:
     `node`, `actor_steps` (the total; of updates, where nobody acts) and
     `elapsed_s` are added where the row does not give them; `age_s` in the row
     is how long ago it was true. Of kinds that never stop, rows are left out in
-    a run of hours, but never the last.
+    a run of hours, but never the last, unless the counter is killed.
     """
     row = dict(row)
     # Numbers grow: one that is not above the last came again, its answer late.

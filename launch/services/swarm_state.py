@@ -35,7 +35,7 @@ def write(
 ) -> None:
   """Writes the checkpoint and theta_star.
 
-  `kept` is state that JSON can encode: 'machine' (supervisor_rules.state_of),
+  `kept` is state that JSON can encode: 'machine' (the rules' fields),
   'version' of theta_star, and the server's own entries.
   """
   offered = {str(i): candidate[1:] for i, candidate in candidates.items()}

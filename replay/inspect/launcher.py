@@ -189,7 +189,8 @@ def join(run: pathlib.Path) -> bool:
     values = json.loads((run / FILE).read_text(encoding='utf-8'))
     pid, started = int(values['pid']), int(values['started'])
     if values.get('space', _space()) != _space():
-      return True  # of another host or container, if it still runs
+      # Of another host or container, or of before this one was started anew.
+      return _now_s(run) - _newest_sign_s(run) < _DEAD_S
   except FileNotFoundError:
     return True
   except _UNREADABLE as e:

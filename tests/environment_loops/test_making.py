@@ -1,5 +1,6 @@
 """An environment that is made in a command's own process, and how that ends."""
 
+from concurrent import futures
 import logging
 import os
 import pathlib
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
@@ -124,9 +126,36 @@ def test_threads_that_outlive_an_environment_are_said(register, capfd):
         thread.start()
 
   name = register(Threaded)
-  environments.spec(name)
-  end.set()
+  try:
+    environments.spec(name)
+  finally:
+    end.set()
   said = capfd.readouterr().err
   assert f'{name} was closed and leaves threads behind ({threads[1].name})' in (
     said
   )
+
+
+def test_threads_that_end_by_themselves_are_not_said(register, capfd):
+  class Pooled(cartpole.CartPoleEnv):
+    def __init__(self):
+      super().__init__()
+      self._pool = futures.ThreadPoolExecutor(1)
+      self._pool.submit(int).result()
+
+  class Told(cartpole.CartPoleEnv):
+    def __init__(self):
+      super().__init__()
+      self._end = threading.Event()
+      threading.Thread(target=self._work).start()
+
+    def _work(self):
+      self._end.wait()
+      time.sleep(0.05)
+
+    def close(self):
+      self._end.set()
+
+  for kind in (Pooled, Told):
+    environments.spec(register(kind))
+  assert 'threads' not in capfd.readouterr().err

@@ -120,3 +120,10 @@ def test_settings_are_found_by_their_names():
 def test_sizes_may_be_an_array():
   chosen = arguments.as_text({'hidden_sizes': np.array([8, 8])})
   assert _config('dqn', **chosen)['agent']['hidden_sizes'] == (8, 8)
+
+
+def test_one_budget_said_twice_is_refused():
+  with pytest.raises(
+    ValueError, match='steps and steps_per_agent say the same'
+  ):
+    choices.cell('dqn', None, None, {'steps_per_agent': '9'}, 3000, 0)

@@ -146,6 +146,10 @@ def test_a_saved_model_says_of_itself_what_the_file_says(tmp_path, monkeypatch):
   found = json.loads((model / 'assets.extra' / 'about.json').read_text())
   assert found == portable.Policy(file.read_bytes()).about
   assert found['score'] == 1.5
+  # It is looked for before episodes are played.
+  monkeypatch.setattr(export.playing, 'evaluate', None)
+  with pytest.raises(FileExistsError, match='model is there already'):
+    export.export(tmp_path, 'savedmodel', tmp_path / 'model', score=9)
 
 
 def test_the_file_needs_numpy_alone(tmp_path):

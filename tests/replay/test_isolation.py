@@ -250,6 +250,8 @@ def test_a_run_of_this_network_moves_nobody(tmp_path):
   elsewhere = {**launcher.record(), 'started': 1, 'space': 'elsewhere'}
   (tmp_path / launcher.FILE).write_text(json.dumps(elsewhere))
   assert launcher.join(tmp_path) is True
+  os.utime(tmp_path / launcher.FILE, (0, 0))
+  assert launcher.join(tmp_path) is False
   assert os.readlink('/proc/self/ns/net') == before
 
 

@@ -113,7 +113,9 @@ class Store:
 
     if self.away:
       raise TimeoutError("Ray's control store is away")
-    return [node for node in within(_CALL_S, ray.nodes) if node['Alive']]
+    found = within(_CALL_S, ray.nodes)
+    self._hangs = False
+    return [node for node in found if node['Alive']]
 
   def _watch(self) -> None:
     while not self._closing.wait(_LOOK_S):

@@ -116,7 +116,6 @@ def test_the_layout_is_the_order_of_sonnets_own_variables():
   )
 
 
-@pytest.mark.long
 def test_a_module_with_other_variables_than_said_is_refused():
   said = r"creates \[\('linear/b:0', \(2,\)\).* Say them in its order"
   with pytest.raises(ValueError, match=said):
@@ -127,6 +126,7 @@ def test_a_module_with_other_variables_than_said_is_refused():
     )
 
 
+@pytest.mark.long
 def test_a_network_is_built_inside_a_trace_once_for_all():
   # The first loss asks for it while the learner's update is traced.
   mlp = mlp_lib.MLP(4, (8,), 2)

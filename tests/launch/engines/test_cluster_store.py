@@ -172,6 +172,28 @@ def test_nodes_are_told_to_stop_though_ray_no_longer_answers(
   never.set()
 
 
+def test_a_store_that_hangs_is_asked_once_until_it_answers(ray, monkeypatch):
+  never, asked = threading.Event(), []
+
+  def hangs(*unused):
+    asked.append(1)
+    never.wait()
+
+  monkeypatch.setattr(store_lib, '_CALL_S', 0.05)
+  store = store_lib.Store('127.0.0.1:1')
+  actor = fake_ray.Actor()
+  kill, ray.kill = ray.kill, hangs
+  for _ in range(3):
+    store.kill(actor)
+  assert len(asked) == 1 and len(actor.asked('__ray_call__')) == 2
+  never.set()
+  ray.kill = lambda unused: asked.append(2)
+  store.nodes()
+  store.kill(actor)
+  assert asked[-1] == 2
+  ray.kill = kill
+
+
 # --- Runs ---------------------------------------------------------------------
 
 

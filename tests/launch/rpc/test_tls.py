@@ -214,7 +214,9 @@ def test_an_openssl_that_fails_is_refused_in_a_sentence(monkeypatch, tmp_path):
   broken.write_text('#!/bin/sh\necho Error: no >&2\necho entropy >&2\nexit 3\n')
   broken.chmod(0o700)
   monkeypatch.setenv('PATH', str(tmp_path), prepend=':')
-  said = r'`openssl req` failed \(.*exit status 3.*Error: no entropy\)\. Mend '
+  said = (
+    r'`openssl req` failed \(.*exit status 3.*Error: no entropy\)\. Install '
+  )
   with pytest.raises(OSError, match=said):  # what a launcher takes
     tls.make()
 

@@ -379,7 +379,7 @@ def test_the_next_counter_waits_for_the_same_nodes(tmp_path, monkeypatch):
   monkeypatch.setattr(counter_lib.pulse, 'life', lambda: ('run', 2))
   clock = _Clock()
   counter, thread = _held(tmp_path, clock)
-  counter.hold('worker/0', 20.0)
+  counter.hold('worker/0', 2000.0)
 
   def held():
     clock.now += 0.6  # a save is due again
