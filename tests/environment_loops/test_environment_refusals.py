@@ -346,7 +346,7 @@ def _nothing():
 
 @pytest.mark.parametrize(
   'name, said',
-  [('_several', 'vector_entry_point'), ('_nothing', 'makes a NoneType')],
+  [('_several', 'vector_entry_point'), ('_nothing', 'makes NoneType')],
 )
 def test_what_is_no_environment_is_named_and_told_a_way(name, said):
   with pytest.raises(environments.EnvironmentRefused, match=said) as refused:

@@ -1,5 +1,7 @@
 """What a resumed run takes over from the command that it was started by."""
 
+import shlex
+
 import pytest
 
 from launch import cell as cell_lib
@@ -18,7 +20,7 @@ def resumed(tmp_path, monkeypatch):
   """resumed(*flags) starts a run by START again: what its session is told."""
   path = tmp_path / 'run'
   config = cell_lib.resolve('dqn').config
-  run_directory.create(path, config, {}, command=START)
+  run_directory.create(path, config, {}, command=shlex.join(START))
   told = {}
 
   def run(cell, engine, run_dir, resume, **more):
@@ -27,7 +29,8 @@ def resumed(tmp_path, monkeypatch):
     return 0
 
   def start(words):
-    run_directory.create(path, config, {}, command=words, resume=True)
+    line = words if isinstance(words, str) else shlex.join(words)
+    run_directory.create(path, config, {}, command=line, resume=True)
 
   def resume(*flags):
     words = [f'--resume={path}', *flags]

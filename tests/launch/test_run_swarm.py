@@ -300,7 +300,7 @@ def _everything_in(directory):
 def refusals(run_commands, tmp_path_factory):
   """Answers to all wrong commands, and whether they wrote anything."""
   cwd = tmp_path_factory.mktemp('cwd')
-  run_directory.create(cwd / 'old', {'kept': True}, {}, command=['before'])
+  run_directory.create(cwd / 'old', {'kept': True}, {}, command='before')
   (cwd / 'other').mkdir()
   (cwd / 'other' / 'thesis.txt').write_text('all of it')
   (cwd / 'file').write_text('mine')
