@@ -21,7 +21,8 @@ def main() -> None:
     os._exit(0)
   channel = socket.socket(fileno=int(sys.argv[1]))
   channel.set_inheritable(False)
-  later.load((*later.SLOW, 'gymnasium'))
+  # Not `later.SLOW`, which names a module that the user's directory may have.
+  later.load(('tensorflow', 'sonnet', 'reverb', 'gymnasium'))
   # If the agent is gone, the zygote notices, and removes the run's files.
   with contextlib.suppress(OSError):
     zygote.send(channel, event='ready', index=-1, pid=os.getpid())

@@ -245,7 +245,8 @@ def test_a_run_whose_control_store_is_killed_stops_and_says_so(start_run):
   assert summary['outcome'] == 'failed' and not summary['finished']
   reason = summary['reason']
   assert reason.startswith('Ray lost its control store (gcs_server at ')
-  assert reason.endswith(f'Start the run again with --resume={run.directory}')
+  # On a busy machine it goes on with the nodes that are still there.
+  assert f'Start the run again with --resume={run.directory}' in reason
   assert reason in run.output
   # Nodes were asked to stop, and saved: the counter wrote what it counted.
   assert summary['totals']['learner_steps'] > 0
