@@ -247,7 +247,7 @@ REFUSED = {
   ),
   'negative steps': (
     ['--config.run.steps_per_agent=-5'],
-    ['steps_per_agent=-5', 'at least 1'],
+    ['steps_per_agent=-5', 'a whole number from 1 to'],
   ),
   'negative agents': (['--baseline', '--num_agents=-1'], ['num_agents=-1']),
   'b of 0': (['--config.swarm.b=0'], ['swarm.b=0', '--config.swarm.b']),
