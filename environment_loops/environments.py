@@ -12,13 +12,10 @@ What is fixed here, once, for everything that follows:
   itself, is an `EnvironmentFault` at the step where it appears.
 """
 
-from concurrent.futures.thread import _threads_queues
 import dataclasses
 import functools
 import math
-import sys
 import threading
-import time
 from typing import Any
 
 import dm_env
@@ -29,13 +26,13 @@ import numpy as np
 from environment_loops import actions
 from environment_loops import building
 from environment_loops import faults
+from environment_loops import making
 
 EnvironmentRefused = faults.EnvironmentRefused
 EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
 _PAGE = 'See docs/your_environment.md.'
-_ENDS_S = 1.0  # of threads that close() has told to end
 _MOST_ACTIONS = 100_000  # for each of which a network has an output
 
 
@@ -92,22 +89,7 @@ def spec(name: str) -> Spec:
     return _spec_of(name, environment)
   finally:
     building.close(name, environment)
-    until, left = time.monotonic() + _ENDS_S, []
-    for thread in threading.enumerate():
-      # Workers of a ThreadPoolExecutor end with the process.
-      if thread.daemon or thread in before or thread in _threads_queues:
-        continue
-      thread.join(max(0.0, until - time.monotonic()))
-      if thread.is_alive():
-        left.append(thread.name)
-    if left:
-      print(
-        f'warning: {name} was closed and leaves threads behind '
-        f'({", ".join(left)}): a command ends only when they do. End them in '
-        'close(), or start them with daemon=True.',
-        file=sys.stderr,
-        flush=True,
-      )
+    making.warn_of_threads(name, before)
 
 
 def require_discrete(environment_spec: Spec, agent: str = 'this agent') -> int:

@@ -12,15 +12,19 @@ nobody would, and what it changes would be the command's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures.thread import _threads_queues
 import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 SAY_S = 10.0
 LIMIT_S = 300.0  # as in a node
+_ENDS_S = 1.0  # of threads that close() has told to end
 # Exit codes: of what is refused before it starts, and of what fails later.
 _REFUSED, _FAILED = 2, 1
 
@@ -93,3 +97,26 @@ class Watched:
 
 def _say(words: str) -> None:
   print(words, file=sys.stderr, flush=True)
+
+
+def warn_of_threads(name: str, before: Sequence[threading.Thread]) -> None:
+  """Says which threads a closed environment leaves that hold the process.
+
+  `before` are those that ran before it was built.
+  """
+  until, left = time.monotonic() + _ENDS_S, []
+  for thread in threading.enumerate():
+    # Workers of a ThreadPoolExecutor end with the process.
+    if thread.daemon or thread in before or thread in _threads_queues:
+      continue
+    thread.join(max(0.0, until - time.monotonic()))
+    if thread.is_alive():
+      left.append(thread.name)
+  if left:
+    print(
+      f'warning: {name} was closed and leaves threads behind '
+      f'({", ".join(left)}): a command ends only when they do. End them in '
+      'close(), or start them with daemon=True.',
+      file=sys.stderr,
+      flush=True,
+    )

@@ -108,7 +108,7 @@ class Plan:
         4 * self._of_shard(self.batch_size),
         2 * ratio * self._of_shard(self.writers) * self.burst,
         0.1 * ratio * self.shard_min_size,
-        _least_error_buffer(ratio),
+        least_error_buffer(ratio),
       )
     )
 
@@ -144,7 +144,7 @@ def check(plan: Plan) -> None:
     _check_queue(plan)
   if plan.samples_per_insert is None or plan.error_buffer is None:
     return
-  least = _least_error_buffer(plan.samples_per_insert)
+  least = least_error_buffer(plan.samples_per_insert)
   if not plan.error_buffer >= least:
     raise Refused(
       f'error_buffer={plan.error_buffer:g} is too small: max(1, '
@@ -201,7 +201,7 @@ def _part(total: int, count: int, index: int) -> int:
   return total // count + (index < total % count)
 
 
-def _least_error_buffer(ratio: float) -> float:
+def least_error_buffer(ratio: float) -> float:
   """The smallest one, in samples, that never stops both sides."""
   return max(1.0, float(ratio))
 

@@ -52,15 +52,16 @@ class Transitions(kind.Kind):
     experiment, config, size = self.experiment, self.config, self._size
     buffer = config.error_buffer
     ratio = None if self._free else experiment.pace.samples_per_insert
-    if (
-      buffer is not None and ratio is not None and buffer < size * max(1, ratio)
-    ):
-      raise ValueError(
-        f'actors.error_buffer={buffer:g} is too small: transitions_per_item='
-        f'{size} times max(1, samples_per_insert={ratio:g}) are needed, or '
-        'inserts and samples block each other. Raise it to at least '
-        f'{size * max(1, ratio):g}, or leave it None.'
-      )
+    if buffer is not None and ratio is not None:
+      # As deadlock.check, which counts items and knows nothing of transitions.
+      least = size * deadlock.least_error_buffer(ratio)
+      if buffer < least:
+        raise ValueError(
+          f'actors.error_buffer={buffer:g} is too small: transitions_per_item='
+          f'{size} times max(1, samples_per_insert={ratio:g}) are needed, or '
+          'inserts and samples block each other. Raise it to at least '
+          f'{least:g}, or leave it None.'
+        )
     # Counts items of G transitions. The samples per insert are the same.
     return deadlock.Plan(
       min_size=-(-experiment.min_replay_size // size),
