@@ -40,7 +40,8 @@ _TASKS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': {
     'environment': 'InvertedPendulum-v5',
     'pace': _SMALL_PACE,
-    'agent': {'max_replay_size': 50_000},
+    # Returns and noise by trial (docs/agents/ddpg.md#results).
+    'agent': {'n_step': 5, 'sigma': 0.5, 'max_replay_size': 50_000},
     'run': {**_mujoco.RUN, 'steps_per_agent': 20_000},
   },
   'inverted_double_pendulum': {
@@ -83,6 +84,7 @@ _TASKS: dict[str, dict[str, Any]] = {
 # Fujimoto et al. 2018, arXiv:1802.09477, section 6.1 and supplement. DDPG's
 # defaults of tau and the smoothing limit are already TD3's.
 _TD3: dict[str, Any] = {
+  'n_step': 1,
   'twin_critics': True,
   'policy_delay': 2,
   'target_update_period': 2,

@@ -24,14 +24,21 @@ isolation._entered = True
 # thread.
 _HARD_LIMIT_S = 420
 
-# A copy, as pytest puts a file in place of the error output.
-_STDERR = os.fdopen(os.dup(2), 'w')
+_STDERR = pytest.StashKey()
+
+
+def pytest_configure(config):
+  # A copy, as pytest puts a file in place of the error output; here, unlike
+  # where this file is imported, it is not there.
+  config.stash[_STDERR] = os.fdopen(os.dup(2), 'w')
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol():
+def pytest_runtest_protocol(item):
   """Bounds the time of one test, wherever it is stuck."""
-  faulthandler.dump_traceback_later(_HARD_LIMIT_S, exit=True, file=_STDERR)
+  faulthandler.dump_traceback_later(
+    _HARD_LIMIT_S, exit=True, file=item.config.stash[_STDERR]
+  )
   try:
     return (yield)
   finally:

@@ -192,8 +192,8 @@ class ReplayHost:
     """
     with self._lock:  # Waits for a save to end.
       opened, self._opened = self._opened, []
-      for shard, server in enumerate(opened, self._first):
-        server.server.stop()
+      checkpoints.stop([one.server for one in opened])
+      for shard in range(self._first, self._first + len(opened)):
         if self._run_dir is not None and not lost:
           # These files list running servers only.
           path = self._run_dir / 'replay' / f'shard_{shard}.json'

@@ -33,6 +33,7 @@ _INCOMING = '.incoming'
 _PREPARED = '.prepared'
 _KEPT = 2  # generations, the newest included
 _LOOK_S = 1.0  # between two looks at how much is written
+_SETTLES_S = 0.3  # of a server's threads, after it was told to stop
 
 _logger = logging.getLogger(__name__)
 
@@ -168,6 +169,19 @@ def start(
     fallback_checkpoint_path=str(prepared) if prepared else None,
   )
   return reverb.Server(list(tables), port, checkpointer)
+
+
+def stop(servers: Sequence[reverb.Server]) -> None:
+  """Stops servers, after which they can be deleted.
+
+  Reverb's destructor of a table ends its extension worker, on which a table
+  worker may wait that has items to delete, and then joins that one: deleted at
+  once, 2 of 2 servers with tables of 100 items and busy writers hung within 60
+  trials, with the whole process, as the destructor holds the GIL.
+  """
+  for server in servers:
+    server.stop()
+  time.sleep(_SETTLES_S)
 
 
 def _checkpoint(

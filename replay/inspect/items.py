@@ -242,7 +242,7 @@ def restored(
         for one in samples:
           yield one.info.key, one.data
       finally:
-        server.stop()
+        save.stop([server])
 
 
 def unasked(table: reading.Table, count: int) -> int:

@@ -20,6 +20,7 @@ import tensorflow as tf
 from replay import deadlock
 from replay import sampler
 from replay import tables
+from replay.checkpoints import save
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12
@@ -131,8 +132,7 @@ def _directory(tmp_path_factory):
 
 def _stop(sampler, servers):
   # The servers first: they end every wait inside Reverb.
-  for server in servers:
-    server.stop()
+  save.stop(servers)
   sampler.close()
 
 

@@ -21,8 +21,8 @@ _LEAK = 0.5  # blocks; a call that leaks leaves one at least
 def blocks_left(call, times=300):
   """Blocks of memory that a call leaves behind; the least of three trials.
 
-  The first calls fill caches: some 40 blocks in a process that is new, more in one
-  in which other tests have run.
+  The first calls fill caches: some 40 blocks in a process that is new, more in
+  one in which other tests have run.
   """
   for _ in range(20):
     call()
