@@ -233,6 +233,7 @@ def main(connection: Any) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: _asked.append(number))
   else:
     signal.signal(signal.SIGINT, _interrupt)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
   later.put_off()  # what is refused needs none of it
   sys.path += [path for path in hello['path'] if path not in sys.path]
   from murmuration import service

@@ -50,6 +50,7 @@ class Helper:
     setup.require()
     self._output: Any = tempfile.TemporaryFile()
     self._lock = threading.Lock()
+    self._stop = threading.Lock()  # who gets it asks the process to stop
     self._calls = 0
     self._told = 0  # bytes of its output
     # Numbers of policies: that nobody has any more, and that remember episodes.
@@ -57,15 +58,20 @@ class Helper:
     self.remembering: set[int] = set()
     self.connection, theirs = multiprocessing.Pipe()
     self.owner = os.getpid()
-    self.process = subprocess.Popen(
-      [sys.executable, str(_SCRIPT), str(theirs.fileno())],
-      stdin=subprocess.DEVNULL,
-      stdout=self._output,
-      stderr=self._output,
-      pass_fds=[theirs.fileno()],
-      # Ctrl-C in a terminal is for the caller, who stops the helper.
-      start_new_session=True,
-    )
+    # The process inherits it, and takes it back when it can be stopped.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+      self.process = subprocess.Popen(
+        [sys.executable, str(_SCRIPT), str(theirs.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=self._output,
+        stderr=self._output,
+        pass_fds=[theirs.fileno()],
+        # Ctrl-C in a terminal is for the caller, who stops the helper.
+        start_new_session=True,
+      )
+    finally:
+      signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
     self.connection.send(
       {
@@ -162,9 +168,11 @@ class Helper:
     return '\n'.join(text.splitlines()[-_TAIL:])
 
   def stop(self) -> None:
-    """Asks the process to end what it does and to save."""
-    with contextlib.suppress(ProcessLookupError):
-      self.process.send_signal(signal.SIGTERM)
+    """Asks the process to end what it does and to save; from any thread."""
+    # Once: a second signal would not let the nodes save.
+    if self._stop.acquire(blocking=False):
+      with contextlib.suppress(ProcessLookupError):
+        self.process.send_signal(signal.SIGTERM)
 
   def drain(self) -> None:
     """Waits until what it does is over, whatever it says."""

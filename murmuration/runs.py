@@ -63,6 +63,7 @@ class Run:
     self.path = pathlib.Path(path)
     self.stopped = False
     self._given = given
+    self._to_stop = False
     self._helper: process.Helper | None = None
     self._policy: policy_lib.Policy | None = None
     self._callbacks: dict[str, Any] = {}
@@ -168,11 +169,10 @@ class Run:
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
-    # Once: a second signal would not let the nodes save.
+    self._to_stop = True  # where there is no helper yet, `_train` looks
     helper = self._helper  # None as soon as the run has ended
-    if helper is not None and not self.stopped:
+    if helper is not None:
       helper.stop()
-      self.stopped = True
 
   def resume(
     self,
@@ -214,7 +214,7 @@ class Run:
 
   def _train(self, progress: bool | None, **words: Any) -> None:
     """Trains to the end, in a helper process of its own."""
-    self.stopped = False
+    self.stopped = self._to_stop = False
     self._stopping.clear()
     process.trained += self._given.own
     bar = progress_lib.Bar(progress)
@@ -222,6 +222,8 @@ class Run:
     message: tuple[str, Any] | None = None
     begun = False
     try:
+      if self._to_stop:
+        helper.stop()
       helper.begin('train', path=self.path, **words)
       while True:
         message = helper.receive(_POLL_S)

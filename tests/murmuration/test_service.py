@@ -162,3 +162,23 @@ def test_a_film_that_cannot_be_is_refused_before_it_is_played(
     service.film(run.path, tmp_path / 'film.avi', 0, 10)
   with pytest.raises(OSError, match='in the way'):
     service.film(run.path, tmp_path / 'dir.gif', 0, 10)
+
+
+@pytest.mark.parametrize('process_started', [False, True])
+def test_a_stop_in_the_first_moment_is_one_of_the_run(
+  make_run, monkeypatch, process_started
+):
+  run = make_run('slow_poles:Slow')
+
+  class Stopped(process.Helper):
+    def __init__(self, *arguments, **options):
+      if not process_started:
+        run.stop()
+      super().__init__(*arguments, **options)
+      if process_started:  # and has done nothing yet
+        self.stop()
+
+  monkeypatch.setattr(process, 'Helper', Stopped)
+  run.stop()  # of nothing
+  assert run.resume(100, progress=False).stopped
+  assert not (run.path / 'metrics' / 'counter.json').exists()
