@@ -13,7 +13,6 @@ from agents import evolution
 from agents import optimizers
 from agents import parameters
 from agents.networks import normalization
-from replay import tensors as tensors_lib
 
 _PRIOR = 0.01  # observations of mean 0 and variance 1; starter code
 
@@ -29,7 +28,6 @@ class Strategy:
     table: np.ndarray,
   ):
     """Begins at `theta [D]`; `table` has the noise."""
-    tensors_lib.stop_leak()  # the optimizer makes some in each generation
     self._config = config
     self._layout = layout
     self._table = table

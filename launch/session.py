@@ -26,6 +26,7 @@ from launch import engines
 from launch import needs
 from launch import notes
 from replay import isolation
+from replay import tensors
 from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
@@ -78,6 +79,7 @@ def run(
       143 ended by SIGTERM.
   """
   later.load()  # before there are threads and nodes
+  tensors.stop_leak()  # in nodes too, which are forked from here
   commands.raise_interrupts()
   environment = cell.experiment.environment
   with contextlib.ExitStack() as at_end:

@@ -4,6 +4,7 @@ import faulthandler
 import gc
 import os
 import sys
+from typing import TextIO
 
 import pytest
 
@@ -24,7 +25,7 @@ isolation._entered = True
 # thread.
 _HARD_LIMIT_S = 420
 
-_STDERR = pytest.StashKey()
+_STDERR = pytest.StashKey[TextIO]()
 
 
 def pytest_configure(config):

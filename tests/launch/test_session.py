@@ -18,6 +18,7 @@ from launch import session
 from launch.engines import state
 from launch.engines import zygote
 from launch.services import counter as counter_lib
+from replay import tensors
 from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
@@ -184,6 +185,15 @@ def _ended(monkeypatch, during, outcome=state.FINISHED):
     return state.Outcome(outcome, 'all nodes finished', [])
 
   monkeypatch.setattr(engines, 'run', run)
+
+
+def test_nodes_inherit_tensors_that_leave_nothing_behind(tmp_path, monkeypatch):
+  order = []
+  monkeypatch.setattr(tensors, 'stop_leak', lambda: order.append('tensors'))
+  _ended(monkeypatch, lambda path, tick: order.append('nodes'))
+  cell = cell_lib.resolve('dqn')
+  session.run(cell, 'local_mt', tmp_path / 'run', isolate='off')
+  assert order == ['tensors', 'nodes']
 
 
 @pytest.mark.parametrize(

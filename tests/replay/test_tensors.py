@@ -9,9 +9,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from agents import evolution
-from agents import parameters
-from agents import strategy
 from agents.networks import conv
 from replay import tensors
 
@@ -62,15 +59,6 @@ def test_acting_with_images_leaves_nothing_behind(leaking):
   prepared, images = net.prepare(variables), np.zeros((1, 2, 20, 20, 1), 'u1')
   assert blocks_left(lambda: net.forward(prepared, images)) < _LEAK
   assert blocks_left(lambda: net.prepare(variables)) < _LEAK
-
-
-def test_a_generation_leaves_nothing_behind(leaking):
-  config = evolution.Config(table_size=100)
-  layout = parameters.Layout([('w', (10,))])
-  table = evolution.noise_table(1, 100)
-  master = strategy.Strategy(config, layout, np.zeros(10), table)
-  returns = np.arange(8.0).reshape(4, 2)
-  assert blocks_left(lambda: master.update(np.arange(4), returns)) < _LEAK
 
 
 def test_only_cpython_3_11_needs_it():
