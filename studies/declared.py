@@ -13,12 +13,15 @@ from studies import plan as study_plan
 
 # Smaller networks, as for the other tasks: with those of the Hopper-v5 preset,
 # eight explorers take hours on two cores.
+# The last two by trial of the plain agent (docs/agents/ddpg.md#results).
 _SMALL = (
   '--config.agent.policy_sizes=(64, 64)',
   '--config.agent.critic_sizes=(64, 64)',
   '--config.agent.batch_size=64',
   '--config.pace.samples_per_insert=64.0',
   '--config.agent.min_replay_size=1000',
+  '--config.agent.n_step=5',
+  '--config.agent.policy_learning_rate=1e-3',
 )
 
 
