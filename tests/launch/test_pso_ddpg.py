@@ -91,7 +91,7 @@ REFUSED = {
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],
-    ['learning begins after 1001 steps'],
+    ['learning begins after 1005 steps'],
   ),
   'a number of another agent': (
     ['--config.agent.epsilon=0.1'],
