@@ -10,7 +10,6 @@ import socket
 import sys
 
 from launch.engines import zygote
-from replay import tensors
 from run_records import later
 
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
@@ -24,7 +23,6 @@ def main() -> None:
   channel.set_inheritable(False)
   # Not `later.SLOW`, which names a module that the user's directory may have.
   later.load(('tensorflow', 'sonnet', 'reverb', 'gymnasium'))
-  tensors.stop_leak()
   # If the agent is gone, the zygote notices, and removes the run's files.
   with contextlib.suppress(OSError):
     zygote.send(channel, event='ready', index=-1, pid=os.getpid())
