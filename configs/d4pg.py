@@ -58,6 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     'environment': 'InvertedPendulum-v5',
     'pace': _SMALL_PACE,
     'agent': {
+      'sigma': 0.5,  # [T] docs/agents/d4pg.md#results
       'v_min': 0.0,
       'v_max': 100.0,
       'reward_min': 0.0,
