@@ -62,9 +62,10 @@ def run(
     _set_environment(request['env'])
     os.chdir(request['cwd'])
     sys.path[:] = request['path']
-    from replay import tensors  # only now is that one found, and no user's
+    if 'tensorflow' in sys.modules:  # a node that needs none imports none
+      from replay import tensors  # only now is that one found, and no user's
 
-    tensors.stop_leak()  # also on hosts where no launcher did
+      tensors.stop_leak()  # also on hosts where no launcher did
     # Files that a library leaves there are removed with the run.
     os.environ['TMPDIR'] = tempfile.tempdir = request['scratch']
     where = pathlib.Path(request['scratch'])
