@@ -174,10 +174,10 @@ def start(
 def stop(servers: Sequence[reverb.Server]) -> None:
   """Stops servers, after which they can be deleted.
 
-  Reverb's destructor of a table ends its extension worker, on which a table
-  worker may wait that has items to delete, and then joins that one: deleted at
-  once, 2 of 2 servers with tables of 100 items and busy writers hung within 60
-  trials, with the whole process, as the destructor holds the GIL.
+  Deleted at once, servers of tables of 100 items that were being written hung
+  in 2 of 2 processes within 60 trials, and the whole process with them, as the
+  destructor holds the GIL. By Reverb's source it ends a table's extension
+  worker, then waits for the table's own worker, which may wait for that one.
   """
   for server in servers:
     server.stop()
