@@ -195,6 +195,7 @@ class Counter:
     """Keeps the program up after the end, for `seconds` at most; 0 lets go."""
     with self._lock:
       self._holds[node] = self._clock() + seconds
+    self._save(must=True)  # a next counter would wait for who has let go
 
   def finished(self) -> bool:
     """Whether a goal, a budget or the wall clock has ended the run."""

@@ -45,6 +45,14 @@ def places(agent: base.Agent, config: Any) -> list[slice]:
   return slice_update.places(agent.layout.size, config.num_shards, sizes)
 
 
+def _is_new(ticket: str, known: str) -> bool:
+  """Whether a learner's call is neither its last one, `known`, nor older."""
+  (run, number), (last_run, last) = (
+    one.rsplit('-', 1) for one in (ticket, known)
+  )
+  return run != last_run or int(number) > int(last)
+
+
 class Reply(NamedTuple):
   """A shard's answer to `pull` and `push`."""
 
@@ -137,11 +145,12 @@ class Shard:
     steps: int,
     life: str | None = None,
   ) -> Reply:
-    """Applies a gradient; a repeated call has no effect.
+    """Applies a gradient; a repeated call, or an overtaken one, has no effect.
 
     Args:
       learner: number of the caller.
-      ticket: identifies the call; a repeated call has the same one.
+      ticket: 'RUN-NUMBER': a life of the caller, and which of its calls this
+        is; a repeated call has the same one.
       pulled: version of the slice that the gradient was computed from.
       gradient: of the slice, float32; None if there is none.
       statistics: the values that this learner alone would put into the slice.
@@ -149,8 +158,10 @@ class Shard:
       life: of the shard that `pulled` is a version of; None: of this one.
     """
     with self._changed:
-      known, accepted = self._tickets.get(learner, ('', True))
-      if known == ticket:
+      known, accepted = self._tickets.get(learner, ('-', True))
+      # An older one was given up or answered when it came again; the first
+      # may have waited in a connection of a process that was stopped.
+      if not _is_new(ticket, known):
         return self._reply(accepted)
       self._steps[learner] = max(steps, self._steps.get(learner, 0))
       if life not in (None, self._life):
@@ -271,7 +282,9 @@ class Shard:
     """Saves and reports until the program stops; LearnerFault if not finite."""
     stop = pulse.stop_event(stop)
     while not stop.wait(_LOOK_S):
-      if self._slice.version >= self._saved + self._config.checkpoint_period:
+      # Without learners no update may follow: a next life has the last one.
+      period = self._config.checkpoint_period if self._present else 1
+      if self._slice.version >= self._saved + period:
         self._save()
       if self._reporter is not None and self._reporter.due():
         self._slice_if_finite()

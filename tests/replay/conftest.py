@@ -1,5 +1,6 @@
 """A Reverb server that goes away with the test, and the inspector's command."""
 
+import collections
 import threading
 import time
 
@@ -8,6 +9,23 @@ import reverb
 
 from launch.rpc import directory
 from replay.inspect import command
+
+
+_STOPPED: collections.deque = collections.deque(maxlen=8)
+_stop = reverb.Server.stop
+
+
+def _stop_and_keep(server):
+  """Stops it, and keeps it while its threads may still run.
+
+  One that is deleted at once can hang with the GIL held: see `stop` in
+  replay/checkpoints/save.py, which waits as long as a run can.
+  """
+  _stop(server)
+  _STOPPED.append(server._server)
+
+
+reverb.Server.stop = _stop_and_keep
 
 
 @pytest.fixture

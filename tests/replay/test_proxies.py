@@ -14,9 +14,11 @@ PROXY = {
   'http_proxy': 'http://127.0.0.1:9',
 }
 ASKS = """
+import os
 import replay
 import reverb
-server = reverb.Server([reverb.Table.queue('queue', 2)])
+checkpointer = reverb.checkpointers.DefaultCheckpointer(os.environ['KEEPS'])
+server = reverb.Server([reverb.Table.queue('queue', 2)], None, checkpointer)
 print(*reverb.Client(f'localhost:{server.port}').server_info(timeout=20))
 """
 SAYS = 'import os, replay; print(os.environ.get("no_grpc_proxy"))'
@@ -36,8 +38,8 @@ def run(code, **environ):
   return done.stdout.strip()
 
 
-def test_reverb_of_this_machine_is_not_asked_through_a_proxy():
-  assert run(ASKS, **PROXY) == 'queue'
+def test_reverb_of_this_machine_is_not_asked_through_a_proxy(tmp_path):
+  assert run(ASKS, **PROXY, KEEPS=str(tmp_path)) == 'queue'
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_each_member_learns_from_exactly_what_it_acted(
 
 
 @pytest.fixture
-def filled(private_directory):
+def filled(private_directory, tmp_path):
   """(experience, source, stored): tables that all members have written to.
 
   stored(member, n) are n items of its table, {observation: priority}.
@@ -115,7 +115,11 @@ def filled(private_directory):
   del private_directory
   experiment = _experiment()
   found = experience.of_members(experiment, MEMBERS)
-  server = reverb.Server(found.tables('replay'), directory.pick_port(set()))
+  server = reverb.Server(
+    found.tables('replay'),
+    directory.pick_port(set()),
+    reverb.checkpointers.DefaultCheckpointer(str(tmp_path / 'server')),
+  )
   client = server.localhost_client()
   layout = found.agent.transition_layout()
   adder, record = found.adder(

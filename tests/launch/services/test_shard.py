@@ -58,7 +58,7 @@ def test_versions_that_never_fit_are_said_once(monkeypatch, caplog):
   assert exchange.metrics()['mixed_pulls'] == 0
   # What a shard that is started again has lost, the other way round.
   gradient = np.zeros_like(shards[0].shard.pull().theta)
-  shards[0].shard.push(1, 'x', UPDATES, gradient, (), 0)
+  shards[0].shard.push(1, 'x-1', UPDATES, gradient, (), 0)
   made.step(cases.packed(1))
   assert exchange.metrics()['mixed_pulls'] == UPDATES
   assert caplog.text.count('leave server.consistent_pull out') == 1
@@ -106,7 +106,7 @@ def test_a_minute_of_rejections_is_said_with_the_counters(monkeypatch, caplog):
     cases.make_config(num_learners=2, max_staleness=4)
   )
   gradient = np.zeros(client.shard.pull().theta.shape, np.float32)
-  client.shard.push(1, 'a', 7, gradient, (), 0)  # of the future
+  client.shard.push(1, 'a-1', 7, gradient, (), 0)  # of the future
   client.shard._say_if_rejecting()
   assert 'Rejected so far, by learner: {1: 1}' in caplog.text
 
@@ -328,12 +328,48 @@ def test_what_a_shard_took_before_it_died_counts_once(tmp_path):
   assert new.numbers()['gradients_rejected'] == 1
 
 
+@pytest.mark.parametrize('synchronous', [False, True])
+def test_a_call_that_a_newer_one_has_overtaken_is_not_applied(synchronous):
+  (client,) = cases.make_shards(cases.make_config(synchronous=synchronous))
+  shard = client.shard
+  gradient = np.ones_like(shard.pull().theta)
+  for number in (9, 10):
+    reply = shard.push(0, f'a-{number}', number - 9, gradient, (), number)
+    assert reply.accepted
+  late = shard.push(0, 'a-9', 2, gradient, (), 9)
+  assert late.version == 2
+  np.testing.assert_array_equal(late.theta, reply.theta)
+  assert shard.push(0, 'b-1', 2, gradient, (), 11).version == 3  # a next life
+
+
+def test_a_shard_whose_learners_have_all_left_saves_at_once(tmp_path):
+  config = cases.make_config(num_learners=2, checkpoint_period=100)
+  make = functools.partial(
+    shard_lib.Shard, cases.make_experiment(str(tmp_path)), config, 0
+  )
+  shard = make()
+  shard.push(0, 'a-1', 0, np.ones_like(shard.pull().theta), (), 1)
+  stop = threading.Event()
+  thread = threading.Thread(target=shard.run, args=(stop,), daemon=True)
+  thread.start()
+  shard.leave(0)
+  time.sleep(0.3)
+  assert make().pull().version == 0  # learner 1 may go on
+  shard.leave(1)
+  until = time.monotonic() + 60
+  while make().pull().version != 1 and time.monotonic() < until:
+    time.sleep(0.1)
+  assert make().pull().version == 1
+  stop.set()
+  thread.join(60)
+
+
 def test_without_a_limit_what_is_late_is_taken_and_its_lag_is_logged():
   (client,) = cases.make_shards(cases.make_config(num_learners=2))
   gradient = np.zeros_like(client.shard.pull().theta)
   for update in range(50):
-    client.shard.push(0, f'{update}', update, gradient, (), 0)
-  assert client.shard.push(1, 'late', 0, gradient, (), 0).accepted
+    client.shard.push(0, f'a-{update}', update, gradient, (), 0)
+  assert client.shard.push(1, 'late-1', 0, gradient, (), 0).accepted
   numbers = client.shard.numbers()
   assert numbers['staleness_of_1'] == numbers['staleness_max'] == 50
   assert numbers['gradients_rejected'] == 0

@@ -34,7 +34,7 @@ def test_statistics_go_to_their_shard():
 def _push_statistics(shard, index, ticket, start, values):
   """Sends them without a gradient; what stands there afterwards."""
   statistics = ((start, np.float32(values)),)
-  reply = shard.push(index, ticket, 0, None, statistics, 0)
+  reply = shard.push(index, f'{ticket}-1', 0, None, statistics, 0)
   return reply.theta[start : start + len(values)].tolist()
 
 

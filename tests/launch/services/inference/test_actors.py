@@ -18,7 +18,7 @@ ENVS, BLOCKS = 4, 12
 
 
 @pytest.fixture
-def acting(private_directory, world):
+def acting(private_directory, world, tmp_path):
   """acting(config, policy) starts actors that write to a queue each."""
   del private_directory
   with contextlib.ExitStack() as stack:
@@ -28,7 +28,10 @@ def acting(private_directory, world):
       streams, stop = [], threading.Event()
       for i in range(config.num_actors):
         port = portpicker.pick_unused_port()
-        server = reverb.Server(kind.tables('replay'), port=port)
+        keeper = reverb.checkpointers.DefaultCheckpointer(
+          str(tmp_path / f'{port}')
+        )
+        server = reverb.Server(kind.tables('replay'), port, keeper)
         stack.callback(server.stop)
         address = f'localhost:{port}'
         node = actor.Actor(
