@@ -10,7 +10,6 @@ import reverb
 from launch.rpc import directory
 from replay.inspect import command
 
-
 _STOPPED: collections.deque = collections.deque(maxlen=8)
 _stop = reverb.Server.stop
 
