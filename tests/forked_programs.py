@@ -9,6 +9,7 @@ each as it ends, with 'way', 'code', 'output' and, where it ran, 'summary' and
 'nodes'.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -179,12 +180,14 @@ def main() -> None:
       running -= 1
     if not os.fork():
       code = 1
+      # Not sys.exit: what the parent registered is not this child's to do. The
+      # zygote of this program ends with its launcher.
+      atexit._clear()
       try:
         _child(parent, way, directory / str(number), updates)
         code = 0
       finally:
-        # Not sys.exit: what the parent registered is not this child's to do.
-        # The zygote of this program ends with its launcher.
+        atexit._run_exitfuncs()  # TensorFlow's: they remove its source files
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
