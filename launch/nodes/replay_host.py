@@ -148,10 +148,11 @@ class ReplayHost:
         'Shard %d was there before: what came after its checkpoint is lost.',
         shard,
       )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    jsonable.write(
-      path, {'address': address, 'shard': shard, 'pid': os.getpid()}
-    )
+    with pulse.survives('the address of a shard, for the inspector'):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      jsonable.write(
+        path, {'address': address, 'shard': shard, 'pid': os.getpid()}
+      )
 
   def save(self, meta: dict[str, Any], last: bool = False) -> int:
     """Writes a checkpoint of each shard. Returns the number of items saved.

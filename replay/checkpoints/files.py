@@ -103,13 +103,15 @@ def verify(manifest: Manifest) -> None:
   """Compares the files of a generation with its manifest.
 
   Raises:
-    Broken: a file is missing, or not the one that was saved.
+    Broken: a file is missing, cannot be read, or is not the one that was saved.
   """
   for name in REVERB_FILES:
     file = manifest.path / name
-    if name not in manifest.sha256 or not file.is_file():
-      raise Broken(f'{file} is missing.')
-    if sha256(file) != manifest.sha256[name]:
+    try:
+      same = sha256(file) == manifest.sha256.get(name)
+    except OSError as e:
+      raise Broken(f'{file} cannot be read ({e}).') from e
+    if not same:
       raise Broken(f'{file} has changed since it was saved (sha256).')
 
 

@@ -8,7 +8,7 @@ table is rewritten from the tables of the code; items and data stay the same.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import logging
 import math
 import os
@@ -35,7 +35,7 @@ def prepare(
   """Writes a copy of a checkpoint that restores `tables` as they are.
 
   `source` is a directory of Reverb's files and is only read. `target` is made,
-  on the same file system or another.
+  on the same file system or another; its larger files are links to `source`.
 
   Raises:
     Refused: the tables or their signatures differ.
@@ -60,7 +60,7 @@ def prepare(
     rewrite(saved[name], info, sizes[name] - gone[name])
     for name, info in wanted.items()
   ]
-  _write(source, target, rewritten, items)
+  _write(source, target, rewritten, items, _point)
 
 
 def excerpt(
@@ -71,11 +71,11 @@ def excerpt(
 ) -> None:
   """Writes a copy of a checkpoint that restores `table` with some items only.
 
-  The items, of this table, are restored as never sampled. For `source` and
-  `target` see `prepare`.
+  The items, of this table, are restored as never sampled. `source` is only
+  read, and may be removed before `target` is restored.
   """
   found = rewrite(read_tables(source)[table.name], _info(table), len(items))
-  _write(source, target, [found], map(_fresh, items))
+  _write(source, target, [found], map(_fresh, items), _link)
 
 
 def _fresh(item: schema_pb2.PrioritizedItem) -> schema_pb2.PrioritizedItem:
@@ -90,16 +90,20 @@ def _write(
   target: pathlib.Path,
   tables: Iterable[checkpoint_pb2.PriorityTableCheckpoint],
   items: Iterable[schema_pb2.PrioritizedItem] | None,
+  place: Callable[[pathlib.Path, pathlib.Path], None],
 ) -> None:
-  """Writes a copy of `source` with these tables, and these items if given."""
+  """Writes a copy of `source` with these tables, and these items if given.
+
+  Files that stay as they are it leaves to `place`.
+  """
   target.mkdir(parents=True)
   for name, messages in ((files.TABLES, tables), (files.ITEMS, items)):
     if messages is None:
-      link(source / name, target / name)
+      place(source / name, target / name)
     else:
       records = (message.SerializeToString() for message in messages)
       files.write_records(target / name, records)
-  link(source / files.CHUNKS, target / files.CHUNKS)
+  place(source / files.CHUNKS, target / files.CHUNKS)
   (target / files.DONE).touch()
 
 
@@ -194,12 +198,17 @@ def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
     yield schema_pb2.PrioritizedItem.FromString(record)
 
 
-def link(source: pathlib.Path, target: pathlib.Path) -> None:
+def _link(source: pathlib.Path, target: pathlib.Path) -> None:
   """Hard-links a file, or copies it where links are not possible."""
   try:
-    os.link(source, target)
+    os._link(source, target)
   except OSError:
     shutil.copyfile(source, target)
+
+
+def _point(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Links to a file that is there as long as it is needed; takes no room."""
+  target.symlink_to(source.resolve())
 
 
 def _check(source: pathlib.Path, saved: Mapping, wanted: Mapping) -> None:

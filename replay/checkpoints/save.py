@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import logging
 import os
@@ -30,9 +31,10 @@ from replay.checkpoints.files import Manifest as Manifest
 
 _LOCK = '.lock'
 _INCOMING = '.incoming'
-_PREPARED = '.prepared'
 _KEPT = 2  # generations, the newest included
 _LOOK_S = 1.0  # between two looks at how much is written
+# Of what will not be read tomorrow either. Other faults may pass.
+_DAMAGED = (errno.ENOENT, errno.ENOTDIR, errno.EIO)
 _SETTLES_S = 0.3  # of a server's threads, after it was told to stop
 
 _logger = logging.getLogger(__name__)
@@ -70,24 +72,23 @@ def open_server(
     files.WrongFormat: it was written by another version.
   """
   if directory is None:
-    # Reverb creates this directory at the first save; `save` removes it.
+    # Reverb creates this directory at each save; `save` removes it.
     staging = pathlib.Path(tempfile.gettempdir()) / f'replay-{uuid.uuid4().hex}'
     return Opened(start(tables, port, staging), None, staging)
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
-    for leftover in (files.STAGING, _INCOMING, _PREPARED):
+    for leftover in (files.STAGING, _INCOMING):
       # A killed save left it, and Reverb would restore from it.
       shutil.rmtree(root / leftover, ignore_errors=True)
     found = newest(root)
-    prepared = root / _PREPARED
-    try:
+    # Not in `root`: its disk may be full, and have what is to be restored.
+    with tempfile.TemporaryDirectory(prefix='replay-') as temporary:
+      prepared = pathlib.Path(temporary) / 'prepared'
       if found is not None:
         restore.prepare(found.path, tables, prepared)
       staging = root / files.STAGING
       server = start(tables, port, staging, prepared if found else None)
-    finally:
-      shutil.rmtree(prepared, ignore_errors=True)
   return Opened(server, found, staging)
 
 
@@ -96,6 +97,7 @@ def newest(directory: str | os.PathLike[str]) -> Manifest | None:
 
   Raises:
     files.WrongFormat: one was written by another version.
+    files.Broken: one cannot be read now, perhaps for want of a right.
   """
   root = pathlib.Path(directory)
   paths = files.generations(root)
@@ -105,6 +107,10 @@ def newest(directory: str | os.PathLike[str]) -> Manifest | None:
       files.verify(manifest)
       return manifest
     except files.Broken as e:
+      error = e.__cause__
+      # To go on without it would let the next saves replace it.
+      if isinstance(error, OSError) and error.errno not in _DAMAGED:
+        raise
       _logger.warning('Generation %s is left out: %s', path.name, e)
   _logger.log(
     logging.WARNING if paths else logging.INFO,
@@ -130,6 +136,7 @@ def save(
 
   Raises:
     files.Broken: what Reverb wrote is incomplete. Nothing changes.
+    OSError: it could not be written, as on a full disk. Nothing changes.
   """
   client = reverb.Client(f'127.0.0.1:{opened.server.port}')
   root = pathlib.Path(directory)
@@ -140,8 +147,6 @@ def save(
     try:
       written = pathlib.Path(_checkpoint(client, opened.staging, beat))
       shutil.move(written, incoming)
-      with contextlib.suppress(OSError):
-        written.parent.rmdir()
       manifest = _describe(root, incoming, dict(meta or {}), beat)
       manifest.write(incoming)
       for file in incoming.iterdir():
@@ -150,7 +155,9 @@ def save(
       os.rename(incoming, manifest.path)
       _sync(root)
     finally:
-      shutil.rmtree(incoming, ignore_errors=True)
+      # What a save has left that failed would fill the disk.
+      for unfinished in (incoming, opened.staging):
+        shutil.rmtree(unfinished, ignore_errors=True)
     for path in files.generations(root)[_KEPT:]:
       shutil.rmtree(path, ignore_errors=True)
   return manifest
@@ -198,7 +205,10 @@ def _checkpoint(
       if size > before:
         beat()
       before = size
-    return writing.result()
+    try:
+      return writing.result()
+    except Exception as e:  # of a full disk it is an IndexError
+      raise OSError(f'Reverb could not write its checkpoint: {e}') from e
 
 
 def _bytes_in(directory: pathlib.Path) -> int:

@@ -389,6 +389,77 @@ def test_a_save_without_its_data_is_no_generation(serve, tmp_path, monkeypatch):
   assert files.generations(directory) == []
 
 
+def test_a_save_that_finds_no_room_leaves_nothing_and_is_no_new_kind_of_error(
+  serve, tmp_path, monkeypatch
+):
+  opened = serve(prioritized())
+  directory = tmp_path / 'replay'
+  fill(opened, [1, 2])
+  first = checkpoints.save(opened, directory)
+  whole = reverb.Client.checkpoint
+
+  def full(client):
+    os.truncate(os.path.join(whole(client), files.CHUNKS), 3)
+    # As Reverb's on a full disk, where it leaves what it had written.
+    raise IndexError('items.tfrecord; No space left on device')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(reverb.Client, 'checkpoint', full)
+    with pytest.raises(OSError, match='No space left'):
+      checkpoints.save(opened, directory)
+  assert not opened.staging.exists()
+  assert files.generations(directory) == [first.path]
+  fill(opened, [3])
+  assert checkpoints.save(opened, directory).items == {'replay': 3}
+
+
+def test_a_restore_writes_nothing_where_checkpoints_are(
+  serve, tmp_path, monkeypatch
+):
+  before = serve(prioritized())
+  fill(before, [1, 2])
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  there = sorted((tmp_path / 'replay').iterdir())
+  start, seen = checkpoints.start, []
+
+  def look(tables, port, staging, prepared):
+    seen.append(sorted(staging.parent.iterdir()))
+    # Nor is anything copied that may be large.
+    assert all(
+      (prepared / name).is_symlink() for name in (files.ITEMS, files.CHUNKS)
+    )
+    return start(tables, port, staging, prepared)
+
+  monkeypatch.setattr(checkpoints, 'start', look)
+  after = serve(prioritized())
+  assert seen == [there]
+  assert {
+    value for _, value in sample(after.server.localhost_client(), 20)
+  } == {1, 2}
+
+
+def test_a_generation_that_cannot_be_read_now_is_not_passed_over(
+  serve, tmp_path
+):
+  before = serve(prioritized())
+  directory = tmp_path / 'replay'
+  for values in ([1], [2]):
+    fill(before, values)
+    newest = checkpoints.save(before, directory)
+  before.server.stop()
+  for name in (files.MANIFEST, files.CHUNKS):
+    file = newest.path / name
+    content = file.read_bytes()
+    file.unlink()
+    file.mkdir()  # an error that is neither of a lost nor of a damaged file
+    with pytest.raises(files.Broken, match=f'{name} cannot be read'):
+      serve(prioritized())
+    file.rmdir()
+    file.write_bytes(content)
+  assert serve(prioritized()).restored.path == newest.path
+
+
 def test_a_server_without_a_directory_can_be_saved_and_leaves_nothing(
   tmp_path, monkeypatch
 ):
