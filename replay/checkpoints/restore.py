@@ -201,7 +201,7 @@ def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
 def _link(source: pathlib.Path, target: pathlib.Path) -> None:
   """Hard-links a file, or copies it where links are not possible."""
   try:
-    os._link(source, target)
+    os.link(source, target)
   except OSError:
     shutil.copyfile(source, target)
 
