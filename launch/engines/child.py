@@ -144,6 +144,7 @@ def _reset_inherited_state() -> None:
   signal.set_wakeup_fd(-1)
   for number in (
     signal.SIGTERM,
+    signal.SIGCONT,
     signal.SIGCHLD,
     signal.SIGQUIT,
     prepare.STOP_SIGNAL,

@@ -86,12 +86,14 @@ class Zygote:
       os.set_blocking(wakeup, False)
       signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
       signal.signal(signal.SIGCHLD, lambda *unused: None)
-      signal.signal(signal.SIGTERM, self._terminate)
+      for number in (signal.SIGTERM, signal.SIGCONT):
+        signal.signal(number, self._signalled)
       signal.signal(signal.SIGINT, signal.SIG_IGN)
       signal.signal(signal.SIGHUP, signal.SIG_IGN)
       linux.adopt_orphans()
       if self._launcher_pid is not None:
-        linux.die_with_parent(self._launcher_pid, signal.SIGTERM)
+        # A process that is stopped (SIGSTOP) hears no other.
+        linux.die_with_parent(self._launcher_pid, signal.SIGCONT)
       linux.set_title('murmuration: zygote')
       # Objects that the collector does not touch stay shared between nodes.
       gc.collect()
@@ -104,9 +106,11 @@ class Zygote:
         self._end_run()
       os._exit(0)
 
-  def _terminate(self, *unused) -> None:
+  def _signalled(self, number: int, unused: Any) -> None:
     if os.getpid() != self._pid:  # a node that has just been forked
-      os._exit(child.TERMINATED)
+      if number == signal.SIGTERM:
+        os._exit(child.TERMINATED)
+      return
     # Sent by the kernel when the launcher is gone. Else it was for all
     # processes of the job (a service or a batch system stops it): the launcher
     # ends the run in good order, and needs this process for that.
@@ -311,7 +315,11 @@ class Launcher:
     """Whether the zygote is there, and this process is its launcher."""
     if self.pid is None or self._launcher_pid != os.getpid():
       return False
-    if os.waitpid(self.pid, os.WNOHANG)[0]:
+    try:
+      ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # it has, where SIGCHLD is ignored
+      ended = True
+    if ended:
       self.pid = None
       self.channel.close()
     return self.pid is not None

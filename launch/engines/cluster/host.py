@@ -273,7 +273,9 @@ class Agent:
     elif not self._pid:
       log = _last_line(self._place / 'forkserver.log')
       why = f'what starts nodes ended before it was ready{log}'
-    zygote.kill_remains(self._pids.values(), str(self._place))
+    # After the lease it has ended its nodes: others may have their numbers now.
+    pids = () if self._lapsed else self._pids.values()
+    zygote.kill_remains(pids, str(self._place))
     self._top.remove()
     return why
 

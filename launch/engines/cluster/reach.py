@@ -68,8 +68,10 @@ def complete(address: str) -> str:
       f'the port of `ray start --head` ({_PORT} if it was given none), or '
       '--ray_address=local for a Ray on this machine.'
     )
+  if address.count(':') > 1 and '[' not in address:  # IPv6
+    address = f'[{address}]'
   name, _, port = address.rpartition(':')
-  if not name:
+  if not name or address.endswith(']'):
     name, port = address, str(_PORT)
   if not port.isdigit():
     raise Refused(

@@ -326,10 +326,13 @@ def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   assert_nothing_is_left(run)
 
 
-def test_when_the_launcher_is_killed_everything_dies(launch):
+@pytest.mark.parametrize('stopped', [False, True])
+def test_when_the_launcher_is_killed_everything_dies(launch, stopped):
   run = launch('waits')
   for name in ('waiter', 'server', 'child', 'stray'):
     run.pid(name)
+  if stopped:
+    psutil.Process(run.pid('waiter')).parent().suspend()
   run.process.kill()
   assert_nothing_is_left(run)
 
