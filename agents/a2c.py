@@ -11,7 +11,7 @@ or from a true end of an episode, `ret_t = r_t + gamma ret_{t+1}`. With a
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import tensorflow as tf
 
@@ -30,7 +30,8 @@ class Config(impala.Config):
   batch_size: settings.Whole = 16
   learning_rate: settings.Positive = 7e-4  # per update
   optimizer: optimizers.Name = 'rmsprop'  # update rule; paper: 'rmsprop'
-  rmsprop_epsilon: settings.Positive = 1e-5  # epsilon of RMSProp; paper: 0.1
+  # Epsilon of RMSProp; paper: 0.1.
+  rmsprop_epsilon: Annotated[settings.Positive, impala.RMSPROP] = 1e-5
   # Limit on the gradient's norm; None: no limit. OpenAI Baselines: 0.5.
   max_gradient_norm: settings.Positive | None = 0.5
   # Weight of the policy's entropy in the loss; paper: 0.01.

@@ -202,6 +202,9 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all 1.
   learning_rate_scale: np.ndarray | None = None
+  # Settings that change nothing for this environment, and why; those that need
+  # another setting say so themselves (settings.only_with).
+  ignored: dict[str, str] = {}
   # The settings to lower if learning diverges.
   rate_settings: tuple[str, ...] = ('agent.learning_rate',)
   rate_end: RateEnd | None = None  # of `rate_factor`; None: rates stay

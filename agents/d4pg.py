@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
+from agents import replay_agent
 from agents import settings
 from agents.actor_critic import agent as actor_critic
 from agents.actor_critic import config as actor_critic_config
@@ -45,7 +46,8 @@ class Config(actor_critic_config.Deterministic):
   num_atoms: Annotated[int, settings.at_least(2)] = 51  # of the support, paper
   v_min: float = -150.0  # of the support: scaled discounted return; Acme
   v_max: float = 150.0  # likewise
-  priority: Literal['mean', 'kl'] = 'mean'  # |mean of target - Q|, or 'kl'
+  # |mean of target - Q|, or 'kl'.
+  priority: Annotated[Literal['mean', 'kl'], replay_agent.PRIORITIZED] = 'mean'
   # Of one step, before scaling. Where known, the support is checked at start.
   reward_min: float | None = None
   reward_max: float | None = None  # likewise

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import tensorflow as tf
 
@@ -27,6 +27,9 @@ from replay import blocks
 
 # exp(20) is far above any bound on rho, and finite in float32.
 _MAX_LOG_RHO = 20.0
+
+RMSPROP = settings.only_with('optimizer', 'rmsprop', 'centered_rmsprop')
+_CORRECTED = settings.only_with('correction', 'vtrace')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +51,22 @@ class Config(unroll_agent.Config):
   # Update rule (agents/optimizers.py); paper: 'rmsprop'.
   optimizer: optimizers.Name = 'adam'
   # Epsilon of RMSProp; paper: 0.1, for a loss summed over the batch.
-  rmsprop_epsilon: settings.Positive = 0.01
+  rmsprop_epsilon: Annotated[settings.Positive, RMSPROP] = 0.01
   # Limit on the norm of the whole gradient; None: no limit. Paper: 40.
   max_gradient_norm: settings.Positive | None = 40.0
   # Weight of the policy's entropy in the loss; paper: 0.01 (Atari).
   entropy_cost: settings.NotNegative = 0.01
   # Weight of the value loss, half the squared error; paper: 0.5.
   baseline_cost: settings.NotNegative = 0.5
-  # Off-policy correction; 'none' takes every rho and c as 1.
+  # Off-policy correction; 'none' takes every rho and c as 1, without bounds.
   correction: Literal['vtrace', 'none'] = 'vtrace'
   trace_lambda: settings.Fraction = 1.0  # lambda, on the trace; paper: 1
   # Bound on rho in the value targets; None: no bound. Paper: 1.
-  rho_bar: settings.Positive | None = 1.0
+  rho_bar: Annotated[settings.Positive | None, _CORRECTED] = 1.0
   # Bound on c, the weights of the trace; None: no bound. Paper: 1.
-  c_bar: settings.Positive | None = 1.0
+  c_bar: Annotated[settings.Positive | None, _CORRECTED] = 1.0
   # Bound on rho in the policy gradient; None: no bound. Paper: 1.
-  pg_rho_bar: settings.Positive | None = 1.0
+  pg_rho_bar: Annotated[settings.Positive | None, _CORRECTED] = 1.0
   normalize_advantages: bool = False  # within each batch; IMPASS: True
 
   def __post_init__(self):
@@ -137,8 +140,9 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       tf.stop_gradient(log_pi) - behaviour, -_MAX_LOG_RHO, _MAX_LOG_RHO
     )
     rho = tf.where(valid, tf.exp(log_rho), 1.0)
+    bounds = config.rho_bar, config.c_bar, config.pg_rho_bar
     if config.correction == 'none':
-      log_rho = tf.zeros_like(log_rho)
+      log_rho, bounds = tf.zeros_like(log_rho), (None, None, None)
     values = unrolled.values
     traced = vtrace.vtrace(
       tf.where(valid, log_rho, -math.inf),
@@ -148,9 +152,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       values[:-1],
       vtrace.successor_values(values, unrolled.final_values, truncated),
       config.trace_lambda,
-      config.rho_bar,
-      config.c_bar,
-      config.pg_rho_bar,
+      *bounds,
     )
     traced = self.credited(traced, values[:-1])
     advantages = traced.pg_advantages

@@ -6,11 +6,14 @@ Value agents (value_agent.py) and actor-critics (actor_critic/) build on it.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from agents import base
 from agents import optimizers
 from agents import settings
 from environment_loops import environments
+
+PRIORITIZED = settings.only_with('prioritized', True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +23,10 @@ class Config:
   # Learner steps at which the learning rates reach 0, after a linear fall from
   # step `anneal_after` on; None: they are constant.
   anneal_updates: settings.Whole | None = None
-  anneal_after: settings.Count = 0  # learner steps before the rates fall
+  # Learner steps before the rates fall.
+  anneal_after: Annotated[
+    settings.Count, settings.only_with('anneal_updates')
+  ] = 0
   optimizer: optimizers.Name = 'adam'  # update rule (agents/optimizers.py)
   # Limit on the norm of the whole gradient; None: no limit. Ape-X: 40.
   max_gradient_norm: settings.Positive | None = None
@@ -35,10 +41,10 @@ class Config:
   serve_target: bool = False
   # Whether replay is sampled by TD error; False: uniformly.
   prioritized: bool = False
-  # Exponent alpha of the priorities; only used if `prioritized`.
-  priority_exponent: settings.Fraction = 0.6
-  # Exponent beta of the importance weights; only used if `prioritized`.
-  importance_exponent: settings.Fraction = 0.4
+  # Exponent alpha of the priorities.
+  priority_exponent: Annotated[settings.Fraction, PRIORITIZED] = 0.6
+  # Exponent beta of the importance weights.
+  importance_exponent: Annotated[settings.Fraction, PRIORITIZED] = 0.4
   max_replay_size: settings.Items = 100_000  # transitions per member, at most
   # Transitions per member in replay before learning begins.
   min_replay_size: settings.Items = 1_000

@@ -78,6 +78,26 @@ def between(low: float, high: float, words: str, ends: str = '[]') -> Bounds:
   return Bounds(words, hold)
 
 
+@dataclasses.dataclass(frozen=True)
+class OnlyWith:
+  """What another field must be for a setting to have an effect."""
+
+  field: str
+  values: tuple[Any, ...]  # one of these; none: anything that is set
+
+  def holds(self, config: Any) -> bool:
+    value = getattr(config, self.field)
+    return value in self.values if self.values else bool(value)
+
+
+def only_with(field: str, *values: Any) -> OnlyWith:
+  """Beside bounds: a setting that changes nothing unless `field` is as said.
+
+  decay: Annotated[Fraction, only_with('optimizer', 'rmsprop')] = 0.9
+  """
+  return OnlyWith(field, values)
+
+
 def _are_sizes(value: Any) -> bool:
   return (
     isinstance(value, (tuple, list))
@@ -137,6 +157,19 @@ def check(config: Any, section: str) -> None:
     )
 
 
+def ignored(config: Any, section: str) -> dict[str, str]:
+  """Settings that change nothing, as others are (`only_with`), and why."""
+  found = {}
+  for name, parsed in _parsed(config.__class__).items():
+    needs = parsed.only_with
+    if needs is not None and not needs.holds(config):
+      wanted = ' or '.join(map(repr, needs.values))
+      wanted = f'{section}.{needs.field}{wanted and "="}{wanted}'
+      have = getattr(config, needs.field)
+      found[f'{section}.{name}'] = f'it needs {wanted}, and that is {have!r}'
+  return found
+
+
 def ordered(
   config: Any, low: str, high: str, why: str, equal: bool = False
 ) -> None:
@@ -190,6 +223,7 @@ class _Parsed(NamedTuple):
   words: str
   hold: Callable[[Any], bool]
   optional: bool  # whether it may be None
+  only_with: OnlyWith | None = None
 
 
 @functools.cache
@@ -202,7 +236,12 @@ def _parsed(config_class: Any) -> dict[str, _Parsed]:
 
 
 def _parse(hint: Any) -> _Parsed:
-  optional = False
+  optional, needs = False, None
+  if typing.get_origin(hint) is Annotated:
+    said = hint.__metadata__
+    needs = next((one for one in said if isinstance(one, OnlyWith)), None)
+    if not any(isinstance(one, Bounds) for one in said):
+      hint = hint.__origin__
   if typing.get_origin(hint) in (typing.Union, types.UnionType):
     optional = type(None) in typing.get_args(hint)
     hint = next(h for h in typing.get_args(hint) if h is not type(None))
@@ -223,7 +262,7 @@ def _parse(hint: Any) -> _Parsed:
   if optional:
     name += ' | None'
     words += ', or None' if words else ''
-  return _Parsed(name, words, bounds.hold, optional)
+  return _Parsed(name, words, bounds.hold, optional, needs)
 
 
 def _comments(config_class: type) -> dict[str, str]:

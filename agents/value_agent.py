@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,9 @@ from agents.networks import conv
 from agents.networks import mlp
 from environment_loops import environments
 from replay import packing
+
+_LADDER = settings.only_with('exploration', 'ladder')
+_SCHEDULE = settings.only_with('exploration', 'schedule')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,15 +65,19 @@ class Config(replay_agent.Config):
   # Epsilon, the chance of a random action: a 'schedule' falls with time; a
   # 'ladder' is constant and differs between environments (Ape-X).
   exploration: Literal['schedule', 'ladder'] = 'schedule'
-  epsilon: settings.Fraction = 0.4  # largest epsilon of a 'ladder'
+  # Largest epsilon of a 'ladder'.
+  epsilon: Annotated[settings.Fraction, _LADDER] = 0.4
   # Exponent alpha: a 'ladder' ends at epsilon^(1 + alpha).
-  epsilon_alpha: settings.NotNegative = 7.0
-  epsilon_start: settings.Fraction = 1.0  # first epsilon of a 'schedule'
-  epsilon_end: settings.Fraction = 0.05  # last epsilon of a 'schedule'
+  epsilon_alpha: Annotated[settings.NotNegative, _LADDER] = 7.0
+  # First epsilon of a 'schedule'.
+  epsilon_start: Annotated[settings.Fraction, _SCHEDULE] = 1.0
+  # Last epsilon of a 'schedule'.
+  epsilon_end: Annotated[settings.Fraction, _SCHEDULE] = 0.05
   # Actor steps over which a 'schedule' falls linearly.
-  epsilon_steps: settings.Count = 5_000
+  epsilon_steps: Annotated[settings.Count, _SCHEDULE] = 5_000
 
 
+_OF_VECTORS = 'agent.hidden_sizes', 'agent.activation'
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
 # Observations [B, ...] to Q [B, A].
 Q = Callable[['tf.Tensor'], 'tf.Tensor']
@@ -98,7 +105,9 @@ class ValueAgent(replay_agent.ReplayAgent):
     self.learning_rate = config.learning_rate
     self.reward_clip = config.reward_clip
     self._network = _make_network(config, spec, self.name.upper())
-    self.compiled = not isinstance(self._network, conv.ConvNet)
+    self.compiled = not self.images
+    if self.images:
+      self.ignored = dict.fromkeys(_OF_VECTORS, conv.OWN_SIZES)
     self.layout = parameters.Layout(
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},

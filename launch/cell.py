@@ -17,6 +17,7 @@ from typing import Any
 import launchpad as lp
 
 from agents import contract
+from agents import settings as agent_settings
 from environment_loops import atari
 from environment_loops import environments
 from environment_loops import making
@@ -217,14 +218,18 @@ def _cell(
     for key in overrides:
       _check(key, kinds, topology_name)
   sections = {name: section(name) for name in kinds}
+  unused = dict(made_agent.ignored)
+  for name, made in sections.items():
+    if dataclasses.is_dataclass(made):
+      unused |= agent_settings.ignored(made, name)
   ignored: Any = getattr(topology, 'ignored', lambda agent, config: {})
-  unused = ignored(made_agent, sections[topology.SECTION])
+  unused |= ignored(made_agent, sections[topology.SECTION])
   if made_agent.updates_per_call is not None:
     why = f'{made_agent.name} makes {made_agent.updates_per_call} in each call'
-    unused = {**unused, 'run.updates_per_call': why}
+    unused['run.updates_per_call'] = why
   if made_agent.experience == 'unrolls':
     why = 'it learns from unrolls, which are not kept'
-    unused = {**unused, 'run.replay_checkpoint_s': why}
+    unused['run.replay_checkpoint_s'] = why
   unused = {
     name if '.' in name else f'{topology.SECTION}.{name}': why
     for name, why in unused.items()

@@ -66,7 +66,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     followers = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
-      return commands.show(settings.listing(cell.sections))
+      return commands.show(settings.listing(cell.sections, cell.unused))
     if args.print_config:
       config = jsonable.encode(cell.config)
       return commands.show(json.dumps(config, indent=2, sort_keys=True))

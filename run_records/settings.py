@@ -226,10 +226,12 @@ def _named(option: Any) -> str:
   }.get(option, str(option))
 
 
-def listing(sections: Mapping[str, Any]) -> str:
+def listing(sections: Mapping[str, Any], unused: Mapping[str, str]) -> str:
   """Name, value, bounds and comment of each setting, section by section.
 
-  `sections` maps names to configs or to plain values.
+  Args:
+    sections: names to configs or to plain values.
+    unused: settings that change nothing, and why.
   """
   lines = []
   for section, config in sections.items():
@@ -237,14 +239,14 @@ def listing(sections: Mapping[str, Any]) -> str:
       lines += [f'--config.{section}={config}', '']
       continue
     for setting in settings.describe(type(config)):
-      value = getattr(config, setting.name)
-      lines.append(f'--config.{section}.{setting.name}={value}')
+      name = f'{section}.{setting.name}'
+      lines.append(f'--config.{name}={getattr(config, setting.name)}')
       comment = setting.comment.removesuffix('.')
+      said = f'{comment} ({setting.bounds or setting.type})'.strip()
+      if name in unused:
+        said += f'. Changes nothing here: {unused[name]}'
       lines += textwrap.wrap(
-        f'{comment} ({setting.bounds or setting.type})'.strip(),
-        _WIDTH,
-        initial_indent='    ',
-        subsequent_indent='    ',
+        said, _WIDTH, initial_indent='    ', subsequent_indent='    '
       )
     lines.append('')
   return '\n'.join(lines).rstrip()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 from agents import settings
 from agents.acme import agent as acme_agent
 from environment_loops import environments
 
 _logger = logging.getLogger(__name__)
+_PRIORITIZED = settings.only_with('prioritized', True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +32,10 @@ class Config:
   epsilon: settings.Fraction = 0.05  # chance of a random action
   # Whether replay is sampled by TD error; False: uniformly.
   prioritized: bool = True
-  priority_exponent: settings.Fraction = 0.6  # exponent alpha
-  importance_exponent: settings.Fraction = 0.2  # exponent beta
+  # Exponent alpha of the priorities.
+  priority_exponent: Annotated[settings.Fraction, _PRIORITIZED] = 0.6
+  # Exponent beta of the importance weights.
+  importance_exponent: Annotated[settings.Fraction, _PRIORITIZED] = 0.2
   max_replay_size: settings.Items = 1_000_000  # transitions, at most
   min_replay_size: settings.Items = 1_000  # transitions before learning
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from agents import noise as noise_lib
 from agents import replay_agent
@@ -35,12 +35,17 @@ class Deterministic(Config):
   noise: noise_lib.Kind = 'gaussian'  # or 'ornstein_uhlenbeck'
   sigma: settings.NotNegative = 0.2  # of the noise, in units of [-1, 1]
   # Share that Ornstein-Uhlenbeck noise forgets.
-  noise_theta: settings.Share = 0.15
+  noise_theta: Annotated[
+    settings.Share, settings.only_with('noise', 'ornstein_uhlenbeck')
+  ] = 0.15
   twin_critics: bool = False  # the more pessimistic of two; TD3: True
   # Critic updates for one of the policy; TD3: 2.
   policy_delay: settings.Whole = 1
   # Noise on the target's action; TD3: 0.2.
   smoothing_sigma: settings.NotNegative = 0.0
-  smoothing_limit: settings.NotNegative = 0.5  # and its largest value; TD3: 0.5
+  # And its largest value; TD3: 0.5.
+  smoothing_limit: Annotated[
+    settings.NotNegative, settings.only_with('smoothing_sigma')
+  ] = 0.5
   # Norm of dQ/da per sample; Acme: 1.
   max_dq_da: settings.Positive | None = None

@@ -31,6 +31,13 @@ from replay import blocks
 # hardly explores.
 _SMALL_SIGMA = 0.02
 
+_OF_GAUSSIANS = (
+  'agent.sigma_min',
+  'agent.sigma_max',
+  'agent.tanh_mean',
+  'agent.free_sigma',
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -86,8 +93,14 @@ class UnrollActorCritic(base.Agent):
     self.spec = spec
     head: policy_heads.Head
     num_free = 0
+    self.ignored = {}
+    if self.images and not config.lstm_size:
+      sizes = 'agent.hidden_sizes', 'agent.activation'
+      self.ignored |= dict.fromkeys(sizes, conv.OWN_SIZES)
     if spec.num_actions is not None:
       head = policy_heads.Softmax(spec.num_actions)
+      why = f'actions of {spec.name} are discrete'
+      self.ignored |= dict.fromkeys(_OF_GAUSSIANS, why)
     else:
       head = policy_heads.Gaussian(
         math.prod(spec.action_shape),

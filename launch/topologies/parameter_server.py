@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import launchpad as lp
 
@@ -31,6 +31,7 @@ SECTION = 'server'
 members = parts.one_agent
 _LONGEST_S = 250.0  # a learner waits for others, at most
 LASTING = ('num_shards', 'slices')  # Checkpoints hold slices.
+_FILTERED = settings.only_with('outlier_sigmas')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +48,17 @@ class Config:
   slices: Literal['even', 'variables'] = 'even'
   # Updates of a shard since a learner pulled its parameters, above which it
   # rejects the gradient; None: no limit, as in A3C. Gorila's is not published.
-  max_staleness: settings.Count | None = None
+  # Of synchronous learners, gradients of the present parameters only are taken.
+  max_staleness: Annotated[
+    settings.Count | None, settings.only_with('synchronous', False)
+  ] = None
   # Standard deviations above the mean of its losses at which a learner discards
   # a gradient; None: never. Gorila: 'several'.
   outlier_sigmas: settings.Positive | None = None
   # Decay per loss of that mean and standard deviation.
-  outlier_decay: settings.Fraction = 0.99
-  outlier_warmup: settings.Count = 100  # losses before one can be discarded
+  outlier_decay: Annotated[settings.Fraction, _FILTERED] = 0.99
+  # Losses before one can be discarded.
+  outlier_warmup: Annotated[settings.Count, _FILTERED] = 100
   # Whether a learner reads slices again until all have one version; for tests.
   consistent_pull: bool = False
   # Whether learners wait for an unavailable shard. Gorila: False; the shard's
@@ -63,25 +68,12 @@ class Config:
   # Whether shards apply the mean of all learners' gradients, as in A2C.
   synchronous: bool = False
   # Seconds that a synchronous shard waits for missing learners.
-  sync_timeout_s: settings.Seconds = 10.0
+  sync_timeout_s: Annotated[
+    settings.Seconds, settings.only_with('synchronous', True)
+  ] = 10.0
 
   def __post_init__(self):
     settings.check(self, SECTION)
-
-
-def ignored(agent: Any, config: Config) -> dict[str, str]:
-  """Settings that a run would ignore, and why."""
-  del agent
-  found = {}
-  if config.outlier_sigmas is None:
-    why = 'it is of a filter: --config.server.outlier_sigmas'
-    found.update(dict.fromkeys(('outlier_decay', 'outlier_warmup'), why))
-  if config.synchronous:
-    why = 'the shards take gradients of the present parameters only'
-    found['max_staleness'] = why
-  else:
-    found['sync_timeout_s'] = 'it is of --config.server.synchronous=True'
-  return found
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:

@@ -117,6 +117,29 @@ def test_one_setting_must_be_below_another():
   settings.ordered(config, 'a.whole', 'a.count', 'None bounds nothing')
 
 
+def test_a_setting_that_needs_another_is_ignored_without_it():
+  @dataclasses.dataclass(frozen=True)
+  class Config:
+    rule: Literal['a', 'b', 'c'] = 'a'
+    limit: Annotated[
+      settings.Positive | None, settings.only_with('rule', 'b', 'c')
+    ] = 1.0
+    kind: Annotated[Literal['x', 'y'], settings.only_with('limit')] = 'x'
+
+  settings.check(Config(), 'agent')
+  with pytest.raises(ValueError, match='agent.limit=-1.0 must be a positive'):
+    settings.check(Config(limit=-1.0), 'agent')
+  with pytest.raises(ValueError, match="Choose one of 'x', 'y'"):
+    settings.check(Config(kind='z'), 'agent')
+  assert settings.ignored(Config(), 'agent') == {
+    'agent.limit': "it needs agent.rule='b' or 'c', and that is 'a'"
+  }
+  assert settings.ignored(Config(rule='b', limit=None), 'agent') == {
+    'agent.kind': 'it needs agent.limit, and that is None'
+  }
+  assert settings.ignored(Config(rule='c'), 'agent') == {}
+
+
 def test_settings_are_described_with_the_comments_of_their_source():
   found = {setting.name: setting for setting in settings.describe(Config)}
   assert list(found) == [f.name for f in dataclasses.fields(Config)]

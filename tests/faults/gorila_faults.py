@@ -152,7 +152,6 @@ class _OneFault:
   Config = parameter_server.Config
   LASTING = parameter_server.LASTING
   members = staticmethod(parameter_server.members)
-  ignored = staticmethod(parameter_server.ignored)
   exchange: type
 
   @classmethod

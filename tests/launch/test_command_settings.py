@@ -85,6 +85,31 @@ OTHERS = {
     ['dqn', '--config.topology=swarm'],
     '--topology=VALUE',
   ),
+  'priorities of uniform replay': (
+    ['dqn', '--config.agent.priority_exponent=0.5'],
+    'agent.priority_exponent would change nothing here: it needs '
+    'agent.prioritized=True, and that is False. Leave it out.',
+  ),
+  'a schedule of a ladder': (
+    ['apex_dqn', '--config.agent.epsilon_start=0.5'],
+    "it needs agent.exploration='schedule', and that is 'ladder'",
+  ),
+  'a limit of noise that is not there': (
+    ['ddpg', '--config.agent.smoothing_limit=0.3'],
+    'it needs agent.smoothing_sigma, and that is 0.0',
+  ),
+  'an epsilon of another optimizer': (
+    ['impala:cartpole', '--config.agent.rmsprop_epsilon=0.1'],
+    "it needs agent.optimizer='rmsprop' or 'centered_rmsprop', and that is",
+  ),
+  'bounds of what is not corrected': (
+    ['a2c', '--config.agent.rho_bar=2.0'],
+    "it needs agent.correction='vtrace'",
+  ),
+  'a Gaussian of discrete actions': (
+    ['impala:cartpole', '--config.agent.free_sigma=True'],
+    'agent.free_sigma would change nothing here: actions of CartPole-v1 are',
+  ),
   'a queue of replay': (
     ['d4pg', '--config.actors.queue_batches=2'],
     'actors.queue_batches would change nothing here: it is of unrolls',
@@ -241,6 +266,7 @@ def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
     if isinstance(values, dict):
       for name in values:
         assert f'--config.{section}.{name}=' in text, name
+  assert 'Changes nothing here: it needs agent.noise=' in ' '.join(text.split())
   assert (
     '--config.agent.sigma=0.5\n'
     '    of the noise, in units of [-1, 1] (a number that is not negative)\n'

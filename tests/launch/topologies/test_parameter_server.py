@@ -97,7 +97,11 @@ def test_shares_of_the_budget_add_up():
       'server.num_shards=100000 must be',
     ),
     ('dqn', {'server.num_learners': '0'}, 'server.num_learners=0 must be'),
-    ('a3c', {'server.outlier_decay': '0.5'}, 'it is of a filter'),
+    (
+      'a3c',
+      {'server.outlier_decay': '0.5'},
+      'it needs server.outlier_sigmas, ',
+    ),
     ('a3c', {'server.sync_timeout_s': '5'}, 'server.synchronous=True'),
     ('acme_dqn', {}, 'has a learner of its own.*Use actor_learner'),
   ],
