@@ -78,11 +78,12 @@ class Slice:
       rates: learning rate, [] or [n].
       max_staleness: largest accepted staleness in updates; None: no limit.
       delayed: parameters that move only in updates that are `due`, bool [n].
-      factor: update index, from 0, to a factor on the rate; None: 1.
+      factor: of a number of gradients before, to a factor on the rate; None: 1.
       due: whether update i, from 0, moves `delayed` parameters.
     """
     self.theta = np.array(theta)  # [n], changed in place
     self.version = 0  # accepted updates
+    self.gradients = 0  # of which they are means
     self._optimizer = optimizer
     self._slots = [np.zeros_like(self.theta) for _ in range(optimizer.slots)]
     self._rates = rates
@@ -92,20 +93,32 @@ class Slice:
     self._factor = factor
     self._due = due
 
-  def apply(self, gradient: np.ndarray, pulled: int) -> Verdict:
+  def apply(
+    self,
+    gradient: np.ndarray,
+    pulled: int,
+    count: int = 1,
+    scheduled: int | None = None,
+  ) -> Verdict:
     """Makes one update if the gradient [n] is finite and not too old.
 
-    `pulled` is the version of the parameters that it was computed at. One that
-    the slice has not reached stems from before a restart and is rejected.
+    Args:
+      gradient: a mean of `count` gradients.
+      pulled: the version of the parameters that it was computed at. One that
+        the slice has not reached stems from before a restart and is rejected.
+      count: see `gradient`.
+      scheduled: where the schedule of the rates is; None: at the gradients
+        that were applied.
     """
     staleness = self.version - pulled
     limit = math.inf if self._max_staleness is None else self._max_staleness
     accepted = 0 <= staleness <= limit and bool(np.isfinite(gradient).all())
     if accepted:
-      self._apply(gradient)
+      self._apply(gradient, self.gradients if scheduled is None else scheduled)
+      self.gradients += count
     return Verdict(accepted, staleness)
 
-  def _apply(self, gradient: np.ndarray) -> None:
+  def _apply(self, gradient: np.ndarray, scheduled: int) -> None:
     made = self.version
     self.version += 1
     slots, u = self._direction(gradient, self.version)
@@ -121,7 +134,7 @@ class Slice:
     self._slots = slots
     u = u * self._rates
     if self._factor is not None:
-      u *= self._factor(made)
+      u *= self._factor(scheduled)
     self.theta -= u
 
   def _direction(
@@ -133,16 +146,22 @@ class Slice:
 
   def save(self) -> dict[str, Any]:
     """The state that the slice resumes from, in arrays that stay fixed."""
-    counts = np.array([self.version, self._late])
+    counts = np.array([self.version, self._late, self.gradients])
     slots = {f'slot_{i}': slot for i, slot in enumerate(self._slots)}
     return {'theta': self.theta.copy(), 'counts': counts, **slots}
 
-  def restore(self, arrays: dict[str, np.ndarray]) -> None:
+  def restore(self, arrays: dict[str, np.ndarray], each: int = 1) -> None:
     """Restores the arrays of `save`.
+
+    Checkpoints of earlier versions do not say how many gradients there were:
+    `each` in each update.
 
     Raises:
       ValueError: they belong to another slice.
     """
+    version, late, *rest = arrays.get('counts', (0, 0))
+    gradients = rest[0] if rest else version * each
+    arrays = {**arrays, 'counts': np.array([version, late, gradients])}
     own = self.save()
     for name, array in own.items():
       if name not in arrays or arrays[name].shape != array.shape:
@@ -152,7 +171,7 @@ class Slice:
         )
     self.theta[:] = arrays['theta']
     self._slots = [arrays[f'slot_{i}'] for i in range(len(self._slots))]
-    self.version, self._late = (int(count) for count in arrays['counts'])
+    self.version, self._late, self.gradients = map(int, arrays['counts'])
 
 
 def of(
@@ -160,29 +179,19 @@ def of(
   theta: np.ndarray,
   place: slice,
   max_staleness: int | None = None,
-  gradients: int = 1,
 ) -> Slice:
-  """Makes the slice `place` of theta [D], for an agent of one member.
-
-  An update averages `gradients` gradients, and schedules advance by as many.
-  """
+  """Makes the slice `place` of theta [D], for an agent of one member."""
   rates: Any = agent.learning_rate
   if agent.learning_rate_scale is not None:
     rates = (rates * agent.learning_rate_scale[place]).astype(np.float32)
-  factor: Callable[[int], float] | None = None
-  if agent.rate_factor(tf.constant(0, tf.int64)) is not None:
-    schedule = _Schedule(agent.rate_factor)
-
-    def factor(update):
-      return schedule(gradients * update)
-
+  falls = agent.rate_factor(tf.constant(0, tf.int64)) is not None
   return Slice(
     theta[place],
     agent.optimizer,
     rates,
     max_staleness,
     None if agent.delayed is None else agent.delayed[place],
-    factor,
+    _Schedule(agent.rate_factor) if falls else None,
     _Schedule(agent.due),
   )
 

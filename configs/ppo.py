@@ -110,7 +110,6 @@ def _with_actors(preset: dict[str, Any]) -> dict[str, Any]:
     'envs_per_actor': agent.rollout_steps // agent.unroll_length,
     # Of a server that acts: parameters are fetched between rollouts.
     'update_period': agent.rollout_steps,
-    'queue_batches': 1,
   }
   return {**preset, 'actors': acting}
 

@@ -58,6 +58,8 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
   if agent.experience == 'unrolls':
     why = 'it is of transitions in replay, and this agent learns from unrolls'
     found.update(dict.fromkeys(('transitions_per_item', 'error_buffer'), why))
+    if agent.on_policy:
+      found['queue_batches'] = 'an on-policy agent has a rollout in the queue'
   else:
     why = 'it is of unrolls in a queue, and this agent samples replay'
     found.update(dict.fromkeys(('queue_batches', 'max_lag'), why))

@@ -32,6 +32,7 @@ class Answer(NamedTuple):
   theta: np.ndarray  # current parameters [D]
   version: int  # updates made so far, of all learners
   steps: int  # environment steps of all learners
+  scheduled: int  # updates of one learner by which rates have fallen
   accepted: float = 1.0  # share of the parameters that took the gradient
 
 
@@ -131,7 +132,6 @@ class RemoteApply(base.Exchange):
     server: Server,
     loss_filter: LossFilter | None = None,
     budget: int | None = None,
-    gradients: int = 1,
   ):
     """Makes the exchange of one learner.
 
@@ -139,13 +139,12 @@ class RemoteApply(base.Exchange):
       server: makes the updates.
       loss_filter: of this learner's losses; None discards none.
       budget: environment steps of all learners, for `EntropyWatch`.
-      gradients: averaged in one update of the server; schedules advance by it.
     """
     self._server = server
     self._filter = loss_filter
-    self._gradients = gradients
     self._entropy = None if budget is None else EntropyWatch(budget)
     self._others = 0  # environment steps of other learners
+    self._scheduled = 0
     self._sent = self._discarded = 0
     self._rejected = 0.0  # gradients, counted in shares of all parameters
     self._worker: base.Worker | None = None
@@ -203,6 +202,7 @@ class RemoteApply(base.Exchange):
     self._sent += moves
     self._rejected += moves * (1 - answer.accepted)
     self._others = answer.steps - steps
+    self._scheduled = answer.scheduled
     self._brought['theta'] = answer.theta[None]
     self._brought['before'] = self._brought['version']
     self._brought['version'] = np.int64(answer.version)
@@ -244,7 +244,7 @@ class RemoteApply(base.Exchange):
     return own + self._others
 
   def scheduled(self, updates):
-    return self._gradients * int(self._brought['version'])
+    return self._scheduled
 
   def variables(self):
     found = {'server_version': self._version}

@@ -65,11 +65,11 @@ class Unrolls(kind.Kind):
 
   @property
   def plan(self):
-    # The number of waiting blocks bounds the policy lag.
+    # The number of waiting blocks bounds the policy lag. On policy there is
+    # room for a rollout, also for actors that waited too long for the learner.
     learners = self.config.num_learners
-    waiting = learners * max(
-      self._blocks, self._feed.queue_size(self.config.queue_batches)
-    )
+    batches = 1 if self.agent.on_policy else self.config.queue_batches
+    waiting = learners * max(self._blocks, self._feed.queue_size(batches))
     return deadlock.Plan(
       min_size=1,
       max_size=max(waiting, self.config.shards),

@@ -34,7 +34,9 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
-_ON_POLICY_WAIT_S = 30.0  # of an on-policy actor for the learner, at most
+# Of an on-policy actor for the learner. Each time that was not enough it waits
+# twice as long: mostly updates are slow, and no block was lost.
+_ON_POLICY_WAIT_S = 30.0
 _LOOK_AROUND_S = 0.5  # between two checks for the end during that wait
 
 
@@ -50,11 +52,13 @@ class Actor:
     policy: Any,
     replay: str,
     table: str = 'replay',
+    share: int | None = None,
   ):
     """Stores its arguments; `run` builds everything else.
 
     `policy` is a client of the learner, or of the central inference server;
-    `replay` is 'host:port' of the shard that it writes to.
+    `replay` is 'host:port' of the shard that it writes to. It has done its part
+    after `share` environment steps; None: as in a run that begins.
     """
     self._experiment = experiment
     self._config = config
@@ -65,13 +69,14 @@ class Actor:
     self._experience = experience.of_actors(experiment, config)
     self._agent = self._experience.agent
     plan = self._experience.plan
-    # This actor's part of the run's environment steps.
-    self.share = deadlock.parts(plan, experiment.total_steps)[index]
+    if share is None:
+      share = deadlock.parts(plan, experiment.total_steps)[index]
+    self.share = share
     # Others wait for what this actor writes, so it must act until the run ends.
     self._helps = self._agent.on_policy or deadlock.lockstep(plan)
     self._counter = counter
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
-    self._acted = False
+    self._acted, self._patience_s = False, _ON_POLICY_WAIT_S
     self._told_share, self._told_evaluation = False, 0
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -200,14 +205,15 @@ class Actor:
     # The next rollout needs the parameters that this one produces. If a block
     # was lost with its server, they never come: the wait has a limit.
     self._adder.flush()
-    until = time.monotonic() + _ON_POLICY_WAIT_S
+    until = time.monotonic() + self._patience_s
     while not self._follower.fetch_newer(_LOOK_AROUND_S):
       if self._over():
         return
       if time.monotonic() >= until:
         _logger.warning(
-          'No newer parameters in %.0f s: acting on.', _ON_POLICY_WAIT_S
+          'No newer parameters in %.0f s: acting on.', self._patience_s
         )
+        self._patience_s *= 2
         return
 
   def _over(self) -> bool:

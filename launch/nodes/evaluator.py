@@ -93,6 +93,9 @@ class Evaluator:
     """Evaluates every `eval_period` steps of one agent, and after the last."""
     stop = pulse.stop_event(stop)
     be_nice(self._experiment)
+    # Before it is needed, here and with each snapshot: a busy process may hear
+    # of the end too late to ask then, and the curve would lack its end.
+    self._reporter.hold(_LAST_EVALUATIONS_S)
     over = threading.Event()
     taking = threading.Thread(
       target=self._take_snapshots, args=(stop, over), daemon=True
@@ -133,6 +136,7 @@ class Evaluator:
           continue
         if self._take(steps):
           done = steps // period
+          self._reporter.hold(_LAST_EVALUATIONS_S)
     except Exception as e:  # Raised in the main thread, to end the node.
       self._fault = e
 

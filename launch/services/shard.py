@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import logging
+import math
 import pathlib
 import threading
 import time
@@ -33,6 +34,7 @@ from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1
+_RETRY_S = 5.0  # after a checkpoint that could not be written
 _REJECTING_S = 60.0  # without an accepted gradient before a warning
 
 # Pairs of a statistic's start in the slice and its values.
@@ -60,6 +62,7 @@ class Reply(NamedTuple):
   version: int  # number of accepted updates of this shard
   theta: np.ndarray  # the present slice, float32
   steps: int  # environment steps of all learners
+  scheduled: int  # updates of one learner by which rates have fallen
   life: str  # identifies this start of the shard
 
 
@@ -91,12 +94,10 @@ class Shard:
     seed = base.actor_seed(experiment.actor_info(0), 'initial from step 0')
     place = places(agent, config)[index]
     self._slice = slice_update.of(
-      agent,
-      agent.initial(seed),
-      place,
-      config.max_staleness,
-      config.num_learners if config.synchronous else 1,
+      agent, agent.initial(seed), place, config.max_staleness
     )
+    end = agent.rate_end
+    self._env_steps = None if end is None else end.env_steps
     # Start in the slice -> learner -> its last values, for their mean. Not
     # saved: after a restart theta has the mean, and learners send theirs again.
     self._statistics: dict[int, dict[int, np.ndarray]] = {}
@@ -119,7 +120,7 @@ class Shard:
     self._round = Round()
     self._present = set(range(config.num_learners))
     self._path: pathlib.Path | None = None
-    self._saved = -1  # version
+    self._saved, self._next_try = -1, -math.inf  # a version, and a time
     if experiment.run_dir is not None:
       directory = checkpoints.directory(experiment.run_dir)
       self._path = directory / f'shard-{index}.npz'
@@ -190,13 +191,31 @@ class Shard:
       own.version,
       own.theta.copy(),
       sum(self._steps.values()),
+      self._scheduled(),
       self._life,
     )
 
+  def _scheduled(self, due: int = 0) -> int:
+    """Updates that one learner alone would have made, before `due` gradients.
+
+    Rates that fall over environment steps do so too where a gradient is stopped
+    or rejected, or a learner is missing.
+    """
+    if self._env_steps is None:
+      return self._slice.gradients
+    # The steps that a gradient is of come with it.
+    return max(int(sum(self._steps.values()) / self._env_steps) - due, 0)
+
   def _apply(
-    self, gradient: np.ndarray, pulled: int, learners: Sequence[int]
+    self,
+    gradient: np.ndarray,
+    pulled: int,
+    learners: Sequence[int],
+    count: int = 1,
   ) -> bool:
-    accepted, staleness = self._slice.apply(gradient, pulled)
+    accepted, staleness = self._slice.apply(
+      gradient, pulled, count, self._scheduled(count)
+    )
     self._staleness.update(dict.fromkeys(learners, staleness))
     self._oldest = max(self._oldest, staleness)
     if accepted:
@@ -265,7 +284,7 @@ class Shard:
     parts = sorted(own.parts.items())
     vectors = [vector for _, (_, vector, _) in parts if vector is not None]
     own.accepted = not vectors or self._apply(
-      averaging.mean(vectors), pulled, [learner for learner, _ in parts]
+      averaging.mean(vectors), pulled, [i for i, _ in parts], len(vectors)
     )
     for learner, (ticket, _, statistics) in parts:
       # Here, before any learner is answered: all get the same slice, and a
@@ -284,7 +303,8 @@ class Shard:
     while not stop.wait(_LOOK_S):
       # Without learners no update may follow: a next life has the last one.
       period = self._config.checkpoint_period if self._present else 1
-      if self._slice.version >= self._saved + period:
+      due = self._slice.version >= self._saved + period
+      if due and time.monotonic() >= self._next_try:
         self._save()
       if self._reporter is not None and self._reporter.due():
         self._slice_if_finite()
@@ -354,13 +374,15 @@ class Shard:
         ],
         str,
       ).reshape(-1, 3)
-      self._saved = self._slice.version
+      version = self._slice.version
     learners = np.array(counts, np.int64).reshape(-1, 3)
+    self._next_try = time.monotonic() + _RETRY_S  # if this one fails
     what = 'the checkpoint of a shard'
     with pulse.survives(what), pulse.busy(what):
       checkpoints.write(
         self._path, learners=learners, tickets=tickets, **arrays
       )
+      self._saved, self._next_try = version, -math.inf
 
   def _restore(self) -> None:
     assert self._path is not None
@@ -373,6 +395,7 @@ class Shard:
     # Checkpoints of earlier versions have no tickets.
     for learner, ticket, accepted in arrays.pop('tickets', np.empty((0, 3))):
       self._tickets[int(learner)] = str(ticket), accepted == '1'
-    self._slice.restore(arrays)
+    each = self._config.num_learners if self._config.synchronous else 1
+    self._slice.restore(arrays, each)
     self._saved = self._slice.version
     _logger.info('Going on from update %d.', self._saved)

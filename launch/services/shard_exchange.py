@@ -9,6 +9,7 @@ Otherwise the learner continues with the last known value of the slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import contextlib
 import functools
 import logging
 import time
@@ -190,6 +191,7 @@ class Shards:
       _join(self._known),
       min(versions),
       max(reply.steps for reply in self._known),
+      min(reply.scheduled for reply in self._known),
       taken / sum(sizes),
     )
 
@@ -244,9 +246,7 @@ class ServerExchange(remote_apply.RemoteApply):
       config.consistent_pull,
       _DEADLINE_S + wait_s,
     )
-    # Learning rates decay with gradients; a synchronous update has all of them.
-    gradients = config.num_learners if config.synchronous else 1
-    super().__init__(self._shards, loss_filter, budget, gradients)
+    super().__init__(self._shards, loss_filter, budget)
 
   def initial(self, theta, again):
     del again
@@ -256,6 +256,18 @@ class ServerExchange(remote_apply.RemoteApply):
   def begin(self, worker):
     self._shards.over = worker.over
     super().begin(worker)
+
+  def replacement(self, member):
+    """The shards' parameters, once their checkpoints are taken up again."""
+    del member
+    while not self._shards.over():
+      with contextlib.suppress(exchange_base.Stopped):
+        theta = self._shards.pull().theta
+        if np.isfinite(theta).all():
+          return theta
+      pulse.waits('parameters of the shards are not finite')
+      time.sleep(_PAUSE_S)
+    return None
 
   def ended(self):
     self._shards.leave()

@@ -26,6 +26,7 @@ from launch.nodes import worker
 from launch.services import averaging
 from launch.services.inference import server as inference
 from launch.topologies import parts
+from replay import deadlock
 
 SECTION = 'actors'
 # Replay checkpoints depend on the size of an item; each shard has its own.
@@ -94,8 +95,10 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           thread_pool_size=16 + 2 * config.num_actors,
         )
       )
+  plan = experience.of_actors(experiment, config).plan
+  split = functools.partial(deadlock.parts, plan)
   with program.group('actor'):
-    for i in range(config.num_actors):
+    for i, share in enumerate(parts.shares(experiment, 'actor', split)):
       program.add_node(
         lp.PyClassNode(
           actor.Actor,
@@ -105,6 +108,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           counter,
           policy or learner,
           shards[i % config.shards],
+          share=share,
         )
       )
   parts.evaluator(program, experiment, counter, learner)

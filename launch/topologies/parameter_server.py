@@ -84,12 +84,16 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       f'{_LONGEST_S:g} seconds. A learner that waits gives no sign of life, '
       'and would be taken for one that hangs.'
     )
+  if experiment.total_steps < config.num_learners:
+    raise ValueError(
+      f'run.steps_per_agent={experiment.total_steps} are fewer than '
+      f'server.num_learners={config.num_learners}.'
+    )
   agent = experiment.make_agent()
-  shares = [
-    _with_share(experiment, config, i) for i in range(config.num_learners)
-  ]
   try:
-    experience.check_members(shares[-1])
+    experience.check_members(
+      _with_budget(experiment, experiment.total_steps // config.num_learners)
+    )
   except experience.TooFewSteps as e:
     if config.num_learners == 1:
       raise
@@ -130,6 +134,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       for i in range(config.num_shards)
     ]
   learners = []
+  split = functools.partial(_split, config.num_learners)
+  shares = parts.shares(experiment, 'learner', split)
   with program.group('learner'):
     for i, share in enumerate(shares):
       exchange = functools.partial(
@@ -155,7 +161,8 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         options |= {'addresses': addresses, 'hosts': hosts}
       node = make(
         worker.Worker,
-        share,
+        # A resumed run may have less left than a step for each.
+        _with_budget(experiment, max(share, 1)),
         f'learner/{i}',
         [base.ActorInfo(i, config.num_learners, experiment.seed)],
         counter,
@@ -172,16 +179,13 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   return program
 
 
-def _with_share(
-  experiment: experiment_lib.Experiment, config: Config, learner: int
+def _split(count: int, steps: int) -> list[int]:
+  return [steps // count + (i < steps % count) for i in range(count)]
+
+
+def _with_budget(
+  experiment: experiment_lib.Experiment, steps: int
 ) -> experiment_lib.Experiment:
-  """The experiment of one learner, with its share of the steps."""
-  least, more = divmod(experiment.run.steps_per_agent, config.num_learners)
-  if not least:
-    raise ValueError(
-      f'run.steps_per_agent={experiment.run.steps_per_agent} are fewer than '
-      f'server.num_learners={config.num_learners}.'
-    )
-  share = least + (learner < more)
-  run = dataclasses.replace(experiment.run, steps_per_agent=share)
+  """The experiment as one learner sees it, which makes some of the steps."""
+  run = dataclasses.replace(experiment.run, steps_per_agent=steps)
   return dataclasses.replace(experiment, run=run)

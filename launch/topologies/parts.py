@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import launchpad as lp
@@ -13,12 +13,38 @@ from launch.engines import restarts
 from launch.nodes import evaluator as evaluator_lib
 from launch.nodes import replay_host
 from launch.services import counter as counter_lib
+from run_records import counter_file
+from run_records import run_directory
 
 
 def one_agent(config: Any) -> int:
   """`members` of a topology that trains one agent, whatever its nodes."""
   del config
   return 1
+
+
+def shares(
+  experiment: experiment_lib.Experiment,
+  kind: str,
+  split: Callable[[int], Sequence[int]],
+) -> list[int]:
+  """Actor steps at which each node KIND/i has done its part, in all its lives.
+
+  `split` makes parts of a number of steps. A resumed run may have more or fewer
+  nodes than it had: what is left of the budget is split, and comes on top of
+  what each of them has done.
+  """
+  state: dict[str, Any] = {}
+  if experiment.run_dir is not None:
+    run = run_directory.RunDirectory(experiment.run_dir)
+    state = counter_file.counted(run.metrics_directory)
+  counts = state.get('node_totals', {})
+  made = state.get('totals', {}).get('actor_steps', 0)
+  left = max(experiment.total_steps - made, 0)
+  return [
+    counts.get(f'{kind}/{i}', {}).get('actor_steps', 0) + part
+    for i, part in enumerate(split(left))
+  ]
 
 
 def counter(

@@ -82,8 +82,9 @@ class Server:
     self.jump = 0  # updates that others made meanwhile
 
   def pull(self):
+    version = self.slice.version + self.jump
     return remote_apply.Answer(
-      self.slice.theta.copy(), self.slice.version + self.jump, 0
+      self.slice.theta.copy(), version, 0, scheduled=2 * version
     )
 
   def push(self, message):
@@ -262,7 +263,7 @@ def test_rates_at_zero_are_warned_of_by_the_gradients_of_all(
 ):
   server = Server(np.zeros(2))
   learner = linear_learner(
-    np.zeros((1, 2)), exchange=remote_apply.RemoteApply(server, gradients=2)
+    np.zeros((1, 2)), exchange=remote_apply.RemoteApply(server)
   )
   learner.agent.rate_end = base.RateEnd(100.0, 'agent.anneal_updates', 100)
   server.jump = 49

@@ -293,10 +293,12 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
 
   def play(thetas, episodes, purpose, stop):
     del thetas, episodes, purpose, stop
+    # Asked for before: it may be too busy to hear of the end in time.
+    assert counter.holds[0] == ('evaluator/0', evaluator._LAST_EVALUATIONS_S)
     counter.left = -1  # The run ends in the middle of an evaluation.
     deadline = time.monotonic() + 20
-    while not counter.holds:
-      assert time.monotonic() < deadline, 'nobody said so while it was played'
+    while node._ended is None:
+      assert time.monotonic() < deadline, 'nobody heard while it was played'
       time.sleep(0.01)
     held.extend(counter.holds)
     return [evaluation.VectorResult(np.ones(3), broken=0)]
@@ -330,7 +332,7 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
     assert not should_stop() and slot.moved == moved[0]
     counter.left = -1  # The run ends in the middle of it.
     deadline = time.monotonic() + 20
-    while not counter.holds:
+    while node._ended is None:
       assert time.monotonic() < deadline
       time.sleep(0.01)
     now[0] += evaluator._LAST_EVALUATIONS_S - evaluator._SAY_S - 1
@@ -352,7 +354,7 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
   # What was cut, and what the learner ended with.
   assert 'The run is over: 2 snapshots' in caplog.text
   held = [seconds for _, seconds in counter.holds]
-  assert held == [evaluator._LAST_EVALUATIONS_S, evaluator._SAY_S, 0]
+  assert held[-3:] == [evaluator._LAST_EVALUATIONS_S, evaluator._SAY_S, 0]
 
 
 @pytest.mark.parametrize('most', [1, 5])

@@ -16,6 +16,7 @@ from agents.exchange import remote_apply
 from launch import rpc
 from launch.services import shard as shard_lib
 from launch.services import shard_exchange
+from run_records import checkpoints
 from tests.launch.services import shard_cases as cases
 
 UPDATES = cases.UPDATES
@@ -302,6 +303,58 @@ def test_a_shard_that_is_not_finite_ends_and_is_not_saved(tmp_path, reports):
   again = make().pull()
   assert again.version == kept.version
   np.testing.assert_array_equal(again.theta, kept.theta)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_tried_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(shard_lib, '_RETRY_S', 0.2)
+  config = cases.make_config(checkpoint_period=1)
+  make = functools.partial(
+    shard_lib.Shard, cases.make_experiment(str(tmp_path)), config, 0
+  )
+  write, tries = checkpoints.write, []
+
+  def full(*args, **arrays):
+    tries.append(time.monotonic())
+    if len(tries) < 3:
+      raise OSError(28, 'No space left on device')
+    write(*args, **arrays)
+
+  monkeypatch.setattr(checkpoints, 'write', full)
+  shard, stop = make(), threading.Event()
+  shard.push(0, 'a-1', 0, np.ones_like(shard.pull().theta), (), 1)
+  thread = threading.Thread(target=shard.run, args=(stop,), daemon=True)
+  thread.start()
+  until = time.monotonic() + 60
+  while make().pull().version != 1 and time.monotonic() < until:
+    time.sleep(0.05)
+  stop.set()
+  thread.join(60)
+  assert make().pull().version == 1
+  assert tries[1] - tries[0] >= 0.2
+
+
+def test_a_learner_takes_what_shards_have_once_that_is_finite(monkeypatch):
+  monkeypatch.setattr(shard_exchange, '_PAUSE_S', 0.01)
+  (client,) = shards = cases.make_shards(cases.make_config())
+  over = []
+  _, exchange = cases.remote(
+    cases.make_config(), shards, over=lambda: bool(over)
+  )
+  theta = client.shard._slice.theta
+  good = theta.copy()
+  theta[3] = np.nan
+
+  def restored():
+    time.sleep(0.1)
+    theta[:] = good
+
+  threading.Thread(target=restored).start()
+  np.testing.assert_array_equal(exchange.replacement(0), good)
+  theta[3] = np.nan
+  over.append(True)  # then nobody waits
+  assert exchange.replacement(0) is None
 
 
 def test_what_a_shard_took_before_it_died_counts_once(tmp_path):

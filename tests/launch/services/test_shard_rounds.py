@@ -1,6 +1,7 @@
 """Synchronous learners: a shard moves by the mean of a round (A2C)."""
 
 import dataclasses
+import functools
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from agents import dqn
+from agents import ppo
 from agents.exchange import local as local_exchange
 from launch.services import shard as shard_lib
 from tests.launch.services import shard_cases as cases
@@ -55,18 +57,81 @@ def test_synchronous_learners_apply_the_mean_of_their_gradients():
   assert one._exchange.scheduled(one.updates) == 2 * 5 * UPDATES
 
 
-def test_rates_fall_by_the_gradients_of_all():
+def _falling(experiment, agent, config):
+  made = dataclasses.replace(experiment, make_agent=lambda: agent)
+  return shard_lib.Shard(made, config, 0)
+
+
+def _push_each(shard, learners, number, steps):
+  """One call of each learner at the same time, which says its own steps."""
+  gradient = np.ones_like(shard.pull().theta)
+  version = shard.pull().version
+  threads = [
+    threading.Thread(
+      target=shard.push,
+      args=(i, f'{i}-{number}', version, gradient, (), steps),
+      daemon=True,
+    )
+    for i in learners
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_rates_fall_by_the_gradients_of_all_also_if_their_number_changes(
+  tmp_path,
+):
   agent = dqn.DQN(
     dqn.Config(hidden_sizes=(4,), optimizer='sgd', anneal_updates=40),
     cases.SPEC,
   )
-  experiment = dataclasses.replace(
-    cases.make_experiment(), make_agent=lambda: agent
+  experiment = cases.make_experiment(str(tmp_path))
+  make = functools.partial(_falling, experiment, agent)
+  shard = make(cases.make_config(num_learners=2, synchronous=True))
+  for number in range(10):
+    _push_each(shard, range(2), number, 0)
+  assert shard.pull().version == 10 and shard.pull().scheduled == 20
+  stop = threading.Event()
+  stop.set()
+  shard.run(stop)  # which saves
+  for changes in (
+    {'num_learners': 1},
+    {'num_learners': 5, 'synchronous': True},
+  ):
+    assert make(cases.make_config(**changes)).pull().scheduled == 20
+  alone = make(cases.make_config(num_learners=1))
+  before = alone.pull().theta
+  _push_each(alone, [0], 10, 0)
+  # Half of 40 were made: half the rate.
+  moved = before - alone.pull().theta
+  np.testing.assert_allclose(moved, agent.learning_rate / 2, rtol=1e-4)
+
+
+def test_rates_fall_by_environment_steps_also_of_updates_that_are_stopped():
+  config = ppo.Config(
+    hidden_sizes=(4,),
+    rollout_steps=128,
+    unroll_length=16,
+    batch_size=32,
+    epochs=2,
+    anneal_env_steps=1280,
   )
-  config = cases.make_config(num_learners=2, synchronous=True)
-  shard = shard_lib.Shard(experiment, config, 0)
-  # After 10 updates of 2 gradients each: half of 40.
-  assert shard._slice._factor(10) == pytest.approx(0.5)
+  agent = ppo.PPO(config, cases.SPEC)
+  assert agent.updates_per_call == 8
+  shard = _falling(cases.make_experiment(), agent, cases.make_config())
+  factor = shard._slice._factor
+  for rollout in range(10):
+    for update in range(8):
+      steps = 128 * (rollout + 1)
+      gradient = np.ones_like(shard.pull().theta) if update < 2 else None
+      number = 8 * rollout + update
+      shard.push(0, f'a-{number}', shard.pull().version, gradient, (), steps)
+      at = shard._scheduled(1)
+      assert factor(at) == pytest.approx(1 - rollout / 10)
+  assert shard.pull().version == 20
 
 
 def test_one_that_is_missing_is_waited_for_once(caplog):

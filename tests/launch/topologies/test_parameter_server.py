@@ -72,19 +72,6 @@ def test_all_but_the_counter_come_back():
   assert assigned['counter'] == restarts.EndsRun(restart=restarts.Restart())
 
 
-def test_shares_of_the_budget_add_up():
-  cell = cell_lib.resolve(
-    'gorila_dqn', overrides={'run.steps_per_agent': '5003'}
-  )
-  config = parameter_server.Config(num_learners=4)
-  shares = [
-    parameter_server._with_share(cell.experiment, config, i) for i in range(4)
-  ]
-  steps = [share.run.steps_per_agent for share in shares]
-  assert steps == [1251, 1251, 1251, 1250]
-  assert cell.experiment.total_steps == 5003
-
-
 @pytest.mark.parametrize(
   'agent, overrides, message',
   [
