@@ -218,7 +218,9 @@ class StarServer:
         self._confirmed += 1
         self._check_goal()
       if verdict.published is not None:
-        self._publish(verdict.published, returns)
+        # By the literal rules, theta_star's good confirmations do so again.
+        if not of_star:
+          self._publish(verdict.published, returns)
       elif verdict.dropped is not None:
         self._log_candidate(verdict.dropped, returns)
       self._log(

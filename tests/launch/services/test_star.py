@@ -305,6 +305,28 @@ def test_the_literal_rules_publish_after_more_than_b_wins():
   assert calls.value_of(server.next_episode(0, -1)) == 2.0
 
 
+def test_what_the_literal_rules_confirm_is_no_new_theta_star(tmp_path):
+  server = calls.make_server(tmp_path, supervisor='literal', k=200.0, b=1)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 5.0, 5.0)
+  server.save()
+  rows = len(server._rows)
+  assert calls.play(server, 6.0, 7.0) == ['confirmation', 'confirmation']
+  star = server.get_star(1)
+  # Nobody fetches it again, but its numbers are the newest, also once saved.
+  assert (star['version'], star['theta'], star['r_star']) == (1, None, 7.0)
+  assert star['c'] == pytest.approx(math.atan(4 / 200))
+  assert [kind for kind, _ in list(server._rows)[rows:]] == ['supervisor'] * 2
+  server.save()
+  again = calls.make_server(tmp_path, supervisor='literal', k=200.0, b=1)
+  assert again.get_star(1) == star
+  calls.play(again, 8.0)
+  assert again.get_star(1)['version'] == 1
+  calls.offer(server, 2, claim=0.0)
+  calls.play(server, 9.0, 9.0)
+  assert server.get_star(1)['version'] == 2
+
+
 # Checkpoints.
 
 
