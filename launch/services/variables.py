@@ -126,16 +126,19 @@ class Follower:
 
     Unavailable if the copy is too old and the learner did not come back.
     """
-    if self.age_s > self._max_age_s:
-      _logger.warning(
-        'The parameters are %.0f s old: waiting for the learner.', self.age_s
-      )
-      return rpc.retry(self._ask, pulse.WAIT_S, should_stop=self._should_stop)
-    if self._clock() < self._next:
+    age_s = self.age_s
+    too_old = age_s > self._max_age_s
+    if not too_old and self._clock() < self._next:
       return False
     try:
+      # One that is too old may be so as nobody asked, in a long rollout.
       return self._ask()
     except (rpc.Unavailable, rpc.RemoteError) as e:
+      if too_old:
+        _logger.warning(
+          'The parameters are %.0f s old: waiting for the learner.', age_s
+        )
+        return rpc.retry(self._ask, pulse.WAIT_S, should_stop=self._should_stop)
       if not self._backoff_s:
         _logger.warning('Acting on with older parameters: %s', e)
       self._backoff_s = min(max(2 * self._backoff_s, 0.2), _BACKOFF_CAP_S)

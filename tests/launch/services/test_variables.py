@@ -103,7 +103,9 @@ def test_a_learner_that_is_away_does_not_stop_the_actor(
   assert (follower.version, follower.age_s) == (1, 0.0)
 
 
-def test_parameters_that_are_too_old_are_waited_for(learner, follower, clock):
+def test_parameters_that_are_too_old_are_waited_for(
+  learner, follower, clock, caplog
+):
   learner.published.publish(1, np.ones(3))
   clock.now += 61
   failures = iter([AWAY, AWAY])
@@ -117,6 +119,17 @@ def test_parameters_that_are_too_old_are_waited_for(learner, follower, clock):
   learner.get_parameters = slow
   assert follower.fetch()
   assert follower.version == 1
+  assert 'The parameters are 61 s old: waiting for the learner' in caplog.text
+
+
+def test_a_learner_that_was_not_asked_for_long_is_not_said_to_be_away(
+  learner, follower, clock, caplog
+):
+  learner.published.publish(1, np.ones(3))
+  clock.now += 61  # a long rollout
+  assert follower.fetch()
+  assert (follower.version, follower.age_s) == (1, 0.0)
+  assert not caplog.records
 
 
 def test_a_stop_ends_the_wait_for_the_first_parameters(learner):
