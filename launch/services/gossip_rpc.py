@@ -22,6 +22,8 @@ from launch import rpc
 _logger = logging.getLogger(__name__)
 DEADLINE_S = 2.0
 _PAUSE_S = 0.5  # before an unavailable receiver is called again
+# A receiver that was killed since does not know that this worker has ended.
+_LEFT_PERIOD_S = 2.0
 
 
 class RpcCarrier:
@@ -111,14 +113,20 @@ class _Sender:
 
   def _run(self) -> None:
     away = False
+    left: list[mix.Message] = []  # what is said again and again
     while not self._closed.is_set():
       with self._changed:
-        self._changed.wait_for(lambda: self._waiting or self._closed.is_set())
+        if not self._changed.wait_for(
+          lambda: self._waiting or self._closed.is_set(),
+          _LEFT_PERIOD_S if left else None,
+        ):
+          self._waiting = left
         taken, self._waiting = self._waiting, []
       try:
         while taken:
           self._client.push_message(self._own, *taken[0])
-          taken.pop(0)
+          sent = taken.pop(0)
+          left = [sent] if sent.iteration == mix.LEFT else []
           away = False
       except (rpc.Unavailable, rpc.RemoteError) as e:
         if not away and not self._closed.is_set():

@@ -13,6 +13,7 @@ from launch import rpc
 from launch.services import gossip
 from launch.services import gossip_memory
 from launch.services import gossip_proxy
+from launch.services import gossip_rpc
 from tests.launch.services import gossip_workers as played
 
 SIZE = played.SIZE
@@ -213,3 +214,23 @@ def test_a_receiver_that_hangs_does_not_stop_learning():
   exchange.close()
   # The newest only, of a hundred that waited.
   assert client.taken == [0, 100]
+
+
+def test_who_is_killed_after_a_neighbour_has_ended_hears_of_it_again(
+  monkeypatch,
+):
+  monkeypatch.setattr(gossip_rpc, '_LEFT_PERIOD_S', 0.01)
+  lives = [gossip_rpc.RpcCarrier(0, {})]
+
+  class Client:
+    def push_message(self, sender, *message):
+      return lives[-1].receive(sender, mix.Message(*message))
+
+  ended = gossip_rpc.RpcCarrier(1, {0: Client()})
+  ended.start((1, SIZE))
+  ended.send([0], _message(5, 1.0))
+  ended.send([0], mix.Message(mix.LEFT))
+  for _ in range(2):
+    _until(lambda: lives[-1].heard(1)[1] == mix.LEFT)
+    lives.append(gossip_rpc.RpcCarrier(0, {}))
+  ended.close()
