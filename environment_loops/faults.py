@@ -1,6 +1,7 @@
 """What an environment can do wrong, and how it is said."""
 
 from collections.abc import Callable
+import logging
 import os
 import re
 import traceback
@@ -11,6 +12,8 @@ import numpy as np
 _KEEP = 'The environment must keep to the space it declares.'
 # Kinds of numbers that become uint8 or float32 without loss of meaning.
 _TAKES = {'u': 'u', 'f': 'fiub'}
+# Dropped episodes that are logged one by one; after these, one in a hundred is.
+_LOGGED = 10
 _WRAPPERS = os.path.join('gymnasium', 'wrappers', '')
 
 
@@ -27,6 +30,14 @@ def gist(error: BaseException) -> str:
   frames = traceback.extract_tb(error.__traceback__)
   place = f' ({frames[-1].filename}:{frames[-1].lineno})' if frames else ''
   return f'{type(error).__name__}: {error}{place}'
+
+
+def say_dropped(
+  logger: logging.Logger, number: int, error: BaseException
+) -> None:
+  """Logs that an episode was dropped; `number` counts them from 1."""
+  if number <= _LOGGED or number % 100 == 0:
+    logger.warning('Episode dropped, number %d: %s', number, error)
 
 
 def observation(

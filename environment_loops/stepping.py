@@ -15,9 +15,6 @@ from environment_loops import faults
 RAISE = 'raise'
 DROP = 'drop'
 
-# Faults that are logged one by one; after these, one in a hundred is.
-_LOGGED_FAULTS = 10
-
 _logger = logging.getLogger(__name__)
 
 
@@ -299,8 +296,7 @@ class EpisodeStepper(VectorEnvironment):
         raise error
       self._faults += 1
       self.last_fault = str(error)
-      if self._faults <= _LOGGED_FAULTS or self._faults % 100 == 0:
-        _logger.warning('Episode dropped, number %d: %s', self._faults, error)
+      faults.say_dropped(_logger, self._faults, error)
     return ~bad
 
   def _discrete(self, actions: np.ndarray) -> np.ndarray:

@@ -48,6 +48,7 @@ class Supervisor:
     self._agent = experiment.make_agent()
     self._policy: evaluation.Policy | None = None
     self._holding = -1
+    self._faults = 0
 
   def run(self, stop: threading.Event | None = None) -> None:
     """Plays until the program stops."""
@@ -115,8 +116,11 @@ class Supervisor:
       if self._experiment.run.on_fault == vector.RAISE:
         raise
       # Part of an episode gives no return; the server asks for another one.
-      _logger.warning('An episode is dropped: %s', e)
+      self._faults += 1
+      faults.say_dropped(_logger, self._faults, e)
       self._reporter.count(supervisor_faults=1)
+      # A policy may break each of its episodes, at once and without end.
+      stop.wait(self._config.confirmation_period_s)
     # Those of an episode that was left, or broke, were played too.
     self._reporter.count(supervisor_steps=steps)
     if episode_return is None:

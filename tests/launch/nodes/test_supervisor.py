@@ -18,15 +18,30 @@ from tests import counting
 
 COUNTING = environments.Spec('counting', (3,), 2)
 BREAKS = 2  # episodes, the first is 0
+PAUSE_S = 0.01
 
 
 class _Breaks(counting.CountingEnvironment):
-  """An environment whose third episode breaks."""
+  """An environment whose third episode breaks, or several from there on."""
+
+  broken = 1
 
   def step(self, action):
-    if self._episode == BREAKS:
+    if BREAKS <= self._episode < BREAKS + self.broken:
       raise faults.fault('counting', self._t, 'reward', float('nan'))
     return super().step(action)
+
+
+class _Stop(threading.Event):
+  """A stop that knows which pauses it was waited for in."""
+
+  def __init__(self):
+    super().__init__()
+    self.pauses = []
+
+  def wait(self, timeout=None):
+    self.pauses.append(timeout)
+    return super().wait(timeout)
 
 
 class _Server:
@@ -77,15 +92,19 @@ def _supervise(monkeypatch, make_counter, on_fault, make_server=_Server, **run):
     environments, 'make', lambda *unused: _Breaks(counting.Plan())
   )
   monkeypatch.setattr(environments, 'spec', lambda *unused: COUNTING)
-  stop = threading.Event()
+  stop = _Stop()
   server = make_server(experiment.make_agent().layout, stop, episodes=4)
   counter = make_counter()
   supervisor = supervisor_lib.Supervisor(
-    experiment, swarm_lib.Config(), 0, counter, server
+    experiment,
+    swarm_lib.Config(confirmation_period_s=PAUSE_S),
+    0,
+    counter,
+    server,
   )
   supervisor.run(stop)
   supervisor._reporter.report()
-  server.totals = counter.totals()
+  server.totals, server.pauses = counter.totals(), stop.pauses
   return server
 
 
@@ -101,11 +120,24 @@ def test_a_supervisor_drops_a_broken_episode_where_it_is_told_to(
   ]
   assert server.returns == expected
   assert server.asked == 4 + 1 + 1
-  assert 'An episode is dropped: counting returned reward nan' in caplog.text
+  assert (
+    'Episode dropped, number 1: counting returned reward nan' in caplog.text
+  )
   # The steps before the fault were played too.
   whole = sum(plan.length(0, e) for e in (0, 1, 3, 4))
   assert server.totals['supervisor_episodes'] == 4
   assert whole < server.totals['supervisor_steps'] <= whole + plan.length(0, 2)
+
+
+def test_episodes_that_all_break_are_paused_after_and_not_each_is_told_of(
+  monkeypatch, make_counter, caplog
+):
+  monkeypatch.setattr(_Breaks, 'broken', 210)
+  server = _supervise(monkeypatch, make_counter, 'drop')
+  assert server.totals['supervisor_faults'] == 210
+  assert server.pauses.count(PAUSE_S) == 210
+  told = [r for r in caplog.records if 'Episode dropped' in r.message]
+  assert [r.args[0] for r in told] == [*range(1, 11), 100, 200]
 
 
 def test_an_episode_is_reported_though_its_first_report_is_lost(
