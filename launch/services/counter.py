@@ -173,8 +173,16 @@ class Counter:
       last = self._numbers.get(node, ())
       if number and number[:1] == last[:1] and number <= last:
         return
-      self._numbers[node] = number
       self._log(node, kind, row)
+      if not number:
+        return
+      # A counter killed at this point, or a machine that stops before the
+      # state is on disk, has the row and not its number: it comes twice.
+      self._numbers[node] = number
+      now = self._clock()
+      state = self._nodes.get(node, rates.NodeRecord(now))
+      self._changed(node, state, {}, now, number)
+    self._save()
 
   def finish(
     self, reason: str, result: Mapping[str, Any] | None = None
@@ -343,6 +351,7 @@ class Counter:
     node: rates.NodeRecord,
     counts: Mapping[str, int],
     now: float,
+    *number: tuple,
   ) -> None:
     """Notes what `_restore` adds to the state of before."""
     self._changes += 1
@@ -350,7 +359,7 @@ class Counter:
       news = {key: int(count) for key, count in counts.items()}
       self._file.add(
         self._changes,
-        [name, node.life, node.of_life, news, self._elapsed(now)],
+        [name, node.life, node.of_life, *number, news, self._elapsed(now)],
       )
 
   def _held(self, now: float) -> dict[str, float]:
@@ -404,6 +413,7 @@ class Counter:
         'lives': {
           name: [node.life, dict(node.of_life)] for name, node in nodes
         },
+        'numbers': dict(self._numbers),
         'elapsed_s': self._elapsed(self._clock()),
         'start': self._start,
         'holds': self._held(self._clock()),
@@ -428,7 +438,11 @@ class Counter:
         # Of an older version, there are none.
         life, record.of_life = state.get('lives', {}).get(name, (('', 0), {}))
         record.life = (life[0], life[1])
-    for name, life, of_life, counts, elapsed_s in entries:
+      numbers = state.get('numbers', {})  # nor these
+      self._numbers = {name: tuple(number) for name, number in numbers.items()}
+    for name, life, of_life, *number, counts, elapsed_s in entries:
+      if number:  # it is of a row
+        self._numbers[name] = tuple(number[0])
       record = self._nodes.setdefault(name, rates.NodeRecord(now))
       record.life, record.of_life = (life[0], life[1]), of_life
       self._add(record, counts)

@@ -421,6 +421,23 @@ def test_a_row_whose_answer_was_lost_is_there_once(tmp_path):
   assert 'number_' not in rows[0]
 
 
+def test_a_row_that_a_killed_counter_did_not_answer_is_there_once(tmp_path):
+  def log(counter, *numbers):
+    for number in numbers:
+      row = {'of': number, 'number_': ('life', number)}
+      counter.log('e/0', 'evaluation', row)
+
+  log(counter_lib.Counter(tmp_path), 1, 2)
+  # It was killed with the second row written, and so was the next counter.
+  log(counter_lib.Counter(tmp_path), 2, 3)
+  last = counter_lib.Counter(tmp_path)
+  log(last, 3, 4)
+  last.close()
+  log(counter_lib.Counter(tmp_path), 4, 5)
+  rows = run_directory.RunDirectory(tmp_path).metrics('evaluation')
+  assert [row['of'] for row in rows] == [1, 2, 3, 4, 5]
+
+
 def test_a_report_whose_answer_was_lost_is_counted_once(tmp_path):
   counter = counter_lib.Counter(tmp_path)
   counter.report('e/0', {'actor_steps': 5}, life=(('run', 1), {}))
