@@ -386,8 +386,11 @@ def _note(sentence: str) -> None:
 def _warn(path: pathlib.Path, sentence: str) -> None:
   """Says something of a run on screen and in its log."""
   print(f'warning: {sentence}', file=sys.stderr)
-  with (path / 'logs' / 'launcher.log').open('a', encoding='utf-8') as file:
-    file.write(f'{time.strftime("%Y-%m-%d %H:%M:%S")} {sentence}\n')
+  log = path / 'logs' / 'launcher.log'
+  with contextlib.suppress(OSError):  # on screen it is
+    log.parent.mkdir(exist_ok=True)  # a copy of a run may lack it
+    with log.open('a', encoding='utf-8') as file:
+      file.write(f'{time.strftime("%Y-%m-%d %H:%M:%S")} {sentence}\n')
 
 
 def root() -> pathlib.Path:

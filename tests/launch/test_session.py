@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import shutil
 import types
 
 import launchpad as lp
@@ -252,6 +253,21 @@ def test_a_run_whose_last_save_failed_says_what_there_is(
   shown = capsys.readouterr()
   assert 'goes on with worker-0.npz of update 10,776' in shown.err
   assert more == state.FINISHED and said not in shown.out
+
+
+def test_a_copy_of_a_run_without_its_logs_goes_on_with_a_warning(
+  tmp_path, monkeypatch, capsys
+):
+  _ended(monkeypatch, _last_save_fails)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  session.run(cell, 'local_mt', path, isolate='off')
+  shutil.rmtree(path / 'logs')
+  _ended(monkeypatch, lambda path, tick: _counted(path))
+  more = session.run(cell, 'local_mt', path, resume=True, isolate='off')
+  said = 'goes on with worker-0.npz of update 10,776'
+  assert more == state.FINISHED, capsys.readouterr().err
+  assert said in capsys.readouterr().err
+  assert said in (path / 'logs' / 'launcher.log').read_text()
 
 
 def _only_best_fails(path, *unused):
