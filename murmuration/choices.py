@@ -142,10 +142,10 @@ def named(
         f'There is no setting {key!r}.{settings_lib.near(key, known)}'
       )
     if len(places) > 1:
-      section = places[0].partition('.')[0]
+      # No agent={...}: `train` has an argument of that name.
       raise ValueError(
         f'{key} is a setting of several sections: {", ".join(places)}. Say '
-        f'which, as {section}={{{key!r}: ...}}.'
+        f'which by its whole name; in Python as **{{{places[-1]!r}: ...}}.'
       )
     found[places[0]] = value
   return found

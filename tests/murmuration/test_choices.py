@@ -1,5 +1,9 @@
 """The config that a run has by what a caller chose."""
 
+import ast
+import inspect
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ from launch import cell as cell_lib
 from launch import registry
 from murmuration import arguments
 from murmuration import choices
+from murmuration import runs
 
 
 def _config(agent, environment=None, topology=None, steps=None, **settings):
@@ -115,6 +120,16 @@ def test_settings_are_found_by_their_names():
   assert config['agent']['gamma'] == 0.9
   with pytest.raises(ValueError, match='"agent.learning_rate"'):
     _config('dqn', learning_rat='1')
+
+
+def test_a_setting_of_two_sections_is_found_by_what_the_refusal_advises():
+  with pytest.raises(ValueError, match='several sections') as refused:
+    _config('es_mlp', learning_rate='0.1')
+  (name,) = re.findall(r"\*\*\{('.*'): ", str(refused.value))
+  more = {ast.literal_eval(name): '0.1'}
+  given = inspect.signature(runs.train).bind('es_mlp', **more).arguments
+  config = _config(given['agent'], **given['config'])
+  assert config['evolution']['learning_rate'] == 0.1
 
 
 def test_sizes_may_be_an_array():
