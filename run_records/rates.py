@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 _WINDOW_S = 5.0
+_PATIENCE = 2  # increments' durations without the next one: it has stopped
 _MIN_DURATION_S = 0.5  # over less time, a rate is mostly jitter of the reports
 
 
@@ -20,31 +21,40 @@ class Rates:
 
   def add(self, name: str, count: int, now: float) -> None:
     """Adds an increment that was reported at `now`, in seconds."""
-    if name not in self._points:
-      # The duration of the first increment is unknown, so it only opens the
-      # window: a slow start must not show as a low rate.
-      self._points[name] = collections.deque([(now, 0)])
+    points = self._points.setdefault(name, collections.deque())
+    if not count:  # of a node that reports more often than it has news
       return
-    points = self._points[name]
-    points.append((now, points[-1][1] + count))
+    # The duration of the first increment is unknown, so it only opens the
+    # window: a slow start must not show as a low rate.
+    points.append((now, points[-1][1] + count if points else 0))
     self._cut(points, now)
 
   def per_second(self, now: float) -> dict[str, float]:
-    """The rate of each count over the last 5 s; 0 while it is unknown."""
+    """The rate of each count over the last 5 s; 0 while it is unknown.
+
+    Of one that grows less often, as by generations, over its newest increment.
+    """
     rates = {}
     for name, points in self._points.items():
+      rates[name] = 0.0
       self._cut(points, now)
-      # The window ends at `now`, so rates fall to 0 when reports stop.
-      duration = min(now - points[0][0], _WINDOW_S)
-      known = len(points) > 1 and duration >= _MIN_DURATION_S
-      done = points[-1][1] - points[0][1]
-      rates[name] = done / duration if known else 0.0
+      if len(points) > 1:
+        (oldest, before), (newest, total) = points[0], points[-1]
+        # The window ends at `now`, so rates fall to 0 when reports stop.
+        window = max(_WINDOW_S, newest - oldest, now - newest)
+        duration = min(now - oldest, window)
+        if duration >= _MIN_DURATION_S:
+          rates[name] = (total - before) / duration
     return rates
 
   def _cut(
     self, points: collections.deque[tuple[float, int]], now: float
   ) -> None:
     while len(points) > 1 and points[1][0] <= now - _WINDOW_S:
+      took = points[1][0] - points[0][0]
+      # The next one may take longer than this one did.
+      if len(points) == 2 and now - points[1][0] < _PATIENCE * took:
+        return
       points.popleft()
 
 

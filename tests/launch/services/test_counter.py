@@ -120,6 +120,25 @@ def test_rates_are_of_the_last_seconds_and_fall_when_reports_stop():
   assert snapshot['nodes']['e/0']['age_s'] == pytest.approx(6.0)
 
 
+def test_a_rate_does_not_flicker_where_a_count_grows_seldom():
+  clock = _Clock()
+  counter = _counter(clock=clock, budget={'actor_steps': 10_000})
+  rates, left = [], []
+  # Generations of 20 and 24 s, by a node that reports every second.
+  for second in range(110):
+    done = 100 if second % 44 in (0, 20) else 0
+    counter.report('master/0', {'actor_steps': done})
+    snapshot = counter.snapshot()
+    if second >= 20:
+      rates.append(snapshot['rates']['actor_steps'])
+      left.append(snapshot['left_s'])
+    clock.now += 1.0
+  assert 100 / 24 <= min(rates) and max(rates) <= 100 / 20
+  assert None not in left
+  clock.now += 60.0
+  assert counter.snapshot()['rates']['actor_steps'] == 0.0
+
+
 def test_rows_are_logged_with_who_when_and_after_how_many_steps(tmp_path):
   clock = _Clock()
   counter = _counter(tmp_path, clock)
