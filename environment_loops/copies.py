@@ -52,7 +52,9 @@ class Copies(stepping.EpisodeStepper):
       found: Any = None
       try:
         found = self._steps[index](native[index])
-        arrival, reward[index], terminated[index], truncated[index], _ = found
+        arrival, paid, terminated[index], truncated[index], _ = found
+        # Most are floats, each step of each environment.
+        reward[index] = paid if type(paid) is float else faults.reward(paid)
       except (TypeError, ValueError) as e:
         faults.check_step(self._spec.name, found, e)
         raise

@@ -181,7 +181,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     try:
       found = self._environment.step(native)
       observation, reward, terminated, truncated, _ = found
-      reward = np.float32(reward)
+      reward = np.float32(faults.reward(reward))
     except (TypeError, ValueError) as e:
       faults.check_step(self._spec.name, found, e)
       raise
@@ -375,6 +375,12 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'needed. Give one that is wrapped, with Discrete actions: '
       f'gymnasium.wrappers.TransformAction(env, lambda action: ..., '
       f'gymnasium.spaces.Discrete(n)). {_PAGE}'
+    )
+  if 0 in space.shape:
+    raise EnvironmentRefused(
+      f'{name} takes actions of shape {space.shape}, in which there is nothing '
+      f'to choose. Give one that is wrapped, with at least one number, which '
+      f'it may ignore. {_PAGE}'
     )
   if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
     # Not ClipAction, which takes bounds away, nor RescaleAction, which needs

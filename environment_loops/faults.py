@@ -101,6 +101,16 @@ def first(name: str, reset: Callable[..., Any], **options: Any) -> Any:
   )
 
 
+def reward(value: Any) -> float:
+  """A reward as a number, also where it is in an array of one.
+
+  Raises:
+    TypeError, ValueError: it is None, which NumPy takes for NaN, or none or
+      several numbers, or no number. `check_step` says it.
+  """
+  return float(value.item() if isinstance(value, np.ndarray) else value)
+
+
 def check_step(name: str, returned: Any, error: Exception) -> None:
   """Raises what `error` comes of, if `step` returned something else.
 

@@ -300,6 +300,16 @@ _FIRST = np.zeros(2, np.float32)
       (_FIRST, 'one', False, False, {}),
       r'number for the reward.*\(ndarray, str, bool, bool, dict\)',
     ),
+    (
+      (_FIRST, {}),
+      (_FIRST, None, False, False, {}),
+      r'number for the reward.*\(ndarray, NoneType, bool, bool, dict\)',
+    ),
+    (
+      (_FIRST, {}),
+      (_FIRST, np.ones(2), False, False, {}),
+      r'number for the reward.*\(ndarray, ndarray, bool, bool, dict\)',
+    ),
     ((_FIRST, {}), None, r'step\(\) has to return'),
   ],
 )
@@ -316,6 +326,19 @@ def test_what_older_environments_return_is_said(
   with pytest.raises(environments.EnvironmentFault, match=said):
     environment.reset()
     environment.step(action)
+
+
+@pytest.mark.filterwarnings('error')  # of NumPy: it will be no number there
+@pytest.mark.parametrize('reward', [2.0, 2, np.float32(2), np.array([2.0])])
+def test_a_reward_is_one_number_also_in_an_array_of_one(register, reward):
+  step = (_FIRST, reward, False, False, {})
+  name = register(lambda **options: _Old((_FIRST, {}), step))
+  single, several = environments.make(name, 0), vector.make_vector(name, 2, 0)
+  single.reset()
+  several.reset()
+  paid = single.step(0).reward
+  assert isinstance(paid, np.float32) and paid == 2
+  assert several.step(np.zeros(2, np.int32)).reward.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize('batched', [True, False])

@@ -261,6 +261,8 @@ def test_observations_other_than_a_box_are_refused(name, reason):
     (gymnasium.spaces.MultiDiscrete([2, 2]), 'MultiDiscrete'),
     (gymnasium.spaces.Box(-np.inf, np.inf, (1,)), 'unbounded'),
     (gymnasium.spaces.Box(0, 3, (1,), np.int32), 'int32'),
+    (gymnasium.spaces.Box(-1, 1, (0,)), 'nothing to choose'),
+    (gymnasium.spaces.Box(-1, 1, (2, 0)), 'nothing to choose'),
   ],
 )
 def test_actions_that_no_agent_has_are_refused(register, actions, reason):
