@@ -33,8 +33,13 @@ def test_a_preset_makes_one_update_of_one_block(preset):
 def test_blocks_that_actors_cannot_share_are_refused():
   experiment, config = _parts()
   config = dataclasses.replace(config, num_actors=2)
-  with pytest.raises(ValueError, match='cannot be shared out'):
+  with pytest.raises(ValueError, match='cannot be shared out') as caught:
     actor_learner.build(experiment, config)
+  # Of what the agent has, and what mends it.
+  assert 'rollout' not in str(caught.value)
+  assert 'agent.batch_size be a multiple of num_act' in str(caught.value)
+  chosen = {'actors.num_actors': '2', 'agent.batch_size': '32'}
+  cell_lib.resolve('a2c', overrides=chosen).build()
 
 
 def test_a_batch_of_part_of_a_block_names_what_may_be_set():
