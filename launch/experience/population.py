@@ -30,14 +30,15 @@ _LADDER = 8
 class _Own(kind.Local):
   """Base of both kinds, where each call of the learner comes with acting."""
 
-  knob = 'agent.min_replay_size'
-
   def __init__(self, experiment, members: int):
     config = actor_settings.Config(
       num_actors=1, envs_per_actor=members * self.envs_per_member
     )
     super().__init__(experiment, config)
     self._members = members
+    least, steps = experiment.min_replay_size, self.agent.n_step
+    longer = steps * self.envs_per_member > least
+    self.knob = 'agent.n_step' if longer else 'agent.min_replay_size'
     self._layout = self.agent.transition_layout()
     own = () if self.prioritized else (members,)
     self._signature = self._layout.signature(*own)

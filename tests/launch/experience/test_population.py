@@ -276,3 +276,15 @@ def test_members_act_by_what_the_agent_has():
     behaviour = _experience(make).behaviour(infos)
     assert isinstance(behaviour, kind)
     assert behaviour.act(theta, observation, 0, rng).tolist() == actions
+
+
+@pytest.mark.parametrize(
+  'setting, value, named',
+  [
+    ('agent.n_step', '100000', 'agent.n_step'),
+    ('run.steps_per_agent', '300', 'agent.min_replay_size'),
+  ],
+)
+def test_what_is_to_be_lowered_is_what_asks_for_most(setting, value, named):
+  with pytest.raises(experience.TooFewSteps, match=f'or lower {named}\\.'):
+    cell_lib.resolve('dqn', overrides={setting: value}).build()
