@@ -80,6 +80,7 @@ def export(
   format: str = 'numpy',
   to: pathlib.Path | None = None,
   score: int | None = None,
+  **about: Any,
 ) -> pathlib.Path:
   """Writes the best policy of a run.
 
@@ -88,6 +89,7 @@ def export(
     format: 'numpy', 'savedmodel' or 'onnx'.
     to: the file (.py, or .npz without code), or SavedModel's directory.
     score: episodes to play, for `scored`; None plays none.
+    **about: what else it is to say of itself.
 
   Returns:
     Where it is.
@@ -106,7 +108,8 @@ def export(
   to = run_dir / _NAMES[format] if to is None else to
   if format == 'savedmodel' and to.exists():
     raise FileExistsError(f'{to} is there already. Give another name.')
-  data = packed(kept, **(scored(run, kept, score) if score else {}))
+  more = scored(run, kept, score) if score else {}
+  data = packed(kept, **more, **about)
   to.parent.mkdir(parents=True, exist_ok=True)
   if format == 'savedmodel':
     _save_model(portable.Policy(data), to)

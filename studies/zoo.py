@@ -6,7 +6,8 @@
 Each AGENT:PRESET is trained in --out with the settings of its preset, until its
 target or the end of its budget. Its best policy plays 100 episodes. If their
 mean reaches the preset's target, or without one what counts as solved, the
-policy is put into murmuration/zoo with its command, seed, score and interval.
+policy is put into murmuration/zoo with its command, seed, score and interval,
+and the commit that made it, as presets change.
 `make docs` then writes the table of docs/zoo.md. Finished runs are not
 repeated; interrupted ones are resumed. A run with another seed is refused.
 """
@@ -34,9 +35,11 @@ from murmuration import play
 from run_records import commands
 from run_records import curves
 from run_records import run_directory
+from studies import runs
 
 EPISODES = 100
 MOST_BYTES = 100_000  # size limit of an entry
+_UNKNOWN = 'unknown'  # as `runs.revision` says it
 
 
 class NoEntry(ValueError):
@@ -76,8 +79,8 @@ def main() -> int:
   for cell in args.cells:
     path = args.out / cell.replace(':', '-')
     try:
-      train(cell, path, args.seed, args.wall_clock_s)
-      about = enter(path, args.to / f'{path.name}.npz')
+      code = train(cell, path, args.seed, args.wall_clock_s)
+      about = enter(path, args.to / f'{path.name}.npz', code)
       print(f'{cell}: {about["score"]:.1f} {about["interval"]}', flush=True)
     except (ValueError, OSError) as e:
       missing += 1
@@ -87,8 +90,11 @@ def main() -> int:
 
 def train(
   cell: str, path: pathlib.Path, seed: int, wall_clock_s: int | None
-) -> None:
+) -> str:
   """Runs AGENT:PRESET in `path`, unless that run has finished.
+
+  Returns:
+    The revision that made the run.
 
   Raises:
     NoEntry: the run failed, or `path` holds a run with another seed.
@@ -108,7 +114,8 @@ def train(
   if summary is not None and summary['finished']:
     if summary.get('outcome') == 'failed':
       raise NoEntry(f'{path} has failed: {summary["reason"]}.')
-    return
+    return _UNKNOWN
+  before = _UNKNOWN if resumed else runs.revision()
   limit = f'--config.run.wall_clock_s={wall_clock_s}'
   done = subprocess.run(
     [
@@ -126,10 +133,13 @@ def train(
   if done.returncode:
     tail = '\n'.join(done.stdout.splitlines()[-10:])
     raise NoEntry(f'the run ended with exit code {done.returncode}:\n{tail}')
+  return runs.revision(since=before)
 
 
-def enter(path: pathlib.Path, to: pathlib.Path) -> dict:
+def enter(path: pathlib.Path, to: pathlib.Path, code: str) -> dict:
   """Writes the best policy of a run as an entry; returns its description.
+
+  `code` is the revision that made the run.
 
   Raises:
     NoEntry: the policy is not good enough, or too large.
@@ -141,7 +151,7 @@ def enter(path: pathlib.Path, to: pathlib.Path) -> dict:
     needed = curves.threshold(config['environment'])
   new = to.with_name(f'.{to.name.removesuffix(to.suffix)}.new.npz')
   try:
-    export.export(path, to=new, score=EPISODES)
+    export.export(path, to=new, score=EPISODES, code=code)
     about = play.load(str(new)).about
     if needed is None or about['score'] < needed:
       raise NoEntry(

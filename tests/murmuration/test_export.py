@@ -141,11 +141,12 @@ def test_a_saved_model_says_of_itself_what_the_file_says(tmp_path, monkeypatch):
   monkeypatch.setattr(export, 'scored', lambda *unused: about)
   monkeypatch.setattr(export.playing, 'load', lambda run: kept)
   monkeypatch.setattr(export.run_directory, 'open', lambda path: path)
-  file = export.export(tmp_path, to=tmp_path / 'a.npz', score=9)
-  model = export.export(tmp_path, 'savedmodel', tmp_path / 'model', score=9)
+  more = {'score': 9, 'code': 'abc'}
+  file = export.export(tmp_path, to=tmp_path / 'a.npz', **more)
+  model = export.export(tmp_path, 'savedmodel', tmp_path / 'model', **more)
   found = json.loads((model / 'assets.extra' / 'about.json').read_text())
   assert found == portable.Policy(file.read_bytes()).about
-  assert found['score'] == 1.5
+  assert found['score'] == 1.5 and found['code'] == 'abc'
   # It is looked for before episodes are played.
   monkeypatch.setattr(export.playing, 'evaluate', None)
   with pytest.raises(FileExistsError, match='model is there already'):

@@ -10,6 +10,7 @@ from murmuration import export
 from murmuration import play
 from run_records import jsonable
 from run_records import run_directory
+from studies import runs
 from studies import zoo
 
 
@@ -22,13 +23,13 @@ def entered(tmp_path, monkeypatch):
     config = {'environment': environment, 'run': {'target_return': target}}
     run = run_directory.create(tmp_path / 'run', config, {})
 
-    def exported(path, to, score):
-      assert path == run.path and score == 100
+    def exported(path, to, score, code):
+      assert path == run.path and score == 100 and code == 'abc'
       shutil.copy(source, to)
 
     monkeypatch.setattr(export, 'export', exported)
     monkeypatch.setattr(zoo, 'MOST_BYTES', most)
-    return zoo.enter(run.path, tmp_path / 'dqn-cartpole.npz')
+    return zoo.enter(run.path, tmp_path / 'dqn-cartpole.npz', 'abc')
 
   yield enter
   names = {path.name for path in tmp_path.iterdir()}
@@ -74,11 +75,18 @@ def test_a_run_that_was_broken_off_goes_on_and_one_that_is_over_does_not(
     commands.append(command)
     return subprocess.CompletedProcess(command, 0, '')
 
+  def revision(since='new'):
+    return 'new' if since == 'new' else f'{since} to new'
+
   monkeypatch.setattr(subprocess, 'run', run)
+  monkeypatch.setattr(runs, 'revision', revision)
+  assert zoo.train('dqn:cartpole', tmp_path / 'other', 1, None) == 'new'
+  commands.clear()
   path = run_directory.create(tmp_path / 'run', {'seed': 1}, {}).path
-  for finished in (False, True):
+  # By which code the first part was made is not known.
+  for finished, code in ((False, 'unknown to new'), (True, 'unknown')):
     jsonable.write(path / 'summary.json', {'finished': finished})
-    zoo.train('dqn:cartpole', path, 1, None)
+    assert zoo.train('dqn:cartpole', path, 1, None) == code
   (command,) = commands
   assert f'--resume={path}' in command
   with pytest.raises(zoo.NoEntry, match='of --seed=1, and asked for is .*=2'):
