@@ -9,7 +9,9 @@ grid: all combinations. random: --trials of them, drawn. halving: all trials get
 a part of the steps, and the best one in --keep goes on with more, round after
 round. A trial's score is the mean over its seeds of the last three evaluations.
 A sweep may be interrupted: the same command continues it. Runs with the same
-settings are not repeated, and with more --steps they go on where they ended.
+settings are not repeated, and with more --steps they go on where they ended;
+but where the preset's rate falls over the whole budget (A2C, IMPALA), other
+--steps are other settings.
 """
 
 from __future__ import annotations
