@@ -36,6 +36,8 @@ class Config(impala.Config):
   max_gradient_norm: settings.Positive | None = 0.5
   # Weight of the policy's entropy in the loss; paper: 0.01.
   entropy_cost: settings.NotNegative = 0.01
+  # Weight of half the squared error; OpenAI Baselines: 0.5 of the whole.
+  baseline_cost: settings.NotNegative = 1.0
   # Off-policy correction; without lag, 'vtrace' gives the same.
   correction: Literal['vtrace', 'none'] = 'none'
   trace_lambda: settings.Fraction = 1.0  # lambda; below 1: GAE; paper: 1

@@ -32,7 +32,6 @@ def _preset(
       'batch_size': _ENVIRONMENTS,
       'learning_rate': 1e-3,
       'rmsprop_epsilon': 1e-3,  # [M]: 0.1, for sums over a rollout
-      'baseline_cost': 1.0,  # on half the squared error; as [M]
       'anneal_env_steps': steps,  # of all learners; as [M]
       **agent,
     },

@@ -36,8 +36,6 @@ def _preset(
       'rmsprop_epsilon': 1e-5,  # [C]
       'learning_rate': 1e-3,  # [R]; [C]: 7e-4
       'entropy_cost': 0.01,  # [C]
-      # On half the squared error; [C]: 0.5 on the whole.
-      'baseline_cost': 1.0,
       'max_gradient_norm': 0.5,  # [C]
       'reward_scale': 0.1,  # as in configs/a2c.py
       **agent,

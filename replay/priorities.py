@@ -222,7 +222,8 @@ class _Shard:
       with self._changed:
         self._busy = False
         if reason is None:
-          self._away = False
+          # One that is only slow is said once, not after each batch.
+          self._away = self._away and bool(self._waiting)
         elif not self._closed:
           self._drop(len(keys), f'failed ({reason})')
         self._changed.notify_all()

@@ -132,7 +132,14 @@ class Local(Directory):
   @contextlib.contextmanager
   def _locked(self) -> Iterator[None]:
     with self._file.with_suffix('.lock').open('w') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX)
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+      except OSError as e:
+        raise OSError(
+          e.errno,
+          f'{self._file.parent} is on a file system without locks ({e}), by '
+          'which nodes agree on addresses. Set TMPDIR to a local disk.',
+        ) from e
       yield
 
 

@@ -219,7 +219,8 @@ class Counter:
 
     Returns:
       totals: count name to total.
-      rates: count name to increments per second over the last 5 s.
+      rates: count name to increments per second over the last 5 s, or since
+        the increment before the newest, if that took longer.
       nodes: node to {'metrics', 'totals', 'rates', 'age_s'}; age_s is the
         time since its last report.
       latest: kind to the newest row.

@@ -268,5 +268,6 @@ def _sync(path: pathlib.Path) -> None:
 def _locked(root: pathlib.Path):
   """Allows one save or restore at a time; the lock ends with the process."""
   with open(root / _LOCK, 'w') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
+    with contextlib.suppress(OSError):  # the file system has no locks
+      fcntl.flock(file, fcntl.LOCK_EX)
     yield

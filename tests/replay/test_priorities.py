@@ -1,7 +1,9 @@
 """Priorities: repaired, refused, and written back to their shards."""
 
 import logging
+import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -163,6 +165,33 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
   # It comes back: what waited is written.
   serve(_table(), port=port)
   assert writer.flush(60.0)
+  writer.close()
+
+
+def test_a_shard_that_is_only_slow_is_said_once(monkeypatch, caplog):
+  monkeypatch.setattr(priorities, 'MAX_WAITING', 2)
+  taken, goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+  def slow(table, updates, deleted):
+    del table, updates, deleted
+    taken.release()
+    assert goes_on.acquire(timeout=60)
+
+  client = types.SimpleNamespace(
+    server_address='there',
+    _client=types.SimpleNamespace(MutatePriorities=slow),
+  )
+  writer = priorities.PriorityWriter([client], 'table')
+  for _ in range(10):
+    for value in range(4):
+      writer.update(_sample([value], [0]), np.ones(1))
+    assert taken.acquire(timeout=60)
+    goes_on.release()  # one of them gets through
+  for _ in range(100):
+    goes_on.release()
+  assert writer.flush(60.0)
+  assert writer.dropped >= 20
+  assert caplog.text.count('are dropped') == 1
   writer.close()
 
 
