@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from agents import settings
 
+_CENTRAL = settings.only_with('inference', 'central')
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -35,12 +37,14 @@ class Config:
   # Where policies run: 'local', in each actor, or 'central', on a server.
   inference: Literal['local', 'central'] = 'local'
   # Transport to that server; 'auto': shared memory on its host, elsewhere RPC.
-  inference_transport: Literal['auto', 'shared_memory', 'rpc'] = 'auto'
+  inference_transport: Annotated[
+    Literal['auto', 'shared_memory', 'rpc'], _CENTRAL
+  ] = 'auto'
   # Milliseconds that a request waits for others, at most.
-  inference_max_wait_ms: settings.NotNegative = 2.0
+  inference_max_wait_ms: Annotated[settings.NotNegative, _CENTRAL] = 2.0
   # Environments in one of the server's batches, at most; None: no limit, and
   # those of half the actors are enough.
-  inference_max_batch: settings.Whole | None = None
+  inference_max_batch: Annotated[settings.Whole | None, _CENTRAL] = None
 
   def __post_init__(self):
     settings.check(self, 'actors')
@@ -63,12 +67,8 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
   else:
     why = 'it is of unrolls in a queue, and this agent samples replay'
     found.update(dict.fromkeys(('queue_batches', 'max_lag'), why))
-  if config.inference == 'local':
-    if agent.on_policy:
-      found['update_period'] = 'an on-policy agent acts for a rollout each time'
-    why = 'it is of a server that acts: --config.actors.inference=central'
-    for name in ('transport', 'max_wait_ms', 'max_batch'):
-      found[f'inference_{name}'] = why
+  if config.inference == 'local' and agent.on_policy:
+    found['update_period'] = 'an on-policy agent acts for a rollout each time'
   return found
 
 

@@ -18,6 +18,8 @@ from agents import settings
 
 Spread = Literal['decades', 'paper', 'none']
 
+_DEFAULT = settings.only_with('supervisor', 'default')
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -67,12 +69,13 @@ class Config:
   offer_after_updates: settings.Count = 1
   # Rules of the supervisor: 'default', this project's; 'literal', the paper's.
   supervisor: Literal['default', 'literal'] = 'default'
-  window: settings.Whole = 20  # newest episodes of theta_star in R_star
+  # Newest episodes of theta_star in R_star.
+  window: Annotated[settings.Whole, _DEFAULT] = 20
   # Confirmation episodes after which a candidate gets a trial, whatever its
   # claim.
-  idle_episodes: settings.Whole = 6
+  idle_episodes: Annotated[settings.Whole, _DEFAULT] = 6
   # Seconds after which an unfinished trial is dropped.
-  trial_timeout_s: settings.Seconds = 120.0
+  trial_timeout_s: Annotated[settings.Seconds, _DEFAULT] = 120.0
   # Seconds of pause after a confirmation episode.
   confirmation_period_s: settings.Pause = 0.1
   # Seconds without a supervisor after which an explorer halves the weight of
@@ -81,8 +84,9 @@ class Config:
 
   def __post_init__(self):
     settings.check(self, 'swarm')
-    why = 'a trial of b + 1 episodes has to fit into the window.'
-    settings.ordered(self, 'swarm.b', 'swarm.window', why)
+    if self.supervisor == 'default':
+      why = 'a trial of b + 1 episodes has to fit into the window.'
+      settings.ordered(self, 'swarm.b', 'swarm.window', why)
 
 
 def learning_rate(

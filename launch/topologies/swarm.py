@@ -42,8 +42,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
   found = {}
   if config.supervisor == 'literal':
     why = "the rules of swarm.supervisor='literal' know none"
-    names = 'window', 'idle_episodes', 'trial_timeout_s'
-    found.update(dict.fromkeys((*names, 'run.target_return'), why))
+    found['run.target_return'] = why
   if (agent.updates_per_call or 1) == 1:
     found['pull_every'] = f'{agent.name} has one update to a rollout, or none'
   return found

@@ -116,7 +116,7 @@ OTHERS = {
   ),
   'a server that is not there': (
     ['impala', '--config.actors.inference_max_batch=4'],
-    '--config.actors.inference=central',
+    "it needs actors.inference='central', and that is 'local'",
   ),
   'a goal that the rules as printed never confirm': (
     [
