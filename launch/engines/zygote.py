@@ -287,6 +287,7 @@ class Launcher:
       socket.AF_UNIX, socket.SOCK_SEQPACKET
     )
     self._launcher_pid = os.getpid()
+    self.network = _network()
     self._environment = dict(os.environ)
     self.pid: int | None = os.fork()
     if not self.pid:
@@ -358,12 +359,22 @@ _launcher: Launcher | None = None
 
 
 def get() -> Launcher:
-  """Returns the zygote of this process; forks it if there is none."""
+  """Returns the zygote of this process; forks it if there is none.
+
+  One that was forked before this process changed its network is replaced.
+  """
   global _launcher
+  if _launcher is not None and _launcher.network != _network():
+    _launcher.quit()
   if _launcher is None or not _launcher.alive():
     check_fork()
     _launcher = Launcher()
   return _launcher
+
+
+def _network() -> str:
+  """Which network this process is in (isolation.py)."""
+  return os.readlink('/proc/self/ns/net')
 
 
 def check_fork() -> None:

@@ -67,6 +67,25 @@ def test_many_nodes_start_though_nobody_reads_of_the_first(tmp_path):
   assert set(dict(heard).values()) == {'exited'}
   assert not scratch.exists()
 
+def test_a_zygote_of_another_network_is_replaced():
+  code = """
+from launch.engines import zygote
+
+first = zygote.get()
+assert zygote.get() is first
+one, zygote._network = first.pid, lambda: 'that of --isolate'
+second = zygote.get()
+assert not first.alive() and second.alive() and second.pid != one
+assert zygote.get() is second
+second.quit()
+"""
+  subprocess.run(
+    [sys.executable, '-c', code],
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    timeout=120,
+    check=True,
+  )
+
 
 def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
   def no_fork():
