@@ -67,6 +67,7 @@ def test_many_nodes_start_though_nobody_reads_of_the_first(tmp_path):
   assert set(dict(heard).values()) == {'exited'}
   assert not scratch.exists()
 
+
 def test_a_zygote_of_another_network_is_replaced():
   code = """
 from launch.engines import zygote
