@@ -32,6 +32,18 @@ from run_records import settings
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
 
+class Unused(ValueError):
+  """A setting that was given would change nothing.
+
+  Attributes:
+    key: its name.
+  """
+
+  def __init__(self, key: str, why: str):
+    super().__init__(f'{key} would change nothing here: {why}. Leave it out.')
+    self.key = key
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
   """An agent on a topology."""
@@ -218,7 +230,9 @@ def _cell(
     for key in overrides:
       _check(key, kinds, topology_name)
   sections = {name: section(name) for name in kinds}
-  unused = dict(made_agent.ignored)
+  unused = {}
+  for key, why in made_agent.ignored.items():
+    unused[key if '.' in key else f'agent.{key}'] = why
   for name, made in sections.items():
     if dataclasses.is_dataclass(made):
       unused |= agent_settings.ignored(made, name)
@@ -236,7 +250,7 @@ def _cell(
   }
   for key, why in unused.items():
     if key in overrides:
-      raise ValueError(f'{key} would change nothing here: {why}. Leave it out.')
+      raise Unused(key, why)
   if sections['run'].deterministic:
     _check_deterministic(topology, sections['run'])
   largest, least = _replay_sizes(made_agent, agent_config)

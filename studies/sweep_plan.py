@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 import re
+from typing import Any
 
 from launch import cell as cell_lib
 from launch import engines
@@ -128,6 +129,7 @@ def plan(
     found = search.grid(full)
   else:
     found = search.draw(full, args.trials or 9, args.draw_seed)
+  found = _effective(found, lambda trial: resolve({**stays, **trial}))
   rungs = [search.Rung(len(found), steps)]
   if args.how == 'halving':
     least = args.least or min(steps, 1000)
@@ -164,6 +166,35 @@ def plan(
     rungs,
     config['environment'],
   )
+
+
+def _effective(
+  trials: Sequence[search.Trial], resolve: Callable[[search.Trial], Any]
+) -> list[search.Trial]:
+  """The trials without settings that change nothing beside their others.
+
+  So `prioritized=False,True priority_exponent=0.4,0.6` are three.
+
+  Raises:
+    launch.cell.Unused: of a setting that changes nothing in any of them.
+  """
+  found: dict[tuple, search.Trial] = {}
+  unused: dict[str, cell_lib.Unused] = {}
+  for trial in trials:
+    while True:
+      try:
+        resolve(trial)
+        break
+      except cell_lib.Unused as e:
+        if e.key not in trial:
+          raise
+        unused[e.key] = e
+        trial = {key: text for key, text in trial.items() if key != e.key}
+    found[tuple(trial.items())] = trial
+  for key, error in unused.items():
+    if not any(key in trial for trial in found.values()):
+      raise error
+  return list(found.values())
 
 
 def spaces(

@@ -35,7 +35,8 @@ from run_records import reporting
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20
 # Of an on-policy actor for the learner. Each time that was not enough it waits
-# twice as long: mostly updates are slow, and no block was lost.
+# twice as long, as mostly updates are slow and no block was lost; but no longer
+# than a run may stand still.
 _ON_POLICY_WAIT_S = 30.0
 _LOOK_AROUND_S = 0.5  # between two checks for the end during that wait
 
@@ -213,7 +214,8 @@ class Actor:
         _logger.warning(
           'No newer parameters in %.0f s: acting on.', self._patience_s
         )
-        self._patience_s *= 2
+        most = max(self._experiment.run.stall_s / 2, _ON_POLICY_WAIT_S)
+        self._patience_s = min(2 * self._patience_s, most)
         return
 
   def _over(self) -> bool:

@@ -202,8 +202,11 @@ class Counter:
   def hold(self, node: str, seconds: float) -> None:
     """Keeps the program up after the end, for `seconds` at most; 0 lets go."""
     with self._lock:
-      self._holds[node] = self._clock() + seconds
-    self._save(must=True)  # a next counter would wait for who has let go
+      now = self._clock()
+      self._holds[node] = now + seconds
+      state = self._nodes.get(node, rates.NodeRecord(now))
+      self._changed(node, state, {}, now, float(seconds))
+    self._save()
 
   def finished(self) -> bool:
     """Whether a goal, a budget or the wall clock has ended the run."""
@@ -352,15 +355,18 @@ class Counter:
     node: rates.NodeRecord,
     counts: Mapping[str, int],
     now: float,
-    *number: tuple,
+    *more: tuple | float,
   ) -> None:
-    """Notes what `_restore` adds to the state of before."""
+    """Notes what `_restore` adds to the state of before.
+
+    `more` is the number of a row, or the seconds of a hold.
+    """
     self._changes += 1
     if self._file is not None:
       news = {key: int(count) for key, count in counts.items()}
       self._file.add(
         self._changes,
-        [name, node.life, node.of_life, *number, news, self._elapsed(now)],
+        [name, node.life, node.of_life, *more, news, self._elapsed(now)],
       )
 
   def _held(self, now: float) -> dict[str, float]:
@@ -441,9 +447,12 @@ class Counter:
         record.life = (life[0], life[1])
       numbers = state.get('numbers', {})  # nor these
       self._numbers = {name: tuple(number) for name, number in numbers.items()}
-    for name, life, of_life, *number, counts, elapsed_s in entries:
-      if number:  # it is of a row
-        self._numbers[name] = tuple(number[0])
+    held: dict[str, float] = {}
+    for name, life, of_life, *more, counts, elapsed_s in entries:
+      if more and isinstance(more[0], list):
+        self._numbers[name] = tuple(more[0])
+      elif more:
+        held[name] = more[0]
       record = self._nodes.setdefault(name, rates.NodeRecord(now))
       record.life, record.of_life = (life[0], life[1]), of_life
       self._add(record, counts)
@@ -458,7 +467,8 @@ class Counter:
       self._elapsed_before_s = max(
         self._elapsed_before_s, float(state['elapsed_s']) + dead_s
       )
-      holds = state.get('holds', {})  # of an older version, there are none
+      # Of an older version, there are none.
+      holds = {**state.get('holds', {}), **held}
       self._holds = {name: now + left_s for name, left_s in holds.items()}
     # With a summary the run had ended, and this is a resume: it is judged by
     # its new budget. Without one, or in a later life of the same start, a

@@ -199,7 +199,8 @@ class Shard:
     """Updates that one learner alone would have made, before `due` gradients.
 
     Rates that fall over environment steps do so too where a gradient is stopped
-    or rejected, or a learner is missing.
+    or rejected, or a learner is missing. PPO's learners say the steps of a
+    rollout with its first update: those of others count at once.
     """
     if self._env_steps is None:
       return self._slice.gradients

@@ -78,8 +78,9 @@ def open_server(
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   with _locked(root):
-    for leftover in (files.STAGING, _INCOMING):
-      # A killed save left it, and Reverb would restore from it.
+    for leftover in (files.STAGING, _INCOMING, '.prepared'):
+      # A killed save left it, and Reverb would restore from it; the last is of
+      # a restore of earlier versions.
       shutil.rmtree(root / leftover, ignore_errors=True)
     found = newest(root)
     # Not in `root`: its disk may be full, and have what is to be restored.

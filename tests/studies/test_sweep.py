@@ -83,6 +83,24 @@ def test_runs_are_named_by_their_settings_and_not_by_their_place():
     assert '--config.run.target_return=None' in job.arguments
 
 
+def test_what_changes_nothing_beside_the_rest_of_a_trial_is_not_tried():
+  argv = 'dqn', 'prioritized=False,True', 'priority_exponent=0.4,0.7'
+  found = _plan(*argv, '--steps=600')
+  assert [*found.trials.values()] == [
+    {'agent.prioritized': 'False'},
+    {'agent.prioritized': 'True', 'agent.priority_exponent': '0.4'},
+    {'agent.prioritized': 'True', 'agent.priority_exponent': '0.7'},
+  ]
+  halved = _plan(*argv, '--steps=600', '--how=halving', '--trials=9')
+  assert halved.rungs[0].trials == len(halved.trials) == 3
+  for words in (
+    ('priority_exponent=0.4,0.7',),  # in none of them
+    ('prioritized=False,True', '--config.agent.priority_exponent=0.4'),
+  ):
+    with pytest.raises(ValueError, match='would change nothing here'):
+      _plan('dqn', *words, '--steps=600')
+
+
 def test_all_runs_are_on_the_cluster_that_was_named():
   words = ('--lp_launch_type=ray', '--ray_address=10.0.0.1:6379')
   found = _plan('dqn', 'gamma=0.9,0.8', '--steps=600', *words)

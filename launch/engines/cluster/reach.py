@@ -68,8 +68,11 @@ def complete(address: str) -> str:
       f'the port of `ray start --head` ({_PORT} if it was given none), or '
       '--ray_address=local for a Ray on this machine.'
     )
-  if address.count(':') > 1 and '[' not in address:  # IPv6
-    address = f'[{address}]'
+  if address.count(':') > 1 and '[' not in address:
+    raise Refused(
+      f'--ray_address={address}: give an IPv6 address in brackets, as '
+      f'[fd00::1] or [fd00::1]:{_PORT}.'
+    )
   name, _, port = address.rpartition(':')
   if not name or address.endswith(']'):
     name, port = address, str(_PORT)

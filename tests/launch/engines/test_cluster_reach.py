@@ -29,8 +29,10 @@ def test_an_address_without_a_port_has_rays_own():
   assert reach.complete('10.0.0.1:7000') == '10.0.0.1:7000'
   assert reach.complete('auto') == 'auto'
   assert reach.complete('[fd00::1]:7000') == '[fd00::1]:7000'
-  for name in ('fd00::1', '[fd00::1]'):
-    assert reach.complete(name) == '[fd00::1]:6379'
+  assert reach.complete('[fd00::1]') == '[fd00::1]:6379'
+  for name in ('fd00::1', 'fd00::1:6379'):
+    with pytest.raises(reach.Refused, match='in brackets'):
+      reach.complete(name)
 
 
 def test_what_was_not_said_is_what_ray_address_says(monkeypatch):

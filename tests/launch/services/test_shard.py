@@ -308,7 +308,7 @@ def test_a_shard_that_is_not_finite_ends_and_is_not_saved(tmp_path, reports):
 def test_a_checkpoint_that_could_not_be_written_is_tried_again(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(shard_lib, '_RETRY_S', 0.2)
+  monkeypatch.setattr(shard_lib, '_RETRY_S', 0.2)  # in a loop of 0.1 s
   config = cases.make_config(checkpoint_period=1)
   make = functools.partial(
     shard_lib.Shard, cases.make_experiment(str(tmp_path)), config, 0
@@ -332,7 +332,7 @@ def test_a_checkpoint_that_could_not_be_written_is_tried_again(
   stop.set()
   thread.join(60)
   assert make().pull().version == 1
-  assert tries[1] - tries[0] >= 0.2
+  assert len(tries) == 4  # the last as it stopped
 
 
 def test_a_learner_takes_what_shards_have_once_that_is_finite(monkeypatch):

@@ -202,6 +202,33 @@ def test_shares_of_the_budget_add_up(sizes, wanted):
   assert shares == wanted and sum(shares) == 5003
 
 
+def test_on_policy_one_that_waited_too_little_waits_longer(monkeypatch):
+  cell = cell_lib.resolve('a2c')
+  node = actor.Actor(
+    cell.experiment, cell.sections['actors'], 0, _Silent(), None, ''
+  )
+  now = [0.0]
+
+  def nothing_newer(seconds):
+    now[0] += seconds
+    return False
+
+  monkeypatch.setattr(
+    actor, 'time', types.SimpleNamespace(monotonic=lambda: now[0])
+  )
+  node._adder = types.SimpleNamespace(flush=lambda: None)
+  node._follower = types.SimpleNamespace(fetch_newer=nothing_newer)
+  node._over = lambda: False
+  node._acted = True
+  waited = []
+  for _ in range(4):
+    begin = now[0]
+    node._fetch()
+    waited.append(now[0] - begin)
+  assert waited == [30, 60, 90, 90]
+  assert waited[-1] <= cell.experiment.run.stall_s / 2
+
+
 class _Following:
   """Stands for a line to the learner."""
 
