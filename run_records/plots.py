@@ -22,6 +22,7 @@ from matplotlib import ticker
 from matplotlib.backends import backend_agg
 
 from run_records import curves
+from run_records import durable
 from run_records import run_directory
 
 # If another version of matplotlib made the user's list of fonts, this one logs
@@ -136,8 +137,12 @@ def canvas(
     figure = mpl_figure.Figure(figsize=(width, 5.4), layout=margins)
     backend_agg.FigureCanvasAgg(figure)
     yield figure
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format='png')
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all: on a full disk half a picture would be left.
+    durable.replace(
+      path, lambda file: figure.savefig(file, dpi=150, format='png'), sync=False
+    )
 
 
 class _Thinned:

@@ -240,3 +240,20 @@ def test_a_run_without_evaluations_has_an_empty_curve(tmp_path):
 def test_an_environment_that_nobody_registered_has_no_threshold():
   assert curves.threshold('CartPole-v1') == 475.0
   assert curves.threshold('Mine-v0') is curves.threshold(None) is None
+
+
+def test_a_picture_is_there_whole_or_as_it_was(tmp_path, monkeypatch):
+  path = tmp_path / 'pictures' / 'one.png'
+  with plots.canvas(path) as figure:
+    figure.subplots()
+  before = path.read_bytes()
+
+  def full(figure, file, **options):
+    file.write(b'half a picture')
+    raise OSError(28, 'No space left on device')
+
+  with pytest.raises(OSError, match='No space left'):
+    with plots.canvas(path) as figure:
+      monkeypatch.setattr(type(figure), 'savefig', full)
+  assert path.read_bytes() == before
+  assert [*path.parent.iterdir()] == [path]
