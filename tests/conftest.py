@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import pathlib
 import sys
 from typing import TextIO
 
@@ -32,6 +33,14 @@ def pytest_configure(config):
   # A copy, as pytest puts a file in place of the error output; here, unlike
   # where this file is imported, it is not there.
   config.stash[_STDERR] = os.fdopen(os.dup(2), 'w')
+
+
+def pytest_sessionfinish():
+  # TensorFlow removes the source files that it has made at a process's exit. A
+  # worker that takes long to get there is killed.
+  for name, module in list(sys.modules.items()):
+    if name.startswith('__autograph_generated_file'):
+      pathlib.Path(module.__file__).unlink(missing_ok=True)
 
 
 @pytest.hookimpl(wrapper=True)

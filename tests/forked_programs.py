@@ -10,6 +10,7 @@ each as it ends, with 'way', 'code', 'output' and, where it ran, 'summary' and
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -187,7 +188,8 @@ def main() -> None:
         _child(parent, way, directory / str(number), updates)
         code = 0
       finally:
-        atexit._run_exitfuncs()  # TensorFlow's: they remove its source files
+        with contextlib.suppress(BaseException):
+          atexit._run_exitfuncs()  # TensorFlow's remove its source files
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
