@@ -63,6 +63,15 @@ def registered(name: str) -> gymnasium.envs.registration.EnvSpec:
   )
 
 
+def _with_limit(environment: gymnasium.Env) -> gymnasium.Env:
+  """With the limit that its class says, if it came from a function."""
+  known = environment.spec
+  limit = getattr(environment.unwrapped, 'max_episode_steps', None)
+  if known is None or known.max_episode_steps or not isinstance(limit, int):
+    return environment
+  return gymnasium.wrappers.TimeLimit(environment, limit)
+
+
 def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
   """Builds the bare gymnasium environment, time limit included.
 
@@ -90,6 +99,8 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     environment = gymnasium.make(
       registered(name), disable_env_checker=True, **options
     )
+    if name.rpartition(':')[2] not in gymnasium.registry:
+      environment = _with_limit(environment)
     # Asked anew: a wrapper may have exchanged what it wraps.
     wrapped = [_unwrapped(known) for known in list(_in_use.values())]
     if any(known is environment.unwrapped for known in wrapped):

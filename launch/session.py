@@ -43,6 +43,10 @@ _SPENT = (
   'the budget of this run is used, so nothing is left to be done. Raise '
   '--config.run.steps_per_agent'
 )
+_TIMED_OUT = (
+  'the wall clock of this run is used up over all of its starts, so nothing is '
+  'left to be done. Raise --config.run.wall_clock_s'
+)
 _MET = (
   'this run has met its target, and learns on until it meets it again. '
   '--config.run.target_return=None lets it use its whole budget'
@@ -241,6 +245,9 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
     steps = summary['totals'].get('actor_steps', 0)
     if steps >= cell.experiment.total_steps:
       return _SPENT
+    limit_s = cell.experiment.run.wall_clock_s
+    if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:
+      return _TIMED_OUT
     target = cell.experiment.run.target_return
     return _MET if summary['outcome'] == 'goal' and target is not None else ''
   except (OSError, ValueError, LookupError, TypeError, AttributeError):

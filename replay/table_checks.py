@@ -140,7 +140,7 @@ def why_blocked(client: reverb.Client, table: str, waited_s: float) -> str:
     return (
       f'No item reached table {table!r} within {waited_s:.3g} s: the Reverb '
       f'server at {address} does not answer, or no longer has that table. Look '
-      'into the log of the replay node.'
+      'into the log of the node that has it: replay, or the learner.'
     )
   limiter = inspect_read.live_limiter(info)
   return (

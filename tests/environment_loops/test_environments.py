@@ -253,3 +253,39 @@ def test_rendering_gives_frames():
   frame = environment.render()
   assert frame.ndim == 3 and frame.dtype == np.uint8
   environment.close()
+
+
+@pytest.mark.parametrize(
+  'made, limit', [('Endless()', 7), ('wrappers.TimeLimit(Endless(), 3)', 3)]
+)
+def test_what_a_function_makes_has_the_limit_that_its_class_says(
+  tmp_path, monkeypatch, made, limit
+):
+  monkeypatch.syspath_prepend(tmp_path)
+  name = f'limited_by_{limit}'
+  (tmp_path / f'{name}.py').write_text(f"""
+import gymnasium
+from gymnasium import spaces, wrappers
+
+class Endless(gymnasium.Env):
+  max_episode_steps = 7
+  observation_space = spaces.Box(-1, 1, (2,))
+  action_space = spaces.Discrete(2)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    return self.observation_space.sample(), {{}}
+
+  def step(self, action):
+    return self.observation_space.sample(), 1.0, False, False, {{}}
+
+def make():
+  return {made}
+""")
+  assert environments.spec(f'{name}:make').max_episode_steps == limit
+  environment = environments.make(f'{name}:make', seed=0)
+  environment.reset()
+  steps = 1
+  while not environment.step(0).last():
+    steps += 1
+  assert steps == limit

@@ -541,3 +541,17 @@ def test_what_had_ended_is_told_what_a_resume_does(
   overrides = {'run.steps_per_agent': '900', 'run.target_return': target}
   cell = cell_lib.resolve('dqn', overrides=overrides)
   assert session._ended(run, cell) == said
+
+
+@pytest.mark.parametrize(
+  'limit, said', [('60', session._TIMED_OUT), ('61', ''), ('None', '')]
+)
+def test_a_resume_of_a_run_whose_time_is_over_is_told_so(tmp_path, limit, said):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  jsonable.write(
+    run.path / 'summary.json',
+    {'outcome': 'wall clock', 'totals': {}, 'elapsed_s': 60.1},
+  )
+  overrides = {'run.wall_clock_s': limit}
+  cell = cell_lib.resolve('dqn', overrides=overrides)
+  assert session._ended(run, cell) == said
