@@ -41,6 +41,8 @@ from run_records import run_directory
 FORMATS = ('numpy', 'savedmodel', 'onnx')
 _SCORE_SEED = 1_000_000  # no run's own
 _NAMES = {'numpy': 'policy.py', 'savedmodel': 'policy', 'onnx': 'policy.onnx'}
+# What files end in, by which others know what they are; a SavedModel has none.
+_ENDINGS = {'numpy': ('.py', '.npz'), 'onnx': ('.onnx',), 'savedmodel': ()}
 
 
 def main() -> int:
@@ -75,6 +77,21 @@ def main() -> int:
   return 0
 
 
+def _check_ending(to: pathlib.Path, format: str) -> None:
+  known = _ENDINGS[format]
+  if to.suffix in known:
+    return
+  others = {end: name for name, ends in _ENDINGS.items() for end in ends}
+  if not known and to.suffix not in others:
+    return
+  wanted = f'ends in {" or ".join(known)}' if known else 'is a directory'
+  other = others.get(to.suffix)
+  raise ValueError(
+    f'{to} ends in {to.suffix!r}; the format {format} {wanted}. Give another '
+    f'name{f", or the format {other}" if other else ""}.'
+  )
+
+
 def export(
   run_dir: pathlib.Path,
   format: str = 'numpy',
@@ -95,8 +112,9 @@ def export(
     Where it is.
 
   Raises:
-    ValueError: the format is not known, or its package not installed; the run
-      keeps no parameters, or its agent does not say its policy as operations.
+    ValueError: the format is not known, or its package not installed; `to` ends
+      as another format; the run keeps no parameters, or its agent does not say
+      its policy as operations.
     FileExistsError: a SavedModel is there.
   """
   if format not in FORMATS:
@@ -104,8 +122,9 @@ def export(
   if format == 'onnx':
     packages.require('--format=onnx', {'onnx': 'onnx==1.17.0'})
   run = run_directory.open(run_dir)
-  kept = playing.load(run)
   to = run_dir / _NAMES[format] if to is None else to
+  _check_ending(to, format)
+  kept = playing.load(run)
   if format == 'savedmodel' and to.exists():
     raise FileExistsError(f'{to} is there already. Give another name.')
   more = scored(run, kept, score) if score else {}

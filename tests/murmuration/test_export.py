@@ -279,6 +279,23 @@ def test_an_agent_without_operations_and_other_formats_are_refused(
     export.packed(_kept(own))
 
 
+@pytest.mark.parametrize(
+  'format, name, said',
+  [
+    ('numpy', 'p.onnx', 'numpy ends in .py or .npz. Give .* the format onnx'),
+    ('numpy', 'p', "ends in ''; the format numpy ends in .py or .npz"),
+    ('savedmodel', 'p.py', 'savedmodel is a directory. .* the format numpy'),
+  ],
+)
+def test_a_file_that_would_be_taken_for_another_is_refused(
+  tmp_path, format, name, said
+):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  with pytest.raises(ValueError, match=said):
+    export.export(run.path, format, tmp_path / name)
+  assert not (tmp_path / name).exists()
+
+
 def test_bounds_whose_difference_overflows_are_reached():
   bounds = (np.full(1, -1e308), np.full(1, 1e308), '<f8')
   got, _ = portable.apply(
