@@ -236,7 +236,8 @@ def _parser(description: str | None) -> commands.Parser:
   parser.add_argument(
     '--print-config',
     action='store_true',
-    help='prints the resolved config as JSON, as config.json has it, and ends',
+    help='prints the resolved config as JSON, as config.json has it, and ends; '
+    'what only the start of a run checks is not checked',
   )
   return parser
 
