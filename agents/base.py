@@ -202,8 +202,8 @@ class Agent(abc.ABC):
   max_gradient_norm: float | None = None  # of a member's whole gradient
   # Factors on the learning rate of each parameter [D]; None: all 1.
   learning_rate_scale: np.ndarray | None = None
-  # Settings that change nothing for this environment, and why; those that need
-  # another setting say so themselves (settings.only_with).
+  # Fields of its config that change nothing for this environment, and why;
+  # those that need another field say so themselves (settings.only_with).
   ignored: dict[str, str] = {}
   # The settings to lower if learning diverges.
   rate_settings: tuple[str, ...] = ('agent.learning_rate',)

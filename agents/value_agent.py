@@ -77,7 +77,6 @@ class Config(replay_agent.Config):
   epsilon_steps: Annotated[settings.Count, _SCHEDULE] = 5_000
 
 
-_OF_VECTORS = 'agent.hidden_sizes', 'agent.activation'
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
 # Observations [B, ...] to Q [B, A].
 Q = Callable[['tf.Tensor'], 'tf.Tensor']
@@ -107,7 +106,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     self._network = _make_network(config, spec, self.name.upper())
     self.compiled = not self.images
     if self.images:
-      self.ignored = dict.fromkeys(_OF_VECTORS, conv.OWN_SIZES)
+      self.ignored = conv.IGNORED
     self.layout = parameters.Layout(
       self._network.shapes(),
       groups={'q': [name for name, _ in self._network.shapes()]},

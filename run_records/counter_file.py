@@ -1,7 +1,8 @@
 """What a counter goes on from when it was killed: its state, and a journal.
 
     metrics/counter.json      all of it, some times a second
-    metrics/counter.journal   a line for each report since then
+    metrics/counter.journal   a line for each report since then, for the number
+                              of a row of metrics, and for who holds the end
 
 A node that was told that something is counted never says it again, so that
 each report must be kept before it is answered. The state grows with the nodes;

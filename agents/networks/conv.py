@@ -38,8 +38,11 @@ KINDS = {
   'shallow': _Size(((16, 8, 4), (32, 4, 2)), 256),
   'strided': _Size((), 256),
 }
-# Why sizes of other layers change nothing.
-OWN_SIZES = 'the layers of agent.network for images have sizes of their own'
+# Settings of layers for vectors, and why they change nothing of these.
+IGNORED = dict.fromkeys(
+  ('hidden_sizes', 'activation'),
+  'the layers of agent.network for images have sizes of their own',
+)
 # Sides, in pixels, of what 'auto' gives to 'nature'. Of larger images its head
 # would have tens of millions of weights.
 _NATURE_SIDES = (36, 128)

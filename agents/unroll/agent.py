@@ -31,12 +31,7 @@ from replay import blocks
 # hardly explores.
 _SMALL_SIGMA = 0.02
 
-_OF_GAUSSIANS = (
-  'agent.sigma_min',
-  'agent.sigma_max',
-  'agent.tanh_mean',
-  'agent.free_sigma',
-)
+_OF_GAUSSIANS = 'sigma_min', 'sigma_max', 'tanh_mean', 'free_sigma'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +90,7 @@ class UnrollActorCritic(base.Agent):
     num_free = 0
     self.ignored = {}
     if self.images and not config.lstm_size:
-      sizes = 'agent.hidden_sizes', 'agent.activation'
-      self.ignored |= dict.fromkeys(sizes, conv.OWN_SIZES)
+      self.ignored |= conv.IGNORED
     if spec.num_actions is not None:
       head = policy_heads.Softmax(spec.num_actions)
       why = f'actions of {spec.name} are discrete'

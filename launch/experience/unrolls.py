@@ -35,17 +35,14 @@ class Unrolls(kind.Kind):
     # Blocks in a sample of one learner.
     self._blocks = self._feed.num_blocks(self.updates_per_call, members)
     if self.agent.on_policy and self._blocks % config.num_actors:
-      multiple = 'num_actors * envs_per_actor'
-      rollouts = hasattr(self._feed, 'rollout_steps')
+      what, knob, more = 'batch', 'batch_size', ''
+      if hasattr(self._feed, 'rollout_steps'):
+        what, knob, more = 'rollout', 'rollout_steps', ' * unroll_length'
       raise ValueError(
-        f'The {self._blocks} blocks of a {"rollout" if rollouts else "batch"} '
-        f'cannot be shared out over actors.num_actors={config.num_actors}, and '
-        'each waits for the others. Let '
-        + (
-          f'agent.rollout_steps be a multiple of {multiple} * unroll_length.'
-          if rollouts
-          else f'agent.batch_size be a multiple of {multiple}.'
-        )
+        f'The {self._blocks} blocks of a {what} cannot be shared out over '
+        f'actors.num_actors={config.num_actors}, and each waits for the '
+        f'others. Let agent.{knob} be a multiple of num_actors * '
+        f'envs_per_actor{more}.'
       )
     self._dropped = 0
 

@@ -53,13 +53,14 @@ class Actor:
     policy: Any,
     replay: str,
     table: str = 'replay',
-    share: int | None = None,
+    *,
+    share: int,
   ):
     """Stores its arguments; `run` builds everything else.
 
     `policy` is a client of the learner, or of the central inference server;
     `replay` is 'host:port' of the shard that it writes to. It has done its part
-    after `share` environment steps; None: as in a run that begins.
+    after `share` environment steps, in all of its lives.
     """
     self._experiment = experiment
     self._config = config
@@ -69,12 +70,11 @@ class Actor:
     self._table = table
     self._experience = experience.of_actors(experiment, config)
     self._agent = self._experience.agent
-    plan = self._experience.plan
-    if share is None:
-      share = deadlock.parts(plan, experiment.total_steps)[index]
     self.share = share
     # Others wait for what this actor writes, so it must act until the run ends.
-    self._helps = self._agent.on_policy or deadlock.lockstep(plan)
+    self._helps = self._agent.on_policy or deadlock.lockstep(
+      self._experience.plan
+    )
     self._counter = counter
     self._reporter = reporting.Reporter(f'actor/{index}', counter)
     self._acted, self._patience_s = False, _ON_POLICY_WAIT_S

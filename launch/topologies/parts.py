@@ -1,4 +1,4 @@
-"""Parts that several topologies share: nodes, restart policies, checks."""
+"""Parts that topologies share: nodes, budgets, restart policies, checks."""
 
 from __future__ import annotations
 

@@ -195,17 +195,15 @@ def test_building_makes_no_reverb_object(monkeypatch, replay):
 def test_shares_of_the_budget_add_up(sizes, wanted):
   experiment = _experiment(steps_per_agent=5003)
   config = actor_settings.Config(**sizes)
-  shares = [
-    actor.Actor(experiment, config, i, _Silent(), None, '').share
-    for i in range(config.num_actors)
-  ]
+  nodes = actor_learner.build(experiment, config).groups['actor']
+  shares = [node._kwargs['share'] for node in nodes]
   assert shares == wanted and sum(shares) == 5003
 
 
 def test_on_policy_one_that_waited_too_little_waits_longer(monkeypatch):
   cell = cell_lib.resolve('a2c')
   node = actor.Actor(
-    cell.experiment, cell.sections['actors'], 0, _Silent(), None, ''
+    cell.experiment, cell.sections['actors'], 0, _Silent(), None, '', share=9
   )
   now = [0.0]
 
@@ -247,7 +245,9 @@ def build_actor(monkeypatch):
 
   def build(experiment, config, write=print, steps=0):
     counter = _Silent(steps)
-    node = actor.Actor(experiment, config, 0, counter, None, 'localhost:1')
+    node = actor.Actor(
+      experiment, config, 0, counter, None, 'localhost:1', share=2500
+    )
     monkeypatch.setattr(actor.variables, 'Follower', _Following)
     adder = types.SimpleNamespace(lost=0, close=lambda: None)
     monkeypatch.setattr(
@@ -322,7 +322,9 @@ def test_environments_are_closed_where_the_learner_is_not_there(monkeypatch):
   monkeypatch.setattr(actor.variables, 'Follower', Away)
   monkeypatch.setattr(actor.vector, 'make_vector', made)
   config = actor_settings.Config(num_actors=1)
-  node = actor.Actor(_experiment(), config, 0, _Silent(), None, 'localhost:1')
+  node = actor.Actor(
+    _experiment(), config, 0, _Silent(), None, 'localhost:1', share=2500
+  )
   with pytest.raises(rpc.Unavailable):
     node.run(threading.Event())
   assert closed == [1]

@@ -35,7 +35,13 @@ def acting(private_directory, world, tmp_path):
         stack.callback(server.stop)
         address = f'localhost:{port}'
         node = actor.Actor(
-          made.experiment, config, i, made.counter, policy, address
+          made.experiment,
+          config,
+          i,
+          made.counter,
+          policy,
+          address,
+          share=made.experiment.total_steps // config.num_actors,
         )
         thread = threading.Thread(target=node.run, args=[stop], daemon=True)
         thread.start()
