@@ -268,6 +268,7 @@ class Supervisor:
     for (index, why), where in zip(silent.items(), stacks, strict=True):
       node, record = self._nodes[index], self._records[index]
       if not self._backend.kills and _DEBUGGER.search(where):
+        self._watch.excuse()
         continue
       why += _innermost(where)
       record.silence = f'it was here:\n{where}\n{why}' if where else why

@@ -113,6 +113,10 @@ class Watch:
       self._still_s = 0.0
     return verdicts
 
+  def excuse(self) -> None:
+    """Begins a stall anew: others may stand still for the sake of a node."""
+    self._still_s = 0.0
+
   def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
     """Why the run is stalled; '' if it is not."""
     if self._still_s < self.limits.stall_s:

@@ -222,7 +222,7 @@ class _Watch(watch_lib.Watch):
   ) -> list[tuple[int, str, str]]:
     verdicts = super().look(nodes)
     if self._still_s and self.waits():
-      self._still_s = 0.0  # others may stand still for its sake
+      self.excuse()
     return verdicts
 
   def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:

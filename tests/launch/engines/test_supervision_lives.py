@@ -1,6 +1,5 @@
 """Lives of nodes that are silent or do nothing, and how they add up."""
 
-import time
 import types
 
 import pytest
@@ -26,8 +25,12 @@ class Hangs(scripts.Script):
 
 def test_a_silent_node_is_started_again_and_given_up_when_that_repeats():
   script = Hangs(a=[])
-  limits = restarts.Limits(silent_s=1.0, max_silences=3)
-  outcome = scripts.play(script, limits=limits, a=restarts.Restart(None, 0.0))
+  outcome = scripts.play(
+    script,
+    limits=restarts.Limits(silent_s=1.0, max_silences=3),
+    clock=scripts.ticking(),
+    a=restarts.Restart(None, 0.0),
+  )
   assert outcome.exit_code == 1
   assert outcome.reason == (
     'a failed after it was silent 3 times: silent for 1 s, in f (a.py, line 3)'
@@ -44,12 +47,15 @@ def test_nodes_that_are_silent_together_are_killed_together():
       self.killed_at_once.append(list(indices))
       return super().kill(indices)
 
-  script = Two(a=[], b=[])
-  limits = restarts.Limits(silent_s=1.0, max_silences=1)
-  restart = restarts.Restart(None, 0.0)
-  assert (
-    scripts.play(script, limits=limits, a=restart, b=restart).exit_code == 1
+  script, restart = Two(a=[], b=[]), restarts.Restart(None, 0.0)
+  outcome = scripts.play(
+    script,
+    limits=restarts.Limits(silent_s=1.0, max_silences=1),
+    clock=scripts.ticking(),
+    a=restart,
+    b=restart,
   )
+  assert outcome.exit_code == 1
   assert script.killed_at_once == [[0, 1]]
 
 
@@ -228,7 +234,11 @@ def test_a_node_that_hangs_in_each_life_has_the_stated_number(hours, most):
 
 
 def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
-  outcome = scripts.play(Hangs(a=[]), limits=restarts.Limits(silent_s=1.0))
+  outcome = scripts.play(
+    Hangs(a=[]),
+    limits=restarts.Limits(silent_s=1.0),
+    clock=scripts.ticking(),
+  )
   assert outcome.reason == 'a failed: silent for 1 s, in f (a.py, line 3)'
 
 
@@ -240,10 +250,39 @@ class Threads(Hangs):
 
 
 def test_a_silent_thread_ends_the_run_as_it_cannot_be_killed():
-  outcome = scripts.play(Threads(a=[]), limits=restarts.Limits(silent_s=1.0))
+  outcome = scripts.play(
+    Threads(a=[]),
+    limits=restarts.Limits(silent_s=1.0),
+    clock=scripts.ticking(),
+  )
   assert outcome.exit_code == 1
   assert 'a failed: silent for 1 s' in outcome.reason
   assert 'A thread cannot be killed' in outcome.reason
+
+
+def test_a_thread_that_a_debugger_holds_is_waited_for_with_all_the_others():
+  class Held(Threads):
+    where = '  File "/usr/lib/python3.11/bdb.py", line 90, in trace_dispatch\n'
+    asked = 0
+
+    def poll(self, timeout_s):
+      self.slots[1].add(pulse._BEATS)
+      self.slots[1].waits('the table is empty')  # which the first would fill
+      return super().poll(timeout_s)
+
+    def kill(self, indices):
+      assert indices == [0]
+      self.asked += 1
+      if self.asked == 100:  # it is let go, and both come to their end
+        self.events += [supervision.Event(i, 'exited') for i in range(2)]
+      return super().kill(indices)
+
+  outcome = scripts.play(
+    Held(a=[], b=[]),
+    limits=restarts.Limits(silent_s=1.0, stall_s=3.0),
+    clock=scripts.ticking(),
+  )
+  assert (outcome.exit_code, outcome.reason) == (0, 'all nodes finished')
 
 
 def test_a_run_in_which_nothing_moves_is_ended():
@@ -251,13 +290,16 @@ def test_a_run_in_which_nothing_moves_is_ended():
     moved = False
 
     def poll(self, timeout_s):
-      time.sleep(0.02)
       self.slots[0].add(pulse._BEATS)
       if not self.moved:  # once, and then never again
         self.slots[0].add(pulse._MOVED)
         self.moved = True
       return super().poll(timeout_s)
 
-  outcome = scripts.play(Beats(a=[]), limits=restarts.Limits(stall_s=1.0))
+  outcome = scripts.play(
+    Beats(a=[]),
+    limits=restarts.Limits(stall_s=1.0),
+    clock=scripts.ticking(),
+  )
   assert outcome.exit_code == 1
   assert outcome.reason.startswith('no step and no update for 1 s')
