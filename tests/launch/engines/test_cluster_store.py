@@ -122,7 +122,7 @@ def test_it_looks_while_its_context_is_open(monkeypatch):
   )
   with store_lib.Store('127.0.0.1:1'):
     for _ in range(3):
-      assert seen.acquire(timeout=10)
+      assert seen.acquire(timeout=60)
 
 
 # --- Calls --------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_store_that_hangs_is_asked_once_until_it_answers(ray, monkeypatch):
     asked.append(1)
     never.wait()
 
-  monkeypatch.setattr(store_lib, '_CALL_S', 0.05)
+  monkeypatch.setattr(store_lib, '_CALL_S', 0.5)
   store = store_lib.Store('127.0.0.1:1')
   actor = fake_ray.Actor()
   kill, ray.kill = ray.kill, hangs
@@ -187,6 +187,7 @@ def test_a_store_that_hangs_is_asked_once_until_it_answers(ray, monkeypatch):
     store.kill(actor)
   assert len(asked) == 1 and len(actor.asked('__ray_call__')) == 2
   never.set()
+  monkeypatch.setattr(store_lib, '_CALL_S', 60.0)
   ray.kill = lambda unused: asked.append(2)
   store.nodes()
   store.kill(actor)

@@ -104,7 +104,7 @@ def is_dead(pid):
 
 
 def assert_nothing_is_left(run):
-  wait_until(lambda: not run.remains(), 15.0)
+  wait_until(lambda: not run.remains())
   assert list(run.temporary.iterdir()) == []
 
 
@@ -157,9 +157,7 @@ def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
   pid = run.pid('beater')
   os.kill(pid, signal.SIGSTOP)
   wait_until(lambda: 'stopped (SIGSTOP)' in run.notices())
-  wait_until(
-    lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED, 30.0
-  )
+  wait_until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
   (run.directory / 'enough').touch()
   code, _, nodes = run.wait()
   assert code == 0
@@ -297,7 +295,7 @@ def test_one_ctrl_c_while_a_run_ends_by_itself_kills_nobody(launch):
 
 
 def test_a_second_ctrl_c_kills_at_once(launch):
-  run = launch('stubborn')
+  run = launch('stubborn_for_long')
   run.pid('stubborn')
   os.kill(run.process.pid, signal.SIGINT)
   # Two signals that are not taken yet are one.
@@ -305,7 +303,7 @@ def test_a_second_ctrl_c_kills_at_once(launch):
   os.kill(run.process.pid, signal.SIGINT)
   start = time.monotonic()
   code, _, nodes = run.wait()
-  assert time.monotonic() - start < 7  # it is killed after 8 s anyhow
+  assert time.monotonic() - start < 60  # it is killed after 120 s anyhow
   assert code == 130
   assert 'second Ctrl-C' in nodes['stubborn/0'][2]
   assert_nothing_is_left(run)
@@ -318,7 +316,7 @@ def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   (run.directory / 'enough').touch()
   code, _, nodes = run.wait()
   assert code == 0
-  assert 8 < run.seconds < 30
+  assert 8 < run.seconds < 60
   state, _, error = nodes['stubborn/0']
   assert state == 'stopped'
   assert 'did not stop within 8 s' in error
@@ -346,8 +344,8 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   code, reason, nodes = run.wait()
   assert code == 1 and 'killed' in reason
   assert {state for state, _, _ in nodes.values()} == {'failed'}
-  wait_until(lambda: is_dead(run.pid('child')), 15.0)
-  wait_until(lambda: is_dead(stray.pid), 15.0)
+  wait_until(lambda: is_dead(run.pid('child')))
+  wait_until(lambda: is_dead(stray.pid))
   assert_nothing_is_left(run)
 
 
@@ -391,7 +389,7 @@ def test_servers_listen_on_sockets_alone_which_go_with_the_run(launch):
 @pytest.mark.long
 def test_a_killed_reverb_server_comes_back_and_tensorflow_runs_in_nodes(launch):
   run = launch('replay_killed')
-  wait_until((run.directory / 'sampled').exists, 60.0)
+  wait_until((run.directory / 'sampled').exists, 120.0)
   (pid,) = [pid for node, pid, _ in run.state() if node == 'replay/0']
   os.kill(pid, signal.SIGKILL)
   code, _, nodes = run.wait()

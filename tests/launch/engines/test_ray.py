@@ -252,7 +252,7 @@ def test_a_run_whose_control_store_is_killed_stops_and_says_so(start_run):
   assert summary['totals']['learner_steps'] > 0
   run.assert_nothing_is_left()
   # Some of Ray's processes hide their TMPDIR.
-  _, left = psutil.wait_procs(family, timeout=15)
+  _, left = psutil.wait_procs(family, timeout=60)
   assert left == []
   assert not pathlib.Path(files).exists()
   assert not list(run.directory.glob('.seen*'))
@@ -278,7 +278,7 @@ def test_a_run_whose_raylet_is_killed_says_so(start_run):
   assert 'servers of the run are is gone' in summary['reason']
   assert not (run.directory / 'launcher.json').exists()
   run.assert_nothing_is_left()
-  _, left = psutil.wait_procs(family, timeout=15)
+  _, left = psutil.wait_procs(family, timeout=60)
   assert left == []
 
 

@@ -1,5 +1,6 @@
 """Policies, as the supervisor applies them to a backend that is made up."""
 
+import itertools
 import traceback
 import types
 
@@ -153,6 +154,14 @@ CLIENTS = {
 }
 
 
+@pytest.fixture
+def ticks(monkeypatch):
+  """Time that passes by being asked for: no stop is waited for."""
+  now = itertools.count(0.0, 0.01).__next__
+  clock = types.SimpleNamespace(monotonic=now)
+  monkeypatch.setattr(supervision, 'time', clock)
+
+
 def test_who_serves_is_asked_to_stop_when_its_clients_are_gone():
   script = scripts.Script(
     counter=[], replay=[], learner=[], actor=[], last=['returns']
@@ -163,11 +172,8 @@ def test_who_serves_is_asked_to_stop_when_its_clients_are_gone():
 
 @pytest.mark.parametrize('deaf', ['actor', 'learner'])
 def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
-  monkeypatch, deaf
+  ticks, deaf
 ):
-  monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.1)
-  # Long, for a busy machine: whoever is not asked by then is killed unasked.
-  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 3.0)
   script = scripts.Script(
     (deaf,), counter=[], replay=[], learner=[], actor=[], last=['returns']
   )
@@ -177,12 +183,11 @@ def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
   assert stayed == [deaf]
 
 
-def test_a_look_that_comes_late_asks_clients_first(monkeypatch):
+def test_a_look_that_comes_late_asks_clients_first(ticks, monkeypatch):
   monkeypatch.setattr(supervision, 'SERVERS_LATER_S', 0.0)
   script = scripts.Script(
     ('actor',), counter=[], replay=[], learner=[], actor=[], last=['returns']
   )
-  monkeypatch.setattr(supervision, 'STOP_GRACE_S', 0.5)
   scripts.play(script, CLIENTS, last=restarts.EndsRun())
   assert script.stopped == ['actor', 'learner', 'counter', 'replay']
 

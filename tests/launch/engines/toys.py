@@ -142,14 +142,6 @@ class Returner(Node):
     time.sleep(0.3)
 
 
-class FailsOnce(Node):
-  def run(self):
-    mark = self.run_dir / 'failed-once'
-    if not mark.exists():
-      mark.touch()
-      raise ValueError('first time')
-
-
 class Checker(Node):
   """Makes calls whose arguments make plain Courier hang."""
 
@@ -170,7 +162,7 @@ class SeesRestart(Checker):
   def run(self):
     first = self.server.pid()
     (self.run_dir / f'{os.getpid()}.saw').touch()
-    while rpc.retry(self.server.pid, 20.0) == first:
+    while rpc.retry(self.server.pid) == first:
       if lp.stop_event().wait(0.05):
         return
 
@@ -302,14 +294,6 @@ def raises_again_and_again(run_dir):
 
 
 @scenario
-def fails_once(run_dir):
-  program = lp.Program('fails_once')
-  add(program, 'once', FailsOnce, run_dir)
-  restarts.assign(program, {'once': restarts.Restart()})
-  return program
-
-
-@scenario
 def waits(run_dir):
   program = lp.Program('waits')
   add(program, 'waiter', Waiter, run_dir)
@@ -358,6 +342,12 @@ def stubborn(run_dir):
   add(program, 'beater', Beater, run_dir)
   restarts.assign(program, {'beater': restarts.EndsRun()})
   return program
+
+
+@scenario
+def stubborn_for_long(run_dir):
+  supervision.STOP_GRACE_S = 120.0
+  return stubborn(run_dir)
 
 
 @scenario
