@@ -51,7 +51,7 @@ class Service:
 
   def block(self):
     self.calls += 1
-    self.release.wait(10)
+    self.release.wait(60)
 
   def zeros(self, count):
     return np.zeros(count, np.uint8)
@@ -201,7 +201,7 @@ def test_something_that_listens_but_is_no_server_ends_at_the_deadline(
 
 
 def test_a_call_waits_for_a_server_that_comes_up(address):
-  client = rpc.Client(address, timeout_s=10.0)
+  client = rpc.Client(address, timeout_s=60.0)
   with futures.ThreadPoolExecutor(1) as pool:
     call = pool.submit(client.echo, 5)
     time.sleep(0.3)
@@ -212,10 +212,11 @@ def test_a_call_waits_for_a_server_that_comes_up(address):
 
 def test_a_client_finds_a_server_that_was_away_at_once(address):
   client = rpc.Client(address, timeout_s=0.1)
+  patient = client.with_deadline(60.0)  # over the same connections
   for _ in range(3):
     with rpc.serve(Service(), address):
       start = time.monotonic()
-      assert rpc.retry(lambda: client.echo(1), 5.0) == ((1,), {})
+      assert rpc.retry(lambda: patient.echo(1)) == ((1,), {})
       assert time.monotonic() - start < 4.0
     with pytest.raises(rpc.Unavailable):
       client.echo(1)
@@ -223,7 +224,7 @@ def test_a_client_finds_a_server_that_was_away_at_once(address):
 
 def test_a_call_whose_server_dies_is_not_made_twice(address):
   first, second = Service(), Service()
-  client = rpc.Client(address, timeout_s=5.0)
+  client = rpc.Client(address, timeout_s=60.0)
   with futures.ThreadPoolExecutor(1) as pool:
     with rpc.serve(first, address):
       call = pool.submit(client.block)
@@ -243,7 +244,7 @@ def test_a_blocked_call_does_not_keep_the_server_from_stopping(address):
   with rpc.serve(instance, address):
     with pytest.raises(rpc.Unavailable):
       client.block()
-  assert time.monotonic() - start < 3.0
+  assert time.monotonic() - start < 20.0
   instance.release.set()
 
 

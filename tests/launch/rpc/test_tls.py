@@ -49,7 +49,7 @@ class Network(directory.Directory):
 
   def connect(self):
     host, port = self._address.removeprefix('tls://').split(':')
-    return socket.create_connection((host, int(port)), 10)
+    return socket.create_connection((host, int(port)), 20)
 
 
 @pytest.fixture(scope='module')
@@ -70,7 +70,7 @@ def serving(network, credentials):
 
 
 def client_of(network):
-  return rpc.Client(directory.Name('server/0', network), timeout_s=10.0)
+  return rpc.Client(directory.Name('server/0', network), timeout_s=60.0)
 
 
 @pytest.mark.parametrize('size', [0, 1, 5_000, 70_000, 3_000_000])
@@ -150,7 +150,7 @@ def test_a_handshake_has_less_time_than_a_message(
   monkeypatch.setattr(serving_lib, '_LOOK_S', 0.1)
   with rpc.serve(Service(), network.claim('server/0'), 1, credentials):
     with network.connect() as silent:
-      assert silent.recv(1) == b''  # within the 10 s of this socket
+      assert silent.recv(1) == b''  # within the 20 s of this socket
   assert 'too slow' in caplog.text
   assert 'NoneType' not in caplog.text
 

@@ -22,7 +22,7 @@ class Meets:
     self._barrier = barrier
 
   def meet(self, x):
-    self._barrier.wait(20)
+    self._barrier.wait(60)
     return 2 * x
 
   def fail(self, x):
@@ -39,7 +39,7 @@ def make_clients(tmp_path):
       for i in range(count):
         address = f'unix:{tmp_path}/{i}'
         stack.enter_context(rpc.serve(Meets(barrier), address))
-        found.append(rpc.Client(address, timeout_s=20.0))
+        found.append(rpc.Client(address, timeout_s=60.0))
       return found
 
     yield make
