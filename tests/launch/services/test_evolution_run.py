@@ -97,8 +97,9 @@ def test_four_workers_make_the_generations_that_one_makes(run):
   np.testing.assert_array_equal(four._strategy.theta, alone._strategy.theta)
 
 
+@pytest.mark.parametrize('workers', [1, 2])
 def test_workers_that_update_for_themselves_have_what_the_master_has(
-  run, monkeypatch
+  run, monkeypatch, workers
 ):
   _, expected = run(1)
   sent = []
@@ -108,10 +109,11 @@ def test_workers_that_update_for_themselves_have_what_the_master_has(
     '_news',
     lambda self, has: sent.append(news(self, has)) or sent[-1],
   )
-  _, found = run(2, **{'evolution.broadcast': 'returns'})
+  _, found = run(workers, **{'evolution.broadcast': 'returns'})
   assert found == expected
-  # All parameters once for each worker that was there from the beginning.
-  assert sum('state' in one for one in sent) <= 4
+  if workers == 1:
+    # All parameters once. Of two, one may miss a generation and get them again.
+    assert sum('state' in one for one in sent) == 1
   assert sum('update' in one for one in sent) >= len(expected) - 1
   assert not any('theta' in one for one in sent)
 

@@ -89,11 +89,11 @@ def test_a_dead_neighbour_is_waited_for_once_and_heard_again(caplog):
   assert time.monotonic() - begin >= 0.2
   assert played.metrics(first)['neighbours_dead'] == 1
   begin = time.monotonic()
-  for _ in range(20):
+  for _ in range(100):
     assert not first.iterate()  # alone, its row is 1
-  assert time.monotonic() - begin < 2.0  # not 0.2 s each
+  assert time.monotonic() - begin < 10.0  # not 0.2 s each
   carriers[1].cut = False
-  carriers[1].send([0], mix.Message(22, np.full((1, SIZE), 4, np.float32)))
+  carriers[1].send([0], mix.Message(102, np.full((1, SIZE), 4, np.float32)))
   assert first.iterate()
   assert first.value == 2.0
   assert played.metrics(first)['neighbours_dead'] == 0
@@ -222,7 +222,7 @@ def test_who_is_started_again_waits_no_longer_than_the_others():
   # Its in-neighbour died too: nothing comes, and it is not a first start.
   thread = threading.Thread(target=worker.iterate, daemon=True)
   thread.start()
-  thread.join(20)
+  thread.join(60)
   worker.stopped = True
   assert not thread.is_alive()
   assert played.metrics(worker)['neighbours_dead'] == 1

@@ -32,7 +32,8 @@ def _average(averager, parts):
   for thread in threads:
     thread.start()
   for thread in threads:
-    thread.join(timeout=20)
+    thread.join(timeout=60)
+    assert not thread.is_alive()
   return {k: None if v is None else float(v[0, 0]) for k, v in found.items()}
 
 
@@ -125,7 +126,7 @@ def _of_two(average):
 def test_without_an_averager_that_answers_gossip_goes_on(dead):
   averager = _Averager(dead)
   exchange, neighbour = _of_two(
-    gossip_averager.Averaging(0, averager, timeout_s=0.1)
+    gossip_averager.Averaging(0, averager, timeout_s=0.3)
   )
   worker = played.Worker(exchange, 1.0, step=1.0).begin()
   for _ in range(4):

@@ -42,7 +42,9 @@ def _together(config, shards, calls, count=2, end=False):
 
 
 def test_synchronous_learners_apply_the_mean_of_their_gradients():
-  config = cases.make_config(num_learners=2, synchronous=True)
+  config = cases.make_config(
+    num_learners=2, synchronous=True, sync_timeout_s=200.0
+  )
   shards = cases.make_shards(config)
   one, two = _together(config, shards, [range(5), range(5)])
   np.testing.assert_array_equal(one.parameters(), two.parameters())

@@ -112,7 +112,7 @@ class World:
     self.learner, self.counter = _Learner(self.agent), _Quiet()
     self._place = tempfile.TemporaryDirectory()
     self.address = f'unix:{self._place.name}/inference'
-    self.client = rpc.Client(self.address, timeout_s=5.0)
+    self.client = rpc.Client(self.address, timeout_s=30.0)
     self.policies = []
     self.over = threading.Event()
     self.start()
@@ -137,7 +137,7 @@ class World:
 
   def end(self):
     self.stop.set()
-    self.thread.join(10)
+    self.thread.join(60)
     self.serving.__exit__(None, None, None)
     assert not self.thread.is_alive() and self.error is None, self.error
 
@@ -160,7 +160,7 @@ class World:
 
   def observe_batches(self, tell):
     """Calls tell(number of requests) at each batch from now on."""
-    assert self.server._ready.wait(10)
+    assert self.server._ready.wait(60)
     policy = self.server._policy
     act = policy.act
 
@@ -247,7 +247,7 @@ class _Apart:
 
   def close(self):
     self.process.stdin.close()
-    self.process.wait(30)
+    self.process.wait(120)
     self.process.stdout.close()
 
 

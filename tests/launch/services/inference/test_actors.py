@@ -45,7 +45,7 @@ def acting(private_directory, world, tmp_path):
         )
         thread = threading.Thread(target=node.run, args=[stop], daemon=True)
         thread.start()
-        stack.callback(thread.join, 10)
+        stack.callback(thread.join, 60)
         streams.append(kind.source([address], 'replay', stop.is_set))
       stack.callback(made.over.set)
       stack.callback(stop.set)
@@ -99,7 +99,7 @@ def test_no_block_holds_what_was_acted_before_and_after_a_server_died(
     threading.Thread(target=read, args=pair, daemon=True).start()
   for deaths in range(4):
     most = [len(taken) + 20 for taken in found]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(len(taken) < enough for taken, enough in zip(found, most)):
       assert time.monotonic() < deadline
       time.sleep(0.01)

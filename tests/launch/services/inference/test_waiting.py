@@ -80,9 +80,9 @@ def test_a_server_that_goes_on_has_lost_nothing(apart, transport, said):
 
   thread = threading.Thread(target=act, daemon=True)
   thread.start()
-  assert said.wait(30) and len(acted) == 1
+  assert said.wait(60) and len(acted) == 1
   apart.go_on()
-  thread.join(30)
+  thread.join(60)
   assert not thread.is_alive()
   acted.append(policy.act(None, _observation(2), 0, None))
   # A run that was not disturbed; a request made twice would show.
