@@ -138,7 +138,7 @@ def test_a_learner_gets_whole_items_and_their_new_priorities_return(serve):
     own = new[item * SIZE : (item + 1) * SIZE]
     wanted[int(key)] = np.mean(own**EXPONENT) ** (1 / EXPONENT)
   stored = {}
-  deadline = time.monotonic() + 30
+  deadline = time.monotonic() + 60
   while not set(wanted) <= set(stored):
     assert time.monotonic() < deadline
     for one in reverb.Client(address).sample(

@@ -49,7 +49,7 @@ class _Node:
 
   def stop(self):
     self._stop.set()
-    self._thread.join(20)
+    self._thread.join(60)
     assert not self._thread.is_alive()
 
 
@@ -120,7 +120,7 @@ def test_a_save_that_is_under_way_at_the_end_is_the_last(
 
   def slow(*args, **options):
     began.set()
-    go_on.wait(20)
+    assert go_on.wait(60)
     return save(*args, **options)
 
   node = start()
@@ -128,10 +128,11 @@ def test_a_save_that_is_under_way_at_the_end_is_the_last(
   monkeypatch.setattr(replay_host.checkpoints, 'save', slow)
   asks = threading.Thread(target=node.host.save, args=({}, True))
   asks.start()
-  assert began.wait(20)
+  assert began.wait(60)
   threading.Timer(1.0, go_on.set).start()  # after the node has seen the stop
   node.stop()
-  asks.join(20)
+  asks.join(60)
+  assert not asks.is_alive()
   assert _newest(tmp_path).generation == 1
 
 

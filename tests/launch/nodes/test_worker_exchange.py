@@ -169,7 +169,7 @@ def test_what_an_exchange_serves_is_served_by_its_worker_and_no_more(
   )
   address = f'unix:{tmp_path}/worker'
   with rpc.serve(worker, address):
-    client = rpc.Client(address, timeout_s=10.0)
+    client = rpc.Client(address, timeout_s=60.0)
     assert client.hello('you') == 'hello you'
     for name in ('goodbye', 'meet', 'sync'):
       with pytest.raises(rpc.RemoteError, match=f'serve a method {name!r}'):

@@ -21,7 +21,7 @@ from launch.rpc import directory
 from run_records import checkpoints
 
 UNROLL, ENVS = 3, 4
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 TOO_MUCH = 3e38  # a reward that is finite, of which the gradient is not
 
 
