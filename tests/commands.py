@@ -165,7 +165,7 @@ class Run:
       assert 'Traceback' not in log.read_text(), log.read_text()
 
   def assert_nothing_is_left(self):
-    deadline = time.monotonic() + 15.0
+    deadline = time.monotonic() + 60.0
     while self.remains() and time.monotonic() < deadline:
       time.sleep(0.05)
     assert self.remains() == []

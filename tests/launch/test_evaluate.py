@@ -99,7 +99,7 @@ def test_make_evaluate_without_a_run_lists_those_that_there_are(tmp_path):
     cwd=tmp_path,
     capture_output=True,
     text=True,
-    timeout=20,
+    timeout=60,
   )
   assert done.returncode == 2
   assert 'Which run?' in done.stderr and 'runs/ppo-1/' in done.stderr

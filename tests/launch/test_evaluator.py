@@ -257,10 +257,12 @@ def test_what_was_not_evaluated_at_the_end_is_said(
   monkeypatch, caplog, stopped
 ):
   node, counter = _evaluator()
-  stop = threading.Event()
-  if not stopped:
-    # Its time ends before the counter's, which would stop it without a word.
-    monkeypatch.setattr(evaluator, '_LAST_EVALUATIONS_S', 8.0)
+  stop, now = threading.Event(), [1000.0]
+  monkeypatch.setattr(
+    evaluator,
+    'time',
+    types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep),
+  )
   for steps in (1, 2, 3):
     node._take(steps)
   played = []
@@ -269,12 +271,13 @@ def test_what_was_not_evaluated_at_the_end_is_said(
     played.append(purpose)
     if len(played) < 2:
       return [evaluation.VectorResult(np.ones(3), broken=0)]
+    assert not should_stop()
     if stopped:
       stop.set()
-    deadline = time.monotonic() + 20
-    while not should_stop():
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
+    else:  # before the counter's end, which would stop it without a word
+      now[0] += evaluator._LAST_EVALUATIONS_S - evaluator._SAY_S + 1
+    assert should_stop()
+    return None
 
   monkeypatch.setattr(node._judge, '_play', play)
   node._finish(stop)
@@ -296,7 +299,7 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
     # Asked for before: it may be too busy to hear of the end in time.
     assert counter.holds[0] == ('evaluator/0', evaluator._LAST_EVALUATIONS_S)
     counter.left = -1  # The run ends in the middle of an evaluation.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while node._ended is None:
       assert time.monotonic() < deadline, 'nobody heard while it was played'
       time.sleep(0.01)
@@ -331,7 +334,7 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
     moved.append(slot.moved)
     assert not should_stop() and slot.moved == moved[0]
     counter.left = -1  # The run ends in the middle of it.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while node._ended is None:
       assert time.monotonic() < deadline
       time.sleep(0.01)

@@ -1,8 +1,8 @@
 """A node's signs of life, without a launcher."""
 
 import threading
-import time
 
+import numpy as np
 import pytest
 
 from launch import pulse
@@ -53,13 +53,21 @@ def test_whoever_asks_whether_to_stop_beats(board):
 
 
 def test_a_long_wait_for_the_stop_beats_all_along(board, monkeypatch):
-  monkeypatch.setattr(pulse, '_SLICE_S', 0.01)
+  now, beats = [100.0], []
+  monkeypatch.setattr(pulse.time, 'monotonic', lambda: now[0])
+
+  class Never:
+    def wait(self, timeout):
+      now[0] += timeout
+      beats.append(board.slots[0].beats)
+      return False
+
   pulse.use(board.slots[0])
-  stop = pulse.stop_event(threading.Event())
-  start = time.monotonic()
-  assert not stop.wait(0.2)
-  assert time.monotonic() - start >= 0.2
-  assert board.slots[0].beats > 5
+  stop = pulse.stop_event(Never())
+  assert not stop.wait(9.5)
+  assert now[0] == 109.5
+  # At least once a second.
+  assert len(beats) >= 10 and (np.diff(beats) > 0).all()
 
 
 def test_what_keeps_a_node_is_told_and_forgotten(board):

@@ -550,7 +550,7 @@ def test_a_resume_of_a_run_whose_time_is_over_is_told_so(tmp_path, limit, said):
   run = run_directory.create(tmp_path / 'run', {}, {})
   jsonable.write(
     run.path / 'summary.json',
-    {'outcome': 'wall clock', 'totals': {}, 'elapsed_s': 60.1},
+    {'outcome': 'wall_clock', 'totals': {}, 'elapsed_s': 60.1},
   )
   overrides = {'run.wall_clock_s': limit}
   cell = cell_lib.resolve('dqn', overrides=overrides)
