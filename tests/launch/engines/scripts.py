@@ -77,7 +77,7 @@ class Script:
 
 
 def ticking():
-  """A clock that no wait is for: a quarter of a second passes with each look."""
+  """A clock on which a quarter of a second passes with each look at it."""
   return itertools.count(0.0, 0.25).__next__
 
 

@@ -15,11 +15,13 @@ import types
 
 import pytest
 
+from launch import rpc
 from launch.engines import zygote
 from launch.engines.cluster import code
 from launch.engines.cluster import forkserver
 from launch.engines.cluster import host
 from launch.engines.cluster import tunnel
+from launch.rpc import hosts
 from launch.rpc import sockets
 from launch.rpc import tls
 
@@ -135,6 +137,13 @@ def test_a_killed_zygote_leaves_no_process_and_no_file_of_its_nodes(
     for process in (group, stray):
       process.kill()
       process.wait()
+
+
+def test_a_node_that_asks_to_stop_the_run_is_told_of(make_agent):
+  agent, _ = make_agent()
+  assert not agent.poll(0.0)['asked']
+  rpc.Client(f'unix:{agent._place / hosts.SOCKET}').ask_to_stop()
+  assert agent.poll(0.0)['asked']
 
 
 def test_a_zygote_that_ends_before_it_is_ready_says_why(make_agent):

@@ -120,9 +120,13 @@ def test_it_looks_while_its_context_is_open(monkeypatch):
   monkeypatch.setattr(
     store_lib, '_why_away', lambda address: seen.release() or ''
   )
+  before = threading.enumerate()
   with store_lib.Store('127.0.0.1:1'):
+    (looks,) = [one for one in threading.enumerate() if one not in before]
     for _ in range(3):
       assert seen.acquire(timeout=60)
+  looks.join(60)
+  assert not looks.is_alive()
 
 
 # --- Calls --------------------------------------------------------------------

@@ -360,8 +360,15 @@ def test_a_zygote_that_is_stopped_goes_on(launch):
   assert_nothing_is_left(run)
 
 
-def test_a_node_shows_its_name_in_its_log_and_in_ps(launch):
+def test_nodes_have_names_in_logs_and_in_ps_and_random_numbers_of_their_own(
+  launch,
+):
   run = launch('waits')
+  drawn = []
+  for name in ('waiter', 'parent', 'server'):
+    run.pid(name)
+    drawn += (run.directory / f'{name}.drawn').read_text().split()
+  assert len(set(drawn)) == 6, drawn
   pid = run.pid('waiter')
   assert run.log('waiter').startswith(f'--- waiter/0, pid {pid}, ')
   assert psutil.Process(pid).cmdline()[0] == 'murmuration: waiter/0'

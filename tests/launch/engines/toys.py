@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import time
@@ -39,10 +40,12 @@ def scenario(build):
 
 
 class Node:
-  """A node that says who it is, and that it runs."""
+  """A node that says who it is, what it draws, and that it runs."""
 
   def __init__(self, run_dir, name):
     self.run_dir = pathlib.Path(run_dir)
+    drawn = f'{random.random()}\n{np.random.random()}\n'
+    write(self.run_dir / f'{name}.drawn', drawn)
     write(self.run_dir / f'{name}.pid', str(os.getpid()))
 
 

@@ -182,7 +182,7 @@ def test_gradients_that_are_never_finite_end_the_node_with_a_reason(
     run_worker(experiment, counter)
 
 
-def test_a_stop_request_is_heard_while_replay_has_nothing_to_sample(
+def test_a_worker_that_is_told_to_stop_while_it_learns_ends(
   make_worker, start, make_counter
 ):
   experiment = experiments.cartpole(run={'steps_per_agent': 10**6})
