@@ -140,7 +140,9 @@ def test_four_steps_of_an_episode_are_never_a_return(run):
 
 
 def test_nothing_of_the_fault_is_learned(run):
-  for row in _latest(run, run.learns).values():
+  learners = _latest(run, run.learns).values()
+  assert learners
+  for row in learners:
     assert row['skipped_updates'] == 0
     assert row.get('dropped_sequences', 0) == 0
     assert np.isfinite(row['loss'])

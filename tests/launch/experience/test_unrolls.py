@@ -228,6 +228,7 @@ def test_theta_star_pulls_once_after_each_rollout(
     # Without a gradient's part, so that only the pull moves.
     learning_rates=[0.0] * MEMBERS,
   )
+  assert len(seen.acting) == 3
   for before, after in zip(seen.acting, [*seen.acting[1:], worker.theta]):
     np.testing.assert_allclose(after[0], (before[0] + star) / 2, rtol=1e-5)
     np.testing.assert_array_equal(after[1], before[1])

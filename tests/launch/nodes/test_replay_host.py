@@ -21,6 +21,13 @@ SIGNATURE = tf.TensorSpec([2], tf.float32)
 pytestmark = pytest.mark.usefixtures('private_directory')
 
 
+def _wait_until(condition):
+  deadline = time.monotonic() + 60
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
 class _Node:
   """A host that runs in a thread, as a node of its own does."""
 
@@ -37,10 +44,8 @@ class _Node:
     self._thread.start()
 
   def write(self, num):
-    deadline = time.monotonic() + 60
-    while not self.host._opened:  # its server answers a little earlier
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
+    # Its server answers a little earlier.
+    _wait_until(lambda: self.host._opened)
     client = reverb.Client(self.address)
     with client.trajectory_writer(1) as writer:
       for value in range(num):
@@ -195,7 +200,8 @@ def test_what_could_not_be_saved_is_said_by_the_next_start(
   node.stop()
   assert 'Replay was not checkpointed' in caplog.text
   start().write(1)
-  assert 'left no checkpoint: what it held is lost' in caplog.text
+  said = 'left no checkpoint: what it held is lost'
+  _wait_until(lambda: said in caplog.text)
 
 
 def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
