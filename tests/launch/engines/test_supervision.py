@@ -171,9 +171,7 @@ def test_who_serves_is_asked_to_stop_when_its_clients_are_gone():
 
 
 @pytest.mark.parametrize('deaf', ['actor', 'learner'])
-def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(
-  ticks, deaf
-):
+def test_who_serves_is_asked_in_the_same_order_when_a_client_stays(ticks, deaf):
   script = scripts.Script(
     (deaf,), counter=[], replay=[], learner=[], actor=[], last=['returns']
   )
