@@ -56,7 +56,7 @@ def test_many_nodes_start_though_nobody_reads_of_the_first(tmp_path):
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=200,
     check=False,
   )
   assert run.returncode == 0, run.stderr
