@@ -149,19 +149,21 @@ def run(
     TMPDIR=str(temporary),
   )
   launcher, until = psutil.Process(process.pid), time.monotonic() + _END_S
-  while process.poll() is None and time.monotonic() < until:
-    time.sleep(0.1)
-    events = monkey.left
-    with contextlib.suppress(psutil.Error):
-      monkey.visit(launcher)
-    # Extended only by events: a launcher may hang after its nodes have ended.
-    if monkey.left < events:
-      until = time.monotonic() + _END_S
-  code = launched.ask_to_end(process)
-  left = _remains(temporary) + [str(p) for p in sorted(_shared() - before)]
-  process.kill()
-  process.wait()
-  shutil.rmtree(temporary, ignore_errors=True)
+  try:
+    while process.poll() is None and time.monotonic() < until:
+      time.sleep(0.1)
+      events = monkey.left
+      with contextlib.suppress(psutil.Error):
+        monkey.visit(launcher)
+      # Extended only by events: a launcher may hang after its nodes have ended.
+      if monkey.left < events:
+        until = time.monotonic() + _END_S
+    code = launched.ask_to_end(process)
+    left = _remains(temporary) + [str(p) for p in sorted(_shared() - before)]
+  finally:  # also at Ctrl-C, which does not reach a session of its own
+    process.kill()
+    process.wait()
+    shutil.rmtree(temporary, ignore_errors=True)
   if not (path / 'config.json').is_file():
     why = launched.last_words(said)
     raise NoRun(f'{name} ended with exit code {code}: {why}')

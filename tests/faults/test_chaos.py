@@ -45,6 +45,23 @@ def test_a_launcher_that_hangs_after_its_nodes_is_not_waited_for(
   assert 'exit code None' in found.faults
 
 
+def test_an_interrupt_leaves_no_launcher(tmp_path, monkeypatch):
+  sleeps = tmp_path / 'sleeps.py'
+  sleeps.write_text('import time; time.sleep(1000)')
+  monkeypatch.setattr(launched, 'COMMAND', sleeps)
+  launchers = []
+
+  def visit(monkey, launcher):
+    launchers.append(launcher)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(chaos.Monkey, 'visit', visit)
+  with pytest.raises(KeyboardInterrupt):
+    chaos.run('impala', 0, chaos.Monkey(0, 3), tmp_path, ())
+  (launcher,) = launchers
+  assert not launcher.is_running()
+
+
 @pytest.mark.parametrize('events', [-1, 0])
 def test_events_are_at_least_one(tmp_path, capsys, events):
   with pytest.raises(SystemExit) as ended:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -80,7 +81,12 @@ def test_half_a_row_is_read_when_it_is_whole(run):
 def test_rows_are_followed_while_a_run_goes_on(run):
   with cluster_records.Reports(run) as reports:
     write(run, 'evaluation', node='evaluator/0', return_mean=3.0)
-  assert reports.returns(since=0) == [3.0]
+    deadline = time.monotonic() + 60
+    while not reports.returns(since=0):
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+    write(run, 'evaluation', node='evaluator/0', return_mean=4.0)
+  assert reports.returns(since=0) == [3.0, 4.0]
 
 
 LOG = """\

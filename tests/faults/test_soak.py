@@ -1,12 +1,21 @@
 """What `make soak` says of the sizes of processes."""
 
 import os
+import signal
 
 import psutil
 import pytest
 
 from tests.faults import launched
 from tests.faults import soak
+
+
+@pytest.fixture
+def handler():
+  """What handles SIGTERM, again when the test is over: `main` changes it."""
+  previous = signal.getsignal(signal.SIGTERM)
+  yield
+  signal.signal(signal.SIGTERM, previous)
 
 
 def _samples(*sizes):
@@ -102,7 +111,7 @@ def test_the_picture_is_written(tmp_path):
 
 @pytest.mark.parametrize('looks', [0, 1, 10**6])
 def test_a_run_that_refuses_its_flags_says_why(
-  tmp_path, monkeypatch, capsys, looks
+  tmp_path, monkeypatch, capsys, handler, looks
 ):
   refuses = tmp_path / 'refuses.py'
   refuses.write_text('print("error: there is no setting agent.x")\nexit(2)\n')
