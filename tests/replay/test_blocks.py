@@ -1,5 +1,6 @@
 """Blocks against a record of every step, through a real Reverb server."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -273,10 +274,11 @@ def test_layouts_that_cannot_be_are_refused(options, message):
 def test_a_blocked_queue_says_so(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 1, layout.signature()))
-  options = writer_lib.WriteOptions(max_in_flight=1, timeout_s=0.2)
+  options = writer_lib.WriteOptions(max_in_flight=1)
   adder = block_adder.BlockAdder(
     server.localhost_client(), 'queue', layout, options=options
   )
+  adder._writer._options = dataclasses.replace(options, timeout_s=0.2)
   with pytest.raises(writer_lib.WriteBlocked, match="Table 'queue'"):
     for row in _steps(3 * T, layout):
       adder.add(*row)

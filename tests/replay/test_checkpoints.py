@@ -89,7 +89,7 @@ def inserts_until_blocked(opened, wanted, offered=40, table='replay'):
   writer = opened.server.localhost_client().trajectory_writer(1)
   for _ in range(offered):
     write(writer, 1.0, table)
-  deadline = time.monotonic() + 20
+  deadline = time.monotonic() + 60
   while True:
     with pytest.raises(reverb.errors.DeadlineExceededError):
       writer.flush(timeout_ms=200)
@@ -342,7 +342,7 @@ def test_a_save_beats_as_long_as_its_files_grow_and_no_longer(
   beats, looks = [], []
 
   def wait_for(events, more):
-    enough, deadline = len(events) + more, time.monotonic() + 20
+    enough, deadline = len(events) + more, time.monotonic() + 60
     while len(events) < enough:
       assert time.monotonic() < deadline
       time.sleep(0.001)

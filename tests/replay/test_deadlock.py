@@ -24,8 +24,8 @@ from replay.checkpoints import save
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12
-# Nothing here takes long; a stall lasts for ever.
-PATIENCE_S = 30.0
+# Nothing here takes long beside nothing else; a stall lasts for ever.
+PATIENCE_S = 120.0
 STALL_S = 2.0
 
 

@@ -108,6 +108,7 @@ def test_required_refuses_where_the_system_does(refused, capsys):
 def test_off_asks_the_system_for_nothing(words, monkeypatch, capsys):
   before = os.readlink('/proc/self/ns/net')
   monkeypatch.setattr(isolation, '_trial', None)
+  monkeypatch.setattr(isolation, '_entered', False)
   isolation.prepare(['run.py', *words])
   isolation.enter('off')
   assert capsys.readouterr().err == ''
@@ -296,8 +297,11 @@ def elsewhere(tmp_path, monkeypatch):
     clock.now += 10.0
     looks.pop(0)()
 
-  monkeypatch.setattr(launcher.time, 'sleep', sleep)
-  monkeypatch.setattr(launcher.time, 'monotonic', lambda: clock.now)
+  # Its own clock: threads of other tests may sleep meanwhile.
+  time_there = types.SimpleNamespace(
+    sleep=sleep, monotonic=lambda: clock.now, time=time.time
+  )
+  monkeypatch.setattr(launcher, 'time', time_there)
   return looks
 
 
@@ -347,7 +351,8 @@ def test_a_launcher_gives_signs_until_it_ends(tmp_path, monkeypatch):
     while not record.stat().st_mtime and time.monotonic() < deadline:
       time.sleep(0.01)
     assert record.stat().st_mtime
-    record.unlink()  # it makes none
+    record.unlink()
+    time.sleep(0.1)  # for one that would make it anew
   assert not signs._thread.is_alive() and not record.exists()
 
 

@@ -412,10 +412,16 @@ def test_a_continuous_action_that_was_not_done_is_refused(action):
 
 
 @pytest.mark.parametrize(
-  'num_envs, n, gamma', [(0, 1, 0.9), (1, 0, 0.9), (1, 1, 1.1), (1, 1, np.nan)]
+  'num_envs, n, gamma, said',
+  [
+    (0, 1, 0.9, 'num_envs=0 and n=1 must both'),
+    (1, 0, 0.9, 'num_envs=1 and n=0 must both'),
+    (1, 1, 1.1, 'gamma=1.1 must lie'),
+    (1, 1, np.nan, 'gamma=nan must lie'),
+  ],
 )
-def test_numbers_out_of_range_are_refused(num_envs, n, gamma):
-  with pytest.raises(ValueError, match='must'):
+def test_numbers_out_of_range_are_refused(num_envs, n, gamma, said):
+  with pytest.raises(ValueError, match=said):
     nstep.NStepWindow(num_envs, n, gamma, LAYOUT)
 
 

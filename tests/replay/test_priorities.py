@@ -156,7 +156,7 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
     writer.update(_sample([key, 12345], [0, 1]), np.array([value, value]))
     assert living.flush(time.monotonic() + 60)
     assert not writer.flush(0.01) or value < 5
-  assert time.monotonic() - start < 30
+  assert time.monotonic() - start < 60
   # The living shard has got all.
   assert _stored(clients[0]) == {key: 40.0} and not living.dropped
   assert 30 <= dead.dropped <= 40
@@ -210,6 +210,6 @@ def test_an_update_that_cannot_be_meant_is_refused(serve):
   lost = priorities.PriorityWriter([client], 'tabel')
   lost.update(_sample([1], [0]), np.ones(1))
   with pytest.raises(ValueError, match="no table 'tabel', only table"):
-    while lost.flush(5.0):
+    while lost.flush(60.0):
       lost.update(_sample([1], [0]), np.ones(1))
   lost.close()

@@ -19,7 +19,7 @@ import replay
 import reverb
 checkpointer = reverb.checkpointers.DefaultCheckpointer(os.environ['KEEPS'])
 server = reverb.Server([reverb.Table.queue('queue', 2)], None, checkpointer)
-print(*reverb.Client(f'localhost:{server.port}').server_info(timeout=20))
+print(*reverb.Client(f'localhost:{server.port}').server_info(timeout=60))
 """
 SAYS = 'import os, replay; print(os.environ.get("no_grpc_proxy"))'
 
@@ -32,7 +32,7 @@ def run(code, **environ):
     env={**others, **environ},
     capture_output=True,
     text=True,
-    timeout=100,
+    timeout=200,
   )
   assert done.returncode == 0, done.stderr
   return done.stdout.strip()

@@ -58,14 +58,14 @@ def test_a_reader_that_waits_for_a_table_ends_when_it_is_closed(serve, why):
       for _ in range(3):
         writer.append(np.zeros(1, np.float32))
         writer.create_item('table', 1.0, writer.history[-1])
-    assert isinstance(reader.results.get(timeout=20), reverb.ReplaySample)
+    assert isinstance(reader.results.get(timeout=60), reverb.ReplaySample)
     server.stop()
     for _ in range(20):  # more than was read ahead
       reader.slots.release()
   time.sleep(1.0)  # until it waits inside Reverb
   (thread,) = set(threading.enumerate()) - before
   reader.close(0.0)
-  thread.join(10)
+  thread.join(60)
   assert not thread.is_alive()
 
 

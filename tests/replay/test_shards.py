@@ -130,7 +130,8 @@ def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
 
 
 def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
-  caplog.set_level(logging.INFO, 'replay.sampler')
+  # On a busy machine it also says that a shard takes its time.
+  caplog.set_level(logging.WARNING, 'replay.sampler')
   servers = [serve(_table()) for _ in range(2)]
   for shard, server in enumerate(servers):
     _write(server, [shard] * 10)
@@ -173,7 +174,8 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog, once_said):
   )
   once_said('gives samples from', _write, servers[1], [1] * 5)
   assert set(next(sampler).shards) == {0, 1}
-  (message,) = [record.getMessage() for record in caplog.records]
+  # A busy machine may have it wait for the other one, too.
+  (message,) = [m for m in caplog.messages if _address(servers[1]) in m]
   assert 'holds 0 items and gives samples from 5 on' in message
   sampler.close()
 
@@ -194,7 +196,7 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
     connect_timeout_s=20,
     should_stop=lambda: time.monotonic() > deadline,
   )
-  deadline = time.monotonic() + 100
+  deadline = time.monotonic() + 180
   next(sampler)
   over = threading.Event()
 

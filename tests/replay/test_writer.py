@@ -47,7 +47,7 @@ def _read(client, table, count):
   return [sample.data for sample in samples]
 
 
-def _wait_for(condition, timeout_s=20):
+def _wait_for(condition, timeout_s=60):
   deadline = time.monotonic() + timeout_s
   while not condition():
     assert time.monotonic() < deadline
@@ -130,7 +130,7 @@ def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   items = writer.ItemWriter(client, 'small', ROW, options, length)
   items.extend(_rows(length), [1.0] * length)
   items.flush()  # the first one sets the stream up, too
-  items._options = dataclasses.replace(options, timeout_s=1.0)
+  items._options = dataclasses.replace(options, timeout_s=3.0)
   done = length
   with pytest.raises(writer.WriteBlocked, match='max_diff=6.*size 6 of 6'):
     while done < 100:
@@ -150,16 +150,13 @@ def test_many_items_in_flight_do_not_fill_the_log(serve, tmp_path):
   os.dup2(file, 2)
   os.close(file)
   try:
-    items = writer.ItemWriter(
-      client,
-      'small',
-      ROW,
-      writer.WriteOptions(max_in_flight=150, timeout_s=0.2),
-    )
+    options = writer.WriteOptions(max_in_flight=150)
+    items = writer.ItemWriter(client, 'small', ROW, options)
+    items._options = dataclasses.replace(options, timeout_s=0.2)
     with pytest.raises(writer.WriteBlocked):
       items.extend(_rows(200), [1.0] * 200)
     os.write(2, b'another line\n')
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while 'another line' not in log.read_text():
       assert time.monotonic() < deadline
       time.sleep(0.05)
@@ -207,14 +204,14 @@ def test_a_stop_request_ends_the_wait_without_an_error(serve):
   start = time.monotonic()
   items.extend(_rows(10), [1.0] * 10)
   items.flush()
-  assert time.monotonic() - start < 15
+  assert time.monotonic() - start < options.timeout_s
 
 
 def test_a_long_wait_for_a_queue_without_consumers_is_said(serve, monkeypatch):
   monkeypatch.setattr(writer, '_PATIENCE_S', 0.2)
   server = serve(tables.queue('small', 1, ROW))
   said = []
-  options = writer.WriteOptions(max_in_flight=2, timeout_s=2.0, say=said.append)
+  options = writer.WriteOptions(max_in_flight=2, timeout_s=5.0, say=said.append)
   items = writer.ItemWriter(server.localhost_client(), 'small', ROW, options)
   with pytest.raises(writer.WriteBlocked):
     items.extend(_rows(10), [1.0] * 10)
@@ -254,7 +251,7 @@ def test_a_server_that_comes_back_gets_all_that_it_had_not_confirmed(
   gone, back = (record.getMessage() for record in caplog.records[-2:])
   assert f'localhost:{server.port} does not answer: ' in gone
   assert 'is back after' in back and f'{items.lost} were lost' in back
-  assert time.monotonic() - away < 30
+  assert time.monotonic() - away < 60
   # Reverb sends again in any order.
   count = _size(client, 'queue')
   got = {int(row[0][0]) // 3 for row in _read(client, 'queue', count)}
