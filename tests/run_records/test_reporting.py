@@ -273,7 +273,7 @@ def test_a_node_that_is_stopped_waits_for_no_counter(reporter, counter):
   counter.away = AWAY
   begin = time.monotonic()
   assert reporter.steps_done(lambda: True) == 0
-  assert time.monotonic() - begin < 5
+  assert time.monotonic() - begin < 20  # not as long as for a start
 
 
 def test_what_a_counter_took_is_there_after_its_sudden_death(tmp_path, clock):

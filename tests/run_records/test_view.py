@@ -22,7 +22,7 @@ def test_lines_are_written_where_there_is_no_terminal():
   client = cases.Client(cases.snapshot())
   live, stream = cases.plain(client)
   live(cases.state(*cases.NODES))
-  deadline = time.monotonic() + 20.0
+  deadline = time.monotonic() + 60.0
   while live._snapshot is None:
     assert time.monotonic() < deadline
     time.sleep(0.02)
@@ -50,7 +50,7 @@ def at_once(monkeypatch):
 
 
 def _wait_for(words, stream):
-  deadline = time.monotonic() + 20.0
+  deadline = time.monotonic() + 60.0
   while words not in stream.getvalue():
     assert time.monotonic() < deadline, stream.getvalue()
     time.sleep(0.02)
@@ -150,18 +150,17 @@ def test_a_counter_that_hangs_holds_up_nothing():
 
   class Hanging:
     def snapshot(self):
-      release.wait(20)
+      release.wait(100)
       return cases.snapshot()
 
   live, stream = cases.plain(Hanging())
   begin = time.monotonic()
   for _ in range(5):
     live(cases.state(cases.node('explorer/0')))
-  assert time.monotonic() - begin < 5.0
+  _wait_for('running: explorer/0', stream)
   live.close()
   release.set()
-  assert time.monotonic() - begin < 10.0
-  assert 'running: explorer/0' in stream.getvalue()
+  assert time.monotonic() - begin < 50.0
 
 
 def test_a_terminal_that_is_held_holds_up_nothing():
@@ -170,19 +169,19 @@ def test_a_terminal_that_is_held_holds_up_nothing():
   class Held(io.StringIO):
     def write(self, text):
       writing.set()
-      release.wait(20)
+      release.wait(100)
       return super().write(text)
 
   console = rich_console.Console(file=Held())
   client = cases.Client(cases.snapshot())
   live = view.LiveView('runs/a', lambda: client, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
-  assert writing.wait(20)  # Now the drawing thread is stuck in write.
+  assert writing.wait(60)  # Now the drawing thread is stuck in write.
   begin = time.monotonic()
   live(cases.state(cases.node('explorer/0', 'failed')))
-  assert time.monotonic() - begin < 5.0
+  assert time.monotonic() - begin < 50.0
   live.close()
-  assert time.monotonic() - begin < 10.0
+  assert time.monotonic() - begin < 50.0
   release.set()
 
 
@@ -242,7 +241,7 @@ def test_a_counter_that_comes_back_is_found_by_a_new_client():
   console = rich_console.Console(file=io.StringIO())
   live = view.LiveView('runs/a', factory, 'x', console=console)
   live(cases.state(cases.node('explorer/0')))
-  assert good.asked.wait(10)
+  assert good.asked.wait(60)
   live.close()
 
 
@@ -260,7 +259,7 @@ def test_a_terminal_gets_the_picture_and_is_given_back():
   if not live._picture:
     pytest.fail(f'encoding {console.encoding!r} is no UTF-8')
   live(cases.state(*cases.NODES))
-  assert client.asked.wait(10)
+  assert client.asked.wait(60)
   live.close()
   text = stream.getvalue()
   assert 'PSO-DQN' in text and 'explorer/0' in text
@@ -358,14 +357,14 @@ def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
   assert 'line 3\n' not in text and str(log) in text
 
 
-def test_checkpoints_that_fail_are_said_as_long_as_they_do(tmp_path):
+def test_checkpoints_that_fail_are_said_as_long_as_they_do(tmp_path, at_once):
   client = cases.Client(cases.snapshot())
   live, stream = cases.plain(client, tmp_path)
   mark = tmp_path / 'checkpoints' / 'learner-0.npz.unsaved'
   mark.parent.mkdir()
   mark.touch()
   live(cases.state(*cases.NODES))
-  deadline = time.monotonic() + 20.0
+  deadline = time.monotonic() + 60.0
   while not live._unsaved or live._snapshot is None:
     assert time.monotonic() < deadline
     time.sleep(0.02)
