@@ -356,7 +356,7 @@ def test_a_list_may_be_cut_by_who_reads_it(words):
     stdout=writes,
     stderr=subprocess.PIPE,
     text=True,
-    timeout=120,
+    timeout=200,
   )
   os.close(writes)
   assert (done.returncode, done.stderr) == (0, '')
@@ -418,7 +418,7 @@ def test_a_step_that_hangs_is_said_with_its_place_and_ends_it(tmp_path, how):
     env={**os.environ, 'PYTHONPATH': str(command.ROOT), 'DISPLAY': ''},
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=200,
   )
   assert done.returncode == 1, done
   said = done.stderr.splitlines()

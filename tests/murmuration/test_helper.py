@@ -118,7 +118,7 @@ def test_who_is_busy_makes_room_later_and_nobody_waits_for_it(services):
     thread = threading.Thread(target=lambda: [*map(process.service, given)])
     thread.daemon = True
     thread.start()
-    thread.join(10)
+    thread.join(60)
     return not thread.is_alive()
 
   with first._lock:
@@ -388,7 +388,7 @@ def test_lines_are_read_whole_and_once_while_they_are_printed():
     said = []
     for text in ('note: a\nwarn', 'ing: b', '\nlast\n', 'no end'):
       # Through the same open file, as what a process has inherited is.
-      os.write(os.dup(helper._output.fileno()), text.encode())
+      os.write(helper._output.fileno(), text.encode())
       said.append(helper.said())
     assert said == [['note: a'], [], ['warning: b', 'last'], []]
     assert helper.output() == 'note: a\nwarning: b\nlast\nno end'

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -81,18 +80,23 @@ def interrupted(tmp_path):
   # Not SIGINT, which is for the tests.
   previous = signal.signal(signal.SIGUSR1, press)
 
-  def wait():
+  def wait(over):
     while not (tmp_path / 'stepped').exists():
-      time.sleep(0.01)
+      if over.wait(0.01):
+        return
     os.kill(os.getpid(), signal.SIGUSR1)
 
   def interrupt(call):
     (tmp_path / 'stepped').unlink(missing_ok=True)
-    thread = threading.Thread(target=wait, daemon=True)
+    over = threading.Event()
+    thread = threading.Thread(target=wait, args=(over,), daemon=True)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-      call()
-    thread.join()
+    try:
+      with pytest.raises(KeyboardInterrupt):
+        call()
+    finally:  # also where it never stepped
+      over.set()
+      thread.join()
     (tmp_path / 'seconds').write_text('0')
 
   yield interrupt
@@ -109,8 +113,9 @@ def services(monkeypatch):
 
 
 def test_ctrl_c_ends_the_episodes_and_leaves_the_process_as_it_was(
-  make_run, interrupted, services
+  make_run, interrupted, services, monkeypatch
 ):
+  monkeypatch.setattr(process, '_INTERRUPT_S', 60.0)  # on a busy machine
   run = make_run('slow_poles:Slow')
   seen = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
   alone = [run.policy(one) for one in seen]
