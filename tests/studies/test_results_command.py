@@ -65,13 +65,18 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on(
       ),
     )
   waiting = tmp_path / 'out' / 'fake' / 'runs' / 'new-0' / 'metrics'
-  deadline = time.monotonic() + 60
-  while not (waiting / 'waiting').exists():
-    assert time.monotonic() < deadline and process.poll() is None
-    time.sleep(0.05)
-  process.send_signal(number)
-  assert process.wait(timeout=60) == 130
-  assert processes_of(temporary) == []
+  deadline = time.monotonic() + 100
+  try:
+    while not (waiting / 'waiting').exists():
+      assert time.monotonic() < deadline and process.poll() is None
+      time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 130
+    assert processes_of(temporary) == []
+  finally:
+    for left in [process, *processes_of(temporary)]:
+      left.kill()
+    process.wait()
   runs = tmp_path / 'out' / 'fake' / 'runs'
   assert (runs / 'asked_to_stop.txt').exists()
   assert {path.name for path in runs.glob('*.json')} == {'dqn-0.json'}
