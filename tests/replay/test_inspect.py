@@ -83,11 +83,13 @@ def test_a_report_says_what_is_in_a_live_table(serve, ask):
     'idle ',
     f'{4 * LAYOUT.width} B per item',
     'observation [3], action int32 []',
-    'policy lag mean',
   ):
     assert part in out
-  (age,) = re.findall(r'sample age mean ([\d.,]+), max', out)
+  (age,) = re.findall(r'sample age mean ([\d.]+), max', out)
   assert float(age) == pytest.approx(100, abs=60)
+  # Of versions 0 to 490.
+  (lag,) = re.findall(r'policy lag mean (\d+), max', out)
+  assert 510 < int(lag) < 1000
 
 
 def test_looking_is_counted_and_can_be_forbidden(serve, ask_json):
@@ -348,6 +350,59 @@ def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(
   assert still.shards[0].offline and slept == [0.2]
   serve(prioritized(), port=server.port)
   assert not look(60, still.shards).shards[0].offline
+
+
+@pytest.fixture
+def watch(monkeypatch, capsys):
+  """watch(address, calls): what it prints until Ctrl-C ends it.
+
+  `calls` are made before the readings, of which the last one is broken off.
+  """
+  collect, wishes = reports.collect, []
+  monkeypatch.setattr(command, '_WATCH_LOOK_S', 3600.0)
+
+  def run(address, calls):
+    left = iter(calls)
+
+    def interrupted(args, target, wish, *more):
+      next(left)()
+      wishes.append(wish.count)
+      return collect(args, target, wish, *more)
+
+    monkeypatch.setattr(reports, 'collect', interrupted)
+    flags = [address, '--watch', '--json', '--interval=0.05', '--timeout=3']
+    assert command.main(flags) == 0
+    out, err = capsys.readouterr()
+    return [json.loads(line) for line in out.splitlines()], err, wishes
+
+  return run
+
+
+def press_ctrl_c():
+  raise KeyboardInterrupt
+
+
+def test_a_watch_reads_again_and_again_and_looks_at_items_now_and_then(
+  serve, watch
+):
+  server = serve(prioritized())
+  fill(server, range(50))
+  address = f'localhost:{server.port}'
+  calls = [lambda: None, lambda: fill(server, [50]), press_ctrl_c]
+  found, _, wishes = watch(address, calls)
+  tables = [one['shards'][0]['tables'][0] for one in found]
+  assert [table['items'] for table in tables] == [50, 51]
+  # What was seen of items is shown until the next look.
+  assert wishes == [None, 0] and samples_taken(server) == 32
+  assert [table['looked_at'] for table in tables] == [32, 32]
+
+
+def test_a_watch_tries_again_where_its_server_is_away(serve, watch):
+  server = serve(prioritized())
+  calls = [lambda: None, server.stop, press_ctrl_c]
+  found, said, _ = watch(f'localhost:{server.port}', calls)
+  assert len(found) == 1 and 'No Reverb server answered' in said
+  assert 'Trying again; Ctrl-C ends this.' in said
 
 
 def test_what_cannot_be_shown_is_said_with_exit_code_2(
