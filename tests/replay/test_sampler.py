@@ -76,17 +76,6 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(
   assert message in said
 
 
-def test_a_sampler_stops_when_asked_while_it_waits(serve):
-  server = serve(tables.uniform('table', 100, 5, SIGNATURE))
-  sampler = sampler_lib.ShardedSampler(
-    [_address(server)],
-    'table',
-    4,
-    should_stop=lambda: True,
-  )
-  assert list(sampler) == []
-
-
 @pytest.mark.long
 def test_a_queue_that_starves_now_and_then_gives_each_item_once_in_order(serve):
   server = serve(tables.queue('queue', 1000, SIGNATURE))
@@ -172,16 +161,6 @@ def test_a_table_that_is_not_there_is_named(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
   with pytest.raises(ValueError, match="no table 'tabel', only table"):
     readers.make_dataset(_address(server), 'tabel', 4)
-
-
-def test_a_signature_that_is_not_the_tables_is_an_error_not_a_wait(serve):
-  server = serve(tables.uniform('table', 100, 1, SIGNATURE))
-  _write(server.localhost_client(), 'table', [1.0])
-  sampler = sampler_lib.ShardedSampler(
-    [_address(server)], 'table', 4, signature=tf.TensorSpec([3], tf.float32)
-  )
-  with pytest.raises(ValueError, match='layout'):
-    next(sampler)
 
 
 def test_a_table_without_a_signature_is_refused(serve):
