@@ -66,15 +66,15 @@ def test_a_shard_that_is_away_is_named_beside_what_the_others_hold(
   servers[1].stop()
   error = 'Without shard 1: No Reverb server answered'
   # Long enough for the one that lives.
-  code, out, _ = ask(run, '--sample', 2, '--timeout', 3)
+  code, out, _ = ask(run, '--sample', 2, '--timeout', 2)
   assert code == 0 and out.count('shard 0, table replay, item') == 2
   assert error in out
-  arguments = ('--look', 30, '--timeout', 3)
+  arguments = ('--look', 30, '--timeout', 2)
   code, out, _ = ask(run, '--histogram', 'ages', *arguments)
   assert code == 0 and '30 samples of 10 items' in out and error in out
   # With the other one empty there is nothing to show, for both reasons.
   servers[0].localhost_client().reset('replay')
-  code, _, err = ask(run, '--sample', 2, '--timeout', 3)
+  code, _, err = ask(run, '--sample', 2, '--timeout', 2)
   assert code == 2 and 'Samples wait until' in err and 'No Reverb' in err
 
 
