@@ -54,6 +54,14 @@ class Counted:
     return self._policy(observations)
 
 
+def _begin(listening):
+  # Its end waits for the next of its looks.
+  looks = {'poll_interval': 0.02}
+  threading.Thread(
+    target=listening.serve_forever, kwargs=looks, daemon=True
+  ).start()
+
+
 def _asked(port, content):
   connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
   connection.request('POST', '/', json.dumps(content))
@@ -89,7 +97,7 @@ def test_it_serves_over_http_and_says_what_is_wrong(example, tmp_path):
   agent = ppo.PPO(ppo.Config(), environments.spec('CartPole-v1'))
   policy = example.load(_exported(agent, tmp_path))
   listening = example.serve(policy, 0)
-  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  _begin(listening)
   try:
     x = np.random.default_rng(1).normal(size=(20, 4))
     with futures.ThreadPoolExecutor(4) as pool:
@@ -118,7 +126,7 @@ def test_a_policy_that_learned_from_bytes_gets_bytes(example, tmp_path):
   agent = dqn.DQN(dqn.Config(network='strided'), spec)
   policy = example.load(_exported(agent, tmp_path))
   listening = example.serve(policy, 0)
-  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  _begin(listening)
   try:
     images = np.random.default_rng(1).integers(0, 256, (5, 12, 12), np.uint8)
     for image in images:
@@ -144,7 +152,7 @@ class Zero:
 @pytest.fixture
 def port(example):
   listening = example.serve(Zero(), 0)
-  threading.Thread(target=listening.serve_forever, daemon=True).start()
+  _begin(listening)
   yield listening.server_port
   listening.shutdown()
   listening.server_close()
