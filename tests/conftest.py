@@ -23,8 +23,9 @@ isolation._entered = True
 
 # pytest-timeout raises in the main thread, which does nothing while that thread
 # waits inside Reverb. Past this, the process ends, with the stack of every
-# thread.
+# thread; a test with a longer timeout of its own has as much more.
 _HARD_LIMIT_S = 420
+_MORE_S = 180  # of the hard limit than of the timeout
 
 _STDERR = pytest.StashKey[TextIO]()
 
@@ -46,8 +47,12 @@ def pytest_sessionfinish():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
   """Bounds the time of one test, wherever it is stuck."""
+  own = item.get_closest_marker('timeout')
+  limit_s = _HARD_LIMIT_S
+  if own is not None:
+    limit_s = max(limit_s, own.args[0] + _MORE_S)
   faulthandler.dump_traceback_later(
-    _HARD_LIMIT_S, exit=True, file=item.config.stash[_STDERR]
+    limit_s, exit=True, file=item.config.stash[_STDERR]
   )
   try:
     return (yield)
