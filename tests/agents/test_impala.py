@@ -34,15 +34,17 @@ def slow_loss(agent, theta, block):
         arrival = block.final_observation[k]
       following = cases.network(agent, theta, arrival)[1]
       rho = np.exp(log_pi - block.behaviour[t, k, 0])
+      bars = config.rho_bar, config.c_bar, config.pg_rho_bar
       if config.correction == 'none':
-        rho = 1.0
+        rho, bars = 1.0, (1.0,) * 3
+      of_delta, c, of_policy = (min(bar, rho) for bar in bars)
       reward = config.reward_scale * block.reward[t, k]
       g = 0.0 if terminated else config.gamma
       after = 0.0 if block.last[t, k] else after
       q = reward + g * (following + after)
-      delta = min(1.0, rho) * (reward + g * following - value)
-      after = delta + g * config.trace_lambda * min(1.0, rho) * after
-      policy_losses.append(-min(1.0, rho) * (q - value) * log_pi)
+      delta = of_delta * (reward + g * following - value)
+      after = delta + g * config.trace_lambda * c * after
+      policy_losses.append(-of_policy * (q - value) * log_pi)
       squares.append(0.5 * after**2)
       entropies.append(entropy)
   return (
@@ -59,6 +61,7 @@ def slow_loss(agent, theta, block):
     {'trace_lambda': 0.7, 'gamma': 0.9},
     {'reward_scale': 0.3, 'baseline_cost': 0.8},
     {'correction': 'none', 'entropy_cost': 0.2},
+    {'rho_bar': 1.6, 'c_bar': 0.7, 'pg_rho_bar': 1.2},  # each in its place
     {'free_sigma': True},  # for continuous actions
   ],
 )
@@ -79,6 +82,25 @@ def test_the_loss_is_that_of_one_sequence_and_step_at_a_time(spec, options):
   np.testing.assert_allclose(got.loss, slow_loss(agent, theta, both), rtol=1e-4)
   assert set(got.metrics) == set(agent.metrics)
   assert got.priorities is None
+
+
+def test_lag_and_values_are_logged_as_they_are_not_clipped_nor_scaled():
+  agent = cases.make_impala(reward_scale=0.3)
+  theta, block = cases.make_theta(agent), cases.make_block(agent)
+  rhos, values = [], []
+  for t, k in zip(*np.nonzero(block.valid)):
+    outputs, value = cases.network(agent, theta, block.observation[t, k])
+    log_pi, _ = cases.log_pi_and_entropy(agent, outputs, block.action[t, k])
+    rhos.append(np.exp(log_pi - block.behaviour[t, k, 0]))
+    values.append(value / 0.3)
+  assert min(rhos) < 1 < max(rhos)
+  found = cases.loss_of(agent, theta, cases.batch_of(block)).metrics
+  for name, wanted in (
+    ('rho_mean', np.mean(rhos)),
+    ('rho_deviation', np.abs(np.array(rhos) - 1).max()),
+    ('value_mean', np.mean(values)),
+  ):
+    np.testing.assert_allclose(found[name], wanted, rtol=1e-4, err_msg=name)
 
 
 def test_a_gaussian_policy_says_how_far_it_explores():
