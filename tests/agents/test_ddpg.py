@@ -4,27 +4,44 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents.losses import policy as policy_losses
 from tests.agents import ddpg_cases as cases
 
 
 def slow_loss(agent, theta, theta_hat, transition, importance=None):
-  """Critics' loss and mean Q of the policy, one transition at a time."""
+  """Critics' loss, mean Q of the policy, errors and targets, one by one."""
   config = agent.config
   online = cases.Slow(agent, theta)
   target = cases.Slow(agent, theta_hat, scale_of=online)
   critics = (0, 1) if config.twin_critics else (0,)
-  losses, values, errors = [], [], []
+  noise = _smoothing(config, transition)
+  losses, values, errors, targets = [], [], [], []
   for i, (o_tm1, a_tm1, r_t, d_t, o_t, w) in enumerate(zip(*transition[:6])):
     if not w:
       continue
-    bootstrap = min(target.q(o_t, target.mu(o_t), k) for k in critics)
+    a_t = np.clip(target.mu(o_t) + noise[i], -1, 1)
+    bootstrap = min(target.q(o_t, a_t, k) for k in critics)
     y = config.reward_scale * r_t + config.gamma * d_t * bootstrap
     found = [y - online.q(o_tm1, a_tm1, k) for k in critics]
     factor = 1.0 if importance is None else importance[i]
     losses.append(factor * sum(e**2 / 2 for e in found))
     errors.append(np.mean(np.abs(found)))
+    targets.append(y)
     values.append(online.q(o_tm1, online.mu(o_tm1)))
-  return np.mean(losses), np.mean(values), errors
+  return np.mean(losses), np.mean(values), errors, targets
+
+
+def _smoothing(config, transition):
+  """Noise on the target's actions (Fujimoto et al. 2018, Eq. 14), [B, A].
+
+  The draws are those of the loss.
+  """
+  o_t, r_t, a_tm1 = transition.o_t, transition.r_t, transition.a_tm1
+  if not config.smoothing_sigma:
+    return np.zeros_like(a_tm1)
+  draws = policy_losses.noise_like(tf.zeros_like(a_tm1), o_t, r_t, a_tm1)
+  limit = config.smoothing_limit
+  return np.clip(config.smoothing_sigma * draws.numpy(), -limit, limit)
 
 
 OPTIONS = [
@@ -33,6 +50,7 @@ OPTIONS = [
   {'twin_critics': True},
   {'normalize_observations': True},
   {'twin_critics': True, 'normalize_observations': True, 'prioritized': True},
+  {'smoothing_sigma': 0.4, 'smoothing_limit': 0.3},  # some noise is clipped
 ]
 
 
@@ -51,12 +69,19 @@ def test_the_critics_loss_is_the_sum_of_the_spec(options):
     importance,
   )
   # The metric is what the items say; importance corrects only the gradient.
-  loss, value, errors = slow_loss(agent, theta, theta_hat, transition)
+  loss, value, errors, targets = slow_loss(agent, theta, theta_hat, transition)
   np.testing.assert_allclose(got.metrics['loss'], loss, rtol=1e-4)
   np.testing.assert_allclose(got.metrics['policy_loss'], -value, rtol=1e-4)
-  np.testing.assert_allclose(got.priorities[:4], errors, rtol=1e-4)
+  np.testing.assert_allclose(
+    got.priorities[:4], np.add(errors, 1e-6), rtol=1e-4
+  )
   np.testing.assert_allclose(
     got.metrics['td_error'], np.mean(errors), rtol=1e-4
+  )
+  np.testing.assert_allclose(
+    [got.metrics['target_max'], got.metrics['target_min']],
+    [max(targets), min(targets)],
+    rtol=1e-4,
   )
   assert set(got.metrics) == set(agent.metrics)
 
