@@ -62,6 +62,21 @@ def test_the_loss_is_that_of_one_step_at_a_time(spec, options):
   assert {*got.metrics, 'stopped_updates'} == set(agent.metrics)
   assert got.metrics['dropped_steps'] == BLOCKS
   assert 0 < got.metrics['clip_fraction'] < 1
+  advantages, old = (
+    np.array([step[name] for step in steps]) for name in ('advantage', 'value')
+  )
+  np.testing.assert_allclose(
+    got.metrics['explained_variance'],
+    1 - advantages.var() / (old + advantages).var(),
+    rtol=1e-3,
+    atol=1e-4,
+  )
+  values = [cases.network(agent, theta, s['observation'])[1] for s in steps]
+  np.testing.assert_allclose(
+    got.metrics['value_mean'],
+    np.mean(values) / agent.config.reward_scale,
+    rtol=1e-4,
+  )
 
 
 @pytest.mark.parametrize(
