@@ -155,6 +155,36 @@ def test_each_member_descends_at_its_own_rate(linear_learner):
   )
 
 
+def test_each_members_gradient_is_shortened_before_the_optimizer_sees_it(
+  linear_learner,
+):
+  learner = linear_learner(
+    np.zeros((3, 2)), [1.0] * 3, optimizer=optimizers.Momentum(0.5)
+  )
+  learner.agent.max_gradient_norm = 1.0
+  gradient = np.array([[3, 4], [0.3, 0.4], [0, 0]], np.float32)
+  for _ in range(2):
+    learner.step(tf.constant(gradient[None]))
+  short = np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]])
+  # The momentum is the gradient, and then 1.5 of it.
+  np.testing.assert_allclose(learner.parameters(), -2.5 * short, rtol=1e-6)
+
+
+def test_a_gradient_of_zero_moves_nothing_not_by_momentum_either(
+  linear_learner,
+):
+  learner = linear_learner(np.ones((2, 3)), optimizer=optimizers.Adam())
+  gradient = np.ones((1, 2, 3), np.float32)
+  learner.step(tf.constant(gradient))
+  before = learner.save()
+  gradient[0, 1] = 0.0
+  assert not learner.step(tf.constant(gradient)).skipped.any()
+  after = learner.save()
+  for name in ('theta', 'slot_0', 'slot_1', 'steps'):
+    np.testing.assert_array_equal(after[name][1], before[name][1], name)
+    assert (after[name][0] != before[name][0]).all(), name
+
+
 def test_places_without_a_transition_do_not_teach(agent):
   packed = _packed(BATCH, 2)
   blanks = packed[..., LAYOUT.slices.weight.start] == 0
