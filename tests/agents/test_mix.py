@@ -17,7 +17,7 @@ class _Post:
 
   def __init__(self):
     self.sent = []
-    self.came = None
+    self.came = {}  # sender to its message
 
   def start(self, shape):
     del shape
@@ -26,8 +26,7 @@ class _Post:
     self.sent += [(receiver, message) for receiver in receivers]
 
   def newest(self, sender):
-    del sender
-    return self.came
+    return self.came.get(sender)
 
   def heard(self, sender):
     del sender
@@ -50,10 +49,12 @@ def test_a_worker_steps_first_then_sends_and_then_mixes(vector, linear_learner):
     exchange.begin(
       types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
     )
-    post.came = mix.Message(1, stepped[None, i - 1])
+    # In the ring it hears the one before it, and the one after it hears it.
+    post.came = {j: mix.Message(1, stepped[None, j]) for j in range(len(start))}
     exchange.updated(learner.step(tf.constant(gradients[None, None, i])))
     assert exchange.sync()
-    (_, sent) = post.sent[-1]
+    receiver, sent = post.sent[-1]
+    assert receiver == (i + 1) % len(start)
     tolerance = vector.tolerance['float32']
     np.testing.assert_allclose(sent.theta[0], stepped[i], **tolerance)
     np.testing.assert_allclose(
@@ -139,7 +140,7 @@ def test_a_running_maximum_is_mixed_to_the_largest(linear_learner, averaged):
   exchange.begin(
     types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
   )
-  post.came = mix.Message(1, np.float32([[9.0, 2.0, 2.0]]))
+  post.came[1] = mix.Message(1, np.float32([[9.0, 2.0, 2.0]]))
   exchange.updated(None)
   exchange.sync()
   half = 0.5 if averaged else 1.0
