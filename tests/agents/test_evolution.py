@@ -143,9 +143,12 @@ def test_only_the_policy_moves():
   assert (strategy.theta[:20] != 1).all() and (strategy.theta[20:] == 1).all()
 
 
-def test_an_update_of_adam_is_kingma_and_ba_s():
-  strategy = _strategy(learning_rate=0.1, weight_decay=0.01, sigma=0.5)
-  theta = np.ones(20)
+@pytest.mark.parametrize('divided', [True, False])
+def test_an_update_of_adam_is_kingma_and_ba_s(divided):
+  strategy = _strategy(
+    learning_rate=0.1, weight_decay=0.01, sigma=0.5, divide_by_sigma=divided
+  )
+  theta, scale = np.ones(20), 0.5 if divided else 1.0
   m = v = np.zeros(20)
   rng = np.random.default_rng(2)
   for step in (1, 2, 3):
@@ -153,7 +156,7 @@ def test_an_update_of_adam_is_kingma_and_ba_s():
     strategy.update(indices, returns)
     noise = [TABLE[i : i + 20] for i in indices]
     shaped = evolution.centred_ranks(returns)
-    down = -(evolution.gradient(shaped, noise, 0.5) - 0.01 * theta)
+    down = -(evolution.gradient(shaped, noise, scale) - 0.01 * theta)
     m, v = 0.9 * m + 0.1 * down, 0.999 * v + 0.001 * down**2
     theta = theta - 0.1 * (m / (1 - 0.9**step)) / (
       np.sqrt(v / (1 - 0.999**step)) + 1e-8
@@ -334,3 +337,83 @@ def test_perturbed_policies_are_theta_plus_and_minus_noise():
     moved[place] += np.float32(sign * 0.3) * TABLE[index : index + dim]
     expected = agent.greedy(moved)(observation[:1])[0]
     np.testing.assert_allclose(action, expected, atol=1e-6)
+
+
+def test_who_has_ended_is_left_out_and_the_others_act_and_are_counted():
+  agent = d4pg.D4PG(
+    d4pg.Config(policy_sizes=(8,), normalize_observations=True), PENDULUM
+  )
+  config = evolution.Config(
+    sigma=0.3, action_noise=0.0, population=4, pairs_per_task=4,
+    table_size=len(TABLE),
+  )  # fmt: skip
+  theta, place = agent.initial(0), evolution.perturbed(agent.layout)
+  dim = place.stop - place.start
+  observed = np.array([True, False] * 4)
+  drawn = evolution.draws(config, 0, 0, 0, dim)._replace(observed=observed)
+  policy = evolution.Perturbed(config, agent, TABLE, theta, drawn, 4)
+  playing, seen, rng = {}, [], np.random.default_rng(0)
+
+  def begin(member, episode):
+    policy.begin(member, episode)
+    playing[member] = episode
+
+  def end(member):
+    policy.end(member)
+    del playing[member]
+
+  for member in range(4):
+    begin(member, member)
+  changes = [
+    lambda: end(1),
+    lambda: end(0),
+    lambda: begin(3, 7),
+    lambda: begin(2, 6),
+    lambda: None,
+  ]
+  for change in changes:
+    observation = rng.standard_normal((4, 3)).astype(np.float32)
+    actions = policy(observation)
+    for member, episode in playing.items():
+      moved, index = theta.copy(), drawn.indices[episode // 2]
+      noise = TABLE[index : index + dim]
+      moved[place] += np.float32(-0.3 if episode % 2 else 0.3) * noise
+      expected = agent.greedy(moved)(observation[member : member + 1])[0]
+      np.testing.assert_allclose(actions[member], expected, atol=1e-6)
+      if observed[episode]:
+        seen.append(observation[member])
+    change()
+  sums = policy.sums
+  assert sums.number == len(seen)
+  np.testing.assert_allclose(sums.first, np.sum(seen, axis=0), rtol=1e-5)
+  np.testing.assert_allclose(
+    sums.second, np.sum(np.square(seen), axis=0), rtol=1e-5
+  )
+
+
+def test_actions_have_noise_in_perturbed_episodes_alone():
+  agent = d4pg.D4PG(d4pg.Config(policy_sizes=(8,)), PENDULUM)
+  theta = agent.initial(0)
+  observation = np.ones((2, 3), np.float32)
+
+  def played(action_noise):
+    """Actions of a perturbed episode and of theta itself; their generator."""
+    config = evolution.Config(
+      action_noise=action_noise, eval_prob=1.0, population=1,
+      pairs_per_task=1, table_size=len(TABLE),
+    )  # fmt: skip
+    drawn = evolution.draws(config, 0, 0, 0, agent.layout.size)
+    assert len(drawn.seeds) == 3 and not drawn.observed[2]
+    policy = evolution.Perturbed(config, agent, TABLE, theta, drawn, 2)
+    policy.begin(0, 1), policy.begin(1, 2)
+    return policy(observation), drawn.rng
+
+  still, rng = played(0.0)
+  noisy, _ = played(0.5)
+  noise = 0.5 * rng.standard_normal((2, 1))
+  np.testing.assert_allclose(noisy[0], still[0] + noise[0], atol=1e-6)
+  np.testing.assert_allclose(noisy[1], still[1])
+  np.testing.assert_allclose(
+    still[1], agent.greedy(theta)(observation[1:])[0], atol=1e-6
+  )
+  assert np.abs(still[0] - still[1]).max() > 1e-3
