@@ -102,6 +102,29 @@ def test_who_rests_is_left_alone_until_all_are_reset(name):
   environment.close()
 
 
+class _Ones:
+  """Pays 1 a step in the toys of conftest.py."""
+
+  def begin(self, member, episode):
+    pass
+
+  def end(self, member):
+    pass
+
+  def __call__(self, observation):
+    return np.ones(len(observation), np.int32)
+
+
+def test_an_episode_that_breaks_has_no_return_and_those_before_it_have(
+  register,
+):
+  name = register(max_episode_steps=3, bad_reward_at=2, bad_from_episode=1)
+  environment = vector.make_vector(name, 2, 0, on_fault=vector.DROP)
+  found = episodes.play(_Ones(), environment, [1, 2, 3, 4, 5])
+  np.testing.assert_array_equal(found.returns, [3.0, 3.0, *[np.nan] * 3])
+  np.testing.assert_array_equal(found.lengths, [3, 3, 2, 2, 2])
+
+
 def test_it_stops_when_asked_and_gives_nothing():
   environment = vector.make_vector('CartPole-v1', 1, 0)
   policy = _Fixed(environment.spec, 1)
