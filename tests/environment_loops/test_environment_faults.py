@@ -235,11 +235,8 @@ class _Changes(gymnasium.Env):
   ],
 )
 @pytest.mark.parametrize('batched', [True, False])
-def test_observations_that_change_are_a_fault(request, later, said, batched):
-  name = f'Changes{request.node.nodeid.__hash__() % 10**9}-v0'
-  gymnasium.register(
-    name, entry_point=_Changes, kwargs={'later': later}, max_episode_steps=9
-  )
+def test_observations_that_change_are_a_fault(register, later, said, batched):
+  name = register(_Changes, max_episode_steps=9, later=later)
   if batched:
     environment = vector.make_vector(name, 2, seed=0)
     action = np.zeros(2, np.int32)
@@ -376,14 +373,14 @@ def test_an_error_of_an_environment_s_own_stays_what_it_is(register, batched):
     environment.step(action)
 
 
-def test_complex_observations_are_refused_before_the_start():
+def test_complex_observations_are_refused_before_the_start(register):
   class Waves(_Changes):
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
 
   Waves.observation_space.dtype = np.dtype(np.complex64)
-  gymnasium.register('Waves-v0', entry_point=Waves, kwargs={'later': None})
+  name = register(Waves, later=None)
   with pytest.raises(environments.EnvironmentRefused, match='real numbers'):
-    environments.spec('Waves-v0')
+    environments.spec(name)
 
 
 def test_wider_numbers_do_not_wrap_into_bytes():

@@ -136,7 +136,11 @@ def test_threads_that_outlive_an_environment_are_said(register, capfd):
   )
 
 
-def test_threads_that_end_by_themselves_are_not_said(register, capfd):
+def test_threads_that_end_by_themselves_are_not_said(
+  register, capfd, monkeypatch
+):
+  monkeypatch.setattr(making, '_ENDS_S', 60.0)  # they do, when they are run
+
   class Pooled(cartpole.CartPoleEnv):
     def __init__(self):
       super().__init__()
