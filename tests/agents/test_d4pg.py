@@ -23,6 +23,12 @@ SPEC = environments.Spec('Test-v0', (4,), None, (2,), (-1.0,) * 2, (1.0,) * 2)
 LAYOUT = packing.TransitionLayout((4,), (2,), discrete=False)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_warned_of():
+  """A warning is given once in a process, also by what ran here before."""
+  d4pg._warn_once.cache_clear()
+
+
 def _agent(**options):
   config = {
     'policy_sizes': (5,),

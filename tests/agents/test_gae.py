@@ -117,5 +117,5 @@ def test_advantages_and_returns_carry_no_gradient():
 def test_wrong_shapes_are_refused():
   inputs = _inputs()
   inputs['last_t'] = inputs['last_t'][:-1]
-  with pytest.raises(ValueError, match='T'):
+  with pytest.raises(ValueError, match=f'dimension 0 must have size {T}'):
     gae.gae(*map(tf.constant, inputs.values()), 0.95)

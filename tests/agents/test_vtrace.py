@@ -193,7 +193,7 @@ def test_a_time_limit_is_followed_by_its_true_end():
 def test_wrong_shapes_are_refused():
   inputs = _inputs()
   inputs['last_t'] = inputs['last_t'][:-1]
-  with pytest.raises(ValueError, match='T'):
+  with pytest.raises(ValueError, match=f'dimension 0 must have size {T}'):
     vtrace.vtrace(*map(tf.constant, inputs.values()))
 
 

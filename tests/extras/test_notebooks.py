@@ -19,6 +19,7 @@ SHOWN = {
     'print(error)': 'learning_rate',
   },
 }
+assert [path.stem for path in NOTEBOOKS] == sorted(SHOWN), NOTEBOOKS
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
