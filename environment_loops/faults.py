@@ -15,6 +15,8 @@ _TAKES = {'u': 'u', 'f': 'fiub'}
 # Dropped episodes that are logged one by one; after these, one in a hundred is.
 _LOGGED = 10
 _WRAPPERS = os.path.join('gymnasium', 'wrappers', '')
+# The end of an advice, for who trains.
+TO_DROP = ", or drop such episodes with run.on_fault='drop'"
 
 
 class EnvironmentRefused(ValueError):
@@ -152,12 +154,13 @@ def fault(
   values = np.asarray(values)
   bad = np.argwhere(~np.isfinite(values))[0]
   where = f' (component {tuple(bad.tolist())})' if bad.size else ''
+  advice = 'Fix the environment'
+  if t:  # what begins broken is never dropped
+    advice += f', wrap it so that it ends the episode instead{TO_DROP}'
   return EnvironmentFault(
     f'{name} returned {field} {values[tuple(bad)]}{where} at step {t} of an '
     f'episode{_copy(index)}, but needs finite float32 values: one NaN in '
-    f'replay would reach every parameter. Fix the environment, wrap it so '
-    f'that it ends the episode instead, or drop such episodes with '
-    f"run.on_fault='drop'."
+    f'replay would reach every parameter. {advice}.'
   )
 
 
@@ -171,7 +174,7 @@ def unstable(name: str, t: int, index: int | None = None) -> EnvironmentFault:
     f'{name} became unstable at step {t} of an episode{_copy(index)}: MuJoCo '
     f'found NaN, infinity or a huge value in its state and started over by '
     f'itself, so this step is no experience. Use smaller actions or a smaller '
-    f"time step, or drop such episodes with run.on_fault='drop'."
+    f'time step{TO_DROP}.'
   )
 
 

@@ -48,7 +48,7 @@ def main() -> int:
   )
   try:
     result = playing.evaluate(run, kept, args.episodes, args.seed)
-  except environments.EnvironmentFault as e:
+  except (environments.EnvironmentFault, environments.EnvironmentRefused) as e:
     print(f'No returns: {e}', file=sys.stderr)
     return 1
   returns = result.returns

@@ -32,6 +32,7 @@ import numpy as np
 
 from environment_loops import atari
 from environment_loops import building
+from environment_loops import faults
 from environment_loops import making
 from murmuration import portable
 
@@ -221,6 +222,11 @@ def main() -> int:
         _say_returns(policy, ended)
       print('interrupted', file=sys.stderr)
       return commands.INTERRUPTED
+    except Exception as e:  # of the environment, mostly
+      if ended:
+        _say_returns(policy, ended)
+      print(f'error: {name} broke off: {faults.gist(e)}', file=sys.stderr)
+      return 1
     building.close(name, environment)
   _say_returns(policy, ended)
   if isinstance(filmed, Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 import contextlib
 import os
 import pathlib
@@ -16,6 +16,7 @@ from environment_loops import atari
 from environment_loops import building
 from environment_loops import environments
 from environment_loops import evaluation
+from environment_loops import faults
 from environment_loops import making
 from launch import experiment
 from launch import registry
@@ -177,13 +178,14 @@ def evaluate(
   """Plays whole episodes, as the run's own evaluations do.
 
   Raises:
-    environments.EnvironmentFault: hardly anything but broken episodes.
+    environments.EnvironmentFault: hardly anything but broken episodes, or
+      something was raised in one.
   """
   name, settings = run.config()['environment'], run.config().get('run', {})
   # Runs of earlier versions have no such setting.
   limit = settings.get('eval_max_steps', experiment.RunConfig.eval_max_steps)
   limited = environments.spec(name).max_episode_steps is not None
-  with making.Watched(name) as watched:
+  with making.Watched(name) as watched, _in_a_sentence(name):
     result = evaluation.evaluate_vector(
       kept.policy(),
       name,
@@ -195,6 +197,23 @@ def evaluate(
     )
   assert result is not None  # nothing stops it
   return result
+
+
+@contextlib.contextmanager
+def _in_a_sentence(name: str) -> Iterator[None]:
+  """Makes an EnvironmentFault of whatever breaks an episode."""
+  try:
+    yield
+  except environments.EnvironmentRefused:
+    raise
+  except environments.EnvironmentFault as e:
+    # Who plays a policy has no run to set anything in.
+    said = str(e).replace(faults.TO_DROP, '')
+    raise environments.EnvironmentFault(said) from e
+  except Exception as e:
+    raise environments.EnvironmentFault(
+      f'an episode of {name} broke off: {faults.gist(e)}.'
+    ) from e
 
 
 def record(
@@ -214,8 +233,8 @@ def record(
     max_steps: of the film; a longer episode is cut.
 
   Raises:
-    ValueError, RuntimeError: the environment gives no pictures, or they
-      cannot be written.
+    ValueError, RuntimeError: the environment breaks or gives no pictures, or
+      they cannot be written.
   """
   watched = making.Watched(name)
   with watched:
@@ -225,7 +244,7 @@ def record(
 
   def frames() -> Generator[Any, None, None]:
     # As they are played: all of them at once would take a gigabyte.
-    with watched, contextlib.closing(environment):
+    with watched, contextlib.closing(environment), _in_a_sentence(name):
       timestep, steps = environment.reset(), 0
       yield environment.render()
       while not timestep.last() and steps != max_steps:

@@ -81,6 +81,7 @@ class Run:
 
     Raises:
       ValueError: the run keeps no parameters yet, or a number is none.
+      RuntimeError: the environment breaks.
     """
     return Evaluation(
       *self._call(

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 
+from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 
@@ -88,6 +89,41 @@ def test_a_film_that_nobody_asked_for_may_fail(
   said = capsys.readouterr()
   assert fault in said.err
   assert ('mean 1.0' in said.out) == (code != commands.USAGE)
+
+
+class StuckInStep(cartpole.CartPoleEnv):
+  max_episode_steps = 9
+
+  def step(self, action):
+    raise KeyError('the lift is stuck')
+
+
+class StuckInReset(cartpole.CartPoleEnv):
+  max_episode_steps = 9
+
+  def reset(self, **options):
+    raise RuntimeError('the lift is stuck')
+
+
+@pytest.mark.parametrize('stuck', ['StuckInStep', 'StuckInReset'])
+def test_an_environment_that_raises_is_said_in_a_sentence(
+  tmp_path, monkeypatch, capsys, stuck
+):
+  config = {'environment': f'{__name__}:{stuck}'}
+  run = run_directory.create(tmp_path / 'run', config, {})
+
+  def zeros(observations):
+    return np.zeros(len(observations), int)
+
+  agent = types.SimpleNamespace(greedy=lambda theta: zeros)
+  kept = playing.Kept(agent, [], 'a test')
+  monkeypatch.setattr(playing, 'load', lambda run: kept)
+  monkeypatch.setattr(sys, 'argv', ['evaluate.py', str(run.path)])
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  assert evaluate.main() == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('No returns: ') and 'the lift is stuck' in line
+  assert 'test_evaluate.py:' in line
 
 
 def test_make_evaluate_without_a_run_lists_those_that_there_are(tmp_path):

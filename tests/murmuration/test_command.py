@@ -520,6 +520,50 @@ def test_a_film_of_a_simulation_needs_no_graphics_driver(monkeypatch, caplog):
   assert 'outlines are drawn instead' in caplog.text
 
 
+def test_a_fault_in_a_film_gives_no_advice_for_who_trains(tmp_path):
+  with pytest.raises(environments.EnvironmentFault, match='step 3') as error:
+    playing.record(
+      lambda seen: np.zeros(len(seen), int),
+      f'{__name__}:TurnsNaN',
+      0,
+      tmp_path / 'a.gif',
+    )
+  assert 'on_fault' not in str(error.value)
+
+
+class TurnsNaN(Counted):
+  """Its third step brings NaN."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+  action_space = gymnasium.spaces.Discrete(2)
+
+  def __init__(self, render_mode=None):
+    self.render_mode = render_mode
+
+  def step(self, action):
+    seen, reward, *rest = super().step(action)
+    return seen, np.nan if self.steps == 3 else reward, *rest
+
+
+class Stuck(TurnsNaN):
+  """Its third step raises."""
+
+  breaks = True
+
+
+def test_an_environment_that_raises_while_it_is_played_is_a_sentence(
+  monkeypatch, capsys
+):
+  policy = Anything(2)
+  policy.about = {'environment': f'{__name__}:Stuck'}
+  monkeypatch.setattr(play, 'load', lambda name: policy)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', ['play', 'policy.py'])
+  assert play.main() == 1
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert 'Stuck broke off: ValueError: broken' in line
+
+
 class Anything:
   """A policy that plays anything."""
 
