@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import inspect
 import os
 import pathlib
+import re
 from typing import Any
 
 from murmuration import objects
@@ -23,6 +24,15 @@ _OTHER_NAMES = {
   'tensorboard_log': 'run_dir',
   'callback': 'on_evaluation',
 }
+# Flags of the command that are arguments here, with another name or the same.
+_FLAGS = {
+  **{flag: flag for flag in ('topology', 'run_dir', 'ray_address', 'cluster')},
+  'lp_launch_type': 'engine',
+  'sink': 'sinks',
+}
+_FLAG = re.compile(
+  rf'--(?:config\.(?:(\w+)\.)?(\w+)|({"|".join(_FLAGS)})\b)(?:=(\S*[\w/)]))?'
+)
 
 
 def whole(name: str, value: Any, low: int = 1) -> int:
@@ -131,6 +141,27 @@ def written(
   if others:
     words.append(f'**{_literal(others)}')
   return f'murmuration.{call}({", ".join(words)})'
+
+
+def in_python(sentence: str) -> str:
+  """A sentence of the command's, with arguments in the place of its flags."""
+
+  def argument(found: re.Match[str]) -> str:
+    section, setting, flag, value = found.groups()
+    name = setting or _FLAGS[flag]
+    if value is None:
+      return name
+    if section and name in objects.KEYS.values():  # an argument of `train`
+      return f'{section}={{{name!r}: {_literal(value)}}}'
+    return f'{name}={_literal(value)}'
+
+  for flag, here in (
+    (r'--resume=(\S*[\w/])', r"mm.load('\1').resume()"),
+    ('--resume', 'resume'),
+    ('--list-settings', '`murmuration run AGENT --list-settings`'),
+  ):
+    sentence = re.sub(flag, here, sentence)
+  return _FLAG.sub(argument, sentence)
 
 
 def _name(value: Any) -> str:

@@ -120,7 +120,7 @@ def named(
     classes: the cell's, by section.
 
   Raises:
-    ValueError: no section has such a name, or several have.
+    ValueError: no section has such a name, or several have, or one is it.
   """
   found: dict[str, str] = {}
   known = [
@@ -132,11 +132,24 @@ def named(
     if isinstance(value, Mapping):
       found.update({f'{key}.{name}': text for name, text in value.items()})
       continue
+    if key in classes:
+      raise ValueError(
+        f'{key} is no setting but a section of them. Say which: {key}.NAME, '
+        f"in Python {key}={{'NAME': ...}}."
+      )
     places = (
       [key]
       if '.' in key
       else [name for name in known if name.partition('.')[2] == key]
     )
+    if not places and not any(key in name for name in known):
+      # Of another topology, as which it is refused.
+      places = [
+        name
+        for place in map(registry.topology, registry.ALL_TOPOLOGIES)
+        for name in settings_lib.qualified(place.SECTION, place.Config)
+        if name.partition('.')[2] == key
+      ][:1]
     if not places:
       raise ValueError(
         f'There is no setting {key!r}.{settings_lib.near(key, known)}'

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from murmuration import arguments as arguments_lib
 from murmuration import objects
 from murmuration import setup
 
@@ -149,7 +150,7 @@ class Helper:
     said, content, _ = message
     if said == 'error':
       kind, text = content
-      raise _ERRORS.get(kind, RuntimeError)(text)
+      raise _ERRORS.get(kind, RuntimeError)(arguments_lib.in_python(text))
     return content
 
   def said(self) -> list[str]:

@@ -253,7 +253,8 @@ class Run:
         bar.say(f'interrupted: kept in {path}; mm.load({path!r})')
     if code == _USAGE:
       said = [line for line in output.splitlines() if line.startswith('error:')]
-      raise ValueError(said[-1].partition(' ')[2] if said else output)
+      why = said[-1].partition(' ')[2] if said else output
+      raise ValueError(arguments.in_python(why))
     if code and code not in _BROKEN_OFF:
       raise RuntimeError(
         f'The run failed; {self.path / "logs"} has what its nodes said.\n'
@@ -427,4 +428,4 @@ def _show(helper: process.Helper, bar: progress_lib.Bar) -> None:
   """Shows what a run has noted since, as its command does."""
   for line in helper.said():
     if line.startswith(_SAID):
-      bar.say(line)
+      bar.say(arguments.in_python(line))

@@ -145,6 +145,29 @@ def test_a_seed_is_whole(nothing_starts):
 
 
 @pytest.mark.parametrize(
+  'command, here',
+  [
+    ('Set --config.agent.n_step.', 'Set n_step.'),
+    ('--config.agent.v_min=-3.5 does', 'v_min=-3.5 does'),
+    ('--config.run.target_return=None lets', 'target_return=None lets'),
+    ('Set --config.environment=ID.', "Set environment='ID'."),
+    ('--config.offline.environment=A-v1.', "offline={'environment': 'A-v1'}."),
+    ('it: --config.offline.data=out/.', "it: data='out/'."),
+    ('set --topology=swarm.', "set topology='swarm'."),
+    ('Give another --run_dir, or', 'Give another run_dir, or'),
+    ('With --lp_launch_type=local_mt it', "With engine='local_mt' it"),
+    ('--cluster=a:cpus=4,gpus=1, or', "cluster='a:cpus=4,gpus=1', or"),
+    ('--sink=wandb needs', "sinks='wandb' needs"),
+    ('--resume=runs/a then', "mm.load('runs/a').resume() then"),
+    ('Leave out --resume to', 'Leave out resume to'),
+    ('with --isolate=off.', 'with --isolate=off.'),  # it has none
+  ],
+)
+def test_flags_of_the_command_are_named_as_python_has_them(command, here):
+  assert arguments.in_python(command) == here
+
+
+@pytest.mark.parametrize(
   'given, text',
   [
     (np.array([8, 8]), '[8, 8]'),

@@ -122,6 +122,29 @@ def test_settings_are_found_by_their_names():
     _config('dqn', learning_rat='1')
 
 
+@pytest.mark.parametrize(
+  'words, said',
+  [
+    (
+      ('ppo', {'num_explorers': '3'}),
+      "swarm.num_explorers is a setting of swarm; .*set topology='swarm'",
+    ),
+    (('dqn', {'num_actors': '3'}), "set topology='actor_learner'"),
+    # Where another section has the name, and the agent's own one is meant.
+    (('d4pg', {'learning_rate': '1'}), 'mean "agent.policy_learning_rate"'),
+    (('dqn', {'run': '3'}), "run is no setting but .* run={'NAME': "),
+    (('dqn', {'xyzzy': '3'}), 'murmuration run AGENT --list-settings` shows'),
+    (('dqn', {'batch_size': '0'}), r'least 1\. Set batch_size\.'),
+    (('dqn', {'network': 'nature'}), "Set network='auto'"),
+  ],
+)
+def test_a_setting_that_cannot_be_is_named_as_python_has_it(words, said):
+  agent, settings = words
+  with pytest.raises(ValueError) as refused:
+    _config(agent, 'Pendulum-v1' if agent == 'd4pg' else None, **settings)
+  assert re.search(said, arguments.in_python(str(refused.value)))
+
+
 def test_a_setting_of_two_sections_is_found_by_what_the_refusal_advises():
   with pytest.raises(ValueError, match='several sections') as refused:
     _config('es_mlp', learning_rate='0.1')
