@@ -68,6 +68,7 @@ class Run:
     self._policy: policy_lib.Policy | None = None
     self._callbacks: dict[str, Any] = {}
     self._stopping: set[str] = set()  # callbacks that have returned STOP
+    self._told: set[str] = set()  # and other things, which was said once
 
   def __repr__(self) -> str:
     return f'murmuration.Run({os.fspath(self.path)!r})'
@@ -261,7 +262,7 @@ class Run:
         f'{output}'
       )
     self.stopped = code in _BROKEN_OFF
-    self._called('on_end', {'stopped': self.stopped, **(summary or {})})
+    self._called('on_end', {'stopped': self.stopped, **(summary or {})}, bar)
 
   def _take(self, kind: str, content: Any, bar: progress_lib.Bar) -> None:
     """What a helper says while it trains."""
@@ -271,16 +272,25 @@ class Run:
     if kind == 'evaluation':
       self._policy = None  # it may have left better parameters
     bar.show(kind, content)
-    self._called(f'on_{kind}', content)
+    self._called(f'on_{kind}', content, bar)
 
-  def _called(self, name: str, content: dict[str, Any]) -> None:
+  def _called(
+    self, name: str, content: dict[str, Any], bar: progress_lib.Bar
+  ) -> None:
     callback = self._callbacks.get(name)
     # While it saves and ends, a run tells of what it did before.
     if callback is None or name in self._stopping:
       return
-    if callback(self, content) is STOP:
+    answer = callback(self, content)
+    if answer is STOP:
       self._stopping.add(name)
       self.stop()  # nothing where the run is over
+    elif answer is not None and name not in self._told:
+      self._told.add(name)
+      bar.say(
+        f'warning: {name} returned {answer!r:.60}, which does nothing: '
+        f'{STOP} ends the run, None lets it go on.'
+      )
 
   def _call(self, operation: str, **words: Any) -> Any:
     return process.service(self._given).call(

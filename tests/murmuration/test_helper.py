@@ -338,6 +338,27 @@ def test_who_has_returned_stop_is_not_called_again(monkeypatch):
   assert called == 2 * ['tick', 'evaluation', 'tick', 'end']
 
 
+def test_a_callback_that_returns_what_means_nothing_is_told_so_once(
+  monkeypatch, capsys
+):
+  monkeypatch.setattr(process, 'Helper', Training)
+  monkeypatch.setattr(Training, 'stop', lambda self: None, raising=False)
+  runs.train(
+    'dqn',
+    progress=False,
+    on_tick=lambda run, tick: True,
+    on_evaluation=lambda run, row: runs.STOP,
+    on_end=lambda run, summary: None,
+  )
+  said = [
+    line for line in capsys.readouterr().err.splitlines() if 'returned' in line
+  ]
+  assert said == [
+    'warning: on_tick returned True, which does nothing: murmuration.STOP ends '
+    'the run, None lets it go on.'
+  ]
+
+
 @pytest.mark.parametrize('shown', [True, False])
 def test_who_interrupts_a_run_is_told_where_it_is_kept(
   monkeypatch, capsys, tmp_path, shown
