@@ -38,6 +38,7 @@ from murmuration import portable
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
 _MAX_STEPS = 100_000  # as in an evaluation
+_ENDINGS = ('.py', '.npz')  # of files that it reads
 
 
 def policies() -> dict[str, pathlib.Path]:
@@ -55,7 +56,12 @@ def load(name: str) -> portable.Policy:
     OSError: it cannot be read.
   """
   path = policies().get(name, pathlib.Path(name))
-  if path.is_file() and path.suffix in ('.npz', '.py'):
+  if path.is_file() and path.suffix not in _ENDINGS:
+    raise ValueError(
+      f'{name} ends in {path.suffix!r}; what is played here ends in '
+      f'{" or ".join(_ENDINGS)}, as murmuration export RUN writes it.'
+    )
+  if path.is_file():
     try:
       policy = _read(path)
       [policy.about[key] for key in ('environment', 'agent', 'what')]

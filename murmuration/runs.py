@@ -152,7 +152,8 @@ class Run:
     """Writes the policy for use without this project: see export.py.
 
     Args:
-      path: of the file, or of SavedModel's directory.
+      path: of the file (.py, or .npz without code; .onnx), or of SavedModel's
+        directory.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
     return self._call('export', to=arguments.absolute(path), format=format)

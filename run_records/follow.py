@@ -247,6 +247,8 @@ def main() -> int:
     sys.path += [p for p in own if p not in sys.path]
     path = pathlib.Path(args.run)
     names = sinks.parse(args.to)
+    if not names:
+      parser.error('--to= names no sink')
     if args.live and not _appears(path):
       return 0
     run = run_directory.open(path)

@@ -175,6 +175,12 @@ def test_the_zoo_has_what_the_pages_name():
     play.load('impala:cartpol')
 
 
+def test_a_file_of_another_ending_is_told_which_are_played(tmp_path):
+  (tmp_path / 'policy.onnx').touch()
+  with pytest.raises(ValueError, match=r"ends in '.onnx'; .* \.py or \.npz"):
+    play.load(str(tmp_path / 'policy.onnx'))
+
+
 def test_a_run_is_no_policy_and_is_told_what_plays_it(tmp_path):
   with pytest.raises(ValueError, match='murmuration evaluate'):
     play.load(str(tmp_path))

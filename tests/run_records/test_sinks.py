@@ -321,6 +321,11 @@ def command(run, monkeypatch):
   return feed
 
 
+def test_a_command_that_names_no_sink_is_refused(command, capsys):
+  assert command('') == 2
+  assert '--to= names no sink' in capsys.readouterr().err
+
+
 def test_a_sink_that_a_run_feeds_is_fed_by_nobody_else(run, command, capsys):
   _log(run)
   follower = follow.Follower(run.path, ['csv'])
