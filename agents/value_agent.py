@@ -76,6 +76,13 @@ class Config(replay_agent.Config):
   # Actor steps over which a 'schedule' falls linearly.
   epsilon_steps: Annotated[settings.Count, _SCHEDULE] = 5_000
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.exploration == 'schedule':
+      low, high = 'agent.epsilon_end', 'agent.epsilon_start'
+      why = 'a schedule falls. Set both to one number, and it stays there.'
+      settings.ordered(self, low, high, why, equal=True)
+
 
 _LOSSES = {'huber': value.huber, 'squared': value.squared}
 # Observations [B, ...] to Q [B, A].

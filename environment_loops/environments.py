@@ -363,6 +363,11 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   )
   space: Any = environment.action_space
   if isinstance(space, gymnasium.spaces.Discrete):
+    if space.n == 1:
+      raise EnvironmentRefused(
+        f'{name} takes one action only, {space}, in which there is nothing to '
+        f'choose. Give its action_space at least two. {_PAGE}'
+      )
     return dataclasses.replace(result, num_actions=int(space.n))
   if not isinstance(space, gymnasium.spaces.Box):
     raise EnvironmentRefused(

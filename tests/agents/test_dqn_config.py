@@ -56,6 +56,7 @@ def test_continuous_actions_are_refused():
     ({'gamma': 1.1}, 'agent.gamma=1.1 must be between 0 and 1'),
     ({'epsilon_start': -0.1}, 'agent.epsilon_start=-0.1 must be between'),
     ({'epsilon_end': 1.5}, 'agent.epsilon_end=1.5 must be between'),
+    ({'epsilon_start': 0.01}, 'agent.epsilon_end=0.05 must be at most'),
     ({'target_update_tau': 2.0}, 'agent.target_update_tau=2.0 must be above 0'),
     ({'target_update_tau': 0.0}, 'target_update_tau=0.0 must be above 0 and'),
     ({'epsilon_steps': -1}, 'agent.epsilon_steps=-1 must be a whole'),

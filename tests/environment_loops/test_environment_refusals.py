@@ -263,6 +263,7 @@ def test_observations_other_than_a_box_are_refused(name, reason):
     (gymnasium.spaces.Box(0, 3, (1,), np.int32), 'int32'),
     (gymnasium.spaces.Box(-1, 1, (0,)), 'nothing to choose'),
     (gymnasium.spaces.Box(-1, 1, (2, 0)), 'nothing to choose'),
+    (gymnasium.spaces.Discrete(1, start=3), 'nothing to choose'),
   ],
 )
 def test_actions_that_no_agent_has_are_refused(register, actions, reason):
