@@ -25,6 +25,15 @@ class Policy:
     self._call('reset')
 
   def _call(self, operation: str, **arguments: Any) -> Any:
+    while True:
+      try:
+        return self._ask(operation, **arguments)
+      except process.MadeRoom:
+        # What makes room remembers nothing; this call would have begun to.
+        if self._helper is not None:
+          self._helper.remembering.discard(self._number)
+
+  def _ask(self, operation: str, **arguments: Any) -> Any:
     helper = self._helper
     within = operation != 'reset' and self._in_episode()
     if helper is None or not (within and helper.lives):

@@ -32,6 +32,10 @@ _ERRORS = {
 }
 
 
+class MadeRoom(RuntimeError):
+  """A process has made room for another one since `service` returned it."""
+
+
 class Helper:
   """A process that runs helper.py, and what it says.
 
@@ -86,9 +90,12 @@ class Helper:
     """Asks for an operation of helper.py and waits for its answer.
 
     Raises:
+      MadeRoom: it was closed before it was asked.
       ValueError, RuntimeError, OSError: of the operation, with its sentence.
     """
     with self._lock:
+      if self._output.closed:  # as the last of all that `close` does
+        raise MadeRoom
       self.begin(operation, **arguments)
       try:
         message = self._answer()
@@ -251,11 +258,12 @@ def service(given: objects.Objects) -> Helper:
         if len(_services) < _MOST_SERVICES:
           break
         # Of one that is busy, another thread waits for the answer.
-        if helper.remembering or not helper._lock.acquire(blocking=False):
+        if not helper._lock.acquire(blocking=False):
           continue
         try:
-          del _services[oldest]
-          helper.close()
+          if not helper.remembering:  # nor will it before its next call
+            del _services[oldest]
+            helper.close()
         finally:
           helper._lock.release()
       found = Helper(given)

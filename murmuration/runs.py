@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import contextlib
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -294,9 +295,11 @@ class Run:
       )
 
   def _call(self, operation: str, **words: Any) -> Any:
-    return process.service(self._given).call(
-      operation, path=self.path.absolute(), **words
-    )
+    while True:
+      with contextlib.suppress(process.MadeRoom):
+        return process.service(self._given).call(
+          operation, path=self.path.absolute(), **words
+        )
 
 
 def train(

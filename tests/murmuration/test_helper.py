@@ -28,6 +28,14 @@ def test_what_cannot_be_sent_leaves_no_call_behind(tmp_path):
         helper.call('config', path=tmp_path)
   finally:
     helper.close()
+  with pytest.raises(process.MadeRoom):
+    helper.call('config', path=tmp_path)
+
+
+def test_a_refusal_names_what_the_caller_may_change():
+  helper = process.Helper.__new__(process.Helper)
+  with pytest.raises(OSError, match=r'^Give another run_dir\.$'):
+    helper.result(('error', ('OSError', 'Give another --run_dir.'), 1))
 
 
 class Process:
@@ -50,7 +58,8 @@ class Process:
     return not self.closed
 
   def call(self, operation, **arguments):
-    assert not self.closed
+    if self.closed:
+      raise process.MadeRoom
     self.called.append(operation)
     return (len(self.called), self.remembers) if operation == 'policy' else 1
 
@@ -130,6 +139,28 @@ def test_who_is_busy_makes_room_later_and_nobody_waits_for_it(services):
     assert (first.closed, third.closed) == (0, 1)
   process.service(c)
   assert (first.closed, len(process._services)) == (1, 2)
+
+
+@pytest.mark.parametrize('remembers', [False, True])
+def test_who_made_room_before_it_was_asked_is_asked_anew(
+  services, monkeypatch, tmp_path, remembers
+):
+  monkeypatch.setattr(Process, 'remembers', remembers)
+  service, others = process.service, []
+
+  def and_others_ask(given):
+    found = service(given)
+    while others:  # in other threads, just then
+      service(others.pop())
+    return found
+
+  monkeypatch.setattr(process, 'service', and_others_ask)
+  played = policy.Policy(Given(b'a'), tmp_path)
+  others += [Given(b'b'), Given(b'c')]
+  assert played(np.zeros(2)) == 1
+  others += [Given(b'd'), Given(b'e')]
+  assert runs.Run(tmp_path, Given(b'a')).summary() == 1
+  assert not others
 
 
 def test_a_policy_whose_process_died_in_an_episode_says_so(
