@@ -35,6 +35,7 @@ TOPOLOGIES = {
 # With those that need more than an agent, such as a data set, and are in no
 # table.
 ALL_TOPOLOGIES = {**TOPOLOGIES, 'offline': 'launch.topologies.offline'}
+_PARTS = ('SECTION', 'Config', 'members', 'build')  # of a topology
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 
 
@@ -144,7 +145,7 @@ def agent(name: str) -> Agent:
   """The agent of a name, or of `module:Name`; ValueError if there is none."""
   if name in agents():
     return importlib.import_module(f'{_CONFIGS}.{name}').AGENT
-  found = names.own(name)
+  found = names.own('agent', name, _is_agent)
   if found is None:
     names.unknown('agent', name.partition(':')[0], agents(), names.OWN)
   if is_agent_class(found):
@@ -155,6 +156,10 @@ def agent(name: str) -> Agent:
       'launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
   return found
+
+
+def _is_agent(found: Any) -> bool:
+  return isinstance(found, Agent) or is_agent_class(found)
 
 
 def is_agent_class(found: Any) -> bool:
@@ -198,10 +203,12 @@ def topology(name: str) -> Topology:
   if name in ALL_TOPOLOGIES:
     found: Any = importlib.import_module(ALL_TOPOLOGIES[name])
     return found
-  found = names.own(name)
+  found = names.own(
+    'topology', name, lambda one: all(hasattr(one, part) for part in _PARTS)
+  )
   if found is None:
     names.unknown('topology', name, ALL_TOPOLOGIES, names.OWN)
-  for part in ('SECTION', 'Config', 'members', 'build'):
+  for part in _PARTS:
     if not hasattr(found, part):
       raise ValueError(
         f'{name} is {names.kind(found)} without {part}: a topology has '

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import difflib
 import importlib
 import re
+import types
 from typing import Any, NoReturn
 
 OWN = (
@@ -30,7 +31,7 @@ def unknown(
   raise ValueError(
     f'There is no {what} {name!r}. '
     + (f'Did you mean {by_lower[near[0]]!r}? ' if near else '')
-    + f'There are {", ".join(known)}.'
+    + (f'There are {", ".join(known)}.' if known else 'There is none.')
     + (f' {besides}.' if besides else '')
   )
 
@@ -43,8 +44,14 @@ def require(
     unknown(what, name, known, besides)
 
 
-def own(name: str) -> Any:
+def own(what: str, name: str, fits: Callable[[Any], bool]) -> Any:
   """Returns what `module:Name` names; None if it is no such name or module.
+
+  Args:
+    what: it has to be.
+    name: of it.
+    fits: whether something is of that kind. Not asked of what is returned, but
+      of what the module has where it has no such name.
 
   Raises:
     ValueError: the module cannot be imported, or has no such name.
@@ -72,9 +79,19 @@ def own(name: str) -> Any:
       return found
     if hasattr(found, attribute):
       return getattr(found, attribute)
-  names = vars(importlib.import_module(module))
-  shown = [word for word in names if not word.startswith('_')]
-  return unknown('name', name, [f'{module}:{word}' for word in shown])
+  there = vars(importlib.import_module(module)).items()
+  return unknown(
+    what,
+    name,
+    [
+      f'{module}:{word}'
+      for word, found in there
+      if not (word.startswith('_') or isinstance(found, types.ModuleType))
+      # Not what it imports, such as the class that its own are made of.
+      and (not isinstance(found, type) or found.__module__ == module)
+      and fits(found)
+    ],
+  )
 
 
 def kind(found: Any) -> str:

@@ -228,15 +228,19 @@ def _own(name: str) -> type[Sink]:
   Raises:
     ValueError: there is none, or it is no sink.
   """
-  found = names.own(name)
+  found = names.own('sink', name, _is_sink)
   if found is None:
     names.unknown('sink', name, NAMES, f'Several with commas. {names.OWN}')
-  if not (isinstance(found, type) and issubclass(found, Sink)):
+  if not _is_sink(found):
     raise ValueError(
       f'{name} is {names.kind(found)}, not a sink: it has to be a subclass of '
       'run_records.sinks.Sink.'
     )
   return found
+
+
+def _is_sink(found: Any) -> bool:
+  return isinstance(found, type) and issubclass(found, Sink)
 
 
 def parse(text: str) -> tuple[str, ...]:

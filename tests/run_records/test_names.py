@@ -1,0 +1,45 @@
+"""What is said of `module:Name` where the module has no such name."""
+
+import pytest
+
+from launch import registry
+from run_records import sinks
+
+MODULE = """
+import contextlib
+from agents import dqn
+from agents.dqn import DQN
+from run_records.sinks import CSV, Sink
+
+class Mine(DQN):
+  pass
+
+class _Half(Sink):
+  pass
+
+class Whole(_Half):
+  pass
+"""
+
+
+@pytest.mark.parametrize(
+  'find, word, said',
+  [
+    (registry.agent, 'Mien', "Did you mean '{0}:Mine'? There are {0}:Mine."),
+    (sinks.parse, 'Hole', "Did you mean '{0}:Whole'? There are {0}:Whole."),
+    (registry.topology, 'Mine2', 'There is none.'),
+  ],
+)
+def test_a_name_that_a_module_lacks_is_told_what_it_defines_of_that_kind(
+  tmp_path, monkeypatch, find, word, said
+):
+  (tmp_path / 'with_all_kinds.py').write_text(MODULE)
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError) as refused:
+    find(f'with_all_kinds:{word}')
+  assert str(refused.value).endswith(said.format('with_all_kinds'))
+
+
+def test_a_topology_that_a_module_lacks_is_told_those_that_it_has():
+  with pytest.raises(ValueError, match='There are tests.swap:Swapping.$'):
+    registry.topology('tests.swap:Exchange')
