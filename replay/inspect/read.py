@@ -143,6 +143,11 @@ def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
       read_checkpoint(path, f'{label}, saved')
       for label, path in target.saved().items()
     ]
+    if not saved and target.ended():
+      raise Failed(
+        'The run has ended, and had saved no replay: nothing is left to look '
+        'into. run.replay_checkpoint_s says how often a run saves it.'
+      )
     if all(shard.error for shard in saved):
       raise Failed(' '.join(str(shard.error) for shard in [*shards, *saved]))
     return saved

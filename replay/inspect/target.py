@@ -11,6 +11,7 @@ import pathlib
 import re
 
 # Imports nothing slow, so that a wrong target is reported at once.
+from replay.inspect import launcher
 
 # Groups of nodes that learn, by topology.
 _LEARNERS = ('learner', 'worker', 'explorer')
@@ -43,6 +44,20 @@ class Target:
       return self.directories
     run = self.metrics.parent
     return _shards(run / 'checkpoints' / 'replay') or self.directories
+
+  def ended(self) -> bool:
+    """Whether it is a run that has ended, as far as its launcher says."""
+    if self.metrics is None:
+      return False
+    run = self.metrics.parent
+    said = 'summary.json', launcher.FILE  # of which one is there by then
+    if not any((run / name).exists() for name in said):
+      return False
+    try:
+      launcher.check_ended(run)
+    except launcher.Refused:
+      return False
+    return True
 
   def learner_steps(self) -> int | None:
     """The learner's step of about a second ago; None if it is not known.

@@ -19,6 +19,7 @@ from replay.checkpoints import files
 from replay.checkpoints import save as checkpoints
 from replay.inspect import command
 from replay.inspect import items as inspect_items
+from replay.inspect import launcher
 from replay.inspect import read as reading
 from replay.inspect import report as reports
 from replay.inspect import target as inspect_target
@@ -327,6 +328,22 @@ def test_a_run_that_ends_while_it_is_asked_shows_what_it_saved(saved, serve):
   away.rename(saved)
   (shard,) = reading.read(target, 1)
   assert shard.offline and shard.tables['replay'].size == 20
+
+
+@pytest.mark.parametrize('left', ['summary.json', launcher.FILE])
+def test_a_run_that_ended_before_it_saved_is_not_asked_whether_it_lives(
+  saved, serve, left
+):
+  run, _ = _left(saved, serve)
+  saved.rename(run.parent / 'away')
+  # Of a run that was killed, the record of a process that is no more.
+  (run / left).write_text(json.dumps({**launcher.record(), 'started': 0}))
+  target = inspect_target.find(str(run))
+  with pytest.raises(reading.Failed, match='has ended, and had saved no'):
+    reading.read(target, 1)
+  (run / launcher.FILE).write_text(json.dumps(launcher.record()))
+  with pytest.raises(reading.Failed, match='No Reverb server answered'):
+    reading.read(target, 1)
 
 
 def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(
