@@ -168,7 +168,7 @@ class _Local(Backend):
       if message is None:
         raise supervision.BackendLost(
           'the process that starts the nodes was killed (out of memory? see '
-          '`dmesg`); start the run again'
+          '`dmesg`): start the run again, with --resume=...'
         )
       index, pid = message['index'], message['pid']
       if message['event'] != 'exited':

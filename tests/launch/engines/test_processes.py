@@ -342,7 +342,7 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   stray = psutil.Process(run.pid('stray'))
   waiter.parent().kill()
   code, reason, nodes = run.wait()
-  assert code == 1 and 'killed' in reason
+  assert code == 1 and 'killed' in reason and '--resume' in reason
   assert {state for state, _, _ in nodes.values()} == {'failed'}
   wait_until(lambda: is_dead(run.pid('child')))
   wait_until(lambda: is_dead(stray.pid))
