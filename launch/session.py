@@ -293,7 +293,7 @@ def _honest(
       reason=f'what was learned is not kept: {directory.path} {gone}',
     )
   totals = summary['totals']
-  steps, dropped = totals.get('actor_steps', 0), totals.get('dropped_episodes')
+  steps = totals.get('actor_steps', 0)
   if summary['outcome'] == 'goal':
     return outcome  # Reached without an update, it is reached all the same.
   if not totals.get('learner_steps'):
@@ -303,25 +303,15 @@ def _honest(
       'or lower run.updates_per_call and what comes before the first update '
       '(agent.min_replay_size, unroll_length)'
     )
-  elif dropped and not totals.get('episodes') and _all_broke(directory):
+  elif directory.all_broke():
     reason = (
-      f'no episode ended whole, and {dropped:,} broke and were dropped: no '
-      'return is known. The logs say how the first ones broke; with '
-      '--config.run.on_fault=raise a run ends at the first'
+      f'no episode ended whole, and {totals["dropped_episodes"]:,} broke and '
+      'were dropped: no return is known. The logs say how the first ones '
+      'broke; with --config.run.on_fault=raise a run ends at the first'
     )
   else:
     return outcome
   return dataclasses.replace(outcome, exit_code=1, reason=reason)
-
-
-def _all_broke(directory: run_directory.RunDirectory) -> bool:
-  """Whether evaluated episodes broke, and none ever ended whole."""
-  try:
-    rows = directory.metrics('evaluation')
-  except (OSError, ValueError):  # they cannot be read: nobody knows
-    return False
-  broke = any(row.get('broken_episodes') for row in rows)
-  return broke and not any(row.get('returns') for row in rows)
 
 
 def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:

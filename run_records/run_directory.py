@@ -98,6 +98,18 @@ class RunDirectory:
     path = self.path / 'summary.json'
     return jsonable.read(path) if path.exists() else None
 
+  def all_broke(self) -> bool:
+    """Whether episodes broke, evaluated ones too, and none ever ended whole."""
+    try:
+      totals = (self.summary() or {}).get('totals', {})
+      if totals.get('episodes') or not totals.get('dropped_episodes'):
+        return False
+      rows = self.metrics('evaluation')
+    except (OSError, ValueError):  # they cannot be read: nobody knows
+      return False
+    broke = any(row.get('broken_episodes') for row in rows)
+    return broke and not any(row.get('returns') for row in rows)
+
   def __fspath__(self) -> str:
     return os.fspath(self.path)
 

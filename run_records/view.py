@@ -236,7 +236,7 @@ class LiveView:
       self._unsaved_said = bool(self._unsaved)
       self._print(f'[{now}] {self._unsaved or "checkpoints are written again"}')
     if due and snapshot:
-      self._print(f'[{now}] {view_text.line(snapshot)}')
+      self._print(f'[{now}] {view_text.line(snapshot, state.nodes)}')
 
   def _print(self, line: str) -> None:
     self.console.print(line, markup=False, highlight=False, soft_wrap=True)

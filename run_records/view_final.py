@@ -69,7 +69,8 @@ def show(
     intro = 'Kept in' if interrupted or failed else 'In'
     parts += ['', text.Text(f'{intro} {run_dir}'), _grid(kept)]
   commands = _commands(outcome, run_dir)
-  parts += ['', text.Text('Next')]
+  if commands:
+    parts += ['', text.Text('Next')]
   # Commands are not wrapped, so that they can be copied.
   parts += [text.Text(f'  # {what}\n  {line}') for what, line in commands]
   console.print(rich_console.Group(*parts), highlight=False, soft_wrap=True)
@@ -77,6 +78,7 @@ def show(
 
 def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   commands = []
+  run = run_directory.RunDirectory(run_dir)
   # With the path of this interpreter, so that the commands work without an
   # activated environment.
   python = pathlib.Path(os.path.relpath(sys.executable))
@@ -86,25 +88,22 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   ended = outcome.exit_code == state_lib.FINISHED
   if whole and not ended and not _summary(run_dir).get('finished'):
     commands.append(('go on', f'{_command(python, "run")} --resume={quoted}'))
-  if _can_be_played(run_dir):
+  if whole and _can_be_played(run_dir) and not run.all_broke():
     evaluate = _command(python, 'evaluate')
     commands.append(('watch the best policy', f'{evaluate} {quoted}'))
-  commands.append(
-    (
-      'all curves in the browser',
-      # Without what TensorFlow and its packages warn of.
-      f'TF_CPP_MIN_LOG_LEVEL=1 {_quoted(python)} -W ignore '
-      '-m tensorboard.main '
-      f'--logdir {_quoted(run_dir.parent)}',
-    )
-  )
-  if outcome.exit_code == state_lib.FAILED:
+  if run_dir.parent.is_dir():
     commands.append(
       (
-        'what the nodes said last',
-        f'tail -n 20 {_quoted(run_dir / "logs")}/*.log',
+        'all curves in the browser',
+        # Without what TensorFlow and its packages warn of.
+        f'TF_CPP_MIN_LOG_LEVEL=1 {_quoted(python)} -W ignore '
+        '-m tensorboard.main '
+        f'--logdir {_quoted(run_dir.parent)}',
       )
     )
+  if outcome.exit_code == state_lib.FAILED and any(run.logs.glob('*.log')):
+    tail = f'tail -n 20 {_quoted(run.logs)}/*.log'
+    commands.append(('what the nodes said last', tail))
   return commands
 
 

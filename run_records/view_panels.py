@@ -67,7 +67,7 @@ def render(
     parts += [_progress(snapshot), '', _figures(snapshot)]
   parts += ['', _nodes(nodes, snapshot or {}, max_nodes, width >= _WIDE)]
   parts += _errors(nodes, inner)
-  for words in (unsaved, view_text.last_wait(snapshot or {})):
+  for words in (unsaved, view_text.last_wait(snapshot or {}, nodes)):
     if words:
       line = text.Text(words, 'yellow')
       line.truncate(inner, overflow='ellipsis')

@@ -6,7 +6,7 @@ shown as a dash, never as an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
@@ -14,7 +14,7 @@ _NONE = '-'
 _UNITS = {'actor_steps': 'env steps', 'learner_steps': 'updates'}
 
 
-def line(snapshot: Mapping[str, Any]) -> str:
+def line(snapshot: Mapping[str, Any], nodes: Sequence[Any]) -> str:
   """One plain line on the whole run, for logs."""
   parts = [budget_text(snapshot) or 'no steps yet']
   rates = snapshot.get('rates', {})
@@ -31,12 +31,14 @@ def line(snapshot: Mapping[str, Any]) -> str:
   left_s = snapshot.get('left_s')
   if left_s is not None and not snapshot.get('finished'):
     parts.append(f'{clock(left_s)} left')
-  return ', '.join(filter(None, [*parts, last_wait(snapshot)]))
+  return ', '.join(filter(None, [*parts, last_wait(snapshot, nodes)]))
 
 
-def last_wait(snapshot: Mapping[str, Any]) -> str:
+def last_wait(snapshot: Mapping[str, Any], nodes: Sequence[Any]) -> str:
   """Whom a run that is over waits for, or ''."""
-  held = snapshot.get('held')
+  # A snapshot is older than the nodes' states, and its counter may be gone.
+  over = [n.name for n in nodes if n.state in ('finished', 'stopped', 'failed')]
+  held = {k: v for k, v in snapshot.get('held', {}).items() if k not in over}
   if not (held and snapshot.get('finished')):
     return ''
   why = snapshot.get('reason') or 'the run is over'

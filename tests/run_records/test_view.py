@@ -12,6 +12,9 @@ import pytest
 from rich import console as rich_console
 
 from launch.engines import state as state_lib
+from run_records import checkpoints
+from run_records import jsonable
+from run_records import metrics
 from run_records import run_directory
 from run_records import view
 from run_records import view_text
@@ -127,9 +130,22 @@ def test_an_end_that_waits_says_for_whom_and_blames_nobody():
   assert _WAITED in picture and 'took no item' not in picture
   assert 'actor/1 silent for 12 s' in picture
   assert 'took no item' in cases.drawn(cases.state(waits), cases.snapshot())
-  assert view_text.line(snapshot).endswith(_WAITED)
+  assert view_text.line(snapshot, []).endswith(_WAITED)
   for change in ({'finished': False}, {'held': {}}):
-    assert 'waiting for' not in view_text.line({**snapshot, **change})
+    assert 'waiting for' not in view_text.line({**snapshot, **change}, [])
+
+
+@pytest.mark.parametrize('over', ['finished', 'stopped', 'failed'])
+def test_the_last_line_waits_for_no_node_that_has_ended(over):
+  snapshot = cases.snapshot(**_OVER)  # of before that
+  live, stream = cases.plain(cases.Client(snapshot))
+  live._snapshot = snapshot
+  live(cases.state(cases.node('evaluator/0', over)))
+  live.close()
+  text = stream.getvalue()
+  assert '412,300 of 930,000 env steps' in text and 'waiting for' not in text
+  state = cases.state(cases.node('evaluator/0', 'restarting'))
+  assert _WAITED in cases.drawn(state, snapshot)
 
 
 def test_a_wait_from_before_the_end_is_not_said_to_go_on(at_once):
@@ -337,6 +353,7 @@ def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
   monkeypatch.setattr(sys, 'executable', str(python))
   run = run_directory.create(tmp_path / 'my runs' / 'a', {}, {})
   (run.checkpoints / 'best.npz').touch()
+  (run.logs / 'explorer-0.log').touch()
   text = _end(1, 'explorer/0 failed for good', [], run.path)
   lines = text.partition('Next\n')[2].splitlines()[1::2]
   go_on, watch, curves, tail = map(shlex.split, lines)
@@ -345,6 +362,32 @@ def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
   assert curves[-1] == str(run.path.parent)
   assert tail == ['tail', '-n', '20', f'{run.path}/logs/*.log']
   assert lines[-1].endswith('/*.log')  # which the shell is to see
+
+
+def test_of_a_run_that_was_removed_no_command_is_offered_that_needs_it(
+  tmp_path,
+):
+  path = tmp_path / 'a'
+  (checkpoints.directory(path) / 'best.npz').touch()  # by a node, since
+  text = _end(1, 'what was learned is not kept', [], path)
+  (line,) = text.partition('Next\n')[2].splitlines()[1::2]
+  assert line.endswith(f'--logdir {tmp_path}')
+  assert 'Next' not in _end(1, 'not kept', [], tmp_path / 'gone' / 'a')
+
+
+@pytest.mark.parametrize('episodes', [0, 1])
+def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
+  tmp_path, episodes
+):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  (run.checkpoints / 'agents.npz').touch()
+  totals = {'dropped_episodes': 7, 'episodes': episodes}
+  jsonable.write(run.path / 'summary.json', {'totals': totals})
+  writer = metrics.MetricsWriter(run.metrics_directory)
+  writer.row('evaluation', {'returns': [], 'broken_episodes': 3})
+  writer.close()
+  text = _end(1, 'no episode ended whole', [], run.path)
+  assert ('watch the best policy' in text) == bool(episodes)
 
 
 def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
