@@ -19,17 +19,21 @@ import sys
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 from replay import isolation
-from run_records import commands
 from run_records import later
 
 if __name__ == '__main__':
-  commands.begin()
   isolation.prepare(sys.argv)  # the imports below may start threads
   later.put_off()
 
 from launch import command_line
 from launch import registry
+from run_records import commands
 from run_records import names
 
 _AGENT = 'pso_dqn'
@@ -72,4 +76,4 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  first.leave(main())

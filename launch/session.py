@@ -31,6 +31,7 @@ from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
 from run_records import counter_file
+from run_records import first
 from run_records import follow
 from run_records import jsonable
 from run_records import later
@@ -84,10 +85,11 @@ def run(
   """
   later.load()  # before there are threads and nodes
   tensors.stop_leak()  # in nodes too, which are forked from here
-  commands.raise_interrupts()
+  first.raise_interrupts()
   environment = cell.experiment.environment
   with contextlib.ExitStack() as at_end:
     at_end.enter_context(contextlib.suppress(KeyboardInterrupt))
+    interrupts = at_end.enter_context(commands.Interrupts())
     unless_run = at_end.enter_context(contextlib.ExitStack())
     try:
       where = commands.here()
@@ -162,6 +164,7 @@ def run(
     def tick(state: engines.RunState) -> None:
       nonlocal begun
       begun = True
+      interrupts.hold()  # the engine has them, and after it nobody
       unless_run.pop_all()
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
@@ -199,15 +202,17 @@ def run(
     if outcome.exit_code == engines.FAILED:
       _keep_reason(directory, outcome.reason)
     try:
-      followed.close()  # its sinks hear of the outcome too
+      with interrupts.raising():
+        followed.close()  # its sinks hear of the outcome too
     except KeyboardInterrupt:  # they end by themselves
       said = f'note: {",".join(sinks)} not waited for: interrupted'
       print(said, file=sys.stderr)
     try:
-      # Not at the top: matplotlib takes as long to import as a node to start.
-      from run_records import plots  # pylint: disable=g-import-not-at-top
+      with interrupts.raising():
+        # Not at the top: matplotlib takes as long to import as a node to start.
+        from run_records import plots  # pylint: disable=g-import-not-at-top
 
-      plots.learning_curve(directory.path)
+        plots.learning_curve(directory.path)
     except KeyboardInterrupt:  # the run has ended, whatever becomes of its plot
       print('warning: no learning curve: interrupted', file=sys.stderr)
     except Exception as e:

@@ -23,11 +23,14 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from run_records import commands
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 from run_records import later
 
 if __name__ == '__main__':
-  commands.begin()
   later.put_off()  # most formats, and what is refused, need nothing of it
 
 import numpy as np
@@ -35,6 +38,7 @@ import numpy as np
 from environment_loops import environments
 from murmuration import playing
 from murmuration import portable
+from run_records import commands
 from run_records import packages
 from run_records import run_directory
 

@@ -22,10 +22,10 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from run_records import commands
+from run_records import first
 
 if __name__ == '__main__':
-  commands.begin()  # the imports below take a while
+  first.begin()
 
 import gymnasium
 import numpy as np
@@ -35,6 +35,7 @@ from environment_loops import building
 from environment_loops import faults
 from environment_loops import making
 from murmuration import portable
+from run_records import commands
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
 _MAX_STEPS = 100_000  # as in an evaluation
@@ -208,7 +209,7 @@ def main() -> int:
       )
     fps = environment.metadata.get('render_fps', 30)
     ended: list[float] = []
-    commands.raise_interrupts()
+    first.raise_interrupts()
     try:
       _, filmed = play(
         policy,

@@ -20,22 +20,10 @@ Arrays, N transitions in the order of writing; docs/replay.md has more:
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
-import json
 import os
-import pathlib
-import re
 import signal
 import sys
 from typing import Any, NoReturn
-import zipfile
-
-# Run as a file, Python would look for modules in replay/ first, whose inspect/
-# is not Python's.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 if __name__ == '__main__':
 
@@ -44,7 +32,7 @@ if __name__ == '__main__':
     os.write(2, b'interrupted\n')
     os._exit(130)  # _INTERRUPTED, below
 
-  # As run_records/commands.py has it, which replay/ does not import: in an
+  # As run_records/first.py has it, which replay/ does not import: in an
   # import Ctrl-C is a trace, or lost where a library catches all.
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)
@@ -53,6 +41,19 @@ if __name__ == '__main__':
     if signal.getsignal(signal.SIGINT) is _interrupted:
       signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import json
+import pathlib
+import re
+import zipfile
+
+# Run as a file, Python would look for modules in replay/ first, whose inspect/
+# is not Python's.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import numpy as np
 

@@ -6,18 +6,21 @@ Light to import, for those that need nothing that takes seconds.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import difflib
-import io
 import os
 import shlex
 import signal
 import sys
+import threading
 from typing import Any, NoReturn
+
+from run_records import first
 
 # Exit codes; as in a shell, 128 and the signal's number are that signal's.
 USAGE = 2  # the command cannot work
-INTERRUPTED = 130  # by Ctrl-C
+INTERRUPTED = first.INTERRUPTED
 TERMINATED = 143
 # Ended early by the user or the system.
 BROKEN_OFF = (INTERRUPTED, TERMINATED)
@@ -76,35 +79,48 @@ def at_least(least: int) -> Callable[[str], int]:
   return parse
 
 
-def begin() -> None:
-  """Makes a process fit for a command, before imports that take seconds.
+class Interrupts:
+  """Ctrl-C around a run that takes it itself while it runs.
 
-  Streams that are closed go nowhere, and characters that one cannot show are
-  replaced. Ctrl-C ends the process with a word, until `raise_interrupts`: in an
-  import it is a trace, or lost where a library catches all that is raised.
+  A context. It raises KeyboardInterrupt before the run, and then in what is
+  waited for (`raising`): else one that comes just after the end of the run
+  would take its result away.
   """
-  for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+
+  def __init__(self):
+    self._raises = True
+    self._before: Any = None
+
+  def __enter__(self) -> Interrupts:
+    # Not where it is ignored; and only a main thread may.
+    if (
+      threading.current_thread() is threading.main_thread()
+      and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+      self._before = signal.signal(signal.SIGINT, self._take)
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    if self._before is not None:
+      signal.signal(signal.SIGINT, self._before)
+
+  def hold(self) -> None:
+    """From here on Ctrl-C does nothing, while this is open."""
+    self._raises = False
+
+  @contextlib.contextmanager
+  def raising(self) -> Iterator[None]:
+    """Within this it raises, once."""
+    self._raises = True
     try:
-      os.fstat(number)
-    except OSError:
-      # Else the next file that is opened would get what is printed.
-      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if getattr(sys, name) is None:
-      stream = open(number, 'w' if number else 'r', closefd=False)
-      setattr(sys, name, stream)
-      setattr(sys, f'__{name}__', stream)
-  if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(errors='replace')
-  # Inherited from who ignores it, no end of a child would be heard of.
-  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _interrupted)
+      yield
+    finally:
+      self._raises = False
 
-
-def raise_interrupts() -> None:
-  """From here on Ctrl-C raises KeyboardInterrupt: there is work to finish."""
-  if signal.getsignal(signal.SIGINT) is _interrupted:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+  def _take(self, *unused: Any) -> None:
+    raises, self._raises = self._raises, False
+    if raises:
+      raise KeyboardInterrupt
 
 
 def show(text: str) -> int:
@@ -115,12 +131,6 @@ def show(text: str) -> int:
     # Python would try the rest again at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   return 0
-
-
-def _interrupted(*unused: Any) -> NoReturn:
-  # Not `print`: this may come in the middle of one.
-  os.write(2, b'interrupted\n')
-  os._exit(INTERRUPTED)
 
 
 def here() -> str:

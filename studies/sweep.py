@@ -28,14 +28,18 @@ from typing import Any
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from run_records import commands
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 from run_records import later
 
 if __name__ == '__main__':
-  commands.begin()
   later.put_off()  # only the runs need TensorFlow
 
 from launch import command_line
+from run_records import commands
 from run_records import counter_file
 from run_records import curves
 from run_records import durable
@@ -55,7 +59,7 @@ _LATE = 1.1  # part of the budget: an evaluation may come slightly late
 
 
 def main() -> int:
-  commands.raise_interrupts()
+  first.raise_interrupts()
   # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:

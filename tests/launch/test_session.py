@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import types
 
 import launchpad as lp
@@ -186,6 +187,14 @@ def _ended(monkeypatch, during, outcome=state.FINISHED):
     return state.Outcome(outcome, 'all nodes finished', [])
 
   monkeypatch.setattr(engines, 'run', run)
+
+
+@pytest.fixture
+def interrupt():
+  """interrupt(): Ctrl-C, as a command gets it that does not ignore it."""
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield lambda: signal.raise_signal(signal.SIGINT)
+  signal.signal(signal.SIGINT, before)
 
 
 def test_nodes_inherit_tensors_that_leave_nothing_behind(tmp_path, monkeypatch):
@@ -425,17 +434,41 @@ def test_a_plot_that_fails_leaves_the_outcome_as_it_was(
 
 
 @pytest.mark.parametrize('outcome', [state.FINISHED, state.FAILED])
+def test_an_interrupt_just_after_the_end_leaves_result_and_exit_code(
+  tmp_path, monkeypatch, capsys, interrupt, outcome
+):
+  def during(path, tick):
+    tick(state.RunState([]))
+    _counted(path)
+    interrupt()
+
+  def honest(outcome, directory):
+    interrupt()
+    return outcome
+
+  _ended(monkeypatch, during, outcome)
+  monkeypatch.setattr(session, '_honest', honest)
+  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  assert session.run(cell, 'local_mt', path, isolate='off') == outcome
+  shown = capsys.readouterr().out
+  assert ('Failed' if outcome else 'Finished') in shown and '39,128' in shown
+  with pytest.raises(KeyboardInterrupt):  # as before the run
+    interrupt()
+
+
+@pytest.mark.parametrize('outcome', [state.FINISHED, state.FAILED])
 def test_an_interrupt_while_sinks_end_leaves_the_outcome_as_it_was(
-  tmp_path, monkeypatch, capsys, outcome
+  tmp_path, monkeypatch, capsys, interrupt, outcome
 ):
   class Follower:
     def __init__(self, *unused):
       pass
 
     def close(self):
-      raise KeyboardInterrupt
+      interrupt()
 
   def during(path, tick):
+    tick(state.RunState([]))
     ended = {'outcome': 'goal', 'totals': {}, 'finished': True, 'reason': 'y'}
     (path / 'summary.json').write_text(json.dumps(ended))
 

@@ -11,7 +11,7 @@ import pytest
 from run_records import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
-# In place of a module that takes seconds to import, and takes all that comes.
+# In place of a module that takes long to import, and takes all that comes.
 SLOW = """
 import time
 print('importing', flush=True)
@@ -21,8 +21,8 @@ except BaseException:
   time.sleep(600)
 """
 PRINTS = """
-from run_records import commands
-commands.begin()
+from run_records import first
+first.begin()
 import os, sys
 print('R\\u00b2 \\u00b7')
 print('said', file=sys.stderr)
@@ -47,7 +47,7 @@ print(min(found) > 2, all(map(os.get_inheritable, range(3))))
 def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
   script, tmp_path
 ):
-  (tmp_path / 'numpy.py').write_text(SLOW)
+  (tmp_path / 'argparse.py').write_text(SLOW)  # one of the first
   process = subprocess.Popen(
     [sys.executable, str(ROOT / script), '--help'],
     env={**os.environ, 'PYTHONPATH': str(tmp_path)},
@@ -68,9 +68,36 @@ def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
   assert (process.returncode, said) == (130, 'interrupted\n')
 
 
+@pytest.mark.parametrize(
+  'script',
+  [
+    'launch/run.py',
+    'launch/run_swarm.py',
+    'launch/evaluate.py',
+    'studies/sweep.py',
+    'murmuration/play.py',
+    'murmuration/export.py',
+  ],
+)
+def test_a_python_without_the_packages_says_which_one_has_them(script):
+  path = str(ROOT / script)
+  done = subprocess.run(
+    [sys.executable, '-S', path, 'a b'],  # without site-packages
+    env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == 1 and not done.stdout, done
+  (line,) = done.stderr.splitlines()
+  assert line.startswith(f'error: {sys.executable} has no '), line
+  assert '`make environment`' in line
+  assert line.endswith(f"{ROOT}/.venv/bin/python {path} 'a b'"), line
+
+
 def test_of_signals_that_are_ignored_only_interrupts_remain_so():
   script = (
-    'import signal; from run_records import commands; commands.begin(); '
+    'import signal; from run_records import first; first.begin(); '
     'print(*map(int, map(signal.getsignal, (signal.SIGINT, signal.SIGCHLD))))'
   )
   done = subprocess.run(
