@@ -135,9 +135,15 @@ def run(
       followed.callback(follow.Follower(path, sinks).close)
     try:
       isolation.enter(mode)
+      config, ended = cell.config, ''
+      if resume:
+        found = run_directory.open(path)
+        ended = _ended(found, cell)
+        if ended in (_SPENT, _TIMED_OUT):
+          config = found.config()  # nothing will be trained with another
       directory = run_directory.create(
         path.absolute(),
-        cell.config,
+        config,
         packages.versions(),
         command=command,
         resume=resume,
@@ -154,8 +160,8 @@ def run(
       return commands.refuse(e)
     for note in notes.of(cell):
       _note(note)
-    if resume and (note := _ended(directory, cell)):
-      _note(note)
+    if ended:
+      _note(ended)
     title = f'{cell.agent.title} · {environment}'
     live = view.LiveView(path, counter, title)
     failed: set[str] = set()

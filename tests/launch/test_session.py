@@ -502,6 +502,19 @@ def test_a_run_whose_budget_is_used_says_that_nothing_is_left(
   assert said != more
 
 
+@pytest.mark.parametrize('steps, goes_on', [(30_000, False), (29_999, True)])
+def test_a_config_is_of_what_trained(tmp_path, monkeypatch, steps, goes_on):
+  before, path = cell_lib.resolve('dqn'), tmp_path / 'run'
+  made = run_directory.create(path, before.config, {})
+  ended = {'outcome': 'stopped', 'totals': {'actor_steps': steps}}
+  jsonable.write(path / 'summary.json', ended)
+  _ended(monkeypatch, lambda path, tick: None)
+  after = cell_lib.resume(made.config(), {'agent.learning_rate': '0.5'})
+  session.run(after, 'local_mt', path, resume=True, isolate='off')
+  assert (made.config()['agent']['learning_rate'] == 0.5) == goes_on
+  assert (path / 'config.1.json').exists() == goes_on
+
+
 def test_what_started_a_run_is_kept_as_its_caller_says_it(
   tmp_path, monkeypatch
 ):
