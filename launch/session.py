@@ -118,8 +118,6 @@ def run(
         unsaved.check(path, functools.partial(_warn, path))
       else:
         run_directory.check_free(path)
-      if engine == 'local_mp':
-        engines.check_fork()
     except (ValueError, OSError) as e:
       return commands.refuse(e)
     except MemoryError as e:
@@ -135,6 +133,8 @@ def run(
       followed.callback(follow.Follower(path, sinks).close)
     try:
       isolation.enter(mode)
+      if engine == 'local_mp':
+        engines.check_fork()
       config, ended = cell.config, ''
       if resume:
         found = run_directory.open(path)

@@ -364,12 +364,21 @@ def get() -> Launcher:
   One that was forked before this process changed its network is replaced.
   """
   global _launcher
-  if _launcher is not None and _launcher.network != _network():
-    _launcher.quit()
-  if _launcher is None or not _launcher.alive():
+  if not _of_this_network():
     check_fork()
+    if _launcher is not None:
+      _launcher.quit()
     _launcher = Launcher()
+  assert _launcher is not None
   return _launcher
+
+
+def _of_this_network() -> bool:
+  return (
+    _launcher is not None
+    and _launcher.alive()
+    and _launcher.network == _network()
+  )
 
 
 def _network() -> str:
@@ -379,14 +388,22 @@ def _network() -> str:
 
 def check_fork() -> None:
   """Refuses to fork nodes where they would hang: TensorFlow has threads."""
-  if _launcher is not None and _launcher.alive():
+  if _of_this_network():
     return
   context = sys.modules.get('tensorflow.python.eager.context')
   if context is not None and context.context()._context_handle is not None:
+    why = (
+      'Probably the environment calls TensorFlow where it is made, or the '
+      'agent or topology does: they are made here once before the nodes. Call '
+      'it later, such as in the first reset, or set --lp_launch_type=local_mt.'
+    )
+    if _launcher is not None and _launcher.alive():
+      why = (
+        'The nodes of an earlier run of this process are in another network, '
+        'where this run cannot have its own. Give both the same --isolate, or '
+        'each a process of its own.'
+      )
     raise ValueError(
       'TensorFlow has already run an operation in this process, so its threads '
-      'are up, and a forked node would hang in it. Probably the environment '
-      'calls TensorFlow where it is made, or the agent or topology does: they '
-      'are made here once before the nodes. Call it later, such as in the '
-      'first reset, or set --lp_launch_type=local_mt.'
+      f'are up, and a forked node would hang in it. {why}'
     )
