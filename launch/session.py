@@ -214,10 +214,10 @@ def run(
       said = f'note: {",".join(sinks)} not waited for: interrupted'
       print(said, file=sys.stderr)
     try:
-      with interrupts.raising():
-        # Not at the top: matplotlib takes as long to import as a node to start.
-        from run_records import plots  # pylint: disable=g-import-not-at-top
+      # Not at the top: matplotlib takes as long to import as a node to start.
+      from run_records import plots  # pylint: disable=g-import-not-at-top
 
+      with interrupts.raising():  # not in half an import
         plots.learning_curve(directory.path)
     except KeyboardInterrupt:  # the run has ended, whatever becomes of its plot
       print('warning: no learning curve: interrupted', file=sys.stderr)
