@@ -38,7 +38,9 @@ def last_wait(snapshot: Mapping[str, Any], nodes: Sequence[Any]) -> str:
   """Whom a run that is over waits for, or ''."""
   # A snapshot is older than the nodes' states, and its counter may be gone.
   over = [n.name for n in nodes if n.state in ('finished', 'stopped', 'failed')]
-  held = {k: v for k, v in snapshot.get('held', {}).items() if k not in over}
+  held = {
+    k: v for k, v in (snapshot.get('held') or {}).items() if k not in over
+  }
   if not (held and snapshot.get('finished')):
     return ''
   why = snapshot.get('reason') or 'the run is over'
