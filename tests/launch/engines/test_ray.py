@@ -67,6 +67,8 @@ class Cluster:
         *(str(RAY), 'start', '--block', '--num-cpus=8', *flags),
         '--node-ip-address=127.0.0.1',
         '--dashboard-agent-listen-port=0',
+        # Else each Ray counts up from 10,002, whoever has that port.
+        *('--min-worker-port=0', '--max-worker-port=0'),
         f'--object-store-memory={80 << 20}',
         '--disable-usage-stats',
       ],
@@ -291,11 +293,7 @@ def test_a_host_with_other_packages_gets_no_node_and_ends_no_run(
   (tmp_path / 'numpy-0.0.dist-info' / 'METADATA').write_text(
     'Metadata-Version: 2.1\nName: numpy\nVersion: 0.0\n'
   )
-  cluster.start(
-    f'--address={cluster.address}',
-    *('--min-worker-port=0', '--max-worker-port=0'),
-    PYTHONPATH=str(tmp_path),
-  )
+  cluster.start(f'--address={cluster.address}', PYTHONPATH=str(tmp_path))
   run = start_run_there(
     'apex_dqn', *SMALL, '--config.run.steps_per_agent=3_000'
   )
