@@ -196,6 +196,8 @@ def run(
       refusal = e
     except OSError as e:  # no room for what an engine needs
       if begun:
+        with interrupts.raising():
+          followed.close()
         raise
       refusal = e
     finally:
@@ -253,8 +255,7 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
   """What is said of a run that came to its end and is resumed; or ''."""
   try:
     summary = directory.summary() or {'outcome': '', 'totals': {}}
-    steps = summary['totals'].get('actor_steps', 0)
-    if steps >= cell.experiment.total_steps:
+    if cell.steps_made(summary['totals']) >= cell.experiment.total_steps:
       return _SPENT
     limit_s = cell.experiment.run.wall_clock_s
     if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:

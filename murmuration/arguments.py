@@ -149,9 +149,12 @@ def in_python(sentence: str) -> str:
   def argument(found: re.Match[str]) -> str:
     section, setting, flag, value = found.groups()
     name = setting or _FLAGS[flag]
+    is_argument = bool(section) and name in objects.KEYS.values()  # of `train`
     if value is None:
-      return name
-    if section and name in objects.KEYS.values():  # an argument of `train`
+      # Sections beside the agent's may have names that it has too.
+      clear = section in (None, 'agent') and not is_argument
+      return name if clear else f'{section}.{name}'
+    if is_argument:
       return f'{section}={{{name!r}: {_literal(value)}}}'
     return f'{name}={_literal(value)}'
 

@@ -185,9 +185,10 @@ def evaluate(
   # Runs of earlier versions have no such setting.
   limit = settings.get('eval_max_steps', experiment.RunConfig.eval_max_steps)
   limited = environments.spec(name).max_episode_steps is not None
+  policy = kept.policy()
   with making.Watched(name) as watched, _in_a_sentence(name):
     result = evaluation.evaluate_vector(
-      kept.policy(),
+      policy,
       name,
       episodes,
       seed,

@@ -8,6 +8,11 @@ from typing import Any
 from murmuration import objects
 from murmuration import process
 
+_LOST = (
+  'The process that played this policy has ended, and what the policy '
+  'remembered of its episodes is lost. Call reset() where they begin anew.'
+)
+
 
 class Policy:
   """The greedy policy of a run, by the agent's own acting code.
@@ -41,11 +46,7 @@ class Policy:
     if helper is not self._helper:
       # Another one: that before was closed, it died, or its code is older.
       if within:
-        raise RuntimeError(
-          'The process that played this policy has ended, and what the policy '
-          'remembered of its episodes is lost. Call reset() where they begin '
-          'anew.'
-        )
+        raise RuntimeError(_LOST)
       gone = helper.gone[:]
       del helper.gone[: len(gone)]  # fails for none of two threads at once
       made = helper.call('policy', path=self._path, gone=gone)
@@ -56,7 +57,12 @@ class Policy:
       helper.remembering.add(self._number)
     elif operation == 'reset':
       helper.remembering.discard(self._number)
-    return helper.call(operation, number=self._number, **arguments)
+    try:
+      return helper.call(operation, number=self._number, **arguments)
+    except process.MadeRoom as e:
+      if within:  # it died, and was closed since
+        raise RuntimeError(_LOST) from e
+      raise
 
   def _in_episode(self) -> bool:
     return self._helper is not None and self._number in self._helper.remembering

@@ -110,7 +110,7 @@ class Interrupts:
 
   @contextlib.contextmanager
   def raising(self) -> Iterator[None]:
-    """Within this it raises, once."""
+    """Within this it raises."""
     self._raises = True
     try:
       yield
@@ -118,8 +118,7 @@ class Interrupts:
       self._raises = False
 
   def _take(self, *unused: Any) -> None:
-    raises, self._raises = self._raises, False
-    if raises:
+    if self._raises:
       raise KeyboardInterrupt
 
 

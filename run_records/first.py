@@ -1,14 +1,12 @@
 """What each command does first: imports next to nothing, so that it comes soon.
 
-if __name__ == '__main__':
-  first.begin()
-...  # imports that take seconds
-if __name__ == '__main__':
-  first.leave(main())
+A file that is run calls `begin` before imports that take seconds, and `leave`
+with its exit code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -52,8 +50,16 @@ def raise_interrupts() -> None:
 
 
 def leave(code: int) -> NoReturn:
-  """Ends the process; a Ctrl-C that comes now is too late to change how."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  """Ends the process with this exit code, whenever Ctrl-C comes.
+
+  Threads that are still at work are waited for, which Ctrl-C breaks off.
+  """
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError, ValueError):  # as Python does at its end
+      stream.flush()
+  if before != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *unused: os._exit(code))
   sys.exit(code)
 
 
@@ -67,7 +73,7 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
   """The hook for what nobody caught."""
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
   name = getattr(error, 'name', None) or ''
-  if not issubclass(kind, ModuleNotFoundError) or '.' in name:
+  if not issubclass(kind, ModuleNotFoundError) or not name or '.' in name:
     sys.__excepthook__(kind, error, trace)
     return
   import shlex

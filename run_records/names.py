@@ -29,9 +29,9 @@ def unknown(
   by_lower = {one.lower(): one for one in known}
   near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
   raise ValueError(
-    f'There is no {what} {name!r}. '
-    + (f'Did you mean {by_lower[near[0]]!r}? ' if near else '')
-    + (f'There are {", ".join(known)}.' if known else 'There is none.')
+    f'There is no {what} {name!r}.'
+    + (f' Did you mean {by_lower[near[0]]!r}?' if near else '')
+    + (f' There are {", ".join(known)}.' if known else '')
     + (f' {besides}.' if besides else '')
   )
 
@@ -79,19 +79,18 @@ def own(what: str, name: str, fits: Callable[[Any], bool]) -> Any:
       return found
     if hasattr(found, attribute):
       return getattr(found, attribute)
-  there = vars(importlib.import_module(module)).items()
-  return unknown(
-    what,
-    name,
-    [
-      f'{module}:{word}'
-      for word, found in there
-      if not (word.startswith('_') or isinstance(found, types.ModuleType))
-      # Not what it imports, such as the class that its own are made of.
-      and (not isinstance(found, type) or found.__module__ == module)
-      and fits(found)
-    ],
-  )
+  known = [
+    f'{module}:{word}'
+    for word, found in vars(importlib.import_module(module)).items()
+    if not (word.startswith('_') or isinstance(found, types.ModuleType))
+    # Not what it imports, such as the class that its own are made of.
+    and (
+      not isinstance(found, type)
+      or f'{found.__module__}.'.startswith(f'{module}.')
+    )
+    and fits(found)
+  ]
+  return unknown(what, name, known, '' if known else f'{module} has none')
 
 
 def kind(found: Any) -> str:

@@ -400,8 +400,7 @@ def check_fork() -> None:
     if _launcher is not None and _launcher.alive():
       why = (
         'The nodes of an earlier run of this process are in another network, '
-        'where this run cannot have its own. Give both the same --isolate, or '
-        'each a process of its own.'
+        'where this run cannot have its own. Give each a process of its own.'
       )
     raise ValueError(
       'TensorFlow has already run an operation in this process, so its threads '

@@ -53,8 +53,12 @@ class Target:
     said = 'summary.json', launcher.FILE  # of which one is there by then
     if not any((run / name).exists() for name in said):
       return False
+
+    def wait(words: str) -> None:  # half a minute, of a run of another host
+      raise launcher.Refused(words)
+
     try:
-      launcher.check_ended(run)
+      launcher.check_ended(run, wait)
     except launcher.Refused:
       return False
     return True

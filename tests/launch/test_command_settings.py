@@ -66,7 +66,7 @@ OTHERS = {
   'misspelt preset of an agent': (['impala:carpole'], "mean 'cartpole'?"),
   'misspelt topology': (['dqn', '--topology=swrm'], "Did you mean 'swarm'?"),
   'no agent in a module': (['json:loads'], 'json:loads is a function'),
-  'no such name': (['json:load_'], "Did you mean 'json:load'?"),
+  'no such name': (['json:load_'], "no agent 'json:load_'. json has none."),
   'no topology in a module': (
     ['dqn', '--topology=json:loads'],
     'without SECTION',

@@ -158,7 +158,7 @@ _BEFORE = types.SimpleNamespace(alive=lambda: True, network='of --isolate')
   'earlier, why, instead',
   [
     (None, 'the environment calls TensorFlow', '--lp_launch_type=local_mt'),
-    (_BEFORE, 'an earlier run of this process', 'the same --isolate'),
+    (_BEFORE, 'an earlier run of this process', 'each a process of its own'),
   ],
 )
 def test_where_nodes_would_hang_nothing_is_written(

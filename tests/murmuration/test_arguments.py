@@ -148,6 +148,9 @@ def test_a_seed_is_whole(nothing_starts):
   'command, here',
   [
     ('Set --config.agent.n_step.', 'Set n_step.'),
+    # A name that other sections have too, and one of an argument of `train`.
+    ('Set --config.evolution.sigma.', 'Set evolution.sigma.'),
+    ('Set --config.gossip.topology.', 'Set gossip.topology.'),
     ('--config.agent.v_min=-3.5 does', 'v_min=-3.5 does'),
     ('--config.run.target_return=None lets', 'target_return=None lets'),
     ('Set --config.environment=ID.', "Set environment='ID'."),

@@ -20,6 +20,17 @@ try:
 except BaseException:
   time.sleep(600)
 """
+LEAVES = """
+from run_records import first
+first.begin()
+import threading
+first.raise_interrupts()
+threading.Thread(target=threading.Event().wait).start()
+import sys
+end = sys.exit
+sys.exit = lambda code: [print('leaves', flush=True), end(code)]
+first.leave(3)
+"""
 PRINTS = """
 from run_records import first
 first.begin()
@@ -93,6 +104,26 @@ def test_a_python_without_the_packages_says_which_one_has_them(script):
   assert line.startswith(f'error: {sys.executable} has no '), line
   assert '`make environment`' in line
   assert line.endswith(f"{ROOT}/.venv/bin/python {path} 'a b'"), line
+
+
+def test_an_interrupt_ends_a_command_whose_threads_do_not():
+  process = subprocess.Popen(
+    [sys.executable, '-c', LEAVES],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  try:
+    assert process.stdout.readline() == 'leaves\n'
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+  finally:
+    process.kill()
+    process.wait()
+  assert (process.returncode, said) == (3, '')
 
 
 def test_of_signals_that_are_ignored_only_interrupts_remain_so():

@@ -27,7 +27,7 @@ class Whole(_Half):
   [
     (registry.agent, 'Mien', "Did you mean '{0}:Mine'? There are {0}:Mine."),
     (sinks.parse, 'Hole', "Did you mean '{0}:Whole'? There are {0}:Whole."),
-    (registry.topology, 'Mine2', 'There is none.'),
+    (registry.topology, 'Mine2', '{0} has none.'),
   ],
 )
 def test_a_name_that_a_module_lacks_is_told_what_it_defines_of_that_kind(
