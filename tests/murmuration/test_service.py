@@ -80,8 +80,12 @@ def interrupted(tmp_path):
   # Not SIGINT, which is for the tests.
   previous = signal.signal(signal.SIGUSR1, press)
 
-  def wait(over):
-    while not (tmp_path / 'stepped').exists():
+  def calls():
+    return sum(helper._calls for helper in process._services.values())
+
+  def wait(over, before):
+    # Not while it still asks: whoever may have half a question is killed.
+    while not ((tmp_path / 'stepped').exists() and calls() > before):
       if over.wait(0.01):
         return
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -89,7 +93,8 @@ def interrupted(tmp_path):
   def interrupt(call):
     (tmp_path / 'stepped').unlink(missing_ok=True)
     over = threading.Event()
-    thread = threading.Thread(target=wait, args=(over,), daemon=True)
+    arguments = over, calls()
+    thread = threading.Thread(target=wait, args=arguments, daemon=True)
     thread.start()
     try:
       with pytest.raises(KeyboardInterrupt):
