@@ -55,6 +55,8 @@ class Config(impala.Config):
 class A2C(impala.IMPALA):
   """An actor-critic whose actors wait for each of its updates."""
 
+  config: Config
+
   name = 'a2c'
   on_policy = True  # actors wait until their unrolls are learned
   updates_per_call = 1  # a second one would use data of older parameters

@@ -39,6 +39,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 import dataclasses
+import sys
+import typing
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -231,6 +233,45 @@ class Agent(abc.ABC):
   on_policy: bool = False
   # A learner class with the interface of `learner.TFLearner`; None: TFLearner.
   learner_class: type[Any] | None = None
+
+  @classmethod
+  def config_class(cls) -> Any:
+    """The class of the config that instances are made with; None if not said.
+
+    It is said by `config: Config` in the body of the class, or by the parameter
+    of its `__init__`, whichever is nearer among its bases.
+
+    Raises:
+      ValueError: it is inherited, but the module of the class has a Config of
+        its own that is made of it.
+      Exception: of an annotation, which may be any expression.
+    """
+    for one in cls.__mro__:
+      init = vars(one).get('__init__')
+      if 'config' in (said := vars(one).get('__annotations__', {})):
+        # Alone: what others name may be there under TYPE_CHECKING only.
+        only = {'__annotations__': {'config': said['config']}}
+        place: Any = type('_', (), {**only, '__module__': one.__module__})
+      elif 'config' in getattr(init, '__annotations__', {}):
+        place = init
+      else:
+        continue
+      found = typing.get_type_hints(place)['config']
+      own = getattr(sys.modules.get(cls.__module__), 'Config', None)
+      if (
+        one is not cls
+        and isinstance(own, type)
+        and own.__module__ == cls.__module__
+        and issubclass(own, found)
+        and own is not found
+      ):
+        raise ValueError(
+          f'{cls.__name__} inherits from {one.__name__} that its config is a '
+          f'{found.__module__}.{found.__name__}, but {own.__module__} has a '
+          f'Config made of that. Write `config: Config` in {cls.__name__}.'
+        )
+      return found
+    return None
 
   @property
   def images(self) -> bool:

@@ -385,7 +385,7 @@ class TFLearner:
           f'Member {int(self._skipped_in_a_row.argmax())} skipped {worst} '
           'updates in a row because its gradient is not finite. Lower '
           f'{" and ".join(self.agent.rate_settings)}, or check the rewards of '
-          'the environment.'
+          'the environment, or the loss if it is of yours.'
         )
 
   def _say_if_late(self) -> None:

@@ -151,7 +151,7 @@ def check(config: Any, section: str) -> None:
     if parsed.words.startswith('one of '):
       said = f'is not known. Choose {parsed.words}'
     elif isinstance(value, (int, float)) and abs(value) > _LARGEST:
-      said += f' within float32, which ends at {_LARGEST}'
+      said += f', and no larger than float32 can be ({_LARGEST:g})'
     raise ValueError(
       f'{section}.{name}={value!r} {said}. Set --config.{section}.{name}.'
     )

@@ -268,7 +268,10 @@ def _check_registered(name: str) -> None:
       f'{identifier!r}. {advice}'
     )
   if near:
-    advice = f'Nearest ids: {", ".join(by_lower[key] for key in near)}.'
+    advice = (
+      f'Nearest ids: {", ".join(by_lower[key] for key in near)}. One that a '
+      'module of yours registers is named module:ID.'
+    )
   else:
     advice = (
       'gymnasium.pprint_registry() lists the known ones. Is it registered by a '

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import importlib
 import pathlib
-import typing
 from typing import Any, Protocol
 
 import launchpad as lp
@@ -170,22 +169,24 @@ def of_class(found: type[base.Agent], config: Any = None) -> Agent:
   """An agent with one preset, which names no environment.
 
   It is made as `found(config, spec)`. `config` is the class of its config;
-  None: what its parameter `config` has to be annotated with.
+  None: what it says (`base.Agent.config_class`).
   """
   if config is None:
     try:
-      config = typing.get_type_hints(found.__init__).get('config')
+      config = found.config_class()
+    except ValueError:
+      raise
     except Exception as e:  # of any expression
       raise ValueError(
-        f'the annotations of {found.__name__}.__init__ cannot be read: '
+        f'the annotations of {found.__name__} cannot be read: '
         f'{type(e).__name__}: {e}. Import what they name where it can be found '
         'when the program runs, not under TYPE_CHECKING alone.'
       ) from e
   if not dataclasses.is_dataclass(config):
     raise ValueError(
       f'{found.__name__} does not say of which class its config is: write '
-      f'def __init__(self, config: Config, spec), where Config is a frozen '
-      'dataclass of its numbers.'
+      '`config: Config` in its body, or def __init__(self, config: Config, '
+      'spec), where Config is a frozen dataclass of its numbers.'
     )
   title = found.__name__
   return Agent(

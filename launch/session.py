@@ -309,10 +309,14 @@ def _honest(
   if summary['outcome'] == 'goal':
     return outcome  # Reached without an update, it is reached all the same.
   if not totals.get('learner_steps'):
+    died = [f'{n.name} {engines.died(n)}' for n in outcome.nodes if n.restarts]
     reason = (
       f'no update was made in {steps:,} environment steps '
-      f'({summary["reason"]}). Raise run.steps_per_agent or run.wall_clock_s, '
-      'or lower run.updates_per_call and what comes before the first update '
+      f'({summary["reason"]}). '
+    ) + (
+      '; '.join(died)
+      or 'Raise run.steps_per_agent or run.wall_clock_s, or lower '
+      'run.updates_per_call and what comes before the first update '
       '(agent.min_replay_size, unroll_length)'
     )
   elif directory.all_broke():

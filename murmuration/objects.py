@@ -16,7 +16,6 @@ import pathlib
 import re
 import sys
 import types
-import typing
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -223,15 +222,20 @@ def _importable(thing: Any) -> str | None:
 
 
 def _config_of(thing: Any) -> Any:
-  """What the parameter `config` of a class is annotated with, or None.
+  """Of which class a class says that its config is, or None.
 
   Looked up here, as a class that is sent by value leaves the names in its
   annotations behind.
+
+  Raises:
+    ValueError: it says another than its module has.
   """
   if not isinstance(thing, type):
     return None
   try:
-    return typing.get_type_hints(thing.__init__).get('config')  # type: ignore[misc]
+    return thing.config_class()  # type: ignore[attr-defined]
+  except ValueError:
+    raise
   except Exception:  # of any expression; registry.of_class says what is wrong
     return None
 

@@ -187,9 +187,12 @@ class Run:
     sinks: str = '',
     ray_address: str = '',
     cluster: str | Sequence[str] = (),
+    on_tick: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    on_end: Callback | None = None,
     **config: Any,
   ) -> Run:
-    """Goes on training in the same directory, with the same callbacks.
+    """Goes on training in the same directory.
 
     Args:
       steps: environment steps of each agent beside those that were made; None:
@@ -199,11 +202,21 @@ class Run:
       sinks: as for `train`.
       ray_address: as for `train`.
       cluster: as for `train`.
+      on_tick: as for `train`; None: the one that this run has, if any.
+      on_evaluation: likewise.
+      on_end: likewise.
       **config: settings that change.
 
     Returns:
       This run.
     """
+    callbacks = {
+      'on_tick': on_tick,
+      'on_evaluation': on_evaluation,
+      'on_end': on_end,
+    }
+    arguments.check_callbacks(callbacks)
+    self._callbacks |= {k: v for k, v in callbacks.items() if v is not None}
     self._train(
       progress,
       engine=engine,
@@ -328,8 +341,8 @@ def train(
   Args:
     agent: a name, with a preset or without ('ppo', 'ppo:pendulum'), or
       'module:Name', or a `launch.registry.Agent`, or a subclass of
-      `agents.base.Agent` whose `__init__(self, config: Config, spec)` says of
-      which class its config is.
+      `agents.base.Agent` that says of which class its config is, by
+      `config: Config` in its body or at the parameter of its `__init__`.
     environment: a gymnasium id, 'module:Name', or a class or function that
       makes a gymnasium environment. None: that of the preset.
     steps: environment steps of each agent (of all actors together); None: of

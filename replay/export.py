@@ -134,6 +134,8 @@ def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
   found, about = read(source)
   wanted = FORMATS[1:] if format == 'all' else (format,)
   lines = []
+  if out.exists() and not out.is_dir():
+    raise FileExistsError(f'{out} is a file: a data set needs a directory.')
   out.mkdir(parents=True, exist_ok=True)
   path = out / FILE
   if 'arrays' in wanted and path.exists():

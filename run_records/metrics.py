@@ -219,13 +219,13 @@ def rows(
 
 
 def end_of_rows(path: str | os.PathLike[str]) -> int:
-  """The byte at which the last whole line ends; 0 if there is no file.
+  """The byte at which the last whole line ends; 0 if there is no such file.
 
   Reads from the end, as the files of a long run have GBs.
   """
   try:
     file = open(path, 'rb')
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return 0
   with file:
     end = file.seek(0, os.SEEK_END)

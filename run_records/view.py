@@ -208,7 +208,8 @@ class LiveView:
       notice = view_text.notice(node, snapshot)
       if notice != noticed:
         self._noticed[node.name] = notice
-        if notice or not node.notice:
+        # One that was killed is said to be started again, below.
+        if notice or (node.alive and not node.notice):
           self._print(f'[{now}] {node.name} {notice or "goes on"}')
       seen = (node.state, node.restarts)
       before = self._shown.get(node.name)

@@ -133,7 +133,11 @@ def _summary(run_dir: pathlib.Path) -> Mapping[str, Any]:
 
 
 def _failures(outcome: Any) -> list[rich_console.RenderableType]:
-  parts: list[rich_console.RenderableType] = []
+  parts: list[rich_console.RenderableType] = [
+    text.Text(f'{node.name} {state_lib.died(node)}', 'yellow')
+    for node in outcome.nodes
+    if node.restarts and node.state != 'failed'
+  ]
   for node in outcome.nodes:
     if node.state != 'failed' or not node.last_error:
       continue

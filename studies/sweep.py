@@ -92,6 +92,12 @@ def run(
   Raises:
     ValueError: a run refused its flags, or was stopped.
   """
+  if sweep.directory.exists() and not sweep.directory.is_dir():
+    raise ValueError(f'{sweep.directory} is a file: a sweep needs a directory.')
+  if (sweep.directory / 'config.json').exists():
+    raise ValueError(
+      f'{sweep.directory} is a run: give another directory, --dir=NEW.'
+    )
   sweep.directory.mkdir(parents=True, exist_ok=True)
   with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
     file.write(commands.line() + '\n')
@@ -248,7 +254,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _planned(sweep: sweep_plan.Sweep) -> str:
-  lines = [f'{len(sweep.trials)} trials, {sweep.seeds} seeds each:']
+  lines = [f'trials: {len(sweep.trials)}, seeds of each: {sweep.seeds}']
   lines += [f'  {name}  {sweep.label(name)}' for name in sweep.trials]
   lines += [
     f'  {rung.trials} of them up to {rung.steps:,} steps of each agent'

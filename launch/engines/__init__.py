@@ -16,6 +16,7 @@ from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
+from launch.engines.state import died
 from launch.engines.zygote import check_fork
 
 _ENGINES = {
@@ -35,6 +36,7 @@ __all__ = [
   'check_fork',
   'check_on_ray',
   'check_ray',
+  'died',
   'run',
 ]
 

@@ -33,6 +33,14 @@ class NodeState:
     return self.state in ('starting', 'running')
 
 
+def died(node: NodeState) -> str:
+  """How often a node was started again, and of what it died last."""
+  times = f'{node.restarts} times' if node.restarts > 1 else 'once'
+  lines = (node.last_error or '').strip().splitlines()
+  why = f'; it had died last of: {lines[-1]:.300}' if lines else ''
+  return f'was started again {times}{why}'
+
+
 @dataclasses.dataclass
 class RunState:
   """A running program, as passed to on_tick."""

@@ -4,6 +4,7 @@ import pytest
 
 from launch import engines
 from launch import session
+from launch.engines import state
 from run_records import jsonable
 from run_records import metrics
 from run_records import run_directory
@@ -37,6 +38,12 @@ def test_a_run_without_an_update_has_failed(
   if (code, said) == (0, 1):
     assert 'no update was made in 1,200 environment steps' in found.reason
     assert 'the budget is used' in found.reason
+    assert 'Raise run.steps_per_agent' in found.reason
+    died = state.NodeState('learner/0', restarts=2, last_error='x\nE: nan')
+    found = session._honest(engines.Outcome(code, 'ended', [died]), run)
+    assert 'Raise' not in found.reason
+    assert 'learner/0 was started again 2 times' in found.reason
+    assert found.reason.endswith('died last of: E: nan')
   else:
     assert found.reason == 'ended'
 

@@ -90,6 +90,39 @@ def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
     registry.of_class(type('Silent', (base.Agent,), {}))
 
 
+INHERITS = """
+from __future__ import annotations
+import dataclasses
+from agents import dqn
+@dataclasses.dataclass(frozen=True)
+class Config(dqn.Config):
+  temperature: float = 0.03
+class Says(dqn.DQN):
+  config: Config
+class Too(Says): pass
+class Silent(dqn.DQN): pass
+"""
+
+
+def test_an_agent_is_made_with_the_config_of_its_own_module(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'inherits.py').write_text(INHERITS)
+  monkeypatch.syspath_prepend(tmp_path)
+  for name in ('Says', 'Too'):
+    config = registry.agent(f'inherits:{name}').config
+    assert (config.__module__, config.__name__) == ('inherits', 'Config')
+  # It would learn with the numbers of another, and say nothing.
+  with pytest.raises(ValueError, match='Write `config: Config` in Silent.'):
+    registry.agent('inherits:Silent')
+
+
+@pytest.mark.parametrize('name', registry.agents())
+def test_each_agent_says_with_which_config_it_is_made(name):
+  entry = registry.agent(name)
+  assert entry.agent.config_class() is entry.config
+
+
 def test_an_annotation_that_only_a_type_checker_has_is_a_sentence(tmp_path):
   source = """
 from __future__ import annotations

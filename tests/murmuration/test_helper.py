@@ -367,6 +367,11 @@ def test_who_has_returned_stop_is_not_called_again(monkeypatch):
   assert called == ['tick', 'evaluation', 'tick', 'end']
   run.resume(progress=False)  # which is another run
   assert called == 2 * ['tick', 'evaluation', 'tick', 'end']
+  # One that is given takes the place of the one before; others stay.
+  run.resume(progress=False, on_tick=callback('other', None))
+  assert called[8:] == ['other', 'evaluation', 'other', 'end']
+  with pytest.raises(ValueError, match='on_end=3'):
+    run.resume(progress=False, on_end=3)
 
 
 def test_a_callback_that_returns_what_means_nothing_is_told_so_once(

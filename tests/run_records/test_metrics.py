@@ -115,6 +115,7 @@ def test_the_end_of_whole_lines_is_found_in_blocks_from_the_end(
   path = tmp_path / 'star.jsonl'
   path.write_text(content)
   assert metrics.end_of_rows(path) == whole
+  assert metrics.end_of_rows(path / 'below a file') == 0
   metrics._open_for_append(path).close()
   assert path.read_text() == content[:whole]
 

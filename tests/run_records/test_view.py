@@ -106,6 +106,10 @@ def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end(at_once):
       live(cases.state(cases.node('learner/0', notice=notice)))
       _wait_for(words, stream)
       time.sleep(0.05)
+  # One that was killed for it does not.
+  live(cases.state(cases.node('learner/0', notice='silent for 60 s')))
+  killed = cases.node('learner/0', state='restarting', last_error='silent')
+  live(cases.state(killed))
   live.close()
   text = stream.getvalue()
   assert text.count('learner/0 silent for 12 s') == 1
@@ -388,6 +392,18 @@ def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
   writer.close()
   text = _end(1, 'no episode ended whole', [], run.path)
   assert ('watch the best policy' in text) == bool(episodes)
+
+
+def test_the_end_says_which_nodes_had_died(tmp_path):
+  nodes = [
+    cases.node('learner/0', state='finished', restarts=2, last_error='a\nb: c'),
+    cases.node('actor/0', state='stopped', restarts=1),
+    cases.node('actor/1', state='stopped'),
+  ]
+  text = _end(0, 'the budget is used', nodes, tmp_path)
+  said = 'learner/0 was started again 2 times; it had died last of: b: c\n'
+  assert said in text
+  assert 'actor/0 was started again once\n' in text and 'actor/1' not in text
 
 
 def test_a_failed_run_ends_with_the_traceback_and_the_log(tmp_path):
