@@ -82,7 +82,7 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
   if not sys.argv[0].startswith('murmuration '):  # a file of a clone
     python = os.path.join(root, '.venv', 'bin', 'python')
     fix = (
-      f'`make environment` in {root} installs all that this needs, for another '
-      f'Python: {shlex.join([python, *sys.argv])}'
+      f'`make environment` in {root} installs it, in a Python of its own: '
+      f'{shlex.join([python, *sys.argv])}'
     )
   print(f'error: {sys.executable} has no {name}. {fix}', file=sys.stderr)
