@@ -238,8 +238,9 @@ class Agent(abc.ABC):
   def config_class(cls) -> Any:
     """The class of the config that instances are made with; None if not said.
 
-    It is said by `config: Config` in the body of the class, or by the parameter
-    of its `__init__`, whichever is nearer among its bases.
+    It is said by the dataclass with which the parameter of its `__init__` is
+    annotated, or `config` in the body of the class; of its bases, by the nearest
+    that has either.
 
     Raises:
       ValueError: it is inherited, but the module of the class has a Config of
@@ -247,16 +248,20 @@ class Agent(abc.ABC):
       Exception: of an annotation, which may be any expression.
     """
     for one in cls.__mro__:
-      init = vars(one).get('__init__')
-      if 'config' in (said := vars(one).get('__annotations__', {})):
+      names, found = vars(one), None
+      init = names.get('__init__')
+      if 'config' in getattr(init, '__annotations__', {}):
+        found = typing.get_type_hints(init)['config']
+      said = names.get('__annotations__', {}).get('config')
+      if said is not None and not dataclasses.is_dataclass(found):
         # Alone: what others name may be there under TYPE_CHECKING only.
-        only = {'__annotations__': {'config': said['config']}}
-        place: Any = type('_', (), {**only, '__module__': one.__module__})
-      elif 'config' in getattr(init, '__annotations__', {}):
-        place = init
-      else:
-        continue
-      found = typing.get_type_hints(place)['config']
+        place = type('_', (), {'__module__': one.__module__})
+        place.__annotations__ = {'config': said}
+        found = typing.get_type_hints(place, localns=dict(names))['config']
+      if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        if init is None:
+          continue
+        return None  # it takes what it does not say
       own = getattr(sys.modules.get(cls.__module__), 'Config', None)
       if (
         one is not cls
@@ -265,10 +270,12 @@ class Agent(abc.ABC):
         and issubclass(own, found)
         and own is not found
       ):
+        inherited = f'{found.__module__}.{found.__name__}'
         raise ValueError(
           f'{cls.__name__} inherits from {one.__name__} that its config is a '
-          f'{found.__module__}.{found.__name__}, but {own.__module__} has a '
-          f'Config made of that. Write `config: Config` in {cls.__name__}.'
+          f'{inherited}, but {own.__module__} has a Config made of that. Write '
+          f'`config: Config` in {cls.__name__}, or `config: {inherited}` if '
+          'that is meant.'
         )
       return found
     return None

@@ -65,17 +65,6 @@ class Cell:
     graph.check(program)
     return program
 
-  def steps_made(self, totals: Mapping[str, int]) -> int:
-    """Environment steps of all agents; `Experiment.total_steps` are the budget.
-
-    Offline nobody steps: those in which a run would make as many updates.
-    """
-    if self.topology.SECTION != 'offline':
-      return totals.get('actor_steps', 0)
-    batch_size = self.experiment.make_agent().batch_size
-    per_update = self.experiment.pace.steps_per_update(batch_size)
-    return round(totals.get('learner_steps', 0) * per_update)
-
   @property
   def own_bytes(self) -> dict[str, int]:
     """Memory of its nodes that needs.py cannot see, by setting."""

@@ -255,7 +255,8 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
   """What is said of a run that came to its end and is resumed; or ''."""
   try:
     summary = directory.summary() or {'outcome': '', 'totals': {}}
-    if cell.steps_made(summary['totals']) >= cell.experiment.total_steps:
+    steps = summary['totals'].get('actor_steps', 0)
+    if steps >= cell.experiment.total_steps:
       return _SPENT
     limit_s = cell.experiment.run.wall_clock_s
     if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:
@@ -309,15 +310,16 @@ def _honest(
   if summary['outcome'] == 'goal':
     return outcome  # Reached without an update, it is reached all the same.
   if not totals.get('learner_steps'):
-    died = [f'{n.name} {engines.died(n)}' for n in outcome.nodes if n.restarts]
+    died = [
+      f'{node.name} {engines.died(node)}. '
+      for node in outcome.nodes
+      if node.restarts
+    ]
     reason = (
       f'no update was made in {steps:,} environment steps '
-      f'({summary["reason"]}). '
-    ) + (
-      '; '.join(died)
-      or 'Raise run.steps_per_agent or run.wall_clock_s, or lower '
-      'run.updates_per_call and what comes before the first update '
-      '(agent.min_replay_size, unroll_length)'
+      f'({summary["reason"]}). {"".join(died)}Raise run.steps_per_agent or '
+      'run.wall_clock_s, or lower run.updates_per_call and what comes before '
+      'the first update (agent.min_replay_size, unroll_length)'
     )
   elif directory.all_broke():
     reason = (

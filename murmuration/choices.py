@@ -70,7 +70,7 @@ def resumed(
   if steps is not None:
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
-    steps += going_on.steps_made(totals) // kept.experiment.num_agents
+    steps += steps_made(going_on, totals) // kept.experiment.num_agents
     chosen = _with_budget(kept, steps, chosen)
   return cell_lib.resume(config, chosen)
 
@@ -83,6 +83,19 @@ def _with_budget(
       'steps and steps_per_agent say the same. Give one of them.'
     )
   return {**budget(cell, steps), **chosen}
+
+
+def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
+  """Environment steps of all agents, of which `Experiment.total_steps` are all.
+
+  Offline nobody steps: those in which a run would make as many updates.
+  """
+  if cell.topology.SECTION != 'offline':
+    return totals.get('actor_steps', 0)
+  experiment = cell.experiment
+  batch_size = experiment.make_agent().batch_size
+  per_update = experiment.pace.steps_per_update(batch_size)
+  return round(totals.get('learner_steps', 0) * per_update)
 
 
 def budget(made: cell_lib.Cell, steps: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing.connection
@@ -60,12 +61,13 @@ class Ticks:
   """Tells the caller how far a run is. Never waits: ticks may be left out."""
 
   def __init__(self, connection: Any, path: pathlib.Path, cell: Any):
+    from murmuration import choices
     from run_records import metrics
     from run_records import run_directory
 
     self._connection = connection
     self._run = run_directory.RunDirectory(path)
-    self._steps_made = cell.steps_made
+    self._steps_made = functools.partial(choices.steps_made, cell)
     self._budget = cell.experiment.total_steps
     self._next = 0.0
     self._evaluations = self._run.metrics_directory / 'evaluation.jsonl'

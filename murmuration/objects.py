@@ -100,7 +100,8 @@ class Objects:
         name = kind
       while name in self._objects:  # an agent and an environment, say
         name += f'_{kind}'
-    self._objects[name] = (thing, _config_of(thing))
+    config = _config_of(thing) if kind == 'agent' else None
+    self._objects[name] = (thing, config)
     return f'{GIVEN}:{name}'
 
   def _keep_ids(self, thing: Any) -> None:

@@ -6,6 +6,7 @@ with its exit code.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
@@ -60,6 +61,8 @@ def leave(code: int) -> NoReturn:
       stream.flush()
   if before != signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *unused: os._exit(code))
+    # After the threads nothing is waited for; what is cleaned up, is.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
   sys.exit(code)
 
 

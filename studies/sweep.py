@@ -72,6 +72,7 @@ def main() -> int:
     sweep = sweep_plan.plan(args, spaces, fixed)
     if args.plan:
       return commands.show(_planned(sweep))
+    _check(sweep.directory)
     with study_runs.alone([sweep.directory]):
       return run(sweep, args.jobs, args.retry_crashed)
   except (ValueError, OSError) as e:
@@ -79,6 +80,16 @@ def main() -> int:
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
     return commands.INTERRUPTED
+
+
+def _check(directory: pathlib.Path) -> None:
+  """Refuses what can be no sweep's; ValueError says why."""
+  if directory.exists() and not directory.is_dir():
+    raise ValueError(f'{directory} is a file: a sweep needs a directory.')
+  if (directory / 'config.json').exists():
+    raise ValueError(
+      f'{directory} is a run: give another directory, --dir=NEW.'
+    )
 
 
 def run(
@@ -92,12 +103,6 @@ def run(
   Raises:
     ValueError: a run refused its flags, or was stopped.
   """
-  if sweep.directory.exists() and not sweep.directory.is_dir():
-    raise ValueError(f'{sweep.directory} is a file: a sweep needs a directory.')
-  if (sweep.directory / 'config.json').exists():
-    raise ValueError(
-      f'{sweep.directory} is a run: give another directory, --dir=NEW.'
-    )
   sweep.directory.mkdir(parents=True, exist_ok=True)
   with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
     file.write(commands.line() + '\n')

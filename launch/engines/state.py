@@ -25,6 +25,7 @@ class NodeState:
   state: str = 'starting'
   restarts: int = 0
   last_error: str | None = None  # of its last death: traceback or signal name
+  died_of: str = ''  # before it was started again, the last time, in one line
   notice: str = ''  # a problem that lasts, such as 'silent for 12 s'
   log_path: pathlib.Path | None = None  # file with its output, if it has one
 
@@ -36,8 +37,7 @@ class NodeState:
 def died(node: NodeState) -> str:
   """How often a node was started again, and of what it died last."""
   times = f'{node.restarts} times' if node.restarts > 1 else 'once'
-  lines = (node.last_error or '').strip().splitlines()
-  why = f'; it had died last of: {lines[-1]:.300}' if lines else ''
+  why = f'; it had died last of: {node.died_of}' if node.died_of else ''
   return f'was started again {times}{why}'
 
 

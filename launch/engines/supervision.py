@@ -214,7 +214,7 @@ class Supervisor:
     if record.silence:
       error, record.silence = record.silence, ''
       record.silences.append(now)
-    node.last_error = error
+    node.last_error, node.died_of = error, gist(error)
     restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
     if not isinstance(restart, restarts.Restart):
       node.state = 'failed'

@@ -101,6 +101,17 @@ class Says(dqn.DQN):
   config: Config
 class Too(Says): pass
 class Silent(dqn.DQN): pass
+class Both(dqn.DQN):
+  config: dqn.Config
+  def __init__(self, config: Config, spec): pass
+class Any(dqn.DQN):
+  config: object
+  def __init__(self, config: Config, spec): pass
+class Unsaid(dqn.DQN):
+  def __init__(self, config, spec): pass
+class Nested(dqn.DQN):
+  Config = Config
+  config: Nested.Config
 """
 
 
@@ -109,12 +120,17 @@ def test_an_agent_is_made_with_the_config_of_its_own_module(
 ):
   (tmp_path / 'inherits.py').write_text(INHERITS)
   monkeypatch.syspath_prepend(tmp_path)
-  for name in ('Says', 'Too'):
+  for name in ('Says', 'Too', 'Both', 'Any', 'Nested'):
     config = registry.agent(f'inherits:{name}').config
     assert (config.__module__, config.__name__) == ('inherits', 'Config')
   # It would learn with the numbers of another, and say nothing.
-  with pytest.raises(ValueError, match='Write `config: Config` in Silent.'):
+  with pytest.raises(
+    ValueError,
+    match='Write `config: Config` in Silent, or `config: agents.dqn.Config`',
+  ):
     registry.agent('inherits:Silent')
+  with pytest.raises(ValueError, match='Unsaid does not say of which class'):
+    registry.agent('inherits:Unsaid')
 
 
 @pytest.mark.parametrize('name', registry.agents())

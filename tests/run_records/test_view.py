@@ -108,8 +108,10 @@ def test_a_notice_is_printed_at_once_and_once_and_so_is_its_end(at_once):
       time.sleep(0.05)
   # One that was killed for it does not.
   live(cases.state(cases.node('learner/0', notice='silent for 60 s')))
+  _wait_for('silent for 60 s', stream)
   killed = cases.node('learner/0', state='restarting', last_error='silent')
   live(cases.state(killed))
+  _wait_for('restarting: learner/0', stream)
   live.close()
   text = stream.getvalue()
   assert text.count('learner/0 silent for 12 s') == 1
@@ -396,7 +398,7 @@ def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
 
 def test_the_end_says_which_nodes_had_died(tmp_path):
   nodes = [
-    cases.node('learner/0', state='finished', restarts=2, last_error='a\nb: c'),
+    cases.node('learner/0', state='finished', restarts=2, died_of='b: c'),
     cases.node('actor/0', state='stopped', restarts=1),
     cases.node('actor/1', state='stopped'),
   ]

@@ -70,16 +70,19 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, said):
   assert said in str(error.value)
 
 
-def test_a_sweep_takes_no_directory_of_a_run_and_no_file(tmp_path):
+def test_a_sweep_takes_no_directory_of_a_run_and_no_file(
+  tmp_path, monkeypatch, capsys
+):
   kept = tmp_path / 'run'
   run_directory.create(kept, {}, {})
   there = sorted(kept.iterdir())
-  with pytest.raises(ValueError, match='run is a run: give another'):
-    sweep.run(_plan('dqn', 'gamma=0.9', f'--dir={kept}'))
-  assert sorted(kept.iterdir()) == there
   (tmp_path / 'file').touch()
-  with pytest.raises(ValueError, match='file is a file'):
-    sweep.run(_plan('dqn', 'gamma=0.9', f'--dir={tmp_path}/file'))
+  for name, said in (('run', 'run is a run: give'), ('file', 'file is a file')):
+    argv = ['sweep', 'dqn', 'gamma=0.9', f'--dir={tmp_path}/{name}']
+    monkeypatch.setattr(sys, 'argv', argv)
+    assert sweep.main() == 2
+    assert said in capsys.readouterr().err
+  assert sorted(kept.iterdir()) == there
 
 
 def test_runs_are_named_by_their_settings_and_not_by_their_place():
