@@ -238,9 +238,9 @@ class Agent(abc.ABC):
   def config_class(cls) -> Any:
     """The class of the config that instances are made with; None if not said.
 
-    It is said by the dataclass with which the parameter of its `__init__` is
-    annotated, or `config` in the body of the class; of its bases, by the nearest
-    that has either.
+    It is said by the dataclass that annotates the parameter of its `__init__`,
+    or `config` in the body of the class; of its bases, by the nearest that has
+    either.
 
     Raises:
       ValueError: it is inherited, but the module of the class has a Config of
