@@ -43,6 +43,29 @@ print(min(found) > 2, all(map(os.get_inheritable, range(3))))
 """
 
 
+def _interrupted(after, words, environment=None):
+  """Exit code and stderr of a Python that gets Ctrl-C after its first line."""
+  process = subprocess.Popen(
+    [sys.executable, *words],
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+    # What runs the tests in the background may ignore interrupts.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  try:
+    assert process.stdout.readline() == after
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+  finally:
+    process.kill()
+    process.wait()
+  return process.returncode, said
+
+
 @pytest.mark.parametrize(
   'script',
   [
@@ -59,24 +82,12 @@ def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
   script, tmp_path
 ):
   (tmp_path / 'argparse.py').write_text(SLOW)  # one of the first
-  process = subprocess.Popen(
-    [sys.executable, str(ROOT / script), '--help'],
-    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-    # What runs the tests in the background may ignore interrupts.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+  words = [str(ROOT / script), '--help']
+  assert _interrupted('importing\n', words, environment) == (
+    130,
+    'interrupted\n',
   )
-  try:
-    assert process.stdout.readline() == 'importing\n'
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-  finally:
-    process.kill()
-    process.wait()
-  assert (process.returncode, said) == (130, 'interrupted\n')
 
 
 @pytest.mark.parametrize(
@@ -107,23 +118,7 @@ def test_a_python_without_the_packages_says_which_one_has_them(script):
 
 
 def test_an_interrupt_ends_a_command_whose_threads_do_not():
-  process = subprocess.Popen(
-    [sys.executable, '-c', LEAVES],
-    cwd=ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-  )
-  try:
-    assert process.stdout.readline() == 'leaves\n'
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-  finally:
-    process.kill()
-    process.wait()
-  assert (process.returncode, said) == (3, '')
+  assert _interrupted('leaves\n', ['-c', LEAVES]) == (3, '')
 
 
 def test_of_signals_that_are_ignored_only_interrupts_remain_so():
