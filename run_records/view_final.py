@@ -84,13 +84,17 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   python = pathlib.Path(os.path.relpath(sys.executable))
   quoted = _quoted(run_dir)
   whole = (run_dir / 'config.json').exists()
-  # One that came to its end would end at once: it needs another budget.
-  ended = outcome.exit_code == state_lib.FINISHED
-  if whole and not ended and not _summary(run_dir).get('finished'):
-    commands.append(('go on', f'{_command(python, "run")} --resume={quoted}'))
+  go_on = f'{_command(python, "run")} --resume={quoted}'
+  more = ''
+  if whole and outcome.exit_code == state_lib.FINISHED:
+    more = _larger(run)
+  elif whole and not _summary(run_dir).get('finished'):
+    commands.append(('go on', go_on))
   if whole and _can_be_played(run_dir) and not run.all_broke():
     evaluate = _command(python, 'evaluate')
     commands.append(('watch the best policy', f'{evaluate} {quoted}'))
+  if more:
+    commands.append(('go on with a larger limit', f'{go_on} {more}'))
   if run_dir.parent.is_dir():
     commands.append(
       (
@@ -105,6 +109,20 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
     tail = f'tail -n 20 {_quoted(run.logs)}/*.log'
     commands.append(('what the nodes said last', tail))
   return commands
+
+
+def _larger(run: run_directory.RunDirectory) -> str:
+  """The flag without which a run that came to its end would end at once."""
+  try:
+    limits = run.config()['run']
+    outcome = _summary(run.path).get('outcome')
+    if outcome == 'goal':
+      return '--config.run.target_return=None'
+    if outcome == 'wall_clock':
+      return f'--config.run.wall_clock_s={2 * limits["wall_clock_s"]:g}'
+    return f'--config.run.steps_per_agent={2 * limits["steps_per_agent"]}'
+  except (OSError, ValueError, LookupError, TypeError):
+    return ''
 
 
 def _can_be_played(run_dir: pathlib.Path) -> bool:

@@ -15,6 +15,7 @@ from launch.engines import state as state_lib
 from run_records import checkpoints
 from run_records import jsonable
 from run_records import metrics
+from run_records import jsonable
 from run_records import run_directory
 from run_records import view
 from run_records import view_text
@@ -368,6 +369,24 @@ def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
   assert curves[-1] == str(run.path.parent)
   assert tail == ['tail', '-n', '20', f'{run.path}/logs/*.log']
   assert lines[-1].endswith('/*.log')  # which the shell is to see
+
+
+@pytest.mark.parametrize(
+  'outcome, flag',
+  [
+    ('budget', '--config.run.steps_per_agent=60000'),
+    ('stopped', '--config.run.steps_per_agent=60000'),  # each used its own
+    ('wall_clock', '--config.run.wall_clock_s=5'),
+    ('goal', '--config.run.target_return=None'),
+  ],
+)
+def test_the_end_says_how_to_go_on_with_a_larger_limit(tmp_path, outcome, flag):
+  limits = {'steps_per_agent': 30_000, 'wall_clock_s': 2.5}
+  run = run_directory.create(tmp_path / 'a', {'run': limits}, {})
+  jsonable.write(run.path / 'summary.json', {'outcome': outcome})
+  text = _end(0, 'done', cases.NODES, run.path)
+  (line,) = re.findall(r'# go on with a larger limit\n +(.*?) *\n', text)
+  assert line.endswith(f' --resume={run.path} {flag}')
 
 
 def test_of_a_run_that_was_removed_no_command_is_offered_that_needs_it(
