@@ -77,8 +77,11 @@ class Slow:
       x = np.clip((x - self.scale['normalizer/mean']) / deviation, -10, 10)
     return x
 
+  def preactivation(self, observation):
+    return self._mlp('policy', self.see(observation))
+
   def mu(self, observation):
-    return np.tanh(self._mlp('policy', self.see(observation)))
+    return np.tanh(self.preactivation(observation))
 
   def q(self, observation, action, critic=0):
     x = np.concatenate([self.see(observation), action])

@@ -99,7 +99,8 @@ def slow_loss(agent, theta, theta_hat, transition):
   """The loss of docs/agents/d4pg.md, one transition at a time."""
   config = agent.config
   critics = ['critic_0', 'critic_1'][: 2 if config.twin_critics else 1]
-  losses, values, errors, divergences, clipped = [], [], [], [], []
+  losses, values, taken = [], [], []
+  errors, divergences, clipped = [], [], []
   for o_tm1, a_tm1, r_t, d_t, o_t, weight in zip(*transition[:6]):
     if not weight:
       continue
@@ -114,13 +115,14 @@ def slow_loss(agent, theta, theta_hat, transition):
     online = [_softmax(_mlp(agent, theta, name, x)) for name in critics]
     crossed = [-(m @ np.log(p)) for p in online]
     losses.append(sum(crossed))
+    taken.append(online[0] @ ATOMS)
     errors.append(np.mean([abs(m @ ATOMS - p @ ATOMS) for p in online]))
     entropy = -sum(p * np.log(p) for p in m if p > 0)
     divergences.append(np.mean(crossed) - entropy)
     clipped.append(p_t @ ((g > ATOMS[-1]) | (g < ATOMS[0])))
     x = np.concatenate([o_tm1, np.tanh(_mlp(agent, theta, 'policy', o_tm1))])
     values.append(_softmax(_mlp(agent, theta, 'critic_0', x)) @ ATOMS)
-  return losses, values, errors, divergences, clipped
+  return losses, values, taken, errors, divergences, clipped
 
 
 @pytest.mark.parametrize(
@@ -134,13 +136,14 @@ def test_the_loss_is_section_2_of_the_spec(options):
     a.loss(_variables(a, theta), _variables(a, theta_hat), _tensors(transition))
     for a in (agent, by_kl)
   )
-  losses, values, errors, divergences, clipped = slow_loss(
+  losses, values, taken, errors, divergences, clipped = slow_loss(
     agent, theta, theta_hat, transition
   )
   assert 0 < np.mean(clipped) < 1
   expected = {
     'loss': np.mean(losses),
     'policy_loss': -np.mean(values),
+    'q_mean': np.mean(taken),
     'td_error': np.mean(errors),
     'target_clipped': np.mean(clipped),
   }

@@ -83,7 +83,27 @@ def test_the_critics_loss_is_the_sum_of_the_spec(options):
     [max(targets), min(targets)],
     rtol=1e-4,
   )
+  online = cases.Slow(agent, theta)
+  q = [online.q(o, a) for o, a in zip(transition.o_tm1, transition.a_tm1)]
+  np.testing.assert_allclose(got.metrics['q_mean'], np.mean(q[:4]), rtol=1e-4)
   assert set(got.metrics) == set(agent.metrics)
+
+
+def test_saturation_is_that_of_the_transitions_that_count():
+  agent = cases.make_agent()
+  theta = cases.make_theta(agent, 0)
+  theta[agent.layout.groups['policy']] *= 1000.0
+  transition = cases.make_transitions()
+  variables = cases.variables_of(agent, theta)
+  got = agent.loss(variables, variables, cases.tensors(transition))
+  slow = cases.Slow(agent, theta)
+  flat = [
+    np.abs(slow.preactivation(o)) > policy_losses.SATURATED
+    for o in transition.o_tm1
+  ]
+  expected = np.mean(flat[:4])  # the fifth is none
+  assert 0 < expected < 1 and expected != np.mean(flat)
+  np.testing.assert_allclose(got.metrics['policy_saturation'], expected)
 
 
 def _difference(function, theta, place, step=1e-5):
