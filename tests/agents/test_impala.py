@@ -103,6 +103,19 @@ def test_lag_and_values_are_logged_as_they_are_not_clipped_nor_scaled():
     np.testing.assert_allclose(found[name], wanted, rtol=1e-4, err_msg=name)
 
 
+def test_a_ratio_that_float32_cannot_hold_is_e_to_the_20():
+  agent = cases.make_impala(rho_bar=None, c_bar=None, pg_rho_bar=None)
+  theta, block = cases.make_theta(agent), cases.make_block(agent)
+  valid = np.argwhere(block.valid)
+  t, k = valid[-1]
+  block.behaviour[t, k, 0] = -200.0  # e^200 is infinite in float32
+  got = cases.loss_of(agent, theta, cases.batch_of(block))
+  # All other ratios are near 1.
+  share = got.metrics['rho_mean'] * len(valid) / np.exp(20)
+  np.testing.assert_allclose(share, 1.0, rtol=1e-4)
+  assert np.isfinite(got.loss)
+
+
 def test_a_gaussian_policy_says_how_far_it_explores():
   agent = cases.make_impala(cases.CONTINUOUS)
   theta, block = cases.make_theta(agent), cases.make_block(agent)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -183,6 +184,8 @@ def killed(request, start_run):
 def test_a_killed_shard_comes_back_from_its_checkpoint(killed):
   assert len(set(killed.pids('shard/0'))) == 2
   assert 'shard/0: killed by SIGKILL' in killed.output
+  (version,) = re.findall(r'Going on from update (\d+)', killed.log('shard/0'))
+  assert int(version) > 0
 
 
 def test_learners_wait_for_it_and_go_on(killed):
