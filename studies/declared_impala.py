@@ -130,6 +130,35 @@ def _impass(
   )
 
 
+def _actors() -> study_plan.Study:
+  """IMPASS with 2 and 8 actors, of as many environments in all, and of 8 each.
+
+  What is learned from a step is not to depend on their number.
+  """
+  own = ('impala:inverted_pendulum',)
+  return study_plan.Study(
+    name='impass_actors',
+    environment=study_plan.environment_of(own[0]),
+    budget=200_000,
+    threshold=950.0,
+    seeds=10,
+    variants={
+      '2 actors of 8': study_plan.Variant(own),
+      '8 actors of 2': study_plan.Variant(
+        (
+          *own,
+          '--config.actors.num_actors=8',
+          '--config.actors.envs_per_actor=2',
+        )
+      ),
+      '8 actors of 8': study_plan.Variant(
+        (*own, '--config.actors.num_actors=8')
+      ),
+    },
+    baseline='2 actors of 8',
+  )
+
+
 STUDIES = (
   study_plan.solves('impala:cartpole', 'IMPALA', 200_000, 475.0, 10),
   study_plan.solves('impala:acrobot', 'IMPALA', 400_000, -90.0, 5),

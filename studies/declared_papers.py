@@ -117,6 +117,30 @@ def _gorila_faults() -> study_plan.Study:
   )
 
 
+def _gorila_others() -> study_plan.Study:
+  """What the other learners learn beside one that is late by 50 updates.
+
+  All its gradients are rejected, so its quarter of the steps is not counted.
+  """
+  three, delayed = '3 learners', '3, and one delayed'
+  gorila = 'gorila_dqn:cartpole'
+  return study_plan.Study(
+    name='gorila_others',
+    environment='CartPole-v1',
+    budget=75_000,
+    threshold=475.0,
+    seeds=10,
+    variants={
+      three: study_plan.Variant((gorila, '--config.server.num_learners=3')),
+      delayed: study_plan.Variant(
+        (gorila, '--topology=tests.faults.gorila_faults:DelayedLearner'),
+        counted=0.75,
+      ),
+    },
+    baseline=three,
+  )
+
+
 def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
   """Evolution strategies against the swarm and PPO, at equal total steps."""
   return study_plan.Study(
@@ -207,6 +231,7 @@ STUDIES = (
   _gorila('cartpole', 100_000, 475.0, 400.0),
   _gorila('acrobot', 200_000, -100.0, -130.0),
   _gorila_faults(),
+  _gorila_others(),
   _workers(),
   _from_start('pendulum', 1_000_000, -300.0, 8),
   _from_start('reacher', 2_000_000, -6.0),

@@ -31,6 +31,8 @@ class Variant:
       curves.of_best_member.
     shared_by: agents that share one agent's budget equally; curves then count
       the steps of all of them together.
+    counted: share of a run's environment steps that its curve counts, where
+      some of them teach nothing by design; the run makes so many more.
     script: a file in launch/, or a path, absolute or relative to launch/, that
       takes --run_dir, --seed, --config.run.* and --print-config.
   """
@@ -40,6 +42,7 @@ class Variant:
   budget: int | None = None
   best_of: int = 0
   shared_by: int = 1
+  counted: float = 1.0
   script: str = 'run.py'
 
   def __post_init__(self):
@@ -53,6 +56,13 @@ class Variant:
         f'shared_by={self.shared_by} must be at least 1, and 1 with '
         'together=True, whose agents are a seed each.'
       )
+    if not 0 < self.counted <= 1:
+      raise ValueError(f'counted={self.counted} must be above 0, at most 1.')
+
+  @property
+  def scale(self) -> float:
+    """Steps of a curve for one of run.steps_per_agent."""
+    return self.shared_by * self.counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +250,7 @@ class Job:
   script: pathlib.Path
   arguments: tuple[str, ...]
   budget: int
-  shared_by: int = 1
+  scale: float = 1.0  # of its curve's steps; see `Variant.scale`
   stage: str = ''
   resumes: bool = False
 
@@ -283,7 +293,7 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
           _LAUNCH / variant.script,
           (*arguments(study, label), f'--seed={seed}'),
           study.budget_of(label),
-          variant.shared_by,
+          variant.scale,
         )
       )
   return found
@@ -297,7 +307,7 @@ def arguments(study: Study, label: str) -> tuple[str, ...]:
     *variant.flags,
     *((f'--config.single.num_agents={agents}',) if agents else ()),
     '--config.run.steps_per_agent='
-    f'{study.budget_of(label) // variant.shared_by}',
+    f'{round(study.budget_of(label) / variant.scale)}',
     # Runs use their whole budget: a run that stops at its target has no area.
     '--config.run.target_return=None',
   )

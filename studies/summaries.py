@@ -69,7 +69,7 @@ def read(
       own = [curves.of_best_member(job.path)]
     else:
       own = [curves.of_run(job.path)]
-    own = [c._replace(steps=c.steps * job.shared_by) for c in own]
+    own = [c._replace(steps=c.steps * job.scale) for c in own]
     assert len(own) == len(job.seeds), (job.path, len(own), job.seeds)
     system.curves.extend(own)
     system.given_up.append(curves.given_up(job.path))
@@ -132,6 +132,8 @@ def collect(
       entry['best_of'] = study.variants[label].best_of
     if study.variants[label].shared_by > 1:
       entry['shared_by'] = study.variants[label].shared_by
+    if study.variants[label].counted < 1:
+      entry['counted'] = study.variants[label].counted
     if any(system.given_up):
       entry['given_up'] = sum(system.given_up)
     if any(system.sparse):

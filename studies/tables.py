@@ -94,6 +94,11 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         f'{label}: {entry["shared_by"]} agents share the steps of one; curves '
         'are by the steps of all.'
       )
+    if 'counted' in entry:
+      notes.append(
+        f'{label}: curves count {entry["counted"]:.0%} of the steps; the '
+        'others teach nothing.'
+      )
     if entry['crashed']:
       notes.append(
         f'{label}: {entry["crashed"]} of {len(entry["auc"])} crashed and '

@@ -109,9 +109,26 @@ def test_agents_that_share_a_budget_have_their_part_of_it(tmp_path):
   part = f'--config.run.steps_per_agent={study.budget // 4}'
   assert part in study_plan.arguments(study, 'four')
   jobs = study_plan.jobs(study, tmp_path)
-  assert {job.variant: job.shared_by for job in jobs} == {'one': 1, 'four': 4}
+  assert {job.variant: job.scale for job in jobs} == {'one': 1, 'four': 4}
   with pytest.raises(ValueError, match='shared_by=4'):
     study_plan.Variant((), together=True, shared_by=4)
+
+
+def test_steps_that_teach_nothing_come_on_top():
+  late = study_plan.Variant(('gorila_dqn:cartpole',), counted=0.75)
+  study = _study(
+    variants={'three': study_plan.Variant(()), 'late': late},
+    baseline='three',
+    goals=(),
+    contrasts=(),
+    budget=900,
+  )
+  assert '--config.run.steps_per_agent=1200' in study_plan.arguments(
+    study, 'late'
+  )
+  for wrong in (0.0, 1.1):
+    with pytest.raises(ValueError, match=f'counted={wrong}'):
+      study_plan.Variant((), counted=wrong)
 
 
 # Those of the project.
@@ -156,8 +173,8 @@ def test_the_commands_of_a_study_can_be_run_and_are_what_it_says(
     assert answer['code'] == 0, answer['stderr']
     config = json.loads(answer['stdout'])['config']
     assert config['environment'] == study.environment
-    share = study.budget_of(label) // study.variants[label].shared_by
-    assert config['run']['steps_per_agent'] == share
+    share = study.budget_of(label) / study.variants[label].scale
+    assert abs(config['run']['steps_per_agent'] - share) < 1
     assert config['run']['target_return'] is None
     agent = config['agent']
     sizes = agent.get('hidden_sizes') or agent['policy_sizes']
