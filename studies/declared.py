@@ -306,6 +306,8 @@ _ALL = (
     seeds=10,
     counts=(2, 8),
   ),
+  study_plan.solves('a2c:cartpole', 'A2C', 200_000, 475.0, 10),
+  study_plan.solves('a2c:acrobot', 'A2C', 400_000, -100.0, 10),
   *(
     study_plan.solves(f'ppo:{preset}', 'PPO', budget, threshold, 5, reached)
     for preset, budget, threshold, reached in (
