@@ -345,8 +345,9 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
       'told apart. Export only arrays: --format=arrays.'
     )
   agent = re.sub(r'\W', '_', str(about['agent']))
-  task = re.sub(r'\W', '_', about['environment'].rpartition('-v')[0])
-  name = f'{agent}_{task or "task"}-v0'.lower()
+  # 'CartPole-v1' is a task 'cartpole', 'my_tasks:Point' one 'my_tasks_point'.
+  task = re.sub(r'\W', '_', re.sub(r'-v\d+$', '', about['environment']))
+  name = f'{agent}_{task}-v0'.lower()
   fields = {k: v for k, v in found.items() if k != 'priority'}
   count, steps = minari.write(
     out,
@@ -356,10 +357,12 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
     {'algorithm_name': str(about['agent'])},
   )
   total = len(found['r_t'])
+  rest = ''
+  if steps < total:
+    rest = ' (the rest is of episodes that had not ended)'
   return (
-    f'{out / name}: {count:,} episodes, {steps:,} of {total:,} steps (the '
-    f'rest is of episodes that had not ended). MINARI_DATASETS_PATH={out} and '
-    f"minari.load_dataset('{name}') read it."
+    f'{out / name}: {count:,} episodes, {steps:,} of {total:,} steps{rest}. '
+    f"MINARI_DATASETS_PATH={out} and minari.load_dataset('{name}') read it."
   )
 
 

@@ -221,6 +221,26 @@ def test_minari_takes_a_class_of_the_user_s_own(tmp_path, monkeypatch):
     minari.write(tmp_path, 'b-v0', 'no_such_module:Poles', [episode], {})
 
 
+def test_a_task_of_the_user_s_own_has_its_name_and_all_its_steps(
+  tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'own_task.py').write_text(
+    'from gymnasium.envs.classic_control import cartpole\n'
+    'class Poles(cartpole.CartPoleEnv):\n  pass\n'
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  run = _run(tmp_path / 'run', 1)
+  config = json.loads((run / 'config.json').read_text())
+  config['environment'] = 'own_task:Poles'
+  (run / 'config.json').write_text(json.dumps(config))
+  out = tmp_path / 'out'
+  assert export.main([str(run), str(out), '--format=minari']) == 0
+  said = capsys.readouterr().out
+  assert (out / 'dqn_own_task_poles-v0').is_dir()
+  # With single steps nothing is left out, so nothing is said of a rest.
+  assert '600 of 600 steps. MINARI' in said
+
+
 def test_minari_has_the_units_of_the_environment(tmp_path):
   def episode(terminated):
     return episodes.Episode(
