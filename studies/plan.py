@@ -96,12 +96,14 @@ class Study:
 
   Attributes:
     name: of its directory in docs/results/.
-    environment: gymnasium id; its returns must be in REFERENCES.
+    environment: gymnasium id or module:Name.
     budget: environment steps of each agent.
     threshold: mean return that counts as solved.
     seeds: runs of each variant: seeds 0 to seeds - 1.
     variants: systems by label, in the order of the table.
     baseline: label of the variant that differences are measured from.
+    random: mean return of a random policy, as which a crashed run counts; None:
+      that of REFERENCES, where the environment has to be.
     timed: whether systems are also compared at equal wall-clock time, in a
       second table; runs are then made one at a time.
   """
@@ -113,6 +115,7 @@ class Study:
   seeds: int
   variants: Mapping[str, Variant]
   baseline: str
+  random: float | None = None
   timed: bool = False
   goals: tuple[Goal, ...] = ()
   contrasts: tuple[Contrast, ...] = ()
@@ -123,11 +126,11 @@ class Study:
       raise ValueError(
         f'{where} the name is that of a directory: use a-z, 0-9 and _.'
       )
-    if self.environment not in statistics.REFERENCES:
+    if self.random is None and self.environment not in statistics.REFERENCES:
       raise ValueError(
         f'{where} a crashed run counts as a random policy, and the return of '
-        f'one on {self.environment} is not known. Measure it and add it to '
-        'REFERENCES in run_records/learning_statistics.py.'
+        f'one on {self.environment} is not known. Measure it, and give it as '
+        'random=.'
       )
     if self.budget < 1 or self.seeds < 1:
       raise ValueError(
@@ -169,8 +172,10 @@ class Study:
   @property
   def reference(self) -> statistics.Reference:
     """The random return and the study's own threshold."""
-    found = statistics.REFERENCES[self.environment]
-    return found._replace(threshold=self.threshold)
+    random = self.random
+    if random is None:
+      random = statistics.REFERENCES[self.environment].random
+    return statistics.Reference(random, self.threshold)
 
   def only(self, labels: Sequence[str]) -> Study:
     """The same study with only the baseline and these variants.

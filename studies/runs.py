@@ -79,10 +79,14 @@ def missing(
 
   Raises:
     Refused: an existing run was made with other flags, or with a config that
-      its flags no longer resolve to; or a script is not here.
+      its flags no longer resolve to; a script is not here, or refuses its
+      flags.
   """
   found = []
-  kept: dict[str, list[study_plan.Job]] = {}
+  # By variant, also where it has none yet: its flags are to be looked at.
+  kept: dict[str, list[study_plan.Job]] = {job.variant: [] for job in jobs}
+  # The flags of a variant's runs differ only in the seed.
+  first = {job.variant: job for job in reversed(jobs)}
   for job in jobs:
     if not job.record.exists():
       if not job.script.exists():
@@ -102,12 +106,11 @@ def missing(
     if retry_crashed and made['exit_code']:
       found.append(job)
     else:
-      kept.setdefault(job.variant, []).append(job)
+      kept[job.variant].append(job)
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    # The flags of a variant's runs differ only in the seed.
-    today = pool.map(lambda jobs: resolve(jobs[0]), kept.values())
-    for own, config in zip(kept.values(), today, strict=True):
-      for job in own:
+    today = pool.map(resolve, first.values())
+    for label, config in zip(first, today, strict=True):
+      for job in kept[label]:
         _check_config(job, config)
   return found
 
@@ -195,8 +198,8 @@ def resolve(job: study_plan.Job) -> dict[str, Any]:
   except (subprocess.CalledProcessError, ValueError) as e:
     raise Refused(
       f'`{command(job)}` with --print-config ended with exit code '
-      f'{done.returncode} and printed no config, so the runs that are there '
-      f'cannot be compared with it:\n{(done.stdout + done.stderr)[-2000:]}'
+      f'{done.returncode} and printed no config, so no run is made:\n'
+      f'{(done.stdout + done.stderr)[-2000:]}'
     ) from e
 
 

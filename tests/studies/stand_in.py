@@ -2,13 +2,17 @@
 
 # Evaluations at each fifth of the budget, return = 10 * seed + fifth. Modes:
 # 'crash' dies after the second, 'early' before the first, 'fail' before
-# anything, 'wait' does not end, 'swarm' has a supervisor.
+# anything, 'wait' does not end, 'swarm' has a supervisor, 'refused' shows no
+# config.
 SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 flags = dict(arg.lstrip('-').partition('=')[::2] for arg in sys.argv[1:])
 config = {'environment': 'CartPole-v1', 'seed': int(flags['seed']),
           'agent': {'learning_rate': float(os.environ.get('PRESET', 1.0))}}
+if flags.get('mode') == 'refused':
+  print('error: there is no agent of that name')
+  sys.exit(2)
 if 'print-config' in flags:
   print(json.dumps(config))
   sys.exit(0)

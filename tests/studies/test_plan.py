@@ -67,13 +67,15 @@ def test_the_threshold_is_the_studys_and_the_random_return_the_tasks():
   reference = _study(threshold=300.0).reference
   assert reference.threshold == 300.0
   assert reference.random == statistics.REFERENCES['CartPole-v1'].random
+  own = _study(environment='mine:Task', random=-7.5).reference
+  assert own == statistics.Reference(-7.5, 475.0)
 
 
 @pytest.mark.parametrize(
   'changes, message',
   [
     ({'name': 'Ape X'}, 'use a-z'),
-    ({'environment': 'Mine-v0'}, 'random policy.*Mine-v0.*REFERENCES'),
+    ({'environment': 'Mine-v0'}, 'random policy.*Mine-v0.*random='),
     ({'budget': 0}, 'budget=0'),
     ({'seeds': 0}, 'seeds=0'),
     ({'timed': True}, 'shares? a process'),

@@ -108,7 +108,11 @@ def test_a_commit_in_mid_study_is_named_beside_the_one_before(
 ):
   commits = iter(['one', 'one', 'one', 'two'])  # now and then, of two runs
 
-  def committed(words, **unused):
+  run = subprocess.run
+
+  def committed(words, **options):
+    if words[0] != 'git':
+      return run(words, **options)
     said = next(commits) if words[1] == 'rev-parse' else ''
     return subprocess.CompletedProcess(words, 0, said)
 
@@ -179,6 +183,14 @@ def test_a_script_that_is_not_installed_is_said_before_any_run(study, tmp_path):
   }
   with pytest.raises(study_runs.Refused, match=r'gone\.py, which is not'):
     results.run([dataclasses.replace(fake, variants=variants)], tmp_path)
+  assert not (tmp_path / 'fake').exists()
+
+
+def test_a_variant_that_is_refused_is_said_before_any_run(study, tmp_path):
+  with pytest.raises(
+    study_runs.Refused, match='(?s)--mode=refused.*no agent of'
+  ):
+    results.run([study(mode='refused')], tmp_path)
   assert not (tmp_path / 'fake').exists()
 
 
