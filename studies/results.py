@@ -50,7 +50,9 @@ def main() -> int:
     studies = _chosen(load(args.studies), args)
     out = pathlib.Path(args.out)
     arguments = [f'--variant={shlex.quote(v)}' for v in args.variant or ()]
+    program = 'python studies/results.py'
     if args.studies.resolve() != STUDIES_FILE.resolve():
+      program = 'murmuration results'  # from wherever that file is
       arguments.append(f'--studies={shlex.quote(str(args.studies))}')
     with study_runs.alone({out / study.name for study in studies}):
       code = run(
@@ -60,6 +62,7 @@ def main() -> int:
         parallel=args.jobs,
         retry_crashed=args.retry_crashed,
         arguments=arguments,
+        program=program,
       )
   except (ValueError, OSError) as e:
     return commands.refuse(e)
@@ -77,6 +80,7 @@ def run(
   parallel: int = 1,
   retry_crashed: bool = False,
   arguments: Sequence[str] = (),
+  program: str = 'python studies/results.py',
 ) -> int:
   """Makes the missing runs, and the results of each study.
 
@@ -85,7 +89,7 @@ def run(
       subdirectory for each study.
     publish: directory for the results instead of `out`.
     retry_crashed: whether to make crashed runs again.
-    arguments: further arguments of the command that is shown with the table.
+    arguments, program: of the command that is shown with the table.
 
   Returns:
     1 if a run crashed, else 0.
@@ -110,7 +114,7 @@ def run(
     study_runs.run_all(missing[name], at_a_time[name], progress)
     crashed += sum(study_runs.record(job)['exit_code'] != 0 for job in own)
     command = ' '.join(
-      [f'python studies/results.py --study={name} --seeds={study.seeds}']
+      [f'{program} --study={name} --seeds={study.seeds}']
       + [f'--jobs={at_a_time[name]}', *arguments]
     )
     target = (publish or out) / name

@@ -137,15 +137,20 @@ def test_the_command_below_a_table_names_the_file_of_its_study(
 ):
   path = _studies_file(tmp_path)
   told = []
+
+  def run(*unused, program, arguments, **more):
+    told.append([program, *arguments])
+
   monkeypatch.setattr(signal, 'signal', lambda *unused: None)
-  monkeypatch.setattr(
-    results, 'run', lambda *unused, arguments, **more: told.append(arguments)
-  )
+  monkeypatch.setattr(results, 'run', run)
   monkeypatch.setattr(sys, 'argv', _command(tmp_path, '--variant=New')[1:])
   results.main()
   monkeypatch.setattr(sys, 'argv', ['results', f'--out={tmp_path / "out"}'])
   results.main()
-  assert told == [['--variant=New', f'--studies={path}'], []]
+  assert told == [
+    ['murmuration results', '--variant=New', f'--studies={path}'],
+    ['python studies/results.py'],
+  ]
 
 
 def test_two_commands_do_not_make_the_runs_of_one_study(
