@@ -326,6 +326,13 @@ def _cell(
         f'{args.resume} is a run of {name}={kept[name]}: it cannot go on as '
         f'{asked}. Leave {flag} out.'
       )
+  own = run_directory.given(kept)
+  if own:
+    raise ValueError(
+      f'{args.resume} was trained with {" and ".join(own.values())}, which '
+      'only the script that defines it has. Go on there, in Python: '
+      f'{run_directory.loading(args.resume, kept)}.resume().'
+    )
   try:
     cell = cell_lib.resume(kept, overrides)
   except ValueError as e:

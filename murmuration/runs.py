@@ -266,7 +266,9 @@ class Run:
       if broken_off and begun and (self.path / 'config.json').is_file():
         # Who called `train` has no run now.
         path = os.fspath(self.path)
-        bar.say(f'interrupted: kept in {path}; mm.load({path!r})')
+        own = objects.kinds(stored.config(self.path)).items()
+        things = ''.join(f', {kind}={name}' for name, kind in own)
+        bar.say(f'interrupted: kept in {path}; mm.load({path!r}{things})')
     if code == _USAGE:
       said = [line for line in output.splitlines() if line.startswith('error:')]
       why = said[-1].partition(' ')[2] if said else output

@@ -36,6 +36,8 @@ _MIN_FREE_BYTES = 200_000_000
 _PUT_BACK = 'Put it back from a copy, or start a new run.'
 _NEW = '.new-run.'  # begins the name of a directory that is being made
 _LEFT_S = 86_400.0  # it takes less than a second
+# As murmuration/objects.py has it, which is of a layer above.
+_GIVEN = 'murmuration.given:'
 _SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
 
 
@@ -115,6 +117,31 @@ class RunDirectory:
 
   def __repr__(self) -> str:
     return f'RunDirectory({os.fspath(self.path)!r})'
+
+
+def given(config: Mapping[str, Any]) -> dict[str, str]:
+  """Objects of a run that only the script that defines them has.
+
+  Returns:
+    Arguments of `murmuration.load` to the names of the objects.
+  """
+  names = {
+    'agent': str(config.get('agent_name')),
+    'environment': str(config.get('environment')),
+    'topology': str(config.get('topology')),
+  }
+  return {
+    argument: name.removeprefix(_GIVEN)
+    for argument, name in names.items()
+    if name.startswith(_GIVEN)
+  }
+
+
+def loading(path: str | os.PathLike[str], config: Mapping[str, Any]) -> str:
+  """The call that loads a run where its objects are defined."""
+  words = [repr(os.fspath(path))]
+  words += [f'{argument}={name}' for argument, name in given(config).items()]
+  return f'murmuration.load({", ".join(words)})'
 
 
 def default_name(agent: str, environment: str) -> str:

@@ -85,14 +85,20 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   quoted = _quoted(run_dir)
   whole = (run_dir / 'config.json').exists()
   go_on = f'{_command(python, "run")} --resume={quoted}'
-  more = ''
+  evaluate = f'{_command(python, "evaluate")} {quoted}'
+  more = where = ''
+  config = _config(run)
+  own = run_directory.given(config)
+  if own:  # which no command has
+    where = f', in Python where {" and ".join(own.values())} is defined'
+    load = run_directory.loading(run_dir, config)
+    go_on, evaluate = f'{load}.resume()', f"{load}.film('film.gif')"
   if whole and outcome.exit_code == state_lib.FINISHED:
-    more = _larger(run)
+    more = '' if own else _larger(run)
   elif whole and not _summary(run_dir).get('finished'):
-    commands.append(('go on', go_on))
+    commands.append((f'go on{where}', go_on))
   if whole and _can_be_played(run_dir) and not run.all_broke():
-    evaluate = _command(python, 'evaluate')
-    commands.append(('watch the best policy', f'{evaluate} {quoted}'))
+    commands.append((f'watch the best policy{where}', evaluate))
   if more:
     commands.append(('go on with a larger limit', f'{go_on} {more}'))
   if run_dir.parent.is_dir():
@@ -114,15 +120,21 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
 def _larger(run: run_directory.RunDirectory) -> str:
   """The flag without which a run that came to its end would end at once."""
   try:
-    limits = run.config()['run']
+    limits = _config(run)['run']
     outcome = _summary(run.path).get('outcome')
     if outcome == 'goal':
       return '--config.run.target_return=None'
     if outcome == 'wall_clock':
       return f'--config.run.wall_clock_s={2 * limits["wall_clock_s"]:g}'
     return f'--config.run.steps_per_agent={2 * limits["steps_per_agent"]}'
-  except (OSError, ValueError, LookupError, TypeError):
+  except (LookupError, TypeError):
     return ''
+
+
+def _config(run: run_directory.RunDirectory) -> Mapping[str, Any]:
+  with contextlib.suppress(OSError, ValueError):
+    return run.config()
+  return {}
 
 
 def _can_be_played(run_dir: pathlib.Path) -> bool:

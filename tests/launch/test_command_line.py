@@ -82,3 +82,20 @@ def test_a_cluster_is_asked_for_and_not_guessed(resumed, capsys):
   assert command_line.main([flag, '--print-config']) == 0
   told = resumed('--ray_address=auto')
   assert told['engine'] == 'ray' and told['ray'].address == 'auto'
+
+
+@pytest.mark.parametrize('flags', [[], ['--list-settings']])
+def test_a_run_of_objects_is_refused_with_what_goes_on_with_it(
+  resumed, capsys, flags
+):
+  config = cell_lib.resolve('dqn').config
+  for key in ('agent_name', 'environment'):
+    config[key] = f'murmuration.given:{key.title()}'
+  run_directory.create(resumed.path, config, {}, resume=True)
+  assert command_line.main([f'--resume={resumed.path}', *flags]) == 2
+  assert capsys.readouterr().err == (
+    f'error: {resumed.path} was trained with Agent_Name and Environment, which '
+    'only the script that defines it has. Go on there, in Python: murmuration.'
+    f'load({str(resumed.path)!r}, agent=Agent_Name, environment=Environment)'
+    '.resume().\n'
+  )

@@ -3,6 +3,7 @@
 import concurrent.futures
 import copy
 import itertools
+import json
 import os
 import pickle
 import tempfile
@@ -395,11 +396,14 @@ def test_a_callback_that_returns_what_means_nothing_is_told_so_once(
   ]
 
 
-@pytest.mark.parametrize('shown', [True, False])
+@pytest.mark.parametrize(
+  'shown, own', [(True, ''), (False, ', environment=Mine')]
+)
 def test_who_interrupts_a_run_is_told_where_it_is_kept(
-  monkeypatch, capsys, tmp_path, shown
+  monkeypatch, capsys, tmp_path, shown, own
 ):
-  (tmp_path / 'config.json').write_text('{}')
+  config = {'environment': 'murmuration.given:Mine'} if own else {}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
 
   class Interrupted(Training):
     def __init__(self, *unused, **unused_too):
@@ -421,7 +425,9 @@ def test_who_interrupts_a_run_is_told_where_it_is_kept(
     runs.train('dqn', progress=shown)
   path = str(tmp_path)
   *before, last, end = capsys.readouterr().err.split('\n')
-  assert last == f'interrupted: kept in {path}; mm.load({path!r})' and not end
+  assert (
+    last == f'interrupted: kept in {path}; mm.load({path!r}{own})' and not end
+  )
   # The bar stands above it.
   assert ('1 of 2 steps' in before[-1]) == shown
 

@@ -15,7 +15,6 @@ from launch.engines import state as state_lib
 from run_records import checkpoints
 from run_records import jsonable
 from run_records import metrics
-from run_records import jsonable
 from run_records import run_directory
 from run_records import view
 from run_records import view_text
@@ -398,6 +397,21 @@ def test_of_a_run_that_was_removed_no_command_is_offered_that_needs_it(
   (line,) = text.partition('Next\n')[2].splitlines()[1::2]
   assert line.endswith(f'--logdir {tmp_path}')
   assert 'Next' not in _end(1, 'not kept', [], tmp_path / 'gone' / 'a')
+
+
+def test_a_run_of_objects_is_gone_on_with_where_they_are_defined(tmp_path):
+  config = {'agent_name': 'dqn', 'environment': 'murmuration.given:Mine'}
+  run = run_directory.create(tmp_path / 'a', config, {})
+  (run.checkpoints / 'best.npz').touch()
+  text = _end(1, 'learner/0 failed for good', [], run.path)
+  go_on, watch, _ = text.partition('Next\n')[2].splitlines()[1::2]
+  load = f"murmuration.load('{run.path}', environment=Mine)"
+  assert go_on.strip() == f'{load}.resume()'
+  assert watch.strip() == f"{load}.film('film.gif')"
+  assert '# go on, in Python where Mine is defined\n' in text
+  # A limit is a flag of the command, and the result of a run that ended well
+  # is returned to who called for it.
+  assert 'larger' not in _end(0, 'done', [], run.path)
 
 
 @pytest.mark.parametrize('episodes', [0, 1])
