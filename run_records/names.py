@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 import difflib
 import importlib
+import os
+import pathlib
 import re
 import types
 from typing import Any, NoReturn
@@ -45,7 +47,7 @@ def require(
 
 
 def own(what: str, name: str, fits: Callable[[Any], bool]) -> Any:
-  """Returns what `module:Name` names; None if it is no such name or module.
+  """Returns what `module:Name` names; None if it is no such name.
 
   Args:
     what: it has to be.
@@ -54,11 +56,23 @@ def own(what: str, name: str, fits: Callable[[Any], bool]) -> Any:
       of what the module has where it has no such name.
 
   Raises:
-    ValueError: the module cannot be imported, or has no such name.
+    ValueError: the module cannot be imported, or has no such name, or a name
+      is written as a path or with a dot.
   """
+  module, colon, attribute = name.partition(':')
+  if module.endswith('.py') or (colon and os.sep in module):
+    here = f'{pathlib.PurePath(module).stem}:{attribute or "Name"}'
+    raise ValueError(
+      f"{name}: give a module's name, not a path: {here}, where its directory "
+      'is the working directory or on PYTHONPATH.'
+    )
+  if re.fullmatch(r'\w+(\.\w+)+', name):
+    meant = ':'.join(name.rsplit('.', 1))
+    raise ValueError(
+      f'There is no {what} {name!r}. Did you mean {meant!r}? {OWN}.'
+    )
   if not re.fullmatch(r'[\w.]+:\w+', name):
     return None
-  module, _, attribute = name.partition(':')
   for path in (module, f'{module}.{attribute}'):
     try:
       found = importlib.import_module(path)
@@ -66,9 +80,16 @@ def own(what: str, name: str, fits: Callable[[Any], bool]) -> Any:
       # Only a missing `path` may be ignored, not a module that it imports.
       if e.name is None or not f'{path}.'.startswith(f'{e.name}.'):
         raise ValueError(f'{name} cannot be imported: {e}.') from e
-      if path == module:
-        return None
-      break
+      if path != module:
+        break
+      if what == 'agent' and attribute.islower():
+        return None  # a preset, of an agent whose name is mistyped
+      file = f'{module.replace(".", "/")}.py'
+      raise ValueError(
+        f'{what} {name!r} needs the module {module!r}, which does not import: '
+        f'{e}. Change to the directory that has {file} (a run was started '
+        'there), or put it on PYTHONPATH, or install its package.'
+      ) from e
     except (Exception, SystemExit) as e:  # a user's module may raise anything
       # A SyntaxError's message has the file and line.
       raise ValueError(
