@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+import difflib
+import inspect
 from typing import Any
 
 from launch import cell as cell_lib
 from launch import registry
 from murmuration import given
 from murmuration import objects
+from murmuration import runs
 from run_records import settings as settings_lib
 
 
@@ -39,7 +42,8 @@ def cell(
   if environment:
     chosen['environment'] = environment
   place = registry.topology(topology or found.topology)
-  chosen.update(named(settings, cell_lib.classes(found, place)))
+  others = _arguments(runs.train)
+  chosen.update(named(settings, cell_lib.classes(found, place), others))
   made = cell_lib.resolve(name, preset, topology, chosen, seed)
   if steps is None:
     return made
@@ -66,7 +70,11 @@ def resumed(
   """
   given.__kinds__.update(objects.kinds(config))
   kept = cell_lib.resume(config)
-  chosen = named(settings, cell_lib.classes(kept.agent, kept.topology))
+  others = _arguments(runs.Run.resume)
+  for name in ('environment', 'topology', 'seed', 'run_dir'):
+    others[name] = f'{name}= is that of the run. Leave it out.'
+  classes = cell_lib.classes(kept.agent, kept.topology)
+  chosen = named(settings, classes, others)
   if steps is not None:
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
@@ -110,14 +118,25 @@ def budget(made: cell_lib.Cell, steps: int) -> dict[str, str]:
   return found
 
 
+def _arguments(call: Callable[..., Any]) -> dict[str, str]:
+  """The arguments of a call, and what is said of a setting that is alike."""
+  found = inspect.getfullargspec(call)
+  names = found.args + found.kwonlyargs
+  return {name: f'Did you mean the argument {name}=?' for name in names}
+
+
 def named(
-  settings: Mapping[str, Any], classes: Mapping[str, type]
+  settings: Mapping[str, Any],
+  classes: Mapping[str, type],
+  others: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
   """Settings as 'section.name' to text.
 
   Args:
     settings: 'name', 'section.name', or a section to a mapping of names.
     classes: the cell's, by section.
+    others: what else may be said there, and a sentence for who says it, or
+      nearly so, as a setting.
 
   Raises:
     ValueError: no section has such a name, or several have, or one is it.
@@ -142,6 +161,10 @@ def named(
       if '.' in key
       else [name for name in known if name.partition('.')[2] == key]
     )
+    # Nearer than a setting of which only one word is alike: `step`.
+    other = difflib.get_close_matches(key, others or (), 1, 0.85)
+    if not places and other and others:
+      raise ValueError(f'There is no setting {key!r}. {others[other[0]]}')
     if not places and not any(key in name for name in known):
       # Of another topology, as which it is refused.
       places = [

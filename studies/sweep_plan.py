@@ -24,6 +24,13 @@ from studies import search
 
 HOW = ('grid', 'random', 'halving')
 STEPS = 'run.steps_per_agent'
+# What is no setting, and is said by a flag.
+_OTHERS = {
+  'seed': 'Each trial has the seeds 0 to N - 1 of --seeds=N.',
+  'steps': 'Each trial has --steps=N.',
+  'environment': 'A sweep has one: --config.environment=ID.',
+  'topology': 'A sweep has one: --topology=NAME.',
+}
 _SPACE = re.compile(r'[A-Za-z]\w*(\.\w+)?=.*')
 
 
@@ -115,7 +122,7 @@ def plan(
   classes = cell_lib.classes(base.agent, base.topology)
   full: dict[str, search.Space] = {}
   for key, space in spaces.items():
-    (whole,) = choices.named({key: ''}, classes)
+    (whole,) = choices.named({key: ''}, classes, _OTHERS)
     if whole in full:
       raise ValueError(f'{whole} is there twice: give all values in one word.')
     full[whole] = space

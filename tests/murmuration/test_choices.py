@@ -63,6 +63,13 @@ def test_a_resumed_run_learns_in_the_steps_that_are_added():
   assert choices.resumed(kept, {}, None, made).config == kept
 
 
+@pytest.mark.parametrize('name', ['seed', 'environment', 'topology'])
+def test_what_a_resumed_run_is_cannot_change(name):
+  kept = _config('dqn')
+  with pytest.raises(ValueError, match=f'{name}= is that of the run.'):
+    choices.resumed(kept, {name: '4'}, None, {})
+
+
 @pytest.mark.parametrize('updates', [1250, 500])
 def test_a_resumed_run_without_actors_adds_to_the_updates_that_were_made(
   updates,
@@ -183,6 +190,8 @@ def test_settings_are_found_by_their_names():
     (('d4pg', {'learning_rate': '1'}), 'mean "agent.policy_learning_rate"'),
     (('dqn', {'run': '3'}), "run is no setting but .* run={'NAME': "),
     (('dqn', {'xyzzy': '3'}), 'murmuration run AGENT --list-settings` shows'),
+    (('ddpg', {'step': '9'}), 'Did you mean the argument steps=[?]'),
+    (('ddpg', {'n_steps': '9'}), 'mean "agent.n_step"'),
     (('dqn', {'batch_size': '0'}), r'least 1\. Set batch_size\.'),
     (('dqn', {'network': 'nature'}), "Set network='auto'"),
   ],

@@ -58,6 +58,10 @@ def _plan(*argv):
       + ['--least=300'],
       'min_replay',
     ),
+    (['dqn', 'seed=1,2'], '--seeds=N'),
+    (['dqn', 'environment=A,B'], '--config.environment=ID'),
+    (['dqn', 'topology=swarm,gossip'], '--topology=NAME'),
+    (['gala_a2c', 'topology=x'], 'gossip.topology='),  # its own setting
     (['dqn'], 'nothing is to be tried'),
     (['dqn', 'gamma=0.9', '--job=2'], '--jobs'),
     # A combination that cannot be, found by checking every trial.
