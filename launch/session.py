@@ -25,6 +25,7 @@ from launch import cell as cell_lib
 from launch import engines
 from launch import needs
 from launch import notes
+from launch.nodes import offline
 from replay import isolation
 from replay import tensors
 from replay.inspect import launcher
@@ -255,8 +256,10 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
   """What is said of a run that came to its end and is resumed; or ''."""
   try:
     summary = directory.summary() or {'outcome': '', 'totals': {}}
-    steps = summary['totals'].get('actor_steps', 0)
-    if steps >= cell.experiment.total_steps:
+    unit, budget = 'actor_steps', cell.experiment.total_steps
+    if cell.topology.SECTION == 'offline':  # nobody steps
+      unit, budget = 'learner_steps', offline.updates(cell.experiment)
+    if summary['totals'].get(unit, 0) >= budget:
       return _SPENT
     limit_s = cell.experiment.run.wall_clock_s
     if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:

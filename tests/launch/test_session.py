@@ -598,6 +598,25 @@ def test_what_had_ended_is_told_what_a_resume_does(
   assert session._ended(run, cell) == said
 
 
+@pytest.mark.parametrize('updates, said', [(450, session._SPENT), (449, '')])
+def test_the_budget_of_a_run_without_actors_is_of_updates(
+  tmp_path, updates, said
+):
+  run = run_directory.create(tmp_path / 'run', {}, {})
+  totals = {'learner_steps': updates}
+  jsonable.write(
+    run.path / 'summary.json', {'outcome': 'budget', 'totals': totals}
+  )
+  overrides = {
+    'run.steps_per_agent': '900',
+    'run.updates_per_call': '1',
+    'agent.batch_size': '8',
+    'pace.samples_per_insert': '4',
+  }
+  cell = cell_lib.resolve('dqn', '', 'offline', overrides)
+  assert session._ended(run, cell) == said
+
+
 @pytest.mark.parametrize(
   'limit, said', [('60', session._TIMED_OUT), ('61', ''), ('None', '')]
 )
