@@ -97,8 +97,10 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
     more = '' if own else _larger(run)
   elif whole and not _summary(run_dir).get('finished'):
     commands.append((f'go on{where}', go_on))
-  if whole and _can_be_played(run_dir) and not run.all_broke():
-    commands.append((f'watch the best policy{where}', evaluate))
+  played = _played(run_dir)
+  if whole and played and not run.all_broke():
+    best = '' if played == checkpoints.AGENTS else 'best '
+    commands.append((f'watch the {best}policy{where}', evaluate))
   if more:
     commands.append(('go on with a larger limit', f'{go_on} {more}'))
   if run_dir.parent.is_dir():
@@ -137,9 +139,11 @@ def _config(run: run_directory.RunDirectory) -> Mapping[str, Any]:
   return {}
 
 
-def _can_be_played(run_dir: pathlib.Path) -> bool:
+def _played(run_dir: pathlib.Path) -> str:
+  """The file whose parameters are played; '' if there is none."""
   kept = run_dir / 'checkpoints'
-  return any((kept / name).is_file() for name in checkpoints.PLAYED)
+  found = (name for name in checkpoints.PLAYED if (kept / name).is_file())
+  return next(found, '')
 
 
 def _command(python: pathlib.Path, name: str) -> str:
@@ -234,8 +238,11 @@ def _places(run_dir: pathlib.Path) -> list[tuple[str, str]]:
     if path.is_file():
       found.append((name, what))
     elif path.is_dir() and any(path.iterdir()):
-      if name == 'checkpoints' and _can_be_played(run_dir):
-        what = f'the best parameters, and {what}'
+      played = _played(run_dir) if name == 'checkpoints' else ''
+      if played:
+        # Before the first evaluation nobody knows which are best.
+        which = 'newest' if played == checkpoints.AGENTS else 'best'
+        what = f'the {which} parameters, and {what}'
       found.append((f'{name}/', what))
   return found
 

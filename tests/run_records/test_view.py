@@ -426,7 +426,21 @@ def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
   writer.row('evaluation', {'returns': [], 'broken_episodes': 3})
   writer.close()
   text = _end(1, 'no episode ended whole', [], run.path)
-  assert ('watch the best policy' in text) == bool(episodes)
+  assert ('watch the policy' in text) == bool(episodes)
+
+
+@pytest.mark.parametrize('name', ['agents.npz', 'best.npz', 'star.npz'])
+def test_of_what_was_never_evaluated_nobody_says_that_it_is_best(
+  tmp_path, name
+):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  (run.checkpoints / name).touch()
+  text = _end(1, 'learner/0 failed for good', [], run.path)
+  best = name != 'agents.npz'
+  assert ('watch the best policy' in text) == best
+  assert ('watch the policy' in text) != best
+  assert ('the best parameters' in text) == best
+  assert ('the newest parameters' in text) != best
 
 
 def test_the_end_says_which_nodes_had_died(tmp_path):
