@@ -27,6 +27,8 @@ _MAX_GRACE_S = 5.0
 _ALIVE_S = 3.0  # Who did not report for so long is not waited for.
 _TICK_S = 0.1
 _LONGEST_DEAD_S = 60.0  # that a counter is taken to have been away
+# Of a run that ends before anything is counted.
+_NONE = {'actor_steps': 0, 'episodes': 0, 'learner_steps': 0}
 _METRICS_PERIOD_S = 1.0  # a node's are logged at most this often
 _METRICS_SHARE = 1e-4  # and at most so often, as a share of the run so far
 # Kinds of rows that come with each episode or generation and never stop. They
@@ -307,7 +309,7 @@ class Counter:
             'finished': self.finished(),
             'outcome': self._end.outcome or 'stopped',
             'reason': self._end.reason or 'stopped before a goal or budget',
-            'totals': self._totals,
+            'totals': {**_NONE, **self._totals},
             'elapsed_s': round(self._elapsed(now), 3),
             'result': self._end.result,
             'latest': self._files.latest,

@@ -240,7 +240,8 @@ def test_run_returns_after_the_goal_and_leaves_a_summary(tmp_path):
   assert not thread.is_alive()
   summary = run_directory.RunDirectory(tmp_path).summary()
   assert summary['outcome'] == 'goal' and summary['reason'] == 'goal reached'
-  assert summary['totals'] == {'actor_steps': 5}
+  totals = {'actor_steps': 5, 'episodes': 0, 'learner_steps': 0}
+  assert summary['totals'] == totals
   assert summary['result'] == {'R_star': 480.0}
 
 
@@ -251,6 +252,7 @@ def test_a_stopped_run_says_so_in_its_summary(tmp_path):
   counter.run(stop)
   summary = run_directory.RunDirectory(tmp_path).summary()
   assert summary['outcome'] == 'stopped' and not summary['finished']
+  assert summary['totals']['actor_steps'] == 0  # the caller may look
   counter.log('e/0', 'late', {})  # Is dropped, and raises nothing.
 
 
