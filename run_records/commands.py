@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
 import os
+import pathlib
 import shlex
 import signal
 import sys
@@ -148,6 +149,23 @@ def line() -> str:
   # Of the library's command it is two words: 'murmuration run'.
   program = name.split() if name.startswith('murmuration ') else [name]
   return shlex.join([*program, *words])
+
+
+def python() -> pathlib.Path:
+  """This interpreter, which works without an activated environment."""
+  return pathlib.Path(os.path.relpath(sys.executable))
+
+
+def called(name: str) -> str:
+  """How a command of launch/ is called from here, for a shell.
+
+  As the one that is installed beside this interpreter, else as its script.
+  """
+  command = python().with_name('murmuration')
+  if command.exists():
+    return f'{shlex.quote(str(command))} {name}'
+  script = pathlib.Path(__file__).resolve().parents[1] / f'launch/{name}.py'
+  return shlex.join([str(python()), os.path.relpath(script)])
 
 
 def refuse(error: BaseException) -> int:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import pathlib
 import shlex
-import sys
 from typing import Any
 
 from rich import console as rich_console
@@ -16,6 +15,7 @@ from rich import text
 
 from launch.engines import state as state_lib
 from run_records import checkpoints
+from run_records import commands as commands_lib
 from run_records import run_directory
 from run_records import view_text
 
@@ -79,13 +79,10 @@ def show(
 def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   commands = []
   run = run_directory.RunDirectory(run_dir)
-  # With the path of this interpreter, so that the commands work without an
-  # activated environment.
-  python = pathlib.Path(os.path.relpath(sys.executable))
   quoted = _quoted(run_dir)
   whole = (run_dir / 'config.json').exists()
-  go_on = f'{_command(python, "run")} --resume={quoted}'
-  evaluate = f'{_command(python, "evaluate")} {quoted}'
+  go_on = f'{commands_lib.called("run")} --resume={quoted}'
+  evaluate = f'{commands_lib.called("evaluate")} {quoted}'
   more = where = ''
   config = _config(run)
   own = run_directory.given(config)
@@ -108,7 +105,7 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
       (
         'all curves in the browser',
         # Without what TensorFlow and its packages warn of.
-        f'TF_CPP_MIN_LOG_LEVEL=1 {_quoted(python)} -W ignore '
+        f'TF_CPP_MIN_LOG_LEVEL=1 {_quoted(commands_lib.python())} -W ignore '
         '-m tensorboard.main '
         f'--logdir {_quoted(run_dir.parent)}',
       )
@@ -144,15 +141,6 @@ def _played(run_dir: pathlib.Path) -> str:
   kept = run_dir / 'checkpoints'
   found = (name for name in checkpoints.PLAYED if (kept / name).is_file())
   return next(found, '')
-
-
-def _command(python: pathlib.Path, name: str) -> str:
-  """The installed command of that name if there is one, else its script."""
-  command = python.with_name('murmuration')
-  if command.exists():
-    return f'{_quoted(command)} {name}'
-  script = pathlib.Path(__file__).resolve().parents[1] / f'launch/{name}.py'
-  return f'{_quoted(python)} {_quoted(os.path.relpath(script))}'
 
 
 def _quoted(path: str | os.PathLike[str]) -> str:

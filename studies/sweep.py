@@ -253,7 +253,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
     said += [
       f'Best: {sweep.label(_name(best))}: {best["score"]:.1f}. The best of '
       'several looks better than it is. With a seed that chose nothing:',
-      f'  murmuration run {shlex.join(again)} --seed={_NEW_SEED}',
+      f'  {commands.called("run")} {shlex.join(again)} --seed={_NEW_SEED}',
     ]
   return '\n'.join(said)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from launch import command_line
+from run_records import commands
 from run_records import curves
 from run_records import jsonable
 from run_records import run_directory
@@ -264,7 +265,7 @@ def test_a_sweep_halves_counts_every_sample_and_goes_on(made):
   assert scores[f'{winner}0.300.json'] == max(scores.values())
   total = sum(int(row['env_steps']) for row in table)
   assert f'{total:,} environment steps in all 2 runs' in said
-  assert 'murmuration run dqn:cartpole' in said
+  assert f'  {commands.called("run")} dqn:cartpole ' in said
   assert (out / 'curves.png').read_bytes().startswith(b'\x89PNG')
 
 
