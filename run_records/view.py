@@ -111,6 +111,7 @@ class LiveView:
     if not self._drawing.acquire(timeout=_JOIN_S):
       return
     try:
+      self._take_end()
       self._show(due=True)
       if self._live is not None:
         with contextlib.suppress(*_GONE):
@@ -128,6 +129,16 @@ class LiveView:
       )
     except _GONE:
       _discard(self.console.file)
+
+  def _take_end(self) -> None:
+    """Takes what the counter wrote after its last answer, as it has gone."""
+    end = view_final.summary_of(self._run_dir)
+    with self._lock:
+      last = self._snapshot or {}
+      # Not of an earlier start.
+      if last and end.get('elapsed_s', 0.0) >= last.get('elapsed_s', 0.0):
+        known = ('finished', 'totals', 'elapsed_s', 'latest')
+        self._snapshot = {**last, **{k: end[k] for k in known if k in end}}
 
   def _poll(self) -> None:
     client = None

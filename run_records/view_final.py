@@ -41,7 +41,7 @@ def show(
   `outcome` is the engine's Outcome. `snapshot` is the counter's last one, and
   may be empty.
   """
-  summary = _summary(run_dir)
+  summary = summary_of(run_dir)
   interrupted = outcome.exit_code in state_lib.BROKEN_OFF
   failed = outcome.exit_code == state_lib.FAILED
   head, style = 'Finished', 'green'
@@ -92,7 +92,7 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
     go_on, evaluate = f'{load}.resume()', f"{load}.film('film.gif')"
   if whole and outcome.exit_code == state_lib.FINISHED:
     more = '' if own else _larger(run)
-  elif whole and not _summary(run_dir).get('finished'):
+  elif whole and not summary_of(run_dir).get('finished'):
     commands.append((f'go on{where}', go_on))
   played = _played(run_dir)
   if whole and played and not run.all_broke():
@@ -120,7 +120,7 @@ def _larger(run: run_directory.RunDirectory) -> str:
   """The flag without which a run that came to its end would end at once."""
   try:
     limits = _config(run)['run']
-    outcome = _summary(run.path).get('outcome')
+    outcome = summary_of(run.path).get('outcome')
     if outcome == 'goal':
       return '--config.run.target_return=None'
     if outcome == 'wall_clock':
@@ -147,8 +147,8 @@ def _quoted(path: str | os.PathLike[str]) -> str:
   return shlex.quote(os.fspath(path))
 
 
-def _summary(run_dir: pathlib.Path) -> Mapping[str, Any]:
-  # A run that ended early may have no directory, or half a summary.
+def summary_of(run_dir: pathlib.Path) -> Mapping[str, Any]:
+  """The summary; {} of a run without a directory, or with half of one."""
   with contextlib.suppress(OSError, ValueError):
     return run_directory.RunDirectory(run_dir).summary() or {}
   return {}

@@ -154,6 +154,25 @@ def test_the_last_line_waits_for_no_node_that_has_ended(over):
   assert _WAITED in cases.drawn(state, snapshot)
 
 
+@pytest.mark.parametrize('elapsed_s, said', [(90.0, '22.1'), (80.0, '432.1')])
+def test_the_last_line_has_what_the_counter_wrote_at_its_end(
+  tmp_path, elapsed_s, said
+):
+  client = cases.Client(cases.snapshot())
+  live, stream = cases.plain(client, tmp_path)
+  live._snapshot = client._snapshot
+  live(cases.state(*cases.NODES))
+  latest = {'evaluation': {'return_mean': 22.1}}
+  jsonable.write(
+    tmp_path / 'summary.json', {'elapsed_s': elapsed_s, 'latest': latest}
+  )
+  live.close()
+  *_, last = stream.getvalue().splitlines()
+  assert f'greedy return {said}' in last
+  # The other is of an earlier start of a run that was resumed.
+  assert last.startswith('[1:30]') == (elapsed_s == 90.0)
+
+
 def test_a_wait_from_before_the_end_is_not_said_to_go_on(at_once):
   client = cases.Client(cases.snapshot(**_OVER))
   live, stream = cases.plain(client)
