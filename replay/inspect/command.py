@@ -187,7 +187,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     type=_seconds,
     default=5.0,
     metavar='S',
-    help='seconds to wait for a server (5)',
+    help='seconds to wait for a server (5), once TensorFlow is loaded',
   )
   add(
     '--learner-steps',

@@ -84,6 +84,8 @@ class Look:
       what: 'priorities'; 'ages', seconds; 'returns', reward units; 'versions'
         or 'lags', learner steps. Each transition of an item has its own value.
     """
+    if what == 'lags' and self._too_few_steps():
+      return np.empty(0), np.empty(0)
     pairs = [
       (own.reshape(-1), weight)
       for item, weight in zip(self.items, self.weights, strict=True)
@@ -93,6 +95,14 @@ class Look:
       return np.empty(0), np.empty(0)
     weights = [np.full(own.size, weight / own.size) for own, weight in pairs]
     return np.concatenate([own for own, _ in pairs]), np.concatenate(weights)
+
+  def _too_few_steps(self) -> bool:
+    """Whether most items are of versions that the learner has yet to reach."""
+    versions, _ = self.values('versions')
+    steps = self.learner_steps
+    return steps is not None and bool(
+      np.sum(versions > steps) * 2 > len(versions)
+    )
 
   def _of(self, item: Item, what: str) -> np.ndarray | None:
     if what == 'priorities':

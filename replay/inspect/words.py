@@ -199,9 +199,15 @@ def lag(look: inspect_items.Look) -> str:
   versions, _ = look.values('versions')
   if not versions.size:
     return 'unknown: items carry no version'
-  return (
+  written = (
     f'unknown: written by versions {versions.min():,.0f} to '
-    f'{versions.max():,.0f}; give --learner-steps'
+    f'{versions.max():,.0f}'
+  )
+  if look.learner_steps is None:
+    return f'{written}; give --learner-steps'
+  return (
+    f'{written}, and {look.learner_steps:,} learner steps are fewer; give '
+    "--learner-steps of this replay's learner"
   )
 
 

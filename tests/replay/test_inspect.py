@@ -93,6 +93,18 @@ def test_a_report_says_what_is_in_a_live_table(serve, ask):
   assert 510 < int(lag) < 1000
 
 
+def test_a_learner_that_is_behind_its_replay_has_no_lag(serve, ask, ask_json):
+  server = serve(prioritized())
+  fill(server, range(10, 50))  # of versions from 100 on
+  flags = [f'localhost:{server.port}', '--interval', '0', '--learner-steps']
+  _, out, _ = ask(*flags, '99')
+  said = ' '.join(out.split())
+  assert 'policy lag unknown: written by versions 100 to ' in said
+  assert ', and 99 learner steps are fewer; give --learner-steps' in said
+  table = ask_json(*flags, 99)['shards'][0]['tables'][0]
+  assert table['lags'] is None and table['versions']['min'] >= 100
+
+
 def test_looking_is_counted_and_can_be_forbidden(serve, ask_json):
   server = serve(prioritized())
   fill(server, range(50))
