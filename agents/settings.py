@@ -287,5 +287,6 @@ def _comments(config_class: type) -> dict[str, str]:
     while start - 1 in alone:
       start -= 1
     lines = [written[n] for n in range(start, end + 1) if n in written]
-    found[ast.unparse(node.target)] = ' '.join(lines)
+    if lines:  # else what a parent says of it stands
+      found[ast.unparse(node.target)] = ' '.join(lines)
   return found

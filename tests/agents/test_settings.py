@@ -159,6 +159,16 @@ def test_settings_are_described_with_the_comments_of_their_source():
   assert found['overridden'][1:] == (5, 'int', words, 'as the child has it')
 
 
+def test_a_child_that_has_no_comment_leaves_that_of_its_parent():
+  @dataclasses.dataclass(frozen=True)
+  class Child(Config):
+    whole: int = 9
+
+  found = {setting.name: setting for setting in settings.describe(Child)}
+  assert found['whole'].default == 9
+  assert found['whole'].comment == 'N, a process each'
+
+
 @pytest.mark.parametrize('config', CONFIGS, ids=lambda c: c.__module__)
 def test_every_setting_of_the_project_says_what_it_is(config):
   for setting in settings.describe(config):
