@@ -272,6 +272,10 @@ def _check_registered(name: str) -> None:
       f'Nearest ids: {", ".join(by_lower[key] for key in near)}. One that a '
       'module of yours registers is named module:ID.'
     )
+  elif not module and '.' in identifier:
+    place, _, last = identifier.rpartition('.')
+    meant = f'{place}:{"Name" if last == "py" else last}'
+    advice = f'One of a module is named module:Name. Did you mean {meant!r}?'
   else:
     advice = (
       'gymnasium.pprint_registry() lists the known ones. Is it registered by a '

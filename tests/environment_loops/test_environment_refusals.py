@@ -57,6 +57,16 @@ def test_a_name_that_a_module_has_not_is_refused_with_those_it_has(name, said):
   assert said.format(__name__) in str(error.value)
 
 
+@pytest.mark.parametrize(
+  'name, meant',
+  [('my_own.env.Point', 'my_own.env:Point'), ('my_env.py', 'my_env:Name')],
+)
+def test_a_dot_before_a_name_is_told_to_be_a_colon(name, meant):
+  with pytest.raises(environments.EnvironmentRefused) as error:
+    environments.spec(name)
+  assert f'Did you mean {meant!r}?' in str(error.value)
+
+
 def test_observations_without_a_number_are_refused(register):
   name = register(observations=gymnasium.spaces.Box(0, 1, (0,), np.float32))
   with pytest.raises(environments.EnvironmentRefused, match='nothing to see'):
