@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 
 from agents import base
+from agents import member_losses
 from agents import optimizers
 from agents import settings
 from agents.losses import policy_gradient
@@ -155,6 +156,12 @@ class IMPALA(unroll_agent.UnrollActorCritic):
       *bounds,
     )
     traced = self.credited(traced, values[:-1])
+    for name, x in traced._asdict().items():
+      member_losses.check_shape(
+        f'`{name}` of what {type(self).__name__}.credited returns, [T, B],',
+        x,
+        mask.shape,
+      )
     advantages = traced.pg_advantages
     if config.normalize_advantages:
       # Moments under pi, with rho outside. Normalising the product would
@@ -192,5 +199,8 @@ class IMPALA(unroll_agent.UnrollActorCritic):
     )
 
   def credited(self, traced: vtrace.VTrace, values: tf.Tensor) -> vtrace.VTrace:
-    """Returns `traced` with the advantages that weight the policy gradient."""
+    """Returns `traced` with the advantages that weight the policy gradient.
+
+    All of it is [T, B], as are the `values`.
+    """
     return traced

@@ -67,7 +67,8 @@ def of_all(
         )
       out = out._replace(priorities=tf.zeros((1,)))
     elif importance is not None:
-      _check_shape(agent, 'priorities', out.priorities, rest[-1].shape)
+      what = f"{agent.name}'s priorities"
+      check_shape(what, out.priorities, rest[-1].shape)
     parts = [
       tf.zeros(v.shape.num_elements()) if g is None else tf.reshape(g, (-1,))
       for g, v in zip(gradients, variables)
@@ -116,7 +117,8 @@ def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
       f'The loss of {agent.name} returns {type(out).__name__}; needed is '
       'base.LossOutput(loss, priorities, metrics).'
     )
-  _check_shape(agent, 'loss', out.loss, ())
+  of, mean = f"{agent.name}'s", 'Take the mean over the batch.'
+  check_shape(f'{of} loss', out.loss, (), mean)
   # The learner itself adds this one.
   own = {'stopped_updates'}
   given, needed = {*out.metrics} - own, {*agent.metrics} - own
@@ -126,11 +128,11 @@ def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
       f'`metrics` are {sorted(needed)}. Make them the same.'
     )
   for name, value in out.metrics.items():
-    _check_shape(agent, f'metric {name!r}', value, ())
+    check_shape(f'{of} metric {name!r}', value, (), mean)
   shapes = {v.name: v.shape for v in agent.layout.variables}
   for name, value in out.statistics.items():
     if name in shapes:  # the learner refuses others
-      _check_shape(agent, f'statistic {name!r}', value, shapes[name])
+      check_shape(f'{of} statistic {name!r}', value, shapes[name])
   return out._replace(
     loss=tf.convert_to_tensor(out.loss),
     metrics={n: tf.cast(v, tf.float32) for n, v in out.metrics.items()},
@@ -141,13 +143,22 @@ def _checked(agent: base.Agent, out: Any) -> base.LossOutput:
   )
 
 
-def _check_shape(agent: base.Agent, what: str, value: Any, shape: Any) -> None:
+def check_shape(
+  what: str, value: Any, shape: Any, advice: str = 'Reshape it.'
+) -> None:
+  """Refuses another shape than is asked for, which might broadcast in silence.
+
+  Static shapes are compared, while the loss is traced: an update costs no more.
+
+  Raises:
+    ValueError: says what has which shape, and which is needed.
+  """
+  if value is None:
+    raise ValueError(f'{what} is None, but {tuple(shape)} is needed.')
   found = tf.convert_to_tensor(value).shape
   if not found.is_compatible_with(shape):
     raise ValueError(
-      f"{agent.name}'s {what} has shape {tuple(found)}, but {tuple(shape)} is "
-      'needed. '
-      + ('Take the mean over the batch.' if shape == () else 'Reshape it.')
+      f'{what} has shape {tuple(found)}, but {tuple(shape)} is needed. {advice}'
     )
 
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 from agents import base
 from agents import dqn_actor
 from agents import exploration as exploration_lib
+from agents import member_losses
 from agents import parameters
 from agents import replay_agent
 from agents import settings
@@ -131,11 +132,17 @@ class ValueAgent(replay_agent.ReplayAgent):
   def td_error(
     self, q_tm1: tf.Tensor, online: Q, target: Q, transition: packing.Transition
   ) -> tf.Tensor:
-    """y - Q(s, a), [B], where no gradient flows through y.
+    """y - Q(s, a), where no gradient flows through y.
 
-    `q_tm1` [B, A] is Q(s, .) of the online network. In `transition` [B], r_t is
-    scaled, and d_t, the factor of what y adds to r_t, includes all of gamma and
-    is 0 after a termination.
+    Args:
+      q_tm1: Q(s, .) of the online network, [B, A].
+      online: gives Q(o, .), [B, A], of observations [B, ...].
+      target: the same of the target network.
+      transition: [B]; r_t is scaled, and d_t, the factor of what y adds to r_t,
+        includes all of gamma and is 0 after a termination.
+
+    Returns:
+      One number for each transition, [B]; another shape is refused.
     """
 
   def loss(
@@ -163,6 +170,12 @@ class ValueAgent(replay_agent.ReplayAgent):
     q_tm1 = online(transition.o_tm1)
     td_error = self.td_error(q_tm1, online, target, transition)
     weight = transition.weight
+    member_losses.check_shape(
+      f'What {type(self).__name__}.td_error returns, [B],',
+      td_error,
+      weight.shape,
+      'Give one number for each transition.',
+    )
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
     losses = weight * _LOSSES[config.loss](td_error)
     if importance is not None:

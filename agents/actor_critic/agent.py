@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents import base
+from agents import member_losses
 from agents import parameters
 from agents import replay_agent
 from agents.actor_critic import config as actor_critic_config
@@ -155,7 +156,10 @@ class ActorCritic(replay_agent.ReplayAgent):
     o_t: tf.Tensor,
     batch: packing.Transition,
   ) -> tuple[tf.Tensor, Any]:
-    """The action [B, A] at s_t, and what its value is more than Q', [B]."""
+    """The action [B, A] at s_t, and `more`, [B] or one number.
+
+    That is what the action's value is more than Q'.
+    """
 
   @abc.abstractmethod
   def _policy_loss(
@@ -187,13 +191,23 @@ class ActorCritic(replay_agent.ReplayAgent):
     # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
     discount_t = self.config.gamma * batch.d_t
     a_t, more = self._target_action(online, target, o_t, batch)
+    more *= discount_t
+    self._check('_target_action', batch, more=more)
     critic = self._critic_loss(
       nets.critics(online, o_tm1, batch.a_tm1),
       nets.critics(target, o_t, a_t),
-      self.config.reward_scale * batch.r_t + discount_t * more,
+      self.config.reward_scale * batch.r_t + more,
       discount_t,
     )
+    self._check(
+      '_critic_loss',
+      batch,
+      losses=critic.losses,
+      priorities=critic.priorities,
+      **critic.metrics,
+    )
     policy, metrics = self._policy_loss(online, o_tm1, batch)
+    self._check('_policy_loss', batch, losses=policy, **metrics)
     metrics.update(critic.metrics, loss=critic.losses)
     weight = batch.weight
     total = tf.maximum(tf.reduce_sum(weight), 1.0)
@@ -208,6 +222,18 @@ class ActorCritic(replay_agent.ReplayAgent):
       },
       nets.statistics(online, raw, priorities, weight),
     )
+
+  def _check(
+    self, method: str, batch: packing.Transition, **returned: tf.Tensor
+  ) -> None:
+    """Refuses what a method returns in another shape than [B]."""
+    for name, x in returned.items():
+      member_losses.check_shape(
+        f'`{name}` of what {type(self).__name__}.{method} returns, [B],',
+        x,
+        batch.weight.shape,
+        'Give one number for each transition.',
+      )
 
   def act(self, theta, observation, actor_steps, rng) -> np.ndarray:
     """Actions [P, K, *action_shape]. The agent keeps the state of the

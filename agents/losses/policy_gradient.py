@@ -14,7 +14,11 @@ from agents.losses import value
 
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-  """Mean [] over the steps where mask is 1; 0 if there is none."""
+  """Mean [] over the steps where mask is 1; 0 if there is none.
+
+  Both have the same shape: others, such as [T, B, 1], would broadcast.
+  """
+  tf.TensorShape(x.shape).assert_is_compatible_with(mask.shape)
   return tf.reduce_sum(x * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
