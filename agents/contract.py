@@ -5,12 +5,16 @@ A node that finds out later would fail, and be started again for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import difflib
+from typing import Any
+
 from agents import base
 
 _NEEDED = (
   'name spec layout optimizer target_update batch_size learning_rate metrics'
 ).split()
-_OF_TRANSITIONS = ('gamma', 'n_step')
+_OF_TRANSITIONS = ['gamma', 'n_step']
 _POOLS = ('mean', 'max', 'min')
 
 
@@ -28,6 +32,52 @@ def _place(kind: type, name: str) -> int:
   return next((i for i, k in enumerate(mro) if name in vars(k)), len(mro))
 
 
+def check_class(kind: type[base.Agent], config: Any) -> None:
+  """Refuses a class that cannot be made, or not with this class of config.
+
+  Raises:
+    ValueError: says what it lacks, or names both configs.
+  """
+  for name in sorted(kind.__abstractmethods__):
+    parent = next(k for k in kind.__mro__ if name in vars(k))
+    near = difflib.get_close_matches(name, vars(kind), 1)
+    raise ValueError(
+      f'{kind.__name__} has no method {name}, which {parent.__name__} asks of '
+      f'it. {f"Is its {near[0]} meant? " if near else ""}Give it one.'
+    )
+  try:
+    said = kind.config_class()
+  except Exception:  # it does not say it, and `config` does
+    return
+  if said and not (isinstance(config, type) and issubclass(config, said)):
+    named = getattr(config, '__qualname__', repr(config))
+    raise ValueError(
+      f'{kind.__name__} is to be made with '
+      f'config={getattr(config, "__module__", "")}.{named}, but its own is '
+      f'{said.__module__}.{said.__qualname__}. Give that one, or one made of '
+      'it.'
+    )
+
+
+def unmade(error: AttributeError) -> ValueError | None:
+  """What to say of an agent whose `__init__` raised this; None if nothing.
+
+  It may need what a class has to say, such as its `name`.
+  """
+  agent = error.obj
+  if isinstance(agent, base.Agent) and error.name in _NEEDED + _OF_TRANSITIONS:
+    return _lacking(agent, [error.name])
+  return None
+
+
+def _lacking(agent: base.Agent, missing: Sequence[str]) -> ValueError:
+  return ValueError(
+    f'{type(agent).__name__} has no {" and no ".join(missing)}, which '
+    'agents/base.py asks of an agent. Give its class, or its __init__, these '
+    'attributes.'
+  )
+
+
 def check(agent: base.Agent) -> None:
   """Refuses an agent that lacks something, or contradicts itself.
 
@@ -40,11 +90,7 @@ def check(agent: base.Agent) -> None:
   needed = [*_NEEDED, *(() if unrolls else _OF_TRANSITIONS)]
   missing = [name for name in needed if not hasattr(agent, name)]
   if missing:
-    raise ValueError(
-      f'{type(agent).__name__} has no {" and no ".join(missing)}, which '
-      'agents/base.py asks of an agent. Give its class, or its __init__, these '
-      'attributes.'
-    )
+    raise _lacking(agent, missing)
   lacks = [n for n in ('slots', 'direction') if not hasattr(agent.optimizer, n)]
   if lacks:
     raise ValueError(

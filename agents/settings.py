@@ -226,9 +226,30 @@ class _Parsed(NamedTuple):
   only_with: OnlyWith | None = None
 
 
+def type_hints(kind: Any, include_extras: bool = False) -> dict[str, Any]:
+  """As typing.get_type_hints.
+
+  Raises:
+    ValueError: an annotation, which may be any expression, cannot be read.
+  """
+  try:
+    return typing.get_type_hints(kind, include_extras=include_extras)
+  except Exception as e:
+    raise unreadable(kind, e) from e
+
+
+def unreadable(kind: type, error: Exception) -> ValueError:
+  """That the annotations of a class raise this, in a sentence."""
+  return ValueError(
+    f'the annotations of {kind.__name__} cannot be read: '
+    f'{type(error).__name__}: {error}. Import what they name where it can be '
+    'found when the program runs, not under TYPE_CHECKING alone.'
+  )
+
+
 @functools.cache
 def _parsed(config_class: Any) -> dict[str, _Parsed]:
-  hints = typing.get_type_hints(config_class, include_extras=True)
+  hints = type_hints(config_class, include_extras=True)
   return {
     field.name: _parse(hints[field.name])
     for field in dataclasses.fields(config_class)

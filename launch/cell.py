@@ -217,13 +217,7 @@ def _cell(
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
-  try:
-    made_agent = make_agent()
-  except MemoryError as e:
-    raise ValueError(
-      f'The parameters of {agent_name} do not fit into memory: {e}. Lower the '
-      'sizes of its networks.'
-    ) from e
+  made_agent = registry.first_made(agent, agent_config, spec)
   contract.check(made_agent)
   if made_agent.unroll_length is not None:
     del kinds['pace']

@@ -16,7 +16,10 @@ from typing import Any, Protocol
 import launchpad as lp
 
 from agents import base
+from agents import contract
+from agents import settings as agent_settings
 from environment_loops import environments
+from environment_loops import faults
 from environment_loops import making
 from launch import experiment as experiment_lib
 from run_records import names
@@ -148,12 +151,14 @@ def agent(name: str) -> Agent:
   if found is None:
     names.unknown('agent', name.partition(':')[0], agents(), names.OWN)
   if is_agent_class(found):
-    return of_class(found)
+    found = of_class(found)
   if not isinstance(found, Agent):
     raise ValueError(
       f'{name} is {names.kind(found)}, not an agent: it has to be a '
       'launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
+  if is_agent_class(found.agent):
+    contract.check_class(found.agent, found.config)
   return found
 
 
@@ -177,11 +182,7 @@ def of_class(found: type[base.Agent], config: Any = None) -> Agent:
     except ValueError:
       raise
     except Exception as e:  # of any expression
-      raise ValueError(
-        f'the annotations of {found.__name__} cannot be read: '
-        f'{type(e).__name__}: {e}. Import what they name where it can be found '
-        'when the program runs, not under TYPE_CHECKING alone.'
-      ) from e
+      raise agent_settings.unreadable(found, e) from e
   if not dataclasses.is_dataclass(config):
     raise ValueError(
       f'{found.__name__} does not say of which class its config is: write '
@@ -230,4 +231,32 @@ def make(config: Mapping[str, Any]) -> base.Agent:
       )
   made = settings.make('agent', found.config, config['agent'])
   with making.Watched(config['environment']):
-    return found.agent(made, environments.spec(config['environment']))
+    return first_made(found, made, environments.spec(config['environment']))
+
+
+def first_made(
+  found: Agent, config: Any, spec: environments.Spec
+) -> base.Agent:
+  """The agent, as it is made before anything runs.
+
+  Raises:
+    ValueError: it does not fit into memory, or its class lacks something.
+    RuntimeError: making it raised something else; names what was made.
+  """
+  try:
+    return found.agent(config, spec)
+  except (ValueError, OSError):
+    raise
+  except MemoryError as e:
+    raise ValueError(
+      f'The parameters of {found.name} do not fit into memory: {e}. Lower the '
+      'sizes of its networks.'
+    ) from e
+  except Exception as e:
+    said = contract.unmade(e) if isinstance(e, AttributeError) else None
+    if said is not None:
+      raise said from e
+    named = getattr(found.agent, '__name__', found.name)
+    raise RuntimeError(
+      f'{named}(config, spec) could not be made: {faults.gist(e)}'
+    ) from e

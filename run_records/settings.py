@@ -163,7 +163,7 @@ def _ratio(a: str, b: str) -> float:
 
 def parse(section: str, config_class: Any, name: str, text: str) -> Any:
   """The value of a field, from its text; ValueError for another type."""
-  hint = typing.get_type_hints(config_class)[name]
+  hint = settings.type_hints(config_class)[name]
   options = (
     typing.get_args(hint)
     if typing.get_origin(hint) in (types.UnionType, typing.Union)

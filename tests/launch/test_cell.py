@@ -1,6 +1,7 @@
 """Which preset an environment has, and what a run can go on with."""
 
 import dataclasses
+import sys
 import types
 
 import pytest
@@ -74,6 +75,97 @@ def test_a_preset_may_have_numbers_of_the_agent_s_own_topology(monkeypatch):
   entry = dataclasses.replace(entry, presets={'one': wrong})
   with pytest.raises(ValueError, match="section of a preset 'thine'"):
     cell_lib.resolve('dqn', topology='single_process')
+
+
+OWN = """
+from __future__ import annotations
+import dataclasses
+from agents import dqn, impala, value_agent
+from launch import registry
+
+class Misspelt(value_agent.ValueAgent):
+  name = 'misspelt'
+  config: value_agent.Config
+  def td_eror(self, *given): pass
+
+class Nameless(value_agent.ValueAgent):
+  config: value_agent.Config
+  def td_error(self, *given): pass
+
+@dataclasses.dataclass(frozen=True)
+class Unread(dqn.Config):
+  size: Unknown = 3
+
+class Reads(dqn.DQN):
+  config: Unread
+
+class Raises(dqn.DQN):
+  config: dqn.Config
+  def __init__(self, config, spec):
+    self.spec = spec
+    self.oops
+
+def given(config, agent=dqn.DQN):
+  return registry.Agent('given', '', agent, config, 'single_process', {})
+
+@dataclasses.dataclass(frozen=True)
+class Larger(dqn.Config):
+  more: int = 3
+
+class Silent(dqn.DQN):
+  def __init__(self, config, spec):
+    super().__init__(config, spec)
+
+Other, Fits = given(impala.Config), given(Larger)
+NoClass, Unsaid = given(dict), given(dqn.Config, Silent)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+  """own(name): the cell of an agent of a user's module, on CartPole-v1."""
+  (tmp_path / 'own_agents.py').write_text(OWN)
+  monkeypatch.syspath_prepend(tmp_path)
+  task = {'environment': 'CartPole-v1'}
+  yield lambda name: cell_lib.resolve(f'own_agents:{name}', overrides=task)
+  del sys.modules['own_agents']
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    (
+      'Misspelt',
+      'Misspelt has no method td_error, which ValueAgent asks of it. Is its '
+      'td_eror meant?',
+    ),
+    ('Nameless', 'Nameless has no name, which agents/base.py asks of an agent'),
+    ('Reads', "of Unread cannot be read: NameError: name 'Unknown' is not def"),
+    (
+      'Other',
+      'DQN is to be made with config=agents.impala.Config, but its own is '
+      'agents.dqn.Config.',
+    ),
+    ('NoClass', 'config=builtins.dict, but its own is agents.dqn.Config.'),
+  ],
+)
+def test_an_agent_that_cannot_be_made_is_refused_in_a_sentence(own, name, said):
+  with pytest.raises(ValueError, match=said):
+    own(name)
+
+
+@pytest.mark.parametrize('name, more', [('Fits', True), ('Unsaid', False)])
+def test_a_config_may_be_made_of_the_agent_s_or_be_the_only_one_said(
+  own, name, more
+):
+  assert hasattr(own(name).sections['agent'], 'more') == more
+
+
+def test_what_else_the_making_of_an_agent_raises_ends_with_its_name(own):
+  said = r"Raises\(config, spec\) could not be made: AttributeError: .*'oops'"
+  with pytest.raises(RuntimeError, match=f'{said} .*own_agents.py:') as e:
+    own('Raises')
+  assert isinstance(e.value.__cause__, AttributeError)
 
 
 class Topology:
