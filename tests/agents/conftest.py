@@ -56,7 +56,7 @@ class Linear:
   down which gradient each member sees at each update, NaN included.
   """
 
-  batch_size = 1
+  name, batch_size = 'linear', 1
   max_gradient_norm = None
   learning_rate_scale = None
   compiled = False

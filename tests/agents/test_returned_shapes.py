@@ -1,7 +1,7 @@
 """What an agent's own equations return is one number for each transition.
 
-Another shape would broadcast: [B] times [B, 1] is [B, B], and a loss of its mean
-has a gradient, of another equation.
+Another shape would broadcast: [B] times [B, 1] is [B, B], and a loss of its
+mean has a gradient, of another equation.
 """
 
 import re
