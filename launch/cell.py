@@ -62,6 +62,12 @@ class Cell:
     experiment = dataclasses.replace(self.experiment, run_dir=run_dir)
     section = self.sections[self.topology.SECTION]
     program = self.topology.build(experiment, section)
+    if not isinstance(program, lp.Program):
+      raise ValueError(
+        f'build of the topology {self.config["topology"]} returned '
+        f'{names.kind(program)}, but has to return the lp.Program that it '
+        'made: let it end with `return program`.'
+      )
     graph.check(program)
     return program
 

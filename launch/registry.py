@@ -38,6 +38,8 @@ TOPOLOGIES = {
 # table.
 ALL_TOPOLOGIES = {**TOPOLOGIES, 'offline': 'launch.topologies.offline'}
 _PARTS = ('SECTION', 'Config', 'members', 'build')  # of a topology
+# Beside the section of a topology, in a config.json.
+_TAKEN = 'agent pace run environment seed topology agent_name'.split()
 _CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
 
 
@@ -217,7 +219,33 @@ def topology(name: str) -> Topology:
         'SECTION, Config, members and build, as '
         'launch/topologies/single_process.py.'
       )
+  _check_section(name, found)
   return found() if isinstance(found, type) else found
+
+
+def _check_section(name: str, found: Any) -> None:
+  """Refuses settings of a user's topology that would be taken for others."""
+  section, config = found.SECTION, found.Config
+  if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
+    raise ValueError(
+      f'{name} has a Config that is {names.kind(config)}, not a frozen '
+      'dataclass of the settings of its section.'
+    )
+  if not (isinstance(section, str) and section.isidentifier()):
+    raise ValueError(
+      f'{name} has SECTION={section!r}, but --config.SECTION.NAME needs a word.'
+    )
+  # Of one with the same settings it may have the section, and the presets.
+  others = [
+    other
+    for other in map(topology, ALL_TOPOLOGIES)
+    if other.SECTION == section and not issubclass(config, other.Config)
+  ]
+  if section in _TAKEN or others:
+    raise ValueError(
+      f'{name} has SECTION={section!r}, but the section {section!r} is taken: '
+      'a run has other settings of that name. Give it another.'
+    )
 
 
 def make(config: Mapping[str, Any]) -> base.Agent:

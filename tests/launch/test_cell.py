@@ -183,3 +183,38 @@ def test_a_topology_may_be_a_class():
   assert found.members(None) == 1
   with pytest.raises(ValueError, match='without SECTION'):
     registry.topology('agents.dqn:DQN')
+
+
+class Nothing(Topology):
+  def build(self, experiment, config):
+    pass
+
+
+def test_a_topology_that_builds_no_program_is_refused():
+  cell = cell_lib.resolve('dqn', topology=f'{__name__}:Nothing')
+  with pytest.raises(ValueError, match='Nothing returned a NoneType, but has'):
+    cell.build()
+
+
+@pytest.mark.parametrize(
+  'section', ['run', 'agent', 'seed', 'gossip', 'server']
+)
+def test_a_section_that_a_run_has_already_is_taken(monkeypatch, section):
+  monkeypatch.setattr(Topology, 'SECTION', section)
+  with pytest.raises(ValueError, match=f"the section '{section}' is taken"):
+    cell_lib.resolve('dqn', topology=f'{__name__}:Topology')
+
+
+def test_a_topology_with_the_settings_of_another_has_its_section(monkeypatch):
+  monkeypatch.setattr(Topology, 'SECTION', 'evolution')
+  assert registry.topology(f'{__name__}:Topology').SECTION == 'evolution'
+
+
+@pytest.mark.parametrize(
+  'name, wrong, said',
+  [('SECTION', 'a.b', 'needs a word'), ('Config', dict, 'that is a type, not')],
+)
+def test_what_is_no_section_is_refused(monkeypatch, name, wrong, said):
+  monkeypatch.setattr(Topology, name, wrong)
+  with pytest.raises(ValueError, match=said):
+    registry.topology(f'{__name__}:Topology')
