@@ -27,10 +27,10 @@ class Swap(local.Local):
 
   def __init__(self, period, other=None):
     self._period, self._other = period, other
-    self._theirs, self._swaps = None, 0
+    self._worker, self._theirs, self._swaps = None, None, 0
 
   def begin(self, worker):
-    self._worker, self._next = worker, worker.learner.updates + self._period
+    self._worker, self._periods = worker, worker.learner.updates // self._period
     if self._other is not None:
       # Learning waits for the answer, and the other one may be dead.
       self._other = self._other.with_deadline(1.0)
@@ -38,12 +38,14 @@ class Swap(local.Local):
   def swap(self, theta):
     """Serves the worker that asks: takes its parameters, gives these."""
     self._theirs = theta
-    return self._worker.theta
+    # It is served before `begin`, too, while this worker still starts.
+    return None if self._worker is None else self._worker.theta
 
   def sync(self):
-    if self._other is not None and self._worker.learner.updates >= self._next:
-      self._next += self._period
-      with contextlib.suppress(rpc.Unavailable, rpc.RemoteError):
+    periods = self._worker.learner.updates // self._period
+    if self._other is not None and periods > self._periods:
+      self._periods = periods  # a call of the learner may be several
+      with contextlib.suppress(rpc.Unavailable):
         self._theirs = self._other.swap(self._worker.theta)
     if self._theirs is None:
       return False
@@ -59,7 +61,8 @@ class Swap(local.Local):
 class Config:
   """Of the section `swap`."""
 
-  period: settings.Whole = 50  # learner steps between two swaps
+  # Learner steps between two swaps; at least those of a call of the learner.
+  period: settings.Whole = 50
 
   def __post_init__(self):
     settings.check(self, 'swap')

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from launch import cell as cell_lib
+from launch import rpc
 from launch.engines import restarts
 from tests import swap
 
@@ -55,6 +56,48 @@ def test_two_workers_have_each_other_s_parameters_after_a_swap():
   ]  # fmt: skip
   assert workers[0].theta is two and workers[1].theta is one
   assert first.metrics() == second.metrics() == {'swaps': 1}
+
+
+class _Gone:
+  """A client whose calls raise."""
+
+  def __init__(self, error):
+    self.error, self.calls = error, 0
+
+  def with_deadline(self, timeout_s):
+    return self
+
+  def swap(self, theta):
+    self.calls += 1
+    raise self.error
+
+
+def test_a_call_of_many_periods_is_one_swap():
+  exchange = swap.Swap(10, _Gone(rpc.Unavailable('there', 'swap', False, '')))
+  worker = _Worker(np.zeros((2, 3)))
+  exchange.begin(worker)
+  for updates, calls in ((9, 0), (64, 1), (64, 1), (69, 1), (70, 2), (128, 3)):
+    worker.updates = updates
+    assert not exchange.sync()
+    assert exchange._other.calls == calls, updates
+
+
+def test_what_the_other_one_raises_is_an_error_and_its_absence_is_not():
+  error = rpc.RemoteError('AttributeError', 'Worker does not serve swap', '')
+  exchange = swap.Swap(1, _Gone(error))
+  worker = _Worker(np.zeros((2, 3)))
+  exchange.begin(worker)
+  worker.updates = 1
+  with pytest.raises(rpc.RemoteError, match='does not serve'):
+    exchange.sync()
+
+
+def test_a_worker_that_is_not_ready_takes_parameters_and_gives_none():
+  exchange, theirs = swap.Swap(10), np.ones((2, 3))
+  assert exchange.swap(theirs) is None
+  worker = _Worker(np.zeros((2, 3)))
+  exchange.begin(worker)
+  assert exchange.sync() and worker.theta is theirs
 
 
 def _cell(**overrides):
