@@ -73,8 +73,9 @@ def to_mermaid(program: lp.Program) -> str:
 def check(program: lp.Program) -> None:
   """Refuses a program that cannot run, with a ValueError.
 
-  That is one without nodes, and one with a handle in a dataclass, which
-  Launchpad would not connect.
+  That is one without nodes, one with a handle in a dataclass, which Launchpad
+  would not connect, and one with arguments that `check_arguments` of what takes
+  them refuses.
   """
   if not program.groups:
     raise ValueError(f'The program {program.name!r} has no nodes: add some.')
@@ -87,6 +88,9 @@ def check(program: lp.Program) -> None:
             'Launchpad does not see it there and would not connect it: pass it '
             'as an argument of its own, or in a list, tuple or dict.'
           )
+      constructor = getattr(part, '_constructor', None)
+      if hasattr(constructor, 'check_arguments'):
+        constructor.check_arguments(*part._args, **part._kwargs)
 
 
 def _parts(node: base.Node) -> Iterator[base.Node]:

@@ -100,6 +100,26 @@ def test_a_worker_that_is_not_ready_takes_parameters_and_gives_none():
   assert exchange.sync() and worker.theta is theirs
 
 
+@pytest.mark.parametrize(
+  'served, said',
+  [
+    (
+      ('swap', 'theta'),
+      r"Swap serves \['theta'\], which the worker has itself",
+    ),
+    (('get_parameters',), r"\['get_parameters'\], which the worker has"),
+    ('swap', r"serves='swap' of Swap is a text. Give .*: \('swap',\)"),
+    (('swop',), r"Swap serves \['swop'\], but has no such method"),
+  ],
+)
+def test_what_an_exchange_cannot_serve_is_refused_before_it_starts(
+  monkeypatch, served, said
+):
+  monkeypatch.setattr(swap.Swap, 'serves', served)
+  with pytest.raises(ValueError, match=said):
+    _cell().build()
+
+
 def _cell(**overrides):
   return cell_lib.resolve(
     'dqn',

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -42,6 +43,17 @@ _FLUSH_S = 5.0  # to write the last priorities, at most
 _WAIT_S = 0.1
 # Added to the watchdog's limit for each update in a call of the learner.
 _UPDATE_S = 1.0
+# What a worker has by `__init__` alone.
+_ATTRIBUTES = ('experiment', 'get_parameters', 'learner', 'members', 'theta')
+
+
+def _check_names(kind: type, served: Sequence[str], own: Sequence[str]) -> None:
+  taken = [name for name in served if name in own]
+  if taken:  # `__getattr__` would never be asked.
+    raise ValueError(
+      f'{kind.__name__} serves {taken}, which the worker has itself. Use other '
+      'names.'
+    )
 
 
 class Worker:
@@ -125,11 +137,32 @@ class Worker:
     self._last: Any = None  # the last sample
     self._metrics: dict[str, float] = {}
     self._skipped = 0
-    taken = [name for name in self._exchange.serves if name in dir(self)]
-    if taken:  # `__getattr__` would never be asked.
+    _check_names(type(self._exchange), self._exchange.serves, dir(self))
+
+  @classmethod
+  def check_arguments(
+    cls, *unused: Any, exchange: Any = local.Local, **others: Any
+  ) -> None:
+    """Refuses what `__init__` or the server of the node would, before a start.
+
+    As far as the class of the exchange says it; handles are no clients yet.
+    """
+    while isinstance(exchange, functools.partial):
+      exchange = exchange.func
+    served = getattr(exchange, 'serves', None)
+    if isinstance(served, str):
       raise ValueError(
-        f'{type(self._exchange).__name__} serves {taken}, which the worker has '
-        'itself. Use other names.'
+        f'serves={served!r} of {exchange.__name__} is a text. Give a tuple of '
+        f'names: ({served!r},).'
+      )
+    if not (isinstance(exchange, type) and isinstance(served, (tuple, list))):
+      return  # only an instance says it
+    _check_names(exchange, served, [*dir(cls), *_ATTRIBUTES])
+    missing = [name for name in served if not hasattr(exchange, name)]
+    if missing:
+      raise ValueError(
+        f'{exchange.__name__} serves {missing}, but has no such method. Give '
+        'it one, or mend its `serves`.'
       )
 
   # Served over RPC.

@@ -266,3 +266,6 @@ def test_an_exchange_may_not_serve_what_its_worker_serves():
   counter = types.SimpleNamespace(with_deadline=lambda timeout_s: None)
   with pytest.raises(ValueError, match=said):
     worker.Worker(run, 'a/0', info, counter, [], exchange=Mine)
+  made = worker.Worker(run, 'a/0', info, counter, [])
+  public = {name for name in vars(made) if not name.startswith('_')}
+  assert public == {*worker._ATTRIBUTES}  # refused before it is made, too
