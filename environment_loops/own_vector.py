@@ -27,9 +27,25 @@ class Vectors(stepping.EpisodeStepper):
   def _make(self, seeds: Sequence[int]) -> None:
     name = self._spec.name
     entry: Any = building.registered(name).vector_entry_point
-    if isinstance(entry, str):
-      entry = registration.load_env_creator(entry)
-    self._vector: Any = entry(num_envs=self._num)
+    try:
+      if isinstance(entry, str):
+        entry = registration.load_env_creator(entry)
+      self._vector: Any = entry(num_envs=self._num)
+    except (Exception, SystemExit) as error:
+      raise faults.EnvironmentRefused(
+        f'The vector environment of {name} could not be built with num_envs='
+        f'{self._num}: {faults.gist(error)}. See whether it works by itself.'
+      ) from error
+    try:
+      self._check()
+    except faults.EnvironmentRefused:
+      self.close()
+      raise
+    self._seeds: list[int | None] = list(seeds)
+
+  def _check(self) -> None:
+    """Refuses what cannot be stepped like copies of the single environment."""
+    name = self._spec.name
     mode = getattr(self._vector, 'metadata', {}).get('autoreset_mode')
     if mode != _MODE:
       raise faults.EnvironmentRefused(
@@ -51,7 +67,6 @@ class Vectors(stepping.EpisodeStepper):
         f'The vector environment of {name} takes other actions, {self._space}, '
         'than the single one. Make both the same.'
       )
-    self._seeds: list[int | None] = list(seeds)
 
   def reseed(self, index: int, seed: int) -> None:
     self._seeds[index] = seed

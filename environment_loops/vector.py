@@ -8,7 +8,9 @@ environment is therefore a true transition, never a reset.
 """
 
 import dataclasses
+import functools
 import importlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from environment_loops import atari
 from environment_loops import building
 from environment_loops import environments
+from environment_loops import making
 from environment_loops import stepping
 
 StepBatch = stepping.StepBatch
@@ -79,6 +82,22 @@ def make_vector(
   module, _, kind = _stepper(name).partition(':')
   steppers: Any = importlib.import_module(f'environment_loops.{module}')
   return getattr(steppers, kind)(spec, seeds, on_fault)
+
+
+@functools.cache
+def check(name: str) -> None:
+  """Refuses what `make_vector` would, before there are nodes that make it.
+
+  A user's own vector environment is built once, of one, and closed. Of others
+  the single one says all, as `environments.spec` knows it.
+
+  Raises:
+    EnvironmentRefused: it cannot be stepped here.
+  """
+  if _stepper(name) == _OWN:
+    before = threading.enumerate()
+    make_vector(name, 1, seed=0).close()
+    making.warn_of_threads(name, before)
 
 
 def environment_seeds(seed: int, num: int) -> list[int]:

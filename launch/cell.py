@@ -21,6 +21,7 @@ from agents import settings as agent_settings
 from environment_loops import atari
 from environment_loops import environments
 from environment_loops import making
+from environment_loops import vector
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import graph
@@ -208,6 +209,7 @@ def _cell(
     )
   with making.Watched(environment):
     spec = environments.spec(environment)
+    vector.check(environment)
 
   def section(name: str) -> Any:
     said = {

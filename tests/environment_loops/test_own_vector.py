@@ -1,5 +1,8 @@
 """A user's own vector environment is stepped like copies of the single one."""
 
+import contextlib
+import importlib
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from environment_loops import environments
 from environment_loops import own_vector
 from environment_loops import vector
+from launch import cell
 
 NUM = 3
 OWN = """
@@ -150,6 +154,17 @@ one_end = older('step', lambda found: found[:2] + found[3:])
 no_number = older('step', lambda found: (found[0], ['a'] * 3, *found[2:]))
 
 
+def no_simulator():
+  return gymnasium.make('CartPole-v1')
+
+
+def _fails(num_envs):
+  raise RuntimeError('no simulator')
+
+
+no_simulator.vector_entry_point = _fails
+
+
 def three():
   return gymnasium.make('MountainCar-v0')
 
@@ -249,6 +264,24 @@ def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
 def test_what_cannot_be_stepped_is_refused(name, said):
   with pytest.raises(environments.EnvironmentRefused, match=said):
     vector.make_vector(f'own_vectors:{name}', NUM, seed=0)
+
+
+def test_one_that_cannot_be_built_is_refused():
+  said = r'with num_envs=3: RuntimeError: no simulator \(.*own_vectors.py:\d+\)'
+  with pytest.raises(environments.EnvironmentRefused, match=said):
+    vector.make_vector('own_vectors:no_simulator', NUM, seed=0)
+
+
+@pytest.mark.parametrize('name', ['cars', 'by_itself'])
+def test_before_a_run_one_is_made_and_closed(name):
+  made = importlib.import_module('own_vectors').MADE
+  del made[:]
+  refused = contextlib.nullcontext()
+  if name == 'by_itself':
+    refused = pytest.raises(ValueError, match='AutoresetMode.DISABLED')
+  with refused:
+    cell.resolve('dqn', overrides={'environment': f'own_vectors:{name}'})
+  assert [(one.num_envs, one.closed) for one in made] == [(1, True)]
 
 
 @pytest.mark.parametrize('what', ['rewards', 'terminations', 'truncations'])
