@@ -191,7 +191,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     # The writer stores gamma^(m-1) * prod(d); one more gamma belongs here.
     discount_t = self.config.gamma * batch.d_t
     a_t, more = self._target_action(online, target, o_t, batch)
-    more *= discount_t
+    more = discount_t * more
     self._check('_target_action', batch, more=more)
     critic = self._critic_loss(
       nets.critics(online, o_tm1, batch.a_tm1),
