@@ -88,7 +88,7 @@ def check(program: lp.Program) -> None:
             'Launchpad does not see it there and would not connect it: pass it '
             'as an argument of its own, or in a list, tuple or dict.'
           )
-      constructor = getattr(part, '_constructor', None)
+      constructor: Any = getattr(part, '_constructor', None)
       if hasattr(constructor, 'check_arguments'):
         constructor.check_arguments(*part._args, **part._kwargs)
 

@@ -159,8 +159,9 @@ def agent(name: str) -> Agent:
       f'{name} is {names.kind(found)}, not an agent: it has to be a '
       'launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
-  if is_agent_class(found.agent):
-    contract.check_class(found.agent, found.config)
+  made: Any = found.agent
+  if is_agent_class(made):
+    contract.check_class(made, found.config)
   return found
 
 
