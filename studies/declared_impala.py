@@ -176,6 +176,7 @@ STUDIES = (
   ),
   _memory(),
   _lag(),
+  _actors(),
   *(
     study_plan.solves(
       f'impala:{preset}',
