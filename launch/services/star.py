@@ -84,6 +84,7 @@ class StarServer:
     self._running: dict[int, _Running] = {}
     self._trial_since: float | None = None
     self._version = 0
+    self._published = clock()  # theta_star, or the start that took it up
     self._supervisor_seen = clock()
     self._episodes = 0
     self._offers = 0
@@ -247,6 +248,7 @@ class StarServer:
       if machine.star is not None:
         chosen = self._candidates[machine.star]
         learned['star_learner_steps'] = chosen.learner_step
+        learned['star_age_s'] = self._clock() - self._published
       return {
         'R_star': machine.r_star,
         'c': self._pull_weight(),
@@ -322,6 +324,7 @@ class StarServer:
 
   def _publish(self, candidate: int, returns: list[float]) -> None:
     self._version += 1
+    self._published = self._clock()
     self._confirmed = 0
     # Makes `run` write a checkpoint immediately. Before the row is there: `run`
     # sends no row of a publication that is not saved.

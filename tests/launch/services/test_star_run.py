@@ -142,12 +142,17 @@ def test_who_sees_a_publication_sees_that_it_is_not_saved(tmp_path):
   assert ('star', -math.inf) in seen
 
 
-def test_the_swarm_says_how_much_its_star_has_learned():
-  server = calls.make_server()
-  assert 'star_learner_steps' not in server.metrics()  # there is no star yet
+def test_the_swarm_says_how_much_its_star_has_learned_and_how_old_it_is():
+  clock = calls.Clock()
+  server = calls.make_server(clock=clock)
+  # There is no star yet.
+  assert not {'star_learner_steps', 'star_age_s'} & set(server.metrics())
   calls.offer(server, 1, claim=1.0)
+  clock.now += 7.0
   calls.play(server, 30.0, 30.0)
-  assert server.metrics()['star_learner_steps'] == 10
+  clock.now += 5.0
+  numbers = server.metrics()
+  assert numbers['star_learner_steps'] == 10 and numbers['star_age_s'] == 5.0
 
 
 def test_of_windows_that_overlap_one_counts():
