@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from typing import Any
 
 # Run as a file, Python would look for modules in studies/ first.
 if not __package__:
@@ -23,7 +24,10 @@ from murmuration import play
 from run_records import commands
 from run_records import curves
 from run_records import jsonable
+from studies import scores as study_scores
 from studies import tables as study_tables
+
+_RESULTS = session.root() / 'docs' / 'results'
 
 
 def parts() -> dict[str, str]:
@@ -44,16 +48,26 @@ def parts() -> dict[str, str]:
     'parameter_server graph': _picture('gorila_dqn'),
     'agent table': table(),
     'zoo': zoo(),
+    'scores': study_scores.scores(results()),
+    'comparisons': study_scores.comparisons(results()),
+    'goals': study_scores.goals(results()),
     **{f'results of {name}': table for name, table in studies.items()},
+  }
+
+
+def results() -> dict[str, Any]:
+  """Maps each study of docs/results to its numbers."""
+  return {
+    path.parent.name: jsonable.read(path)
+    for path in sorted(_RESULTS.glob('*/results.json'))
   }
 
 
 def tables() -> dict[pathlib.Path, str]:
   """Maps each table of docs/results to its text, made from its numbers."""
-  results = session.root() / 'docs' / 'results'
   return {
-    path: study_tables.render(jsonable.read(path.with_name('results.json')))
-    for path in sorted(results.glob('*/table.md'))
+    _RESULTS / study / 'table.md': study_tables.render(found)
+    for study, found in results().items()
   }
 
 

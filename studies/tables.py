@@ -22,7 +22,7 @@ def render(results: Mapping[str, Any]) -> str:
     f'Made by `{results["command"]}`, {_times(results["at_a_time"])}, on '
     f'{"; ".join(results["machine"])}; code {", ".join(results["code"])}.',
     '',
-    *_header(
+    *header(
       ['variant', 'seeds', 'AUC', 'last three', 'solved']
       + [f'AUC - {base}', 'verdict', 'wall s', 'env steps/s']
     ),
@@ -30,10 +30,10 @@ def render(results: Mapping[str, Any]) -> str:
   for label, entry in results['variants'].items():
     count = len(entry['auc'])
     lines.append(
-      _row(
+      row(
         [label, str(count), f'{entry["auc_mean"]:.1f}']
         + [f'{entry["last_three_mean"]:.1f}', f'{entry["solved"]} of {count}']
-        + [*_difference(entry), _median(entry['seconds'], 1)]
+        + [*difference(entry), _median(entry['seconds'], 1)]
         + [_median(entry['steps_per_s'], 0)]
       )
     )
@@ -57,23 +57,45 @@ def bar(environment: str, threshold: float) -> str:
   return f'{threshold:g}, a bar of ours; gymnasium registers {other}'
 
 
+def header(names: Sequence[str]) -> list[str]:
+  """The first two lines of a Markdown table."""
+  return [row(names), row(['---'] * len(names))]
+
+
+def row(cells: Sequence[str]) -> str:
+  """A line of a Markdown table."""
+  return f'| {" | ".join(cells)} |'
+
+
+def difference(entry: Mapping[str, Any]) -> tuple[str, str]:
+  """The difference of area with its interval, and the verdict."""
+  if 'auc_difference' not in entry:
+    return '-', '-'
+  d, low, high = entry['auc_difference']
+  return f'{d:+.1f} [{low:+.1f}, {high:+.1f}]', entry['auc_verdict']
+
+
+def verdict(goal: Mapping[str, Any]) -> str:
+  """Whether a goal was met."""
+  if goal['met'] is None:
+    return f'not judged, as that needs {goal["seeds"]} seeds'
+  return 'met' if goal['met'] else 'missed'
+
+
 def _notes(results: Mapping[str, Any]) -> list[str]:
   """Notes on what has no column in the table."""
   notes = []
   for contrast in results['contrasts']:
-    difference, verdict = _difference(contrast)
+    found, judged = difference(contrast)
     notes.append(
       f'{contrast["name"]} ({contrast["variant"]} minus '
-      f'{contrast["against"]}): {difference}, {verdict}.'
+      f'{contrast["against"]}): {found}, {judged}.'
     )
   for goal in results['goals']:
-    verdict = 'met' if goal['met'] else 'missed'
-    if goal['met'] is None:
-      verdict = f'not judged, as that needs {goal["seeds"]} seeds'
     notes.append(
       f'Wanted of {goal["variant"]}: last three evaluations >= '
       f'{goal["last_three"]:g} in {goal["reached"]} of {goal["seeds"]} seeds. '
-      f'Found: {goal["found"]} of {goal["of"]}, {verdict}.'
+      f'Found: {goal["found"]} of {goal["of"]}, {verdict(goal)}.'
     )
   for label, entry in results['variants'].items():
     whole = results['budget_per_agent']
@@ -156,16 +178,16 @@ def _by_seconds(results: Mapping[str, Any]) -> list[str]:
     f'At equal wall-clock, the first {found["seconds"]:.1f} s, start and '
     'evaluations included: when the quickest system has used its budget.',
     '',
-    *_header(
+    *header(
       ['variant', 'AUC over time', 'last three by then']
       + ['env steps by then', f'AUC - {base}', 'verdict']
     ),
   ]
   for label, entry in found['variants'].items():
     lines.append(
-      _row(
+      row(
         [label, f'{entry["auc_mean"]:.1f}', f'{entry["last_three_mean"]:.1f}']
-        + [_median(entry['steps'], 0), *_difference(entry)]
+        + [_median(entry['steps'], 0), *difference(entry)]
       )
     )
   return lines
@@ -182,21 +204,6 @@ def _each_seed(results: Mapping[str, Any]) -> list[str]:
       values = ' '.join(f'{value:.1f}' for value in entry[name])
       lines.append(f'- {label}: {values}')
   return lines
-
-
-def _header(names: Sequence[str]) -> list[str]:
-  return [_row(names), _row(['---'] * len(names))]
-
-
-def _row(cells: Sequence[str]) -> str:
-  return f'| {" | ".join(cells)} |'
-
-
-def _difference(entry: Mapping[str, Any]) -> tuple[str, str]:
-  if 'auc_difference' not in entry:
-    return '-', '-'
-  d, low, high = entry['auc_difference']
-  return f'{d:+.1f} [{low:+.1f}, {high:+.1f}]', entry['auc_verdict']
 
 
 def _median(values: Sequence[float], digits: int) -> str:

@@ -244,7 +244,7 @@ class StarServer:
     with self._lock:
       machine = self._machine
       # With 0 learner steps, theta_star is a lucky random network.
-      learned = {}
+      learned: dict[str, float] = {}
       if machine.star is not None:
         chosen = self._candidates[machine.star]
         learned['star_learner_steps'] = chosen.learner_step
