@@ -118,9 +118,10 @@ def table() -> str:
   """Agents by topologies, as Markdown.
 
   A cell has its number of nodes, in bold for the agent's default topology, or
-  the reason why the combination is refused.
+  the number of the reason why the combination is refused.
   """
   names = tuple(registry.TOPOLOGIES)
+  reasons: list[str] = []
   lines = [
     '| agent | ' + ' | '.join(f'`{name}`' for name in names) + ' |',
     '| --- |' + ' --- |' * len(names),
@@ -129,19 +130,23 @@ def table() -> str:
     if registry.is_alias(agent):
       continue  # another name of an agent in this table
     found = registry.agent(agent)
-    cells = [_cell(agent, name, name == found.topology) for name in names]
+    cells = []
+    for name in names:
+      try:
+        program = cell_lib.resolve(agent, topology=name).build()
+      except ValueError as e:
+        # The first sentence is the reason; the next says what to do instead.
+        reason = str(e).partition('. ')[0].replace(agent, 'It', 1)
+        if reason not in reasons:
+          reasons.append(reason)
+        cells.append(f'no ({reasons.index(reason) + 1})')
+        continue
+      count = sum(len(nodes) for nodes in program.groups.values())
+      cell = f'{count} nodes'
+      cells.append(f'**{cell}**' if name == found.topology else cell)
     lines.append(f'| {found.title}, `{agent}` | ' + ' | '.join(cells) + ' |')
-  return '\n'.join(lines)
-
-
-def _cell(agent: str, topology: str, default: bool) -> str:
-  try:
-    program = cell_lib.resolve(agent, topology=topology).build()
-  except ValueError as e:
-    # The first sentence is the reason; the next says what to do instead.
-    return f'no: {str(e).partition(". ")[0]}'
-  count = sum(len(nodes) for nodes in program.groups.values())
-  return f'**{count} nodes**' if default else f'{count} nodes'
+  notes = [f'({i}) {reason}.' for i, reason in enumerate(reasons, 1)]
+  return '\n'.join([*lines, '', ' '.join(notes)])
 
 
 def render(text: str, found: dict[str, str]) -> str:
