@@ -365,8 +365,12 @@ def test_byte_observations_give_the_windows_of_float_ones():
 def test_float_observations_do_not_go_into_a_byte_layout():
   layout = packing.TransitionLayout((2,), observation_dtype='uint8')
   window = nstep.NStepWindow(3, 2, 0.9, layout)
-  with pytest.raises(ValueError, match='observation is float32'):
-    window.observe(*next(Stream(3, 1).steps()))
+  observation, action, step = next(Stream(3, 1).steps())
+  arrived = step._replace(observation=step.observation.astype(np.uint8))
+  with pytest.raises(ValueError, match='^observation is float32'):
+    window.observe(observation, action, arrived)
+  with pytest.raises(ValueError, match='^step.observation is float32'):
+    window.observe(observation.astype(np.uint8), action, step)
 
 
 def test_reset_drops_open_windows_and_starts_anew():
