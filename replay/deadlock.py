@@ -95,8 +95,8 @@ class Plan:
     """Error buffer of one shard's limiter, in samples; None without a ratio.
 
     By default, twice the larger of what the sampler (its batch and the next)
-    and the writers hold back, but at least 0.1 * ratio * shard_min_size and
-    what Reverb requires.
+    and the writers hold back, but at least 0.1 * ratio * shard_min_size. That
+    is more than `least_error_buffer`.
     """
     ratio = self.samples_per_insert
     if self.queue or ratio is None:
@@ -108,7 +108,6 @@ class Plan:
         4 * self._of_shard(self.batch_size),
         2 * ratio * self._of_shard(self.writers) * self.burst,
         0.1 * ratio * self.shard_min_size,
-        least_error_buffer(ratio),
       )
     )
 

@@ -189,23 +189,32 @@ def test_the_default_error_buffer_is_always_accepted(plan):
 
 
 @pytest.mark.parametrize(
-  'min_size, batch_size, writers, buffer',
+  'min_size, batch_size, writers, burst, shards, buffer',
   [
-    # Each term is the largest once.
-    (10, 64, 1, 256.0),
-    (10, 1, 9, 144.0),
-    (1000, 64, 1, 800.0),
+    # Each term is the largest once; over shards, by what the fullest has.
+    (10, 64, 1, 1, 1, 256.0),
+    (10, 1, 3, 3, 1, 144.0),
+    (1000, 64, 1, 1, 1, 800.0),
+    (10, 127, 2, 1, 2, 256.0),
+    (10, 2, 5, 3, 2, 144.0),
+    (1999, 127, 2, 1, 2, 800.0),
   ],
 )
 def test_the_default_error_buffer_is_the_largest_of_three(
-  min_size, batch_size, writers, buffer
+  min_size, batch_size, writers, burst, shards, buffer
 ):
   plan = deadlock.Plan(
-    min_size, 2000, batch_size, samples_per_insert=8.0, writers=writers
+    min_size,
+    2000,
+    batch_size,
+    samples_per_insert=8.0,
+    writers=writers,
+    burst=burst,
+    shards=shards,
   )
   info = _table(plan, None).info.rate_limiter_info
-  assert info.min_size_to_sample == min_size
-  offset = 8.0 * min_size
+  assert info.min_size_to_sample == -(-min_size // shards)
+  offset = 8.0 * info.min_size_to_sample
   assert (info.min_diff, info.max_diff) == (offset - buffer, offset + buffer)
 
 
