@@ -91,10 +91,16 @@ def test_a_stopped_episode_gives_no_result():
   assert len(calls) == 3
 
 
-def test_side_by_side_only_the_first_episode_of_each_counts():
-  plan = counting.Plan()
-  returns, broken = evaluation.first_episodes(_zeros, counting.make_vector(6))
+def test_side_by_side_only_the_first_episode_of_each_counts(monkeypatch):
+  plan, ended = counting.Plan(), []
+  environment = counting.make_vector(6)
+  monkeypatch.setattr(environment, 'rest', ended.append)
+  returns, broken = evaluation.first_episodes(_zeros, environment)
   assert broken == 0
+  # Each is left alone from then on; the shortest comes first.
+  assert sorted(ended) == list(range(6))
+  lengths = [plan.length(index, 0) for index in ended]
+  assert lengths == sorted(lengths)
   expected = [_episode_return(plan, index, 0) for index in range(6)]
   assert returns.dtype == np.float64
   np.testing.assert_array_equal(returns, expected)
@@ -251,13 +257,16 @@ def test_what_may_take_long_is_open_while_copies_are_made_and_reset(
       said.append('reset')
       return super().reset()
 
+    def close(self):
+      said.append('freed')
+
   def make(name, num, seed, on_fault):
     said.append('made')
     return Notes(num, counting.Plan(lengths=(1,)))
 
   monkeypatch.setattr(vector, 'make_vector', make)
   evaluation.evaluate_vector(_zeros, 'counting', 2, 0, building=Open())
-  assert said == ['open', 'made', 'closed', 'open', 'reset', 'closed']
+  assert said == ['open', 'made', 'closed', 'open', 'reset', 'closed', 'freed']
 
 
 def test_with_epsilon_some_actions_are_drawn_and_the_same_seed_draws_the_same():
@@ -286,3 +295,5 @@ def test_counts_below_one_are_refused():
     evaluation.evaluate_vector(_zeros, 'CartPole-v1', -1, seed=0)
   with pytest.raises(ValueError, match='max_steps=0'):
     evaluation.run_episode(_zeros, counting.make(), max_steps=0)
+  with pytest.raises(ValueError, match='max_steps=0'):
+    evaluation.first_episodes(_zeros, counting.make_vector(1), max_steps=0)
