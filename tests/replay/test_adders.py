@@ -154,6 +154,8 @@ def test_an_item_of_several_has_the_power_mean_of_their_priorities(serve):
 def test_items_that_do_not_divide_a_burst_are_refused(serve, size, burst):
   with pytest.raises(ValueError, match=f'item_size={size}'):
     _adder(serve, item_size=size, burst=burst)
+  with pytest.raises(ValueError, match='burst=0 must be at least 1 item'):
+    adders.PopulationAdder(None, 'table', LAYOUT, N, GAMMA, NUM_ENVS, burst=0)
 
 
 def test_a_priority_function_gives_each_transition_its_own(serve):
