@@ -171,8 +171,12 @@ def test_an_episode_may_take_long_if_its_supervisor_is_not_silent():
   for _ in range(3):
     clock.now += 50.0
     assert server.playing(long['ticket'])
+    # Nor does the pull fade: a supervisor was heard of just now.
+    assert server.get_star(0)['supervisor_age_s'] == 0
     assert server.next_episode(1, -1)['kind'] == 'wait'
+  clock.now += 50.0
   assert server.report_episode(long['ticket'], 6.0)
+  assert server.metrics()['supervisor_age_s'] == 0
   assert server.metrics()['R_star'] == 5.0
   assert not server.playing(long['ticket'])
 
@@ -351,6 +355,8 @@ def test_a_server_that_dies_in_mid_trial_goes_on_with_the_trial(tmp_path):
   job = again.next_episode(0, -1)
   assert job['kind'] == 'trial' and calls.value_of(job) == 2.0
   again.report_episode(job['ticket'], 5.0)
+  metrics = again.metrics()
+  assert (metrics['offers'], metrics['episodes_supervised']) == (3, 4)
   star = again.get_star(1)
   assert (star['version'], calls.value_of(star), star['r_star']) == (
     2,
