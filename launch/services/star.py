@@ -104,7 +104,7 @@ class StarServer:
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
     """theta_star in a learner's format, see `variables.Published.get`."""
-    star = self.get_star(max(have_version, 0))
+    star = self.get_star(have_version)
     return {'version': star['version'], 'theta': star['theta']}
 
   def get_star(self, known_version: int) -> dict[str, Any]:
