@@ -67,11 +67,10 @@ class Slots:
       self._map, np.float32, offset=workers * _HEADER.itemsize
     ).reshape(workers, *shape)
 
-  def write(self, sender: int, message: mix.Message) -> bool:
-    """Writes a message. Returns whether its parameters were written too."""
+  def write(self, sender: int, message: mix.Message) -> None:
+    """Writes a message; its parameters only if the last ones were read."""
     header, theta = self.headers[sender : sender + 1], message.theta
-    free = header['written'] == header['read']
-    if theta is not None and free:
+    if theta is not None and header['written'] == header['read']:
       self.thetas[sender] = theta
       header['iteration'] = message.iteration
       header['largest_step'] = message.largest_step
@@ -79,7 +78,6 @@ class Slots:
       header['written'] += 1
     header['heard'] = message.iteration
     header['count'] += 1
-    return bool(free) and theta is not None
 
   def read(self, sender: int) -> mix.Message | None:
     """The message with unread parameters; None if there are none."""
