@@ -40,17 +40,14 @@ def repair(priorities: np.ndarray) -> tuple[np.ndarray, int]:
   Priorities above LARGEST become LARGEST.
 
   Returns:
-    The priorities, float [N], the same array if nothing changed, and the number
-    of those that were not finite.
+    The priorities, a new array, float [N], and the number of those that were
+    not finite.
   """
   finite = np.isfinite(priorities)
-  if finite.all():
-    if np.max(priorities, initial=0.0) > LARGEST:
-      return np.minimum(priorities, LARGEST), 0
-    return priorities, 0
-  largest = np.max(priorities, where=finite, initial=-np.inf)
-  repaired = np.where(finite, priorities, largest if finite.any() else 1.0)
-  return np.minimum(repaired, LARGEST), int(np.sum(~finite))
+  if not finite.all():
+    largest = np.max(priorities, where=finite, initial=-np.inf)
+    priorities = np.where(finite, priorities, largest if finite.any() else 1.0)
+  return np.minimum(priorities, LARGEST), int(np.sum(~finite))
 
 
 def check(priorities: np.ndarray) -> None:
@@ -154,7 +151,7 @@ class PriorityWriter:
     return all(shard.flush(deadline) for shard in self._shards)
 
   def close(self) -> None:
-    """Ends the threads and drops what is not written. See `flush`."""
+    """Ends the threads; what is not written is lost. See `flush`."""
     for shard in self._shards:
       shard.close()
 
@@ -199,7 +196,6 @@ class _Shard:
   def close(self) -> None:
     with self._changed:
       self._closed = True
-      self.dropped += sum(len(keys) for keys, _ in self._waiting)
       self._waiting.clear()
       self._changed.notify_all()
     self._thread.join(timeout=1.0)
