@@ -243,7 +243,7 @@ class ItemWriter:
     self._unconfirmed += num_items
     most = self._options.max_in_flight
     if self._unconfirmed + self.chunk_length > most:
-      self.flush(min(most // 2, most - self.chunk_length))
+      self.flush(most // 2)
 
   def flush(self, leave: int = 0) -> None:
     """Waits until at most `leave` items are unconfirmed, or a stop request.
