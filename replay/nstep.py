@@ -78,6 +78,7 @@ class NStepWindow:
     self._started = False
     self._open = np.zeros((self.n, self.num_envs), bool)
     self._age = np.zeros(self.num_envs, np.int64)
+    self._last = np.zeros(self.num_envs, bool)
     self._any_last = False
     self._valid: np.ndarray | None = None
     # Whether an episode end has closed slots before they were n steps old.
