@@ -56,8 +56,7 @@ def project(
   tf.debugging.assert_shapes(
     [(positions, ('B', 'S')), (probabilities, ('B', 'S'))]
   )
-  grid = tf.range(num_atoms, dtype=tf.int32)
-  grid = tf.cast(grid, positions.dtype)[:, None]  # [K, 1]
+  grid = tf.cast(tf.range(num_atoms), positions.dtype)[:, None]  # [K, 1]
   distance = tf.abs(positions[:, None, :] - grid)  # [B, K, S]
   share = tf.nn.relu(1 - distance)
   return tf.reduce_sum(share * probabilities[:, None, :], axis=-1)

@@ -98,15 +98,16 @@ def test_the_share_outside_the_support_is_counted_before_it_is_clipped():
 
 def test_values_at_the_very_end_of_the_support_do_not_count_as_clipped():
   # A reward of 1 for ever is worth 100: every target of it is on the last atom.
+  # One of 0 is worth 0, the first.
   atoms = categorical.support(0.0, 100.0, 51)
-  p_t = np.eye(51, dtype=np.float32)[[50]]
+  p_t = np.eye(51, dtype=np.float32)[[50, 0]]
   got = categorical.bellman_target(
-    np.array([1 + 0.99 + 0.99**2], np.float32),
-    np.array([0.99**3], np.float32),
+    np.array([1 + 0.99 + 0.99**2, 0.0], np.float32),
+    np.array([0.99**3] * 2, np.float32),
     p_t,
     atoms,
   )
-  np.testing.assert_array_equal(got.clipped, [0.0])
+  np.testing.assert_array_equal(got.clipped, [0.0, 0.0])
 
 
 def test_no_gradient_flows_through_the_target():

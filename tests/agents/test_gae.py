@@ -51,13 +51,15 @@ def _inputs(seed=0):
   }
 
 
-def slow_advantages(inputs, lambda_):
+def slow_advantages(inputs, lambda_, valid=None):
   """sum_l (gamma lambda)^l delta_{t+l}, to the end of the episode."""
   result = np.zeros((T, B))
   for b in range(B):
     for start in range(T):
       factor = 1.0
       for t in range(start, T):
+        if valid is not None and not valid[t, b]:
+          break
         result[start, b] += factor * (
           inputs['r_t'][t, b]
           + inputs['discount_t'][t, b] * inputs['next_values'][t, b]
@@ -97,6 +99,9 @@ def test_what_is_no_experience_is_worth_nothing_and_says_nothing():
   inputs['last_t'][4, :7] = False  # whatever it says of itself
   inputs['discount_t'][4, :7] = 0.9
   got = gae.gae(*map(tf.constant, inputs.values()), 0.95, tf.constant(valid))
+  np.testing.assert_allclose(
+    got.advantages, slow_advantages(inputs, 0.95, valid), atol=1e-12
+  )
   np.testing.assert_array_equal(got.advantages[4, :7], np.zeros(7))
   np.testing.assert_array_equal(got.returns[4, :7], inputs['values'][4, :7])
   inputs['r_t'][4, :7] = np.nan

@@ -32,11 +32,12 @@ def test_only_what_goes_beyond_the_clip_to_gain_has_no_gradient():
   ratios, advantages = _ratios()
   log_mu = tf.constant(np.random.default_rng(0).normal(size=14))
   log_pi = log_mu + np.log(ratios)
+  given = log_pi, log_mu, tf.constant(advantages)
   with tf.GradientTape() as tape:
-    tape.watch((log_pi, log_mu))
-    got = ppo.clipped_surrogate(log_pi, log_mu, tf.constant(advantages), 0.2)
-  gradient, none = tape.gradient(got.surrogate, (log_pi, log_mu))
-  assert none is None
+    tape.watch(given)
+    got = ppo.clipped_surrogate(*given, 0.2)
+  gradient, *others = tape.gradient(got.surrogate, given)
+  assert others == [None] * 2
   gains = (advantages > 0) & (ratios > 1.2) | (advantages < 0) & (ratios < 0.8)
   assert 0 < gains.sum() < 14
   np.testing.assert_allclose(
@@ -57,13 +58,20 @@ def test_a_clipped_value_loss_is_the_larger_of_two():
   values, returns, old = rng.normal(size=(3, 200))
   plain = ppo.value_loss(*map(tf.constant, (values, returns, old)))
   np.testing.assert_allclose(plain, (values - returns) ** 2)
-  got = ppo.value_loss(*map(tf.constant, (values, returns, old)), 0.3)
+  given = [tf.constant(x) for x in (values, returns, old)]
+  with tf.GradientTape() as tape:
+    tape.watch(given)
+    got = ppo.value_loss(*given, 0.3)
+  slope, *others = tape.gradient(got, given)
+  assert others == [None] * 2
   differs = 0
   for i in range(200):
     near = min(max(values[i], old[i] - 0.3), old[i] + 0.3)
-    expected = max((values[i] - returns[i]) ** 2, (near - returns[i]) ** 2)
-    np.testing.assert_allclose(got[i], expected)
-    differs += expected > (values[i] - returns[i]) ** 2
+    error = values[i] - returns[i]
+    bound = (near - returns[i]) ** 2 > error**2
+    np.testing.assert_allclose(got[i], max(error**2, (near - returns[i]) ** 2))
+    np.testing.assert_allclose(slope[i], 0.0 if bound else 2 * error)
+    differs += bound
   assert differs > 10, 'the clip must bind'
 
 

@@ -119,7 +119,9 @@ def test_vtrace_is_the_sum_in_equation_1(lambda_, bars, pg_rho_bar):
   )
 
 
-def test_trfl_agrees_where_no_time_limit_ends_an_episode():
+# Without arguments both have the bounds of the paper.
+@pytest.mark.parametrize('bounds', [{}, {'rho': 1.2, 'pg_rho': 0.9}])
+def test_trfl_agrees_where_no_time_limit_ends_an_episode(bounds):
   inputs = _inputs()
   # trfl has one discount, which both cuts the trace and ends the bootstrap.
   inputs['last_t'] = inputs['discount_t'] == 0
@@ -129,15 +131,16 @@ def test_trfl_agrees_where_no_time_limit_ends_an_episode():
     name: tf.constant(array, None if array.dtype == bool else tf.float32)
     for name, array in inputs.items()
   }
-  got = vtrace.vtrace(*inputs.values(), rho_bar=1.2, pg_rho_bar=0.9)
+  got = vtrace.vtrace(
+    *inputs.values(), **{f'{name}_bar': bar for name, bar in bounds.items()}
+  )
   theirs = trfl.vtrace_from_importance_weights(
     inputs['log_rhos'],
     inputs['discount_t'],
     inputs['r_t'],
     inputs['values'],
     tf.constant(bootstrap, tf.float32),
-    clip_rho_threshold=1.2,
-    clip_pg_rho_threshold=0.9,
+    **{f'clip_{name}_threshold': bar for name, bar in bounds.items()},
   )
   np.testing.assert_allclose(got.vs, theirs.vs, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(
