@@ -75,9 +75,7 @@ def noise_like(a_t: tf.Tensor, *seeds: tf.Tensor) -> tf.Tensor:
   # neither would tf.random's newer form of this op.
   words = tf.cast(tf.math.floormod(sums * 2.0**20, 2.0**30), tf.int32)
   seed = tf.stack([tf.reduce_sum(words[::2]), tf.reduce_sum(words[1::2])])
-  return tf.raw_ops.StatelessRandomNormal(
-    shape=tf.shape(a_t), seed=seed, dtype=a_t.dtype
-  )
+  return tf.raw_ops.StatelessRandomNormal(shape=tf.shape(a_t), seed=seed)
 
 
 def _sum(x: tf.Tensor) -> tf.Tensor:

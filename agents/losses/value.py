@@ -70,7 +70,7 @@ def double_q_learning(
       *((x, 'B') for x in (a_tm1, r_t, discount_t)),
     ]
   )
-  best = tf.argmax(q_t_selector, axis=-1, output_type=tf.int32)
+  best = tf.argmax(q_t_selector, axis=-1)
   target = r_t + discount_t * select(q_t_value, best)
   return tf.stop_gradient(target) - select(q_tm1, a_tm1)
 

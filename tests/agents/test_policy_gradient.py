@@ -23,13 +23,16 @@ def _mask():
   return mask
 
 
-def test_losses_are_means_over_valid_steps():
+@pytest.mark.parametrize('number', [1, T * B - 2])
+def test_losses_are_means_over_valid_steps(number):
   rng, mask = _rng(), _mask()
+  if number == 1:
+    mask[:, 1:] = mask[1:] = 0
   x, y = rng.normal(size=(2, T, B))
   # What is masked must not be seen, however large.
   x[1, 2] = 1e6
   steps = [(t, b) for t in range(T) for b in range(B) if mask[t, b]]
-  assert len(steps) == T * B - 2
+  assert len(steps) == number
   policy = -np.mean([y[i] * x[i] for i in steps])
   baseline = np.mean([0.5 * (y[i] - x[i]) ** 2 for i in steps])
   arguments = tf.constant(x), tf.constant(y), tf.constant(mask)
@@ -64,6 +67,8 @@ def test_normalised_advantages_have_mean_0_and_deviation_1():
   got = policy_gradient.normalise(tf.constant(x), tf.constant(mask)).numpy()
   valid = got[mask == 1]
   np.testing.assert_allclose([valid.mean(), valid.std()], [0, 1], atol=1e-8)
+  alike = policy_gradient.normalise(tf.ones((T, B)), tf.ones((T, B)))
+  np.testing.assert_allclose(alike, np.zeros((T, B)), atol=1e-2)
 
 
 def test_softmax_is_the_categorical_of_its_logits():

@@ -80,12 +80,23 @@ def test_actions_decide_the_noise_where_all_else_sums_up_alike():
   assert not np.isclose(one, other).any(axis=1).all()
 
 
+def test_the_last_digit_of_each_sum_decides_the_noise():
+  a_t, seeds = tf.zeros((64, 2)), np.full((4, 2), 0.25, np.float32)
+  one = policy.noise_like(a_t, *map(tf.constant, seeds)).numpy()
+  for index in range(4):
+    others = seeds.copy()
+    others[index, 0] += 2.0**-20
+    other = policy.noise_like(a_t, *map(tf.constant, others)).numpy()
+    assert not np.isclose(one, other).any(axis=1).all()
+
+
 def test_images_decide_the_noise_by_their_last_byte():
-  # Their sum is more than 2^24, the largest that float32 counts up to.
-  images = np.full((64, 40, 40, 3), 255, np.uint8)
+  # Their sum is more than 2^24, the largest that float32 counts up to, and its
+  # last 25 binary digits are more too.
+  images = np.full((64, 40, 40, 3), 200, np.uint8)
   a_t, r_t = tf.zeros((64, 2)), tf.zeros(64)
   one = policy.noise_like(a_t, tf.constant(images), r_t).numpy()
-  images[-1, -1, -1, -1] -= 1
+  images[-1, -1, -1, -1] += 1
   other = policy.noise_like(a_t, tf.constant(images), r_t).numpy()
   assert np.isfinite(one).all() and not np.isclose(one, other).any(axis=1).all()
 
