@@ -39,6 +39,7 @@ def test_a_worker_steps_first_then_sends_and_then_mixes(vector, linear_learner):
     np.array(vector.inputs[name], np.float32) for name in ('X', 'grads')
   )
   stepped = start - np.float32(vector.inputs['lr']) * gradients
+  steps = np.linalg.norm(stepped - start, axis=1)
   graph = mixing.Graph('ring', len(start))
   for i, theta in enumerate(start):
     post = _Post()
@@ -50,7 +51,9 @@ def test_a_worker_steps_first_then_sends_and_then_mixes(vector, linear_learner):
       types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
     )
     # In the ring it hears the one before it, and the one after it hears it.
-    post.came = {j: mix.Message(1, stepped[None, j]) for j in range(len(start))}
+    post.came = {
+      j: mix.Message(1, stepped[None, j], steps[j]) for j in range(len(start))
+    }
     exchange.updated(learner.step(tf.constant(gradients[None, None, i])))
     assert exchange.sync()
     receiver, sent = post.sent[-1]
@@ -60,6 +63,17 @@ def test_a_worker_steps_first_then_sends_and_then_mixes(vector, linear_learner):
     np.testing.assert_allclose(
       learner.parameters()[0], vector.expected['X'][i], **tolerance
     )
+    np.testing.assert_allclose(sent.largest_step, steps[i], rtol=1e-4)
+    # Of what it knows: this worker, and the one before it.
+    known = np.stack([vector.expected['X'][i], stepped[i - 1]])
+    mean, bound = known.mean(axis=0), mixing.bound_factor(graph)
+    found = exchange.metrics()
+    for name, wanted in (
+      ('distance_bound', bound * len(start) ** 0.5 * max(steps[[i, i - 1]])),
+      ('distance_to_mean', np.linalg.norm(known[0] - mean)),
+      ('mean_norm', np.linalg.norm(mean)),
+    ):
+      np.testing.assert_allclose(found[name], wanted, rtol=1e-4, err_msg=name)
 
 
 def test_the_target_network_of_one_started_again_is_a_neighbours_too(

@@ -80,11 +80,12 @@ class Server:
     )
     self.messages = []
     self.jump = 0  # updates that others made meanwhile
+    self.accepted = 1.0
 
   def pull(self):
     version = self.slice.version + self.jump
     return remote_apply.Answer(
-      self.slice.theta.copy(), version, 0, scheduled=2 * version
+      self.slice.theta.copy(), version, 0, 2 * version, self.accepted
     )
 
   def push(self, message):
@@ -132,12 +133,17 @@ def test_one_learner_and_its_server_make_the_updates_of_a_learner_alone(
 @pytest.mark.parametrize('bad', [NAN, 1e25])
 def test_a_gradient_that_is_not_finite_stays_at_home(linear_learner, bad):
   server = Server(np.ones(3))
-  learner = linear_learner(
-    np.ones((1, 3)), exchange=remote_apply.RemoteApply(server)
-  )
+  exchange = Statistics(server)
+  learner = linear_learner(np.ones((1, 3)), exchange=exchange)
   result = learner.step(tf.constant([[[1.0, bad, 1.0]]]))
-  assert result.skipped == 1 and server.messages[0].vector is None
+  # Nor do statistics of the same batch leave it.
+  assert result.skipped == 1
+  assert server.messages == [remote_apply.Message(None, {}, 0)]
   np.testing.assert_array_equal(learner.parameters(), np.ones((1, 3)))
+  server.accepted = 0.75
+  learner.step(tf.ones((1, 1, 3)))
+  found = exchange.metrics()
+  assert (found['gradients_sent'], found['gradients_rejected']) == (1, 0.25)
 
 
 def test_the_norm_is_that_of_the_whole_gradient(linear_learner):
@@ -256,6 +262,13 @@ def test_exploration_falls_with_the_steps_of_all(linear_learner):
   exchange.begin(Worker(learner, 120))
   np.testing.assert_array_equal(learner.parameters(), [[1.0, 2.0]])
   assert exchange.actor_steps(130) == 510
+  # A server that was restored may know of fewer steps than its learner.
+  exchange.begin(worker := Worker(learner, 600))
+  assert exchange.actor_steps(610) == 610
+  # Each answer says it anew.
+  worker.steps = 160
+  learner.step(tf.ones((1, 1, 2)))
+  assert exchange.actor_steps(170) == 510
 
 
 def test_rates_at_zero_are_warned_of_by_the_gradients_of_all(

@@ -159,5 +159,6 @@ def test_a_time_limit_is_bootstrapped_and_a_termination_is_not():
 def test_blocks_that_make_no_rollout_are_refused():
   feed = ppo_cases.make_agent().feed(K)
   assert feed.num_blocks(UPDATES) == BLOCKS
+  assert feed.queue_size(2) == 2 * BLOCKS
   with pytest.raises(ValueError, match='rollout_steps=24 is no whole number'):
     ppo_cases.make_agent().feed(5).num_blocks(UPDATES)

@@ -1,5 +1,7 @@
 """How blocks become batches: each sequence once, its lag counted."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,6 +43,8 @@ def test_each_sequence_is_learned_from_once_and_in_order(
   feed = unrolls.Unrolls(batch_size, num_envs)
   number = feed.num_blocks(updates, members)
   assert number * num_envs == updates * batch_size * members
+  # Blocks are whole: an update may use a part of its last one.
+  assert feed.queue_size(updates) == math.ceil(updates * batch_size / num_envs)
   sample = _numbered(number, num_envs)
   batches = feed.arrange(
     blocks.Block(*map(tf.constant, sample)), updates, members
