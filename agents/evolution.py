@@ -185,8 +185,6 @@ def centred_ranks(returns: np.ndarray) -> np.ndarray:
   their signs are then random. Here a pair of equal returns contributes 0.
   """
   flat = np.asarray(returns).ravel()
-  if len(flat) < 2:
-    return np.zeros(np.shape(returns))
   _, place, counts = np.unique(flat, return_inverse=True, return_counts=True)
   last = np.cumsum(counts)
   ranks = (last - (counts + 1) / 2)[place.reshape(-1)]

@@ -14,6 +14,7 @@ from agents import impala
 from agents import parameters
 from agents import ppo
 from agents import strategy as strategy_lib
+from agents.networks import normalization
 from environment_loops import environments
 
 CARTPOLE = environments.spec('CartPole-v1')
@@ -153,15 +154,25 @@ def test_an_update_of_adam_is_kingma_and_ba_s(divided):
   rng = np.random.default_rng(2)
   for step in (1, 2, 3):
     indices, returns = rng.integers(0, 1000, 4), rng.standard_normal((4, 2))
-    strategy.update(indices, returns)
+    found = strategy.update(indices, returns)
     noise = [TABLE[i : i + 20] for i in indices]
-    shaped = evolution.centred_ranks(returns)
-    down = -(evolution.gradient(shaped, noise, scale) - 0.01 * theta)
+    g = evolution.gradient(evolution.centred_ranks(returns), noise, scale)
+    down = -(g - 0.01 * theta)
     m, v = 0.9 * m + 0.1 * down, 0.999 * v + 0.001 * down**2
     theta = theta - 0.1 * (m / (1 - 0.9**step)) / (
       np.sqrt(v / (1 - 0.999**step)) + 1e-8
     )
   np.testing.assert_allclose(strategy.theta[:20], theta, rtol=1e-4)
+  expected = {
+    'gradient_norm': np.linalg.norm(g),
+    'theta_norm': np.linalg.norm(theta),
+    'flat': 0,
+    'dropped_pairs': 0,
+    'return_mean': np.mean(returns),
+    'return_max': np.max(returns),
+    'return_min': np.min(returns),
+  }
+  assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize('skip, moves', [(True, False), (False, True)])
@@ -247,16 +258,16 @@ def test_statistics_reach_the_agent_s_normalizer():
     d4pg.Config(policy_sizes=(8,), normalize_observations=True), PENDULUM
   )
   strategy = _strategy(agent.layout, agent.initial(0))
+
+  def named():
+    names = [v.name for v in agent.layout.variables]
+    return dict(zip(names, agent.layout.unpack(strategy.theta)))
+
   rng = np.random.default_rng(0)
   seen = rng.normal([1.0, -2.0, 0.0], [3.0, 1.0, 0.0], (5000, 3))
   sums = evolution.Sums(5000, seen.sum(axis=0), np.square(seen).sum(axis=0))
   strategy.update(np.array([5]), np.array([[0.0, 0.0]]), sums)
-  by_name = dict(
-    zip(
-      [v.name for v in agent.layout.variables],
-      agent.layout.unpack(strategy.theta),
-    )
-  )
+  by_name = named()
   np.testing.assert_allclose(
     by_name['normalizer/mean'], seen.mean(axis=0), atol=1e-3
   )
@@ -266,6 +277,10 @@ def test_statistics_reach_the_agent_s_normalizer():
     by_name['normalizer/variance'], variance, rtol=1e-2
   )
   assert by_name['normalizer/memory'] == pytest.approx(0.005, rel=1e-3)
+  # The normalizer cannot have seen more than it remembers.
+  many = evolution.Sums(2.0 * normalization.CAPACITY, *sums[1:])
+  strategy.update(np.array([5]), np.array([[0.0, 0.0]]), many)
+  assert named()['normalizer/memory'] == 1
 
 
 def test_what_is_drawn_for_a_task_depends_on_its_numbers_alone():
@@ -279,6 +294,15 @@ def test_what_is_drawn_for_a_task_depends_on_its_numbers_alone():
   common = dataclasses.replace(config, common_episode_seed=True)
   seeds = evolution.draws(common, 0, 3, 1, 10).seeds
   assert seeds[::2] == seeds[1::2] and seeds[0] != seeds[2]
+  # Of 8,000 episodes a quarter count, to within five standard errors.
+  many = dataclasses.replace(config, population=4000, pairs_per_task=4000)
+  share = evolution.draws(many, 0, 3, 0, 10).observed.mean()
+  assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 8000)
+  # And of tasks as many play theta as the config says.
+  some = dataclasses.replace(config, eval_prob=0.25)
+  drawn = [evolution.draws(some, 0, 3, task, 10) for task in range(0, 600, 3)]
+  share = np.mean([len(each.seeds) == 5 for each in drawn])
+  assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 200)
 
 
 AGENTS = {

@@ -316,6 +316,7 @@ def test_the_literal_machine_forgets_an_episode_of_what_it_no_longer_tests():
   assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
   assert machine.finish(late, 1000.0) == supervisor_rules.Verdict(None, None)
   assert (machine.x, machine.drop_trial(), machine.bar) == (0, None, -INF)
+  assert (machine.accepted, machine.rejected) == (0, 1)
   assert not machine.offer(2, math.nan)
 
 
@@ -327,7 +328,13 @@ def test_literal_episodes_of_theta_star_are_confirmations():
     assert ticket.kind == 'trial'
     machine.finish(ticket, 5.0)
   assert machine.star == 0
-  assert machine.next_episode() == supervisor_rules.Ticket('confirmation', 0)
+  ticket = machine.next_episode()
+  assert ticket == supervisor_rules.Ticket('confirmation', 0)
+  # One star, however often it is published, and no reject when it makes way.
+  assert machine.finish(ticket, 5.0) == supervisor_rules.Verdict(0, None)
+  machine.offer(1, 0.0)
+  machine.next_episode()
+  assert (machine.accepted, machine.rejected) == (1, 0)
 
 
 def test_a_checkpoint_in_mid_trial_asks_again_for_what_was_in_flight():
