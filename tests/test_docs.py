@@ -1,5 +1,6 @@
 """Links of the docs lead somewhere, and the site has every page."""
 
+import ast
 import html
 import importlib.util
 import pathlib
@@ -108,3 +109,32 @@ def test_every_page_is_in_the_navigation_of_the_site_once():
   docs = ROOT / 'docs'
   pages = {p.relative_to(docs).as_posix() for p in docs.rglob('*.md')}
   assert sorted(named) == sorted(pages | MADE)
+
+
+def _described(function):
+  """Names that the docstring of a function has under `Args:`."""
+  text = ast.get_docstring(function) or ''
+  section = re.search(r'^Args:\n((?:[ ]{2}.*\n?|\n)+)', text, re.M)
+  if section is None:
+    return []
+  return re.findall(r'^  ([^ :][^:]*):', section[1], re.M)
+
+
+def test_what_the_site_shows_describes_arguments_that_are_there():
+  # The site is not built if one is not.
+  found = 0
+  for page in sorted((ROOT / 'docs' / 'api').glob('*.md')):
+    for name in re.findall(r'^::: (\S+)', page.read_text('utf-8'), re.M):
+      path = ROOT.joinpath(*name.split('.'))
+      while not path.is_dir() and not path.with_suffix('.py').exists():
+        path = path.parent  # the name was of what a module has
+      path = path / '__init__.py' if path.is_dir() else path.with_suffix('.py')
+      for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+        if isinstance(node, ast.FunctionDef):
+          args = node.args
+          every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+          every += [arg for arg in (args.vararg, args.kwarg) if arg]
+          described = _described(node)
+          assert set(described) <= {arg.arg for arg in every}, (path, node.name)
+          found += len(described)
+  assert found > 50

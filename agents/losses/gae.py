@@ -40,9 +40,9 @@ def gae(
     delta_t = r_t + g_t V(x'_{t+1}) - V(x_t)
     A_t     = delta_t + g_t k_t lambda A_{t+1},   A_T = 0
 
+  Args not given here are as for `vtrace.vtrace`.
+
   Args:
-    r_t, discount_t, last_t, values, next_values, lambda_: as for
-      `vtrace.vtrace`.
     valid: False where the step is no experience, bool [T, B]: its advantage is
       0, and the trace before it stops there. None: all steps are valid.
   """

@@ -55,8 +55,9 @@ def double_q_learning(
 
     y = r_t + discount_t * q_t_value[argmax_a q_t_selector[a]]
 
+  Args not given here are as for `q_learning`.
+
   Args:
-    q_tm1, a_tm1, r_t, discount_t: as for `q_learning`.
     q_t_value: target network's Q(s_t, .), float32 [B, A].
     q_t_selector: online network's Q(s_t, .), float32 [B, A]; ties go to the
       lowest action.
