@@ -1,7 +1,5 @@
 """What an agent has to have and may leave out, and may not say in two ways."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import sonnet as snt
@@ -14,8 +12,6 @@ from agents import feeds
 from agents import impala
 from agents import learner
 from agents.exchange import local
-from launch import cell
-from launch import registry
 from replay import packing
 from tests.agents import bare
 
@@ -92,14 +88,6 @@ def test_one_of_two_methods_that_stand_for_each_other_is_not_enough(one, other):
     contract.check(_dqn(kind))
   follows = type('Follows', (kind,), {other: getattr(base.Agent, other)})
   contract.check(_dqn(follows))
-
-
-def test_a_run_of_such_an_agent_is_refused_before_it_starts(monkeypatch):
-  kind = type('Mine', (dqn.DQN,), {'act': lambda self, *unused: None})
-  entry = dataclasses.replace(registry.agent('dqn'), agent=kind)
-  monkeypatch.setattr(registry, 'agent', lambda name: entry)
-  with pytest.raises(ValueError, match='actor is that of ValueAgent'):
-    cell.resolve('dqn')
 
 
 def test_what_act_keeps_hears_of_ends_from_an_actor_too():

@@ -79,8 +79,12 @@ def _variables(agent, theta):
 
 
 def _draws(*seeds):
-  """What the loss draws for these, [5, A]."""
-  return policy_losses.noise_like(tf.zeros((5, A)), *seeds).numpy()
+  """What the loss draws for these, [5, A], in float64.
+
+  NumPy 2 has products of float32 and a number of Python in float32.
+  """
+  drawn = policy_losses.noise_like(tf.zeros((5, A)), *seeds)
+  return drawn.numpy().astype(float)
 
 
 class Slow:
@@ -139,6 +143,7 @@ def slow_losses(agent, theta, theta_hat, batch, of_policy=None):
   wanted = -A if wanted is None else wanted
   at_t = _draws(batch.o_t, batch.r_t, batch.a_tm1)
   at_tm1 = _draws(batch.o_tm1, batch.a_tm1)
+  batch = packing.Transition(*(np.asarray(x, float) for x in batch))
   critics, policies, prices, entropies = [], [], [], []
   for i in range(4):  # the fifth has no weight
     a_t, log_pi_t = online.sample(batch.o_t[i], at_t[i])

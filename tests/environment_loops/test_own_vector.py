@@ -10,7 +10,6 @@ import pytest
 from environment_loops import environments
 from environment_loops import own_vector
 from environment_loops import vector
-from launch import cell
 
 NUM = 3
 OWN = """
@@ -280,7 +279,7 @@ def test_before_a_run_one_is_made_and_closed(name):
   if name == 'by_itself':
     refused = pytest.raises(ValueError, match='AutoresetMode.DISABLED')
   with refused:
-    cell.resolve('dqn', overrides={'environment': f'own_vectors:{name}'})
+    vector.check(f'own_vectors:{name}')
   assert [(one.num_envs, one.closed) for one in made] == [(1, True)]
 
 

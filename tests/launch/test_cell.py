@@ -7,6 +7,7 @@ import types
 import pytest
 
 from agents import data_sets
+from agents import dqn
 from launch import cell as cell_lib
 from launch import command_line
 from launch import registry
@@ -32,14 +33,30 @@ def test_threads_of_a_game_make_no_other_environment(tmp_path):
 
 
 def test_an_agent_without_presets_has_its_defaults_or_is_refused(monkeypatch):
-  dqn = registry.agent('dqn')
-  bare = dataclasses.replace(dqn, presets={})
+  found = registry.agent('dqn')
+  bare = dataclasses.replace(found, presets={})
   monkeypatch.setattr(registry, 'agent', lambda name: bare)
   with pytest.raises(ValueError, match='Set --config.environment=ID'):
     cell_lib.resolve('dqn')
   overrides = {'environment': 'Acrobot-v1'}
   cell = cell_lib.resolve('dqn', overrides=overrides)
-  assert cell.sections['agent'] == dqn.config()
+  assert cell.sections['agent'] == found.config()
+
+
+def test_what_no_run_can_act_with_is_refused_before_it_starts(monkeypatch):
+  def refused(environment):
+    raise ValueError(f'no vector of {environment}')
+
+  with monkeypatch.context() as m:
+    m.setattr(cell_lib.vector, 'check', refused)
+    with pytest.raises(ValueError, match='no vector of CartPole-v1'):
+      cell_lib.resolve('dqn')
+  # An agent with one of two methods that stand for each other.
+  kind = type('Mine', (dqn.DQN,), {'act': lambda self, *unused: None})
+  entry = dataclasses.replace(registry.agent('dqn'), agent=kind)
+  monkeypatch.setattr(registry, 'agent', lambda name: entry)
+  with pytest.raises(ValueError, match='actor is that of ValueAgent'):
+    cell_lib.resolve('dqn')
 
 
 def test_what_other_names_of_settings_stand_for_exists():

@@ -1,7 +1,9 @@
 """Which commands `make` runs, and on which Python."""
 
+import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -46,6 +48,43 @@ def test_make_hands_its_python_on(target, name, where):
     first, *_ = commands.splitlines()
     assert first.rstrip().endswith(f'environment.py {name}{flag}')
     assert f'{where}{ending}/bin/python -m ' in commands
+
+
+def test_what_the_next_python_runs_imports_nothing_that_it_lacks():
+  root = scripts.REQUIREMENTS.parent
+  command = subprocess.check_output(
+    ['make', '--no-print-directory', '-n', 'test-next'],
+    cwd=root,
+    env={**os.environ, 'MAKEFLAGS': ''},
+    text=True,
+  ).replace('\\\n', ' ')
+  words = shlex.split(command.splitlines()[-1])
+  places = [word for word in words if word.startswith('tests/')]
+  ignored = {
+    word.partition('=')[2] for word in words if word.startswith('--ignore=')
+  }
+  assert len(places) == 2 and 'tests/agents/acme' in ignored
+  lacking = ('acme', 'launchpad', 'reverb', 'tensorflow_probability', 'trfl')
+  # Of launch, what needs no Launchpad.
+  fine = {'actor_settings', 'experiment'}
+  found = 0
+  for path in (
+    file for place in places for file in (root / place).rglob('*.py')
+  ):
+    name = str(path.relative_to(root))
+    if any(name.startswith(place) for place in ignored):
+      continue
+    found += 1
+    for node in ast.parse(path.read_text('utf-8')).body:
+      if isinstance(node, ast.Import):
+        modules = {alias.name.partition('.')[0] for alias in node.names}
+        assert not modules & set(lacking), name
+      elif isinstance(node, ast.ImportFrom):
+        top = (node.module or '').partition('.')[0]
+        assert top not in lacking, name
+        if node.module == 'launch':
+          assert {alias.name for alias in node.names} <= fine, name
+  assert found > 50
 
 
 def test_help_of_make_begins_where_a_sentence_does():
