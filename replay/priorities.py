@@ -151,7 +151,7 @@ class PriorityWriter:
     return all(shard.flush(deadline) for shard in self._shards)
 
   def close(self) -> None:
-    """Ends the threads; what is not written is lost. See `flush`."""
+    """Ends the threads; what is not written is lost, uncounted. See `flush`."""
     for shard in self._shards:
       shard.close()
 

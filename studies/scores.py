@@ -42,7 +42,7 @@ def scores(results: Results) -> str:
 
 
 def comparisons(results: Results) -> str:
-  """Differences of area that were declared, by task, as Markdown."""
+  """Differences of area, of baselines and contrasts, by task, as Markdown."""
   return _table(
     ['task', 'system', 'beside', 'seeds', 'AUC', 'verdict', 'study'],
     (

@@ -147,7 +147,8 @@ def test_on_policy_a_run_finishes_though_actor_and_learner_died(killed):
 def test_on_policy_deaths_leave_a_lag_of_two_updates_at_most(killed):
   # A block that outlived its actor is learned with the next rollout, and one of
   # each after it. The queue dies with the learner; but each actor may write the
-  # block that it was at to the next queue, and those two are a rollout more.
+  # block that it was at to the next queue. While one acts, the other then makes
+  # an update for each of these two, and none without it after them.
   rows = run_directory.open(killed[0].directory).metrics('node_learner')
   lags = [row['policy_lag_max'] for row in rows if 'policy_lag_max' in row]
   assert lags and max(lags) <= 2
