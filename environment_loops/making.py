@@ -30,7 +30,7 @@ _REFUSED, _FAILED = 2, 1
 
 
 class Watched:
-  """Says what takes long, and undoes what concerns all of the process.
+  """Says how far it is and what hangs; undoes what concerns all of the process.
 
   May be entered again when it was left.
   """
@@ -69,12 +69,14 @@ class Watched:
     return False
 
   def _look(self) -> None:
-    seen, passed_s = 0, 0.0
+    seen, passed_s, played_s = 0, 0.0, 0.0
     while not self._over.wait(SAY_S):
       # A sum of waits: none passes while the whole process is stopped.
       passed_s += SAY_S
+      played_s += SAY_S
       if self._moves != seen:
         seen, passed_s = self._moves, 0.0
+        _say(f'playing {self._name}: {seen:,} steps in {played_s:.0f} s')
         continue
       if passed_s < LIMIT_S:
         what = 'in a step of' if seen else 'building'

@@ -4,6 +4,7 @@ from concurrent import futures
 import logging
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,24 @@ def test_one_that_hangs_is_said_with_its_place_and_then_refused(tmp_path):
   assert end.startswith('error: hangs:Hangs was not built within 3 s')
   assert 'hangs.py:8' in end
   assert list(tmp_path.glob('runs')) == []
+
+
+def test_steps_are_counted_while_it_moves(monkeypatch):
+  monkeypatch.setattr(making, 'SAY_S', 0.05)
+  steps = []
+
+  def say(words):  # on a busy machine also that a step takes long
+    if found := re.fullmatch(
+      r'playing Long-v0: ([\d,]+) steps in \d+ s', words
+    ):
+      steps.append(int(found[1].replace(',', '')))
+
+  monkeypatch.setattr(making, '_say', say)
+  with making.Watched('Long-v0') as watched:
+    until = time.monotonic() + 60
+    while len(steps) < 2 and time.monotonic() < until:
+      watched.moved()
+  assert 0 < steps[0] < steps[1]
 
 
 def test_threads_that_outlive_an_environment_are_said(register, capfd):
