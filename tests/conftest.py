@@ -16,6 +16,10 @@ pytest_plugins = ['tests.commands']
 # Before anything imports TensorFlow: its notes would bury a failing test's.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+# What `make test` was told, such as ARGS=-x, it hands to every make of a test.
+for _name in ('MAKEFLAGS', 'MAKEOVERRIDES', 'ARGS'):
+  os.environ.pop(_name, None)
+
 # Commands that a test calls in this process must not move it to another
 # network: threads of gRPC that are there by then would stay behind, and no
 # server of a later test would be found. Children (strangers.py) may enter one.

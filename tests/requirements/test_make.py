@@ -23,7 +23,7 @@ def test_make_takes_a_python_from_its_command_line_only(given, wanted):
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test', *given],
     cwd=scripts.REQUIREMENTS.parent,
-    env={**os.environ, 'PYTHON': '/another/python', 'MAKEFLAGS': ''},
+    env={**os.environ, 'PYTHON': '/another/python'},
     text=True,
   )
   assert wanted in commands
@@ -42,7 +42,6 @@ def test_make_hands_its_python_on(target, name, where):
     commands = subprocess.check_output(
       ['make', '--no-print-directory', '-n', target, *given],
       cwd=scripts.REQUIREMENTS.parent,
-      env={**os.environ, 'MAKEFLAGS': ''},
       text=True,
     )
     first, *_ = commands.splitlines()
@@ -55,7 +54,6 @@ def test_what_the_next_python_runs_imports_nothing_that_it_lacks():
   command = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-next'],
     cwd=root,
-    env={**os.environ, 'MAKEFLAGS': ''},
     text=True,
   ).replace('\\\n', ' ')
   words = shlex.split(command.splitlines()[-1])
@@ -91,7 +89,6 @@ def test_help_of_make_begins_where_a_sentence_does():
   said = subprocess.check_output(
     ['make', '--no-print-directory', 'help'],
     cwd=scripts.REQUIREMENTS.parent,
-    env={**os.environ, 'MAKEFLAGS': ''},
     text=True,
   )
   assert re.match('[A-Z]', said)
@@ -109,7 +106,6 @@ def test_make_builds_what_it_deleted_where_its_python_was_activated(tmp_path):
     cwd=tmp_path,
     env={
       'PATH': f'{tmp_path}/.venv/bin:{tmp_path}/bin:{os.environ["PATH"]}',
-      'MAKEFLAGS': '',
     },
     text=True,
   )
@@ -121,7 +117,6 @@ def test_make_finds_the_extras_beside_the_python_it_is_given():
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
     cwd=scripts.REQUIREMENTS.parent,
-    env={**os.environ, 'MAKEFLAGS': ''},
     text=True,
   )
   assert 'environment.py extras --python=python3.10' in commands
