@@ -112,6 +112,13 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
+def _progress_is_not_said(monkeypatch):
+  """A busy machine takes long for any game, and tests compare what is said."""
+  if making := sys.modules.get('environment_loops.making'):
+    monkeypatch.setattr(making, 'SAY_S', 3600.0)
+
+
+@pytest.fixture(autouse=True)
 def _not_compiled(request, monkeypatch):
   """Learners in the test's process are not compiled by XLA.
 
