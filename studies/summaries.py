@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import shlex
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def collect(
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s
-    entry['command'] = ' '.join(
+    entry['command'] = shlex.join(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
     if system.filters:

@@ -64,6 +64,13 @@ def test_every_command_in_the_docs_is_accepted(capsys, monkeypatch):
     assert code == 0, (page, words, capsys.readouterr().err)
 
 
+def test_the_commands_of_all_studies_can_be_pasted():
+  for study, found in render_docs.results().items():
+    for label, entry in found['variants'].items():
+      command = entry['command']
+      assert shlex.join(shlex.split(command)) == command, (study, label)
+
+
 @functools.cache
 def _defined(path: pathlib.Path) -> set[str]:
   """'function', 'Class', 'Class.method' and 'Class.attribute' of a module."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 
 import matplotlib.image
 import numpy as np
@@ -126,7 +127,7 @@ def test_differences_are_those_of_the_bootstrap(results):
 def test_a_variant_with_less_steps_is_compared_over_those():
   variants = {
     'DQN': study_plan.Variant((), script='run_dqn.py'),
-    'New': study_plan.Variant((), budget=400, script='run_new.py'),
+    'New': study_plan.Variant(('--a=(8, 8)',), budget=400, script='run_new.py'),
   }
   systems = {
     'DQN': SYSTEMS['DQN'],
@@ -138,7 +139,9 @@ def test_a_variant_with_less_steps_is_compared_over_those():
   found = study_results.collect(study, systems, 'make it')
   new, base = found['variants']['New'], found['variants']['DQN']
   assert (new['crashed'], new['budget'], base['budget']) == (0, 400, BUDGET)
-  assert new['command'].split()[-2] == '--config.run.steps_per_agent=400'
+  assert shlex.split(new['command'])[:3] == [
+    'run_new.py', '--a=(8, 8)', '--config.run.steps_per_agent=400',
+  ]  # fmt: skip
   np.testing.assert_allclose(new['auc'], [20.0, 40.0, 60.0, 80.0])
   # Each seed of the other over its first 400 steps; the one that left nothing
   # and no other is random. Over all of them they would come to 56 and less.
