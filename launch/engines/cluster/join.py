@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from typing import Any
 import warnings
 
@@ -27,6 +28,8 @@ _JANITOR = (
   'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9; do '
   'rm -rf -- "$1"; [ -e "$1" ] || exit; sleep 1; done'
 )
+_START_S = 120.0  # for the first host of a Ray to be known to its control store
+_SLOW_S = 10.0  # that is said
 _GIVE_UP_S = 20.0  # for Ray to start, after a signal
 _AGAIN_S = 5.0  # where that was lost, see _own_handlers
 _LEAVE_S = 10.0  # for Ray to be left
@@ -105,7 +108,7 @@ def ray_at(
       }
       output.say('ray: a local Ray is started')
     try:
-      with warnings.catch_warnings(), _own_handlers():
+      with warnings.catch_warnings(), _own_handlers(), longer_start():
         # Of what GPUs a node without any will see in a later version.
         warnings.simplefilter('ignore', FutureWarning)
         ray.init(**common)
@@ -183,6 +186,41 @@ def _own_handlers() -> Iterator[None]:
       signal.setitimer(signal.ITIMER_REAL, *alarm[0])  # as it was
     if here:
       signal.signal(signal.SIGALRM, ours[signal.SIGALRM])
+
+
+@contextlib.contextmanager
+def longer_start() -> Iterator[None]:
+  """Lets a Ray that is started here take _START_S, and says what it waits for.
+
+  Ray gives up if its first question finds no answer in 30 s, as on a machine
+  with much else to do.
+  """
+  from ray._private import services
+
+  rays, start, said = services.get_node, time.monotonic(), False
+
+  def get_node(*args: Any) -> Any:
+    nonlocal said
+    while True:
+      try:
+        return rays(*args)
+      except RuntimeError as e:
+        passed_s = time.monotonic() - start
+        if passed_s >= _START_S:
+          raise
+        if passed_s >= _SLOW_S and not said:
+          said = True
+          output.warn(
+            f'note: Ray is slow to start ({passed_s:.0f} s): {e}. It has '
+            f'{_START_S:.0f} s'
+          )
+        time.sleep(0.5)
+
+  services.get_node = get_node
+  try:
+    yield
+  finally:
+    services.get_node = rays
 
 
 def _leave(directory: str) -> None:

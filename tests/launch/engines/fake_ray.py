@@ -84,6 +84,9 @@ class Cluster:
     )
     self.on_init()
 
+  def get_node(self, *unused):
+    return {}
+
   def shutdown(self):
     pass
 
@@ -146,7 +149,11 @@ def play(monkeypatch):
     set_sigterm_handler=lambda handler: signal.signal(signal.SIGTERM, handler)
   )
   monkeypatch.setitem(
-    sys.modules, 'ray._private', types.SimpleNamespace(utils=utils)
+    sys.modules,
+    'ray._private',
+    types.SimpleNamespace(
+      utils=utils, services=types.SimpleNamespace(get_node=made.get_node)
+    ),
   )
   for kind in made.made:
     monkeypatch.setattr(actors, kind, lambda kind=kind: made.actor_class(kind))

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import sys
 import time
 
 import pytest
@@ -129,6 +130,32 @@ def test_what_ray_raises_as_it_starts_is_a_sentence(ray, error):
   ):
     with join.ray_at('', [], lambda: None):
       pass
+
+
+def test_a_slow_start_is_said_once_and_has_its_limit(ray, monkeypatch, capsys):
+  services = sys.modules['ray._private'].services
+  late, asked = RuntimeError('Deadline Exceeded'), []
+
+  def get_node(address, node):
+    asked.append((address, node))
+    if len(asked) < 4:
+      raise late
+    return 'the node'
+
+  services.get_node = get_node
+  monkeypatch.setattr(join, '_SLOW_S', 0.0)
+  ray.on_init = lambda: asked.append(services.get_node('here', 'a'))
+  with join.ray_at('', [], lambda: None):
+    assert services.get_node is get_node
+  assert asked == [('here', 'a')] * 4 + ['the node']
+  (line,) = capsys.readouterr().err.splitlines()
+  assert 'slow to start' in line and 'Deadline Exceeded' in line
+  asked.clear()
+  monkeypatch.setattr(join, '_START_S', 0.0)
+  with pytest.raises(engines.Refused, match='RuntimeError: Deadline Exceeded'):
+    with join.ray_at('', [], lambda: None):
+      pass
+  assert asked == [('here', 'a')]
 
 
 def test_a_signal_as_the_handlers_are_put_back_breaks_off_too(ray, monkeypatch):

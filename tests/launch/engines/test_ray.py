@@ -18,7 +18,16 @@ import pytest
 from launch.engines.cluster import addresses
 from launch.rpc import directory
 
-RAY = pathlib.Path(sys.executable).with_name('ray')
+ROOT = pathlib.Path(__file__).parents[3]
+# The command `ray`, with as long to start as a Ray of the launcher's own has.
+RAY = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from launch.engines.cluster import join
+from ray.scripts import scripts
+with join.longer_start():
+  scripts.main()
+"""
 SMALL = (
   '--lp_launch_type=ray',
   '--config.agent.hidden_sizes=(16,)',
@@ -64,7 +73,15 @@ class Cluster:
     log = self.files / f'output{len(self.processes)}.txt'
     process = subprocess.Popen(
       [
-        *(str(RAY), 'start', '--block', '--num-cpus=8', *flags),
+        *(
+          sys.executable,
+          '-c',
+          RAY,
+          'start',
+          '--block',
+          '--num-cpus=8',
+          *flags,
+        ),
         '--node-ip-address=127.0.0.1',
         '--dashboard-agent-listen-port=0',
         # Else each Ray counts up from 10,002, whoever has that port.
