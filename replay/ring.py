@@ -93,10 +93,13 @@ class Ring:
       places = self._rng.integers(0, size, number)
       probabilities = np.full(number, 1.0 / size)
     else:
-      bounds = np.cumsum(self._powers[:size])
+      powers = self._powers[:size]
+      if not powers.any():
+        powers = np.ones(size)  # as Reverb does
+      bounds = np.cumsum(powers)
       drawn = self._rng.random(number) * bounds[-1]
-      places = np.minimum(np.searchsorted(bounds, drawn, 'right'), size - 1)
-      probabilities = self._powers[places] / bounds[-1]
+      places = np.searchsorted(bounds, drawn, 'right')
+      probabilities = powers[places] / bounds[-1]
     np.add.at(self._sampled, places, 1)
     # Key of the newest insert into each place.
     keys = places + (self._count - 1 - places) // len(self._rows) * len(
@@ -143,7 +146,7 @@ class Ring:
         f'{self._rows.shape[1:]}. Resume with the same config.'
       )
     keys = np.arange(count - len(rows), count)[-len(self._rows) :]
-    source = keys % max(len(rows), 1)
+    source = keys % len(rows)
     # A ring that is not full begins with its oldest item.
     self._count = count if len(keys) == len(self._rows) else len(keys)
     places = np.arange(self._count - len(keys), self._count) % len(self._rows)

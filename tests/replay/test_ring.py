@@ -34,6 +34,7 @@ def test_the_oldest_leave_and_keys_name_the_item():
   ring = make(max_size=8, batch_size=200)
   fill(ring, 0, 5)
   assert len(ring) == 5 and set(drawn(ring)) == set(range(5))
+  assert (next(ring).table_sizes == 5).all()
   fill(ring, 5, 13)
   assert len(ring) == 8
   sample = next(ring)
@@ -45,6 +46,8 @@ def test_the_oldest_leave_and_keys_name_the_item():
   np.testing.assert_array_equal(sample.times_sampled, np.bincount(items)[items])
   assert (sample.table_sizes == 8).all()
   np.testing.assert_allclose(sample.probabilities, 1 / 8, rtol=1e-6)
+  # As a sampler of one shard has them.
+  assert sample.keys.dtype == np.uint64 and not sample.shards.any()
 
 
 def test_items_are_drawn_by_the_power_of_their_priority():
@@ -59,6 +62,45 @@ def test_items_are_drawn_by_the_power_of_their_priority():
   for item, chance in enumerate([1 / 7, 2 / 7, 4 / 7]):
     own = sample.data.numpy()[:, 0] == item
     np.testing.assert_allclose(sample.probabilities[own], chance, rtol=1e-6)
+
+
+def test_where_all_priorities_are_zero_draws_are_uniform_as_in_a_table():
+  ring = make(batch_size=200, exponent=0.5)
+  fill(ring, 0, 4, priority=0.0)
+  sample = next(ring)
+  assert set(sample.data.numpy()[:, 0]) == set(range(4))
+  np.testing.assert_allclose(sample.probabilities, 1 / 4)
+  # One that is above 0 is the only one that is drawn.
+  ring.give_back(sample, np.where(sample.keys == 2, 1e-6, 0.0))
+  assert set(drawn(ring)) == {2}
+
+
+class _Random:
+  """Gives the same number in [0, 1) for each draw."""
+
+  def __init__(self, number):
+    self._number = number
+
+  def random(self, count):
+    return np.full(count, self._number)
+
+
+@pytest.mark.parametrize('number', [0.0, np.nextafter(1.0, 0.0)])
+def test_no_draw_gives_an_item_of_priority_zero(number):
+  ring = make(exponent=1.0)
+  for item, priority in enumerate([0.0, 1 / 3, 0.1, 0.0]):
+    fill(ring, item, item + 1, priority)
+  ring._rng = _Random(number)
+  assert set(drawn(ring)) == ({2} if number else {1})
+
+
+def test_a_priority_that_is_not_finite_becomes_the_largest_of_its_sample():
+  ring = make(max_size=3, batch_size=64, exponent=1.0)
+  fill(ring, 0, 3)
+  sample = next(ring)
+  new = np.array([1.0, 4.0, np.inf])
+  ring.give_back(sample, new[sample.keys])
+  np.testing.assert_array_equal(ring.save()['priorities'], [1.0, 4.0, 4.0])
 
 
 def test_new_priorities_go_to_their_items_and_to_no_later_ones():
@@ -102,13 +144,14 @@ def test_a_ring_with_another_exponent_raises_all_priorities_to_it():
   )
 
 
-def test_a_ring_that_an_older_version_saved_is_read_with_its_exponent():
-  ring = make(exponent=0.5)
+@pytest.mark.parametrize('exponent', [0.5, None])
+def test_a_ring_that_an_older_version_saved_is_read_with_its_exponent(exponent):
+  ring = make(exponent=exponent)
   for item, priority in enumerate([1.0, 4.0]):
     fill(ring, item, item + 1, priority)
   saved = ring.save()
-  saved['powers'] = saved.pop('priorities') ** 0.5
-  again = make(seed=99, exponent=0.5)
+  saved['powers'] = saved.pop('priorities') ** (exponent or 1.0)
+  again = make(seed=99, exponent=exponent)
   again.restore(saved)
   np.testing.assert_allclose(again.save()['priorities'], [1.0, 4.0])
   np.testing.assert_array_equal(drawn(ring), drawn(again))
@@ -133,6 +176,14 @@ def test_a_ring_of_another_size_takes_the_newest_items(written, size):
   fill(again, written, written + size - 1, priority=1000.0)
   assert written - 1 in again.save()['rows'][:, 0]
   assert len(again) == min(size, len(kept) + size - 1)
+
+
+def test_an_empty_ring_is_restored_as_an_empty_one():
+  again = make(exponent=1.0)
+  again.restore(make(exponent=1.0).save())
+  assert not len(again)
+  fill(again, 0, 2)
+  assert set(drawn(again)) <= {0, 1}
 
 
 def test_a_ring_of_other_items_is_refused():
