@@ -294,14 +294,11 @@ class TransitionLayout:
       if self.dtype == np.uint8 and name not in ('o_tm1', 'o_t'):
         split = tf.concat([leading, [math.prod(shape), 4]], 0)
         field = tf.bitcast(tf.reshape(field, split), tf.float32)
-        # The reshape to a dynamic shape has lost the static shape.
-        field.set_shape((*packed.shape[:-1], math.prod(shape)))
       if not shape:
         return tf.squeeze(field, -1)
       if len(shape) == 1:
         return field
-      reshaped = tf.reshape(field, tf.concat([leading, shape], 0))
-      return tf.ensure_shape(reshaped, packed.shape[:-1] + shape)
+      return tf.reshape(field, tf.concat([leading, shape], 0))
 
     # One split is used instead of a strided slice for each field.
     parts = tf.split(packed, self.sizes, axis=-1)

@@ -70,10 +70,13 @@ def test_numpy_fields_come_out_as_they_went_in(layout, leading):
 @pytest.mark.parametrize('leading', [(), (7,), (2, 7)], ids=str)
 def test_tensors_unpack_to_what_arrays_unpack_to(layout, leading):
   packed = layout.pack(*_fields(layout, *leading))
+  static = []
 
   @tf.function(input_signature=[layout.signature(*([None] * len(leading)))])
   def unpack(tensor):
-    return layout.unpack(tensor)
+    found = layout.unpack(tensor)
+    static[:] = [field.shape.as_list() for field in found]
+    return found
 
   for wanted, eager, traced in zip(
     layout.unpack(packed),
@@ -84,6 +87,9 @@ def test_tensors_unpack_to_what_arrays_unpack_to(layout, leading):
     np.testing.assert_array_equal(eager, wanted)
     np.testing.assert_array_equal(traced, wanted)
     assert eager.dtype == traced.dtype == wanted.dtype
+  # A network that is built in a traced function needs the sizes of its inputs.
+  for shape, wanted in zip(static, layout.unpack(packed), strict=True):
+    assert shape == [None] * len(leading) + [*wanted.shape[len(leading) :]]
 
 
 def test_unpack_works_under_vectorized_map(layout):
