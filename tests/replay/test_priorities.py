@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-import types
 
 import numpy as np
 import pytest
@@ -168,31 +167,116 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
   writer.close()
 
 
-def test_a_shard_that_is_only_slow_is_said_once(monkeypatch, caplog):
+class _Server:
+  """A client, and its server: writes last until they are let go on.
+
+  While it is `away` they fail then. It says nothing of its tables.
+  """
+
+  server_address = 'there'
+
+  def __init__(self):
+    self.away = False
+    self.calls = []
+    self.taken, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+    self._client = self
+
+  def MutatePriorities(self, table, updates, deleted):
+    del table, deleted
+    self.calls.append(updates)
+    self.taken.release()
+    assert self.goes_on.acquire(timeout=60)
+    if self.away:
+      raise RuntimeError('cut off')
+
+  def server_info(self, timeout):
+    del timeout
+    raise RuntimeError('does not answer')
+
+
+@pytest.fixture
+def slow():
+  """A writer of two shards, of which the second is a `_Server`."""
+  server = _Server()
+  writer = priorities.PriorityWriter([_Server(), server], 'table')
+
+  def update(*keys):
+    sample = _sample(keys, [1] * len(keys))
+    writer.update(sample, np.array(keys, float))
+
+  yield server, writer, update
+  server.away = False
+  server.goes_on.release(1000)
+  writer.close()
+
+
+def test_a_shard_that_is_only_slow_is_said_once(slow, monkeypatch, caplog):
   monkeypatch.setattr(priorities, 'MAX_WAITING', 2)
-  taken, goes_on = threading.Semaphore(0), threading.Semaphore(0)
-
-  def slow(table, updates, deleted):
-    del table, updates, deleted
-    taken.release()
-    assert goes_on.acquire(timeout=60)
-
-  client = types.SimpleNamespace(
-    server_address='there',
-    _client=types.SimpleNamespace(MutatePriorities=slow),
-  )
-  writer = priorities.PriorityWriter([client], 'table')
+  server, writer, update = slow
   for _ in range(10):
     for value in range(4):
-      writer.update(_sample([value], [0]), np.ones(1))
-    assert taken.acquire(timeout=60)
-    goes_on.release()  # one of them gets through
-  for _ in range(100):
-    goes_on.release()
+      update(value)
+    assert server.taken.acquire(timeout=60)
+    server.goes_on.release()  # one of them gets through
+  server.goes_on.release(100)
   assert writer.flush(60.0)
   assert writer.dropped >= 20
   assert caplog.text.count('are dropped') == 1
+  # It has caught up: the next time is another.
+  server.goes_on = threading.Semaphore(0)
+  for value in range(4):
+    update(value)
+  assert caplog.text.count('are dropped') == 2
+
+
+def test_the_oldest_that_wait_are_dropped_and_each_priority_is_counted(
+  slow, monkeypatch
+):
+  monkeypatch.setattr(priorities, 'MAX_WAITING', 2)
+  server, writer, update = slow
+  update(1)
+  assert server.taken.acquire(timeout=60)
+  # The first is on its way: none waits, but it is not written yet.
+  assert not writer.flush(0.01)
+  update(2, 3, 4)
+  update(5)
+  assert not writer.dropped
+  update(6, 7)
+  assert writer.dropped == 3
+  server.goes_on.release(10)
+  assert writer.flush(60.0)
+  keys = [[key for key, _ in call] for call in server.calls]
+  assert keys == [[1], [5], [6, 7]]
+  # The other shard had none of the keys, and was not called.
+  assert not writer._shards[0]._client.calls
+
+
+def test_a_shard_that_fails_is_written_to_again_when_it_is_back(slow, caplog):
+  server, writer, update = slow
+  server.goes_on.release(100)
+  for outage in (1, 2):
+    server.away = True
+    for _ in range(2):
+      update(1, 2)
+      assert writer.flush(60.0)
+    assert writer.dropped == 4 * outage
+    # Once for each time that it is away.
+    assert caplog.text.count('failed (cut off)') == outage
+    server.away = False
+    update(3)
+    assert writer.flush(60.0)
+    assert writer.dropped == 4 * outage and server.calls[-1] == [(3, 3.0)]
+
+
+def test_a_server_that_ends_before_its_closed_writer_is_not_said(slow, caplog):
+  server, writer, update = slow
+  update(1)
+  assert server.taken.acquire(timeout=60)
+  server.away = True
   writer.close()
+  server.goes_on.release()
+  writer._shards[1]._thread.join(60)
+  assert not writer.dropped and not caplog.records
 
 
 def test_an_update_that_cannot_be_meant_is_refused(serve):
@@ -202,6 +286,8 @@ def test_an_update_that_cannot_be_meant_is_refused(serve):
   writer = priorities.PriorityWriter([client], 'table')
   with pytest.raises(ValueError, match=r'shape \(2,\).*\(1,\) keys'):
     writer.update(_sample([1], [0]), np.ones(2))
+  with pytest.raises(ValueError, match=r'shape \(1, 1\).*\(1,\) keys'):
+    writer.update(_sample([1], [0]), np.ones((1, 1)))
   with pytest.raises(ValueError, match='negative'):
     writer.update(_sample([1], [0]), np.array([-1.0]))
   writer.close()
