@@ -10,6 +10,7 @@ import reverb
 from replay import adders
 from replay import nstep
 from replay import packing
+from replay import ring as ring_lib
 from replay import tables
 from replay import writer
 from tests import counting
@@ -105,8 +106,22 @@ def test_transitions_share_items_in_order_and_the_rest_waits(serve):
   signature = LAYOUT.signature(size)
   server = serve(tables.queue('queue', 2000, signature))
   client = server.localhost_client()
+  asked = []
+
+  def priority(packed):
+    asked.append(len(packed))
+    return np.ones(len(packed))
+
   adder = adders.TransitionAdder(
-    client, 'queue', LAYOUT, N, GAMMA, NUM_ENVS, item_size=size, burst=32
+    client,
+    'queue',
+    LAYOUT,
+    N,
+    GAMMA,
+    NUM_ENVS,
+    priority,
+    item_size=size,
+    burst=32,
   )
   steps = list(_play(201))
   wanted = np.concatenate(_expected(201, lambda window: window.finished()))
@@ -115,6 +130,7 @@ def test_transitions_share_items_in_order_and_the_rest_waits(serve):
   made = 0
   for step in steps:
     made += adder.add(*step)
+    assert made - sum(asked) < 32  # a burst counts transitions, not items
   adder.flush()
   adder.flush()
   assert made == len(wanted)
@@ -148,6 +164,27 @@ def test_an_item_of_several_has_the_power_mean_of_their_priorities(serve):
     assert sample.info.priority == pytest.approx(wanted, rel=1e-5)
     seen.add(sample.info.priority)
   assert len(seen) > 10
+
+
+def test_after_a_reset_no_window_goes_on():
+  ring = ring_lib.Ring(500, 1, (LAYOUT.width,), LAYOUT.dtype, seed=0)
+  ring.lost = 7
+  adder = adders.TransitionAdder(
+    None, 'unused', LAYOUT, N, GAMMA, NUM_ENVS, ring=ring
+  )
+  for step in _play(N - 1):
+    adder.add(*step)
+  adder.reset()
+  for step in _play(20):
+    adder.add(*step)
+  adder.flush()
+  # One episode has ended before the reset.
+  wanted = np.concatenate(
+    _expected(N - 1, lambda window: window.finished())
+    + _expected(20, lambda window: window.finished())
+  )
+  np.testing.assert_array_equal(ring.save()['rows'], wanted)
+  assert adder.lost == 7
 
 
 @pytest.mark.parametrize('size, burst', [(0, 64), (3, 64), (8, 4)])

@@ -249,6 +249,10 @@ def test_arrays_that_do_not_fit_are_refused(serve, place, value, message):
   row[place] = value
   with pytest.raises(ValueError, match=message):
     adder.add(*row)
+  # Nor after a block of others that fit.
+  assert sum(adder.add(*good) for good in _steps(T, layout)) == 1
+  with pytest.raises(ValueError, match=message):
+    adder.add(*row)
   adder.close()
 
 
@@ -282,4 +286,6 @@ def test_a_blocked_queue_says_so(serve):
   with pytest.raises(writer_lib.WriteBlocked, match="Table 'queue'"):
     for row in _steps(3 * T, layout):
       adder.add(*row)
+  adder._writer.lost = 3
+  assert adder.lost == 3
   adder.close()
