@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import queue
 import threading
 import time
 
@@ -51,6 +52,85 @@ def test_every_update_has_as_many_items_of_each_shard(num_shards, batch_size):
     totals += np.bincount(owners, minlength=num_shards)
   # What does not divide goes round.
   assert len(set(totals)) == 1
+
+
+def test_the_size_of_replay_is_by_the_newest_count_of_each_shard():
+  sample = shards.Sample(
+    data=None,
+    keys=None,
+    probabilities=None,
+    table_sizes=np.array([10, 12, 500, 11, 600]),
+    shards=np.array([0, 0, 2, 0, 2]),
+    times_sampled=None,
+  )
+  assert shards.table_size(sample) == 11 + 600
+
+
+class _Reader:
+  """A reader whose batches the test puts into it."""
+
+  def __init__(self, make):
+    del make
+    self.results, self.slots = queue.Queue(), threading.Semaphore(0)
+    self.closed = False
+
+  def put(self, *keys):
+    info = reverb.SampleInfo(
+      *[tf.constant(keys)] * len(reverb.SampleInfo._fields)
+    )
+    self.results.put(reverb.ReplaySample(info, tf.constant(keys)))
+
+  def close(self, timeout_s):
+    del timeout_s
+    self.closed = True
+
+
+@pytest.fixture
+def stream(monkeypatch):
+  """A stream with a `_Reader`."""
+  monkeypatch.setattr(readers, 'Reader', _Reader)
+  return shards.Stream(0, 'there', lambda: None)
+
+
+def test_items_leave_a_stream_once_each_in_their_order(stream):
+  given, taken = 0, []
+  for batches, count in ((2, 4), (3, 2), (0, 3), (0, 6)):
+    for _ in range(batches):
+      stream._reader.put(given, given + 1, given + 2)
+      assert stream.poll()
+      assert stream._reader.slots.acquire(blocking=False)
+      given += 3
+    part = stream.take(count)
+    np.testing.assert_array_equal(part.info.key, part.data)
+    assert len(part.data) == count
+    taken.extend(part.data.numpy())
+    assert stream.num_held == given - len(taken)
+  assert taken == list(range(15))
+
+
+def test_what_a_shard_gave_before_it_was_left_out_is_not_given_after(stream):
+  stream._reader.put(1, 2)
+  assert stream.poll() and stream.num_held == 2
+  before = stream._reader
+  stream.leave_out()
+  # Of a server that is back, these keys may be other items.
+  assert not stream.num_held and not stream.living
+  assert before.closed and stream._reader is not before
+  before.put(3, 4)
+  assert not stream.poll()
+
+
+def test_only_the_loss_of_a_server_is_waited_for(stream):
+  before = stream._reader
+  before.results.put(ConnectionError('away'))
+  assert not stream.poll()
+  assert not stream.poll()
+  assert stream._reader is not before
+  stream._reader.put(1)
+  assert stream.poll()
+  stream._reader.results.put(ValueError('another table'))
+  with pytest.raises(ValueError, match='another table'):
+    stream.poll()
 
 
 def test_one_shard_gives_its_items_as_they_are(serve):
