@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def samples_until_blocked(opened, table='replay'):
     num_workers_per_iterator=1,
     rate_limiter_timeout_ms=200,
   )
-  return len(list(dataset.as_numpy_iterator()))
+  return len(list(dataset.take(200).as_numpy_iterator()))
 
 
 def inserts_until_blocked(opened, wanted, offered=40, table='replay'):
@@ -174,6 +175,24 @@ def test_settings_of_the_code_win_over_those_of_the_checkpoint(serve, tmp_path):
   assert got.sample_stats.completed == 20 * 4 - 20
   # Neither side is blocked: half the range is free to both.
   assert inserts_until_blocked(after, 12) == 12
+
+
+def test_what_has_left_a_table_stays_counted(serve, tmp_path):
+  before = serve(prioritized(max_size=8))
+  sample(fill(before, range(1, 21)), 7)
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  again = serve(prioritized(max_size=8))
+  info = info_of(again)
+  assert info.current_size == 8
+  again.server.stop()
+  limiter = info.rate_limiter_info
+  assert limiter.insert_stats.completed == 20
+  assert limiter.sample_stats.completed == 7
+  # But samples wait until as many as they need are there.
+  after = serve(tables.prioritized('replay', 100, 10, SIGNATURE))
+  assert samples_until_blocked(after) == 0
+  assert len(sample(fill(after, [21, 22]), 3)) == 3
 
 
 def test_where_inserts_waited_before_none_waits_after(serve, tmp_path):
@@ -322,13 +341,15 @@ def test_the_newest_generations_stay_and_nothing_else_is_touched(
 ):
   opened = serve(prioritized())
   directory = tmp_path / 'replay'
-  (directory / 'zzz_not_ours').mkdir()
+  others = [directory / name for name in ('zzz_not_ours', 'generation_old')]
+  for other in others:
+    other.mkdir()
   fill(opened, [1])
   for _ in range(4):
     checkpoints.save(opened, directory)
   names = [path.name for path in files.generations(directory)]
   assert names == ['generation_00000004', 'generation_00000003']
-  assert (directory / 'zzz_not_ours').is_dir()
+  assert all(other.is_dir() for other in others)
   assert not (directory / files.STAGING).exists()
 
 
@@ -473,10 +494,38 @@ def test_a_server_without_a_directory_can_be_saved_and_leaves_nothing(
   assert list((tmp_path / 'tmp').iterdir()) == []
 
 
+@pytest.mark.parametrize('text', ['', '[]', '{}', '3', '{"format": 1}'])
+def test_a_file_that_is_no_manifest_is_a_broken_generation(tmp_path, text):
+  (tmp_path / files.MANIFEST).write_text(text)
+  with pytest.raises(files.Broken, match='manifest'):
+    files.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize('block_bytes', [1, 7, 1 << 20])
+def test_records_are_read_over_the_ends_of_blocks(
+  tmp_path, monkeypatch, block_bytes
+):
+  monkeypatch.setattr(files, '_BLOCK_BYTES', block_bytes)
+  path = tmp_path / 'records'
+  # Of random bytes a block is about as long as what it was compressed from.
+  random = np.random.default_rng(0)
+  records = [b'', b'one', random.bytes(300), b'', random.bytes(40), b'']
+  files.write_records(path, records)
+  assert list(files.read_records(path)) == records
+
+
 def test_a_cut_record_file_is_noticed(tmp_path):
   path = tmp_path / 'records'
   files.write_records(path, [b'one', b'two' * 1000])
   assert list(files.read_records(path)) == [b'one', b'two' * 1000]
-  path.write_bytes(path.read_bytes()[:-6])
-  with pytest.raises(files.Broken):
-    list(files.read_records(path))
+  whole = path.read_bytes()
+  records = zlib.decompress(whole)
+  for broken in (
+    whole[:-6],
+    whole[:-4],  # all is there but the checksum
+    zlib.compress(records[:-4]),
+    zlib.compress(records[:-3000]),
+  ):
+    path.write_bytes(broken)
+    with pytest.raises(files.Broken):
+      list(files.read_records(path))
