@@ -276,6 +276,21 @@ def test_the_only_supervisor_leaves_a_trial_that_takes_too_long():
   assert (metrics['rejected'], metrics['R_star']) == (2, 5.0)
 
 
+def test_the_time_of_a_trial_is_of_all_its_episodes():
+  clock = calls.Clock()
+  server = calls.make_server(clock=clock, trial_timeout_s=10.0)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 4.0, 6.0)
+  calls.offer(server, 2, claim=2.0)
+  late = server.next_episode(0, -1)['ticket']
+  clock.now += 9.0
+  assert server.report_episode(late, 50.0)
+  late = server.next_episode(0, -1)['ticket']
+  clock.now += 1.5
+  assert not server.report_episode(late, 50.0)
+  assert server.metrics()['rejected'] == 1
+
+
 def test_an_episode_whose_last_step_is_slow_counts_all_the_same():
   clock = calls.Clock()
   server = calls.make_server(clock=clock, trial_timeout_s=1000.0)
@@ -426,6 +441,8 @@ def test_parameters_that_no_rule_can_ask_for_are_forgotten(tmp_path):
   for i in range(30):
     calls.offer(server, i, claim=float(i))
     calls.play(server, float(i), float(i))
+  for i in range(30, 40):  # No supervisor asks meanwhile.
+    calls.offer(server, i, claim=float(i))
   server.save()
   path = tmp_path / 'checkpoints' / checkpoints.STAR_SERVER
   with np.load(path) as saved:

@@ -168,6 +168,17 @@ def test_of_windows_that_overlap_one_counts():
   assert server._goal['R_star'] == 12.0
 
 
+def test_confirmations_of_an_earlier_star_do_not_fill_the_window():
+  server = calls.make_server(target_return=10.0)
+  calls.offer(server, 1, claim=1.0)
+  calls.play(server, 5.0, 5.0, 5.0, 5.0)  # a trial, and two confirmations
+  calls.offer(server, 2, claim=2.0)
+  calls.play(server, 30.0, 30.0, 0.0, 0.0)  # the same
+  assert server.metrics()['R_star'] == 15.0 and server._goal is None
+  calls.play(server, 20.0, 20.0)
+  assert server._goal['R_star'] == 10.0
+
+
 def test_a_window_below_the_target_is_no_goal(tmp_path, running):
   counter = _InProcess(tmp_path)
   server = calls.make_server(
