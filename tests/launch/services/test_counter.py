@@ -221,10 +221,13 @@ def test_rows_that_never_stop_are_logged_less_often_in_a_long_run(tmp_path):
   assert logged('supervisor', 24)[4:] == [0, 21]
   assert logged('generation', 24) == [0, 21]
   assert logged('evaluation', 3) == [0, 1, 2]
+  clock.now += 10.0
+  counter.log('star/0', 'generation', {'number': 24})
   counter.close()
-  for kind in ('supervisor', 'generation'):  # what came last is never lost
+  # What came last is never lost, and what came before it does not follow it.
+  for kind, last in (('supervisor', 23), ('generation', 24)):
     rows = run_directory.RunDirectory(tmp_path).metrics(kind)
-    assert rows[-1]['number'] == 23
+    assert rows[-1]['number'] == last
     assert len({row['elapsed_s'] for row in rows}) == len(rows)
 
 
@@ -296,6 +299,7 @@ def test_the_time_that_a_counter_was_dead_counts_within_one_start_only(
   assert elapsed('run', 7) == pytest.approx(27)
   assert elapsed('run', -100) == pytest.approx(37)  # The clock was set back.
   assert elapsed('resumed', 7) == pytest.approx(47)
+  assert elapsed('resumed', 1e6) == pytest.approx(117)  # or forward
 
 
 def test_a_goal_that_was_reached_survives_the_counters_death(tmp_path):
@@ -379,6 +383,21 @@ def _held(tmp_path, clock):
   return counter, thread
 
 
+def test_who_was_told_of_the_end_or_is_silent_is_not_waited_for():
+  clock = _Clock()
+  counter = _counter(clock=clock)
+  for node in ('e/0', 'e/1'):
+    counter.report(node, {'actor_steps': 1})
+  counter.finish('goal reached')
+  assert counter.report('e/0', {})['finished']
+  clock.now += 2.9
+  assert counter._untold(clock.now)  # e/1 may still report
+  clock.now += 0.2
+  assert not counter._untold(clock.now)
+  counter.report('e/1', {})
+  assert not counter._untold(clock.now)
+
+
 def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
   clock = _Clock()
   counter, thread = _held(tmp_path, clock)
@@ -406,6 +425,8 @@ def test_the_next_counter_waits_for_the_same_nodes(tmp_path, monkeypatch):
     return set(_counter(tmp_path, clock).snapshot()['held'])
 
   counter.hold('worker/0', 2000.0)
+  assert held() == {'evaluator/0', 'worker/0'}
+  counter._save(must=True)  # What comes next is newer than the state.
   assert held() == {'evaluator/0', 'worker/0'}
   counter.hold('worker/0', 0.0)
   assert held() == {'evaluator/0'}
