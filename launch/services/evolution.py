@@ -172,7 +172,6 @@ class Master:
         self._discard(lengths)
         return False
       found = self._tasks[task]
-      found.workers.discard(worker)
       found.result = Result(
         returns,
         lengths,

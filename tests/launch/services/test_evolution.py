@@ -68,6 +68,7 @@ def test_what_a_worker_had_is_given_out_again_when_it_asks_anew(make_master):
   again = master.next_task(0, -1)
   assert again['task'] == lost['task']
   np.testing.assert_array_equal(again['indices'], lost['indices'])
+  assert master._again == 1
 
 
 def test_a_task_that_does_not_come_back_is_given_to_another_too(make_master):
@@ -150,7 +151,8 @@ def test_a_return_that_is_not_a_number_costs_its_pair_alone(make_master):
   master._end_generation(1.0)
   assert master._metrics['dropped_pairs'] == 1
   assert master._metrics['steps'] == 8 * 2 * 10  # they were taken all the same
-  assert master._reporter._counter.totals()['dropped_episodes'] == 1
+  totals = master._reporter._counter.totals()
+  assert (totals['episodes'], totals['dropped_episodes']) == (15, 1)
   after = master._strategy.theta
   assert np.isfinite(after).all() and (after != before).any()
 
