@@ -99,15 +99,29 @@ def test_a_learner_late_by_fifty_updates_moves_nothing_and_costs_nothing():
   assert beside[0].shard.numbers()['staleness_max'] == 60
 
 
-def test_a_minute_of_rejections_is_said_with_the_counters(monkeypatch, caplog):
-  monkeypatch.setattr(shard_lib, '_REJECTING_S', 0.0)
+def test_a_minute_of_rejections_is_said_with_the_counters(caplog):
   (client,) = cases.make_shards(
     cases.make_config(num_learners=2, max_staleness=4)
   )
-  gradient = np.zeros(client.shard.pull().theta.shape, np.float32)
-  client.shard.push(1, 'a-1', 7, gradient, (), 0)  # of the future
-  client.shard._say_if_rejecting()
-  assert 'Rejected so far, by learner: {1: 1}' in caplog.text
+  shard = client.shard
+  gradient = np.zeros(shard.pull().theta.shape, np.float32)
+
+  def said_after(passed_s):
+    shard._accepted_at -= passed_s
+    shard._say_if_rejecting()
+    return caplog.text.count('Rejected so far, by learner: {1: ')
+
+  assert said_after(61) == 0  # nothing came
+  shard.push(1, 'a-1', 7, gradient, (), 0)  # of the future
+  assert said_after(0) == 1
+  assert '{1: 1}' in caplog.text
+  assert said_after(30) == 1  # once a minute
+  assert said_after(31) == 2
+  assert shard.push(0, 'b-1', 0, gradient, (), 0).accepted
+  assert said_after(61) == 2
+  assert shard.push(0, 'b-2', 1, gradient, (), 0).accepted
+  shard.push(1, 'a-2', 7, gradient, (), 0)
+  assert said_after(30) == 2  # one was accepted since
 
 
 def test_slices_by_variable_are_one_shard_too():
