@@ -301,8 +301,6 @@ class Server:
       return f'There is no actor {index} of {self._config.num_actors}.'
     known = self._sessions.get(index)
     if known is not None:
-      if known.connection is None and known.run_id == hello.run_id:
-        return None  # The hello is a repeated one.
       self._end(known)
     if connection is None:
       frame = frames.Frame(self._frames)

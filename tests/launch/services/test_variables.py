@@ -101,6 +101,13 @@ def test_a_learner_that_is_away_does_not_stop_the_actor(
   learner.away = None
   assert follower.fetch()
   assert (follower.version, follower.age_s) == (1, 0.0)
+  # The next time, the pause is as short as the first time.
+  learner.away = AWAY
+  assert not follower.fetch()
+  asked = len(learner.asked)
+  clock.now += 0.25
+  assert not follower.fetch()
+  assert len(learner.asked) == asked + 1
 
 
 def test_parameters_that_are_too_old_are_waited_for(

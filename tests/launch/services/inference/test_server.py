@@ -264,6 +264,24 @@ def test_parameters_are_asked_for_before_they_are_too_old(world, age_s):
   assert max(waits) == min(0.5, age_s / 2)
 
 
+def test_parameters_are_asked_for_once_in_so_many_steps(world):
+  made = world(num_actors=1, update_period=3 * ENVS)
+  policy = made.policy(0, 'auto')
+  batches, looks = [], []
+
+  class Look(threading.Event):
+    def set(self):
+      looks.append(len(batches))
+      super().set()
+
+  made.server._look = Look()
+  made.observe_batches(batches.append)
+  rng = np.random.default_rng(0)
+  for _ in range(7):
+    policy.act(None, made.observation(rng), 0, None)
+  assert looks == [3, 6]
+
+
 def test_a_call_without_an_answer_ends_about_when_its_actor_asks_again(world):
   # Parameters are too old from the first moment on: nobody is answered.
   made = world(num_actors=1, max_param_age_s=1e-9)
