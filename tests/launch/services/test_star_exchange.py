@@ -123,7 +123,7 @@ def test_a_server_that_came_back_with_an_older_star_gives_it_whole(
     link.start()
     # Of a version that the server had not saved when it died.
     lost = dataclasses.replace(link.star, version=2, theta=_theta(2.0))
-    link._star = lost
+    link.star = lost
     star = _poll_until(link, lambda star: star.version == 1)
     np.testing.assert_array_equal(star.theta, _theta(1.0))
 
@@ -189,6 +189,20 @@ def test_an_offer_that_found_no_server_is_sent_when_it_is_back(
   with rpc.serve(server, address):
     _poll_until(link, lambda star: star.bar == 3.0)
   assert server.metrics()['offers'] == 1
+
+
+@pytest.mark.parametrize(('meanwhile', 'kept'), [(9.0, 9.0), (0.5, 1.0)])
+def test_an_offer_that_was_not_answered_replaces_no_better_one(meanwhile, kept):
+  def lose(*unused):
+    link.offer(_theta(meanwhile), meanwhile, 0, 0)
+    raise rpc.Unavailable('nowhere', 'offer', True, 'no answer')
+
+  link = star_exchange.StarClient(types.SimpleNamespace(offer=lose), LAYOUT)
+  link.offer(_theta(1.0), 1.0, 0, 0)
+  with pytest.raises(rpc.Unavailable):
+    link._send_offer()
+  theta, claim, _, _ = link._offer
+  assert (theta[0], claim) == (kept, kept)
 
 
 def test_a_refused_offer_does_not_end_the_link(
@@ -342,9 +356,10 @@ def _offering(updates, star=None, again=False, **swarm):
 
 
 def test_an_explorer_offers_nothing_before_it_has_learned():
-  made, worker, offered = _offering(2, offer_after_updates=3, claim_episodes=1)
+  made, worker, offered = _offering(2, offer_after_updates=3, claim_episodes=2)
   done = types.SimpleNamespace(index=1, episode_return=500.0)
-  made.episode_ended(done)
+  for _ in range(3):
+    made.episode_ended(done)
   assert not offered
   worker.learner.updates = 3
   made.episode_ended(done)
@@ -352,7 +367,16 @@ def test_an_explorer_offers_nothing_before_it_has_learned():
   # Of other parameters these returns say nothing.
   made.reset_member(1)
   made.episode_ended(types.SimpleNamespace(index=1, episode_return=2.0))
-  assert made._returns.means[1] == 2.0
+  assert made._returns.means[1] == 2.0 and len(offered) == 1
+
+
+def test_a_claim_that_the_server_would_not_keep_is_not_sent():
+  star = star_exchange.Star(bar=5.0)
+  made, _, offered = _offering(1, star, claim_episodes=1)
+  for episode_return in (5.0, 6.0):
+    done = types.SimpleNamespace(index=1, episode_return=episode_return)
+    made.episode_ended(done)
+  assert offered == [(6.0, 1, 1)]
 
 
 STAR = star_exchange.Star(version=1, theta=np.ones(2, np.float32))
