@@ -50,10 +50,11 @@ class _Server:
   def __init__(self, layout, stop, episodes):
     self._theta = parameters.encode(layout, 1, np.zeros(layout.size))
     self._stop, self._episodes = stop, episodes
-    self.asked, self.returns, self.signs = 0, [], []
+    self.asked, self.returns, self.signs, self.sent = 0, [], [], 0
 
   def next_episode(self, supervisor, holding):
     self.asked += 1
+    self.sent += holding < 0
     if len(self.returns) == self._episodes:
       self._stop.set()
     return {
@@ -120,6 +121,7 @@ def test_a_supervisor_drops_a_broken_episode_where_it_is_told_to(
   ]
   assert server.returns == expected
   assert server.asked == 4 + 1 + 1
+  assert server.sent == 1  # It holds the parameters from then on.
   assert (
     'Episode dropped, number 1: counting returned reward nan' in caplog.text
   )
