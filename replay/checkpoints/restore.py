@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import logging
-import math
 import os
 import pathlib
 import shutil
@@ -140,9 +139,7 @@ def rewrite(
     else:
       missing = max(0, new.min_size_to_sample - num_items)
       cursor = (new.min_diff + new.max_diff) / 2 - missing * ratio
-    # Counting more inserts, and as many deletes, keeps `samples` from becoming
-    # negative and changes nothing else.
-    inserts = max(inserts, math.ceil(cursor / ratio))
+    # Not negative: the middle of a limiter of ours is min_size * ratio.
     samples = round(inserts * ratio - cursor)
   table.rate_limiter.CopyFrom(
     checkpoint_pb2.RateLimiterCheckpoint(
