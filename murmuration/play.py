@@ -207,7 +207,7 @@ def main() -> int:
         f'{max_steps:,} steps. --max_steps sets another number.',
         file=sys.stderr,
       )
-    fps = environment.metadata.get('render_fps', 30)
+    fps = environment.metadata.get('render_fps') or 30  # as evaluate has it
     ended: list[float] = []
     first.raise_interrupts()
     try:

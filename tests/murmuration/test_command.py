@@ -289,6 +289,27 @@ def test_a_task_without_a_limit_is_played_so_many_steps(
   assert len(filmed) == 4
 
 
+def test_a_task_that_says_no_speed_is_filmed_all_the_same(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'mute_poles.py').write_text(
+    'from gymnasium.envs.classic_control import cartpole\n'
+    'class Poles(cartpole.CartPoleEnv):\n'
+    "  metadata = {'render_modes': ['rgb_array'], 'render_fps': None}\n"
+    '  max_episode_steps = 2\n'
+  )
+  agent = ppo.PPO(ppo.Config(), environments.spec('CartPole-v1'))
+  kept = playing.Kept(agent, agent.initial(0), 'a test')
+  about = {'environment': 'mute_poles:Poles'}
+  (tmp_path / 'policy.npz').write_bytes(export.packed(kept, **about))
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  argv = ['play', 'policy.npz', '--episodes=1', '--video=a.gif']
+  monkeypatch.setattr(sys, 'argv', argv)
+  assert play.main() == 0
+  assert (tmp_path / 'a.gif').is_file()
+
+
 def test_a_film_that_cannot_be_written_after_all_is_a_sentence(
   tmp_path, monkeypatch, capsys
 ):
