@@ -18,6 +18,7 @@ from agents import impala
 from agents import ppo
 from agents import sac
 from environment_loops import environments
+from environment_loops import evaluation
 from murmuration import export
 from murmuration import playing
 from murmuration import portable
@@ -249,6 +250,19 @@ def test_another_number_of_episodes_than_it_remembers_is_refused():
       policy(np.zeros((3, 3)))
     policy.reset()
     policy(np.zeros((3, 3)))
+
+
+def test_a_score_has_the_interval_of_its_mean(tmp_path, monkeypatch):
+  run = run_directory.create(tmp_path / 'run', {'seed': 3}, {}, command='it')
+  returns = np.array([1.0, 2.0, 3.0, 6.0])
+  result = evaluation.VectorResult(returns, 0)
+  monkeypatch.setattr(playing, 'evaluate', lambda *unused: result)
+  found = export.scored(run, _named('dqn'), 4)
+  # Of the sample; the deviation of the whole has one more in its denominator.
+  half = 1.96 * np.std(returns, ddof=1) / np.sqrt(4)
+  assert found['interval'] == [round(3 - half, 2), round(3 + half, 2)]
+  assert (found['score'], found['episodes']) == (3.0, 4)
+  assert (found['seed'], found['command']) == (3, 'it')
 
 
 def test_a_score_that_cannot_be_is_a_sentence(tmp_path, monkeypatch, capsys):
