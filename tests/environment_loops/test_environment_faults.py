@@ -268,6 +268,21 @@ def test_an_observation_that_does_not_fit_drops_its_own_episode_alone(register):
   assert batch.faults == 2 and 'shape (3,)' in batch.last_fault
 
 
+def test_what_did_not_fit_once_is_not_said_of_a_later_fault(register):
+  seen = iter([np.zeros(3), np.full(2, np.nan)])
+
+  class Changes(_Changes):
+    def step(self, action):
+      return next(seen), 0.0, False, False, {}
+
+  name = register(lambda: Changes(None))
+  batch = vector.make_vector(name, 1, seed=0, on_fault=vector.DROP)
+  batch.reset()
+  for said in ('shape (3,)', 'returned observation nan'):
+    batch.step(np.zeros(1, np.int32))
+    assert said in batch.last_fault
+
+
 class _Old(_Changes):
   """Returns what gymnasium took before 0.26, or no number for a reward."""
 

@@ -102,6 +102,14 @@ def test_who_rests_is_left_alone_until_all_are_reset(name):
   environment.close()
 
 
+def test_who_rests_begins_no_episode_where_the_limit_comes(register):
+  environment = vector.make_vector(register(max_episode_steps=3), 2, 0)
+  environment.reset()
+  environment.rest(1)
+  steps = [environment.step(np.ones(2, np.int32)) for _ in range(3)]
+  assert steps[-1].last.tolist() == [True, False]
+
+
 class _Ones:
   """Pays 1 a step in the toys of conftest.py."""
 

@@ -177,17 +177,63 @@ def two_of_three(num_envs):
 three.vector_entry_point = two_of_three
 
 
-def strong():
-  return gymnasium.make('Pendulum-v1')
+def bounded(low, high):
+  def one():
+    return gymnasium.make('Pendulum-v1')
+
+  def other(num_envs):
+    made = pendulums.vector_entry_point(num_envs)
+    made.single_action_space = gymnasium.spaces.Box(low, high, (1,))
+    return made
+
+  one.vector_entry_point = other
+  return one
 
 
-def weak(num_envs):
-  made = pendulums.vector_entry_point(num_envs)
-  made.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-  return made
+low, high = bounded(-1.0, 2.0), bounded(-2.0, 1.0)
 
 
-strong.vector_entry_point = weak
+class Pays(Broken):
+  '''The action itself, from 5 on.'''
+
+  def __init__(self, num_envs):
+    super().__init__(num_envs)
+    self.single_action_space = gymnasium.spaces.Discrete(2, start=5)
+
+  def step(self, actions):
+    seen, _, *rest = super().step(actions)
+    return seen, actions, *rest
+
+
+def from_five():
+  return One()
+
+
+from_five.vector_entry_point = Pays
+
+
+class Buffers(Broken):
+  '''Returns the same arrays each time, and writes to them later.'''
+
+  seen, paid = np.zeros((3, 1), np.float32), np.zeros(3, np.float32)
+
+  def reset(self, *, seed=None, options=None):
+    self.seen[options['reset_mask']] = 0
+    return self.seen, {}
+
+  def step(self, actions):
+    self.seen += 1
+    self.paid += 1
+    no = np.zeros(self.num_envs, bool)
+    return self.seen, self.paid, no, no, {}
+
+
+def buffers():
+  return One()
+
+
+buffers.vector_entry_point = Buffers
+begins_broken = older('reset', lambda found: (np.nan * found[0], {}))
 """
 
 
@@ -230,6 +276,42 @@ def test_an_episode_can_be_given_a_seed():
   np.testing.assert_allclose(first, wanted, rtol=1e-6)
 
 
+def test_who_plays_on_gets_no_seed_yet():
+  environment = vector.make_vector('own_vectors:One', NUM, 0, vector.DROP)
+  reset, asked = environment._vector.reset, []
+  environment._vector.reset = lambda seed, options: (
+    asked.append(seed) or reset(seed=seed, options=options)
+  )
+  environment.reset()
+  environment.reseed(0, 5)
+  environment.reseed(1, 7)
+  for _ in range(5):  # the first begins anew after each two
+    environment.step(np.zeros(NUM, np.int32))
+  assert asked[1:] == [[5, None, None], None, [None, 7, None]]
+
+
+def test_discrete_actions_count_from_zero_whatever_the_start():
+  environment = vector.make_vector('own_vectors:from_five', NUM, seed=0)
+  environment.reset()
+  reward = environment.step(np.array([0, 1, 0])).reward
+  assert reward.tolist() == [5.0, 6.0, 5.0]
+
+
+def test_earlier_batches_are_not_written_to_later():
+  environment = vector.make_vector('own_vectors:buffers', NUM, seed=0)
+  first = environment.reset()
+  steps = [environment.step(np.zeros(NUM, np.int32)) for _ in range(2)]
+  seen = [first, *(step.observation for step in steps)]
+  assert [array[0, 0] for array in seen] == [0.0, 1.0, 2.0]
+  assert [step.reward[0] for step in steps] == [1.0, 2.0]
+
+
+def test_a_nan_first_observation_is_a_fault():
+  environment = vector.make_vector('own_vectors:begins_broken', NUM, seed=0)
+  with pytest.raises(environments.EnvironmentFault, match='nan .* at step 0'):
+    environment.reset()
+
+
 @pytest.mark.parametrize('name', ['own_vectors:One', 'own_vectors:OneWide'])
 def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
   environment = vector.make_vector(name, NUM, seed=0, on_fault=vector.DROP)
@@ -257,7 +339,8 @@ def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
     ('by_itself', 'AutoresetMode.DISABLED'),
     ('other', 'has observations .* Make both the same'),
     ('three', r'other actions, Discrete\(2\)'),
-    ('strong', r'other actions, Box\(-1'),
+    ('low', r'other actions, Box\(-1'),
+    ('high', r'other actions, Box\(-2'),
   ],
 )
 def test_what_cannot_be_stepped_is_refused(name, said):
