@@ -68,7 +68,7 @@ def short(value: Any) -> str:
   for limit, unit in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
     if abs(value) >= limit:
       scaled = value / limit
-      digits = 0 if abs(scaled) >= 99.95 else 1
+      digits = 0 if abs(scaled) >= 100 else 1
       return f'{scaled:.{digits}f}'.removesuffix('.0') + unit
   return f'{value:.0f}'
 

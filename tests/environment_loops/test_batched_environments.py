@@ -218,6 +218,16 @@ def test_images_stay_bytes_and_other_bytes_become_floats(register):
     np.testing.assert_array_equal(step.observation, 200)
 
 
+@pytest.mark.parametrize('high, largest', [(9.0, 9.0), (np.inf, None)])
+def test_the_largest_number_of_all_is_known_or_that_there_is_none(
+  register, high, largest
+):
+  bounds = np.array([[0, 0], [1, high]], np.float32)
+  box = gymnasium.spaces.Box(*bounds)
+  name = register(_Bytes, box=box)
+  assert environments.spec(name).observation_maximum == largest
+
+
 class _Bytes(gymnasium.Env):
   def __init__(self, box):
     self.observation_space = box

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from environment_loops import building
 from environment_loops import environments
 from environment_loops import faults
 from environment_loops import observers
@@ -169,6 +170,20 @@ def test_new_mujoco_data_in_a_reset_are_watched_and_no_fault(
   match = 'became unstable at step'
   with pytest.raises(environments.EnvironmentFault, match=match):
     environment.step(action)
+  environment.close()
+
+
+def test_what_the_simulation_counted_before_a_reset_is_no_fault():
+  import mujoco
+
+  environment = building.build('Swimmer-v5')
+  clock, data = building.SimulationClock(environment), environment.unwrapped.data
+  environment.reset(seed=0)
+  for _ in range(2):  # as of a task whose reset leaves MuJoCo's counters alone
+    data.warning.number[mujoco.mjtWarning.mjWARN_BADQACC] += 1
+    clock.restart()
+    environment.step(np.zeros(2))
+    assert not clock.went_back()
   environment.close()
 
 

@@ -235,6 +235,15 @@ def test_a_non_finite_reward_is_a_fault_that_says_where(register, value):
     environment.step(0)
 
 
+def test_a_fault_counts_steps_from_the_start_of_its_episode(register):
+  name = register(truncate_at=3, bad_reward_at=2, bad_from_episode=1)
+  environment = environments.make(name, seed=0)
+  environment.reset()
+  with pytest.raises(environments.EnvironmentFault, match='at step 2 of an'):
+    for _ in range(9):
+      environment.step(0)
+
+
 def test_an_observation_outside_the_declared_shape_is_a_fault(register):
   environment = environments.make(register(bad_shape=True), seed=0)
   with pytest.raises(environments.EnvironmentFault, match=r'shape \(3,\)'):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from environment_loops import observers
+from environment_loops import vector
 from tests import counting
 
 
@@ -40,6 +41,16 @@ def test_the_recent_mean_covers_the_window_only():
   for _ in range(3):
     tracker.observe(environment.step(np.zeros(1, np.int32)))
   assert tracker.recent_mean == 101 + 102
+
+
+def test_what_a_broken_episode_paid_is_not_of_the_next_one():
+  tracker, one = observers.EpisodeTracker(1), np.ones(1, np.float32)
+  finished = []
+  for last, valid in ((False, None), (True, np.zeros(1, bool)), (True, None)):
+    ends = np.array([last])
+    step = vector.StepBatch(one, one, one, ends, one, valid)
+    finished += tracker.observe(step)
+  assert finished == [observers.Finished(0, 1.0)]
 
 
 def test_a_restart_drops_what_was_running():

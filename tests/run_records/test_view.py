@@ -137,6 +137,8 @@ def test_an_end_that_waits_says_for_whom_and_blames_nobody():
   assert 'actor/1 silent for 12 s' in picture
   assert 'took no item' in cases.drawn(cases.state(waits), cases.snapshot())
   assert view_text.line(snapshot, []).endswith(_WAITED)
+  two = {**snapshot, 'held': {'evaluator/0': 40.0, 'evaluator/1': 7.0}}
+  assert view_text.line(two, []).endswith('evaluator/1, 40 s at most')
   for change in ({'finished': False}, {'held': {}}):
     assert 'waiting for' not in view_text.line({**snapshot, **change}, [])
 

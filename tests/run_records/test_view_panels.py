@@ -17,6 +17,7 @@ def test_the_picture_shows_what_the_issue_asks_for():
     'runs/a',
     'env steps/s      3k',
     'updates/s        1.4k',
+    'training return  150.0',
     '432.1 ± 33.0',
     '44%',
     'R* 412.5',
@@ -31,6 +32,7 @@ def test_the_picture_shows_what_the_issue_asks_for():
     # However wide the columns are.
     found = ' '.join(shown.split()), ' '.join(words.split())
     assert found[1] in found[0], (words, shown)
+  assert '-/-' not in shown  # of a node without replay
 
 
 @pytest.mark.parametrize('width', [60, 80, 96, 200])
@@ -49,6 +51,22 @@ def test_before_the_first_report_the_nodes_are_shown():
   assert 'waiting for the first report' in shown and 'starting' in shown
 
 
+def test_of_two_budgets_the_one_nearer_to_its_end_is_shown():
+  snapshot = cases.snapshot(
+    totals={'actor_steps': 412_300, 'learner_steps': 900},
+    budget={'actor_steps': 930_000, 'learner_steps': 1000},
+  )
+  shown = cases.drawn(cases.state(*cases.NODES), snapshot)
+  assert '900 of 1,000 updates · 90%' in shown
+
+
+def test_where_the_run_is_over_no_time_is_left():
+  snapshot = cases.snapshot(finished=True, left_s=0.0)
+  shown = cases.drawn(cases.state(*cases.NODES), snapshot)
+  assert '44% · done' in shown
+  assert 'left' not in shown + view_text.line(snapshot, cases.NODES)
+
+
 def test_a_plain_agent_has_no_swarm_in_its_picture():
   snapshot = cases.snapshot()
   del snapshot['nodes']['star/0']
@@ -61,9 +79,12 @@ def test_many_nodes_become_one_line_per_group_with_the_worst_state():
   nodes[4] = cases.node(
     'explorer/4', 'restarting', restarts=2, last_error='SIGKILL'
   )
+  nodes[7] = cases.node('explorer/7', restarts=1)
   shown = cases.drawn(cases.state(*nodes), cases.snapshot())
   (row,) = [line for line in shown.splitlines() if 'explorer x 31' in line]
-  assert '1 restarting, 2 restarts' in row
+  assert '1 restarting, 3 restarts' in row
+  # Rates are added up; of returns and replay the mean is shown.
+  assert row.split()[-5:-1] == ['3k', '1.4k', '150.0', '5k/20k']
   assert 'explorer/4: SIGKILL' in shown
 
 
@@ -80,6 +101,14 @@ def test_what_is_odd_about_a_node_stands_beside_it_and_below(notice, word):
   ]
   assert 'explorer/1' in row
   assert f'explorer/1 {notice}' in shown
+
+
+def test_of_many_nodes_with_errors_those_that_are_down_are_shown():
+  ran = [cases.node(f'a/{i}', restarts=1, last_error='E1') for i in range(3)]
+  down = cases.node('b/0', 'failed', last_error='E2')
+  shown = cases.drawn(cases.state(*ran, down), None)
+  assert 'b/0: E2' in shown and 'a/0: E1' in shown and 'a/2: E1' not in shown
+  assert 'and 1 more nodes with errors' in shown
 
 
 def test_brackets_in_names_and_errors_are_not_taken_for_styles():
