@@ -337,6 +337,20 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   assert f'--resume={run.path}' not in text  # It is finished.
 
 
+def test_the_end_says_what_the_counter_wrote_where_it_never_answered(tmp_path):
+  run = run_directory.create(tmp_path / 'a', {}, {})
+  summary = {
+    'totals': {'actor_steps': 7_500},
+    'latest': {'evaluation': {'return_mean': 21.5, 'return_std': 2.0}},
+    'elapsed_s': 61.0,
+  }
+  jsonable.write(run.path / 'summary.json', summary)
+  live, stream = cases.plain(cases.Client({}), run.path)
+  live.final(state_lib.Outcome(0, 'done', cases.NODES))
+  text = stream.getvalue()
+  assert '7,500' in text and '21.5 ± 2.0' in text and '1:01' in text
+
+
 @pytest.mark.parametrize(
   'steps, said',
   [
