@@ -20,6 +20,15 @@ def test_the_bar_says_how_far_it_is(capsys):
   assert capsys.readouterr().err == ''
 
 
+def test_a_bar_is_full_at_most_and_a_shorter_one_covers_it(capsys):
+  bar = progress.Bar(True)
+  bar.show('tick', {'steps': 1010, 'budget': 1000, 'elapsed_s': 1e-3})
+  bar.show('tick', {'steps': 1010, 'budget': 1000, 'elapsed_s': 1e3})
+  _, long, short = capsys.readouterr().err.split('\r')
+  assert f'[{"#" * 24}] 100%' in long
+  assert short.strip() and len(short) == len(long)
+
+
 def test_a_note_stands_above_the_bar_also_where_that_is_not_shown(capsys):
   tick = {'steps': 500, 'budget': 1000, 'elapsed_s': 2.0}
   for shown in (True, False):

@@ -203,8 +203,8 @@ def test_a_member_that_broke_costs_the_others_no_point_of_their_curves(
   tmp_path,
 ):
   nan = float('nan')
-  # Five episodes of each; the first two choose the best.
-  good, better = [1.0, 1, 2, 2, 2], [3.0, 3, 5, 5, 5]
+  # Five episodes of each; the first two choose the best, three would another.
+  good, better = [1.0, 1, 9, -2, -1], [3.0, 3, 3, 6, 6]
   rows = [
     {
       'member_returns': [1.6, 4.2],
@@ -229,6 +229,13 @@ def test_a_member_that_broke_costs_the_others_no_point_of_their_curves(
   assert curves.given_up(run) == 4
   single = [_evaluation(100, 1.0), _evaluation(200, nan)]
   assert curves.given_up(_run(tmp_path / 'b', single)) == 1
+
+
+def test_members_are_counted_where_most_steps_were_made():
+  # Those of the first evaluation are of members that began at different times.
+  shares = [(0, 0), (70, 10), (40_000, 10_000)]
+  rows = [{'actor_steps': a, 'actor_steps_per_member': b} for a, b in shares]
+  assert curves.num_members(rows) == 4
 
 
 def test_a_run_without_evaluations_has_an_empty_curve(tmp_path):

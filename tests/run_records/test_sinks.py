@@ -391,6 +391,18 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(
   assert Fake.got[-1] == ('close', False)
 
 
+@pytest.mark.parametrize(
+  ('outcome', 'well'), [('budget', True), ('failed', False)]
+)
+def test_a_run_that_failed_at_its_end_is_not_said_to_have_finished(
+  run, fakes, outcome, well
+):
+  summary = {'finished': True, 'outcome': outcome}
+  jsonable.write(run.path / 'summary.json', summary)
+  assert follow.follow(run, ['fake'], lambda seconds: True)
+  assert Fake.got == [('close', well)]
+
+
 def test_tables_of_a_run_that_goes_on_have_what_there_is(run, command):
   _log(run)
   jsonable.write(run.path / launcher.FILE, launcher.record())

@@ -120,6 +120,18 @@ def test_rates_are_of_the_last_seconds_and_fall_when_reports_stop():
   assert snapshot['nodes']['e/0']['age_s'] == pytest.approx(6.0)
 
 
+@pytest.mark.parametrize(('wall_clock_s', 'left_s'), [(25.0, 15.0), (600, 90)])
+def test_the_time_left_is_that_to_the_nearest_limit(wall_clock_s, left_s):
+  clock = _Clock()
+  counter = _counter(
+    clock=clock, budget={'actor_steps': 10_000}, wall_clock_s=wall_clock_s
+  )
+  for _ in range(10):
+    clock.now += 1.0
+    counter.report('e/0', {'actor_steps': 100})
+  assert counter.snapshot()['left_s'] == pytest.approx(left_s)
+
+
 def test_a_rate_does_not_flicker_where_a_count_grows_seldom():
   clock = _Clock()
   counter = _counter(clock=clock, budget={'actor_steps': 10_000})
