@@ -177,7 +177,8 @@ def test_what_the_simulation_counted_before_a_reset_is_no_fault():
   import mujoco
 
   environment = building.build('Swimmer-v5')
-  clock, data = building.SimulationClock(environment), environment.unwrapped.data
+  clock = building.SimulationClock(environment)
+  data = environment.unwrapped.data
   environment.reset(seed=0)
   for _ in range(2):  # as of a task whose reset leaves MuJoCo's counters alone
     data.warning.number[mujoco.mjtWarning.mjWARN_BADQACC] += 1

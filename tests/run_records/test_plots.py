@@ -2,6 +2,7 @@
 
 import contextlib
 
+from matplotlib import figure
 import matplotlib.image
 import numpy as np
 import pytest
@@ -130,6 +131,29 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
   assert lines['supervisor, trials'] == [(99.0, -70.0)]
   confirmed = lines['supervisor, confirmations']
   assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
+
+
+def test_a_star_is_drawn_once_however_often_it_wins():
+  axes = figure.Figure().subplots()
+  rows = [
+    {'actor_steps': steps, 'R_star': 1.0, 'version': version}
+    for steps, version in ((10, 1), (20, 1), (30, 2))
+  ]
+  plots._draw_record(axes, rows, rows, members=1)
+  (stars,) = [line for line in axes.lines if line.get_marker() == '*']
+  assert [*stars.get_xdata()] == [10, 30]
+
+
+def test_the_band_reaches_from_the_worst_to_the_best_episode():
+  axes = figure.Figure().subplots()
+  rows = [
+    {'actor_steps': steps, 'return_mean': 2.0, 'returns': [1.0, 2.0, 3.5]}
+    for steps in (10, 20)
+  ]
+  plots._draw_evaluations(axes, rows)
+  (band,) = axes.collections
+  height = band.get_paths()[0].vertices[:, 1]
+  assert (height.min(), height.max()) == (1.0, 3.5)
 
 
 def test_of_a_long_run_a_part_of_each_nodes_rows_is_kept(tmp_path, monkeypatch):
