@@ -230,5 +230,7 @@ def _errors(
     lines.append(line)
   more = len(broken) - _MAX_ERRORS
   if more > 0:
-    lines.append(text.Text(f'and {more} more nodes with errors', 'yellow'))
+    lines.append(
+      text.Text(f'and {more} more node{"s"[: more != 1]} with errors', 'yellow')
+    )
   return ['', *lines] if lines else []
