@@ -108,7 +108,7 @@ def test_of_many_nodes_with_errors_those_that_are_down_are_shown():
   down = cases.node('b/0', 'failed', last_error='E2')
   shown = cases.drawn(cases.state(*ran, down), None)
   assert 'b/0: E2' in shown and 'a/0: E1' in shown and 'a/2: E1' not in shown
-  assert 'and 1 more nodes with errors' in shown
+  assert 'and 1 more node with errors' in shown
 
 
 def test_brackets_in_names_and_errors_are_not_taken_for_styles():
