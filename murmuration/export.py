@@ -243,7 +243,7 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
     inputs.append(tf.TensorSpec((None, policy.size), tf.float32, name='state'))
     inputs.append(tf.TensorSpec((None,), tf.bool, name='fresh'))
 
-  @tf.function(input_signature=inputs)
+  @tf.function(input_signature=inputs, autograph=False)
   def act(observation, state=None, fresh=None):
     action, state = portable.apply(
       tnp, policy.operations, observation, state, fresh

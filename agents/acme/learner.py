@@ -157,7 +157,8 @@ class AcmeLearner:
     self._finite = tf.function(
       lambda: tf.reduce_all(
         [tf.reduce_all(tf.math.is_finite(v)) for v in numbers]
-      )
+      ),
+      autograph=False,
     )
 
 

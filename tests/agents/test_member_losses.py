@@ -74,7 +74,7 @@ def test_a_loss_that_cannot_be_vectorised_is_of_one_member_after_another(how):
   theta = tf.constant([[1.0, 2.0, 3.0, 0, 0], [-1.0, -2.0, -4.0, 0, 0]])
   experience = tf.zeros((2, 3))
 
-  @tf.function
+  @tf.function(autograph=False)
   def gradients(theta, experience):
     return member_losses.of_all(Quadratic(how), theta, theta, experience, None)[
       1
@@ -93,7 +93,8 @@ def test_nothing_of_an_attempt_to_vectorise_stays():
   made = tf.function(
     lambda theta: member_losses.of_all(
       Quadratic(said), theta, theta, tf.zeros((2, 3)), None
-    )[1]
+    )[1],
+    autograph=False,
   ).get_concrete_function(tf.TensorSpec((2, 5)))
   graph = made.graph.as_graph_def()
   inner = [node for f in graph.library.function for node in f.node_def]

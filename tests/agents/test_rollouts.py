@@ -104,7 +104,7 @@ def test_shuffles_depend_on_the_seed_of_the_run_and_on_nothing_else():
   def first_minibatches(seed, compiled=False):
     feed = agent.feed(K, seed=seed)
 
-    @tf.function(jit_compile=compiled)
+    @tf.function(jit_compile=compiled, autograph=False)
     def rewards():
       return feed.arrange(sample, agent.updates_per_call, 1, theta).block.reward
 

@@ -72,7 +72,10 @@ def test_tensors_unpack_to_what_arrays_unpack_to(layout, leading):
   packed = layout.pack(*_fields(layout, *leading))
   static = []
 
-  @tf.function(input_signature=[layout.signature(*([None] * len(leading)))])
+  @tf.function(
+    input_signature=[layout.signature(*([None] * len(leading)))],
+    autograph=False,
+  )
   def unpack(tensor):
     found = layout.unpack(tensor)
     static[:] = [field.shape.as_list() for field in found]

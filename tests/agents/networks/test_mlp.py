@@ -134,7 +134,7 @@ def test_a_network_is_built_inside_a_trace_once_for_all():
   inputs = np.ones((1, 3, 4), np.float32)
   made = []
 
-  @tf.function
+  @tf.function(autograph=False)
   def traced(variables, inputs):
     if not made:
       made.append(mlp.make_sonnet())
