@@ -335,6 +335,9 @@ class Agent(abc.ABC):
   ) -> LossOutput:
     """The loss of one member.
 
+    It is traced once, without AutoGraph: where a tensor decides, use tf.where
+    or tf.cond, as Python's `if` raises an error.
+
     Args:
       variables: parameters of the member, in layout order.
       target_variables: parameters of its target network, in layout order.
